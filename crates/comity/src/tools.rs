@@ -116,6 +116,17 @@ pub fn prefer_algorithm(group: &Group, algorithm: Option<Algorithm>) -> bool {
 /// one where it can, and how long it expects that to take. The same on every member.
 ///
 /// `None` where Comity does not choose the algorithm: over MPI and NCCL, and in a group of one.
+///
+/// ```
+/// use comity::{Group, tools::predict};
+/// use comity_plan::Kind;
+///
+/// let groups = Group::local(2)?;
+/// let choice = predict(&groups[0], Kind::AllReduce, 1 << 20, 4, None).unwrap();
+/// assert!(choice.predicted > 0.0);
+/// assert!(predict(&Group::single(), Kind::AllReduce, 1, 4, None).is_none());
+/// # Ok::<(), comity::Error>(())
+/// ```
 pub fn predict(
     group: &Group,
     kind: Kind,

@@ -38,7 +38,10 @@ const WAITING_ALONE: &[&str] = &["join", "recv"];
 
 /// What is wrong with the waits of this file.
 pub(crate) fn unexplained(name: &str, text: &str) -> Vec<String> {
-    let test = name.contains("/tests/") || name.ends_with("/tests.rs") || name.contains("/conformance");
+    let test = name.contains("/tests/")
+        || name.ends_with("/tests.rs")
+        || name.ends_with("_tests.rs")
+        || name.contains("/conformance");
     if test || !PLACES.iter().any(|place| name.starts_with(place)) {
         return Vec::new();
     }

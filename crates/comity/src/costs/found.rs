@@ -5,6 +5,12 @@ use crate::{Config, config::Costs, sys::here::host_name};
 use std::path::{Path, PathBuf};
 
 /// What plans are chosen by: for `comity info`.
+///
+/// ```
+/// let note = comity::tools::costs_note(&comity::Config::from_env()?);
+/// println!("{} costs: {}", note.used, note.why);
+/// # Ok::<(), comity::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostsNote {
     /// `usual`, `tuned`, `measured` or `pairs`.

@@ -19,6 +19,24 @@ const LONGEST: u64 = 1 << 20;
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What `comity bench --tune` measured on a host.
+///
+/// ```
+/// use comity::tools::TunedFile;
+/// use comity_plan::{LinkClass, RatioTable, TunedCosts};
+///
+/// // No ratios: the formulas hold as they are.
+/// let table = || RatioTable::new(vec![2], vec![8], vec![]);
+/// let tables = [table().unwrap(), table().unwrap()];
+/// let costs = TunedCosts::new([LinkClass::SHM, LinkClass::TCP], 1e-10, tables).unwrap();
+/// let file = TunedFile::here(costs, 8, "2026-11-25T02:00:00Z".into());
+/// assert_eq!(TunedFile::from_json(&file.to_json())?.host, file.host);
+///
+/// let path = std::env::temp_dir().join(format!("costs-example-{}.json", std::process::id()));
+/// file.save(&path)?;
+/// assert_eq!(TunedFile::load(&path)?.map(|f| f.cores), Some(8));
+/// std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TunedFile {
     /// The numbers.
@@ -65,6 +83,8 @@ impl TunedFile {
         .to_string()
     }
 
+    /// The numbers of a text that [`to_json`](Self::to_json) made.
+    ///
     /// # Errors
     /// What is wrong with the text, as the rest of a sentence.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
