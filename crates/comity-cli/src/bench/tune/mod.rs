@@ -38,11 +38,11 @@ const BUDGET: f64 = 3e-3;
 /// What `comity bench` takes for this.
 #[derive(Debug, clap::Args)]
 pub(super) struct TuneArgs {
-    /// Measure what the cost model goes by on this host, and write a file that jobs find
+    /// Measure the cost model's numbers on this host, for a file that jobs find
     #[arg(long, conflicts_with_all = ["ops", "algorithm", "device", "backend"])]
     tune: bool,
 
-    /// Expected and measured time of every algorithm, and what would be chosen (after --tune, if both)
+    /// Expected and measured time of every algorithm (after --tune, if both)
     #[arg(long, conflicts_with_all = ["algorithm", "device", "backend", "csv", "compare", "html"])]
     predict: bool,
 
