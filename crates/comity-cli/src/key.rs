@@ -84,9 +84,10 @@ fn send(
     (ssh, args): (&OsString, &[OsString]),
 ) -> Result<(), Vec<String>> {
     let mut wrong = Vec::new();
-    // In a new file, so that nobody has opened it before; it has the name when it is whole.
+    // In a new file, so that nobody has opened it before; it has the name when it is whole. The end of an ssh that was killed ends `cat`, too.
     let remote = format!(
-        "exec sh -c 'umask 077; cat > \"$1.$$\" && mv -f -- \"$1.$$\" \"$1\" || {{ rm -f -- \"$1.$$\"; exit 1; }}' sh '{name}'"
+        "exec sh -c 'umask 077; cat > \"$1.$$\" && [ \"$(wc -c < \"$1.$$\")\" -eq {} ] && mv -f -- \"$1.$$\" \"$1\" || {{ rm -f -- \"$1.$$\"; exit 1; }}' sh '{name}'",
+        key.bytes().len()
     );
     let running: Vec<(&String, io::Result<Child>)> = hosts
         .iter()
@@ -180,6 +181,14 @@ mod tests {
             assert_eq!(Key::from_file(&there).unwrap().bytes(), key.bytes());
             assert_eq!(std::fs::read_dir(dir.path().join(host)).unwrap().count(), 1, "no other file is left");
         }
+        let dead = dir.path().join("dead");
+        let script =
+            "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\ncd DIR/$2 && head -c 5 | sh -c \"$3\"\n";
+        std::fs::write(&dead, script.replace("DIR", &dir.path().display().to_string())).unwrap();
+        std::fs::set_permissions(&dead, PermissionsExt::from_mode(0o755)).unwrap();
+        let wrong = send(&["a".into()], &key, "half.key", (&dead.into_os_string(), &[])).unwrap_err();
+        assert!(wrong[0].starts_with("host a: the key was not written there"), "{wrong:?}");
+        assert_eq!(std::fs::read_dir(dir.path().join("a")).unwrap().count(), 1, "half a key is none");
         let wrong = sent("no/folder/job.key").unwrap_err();
         assert!(
             wrong[0].starts_with("host a: the key was not written there (")

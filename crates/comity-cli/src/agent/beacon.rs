@@ -3,12 +3,16 @@
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::net::{Ipv6Addr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
 /// A group of the link that nobody else uses (one of those free for all, RFC 4291).
 const GROUP: Ipv6Addr = Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0, 0xc0, 0x417);
 const PAUSE: Duration = Duration::from_millis(40);
+/// How long an interface is waited for that has no address to send from. A cable that was just plugged in has one after 2 s: the
+/// interface looks for a second one with the same address first (RFC 4862, 5.4: up to 1 s at random, then 1 s).
+const READY: Duration = Duration::from_millis(2500);
 const LARGEST: usize = 512;
 
 /// Who says that it is there.
@@ -44,11 +48,15 @@ pub(super) fn listen(
                 .into(),
         );
     }
-    let (until, mut heard) = (Instant::now() + time, BTreeSet::new());
+    let (begun, mut heard) = (Instant::now(), BTreeSet::new());
+    let mut until = begun + time;
     while Instant::now() < until {
         for ear in &ears {
-            // An address that is new is not ready for a second.
-            let _ = ear.socket.send_to(ear.text.as_bytes(), &ear.to);
+            let sent = ear.socket.send_to(ear.text.as_bytes(), &ear.to);
+            // So that both ends of a new cable tell and listen for so long: the other may be ready a second later.
+            if sent.is_err_and(|e| e.kind() == ErrorKind::AddrNotAvailable) && begun.elapsed() < READY {
+                until = Instant::now() + time;
+            }
             ear.hear(token, host, &mut heard);
         }
         std::thread::sleep(PAUSE);

@@ -6,7 +6,7 @@ use comity_cluster::graph::{Cluster, HeardBeacon, Plug};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long beacons are told. An address that an interface has just given itself is ready after some 2 s.
+/// How long beacons are told, by an interface that has an address.
 const BEACONS: Duration = Duration::from_millis(1500);
 /// For an answer, beside the time that the order takes.
 pub(super) const ANSWER: Duration = Duration::from_secs(20);

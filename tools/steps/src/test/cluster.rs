@@ -136,6 +136,11 @@ fn has(said: &str, parts: &[&str]) -> Result<(), String> {
 
 fn configures(desk: &mut Desk<'_, '_>) -> Result<(), String> {
     let (out, undo, svg) = (desk.path("cluster.json"), desk.path("undo.json"), desk.path("cluster.svg"));
+    // A cable that was plugged in just now: its ends have no address to tell it from for up to 2 s.
+    for (host, nic) in [("c", "ca"), ("a", "ac")] {
+        ip(&format!("-n {} link set {nic} down", desk.net.name(host)))?;
+        ip(&format!("-n {} link set {nic} up", desk.net.name(host)))?;
+    }
     // Without --auto-setup the commands are told, and nothing changes.
     let told = desk.run(&["cluster", "config"], &["--hosts", "a,b,c", "--over", "ethernet"])?;
     has(
