@@ -250,7 +250,7 @@ fn a_bundle_has_logs_and_settings_and_no_key() {
     let mut log = format!("step 1\nkey {secret}\ntoken hush-hush-hush\nraw ").into_bytes();
     log.extend_from_slice(&key_bytes);
     fs::write(logs.join("rank-0.out"), log).unwrap();
-    fs::write(logs.join("rank-0.err"), "words\n").unwrap();
+    fs::write(logs.join("rank-0.err"), "words\nof a rank only: S3_SECRET=quiet-quiet\n").unwrap();
     fs::write(logs.join("private.txt"), "nobody's business").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
     command.args(["report", logs.to_str().unwrap(), "--bundle", file.to_str().unwrap()]);
@@ -271,13 +271,13 @@ fn a_bundle_has_logs_and_settings_and_no_key() {
     }
     for part in [
         "step 1\nkey [removed]\ntoken [removed]\nraw [removed]",
-        "words\n",
+        "words\nof a rank only: S3_SECRET=[removed]\n",
         "COMITY_DETECTION=7",
         "comity 0.",
     ] {
         assert!(all.contains(part), "{part}: {all}");
     }
-    for part in [secret.as_str(), "hush", "nobody's business"] {
+    for part in [secret.as_str(), "hush", "quiet", "nobody's business"] {
         assert!(!all.contains(part), "{part}: {all}");
     }
 }

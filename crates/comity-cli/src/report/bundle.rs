@@ -1,9 +1,11 @@
 //! `comity report --bundle`: one archive with what somebody else needs to help: logs, flight records, versions, settings; no secrets.
 //!
-//! The text of a job key and the values of variables that are named like secrets are taken out wherever they stand.
+//! The text of a job key and the values of variables that are named like secrets are taken out wherever they stand. So is what an output
+//! shows as the value of such a variable, for a rank's own variables (`--env`) are not known here.
 use super::read;
 use crate::{here, info};
 use flate2::{Compression, write::GzEncoder};
+use regex::bytes::{Captures, Regex};
 use std::{
     collections::BTreeMap,
     ffi::OsString,
@@ -45,7 +47,11 @@ pub(super) fn bundle(to: &Path, logs: Option<&Path>) -> Result<Vec<String>, Stri
             files.insert("report.txt".into(), super::words::report(&flights).into_bytes());
         }
     }
-    files.values_mut().for_each(|text| remove(text, &secrets));
+    let shown = shown_values().map_err(|e| e.to_string())?;
+    for text in files.values_mut() {
+        remove(text, &secrets);
+        remove_shown(text, &shown);
+    }
     write(to, &files).map_err(|e| format!("--bundle '{}': {e}", to.display()))?;
     Ok(files.into_keys().collect())
 }
@@ -132,6 +138,20 @@ fn remove(text: &mut Vec<u8>, secrets: &[Vec<u8>]) {
     }
 }
 
+/// A variable and its value, as `env`, a shell, Python, JSON or Rust print them: `A=value`, `'A': 'value'`, `("A", "value")`. In
+/// capitals, as variables are: logs of training have a "token" in every line.
+fn shown_values() -> Result<Regex, regex::Error> {
+    Regex::new(r#"(?-u)\b([A-Z][A-Z0-9_]*)(['"]?\s*[=:]\s*b?['"]?|['"],\s*b?['"])([^\s'",;}]+)"#)
+}
+
+fn remove_shown(text: &mut Vec<u8>, shown: &Regex) {
+    let cleaned = shown.replace_all(text, |c: &Captures<'_>| {
+        let is_secret = is_secret(&String::from_utf8_lossy(&c[1])) && c[3].len() >= SHORTEST;
+        if is_secret { [&c[1], &c[2], REMOVED].concat() } else { c[0].to_vec() }
+    });
+    *text = cleaned.into_owned();
+}
+
 fn end_of(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -177,5 +197,30 @@ mod tests {
         let shown = environment(&vars);
         assert!(shown.contains("COMITY_RANK=1\n") && shown.contains("NCCL_SECRET=[removed]"), "{shown}");
         assert!(!shown.contains("hush") && !shown.contains("HOME"), "{shown}");
+    }
+
+    #[test]
+    fn what_an_output_shows_as_a_secret_is_taken_out() {
+        let shown = shown_values().unwrap();
+        for (before, after) in [
+            ("HF_TOKEN=hf_0123456789\nB=2", "HF_TOKEN=[removed]\nB=2"),
+            ("{'WANDB_API_KEY': 'abcdefghijk', 'A': 'b'}", "{'WANDB_API_KEY': '[removed]', 'A': 'b'}"),
+            ("{\"PASSWORD\":\"abcdefghijk\"}", "{\"PASSWORD\":\"[removed]\"}"),
+            ("[(\"API_TOKEN\", \"abcdefghijk\")]", "[(\"API_TOKEN\", \"[removed]\")]"),
+            ("{b'S3_SECRET': b'abcdefghijk'}", "{b'S3_SECRET': b'[removed]'}"),
+            ("export A_KEY=\"abcdefghijk\"", "export A_KEY=\"[removed]\""),
+            // Not a variable, no secret, too short, a place.
+            ("token: 1234567890", "token: 1234567890"),
+            ("LOSS=0.123456789", "LOSS=0.123456789"),
+            ("TOKENS: 12345", "TOKENS: 12345"),
+            ("COMITY_KEY_FILE=/home/me/job.key", "COMITY_KEY_FILE=/home/me/job.key"),
+        ] {
+            let mut text = before.as_bytes().to_vec();
+            remove_shown(&mut text, &shown);
+            assert_eq!(String::from_utf8(text).unwrap(), after);
+        }
+        let mut raw = b"\xff A_TOKEN=\xfe\xfd0123456789 \xfc".to_vec();
+        remove_shown(&mut raw, &shown);
+        assert_eq!(raw, b"\xff A_TOKEN=[removed] \xfc", "bytes that are no text");
     }
 }

@@ -30,7 +30,10 @@ pub(super) fn check() -> Result<(), String> {
     if source.is_file() {
         Ok(())
     } else {
-        Err(format!("rust-src is missing: there is no {}", source.display()))
+        Err(format!(
+            "rust-src is missing: there is no {}; `rustup component add --toolchain nightly rust-src miri` installs it",
+            source.display()
+        ))
     }
 }
 
