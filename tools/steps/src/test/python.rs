@@ -111,6 +111,17 @@ pub(super) fn install_package(deep: bool) -> Result<(), String> {
     install_into(&interpreter(), deep)
 }
 
+/// Python with what the tests need and the package, which is installed if it is not there.
+pub(super) fn with_package() -> Result<PathBuf, String> {
+    if let Done::NotRun(why) = prepare()? {
+        return Err(why);
+    }
+    if own().args(["-c", "import comity"]).run().is_err() {
+        install_package(false)?;
+    }
+    Ok(interpreter())
+}
+
 /// The package as a wheel that maturin makes, for the environment of this interpreter. In the deep tests, and where only maturin knows how to link an extension, it is the released
 /// one; else its library comes from the build of the workspace that all tests use.
 fn install_into(python: &Path, deep: bool) -> Result<(), String> {

@@ -22,6 +22,7 @@ mod start;
 use super::{
     Done, Outcome, missing,
     processes::comity,
+    python,
     scope::Scope,
     sshd::{self, ip, kill},
 };
@@ -69,6 +70,7 @@ pub(super) fn check(scope: &Scope) -> Outcome {
         ("programs that differ, and files that are copied", more::stages),
         ("a key that is copied", more::copies_a_key),
         ("the digits example", newcomer::trains),
+        ("programs of torch and MLX", newcomer::runs_frameworks),
         ("Open MPI and MPICH, by hostfiles", newcomer::under_mpi),
         ("a failing program", fails),
         ("a missing program", lacks),

@@ -1,7 +1,16 @@
-//! A newcomer's path: a hostfile, a check, the digits, Ctrl-C; and the same program under the launchers that the hosts have already.
-use super::{Net, ended, net::comm};
-use std::{fs, os::unix::fs::PermissionsExt, thread::sleep, time::Duration};
-use tasks::{child::Task, place::built};
+//! A newcomer's path: a hostfile, a check, the digits, programs of torch and MLX, Ctrl-C; and the same program under the launchers that
+//! the hosts have already.
+use super::{Net, ended, net::comm, python};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+use tasks::{
+    child::Task,
+    place::{built, root},
+};
 
 /// The hostfile that checked the hosts trains on handwritten digits.
 pub(super) fn trains(net: &Net<'_>, comity: &str) -> Result<(), String> {
@@ -12,6 +21,38 @@ pub(super) fn trains(net: &Net<'_>, comity: &str) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("three ranks did not train:\n{said}")),
     }
+}
+
+/// A program of MLX that knows nothing of Comity.
+const OF_MLX: &str = "
+import mlx.core as mx
+
+world = mx.distributed.init(strict=True, backend='any')
+total = mx.distributed.all_sum(mx.full((3,), world.rank() + 1.0))
+print('rank', world.rank(), 'of', world.size(), 'has', total.tolist())
+";
+
+/// The hostfile that checked the hosts drives a program of torch, and one of MLX: over MLX's own ring, and over Comity.
+pub(super) fn runs_frameworks(net: &Net<'_>, comity: &str) -> Result<(), String> {
+    let python = python::with_package()?.display().to_string();
+    let of_mlx = net.write("of_mlx.py", OF_MLX)?.display().to_string();
+    let of_torch = root().join("examples/ddp_train.py").display().to_string();
+    let all = "rank 2 of 3 has [6.0, 6.0, 6.0]";
+    let jobs: [(&str, &[&str], &[&str], &str); 3] = [
+        ("torch", &[], &[&of_torch, "--steps", "7"], "3 ranks: loss"),
+        ("MLX over its ring", &["--backend", "ring"], &[&of_mlx], all),
+        ("MLX over Comity", &[], &["-m", "comity.mlx", &of_mlx], all),
+    ];
+    for (what, flags, words, part) in jobs {
+        let begun = Instant::now();
+        let job = net.launch_with(comity, flags, &[&[python.as_str()], words].concat())?;
+        let said = job.wait().map_err(|e| format!("{what}: {e}"))?;
+        if !said.contains(part) {
+            return Err(format!("{what}: it did not say {part:?}:\n{said}"));
+        }
+        println!("  {what}: {:.1} s", begun.elapsed().as_secs_f64());
+    }
+    Ok(())
 }
 
 pub(super) fn is_interrupted(net: &Net<'_>, comity: &str) -> Result<(), String> {
