@@ -63,7 +63,7 @@ def post(job: Callable[[], Any], /) -> None:
     """Call `job` soon, on a thread of those that run callbacks: it may take long, and wait for later calls. What it raises goes to
     `sys.unraisablehook`."""
 
-def run_cli(args: Sequence[str]) -> int:
+def run_cli(args: Sequence[str], interpreter: str) -> int:
     """The command `comity`; `args[0]` is the program's name. Returns the exit code."""
 
 def know_numpy(ndarray: type, empty_like: Callable[[Any], Any], dtypes: Sequence[tuple[Any, int]], /) -> None:

@@ -6,10 +6,26 @@ use comity::{
     tools::{self, cuda::Cuda},
 };
 use comity_plan::Kind;
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ffi::OsString, io, path::PathBuf, sync::OnceLock};
 
 /// The version of this command and of the library in it.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The interpreter that this command runs in, where it is a Python package's.
+static INTERPRETER: OnceLock<PathBuf> = OnceLock::new();
+
+/// This command is run by this Python interpreter, which knows it as the module `comity`.
+pub(crate) fn is_run_by(interpreter: PathBuf) {
+    let _ = INTERPRETER.set(interpreter);
+}
+
+/// The program and its first arguments that start this command once more.
+pub(crate) fn own_words() -> io::Result<Vec<OsString>> {
+    Ok(match INTERPRETER.get() {
+        Some(python) => vec![python.into(), "-m".into(), "comity".into()],
+        None => vec![std::env::current_exe()?.into()],
+    })
+}
 
 /// By what a rank knows the others, where no launcher of Comity's decides it.
 #[derive(Debug, clap::Args)]

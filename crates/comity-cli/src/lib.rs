@@ -18,7 +18,7 @@ mod size;
 mod top;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use std::{ffi::OsString, io::Write};
+use std::{ffi::OsString, io::Write, path::PathBuf};
 
 #[derive(Debug, Parser)]
 #[command(name = "comity", version, about = "Collective communication for machine learning")]
@@ -64,6 +64,12 @@ enum Command {
     Completions(manual::CompletionsArgs),
     /// Write man pages
     Man(manual::ManArgs),
+}
+
+/// The same within a Python interpreter, which knows this command as the module `comity`: the command starts itself for some jobs.
+pub fn run_in(interpreter: PathBuf, args: impl IntoIterator<Item = OsString>) -> u8 {
+    here::is_run_by(interpreter);
+    run(args)
 }
 
 /// Runs `comity` with these arguments (the first is the program's name) and returns the exit code.

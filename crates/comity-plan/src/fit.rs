@@ -46,8 +46,12 @@ const FURTHEST: f64 = 100.0;
 type Numbers = [f64; 6];
 
 /// What a machine's timings say, over shared memory and over TCP; `None` where one of them has none, or its timings do not have every size
-/// for every rank count.
+/// for every rank count, or are no times of two ranks or more.
 pub fn fit(shm: &[Timing], tcp: &[Timing]) -> Option<TunedCosts> {
+    let is_time = |t: &Timing| t.ranks >= 2 && t.seconds.is_finite() && t.seconds > 0.0;
+    if !shm.iter().chain(tcp).all(is_time) {
+        return None;
+    }
     let gamma = Topology::new(Vec::new(), 1).gamma;
     let near = nearest(shm, with_gamma(&LinkClass::SHM, gamma), 6);
     // Additions are the same whatever link brought the bytes.
@@ -186,11 +190,11 @@ mod tests {
         // Between the sizes that were timed, too.
         let world8 = Topology::new(vec![0; 8], 8).tuned(costs, HostLink::Shm);
         let shape = Shape::new(Kind::AllGather, 0, 8, 3000, 4);
-        let real = choose(&shape.common(), &world(8, &shm), None);
-        let all: Vec<_> =
-            Kind::AllGather.algorithms().map(|a| price(&shape.common(), &world8, a).predicted).collect();
-        assert!(choose(&shape.common(), &world8, None).predicted <= all.iter().copied().fold(1.0, f64::min));
-        assert!((0.5..2.0).contains(&(choose(&shape.common(), &world8, None).predicted / real.predicted)));
+        let real = world(8, &shm);
+        let chosen = choose(&shape.common(), &world8, None);
+        let best = choose(&shape.common(), &real, None).predicted;
+        assert!(price(&shape.common(), &real, chosen.algorithm).predicted <= 1.1 * best, "{chosen:?}");
+        assert!((0.5..2.0).contains(&(chosen.predicted / best)));
     }
 
     #[test]
@@ -199,6 +203,11 @@ mod tests {
         let tcp = timings(&with_gamma(&LinkClass::TCP, 5e-11), Algorithm::Ring);
         assert!(fit(&shm, &tcp).is_some());
         assert!(fit(&shm, &[]).is_none() && fit(&[], &tcp).is_none());
+        for (ranks, seconds) in [(1, 1e-6), (2, 0.0), (2, f64::NAN), (2, f64::INFINITY)] {
+            let mut other = shm.clone();
+            (other[3].ranks, other[3].seconds) = (ranks, seconds);
+            assert!(fit(&other, &tcp).is_none(), "{ranks} {seconds}");
+        }
         shm.swap_remove(17);
         assert!(fit(&shm, &tcp).is_none());
     }

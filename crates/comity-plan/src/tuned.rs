@@ -98,6 +98,8 @@ impl RatioTable {
         let sound = grow(ranks.is_sorted_by(|a, b| a < b), ranks.len())
             && grow(bytes.is_sorted_by(|a, b| a < b), bytes.len())
             && ranks[0] >= 2
+            // Of 0 and of 1 the logarithm here is the same.
+            && bytes[0] >= 1
             && rows.iter().all(|r| {
                 let whole = r.ratios.len() == ranks.len() * bytes.len();
                 whole

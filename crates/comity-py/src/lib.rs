@@ -25,7 +25,7 @@ mod _core {
     use crate::{errors, raw::RawBuffer, work::Given};
     use comity::{BackendKind, DType, MAX_TAG, Op, Place, ReduceOp};
     use pyo3::{prelude::*, types::PyDict};
-    use std::ffi::OsString;
+    use std::{ffi::OsString, path::PathBuf};
 
     #[pymodule_export]
     use crate::args::CallArgs;
@@ -87,9 +87,10 @@ mod _core {
         py.detach(|| from.copy_to(&to)).map_err(|e| errors::raised(py, None, &e))
     }
 
-    /// The command `comity` with these arguments, of which the first is the program's name; its exit code.
+    /// The command `comity` with these arguments, of which the first is the program's name; its exit code. The interpreter is the program
+    /// that this process runs.
     #[pyfunction]
-    fn run_cli(py: Python<'_>, args: Vec<OsString>) -> u8 {
-        py.detach(|| comity_cli::run(args))
+    fn run_cli(py: Python<'_>, args: Vec<OsString>, interpreter: PathBuf) -> u8 {
+        py.detach(|| comity_cli::run_in(interpreter, args))
     }
 }

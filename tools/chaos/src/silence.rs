@@ -32,6 +32,9 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result
     Ok(())
 }
 
+/// What the first beats take to come on a busy machine, in microseconds.
+const FIRST_BEATS: u64 = 150_000;
+
 fn start(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
     let port = crew.next_port();
     let patient = matches!(plan.fault, Fault::LongCableBlip | Fault::SecondCable | Fault::Delay);
@@ -41,6 +44,8 @@ fn start(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
     if !missing.is_empty() {
         outcome.broke(format!("ranks {missing:?} do not join"));
     }
+    // Before all have beaten once nobody is judged: docs/decisions.md.
+    pause(FIRST_BEATS);
 }
 
 /// All others are told within the limit and a second, and the rank itself when it wakes.

@@ -9,10 +9,13 @@ pub(super) fn allowed() -> Result<String, String> {
     if !cfg!(target_os = "linux") {
         return Ok("is asked on Linux only".into());
     }
-    let exe = std::env::current_exe().map_err(|e| e.to_string())?;
+    let own = crate::here::own_words().map_err(|e| e.to_string())?;
     let (pid, address) = (std::process::id(), SIGN.as_ptr() as usize);
-    let mut child = Command::new(exe);
-    child.args(["agent", "--peek", &pid.to_string(), &address.to_string()]).stdin(Stdio::null());
+    let mut child = Command::new(&own[0]);
+    child
+        .args(&own[1..])
+        .args(["agent", "--peek", &pid.to_string(), &address.to_string()])
+        .stdin(Stdio::null());
     let said = child.output().map_err(|e| e.to_string())?;
     match said.status.success() {
         true => Ok(String::new()),

@@ -57,9 +57,10 @@ impl RankBinding {
         Ok((set(cpus)?, cpu_words(cpus)))
     }
 
-    /// How many processors all may use.
+    /// How many processors all may use at a time: a control group may have a quota of fewer than it names.
     pub(super) fn host_cores(&self) -> usize {
-        self.map.processors().len()
+        let quota = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        self.map.processors().len().min(quota)
     }
 }
 
@@ -107,7 +108,8 @@ mod tests {
         let all = RankBinding::check(BindWish::Core, cores).unwrap().unwrap();
         let (set, words) = all.of((cores - 1, cores)).unwrap();
         assert!(set.count() > 0 && cpu_list(&words).unwrap().iter().all(|c| map.processors().contains(c)));
-        assert_eq!(all.host_cores(), map.processors().len());
+        let quota = std::thread::available_parallelism().unwrap().get();
+        assert_eq!(all.host_cores(), map.processors().len().min(quota));
         let why = RankBinding::check(BindWish::Core, cores + 1).unwrap_err();
         assert!(
             why.contains(&format!("{} ranks", cores + 1)) && why.contains(&format!("{cores} cores")),

@@ -141,13 +141,19 @@ fn remove(text: &mut Vec<u8>, secrets: &[Vec<u8>]) {
 /// A variable and its value, as `env`, a shell, Python, JSON or Rust print them: `A=value`, `'A': 'value'`, `("A", "value")`. In
 /// capitals, as variables are: logs of training have a "token" in every line.
 fn shown_values() -> Result<Regex, regex::Error> {
-    Regex::new(r#"(?-u)\b([A-Z][A-Z0-9_]*)(['"]?\s*[=:]\s*b?['"]?|['"],\s*b?['"])([^\s'",;}]+)"#)
+    const NAME: &str = r"\b([A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)[A-Z0-9_]*)";
+    const BETWEEN: &str = r#"\\?['"]?(?:\s*[=:]\s*|,\s*)(?:Some\()?b?\\?"#;
+    // To the quote that it began with, else to what ends a word.
+    const VALUE: &str = r#"(?:"([^"\n]+)|'([^'\n]+)|([^\s'"();}\]]+))"#;
+    Regex::new(&format!("(?-u){NAME}({BETWEEN}){VALUE}"))
 }
 
 fn remove_shown(text: &mut Vec<u8>, shown: &Regex) {
     let cleaned = shown.replace_all(text, |c: &Captures<'_>| {
-        let is_secret = is_secret(&String::from_utf8_lossy(&c[1])) && c[3].len() >= SHORTEST;
-        if is_secret { [&c[1], &c[2], REMOVED].concat() } else { c[0].to_vec() }
+        let value = c.get(3).or(c.get(4)).or(c.get(5)).map_or(0..0, |m| m.range());
+        let is_secret = is_secret(&String::from_utf8_lossy(&c[1])) && value.len() >= SHORTEST;
+        let before = value.start - c.get(0).map_or(0, |m| m.start());
+        if is_secret { [&c[0][..before], REMOVED].concat() } else { c[0].to_vec() }
     });
     *text = cleaned.into_owned();
 }
@@ -209,6 +215,12 @@ mod tests {
             ("[(\"API_TOKEN\", \"abcdefghijk\")]", "[(\"API_TOKEN\", \"[removed]\")]"),
             ("{b'S3_SECRET': b'abcdefghijk'}", "{b'S3_SECRET': b'[removed]'}"),
             ("export A_KEY=\"abcdefghijk\"", "export A_KEY=\"[removed]\""),
+            ("INFO:root:HF_TOKEN=hf_0123456789", "INFO:root:HF_TOKEN=[removed]"),
+            ("URL=https://x/?API_TOKEN=0123456789", "URL=https://x/?API_TOKEN=[removed]"),
+            ("DB_PASSWORD=abc,def0123456789 B", "DB_PASSWORD=[removed] B"),
+            ("PASSWORD=\"my long secret\" B", "PASSWORD=\"[removed]\" B"),
+            ("{\\\"A_KEY\\\": \\\"abcdefghijk\\\"}", "{\\\"A_KEY\\\": \\\"[removed]\"}"),
+            ("HF_TOKEN: Some(\"hf_0123456789\")", "HF_TOKEN: Some(\"[removed]\")"),
             // Not a variable, no secret, too short, a place.
             ("token: 1234567890", "token: 1234567890"),
             ("LOSS=0.123456789", "LOSS=0.123456789"),

@@ -1,8 +1,11 @@
 //! Which numbers hold for this process, and from which file.
 
 use super::{TunedFile, tuned::VERSION};
-use crate::{Config, config::Costs, sys::here::host_name};
-use std::path::{Path, PathBuf};
+use crate::{BackendKind, Config, config::Costs, sys::here::host_name};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 /// What plans are chosen by: for `comity info`.
 ///
@@ -39,14 +42,17 @@ pub fn costs_place(config_home: &Path) -> PathBuf {
 /// no file. One that is there and cannot be used is told to the user, and the usual numbers hold.
 pub(crate) fn tuned_bytes(config: &Config) -> Vec<u8> {
     let Costs::Found(home) = &config.costs else { return Vec::new() };
-    if config.rank != 0 {
+    // MPI has plans of its own.
+    if config.rank != 0 || config.backend == BackendKind::Mpi {
         return Vec::new();
     }
     match TunedFile::load(&costs_place(home)) {
         Ok(file) => file.map_or_else(Vec::new, |f| f.costs.to_bytes()),
         Err(why) => {
             tracing::warn!(%why, "the usual costs hold");
-            eprintln!(
+            // A pipe whose reader has gone is no reason to fail.
+            let _ = writeln!(
+                std::io::stderr(),
                 "comity: {why}; it is not used, and the usual costs hold: run `comity bench --tune` on this host, or set COMITY_COSTS=off"
             );
             Vec::new()

@@ -8,7 +8,7 @@ use std::{
     fs::File,
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// Its form; a file of another is of another version.
@@ -133,31 +133,56 @@ impl TunedFile {
         Ok(Some(file))
     }
 
-    /// Write it, whole or not at all, for this user to read.
+    /// Write it, whole or not at all, for this user to read. Its folder is made.
     ///
     /// # Errors
     /// What the system says.
     pub fn save(&self, path: &Path) -> io::Result<()> {
-        if let Some(dir) = path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        }
-        let mut new = path.as_os_str().to_owned();
-        new.push(format!(".{}", std::process::id()));
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
+        let (mut file, new) = beside(path)?;
         let text = self.to_json() + "\n";
-        let written = file.write_all(text.as_bytes()).and_then(|()| std::fs::rename(&new, path));
-        written.inspect_err(|_| {
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+        written.and_then(|()| std::fs::rename(&new, path)).inspect_err(|_| {
             let _ = std::fs::remove_file(&new);
         })
     }
+
+    /// Whether [`save`](Self::save) can write there: before measuring for minutes. Its folder is made.
+    ///
+    /// ```
+    /// let path = std::env::temp_dir().join("costs-example.json");
+    /// comity::tools::TunedFile::check_place(&path)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn check_place(path: &Path) -> io::Result<()> {
+        let (_, new) = beside(path)?;
+        std::fs::remove_file(new)
+    }
 }
 
-/// The text of a file that this user alone can write; `None` where there is none.
+/// A new file beside this one, and its name. One that a process of this number left is gone.
+fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    if let Some(dir) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    }
+    let mut new = path.as_os_str().to_owned();
+    new.push(format!(".{}", std::process::id()));
+    let new = PathBuf::from(new);
+    let _ = std::fs::remove_file(&new);
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
+    Ok((file, new))
+}
+
+/// The text of a file that this user alone can write; `None` where there is none, and where its folder is closed to this user, who cannot
+/// have written one there.
 fn read(path: &Path) -> Result<Option<String>, String> {
     // Never block on a FIFO, and judge the file that was opened, not the name.
     let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
     let fd = match fd {
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(None),
+        Err(rustix::io::Errno::ACCESS) if rustix::fs::stat(path).is_err() => return Ok(None),
         other => other.map_err(|e| format!("cannot be opened: {}", io::Error::from(e)))?,
     };
     let file = File::from(fd);

@@ -1,6 +1,6 @@
 //! Control connections that are made anew in a large job: to ranks that become neighbours when those between have ended.
 //!
-//! Each is made by a thread that lives for a second at most: the control thread hears the others meanwhile. A try that fails is told
+//! Each is made by a thread that lives for a second and a half at most: the control thread hears the others meanwhile. A try that fails is told
 //! to the control thread, which tries again, or concludes that the other has ended.
 
 use super::way::Way;
@@ -25,6 +25,8 @@ use std::{
 
 /// How long one try takes at most.
 const TRIES: Duration = Duration::from_secs(1);
+/// And then through other ranks, which know their ways: it takes them milliseconds.
+const THROUGH: Duration = Duration::from_millis(500);
 
 /// How this process reaches others, of its own.
 #[derive(Debug)]
@@ -101,8 +103,17 @@ impl RedialState {
         let (targets, vain) = way.control_targets(rank);
         // Not drained: it ends all tries.
         let check = || if self.stop.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) };
-        let limits = DialLimits { until: Instant::now() + TRIES, wakers: vec![waker.fd()], check: &check };
-        match way.dial(rank, &targets, &vain, &hello, &limits) {
+        let limits =
+            |time| DialLimits { until: Instant::now() + time, wakers: vec![waker.fd()], check: &check };
+        let made = way.dial(rank, &targets, &vain, &hello, &limits(TRIES));
+        // No time is left to find out that there is no way.
+        let made = made.or_else(|miss| match &miss {
+            Miss::Nobody(e) if e.kind() != ErrorKind::ConnectionRefused && way.is_elsewhere(rank) => {
+                way.through(rank, &hello, &limits(THROUGH), &e.to_string()).map_err(|_| miss)
+            }
+            _ => Err(miss),
+        });
+        match made {
             Ok((stream, seals)) => {
                 if let Some(control) = self.control.upgrade() {
                     control.attach(rank, stream, seals);

@@ -3,7 +3,7 @@
 use crate::{
     Peer,
     channel::{DialLimits, Hello, Miss, Sealing, Secret, Stream, Target, dial_any},
-    transport::{AddressBook, Card, KnownWay},
+    transport::{AddressBook, Candidate, Card, KnownWay},
 };
 use std::{
     io,
@@ -29,18 +29,35 @@ impl Way<'_> {
     /// The addresses of another rank, the best first, and in words those that lead nowhere from here. None if a third rank is known to
     /// lead there.
     pub(super) fn targets(&self, rank: usize) -> (Vec<Target>, Vec<String>) {
+        self.targets_if(rank, |_| true)
+    }
+
+    fn targets_if(&self, rank: usize, is_wanted: impl Fn(&Candidate) -> bool) -> (Vec<Target>, Vec<String>) {
         match self.cards.get(rank) {
             Some(card) if self.book.relay_of(rank).is_none() => {
                 let found = self.book.candidates(rank, card);
-                (found.all.into_iter().map(|c| Target::Tcp(c.at)).collect(), found.vain)
+                let (wanted, others): (Vec<_>, Vec<_>) = found.all.into_iter().partition(is_wanted);
+                let all = if wanted.is_empty() { others } else { wanted };
+                (all.into_iter().map(|c| Target::Tcp(c.at)).collect(), found.vain)
             }
             _ => (Vec::new(), Vec::new()),
         }
     }
 
+    /// Whether another rank is on another host.
+    pub(super) fn is_elsewhere(&self, rank: usize) -> bool {
+        match (self.cards.get(self.me), self.cards.get(rank)) {
+            (Some(ours), Some(theirs)) => ours.host_id != theirs.host_id,
+            _ => false,
+        }
+    }
+
     /// The addresses of another rank for a control connection, which stays within the host where it can.
     pub(super) fn control_targets(&self, rank: usize) -> (Vec<Target>, Vec<String>) {
-        let (mut targets, vain) = self.targets(rank);
+        // An address of theirs that this host has, too (a bridge for containers, say), leads back to this host: that nobody listens there
+        // says nothing of them.
+        let is_elsewhere = self.is_elsewhere(rank);
+        let (mut targets, vain) = self.targets_if(rank, |c| !is_elsewhere || !c.is_own());
         let host = |rank: usize| self.cards.get(rank).map(|c| c.host_id);
         if let Some(card) =
             self.cards.get(rank).filter(|c| !c.unix.is_empty() && host(self.me) == Some(c.host_id))
@@ -59,10 +76,7 @@ impl Way<'_> {
         hello: &Hello,
         patience: &DialLimits<'_>,
     ) -> Result<(Stream, Sealing), Miss> {
-        let is_elsewhere = match (self.cards.get(self.me), self.cards.get(rank)) {
-            (Some(ours), Some(theirs)) => ours.host_id != theirs.host_id,
-            _ => false,
-        };
+        let is_elsewhere = self.is_elsewhere(rank);
         let direct = match self.book.relay_of(rank) {
             None if targets.is_empty() && is_elsewhere => Err(Miss::NoWay(unreachable(vain.join("; ")))),
             None => dial_any(targets, self.secret, hello, patience, is_elsewhere),
@@ -88,7 +102,7 @@ impl Way<'_> {
     }
 
     /// Connect through a rank that passes on what the two say, encrypted by them.
-    fn through(
+    pub(super) fn through(
         &self,
         rank: usize,
         hello: &Hello,

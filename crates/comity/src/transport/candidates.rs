@@ -40,7 +40,8 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    fn is_own(&self) -> bool {
+    /// Whether this host has it, too.
+    pub(crate) fn is_own(&self) -> bool {
         self.rank.0
     }
 

@@ -1,6 +1,7 @@
 //! The jobs of `--tune` and `--predict`: each kind of link, each number of ranks, round after round.
 
 use super::survey::SurveyRow;
+use crate::here::own_words;
 use comity_plan::HostLink;
 use std::{
     collections::BTreeMap,
@@ -99,13 +100,27 @@ pub(super) fn run(job: &SurveyJob<'_>, ranks: &[usize], within: Duration) -> Res
 /// One job of this very program.
 fn one(job: &SurveyJob<'_>, link: HostLink, n: usize) -> Result<Vec<SurveyRow>, String> {
     let bad = |why: String| format!("{}: the job of {n} ranks over {} {why}", job.name, link.name());
-    let me = env::current_exe().map_err(|e| bad(format!("cannot be started: {e}")))?;
+    let me = own_words().map_err(|e| bad(format!("cannot be started: {e}")))?;
     let sizes: Vec<_> = job.sizes.iter().map(u64::to_string).collect();
-    let mut command = Command::new(&me);
-    command.args(["launch", "--timeout", JOB_LIMIT, "--no-tag-output", "-n", &n.to_string(), "--"]);
-    command.arg(&me).arg("bench").args(job.ops).args(["--survey", "--at-sizes", &sizes.join(",")]);
+    let mut command = Command::new(&me[0]);
+    command.args(&me[1..]).args([
+        "launch",
+        "--timeout",
+        JOB_LIMIT,
+        "--no-tag-output",
+        "-n",
+        &n.to_string(),
+        "--",
+    ]);
+    command.args(&me).arg("bench").args(job.ops).args(["--survey", "--at-sizes", &sizes.join(",")]);
     command.args(["--budget", &job.budget.to_string()]).env("COMITY_LINKS", link.name());
-    command.env_remove("COMITY_ALGORITHM").env_remove("COMITY_BACKEND");
+    // What a user has set for jobs is no property of the host.
+    let of_comity =
+        env::vars_os().map(|(name, _)| name).filter(|n| n.as_encoded_bytes().starts_with(b"COMITY_"));
+    let mine = of_comity.filter(|n| job.usual || n == "COMITY_ALGORITHM" || n == "COMITY_BACKEND");
+    for name in mine.filter(|n| n != "COMITY_LINKS") {
+        command.env_remove(name);
+    }
     if job.usual {
         command.env("COMITY_COSTS", "off");
     }

@@ -15,8 +15,8 @@ use comity::tools::{self, TunedFile};
 use comity_plan::{HostLink, Kind, Timing, fit};
 use jobs::{SurveyJob, Timings};
 use std::{
-    env,
-    path::PathBuf,
+    env, io,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 pub(super) use survey::survey;
@@ -128,7 +128,8 @@ type Refused = (u8, String);
 
 /// The cores of this host.
 fn check() -> Result<usize, Refused> {
-    if env::var_os("COMITY_RANK").is_some() {
+    // Under whatever launcher: all of them would measure at once.
+    if env::var_os("COMITY_RANK").is_some() || comity::Config::from_env().is_ok_and(|c| c.size() > 1) {
         let words = "--tune and --predict start jobs of their own: run them without a launcher";
         return Err((2, words.into()));
     }
@@ -146,6 +147,9 @@ fn measure(args: &BenchArgs, cores: usize) -> Result<(), Refused> {
         let words = "--tune writes a file below $XDG_CONFIG_HOME or $HOME/.config, and neither is set to a whole path";
         (2, words.to_owned())
     })?;
+    let path = tools::costs_place(&home);
+    // Known before minutes of measuring.
+    TunedFile::check_place(&path).map_err(|e| unwritable(&path, &e))?;
     let (ranks, sizes) = (args.tune.ranks(&RANKS, cores), args.tune.sizes(&KNOTS));
     let job = SurveyJob { name: "--tune", ops: &[], sizes: &sizes, budget: BUDGET, usual: true };
     let found = jobs::run(&job, &ranks, args.tune.within()).map_err(|why| (1, why))?;
@@ -153,8 +157,7 @@ fn measure(args: &BenchArgs, cores: usize) -> Result<(), Refused> {
     let costs = fit(&shm, &tcp);
     let costs = costs.ok_or_else(|| (1, "--tune: some timings are missing, or are no numbers".to_owned()))?;
     let file = TunedFile::here(costs, cores, now());
-    let path = tools::costs_place(&home);
-    file.save(&path).map_err(|e| (1, format!("--tune: {} cannot be written: {e}", path.display())))?;
+    file.save(&path).map_err(|e| unwritable(&path, &e))?;
     let gb = |per_byte: f64| 1e-9 / per_byte;
     for link in HostLink::ALL {
         let class = file.costs.class(link);
@@ -165,6 +168,16 @@ fn measure(args: &BenchArgs, cores: usize) -> Result<(), Refused> {
     println!("# {} timings in {} rounds: {}", shm.len() + tcp.len(), found.rounds, path.display());
     println!("# Jobs whose rank 0 is on this host choose plans by it; COMITY_COSTS=off leaves it out.");
     Ok(())
+}
+
+fn unwritable(path: &Path, e: &io::Error) -> Refused {
+    let path = path.display();
+    (
+        1,
+        format!(
+            "--tune: {path} cannot be written: {e}; XDG_CONFIG_HOME=FOLDER names another folder, for jobs, too"
+        ),
+    )
 }
 
 /// The timings over one kind of link, as the fit takes them.

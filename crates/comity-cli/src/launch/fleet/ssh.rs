@@ -56,11 +56,11 @@ const NOT_KEPT: &str = "comity-was-not-kept";
 
 /// The program and its arguments that start this command on this host.
 pub(crate) fn words(way: &SshWay, host: &FleetHost, command: &FarCommand<'_>) -> Vec<OsString> {
-    let own = std::env::current_exe().unwrap_or_default();
     if host.is_here() {
-        let there = command.words.iter().map(Into::into);
-        return std::iter::once(own.into_os_string()).chain(there).collect();
+        let own = crate::here::own_words().unwrap_or_default();
+        return own.into_iter().chain(command.words.iter().map(Into::into)).collect();
     }
+    let own = std::env::current_exe().unwrap_or_default();
     let mut words = reach(way, host);
     words.insert(1, "-T".into());
     let own = own.to_str().filter(|p| p.ends_with("/comity")).unwrap_or("comity");

@@ -19,7 +19,7 @@ fn file() -> TunedFile {
 }
 
 /// The file in a folder of configurations of its own, with this text.
-fn written(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
     let home = tempfile::tempdir().unwrap();
     let path = costs_place(home.path());
     file().save(&path).unwrap();

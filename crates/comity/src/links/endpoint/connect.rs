@@ -15,9 +15,12 @@ use std::{
     cell::RefCell,
     os::fd::AsFd,
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
+/// A pause of one who looks at a store that has ended.
+const ENDED: Duration = Duration::from_millis(10);
 /// How long to wait for a better reason than that a rank ended.
 const EXPLANATION: Duration = Duration::from_millis(50);
 /// How much longer a rank waits for the others' connections than for its own. A rank that did not come may have waited for a third rank
@@ -41,8 +44,12 @@ impl Endpoint {
                 .missing()
                 .map_err(|found| self.reason(control, &mut meeting, (found, JoinCause::Ended)))?;
             // Rank 0 may have met everyone and left, and its store with it.
-            if !meeting.hear()? && absent.contains(&0) {
-                return Err(meeting.lost("it ended"));
+            if !meeting.hear()? {
+                if absent.contains(&0) {
+                    return Err(meeting.lost("it ended"));
+                }
+                // Its end is readable for ever, and a dial that goes on looks at it.
+                thread::sleep(ENDED);
             }
             Ok(())
         };
