@@ -26,6 +26,14 @@ struct Beacon {
 /// An interface and whom it heard: the host's number and the interface there.
 type HeardThere = (String, usize, String);
 
+/// What was heard.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct BeaconAnswer {
+    pub(crate) heard: Vec<HeardThere>,
+    /// An interface had no address at first: others may have ended before it had one.
+    pub(crate) late: bool,
+}
+
 struct Ear {
     nic: String,
     socket: Socket,
@@ -40,7 +48,7 @@ pub(super) fn listen(
     port: u16,
     nics: &[String],
     time: Duration,
-) -> Result<Vec<HeardThere>, String> {
+) -> Result<BeaconAnswer, String> {
     let ears: Vec<Ear> = nics.iter().filter_map(|nic| Ear::open(token, host, port, nic).ok()).collect();
     if ears.is_empty() && !nics.is_empty() {
         return Err(
@@ -48,21 +56,20 @@ pub(super) fn listen(
                 .into(),
         );
     }
-    let (begun, mut heard) = (Instant::now(), BTreeSet::new());
+    let (begun, mut heard, mut late) = (Instant::now(), BTreeSet::new(), false);
     let mut until = begun + time;
     while Instant::now() < until {
         for ear in &ears {
             let sent = ear.socket.send_to(ear.text.as_bytes(), &ear.to);
-            // So that both ends of a new cable tell and listen for so long: the other may be ready a second later.
             if sent.is_err_and(|e| e.kind() == ErrorKind::AddrNotAvailable) && begun.elapsed() < READY {
-                until = Instant::now() + time;
+                (late, until) = (true, until.max(Instant::now() + PAUSE * 2));
             }
             ear.hear(token, host, &mut heard);
         }
         std::thread::sleep(PAUSE);
     }
     ears.iter().for_each(|e| e.hear(token, host, &mut heard));
-    Ok(heard.into_iter().collect())
+    Ok(BeaconAnswer { heard: heard.into_iter().collect(), late })
 }
 
 impl Ear {

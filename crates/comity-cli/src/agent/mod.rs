@@ -13,6 +13,7 @@ mod peek;
 mod port;
 mod setup;
 
+pub(crate) use beacon::BeaconAnswer;
 pub(crate) use line::{AgentOrder, GREETING_LINE, HelloLine, PairAnswer};
 pub(crate) use port::DialResult;
 pub(crate) use setup::key as proof_of_key;

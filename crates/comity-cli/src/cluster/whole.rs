@@ -1,6 +1,6 @@
 //! The picture of all hosts together.
 use super::team::HostTeam;
-use crate::agent::AgentOrder;
+use crate::agent::{AgentOrder, BeaconAnswer};
 use comity_cluster::facts::{HostFacts, Nic};
 use comity_cluster::graph::{Cluster, HeardBeacon, Plug};
 use std::collections::BTreeMap;
@@ -16,8 +16,18 @@ pub(crate) const fn answer_limit() -> Duration {
     ANSWER
 }
 
-/// Whom the interfaces of the hosts hear. Problems are added to the notes.
+/// Whom the interfaces of the hosts hear. Where one had no address at first all say it once more. Problems are added to the notes.
 pub(crate) fn beacons(team: &mut HostTeam, notes: &mut Vec<String>) -> Vec<HeardBeacon> {
+    let mut heard = Vec::new();
+    let late = said(team, notes, &mut heard);
+    if late {
+        said(team, notes, &mut heard);
+    }
+    heard
+}
+
+/// One round; whether an interface had no address at first.
+fn said(team: &mut HostTeam, notes: &mut Vec<String>, heard: &mut Vec<HeardBeacon>) -> bool {
     let (token, port) = (token(), 20_000 + (std::process::id() % 20_000) as u16);
     let carries = |n: &&Nic| n.is_up && !n.is_inner && n.bridge.is_none();
     let answers = team.ask_all(BEACONS + ANSWER, |host, member| {
@@ -25,23 +35,24 @@ pub(crate) fn beacons(team: &mut HostTeam, notes: &mut Vec<String>) -> Vec<Heard
         let millis = BEACONS.as_millis() as u64;
         member.agent.is_ok().then(|| AgentOrder::Beacon { token: token.clone(), host, port, nics, millis })
     });
-    let mut heard = Vec::new();
+    let mut late = false;
     for (host, answer) in answers.into_iter().enumerate() {
-        let told = answer.map(|a| {
-            a.and_then(|v| {
-                serde_json::from_value::<Vec<(String, usize, String)>>(v).map_err(|e| e.to_string())
-            })
-        });
+        let told = answer
+            .map(|a| a.and_then(|v| serde_json::from_value::<BeaconAnswer>(v).map_err(|e| e.to_string())));
         match told {
-            Some(Ok(all)) => heard.extend(all.into_iter().map(|(own, from, nic)| HeardBeacon {
-                at: Plug { host, nic: own },
-                from: Plug { host: from, nic },
-            })),
+            Some(Ok(answer)) => {
+                late |= answer.late;
+                heard.extend(answer.heard.into_iter().map(|(own, from, nic)| HeardBeacon {
+                    at: Plug { host, nic: own },
+                    from: Plug { host: from, nic },
+                }));
+            }
+            Some(Err(e)) if notes.contains(&e) => {}
             Some(Err(e)) => notes.push(e),
             None => {}
         }
     }
-    heard
+    late
 }
 
 /// The hosts that answered, as a cluster; the places in it are those among them.

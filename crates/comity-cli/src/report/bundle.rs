@@ -150,7 +150,7 @@ fn shown_values() -> Result<Regex, regex::Error> {
 
 fn remove_shown(text: &mut Vec<u8>, shown: &Regex) {
     let cleaned = shown.replace_all(text, |c: &Captures<'_>| {
-        let value = c.get(3).or(c.get(4)).or(c.get(5)).map_or(0..0, |m| m.range());
+        let value = (3..=5).find_map(|i| c.get(i)).map_or(0..0, |m| m.range());
         let is_secret = is_secret(&String::from_utf8_lossy(&c[1])) && value.len() >= SHORTEST;
         let before = value.start - c.get(0).map_or(0, |m| m.start());
         if is_secret { [&c[0][..before], REMOVED].concat() } else { c[0].to_vec() }
