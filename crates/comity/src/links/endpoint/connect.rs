@@ -49,6 +49,7 @@ impl Endpoint {
                     return Err(meeting.lost("it ended"));
                 }
                 // Its end is readable for ever, and a dial that goes on looks at it.
+                // WAIT(ENDED): 10 ms
                 thread::sleep(ENDED);
             }
             Ok(())
