@@ -295,10 +295,6 @@ fn serve(group: &Opened, state: &Mutex<MakerState>, waker: &Arc<Waker>, paths: &
     let mut is_open = false;
     loop {
         let mut now = lock(state);
-        if now.is_over {
-            // What a thread says that is told to end is no failure.
-            failed = None;
-        }
         if now.is_over || failed.is_some() || !is_open && !std::mem::take(&mut now.is_asked) {
             drop(making);
             now.is_over |= failed.is_some();
