@@ -106,7 +106,7 @@ mod simulate;
 
 pub use events::{Action, DIED, Fault, Heard, NoConnection, Presence, Word};
 pub use flood::neighbours;
-pub use liveness::Verdict;
+pub use liveness::{RESENT, Verdict};
 pub use membership::Membership;
 pub use note::Note;
 pub use overlay::overlay_neighbours;

@@ -11,7 +11,7 @@
 //! | is not heard for a fifth of the limit | suspect: counted, and asked over new connections whether it lives |
 //! | is heard again | asked for some time more, so that it knows that this one lives |
 //! | is not heard for the whole limit | dead |
-//! | answers over new connections, and is not heard on its own for twice the limit | dead: what its connection was to carry is lost |
+//! | answers over new connections, and is not heard on its own for [`RESENT`] times the limit | dead: what its connection was to carry is lost |
 //!
 //! A process may not have run itself for half the limit: a closed laptop, a paused virtual machine, Ctrl-Z. It cannot say who was silent
 //! meanwhile. So every rank gets the whole limit anew, once: a rank that truly is gone is found none the less.
@@ -31,6 +31,11 @@ const FASTEST_ASK: Duration = Duration::from_millis(250);
 /// How long to wait for the next rank to connect or to begin to beat. Then ranks that do not beat are judged all the same: they may have been
 /// stopped.
 const UNBORN: Duration = Duration::from_secs(300);
+
+/// Within how many times the limit on silence a connection carries something again that was cut for less than that limit. TCP sends again
+/// after a time that grows with each round trip it has seen, also with one that a cut of before made long, and doubles at each try: the first
+/// after `r`, the next after `3 r`. If the first comes just before the cable is back, the next comes at thrice that time.
+pub const RESENT: u32 = 3;
 
 /// What became of a process's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,7 +261,7 @@ impl Liveness {
             if silence >= limit {
                 *place = None;
                 verdicts.push(Verdict::Dead { rank, silence });
-            } else if heard_until.saturating_duration_since(pulse.carried) >= limit * 2 {
+            } else if heard_until.saturating_duration_since(pulse.carried) >= limit * RESENT {
                 let silence = heard_until.saturating_duration_since(pulse.carried);
                 *place = None;
                 verdicts.push(Verdict::Stuck { rank, silence });
@@ -313,7 +318,7 @@ impl Liveness {
 impl Pulse {
     /// When to look at it at the latest. It is asked soon after it is suspect, so that is seen then.
     fn due(&self, limit: Duration) -> Instant {
-        (self.heard + limit).min(self.carried + limit * 2).min(self.asks(limit))
+        (self.heard + limit).min(self.carried + limit * RESENT).min(self.asks(limit))
     }
 
     /// When to ask it next whether it lives. It is asked while it is silent, and some times afterwards, so that it knows that this process lives.
@@ -324,7 +329,7 @@ impl Pulse {
             let before = self.asked.filter(|at| *at >= since);
             (since, before.map_or(since, |at| at + limit / 2))
         });
-        doubt.filter(|(since, at)| *at < *since + limit * 2).map_or(silent, |(_, at)| at.min(silent))
+        doubt.filter(|(since, at)| *at < *since + limit * RESENT).map_or(silent, |(_, at)| at.min(silent))
     }
 }
 

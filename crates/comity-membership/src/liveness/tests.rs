@@ -105,7 +105,7 @@ fn the_silent_are_asked_and_live_while_they_answer_but_not_for_ever() {
     let (mut l, zero) = started(2);
     assert!(l.asks(zero + ms(900)).is_empty());
     let (mut asked, mut verdicts) = (0, Vec::new());
-    for i in 1..=22 {
+    for i in 1..=32 {
         let now = zero + TICK * i;
         verdicts.extend(l.tick_at(now));
         // Whoever looks more often than that.
@@ -114,24 +114,24 @@ fn the_silent_are_asked_and_live_while_they_answer_but_not_for_ever() {
         }
         l.lives(1, now);
     }
-    // From 1 to 9.5 s: at 10 it is judged no more.
-    assert_eq!(asked, 2 * 18);
-    assert_eq!(verdicts, [Verdict::Stuck { rank: 1, silence: ms(10_000) }]);
+    // From 1 to 14.5 s: at 15 it is judged no more.
+    assert_eq!(asked, 2 * 28);
+    assert_eq!(verdicts, [Verdict::Stuck { rank: 1, silence: ms(15_000) }]);
     // The time to look for that is known beforehand.
     let (mut l, zero) = started(2);
     l.beat = None;
-    l.lives(1, zero + ms(4000));
+    l.lives(1, zero + ms(9000));
     assert_eq!(l.next(), Some(zero + ms(1000)));
-    assert_eq!(l.asks(zero + ms(8900)), [1]);
-    assert_eq!(l.next(), Some(zero + ms(9000)));
-    l.lives(1, zero + ms(8000));
+    assert_eq!(l.asks(zero + ms(13_900)), [1]);
+    assert_eq!(l.next(), Some(zero + ms(14_000)));
+    l.lives(1, zero + ms(13_000));
     l.settle();
-    assert_eq!(l.next(), Some(zero + ms(9150)));
-    assert_eq!(l.asks(zero + ms(9900)), [1]);
-    assert_eq!(l.next(), Some(zero + ms(10_000)));
+    assert_eq!(l.next(), Some(zero + ms(14_150)));
+    assert_eq!(l.asks(zero + ms(14_900)), [1]);
+    assert_eq!(l.next(), Some(zero + ms(15_000)));
     // What its own connection carries counts for both.
-    l.hear(1, zero + ms(9000), None);
-    assert_eq!((l.asks(zero + ms(9950)), l.tick_at(zero + ms(9950))), (vec![], vec![]));
+    l.hear(1, zero + ms(14_000), None);
+    assert_eq!((l.asks(zero + ms(14_950)), l.tick_at(zero + ms(14_950))), (vec![], vec![]));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn one_that_is_heard_again_is_still_asked_for_it_may_not_hear() {
         l.hear(1, zero + ms(t), None);
         asked.extend(l.asks(zero + ms(t)).into_iter().map(|_| t));
     }
-    assert_eq!(asked, [4900, 7350, 9800, 12_250, 14_700]);
+    assert_eq!(asked, [4900, 7350, 9800, 12_250, 14_700, 17_150, 19_600]);
     // One that had no turn itself knows nothing of the other.
     let (mut l, zero) = started(2);
     l.hear(1, zero + ms(1500), None);

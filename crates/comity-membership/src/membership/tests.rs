@@ -4,7 +4,7 @@ mod sparse;
 
 use super::*;
 use crate::{
-    DIED, Fault, Heard,
+    DIED, Fault, Heard, RESENT,
     simulate::{SimulatedFailure, SimulatedReason},
 };
 
@@ -119,7 +119,7 @@ fn leaving_a_failed_group_says_why() {
         "{notes:?}"
     );
     m.hear(vec![(1, Heard::End(DIED))], now);
-    m.tick(now + LIMIT * 2, now + LIMIT * 2, 0);
+    m.tick(now + LIMIT * RESENT, now + LIMIT * RESENT, 0);
     assert!(m.actions().is_empty() && m.next().is_none());
 }
 

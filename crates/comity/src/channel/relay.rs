@@ -171,7 +171,7 @@ struct Flow {
 
 impl Flow {
     fn wants(&self) -> bool {
-        !self.ended && self.bytes.len() < ROOM
+        !self.ended
     }
 
     fn has(&self) -> bool {
@@ -179,7 +179,7 @@ impl Flow {
     }
 
     /// Move what can be moved, but not for ever: others wait for their turn.
-    fn pump(&mut self, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+    fn pump(&mut self, mut from: &TcpStream, mut to: &TcpStream, room: &mut [u8]) -> io::Result<()> {
         const ROUNDS: usize = 4;
         let mut rounds = 0;
         loop {
@@ -194,9 +194,9 @@ impl Flow {
                     Err(e) => return Err(e),
                 }
             }
+            self.bytes.clear();
             self.gone = 0;
             if self.ended {
-                self.bytes.clear();
                 if !self.told {
                     self.told = true;
                     to.shutdown(Shutdown::Write)?;
@@ -204,15 +204,14 @@ impl Flow {
                 return Ok(());
             }
             if rounds == ROUNDS {
-                self.bytes.clear();
                 return Ok(());
             }
             rounds += 1;
-            self.bytes.resize(ROOM, 0);
-            let read = from.read(&mut self.bytes);
-            self.bytes.truncate(*read.as_ref().unwrap_or(&0));
-            match read {
-                Ok(n) => self.ended = n == 0,
+            match from.read(room) {
+                Ok(n) => {
+                    self.ended = n == 0;
+                    self.bytes.extend_from_slice(room.get(..n).unwrap_or_default());
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -222,8 +221,8 @@ impl Flow {
 }
 
 impl Passed {
-    /// What can be done now; false: it is over.
-    fn advance(&mut self) -> bool {
+    /// What can be done now; false: it is over. `room` is for a moment, whatever it holds.
+    fn advance(&mut self, room: &mut [u8]) -> bool {
         if let Far::Connecting(goals, until) = &mut self.far {
             goals.retain(|s| matches!(s.take_error(), Ok(None)));
             match goals.iter().position(|s| s.peer_addr().is_ok()) {
@@ -236,7 +235,8 @@ impl Passed {
             }
         }
         let Far::Connected(far) = &self.far else { return true };
-        let both = self.outward.pump(&self.near, far).and_then(|()| self.inward.pump(far, &self.near));
+        let both =
+            self.outward.pump(&self.near, far, room).and_then(|()| self.inward.pump(far, &self.near, room));
         let seen = (self.outward.passed.wrapping_add(self.inward.passed), self.is_half());
         if seen != self.seen {
             (self.seen, self.moved) = (seen, Instant::now());
@@ -294,6 +294,7 @@ impl RelayShared {
     // WAIT(stop): the relay's thread: woken for each byte, and when it is to stop
     fn serve(&self) {
         let (mut all, mut stopped): (Vec<Passed>, Option<Instant>) = (Vec::new(), None);
+        let mut room = vec![0; ROOM];
         loop {
             let mut waiting = self.waiting();
             all.append(&mut waiting);
@@ -304,7 +305,7 @@ impl RelayShared {
             }
             self.passed.store(all.len(), Ordering::Release);
             drop(waiting);
-            all.retain_mut(Passed::advance);
+            all.retain_mut(|p| p.advance(&mut room));
             self.passed.store(all.len(), Ordering::Release);
             if self.stop.load(Ordering::Acquire) {
                 let until = *stopped.get_or_insert_with(|| Instant::now() + LINGER);

@@ -17,6 +17,7 @@ use crate::{
     control::note::is_beat,
     sys::delivery,
 };
+use comity_membership::RESENT;
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     collections::VecDeque,
@@ -388,8 +389,8 @@ pub(super) fn keep_alive(stream: &Stream, limit: Option<Duration>) -> io::Result
     let alive = TcpKeepalive::new().with_time(idle).with_interval((idle / 5).max(second)).with_retries(5);
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&alive)?;
-    // Above twice the limit, so as not to decide before the beats do, nor before new connections have shown that only this one is lost.
+    // Above the time in which it carries something again, so as not to decide before the beats do, nor before new connections have shown that only this one is lost.
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(limit.map(|l| l.saturating_mul(3)))?;
+    socket.set_tcp_user_timeout(limit.map(|l| l.saturating_mul(RESENT + 1)))?;
     Ok(())
 }

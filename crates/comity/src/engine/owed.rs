@@ -2,15 +2,16 @@
 
 use super::{Engine, Stop};
 use crate::transport::LinkError;
+use comity_membership::RESENT;
 use comity_plan::Schedule;
 use std::time::{Duration, Instant};
 
 impl Engine {
     /// A peer that owes this rank the rest of a frame, after nothing has moved for `idle` and no byte of it has come: it had all of
-    /// it at hand, and beats come from it, so bytes were lost on the way. Twice the limit on silence, because a link that was down
-    /// for less than that limit may take so long to send again.
+    /// it at hand, and beats come from it, so bytes were lost on the way. A link that was down for less than the limit on silence may take
+    /// [`RESENT`] times as long to send again.
     pub(super) fn stalled(&mut self, schedule: &Schedule, idle: Duration) -> Option<Stop> {
-        let limit = self.silence?.saturating_mul(2);
+        let limit = self.silence?.saturating_mul(RESENT);
         let now = Instant::now();
         for (rx, link) in self.rx.iter_mut().zip(&self.links) {
             let arrived = link.as_ref().map_or(0, |l| l.arrived());
@@ -29,10 +30,10 @@ impl Engine {
     }
 
     /// A peer that this rank lacks something of and that left the group, so long ago that what it sent would have come. The end of
-    /// its connection says so sooner, unless that is lost too, with its host or on the way. Twice the limit, as in
+    /// its connection says so sooner, unless that is lost too, with its host or on the way. As late as in
     /// [`stalled`](Self::stalled), from when this rank saw that it had left.
     pub(super) fn left_long_ago(&mut self, schedule: &Schedule, idle: Duration) -> Option<Stop> {
-        let limit = self.silence?.saturating_mul(2);
+        let limit = self.silence?.saturating_mul(RESENT);
         if !self.members.status.anyone_left() {
             return None;
         }
