@@ -18,8 +18,10 @@ pub(crate) mod library;
 mod map;
 pub(crate) mod mpi;
 pub(crate) mod nccl;
+mod peer_memory;
 mod poll;
 mod region;
+mod tracer;
 #[cfg(target_os = "linux")]
 mod trip;
 mod unacked;
@@ -37,8 +39,10 @@ pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
 pub(crate) use interfaces::{Interface, addresses_in_use, interfaces};
 pub(crate) use map::Mapping;
+pub(crate) use peer_memory::PeerMemory;
 pub(crate) use poll::poll_until;
 pub(crate) use region::{Region, SharedMemory};
+pub(crate) use tracer::{Lineage, Tracer, yama_scope};
 #[cfg(target_os = "linux")]
 pub(crate) use trip::least_round_trip;
 pub(crate) use unacked::has_arrived;

@@ -19,7 +19,7 @@ pub(crate) use reach::Shm;
 
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
 use crate::sys::{self, Mapping};
-use loans::{Board, Borrower, Lender, taken_back};
+use loans::{Board, Borrower, Lender, Place, Pull, taken_back};
 use ring::{RingReader, RingWriter, Shared, wakes_writer};
 use std::{
     io,
@@ -74,27 +74,37 @@ pub(crate) struct ShmLink {
 
 impl ShmLink {
     /// Make the memory and pass it over `stream` to a peer in [`attach`](Self::attach).
-    pub(crate) fn create(stream: UnixStream) -> io::Result<Box<dyn Link>> {
+    fn create(stream: UnixStream, pull: Pull) -> io::Result<Box<dyn Link>> {
         let (map, fd) = Mapping::create(LEN)?;
         sys::send_fd(&stream, &fd, PASS)?;
-        Self::boxed(LinkKind::Shm, Arc::new(map), true, stream)
+        Self::boxed(LinkKind::Shm, Arc::new(map), true, stream, pull)
     }
 
     /// Take the memory that the peer in [`create`](Self::create) passes over `stream`.
-    pub(crate) fn attach(stream: UnixStream) -> io::Result<Box<dyn Link>> {
+    fn attach(stream: UnixStream, pull: Pull) -> io::Result<Box<dyn Link>> {
         let fd = sys::recv_fd(&stream, PASS)?;
         let map = Mapping::attach(&fd, LEN)?;
-        Self::boxed(LinkKind::Shm, Arc::new(map), false, stream)
+        Self::boxed(LinkKind::Shm, Arc::new(map), false, stream, pull)
     }
 
     /// Both ends over memory that nobody else maps, as links of this kind.
     pub(super) fn pair(kind: LinkKind) -> io::Result<(Box<dyn Link>, Box<dyn Link>)> {
-        let map = Arc::new(Mapping::private(LEN)?);
-        let (a, b) = UnixStream::pair()?;
-        Ok((Self::boxed(kind, map.clone(), true, a)?, Self::boxed(kind, map, false, b)?))
+        Self::pair_with(kind, Pull::default())
     }
 
-    fn boxed(kind: LinkKind, map: Arc<Mapping>, first: bool, waker: UnixStream) -> io::Result<Box<dyn Link>> {
+    fn pair_with(kind: LinkKind, pull: Pull) -> io::Result<(Box<dyn Link>, Box<dyn Link>)> {
+        let map = Arc::new(Mapping::private(LEN)?);
+        let (a, b) = UnixStream::pair()?;
+        Ok((Self::boxed(kind, map.clone(), true, a, pull)?, Self::boxed(kind, map, false, b, pull)?))
+    }
+
+    fn boxed(
+        kind: LinkKind,
+        map: Arc<Mapping>,
+        first: bool,
+        waker: UnixStream,
+        pull: Pull,
+    ) -> io::Result<Box<dyn Link>> {
         waker.set_nonblocking(true)?;
         let (tx, rx) = (RingWriter::new(RING), RingReader::new(RING));
         Ok(Box::new(Self {
@@ -103,8 +113,8 @@ impl ShmLink {
             first,
             tx,
             rx,
-            lender: Lender::new(),
-            borrower: Borrower::new(),
+            lender: Lender::new(pull),
+            borrower: Borrower::new(pull),
             waker,
             armed: false,
             looks: 0,
@@ -202,10 +212,7 @@ impl Link for ShmLink {
             }
         }
         if let Some(loan) = loan {
-            let (at, n) = loan.bytes();
-            // SAFETY: inside a mapping of this link, which it keeps while the loan lasts. The lender does not write there while the loan
-            // stands, and nobody believes what was read before `still_holds` has said that it did.
-            return Ok(unsafe { slice::from_raw_parts(at, n) });
+            return self.peek_loan(loan, want);
         }
         let short = self.rx.short();
         if !short.is_empty() {
@@ -233,7 +240,7 @@ impl Link for ShmLink {
             return Err(self.gone.get_or_insert_with(taken_back).clone());
         }
         // A peer that is gone cannot say that it gave up.
-        if n == loan.bytes().1 {
+        if n == loan.left() {
             self.listen();
         }
         self.gone.clone().map_or(Ok(()), Err)
@@ -254,6 +261,9 @@ impl Link for ShmLink {
     }
 
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
+        if let Some(Place::There(peer, at)) = self.loan().map(|l| l.at()) {
+            return self.take_there(peer, at, dst);
+        }
         let ready = self.peek(dst.len().min(CHUNK))?;
         let (from, len) = (ready.as_ptr(), ready.len());
         let most = if self.loan().is_some() { LOAN_CHUNK } else { CHUNK };
@@ -315,8 +325,8 @@ mod tests {
 
     conformance!(|| {
         let (a, b) = UnixStream::pair().unwrap();
-        let other = thread::spawn(move || ShmLink::attach(b).unwrap());
-        (ShmLink::create(a).unwrap(), other.join().unwrap())
+        let other = thread::spawn(move || ShmLink::attach(b, Pull::default()).unwrap());
+        (ShmLink::create(a, Pull::default()).unwrap(), other.join().unwrap())
     });
 
     #[test]
@@ -324,6 +334,6 @@ mod tests {
         let (a, b) = UnixStream::pair().unwrap();
         let (_map, fd) = Mapping::create(4096).unwrap();
         sys::send_fd(&a, &fd, PASS).unwrap();
-        assert!(ShmLink::attach(b).is_err());
+        assert!(ShmLink::attach(b, Pull::default()).is_err());
     }
 }

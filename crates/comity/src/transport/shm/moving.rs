@@ -1,15 +1,15 @@
 //! How bytes get into a link and out of it: through the ring, or lent.
 
 use super::{
-    LinkError, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
-    loans::{self, Loan},
+    LOAN_CHUNK, Link, LinkError, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
+    loans::{self, Loan, Place, unreadable},
     ring::{SHORT, wakes_reader},
 };
-use crate::sys;
+use crate::sys::{self, PeerMemory};
 use rustix::io::Errno;
 use std::{
     io::{self, Write},
-    ptr,
+    ptr, slice,
 };
 
 impl ShmLink {
@@ -51,6 +51,41 @@ impl ShmLink {
     pub(super) fn loan(&self) -> Option<Loan> {
         let head = self.rx.head();
         self.borrower.current().filter(|l| l.after() == head)
+    }
+
+    /// Lend bytes of a loan, in place or copied here.
+    pub(super) fn peek_loan(&mut self, loan: Loan, want: usize) -> Result<&[u8], LinkError> {
+        match loan.at() {
+            // SAFETY: inside a mapping of this link, which it keeps while the loan lasts. The lender does not write there while the loan
+            // stands, and nobody believes what was read before `still_holds` has said that it did.
+            Place::Here(at) => Ok(unsafe { slice::from_raw_parts(at, loan.left()) }),
+            Place::There(..) => {
+                if let Err(e) = self.borrower.fetch(want) {
+                    return Err(self.unreadable(&e));
+                }
+                Ok(self.borrower.fetched())
+            }
+        }
+    }
+
+    /// The lender's own memory cannot be read any more: it is gone, or does not allow it.
+    fn unreadable(&mut self, e: &io::Error) -> LinkError {
+        // Whoever is gone cannot be read: that says it better.
+        self.listen();
+        self.gone.get_or_insert_with(|| unreadable(e)).clone()
+    }
+
+    /// Have the system copy bytes of the lender's own memory to their place.
+    pub(super) fn take_there(&mut self, peer: PeerMemory, at: u64, dst: &mut [u8]) -> Result<usize, LinkError> {
+        let left = self.loan().map_or(0, |l| l.left());
+        let most = dst.len().min(left).min(LOAN_CHUNK);
+        let n = match peer.read(at, &mut dst[..most]) {
+            Ok(n) => n,
+            Err(e) => return Err(self.unreadable(&e)),
+        };
+        self.still_holds(n)?;
+        self.consume(n);
+        Ok(n)
     }
 
     /// Put a message that is lent: its head through the ring, then a loan.
@@ -127,6 +162,7 @@ impl ShmLink {
                 Ok((n, fd)) if bytes[n - 1] == loans::REGION => {
                     self.borrower.take_region(self.board(false), fd);
                 }
+                Ok((n, _)) if bytes[..n].contains(&loans::OWN) => self.borrower.try_own(self.board(false), &self.waker),
                 Ok(_) => {}
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,

@@ -1,26 +1,46 @@
 //! Shared memory as a transport: the higher rank connects to the socket of the host, over which the lower one passes the memory.
 
-use super::ShmLink;
+use super::{ShmLink, loans::Pull};
 use crate::{
     Result,
     channel::Stream,
-    sys::SharedMemory,
+    sys::{Lineage, PeerMemory, SharedMemory, Tracer, yama_scope},
     transport::{
-        About, Connected, Connection, Connector, JobInfo, Missed, NewLink, Pair, Seen, Transport, TransportInfo, Variables, dial_within_host,
-        info_of_host, within_host,
+        About, Card, Connected, Connection, Connector, JobInfo, LinkKind, Missed, NewLink, Pair, Seen, Transport, TransportInfo, Variables,
+        dial_within_host, info_of_host, within_host,
     },
 };
 use std::io;
 
 /// The transport over shared memory.
 #[derive(Debug)]
-pub(crate) struct Shm;
+pub(crate) struct Shm {
+    pull: Pull,
+    tracer: Trace,
+    /// Of this process, where somebody has to be named.
+    lineage: Option<Lineage>,
+}
+
+/// Who is named as this process's tracer, where a peer may not read it otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Trace {
+    /// The nearest ancestor of all ranks of the host.
+    #[default]
+    Ancestor,
+    /// Every process of the user.
+    Any,
+    /// Whom the program has named itself, or nobody.
+    Keep,
+}
 
 /// What users may choose about it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShmSettings {
     /// How many MiB of this process the other ranks of its host may read where they lie; `None`: as many as the system gives.
     pub(crate) shared_buffers: Option<usize>,
+    /// From how many bytes on a message is read in the sender's own memory; 0: never.
+    pub(crate) pull: usize,
+    pub(crate) tracer: Trace,
 }
 
 /// Far more MiB than any host has.
@@ -45,6 +65,17 @@ impl Transport for Shm {
         if let Some(mib) = vars.number("COMITY_SHARED_BUFFERS", MOST_MIB)? {
             settings.shared_buffers = Some(mib);
         }
+        if let Some(least) = vars.number("COMITY_PULL", usize::MAX)? {
+            settings.pull = least;
+        }
+        if let Some(word) = vars.text("COMITY_PTRACER")? {
+            settings.tracer = match word.as_str() {
+                "ancestor" => Trace::Ancestor,
+                "any" => Trace::Any,
+                "keep" => Trace::Keep,
+                _ => return Err(vars.refusal("COMITY_PTRACER", &word, "is none of ancestor, any, keep")),
+            };
+        }
         Ok(())
     }
 
@@ -60,13 +91,33 @@ impl Transport for Shm {
             Some(0) => "buffers of Group::alloc are not shared (COMITY_SHARED_BUFFERS=0)".into(),
             Some(mib) => format!("up to {mib} MiB of buffers of Group::alloc are shared"),
         };
-        TransportInfo { why: format!("{}; {buffers}", info.why), ..info }
+        let pull = pull_note(settings.pull);
+        TransportInfo { why: format!("{}; {buffers}; {pull}", info.why), ..info }
     }
 
     fn find(settings: &ShmSettings, _: &JobInfo) -> Result<Option<Self>> {
         let most = settings.shared_buffers.map_or(usize::MAX, |mib| mib.saturating_mul(1 << 20));
         SharedMemory::limit(most);
-        Ok(Some(Self))
+        let pull = Pull(Some(settings.pull).filter(|least| *least > 0));
+        let needs_name = pull.0.is_some() && settings.tracer == Trace::Ancestor;
+        let lineage = needs_name.then(Lineage::own).flatten();
+        Ok(Some(Self { pull, tracer: settings.tracer, lineage }))
+    }
+
+    fn announce(&self) -> Vec<u8> {
+        self.lineage.as_ref().map_or_else(Vec::new, Lineage::to_bytes)
+    }
+
+    fn meet(&mut self, me: usize, cards: &[Card]) {
+        if self.pull.0.is_some() && self.tracer == Trace::Any {
+            Tracer::plan_any();
+        }
+        let (Some(own), Some(card)) = (&self.lineage, cards.get(me)) else { return };
+        let here = cards.iter().filter(|c| c.host_id == card.host_id);
+        let others: Vec<_> = here.filter_map(|c| Lineage::from_bytes(c.links.of(LinkKind::Shm)?)).collect();
+        if let Some(pid) = own.nearest(&others) {
+            Tracer::plan(pid);
+        }
     }
 
     fn leads(&self, pair: &Pair<'_>) -> Result<(), String> {
@@ -83,12 +134,35 @@ impl Transport for Shm {
 
     fn attach(&self, stream: Stream) -> NewLink {
         match stream {
-            Stream::Unix(stream) => ShmLink::attach(stream),
+            Stream::Unix(stream) => ShmLink::attach(stream, self.pull),
             Stream::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
     fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Connector) -> Result<Connected, Missed> {
-        Ok(within_host(connections).map_or_else(|not| not, |stream| Connected::Link(ShmLink::create(stream))))
+        Ok(within_host(connections).map_or_else(|not| not, |stream| Connected::Link(ShmLink::create(stream, self.pull))))
     }
+}
+
+/// What `comity info` says of reading a peer's own memory.
+fn pull_note(least: usize) -> String {
+    if least == 0 {
+        return "long messages go through rings (COMITY_PULL)".into();
+    }
+    let own = [1u8];
+    let why_not = match (PeerMemory::own().read(own.as_ptr() as u64, &mut [0]), yama_scope()) {
+        (Err(e), _) => Some(format!("the system does not read a process's memory for another: {e}")),
+        (_, Some(2)) => Some("Yama's ptrace_scope is 2: only root reads other processes".into()),
+        (_, Some(3..)) => Some("Yama's ptrace_scope is 3: nobody reads other processes".into()),
+        (_, Some(1)) => {
+            return format!(
+                "from {least} bytes on messages are read where they lie, of ranks with one launcher (Yama's ptrace_scope is 1)"
+            );
+        }
+        _ => None,
+    };
+    why_not.map_or_else(
+        || format!("from {least} bytes on messages are read where they lie"),
+        |why| format!("long messages go through rings: {why}"),
+    )
 }

@@ -1,9 +1,14 @@
 //! The side that receives: the regions that it maps, and the loan that it reads.
 
-use super::{Board, FORGET, LOANS, MAPPED, NONE, Nonsense, REFUSED, REGIONS, RETURN};
-use crate::sys::Mapping;
+use super::{
+    ADDRESS, Board, FORGET, LOANS, MAPPED, NONE, Nonsense, Pull, REFUSED, REGIONS, RETURN,
+    draft::Draft,
+    pull::{answer, try_to_read},
+};
+use crate::sys::{Mapping, PeerMemory};
 use std::{
-    os::fd::OwnedFd,
+    io,
+    os::{fd::OwnedFd, unix::net::UnixStream},
     sync::atomic::{Ordering, fence},
 };
 
@@ -11,12 +16,21 @@ use std::{
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport::shm) struct Loan {
     after: u64,
-    at: *const u8,
+    at: Place,
     left: usize,
 }
 
+/// Where what is lent lies.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::transport::shm) enum Place {
+    /// In a mapping of the borrower.
+    Here(*const u8),
+    /// At this address of the lender's own memory.
+    There(PeerMemory, u64),
+}
+
 // SAFETY: it points into a mapping that the borrower owns and that any thread may read.
-unsafe impl Send for Loan {}
+unsafe impl Send for Place {}
 
 /// The side that receives.
 #[derive(Debug)]
@@ -30,11 +44,16 @@ pub(in crate::transport::shm) struct Borrower {
     read: u64,
     told: u64,
     loan: Option<Loan>,
+    pull: Pull,
+    /// The lender's own memory, once it was seen that it can be read.
+    own: Option<PeerMemory>,
+    draft: Draft,
 }
 
 impl Borrower {
-    pub(in crate::transport::shm) fn new() -> Self {
-        Self { regions: Vec::new(), came: 0, ended: 0, read: 0, told: 0, loan: None }
+    pub(in crate::transport::shm) fn new(pull: Pull) -> Self {
+        let (regions, draft) = (Vec::new(), Draft::default());
+        Self { regions, came: 0, ended: 0, read: 0, told: 0, loan: None, pull, own: None, draft }
     }
 
     /// Whether a region was passed over that has not come yet.
@@ -51,6 +70,14 @@ impl Borrower {
         self.regions[slot] = fd.and_then(|fd| Mapping::attach_to_read(&fd).ok());
         let answer = if self.regions[slot].is_some() { MAPPED } else { REFUSED };
         board.regions[slot].store(answer, Ordering::Release);
+    }
+
+    /// The lender asks whether its own memory can be read.
+    pub(in crate::transport::shm) fn try_own(&mut self, board: &Board, waker: &UnixStream) {
+        self.came = self.came.wrapping_add(1);
+        let found = try_to_read(board, waker, self.pull);
+        board.borrower.0.own.store(answer(&found), Ordering::Release);
+        self.own = found.ok();
     }
 
     /// The loan that the last look found.
@@ -77,6 +104,13 @@ impl Borrower {
             let entry = &board.entries[self.ended as usize % LOANS];
             let [after, region, offset, len] =
                 [&entry.after, &entry.region, &entry.offset, &entry.len].map(|w| w.load(Ordering::Relaxed));
+            if region == ADDRESS {
+                let peer = self.own.filter(|_| len > 0).ok_or(Nonsense)?;
+                offset.checked_add(len).filter(|_| after >= head).ok_or(Nonsense)?;
+                let left = usize::try_from(len).map_err(|_| Nonsense)?;
+                self.draft.discard();
+                return Ok(Some(Loan { after, at: Place::There(peer, offset), left }));
+            }
             let slot = usize::try_from(region).map_err(|_| Nonsense)?;
             let place = self.regions.get_mut(slot).ok_or(Nonsense)?;
             if len == FORGET {
@@ -92,7 +126,7 @@ impl Borrower {
             }
             // SAFETY: inside the mapping, as just checked.
             let at = unsafe { map.as_ptr().add(offset as usize) };
-            return Ok(Some(Loan { after, at, left: len as usize }));
+            return Ok(Some(Loan { after, at: Place::Here(at), left: len as usize }));
         }
         Ok(None)
     }
@@ -109,11 +143,30 @@ impl Borrower {
         board.lender.0.revoked.load(Ordering::Relaxed) != 0
     }
 
+    /// Have a copy of at least `want` of the next bytes of a loan of the lender's own memory.
+    pub(in crate::transport::shm) fn fetch(&mut self, want: usize) -> io::Result<()> {
+        match self.loan {
+            Some(Loan { at: Place::There(peer, at), left, .. }) => self.draft.fetch(peer, at, left, want),
+            _ => Ok(()),
+        }
+    }
+
+    /// What was fetched of the loan.
+    pub(in crate::transport::shm) fn fetched(&self) -> &[u8] {
+        match self.loan {
+            Some(Loan { at: Place::There(_, at), left, .. }) => self.draft.bytes(at, left),
+            _ => &[],
+        }
+    }
+
     /// `n` bytes of the loan were read. Whether the lender is told now, and is to be woken.
     pub(in crate::transport::shm) fn read(&mut self, board: &Board, n: usize) -> bool {
         let Some(loan) = &mut self.loan else { return false };
-        // SAFETY: not beyond the loan's end: nobody was lent more.
-        loan.at = unsafe { loan.at.add(n) };
+        loan.at = match loan.at {
+            // SAFETY: not beyond the loan's end: nobody was lent more.
+            Place::Here(at) => Place::Here(unsafe { at.add(n) }),
+            Place::There(peer, at) => Place::There(peer, at + n as u64),
+        };
         loan.left -= n;
         self.read += n as u64;
         let is_over = loan.left == 0;
@@ -136,8 +189,13 @@ impl Loan {
         self.after
     }
 
-    /// Its bytes that were not read yet.
-    pub(in crate::transport::shm) fn bytes(&self) -> (*const u8, usize) {
-        (self.at, self.left)
+    /// Where its bytes lie that were not read yet.
+    pub(in crate::transport::shm) fn at(&self) -> Place {
+        self.at
+    }
+
+    /// How many those are.
+    pub(in crate::transport::shm) fn left(&self) -> usize {
+        self.left
     }
 }

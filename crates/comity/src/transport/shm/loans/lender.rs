@@ -1,9 +1,13 @@
 //! The side that sends: what it lends, and what came back.
 
-use super::{Board, FORGET, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, NONE, Nonsense, REGION, REGIONS, WHOLE};
-use crate::sys::{Region, send_byte_with};
+use super::{
+    ADDRESS, Board, DENIED, FORGET, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, NONE, Nonsense, OWN, Pull, REGION, REGIONS,
+    WHOLE, pull::Nonce,
+};
+use crate::sys::{PeerMemory, Region, Tracer, send_byte_with};
 use std::{
     collections::VecDeque,
+    io::Write,
     os::unix::net::UnixStream,
     sync::{
         Arc,
@@ -19,6 +23,8 @@ enum Way {
     Ring,
     /// From this place in the peer's list, which begins at this address.
     Loan { slot: usize, begin: usize },
+    /// From this process's own memory.
+    Own,
 }
 
 /// A region that the peer was told of.
@@ -51,13 +57,30 @@ pub(in crate::transport::shm) struct Lender {
     announced: u32,
     /// How many regions were gone at the last look.
     gone: u64,
+    pull: Pull,
+    /// What the peer was asked to read; none before the first time.
+    nonce: Option<Nonce>,
+    /// Whether the system was asked to allow it.
+    has_allowed: bool,
 }
 
 impl Lender {
-    pub(in crate::transport::shm) fn new() -> Self {
-        let (out, passed) = (VecDeque::new(), Vec::new());
-        let (body, lent, returned, shown) = (0, 0, 0, 0);
-        Self { way: Way::Ring, left: 0, body, lent, returned, shown, out, passed, announced: 0, gone: 0 }
+    pub(in crate::transport::shm) fn new(pull: Pull) -> Self {
+        Self {
+            way: Way::Ring,
+            left: 0,
+            body: 0,
+            lent: 0,
+            returned: 0,
+            shown: 0,
+            out: VecDeque::new(),
+            passed: Vec::new(),
+            announced: 0,
+            gone: 0,
+            pull,
+            nonce: None,
+            has_allowed: false,
+        }
     }
 
     /// A message of `len` bytes begins; `stays` if its bytes can stay where they are.
@@ -75,7 +98,7 @@ impl Lender {
 
     /// Whether the message is lent, as far as is known.
     pub(in crate::transport::shm) fn lends(&self) -> bool {
-        matches!(self.way, Way::Loan { .. })
+        matches!(self.way, Way::Loan { .. } | Way::Own)
     }
 
     /// `n` bytes of a body went through the ring.
@@ -94,7 +117,9 @@ impl Lender {
 
     fn way_of(&mut self, board: &Board, waker: &UnixStream, body: &[u8]) -> Option<Way> {
         self.forget_gone(board);
-        let (region, before) = Region::find(body.as_ptr(), self.left)?;
+        let Some((region, before)) = Region::find(body.as_ptr(), self.left) else {
+            return self.own_way(board, waker, body);
+        };
         let Some(passed) = self.passed.iter().find(|p| p.id == region.id()) else {
             self.pass(board, waker, &region);
             return None;
@@ -102,6 +127,35 @@ impl Lender {
         let answer = board.regions[passed.slot].load(Ordering::Acquire);
         let begin = body.as_ptr() as usize - before;
         (answer == MAPPED).then_some(Way::Loan { slot: passed.slot, begin })
+    }
+
+    /// Whether the peer may read what lies in no region, in this process's own memory.
+    fn own_way(&mut self, board: &Board, waker: &UnixStream, body: &[u8]) -> Option<Way> {
+        self.pull.0.filter(|least| self.left >= *least)?;
+        match board.borrower.0.own.load(Ordering::Acquire) {
+            MAPPED => return PeerMemory::lends(body.as_ptr(), self.left).then_some(Way::Own),
+            NONE if self.nonce.is_none() => self.ask(board, waker),
+            DENIED if !self.has_allowed => {
+                self.has_allowed = true;
+                if Tracer::allow() {
+                    board.borrower.0.own.store(NONE, Ordering::Relaxed);
+                    self.ask(board, waker);
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// Ask the peer to try.
+    fn ask(&mut self, board: &Board, mut waker: &UnixStream) {
+        let Some(nonce) = Nonce::new() else { return };
+        nonce.show(board);
+        if waker.write(&[OWN]).is_ok_and(|n| n == 1) {
+            self.nonce = Some(nonce);
+            self.announced = self.announced.wrapping_add(1);
+            board.lender.0.announced.store(self.announced, Ordering::Release);
+        }
     }
 
     /// Pass a region's descriptor over, if there is room for it.
@@ -155,7 +209,11 @@ impl Lender {
 
     /// Lend a prefix of `body`, the next bytes of the message, after so many bytes of the ring; how many.
     pub(in crate::transport::shm) fn lend(&mut self, board: &Board, after: u64, body: &[u8]) -> usize {
-        let Way::Loan { slot, begin } = self.way else { return 0 };
+        let (region, begin) = match self.way {
+            Way::Loan { slot, begin } => (slot as u64, begin),
+            Way::Own => (ADDRESS, 0),
+            Way::Open | Way::Ring => return 0,
+        };
         let mut n = body.len().min(self.left);
         if n < self.left {
             n -= n % WHOLE;
@@ -165,7 +223,7 @@ impl Lender {
             return 0;
         }
         let offset = body.as_ptr() as usize - begin;
-        self.show(board, [after, slot as u64, offset as u64, n as u64]);
+        self.show(board, [after, region, offset as u64, n as u64]);
         self.lent += n as u64;
         self.copied(n);
         self.out.push_back(Out { lent: self.lent, body: self.body });

@@ -11,14 +11,21 @@
 //! A message is lent if its caller can leave it where it is (`stays`), it is long, and it lies in a region that the peer has mapped. The
 //! first message from a region goes through the ring, for the peer has yet to map it.
 //!
+//! Where both ends want that ([`Pull`]), what lies in no region is lent too: the loan names an address, and the peer has the system read
+//! there, straight to its place or, to combine it, into [`Draft`] a piece at a time. Before the first such loan the peer reads a
+//! random number there, which shows that it is allowed to and that it reads the right process.
+//!
 //! A lender that gives up says so on the board (`revoked`) before its caller may write to the bytes again. The borrower looks after it
 //! has read and before it believes what it read: the same order as of a sequence lock.
 
 mod borrower;
+mod draft;
 mod lender;
+mod pull;
 
-pub(super) use borrower::{Borrower, Loan};
+pub(super) use borrower::{Borrower, Loan, Place};
 pub(super) use lender::Lender;
+pub(super) use pull::Pull;
 
 use super::{LinkError, ring::CachePadded};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
@@ -37,11 +44,17 @@ const LOANS: usize = 64;
 const REGIONS: usize = 256;
 /// The byte that carries a region's descriptor over the waker's socket.
 pub(super) const REGION: u8 = b'R';
+/// The byte there that asks the peer to try to read this process's own memory.
+pub(super) const OWN: u8 = b'O';
 
-/// Answers of the borrower about a region.
+/// Answers of the borrower about a region, or about the lender's own memory.
 const NONE: u8 = 0;
 const MAPPED: u8 = 1;
 const REFUSED: u8 = 2;
+/// It might read what it may not, once the lender allows it.
+const DENIED: u8 = 3;
+/// In place of a region: the lender's own memory, and an address in it.
+const ADDRESS: u64 = u64::MAX;
 /// In place of a length: the region is to be unmapped.
 const FORGET: u64 = 0;
 
@@ -53,6 +66,9 @@ struct LenderWords {
     announced: AtomicU32,
     /// What is lent may change from now on.
     revoked: AtomicU32,
+    /// Where a random number lies in the lender's memory, and that number.
+    nonce_at: AtomicU64,
+    nonce: [AtomicU64; 2],
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +77,8 @@ struct BorrowerWords {
     ended: AtomicU64,
     /// Bytes of loans that were read.
     returned: AtomicU64,
+    /// The answer about the lender's own memory.
+    own: AtomicU8,
 }
 
 #[derive(Debug, Default)]
@@ -89,10 +107,17 @@ pub(super) struct Board {
 #[derive(Debug)]
 pub(super) struct Nonsense;
 
+/// The lender's own memory could not be read although it could be before.
+pub(super) fn unreadable(e: &std::io::Error) -> LinkError {
+    LinkError(format!("let this rank read its memory, which failed: {e}; COMITY_PULL=0 does without it"))
+}
+
 /// The lender took its memory back while it was read.
 pub(super) fn taken_back() -> LinkError {
     LinkError("gave up a call while this rank read its memory".into())
 }
 
+#[cfg(all(test, target_os = "linux", not(loom)))]
+mod pull_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

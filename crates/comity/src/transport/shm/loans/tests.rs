@@ -12,9 +12,9 @@ use std::{
     net::Shutdown, os::unix::net::UnixStream, slice, sync::atomic::Ordering::Relaxed, thread, time::Duration,
 };
 
-type Ends = (Box<dyn Link>, Box<dyn Link>);
+pub(super) type Ends = (Box<dyn Link>, Box<dyn Link>);
 
-const LONG: usize = 200_000;
+pub(super) const LONG: usize = 200_000;
 
 /// Memory that peers may read, as a test uses it.
 struct Lent(SharedMemory, usize);
@@ -35,7 +35,7 @@ fn pair() -> Ends {
 }
 
 /// Put all of a message that stays.
-fn offer(link: &mut dyn Link, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+pub(super) fn offer(link: &mut dyn Link, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
     link.announce(body.len(), false, true);
     let n = link.put(head, body)?;
     assert!(n >= head.len());
@@ -124,8 +124,12 @@ fn take_any(link: &mut dyn Link, got: usize, most: usize) -> usize {
 
 #[test]
 fn messages_of_all_ways_keep_their_order() {
+    keeps_order(pair());
+}
+
+/// Messages of all lengths, out of memory that the peer maps and out of any.
+pub(super) fn keeps_order((mut a, mut b): Ends) {
     const SLOT: usize = 300_000;
-    let (mut a, mut b) = pair();
     let mut memory = Lent::new(4 * SLOT);
     meet(a.as_mut(), b.as_mut(), &mut memory);
     let mut input = SeededNumbers(0x5eed_1234_8765_4321);
@@ -274,7 +278,7 @@ fn a_peer_that_writes_nonsense_is_caught() {
         board.lender.0.shown.store(1, Relaxed);
     };
     let known = |fd: &std::os::fd::OwnedFd| {
-        let mut b = Borrower::new();
+        let mut b = Borrower::new(Pull::default());
         b.take_region(&board, Some(fd.try_clone().unwrap()));
         b
     };
@@ -287,13 +291,13 @@ fn a_peer_that_writes_nonsense_is_caught() {
     board.lender.0.shown.store(LOANS as u64 + 1, Relaxed);
     assert!(known(&fd).next(&board, 10).is_err(), "more than there is room for");
     // A region that could not be passed on is no region.
-    let mut b = Borrower::new();
+    let mut b = Borrower::new(Pull::default());
     b.take_region(&board, None);
     assert_eq!(board.regions[0].load(Relaxed), REFUSED);
     show([10, 0, 0, 8]);
     assert!(b.next(&board, 10).is_err());
 
-    let mut lender = Lender::new();
+    let mut lender = Lender::new(Pull::default());
     assert!(lender.out(&board).is_ok_and(|o| o == (0, false)));
     let mut memory = Lent::new(LEAST_LOAN);
     let (near, _far) = UnixStream::pair().unwrap();

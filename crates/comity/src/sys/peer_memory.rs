@@ -1,0 +1,115 @@
+//! Memory of another process of this user, read by the system without its help (`process_vm_readv`).
+//!
+//! Linux only. The reader needs what a debugger needs: the same user and a security policy that allows it.
+
+use std::{io, os::unix::net::UnixStream};
+
+/// The memory of one process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerMemory {
+    pid: i32,
+}
+
+impl PeerMemory {
+    /// Of the process at the other end of a Unix socket: the one that connected, or the one that listened.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn of(socket: &UnixStream) -> io::Result<Self> {
+        use std::os::fd::AsRawFd;
+        // rustix has this call, with a number that cannot be 0: the kernel gives 0 where this process's namespace has none for the other.
+        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of_val(&peer) as libc::socklen_t;
+        // SAFETY: an open socket, and a place of `len` bytes for what the option gives.
+        let got = unsafe {
+            let place = (&raw mut peer).cast();
+            libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut len)
+        };
+        match got {
+            0 if peer.pid > 0 => Ok(Self { pid: peer.pid }),
+            0 => Err(io::Error::new(io::ErrorKind::NotFound, "a process that this namespace of processes does not show")),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn of(_: &UnixStream) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Of this process.
+    pub(crate) fn own() -> Self {
+        Self { pid: std::process::id() as i32 }
+    }
+
+    /// Copy what lies at address `at` there to the begin of `dst`: how many bytes, never 0 unless `dst` is empty.
+    ///
+    /// Nobody keeps the other process from writing there meanwhile.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn read(self, at: u64, dst: &mut [u8]) -> io::Result<usize> {
+        if dst.is_empty() {
+            return Ok(0);
+        }
+        let local = libc::iovec { iov_base: dst.as_mut_ptr().cast(), iov_len: dst.len() };
+        let remote = libc::iovec { iov_base: at as *mut _, iov_len: dst.len() };
+        // SAFETY: the system writes to `dst` alone, which is borrowed mutably; the other address is never followed in this process's name,
+        // also when it is this process: the system copies, or refuses.
+        let n = unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, &raw const remote, 1, 0) };
+        match usize::try_from(n) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => Ok(n),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn read(self, _: u64, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Whether another process could read `len` bytes from `at`, as far as their first and their last byte tell: memory of devices and
+    /// secret memory cannot be read so.
+    pub(crate) fn lends(at: *const u8, len: usize) -> bool {
+        let own = Self::own();
+        let mut byte = [0];
+        len > 0 && own.read(at as u64, &mut byte).is_ok() && own.read(at as u64 + len as u64 - 1, &mut byte).is_ok()
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_end_of_a_socket_is_read() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        let peer = PeerMemory::of(&a).unwrap();
+        assert_eq!(peer.pid, std::process::id() as i32, "both ends are here");
+        let words: Vec<u8> = (0..=255).collect();
+        let mut copy = [0; 100];
+        assert_eq!(peer.read(words[7..].as_ptr() as u64, &mut copy).unwrap(), 100);
+        assert_eq!(copy, words[7..107]);
+        assert_eq!(peer.read(0, &mut []).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_error_and_no_fault() {
+        let own = PeerMemory::own();
+        assert!(own.read(8, &mut [0; 8]).is_err());
+        assert!(own.read(u64::MAX - 3, &mut [0; 8]).is_err());
+        let nobody = PeerMemory { pid: i32::MAX };
+        assert_eq!(nobody.read(8, &mut [0; 8]).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        let here = [1u8; 64];
+        assert!(PeerMemory::lends(here.as_ptr(), 64));
+        assert!(!PeerMemory::lends(std::ptr::null(), 64) && !PeerMemory::lends(here.as_ptr(), 0));
+        // A page that may not be read, right behind one that may.
+        let page = rustix::param::page_size();
+        let map = crate::sys::Mapping::private(2 * page).unwrap();
+        // SAFETY: the second page of this test's own mapping, which nobody reads.
+        unsafe {
+            let second = map.as_ptr().add(page).cast();
+            rustix::mm::mprotect(second, page, rustix::mm::MprotectFlags::empty()).unwrap();
+        }
+        assert!(PeerMemory::lends(map.as_ptr(), page) && !PeerMemory::lends(map.as_ptr(), page + 1));
+        let mut copy = vec![0; 2 * page];
+        assert_eq!(own.read(map.as_ptr() as u64, &mut copy).unwrap(), page, "as far as it goes");
+    }
+}

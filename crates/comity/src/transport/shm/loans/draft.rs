@@ -1,0 +1,45 @@
+//! A piece of a peer's own memory, copied here to be combined from.
+
+use super::super::SMALL_WANT;
+use crate::sys::PeerMemory;
+use std::io;
+
+/// What is copied at once: it stays in the second-level cache, also beside those of other links.
+const PIECE: usize = 128 << 10;
+
+/// A copy of some bytes of a peer.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    bytes: Vec<u8>,
+    /// The address there of its first byte.
+    at: u64,
+    len: usize,
+}
+
+impl Draft {
+    /// Have at least `want` bytes of what lies at address `at` there, of `left` in all; no more than [`SMALL_WANT`] have to come at once.
+    pub(super) fn fetch(&mut self, peer: PeerMemory, at: u64, left: usize, want: usize) -> io::Result<()> {
+        if self.bytes(at, left).len() >= want.clamp(1, SMALL_WANT).min(left) {
+            return Ok(());
+        }
+        self.bytes.resize(PIECE, 0);
+        (self.at, self.len) = (at, 0);
+        let piece = left.min(PIECE);
+        while self.len < piece {
+            self.len += peer.read(at + self.len as u64, &mut self.bytes[self.len..piece])?;
+        }
+        Ok(())
+    }
+
+    /// Those that were fetched from address `at` on, `left` at most.
+    pub(super) fn bytes(&self, at: u64, left: usize) -> &[u8] {
+        let fetched = &self.bytes[..self.len];
+        let begin = at.checked_sub(self.at).map_or(self.len, |n| self.len.min(n as usize));
+        &fetched[begin..self.len.min(begin + left)]
+    }
+
+    /// What was read is old: another loan may lie at the same address.
+    pub(super) fn discard(&mut self) {
+        self.len = 0;
+    }
+}

@@ -1,0 +1,51 @@
+//! Reading a peer's own memory: from which length on, and the number that proves that it can be read.
+
+use super::{Board, DENIED, MAPPED, REFUSED};
+use crate::sys::PeerMemory;
+use std::{io, os::unix::net::UnixStream, sync::atomic::Ordering};
+
+/// From how many bytes on a message is read where it lies in the sender's own memory; `None`: never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::transport::shm) struct Pull(pub(in crate::transport::shm) Option<usize>);
+
+/// A number that nobody guesses, at a place in this process's memory that does not move.
+#[derive(Debug)]
+pub(super) struct Nonce(Box<[u8; 16]>);
+
+impl Nonce {
+    /// None where the system gives no random numbers.
+    pub(super) fn new() -> Option<Self> {
+        let mut number = Box::new([0; 16]);
+        getrandom::fill(number.as_mut()).ok()?;
+        Some(Self(number))
+    }
+
+    /// Show the peer where it is.
+    pub(super) fn show(&self, board: &Board) {
+        for (word, part) in board.lender.0.nonce.iter().zip(self.0.as_chunks().0) {
+            word.store(u64::from_ne_bytes(*part), Ordering::Relaxed);
+        }
+        board.lender.0.nonce_at.store(self.0.as_ptr() as u64, Ordering::Relaxed);
+    }
+}
+
+/// The memory of the peer over whose socket it asked, if the number that it shows is there; else what to answer.
+pub(super) fn try_to_read(board: &Board, waker: &UnixStream, pull: Pull) -> Result<PeerMemory, u8> {
+    if pull.0.is_none() {
+        return Err(REFUSED);
+    }
+    let shown = board.lender.0.nonce.each_ref().map(|w| w.load(Ordering::Relaxed).to_ne_bytes());
+    let at = board.lender.0.nonce_at.load(Ordering::Relaxed);
+    let mut there = [0; 16];
+    let read = PeerMemory::of(waker).and_then(|peer| peer.read(at, &mut there).map(|n| (peer, n)));
+    match read {
+        Ok((peer, 16)) if there == *shown.as_flattened() => Ok(peer),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Err(DENIED),
+        _ => Err(REFUSED),
+    }
+}
+
+/// The answer that stands for what was found.
+pub(super) fn answer(found: &Result<PeerMemory, u8>) -> u8 {
+    found.as_ref().map_or_else(|no| *no, |_| MAPPED)
+}

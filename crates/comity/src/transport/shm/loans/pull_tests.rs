@@ -1,0 +1,165 @@
+//! Messages that the peer has the system read in this process's own memory.
+
+use super::{
+    super::ShmLink,
+    pull::try_to_read,
+    tests::{Ends, LONG, keeps_order, offer},
+    *,
+};
+use crate::transport::{
+    Link, LinkKind, SMALL_WANT,
+    conformance::{bytes, eventually, expect},
+};
+use std::{os::unix::net::UnixStream, sync::atomic::Ordering::Relaxed};
+
+const PULL: Pull = Pull(Some(LEAST_LOAN));
+
+fn pair() -> Ends {
+    ShmLink::pair_with(LinkKind::Local, PULL).unwrap()
+}
+
+/// Through the ring, all of it.
+fn through_the_ring((a, b): (&mut dyn Link, &mut dyn Link), body: &[u8]) {
+    a.announce(body.len(), false, true);
+    let mut place = vec![0; body.len()];
+    let (mut put, mut got) = (0, 0);
+    eventually("a message", || {
+        put += a.put(&[], &body[put..]).unwrap();
+        assert_eq!(a.lent(), Ok(0));
+        got += b.take(&mut place[got..]).unwrap();
+        (got == body.len()).then_some(())
+    });
+    assert!(place == body);
+}
+
+/// Two ends that have tried it.
+fn met(memory: &[u8]) -> Ends {
+    let (mut a, mut b) = pair();
+    through_the_ring((a.as_mut(), b.as_mut()), &memory[..LEAST_LOAN]);
+    (a, b)
+}
+
+#[test]
+fn any_long_message_is_read_where_it_lies() {
+    let memory = bytes(0, LONG);
+    let (mut a, mut b) = met(&memory);
+    assert_eq!(offer(a.as_mut(), b"head", &memory), Ok(LONG), "all of it at once, more than a ring holds");
+    assert_eq!(a.lent(), Ok(LONG));
+    let mut head = [0; 4];
+    assert_eq!(b.take(&mut head), Ok(4));
+    // In pieces that end anywhere, copied or straight to their place; at the end of a piece what is wanted comes whole all the same.
+    let mut got = 0;
+    for n in [131_072 - 9, 8, 8, 1].into_iter().chain([7; 100]) {
+        let lent = b.peek(n.min(SMALL_WANT)).unwrap();
+        assert!(lent.len() >= n.min(SMALL_WANT), "{} of {n} bytes at {got}", lent.len());
+        let n = lent.len().min(n);
+        expect(&lent[..n], got);
+        b.still_holds(n).unwrap();
+        b.consume(n);
+        got += n;
+    }
+    let mut place = vec![0; LONG];
+    while got < LONG {
+        let n = b.take(&mut place).unwrap();
+        expect(&place[..n], got);
+        got += n;
+    }
+    assert_eq!(a.lent(), Ok(0));
+    // A shorter message, or one that does not stay, is copied.
+    through_the_ring((a.as_mut(), b.as_mut()), &memory[..LEAST_LOAN - 1]);
+    a.announce(LONG, false, false);
+    assert!(a.put(&[], &memory).unwrap() < LONG && a.lent() == Ok(0));
+}
+
+#[test]
+fn another_message_at_the_same_address_is_read_anew() {
+    let mut memory = bytes(0, LONG);
+    let (mut a, mut b) = met(&memory);
+    for round in 0..4 {
+        memory.copy_from_slice(&bytes(round * 1000, LONG));
+        offer(a.as_mut(), &[], &memory).unwrap();
+        let mut got = 0;
+        while got < LONG {
+            let lent = b.peek(LONG).unwrap();
+            expect(lent, round * 1000 + got);
+            let n = lent.len();
+            b.still_holds(n).unwrap();
+            b.consume(n);
+            got += n;
+        }
+        assert_eq!(a.lent(), Ok(0));
+    }
+}
+
+#[test]
+fn messages_of_all_ways_keep_their_order() {
+    keeps_order(pair());
+}
+
+#[test]
+fn what_is_read_after_a_lender_gave_up_is_an_error() {
+    for by_take in [true, false] {
+        let mut memory = bytes(0, LONG);
+        let (mut a, mut b) = met(&memory);
+        offer(a.as_mut(), &[], &memory).unwrap();
+        assert!(b.take(&mut [0; 1000]).unwrap() > 0);
+        let n = b.peek(1).unwrap().len();
+        a.revoke();
+        memory.fill(0);
+        let error = if by_take { b.take(&mut [0; 1000]).unwrap_err() } else { b.still_holds(n).unwrap_err() };
+        assert_eq!(error, taken_back());
+        assert_eq!(b.put(&[1], &[]), Err(error), "and stays");
+    }
+}
+
+#[test]
+fn both_ends_have_to_want_it() {
+    let map = std::sync::Arc::new(crate::sys::Mapping::private(super::super::LEN).unwrap());
+    for wants in [[PULL, Pull::default()], [Pull::default(), PULL]] {
+        let (a, b) = UnixStream::pair().unwrap();
+        let [mut a, mut b] = [(a, true, wants[0]), (b, false, wants[1])]
+            .map(|(s, first, pull)| ShmLink::boxed(LinkKind::Local, map.clone(), first, s, pull).unwrap());
+        let memory = bytes(0, LONG);
+        for _ in 0..3 {
+            through_the_ring((a.as_mut(), b.as_mut()), &memory);
+        }
+        map.give_back_pages();
+    }
+}
+
+#[test]
+fn another_process_with_the_same_number_is_not_taken_for_the_peer() {
+    // SAFETY: atomic integers, for which zeros are values.
+    let board: Board = unsafe { std::mem::zeroed() };
+    let (near, _far) = UnixStream::pair().unwrap();
+    let number = [7u64, 8];
+    board.lender.0.nonce_at.store(number.as_ptr() as u64, Relaxed);
+    let shown = |parts: [u64; 2]| board.lender.0.nonce.iter().zip(parts).for_each(|(w, p)| w.store(p, Relaxed));
+    shown([7, 9]);
+    assert_eq!(try_to_read(&board, &near, PULL).unwrap_err(), REFUSED, "another number lies there");
+    shown(number);
+    assert!(try_to_read(&board, &near, PULL).is_ok());
+    assert_eq!(try_to_read(&board, &near, Pull::default()).unwrap_err(), REFUSED);
+    board.lender.0.nonce_at.store(8, Relaxed);
+    assert_eq!(try_to_read(&board, &near, PULL).unwrap_err(), REFUSED, "nothing lies there");
+    // Nor is an address believed before it was tried.
+    let mut b = Borrower::new(PULL);
+    for (word, value) in [&board.entries[0].region, &board.entries[0].offset, &board.entries[0].len].into_iter().zip([ADDRESS, 64, 8]) {
+        word.store(value, Relaxed);
+    }
+    board.lender.0.shown.store(1, Relaxed);
+    assert!(b.next(&board, 0).is_err());
+}
+
+#[test]
+fn memory_that_went_is_an_error() {
+    let (mut a, mut b) = met(&bytes(0, LONG));
+    let map = crate::sys::Mapping::private(LONG.next_multiple_of(4096)).unwrap();
+    // SAFETY: this test's own mapping, which nobody writes to.
+    let memory = unsafe { std::slice::from_raw_parts(map.as_ptr(), LONG) };
+    assert_eq!(offer(a.as_mut(), &[], memory), Ok(LONG));
+    drop(map);
+    let error = b.take(&mut vec![0; LONG]).unwrap_err();
+    assert!(error.0.contains("COMITY_PULL=0"), "{error:?}");
+    assert_eq!(b.peek(1).map(<[u8]>::to_vec), Err(error));
+}
