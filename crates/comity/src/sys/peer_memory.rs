@@ -25,7 +25,10 @@ impl PeerMemory {
         };
         match got {
             0 if peer.pid > 0 => Ok(Self { pid: peer.pid }),
-            0 => Err(io::Error::new(io::ErrorKind::NotFound, "a process that this namespace of processes does not show")),
+            0 => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "a process that this namespace of processes does not show",
+            )),
             _ => Err(io::Error::last_os_error()),
         }
     }
@@ -70,7 +73,9 @@ impl PeerMemory {
     pub(crate) fn lends(at: *const u8, len: usize) -> bool {
         let own = Self::own();
         let mut byte = [0];
-        len > 0 && own.read(at as u64, &mut byte).is_ok() && own.read(at as u64 + len as u64 - 1, &mut byte).is_ok()
+        len > 0
+            && own.read(at as u64, &mut byte).is_ok()
+            && own.read(at as u64 + len as u64 - 1, &mut byte).is_ok()
     }
 }
 

@@ -44,7 +44,11 @@ impl Lineage {
 
     /// As bytes to announce.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        self.namespace.to_le_bytes().into_iter().chain(self.pids.iter().flat_map(|p| p.to_le_bytes())).collect()
+        self.namespace
+            .to_le_bytes()
+            .into_iter()
+            .chain(self.pids.iter().flat_map(|p| p.to_le_bytes()))
+            .collect()
     }
 
     /// What a peer announced; none if it says nothing.

@@ -1,7 +1,7 @@
 //! Ranks that disagree, give up or die while a peer reads their memory.
 
 use super::{
-    LONG, PLACES, Place, groups, join, KEY, lent,
+    KEY, LONG, PLACES, Place, groups, join, lent,
     operations::{Buffer, each, given, of},
 };
 use comity::{Error, Key, ReduceOp, tools};

@@ -26,7 +26,7 @@ const PLACES: [Place; 2] = [Place::Mapped, Place::Own];
 fn join((rank, size): (usize, usize), at: &str, place: Place) -> Group {
     let pull = |name: &str| (name == "COMITY_PULL" && place == Place::Own).then(|| "65536".into());
     let config = Config::new(rank, size).settings_from_vars(pull).unwrap();
-    let config = config.links(&[LinkKind::Shm]).unwrap().store(at).unwrap().key(Key::from(KEY)).timeout(LONG);
+    let config = config.links([LinkKind::Shm]).store(at).unwrap().key(Key::from(KEY)).timeout(LONG);
     config.connect().unwrap()
 }
 
@@ -38,7 +38,8 @@ fn groups(n: usize, place: Place) -> Vec<Group> {
     let store = tools::Store::start("127.0.0.1:0".parse().unwrap(), n, &Key::from(KEY), "-", LONG).unwrap();
     let at = store.addr().to_string();
     thread::scope(|s| {
-        let ranks: Vec<_> = (0..n).map(|r| (r, &at)).map(|(r, at)| s.spawn(move || join((r, n), at, place))).collect();
+        let ranks: Vec<_> =
+            (0..n).map(|r| (r, &at)).map(|(r, at)| s.spawn(move || join((r, n), at, place))).collect();
         ranks.into_iter().map(|r| r.join().unwrap()).collect()
     })
 }

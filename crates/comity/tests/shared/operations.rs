@@ -4,7 +4,7 @@ use comity::{Group, ReduceOp, Result, SharedBuffer};
 use std::thread;
 
 /// `f` for each of `n` ranks, which are threads.
-pub fn each<T: Send>(groups: Vec<Group>, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
+pub(crate) fn each<T: Send>(groups: Vec<Group>, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
     thread::scope(|s| {
         let f = &f;
         let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || f(g))).collect();
@@ -13,15 +13,15 @@ pub fn each<T: Send>(groups: Vec<Group>, f: impl Fn(Group) -> T + Sync) -> Vec<T
 }
 
 /// A value whose sums differ by the order of additions.
-pub fn of(rank: usize, i: usize) -> f32 {
+pub(crate) fn of(rank: usize, i: usize) -> f32 {
     ((rank * 7919 + i * 31) % 1009) as f32 * 0.37 + 1e-3 * rank as f32
 }
 
-pub fn given(rank: usize, count: usize) -> Vec<f32> {
+pub(crate) fn given(rank: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| of(rank, i)).collect()
 }
 
-pub fn shared(g: &Group, data: &[f32]) -> SharedBuffer<f32> {
+pub(crate) fn shared(g: &Group, data: &[f32]) -> SharedBuffer<f32> {
     let mut b = g.alloc(data.len());
     b.copy_from_slice(data);
     b
@@ -29,7 +29,7 @@ pub fn shared(g: &Group, data: &[f32]) -> SharedBuffer<f32> {
 
 /// Every operation on `count` elements a rank; what they gave, by their bits. The buffers are used again and again, for the first message
 /// out of each goes through the ring.
-pub fn all(g: &Group, count: usize, make: &impl Fn(&Group, &[f32]) -> Buffer) -> Result<Vec<u32>> {
+pub(crate) fn all(g: &Group, count: usize, make: &impl Fn(&Group, &[f32]) -> Buffer) -> Result<Vec<u32>> {
     let (n, r) = (g.size(), g.rank());
     let (small, large) = (given(r, count), given(r, n * count));
     let (mut a, mut b) = (make(g, &small), make(g, &large));
@@ -74,7 +74,7 @@ pub fn all(g: &Group, count: usize, make: &impl Fn(&Group, &[f32]) -> Buffer) ->
 }
 
 /// Memory of either sort.
-pub enum Buffer {
+pub(crate) enum Buffer {
     Shared(SharedBuffer<f32>),
     Private(Vec<f32>),
 }
@@ -98,4 +98,3 @@ impl std::ops::DerefMut for Buffer {
         }
     }
 }
-
