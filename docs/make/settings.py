@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "crates" / "comity" / "src" / "config" / "table.rs"
+TOPICS = TABLE.with_name("variable.rs")
 PAGE = ROOT / "docs" / "settings.md"
 BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 
@@ -50,7 +51,7 @@ def variables() -> list[dict[str, str]]:
 
 
 def tables() -> str:
-    titles = dict(TITLE.findall(TABLE.read_text()))
+    titles = dict(TITLE.findall(TOPICS.read_text()))
     out, topic = [], None
     for row in variables():
         if row["topic"] != topic:

@@ -41,6 +41,8 @@ _VARIABLES = {
     "connections": "COMITY_CONNECTIONS",
     "send_threads": "COMITY_SEND_THREADS",
     "shared_buffers": "COMITY_SHARED_BUFFERS",
+    "pull": "COMITY_PULL",
+    "ptracer": "COMITY_PTRACER",
     "host": "COMITY_HOST",
     "log_dir": "COMITY_LOG_DIR",
     "device": "COMITY_DEVICE",

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | a launcher | [`Store`], at which its ranks meet; [`Sheet`], [`Tally`] and [`LiveRank`], what a rank did and does in memory that both see |
 //! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`costs_note`], [`network_in_words`], [`trust_in_words`] |
-//! | `comity check`, `comity bench` | [`prefer_algorithm`], [`predict`]; [`TunedFile`] at [`costs_place`], [`processor`]; memory of CUDA devices in [`cuda`] |
+//! | `comity check`, `comity bench` | [`prefer_algorithm`], [`predict`], [`bytes_pulled`]; [`TunedFile`] at [`costs_place`], [`processor`]; memory of CUDA devices in [`cuda`] |
 //! | the Python package | [`forks`], whether a process is one that it was forked from |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
 
@@ -80,6 +80,15 @@ pub fn costs_note(config: &Config) -> CostsNote {
 /// ```
 pub fn processor() -> String {
     crate::sys::here::processor()
+}
+
+/// How many bytes of messages this process has read where they lay in the memory of other ranks (`COMITY_PULL`), so far.
+///
+/// ```
+/// assert_eq!(comity::tools::bytes_pulled(), 0);
+/// ```
+pub fn bytes_pulled() -> u64 {
+    crate::sys::bytes_pulled()
 }
 
 /// A few words on the job's key, by which this rank would know the others. The key itself is not in them.

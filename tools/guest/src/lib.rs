@@ -18,8 +18,8 @@ use tasks::{
 };
 
 /// Programs of the host that are there in the guest too; the shell and the rest are busybox's.
-const PROGRAMS: [&str; 7] =
-    ["ip", "tc", "rdma", "ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong"];
+const PROGRAMS: [&str; 8] =
+    ["ip", "tc", "rdma", "ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "setpriv"];
 
 /// What rdma-core loads at run time.
 const LIBRARIES: [&str; 2] =

@@ -21,7 +21,7 @@ use crate::{
     size::Sizes,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, tools::cuda::Cuda};
+use comity::{Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, tools, tools::cuda::Cuda};
 use comity_plan::Kind;
 use compare::Earlier;
 use measure::measure;
@@ -205,6 +205,9 @@ pub(crate) fn bench(args: BenchArgs) -> u8 {
         Ok(wrong) => u8::from(wrong > 0),
         Err(e) => return here::failed("bench", &e),
     };
+    if let (Some(words), true) = (pulled(), speaks && !args.json && !args.csv) {
+        let _ = writeln!(std::io::stdout(), "{words}");
+    }
     if let (Some(file), true) = (&args.html, speaks)
         && let Err(e) = std::fs::write(file, output::html(&rows, &here::world(&group)))
     {
@@ -280,6 +283,13 @@ fn table(
         }
     }
     Ok(wrong)
+}
+
+/// What this rank has read in the memory of others, if it has.
+fn pulled() -> Option<String> {
+    let bytes = tools::bytes_pulled();
+    (bytes > 0)
+        .then(|| format!("# comity read {} MiB where they lay in the memory of other ranks", bytes >> 20))
 }
 
 /// What to measure; of all only what the algorithm can carry out.

@@ -202,6 +202,6 @@ fn no_ptrace(said: &str, yama: Option<u64>) -> String {
         _ => "start the container with --cap-add=SYS_PTRACE",
     };
     format!(
-        "a process cannot read the memory of another of its user ({said}), which MPI's large messages and py-spy need: {mend}"
+        "a process cannot read the memory of another of its user ({said}), which MPI's large messages, COMITY_PULL and py-spy need: {mend}"
     )
 }

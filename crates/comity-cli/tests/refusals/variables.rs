@@ -43,7 +43,7 @@ const SLURM: &[(&str, &str)] = &[
 /// The variable, the set that it belongs to, and values that it cannot have.
 type Row = (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str]);
 
-const TABLE: [Row; 45] = [
+const TABLE: [Row; 47] = [
     ("COMITY_RANK", COMITY, &NO_NUMBER),
     ("COMITY_RANK", COMITY, &["2", "3", "65536"]),
     ("COMITY_SIZE", COMITY, &NO_NUMBER),
@@ -79,6 +79,8 @@ const TABLE: [Row; 45] = [
     ("COMITY_SEND_THREADS", COMITY, &NO_NUMBER),
     ("COMITY_SEND_THREADS", COMITY, &["65"]),
     ("COMITY_SHARED_BUFFERS", COMITY, &NO_NUMBER),
+    ("COMITY_PULL", COMITY, &NO_NUMBER),
+    ("COMITY_PTRACER", COMITY, &["", "all", "Any", "1"]),
     ("COMITY_DEVICE", COMITY, &NO_NUMBER),
     ("COMITY_DEVICE", COMITY, &["1024"]),
     ("COMITY_HOST", COMITY, &["", "a\u{7}"]),

@@ -20,6 +20,7 @@ mod settings;
 mod slurm;
 mod table;
 mod trust;
+mod variable;
 mod vars;
 
 use crate::{
@@ -37,9 +38,10 @@ pub use meet::Meet;
 pub use network::AddressNote;
 pub use notes::LinkNote;
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
-pub use table::{Topic, VARIABLES, Variable};
+pub use table::VARIABLES;
 pub use trust::Secure;
 pub(crate) use trust::{Insecure, Trust};
+pub use variable::{Topic, Variable};
 
 /// A limit longer than this is a mistake in the unit.
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);

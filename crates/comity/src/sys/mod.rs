@@ -39,7 +39,7 @@ pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
 pub(crate) use interfaces::{Interface, addresses_in_use, interfaces};
 pub(crate) use map::Mapping;
-pub(crate) use peer_memory::PeerMemory;
+pub(crate) use peer_memory::{PeerMemory, bytes_pulled};
 pub(crate) use poll::poll_until;
 pub(crate) use region::{Region, SharedMemory};
 pub(crate) use tracer::{Lineage, Tracer, yama_scope};

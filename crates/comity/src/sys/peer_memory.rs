@@ -2,7 +2,19 @@
 //!
 //! Linux only. The reader needs what a debugger needs: the same user and a security policy that allows it.
 
-use std::{io, os::unix::net::UnixStream};
+use std::{
+    io,
+    os::unix::net::UnixStream,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// Bytes of messages that this process has read in others.
+static PULLED: AtomicU64 = AtomicU64::new(0);
+
+/// How many bytes of messages this process has read in others.
+pub(crate) fn bytes_pulled() -> u64 {
+    PULLED.load(Ordering::Relaxed)
+}
 
 /// The memory of one process.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +48,11 @@ impl PeerMemory {
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn of(_: &UnixStream) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// So many bytes that were read were of messages.
+    pub(crate) fn count(n: usize) {
+        PULLED.fetch_add(n as u64, Ordering::Relaxed);
     }
 
     /// Of this process.

@@ -66,8 +66,12 @@ fn every_operation_gives_the_same_bits() {
             private
         });
         for place in PLACES {
+            let before = tools::bytes_pulled();
             let bits = each(groups(n, place), |g| all(&g, count, &|g, data| lent(place, g, data)).unwrap());
             assert!(bits == rings, "{n} ranks, {count} elements, {place:?}");
+            if cfg!(target_os = "linux") && place == Place::Own {
+                assert!(tools::bytes_pulled() - before >= 4 * count as u64, "nothing was read where it lay");
+            }
         }
     }
 }

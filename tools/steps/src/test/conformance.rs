@@ -71,6 +71,14 @@ const ROWS: &[Row] = &[
         ..ROW
     },
     Row {
+        name: "shared memory, messages that peers read in the sender's memory",
+        ranks: &[2, 3],
+        bench: &["all", "--sizes", "256K,4M", "--dtype", "bf16", "--iters", "5"],
+        vars: || Ok(vec![("COMITY_LINKS", "shm".into()), ("COMITY_PULL", "65536".into())]),
+        says: "where they lay in the memory of other ranks",
+        ..ROW
+    },
+    Row {
         name: "Unix sockets",
         ranks: &[2, 3],
         vars: || Ok(vec![("COMITY_LINKS", "unix".into())]),

@@ -121,6 +121,8 @@ const CASES: &[Bad] = &[
     (&[("COMITY_CONNECTIONS", "0")], &["COMITY_CONNECTIONS", "1 to 64"]),
     (&[("COMITY_CONNECTIONS", "65")], &["COMITY_CONNECTIONS", "64"]),
     (&[("COMITY_SHARED_BUFFERS", "1G")], &["COMITY_SHARED_BUFFERS", "\"1G\""]),
+    (&[("COMITY_PULL", "64K")], &["COMITY_PULL", "\"64K\""]),
+    (&[("COMITY_PTRACER", "all")], &["COMITY_PTRACER", "\"all\"", "ancestor, any, keep"]),
     (&[("COMITY_SEND_THREADS", "65")], &["COMITY_SEND_THREADS", "0 to 64"]),
     (&[("COMITY_CONNECTIONS", "many")], &["COMITY_CONNECTIONS", "\"many\""]),
     (&[("COMITY_DEVICE", "cuda:0")], &["COMITY_DEVICE", "\"cuda:0\"", "0 to 1023"]),

@@ -19,7 +19,7 @@ pub(crate) use reach::Shm;
 
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
 use crate::sys::{self, Mapping};
-use loans::{Board, Borrower, Lender, Place, Pull, taken_back};
+use loans::{Board, Borrower, Lender, Lies, Pull, taken_back};
 use ring::{RingReader, RingWriter, Shared, wakes_writer};
 use std::{
     io,
@@ -261,7 +261,7 @@ impl Link for ShmLink {
     }
 
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
-        if let Some(Place::There(peer, at)) = self.loan().map(|l| l.at()) {
+        if let Some(Lies::There(peer, at)) = self.loan().map(|l| l.at()) {
             return self.take_there(peer, at, dst);
         }
         let ready = self.peek(dst.len().min(CHUNK))?;

@@ -2,7 +2,7 @@
 
 use super::{
     LOAN_CHUNK, Link, LinkError, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
-    loans::{self, Loan, Place, unreadable},
+    loans::{self, Loan, Lies, unreadable},
     ring::{SHORT, wakes_reader},
 };
 use crate::sys::{self, PeerMemory};
@@ -58,8 +58,8 @@ impl ShmLink {
         match loan.at() {
             // SAFETY: inside a mapping of this link, which it keeps while the loan lasts. The lender does not write there while the loan
             // stands, and nobody believes what was read before `still_holds` has said that it did.
-            Place::Here(at) => Ok(unsafe { slice::from_raw_parts(at, loan.left()) }),
-            Place::There(..) => {
+            Lies::Here(at) => Ok(unsafe { slice::from_raw_parts(at, loan.left()) }),
+            Lies::There(..) => {
                 if let Err(e) = self.borrower.fetch(want) {
                     return Err(self.unreadable(&e));
                 }

@@ -1,5 +1,5 @@
-//! What runs in the guest: rdma-core's own programs, then Comity over RC and UC; and a job over a slow cable that loses packets, which
-//! the kernel of the host cannot have.
+//! What runs in the guest: rdma-core's own programs, then Comity over RC and UC; and what the kernel of the host may not have: Yama, and
+//! a slow cable that loses packets.
 
 use super::{Case, Expected};
 
@@ -10,6 +10,7 @@ pub(super) fn all() -> Vec<Case> {
     cases.extend(switched());
     cases.extend(cabled());
     cases.extend(broken());
+    cases.push(pulled());
     cases
 }
 
@@ -182,6 +183,19 @@ cat /tmp/job
             Expected::Words(&["comity check: rank 1 ", "died", "killed by signal 9"]),
         ),
     ]
+}
+
+/// Ranks of an ordinary user that read each other's memory, where the system lets them.
+fn pulled() -> Case {
+    let words = &[
+        "scope 0, COMITY_PTRACER=ancestor: read yes",
+        "scope 1, COMITY_PTRACER=ancestor: read yes; Yama's ptrace_scope is 1",
+        "scope 1, COMITY_PTRACER=keep: read no",
+        "scope 2, COMITY_PTRACER=ancestor: read no; Yama's ptrace_scope is 2",
+        "COMITY_PTRACER=ancestor: a stranger may read: no",
+        "COMITY_PTRACER=any: a stranger may read: yes",
+    ];
+    case("memory that peers read, under Yama", include_str!("yama.sh").into(), JOB, Expected::Words(words))
 }
 
 /// Two hosts far from each other, over TCP: right results, and nobody is taken for dead. An emulated processor has enough to do with some

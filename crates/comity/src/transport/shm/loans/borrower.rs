@@ -2,7 +2,7 @@
 
 use super::{
     ADDRESS, Board, FORGET, LOANS, MAPPED, NONE, Nonsense, Pull, REFUSED, REGIONS, RETURN,
-    draft::Draft,
+    piece::Piece,
     pull::{answer, try_to_read},
 };
 use crate::sys::{Mapping, PeerMemory};
@@ -16,13 +16,13 @@ use std::{
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport::shm) struct Loan {
     after: u64,
-    at: Place,
+    at: Lies,
     left: usize,
 }
 
 /// Where what is lent lies.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::transport::shm) enum Place {
+pub(in crate::transport::shm) enum Lies {
     /// In a mapping of the borrower.
     Here(*const u8),
     /// At this address of the lender's own memory.
@@ -30,7 +30,7 @@ pub(in crate::transport::shm) enum Place {
 }
 
 // SAFETY: it points into a mapping that the borrower owns and that any thread may read.
-unsafe impl Send for Place {}
+unsafe impl Send for Lies {}
 
 /// The side that receives.
 #[derive(Debug)]
@@ -47,13 +47,13 @@ pub(in crate::transport::shm) struct Borrower {
     pull: Pull,
     /// The lender's own memory, once it was seen that it can be read.
     own: Option<PeerMemory>,
-    draft: Draft,
+    piece: Piece,
 }
 
 impl Borrower {
     pub(in crate::transport::shm) fn new(pull: Pull) -> Self {
-        let (regions, draft) = (Vec::new(), Draft::default());
-        Self { regions, came: 0, ended: 0, read: 0, told: 0, loan: None, pull, own: None, draft }
+        let (regions, piece) = (Vec::new(), Piece::default());
+        Self { regions, came: 0, ended: 0, read: 0, told: 0, loan: None, pull, own: None, piece }
     }
 
     /// Whether a region was passed over that has not come yet.
@@ -108,8 +108,8 @@ impl Borrower {
                 let peer = self.own.filter(|_| len > 0).ok_or(Nonsense)?;
                 offset.checked_add(len).filter(|_| after >= head).ok_or(Nonsense)?;
                 let left = usize::try_from(len).map_err(|_| Nonsense)?;
-                self.draft.discard();
-                return Ok(Some(Loan { after, at: Place::There(peer, offset), left }));
+                self.piece.discard();
+                return Ok(Some(Loan { after, at: Lies::There(peer, offset), left }));
             }
             let slot = usize::try_from(region).map_err(|_| Nonsense)?;
             let place = self.regions.get_mut(slot).ok_or(Nonsense)?;
@@ -126,7 +126,7 @@ impl Borrower {
             }
             // SAFETY: inside the mapping, as just checked.
             let at = unsafe { map.as_ptr().add(offset as usize) };
-            return Ok(Some(Loan { after, at: Place::Here(at), left: len as usize }));
+            return Ok(Some(Loan { after, at: Lies::Here(at), left: len as usize }));
         }
         Ok(None)
     }
@@ -146,7 +146,7 @@ impl Borrower {
     /// Have a copy of at least `want` of the next bytes of a loan of the lender's own memory.
     pub(in crate::transport::shm) fn fetch(&mut self, want: usize) -> io::Result<()> {
         match self.loan {
-            Some(Loan { at: Place::There(peer, at), left, .. }) => self.draft.fetch(peer, at, left, want),
+            Some(Loan { at: Lies::There(peer, at), left, .. }) => self.piece.fetch(peer, at, left, want),
             _ => Ok(()),
         }
     }
@@ -154,7 +154,7 @@ impl Borrower {
     /// What was fetched of the loan.
     pub(in crate::transport::shm) fn fetched(&self) -> &[u8] {
         match self.loan {
-            Some(Loan { at: Place::There(_, at), left, .. }) => self.draft.bytes(at, left),
+            Some(Loan { at: Lies::There(_, at), left, .. }) => self.piece.bytes(at, left),
             _ => &[],
         }
     }
@@ -164,8 +164,11 @@ impl Borrower {
         let Some(loan) = &mut self.loan else { return false };
         loan.at = match loan.at {
             // SAFETY: not beyond the loan's end: nobody was lent more.
-            Place::Here(at) => Place::Here(unsafe { at.add(n) }),
-            Place::There(peer, at) => Place::There(peer, at + n as u64),
+            Lies::Here(at) => Lies::Here(unsafe { at.add(n) }),
+            Lies::There(peer, at) => {
+                PeerMemory::count(n);
+                Lies::There(peer, at + n as u64)
+            }
         };
         loan.left -= n;
         self.read += n as u64;
@@ -190,7 +193,7 @@ impl Loan {
     }
 
     /// Where its bytes lie that were not read yet.
-    pub(in crate::transport::shm) fn at(&self) -> Place {
+    pub(in crate::transport::shm) fn at(&self) -> Lies {
         self.at
     }
 

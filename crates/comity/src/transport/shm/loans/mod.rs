@@ -12,18 +12,18 @@
 //! first message from a region goes through the ring, for the peer has yet to map it.
 //!
 //! Where both ends want that ([`Pull`]), what lies in no region is lent too: the loan names an address, and the peer has the system read
-//! there, straight to its place or, to combine it, into [`Draft`] a piece at a time. Before the first such loan the peer reads a
+//! there, straight to its place or, to combine it, into [`Piece`] a piece at a time. Before the first such loan the peer reads a
 //! random number there, which shows that it is allowed to and that it reads the right process.
 //!
 //! A lender that gives up says so on the board (`revoked`) before its caller may write to the bytes again. The borrower looks after it
 //! has read and before it believes what it read: the same order as of a sequence lock.
 
 mod borrower;
-mod draft;
+mod piece;
 mod lender;
 mod pull;
 
-pub(super) use borrower::{Borrower, Loan, Place};
+pub(super) use borrower::{Borrower, Loan, Lies};
 pub(super) use lender::Lender;
 pub(super) use pull::Pull;
 

@@ -1,7 +1,7 @@
 //! Messages that the peer has the system read in this process's own memory.
 
+use super::super::ShmLink;
 use super::{
-    super::ShmLink,
     pull::try_to_read,
     tests::{Ends, LONG, keeps_order, offer},
     *,

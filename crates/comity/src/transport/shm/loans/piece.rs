@@ -5,28 +5,28 @@ use crate::sys::PeerMemory;
 use std::io;
 
 /// What is copied at once: it stays in the second-level cache, also beside those of other links.
-const PIECE: usize = 128 << 10;
+const MOST: usize = 128 << 10;
 
 /// A copy of some bytes of a peer.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct Piece {
     bytes: Vec<u8>,
     /// The address there of its first byte.
     at: u64,
     len: usize,
 }
 
-impl Draft {
+impl Piece {
     /// Have at least `want` bytes of what lies at address `at` there, of `left` in all; no more than [`SMALL_WANT`] have to come at once.
     pub(super) fn fetch(&mut self, peer: PeerMemory, at: u64, left: usize, want: usize) -> io::Result<()> {
         if self.bytes(at, left).len() >= want.clamp(1, SMALL_WANT).min(left) {
             return Ok(());
         }
-        self.bytes.resize(PIECE, 0);
+        self.bytes.resize(MOST, 0);
         (self.at, self.len) = (at, 0);
-        let piece = left.min(PIECE);
-        while self.len < piece {
-            self.len += peer.read(at + self.len as u64, &mut self.bytes[self.len..piece])?;
+        let wanted = left.min(MOST);
+        while self.len < wanted {
+            self.len += peer.read(at + self.len as u64, &mut self.bytes[self.len..wanted])?;
         }
         Ok(())
     }
