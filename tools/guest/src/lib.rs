@@ -102,11 +102,12 @@ pub fn run(choice: Choice) -> Result<(), String> {
 }
 
 /// Programs that have to be installed for it, and their packages.
-pub const NEEDED: [(&str, &str); 5] = [
+pub const NEEDED: [(&str, &str); 6] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("rdma", "iproute2"),
     ("ibv_rc_pingpong", "ibverbs-utils"),
     (LIBRARIES[1], "ibverbs-providers"),
+    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
     ("dpkg", "dpkg"),
 ];
 

@@ -18,7 +18,7 @@ expect() {
     job "$3" "--iters 10" > /tmp/said 2>&1 || { cat /tmp/said; exit 1; }
     read=no
     grep -q 'where they lay in the memory of other ranks' /tmp/said && read=yes
-    as_user env COMITY_PULL=65536 comity info | grep -o 'Yama.*' > /tmp/info
+    as_user env COMITY_PULL=65536 comity info | grep -o 'Yama[^)]*' > /tmp/info
     echo "scope $1, $3: read $read; $(cat /tmp/info)"
     [ $read = "$2" ] || { cat /tmp/said; exit 1; }
 }
@@ -26,15 +26,17 @@ expect() {
 # stranger SETTING yes|no: whether a process of the same user that the launcher did not start may open a rank's memory.
 stranger() {
     echo 1 > $SCOPE
+    : > /tmp/said
     job "$1" "--budget 20" > /tmp/said 2>&1 &
     until grep -q '^\[0\] *1048576' /tmp/said; do sleep 0.2; done
     rank=$(grep -l COMITY_RANK=1 /proc/[0-9]*/environ | cut -d / -f 3)
+    [ -e "/proc/$rank/mem" ] || { echo "rank 1 is not one process: [$rank]"; exit 1; }
     may=no
-    as_user sh -c ": < /proc/$rank/mem" 2> /dev/null && may=yes
+    as_user sh -c ": < /proc/$rank/mem" 2> /tmp/why && may=yes
     echo "scope 1, $1: a stranger may read: $may"
     kill $!
     wait
-    [ $may = "$2" ] || { cat /tmp/said; exit 1; }
+    [ $may = "$2" ] || { cat /tmp/why /tmp/said; exit 1; }
 }
 
 expect 0 yes COMITY_PTRACER=ancestor
