@@ -103,7 +103,7 @@ const EVERY: &[Step] = &[
     Step {
         name: "book",
         about: "the documents as a book: no warning; links, paths, examples in Python",
-        limit: 120,
+        limit: 300,
         run: book::check,
     },
     Step { name: "chaos", about: "jobs broken at random, for a minute", limit: 300, run: chaos::run },
