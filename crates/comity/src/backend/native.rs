@@ -1,5 +1,7 @@
 //! Plans over links: the backend that needs nothing but memory and sockets.
 
+mod kept;
+mod lent;
 mod pair;
 
 use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory};
@@ -11,18 +13,14 @@ use crate::{
     transport::Link,
     view::Memory,
 };
-use comity_plan::{
-    self as plan, Algorithm, Choice, HostLink, Kind, Plan, ReceiveMode, Schedule, Shape, Slice, StepOp,
-    Topology,
-};
+use comity_plan::{self as plan, Algorithm, Choice, HostLink, Kind, Schedule, Shape, Topology};
+use kept::{KEPT, Kept, Key, fingerprint};
+use lent::InOnePiece;
 use pair::Route;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-
-/// Schedules kept for calls that come again.
-const KEPT: usize = 16;
 
 /// Carries out calls by Comity's own plans over links.
 #[derive(Debug)]
@@ -32,27 +30,9 @@ pub(crate) struct NativeBackend {
     /// Goes before all else where it can carry out the operation.
     prefer: Option<Algorithm>,
     kept: Vec<Kept>,
+    in_one_piece: InOnePiece,
     routes: Vec<(Route, Schedule)>,
     scratch: Vec<u8>,
-}
-
-#[derive(Debug)]
-struct Kept {
-    key: Key,
-    schedule: Schedule,
-    shape: u64,
-}
-
-/// What a schedule depends on, besides the group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
-    kind: Kind,
-    count: usize,
-    elem: usize,
-    root: usize,
-    in_place: bool,
-    /// How far after `Out` `In` begins in one memory with it, where they do not begin together; in bytes.
-    shift: Option<isize>,
 }
 
 impl NativeBackend {
@@ -63,7 +43,8 @@ impl NativeBackend {
 
     /// Nothing moves, but all ranks say what they call, and are told if it differs. `also` must be the same on all.
     pub(crate) fn agree(&mut self, call: &Call<'_>, also: u64, limit: Duration) -> Result<()> {
-        let key = Key { kind: Kind::Barrier, count: 0, elem: 1, root: 0, in_place: false, shift: None };
+        let (in_place, in_one_piece, shift) = (false, false, None);
+        let key = Key { kind: Kind::Barrier, count: 0, elem: 1, root: 0, in_place, shift, in_one_piece };
         let none = Call { info: call.info, bufs: Bufs::None, counts: &[], recv_counts: &[] };
         let mut kept = match self.kept.iter().rposition(|k| k.key == key) {
             Some(i) => self.kept.remove(i),
@@ -73,7 +54,8 @@ impl NativeBackend {
         let group_id = self.members().group_id as u16;
         let told = if pairwise { CallInfo { count: 0, ..call.info } } else { call.info };
         let whole = also ^ fingerprint(Algorithm::Direct, 0, call.counts);
-        let common = Header { info: told, shape: if pairwise { 0 } else { whole }, epoch: 0, group_id };
+        let shape = if pairwise { 0 } else { whole };
+        let common = Header { info: told, shape, epoch: 0, group_id, lends: false };
         let header = |direction: Direction, peer: usize| {
             // Parts that differ by pair are known to the two alone.
             let shape = match direction {
@@ -145,7 +127,8 @@ impl NativeBackend {
         let topology = topology(&*world, host, &members);
         let engine = Engine::new(Members::new(world, members, group_id, status, counters), links);
         let (kept, routes, scratch) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { engine, topology, prefer, kept, routes, scratch })
+        let in_one_piece = InOnePiece::default();
+        Ok(Self { engine, topology, prefer, kept, in_one_piece, routes, scratch })
     }
 
     fn collective(&mut self, kind: Kind, call: Call<'_>, limit: Duration) -> Result<()> {
@@ -160,8 +143,10 @@ impl NativeBackend {
             Bufs::OwnOut(_) => Some(-((rank * part) as isize)),
             _ => None,
         };
-        let key = Key { kind, count: info.count, elem, root: info.root.unwrap_or(0), in_place, shift };
         let plain = call.counts.is_empty();
+        let in_one_piece = plain && self.in_one_piece.has((kind, info.count, elem));
+        let root = info.root.unwrap_or(0);
+        let key = Key { kind, count: info.count, elem, root, in_place, shift, in_one_piece };
         self.come_last(key, &call);
         let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
         let shape = kept.shape;
@@ -169,7 +154,9 @@ impl NativeBackend {
         let counts = (call.counts, call.recv_counts);
         // With parts that differ by pair nobody knows the others' totals.
         let agreed = if pairwise { CallInfo { count: 0, ..info } } else { info };
-        let common = Header { info: agreed, shape: if pairwise { 0 } else { shape }, epoch: 0, group_id };
+        let (asked, were_lent) = (kept.lends.is_some(), kept.lends == Some(true));
+        let shape = if pairwise { 0 } else { shape };
+        let common = Header { info: agreed, shape, epoch: 0, group_id, lends: were_lent };
         let header = |direction: Direction, peer: usize| {
             let shape = match direction {
                 Direction::Out if pairwise => counts.0.get(peer).map_or(0, |&c| c as u64),
@@ -179,6 +166,7 @@ impl NativeBackend {
             Header { shape, ..common }
         };
         self.engine.announce(&common)?;
+        let lent_before = if asked { self.engine.lent() } else { 0 };
         let tmp = kept.schedule.tmp();
         if self.scratch.len() < tmp {
             self.scratch.resize(tmp, 0);
@@ -196,52 +184,14 @@ impl NativeBackend {
         let out = self.engine.run(&mut kept.schedule, &mut memory, &task);
         if plain && out.is_ok() {
             kept.schedule.reset();
+            if asked {
+                self.learn(lent_before, were_lent);
+            }
         } else {
             // Of unequal parts, or in the middle of a call that failed: of no use for another.
             self.kept.pop();
         }
         out
-    }
-
-    /// Have the schedule of `call` stand last of those kept, made anew where there is none: the first to go is the one not used longest.
-    #[inline]
-    fn come_last(&mut self, key: Key, call: &Call<'_>) {
-        let plain = call.counts.is_empty();
-        match self.kept.iter().rposition(|k| plain && k.key == key) {
-            // Mostly it stands there already.
-            Some(i) => self.kept[i..].rotate_left(1),
-            None => {
-                let new = self.prepare(key, call);
-                if self.kept.len() == KEPT {
-                    self.kept.remove(0);
-                }
-                self.kept.push(new);
-            }
-        }
-    }
-
-    /// Choose a plan and prepare it, in bytes.
-    fn prepare(&self, key: Key, call: &Call<'_>) -> Kept {
-        let shape = Shape {
-            // Nothing to move: still a word to every peer, so that ranks which disagree are told.
-            kind: if is_empty(key, call) { Kind::Barrier } else { key.kind },
-            rank: self.members().rank,
-            size: self.members().size(),
-            count: key.count,
-            elem: key.elem,
-            root: key.root,
-            counts: call.counts,
-            recv_counts: call.recv_counts,
-            hosts: &self.topology.host,
-        };
-        let choice = plan::choose(&shape.common(), &self.topology, self.prefer);
-        let plan = plan::build(&shape, choice.algorithm, choice.segment);
-        let agreed = fingerprint(choice.algorithm, choice.segment, call.counts);
-        let mut schedule = Schedule::new(&scaled(plan, key.elem), key.in_place);
-        if let Some(shift) = key.shift {
-            schedule.input_lies(shift);
-        }
-        Kept { key, schedule, shape: agreed }
     }
 }
 
@@ -291,6 +241,7 @@ impl Backend for NativeBackend {
     fn prefer(&mut self, algorithm: Option<Algorithm>) -> bool {
         self.prefer = algorithm.or_else(|| self.members().world.prefers());
         self.kept.clear();
+        self.in_one_piece.forget();
         true
     }
 
@@ -345,48 +296,4 @@ impl Drop for NativeBackend {
     fn drop(&mut self) {
         self.members().world.leave(self.members().group_id);
     }
-}
-
-/// Whether no rank gives or gets anything.
-fn is_empty(key: Key, call: &Call<'_>) -> bool {
-    let pairwise = key.kind == Kind::AllToAll && !call.counts.is_empty();
-    key.count == 0 && !pairwise && call.counts.iter().all(|&c| c == 0)
-}
-
-/// The plan with ranges in bytes.
-fn scaled(mut plan: Plan, elem: usize) -> Plan {
-    let scale = |s: &mut Slice| {
-        s.at *= elem;
-        s.len *= elem;
-    };
-    for step in &mut plan.steps {
-        match &mut step.op {
-            StepOp::Send { src, .. } => scale(src),
-            StepOp::Recv { dst, mode, .. } => {
-                scale(dst);
-                if let ReceiveMode::Reduce { with, .. } = mode {
-                    scale(with);
-                }
-            }
-            StepOp::NWayReduce { own, dst, .. } => {
-                scale(own);
-                scale(dst);
-            }
-            StepOp::Copy { src, dst } => {
-                scale(src);
-                scale(dst);
-            }
-        }
-    }
-    plan.tmp *= elem;
-    plan
-}
-
-/// What all ranks must agree on beyond the call's own words (FNV-1a).
-fn fingerprint(algorithm: Algorithm, segment: usize, counts: &[usize]) -> u64 {
-    let words = [algorithm as usize, segment, counts.len()];
-    words
-        .iter()
-        .chain(counts)
-        .fold(0xcbf2_9ce4_8422_2325, |h, &w| (h ^ w as u64).wrapping_mul(0x0100_0000_01b3))
 }

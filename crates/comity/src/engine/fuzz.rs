@@ -69,7 +69,7 @@ pub fn stream(bytes: &[u8]) {
         1 => CallInfo { op: Op::Send, tag: Some(7), root: Some(1), ..info },
         _ => CallInfo { op: Op::Barrier, seq: 1, count: 0, dtype: None, ..info },
     };
-    let expected = Header { info, shape: 0, epoch: 0, group_id: 0 };
+    let expected = Header { info, shape: 0, epoch: 0, group_id: 0, lends: false };
     let mut link = Bytes { bytes: input.0, piece };
     let (mut rx, brought) = (Rx::new(), input.0.len());
     for len in plan {

@@ -154,6 +154,16 @@ impl Engine {
         &self.links
     }
 
+    /// How many bytes peers have read, or may read, where they lie.
+    pub(crate) fn lent(&self) -> u64 {
+        self.links.iter().flatten().map(|l| l.lent_in_all()).sum()
+    }
+
+    /// Whether the last header of every other member said that its messages were read where they lay.
+    pub(crate) fn all_lend(&self) -> bool {
+        self.rx.iter().enumerate().all(|(rank, rx)| rank == self.members.rank || rx.lends)
+    }
+
     /// The link to `peer` ended for `cause`.
     pub(super) fn broken(&self, peer: usize, LinkError(cause): LinkError) -> Stop {
         let path = self.links[peer].as_ref().and_then(|l| l.path());

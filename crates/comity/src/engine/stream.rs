@@ -156,6 +156,8 @@ pub(super) struct Rx {
     head: [u8; LEAD],
     stash: VecDeque<StashedMessage>,
     stashed: usize,
+    /// What the last header said of the peer's messages: [`Header::lends`].
+    pub(super) lends: bool,
     /// The link had no bytes at the last look.
     pub(super) starved: bool,
     /// How many bytes the link had received at the last look before a sleep, and since when.
@@ -199,9 +201,9 @@ impl From<LinkError> for HeaderRefusal {
 impl Rx {
     pub(super) fn new() -> Self {
         let (stash, stashed) = (VecDeque::new(), 0);
-        let (starved, arrived, left, pending) = (false, (0, None), None, 0);
+        let (lends, starved, arrived, left, pending) = (false, false, (0, None), None, 0);
         let (at, head, live) = (At::Start, [0; LEAD], None);
-        Self { pos: 0, at, head, stash, stashed, starved, arrived, left, pending, live }
+        Self { pos: 0, at, head, stash, stashed, lends, starved, arrived, left, pending, live }
     }
 
     /// Whether no byte has come for so long.
@@ -275,6 +277,7 @@ impl Rx {
     fn check(&mut self, expected: Option<&Header>, len: usize, from: usize) -> Result<(), HeaderRefusal> {
         let mut head = [0; LEN];
         head.copy_from_slice(&self.head[..LEN]);
+        self.lends = Header::says_lends(&head);
         // Nearly always these are the very bytes that this rank would send.
         if expected.is_some_and(|e| e.encode() == head) {
             self.at = At::Pad(lead(self.pos - LEN as u64, true, len) - LEN);

@@ -5,6 +5,7 @@
 //!   | op  dtype  reduce  version  root or tag count  shape   seq  epoch  group id |  32 bytes, little endian
 //! ```
 //!
+//! The first bit of `version` is set if the sender's messages were read where they lay, in its last such call: a hint, which may differ.
 //! `shape` is what else both sides must agree on: a hash of the per-rank counts and of the plan. Where counts differ by pair, it is the
 //! elements of this pair. The receiver compares before it takes a byte of what follows.
 
@@ -13,7 +14,9 @@ use crate::{CallInfo, DType, MAX_TAG, Op, ReduceOp, error::PART};
 /// Bytes of a header.
 pub(crate) const LEN: usize = 32;
 /// Changes with the format or the meaning of any field.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The bit of `lends` beside the version.
+const LENDS: u8 = 0x80;
 const NONE: u8 = 0xff;
 const NO_ROOT: u32 = u32::MAX;
 /// The tag of what backends say to each other between two ranks: above those of users.
@@ -26,6 +29,8 @@ pub(crate) struct Header {
     pub(crate) shape: u64,
     pub(crate) epoch: u16,
     pub(crate) group_id: u16,
+    /// In the sender's last call of this kind its messages were read where they lay.
+    pub(crate) lends: bool,
 }
 
 impl Header {
@@ -35,7 +40,7 @@ impl Header {
         b[0] = i.op as u8;
         b[1] = i.dtype.map_or(NONE, |d| d as u8);
         b[2] = i.reduce.map_or(NONE, |r| r as u8);
-        b[3] = VERSION;
+        b[3] = if self.lends { VERSION | LENDS } else { VERSION };
         let word = i.tag.or_else(|| i.root.map(|r| r as u32)).unwrap_or(NO_ROOT);
         b[4..8].copy_from_slice(&word.to_le_bytes());
         b[8..16].copy_from_slice(&(i.count as u64).to_le_bytes());
@@ -46,10 +51,15 @@ impl Header {
         b
     }
 
+    /// What an encoded header says of `lends`.
+    pub(crate) fn says_lends(b: &[u8; LEN]) -> bool {
+        b[3] & LENDS != 0
+    }
+
     /// `None` when these bytes are no header: the stream is out of step.
     pub(crate) fn decode(b: &[u8; LEN], from: usize) -> Option<Self> {
         let word = |r: std::ops::Range<usize>| b[r].iter().rev().fold(0u64, |w, &x| w << 8 | u64::from(x));
-        if b[3] != VERSION {
+        if b[3] & !LENDS != VERSION {
             return None;
         }
         let op = Op::from_number(b[0])?;
@@ -70,7 +80,8 @@ impl Header {
             root: if pair { Some(from) } else { who.map(|r| r as usize) },
             tag: if pair { who } else { None },
         };
-        Some(Self { info, shape: word(16..24), epoch: word(28..30) as u16, group_id: word(30..32) as u16 })
+        let (epoch, group_id) = (word(28..30) as u16, word(30..32) as u16);
+        Some(Self { info, shape: word(16..24), epoch, group_id, lends: Self::says_lends(b) })
     }
 
     /// What can differ, in words for the error's reader, the first that does being named.
@@ -137,17 +148,20 @@ mod tests {
             root: None,
             tag: None,
         };
-        Header { info, shape: 77, epoch: 3, group_id: 9 }
+        Header { info, shape: 77, epoch: 3, group_id: 9, lends: false }
     }
 
     #[test]
     fn headers_round_trip() {
         let send =
             CallInfo { op: Op::Send, seq: 0, reduce: None, root: Some(5), tag: Some(8), ..all_reduce().info };
-        for h in [all_reduce(), Header { info: send, ..all_reduce() }] {
+        let lends = Header { lends: true, ..all_reduce() };
+        for h in [all_reduce(), lends, Header { info: send, ..all_reduce() }] {
             assert_eq!(Header::decode(&h.encode(), 5), Some(h));
+            assert_eq!(Header::says_lends(&h.encode()), h.lends);
             assert_eq!(h.difference(&h), None);
         }
+        assert_eq!(lends.difference(&all_reduce()), None, "a hint, no part of the call");
     }
 
     #[test]

@@ -207,7 +207,7 @@ mod tests {
 
     fn call(seq: u64, count: usize) -> Header {
         let info = CallInfo { seq, count, dtype: Some(DType::F32), ..CallInfo::new(Op::AllGather) };
-        Header { info, shape: 5, epoch: 0, group_id: 1 }
+        Header { info, shape: 5, epoch: 0, group_id: 1, lends: false }
     }
 
     /// The header as it comes over the wire.

@@ -72,6 +72,11 @@ pub(crate) trait Link: Send + fmt::Debug {
         Ok(0)
     }
 
+    /// How many bytes of bodies the peer was offered to read where they lie, from the begin on.
+    fn lent_in_all(&self) -> u64 {
+        0
+    }
+
     /// The caller gives up: it may write to what is [`lent`](Self::lent) from now on, and the peer must not believe what it reads there.
     fn revoke(&mut self) {}
 

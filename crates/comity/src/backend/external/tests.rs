@@ -28,7 +28,7 @@ fn what_is_kept_has_a_bound() {
 
 fn call(seq: u64, count: usize) -> Header {
     let info = CallInfo { seq, count, dtype: Some(DType::F32), ..CallInfo::new(Op::AllReduce) };
-    Header { info, shape: 0, epoch: 0, group_id: 7 }
+    Header { info, shape: 0, epoch: 0, group_id: 7, lends: false }
 }
 
 /// A call that waits for ever, and the error that ends it.

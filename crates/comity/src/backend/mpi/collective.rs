@@ -111,7 +111,8 @@ impl<H: MpiHandle> MpiBackend<H> {
         // With parts that differ by pair nobody knows the others' totals.
         let told = if pairwise { CallInfo { count: 0, ..info } } else { info };
         let shape = if pairwise { 1 } else { hash(counts) };
-        let ours = Header { info: told, shape, epoch: 0, group_id: self.members.group_id as u16 };
+        let ours =
+            Header { info: told, shape, epoch: 0, group_id: self.members.group_id as u16, lends: false };
         announce(&self.members, ours, waiting);
         let mut src = self.buffer(0);
         src.extend_from_slice(&ours.encode());

@@ -106,7 +106,7 @@ impl<H: MpiHandle> MpiBackend<H> {
         let group_id = self.members.group_id as u16;
         let out = src.zip(to).map(|((count, dtype), to)| Sender {
             to,
-            header: Header { info: message(count, dtype, to), shape: 0, epoch: 0, group_id },
+            header: Header { info: message(count, dtype, to), shape: 0, epoch: 0, group_id, lends: false },
             len: count * dtype.size(),
             sent: 0,
             begun: false,

@@ -57,7 +57,7 @@ impl NativeBackend {
         };
         let header = |direction: Direction, _: usize| {
             let of = if direction == Direction::Out { &out } else { &into };
-            Header { info: of.as_ref().map_or(info, |(m, _)| *m), shape: 0, epoch: 0, group_id }
+            Header { info: of.as_ref().map_or(info, |(m, _)| *m), shape: 0, epoch: 0, group_id, lends: false }
         };
         let mut schedule = match self.routes.iter().rposition(|(r, _)| *r == route) {
             Some(i) => self.routes.remove(i).1,

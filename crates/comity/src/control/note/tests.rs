@@ -32,7 +32,7 @@ proptest! {
         let failure = Failure { culprit: culprit as usize, by: by as usize, cause: cause.clone(), why };
         let reached = Reached { made: nanos, digest: seen.then_some(group_id), lacks: stalled.map(|_| (7, nanos)) };
         let told = CallInfo { op: Op::Gather, tag: None, seq: 7, ..ours };
-        let told = Header { info: told, shape: group_id, epoch: 1, group_id: 2 };
+        let told = Header { info: told, shape: group_id, epoch: 1, group_id: 2, lends: false };
         let lost = ControlNote::Lost { by: what, rank: 7, cause: cause.clone(), silence: seen.then_some(nanos) };
         for m in [
             ControlNote::Leave { group_id },
@@ -69,7 +69,7 @@ fn what_membership_tells_can_be_read() {
     let beat = |r| (r, Heard::Note(ControlNote::Heartbeat { progress: 0 }));
     m.hear((1..size).map(beat).collect(), now);
     let info = CallInfo { seq: 1, count: 1, dtype: Some(DType::F32), ..CallInfo::new(Op::AllGather) };
-    m.ask(1, &[1], &Header { info, shape: 1, epoch: 1, group_id: 1 });
+    m.ask(1, &[1], &Header { info, shape: 1, epoch: 1, group_id: 1, lends: false });
     m.census(1, &(1..size).collect::<Vec<_>>(), 1, 2);
     m.answer(1, 1, Reached { made: 1, digest: Some(2), lacks: Some((3, 4)) });
     m.hear(vec![(1, Heard::Note(ControlNote::Census { group_id: 9, at: 1, digest: 2 }))], now);

@@ -193,6 +193,10 @@ impl Link for ShmLink {
         }
     }
 
+    fn lent_in_all(&self) -> u64 {
+        self.lender.lent_in_all()
+    }
+
     fn revoke(&mut self) {
         self.lender.revoke(self.board(true));
     }

@@ -101,6 +101,11 @@ impl Lender {
         matches!(self.way, Way::Loan { .. } | Way::Own)
     }
 
+    /// Bytes of bodies lent so far.
+    pub(in crate::transport::shm) fn lent_in_all(&self) -> u64 {
+        self.lent
+    }
+
     /// `n` bytes of a body went through the ring.
     #[inline]
     pub(in crate::transport::shm) fn copied(&mut self, n: usize) {

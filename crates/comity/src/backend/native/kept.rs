@@ -1,0 +1,120 @@
+//! Schedules that are kept for calls that come again, and how one is prepared.
+
+use super::{super::Call, NativeBackend, lent::is_asked};
+use comity_plan::{self as plan, Algorithm, Choice, Kind, Plan, ReceiveMode, Schedule, Shape, Slice, StepOp};
+
+/// Schedules kept for calls that come again.
+pub(super) const KEPT: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) key: Key,
+    pub(super) schedule: Schedule,
+    pub(super) shape: u64,
+    /// Whether its last call's messages were read where they lay; `None` if nobody asks.
+    pub(super) lends: Option<bool>,
+}
+
+/// What a schedule depends on, besides the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) kind: Kind,
+    pub(super) count: usize,
+    pub(super) elem: usize,
+    pub(super) root: usize,
+    pub(super) in_place: bool,
+    /// How far after `Out` `In` begins in one memory with it, where they do not begin together; in bytes.
+    pub(super) shift: Option<isize>,
+    /// Not in segments: all ranks read the messages where they lie.
+    pub(super) in_one_piece: bool,
+}
+
+impl NativeBackend {
+    /// Have the schedule of `call` stand last of those kept, made anew where there is none: the first to go is the one not used longest.
+    #[inline]
+    pub(super) fn come_last(&mut self, key: Key, call: &Call<'_>) {
+        let plain = call.counts.is_empty();
+        match self.kept.iter().rposition(|k| plain && k.key == key) {
+            // Mostly it stands there already.
+            Some(i) => self.kept[i..].rotate_left(1),
+            None => {
+                let new = self.prepare(key, call);
+                if self.kept.len() == KEPT {
+                    self.kept.remove(0);
+                }
+                self.kept.push(new);
+            }
+        }
+    }
+
+    /// Choose a plan and prepare it, in bytes.
+    pub(super) fn prepare(&self, key: Key, call: &Call<'_>) -> Kept {
+        let shape = Shape {
+            // Nothing to move: still a word to every peer, so that ranks which disagree are told.
+            kind: if is_empty(key, call) { Kind::Barrier } else { key.kind },
+            rank: self.members().rank,
+            size: self.members().size(),
+            count: key.count,
+            elem: key.elem,
+            root: key.root,
+            counts: call.counts,
+            recv_counts: call.recv_counts,
+            hosts: &self.topology.host,
+        };
+        let choice = plan::choose(&shape.common(), &self.topology, self.prefer);
+        let lends = is_asked(shape.kind, &choice).then_some(key.in_one_piece);
+        let Choice { algorithm, segment, .. } = choice;
+        let segment = if key.in_one_piece { 0 } else { segment };
+        let plan = plan::build(&shape, algorithm, segment);
+        let agreed = fingerprint(algorithm, segment, call.counts);
+        let mut schedule = Schedule::new(&scaled(plan, key.elem), key.in_place);
+        if let Some(shift) = key.shift {
+            schedule.input_lies(shift);
+        }
+        Kept { key, schedule, shape: agreed, lends }
+    }
+}
+
+/// Whether no rank gives or gets anything.
+fn is_empty(key: Key, call: &Call<'_>) -> bool {
+    let pairwise = key.kind == Kind::AllToAll && !call.counts.is_empty();
+    key.count == 0 && !pairwise && call.counts.iter().all(|&c| c == 0)
+}
+
+/// The plan with ranges in bytes.
+fn scaled(mut plan: Plan, elem: usize) -> Plan {
+    let scale = |s: &mut Slice| {
+        s.at *= elem;
+        s.len *= elem;
+    };
+    for step in &mut plan.steps {
+        match &mut step.op {
+            StepOp::Send { src, .. } => scale(src),
+            StepOp::Recv { dst, mode, .. } => {
+                scale(dst);
+                if let ReceiveMode::Reduce { with, .. } = mode {
+                    scale(with);
+                }
+            }
+            StepOp::NWayReduce { own, dst, .. } => {
+                scale(own);
+                scale(dst);
+            }
+            StepOp::Copy { src, dst } => {
+                scale(src);
+                scale(dst);
+            }
+        }
+    }
+    plan.tmp *= elem;
+    plan
+}
+
+/// What all ranks must agree on beyond the call's own words (FNV-1a).
+pub(super) fn fingerprint(algorithm: Algorithm, segment: usize, counts: &[usize]) -> u64 {
+    let words = [algorithm as usize, segment, counts.len()];
+    words
+        .iter()
+        .chain(counts)
+        .fold(0xcbf2_9ce4_8422_2325, |h, &w| (h ^ w as u64).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,180 @@
+//! Which calls go in one piece: those whose messages every rank reads where they lie.
+//!
+//! ```text
+//!   call      1             2             3                               4
+//!   goes      in segments   in segments   in segments                     in one piece
+//!   messages  copied        lent          lent                            lent
+//!   headers   -             -             "mine were lent in call 2", of each rank: now all know it of all
+//! ```
+//! A plan's segments keep a message in a core's cache on its way through a ring. Bytes that are read where they lie go no such way, and
+//! segments then cost up to half of the speed. But a plan must be the same on all ranks, and a rank knows only of its own buffers
+//! whether peers can read them. So each says in its header how it went the last time. This holds for [`Algorithm::TwoPhase`] alone:
+//! there each rank hears from every other, so all conclude the same after the same call. It costs no message, and no result changes:
+//! segments do not change the order of additions.
+
+use super::{Kept, Key, NativeBackend};
+use comity_plan::{Algorithm, Choice, Kind};
+
+/// Calls that are remembered.
+const MOST: usize = 16;
+
+/// Kind, elements and their size: what all ranks know of a call alike.
+pub(super) type Agreed = (Kind, usize, usize);
+
+/// Calls that go in one piece: the same on all ranks.
+#[derive(Debug, Default)]
+pub(super) struct InOnePiece(Vec<Agreed>);
+
+impl InOnePiece {
+    #[inline]
+    pub(super) fn has(&self, call: Agreed) -> bool {
+        !self.0.is_empty() && self.0.contains(&call)
+    }
+
+    /// All ranks lent their messages in the call before this one, or not all did.
+    fn learn(&mut self, call: Agreed, all_lent: bool) {
+        let known = self.0.iter().position(|c| *c == call);
+        match (known, all_lent) {
+            (None, true) => {
+                if self.0.len() == MOST {
+                    self.0.remove(0);
+                }
+                self.0.push(call);
+            }
+            (Some(i), false) => drop(self.0.remove(i)),
+            _ => {}
+        }
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Whether calls by this choice are asked whether they can go in one piece.
+pub(super) fn is_asked(kind: Kind, choice: &Choice) -> bool {
+    kind == Kind::AllReduce && choice.algorithm == Algorithm::TwoPhase && choice.segment > 0
+}
+
+impl NativeBackend {
+    /// The last of the kept schedules has done a call, before which `before` bytes had been lent; this rank's header said that its
+    /// messages `were_lent` the time before.
+    pub(super) fn learn(&mut self, before: u64, were_lent: bool) {
+        let all_lent = were_lent && self.engine.all_lend();
+        let size = self.members().size() as u64;
+        let lent = self.engine.lent() - before;
+        let Some(Kept { key: Key { kind, count, elem, .. }, lends, .. }) = self.kept.last_mut() else {
+            return;
+        };
+        let call = (*kind, *count, *elem);
+        let bytes = (*count * *elem) as u64;
+        // Most of what it sent: bytes at the edges of parts may go through the ring.
+        *lends = Some(lent * 4 >= bytes / size * (size - 1) * 2 * 3);
+        if !all_lent && self.in_one_piece.has(call) {
+            // What a schedule in segments remembers is from before.
+            let same = self.kept.iter_mut().filter(|k| (k.key.kind, k.key.count, k.key.elem) == call);
+            same.for_each(|k| k.lends = k.lends.map(|_| false));
+        }
+        self.in_one_piece.learn(call, all_lent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        CallInfo, DType, Op, ReduceOp, SharedBuffer,
+        backend::{Backend, Bufs, Call},
+        links::LocalWorld,
+        sys::SharedMemory,
+    };
+    use std::{
+        sync::Arc,
+        thread,
+        time::{Duration, Instant},
+    };
+
+    const LONG: Duration = Duration::from_secs(60);
+    /// Not whole segments.
+    const COUNT: usize = (1 << 18) + 1001;
+
+    /// Does all_reduces by two-phase on threads: with buffers that peers read in those calls that `lends` (rank, call) says. Which calls
+    /// went in one piece, and whether each gave the bits of the first.
+    fn run(size: usize, calls: usize, lends: impl Fn(usize, usize) -> bool + Sync) -> Vec<(Vec<bool>, bool)> {
+        thread::scope(|s| {
+            let ranks = LocalWorld::all(size).into_iter().enumerate().map(|(rank, world)| {
+                let lends = &lends;
+                s.spawn(move || {
+                    let (members, until) = ((0..size).collect(), Instant::now() + LONG);
+                    let mut native =
+                        NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
+                    native.prefer(Some(Algorithm::TwoPhase));
+                    let memory = SharedMemory::new(COUNT * 4).unwrap();
+                    let mut shared = SharedBuffer::<f32>::shared(COUNT, memory);
+                    let mut private = vec![0.0; COUNT];
+                    let (mut pieces, mut first, mut same) = (Vec::new(), Vec::new(), true);
+                    for seq in 0..calls {
+                        let x = if lends(rank, seq) { &mut shared[..] } else { &mut private[..] };
+                        x.iter_mut().enumerate().for_each(|(i, x)| *x = 1.1_f32.powi((i % 50 + rank) as i32));
+                        let info = CallInfo {
+                            seq: seq as u64,
+                            count: COUNT,
+                            dtype: Some(DType::F32),
+                            reduce: Some(ReduceOp::Sum),
+                            ..CallInfo::new(Op::AllReduce)
+                        };
+                        let bufs = Bufs::InPlace((&mut *x).into());
+                        native.run(Call { info, bufs, counts: &[], recv_counts: &[] }, LONG).unwrap();
+                        let bits: Vec<u32> = x.iter().map(|x| x.to_bits()).collect();
+                        if seq == 0 {
+                            first.clone_from(&bits);
+                        }
+                        same &= bits == first;
+                        pieces.push(native.kept.last().unwrap().key.in_one_piece);
+                    }
+                    (pieces, same)
+                })
+            });
+            let ranks: Vec<_> = ranks.collect();
+            ranks.into_iter().map(|r| r.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn calls_whose_messages_all_ranks_lend_go_in_one_piece_with_the_same_bits() {
+        for size in 2..=4 {
+            for (pieces, same) in run(size, 12, |_, _| true) {
+                assert!(same && !pieces[..3].contains(&true) && pieces[11], "{size}: {pieces:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_rank_that_does_not_lend_keeps_all_from_it() {
+        for size in [2, 3] {
+            let never = run(size, 8, |rank, _| rank != 1);
+            assert!(never.iter().all(|(pieces, same)| *same && !pieces.contains(&true)), "{never:?}");
+            // From call 9 on it does not.
+            let mut ended = run(size, 14, |rank, seq| rank != 1 || seq < 9);
+            ended.dedup();
+            let [(pieces, true)] = &ended[..] else { panic!("not alike on all ranks: {ended:?}") };
+            assert!(pieces[8] && !pieces[11..].contains(&true), "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn as_many_as_fit_are_remembered_and_the_first_goes() {
+        let mut calls = InOnePiece::default();
+        for count in 0..=MOST {
+            calls.learn((Kind::AllReduce, count, 4), true);
+            calls.learn((Kind::AllReduce, count, 4), true);
+        }
+        assert!(!calls.has((Kind::AllReduce, 0, 4)) && calls.has((Kind::AllReduce, 1, 4)));
+        calls.learn((Kind::AllReduce, 1, 4), false);
+        calls.learn((Kind::AllReduce, 77, 4), false);
+        assert!(!calls.has((Kind::AllReduce, 1, 4)) && calls.has((Kind::AllReduce, MOST, 4)));
+        assert!(!calls.has((Kind::AllReduce, MOST, 8)) && !calls.has((Kind::Reduce, MOST, 4)));
+        calls.forget();
+        assert!(!calls.has((Kind::AllReduce, MOST, 4)));
+    }
+}
