@@ -204,7 +204,7 @@ pub const VARIABLES: &[Variable] = &[
         about: "Says from how many bytes on a message between ranks of a host is read where it lies in the sender's memory (Linux; \
             both ranks have to say so); 0: never.",
         default: "0",
-        example: "1048576",
+        example: "131072",
     },
     Variable {
         name: "COMITY_PTRACER",
