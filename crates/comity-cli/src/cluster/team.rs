@@ -43,6 +43,7 @@ impl WayArgs {
             args: self.ssh_arg.clone(),
             python: self.python.clone(),
             copies: None,
+            any_version: true,
         }
     }
 }

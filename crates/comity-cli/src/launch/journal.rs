@@ -7,6 +7,7 @@
 //! | `line` | `rank`, `stream` (`out`, `err`), `text` |
 //! | `exit` | `rank`, `host`, and `code` or `signal` |
 //! | `failure` | `text` |
+//! | `restart` | `number`, `of`: the job begins again after an `end` |
 //! | `end` | `code` |
 //!
 //! Each has `event` and `time`, in seconds since 1970.
@@ -67,6 +68,10 @@ impl Journal {
 
     pub(super) fn host(&self, host: &str, state: &str, ranks: std::ops::Range<usize>) {
         self.tell("host", json!({"host": host, "state": state, "ranks": ranks.collect::<Vec<_>>()}));
+    }
+
+    pub(super) fn restarts(&self, number: u32, of: u32) {
+        self.tell("restart", json!({"number": number, "of": of}));
     }
 
     pub(super) fn started(&self, rank: usize, pid: i32, host: &str) {

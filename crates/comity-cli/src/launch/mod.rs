@@ -64,7 +64,7 @@ const AFTER: &str = "\
 Exit code: 0 when every rank ended with 0; the code of the first rank that failed (128 + signal when a signal
 killed it), or, where the ranks name another one's failure as its cause, of that one; 124 after --timeout; 130, 143, 129 after SIGINT (Ctrl-C), SIGTERM, SIGHUP; 141 when the reader of
 the output went away; 2 for bad arguments. When a rank fails, the others have 1 s to end by themselves, then get
-SIGTERM, then, after 5 s or a second Ctrl-C, SIGKILL. What ranks leave running ends with the job.
+SIGTERM, then, after 3 s or a second Ctrl-C, SIGKILL. What ranks leave running ends with the job.
 Ctrl-Z (SIGTSTP) stops the ranks with the launcher, and `fg`, `bg` or SIGCONT continues both; --timeout goes on.
 
 Each rank finds COMITY_RANK, COMITY_SIZE, COMITY_LOCAL_RANK, COMITY_LOCAL_SIZE, COMITY_STORE, COMITY_JOB,
@@ -181,7 +181,7 @@ impl Setting {
                 value: OsStr::from_bytes(&bytes[at + 1..]).into(),
             }),
             None => Err("there is no '='; write NAME=VALUE (variables of this shell reach the ranks \
-                 without --env)"
+                 of this host without --env)"
                 .into()),
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// How long the others may go on after a rank failed, so that they can report what they saw of it.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 /// How long a rank may take to end after SIGTERM.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// The same when the launcher was killed: nothing may outlive it by 2 s.
 const PATIENCE_ORPHANED: Duration = Duration::from_secs(1);
 /// How long a process may take to vanish after SIGKILL before it is left behind (it hangs in the kernel).
@@ -51,6 +51,11 @@ pub(super) enum StopReason {
 }
 
 impl StopReason {
+    /// Neither a rank nor a host failed: to start the job again would not be what is wanted.
+    pub(super) fn is_from_outside(&self) -> bool {
+        matches!(self, Self::Interrupted { .. } | Self::TimedOut | Self::Unread | Self::Orphaned)
+    }
+
     fn is_ctrl_c(&self) -> bool {
         matches!(self, Self::Interrupted { signal: libc::SIGINT })
     }
@@ -86,6 +91,8 @@ pub(super) struct Shutdown {
     failures: Vec<(usize, Ending)>,
     /// Those that ended with 0 before the others were ended.
     well: Vec<usize>,
+    /// How long ranks may take to end after SIGTERM when one of them or a host has failed.
+    patience: Duration,
 }
 
 impl Shutdown {
@@ -99,6 +106,7 @@ impl Shutdown {
             failed_at: None,
             failures: Vec::new(),
             well: Vec::new(),
+            patience: PATIENCE,
         }
     }
 
@@ -170,7 +178,8 @@ impl Shutdown {
     }
 
     /// The connection to host `host` ended, where `ranks` were still running: as if they had ended.
-    pub(super) fn host_lost(&mut self, host: usize, ranks: usize, now: Instant) {
+    /// What it was `silent` before is time that the others have no more: nothing of the job may be left 5 s after a cable was cut.
+    pub(super) fn host_lost(&mut self, host: usize, ranks: usize, now: Instant, silent: Duration) {
         self.alive = self.alive.saturating_sub(ranks);
         let first = match self.phase {
             Phase::Running => true,
@@ -185,7 +194,9 @@ impl Shutdown {
         }
         if self.phase == Phase::Running {
             self.failed_at = Some(now);
-            self.phase = Phase::Grace { until: now + GRACE };
+            let grace = GRACE.saturating_sub(silent);
+            self.patience = (GRACE + PATIENCE).saturating_sub(silent + grace).max(PATIENCE_ORPHANED);
+            self.phase = Phase::Grace { until: now + grace };
         }
     }
 
@@ -216,7 +227,7 @@ impl Shutdown {
         match self.phase {
             Phase::Running if self.timeout.is_some_and(|t| now >= t) => self.stop(StopReason::TimedOut, now),
             Phase::Grace { until } if now >= until => {
-                self.phase = Phase::Ending { since: now, until: now + PATIENCE };
+                self.phase = Phase::Ending { since: now, until: now + self.patience };
                 Some(StopOrder::Term)
             }
             Phase::Ending { until, .. } if now >= until => Some(self.kill(now)),
@@ -365,6 +376,23 @@ mod tests {
         shutdown.ended(1, Ending::Exit(7), now);
         assert_eq!(shutdown.stop(INT, now), Some(StopOrder::Term));
         assert_eq!(shutdown.cause(), Some(&failed(1, Ending::Exit(7))));
+    }
+
+    #[test]
+    fn who_was_silent_for_long_leaves_the_others_less_time() {
+        let now = Instant::now();
+        let killed_after = |silent: u64| {
+            let mut shutdown = Shutdown::new(2, None);
+            shutdown.host_lost(1, 1, now, Duration::from_secs(silent));
+            assert_eq!(shutdown.cause(), Some(&StopReason::HostLost { host: 1 }));
+            let term = shutdown.next().unwrap();
+            assert_eq!(shutdown.tick(term), Some(StopOrder::Term));
+            let kill = shutdown.next().unwrap();
+            assert_eq!(shutdown.tick(kill), Some(StopOrder::Kill));
+            (term - now, kill - now)
+        };
+        assert_eq!(killed_after(0), (GRACE, GRACE + PATIENCE));
+        assert_eq!(killed_after(3), (Duration::ZERO, PATIENCE_ORPHANED));
     }
 
     #[test]

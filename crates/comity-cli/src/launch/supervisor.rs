@@ -61,6 +61,8 @@ pub(super) struct Supervisor {
     front_end: FrontLine,
     /// Those of a launcher on another host.
     pub(super) orders: Option<Orders>,
+    /// The first process of the guard was killed: how the ranks end from now on says nothing about them.
+    pub(super) is_bereft: bool,
     /// The launchers on other hosts that this one agreed with.
     pub(super) nodes: Option<Nodes>,
     pub(super) journal: Journal,
@@ -156,6 +158,7 @@ impl Supervisor {
             signals: Signals::open(&[])?,
             front_end,
             orders: None,
+            is_bereft: false,
             kills: Kills::watch(),
             open_files,
             memory: None,
@@ -183,7 +186,10 @@ impl Supervisor {
             report::first_lines(dir, REPORTED).iter().for_each(|line| self.output.say(line));
         }
         if self.output.is_framed() {
-            self.output.event(&GuardEvent::Bye);
+            // Else the launcher sees the connection end: the host is lost to it.
+            if !self.is_bereft {
+                self.output.event(&GuardEvent::Bye);
+            }
             self.flush(|supervisor| supervisor.output.is_pending());
             return 0;
         }

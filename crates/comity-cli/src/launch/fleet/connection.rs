@@ -4,6 +4,7 @@ use super::{program, ssh};
 use crate::launch::ending::Ending;
 use crate::launch::sys;
 use crate::launch::wire::{FleetOrder, FrameReader, GuardEvent, GuardHello, Ready, SILENCE};
+use crate::launch::{REFUSED, USAGE};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::Rlimit;
@@ -48,6 +49,8 @@ pub(super) struct HostConnection {
     reader: FrameReader,
     greeted: bool,
     pub(super) phase: HostPhase,
+    /// It still has the last piece of input in hand.
+    pub(super) fed: bool,
     pub(super) heard: Instant,
     pub(super) hello: Option<GuardHello>,
     pub(super) ready: Option<Ready>,
@@ -62,14 +65,18 @@ pub(super) struct HostConnection {
 }
 
 impl HostConnection {
-    pub(super) fn start(plan: &FleetPlan, index: usize, open_files: Rlimit) -> Result<Self, String> {
-        let Some(host) = plan.hosts.get(index) else { return Err("no such host".into()) };
+    pub(super) fn start(plan: &FleetPlan, index: usize, open_files: Rlimit) -> Result<Self, (String, u8)> {
+        let Some(host) = plan.hosts.get(index) else { return Err(("no such host".into(), REFUSED)) };
         let words = ssh::words(&plan.way, &host.host, &ssh::GUARD);
-        let (program, args) = words.split_first().ok_or("no ssh")?;
+        let (program, args) = words.split_first().ok_or_else(|| ("no ssh".to_owned(), REFUSED))?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         sys::prepare(&mut command, Vec::new(), open_files, (sys::Standing::Group, None));
-        let fail = |e: io::Error| format!("host {}: cannot start '{}': {e}", host.name(), program.display());
+        let fail = |e: io::Error| {
+            let is_absent = matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
+            let code = if is_absent { USAGE } else { REFUSED };
+            (format!("host {}: cannot start '{}': {e}", host.name(), program.display()), code)
+        };
         let mut child = command.spawn().map_err(fail)?;
         let gone = || fail(io::Error::other("no pipe"));
         let to: OwnedFd = child.stdin.take().ok_or_else(gone)?.into();
@@ -89,6 +96,7 @@ impl HostConnection {
             reader: FrameReader::default(),
             greeted: false,
             phase: HostPhase::Connecting,
+            fed: false,
             heard: Instant::now(),
             hello: None,
             ready: None,

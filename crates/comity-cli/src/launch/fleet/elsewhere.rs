@@ -113,7 +113,8 @@ mod tests {
         let view = together(vec![(name("a"), Ok(part("7f", 1))), (name("b"), Ok(whole.clone()))]);
         assert_eq!(view.unwrap(), whole);
         assert_eq!(together(vec![(name("a"), Err("no".into()))]).unwrap_err(), "no");
-        let way = || SshWay { ssh: "ssh".into(), args: Vec::new(), python: None, copies: None };
+        let way =
+            || SshWay { ssh: "ssh".into(), args: Vec::new(), python: None, copies: None, any_version: true };
         assert!(of_word("123", way()).is_none() && of_word("a,b", way()).unwrap().is_ok());
     }
 }

@@ -104,6 +104,7 @@ impl Fleet {
     pub(super) fn lose(&mut self, host: usize, why: &str) {
         let connection = &mut self.connections[host];
         connection.from = None;
+        connection.fed = false;
         let before = std::mem::replace(&mut connection.phase, HostPhase::Lost);
         let name = self.plan.hosts[host].name().to_owned();
         match before {
@@ -115,8 +116,9 @@ impl Fleet {
                 self.problems.push((why, USAGE));
             }
             HostPhase::Connecting | HostPhase::Preparing | HostPhase::Ready => {
+                let code = if before == HostPhase::Connecting { USAGE } else { REFUSED };
                 let why = if why.is_empty() { "the connection ended" } else { why };
-                self.problems.push((format!("host {name}: {why}"), REFUSED));
+                self.problems.push((format!("host {name}: {why}"), code));
                 connection.kill();
             }
             HostPhase::Running => {
@@ -144,8 +146,8 @@ impl Fleet {
         let part = &self.plan.hosts[host].part;
         self.journal.host(self.plan.hosts[host].name(), "lost", part.first..part.first + part.size);
         self.losses.push((host, text));
-        self.shutdown.host_lost(host, alive.len(), Instant::now());
-        self.taken();
+        let silent = self.connections[host].heard.elapsed();
+        self.shutdown.host_lost(host, alive.len(), Instant::now(), silent);
     }
 
     fn on(&mut self, host: usize, event: GuardEvent) {
@@ -183,12 +185,12 @@ impl Fleet {
                 self.output.say(&format!("host {name}: {words}"));
             }
             GuardEvent::View(text) => self.show.answered(host, &text),
-            GuardEvent::Taken => self.taken(),
+            GuardEvent::Taken => self.connections[host].fed = false,
             GuardEvent::Beat => {}
             GuardEvent::Bye => {
                 self.connections[host].phase = HostPhase::Done;
+                self.connections[host].fed = false;
                 self.connections[host].close();
-                self.taken();
                 // Those that were never started.
                 for rank in self.ranks.iter_mut().filter(|r| r.host == host && r.alive) {
                     rank.alive = false;
@@ -222,11 +224,6 @@ impl Fleet {
 
     fn own(&mut self, host: usize, rank: u32) -> Option<&mut FarRank> {
         self.ranks.get_mut(rank as usize).filter(|r| r.host == host)
-    }
-
-    /// A host has given its ranks the piece of input, or has none any more.
-    fn taken(&mut self) {
-        self.fed = self.fed.saturating_sub(1);
     }
 
     /// A guard has answered: it is told its part.

@@ -238,7 +238,7 @@ impl<'a> Reading<'a> {
             return map.into_iter().collect();
         }
         let Ok(list) = serde_json::from_str::<Vec<&RawValue>>(value.get()) else {
-            self.problem(value, key, "is no list of \"KEY=VALUE\"");
+            self.problem(value, key, "is no list of \"KEY=VALUE\", and no object of names and texts");
             return Vec::new();
         };
         let mut all = Vec::new();

@@ -22,7 +22,9 @@ pub(crate) struct FleetHost {
 impl FleetHost {
     pub(crate) fn named(name: &str) -> Result<Self, String> {
         check_name(name)?;
-        let ips = name.rsplit('@').next().and_then(|n| n.parse().ok()).into_iter().collect();
+        let ip = name.rsplit('@').next().and_then(|n| n.parse::<IpAddr>().ok());
+        // Others cannot reach one at such an address.
+        let ips = ip.filter(|ip| !ip.is_loopback()).into_iter().collect();
         Ok(Self { name: name.into(), ips, ..Self::default() })
     }
 

@@ -32,17 +32,18 @@ pub(crate) use ssh::{FarCommand, SshWay, explained as explain_ssh, words as ssh_
 
 use super::ending::Ending;
 use super::signals::Signals;
-use super::{LaunchArgs, USAGE};
+use super::{LaunchArgs, REFUSED, USAGE};
+use plan::FleetPlan;
 use rustix::event::Timespec;
+use rustix::fs::OFlags;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-/// Exit codes of a job that is not started again: bad input, --timeout, a signal, nobody who reads.
-const ENDED_FROM_OUTSIDE: [u8; 6] = [USAGE, 124, 129, 130, 141, 143];
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Runs the job to its end and returns the exit code.
 pub(super) fn launch(args: LaunchArgs) -> u8 {
-    let plan = match plan::FleetPlan::check(args) {
+    let plan = match FleetPlan::check(args) {
         Ok(plan) => plan,
         Err(problems) => {
             problems.iter().for_each(|problem| eprintln!("comity launch: {problem}"));
@@ -53,16 +54,11 @@ pub(super) fn launch(args: LaunchArgs) -> u8 {
         plan.hosts.iter().for_each(|host| println!("{}", plan.shown(host)));
         return 0;
     }
-    let run = || {
-        super::guarded(plan.tty.is_some(), |front_end, input| {
-            supervise::supervise(plan.clone(), front_end, input)
-        })
-    };
-    let mut code = run();
+    let (mut code, mut is_final) = attempt(&plan, 0);
     // These signals do no longer end this process by themselves.
     let Ok(signals) = Signals::open(&[]) else { return code };
     for restart in 1..=plan.max_restarts {
-        if code == 0 || ENDED_FROM_OUTSIDE.contains(&code) {
+        if code == 0 || is_final {
             break;
         }
         let pause = Duration::from_secs(1 << (restart - 1).min(5)).min(LONGEST_PAUSE);
@@ -74,9 +70,32 @@ pub(super) fn launch(args: LaunchArgs) -> u8 {
         if let Some(signal) = interrupted(&signals, Instant::now() + pause) {
             return Ending::Signal(signal).code();
         }
-        code = run();
+        (code, is_final) = attempt(&plan, restart);
     }
     code
+}
+
+/// Runs the job for the first time, or again: its exit code, and whether it is final. The code alone does not say that: a rank may end with
+/// the code of bad input or of a signal.
+fn attempt(plan: &FleetPlan, restart: u32) -> (u8, bool) {
+    let (mut said, say) = match std::io::pipe() {
+        Ok(pipe) => pipe,
+        Err(e) => {
+            eprintln!("comity launch: cannot make a pipe: {e}");
+            return (REFUSED, true);
+        }
+    };
+    let code = super::guarded(plan.tty.is_some(), move |front_end, input| {
+        let (code, is_final) = supervise::supervise(FleetPlan { restart, ..plan.clone() }, front_end, input);
+        if is_final {
+            let _ = (&say).write_all(&[1]);
+        }
+        code
+    });
+    // A supervisor that was killed has said nothing. Whatever it left behind may hold the other end open.
+    let is_final =
+        rustix::fs::fcntl_setfl(&said, OFlags::NONBLOCK).is_ok() && said.read(&mut [0]).is_ok_and(|n| n == 1);
+    (code, is_final)
 }
 
 /// A signal by which the user ends the pause.

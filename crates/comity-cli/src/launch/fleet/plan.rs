@@ -28,6 +28,8 @@ pub(super) struct FleetPlan {
     pub(super) dry_run: bool,
     pub(super) timeout: Option<Duration>,
     pub(super) max_restarts: u32,
+    /// How often it was started before.
+    pub(super) restart: u32,
     pub(super) join: Duration,
     pub(super) log_dir: Option<PathBuf>,
     pub(super) events: Option<Arc<File>>,
@@ -76,6 +78,7 @@ impl FleetPlan {
             args.fleet.total.map(|n| n as usize),
         );
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
+        wrong.extend(too_many_ports(&args, &file.hosts, &counts));
         let stage = stage::files(&args.fleet.stage).map_err(|all| wrong.extend(all)).unwrap_or_default();
         let all: usize = counts.iter().sum();
         let stdin_rank = talked_to(&args, all, &mut wrong);
@@ -105,6 +108,7 @@ impl FleetPlan {
             dry_run: fleet.dry_run,
             timeout: args.timeout,
             max_restarts: fleet.max_restarts,
+            restart: 0,
             join,
             log_dir: args.log_dir,
             events,
@@ -113,7 +117,13 @@ impl FleetPlan {
             stage,
             mixed_programs: fleet.mixed_programs,
             program,
-            way: ssh::SshWay { ssh: fleet.ssh, args: fleet.ssh_arg, python: fleet.python, copies },
+            way: ssh::SshWay {
+                ssh: fleet.ssh,
+                args: fleet.ssh_arg,
+                python: fleet.python,
+                copies,
+                any_version: false,
+            },
             bind: fleet.bind,
             connections_per_ip: fleet.connections_per_ip as usize,
             starting_port: fleet.starting_port,
@@ -141,6 +151,17 @@ impl FleetPlan {
         let with = if names.is_empty() { String::new() } else { format!(" with{}", names.concat()) };
         format!("{}: {ranks}: {}{dir}{with}\n    by {}", host.name(), command.join(" "), by.join(" "))
     }
+}
+
+/// Whether the ports from --starting-port on go beyond the last there is.
+fn too_many_ports(args: &LaunchArgs, hosts: &[FleetHost], counts: &[usize]) -> Option<String> {
+    let first = args.fleet.starting_port?;
+    let each = |(host, ranks): (&FleetHost, &usize)| ranks * host.ips.len().max(1);
+    let all = hosts.iter().zip(counts).map(each).sum::<usize>() * args.fleet.connections_per_ip as usize;
+    let left = usize::from(u16::MAX - first) + 1;
+    (all > left).then(|| {
+        format!("--starting-port {first}: the ranks need {all} ports, and there are {left} from {first} on")
+    })
 }
 
 /// The rank that alone gets standard input.
@@ -202,6 +223,14 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
     }
     if backend == "jaccl-ring" {
         env.push(("MLX_JACCL_RING".into(), "1".into()));
+    }
+    // As mlx.launch has it.
+    if args.verbose {
+        let (name, value) =
+            if backend == "nccl" { ("NCCL_DEBUG", "INFO") } else { ("MLX_RING_VERBOSE", "1") };
+        if !env.iter().any(|(given, _)| given == name) {
+            env.push((name.into(), value.into()));
+        }
     }
     let asked = host.cwd.clone().or_else(|| args.cwd.as_ref()?.to_str().map(Into::into));
     let here = || std::env::current_dir().ok()?.to_str().map(Into::into);

@@ -15,6 +15,8 @@ pub(crate) struct SshWay {
     pub(crate) python: Option<String>,
     /// The folder of this program's copies on hosts that have none of its version; none where it is not copied.
     pub(crate) copies: Option<String>,
+    /// Another version will do.
+    pub(crate) any_version: bool,
 }
 
 /// What is run on the other host.
@@ -29,8 +31,8 @@ pub(crate) struct FarCommand<'a> {
 /// A host's part of a job.
 pub(super) const GUARD: FarCommand<'static> = FarCommand { words: &["guard"], otherwise: "" };
 
-/// What runs on the other host, where `$1` is the path of this program, `$2` its version and `$3` the folder of its copies (both empty where
-/// any version will do), `$4` an interpreter, `$5` a script and the rest arguments: the same program, else the command, else the Python
+/// What runs on the other host, where `$1` is the path of this program, `$2` its version (empty where any will do) and `$3` the folder of its
+/// copies (empty where it is not copied), `$4` an interpreter, `$5` a script and the rest arguments: the same program, else the command, else the Python
 /// package, else a copy that is there or that the launcher sends, else another version, which says so, else the script.
 const FIND: &str = r#"own=$1; version=$2; folder=$3; python=$4; otherwise=$5; shift 5; other=; package=;
 fits() { [ -z "$version" ] || [ "$("$@" --version 2>/dev/null </dev/null)" = "comity $version" ]; };
@@ -67,7 +69,7 @@ pub(crate) fn words(way: &SshWay, host: &FleetHost, command: &FarCommand<'_>) ->
     let python = host.python.as_deref().or(way.python.as_deref()).unwrap_or("python3");
     let quoted = |word: &str| format!("'{}'", word.replace('\'', "'\\''"));
     let copies = way.copies.as_deref().unwrap_or_default();
-    let version = if copies.is_empty() { "" } else { crate::here::VERSION };
+    let version = if way.any_version { "" } else { crate::here::VERSION };
     let given =
         [own, version, copies, python, command.otherwise].into_iter().chain(command.words.iter().copied());
     let given: Vec<_> = given.map(quoted).collect();
@@ -116,7 +118,8 @@ fn towards(way: &SshWay, host: &FleetHost) -> Result<IpAddr, String> {
     let (program, args) = words.split_first().ok_or("no ssh")?;
     // The user's configuration may have another name for it.
     let said = Command::new(program).args(args).stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let said = said.map(|s| String::from_utf8_lossy(&s.stdout).into_owned()).unwrap_or_default();
+    let said = said.map_err(|e| format!("host {}: cannot start '{}': {e}", host.name, program.display()))?;
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
     let plain = host.name.rsplit('@').next().unwrap_or_default();
     let named = said.lines().find_map(|l| l.strip_prefix("hostname ")).unwrap_or(plain).trim();
     let to = (named, 9).to_socket_addrs().map_err(|e| {

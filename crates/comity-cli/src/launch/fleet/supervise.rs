@@ -22,15 +22,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Runs the job and returns the exit code.
-pub(super) fn supervise(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) -> u8 {
+/// Runs the job; the exit code, and whether to start it again could change nothing.
+pub(super) fn supervise(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) -> (u8, bool) {
+    let is_first = plan.restart == 0;
     match Fleet::open(plan, front_end, input) {
         Ok(fleet) => fleet.run(),
         Err((problems, code)) => {
             problems.iter().for_each(|why| {
                 let _ = writeln!(io::stderr(), "comity launch: {why}");
             });
-            code
+            (code, is_first && code == USAGE)
         }
     }
 }
@@ -50,8 +51,6 @@ pub(super) struct Fleet {
     pub(super) problems: Vec<(String, u8)>,
     /// Why a host was lost.
     pub(super) losses: Vec<(usize, String)>,
-    /// Hosts that still have the last piece of input in hand.
-    pub(super) fed: usize,
     pub(super) key: Key,
     pub(super) job: String,
     at: IpAddr,
@@ -102,7 +101,8 @@ impl Fleet {
         let mut ranks = Vec::with_capacity(plan.world);
         for (index, host) in plan.hosts.iter().enumerate() {
             for rank in host.part.first..host.part.first + host.part.size {
-                ranks.push(FarRank::new(&plan, (index, host.name()), rank).map_err(refused)?);
+                let made = FarRank::new(&plan, (index, host.name()), rank);
+                ranks.push(made.map_err(|why| (vec![why], USAGE))?);
             }
         }
         let timeout = plan.timeout.and_then(|t| Instant::now().checked_add(t));
@@ -116,7 +116,6 @@ impl Fleet {
             unstarted: None,
             problems: Vec::new(),
             losses: Vec::new(),
-            fed: 0,
             key,
             job,
             at,
@@ -131,20 +130,24 @@ impl Fleet {
             buffer: vec![0; 64 << 10],
             plan,
         };
+        if fleet.plan.restart > 0 {
+            fleet.journal.restarts(fleet.plan.restart, fleet.plan.max_restarts);
+        }
         for index in 0..fleet.plan.hosts.len() {
             let started = HostConnection::start(&fleet.plan, index, open_files);
-            fleet.connections.push(started.map_err(refused)?);
+            fleet.connections.push(started.map_err(|(why, code)| (vec![why], code))?);
             // Those that have answered are heard, and hear beats, while the rest are called: 64 take seconds on a crowded machine.
             fleet.turn(Some(Instant::now()));
         }
         Ok(fleet)
     }
 
-    fn run(mut self) -> u8 {
+    fn run(mut self) -> (u8, bool) {
         if self.plan.insecure {
             self.output.say("--insecure: the job has no key; whoever can connect to a rank can join it");
         }
-        let (text, code) = if self.connect() {
+        let begun = self.connect();
+        if begun {
             self.go();
             while !self.shutdown.over() {
                 self.turn(self.shutdown.next());
@@ -152,18 +155,24 @@ impl Fleet {
                     self.carry_out(order);
                 }
             }
-            self.farewell();
-            self.verdict()
-        } else if self.shutdown.cause().is_some() {
+        }
+        let (text, code) = if begun || self.shutdown.cause().is_some() {
             self.farewell();
             self.verdict()
         } else {
             let code = self.problems.iter().map(|(_, code)| *code).find(|c| *c != USAGE).unwrap_or(USAGE);
             self.problems.iter().for_each(|(why, _)| self.output.say(why));
-            self.output.say("nothing was run");
+            match self.plan.restart {
+                0 => self.output.say("nothing was run"),
+                n => self.output.say(&format!("restart {n} did not come to run")),
+            }
             self.farewell();
             (None, code)
         };
+        let outside = self.shutdown.cause().is_some_and(StopReason::is_from_outside);
+        let unstarted = self.unstarted.as_ref().is_some_and(|(_, code)| *code == USAGE);
+        // Input that cannot be right the next time. A host that was there before may come back.
+        let is_bad = self.plan.restart == 0 && code == USAGE && (!begun || unstarted);
         self.summary().iter().for_each(|s| self.output.say(s));
         if let Some(text) = &text {
             self.output.say(text);
@@ -175,7 +184,7 @@ impl Fleet {
         while self.output.is_pending() && !(patience(&self) && since.elapsed() > Duration::from_secs(2)) {
             self.turn(Some(Instant::now() + Duration::from_millis(100)));
         }
-        code
+        (code, outside || is_bad)
     }
 
     /// Every host is ready: tells them where to meet, and to run.
@@ -245,7 +254,8 @@ impl Fleet {
         }
         self.signals.wants().for_each(|fd| add(fd, FleetSource::Signals));
         self.show.want().into_iter().for_each(|fd| add(fd, FleetSource::Asked));
-        if let (Some(input), true, 0) = (&self.input, self.running, self.fed) {
+        let fed = self.connections.iter().any(|c| c.fed);
+        if let (Some(input), true, false) = (&self.input, self.running, fed) {
             add(PollFd::new(input, PollFlags::IN), FleetSource::Input);
         }
         let room = OutputStream::BOTH.iter().all(|s| self.output.has_room(*s));
@@ -293,11 +303,8 @@ impl Fleet {
         };
         let only = self.plan.stdin_rank.and_then(|r| self.ranks.get(r)).map(|r| r.host);
         let to = |host: usize| only.is_none_or(|o| o == host);
-        let running = |(host, c): &(usize, &HostConnection)| to(*host) && c.phase == HostPhase::Running;
-        if self.input.is_some() {
-            self.fed = self.connections.iter().enumerate().filter(running).count();
-        }
         for (host, connection) in self.connections.iter_mut().enumerate() {
+            connection.fed = self.input.is_some() && to(host) && connection.phase == HostPhase::Running;
             if to(host) || order == FleetOrder::InputEnd {
                 connection.send(&order);
             }

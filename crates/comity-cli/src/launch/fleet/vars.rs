@@ -20,7 +20,8 @@ pub(super) fn settings(
     }
     let given = texts(&args.env).map_err(|e| wrong.push(e)).unwrap_or_default();
     env.extend(given);
-    wrong.extend(env.iter().chain(hosts.iter().flat_map(|h| &h.env)).filter_map(ours));
+    let all = env.iter().chain(hosts.iter().flat_map(|h| &h.env));
+    wrong.extend(all.filter_map(|var| ours(var).or_else(|| impossible(var))));
     env
 }
 
@@ -33,6 +34,17 @@ fn texts(env: &[Setting]) -> Result<Vec<(String, String)>, String> {
 fn ours((name, _): &(String, String)) -> Option<String> {
     OURS.contains(&name.as_str())
         .then(|| format!("variable {name}: comity launch sets it itself for each rank; leave it out"))
+}
+
+/// Why a system takes no such variable.
+fn impossible((name, value): &(String, String)) -> Option<String> {
+    let why = match (name.as_str(), value) {
+        ("", _) => "it has no name",
+        (name, _) if name.contains(['=', '\0']) => "a name holds neither '=' nor a NUL byte",
+        (_, value) if value.contains('\0') => "its value holds a NUL byte",
+        _ => return None,
+    };
+    Some(format!("variable {name:?}: {why}"))
 }
 
 /// `NAME=VALUE` lines, with comments and empty lines between them.
@@ -79,6 +91,13 @@ mod tests {
         std::fs::write(file.path(), "A\n=b\n").unwrap();
         let wrong = env_file(file.path()).unwrap_err();
         assert!(wrong[0].contains("line 1") && wrong[1].contains("line 2"), "{wrong:?}");
+    }
+
+    #[test]
+    fn what_no_system_takes_is_refused() {
+        let why = |name: &str, value: &str| impossible(&(name.into(), value.into()));
+        assert!(why("", "y").is_some() && why("A=B", "x").is_some() && why("A", "z\0y").is_some());
+        assert_eq!(why("A", "b=c"), None);
     }
 
     #[test]

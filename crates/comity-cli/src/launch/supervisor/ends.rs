@@ -56,7 +56,9 @@ impl Supervisor {
             metrics.ended(number, ending);
         }
         if self.output.is_framed() {
-            self.tell_end(number, ending);
+            if !self.is_bereft {
+                self.tell_end(number, ending);
+            }
             // The launcher judges it, and sends the order to end the others.
             self.shutdown.ended(number, Ending::Exit(0), Instant::now());
         } else {

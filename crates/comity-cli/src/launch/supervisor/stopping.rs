@@ -5,7 +5,7 @@ use crate::launch::tree;
 use crate::launch::wire::GuardEvent;
 use crate::launch::wish::UserWish;
 use rustix::process::Signal;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Supervisor {
     /// Does what the user wants.
@@ -17,6 +17,13 @@ impl Supervisor {
                     self.front_end.all_stopped();
                 }
                 UserWish::Continue => self.signal_all(Signal::CONT),
+                UserWish::End(StopReason::Orphaned) if self.orders.is_some() => {
+                    self.is_bereft = true;
+                    self.output.event(&GuardEvent::Say(
+                        "the first process of `comity guard` was killed there, so its ranks are ended".into(),
+                    ));
+                    self.stop(StopReason::Orphaned);
+                }
                 UserWish::End(reason) => self.stop(reason),
             }
         }
@@ -83,7 +90,7 @@ impl Supervisor {
 
     /// Ranks elsewhere end, so these have a moment and then are ended, too.
     pub(in crate::launch) fn shutdown_of_host(&mut self, node: usize) {
-        self.shutdown.host_lost(node, 0, Instant::now());
+        self.shutdown.host_lost(node, 0, Instant::now(), Duration::ZERO);
     }
 
     /// Deals with what happens until then.
