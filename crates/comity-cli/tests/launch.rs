@@ -14,6 +14,8 @@ mod claims;
 mod endings;
 #[path = "launch/environment.rs"]
 mod environment;
+#[path = "launch/fleet_ends.rs"]
+mod fleet_ends;
 #[path = "launch/hosts.rs"]
 mod hosts;
 #[path = "launch/memory.rs"]

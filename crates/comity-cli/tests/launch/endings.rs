@@ -70,8 +70,8 @@ fn the_others_of_a_failed_rank_are_ended_and_may_clean_up() {
     let done = script(3, &[], "[ $RANK = 0 ] && exit 9; trap 'echo bye; exit 0' TERM; sleep 30 & wait");
     assert_eq!(done.code, 9);
     assert_eq!(done.sorted(), ["[1] bye", "[2] bye"]);
-    // A second for them to see it, and five more if they had not ended by themselves.
-    assert!(done.took < patient(Duration::from_secs(6)), "{:?}", done.took);
+    // A second for them to see it, and three more if they had not ended by themselves.
+    assert!(done.took < patient(Duration::from_secs(4)), "{:?}", done.took);
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn ranks_that_ignore_sigterm_are_killed() {
     assert!(done.err.contains("still running after SIGTERM, now killed: rank 1 (pid"), "{}", done.err);
     assert!(done.last().contains("rank 0 ") && done.last().contains("code 4"), "{}", done.err);
     assert!(
-        (Duration::from_secs(5)..patient(Duration::from_secs(30))).contains(&done.took),
+        (Duration::from_secs(3)..patient(Duration::from_secs(30))).contains(&done.took),
         "{:?}",
         done.took
     );

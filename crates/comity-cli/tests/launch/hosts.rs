@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A stand-in for ssh: `-G` says where a host is; else the words behind the host's name run, in a home of the host's own.
-fn stand_in(dir: &Path) -> PathBuf {
+pub(crate) fn stand_in(dir: &Path) -> PathBuf {
     let path = dir.join("ssh");
     let script = format!(
         "#!/bin/sh\nfor w in \"$@\"; do [ \"$w\" = -G ] && {{ echo hostname 127.0.0.1; exit 0; }}; done\n\
@@ -149,7 +149,7 @@ fn one_rank_gets_standard_input_and_programs_read_events() {
     );
 }
 
-fn executable(path: &Path, script: &str) {
+pub(crate) fn executable(path: &Path, script: &str) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, script).unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();

@@ -1,0 +1,128 @@
+//! How a job on several hosts ends, begins again, and takes its input; with the stand-in for ssh.
+use super::harness::*;
+use super::hosts::{executable, fleet, stand_in};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::Write;
+use std::process::Stdio;
+
+#[test]
+fn ranks_that_end_early_take_nothing_of_the_others_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = stand_in(dir.path()).display().to_string();
+    let input: Vec<u8> = (0..200_000).flat_map(|i| format!("{i:09}\n").into_bytes()).collect();
+    for early in [0, 2] {
+        let got = dir.path().join("got").display().to_string();
+        let say =
+            format!("[ $RANK = 1 ] || {{ [ $RANK = {early} ] || sleep 1; exit 0; }}; sleep 0.5; cat > {got}");
+        let words = ["--ssh", &ssh, "--hosts", "a,b,c", "--", "sh", "-c", &say];
+        let mut job = start_with(&words, |command| {
+            command.stdin(Stdio::piped());
+        });
+        let mut stdin = job.child.stdin.take().unwrap();
+        let given = input.clone();
+        let writer = std::thread::spawn(move || stdin.write_all(&given));
+        let done = job.finish();
+        assert_eq!(done.code, 0, "{}", done.err);
+        writer.join().unwrap().unwrap();
+        assert!(std::fs::read(&got).unwrap() == input, "rank {early} ended first");
+    }
+}
+
+#[test]
+fn a_job_begins_again_whatever_number_its_rank_ended_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let again = ["--hosts", "a,b", "--max-restarts", "1", "--json-events", "events", "--", "sh", "-c"];
+    for (rank, code) in [("exit 2", 2), ("exit 124", 124), ("kill -TERM $$", 143), ("kill -INT $$", 130)] {
+        let script = format!("[ $RANK = 0 ] || {{ {rank}; }}; echo $RANK; sleep 0.1");
+        let events = dir.path().join("events").display().to_string();
+        let words = again.map(|w| if w == "events" { events.as_str() } else { w });
+        let done = fleet(dir.path(), &[&words[..], &[&script]].concat());
+        assert!(done.code == code && done.err.contains("restart 1 of 1 in 1 s"), "{rank}: {}", done.err);
+        let text = std::fs::read_to_string(&events).unwrap();
+        let count = |event: &str| text.matches(&format!("\"event\":\"{event}\"")).count();
+        assert_eq!(["end", "restart"].map(count), [2, 1], "{text}");
+    }
+    for words in [&["--timeout", "0.5"][..], &["--cwd", "/nowhere"]] {
+        let words = [&["--hosts", "a", "--max-restarts", "1"], words, &["--", "sleep", "100"]].concat();
+        let done = fleet(dir.path(), &words);
+        assert!(!done.err.contains("restart"), "{}", done.err);
+    }
+}
+
+#[test]
+fn a_host_that_is_away_is_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = stand_in(dir.path()).display().to_string();
+    // The first restart finds host b away, the second one does not.
+    let count = dir.path().join("count").display().to_string();
+    let away = format!(
+        "#!/bin/sh\nfor w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; [ \"$w\" = b ] && b=1; done\n\
+         [ -z \"$b\" ] || {{ echo x >> {count}; [ $(wc -l < {count}) != 2 ] || {{ echo 'connect to host b port 22: Connection timed out' >&2; exit 255; }}; }}\n\
+         exec {ssh} \"$@\"\n"
+    );
+    let path = dir.path().join("away");
+    executable(&path, &away);
+    let script = format!("[ $(wc -l < {count}) = 3 ] || exit 7");
+    let words = ["--ssh", path.to_str().unwrap(), "--hosts", "a,b", "--max-restarts", "3", "--", "sh", "-c"];
+    let done = run(&[&words[..], &[&script]].concat());
+    assert_eq!(done.code, 0, "{}", done.err);
+    let parts = ["host b: it cannot be reached", "restart 1 did not come to run", "restart 2 of 3 in 2 s"];
+    assert!(parts.iter().all(|p| done.err.contains(p)), "{}", done.err);
+    assert!(!done.err.contains("nothing was run") && !done.err.contains("restart 3 of 3"), "{}", done.err);
+}
+
+#[test]
+fn this_host_by_its_loopback_address_beside_others_has_no_address_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let say = "echo ${COMITY_ADDRS:-none}";
+    let done = fleet(dir.path(), &["--hosts", "127.0.0.1,b", "--", "sh", "-c", say]);
+    assert_eq!((done.code, done.sorted()), (0, vec!["[0@127.0.0.1] none", "[1@b] none"]), "{}", done.err);
+}
+
+#[test]
+fn bad_input_is_found_before_anything_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let (here, nul) = (dir.path().join("file"), dir.path().join("hosts.json"));
+    std::fs::write(&here, "").unwrap();
+    std::fs::write(&nul, r#"{"hosts": [{"ssh": "a"}, {"ssh": "b", "env": {"K": "z\u0000y", "A=B": "x"}}]}"#)
+        .unwrap();
+    let (here, nul) = (here.display().to_string(), nul.display().to_string());
+    for (words, parts) in [
+        (vec!["--hosts", "a,b", "--log-dir", &here], &["--log-dir: "][..]),
+        (
+            vec!["--hostfile", &nul],
+            &["variable \"K\": its value holds a NUL", "variable \"A=B\": a name holds"],
+        ),
+        (
+            vec!["--hosts", "a:3", "-p", "65534"],
+            &["--starting-port 65534: the ranks need 3 ports, and there are 2"],
+        ),
+        (vec!["--hosts", "a", "--env", "B"], &["of this host without --env"]),
+    ] {
+        let done = fleet(dir.path(), &[&words[..], &["--", "echo", "ran"]].concat());
+        assert_eq!((done.code, done.out.as_str()), (2, ""), "{words:?}: {}", done.err);
+        assert!(parts.iter().all(|p| done.err.contains(p)), "{words:?}: {}", done.err);
+    }
+    let done = run(&["--hosts", "a,b", "--ssh", "/nowhere/ssh", "--", "true"]);
+    assert!(done.code == 2 && done.err.contains("cannot start '/nowhere/ssh'"), "{}", done.err);
+}
+
+#[test]
+fn a_guard_whose_first_process_is_killed_is_a_host_that_was_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = stand_in(dir.path()).display().to_string();
+    let job = start(&["--ssh", &ssh, "--hosts", "a,b", "--", "sleep", "1000"]);
+    job.wait_running("sleep", 2);
+    let is_first = |pid: &Pid| {
+        let read =
+            |what: &str| std::fs::read(format!("/proc/{}/{what}", pid.as_raw_pid())).unwrap_or_default();
+        let has = |bytes: &[u8], word: &str| bytes.split(|b| *b == 0).any(|w| w == word.as_bytes());
+        has(&read("environ"), "NAMED=b") && has(&read("cmdline"), "guard") && read("comm") == b"comity\n"
+    };
+    let first: Vec<Pid> = job.processes().iter().map(|p| p.pid).filter(is_first).collect();
+    let [first] = first[..] else { panic!("{first:?}") };
+    kill_process(first, Signal::KILL).unwrap();
+    let done = job.finish();
+    assert_eq!(done.code, 1, "{}", done.err);
+    assert!(done.last().contains("host b was lost") && !done.err.contains("rank 1 (pid"), "{}", done.err);
+}
