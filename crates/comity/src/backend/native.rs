@@ -6,7 +6,7 @@ mod pair;
 
 use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory};
 use crate::{
-    CallInfo, DType, Error, LinkKind, Op, Result,
+    CallInfo, Error, LinkKind, Op, Result,
     engine::{Direction, Engine, Members, Task},
     stats::Counters,
     status::{GroupStatus, Header, World},
@@ -14,7 +14,7 @@ use crate::{
     view::Memory,
 };
 use comity_plan::{self as plan, Algorithm, Choice, HostLink, Kind, Schedule, Shape, Topology};
-use kept::{KEPT, Kept, Key, fingerprint};
+use kept::{KEPT, KeptSchedule, ScheduleKey, fingerprint};
 use lent::InOnePiece;
 use pair::Route;
 use std::{
@@ -29,7 +29,7 @@ pub(crate) struct NativeBackend {
     topology: Topology,
     /// Goes before all else where it can carry out the operation.
     prefer: Option<Algorithm>,
-    kept: Vec<Kept>,
+    kept: Vec<KeptSchedule>,
     in_one_piece: InOnePiece,
     routes: Vec<(Route, Schedule)>,
     scratch: Vec<u8>,
@@ -44,7 +44,8 @@ impl NativeBackend {
     /// Nothing moves, but all ranks say what they call, and are told if it differs. `also` must be the same on all.
     pub(crate) fn agree(&mut self, call: &Call<'_>, also: u64, limit: Duration) -> Result<()> {
         let (in_place, in_one_piece, shift) = (false, false, None);
-        let key = Key { kind: Kind::Barrier, count: 0, elem: 1, root: 0, in_place, shift, in_one_piece };
+        let key =
+            ScheduleKey { kind: Kind::Barrier, count: 0, elem: 1, root: 0, in_place, shift, in_one_piece };
         let none = Call { info: call.info, bufs: Bufs::None, counts: &[], recv_counts: &[] };
         let mut kept = match self.kept.iter().rposition(|k| k.key == key) {
             Some(i) => self.kept.remove(i),
@@ -133,20 +134,10 @@ impl NativeBackend {
 
     fn collective(&mut self, kind: Kind, call: Call<'_>, limit: Duration) -> Result<()> {
         let info = call.info;
-        let in_place = matches!(call.bufs, Bufs::InPlace(_)) && kind != Kind::Broadcast;
-        let elem = info.dtype.map_or(1, DType::size);
         let members = self.engine.members();
         let (group_id, rank) = (members.group_id as u16, members.rank);
-        let part = info.count * elem;
-        let shift = match call.bufs {
-            Bufs::OwnIn(_) => Some((rank * part) as isize),
-            Bufs::OwnOut(_) => Some(-((rank * part) as isize)),
-            _ => None,
-        };
-        let plain = call.counts.is_empty();
-        let in_one_piece = plain && self.in_one_piece.has((kind, info.count, elem));
-        let root = info.root.unwrap_or(0);
-        let key = Key { kind, count: info.count, elem, root, in_place, shift, in_one_piece };
+        let key = self.key(kind, &call);
+        let (plain, part) = (call.counts.is_empty(), info.count * key.elem);
         self.come_last(key, &call);
         let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
         let shape = kept.shape;
@@ -154,9 +145,9 @@ impl NativeBackend {
         let counts = (call.counts, call.recv_counts);
         // With parts that differ by pair nobody knows the others' totals.
         let agreed = if pairwise { CallInfo { count: 0, ..info } } else { info };
-        let (asked, were_lent) = (kept.lends.is_some(), kept.lends == Some(true));
-        let shape = if pairwise { 0 } else { shape };
-        let common = Header { info: agreed, shape, epoch: 0, group_id, lends: were_lent };
+        let (asked, lends) = (kept.lends.is_some(), kept.lends == Some(true));
+        let common =
+            Header { info: agreed, shape: if pairwise { 0 } else { shape }, epoch: 0, group_id, lends };
         let header = |direction: Direction, peer: usize| {
             let shape = match direction {
                 Direction::Out if pairwise => counts.0.get(peer).map_or(0, |&c| c as u64),
@@ -166,7 +157,7 @@ impl NativeBackend {
             Header { shape, ..common }
         };
         self.engine.announce(&common)?;
-        let lent_before = if asked { self.engine.lent() } else { 0 };
+        let before = if asked { self.engine.lent() } else { 0 };
         let tmp = kept.schedule.tmp();
         if self.scratch.len() < tmp {
             self.scratch.resize(tmp, 0);
@@ -185,7 +176,7 @@ impl NativeBackend {
         if plain && out.is_ok() {
             kept.schedule.reset();
             if asked {
-                self.learn(lent_before, were_lent);
+                self.learn(before, lends);
             }
         } else {
             // Of unequal parts, or in the middle of a call that failed: of no use for another.

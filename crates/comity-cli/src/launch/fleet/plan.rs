@@ -1,4 +1,5 @@
 //! What is to run on which host, checked as far as this machine can know it.
+use super::args::FleetArgs;
 use super::hosts::FleetHost;
 use super::program::OwnProgram;
 use super::vars::settings;
@@ -72,11 +73,8 @@ impl FleetPlan {
         }
         let env = settings(&args, file.env, &file.hosts, &mut wrong);
         let command = words(&args).map_err(|e| wrong.push(e)).unwrap_or_default();
-        let counts = spread(
-            &file.hosts,
-            args.fleet.repeat_hosts.unwrap_or(args.n) as usize,
-            args.fleet.total.map(|n| n as usize),
-        );
+        let (each, total) = (args.fleet.repeat_hosts.unwrap_or(args.n), args.fleet.total);
+        let counts = spread(&file.hosts, each as usize, total.map(|n| n as usize));
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
         wrong.extend(too_many_ports(&args, &file.hosts, &counts));
         let stage = stage::files(&args.fleet.stage).map_err(|all| wrong.extend(all)).unwrap_or_default();
@@ -87,7 +85,7 @@ impl FleetPlan {
         if !wrong.is_empty() {
             return Err(wrong);
         }
-        let world = counts.iter().sum();
+        let world = all;
         let backend = backend.unwrap_or_default();
         let part = |host: &FleetHost| HostPart {
             world,
@@ -98,7 +96,6 @@ impl FleetPlan {
         let join = crate::launch::meet::join_limit(&args.env);
         let fleet = args.fleet;
         let program = OwnProgram::here().filter(|_| !fleet.no_stage_comity);
-        let copies = program.as_ref().map(|p| p.folder.clone());
         Ok(Self {
             hosts,
             world,
@@ -116,14 +113,8 @@ impl FleetPlan {
             tty: args.tty.map(RankTerminal::of),
             stage,
             mixed_programs: fleet.mixed_programs,
+            way: way(&fleet, program.as_ref()),
             program,
-            way: ssh::SshWay {
-                ssh: fleet.ssh,
-                args: fleet.ssh_arg,
-                python: fleet.python,
-                copies,
-                any_version: false,
-            },
             bind: fleet.bind,
             connections_per_ip: fleet.connections_per_ip as usize,
             starting_port: fleet.starting_port,
@@ -151,6 +142,13 @@ impl FleetPlan {
         let with = if names.is_empty() { String::new() } else { format!(" with{}", names.concat()) };
         format!("{}: {ranks}: {}{dir}{with}\n    by {}", host.name(), command.join(" "), by.join(" "))
     }
+}
+
+/// How the hosts are reached.
+fn way(fleet: &FleetArgs, program: Option<&OwnProgram>) -> ssh::SshWay {
+    let copies = program.map(|p| p.folder.clone());
+    let (ssh, args, python) = (fleet.ssh.clone(), fleet.ssh_arg.clone(), fleet.python.clone());
+    ssh::SshWay { ssh, args, python, copies, any_version: false }
 }
 
 /// Whether the ports from --starting-port on go beyond the last there is.

@@ -65,6 +65,17 @@ pub(super) struct Fleet {
     buffer: Vec<u8>,
 }
 
+/// Every rank of every host.
+fn ranks(plan: &FleetPlan) -> Result<Vec<FarRank>, String> {
+    let mut ranks = Vec::with_capacity(plan.world);
+    for (index, host) in plan.hosts.iter().enumerate() {
+        for rank in host.part.first..host.part.first + host.part.size {
+            ranks.push(FarRank::new(plan, (index, host.name()), rank)?);
+        }
+    }
+    Ok(ranks)
+}
+
 #[derive(Clone, Copy)]
 enum FleetSource {
     FrontEnd,
@@ -98,13 +109,7 @@ impl Fleet {
         })?;
         let output = Outputs::open().map_err(fail)?;
         store.on_waiting(output.voice());
-        let mut ranks = Vec::with_capacity(plan.world);
-        for (index, host) in plan.hosts.iter().enumerate() {
-            for rank in host.part.first..host.part.first + host.part.size {
-                let made = FarRank::new(&plan, (index, host.name()), rank);
-                ranks.push(made.map_err(|why| (vec![why], USAGE))?);
-            }
-        }
+        let ranks = ranks(&plan).map_err(|why| (vec![why], USAGE))?;
         let timeout = plan.timeout.and_then(|t| Instant::now().checked_add(t));
         let show = FleetShow::open(&plan, &job).map_err(fail)?;
         let mut fleet = Self {

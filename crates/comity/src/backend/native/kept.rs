@@ -1,14 +1,18 @@
 //! Schedules that are kept for calls that come again, and how one is prepared.
 
-use super::{super::Call, NativeBackend, lent::is_asked};
+use super::{NativeBackend, lent::is_asked};
+use crate::{
+    DType,
+    backend::{Bufs, Call},
+};
 use comity_plan::{self as plan, Algorithm, Choice, Kind, Plan, ReceiveMode, Schedule, Shape, Slice, StepOp};
 
 /// Schedules kept for calls that come again.
 pub(super) const KEPT: usize = 16;
 
 #[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) key: Key,
+pub(super) struct KeptSchedule {
+    pub(super) key: ScheduleKey,
     pub(super) schedule: Schedule,
     pub(super) shape: u64,
     /// Whether its last call's messages were read where they lay; `None` if nobody asks.
@@ -17,7 +21,7 @@ pub(super) struct Kept {
 
 /// What a schedule depends on, besides the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct ScheduleKey {
     pub(super) kind: Kind,
     pub(super) count: usize,
     pub(super) elem: usize,
@@ -30,9 +34,30 @@ pub(super) struct Key {
 }
 
 impl NativeBackend {
+    /// What the schedule of `call` depends on.
+    #[inline]
+    pub(super) fn key(&self, kind: Kind, call: &Call<'_>) -> ScheduleKey {
+        let (count, elem) = (call.info.count, call.info.dtype.map_or(1, DType::size));
+        let own = (self.members().rank * count * elem) as isize;
+        let shift = match call.bufs {
+            Bufs::OwnIn(_) => Some(own),
+            Bufs::OwnOut(_) => Some(-own),
+            _ => None,
+        };
+        ScheduleKey {
+            kind,
+            count,
+            elem,
+            root: call.info.root.unwrap_or(0),
+            in_place: matches!(call.bufs, Bufs::InPlace(_)) && kind != Kind::Broadcast,
+            shift,
+            in_one_piece: call.counts.is_empty() && self.in_one_piece.has((kind, count, elem)),
+        }
+    }
+
     /// Have the schedule of `call` stand last of those kept, made anew where there is none: the first to go is the one not used longest.
     #[inline]
-    pub(super) fn come_last(&mut self, key: Key, call: &Call<'_>) {
+    pub(super) fn come_last(&mut self, key: ScheduleKey, call: &Call<'_>) {
         let plain = call.counts.is_empty();
         match self.kept.iter().rposition(|k| plain && k.key == key) {
             // Mostly it stands there already.
@@ -48,7 +73,7 @@ impl NativeBackend {
     }
 
     /// Choose a plan and prepare it, in bytes.
-    pub(super) fn prepare(&self, key: Key, call: &Call<'_>) -> Kept {
+    pub(super) fn prepare(&self, key: ScheduleKey, call: &Call<'_>) -> KeptSchedule {
         let shape = Shape {
             // Nothing to move: still a word to every peer, so that ranks which disagree are told.
             kind: if is_empty(key, call) { Kind::Barrier } else { key.kind },
@@ -71,12 +96,12 @@ impl NativeBackend {
         if let Some(shift) = key.shift {
             schedule.input_lies(shift);
         }
-        Kept { key, schedule, shape: agreed, lends }
+        KeptSchedule { key, schedule, shape: agreed, lends }
     }
 }
 
 /// Whether no rank gives or gets anything.
-fn is_empty(key: Key, call: &Call<'_>) -> bool {
+fn is_empty(key: ScheduleKey, call: &Call<'_>) -> bool {
     let pairwise = key.kind == Kind::AllToAll && !call.counts.is_empty();
     key.count == 0 && !pairwise && call.counts.iter().all(|&c| c == 0)
 }

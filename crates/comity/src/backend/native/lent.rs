@@ -12,27 +12,27 @@
 //! there each rank hears from every other, so all conclude the same after the same call. It costs no message, and no result changes:
 //! segments do not change the order of additions.
 
-use super::{Kept, Key, NativeBackend};
+use super::{KeptSchedule, NativeBackend, ScheduleKey};
 use comity_plan::{Algorithm, Choice, Kind};
 
 /// Calls that are remembered.
 const MOST: usize = 16;
 
 /// Kind, elements and their size: what all ranks know of a call alike.
-pub(super) type Agreed = (Kind, usize, usize);
+pub(super) type AgreedCall = (Kind, usize, usize);
 
 /// Calls that go in one piece: the same on all ranks.
 #[derive(Debug, Default)]
-pub(super) struct InOnePiece(Vec<Agreed>);
+pub(super) struct InOnePiece(Vec<AgreedCall>);
 
 impl InOnePiece {
     #[inline]
-    pub(super) fn has(&self, call: Agreed) -> bool {
+    pub(super) fn has(&self, call: AgreedCall) -> bool {
         !self.0.is_empty() && self.0.contains(&call)
     }
 
     /// All ranks lent their messages in the call before this one, or not all did.
-    fn learn(&mut self, call: Agreed, all_lent: bool) {
+    fn learn(&mut self, call: AgreedCall, all_lent: bool) {
         let known = self.0.iter().position(|c| *c == call);
         match (known, all_lent) {
             (None, true) => {
@@ -63,7 +63,9 @@ impl NativeBackend {
         let all_lent = were_lent && self.engine.all_lend();
         let size = self.members().size() as u64;
         let lent = self.engine.lent() - before;
-        let Some(Kept { key: Key { kind, count, elem, .. }, lends, .. }) = self.kept.last_mut() else {
+        let Some(KeptSchedule { key: ScheduleKey { kind, count, elem, .. }, lends, .. }) =
+            self.kept.last_mut()
+        else {
             return;
         };
         let call = (*kind, *count, *elem);
