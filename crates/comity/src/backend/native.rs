@@ -146,15 +146,16 @@ impl NativeBackend {
         // With parts that differ by pair nobody knows the others' totals.
         let agreed = if pairwise { CallInfo { count: 0, ..info } } else { info };
         let (asked, lends) = (kept.lends.is_some(), kept.lends == Some(true));
-        let common =
-            Header { info: agreed, shape: if pairwise { 0 } else { shape }, epoch: 0, group_id, lends };
+        let shape = if pairwise { 0 } else { shape };
+        let common = Header { info: agreed, shape, epoch: 0, group_id, lends: false };
         let header = |direction: Direction, peer: usize| {
             let shape = match direction {
                 Direction::Out if pairwise => counts.0.get(peer).map_or(0, |&c| c as u64),
                 Direction::In if pairwise => counts.1.get(peer).map_or(0, |&c| c as u64),
                 _ => shape,
             };
-            Header { shape, ..common }
+            // The hint is no part of the call, which all ranks know alike.
+            Header { shape, lends, ..common }
         };
         self.engine.announce(&common)?;
         let before = if asked { self.engine.lent() } else { 0 };

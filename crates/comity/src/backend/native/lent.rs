@@ -100,9 +100,11 @@ mod tests {
     /// Not whole segments.
     const COUNT: usize = (1 << 18) + 1001;
 
-    /// Does all_reduces by two-phase on threads: with buffers that peers read in those calls that `lends` (rank, call) says. Which calls
-    /// went in one piece, and whether each gave the bits of the first.
-    fn run(size: usize, calls: usize, lends: impl Fn(usize, usize) -> bool + Sync) -> Vec<(Vec<bool>, bool)> {
+    /// Which calls went in one piece, whether each gave the bits of the first, and what the calls come to in the ledger.
+    type Seen = (Vec<bool>, bool, Option<u64>);
+
+    /// Does all_reduces by two-phase on threads: with buffers that peers read in those calls that `lends` (rank, call) says.
+    fn run(size: usize, calls: usize, lends: impl Fn(usize, usize) -> bool + Sync) -> Vec<Seen> {
         thread::scope(|s| {
             let ranks = LocalWorld::all(size).into_iter().enumerate().map(|(rank, world)| {
                 let lends = &lends;
@@ -115,7 +117,7 @@ mod tests {
                     let mut shared = SharedBuffer::<f32>::shared(COUNT, memory);
                     let mut private = vec![0.0; COUNT];
                     let (mut pieces, mut first, mut same) = (Vec::new(), Vec::new(), true);
-                    for seq in 0..calls {
+                    for seq in 1..=calls {
                         let x = if lends(rank, seq) { &mut shared[..] } else { &mut private[..] };
                         x.iter_mut().enumerate().for_each(|(i, x)| *x = 1.1_f32.powi((i % 50 + rank) as i32));
                         let info = CallInfo {
@@ -128,13 +130,15 @@ mod tests {
                         let bufs = Bufs::InPlace((&mut *x).into());
                         native.run(Call { info, bufs, counts: &[], recv_counts: &[] }, LONG).unwrap();
                         let bits: Vec<u32> = x.iter().map(|x| x.to_bits()).collect();
-                        if seq == 0 {
+                        if seq == 1 {
                             first.clone_from(&bits);
                         }
                         same &= bits == first;
                         pieces.push(native.kept.last().unwrap().key.in_one_piece);
                     }
-                    (pieces, same)
+                    let digest = native.members().status.ledger().digest(calls as u64).1;
+                    assert!(digest.is_some());
+                    (pieces, same, digest)
                 })
             });
             let ranks: Vec<_> = ranks.collect();
@@ -145,7 +149,7 @@ mod tests {
     #[test]
     fn calls_whose_messages_all_ranks_lend_go_in_one_piece_with_the_same_bits() {
         for size in 2..=4 {
-            for (pieces, same) in run(size, 12, |_, _| true) {
+            for (pieces, same, _) in run(size, 12, |_, _| true) {
                 assert!(same && !pieces[..3].contains(&true) && pieces[11], "{size}: {pieces:?}");
             }
         }
@@ -155,11 +159,16 @@ mod tests {
     fn one_rank_that_does_not_lend_keeps_all_from_it() {
         for size in [2, 3] {
             let never = run(size, 8, |rank, _| rank != 1);
-            assert!(never.iter().all(|(pieces, same)| *same && !pieces.contains(&true)), "{never:?}");
-            // From call 9 on it does not.
-            let mut ended = run(size, 14, |rank, seq| rank != 1 || seq < 9);
+            assert!(
+                never
+                    .iter()
+                    .all(|(pieces, same, digest)| *same && !pieces.contains(&true) && *digest == never[0].2),
+                "{never:?}"
+            );
+            // From call 10 on it does not.
+            let mut ended = run(size, 14, |rank, seq| rank != 1 || seq < 10);
             ended.dedup();
-            let [(pieces, true)] = &ended[..] else { panic!("not alike on all ranks: {ended:?}") };
+            let [(pieces, true, _)] = &ended[..] else { panic!("not alike on all ranks: {ended:?}") };
             assert!(pieces[8] && !pieces[11..].contains(&true), "{pieces:?}");
         }
     }
