@@ -1,12 +1,10 @@
 //! What shells and `man` want to know of this command, and hints for flags in the wrong place; all made from its definition.
+use crate::say::say;
 use clap::{
     Command,
     error::{ContextKind, ContextValue, ErrorKind},
 };
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// The exit code for input that a user can correct.
 const USAGE: u8 = 2;
@@ -47,9 +45,7 @@ pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> u8 {
     };
     let mut text = Vec::new();
     generate(shell, &mut command, "comity", &mut text);
-    // A reader that went away has seen enough.
-    let _ = std::io::stdout().write_all(&text);
-    0
+    say("completions", text, 0)
 }
 
 /// `comity man`; the exit code.

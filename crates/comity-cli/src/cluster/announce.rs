@@ -80,7 +80,10 @@ pub(super) fn announce(args: &AnnounceArgs) -> Result<(), Trouble> {
     let full = info.get_fullname().to_owned();
     let fail = |e: mdns_sd::Error| (FAULTY, vec![format!("cannot announce this host: {e}")]);
     daemon.register(info).map_err(fail)?;
-    println!("announces {name} (ssh at port {}) to this host's networks; Ctrl-C ends it", args.port);
+    super::tell(format!(
+        "announces {name} (ssh at port {}) to this host's networks; Ctrl-C ends it\n",
+        args.port
+    ))?;
     let limit = args.limit.map(|s| Duration::from_secs(s.into()));
     // The pipe is read until a signal comes, or the time is over.
     let _ = signals.set_read_timeout(limit);

@@ -1,8 +1,9 @@
 //! `comity cluster config`: cables, addresses, a hostfile.
 use super::setup::apply;
 use super::team::{HostTeam, ReachArgs};
-use super::{BAD_INPUT, FAULTY, Trouble, find, usage, whole};
+use super::{BAD_INPUT, FAULTY, Trouble, find, tell, usage, whole};
 use crate::launch::FleetHost;
+use crate::save;
 use comity_cluster::addresses::AddressPlan;
 use comity_cluster::commands::{HostSetup, in_words, setup};
 use comity_cluster::draw;
@@ -10,7 +11,6 @@ use comity_cluster::graph::{CableKind, Cluster};
 use comity_cluster::hostfile::{ClusterFile, Over};
 use comity_cluster::layout::{CableLayout, LayoutKind, layout};
 use serde_json::Value;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// What `comity cluster config` takes.
@@ -85,12 +85,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
     if let Some(bad) = args.env.iter().find(|e| !e.contains('=') || e.starts_with('=')) {
         return Err(usage(format!("--env {bad:?} is not K=V")));
     }
-    if args.auto_setup && args.undo.exists() {
-        return Err(usage(format!(
-            "{} is there already: undo it first (comity cluster undo {0}), or name another file with --undo",
-            args.undo.display()
-        )));
-    }
+    can_write(&args)?;
     let way = args.reach.way.way();
     let mut team = HostTeam::gather(&hosts, &way);
     let absent = team.absent();
@@ -103,8 +98,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
         return Err((FAULTY, vec!["no host is left".into()]));
     }
     if args.dot {
-        let _ = std::io::stdout().write_all(draw::dot(&cluster).as_bytes());
-        return Ok(());
+        return tell(draw::dot(&cluster));
     }
     if let Some(path) = &args.svg {
         write(path, &draw::svg(&cluster))?;
@@ -112,7 +106,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
     // Where the hostfile goes to standard output, nothing else does.
     let picture = draw::terminal(&cluster, find::paint());
     match args.output {
-        Some(_) => println!("{picture}"),
+        Some(_) => tell(format!("{picture}\n"))?,
         None => eprintln!("{picture}"),
     }
     cluster.notes.iter().for_each(|note| eprintln!("! {note}"));
@@ -128,14 +122,27 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
     match &args.output {
         Some(path) => {
             write(path, &chosen.file.text())?;
-            println!("{}: {}; try it: comity doctor {0}", path.display(), summary(&chosen));
+            tell(format!("{}: {}; try it: comity doctor {0}\n", path.display(), summary(&chosen)))
         }
         None => {
-            let _ = std::io::stdout().write_all(chosen.file.text().as_bytes());
+            tell(chosen.file.text())?;
             eprintln!("{}", summary(&chosen));
+            Ok(())
         }
     }
-    Ok(())
+}
+
+/// Whether every file that is to be written can be: before anything is changed on any host.
+fn can_write(args: &ConfigArgs) -> Result<(), Trouble> {
+    let undo = Some(&args.undo).filter(|_| args.auto_setup);
+    let files = [("--output", args.output.as_ref()), ("--svg", args.svg.as_ref()), ("--undo", undo)];
+    let wrong = files.into_iter().filter_map(|(flag, path)| {
+        let path = path?;
+        let e = save::can_be_put(path).err()?;
+        Some(format!("{flag} {}: {e}; nothing was done", path.display()))
+    });
+    let wrong: Vec<_> = wrong.collect();
+    if wrong.is_empty() { Ok(()) } else { Err((BAD_INPUT, wrong)) }
 }
 
 /// Macs that do not tell their Thunderbolt cables: a choice without these would be a slow one, and nobody would know.
@@ -181,10 +188,13 @@ fn prepare(
     steps: &[HostSetup],
 ) -> Result<(), Trouble> {
     if steps.is_empty() {
+        if args.auto_setup {
+            eprintln!("every cable has its addresses already: no command was run");
+        }
         return Ok(());
     }
     if args.auto_setup {
-        let done = apply(team, steps, &args.undo).map_err(|all| (FAULTY, all))?;
+        let done = apply(team, steps, &args.undo, &args.reach)?;
         eprintln!("{done} commands were run; to undo them: comity cluster undo {}", args.undo.display());
         return Ok(());
     }
@@ -198,7 +208,8 @@ fn prepare(
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Trouble> {
-    std::fs::write(path, text).map_err(|e| usage(format!("{}: {e}", path.display())))
+    let fail = |e: std::io::Error| (FAULTY, vec![format!("{}: {e}; it is as it was", path.display())]);
+    save::replace(path, text.as_bytes(), save::FOR_ALL).map_err(fail)
 }
 
 fn summary(chosen: &Chosen) -> String {

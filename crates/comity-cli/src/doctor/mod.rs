@@ -4,10 +4,10 @@ mod measure;
 use crate::agent::{AgentOrder, PairAnswer, now};
 use crate::cluster::{BAD_INPUT, FAULTY, HostTeam, Member, ReachArgs, answer_limit, beacons, token};
 use crate::launch::{FleetHost, SshWay};
+use crate::say::say;
 use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, links, table};
 use comity_cluster::graph::Cluster;
 use serde_json::{Value, json};
-use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -69,9 +69,7 @@ pub(crate) fn doctor(mut args: DoctorArgs) -> u8 {
         true => format!("{:#}\n", json!({ "checks": checks, "failed": failed })),
         false => table(&checks),
     };
-    // A reader that went away has seen enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    if failed == 0 { 0 } else { FAULTY }
+    say("doctor", text, if failed == 0 { 0 } else { FAULTY })
 }
 
 fn examine(named: &[FleetHost], way: &SshWay, args: &DoctorArgs) -> Vec<Check> {

@@ -3,14 +3,14 @@
 //! The text of a job key and the values of variables that are named like secrets are taken out wherever they stand. So is what an output
 //! shows as the value of such a variable, for a rank's own variables (`--env`) are not known here.
 use super::read;
-use crate::{here, info};
+use crate::{here, info, save};
 use flate2::{Compression, write::GzEncoder};
 use regex::bytes::{Captures, Regex};
 use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs::File,
-    io::{self, Read, Seek, SeekFrom, Write},
+    io::{self, Read, Seek, SeekFrom},
     path::Path,
 };
 
@@ -52,7 +52,8 @@ pub(super) fn bundle(to: &Path, logs: Option<&Path>) -> Result<Vec<String>, Stri
         remove(text, &secrets);
         remove_shown(text, &shown);
     }
-    write(to, &files).map_err(|e| format!("--bundle '{}': {e}", to.display()))?;
+    let put = packed(&files).and_then(|archive| save::replace(to, &archive, save::FOR_ALL));
+    put.map_err(|e| format!("--bundle '{}': {e}", to.display()))?;
     Ok(files.into_keys().collect())
 }
 
@@ -167,8 +168,8 @@ fn end_of(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-fn write(to: &Path, files: &BTreeMap<String, Vec<u8>>) -> io::Result<()> {
-    let mut archive = tar::Builder::new(GzEncoder::new(File::create(to)?, Compression::default()));
+fn packed(files: &BTreeMap<String, Vec<u8>>) -> io::Result<Vec<u8>> {
+    let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
     for (name, text) in files {
         let mut header = tar::Header::new_gnu();
         header.set_size(text.len() as u64);
@@ -176,7 +177,7 @@ fn write(to: &Path, files: &BTreeMap<String, Vec<u8>>) -> io::Result<()> {
         header.set_cksum();
         archive.append_data(&mut header, format!("comity-report/{name}"), text.as_slice())?;
     }
-    archive.into_inner()?.finish()?.flush()
+    archive.into_inner()?.finish()
 }
 
 #[cfg(test)]
