@@ -2,6 +2,7 @@
 //! others waited.
 
 mod bundle;
+mod secrets;
 mod trace;
 mod words;
 
