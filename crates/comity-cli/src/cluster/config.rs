@@ -27,6 +27,14 @@ pub(crate) struct ConfigArgs {
     #[arg(long, value_enum, default_value = "auto")]
     over: OverChoice,
 
+    /// The same in MLX's words: ring is TCP, jaccl and jaccl-ring are RDMA
+    #[arg(long, value_enum)]
+    backend: Option<BackendChoice>,
+
+    /// Say what is done, on standard error
+    #[arg(long)]
+    verbose: bool,
+
     /// Run the commands, on all hosts or on none
     #[arg(long, overrides_with = "no_auto_setup")]
     auto_setup: bool,
@@ -69,6 +77,17 @@ enum OverChoice {
     Rdma,
 }
 
+/// The backends of `mlx.distributed_config`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum BackendChoice {
+    /// TCP, over what --over says
+    Ring,
+    /// RDMA between each two hosts
+    Jaccl,
+    /// RDMA between neighbours in a ring
+    JacclRing,
+}
+
 /// What was chosen.
 struct Chosen {
     cluster: Cluster,
@@ -86,6 +105,13 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
         return Err(usage(format!("--env {bad:?} is not K=V")));
     }
     can_write(&args)?;
+    if args.backend == Some(BackendChoice::Ring) && args.over == OverChoice::Rdma {
+        return Err(usage("--backend ring goes over TCP, and --over rdma does not: leave one of them out"));
+    }
+    say_if(args.verbose, || {
+        let names: Vec<_> = hosts.iter().map(|h| h.name.as_str()).collect();
+        format!("asking {} over ssh, and listening which interfaces hear each other", names.join(", "))
+    });
     let way = args.reach.way.way();
     let mut team = HostTeam::gather(&hosts, &way);
     let absent = team.absent();
@@ -114,7 +140,8 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
         return Err((BAD_INPUT, vec![twice.clone()]));
     }
     tells_its_cables(&cluster, args.over)?;
-    let mut chosen = choose(cluster, args.over).map_err(|e| (BAD_INPUT, vec![e]))?;
+    let mut chosen = choose(cluster, args.over, args.backend).map_err(|e| (BAD_INPUT, vec![e]))?;
+    say_if(args.verbose, || format!("chosen: {}", summary(&chosen)));
     chosen.file.json["envs"] = args.env.clone().into();
     keep(&mut chosen.file.json, &hosts);
     let steps = setup(&chosen.cluster, &chosen.plan);
@@ -226,14 +253,66 @@ fn summary(chosen: &Chosen) -> String {
     format!("{} hosts, {what}{lanes}, backend {}", chosen.layout.order.len(), chosen.file.backend)
 }
 
-fn choose(cluster: Cluster, over: OverChoice) -> Result<Chosen, String> {
+fn say_if(verbose: bool, what: impl FnOnce() -> String) {
+    if verbose {
+        eprintln!("comity cluster: {}", what());
+    }
+}
+
+fn choose(cluster: Cluster, over: OverChoice, backend: Option<BackendChoice>) -> Result<Chosen, String> {
+    match backend {
+        None => by_over(cluster, over, true),
+        Some(BackendChoice::Ring) => by_over(cluster, over, false),
+        Some(named) => {
+            let mut chosen =
+                with(cluster, Over::Rdma).map_err(|e| format!("--backend {}", named.after(&e)))?;
+            match (named, chosen.file.backend) {
+                (BackendChoice::Jaccl, "jaccl-ring") => Err(
+                    "--backend jaccl needs a cable with RDMA between each two hosts, and there is a ring: use --backend jaccl-ring".into(),
+                ),
+                (BackendChoice::JacclRing, "jaccl") => {
+                    neighbours_alone(&mut chosen.file);
+                    Ok(chosen)
+                }
+                _ => Ok(chosen),
+            }
+        }
+    }
+}
+
+impl BackendChoice {
+    /// "jaccl: ...", with what is wrong, in which `--over rdma` was not written by the user.
+    fn after(self, why: &str) -> String {
+        let name = if self == Self::Jaccl { "jaccl" } else { "jaccl-ring" };
+        format!("{name}: {}", why.strip_prefix("--over rdma: ").unwrap_or(why))
+    }
+}
+
+/// A mesh as a ring: of a host's devices those to the hosts before and after it stay.
+fn neighbours_alone(file: &mut ClusterFile) {
+    file.backend = "jaccl-ring";
+    file.json["backend"] = file.backend.into();
+    let hosts = file.json["hosts"].as_array_mut().into_iter().flatten();
+    for (place, host) in hosts.enumerate() {
+        let cells = host["rdma"].as_array_mut().map(Vec::as_mut_slice).unwrap_or_default();
+        let n = cells.len();
+        for (other, cell) in cells.iter_mut().enumerate() {
+            if (place + 1) % n != other && (other + 1) % n != place {
+                *cell = Value::Null;
+            }
+        }
+    }
+}
+
+/// By what is to carry the data; RDMA unasked only where that is `allowed`.
+fn by_over(cluster: Cluster, over: OverChoice, allowed: bool) -> Result<Chosen, String> {
     let has = |kind| cluster.cables.iter().any(|c| c.kind == kind);
     match over {
         OverChoice::Thunderbolt => with(cluster, Over::Thunderbolt),
         OverChoice::Ethernet => with(cluster, Over::Ethernet),
         OverChoice::Rdma => with(cluster, Over::Rdma),
         OverChoice::Auto => {
-            let any_rdma = cluster.hosts.iter().all(|h| !h.rdma.devices.is_empty());
+            let any_rdma = allowed && cluster.hosts.iter().all(|h| !h.rdma.devices.is_empty());
             if any_rdma && let Ok(chosen) = with(cluster.clone(), Over::Rdma) {
                 return Ok(chosen);
             }
