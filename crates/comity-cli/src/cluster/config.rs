@@ -146,14 +146,19 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
     keep(&mut chosen.file.json, &hosts);
     let steps = setup(&chosen.cluster, &chosen.plan);
     prepare(&args, &mut team, &chosen, &steps)?;
-    match &args.output {
+    put(args.output.as_deref(), &chosen)
+}
+
+/// Writes the hostfile, and says what it is of.
+fn put(output: Option<&Path>, chosen: &Chosen) -> Result<(), Trouble> {
+    match output {
         Some(path) => {
             write(path, &chosen.file.text())?;
-            tell(format!("{}: {}; try it: comity doctor {0}\n", path.display(), summary(&chosen)))
+            tell(format!("{}: {}; try it: comity doctor {0}\n", path.display(), summary(chosen)))
         }
         None => {
             tell(chosen.file.text())?;
-            eprintln!("{}", summary(&chosen));
+            eprintln!("{}", summary(chosen));
             Ok(())
         }
     }
