@@ -38,6 +38,33 @@ pub(crate) fn taken(written: io::Result<()>) -> Result<(), String> {
     }
 }
 
+/// A rank's lines: it prints those that it can and goes on, for a lost output is no reason to leave the other ranks waiting.
+#[derive(Debug)]
+pub(crate) struct LinesSaid {
+    speaks: bool,
+    lost: Option<String>,
+}
+
+impl LinesSaid {
+    /// One that does not speak prints nothing.
+    pub(crate) fn new(speaks: bool) -> Self {
+        Self { speaks, lost: None }
+    }
+
+    pub(crate) fn line(&mut self, line: &str) {
+        if self.speaks && self.lost.is_none() {
+            self.lost = said(format!("{line}\n").as_bytes()).err();
+        }
+    }
+
+    /// The exit code: `code`, or 1 where a line was lost, which is told.
+    pub(crate) fn end(self, command: &str, code: u8) -> u8 {
+        let Some(why) = self.lost else { return code };
+        let _ = writeln!(io::stderr(), "comity {command}: {why}");
+        LOST
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -158,13 +158,16 @@ fn a_full_disk_behind_standard_output_is_told() {
     let dir = two_macs();
     let ssh = format!("--ssh={}", dir.path().join("ssh").display());
     let hosts = ["--hosts", "m0,m1", &ssh];
-    let commands: [&[&str]; 9] = [
+    let commands: [&[&str]; 12] = [
         &["plan", "all_reduce"],
         &["plan", "all_reduce", "--svg"],
         &["info"],
         &["info", "--settings", "--json"],
         &["completions", "bash"],
         &["--help"],
+        &["bench", "all_reduce", "--sizes", "64", "--budget", "0.01"],
+        &["check", "--ops", "barrier"],
+        &["check", "--links"],
         &["key", "new", "job.key"],
         &[&["cluster", "config"][..], &hosts].concat(),
         &[&["cluster", "find", "--json"][..], &hosts].concat(),
