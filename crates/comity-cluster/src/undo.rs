@@ -65,11 +65,18 @@ impl HostSetup {
     /// What is still to be undone on this host, the last step first.
     ///
     /// # Errors
-    /// Somebody else changed what a step did: what was there before cannot be known.
+    /// Somebody else changed what a step did, so what was there before cannot be known; or the host does not say what it has.
     pub fn left(&self, facts: &HostFacts) -> Result<UndoWork, String> {
         let ssh = &self.ssh;
+        // Who does not say what it has must not be taken for one that has nothing.
+        let is_told = !facts.nics.is_empty() && !facts.identity.trim().is_empty();
+        if !is_told || facts.problems.iter().any(|p| p.about == "survey") {
+            let why = facts.problems.first().map(|p| format!(": {}: {}", p.why, p.mend)).unwrap_or_default();
+            return Err(format!("host {ssh} does not say which addresses it has{why}"));
+        }
         if self.identity != facts.identity {
-            let note = format!("host {ssh} was started anew since: what was set up there is gone");
+            let note =
+                format!("host {ssh} was started anew since, or is another host: what was set up is gone");
             return Ok(UndoWork { commands: Vec::new(), notes: vec![note] });
         }
         let mut work = UndoWork::default();
@@ -215,6 +222,22 @@ mod tests {
         let work = setup.left(&facts).unwrap();
         assert_eq!((work.commands.len(), work.notes.len()), (0, 1));
         assert!(work.notes[0].contains("host a was started anew since"), "{work:?}");
+    }
+
+    #[test]
+    fn a_host_that_does_not_tell_is_not_taken_for_one_that_has_nothing() {
+        let (setup, facts) = host("10.93.0.1/30");
+        let text = linux("a", &[("eth0", "10.0.0.2/24", 1000), ("ab", "10.93.0.1/30", 1000)]);
+        let begin = text.find("@@ addr").unwrap();
+        let broken = [
+            facts_of("a", &text[..begin]),
+            facts_of("a", &format!("{}@@ addr\nno\n@@! 127\n@@ end\n", &text[..begin])),
+            HostFacts { identity: " ".into(), ..facts },
+        ];
+        for facts in broken {
+            let why = setup.left(&facts).unwrap_err();
+            assert!(why.contains("host a does not say which addresses it has"), "{why}");
+        }
     }
 
     #[test]

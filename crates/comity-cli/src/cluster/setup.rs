@@ -8,7 +8,8 @@ use crate::save;
 use comity_cluster::commands::{HostSetup, typed};
 use comity_cluster::undo::{UndoFile, UndoWork};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::path::Path;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -60,11 +61,12 @@ fn stopped() -> std::io::Result<Arc<AtomicBool>> {
 
 /// Undoes, over new connections, what had been run when a signal came; the sentences for it.
 fn roll_back(file: &Path, reach: &ReachArgs) -> Vec<String> {
-    eprintln!("interrupted: what was run is being undone");
     let tell = |line: &str| {
-        eprintln!("{line}");
+        // After a hangup there may be nobody to read it.
+        let _ = writeln!(std::io::stderr(), "{line}");
         Ok(())
     };
+    let _ = tell("interrupted: what was run is being undone");
     match undo_by(file, false, reach, &tell) {
         Ok(()) => {
             vec!["it was interrupted, and what had been run was undone: all hosts are as they were".into()]
@@ -147,7 +149,7 @@ fn left(team: &mut HostTeam, file: &UndoFile) -> Result<Vec<(String, UndoWork)>,
     if wrong.is_empty() { Ok(all) } else { Err(wrong) }
 }
 
-/// Removes an undo file of before that has nothing to undo any more, since its hosts were started anew; any other is in the way.
+/// Puts an undo file of before aside that has nothing to undo any more, as after a restart of its hosts; any other is in the way.
 fn make_way(path: &Path, team: &mut HostTeam) -> Result<(), Trouble> {
     let at = path.display();
     let text = match std::fs::read_to_string(path) {
@@ -167,8 +169,13 @@ fn make_way(path: &Path, team: &mut HostTeam) -> Result<(), Trouble> {
             "{at} is there already, and {why}: undo it first (comity cluster undo {at}), or name another file with --undo"
         ))
     })?;
-    eprintln!("{at} has nothing to undo any more (hosts were started anew since): a new one takes its place");
-    std::fs::remove_file(path).map_err(|e| usage(format!("{at}: {e}")))
+    // Not removed: by the same names other hosts may be meant now.
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".old");
+    let aside = PathBuf::from(aside);
+    std::fs::rename(path, &aside).map_err(|e| usage(format!("{at}: {e}")))?;
+    eprintln!("{at} has nothing to undo any more, as after a restart: it is now {}", aside.display());
+    Ok(())
 }
 
 /// Undoes what of a file is still there, if nobody changed it since.
@@ -200,7 +207,9 @@ fn undo_by(
         wrong.push(format!("{}: nothing was undone", path.display()));
         (BAD_INPUT, wrong)
     })?;
-    work.iter().flat_map(|(_, w)| &w.notes).for_each(|note| eprintln!("{note}"));
+    for note in work.iter().flat_map(|(_, w)| &w.notes) {
+        let _ = writeln!(std::io::stderr(), "{note}");
+    }
     let busy = |ssh: &str| work.iter().any(|(name, w)| name == ssh && !w.commands.is_empty());
     let wrong = refused(&mut team, busy);
     if !wrong.is_empty() && !dry_run {
