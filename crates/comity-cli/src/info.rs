@@ -2,7 +2,7 @@
 
 mod settings;
 
-use crate::{here, launch};
+use crate::{here, launch, say};
 use comity::{
     Config, DType,
     tools::{self, AddressNote, CostsNote, LinkNote},
@@ -37,9 +37,8 @@ pub(crate) fn info(args: InfoArgs) -> u8 {
         (Ok(config), false, false) => to_text(config),
         (Err(_), false, _) => String::new(),
     };
-    // In one piece, since ranks share the output; a reader that went away is no failure.
-    let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
-    config.map_or_else(|e| here::failed("info", &e), |_| 0)
+    let printed = say::say("info", text, 0);
+    config.map_or_else(|e| here::failed("info", &e), |_| printed)
 }
 
 /// What `--settings` says.

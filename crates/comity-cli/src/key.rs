@@ -1,9 +1,9 @@
 //! `comity key`: job keys for ranks that no launcher of Comity's starts.
 use crate::launch::{check_host_name, explain_ssh};
+use crate::{save, say::say};
 use comity::Key;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -36,11 +36,11 @@ pub(crate) enum KeyCommand {
 /// Runs the command and returns the exit code.
 pub(crate) fn key(command: KeyCommand) -> u8 {
     let done = match command {
-        KeyCommand::New { file } => new(&file).map(|()| println!("{}", file.display())).map_err(|e| vec![e]),
+        KeyCommand::New { file } => new(&file).map(|()| format!("{}\n", file.display())).map_err(|e| vec![e]),
         KeyCommand::Copy { hosts, file, ssh_arg, ssh } => copy(&hosts, &file, (&ssh, &ssh_arg)),
     };
     match done {
-        Ok(()) => 0,
+        Ok(text) => say("key", text, 0),
         Err(problems) => {
             problems.iter().for_each(|problem| eprintln!("comity key: {problem}"));
             2
@@ -51,18 +51,14 @@ pub(crate) fn key(command: KeyCommand) -> u8 {
 fn new(path: &Path) -> Result<(), String> {
     let fail = |e: String| format!("{}: {e}", path.display());
     let key = Key::random().map_err(|e| fail(e.to_string()))?;
-    let mut file = match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            return Err(fail("is there already; give another name, or remove it".into()));
-        }
-        Err(e) => return Err(fail(e.to_string())),
-    };
-    file.write_all(key.bytes()).map_err(|e| fail(e.to_string()))
+    save::create(path, key.bytes(), save::FOR_USER).map_err(|e| match e.kind() {
+        io::ErrorKind::AlreadyExists => fail("is there already; give another name, or remove it".into()),
+        _ => fail(e.to_string()),
+    })
 }
 
-/// To all hosts at once; what went wrong with each.
-fn copy(hosts: &[String], file: &Path, (ssh, args): (&OsString, &[OsString])) -> Result<(), Vec<String>> {
+/// To all hosts at once: a line for each, or what went wrong with each. What was copied is told in both cases.
+fn copy(hosts: &[String], file: &Path, (ssh, args): (&OsString, &[OsString])) -> Result<String, Vec<String>> {
     let mut wrong: Vec<String> = hosts.iter().filter_map(|h| check_host_name(h).err()).collect();
     let key = Key::from_file(file).map_err(|e| wrong.push(e.to_string())).ok();
     let name = file
@@ -82,8 +78,8 @@ fn send(
     key: &Key,
     name: &str,
     (ssh, args): (&OsString, &[OsString]),
-) -> Result<(), Vec<String>> {
-    let mut wrong = Vec::new();
+) -> Result<String, Vec<String>> {
+    let (mut wrong, mut there) = (Vec::new(), String::new());
     // In a new file, so that nobody has opened it before; it has the name when it is whole. The end of an ssh that was killed ends `cat`, too.
     let remote = format!(
         "exec sh -c 'umask 077; cat > \"$1.$$\" && [ \"$(wc -c < \"$1.$$\")\" -eq {} ] && mv -f -- \"$1.$$\" \"$1\" || {{ rm -f -- \"$1.$$\"; exit 1; }}' sh '{name}'",
@@ -107,12 +103,16 @@ fn send(
             if ended.status.success() { told.unwrap_or(Ok(())).map(|()| ended) } else { Ok(ended) }
         });
         match sent {
-            Ok(ended) if ended.status.success() => println!("{host}: {name}"),
+            Ok(ended) if ended.status.success() => there += &format!("{host}: {name}\n"),
             Ok(ended) => wrong.push(not_copied(host, &ended)),
             Err(e) => wrong.push(format!("host {host}: the key was not copied: {e}")),
         }
     }
-    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    if wrong.is_empty() {
+        return Ok(there);
+    }
+    wrong.extend(crate::say::said(there.as_bytes()).err());
+    Err(wrong)
 }
 
 /// What ssh, or the host, said of a key that did not come there.

@@ -14,6 +14,8 @@ mod live;
 mod manual;
 mod plan;
 mod report;
+mod save;
+mod say;
 mod size;
 mod top;
 
@@ -80,13 +82,20 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(e) => {
-            // A closed terminal is no reason to change the exit code.
-            let _ = e.print();
+            // A closed terminal is no reason to change the exit code; help that is lost is.
+            let shown = say::taken(e.print());
             let words: Vec<String> = args.iter().map(|a| a.to_string_lossy().into_owned()).collect();
             if let Some(hint) = manual::hint(&e, &Cli::command(), &words) {
                 let _ = writeln!(std::io::stderr(), "\n{hint}");
             }
-            return u8::try_from(e.exit_code()).unwrap_or(2);
+            let code = u8::try_from(e.exit_code()).unwrap_or(2);
+            return match shown {
+                Err(why) if !e.use_stderr() => {
+                    let _ = writeln!(std::io::stderr(), "comity: {why}");
+                    1
+                }
+                _ => code,
+            };
         }
     };
     match cli.command {

@@ -1,12 +1,10 @@
 //! What shells and `man` want to know of this command, and hints for flags in the wrong place; all made from its definition.
+use crate::say::say;
 use clap::{
     Command,
     error::{ContextKind, ContextValue, ErrorKind},
 };
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// The exit code for input that a user can correct.
 const USAGE: u8 = 2;
@@ -47,9 +45,7 @@ pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> u8 {
     };
     let mut text = Vec::new();
     generate(shell, &mut command, "comity", &mut text);
-    // A reader that went away has seen enough.
-    let _ = std::io::stdout().write_all(&text);
-    0
+    say("completions", text, 0)
 }
 
 /// `comity man`; the exit code.
@@ -92,8 +88,20 @@ pub(crate) fn hint(error: &clap::Error, command: &Command, words: &[String]) -> 
             "hint: --{name} is for the launcher, and stands before the command that it starts:\n  comity launch --{name} ... -- {rest}"
         ));
     }
-    let owners: Vec<String> = owners.iter().map(|c| format!("`comity {}`", c.get_name())).collect();
+    let mut owners: Vec<String> = owners.iter().map(|c| format!("`comity {}`", c.get_name())).collect();
+    owners.extend(inner_owner(command, name));
     (!owners.is_empty()).then(|| format!("hint: --{name} is a flag of {}", owners.join(" and ")))
+}
+
+/// The one part of a part, such as `cluster config`, that has this flag.
+fn inner_owner(command: &Command, name: &str) -> Option<String> {
+    let has = |c: &&Command| c.get_arguments().any(|a| a.get_long() == Some(name) && !a.is_hide_set());
+    let inner = |outer: &Command| {
+        let all = outer.get_subcommands().filter(has);
+        all.map(|c| format!("`comity {} {}`", outer.get_name(), c.get_name())).collect::<Vec<_>>()
+    };
+    let mut all = command.get_subcommands().flat_map(inner);
+    all.next().filter(|_| all.next().is_none())
 }
 
 /// Hosts that are named where a command takes them otherwise, or has no use for them.
@@ -160,6 +168,12 @@ mod tests {
         assert!(said.contains("comity launch --hostfile ... -- CMD ..."), "{said}");
         let said = hinted(&["comity", "launch", "--svg", "true"]).unwrap();
         assert!(said.contains("`comity plan`"), "{said}");
+        for (word, flag) in [("doctor", "--auto-setup"), ("launch", "--over=ring"), ("launch", "--undo")] {
+            let said = hinted(&["comity", word, flag]).unwrap();
+            assert!(said.ends_with("is a flag of `comity cluster config`"), "{said}");
+        }
+        let said = hinted(&["comity", "doctor", "--svg", "x"]).unwrap();
+        assert!(said.ends_with("`comity plan` and `comity cluster config`"), "{said}");
         for (words, part) in [
             (["comity", "top", "--hosts"], "comity top a,b, or"),
             (["comity", "stacks", "--hostfile=x"], "comity stacks HOSTFILE"),

@@ -3,12 +3,13 @@
 
 use crate::{
     check::dtype_parser,
+    say::say,
     size::{Size, bytes},
 };
 use clap::builder::PossibleValuesParser;
 use comity::{DType, LinkCosts};
 use comity_plan::{Algorithm, LinkClass, PlanReport, PlanRequest, plan_report};
-use std::{io::Write, path::PathBuf};
+use std::path::PathBuf;
 
 const OPS: [&str; 9] = [
     "all_reduce",
@@ -83,11 +84,7 @@ pub(crate) struct PlanArgs {
 /// `comity plan`; the exit code.
 pub(crate) fn plan(args: PlanArgs) -> u8 {
     match report(&args) {
-        Ok(text) => {
-            // A reader that went away has seen enough.
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            0
-        }
+        Ok(text) => say("plan", text, 0),
         Err(why) => {
             eprintln!("comity plan: {why}");
             2

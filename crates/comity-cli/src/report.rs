@@ -2,13 +2,15 @@
 //! others waited.
 
 mod bundle;
+mod secrets;
 mod trace;
 mod words;
 
+use crate::{save, say::say};
 use comity::tools::Flight;
 use std::{
     fs::File,
-    io::{Read, Write},
+    io::Read,
     path::{Path, PathBuf},
 };
 
@@ -45,8 +47,9 @@ pub(crate) fn report(args: ReportArgs) -> u8 {
     if let Some(file) = &args.bundle {
         return match bundle::bundle(file, args.dir.as_deref()) {
             Ok(names) => {
-                println!("{} has {}; look at it before you pass it on", file.display(), names.join(", "));
-                0
+                let names = names.join(", ");
+                let text = format!("{} has {names}; look at it before you pass it on\n", file.display());
+                say("report", text, 0)
             }
             Err(why) => refuse(&why),
         };
@@ -70,13 +73,11 @@ pub(crate) fn report(args: ReportArgs) -> u8 {
         return USAGE;
     }
     if let Some(file) = &args.trace
-        && let Err(e) = std::fs::write(file, trace::trace(&flights))
+        && let Err(e) = save::replace(file, trace::trace(&flights).as_bytes(), save::FOR_ALL)
     {
         return refuse(&format!("--trace '{}': {e}", file.display()));
     }
-    // A reader that went away has seen enough.
-    let _ = std::io::stdout().write_all(words::report(&flights).as_bytes());
-    if bad.is_empty() { 0 } else { USAGE }
+    say("report", words::report(&flights), if bad.is_empty() { 0 } else { USAGE })
 }
 
 /// The first lines of the report on a job that has ended, for its launcher.

@@ -117,3 +117,21 @@ fn a_mac_that_does_not_tell_its_cables_is_not_given_slow_ones_unasked() {
     let (code, out, err) = ask(&["--over", "ethernet"]);
     assert!(code == Some(0) && out.contains("2 hosts, one network"), "{out} {err}");
 }
+
+#[test]
+fn the_words_of_mlx_choose_what_carries_the_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["cluster", "config", "--hosts", "m0,m1,m2", "--verbose", "--backend"];
+    let ask = |more: &[&str]| told(&comity(dir.path(), &[&words[..], more].concat()));
+    for (backend, over) in
+        [("ring", "auto"), ("jaccl", "thunderbolt"), ("jaccl-ring", "auto"), ("ring", "ethernet")]
+    {
+        let (code, out, err) = ask(&[backend, "--over", over]);
+        assert!(code == Some(0) && err.contains("asking m0, m1, m2 over ssh"), "{err}");
+        let file: Value = serde_json::from_str(&out).unwrap();
+        let devices = file["hosts"][0]["rdma"].as_array().unwrap().len();
+        assert_eq!((file["backend"].as_str(), devices > 0), (Some(backend), backend != "ring"), "{out}");
+    }
+    let (code, _, err) = ask(&["ring", "--over", "rdma"]);
+    assert!(code == Some(2) && err.contains("leave one of them out"), "{err}");
+}

@@ -41,60 +41,6 @@ pub struct HostSetup {
     pub gives: Vec<(String, Subnet)>,
 }
 
-/// What was done, so that it can be undone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UndoFile {
-    /// The form of this file.
-    pub comity_undo: u32,
-    /// What was done, host by host.
-    pub hosts: Vec<HostSetup>,
-}
-
-/// The form that this version writes and reads.
-const FORM: u32 = 1;
-
-impl UndoFile {
-    /// Of these hosts.
-    pub fn new(hosts: Vec<HostSetup>) -> Self {
-        Self { comity_undo: FORM, hosts }
-    }
-
-    /// Reads a file that this program wrote.
-    ///
-    /// # Errors
-    /// It is of another form, or has commands that this program does not write.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let file: Self = serde_json::from_str(text).map_err(|e| format!("is no undo file of comity: {e}"))?;
-        if file.comity_undo != FORM {
-            return Err(format!("has form {}; this version reads {FORM}", file.comity_undo));
-        }
-        let all = file.hosts.iter().flat_map(|h| &h.steps).flat_map(|s| [&s.run, &s.undo]);
-        let strange = { all }.find(|words| !words.is_empty() && !is_step(words));
-        if let Some(words) = strange {
-            return Err(format!("has a command that comity does not write: {words:?}"));
-        }
-        Ok(file)
-    }
-
-    /// Why it does not fit a host any more, or nothing. Of a host that was started anew all is undone already.
-    pub fn misfit(setup: &HostSetup, facts: &HostFacts) -> Option<String> {
-        if setup.identity != facts.identity {
-            return Some(format!(
-                "host {} was started anew since, or is another: what was set up is gone; remove it from the file",
-                setup.ssh
-            ));
-        }
-        let gone = |(nic, address): &&(String, Subnet)| {
-            !facts.nic(nic).is_some_and(|n| n.addresses.iter().any(|a| a == address))
-        };
-        let (nic, address) = setup.gives.iter().find(gone)?;
-        Some(format!(
-            "host {}: {nic} has the address {address} no longer, so somebody changed it since: undo the rest by hand",
-            setup.ssh
-        ))
-    }
-}
-
 /// The steps of every host that has some.
 pub fn setup(cluster: &Cluster, plan: &AddressPlan) -> Vec<HostSetup> {
     let mut all = Vec::new();

@@ -79,8 +79,10 @@ impl Cluster {
         cluster.by_thunderbolt();
         let heard: Vec<_> =
             heard.iter().filter(|h| cluster.is_known(&h.at) && cluster.is_known(&h.from)).collect();
-        cluster.join(heard.iter().map(|h| (h.at.clone(), h.from.clone())).collect(), true);
-        cluster.by_subnets();
+        let pairs = heard.iter().map(|h| (h.at.clone(), h.from.clone())).collect();
+        cluster.join(pairs, true);
+        let spoke: BTreeSet<usize> = heard.iter().flat_map(|h| [h.at.host, h.from.host]).collect();
+        cluster.by_subnets(&spoke);
         cluster.cables.sort_by(|x, y| (&x.a, &x.b).cmp(&(&y.a, &y.b)));
         cluster.notes.extend(cluster.names());
         cluster.notes.extend(cluster.slow());
@@ -197,15 +199,12 @@ impl Cluster {
         common.into_iter().min_by_key(|s| (s.ip.is_ipv6(), *s))
     }
 
-    /// Interfaces that nothing else is known of: by the subnets that they share.
-    fn by_subnets(&mut self) {
+    /// Interfaces that nothing else is known of: by the subnets that they share. Hosts that `spoke` have told by beacons where they are.
+    fn by_subnets(&mut self, spoke: &BTreeSet<usize>) {
         let mut nets = BTreeMap::<Subnet, Vec<Plug>>::new();
         for (host, facts) in self.hosts.iter().enumerate() {
             for nic in facts.nics.iter().filter(|n| n.is_up && !n.is_inner) {
                 let end = Plug { host, nic: nic.name.clone() };
-                if self.is_taken(&end) {
-                    continue;
-                }
                 let shared = nic
                     .addresses
                     .iter()
@@ -215,9 +214,45 @@ impl Cluster {
                 }
             }
         }
-        let pairs =
-            |ends: Vec<Plug>| ends.windows(2).map(|w| (w[0].clone(), w[1].clone())).collect::<Vec<_>>();
-        self.join(nets.into_values().flat_map(pairs).collect(), false);
+        for ends in nets.values() {
+            self.widen(ends, spoke);
+        }
+        let mut pairs = Vec::new();
+        for mut ends in nets.into_values() {
+            ends.retain(|e| !self.is_taken(e));
+            pairs.extend(ends.windows(2).map(|w| (w[0].clone(), w[1].clone())));
+        }
+        self.join(pairs, false);
+    }
+
+    /// Ends in one subnet. Where some heard each other and a host among them can say nothing, it is on their switch: what looked like a cable
+    /// between two is a network of all.
+    fn widen(&mut self, ends: &[Plug], spoke: &BTreeSet<usize>) {
+        let mute: Vec<_> =
+            ends.iter().filter(|e| !spoke.contains(&e.host) && !self.is_taken(e)).cloned().collect();
+        if mute.is_empty() {
+            return;
+        }
+        let mut all: BTreeSet<Plug> = BTreeSet::new();
+        self.cables.retain(|c| {
+            let both = [&c.a, &c.b];
+            // Thunderbolt has no switches.
+            let is_in = c.kind != CableKind::Thunderbolt && both.iter().all(|e| ends.contains(e));
+            all.extend(both.into_iter().filter(|_| is_in).cloned());
+            !is_in
+        });
+        self.networks.retain(|n| {
+            let is_in = n.ends.iter().all(|e| ends.contains(e));
+            all.extend(n.ends.iter().filter(|_| is_in).cloned());
+            !is_in
+        });
+        if all.is_empty() {
+            return;
+        }
+        all.extend(mute);
+        let ends: Vec<_> = all.into_iter().collect();
+        let subnet = self.shared_subnet(&ends);
+        self.networks.push(Network { ends, subnet });
     }
 
     /// Two hosts with one name, and one host with two.

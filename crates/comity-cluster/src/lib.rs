@@ -20,6 +20,7 @@
 //! | [`layout`] | whether they make a mesh, a ring, or less |
 //! | [`addresses`] | an address for each end of a cable, beside every network in use |
 //! | [`commands`] | what is run on each host, and how it is undone |
+//! | [`undo`] | what of a setup is still there to be undone |
 //! | [`hostfile`] | the file for `comity launch` and `mlx.launch` |
 //! | [`draw`] | drawings |
 //! | [`checks`] | verdicts over what was measured |
@@ -36,6 +37,7 @@ pub mod hostfile;
 pub mod layout;
 pub mod read;
 pub mod subnet;
+pub mod undo;
 
 #[cfg(test)]
 mod samples;

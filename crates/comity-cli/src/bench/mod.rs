@@ -17,7 +17,8 @@ mod tune;
 
 use crate::{
     check::{dtype_parser, value::with_type},
-    here,
+    here, save,
+    say::LinesSaid,
     size::Sizes,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -29,12 +30,7 @@ use op::{BenchOp, Cell};
 use raw::RawFile;
 use row::BenchRow;
 use serde_json::{Value, json};
-use std::{
-    collections::BTreeSet,
-    io::{IsTerminal, Write},
-    path::PathBuf,
-    time::SystemTime,
-};
+use std::{collections::BTreeSet, io::IsTerminal, path::PathBuf, time::SystemTime};
 
 const AFTER: &str = "\
 Run it under a launcher: comity launch -n 4 -- comity bench
@@ -191,30 +187,25 @@ pub(crate) fn bench(args: BenchArgs) -> u8 {
             return 2;
         }
     };
-    let mut out = std::io::stdout();
     let speaks = group.rank() == 0;
-    let say = |line: String| {
-        // A reader that went away is no reason to leave the others waiting for this rank.
-        if speaks {
-            let _ = writeln!(out, "{line}");
-            let _ = out.flush();
-        }
-    };
+    let mut lines = LinesSaid::new(speaks);
+    let say = |line: String| lines.line(&line);
     let mut rows = Vec::new();
     let wrong = match table(&group, device.as_ref(), (&args, &earlier), (raw, &mut rows), say) {
         Ok(wrong) => u8::from(wrong > 0),
         Err(e) => return here::failed("bench", &e),
     };
     if let (Some(words), true) = (pulled(), speaks && !args.json && !args.csv) {
-        let _ = writeln!(std::io::stdout(), "{words}");
+        lines.line(&words);
     }
     if let (Some(file), true) = (&args.html, speaks)
-        && let Err(e) = std::fs::write(file, output::html(&rows, &here::world(&group)))
+        && let Err(e) =
+            save::replace(file, output::html(&rows, &here::world(&group)).as_bytes(), save::FOR_ALL)
     {
         eprintln!("comity bench: --html {}: {e}", file.display());
         return 2;
     }
-    wrong
+    lines.end("bench", wrong)
 }
 
 /// A launcher's pipe is no terminal: there CLICOLOR_FORCE asks for colours.

@@ -1,8 +1,8 @@
 //! `comity check --links`: how long a message takes between each two ranks, and how many bytes a second their link moves.
 
-use crate::here;
+use crate::{here, say::say};
 use comity::{Group, LinkCosts};
-use std::{fmt::Write as _, io::Write as _, time::Duration};
+use std::{fmt::Write as _, time::Duration};
 
 /// What measuring may take, about; a slow link takes longer.
 const BUDGET: Duration = Duration::from_secs(8);
@@ -22,8 +22,7 @@ pub(super) fn run(group: &Group, json: bool) -> u8 {
         } else {
             format!("# comity {} check --links: {}\n{}", here::VERSION, here::world(group), table(&costs))
         };
-        // A reader that went away has seen enough.
-        let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+        return say("check", format!("{}\n", text.trim_end()), 0);
     }
     0
 }

@@ -26,13 +26,13 @@ pub(crate) mod value;
 
 pub use report::{Difference, Line, Report};
 
-use crate::here;
+use crate::{here, say::LinesSaid};
 use case::CheckRow;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{Algorithm, BackendKind, ConfigError, DType, Group, Result, tools::cuda::Cuda};
 use comity_plan::Kind;
 use report::merge;
-use std::{io::Write, time::Instant};
+use std::time::Instant;
 
 /// The families of rows, as `--ops` names them, and what else each is called.
 const OPS: [(&str, &[&str]); 13] = [
@@ -254,14 +254,8 @@ pub(crate) fn check(args: CheckArgs) -> u8 {
         return here::failed("check", &e);
     }
     let speaks = group.rank() == 0;
-    let mut out = std::io::stdout();
-    // A reader that went away is no reason to leave the others waiting for this rank.
-    let mut say = |line: String| {
-        if speaks {
-            let _ = writeln!(out, "{line}");
-            let _ = out.flush();
-        }
-    };
+    let mut lines = LinesSaid::new(speaks);
+    let mut say = |line: String| lines.line(&line);
     let start = Instant::now();
     say(format!("# comity {} check: {}, seed {}", here::VERSION, here::world(&group), options.seed));
     say(Line::head());
@@ -272,13 +266,12 @@ pub(crate) fn check(args: CheckArgs) -> u8 {
     if let Some(first) = &report.first {
         // Another rank than the one that saw it speaks only where rank 0 may not know.
         if speaks || first.rank == group.rank() {
-            let _ = std::io::stdout().flush();
             eprintln!("comity check: first difference: {first}");
         }
         return 1;
     }
     say(format!("# {} cases on each rank in {:.1} s: all ok", report.cases(), start.elapsed().as_secs_f64()));
-    u8::from(!report.is_right())
+    lines.end("check", u8::from(!report.is_right()))
 }
 
 /// Nothing to check is no "all ok".

@@ -22,7 +22,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It runs until Ctrl-C, and needs no other right than to send to the networks of this host. Who finds the host still needs ssh to enter it.
-Exit code: 0; 1 when there is no network to announce it in.")]
+Exit code: 0; 1 when there is no network to announce it in, 2 for bad arguments.")]
 pub(crate) struct AnnounceArgs {
     /// The name under which this host is shown; default: its host name
     #[arg(long, value_name = "NAME")]
@@ -70,6 +70,11 @@ pub(super) fn announce(args: &AnnounceArgs) -> Result<(), Trouble> {
     if name.is_empty() || name.len() > 63 || name.chars().any(char::is_control) {
         return Err(usage(format!("--name {name:?}: a name has 1 to 63 bytes and no control characters")));
     }
+    if let Some(none) = args.interface.iter().find(|n| nix::net::if_::if_nametoindex(n.as_str()).is_err()) {
+        return Err(usage(format!(
+            "--interface {none:?}: this host has no interface of this name; `comity cluster find --hosts localhost` lists them"
+        )));
+    }
     let signals = ended().map_err(|e| (FAULTY, vec![format!("cannot wait for signals: {e}")]))?;
     let label: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let system = format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
@@ -80,7 +85,10 @@ pub(super) fn announce(args: &AnnounceArgs) -> Result<(), Trouble> {
     let full = info.get_fullname().to_owned();
     let fail = |e: mdns_sd::Error| (FAULTY, vec![format!("cannot announce this host: {e}")]);
     daemon.register(info).map_err(fail)?;
-    println!("announces {name} (ssh at port {}) to this host's networks; Ctrl-C ends it", args.port);
+    super::tell(format!(
+        "announces {name} (ssh at port {}) to this host's networks; Ctrl-C ends it\n",
+        args.port
+    ))?;
     let limit = args.limit.map(|s| Duration::from_secs(s.into()));
     // The pipe is read until a signal comes, or the time is over.
     let _ = signals.set_read_timeout(limit);
@@ -158,6 +166,16 @@ pub(super) fn reached(one: &HeardHost, known: &[String]) -> Option<FleetHost> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interface_that_is_not_there_is_bad_input() {
+        let args = AnnounceArgs { name: None, port: 22, interface: vec!["nope".into()], limit: Some(1) };
+        let (code, why) = announce(&args).unwrap_err();
+        assert!(
+            code == BAD_INPUT && why[0].contains("--interface \"nope\": this host has no interface"),
+            "{why:?}"
+        );
+    }
 
     #[test]
     fn an_announcement_is_an_address_to_try() {

@@ -1,8 +1,9 @@
 //! `comity cluster config`: cables, addresses, a hostfile.
 use super::setup::apply;
 use super::team::{HostTeam, ReachArgs};
-use super::{BAD_INPUT, FAULTY, Trouble, find, usage, whole};
+use super::{BAD_INPUT, FAULTY, Trouble, find, tell, usage, whole};
 use crate::launch::FleetHost;
+use crate::save;
 use comity_cluster::addresses::AddressPlan;
 use comity_cluster::commands::{HostSetup, in_words, setup};
 use comity_cluster::draw;
@@ -10,7 +11,6 @@ use comity_cluster::graph::{CableKind, Cluster};
 use comity_cluster::hostfile::{ClusterFile, Over};
 use comity_cluster::layout::{CableLayout, LayoutKind, layout};
 use serde_json::Value;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// What `comity cluster config` takes.
@@ -26,6 +26,14 @@ pub(crate) struct ConfigArgs {
     /// What is to carry the data
     #[arg(long, value_enum, default_value = "auto")]
     over: OverChoice,
+
+    /// The same in MLX's words: ring is TCP, jaccl and jaccl-ring are RDMA
+    #[arg(long, value_enum)]
+    backend: Option<BackendChoice>,
+
+    /// Say what is done, on standard error
+    #[arg(long)]
+    verbose: bool,
 
     /// Run the commands, on all hosts or on none
     #[arg(long, overrides_with = "no_auto_setup")]
@@ -69,6 +77,17 @@ enum OverChoice {
     Rdma,
 }
 
+/// The backends of `mlx.distributed_config`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum BackendChoice {
+    /// TCP, over what --over says
+    Ring,
+    /// RDMA between each two hosts
+    Jaccl,
+    /// RDMA between neighbours in a ring
+    JacclRing,
+}
+
 /// What was chosen.
 struct Chosen {
     cluster: Cluster,
@@ -85,12 +104,14 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
     if let Some(bad) = args.env.iter().find(|e| !e.contains('=') || e.starts_with('=')) {
         return Err(usage(format!("--env {bad:?} is not K=V")));
     }
-    if args.auto_setup && args.undo.exists() {
-        return Err(usage(format!(
-            "{} is there already: undo it first (comity cluster undo {0}), or name another file with --undo",
-            args.undo.display()
-        )));
+    can_write(&args)?;
+    if args.backend == Some(BackendChoice::Ring) && args.over == OverChoice::Rdma {
+        return Err(usage("--backend ring goes over TCP, and --over rdma does not: leave one of them out"));
     }
+    say_if(args.verbose, || {
+        let names: Vec<_> = hosts.iter().map(|h| h.name.as_str()).collect();
+        format!("asking {} over ssh, and listening which interfaces hear each other", names.join(", "))
+    });
     let way = args.reach.way.way();
     let mut team = HostTeam::gather(&hosts, &way);
     let absent = team.absent();
@@ -103,8 +124,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
         return Err((FAULTY, vec!["no host is left".into()]));
     }
     if args.dot {
-        let _ = std::io::stdout().write_all(draw::dot(&cluster).as_bytes());
-        return Ok(());
+        return tell(draw::dot(&cluster));
     }
     if let Some(path) = &args.svg {
         write(path, &draw::svg(&cluster))?;
@@ -112,7 +132,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
     // Where the hostfile goes to standard output, nothing else does.
     let picture = draw::terminal(&cluster, find::paint());
     match args.output {
-        Some(_) => println!("{picture}"),
+        Some(_) => tell(format!("{picture}\n"))?,
         None => eprintln!("{picture}"),
     }
     cluster.notes.iter().for_each(|note| eprintln!("! {note}"));
@@ -120,22 +140,41 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
         return Err((BAD_INPUT, vec![twice.clone()]));
     }
     tells_its_cables(&cluster, args.over)?;
-    let mut chosen = choose(cluster, args.over).map_err(|e| (BAD_INPUT, vec![e]))?;
+    let mut chosen = choose(cluster, args.over, args.backend).map_err(|e| (BAD_INPUT, vec![e]))?;
+    say_if(args.verbose, || format!("chosen: {}", summary(&chosen)));
     chosen.file.json["envs"] = args.env.clone().into();
     keep(&mut chosen.file.json, &hosts);
     let steps = setup(&chosen.cluster, &chosen.plan);
     prepare(&args, &mut team, &chosen, &steps)?;
-    match &args.output {
+    put(args.output.as_deref(), &chosen)
+}
+
+/// Writes the hostfile, and says what it is of.
+fn put(output: Option<&Path>, chosen: &Chosen) -> Result<(), Trouble> {
+    match output {
         Some(path) => {
             write(path, &chosen.file.text())?;
-            println!("{}: {}; try it: comity doctor {0}", path.display(), summary(&chosen));
+            tell(format!("{}: {}; try it: comity doctor {0}\n", path.display(), summary(chosen)))
         }
         None => {
-            let _ = std::io::stdout().write_all(chosen.file.text().as_bytes());
-            eprintln!("{}", summary(&chosen));
+            tell(chosen.file.text())?;
+            eprintln!("{}", summary(chosen));
+            Ok(())
         }
     }
-    Ok(())
+}
+
+/// Whether every file that is to be written can be: before anything is changed on any host.
+fn can_write(args: &ConfigArgs) -> Result<(), Trouble> {
+    let undo = Some(&args.undo).filter(|_| args.auto_setup);
+    let files = [("--output", args.output.as_ref()), ("--svg", args.svg.as_ref()), ("--undo", undo)];
+    let wrong = files.into_iter().filter_map(|(flag, path)| {
+        let path = path?;
+        let e = save::can_be_put(path).err()?;
+        Some(format!("{flag} {}: {e}; nothing was done", path.display()))
+    });
+    let wrong: Vec<_> = wrong.collect();
+    if wrong.is_empty() { Ok(()) } else { Err((BAD_INPUT, wrong)) }
 }
 
 /// Macs that do not tell their Thunderbolt cables: a choice without these would be a slow one, and nobody would know.
@@ -181,10 +220,13 @@ fn prepare(
     steps: &[HostSetup],
 ) -> Result<(), Trouble> {
     if steps.is_empty() {
+        if args.auto_setup {
+            eprintln!("every cable has its addresses already: no command was run");
+        }
         return Ok(());
     }
     if args.auto_setup {
-        let done = apply(team, steps, &args.undo).map_err(|all| (FAULTY, all))?;
+        let done = apply(team, steps, &args.undo, &args.reach)?;
         eprintln!("{done} commands were run; to undo them: comity cluster undo {}", args.undo.display());
         return Ok(());
     }
@@ -198,7 +240,8 @@ fn prepare(
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Trouble> {
-    std::fs::write(path, text).map_err(|e| usage(format!("{}: {e}", path.display())))
+    let fail = |e: std::io::Error| (FAULTY, vec![format!("{}: {e}; it is as it was", path.display())]);
+    save::replace(path, text.as_bytes(), save::FOR_ALL).map_err(fail)
 }
 
 fn summary(chosen: &Chosen) -> String {
@@ -215,14 +258,66 @@ fn summary(chosen: &Chosen) -> String {
     format!("{} hosts, {what}{lanes}, backend {}", chosen.layout.order.len(), chosen.file.backend)
 }
 
-fn choose(cluster: Cluster, over: OverChoice) -> Result<Chosen, String> {
+fn say_if(verbose: bool, what: impl FnOnce() -> String) {
+    if verbose {
+        eprintln!("comity cluster: {}", what());
+    }
+}
+
+fn choose(cluster: Cluster, over: OverChoice, backend: Option<BackendChoice>) -> Result<Chosen, String> {
+    match backend {
+        None => by_over(cluster, over, true),
+        Some(BackendChoice::Ring) => by_over(cluster, over, false),
+        Some(named) => {
+            let mut chosen =
+                with(cluster, Over::Rdma).map_err(|e| format!("--backend {}", named.after(&e)))?;
+            match (named, chosen.file.backend) {
+                (BackendChoice::Jaccl, "jaccl-ring") => Err(
+                    "--backend jaccl needs a cable with RDMA between each two hosts, and there is a ring: use --backend jaccl-ring".into(),
+                ),
+                (BackendChoice::JacclRing, "jaccl") => {
+                    neighbours_alone(&mut chosen.file);
+                    Ok(chosen)
+                }
+                _ => Ok(chosen),
+            }
+        }
+    }
+}
+
+impl BackendChoice {
+    /// "jaccl: ...", with what is wrong, in which `--over rdma` was not written by the user.
+    fn after(self, why: &str) -> String {
+        let name = if self == Self::Jaccl { "jaccl" } else { "jaccl-ring" };
+        format!("{name}: {}", why.strip_prefix("--over rdma: ").unwrap_or(why))
+    }
+}
+
+/// A mesh as a ring: of a host's devices those to the hosts before and after it stay.
+fn neighbours_alone(file: &mut ClusterFile) {
+    file.backend = "jaccl-ring";
+    file.json["backend"] = file.backend.into();
+    let hosts = file.json["hosts"].as_array_mut().into_iter().flatten();
+    for (place, host) in hosts.enumerate() {
+        let cells = host["rdma"].as_array_mut().map(Vec::as_mut_slice).unwrap_or_default();
+        let n = cells.len();
+        for (other, cell) in cells.iter_mut().enumerate() {
+            if (place + 1) % n != other && (other + 1) % n != place {
+                *cell = Value::Null;
+            }
+        }
+    }
+}
+
+/// By what is to carry the data; RDMA unasked only where that is `allowed`.
+fn by_over(cluster: Cluster, over: OverChoice, allowed: bool) -> Result<Chosen, String> {
     let has = |kind| cluster.cables.iter().any(|c| c.kind == kind);
     match over {
         OverChoice::Thunderbolt => with(cluster, Over::Thunderbolt),
         OverChoice::Ethernet => with(cluster, Over::Ethernet),
         OverChoice::Rdma => with(cluster, Over::Rdma),
         OverChoice::Auto => {
-            let any_rdma = cluster.hosts.iter().all(|h| !h.rdma.devices.is_empty());
+            let any_rdma = allowed && cluster.hosts.iter().all(|h| !h.rdma.devices.is_empty());
             if any_rdma && let Ok(chosen) = with(cluster.clone(), Over::Rdma) {
                 return Ok(chosen);
             }

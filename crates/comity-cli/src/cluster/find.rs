@@ -7,7 +7,7 @@ use comity_cluster::facts::{HostFacts, bits_in_words};
 use comity_cluster::graph::Cluster;
 use comity_cluster::read::hosts_of_ssh_config;
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 /// What `comity cluster find` takes.
@@ -52,8 +52,7 @@ pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
         true => format!("{:#}\n", serde_json::json!({ "cluster": cluster, "unreachable": team.absent() })),
         false => in_words(&cluster, paint()),
     };
-    // A reader that went away has seen enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    super::tell(text)?;
     let absent = team.absent();
     if absent.is_empty() { Ok(()) } else { Err((FAULTY, absent)) }
 }

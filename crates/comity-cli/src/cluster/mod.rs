@@ -57,6 +57,11 @@ pub(crate) fn cluster(command: ClusterCommand) -> u8 {
 /// What went wrong: the exit code and its sentences.
 type Trouble = (u8, Vec<String>);
 
+/// Prints it on standard output.
+fn tell(text: impl AsRef<[u8]>) -> Result<(), Trouble> {
+    crate::say::said(text.as_ref()).map_err(|why| (FAULTY, vec![why]))
+}
+
 fn usage(problem: impl Into<String>) -> Trouble {
     (BAD_INPUT, vec![problem.into()])
 }

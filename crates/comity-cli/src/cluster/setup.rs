@@ -4,36 +4,86 @@ use super::whole::ANSWER;
 use super::{BAD_INPUT, FAULTY, Trouble, usage};
 use crate::agent::{AgentOrder, PairAnswer};
 use crate::launch::FleetHost;
-use comity_cluster::commands::{HostSetup, UndoFile, typed};
+use crate::save;
+use comity_cluster::commands::{HostSetup, typed};
+use comity_cluster::undo::{UndoFile, UndoWork};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs all steps; how many. When one fails, those before it are undone.
-pub(super) fn apply(team: &mut HostTeam, setups: &[HostSetup], undo: &Path) -> Result<usize, Vec<String>> {
-    let wrong = refused(team, setups);
+pub(super) fn apply(
+    team: &mut HostTeam,
+    setups: &[HostSetup],
+    undo: &Path,
+    reach: &ReachArgs,
+) -> Result<usize, Trouble> {
+    let faulty = |all| (FAULTY, all);
+    let wrong = refused(team, |ssh| setups.iter().any(|s| s.ssh == ssh));
     if !wrong.is_empty() {
-        return Err(wrong);
+        return Err(faulty(wrong));
     }
+    make_way(undo, team)?;
     // Before anything is done, so that it can be undone whatever happens to this program.
-    write_new(undo, &UndoFile::new(setups.to_vec())).map_err(|e| vec![format!("{}: {e}", undo.display())])?;
+    let stop = stopped().map_err(|e| faulty(vec![format!("cannot wait for signals: {e}")]))?;
+    write_new(undo, &UndoFile::new(setups.to_vec()))
+        .map_err(|e| faulty(vec![format!("{}: {e}; nothing was done", undo.display())]))?;
     let mut done: Vec<(&HostSetup, usize)> = Vec::new();
     for setup in setups {
         for (at, step) in setup.steps.iter().enumerate() {
-            match run(team, &setup.ssh, &step.run) {
+            let ended = run(team, &setup.ssh, &step.run);
+            // Ctrl-C ends ssh as well, so the signal is looked at first.
+            if stop.load(Ordering::Acquire) {
+                return Err(faulty(roll_back(undo, reach)));
+            }
+            match ended {
                 Ok(_) => done.push((setup, at)),
-                Err(why) => return Err(take_back(team, &done, undo, format!("host {}: {why}", setup.ssh))),
+                Err(why) => {
+                    return Err(faulty(take_back(team, &done, undo, format!("host {}: {why}", setup.ssh))));
+                }
             }
         }
     }
     Ok(done.len())
 }
 
-/// Who cannot run commands as root.
-fn refused(team: &mut HostTeam, setups: &[HostSetup]) -> Vec<String> {
+/// Set by a signal that is to end this program; a second one ends it.
+fn stopped() -> std::io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_conditional_shutdown(signal, FAULTY.into(), Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+/// Undoes, over new connections, what had been run when a signal came; the sentences for it.
+fn roll_back(file: &Path, reach: &ReachArgs) -> Vec<String> {
+    let tell = |line: &str| {
+        // After a hangup there may be nobody to read it.
+        let _ = writeln!(std::io::stderr(), "{line}");
+        Ok(())
+    };
+    let _ = tell("interrupted: what was run is being undone");
+    match undo_by(file, false, reach, &tell) {
+        Ok(()) => {
+            vec!["it was interrupted, and what had been run was undone: all hosts are as they were".into()]
+        }
+        Err((_, mut all)) => {
+            let file = file.display();
+            all.push(format!("it was interrupted; what is left is in {file}: comity cluster undo {file}"));
+            all
+        }
+    }
+}
+
+/// Which of the hosts that are `wanted` cannot run commands as root.
+fn refused(team: &mut HostTeam, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut wrong = Vec::new();
     for (_, member) in team.there() {
-        if !setups.iter().any(|s| s.ssh == member.host.name) {
+        if !wanted(&member.host.name) {
             continue;
         }
         let name = &member.host.name;
@@ -80,13 +130,66 @@ fn run(team: &mut HostTeam, ssh: &str, words: &[String]) -> Result<String, Strin
 }
 
 fn write_new(path: &Path, file: &UndoFile) -> std::io::Result<()> {
-    let mut to = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    to.write_all(format!("{}\n", serde_json::to_string_pretty(file)?).as_bytes())?;
-    to.sync_all()
+    let text = format!("{}\n", serde_json::to_string_pretty(file)?);
+    save::create(path, text.as_bytes(), save::FOR_USER)
 }
 
-/// Undoes what a file says, if it still fits every host.
+/// What is left to undo on each host of the file, or who changed what since.
+fn left(team: &mut HostTeam, file: &UndoFile) -> Result<Vec<(String, UndoWork)>, Vec<String>> {
+    let (mut all, mut wrong) = (Vec::new(), Vec::new());
+    for setup in &file.hosts {
+        match team.there().find(|(_, m)| m.host.name == setup.ssh) {
+            Some((_, member)) => match setup.left(&member.facts) {
+                Ok(work) => all.push((setup.ssh.clone(), work)),
+                Err(why) => wrong.push(why),
+            },
+            None => wrong.push(format!("host {} is not among those that were asked", setup.ssh)),
+        }
+    }
+    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
+}
+
+/// Puts an undo file of before aside that has nothing to undo any more, as after a restart of its hosts; any other is in the way.
+fn make_way(path: &Path, team: &mut HostTeam) -> Result<(), Trouble> {
+    let at = path.display();
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(usage(format!("{at}: {e}"))),
+    };
+    let remaining = UndoFile::parse(&text).and_then(|file| {
+        let work = left(team, &file).map_err(|all| all.join("; "))?;
+        let busy = work.iter().filter(|(_, w)| !w.commands.is_empty());
+        let busy: Vec<_> = busy.map(|(ssh, _)| ssh.as_str()).collect();
+        let why = || format!("what it undoes is still there on {}", busy.join(", "));
+        if busy.is_empty() { Ok(()) } else { Err(why()) }
+    });
+    remaining.map_err(|why| {
+        usage(format!(
+            "{at} is there already, and {why}: undo it first (comity cluster undo {at}), or name another file with --undo"
+        ))
+    })?;
+    // Not removed: by the same names other hosts may be meant now.
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".old");
+    let aside = PathBuf::from(aside);
+    std::fs::rename(path, &aside).map_err(|e| usage(format!("{at}: {e}")))?;
+    eprintln!("{at} has nothing to undo any more, as after a restart: it is now {}", aside.display());
+    Ok(())
+}
+
+/// Undoes what of a file is still there, if nobody changed it since.
 pub(super) fn undo(path: &Path, dry_run: bool, reach: &ReachArgs) -> Result<(), Trouble> {
+    undo_by(path, dry_run, reach, &|line| super::tell(format!("{line}\n")))
+}
+
+/// The same; each command is told by `tell`.
+fn undo_by(
+    path: &Path,
+    dry_run: bool,
+    reach: &ReachArgs,
+    tell: &dyn Fn(&str) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
     let text = std::fs::read_to_string(path).map_err(|e| usage(format!("{}: {e}", path.display())))?;
     let file = UndoFile::parse(&text).map_err(|e| usage(format!("{}: {e}", path.display())))?;
     // A hostfile may know more than a name: a port.
@@ -100,25 +203,26 @@ pub(super) fn undo(path: &Path, dry_run: bool, reach: &ReachArgs) -> Result<(), 
     if !absent.is_empty() {
         return Err((FAULTY, absent));
     }
-    let misfit = |(_, m): (usize, &mut super::Member)| {
-        let setup = file.hosts.iter().find(|s| s.ssh == m.host.name)?;
-        UndoFile::misfit(setup, &m.facts)
-    };
-    let mut wrong: Vec<_> = team.there().filter_map(misfit).collect();
-    if !wrong.is_empty() {
+    let work = left(&mut team, &file).map_err(|mut wrong| {
         wrong.push(format!("{}: nothing was undone", path.display()));
-        return Err((BAD_INPUT, wrong));
+        (BAD_INPUT, wrong)
+    })?;
+    for note in work.iter().flat_map(|(_, w)| &w.notes) {
+        let _ = writeln!(std::io::stderr(), "{note}");
     }
-    let wrong = refused(&mut team, &file.hosts);
+    let busy = |ssh: &str| work.iter().any(|(name, w)| name == ssh && !w.commands.is_empty());
+    let wrong = refused(&mut team, busy);
     if !wrong.is_empty() && !dry_run {
         return Err((FAULTY, wrong));
     }
-    let mut failed = Vec::new();
-    for setup in file.hosts.iter().rev() {
-        for step in setup.steps.iter().rev().filter(|s| !s.undo.is_empty()) {
-            println!("{}: {}", setup.ssh, typed(&step.undo, false));
-            if !dry_run && let Err(why) = run(&mut team, &setup.ssh, &step.undo) {
-                failed.push(format!("host {}: {why}", setup.ssh));
+    let (mut failed, mut unread) = (Vec::new(), Ok(()));
+    for (ssh, work) in work.iter().rev() {
+        for undo in &work.commands {
+            // Where nobody can read it, it is done all the same.
+            let told = tell(&format!("{ssh}: {}", typed(undo, false)));
+            unread = unread.and(told);
+            if !dry_run && let Err(why) = run(&mut team, ssh, undo) {
+                failed.push(format!("host {ssh}: {why}"));
             }
         }
     }
@@ -128,5 +232,5 @@ pub(super) fn undo(path: &Path, dry_run: bool, reach: &ReachArgs) -> Result<(), 
     if !dry_run {
         let _ = std::fs::remove_file(path);
     }
-    Ok(())
+    unread
 }

@@ -4,10 +4,10 @@ mod measure;
 use crate::agent::{AgentOrder, PairAnswer, now};
 use crate::cluster::{BAD_INPUT, FAULTY, HostTeam, Member, ReachArgs, answer_limit, beacons, token};
 use crate::launch::{FleetHost, SshWay};
+use crate::say::say;
 use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, links, table};
 use comity_cluster::graph::Cluster;
 use serde_json::{Value, json};
-use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -69,9 +69,7 @@ pub(crate) fn doctor(mut args: DoctorArgs) -> u8 {
         true => format!("{:#}\n", json!({ "checks": checks, "failed": failed })),
         false => table(&checks),
     };
-    // A reader that went away has seen enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    if failed == 0 { 0 } else { FAULTY }
+    say("doctor", text, if failed == 0 { 0 } else { FAULTY })
 }
 
 fn examine(named: &[FleetHost], way: &SshWay, args: &DoctorArgs) -> Vec<Check> {
@@ -167,11 +165,13 @@ fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
     };
     // This machine's, or that of the first host that has one.
     let own = crate::agent::proof_of_key(Some(&file), &nonce);
+    let is_here = std::path::Path::new(&file).exists();
     if let Err(e) = &own {
+        let mend = if is_here { String::new() } else { format!("; make one with `comity key new {file}`") };
         checks.push(Check::not_tried(
             "key",
             "this machine",
-            format!("{e}; so the hosts' are compared with each other"),
+            format!("{e}{mend}; so the hosts' are compared with each other"),
         ));
     }
     let mut wanted = own.ok();
@@ -181,7 +181,7 @@ fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
         let answer = member.told::<PairAnswer>(&order, answer_limit());
         checks.push(match answer {
             Ok(answer) if !answer.is_ok => {
-                Check::failed("key", &at, format!("{}: bring it there with `comity key copy {at} --file {file}`", answer.said))
+                Check::failed("key", &at, no_key(&answer.said, &at, &file, is_here))
             }
             Ok(answer) => {
                 let same = *wanted.get_or_insert_with(|| answer.said.clone()) == answer.said;
@@ -196,6 +196,20 @@ fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
     checks
 }
 
+/// What mends a key that a host cannot use.
+fn no_key(said: &str, at: &str, file: &str, is_here: bool) -> String {
+    // The sentence has the remedy: the key is there, and its rights or its owner are wrong.
+    if said.contains("chmod 600") || said.contains("install -m 600") {
+        return said.into();
+    }
+    match is_here {
+        true => format!("{said}: bring it there with `comity key copy {at} --file {file}`"),
+        false => format!(
+            "{said}: make one on this machine with `comity key new {file}`, and bring it there with `comity key copy {at} --file {file}`"
+        ),
+    }
+}
+
 fn no_ptrace(said: &str, yama: Option<u64>) -> String {
     let mend = match yama {
         Some(n) if n > 0 => "sudo sysctl kernel.yama.ptrace_scope=0",
@@ -204,4 +218,18 @@ fn no_ptrace(said: &str, yama: Option<u64>) -> String {
     format!(
         "a process cannot read the memory of another of its user ({said}), which MPI's large messages, COMITY_PULL and py-spy need: {mend}"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_mended_by_what_is_wrong_with_it() {
+        let open = "the key file k is open to others (mode 0644); only its owner may read it: chmod 600 k";
+        assert_eq!(no_key(open, "a", "k", true), open);
+        let gone = "the key file k cannot be opened: No such file or directory";
+        assert!(no_key(gone, "a", "k", true).ends_with("bring it there with `comity key copy a --file k`"));
+        assert!(no_key(gone, "a", "k", false).contains("make one on this machine with `comity key new k`"));
+    }
 }

@@ -21,7 +21,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Past this many bytes that nobody took, lines of ranks are left out, and it is said how many.
@@ -49,6 +49,21 @@ pub(super) fn open(at: &OsStr) -> io::Result<Arc<File>> {
     file.map(Arc::new)
 }
 
+/// Writes the events until one cannot be written, which is told once: what followed half a line could not be read.
+fn put(from: Receiver<String>, mut to: impl Write, queued: &AtomicUsize, tell: impl Fn(&io::Error)) {
+    let mut is_lost = false;
+    for text in from {
+        if !is_lost && let Err(e) = to.write_all(text.as_bytes()) {
+            is_lost = true;
+            // Who does not read them any more has ended.
+            if e.kind() != io::ErrorKind::BrokenPipe {
+                tell(&e);
+            }
+        }
+        queued.fetch_sub(text.len(), Ordering::AcqRel);
+    }
+}
+
 impl Journal {
     pub(super) fn to(file: Option<Arc<File>>) -> io::Result<Self> {
         let Some(file) = file else { return Ok(Self::default()) };
@@ -57,11 +72,12 @@ impl Journal {
         let left = Arc::clone(&queued);
         // Detached: it may sit in a write for ever, and ends with the process.
         std::thread::Builder::new().name("events".into()).spawn(move || {
-            for text in from {
-                // Who does not read them any more has ended; the job goes on.
-                let _ = (&*file).write_all(text.as_bytes());
-                left.fetch_sub(text.len(), Ordering::AcqRel);
-            }
+            put(from, &*file, &left, |e| {
+                let _ = writeln!(
+                    io::stderr(),
+                    "comity launch: --json-events: {e}; the job goes on, and the rest of its events is left out"
+                );
+            });
         })?;
         Ok(Self { to: Some(to), queued, lines: BTreeMap::new(), left_out: 0 })
     }
@@ -160,6 +176,33 @@ mod tests {
         assert_eq!((&all[2]["text"], &all[4]["text"]), (&json!("10%"), &json!("half \u{fffd}")));
         assert_eq!((&all[3]["signal"], &all[6]["code"]), (&json!(9), &json!(137)));
         assert!(all.iter().all(|e| e["time"].as_f64().unwrap() > 1.7e9));
+    }
+
+    /// A disk with room for so many bytes.
+    struct Small(usize);
+
+    impl Write for Small {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            let n = text.len().min(self.0);
+            self.0 -= n;
+            if n == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(n) }
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_once() {
+        let (to, from) = channel();
+        (0..3).for_each(|_| to.send("{}\n".to_owned()).unwrap());
+        drop(to);
+        let (queued, told) = (AtomicUsize::new(9), std::cell::Cell::new(0));
+        put(from, Small(4), &queued, |e| {
+            assert_eq!(e.kind(), io::ErrorKind::StorageFull);
+            told.set(told.get() + 1);
+        });
+        assert_eq!((queued.into_inner(), told.get()), (0, 1));
     }
 
     #[test]

@@ -107,6 +107,19 @@ impl JobView {
         self.is_part &= other.is_part && self.ranks.len() < self.size;
     }
 
+    /// Why a host that is [`Self::silent`] told of no rank, as far as that is known here.
+    pub(crate) fn silence(&self, host: &str) -> String {
+        if self.ranks.len() >= self.size {
+            return format!("host {host} has no rank of this job: all {} are shown", self.size);
+        }
+        match self.is_part {
+            false => format!("host {host} does not answer; its ranks are missing here"),
+            true => format!(
+                "host {host} told of no rank: it does not answer, or no job runs there; `ssh {host} comity top --once` says which"
+            ),
+        }
+    }
+
     /// Which ranks this tells of, where that is not all.
     pub(crate) fn missing(&self) -> Option<String> {
         let shown = self.ranks.len();
@@ -214,6 +227,17 @@ pub(crate) fn parse(text: &[u8]) -> Result<JobView, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_without_ranks_is_not_said_to_be_silent() {
+        let ranks = |n| (0..n).map(|rank| RankView { rank, ..RankView::default() }).collect();
+        let whole = JobView { ranks: ranks(2), silent: vec!["d".into()], ..job("7f", "h", 2) };
+        assert_eq!(whole.silence("d"), "host d has no rank of this job: all 2 are shown");
+        let part = JobView { is_part: true, ranks: ranks(1), ..job("7f", "h", 2) };
+        assert!(part.silence("d").contains("it does not answer, or no job runs there"));
+        let launcher = JobView { is_part: false, ..part };
+        assert_eq!(launcher.silence("d"), "host d does not answer; its ranks are missing here");
+    }
 
     #[test]
     fn an_answer_comes_back_as_it_was() {

@@ -9,10 +9,11 @@ use crate::{
     cluster::WayArgs,
     launch::{JobHosts, job_hosts},
     live::{self, view::JobView},
+    say::say,
 };
 use picture::{Picture, picture};
 use std::{
-    io::{ErrorKind, IsTerminal, Write},
+    io::{ErrorKind, IsTerminal},
     net::SocketAddr,
     path::PathBuf,
     time::Duration,
@@ -172,9 +173,7 @@ pub(crate) fn top(args: TopArgs) -> u8 {
             }
         };
     };
-    // A reader that went away has seen enough.
-    let _ = out.lock().write_all(text.as_bytes());
-    0
+    say("top", text, 0)
 }
 
 /// `comity stacks`; the exit code.
@@ -186,8 +185,7 @@ pub(crate) fn stacks(args: StacksArgs) -> u8 {
             return 1;
         }
     };
-    let _ = std::io::stdout().write_all(stacks::stacks(&job.last).as_bytes());
-    0
+    say("stacks", stacks::stacks(&job.last), 0)
 }
 
 /// Whether the user allows colours: see <https://no-color.org>.

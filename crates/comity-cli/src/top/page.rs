@@ -37,9 +37,11 @@ pub(super) fn serve(at: SocketAddr, job: Watched) -> u8 {
             return super::USAGE;
         }
     };
+    // Without it nobody can come, also where a reader went away.
     let mut out = std::io::stdout();
     let told = writeln!(out, "http://{at}/?token={token}\nCtrl-C ends it.").and_then(|()| out.flush());
-    if told.is_err() {
+    if let Err(e) = told {
+        let _ = writeln!(std::io::stderr(), "comity top: standard output cannot be written: {e}");
         return 1;
     }
     let job = Mutex::new((job, Instant::now()));

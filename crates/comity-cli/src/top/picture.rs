@@ -92,10 +92,8 @@ pub(crate) fn picture(before: Option<&JobView>, now: &JobView) -> Picture {
         findings.push(finding);
     }
     for host in &now.silent {
-        findings.push(Finding {
-            mark: RankMark::Failed,
-            text: format!("host {host} does not answer; its ranks are missing here"),
-        });
+        let mark = if now.ranks.len() < now.size { RankMark::Failed } else { RankMark::Fine };
+        findings.push(Finding { mark, text: now.silence(host) });
     }
     if let Some(text) = now.missing() {
         findings.push(Finding { mark: RankMark::Fine, text });

@@ -106,7 +106,7 @@ fn failures_are_told() {
         "rank 0: all_reduce #7 failed",
         "rank 1 ended with code 137",
         "rank 2 (pid 100, host h) is stopped",
-        "host c does not answer",
+        "host c told of no rank",
         "shown are 3 of 9 ranks, those of host h; ",
     ] {
         assert!(said.contains(part), "{part}: {said}");

@@ -102,20 +102,60 @@ fn folded(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-fn draw(frame: &mut Frame<'_>, picture: &Picture, chosen: &mut Chosen) {
+/// Rows of ranks that are shown before a long sentence of what was found.
+const LEAST_RANKS: usize = 3;
+/// A terminal of fewer lines goes without the command and without empty lines.
+const LOW: u16 = 16;
+
+/// What was found, in at most so many lines; the last one says that more follows.
+fn found(picture: &Picture, width: u16, most: usize) -> Vec<Line<'static>> {
     let folded = |f: &super::picture::Finding| {
-        let lines = folded(&format!("! {}", f.text), usize::from(frame.area().width));
-        lines.into_iter().map(|l| Line::styled(l, style(f.mark))).collect::<Vec<_>>()
+        let lines = folded(&format!("! {}", f.text), usize::from(width));
+        lines.into_iter().map(|l| (l, style(f.mark))).collect::<Vec<_>>()
     };
-    let said: Vec<Line<'_>> = picture.findings.iter().flat_map(folded).take(FOUND).collect();
+    let mut lines: Vec<_> = picture.findings.iter().flat_map(folded).collect();
+    if lines.len() > most {
+        lines.truncate(most);
+        if let Some((last, _)) = lines.last_mut() {
+            let kept: String = last.chars().take(usize::from(width).saturating_sub(4)).collect();
+            *last = format!("{kept} ...");
+        }
+    }
+    lines.into_iter().map(|(text, style)| Line::styled(text, style)).collect()
+}
+
+/// The last line: what is not shown, and as much of the keys as there is room for.
+fn foot(width: u16, hidden: [(usize, &str); 2], is_paused: bool) -> String {
+    let count = |(n, what): &(usize, &str)| format!("{n} {what}{}", if *n == 1 { "" } else { "s" });
+    let counts: Vec<_> = hidden.iter().filter(|(n, _)| *n > 0).map(count).collect();
+    let more = if counts.is_empty() { String::new() } else { format!("not shown: {}", counts.join(", ")) };
+    let paused = if is_paused { "PAUSED" } else { "" };
+    let keys = ["q ends   p pauses   arrows scroll", "q ends   arrows scroll", "q ends", ""];
+    let line = |keys: &str| {
+        let parts = [keys, &more, paused].into_iter().filter(|p| !p.is_empty());
+        parts.collect::<Vec<_>>().join("   ")
+    };
+    let fits = |line: &String| line.chars().count() <= usize::from(width);
+    keys.into_iter().map(line).find(fits).unwrap_or_else(|| line("").replace("not shown: ", "+ "))
+}
+
+fn draw(frame: &mut Frame<'_>, picture: &Picture, chosen: &mut Chosen) {
+    let area = frame.area();
+    let is_low = area.height < LOW;
+    let (head, gap) = if is_low { (1, 0) } else { (2, 1) };
+    let least = picture.rows.len().min(LEAST_RANKS) + 1;
+    let most = usize::from(area.height).saturating_sub(head + gap + least + 1);
+    let said = found(picture, area.width, most.min(FOUND));
     let findings = said.len() as u16;
     let links = picture.lines.len() as u16;
-    let area = frame.area();
-    let room = area.height.saturating_sub(5 + findings);
-    let below = if links == 0 { 0 } else { (links + 2).min(room / 2) };
-    let [head, told, ranks, lines, _, foot] = Layout::vertical([
-        Constraint::Length(2),
-        Constraint::Length(findings + u16::from(findings > 0)),
+    let told = if findings == 0 { 0 } else { findings + gap as u16 };
+    let room = area.height.saturating_sub(head as u16 + told + 1);
+    // Links have half of what the ranks leave, or what they need.
+    let rest = room.saturating_sub(least as u16);
+    let below = if links == 0 || rest < 3 { 0 } else { (links + 2).min((room / 2).min(rest)) };
+    let [head, told, ranks, lines, _, last] = Layout::vertical([
+        Constraint::Length(head as u16),
+        Constraint::Length(told),
         Constraint::Length((picture.rows.len() + 1).min(usize::from(room.saturating_sub(below))) as u16),
         Constraint::Length(below),
         Constraint::Min(0),
@@ -132,27 +172,22 @@ fn draw(frame: &mut Frame<'_>, picture: &Picture, chosen: &mut Chosen) {
     if below > 0 {
         frame.render_widget(link_table(picture), lines);
     }
-    let paused = if chosen.paused { "   PAUSED" } else { "" };
     let hidden = usize::from(links.saturating_sub(below.saturating_sub(2))) + picture.more_lines;
-    let not_shown = |n: usize, what: &str| match n {
-        0 => String::new(),
-        1 => format!("   not shown: 1 {what}"),
-        n => format!("   not shown: {n} {what}s"),
-    };
-    let more = not_shown(unseen, "rank") + &not_shown(hidden, "link");
-    frame.render_widget(Line::raw(format!("q ends   p pauses   arrows scroll{more}{paused}")), foot);
+    let text = foot(last.width, [(unseen, "rank"), (hidden, "link")], chosen.paused);
+    frame.render_widget(Line::raw(text), last);
 }
 
 /// The column of calls, which takes what is left.
 const CALL: usize = 4;
-/// What a narrow terminal goes without, the first first: process ids, states (the marks say what is wrong), numbers of calls, hosts, rates.
-const SPARED: [usize; 6] = [2, 3, 10, 1, 9, 8];
+/// What a narrow terminal goes without, the first first: process ids, states (the marks say what is wrong), numbers of calls, hosts, rates,
+/// shares of waiting, ages.
+const SPARED: [usize; 8] = [2, 3, 10, 1, 9, 8, 7, 5];
 
 /// The columns for which there is room, with their widths.
 fn columns(widest: &[usize; 11], width: u16) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..widest.len()).collect();
     let needs = |kept: &[usize]| -> usize {
-        let of = |i: &usize| if *i == CALL { widest[*i].clamp(16, 32) } else { widest[*i] };
+        let of = |i: &usize| if *i == CALL { widest[*i].clamp(12, 32) } else { widest[*i] };
         kept.iter().map(|i| of(i) + 2).sum::<usize>() + MARK
     };
     for spared in SPARED {
@@ -176,7 +211,7 @@ fn table(picture: &Picture, first: usize, room: u16) -> Table<'static> {
     let widest: [usize; 11] = std::array::from_fn(widest);
     let kept = columns(&widest, room);
     let width = |&i: &usize| match i {
-        CALL => Constraint::Min(16),
+        CALL => Constraint::Min(12),
         _ => Constraint::Length(widest[i] as u16),
     };
     let widths: Vec<Constraint> = kept.iter().map(width).chain([Constraint::Length(MARK as u16)]).collect();
@@ -267,5 +302,35 @@ mod tests {
         }
         assert!(!heed(&Event::Key(KeyCode::Char('q').into()), &mut chosen));
         assert!(heed(&Event::Key(KeyCode::Char('p').into()), &mut chosen) && chosen.paused);
+    }
+    #[test]
+    fn a_small_terminal_shows_ranks_before_the_whole_warning_and_what_it_leaves_out() {
+        let row =
+            |rank| Rank { rank, call: format!("barrier #{rank}"), mark: RankMark::Hung, ..Rank::default() };
+        let picture = Picture {
+            title: "job 7f".into(),
+            rows: (0..4).map(row).collect(),
+            lines: (1..4)
+                .map(|b| Link { a: 0, b, kind: "tcp".into(), there: None, back: None, total: 10 })
+                .collect(),
+            findings: vec![Finding { mark: RankMark::Hung, text: TOLD.into() }],
+            ..Picture::default()
+        };
+        for (w, h, ranks) in [(40, 10, 4), (40, 8, 3), (40, 6, 3), (60, 12, 3)] {
+            let mut terminal = Terminal::new(TestBackend::new(w, h)).unwrap();
+            terminal.draw(|f| draw(f, &picture, &mut Chosen::default())).unwrap();
+            let text = format!("{}", terminal.backend());
+            assert_eq!(text.matches("barrier #").count(), ranks, "{w}x{h}:\n{text}");
+            assert!(text.contains("HUNG") && text.contains("waits for"), "{w}x{h}:\n{text}");
+            let last = text.lines().last().unwrap().trim_matches(['"', ' ']);
+            let wanted = match h {
+                10 => "not shown: 3 links",
+                12 => "not shown: 1 rank, 1 link",
+                _ => "not shown: 1 rank, 3 links",
+            };
+            assert!(last.ends_with(wanted), "{w}x{h}:\n{text}");
+            assert_eq!(text.contains("! nothing has moved"), h > 6, "{w}x{h}:\n{text}");
+            assert_eq!(text.contains("..."), h == 8, "{w}x{h}:\n{text}");
+        }
     }
 }

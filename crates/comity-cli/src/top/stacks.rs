@@ -34,7 +34,7 @@ pub(super) fn stacks(job: &JobView) -> String {
         let _ = writeln!(out, "\n{missing}");
     }
     for host in &job.silent {
-        let _ = writeln!(out, "\nhost {host} does not answer; its ranks are missing here");
+        let _ = writeln!(out, "\n{}", job.silence(host));
     }
     out
 }

@@ -1,6 +1,6 @@
 //! What is checked of each host by itself, and of all hosts' names and addresses together.
 use super::Check;
-use crate::facts::{HostFacts, HostSystem, bits_in_words};
+use crate::facts::{HostFacts, HostSystem, Nic, bits_in_words};
 use crate::graph::Cluster;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -47,16 +47,36 @@ fn version(host: &HostFacts, own: &str) -> Check {
 }
 
 fn addresses(host: &HostFacts, listed: &[IpAddr]) -> Check {
-    let has =
-        |ip: &IpAddr| host.nics.iter().flat_map(|n| &n.addresses).any(|a| a.ip == *ip) || ip.is_loopback();
-    let lacking: Vec<_> = listed.iter().filter(|ip| !has(ip)).map(ToString::to_string).collect();
-    let problem = (!lacking.is_empty()).then(|| {
-        format!(
+    let owners = |ip: &IpAddr| -> Vec<&Nic> {
+        host.nics.iter().filter(|n| n.addresses.iter().any(|a| a.ip == *ip)).collect()
+    };
+    let (mut lacking, mut said) = (Vec::new(), Vec::new());
+    for ip in listed.iter().filter(|ip| !ip.is_loopback()) {
+        match owners(ip).as_slice() {
+            [] => lacking.push(ip.to_string()),
+            // Linux keeps the address of an interface that is down, and no packet goes there.
+            [nic, ..] if owners(ip).iter().all(|n| !n.is_up) => said.push(is_down(host, nic, *ip)),
+            _ => {}
+        }
+    }
+    if !lacking.is_empty() {
+        said.push(format!(
             "the hostfile gives it {}, which no interface of it has: run the commands of `comity cluster config` again, or correct the hostfile",
             lacking.join(", ")
-        )
-    });
-    Check::unless("address", &host.ssh, problem)
+        ));
+    }
+    Check::unless("address", &host.ssh, (!said.is_empty()).then(|| said.join("; ")))
+}
+
+fn is_down(host: &HostFacts, nic: &Nic, ip: IpAddr) -> String {
+    let up = match host.system {
+        HostSystem::Macos => format!("sudo ifconfig {} up", nic.name),
+        _ => format!("sudo ip link set dev {} up", nic.name),
+    };
+    format!(
+        "{} is down; the hostfile gives it {ip}: run `{up}` on {}; if that does not help, plug in its cable",
+        nic.name, host.ssh
+    )
 }
 
 fn limits(host: &HostFacts) -> Vec<Check> {
@@ -166,5 +186,30 @@ impl HostFacts {
     pub(super) fn nic_in_words(&self, name: &str) -> String {
         let speed = self.nic(name).and_then(|n| n.speed).map(|s| format!(", {}", bits_in_words(s)));
         format!("{name}{}", speed.unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::CheckVerdict;
+    use crate::read::facts_of;
+    use crate::samples::linux;
+
+    #[test]
+    fn an_address_of_an_interface_that_is_down_is_told() {
+        let printed = linux("b", &[("ba", "10.93.0.2/30", 1000), ("eth0", "10.0.0.2/24", 1000)]);
+        let listed = ["10.93.0.2".parse().unwrap(), "10.0.0.2".parse().unwrap()];
+        let mut host = facts_of("b", &printed);
+        assert_eq!(addresses(&host, &listed).verdict, CheckVerdict::Passed);
+        host.nics[0].is_up = false;
+        let check = addresses(&host, &listed);
+        assert_eq!(check.verdict, CheckVerdict::Failed);
+        assert!(check.said.starts_with("ba is down; the hostfile gives it 10.93.0.2: "), "{check:?}");
+        assert!(check.said.contains("`sudo ip link set dev ba up` on b"), "{check:?}");
+        // One that nobody uses may be down.
+        assert_eq!(addresses(&host, &listed[1..]).verdict, CheckVerdict::Passed);
+        host.nics[0].addresses.clear();
+        assert!(addresses(&host, &listed).said.contains("which no interface of it has"));
     }
 }
