@@ -4,7 +4,7 @@ mod race;
 
 use super::{
     hello::{Channel, Hello, NOT_THE_ONE, Refusal, Secret},
-    relay::RELAY_FULL,
+    relay::{RELAY_FULL, RELAY_OFF},
     stream::{Sealing, Stream},
 };
 use crate::{Error, Result, sys::poll_until};
@@ -33,6 +33,8 @@ const LONGEST_TRY: Duration = Duration::from_secs(24);
 const NO_WAY: Duration = Duration::from_secs(1);
 /// How long to try where a host answers and nobody listens: it is another host with this address, or something refuses in its place.
 const NO_LISTENER: Duration = Duration::from_secs(8);
+/// How long to try where only a rank answers that may not pass on: an interface may still come up.
+const BARRED: Duration = Duration::from_secs(4);
 /// A listener drops a connection over which no hello comes after a second.
 const UNANSWERED: Duration = Duration::from_millis(900);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -117,9 +119,21 @@ impl Miss {
         match self {
             Self::Stop(_) => true,
             // Who says so may be somebody else, who has the same address.
-            Self::Refused(Refusal::No(words)) => words != NOT_THE_ONE && words != RELAY_FULL,
+            Self::Refused(Refusal::No(words)) => {
+                words != NOT_THE_ONE && words != RELAY_FULL && !self.is_relay_off()
+            }
             _ => false,
         }
+    }
+
+    /// Whether a rank answered that may not pass on.
+    fn is_relay_off(&self) -> bool {
+        matches!(self, Self::Refused(Refusal::No(words)) if words.starts_with(RELAY_OFF))
+    }
+
+    /// Whether there is no way there at all, as this host's own table of routes says.
+    fn is_off_the_map(&self) -> bool {
+        matches!(self, Self::Nobody(e) if e.kind() == ErrorKind::NetworkUnreachable)
     }
 
     /// What it says of the way there.
@@ -180,7 +194,16 @@ pub(crate) fn dial_any(
         };
         best = missed.iter().map(|(_, miss)| miss.reached()).chain([best]).max().unwrap_or(best);
         let is_final = missed.iter().any(|(_, miss)| miss.is_final());
+        // A rank that may not pass on, and nothing else in reach: waiting changes neither.
+        let is_barred = missed.iter().any(|(_, miss)| miss.is_relay_off())
+            && missed.iter().all(|(_, miss)| miss.is_relay_off() || miss.is_off_the_map());
         let last = summary(targets, missed);
+        if is_barred && first.elapsed() >= BARRED {
+            return Err(match last {
+                Miss::Nobody(e) => Miss::Nowhere(e),
+                last => last,
+            });
+        }
         if is_final || !last.is_passing() {
             return Err(last);
         }

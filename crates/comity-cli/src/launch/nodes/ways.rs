@@ -164,11 +164,22 @@ fn resolve(at: &str) -> Result<Vec<SocketAddr>, String> {
     for place in places {
         // Of several names one may mean nothing here.
         match (place.host(), place.port()).to_socket_addrs() {
-            Ok(found) => found.for_each(|at| {
-                if !all.contains(&at) {
-                    all.push(at);
+            Ok(found) => {
+                for at in found {
+                    match at {
+                        // Packets to it go nowhere.
+                        SocketAddr::V6(six) if is_link_local(at.ip()) && six.scope_id() == 0 => {
+                            let why = format!(
+                                "{0} is a link-local address, which needs the interface of this host that leads there: write {0}%eth0, say",
+                                six.ip()
+                            );
+                            failed = failed.or(Some(why));
+                        }
+                        _ if !all.contains(&at) => all.push(at),
+                        _ => {}
+                    }
                 }
-            }),
+            }
             Err(e) => failed = failed.or_else(|| Some(format!("{}: {e}", place.host()))),
         }
     }

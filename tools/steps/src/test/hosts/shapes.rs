@@ -123,6 +123,20 @@ const SHAPES: &[Shape] = &[
         refused: Some(&["host b", "host c", "10.71.1.2", "no route", "COMITY_RELAY"]),
         ..PLAIN
     },
+    Shape {
+        name: "chain without a relay, rank 0 at an end",
+        cables: CHAIN,
+        master: &["10.71.1.1,10.71.2.1"],
+        // The others wait so long for the rank that cannot come.
+        vars: &[("COMITY_RELAY", "0"), ("COMITY_JOIN_TIMEOUT", "8")],
+        refused: Some(&[
+            "no way from host c",
+            "rank 1 on host b",
+            "without COMITY_RELAY=0",
+            "missing rank 2",
+        ]),
+        ..PLAIN
+    },
 ];
 
 /// Run a job in each shape; their names.
