@@ -126,6 +126,15 @@ impl Miss {
         }
     }
 
+    /// Whether somebody is there who says at once that it is too early.
+    fn is_not_now(&self) -> bool {
+        match self {
+            Self::Refused(Refusal::Busy | Refusal::Ended(None)) => true,
+            Self::Nobody(e) => e.kind() == ErrorKind::ConnectionRefused,
+            _ => false,
+        }
+    }
+
     /// Whether a rank answered that may not pass on.
     fn is_relay_off(&self) -> bool {
         matches!(self, Self::Refused(Refusal::No(words)) if words.starts_with(RELAY_OFF))
@@ -302,60 +311,4 @@ pub(crate) fn is_own(e: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        Key,
-        channel::{Acceptor, Channel, HelloVerdict, Listener, STORE, accept::PROOF},
-        sys::Waker,
-    };
-    use std::{
-        sync::atomic::{AtomicBool, Ordering},
-        thread,
-    };
-
-    #[test]
-    fn who_reads_the_answer_too_late_tries_again() {
-        const LONG: Duration = Duration::from_secs(60);
-        let listener = Listener::tcp(([127, 0, 0, 1], 0).into()).unwrap();
-        listener.listen().unwrap();
-        let at = listener.local_addr().unwrap();
-        let secret = || Secret::new(&Key::from([7; 32]), "job", 0);
-        let (waker, slept, until) = (Waker::new().unwrap(), AtomicBool::new(false), Instant::now() + LONG);
-        thread::scope(|s| {
-            let listening = s.spawn(|| {
-                let mut acceptor = Acceptor::new(vec![listener], secret());
-                loop {
-                    // Before the answer is on its way.
-                    let judge = &mut |_: &Hello, _: &Stream| {
-                        waker.wake();
-                        HelloVerdict::Yes
-                    };
-                    if let Some(accepted) = acceptor.step(judge).pop() {
-                        return accepted;
-                    }
-                    assert!(Instant::now() < until, "nobody has come");
-                    let mut fds = Vec::new();
-                    let next = acceptor.interest(&mut fds);
-                    poll_until(&mut fds, next.into_iter().chain([until]).min()).unwrap();
-                }
-            });
-            // As if the process were stopped when the answer comes.
-            let check = || {
-                waker.drain();
-                if !slept.swap(true, Ordering::Relaxed) {
-                    thread::sleep(PROOF + Duration::from_millis(500));
-                }
-                Ok(())
-            };
-            let patience = DialLimits { until, wakers: vec![waker.fd()], check: &check };
-            let channel = Channel::Join;
-            let hello = Hello { from: 3, to: STORE, world: 0, group_id: 0, channel, sealed: false };
-            let (stream, _) = dial(&[Target::Tcp(at)], &secret(), &hello, &patience).unwrap();
-            let Stream::Tcp(theirs) = listening.join().unwrap().stream else { panic!("not over TCP") };
-            let Stream::Tcp(ours) = stream else { panic!("not over TCP") };
-            assert_eq!(ours.peer_addr().unwrap(), theirs.local_addr().unwrap());
-            assert_eq!(ours.local_addr().unwrap(), theirs.peer_addr().unwrap());
-        });
-    }
-}
+mod tests;
