@@ -135,6 +135,14 @@ impl Miss {
         }
     }
 
+    /// The same, where another try will do no better.
+    fn for_good(self) -> Self {
+        match self {
+            Self::Nobody(e) => Self::Nowhere(e),
+            other => other,
+        }
+    }
+
     /// Whether a rank answered that may not pass on.
     fn is_relay_off(&self) -> bool {
         matches!(self, Self::Refused(Refusal::No(words)) if words.starts_with(RELAY_OFF))
@@ -203,15 +211,10 @@ pub(crate) fn dial_any(
         };
         best = missed.iter().map(|(_, miss)| miss.reached()).chain([best]).max().unwrap_or(best);
         let is_final = missed.iter().any(|(_, miss)| miss.is_final());
-        // A rank that may not pass on, and nothing else in reach: waiting changes neither.
-        let is_barred = missed.iter().any(|(_, miss)| miss.is_relay_off())
-            && missed.iter().all(|(_, miss)| miss.is_relay_off() || miss.is_off_the_map());
+        let is_barred = is_barred(&missed);
         let last = summary(targets, missed);
         if is_barred && first.elapsed() >= BARRED {
-            return Err(match last {
-                Miss::Nobody(e) => Miss::Nowhere(e),
-                last => last,
-            });
+            return Err(last.for_good());
         }
         if is_final || !last.is_passing() {
             return Err(last);
@@ -248,6 +251,12 @@ pub(crate) fn dial_any(
             limit = (limit * 2).min(LONGEST_TRY);
         }
     }
+}
+
+/// Whether a rank that may not pass on answered, and nothing else is in reach: waiting changes neither.
+fn is_barred(missed: &[(usize, Tried)]) -> bool {
+    missed.iter().any(|(_, miss)| miss.is_relay_off())
+        && missed.iter().all(|(_, miss)| miss.is_relay_off() || miss.is_off_the_map())
 }
 
 /// What is said of a path that drops full packets.
