@@ -74,6 +74,15 @@ pub fn run_in(interpreter: PathBuf, args: impl IntoIterator<Item = OsString>) ->
     run(args)
 }
 
+/// A rank says what the library warns of, such as a third rank that passes on what it says.
+fn tell_warnings() {
+    // In an interpreter that listens already the answer is no.
+    comity::tools::on_warning(|words| {
+        // Nobody may read it.
+        let _ = writeln!(std::io::stderr(), "comity: {words}");
+    });
+}
+
 /// Runs `comity` with these arguments (the first is the program's name) and returns the exit code.
 ///
 /// Call it from the main thread before other threads are started: `comity launch` forks.
@@ -98,6 +107,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
             };
         }
     };
+    if matches!(cli.command, Command::Check(_) | Command::Bench(_)) {
+        tell_warnings();
+    }
     match cli.command {
         Command::Launch(args) => launch::launch(*args),
         Command::Guard => launch::guard(),

@@ -13,6 +13,9 @@
 //! | is not heard for the whole limit | dead |
 //! | answers over new connections, and is not heard on its own for [`RESENT`] times the limit | dead: what its connection was to carry is lost |
 //!
+//! What a third rank passes on falls silent with that rank. So whoever is heard through a rank that is silent itself gets a tenth of the limit
+//! longer than that one, which is judged first.
+//!
 //! A process may not have run itself for half the limit: a closed laptop, a paused virtual machine, Ctrl-Z. It cannot say who was silent
 //! meanwhile. So every rank gets the whole limit anew, once: a rank that truly is gone is found none the less.
 
@@ -21,7 +24,7 @@ mod tests;
 
 use crate::pace::Pace;
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     time::{Duration, Instant},
 };
 
@@ -74,6 +77,8 @@ pub(crate) struct Liveness {
     interval: Duration,
     /// Boxed: a rank of a large job judges few of all.
     peers: Vec<Option<Box<Pulse>>>,
+    /// Who is heard through a third process, and which may be that one.
+    through: BTreeMap<usize, Vec<usize>>,
     /// Processes that have connected and sent no beat yet.
     met: HashSet<usize>,
     /// When a rank last connected or began to beat; time in which this process slept is not counted.
@@ -113,6 +118,7 @@ impl Liveness {
             limit,
             interval: beat,
             peers: (0..size).map(|_| None).collect(),
+            through: BTreeMap::new(),
             met: HashSet::new(),
             stirred: None,
             connecting: false,
@@ -131,6 +137,33 @@ impl Liveness {
         self.ticked.get_or_insert(now);
         // A newcomer is to hear soon that this process lives.
         self.beat = Some(now);
+    }
+
+    /// What `rank` says comes through one of `relays`; directly if there is none.
+    pub(crate) fn pass_through(&mut self, rank: usize, relays: Vec<usize>) {
+        match relays.is_empty() {
+            true => self.through.remove(&rank),
+            false => self.through.insert(rank, relays),
+        };
+    }
+
+    /// Whether what `rank` says comes through `relay`.
+    pub(crate) fn is_through(&self, rank: usize, relay: usize) -> bool {
+        self.through.get(&rank).is_some_and(|relays| relays.contains(&relay))
+    }
+
+    /// Whoever is heard through a silent process is judged after that one.
+    fn defer(&mut self, limit: Duration, heard_until: Instant) {
+        for (rank, relays) in &self.through {
+            let silent = |relay: &usize| {
+                let heard = self.peers.get(*relay)?.as_ref()?.heard;
+                (heard_until.saturating_duration_since(heard) >= limit / 2).then_some(heard)
+            };
+            let Some(heard) = relays.iter().filter_map(silent).max() else { continue };
+            if let Some(Some(pulse)) = self.peers.get_mut(*rank) {
+                pulse.heard = pulse.heard.max(heard + limit / 10);
+            }
+        }
     }
 
     /// A beat has come from `rank`: with the first one it begins to be judged.
@@ -244,6 +277,7 @@ impl Liveness {
         if !slept && !over && self.first.is_none_or(|first| first > heard_until) {
             return Vec::new();
         }
+        self.defer(limit, heard_until);
         let suspicion = suspicion(limit);
         let mut verdicts = Vec::new();
         for (rank, place) in self.peers.iter_mut().enumerate() {
@@ -270,6 +304,9 @@ impl Liveness {
                 verdicts.push(Verdict::Suspect { rank, silence, progress: pulse.progress });
             }
         }
+        // A look may come so late that both are due.
+        let through = &self.through;
+        verdicts.sort_by_key(|v| matches!(v, Verdict::Dead { rank, .. } if through.contains_key(rank)));
         self.settle();
         verdicts
     }

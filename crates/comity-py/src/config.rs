@@ -1,6 +1,6 @@
 //! From variables, or the functions of a store, to a group.
 
-use crate::{errors, exchange::Callables, group::PyGroup, request::watched};
+use crate::{errors, exchange::Callables, group::PyGroup, logging, request::watched};
 use comity::{Config, ConfigError, Key, Launcher};
 use pyo3::prelude::*;
 use std::{collections::HashMap, ffi::OsString, sync::Arc};
@@ -32,6 +32,7 @@ pub(crate) fn init(
     strict: bool,
     key_bytes: Option<[u8; 32]>,
 ) -> PyResult<PyGroup> {
+    logging::listen();
     let config = Config::from_vars(read(&variables))
         .map(|c| key(key_bytes, c))
         .map_err(|e| errors::raised(py, None, &e))?;
@@ -61,6 +62,7 @@ pub(crate) fn init_with_store(
     prefix: &str,
     variables: Option<Variables>,
 ) -> PyResult<PyGroup> {
+    logging::listen();
     let variables = variables.unwrap_or_default();
     let var = read(&variables);
     let exchange = Callables::new(set, get, format!("{prefix}/store"));

@@ -12,6 +12,7 @@ mod exchange;
 mod fork;
 mod group;
 mod interrupt;
+mod logging;
 mod memory;
 mod raw;
 mod request;

@@ -67,6 +67,31 @@ impl HostPort {
         self.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
     }
 
+    /// What is wrong with a link-local address that says no interface of this host: a system does not know where to send.
+    pub(crate) fn lacks_interface(&self) -> Option<String> {
+        let Some(SocketAddr::V6(at)) = self.literal() else { return None };
+        if !at.ip().is_unicast_link_local() || at.scope_id() > 0 {
+            return None;
+        }
+        let all = interfaces();
+        let mut names: Vec<&str> = all.iter().filter(|i| !i.is_loopback).map(|i| &*i.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        let have = if names.is_empty() { "none".into() } else { names.join(", ") };
+        let example = format!("{}%{}", at.ip(), names.first().unwrap_or(&"eth0"));
+        Some(match self.host.split_once('%') {
+            Some((_, name)) => format!(
+                "{} is of this host's interface {}, and there is none of that name; its interfaces are {have}",
+                self.host,
+                shown(name)
+            ),
+            None => format!(
+                "{} is a link-local address, which needs the interface of this host that leads there: write {example}; this host's interfaces are {have}",
+                self.host
+            ),
+        })
+    }
+
     /// Its addresses, asked of the system's resolver, which may take its time: not longer than `until`.
     pub(crate) fn resolve(&self, until: Instant) -> Result<Vec<SocketAddr>> {
         if let Some(addr) = self.literal() {

@@ -78,6 +78,7 @@ pub mod tools;
 mod transport;
 mod turn;
 mod view;
+mod warnings;
 
 pub use address::HostPort;
 pub use call::{CallInfo, MAX_SIZE, MAX_TAG, Op};

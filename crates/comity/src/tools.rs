@@ -10,6 +10,7 @@
 //! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`costs_note`], [`network_in_words`], [`trust_in_words`] |
 //! | `comity check`, `comity bench` | [`prefer_algorithm`], [`predict`], [`bytes_pulled`]; [`TunedFile`] at [`costs_place`], [`processor`]; memory of CUDA devices in [`cuda`] |
 //! | the Python package | [`forks`], whether a process is one that it was forked from |
+//! | both | [`on_warning`], for a process whose program listens to no events |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
 
 pub use crate::config::{AddressNote, LinkNote, Topic, VARIABLES, Variable};
@@ -80,6 +81,17 @@ pub fn costs_note(config: &Config) -> CostsNote {
 /// ```
 pub fn processor() -> String {
     crate::sys::here::processor()
+}
+
+/// Has `tell` called with each warning of the library in this process, on the thread that has it; the answer is `false` where the
+/// process has a subscriber of `tracing` already.
+///
+/// ```
+/// assert!(comity::tools::on_warning(|words| eprintln!("comity: {words}")));
+/// assert!(!comity::tools::on_warning(|_| ()));
+/// ```
+pub fn on_warning(tell: impl Fn(&str) + Send + Sync + 'static) -> bool {
+    crate::warnings::on_warning(tell)
 }
 
 /// How many bytes of messages this process has read where they lay in the memory of other ranks (`COMITY_PULL`), so far.

@@ -43,6 +43,7 @@ pub(crate) const ROOMS: &[&str] = &[
     "turn",
     "cuda",
     "group",
+    "warnings",
     "tools",
     "fuzz",
 ];

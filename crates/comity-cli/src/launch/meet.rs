@@ -190,7 +190,12 @@ impl Reserved {
     }
 
     pub(super) fn at(ip: IpAddr) -> io::Result<Self> {
-        let at = SocketAddr::from((ip, 0));
+        Self::on((ip, 0).into())
+    }
+
+    /// At any port of this address, whose interface counts.
+    pub(super) fn on(mut at: SocketAddr) -> io::Result<Self> {
+        at.set_port(0);
         let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
         socket.bind(&at.into())?;

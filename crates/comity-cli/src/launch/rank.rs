@@ -6,6 +6,7 @@ use super::metrics::Metrics;
 use super::output::OutputStream;
 use super::stdin::RankInput;
 use super::sys::{self, Standing};
+use comity::HostPort;
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Rlimit, Signal};
 use std::ffi::OsString;
@@ -151,7 +152,7 @@ pub(super) fn environment(
     let mut all: Vec<(OsString, Option<OsString>)> = Vec::new();
     let mut set = |name: &str, value: Option<String>| all.push((name.into(), value.map(Into::into)));
     // These can be chosen with --env.
-    set("MASTER_ADDR", Some(master.ip().to_string()));
+    set("MASTER_ADDR", Some(HostPort::from(master).host().to_owned()));
     set("MASTER_PORT", Some(master.port().to_string()));
     set("MLX_HOSTFILE", meeting.host_file());
     for (name, value) in meeting.vars() {

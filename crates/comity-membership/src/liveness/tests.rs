@@ -56,6 +56,36 @@ fn silence_is_suspect_then_dead_and_judged_once() {
 }
 
 #[test]
+fn a_relay_is_judged_before_those_who_are_heard_through_it() {
+    // What came through it came before its own last beat.
+    let (mut l, zero) = started(3);
+    l.pass_through(1, vec![2]);
+    l.hear(1, zero + ms(100), None);
+    l.hear(2, zero + ms(300), None);
+    let dead = |l: &mut Liveness, at| {
+        let dead = |v| if let Verdict::Dead { rank, .. } = v { Some(rank) } else { None };
+        l.tick_at(zero + ms(at)).into_iter().filter_map(dead).collect::<Vec<_>>()
+    };
+    let mut all = Vec::new();
+    (1..=60).for_each(|i| all.extend(dead(&mut l, i * 100)));
+    assert_eq!(all, [2, 1]);
+    // A look that comes late finds both, and the relay first.
+    let mut l = started_at(3, zero);
+    l.pass_through(1, vec![2]);
+    (1..=10).for_each(|i| assert!(dead(&mut l, i * 490).is_empty()));
+    assert_eq!(dead(&mut l, 5_600), [2, 1]);
+    // While the relay is heard, the other one is on its own.
+    let mut l = started_at(3, zero);
+    l.pass_through(1, vec![2]);
+    let mut all = Vec::new();
+    for i in 1..=60 {
+        l.hear(2, zero + ms(i * 100), None);
+        all.extend(dead(&mut l, i * 100));
+    }
+    assert_eq!(all, [1]);
+}
+
+#[test]
 fn who_speaks_again_is_no_longer_suspect() {
     let (mut l, zero) = started(2);
     (1..=4).for_each(|i| drop(l.tick_at(zero + TICK * i)));

@@ -23,6 +23,12 @@ impl<R: Reason> Membership<R> {
         true
     }
 
+    /// What `rank` says comes through one of `relays`, each a process on the host between: where that one falls silent, it is blamed first. Call
+    /// this for each connection that was [attached](Self::attach), with none for one that leads there directly.
+    pub fn pass_through(&mut self, rank: usize, relays: Vec<usize>) {
+        self.liveness.pass_through(rank, relays);
+    }
+
     /// The processes that have not connected yet.
     ///
     /// # Errors

@@ -72,6 +72,8 @@ impl<R: Reason> Membership<R> {
     fn hears_nobody(&self, rank: usize, now: Instant) -> bool {
         let others = self.presences.iter().enumerate();
         let others = others.filter(|(r, p)| *r != rank && **p == Presence::Live && self.is_connected(*r));
+        // Of those that are heard through it nothing can be heard.
+        let others = others.filter(|(r, _)| !self.liveness.is_through(*r, rank));
         // Those given up a moment before were silent, too.
         let gone =
             self.presences.iter().filter(|p| matches!(p, Presence::Dead(c) if c.ends_with(ALONE))).count();

@@ -4,7 +4,7 @@ mod race;
 
 use super::{
     hello::{Channel, Hello, NOT_THE_ONE, Refusal, Secret},
-    relay::RELAY_FULL,
+    relay::{RELAY_FULL, RELAY_OFF},
     stream::{Sealing, Stream},
 };
 use crate::{Error, Result, sys::poll_until};
@@ -33,6 +33,8 @@ const LONGEST_TRY: Duration = Duration::from_secs(24);
 const NO_WAY: Duration = Duration::from_secs(1);
 /// How long to try where a host answers and nobody listens: it is another host with this address, or something refuses in its place.
 const NO_LISTENER: Duration = Duration::from_secs(8);
+/// How long to try where only a rank answers that may not pass on: an interface may still come up.
+const BARRED: Duration = Duration::from_secs(4);
 /// A listener drops a connection over which no hello comes after a second.
 const UNANSWERED: Duration = Duration::from_millis(900);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -117,9 +119,38 @@ impl Miss {
         match self {
             Self::Stop(_) => true,
             // Who says so may be somebody else, who has the same address.
-            Self::Refused(Refusal::No(words)) => words != NOT_THE_ONE && words != RELAY_FULL,
+            Self::Refused(Refusal::No(words)) => {
+                words != NOT_THE_ONE && words != RELAY_FULL && !self.is_relay_off()
+            }
             _ => false,
         }
+    }
+
+    /// Whether somebody is there who says at once that it is too early.
+    fn is_not_now(&self) -> bool {
+        match self {
+            Self::Refused(Refusal::Busy | Refusal::Ended(None)) => true,
+            Self::Nobody(e) => e.kind() == ErrorKind::ConnectionRefused,
+            _ => false,
+        }
+    }
+
+    /// The same, where another try will do no better.
+    fn for_good(self) -> Self {
+        match self {
+            Self::Nobody(e) => Self::Nowhere(e),
+            other => other,
+        }
+    }
+
+    /// Whether a rank answered that may not pass on.
+    fn is_relay_off(&self) -> bool {
+        matches!(self, Self::Refused(Refusal::No(words)) if words.starts_with(RELAY_OFF))
+    }
+
+    /// Whether there is no way there at all, as this host's own table of routes says.
+    fn is_off_the_map(&self) -> bool {
+        matches!(self, Self::Nobody(e) if e.kind() == ErrorKind::NetworkUnreachable)
     }
 
     /// What it says of the way there.
@@ -180,7 +211,11 @@ pub(crate) fn dial_any(
         };
         best = missed.iter().map(|(_, miss)| miss.reached()).chain([best]).max().unwrap_or(best);
         let is_final = missed.iter().any(|(_, miss)| miss.is_final());
+        let is_barred = is_barred(&missed);
         let last = summary(targets, missed);
+        if is_barred && first.elapsed() >= BARRED {
+            return Err(last.for_good());
+        }
         if is_final || !last.is_passing() {
             return Err(last);
         }
@@ -216,6 +251,12 @@ pub(crate) fn dial_any(
             limit = (limit * 2).min(LONGEST_TRY);
         }
     }
+}
+
+/// Whether a rank that may not pass on answered, and nothing else is in reach: waiting changes neither.
+fn is_barred(missed: &[(usize, Tried)]) -> bool {
+    missed.iter().any(|(_, miss)| miss.is_relay_off())
+        && missed.iter().all(|(_, miss)| miss.is_relay_off() || miss.is_off_the_map())
 }
 
 /// What is said of a path that drops full packets.
@@ -279,60 +320,4 @@ pub(crate) fn is_own(e: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        Key,
-        channel::{Acceptor, Channel, HelloVerdict, Listener, STORE, accept::PROOF},
-        sys::Waker,
-    };
-    use std::{
-        sync::atomic::{AtomicBool, Ordering},
-        thread,
-    };
-
-    #[test]
-    fn who_reads_the_answer_too_late_tries_again() {
-        const LONG: Duration = Duration::from_secs(60);
-        let listener = Listener::tcp(([127, 0, 0, 1], 0).into()).unwrap();
-        listener.listen().unwrap();
-        let at = listener.local_addr().unwrap();
-        let secret = || Secret::new(&Key::from([7; 32]), "job", 0);
-        let (waker, slept, until) = (Waker::new().unwrap(), AtomicBool::new(false), Instant::now() + LONG);
-        thread::scope(|s| {
-            let listening = s.spawn(|| {
-                let mut acceptor = Acceptor::new(vec![listener], secret());
-                loop {
-                    // Before the answer is on its way.
-                    let judge = &mut |_: &Hello, _: &Stream| {
-                        waker.wake();
-                        HelloVerdict::Yes
-                    };
-                    if let Some(accepted) = acceptor.step(judge).pop() {
-                        return accepted;
-                    }
-                    assert!(Instant::now() < until, "nobody has come");
-                    let mut fds = Vec::new();
-                    let next = acceptor.interest(&mut fds);
-                    poll_until(&mut fds, next.into_iter().chain([until]).min()).unwrap();
-                }
-            });
-            // As if the process were stopped when the answer comes.
-            let check = || {
-                waker.drain();
-                if !slept.swap(true, Ordering::Relaxed) {
-                    thread::sleep(PROOF + Duration::from_millis(500));
-                }
-                Ok(())
-            };
-            let patience = DialLimits { until, wakers: vec![waker.fd()], check: &check };
-            let channel = Channel::Join;
-            let hello = Hello { from: 3, to: STORE, world: 0, group_id: 0, channel, sealed: false };
-            let (stream, _) = dial(&[Target::Tcp(at)], &secret(), &hello, &patience).unwrap();
-            let Stream::Tcp(theirs) = listening.join().unwrap().stream else { panic!("not over TCP") };
-            let Stream::Tcp(ours) = stream else { panic!("not over TCP") };
-            assert_eq!(ours.peer_addr().unwrap(), theirs.local_addr().unwrap());
-            assert_eq!(ours.local_addr().unwrap(), theirs.peer_addr().unwrap());
-        });
-    }
-}
+mod tests;

@@ -43,7 +43,7 @@ pub(crate) use hello::{
     Agreed, Channel, Hello, HelloVerdict, Initiator, NOT_THE_ONE, Refusal, STORE, Secret,
 };
 pub(crate) use listener::Listener;
-pub(crate) use relay::Relay;
+pub(crate) use relay::{RELAY_OFF, Relay};
 #[cfg(any(test, fuzzing))]
 pub(crate) use seal::both_ends;
 pub(crate) use seal::{Seal, Seals, TAG, Unsealed};

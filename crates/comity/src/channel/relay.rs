@@ -34,6 +34,8 @@ const ROOM: usize = 64 * 1024;
 const MAX_PASSED: usize = 256;
 /// What one hears who is one too many.
 pub(super) const RELAY_FULL: &str = "it passes on what others say over 256 connections already, and takes no more; a cable or a network that the two hosts share needs none of them";
+/// How the answer begins to one who looks for a rank that passes on, and found one that may not.
+pub(crate) const RELAY_OFF: &str = "it passes nothing on, for it was started with COMITY_RELAY=0";
 /// How long to try to connect to the other: its connector gives up first.
 const PASS_LIMIT: Duration = Duration::from_secs(3);
 /// How long one direction may be over while nothing moves in the other: who closes, or is refused, soon closes both.

@@ -74,6 +74,10 @@ impl Config {
                 self.size
             )),
             Meet::Store(all) | Meet::Host(all) => all.iter().try_for_each(|at| match at {
+                // Of several another may do.
+                at if all.iter().all(|at| at.lacks_interface().is_some()) => {
+                    bad(format!("ranks cannot meet at {at}: {}", at.lacks_interface().unwrap_or_default()))
+                }
                 at if at.port == 0 => {
                     bad(format!("ranks cannot meet at {at}: port 0 stands for any port; give a real one"))
                 }

@@ -290,6 +290,8 @@ fn by_value_contradictions_are_errors_before_anything_is_opened() {
         (at(two()).unwrap().send_threads(65), "send_threads"),
         (at(two()).unwrap().timeout(Duration::ZERO), "timeout"),
         (at(two()).unwrap().join_timeout(Duration::MAX), "join_timeout"),
+        (two().rendezvous("[fe80::1]:5000").unwrap(), "needs the interface of this host"),
+        (two().store("[fe80::1%nosuch0]:5000,[fe80::2]:5000").unwrap(), "none of that name"),
         (at(two()).unwrap().job(""), "job"),
         (at(two()).unwrap().host_name("a\0b"), "host name"),
         (at(two()).unwrap().addrs(["0.0.0.0:1".parse().unwrap()]), "addrs"),

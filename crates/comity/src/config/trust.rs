@@ -91,7 +91,7 @@ impl Config {
             (None, Insecure::No, Meet::Exchange(_)) => Ok(Trust::Exchange),
             (None, Insecure::No, _) => bad(self.no_key()),
             (None, ..) => {
-                warn_once();
+                note_once();
                 Ok(Trust::Nobody)
             }
         }
@@ -144,10 +144,11 @@ impl Config {
     }
 }
 
-fn warn_once() {
+fn note_once() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        tracing::warn!("no job key: whoever can connect and knows the job's name can join");
+        // It was asked for.
+        tracing::info!("no job key: whoever can connect and knows the job's name can join");
     });
 }
 

@@ -96,8 +96,8 @@ pub(crate) trait LinkDesk: Send + Sync + std::fmt::Debug {
     /// Whether its host and this one share two networks, as far as both ranks tell.
     fn has_second(&self, rank: usize) -> bool;
 
-    /// Whether another host than that of `rank` has this address.
-    fn is_elsewhere(&self, rank: usize, ip: IpAddr) -> bool;
+    /// The ranks with this address, where it is of another host than that of `rank`: one of them passes on what that one says.
+    fn relays(&self, rank: usize, ip: IpAddr) -> Vec<usize>;
 
     /// The process ends with its groups open: what it sent over a path that is cut takes another one first.
     fn say_last(&self);
@@ -233,12 +233,13 @@ impl ControlPlane {
         self.waker.wake();
     }
 
-    /// How a control connection with `rank` came about.
-    fn origin(&self, rank: usize, stream: &Stream, is_ours: bool) -> Origin {
+    /// How a control connection with `rank` came about, and who may pass it on.
+    fn origin(&self, rank: usize, stream: &Stream, is_ours: bool) -> (Origin, Vec<usize>) {
         let Some((at, desk)) = stream.peer_addr().zip(self.desk.get().and_then(Weak::upgrade)) else {
-            return Origin { is_ours, ..Origin::default() };
+            return (Origin { is_ours, ..Origin::default() }, Vec::new());
         };
-        Origin { is_ours, is_passed_on: desk.is_elsewhere(rank, at.ip()), has_second: desk.has_second(rank) }
+        let relays = desk.relays(rank, at.ip());
+        (Origin { is_ours, is_passed_on: !relays.is_empty(), has_second: desk.has_second(rank) }, relays)
     }
 
     /// Who has not connected yet, or what became of one who never will.

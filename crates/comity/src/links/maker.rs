@@ -234,10 +234,11 @@ impl LinkDesk for Makers {
             .is_some_and(|(ours, theirs)| ours.shares_two(theirs))
     }
 
-    fn is_elsewhere(&self, rank: usize, ip: IpAddr) -> bool {
-        let Some(card) = self.cards.get(rank) else { return false };
+    fn relays(&self, rank: usize, ip: IpAddr) -> Vec<usize> {
         let has = |card: &Card| card.addrs.iter().any(|a| a.at.ip() == ip);
-        !has(card) && self.cards.iter().any(|other| other.host_id != card.host_id && has(other))
+        let Some(card) = self.cards.get(rank).filter(|card| !has(card)) else { return Vec::new() };
+        let others = self.cards.iter().enumerate();
+        others.filter(|(_, other)| other.host_id != card.host_id && has(other)).map(|(r, _)| r).collect()
     }
 
     fn say_last(&self) {

@@ -8,11 +8,11 @@ use super::{
 use crate::{
     Config, Error, JoinCause, JoinError, Meet, Result, Secure,
     channel::{
-        Channel, Conn, DialLimits, Hello, Miss, Refusal, STORE, Sealing, Secret, Stream, Target, dial,
-        dial_any,
+        Channel, Conn, DialLimits, Hello, Miss, RELAY_OFF, Refusal, STORE, Sealing, Secret, Stream, Target,
+        dial, dial_any,
     },
     error::seconds,
-    sys::{Waker, poll_until},
+    sys::{Waker, here::host_name, poll_until},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
@@ -305,11 +305,21 @@ impl Site {
                 Miss::Nobody(e) | Miss::Nowhere(e) | Miss::NoWay(e) | Miss::Refused(Refusal::Ended(Some(e))),
                 None,
             ) => {
-                let words = format!(
-                    "rank {rank}: {name} did not answer within {} ({e}); is {} running, and is the address right?",
-                    seconds(config.join_timeout),
-                    if matches!(config.meet, Meet::Store(_)) { "the launcher" } else { "rank 0" },
-                );
+                let who = if matches!(config.meet, Meet::Store(_)) { "the launcher" } else { "rank 0" };
+                let host = config.host.clone().unwrap_or_else(host_name);
+                let limit = seconds(config.join_timeout);
+                let said = e.to_string();
+                let words = match said {
+                    _ if said.contains(RELAY_OFF) => format!(
+                        "rank {rank}: there is no way from host {host} to {name}, and the rank between may not pass on what they say ({e}); start that one without COMITY_RELAY=0, or connect the two hosts"
+                    ),
+                    _ if said.contains("unreachable") => format!(
+                        "rank {rank}: {name} did not answer within {limit} ({e}); from host {host} there is no way to some of these addresses. A rank between that reaches both hosts passes on what they say: write its address after that of rank 0's host, on both, and start none with COMITY_RELAY=0"
+                    ),
+                    _ => format!(
+                        "rank {rank}: {name} did not answer within {limit} ({e}); is {who} running, and is the address right?"
+                    ),
+                };
                 self.about(words).because(JoinCause::Missing).into()
             }
             (Miss::Refused(why), None) => {

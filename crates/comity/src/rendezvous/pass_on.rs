@@ -9,8 +9,8 @@
 use super::meet::StoreClient;
 use crate::{
     Config, Error, HostPort, Meet, Result,
-    channel::{Acceptor, Channel, Hello, HelloVerdict, Listener, Relay, STORE, Secret},
-    sys::{Waker, interfaces, poll_until},
+    channel::{Acceptor, Channel, Hello, HelloVerdict, Listener, RELAY_OFF, Relay, STORE, Secret},
+    sys::{Waker, here::host_name, interfaces, poll_until},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
@@ -32,7 +32,8 @@ pub(crate) struct PassingOn {
 }
 
 impl StoreClient {
-    /// Pass on what comes to `listeners` for the store, where another rank may know their addresses; else they are given back.
+    /// Pass on what comes to `listeners` for the store, or say that this rank may not, where another rank may know their addresses; else they
+    /// are given back.
     pub(crate) fn pass_on(
         &self,
         config: &Config,
@@ -42,15 +43,16 @@ impl StoreClient {
         let known = matches!(&config.meet, Meet::Hostfile(ranks) if ranks.len() > 2);
         let own = listeners.len();
         listeners.extend(self.doors(config));
-        if !config.relay || self.store.is_some() || (!known && own == listeners.len()) {
+        if self.store.is_some() || (!known && own == listeners.len()) {
             listeners.truncate(own);
             return Ok(Err(listeners));
         }
         let os_error = |e| Error::os("listening for those who look for the store", e);
         let store = self.addrs.clone();
-        let relay = Relay::new(move |hello| {
-            (hello.to == STORE && hello.channel == Channel::Join).then(|| store.clone())
-        });
+        let passes = config.relay;
+        let relay = Relay::new(move |hello| (passes && looks_for_store(hello)).then(|| store.clone()));
+        let host = config.host.clone().unwrap_or_else(host_name);
+        let refusal = format!("{RELAY_OFF} (rank {} on host {host})", config.rank);
         let relay = Arc::new(relay);
         for listener in &listeners {
             listener.listen().map_err(os_error)?;
@@ -60,7 +62,7 @@ impl StoreClient {
         let told = Arc::clone(&ended);
         let thread = std::thread::Builder::new()
             .name("comity-pass-on".into())
-            .spawn(move || listen(acceptor, &told))
+            .spawn(move || listen(acceptor, &told, &refusal))
             .map_err(os_error)?;
         Ok(Ok(PassingOn { ended, thread: Some(thread), relay, own }))
     }
@@ -101,8 +103,12 @@ impl Drop for PassingOn {
     }
 }
 
+fn looks_for_store(hello: &Hello) -> bool {
+    hello.to == STORE && hello.channel == Channel::Join
+}
+
 // WAIT(stop): the thread that passes on: woken for each event, and when it is to stop
-fn listen(mut acceptor: Acceptor, (stop, waker): &(AtomicBool, Waker)) -> Acceptor {
+fn listen(mut acceptor: Acceptor, (stop, waker): &(AtomicBool, Waker), refusal: &str) -> Acceptor {
     while !stop.load(Ordering::Acquire) {
         let mut fds = vec![PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
         let until = acceptor.interest(&mut fds);
@@ -111,8 +117,12 @@ fn listen(mut acceptor: Acceptor, (stop, waker): &(AtomicBool, Waker)) -> Accept
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         waker.drain();
-        // Whoever looks for this rank comes again: it has not met the others yet.
-        drop(acceptor.step(&mut |_: &Hello, _| HelloVerdict::Busy));
+        drop(acceptor.step(&mut |hello: &Hello, _| match looks_for_store(hello) {
+            // What is passed on does not come here.
+            true => HelloVerdict::No(refusal.into()),
+            // Whoever looks for this rank comes again: it has not met the others yet.
+            false => HelloVerdict::Busy,
+        }));
     }
     acceptor
 }

@@ -129,7 +129,8 @@ impl Shared {
     }
 
     fn say(&self, words: &str) {
-        tracing::warn!("{words}");
+        // No warning: where one is wanted, the voice says it.
+        tracing::info!("{words}");
         if let Some(voice) = &*self.voice.lock().unwrap_or_else(PoisonError::into_inner) {
             (voice.0)(words);
         }

@@ -4,14 +4,13 @@ use super::super::meet::{self, Reserved};
 use super::super::supervisor::host;
 use super::super::wire::Go;
 use super::super::{LaunchArgs, REFUSED, USAGE};
+use super::ways::{self, NodeWays};
 use comity::tools::Store;
-use comity::{Config, Group, Secure};
+use comity::{Config, Group, Key, Secure};
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// As torchrun's.
-const PORT: u16 = 29400;
 /// Of the variables for ranks, those that hold for the launchers' own connections.
 const HEEDED: [&str; 6] = [
     "COMITY_ADDRS",
@@ -23,13 +22,15 @@ const HEEDED: [&str; 6] = [
 ];
 /// More than any node has to say.
 const LONGEST_WORD: u64 = 1 << 20;
+/// How many ports are tried for the store, where it listens at several addresses.
+const TRIES: usize = 8;
 
 /// Which node this is, and where the nodes meet.
 #[derive(Clone, Debug)]
 pub(super) struct NodeCall {
     pub(super) node: usize,
     pub(super) nodes: usize,
-    /// `host:port`
+    /// `host:port`, or several with a comma between.
     pub(super) at: String,
     insecure: bool,
     join: Duration,
@@ -51,25 +52,9 @@ impl NodeCall {
                 "--nnodes: the launchers have no key by which they know each other: make one (`comity key new`), copy it to every node, and set COMITY_KEY_FILE there; or say --insecure on a network that you trust".into(),
             );
         }
-        let at = address(at).map_err(LaunchRefusal::usage)?;
+        let at = ways::places(at).map_err(LaunchRefusal::usage)?;
         Ok(Self { node, nodes, at, insecure: args.insecure, join: meet::join_limit(&args.env) })
     }
-}
-
-/// With the port that it has if none is given.
-fn address(text: &str) -> Result<String, String> {
-    let bad = || format!("--rendezvous {text:?} is not HOST or HOST:PORT, such as 10.0.0.1 or node0:{PORT}");
-    let (host, port) = match text.parse::<IpAddr>() {
-        Ok(ip) => return Ok(SocketAddr::new(ip, PORT).to_string()),
-        Err(_) => match text.rsplit_once(':') {
-            Some((host, port)) => (host, port.parse().ok().filter(|p| *p > 0).ok_or_else(bad)?),
-            None => (text, PORT),
-        },
-    };
-    if host.is_empty() || (host.contains(':') && !host.starts_with('[')) {
-        return Err(bad());
-    }
-    Ok(format!("{host}:{port}"))
 }
 
 /// What a node says of itself.
@@ -116,14 +101,24 @@ pub(super) fn word(_: &NodeCall, job: &Job) -> NodeWord {
 /// Meets the other launchers and comes to an agreement with them.
 pub(super) fn agree(call: &NodeCall, mut word: NodeWord) -> Result<Agreement, LaunchRefusal> {
     let machine = |e: String| LaunchRefusal { text: e, code: REFUSED };
-    word.at = own_address(call).map_err(LaunchRefusal::usage)?;
+    let mut ways = NodeWays::look_up(call.node, &call.at).map_err(LaunchRefusal::usage)?;
+    let group = meet_nodes(call)?;
+    let lost = |e: String| machine(format!("the launchers, here called ranks, lost each other: {e}"));
+    if call.node != 0 {
+        ways.try_all();
+    }
+    let said: Vec<Vec<IpAddr>> = gather(&group, &ways.ips()).map_err(lost)?;
+    let (homes, elsewhere) = match call.node {
+        0 => ways::sort_out(&said, ways.own),
+        _ => (vec![ways.own], Vec::new()),
+    };
+    let own = homes.first().copied().unwrap_or(ways.own);
+    word.at = own.ip();
     let kept: Vec<Reserved> = (0..=word.size)
-        .map(|_| Reserved::at(word.at))
+        .map(|_| Reserved::on(own))
         .collect::<Result<_, _>>()
         .map_err(|e| machine(format!("cannot take a port at {}: {e}", word.at)))?;
     word.ports = kept.iter().map(|r| r.addr.port()).collect();
-    let group = meet_nodes(call)?;
-    let lost = |e: String| machine(format!("the launchers, here called ranks, lost each other: {e}"));
     let words: Vec<NodeWord> = gather(&group, &word).map_err(lost)?;
     let differ = differences(&words);
     if !differ.is_empty() {
@@ -133,11 +128,21 @@ pub(super) fn agree(call: &NodeCall, mut word: NodeWord) -> Result<Agreement, La
     let (first, world) =
         (words[..call.node].iter().map(|w| w.size).sum(), words.iter().map(|w| w.size).sum());
     let (store, go) = match call.node {
-        0 => start(call, &words, world).map(|(s, g)| (Some(s), Some(g)))?,
+        0 => start(call, &words, world, (&homes, &elsewhere)).map(|(s, g)| (Some(s), Some(g)))?,
         _ => (None, None),
     };
     let told: Vec<Option<Go>> = gather(&group, &go).map_err(lost)?;
-    let go = told.into_iter().next().flatten().ok_or_else(|| lost("node 0 said nothing".into()))?;
+    let mut go = told.into_iter().next().flatten().ok_or_else(|| lost("node 0 said nothing".into()))?;
+    if call.node != 0 {
+        go.store = ways.to_store(&go.store);
+        // Torch's rank 0 listens at all addresses; each host knows it by the one that leads there.
+        if let Some(first) = go.store.first() {
+            go.master.set_ip(first.ip());
+            if let (SocketAddr::V6(master), SocketAddr::V6(first)) = (&mut go.master, first) {
+                master.set_scope_id(first.scope_id());
+            }
+        }
+    }
     Ok(Agreement { go, store, kept, group, words, first, world })
 }
 
@@ -160,40 +165,16 @@ fn meet_nodes(call: &NodeCall) -> Result<Group, LaunchRefusal> {
     })
 }
 
-/// An address of this host by which the others reach it.
-fn own_address(call: &NodeCall) -> Result<IpAddr, String> {
-    let at = &call.at;
-    let fail = |e: String| format!("--rendezvous {at}: {e}");
-    let all: Vec<SocketAddr> = at.to_socket_addrs().map_err(|e| fail(e.to_string()))?.collect();
-    if call.node == 0 {
-        let own = all.iter().find(|a| TcpListener::bind((a.ip(), 0)).is_ok());
-        return own.map(SocketAddr::ip).ok_or_else(|| {
-            fail(format!(
-                "this is node 0, but {all:?} is no address of this host ({}); name one of its own",
-                host()
-            ))
-        });
-    }
-    let mut last = "it has no address".to_owned();
-    for to in all {
-        let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-        // No packet is sent: connecting only looks up the way.
-        match UdpSocket::bind(any).and_then(|s| s.connect(to).and_then(|()| s.local_addr())) {
-            Ok(own) => return Ok(own.ip()),
-            Err(e) => last = e.to_string(),
-        }
-    }
-    Err(fail(last))
-}
-
-/// Node 0 runs the store of the ranks: at the port behind the launchers', or any.
-fn start(call: &NodeCall, words: &[NodeWord], world: usize) -> Result<(Store, Go), LaunchRefusal> {
+/// Node 0 runs the store of the ranks, at all its addresses that others know: at the port behind the launchers', or any.
+fn start(
+    call: &NodeCall,
+    words: &[NodeWord],
+    world: usize,
+    (homes, elsewhere): (&[SocketAddr], &[IpAddr]),
+) -> Result<(Store, Go), LaunchRefusal> {
     let fail = |e: String| LaunchRefusal::machine(format!("cannot start the ranks' store: {e}"));
     let (key, job) = meet::identity(call.insecure).map_err(|e| fail(e.to_string()))?;
-    let at = words[0].at;
-    let port = call.at.rsplit_once(':').and_then(|(_, p)| p.parse::<u16>().ok()?.checked_add(1));
-    let begin = |port: u16| Store::start((at, port).into(), world, &key, &job, call.join);
-    let store = begin(port.unwrap_or(0)).or_else(|_| begin(0)).map_err(|e| fail(e.to_string()))?;
+    let store = open_store(call, homes, (world, &key, &job)).map_err(|e| fail(e.to_string()))?;
     let ring: Vec<[String; 1]> = words
         .iter()
         .flat_map(|w| w.ports.iter().skip(1).map(|port| [SocketAddr::new(w.at, *port).to_string()]))
@@ -202,10 +183,45 @@ fn start(call: &NodeCall, words: &[NodeWord], world: usize) -> Result<(Store, Go
         1 => Vec::new(),
         _ => vec![("MLX_HOSTFILE".into(), serde_json::json!(ring).to_string())],
     };
-    let master = SocketAddr::new(at, words[0].ports.first().copied().unwrap_or_default());
+    let mut master = homes.first().copied().unwrap_or_else(|| store.addr());
+    master.set_port(words.first().and_then(|w| w.ports.first().copied()).unwrap_or_default());
     let key = (!call.insecure).then(|| *key.bytes());
-    let go = Go { job, store: vec![store.addr()], master, vars: Vec::new(), files, key };
+    let others = elsewhere.iter().map(|ip| SocketAddr::new(*ip, store.addr().port()));
+    let told = store.addrs().iter().copied().chain(others).collect();
+    let go = Go { job, store: told, master, vars: Vec::new(), files, key };
     Ok((store, go))
+}
+
+/// The store at the same port of each address: the one behind the launchers', else any that is free at all of them.
+fn open_store(
+    call: &NodeCall,
+    homes: &[SocketAddr],
+    (world, key, job): (usize, &Key, &str),
+) -> comity::Result<Store> {
+    let port = call.at.rsplit_once(':').and_then(|(_, p)| p.parse::<u16>().ok()?.checked_add(1));
+    let at = |port: u16| {
+        let mut all = homes.to_vec();
+        all.iter_mut().for_each(|at| at.set_port(port));
+        all
+    };
+    let begin = |port: u16| {
+        let all = at(port);
+        // There is one at least.
+        let first = all.first().copied().unwrap_or_else(|| (meet::loopback(), port).into());
+        Store::start_at(first, all.get(1..).unwrap_or_default(), world, key, job, call.join)
+    };
+    let is_whole = |store: &Store| store.addrs().len() == homes.len();
+    if let Some(store) = port.and_then(|port| begin(port).ok()).filter(is_whole) {
+        return Ok(store);
+    }
+    for _ in 0..TRIES {
+        // One that is free at the first address may be taken at another.
+        let port = begin(0)?.addr().port();
+        if let Some(store) = begin(port).ok().filter(is_whole) {
+            return Ok(store);
+        }
+    }
+    begin(0)
 }
 
 /// What nodes ask for that does not go together: a sentence each.
@@ -256,22 +272,6 @@ pub(super) fn gather<T: Serialize + for<'a> Deserialize<'a>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_place_to_meet_has_a_port() {
-        for (text, at) in [
-            ("node0", "node0:29400"),
-            ("node0:7", "node0:7"),
-            ("10.0.0.1", "10.0.0.1:29400"),
-            ("fd00::1", "[fd00::1]:29400"),
-            ("[fd00::1]:7", "[fd00::1]:7"),
-        ] {
-            assert_eq!(address(text).as_deref(), Ok(at));
-        }
-        for text in ["", ":7", "a:0", "a:x", "a:b:7", "a:70000"] {
-            assert!(address(text).unwrap_err().contains("--rendezvous"), "{text}");
-        }
-    }
 
     #[test]
     fn what_differs_is_said_with_both_hosts() {

@@ -11,8 +11,8 @@ pub(in crate::launch) struct NodeArgs {
     #[arg(long, value_name = "R", requires_all = ["nnodes", "rendezvous"], value_parser = clap::value_parser!(u32).range(..4096))]
     pub(super) node_rank: Option<u32>,
 
-    /// Where the launchers meet: a name or an address of node 0's host, the same everywhere; the default port is 29400
-    #[arg(long, value_name = "HOST[:PORT]", requires_all = ["nnodes", "node_rank"])]
+    /// Where the launchers meet: a name or an address of node 0's host by which this host knows it, or several with a comma between; the default port is 29400
+    #[arg(long, value_name = "HOST[:PORT],...", requires_all = ["nnodes", "node_rank"])]
     pub(super) rendezvous: Option<String>,
 }
 

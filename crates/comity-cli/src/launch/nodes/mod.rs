@@ -13,6 +13,7 @@ mod agree;
 mod args;
 mod findings;
 mod watch;
+mod ways;
 
 pub(super) use args::NodeArgs;
 pub(super) use watch::Nodes;

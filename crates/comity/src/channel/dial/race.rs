@@ -4,9 +4,11 @@
 //!   0 ms    the best address   connecting ................... an answer: its proof is sent, the others are closed
 //!   200 ms  the next                     connecting ... greeted ........ closed without a proof: the listener forgets it
 //! ```
+//! One that answers "not now" is tried again while others are under way: they may take seconds to come to nothing.
+//!
 //! Only the winner sends the last message of the handshake, so the listener never believes that two came.
 
-use super::{DialLimits, Miss, TRY, Target, is_own};
+use super::{DialLimits, FIRST_PAUSE, LONGEST_PAUSE, Miss, TRY, Target, is_own};
 use crate::{
     Error,
     channel::{
@@ -56,6 +58,8 @@ struct Runner {
     stage: Stage,
     /// It is given up then.
     until: Instant,
+    /// After which pause it is tried again, where it is to be.
+    pause: Duration,
 }
 
 enum Stage {
@@ -84,6 +88,11 @@ impl Runner {
                 Stream::Unix(_) => None,
             },
         }
+    }
+
+    /// Whether its address was not tried before in this round.
+    fn is_first(&self) -> bool {
+        self.pause == FIRST_PAUSE
     }
 
     fn is_connecting(&self) -> bool {
@@ -115,6 +124,8 @@ pub(super) struct Race<'a> {
     limit: Duration,
     runners: Vec<Runner>,
     lost: Vec<(usize, Tried)>,
+    /// Those that are tried again: when, and the pause after the next refusal.
+    again: Vec<(usize, Instant, Duration)>,
     /// The next target, and when it is tried at the latest.
     next: (usize, Instant),
 }
@@ -128,7 +139,8 @@ impl<'a> Race<'a> {
         limit: Duration,
     ) -> Self {
         let next = (0, Instant::now());
-        Self { targets, secret, hello, patience, limit, runners: Vec::new(), lost: Vec::new(), next }
+        let (runners, lost, again) = (Vec::new(), Vec::new(), Vec::new());
+        Self { targets, secret, hello, patience, limit, runners, lost, again, next }
     }
 
     /// The first that authenticated and which it was, or what each try got.
@@ -147,12 +159,13 @@ impl<'a> Race<'a> {
                 Err(e) => return Err(vec![(0, Tried { from: None, miss: Miss::Stop(e) })]),
             };
             for (runner, ready) in std::mem::take(&mut self.runners).into_iter().zip(ready) {
+                let pause = runner.pause;
                 match self.step(runner, ready) {
                     Stepped::Goes(runner) => self.runners.push(runner),
                     Stepped::Won(index, won) => return Ok((index, won)),
                     Stepped::Lost(index, tried) if tried.is_final() => return Err(vec![(index, tried)]),
                     Stepped::Lost(index, tried) => {
-                        self.lost.push((index, tried));
+                        self.lose(index, tried, pause);
                         self.next.1 = Instant::now();
                     }
                 }
@@ -160,8 +173,23 @@ impl<'a> Race<'a> {
             // Someone at the end of the patience, with one that may yet answer, has no use for others.
             if Instant::now() >= self.patience.until {
                 self.next.0 = self.targets.len();
+                self.again.clear();
             }
         }
+    }
+
+    fn lose(&mut self, index: usize, tried: Tried, pause: Duration) {
+        if tried.is_not_now() {
+            self.again.push((index, Instant::now() + pause, (pause * 2).min(LONGEST_PAUSE)));
+        }
+        self.lost.retain(|(i, _)| *i != index);
+        self.lost.push((index, tried));
+    }
+
+    /// When the next of those is due that are tried again: a round lasts no longer for them.
+    fn next_again(&self) -> Option<Instant> {
+        let lasts = self.runners.iter().any(Runner::is_first);
+        self.again.iter().map(|a| a.1).min().filter(|_| lasts)
     }
 
     /// Begin with what is due: at once where nobody is under way.
@@ -171,11 +199,22 @@ impl<'a> Race<'a> {
         {
             let index = self.next.0;
             self.next = (index + 1, Instant::now() + STAGGER);
-            let until = self.patience.until.min(Instant::now() + TRY);
-            match connect(target) {
-                Ok(socket) => self.runners.push(Runner { index, stage: Stage::Connecting(socket), until }),
-                Err(miss) => self.lost.push((index, Tried { from: None, miss })),
+            self.try_at(index, target, FIRST_PAUSE);
+        }
+        while self.next_again().is_some_and(|at| Instant::now() >= at) {
+            let Some(due) = self.again.iter().position(|a| Instant::now() >= a.1) else { return };
+            let (index, _, pause) = self.again.swap_remove(due);
+            if let Some(target) = self.targets.get(index) {
+                self.try_at(index, target, pause);
             }
+        }
+    }
+
+    fn try_at(&mut self, index: usize, target: &Target, pause: Duration) {
+        let until = self.patience.until.min(Instant::now() + TRY);
+        match connect(target) {
+            Ok(socket) => self.runners.push(Runner { index, stage: Stage::Connecting(socket), until, pause }),
+            Err(miss) => self.lose(index, Tried { from: None, miss }, pause),
         }
     }
 
@@ -189,6 +228,7 @@ impl<'a> Race<'a> {
         let looked = self.runners.iter().filter(|r| !r.is_connecting()).map(|_| Instant::now() + DIAL_CHECK);
         let waits = self.next.0 < self.targets.len() && !self.is_within_host();
         let next = waits.then_some(self.next.1);
+        let next = next.into_iter().chain(self.next_again());
         let until = self.runners.iter().map(|r| r.until).chain(looked).chain(next).min();
         let mut fds: Vec<_> =
             self.patience.wakers.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
@@ -207,12 +247,13 @@ impl<'a> Race<'a> {
     }
 
     fn step(&self, runner: Runner, ready: bool) -> Stepped {
-        let (index, from, late) = (runner.index, runner.from(), Instant::now() >= runner.until);
+        let (index, pause, from, late) =
+            (runner.index, runner.pause, runner.from(), Instant::now() >= runner.until);
         let lost = |miss| Stepped::Lost(index, Tried { from, miss });
         let silence = || io::Error::new(ErrorKind::TimedOut, "it does not answer");
         match runner.stage {
             Stage::Connecting(_) if !ready && late => lost(Miss::Nobody(silence())),
-            Stage::Connecting(socket) if ready => match self.greet(index, socket) {
+            Stage::Connecting(socket) if ready => match self.greet(index, socket, pause) {
                 Ok(runner) => Stepped::Goes(runner),
                 Err(miss) => lost(miss),
             },
@@ -235,7 +276,7 @@ impl<'a> Race<'a> {
                             unanswered = Instant::now();
                         }
                         let stage = Stage::Greeted { stream, initiator, unanswered };
-                        Stepped::Goes(Runner { index, stage, until: runner.until })
+                        Stepped::Goes(Runner { index, stage, until: runner.until, pause })
                     }
                 }
             }
@@ -243,7 +284,7 @@ impl<'a> Race<'a> {
     }
 
     /// Say who asks, on a socket that has connected or never will.
-    fn greet(&self, index: usize, socket: Socket) -> Result<Runner, Miss> {
+    fn greet(&self, index: usize, socket: Socket, pause: Duration) -> Result<Runner, Miss> {
         if let Some(e) = socket.take_error().map_err(Miss::Nobody)? {
             return Err(Miss::Nobody(e));
         }
@@ -272,7 +313,7 @@ impl<'a> Race<'a> {
         // Small enough for an empty socket buffer.
         (&stream).write_all(&first).map_err(|e| Miss::Refused(Refusal::Ended(Some(e))))?;
         let stage = Stage::Greeted { stream, initiator: Box::new(initiator), unanswered };
-        Ok(Runner { index, stage, until: self.patience.until.min(unanswered + self.limit) })
+        Ok(Runner { index, stage, until: self.patience.until.min(unanswered + self.limit), pause })
     }
 }
 

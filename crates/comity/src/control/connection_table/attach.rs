@@ -73,12 +73,13 @@ impl ConnectionTable {
         &mut self,
         rank: usize,
         (stream, seals): (Stream, Sealing),
-        origin: Origin,
+        (origin, relays): (Origin, Vec<usize>),
         now: Instant,
     ) -> Rest {
         if !self.membership.attach(rank, now) {
             return Rest::default();
         }
+        self.membership.pass_through(rank, relays);
         if let Err(e) = keep_alive(&stream, self.membership.limit()) {
             // The beats find what this would have found.
             tracing::debug!(rank, %e, "no keepalive on a control connection");

@@ -25,26 +25,49 @@ pub(super) struct Shape {
     pub(super) vars: &'static [(&'static str, &'static str)],
     /// The cables that carry the job's bytes; the others carry few.
     pub(super) busy: &'static [&'static str],
+    /// Each host has a launcher of its own, which is told this address (`comity launch --nnodes`).
+    pub(super) launched: bool,
     /// What a rank says, where the job cannot run.
     pub(super) refused: Option<&'static [&'static str]>,
 }
 
-pub(super) const PLAIN: Shape =
-    Shape { name: "", hosts: 3, cables: &[], also: &[], master: &[], vars: &[], busy: &[], refused: None };
+pub(super) const PLAIN: Shape = Shape {
+    name: "",
+    hosts: 3,
+    cables: &[],
+    also: &[],
+    master: &[],
+    vars: &[],
+    busy: &[],
+    launched: false,
+    refused: None,
+};
 
 pub(super) const CHAIN: &[Cable] =
     &[(0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"), (1, 2, "bc", "10.71.2.1/30", "10.71.2.2/30")];
 
+const TRIANGLE: Shape = Shape {
+    name: "triangle",
+    cables: &[
+        (0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"),
+        (1, 2, "bc", "10.71.2.1/30", "10.71.2.2/30"),
+        (2, 0, "ca", "10.71.3.1/30", "10.71.3.2/30"),
+    ],
+    master: &["10.71.1.1", "10.71.1.1", "10.71.3.2"],
+    busy: &["ab", "bc", "ca"],
+    ..PLAIN
+};
+
 const SHAPES: &[Shape] = &[
+    TRIANGLE,
+    Shape { name: "triangle, a launcher on each host", launched: true, ..TRIANGLE },
     Shape {
-        name: "triangle",
-        cables: &[
-            (0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"),
-            (1, 2, "bc", "10.71.2.1/30", "10.71.2.2/30"),
-            (2, 0, "ca", "10.71.3.1/30", "10.71.3.2/30"),
-        ],
-        master: &["10.71.1.1", "10.71.1.1", "10.71.3.2"],
-        busy: &["ab", "bc", "ca"],
+        name: "chain, a launcher on each host",
+        // Node 0 is in the middle.
+        cables: &[(0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"), (0, 2, "ac", "10.71.2.1/30", "10.71.2.2/30")],
+        master: &["10.71.1.1", "10.71.1.1", "10.71.2.1"],
+        busy: &["ab", "ac"],
+        launched: true,
         ..PLAIN
     },
     Shape {
@@ -98,6 +121,20 @@ const SHAPES: &[Shape] = &[
         master: &["10.71.1.1", "10.71.1.1", "10.71.2.1"],
         vars: &[("COMITY_RELAY", "0")],
         refused: Some(&["host b", "host c", "10.71.1.2", "no route", "COMITY_RELAY"]),
+        ..PLAIN
+    },
+    Shape {
+        name: "chain without a relay, rank 0 at an end",
+        cables: CHAIN,
+        master: &["10.71.1.1,10.71.2.1"],
+        // The others wait so long for the rank that cannot come.
+        vars: &[("COMITY_RELAY", "0"), ("COMITY_JOIN_TIMEOUT", "8")],
+        refused: Some(&[
+            "no way from host c",
+            "rank 1 on host b",
+            "without COMITY_RELAY=0",
+            "missing rank 2",
+        ]),
         ..PLAIN
     },
 ];
@@ -188,16 +225,24 @@ impl<'a> Lan<'a> {
     }
 
     fn rank(&self, rank: usize, comity: &Path, key: &Path) -> Task {
-        let Shape { hosts, master, vars, .. } = self.shape;
+        let Shape { hosts, master, vars, launched, .. } = self.shape;
         let program = ["bench", "all_reduce", "--sizes", "4M", "--budget", "0.3"];
-        let task = self.within(rank).args([comity]).args(program).limit(QUICK);
-        let task = task
-            .env("COMITY_RANK", rank.to_string())
-            .env("COMITY_SIZE", hosts.to_string())
-            .env("COMITY_HOST", ["a", "b", "c"][rank])
-            .env("MASTER_ADDR", master.get(rank).unwrap_or(&master[0]))
-            .env("MASTER_PORT", "7402")
-            .env("COMITY_KEY_FILE", key);
+        let (place, size) = (rank.to_string(), hosts.to_string());
+        let at = *master.get(rank).unwrap_or(&master[0]);
+        let task = self.within(rank).args([comity]);
+        let task = match launched {
+            true => task
+                .args(["launch", "--nnodes", &size, "--node-rank", &place, "--rendezvous", at, "--"])
+                .args([comity])
+                .args(program),
+            false => task
+                .args(program)
+                .env("COMITY_RANK", place)
+                .env("COMITY_SIZE", size)
+                .env("MASTER_ADDR", at)
+                .env("MASTER_PORT", "7402"),
+        };
+        let task = task.limit(QUICK).env("COMITY_HOST", ["a", "b", "c"][rank]).env("COMITY_KEY_FILE", key);
         vars.iter().fold(task, |task, (name, value)| task.env(name, value))
     }
 
