@@ -108,10 +108,13 @@ fn mpi() -> Outcome {
     }
 }
 
-/// Start ranks, wait for all; the first to be waited for that failed is the error, and ends the others.
+/// Start ranks, wait for all; what those said that failed is the error.
 pub(super) fn together(ranks: impl Iterator<Item = Task>) -> Result<Vec<String>, String> {
     let running = ranks.map(Task::start).collect::<Result<Vec<_>, _>>()?;
-    running.into_iter().map(|r| r.wait()).collect()
+    // What each that failed said: the first need not be the one that knows why.
+    let (said, failed): (Vec<_>, Vec<_>) = running.into_iter().map(|r| r.wait()).partition(Result::is_ok);
+    let why: Vec<String> = failed.into_iter().filter_map(Result::err).collect();
+    if why.is_empty() { Ok(said.into_iter().flatten().collect()) } else { Err(why.join("\n")) }
 }
 
 /// A file with a job key that only its owner can read, for launchers that cannot hand one over.
