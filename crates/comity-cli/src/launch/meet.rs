@@ -3,7 +3,7 @@ use super::{Setting, handed::Handed, wire::Go};
 use comity::{Key, tools::Store};
 use socket2::{Domain, Socket, Type};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -202,6 +202,17 @@ impl Reserved {
         let addr = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok(Self { addr, socket: Some(socket) })
     }
+}
+
+/// From which address of this host packets go there.
+pub(super) fn local_toward(to: SocketAddr) -> io::Result<SocketAddr> {
+    let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+    // No packet is sent: connecting only looks up the way.
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(to)?;
+    let mut own = socket.local_addr()?;
+    own.set_port(0);
+    Ok(own)
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The command line of `ssh` for a host.
 use super::hosts::FleetHost;
+use crate::launch::meet::local_toward;
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, ToSocketAddrs};
 use std::process::{Command, Stdio};
 
 /// How hosts are reached.
@@ -131,9 +132,7 @@ fn towards(way: &SshWay, host: &FleetHost) -> Result<IpAddr, String> {
     })?;
     let mut last = std::io::Error::other("the name has no address");
     for to in to {
-        let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-        // No packet is sent: connecting only looks up the way.
-        match UdpSocket::bind(any).and_then(|s| s.connect(to).and_then(|()| s.local_addr())) {
+        match local_toward(to) {
             Ok(own) => return Ok(own.ip()),
             Err(e) => last = e,
         }

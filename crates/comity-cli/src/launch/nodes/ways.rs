@@ -4,10 +4,11 @@
 //! a triangle of cables: node 1 knows node 0 as 10.1.1.1, node 2 knows it as 10.1.3.1
 //! ```
 //! So each node says by which addresses it knows node 0, those that answer first. The ranks' store listens at all of them.
+use super::super::meet::local_toward;
 use super::super::supervisor::host;
 use comity::{Config, HostPort, Meet};
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// As torchrun's.
@@ -208,17 +209,6 @@ fn scoped(ip: IpAddr) -> Option<SocketAddr> {
         |text: &str| text.split('/').next().and_then(|t| t.parse::<IpAddr>().ok()).is_some_and(|t| t == ip);
     let note = notes.into_iter().find(|n| is_it(&n.address))?;
     (format!("{ip}%{}", note.interface).as_str(), 0).to_socket_addrs().ok()?.next()
-}
-
-/// From which address of this host packets go there.
-fn local_toward(to: SocketAddr) -> std::io::Result<SocketAddr> {
-    let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-    // No packet is sent: connecting only looks up the way.
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(to)?;
-    let mut own = socket.local_addr()?;
-    own.set_port(0);
-    Ok(own)
 }
 
 #[cfg(test)]
