@@ -6,6 +6,9 @@
 //!   messages  copied        lent          lent                            lent
 //!   headers   -             -             "mine were lent in call 2", of each rank: now all know it of all
 //! ```
+//! Where the peers map a buffer early in its first call, that call's messages are lent already, and call 3 goes in one piece. Where
+//! one maps it late, a later call does.
+//!
 //! A plan's segments keep a message in a core's cache on its way through a ring. Bytes that are read where they lie go no such way, and
 //! segments then cost up to half of the speed. But a plan must be the same on all ranks, and a rank knows only of its own buffers
 //! whether peers can read them. So each says in its header how it went the last time. This holds for [`Algorithm::TwoPhase`] alone:
@@ -149,9 +152,11 @@ mod tests {
     #[test]
     fn calls_whose_messages_all_ranks_lend_go_in_one_piece_with_the_same_bits() {
         for size in 2..=4 {
-            for (pieces, same, _) in run(size, 12, |_, _| true) {
-                assert!(same && !pieces[..3].contains(&true) && pieces[11], "{size}: {pieces:?}");
-            }
+            let mut seen = run(size, 12, |_, _| true);
+            seen.dedup();
+            let [(pieces, true, _)] = &seen[..] else { panic!("not alike on all ranks: {seen:?}") };
+            // The peers may have mapped the buffers before most of the first call's messages were sent.
+            assert!(!pieces[..2].contains(&true) && pieces[11], "{size}: {pieces:?}");
         }
     }
 
