@@ -7,7 +7,7 @@ mod pair;
 use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory};
 use crate::{
     CallInfo, Error, LinkKind, Op, Result,
-    engine::{Direction, Engine, Members, Task},
+    engine::{Direction, Engine, Members, ShortMessage, Task},
     stats::Counters,
     status::{GroupStatus, Header, World},
     transport::Link,
@@ -67,7 +67,7 @@ impl NativeBackend {
             Header { shape, ..common }
         };
         self.engine.announce(&common)?;
-        let task = Task { info: call.info, header: &header, call: Some(common), limit };
+        let task = Task { info: call.info, header: &header, call: Some(common), limit, short: None };
         let out = self.engine.run(&mut kept.schedule, &mut Memory::new(None, None, &mut []), &task);
         if out.is_ok() {
             kept.schedule.reset();
@@ -157,6 +157,7 @@ impl NativeBackend {
             // The hint is no part of the call, which all ranks know alike.
             Header { shape, lends, ..common }
         };
+        let short = kept.short.then(|| ShortMessage { header: common.encode(), len: part });
         self.engine.announce(&common)?;
         let before = if asked { self.engine.lent() } else { 0 };
         let tmp = kept.schedule.tmp();
@@ -172,7 +173,7 @@ impl NativeBackend {
             Bufs::OwnIn(dst) => Memory::within(dst, rank * part, part, tmp),
             Bufs::OwnOut(dst) => Memory::around(dst, rank * part, part, tmp),
         };
-        let task = Task { info, header: &header, call: Some(common), limit };
+        let task = Task { info, header: &header, call: Some(common), limit, short };
         let out = self.engine.run(&mut kept.schedule, &mut memory, &task);
         if plain && out.is_ok() {
             kept.schedule.reset();

@@ -16,6 +16,7 @@ mod progress;
 mod recv;
 mod run;
 mod send;
+mod short;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -27,5 +28,6 @@ pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use members::Members;
 pub(crate) use progress::{CallProgress, Progress, Waiting, complete};
 pub(crate) use run::{Direction, Engine, Task};
+pub(crate) use short::ShortMessage;
 pub(crate) use stream::STASH;
 pub(crate) use wait::Patience;

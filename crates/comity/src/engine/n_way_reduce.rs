@@ -8,7 +8,7 @@ use crate::{CallInfo, DType, ReduceOp, kernel, status::Links, transport::LinkErr
 use comity_plan::{Buf, Id, Slice, StepOp};
 
 /// Up to so many senders are listed without memory of the heap.
-const FEW: usize = 64;
+pub(super) const FEW: usize = 64;
 
 impl Run<'_, '_> {
     /// Take what has come for n-way reduce `id`, in the turn of `peer`, which is one of its senders. `pulled` bytes came in this turn before.

@@ -11,7 +11,8 @@
 //! caller's output before all ranks that this one hears from have announced the same call.
 
 use super::{
-    CallProgress, Lacking, Members, Patience, Progress, Stop, Stopped, Waiting, complete,
+    CallProgress, Lacking, Members, Patience, Progress, ShortMessage, Stop, Stopped,
+    Waiting, complete,
     stream::{HeaderRefusal, Rx, Tx},
 };
 use crate::{
@@ -36,6 +37,8 @@ pub(crate) struct Engine {
     pub(super) silence: Option<Duration>,
     /// To how many members there is no link yet.
     pub(super) unlinked: usize,
+    /// Whether all links go through memory; none where nobody has asked since the last was made.
+    pub(super) all_memory: Option<bool>,
 }
 
 /// What a call is made of besides its data.
@@ -48,6 +51,8 @@ pub(crate) struct Task<'a> {
     pub(crate) call: Option<Header>,
     /// How long it may take.
     pub(crate) limit: Duration,
+    /// The message of a call that is short: its plan is one from each to each, and all the same.
+    pub(crate) short: Option<ShortMessage>,
 }
 
 /// Direction of a message.
@@ -88,7 +93,8 @@ impl Engine {
         let (tx, rx) = ((0..size).map(|_| Tx::new()).collect(), (0..size).map(|_| Rx::new()).collect());
         let (patience, silence) = (members.patience(), members.world.silence());
         let unlinked = links.iter().filter(|l| l.is_none()).count().saturating_sub(1);
-        let mut engine = Self { members, links, tx, rx, patience, silence, unlinked };
+        let all_memory = None;
+        let mut engine = Self { members, links, tx, rx, patience, silence, unlinked, all_memory };
         (0..size).for_each(|rank| engine.watch(rank));
         engine
     }
@@ -106,7 +112,7 @@ impl Engine {
         let linking = self.want_links(schedule);
         let (armed, leaver) = (false, None);
         let mut run = Run { engine: self, schedule, memory, task, pending_headers, armed, leaver, linking };
-        let out = complete(&mut run, &mut waiting);
+        let out = if run.short() { Ok(()) } else { complete(&mut run, &mut waiting) };
         self.members.status.advance();
         match out {
             Ok(()) => {
@@ -152,6 +158,11 @@ impl Engine {
     /// The link to each peer, for information.
     pub(crate) fn links(&self) -> &Links {
         &self.links
+    }
+
+    /// How often to look for what is not there before this rank does anything else.
+    pub(super) fn looks(&self) -> u32 {
+        self.patience.looks()
     }
 
     /// How many bytes peers have read, or may read, where they lie.

@@ -54,12 +54,12 @@ impl Tx {
     }
 
     /// Begin a message of `len` bytes.
-    pub(super) fn begin(&mut self, header: Option<&Header>, len: usize) {
+    pub(super) fn begin(&mut self, header: Option<&[u8; LEN]>, len: usize) {
         self.lead_len = lead(self.pos, header.is_some(), len);
         self.lead_at = 0;
         self.lead[..self.lead_len].fill(0);
         if let Some(h) = header {
-            self.lead[..LEN].copy_from_slice(&h.encode());
+            self.lead[..LEN].copy_from_slice(h);
         }
         self.open = true;
     }
@@ -361,6 +361,16 @@ impl Rx {
             return Err(LinkError("sent a frame that goes beyond its message".into()));
         }
         Ok(())
+    }
+
+    /// Whether the next byte is the first of a message.
+    pub(super) fn is_between(&self) -> bool {
+        matches!(self.at, At::Start)
+    }
+
+    /// How many bytes of the stream came before.
+    pub(super) fn pos(&self) -> u64 {
+        self.pos
     }
 
     /// Whether the payload of the current message has begun.

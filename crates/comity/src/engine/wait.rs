@@ -65,6 +65,13 @@ impl Patience {
     }
 }
 
+impl Patience {
+    /// Looks that are worth it before anything else; at least one.
+    pub(crate) fn looks(&self) -> u32 {
+        self.spins.max(1)
+    }
+}
+
 /// What to do after a look that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {

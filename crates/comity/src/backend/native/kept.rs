@@ -4,6 +4,7 @@ use super::{NativeBackend, lent::is_asked};
 use crate::{
     DType,
     backend::{Bufs, Call},
+    engine::ShortMessage,
 };
 use comity_plan::{self as plan, Algorithm, Choice, Kind, Plan, ReceiveMode, Schedule, Shape, Slice, StepOp};
 
@@ -15,6 +16,8 @@ pub(super) struct KeptSchedule {
     pub(super) key: ScheduleKey,
     pub(super) schedule: Schedule,
     pub(super) shape: u64,
+    /// Whether it is one short message from each to each, all the same.
+    pub(super) short: bool,
     /// Whether its last call's messages were read where they lay; `None` if nobody asks.
     pub(super) lends: Option<bool>,
 }
@@ -96,7 +99,9 @@ impl NativeBackend {
         if let Some(shift) = key.shift {
             schedule.input_lies(shift);
         }
-        KeptSchedule { key, schedule, shape: agreed, lends }
+        let alike = algorithm == Algorithm::Direct && matches!(shape.kind, Kind::AllReduce | Kind::Barrier);
+        let short = alike && call.counts.is_empty() && ShortMessage::fits(shape.size, key.count * key.elem);
+        KeptSchedule { key, schedule, shape: agreed, short, lends }
     }
 }
 
