@@ -3,6 +3,8 @@
 mod kept;
 mod lent;
 mod pair;
+#[cfg(all(test, not(loom)))]
+mod short_tests;
 
 use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory};
 use crate::{

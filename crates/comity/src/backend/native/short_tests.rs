@@ -1,0 +1,97 @@
+//! Calls that the engine makes without a schedule's bookkeeping: the same results as with it, however the ranks come to them.
+
+use super::*;
+use crate::{ReduceOp, links::LocalWorld, view::ViewMut};
+use std::thread;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Each rank of `size`, on a thread.
+fn ranks<T: Send>(size: usize, each: impl Fn(usize, NativeBackend) -> T + Sync) -> Vec<T> {
+    let worlds = LocalWorld::all(size);
+    thread::scope(|s| {
+        let all: Vec<_> = worlds
+            .into_iter()
+            .enumerate()
+            .map(|(rank, world)| {
+                let each = &each;
+                s.spawn(move || {
+                    let (members, until) = ((0..size).collect(), Instant::now() + LONG);
+                    let mut native =
+                        NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
+                    native.prefer(Some(Algorithm::Direct));
+                    each(rank, native)
+                })
+            })
+            .collect();
+        all.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+fn call<'a>(seq: u64, reduce: ReduceOp, dst: ViewMut<'a>) -> Call<'a> {
+    let (count, dtype) = (dst.count(), Some(dst.dtype()));
+    let info = CallInfo { seq, count, dtype, reduce: Some(reduce), ..CallInfo::new(Op::AllReduce) };
+    Call { info, bufs: Bufs::InPlace(dst), counts: &[], recv_counts: &[] }
+}
+
+fn input(rank: usize, count: usize) -> Vec<f32> {
+    (0..count).map(|i| 1.1_f32.powi((i % 50 + rank) as i32)).collect()
+}
+
+#[test]
+fn with_the_bits_of_the_schedule_at_every_length() {
+    for size in 2..=5 {
+        ranks(size, |rank, mut native| {
+            let mut seq = 0;
+            for count in (0..20).chain([31, 64, 65, 255, 256, 257, 400]) {
+                for reduce in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max] {
+                    let mut results = Vec::new();
+                    for short in [true, false] {
+                        let mut x = input(rank, count);
+                        seq += 1;
+                        native.run(call(seq, reduce, (&mut x[..]).into()), LONG).unwrap();
+                        results.push(x.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+                        let kept = native.kept.last_mut().unwrap();
+                        assert_eq!(kept.short, short && count <= 256, "{count}");
+                        kept.short = !short && count <= 256;
+                    }
+                    assert_eq!(results[0], results[1], "{size} ranks, {count} elements");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn right_when_ranks_come_late_and_where_the_ring_ends() {
+    for size in [2, 3] {
+        ranks(size, |rank, mut native| {
+            // Some 1,000 bytes, so that a message lies across the end of the ring once in 260 calls.
+            let wanted: Vec<f32> = (0..249).map(|i| (0..size).map(|r| (i + r) as f32).sum()).collect();
+            for seq in 1..=900 {
+                if seq % 97 == rank as u64 {
+                    thread::sleep(Duration::from_millis(2));
+                }
+                let mut x: Vec<f32> = (0..249).map(|i| (i + rank) as f32).collect();
+                native.run(call(seq, ReduceOp::Sum, (&mut x[..]).into()), LONG).unwrap();
+                assert_eq!(x, wanted, "call {seq} on rank {rank} of {size}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_calls_something_else_is_found_and_nothing_is_written() {
+    for size in [2, 4] {
+        let told = ranks(size, |rank, mut native| {
+            let mut x = input(rank, 2);
+            native.run(call(1, ReduceOp::Sum, (&mut x[..]).into()), LONG).unwrap();
+            let mut x = input(rank, 2);
+            let other = if rank == 1 { ReduceOp::Max } else { ReduceOp::Sum };
+            let e = native.run(call(2, other, (&mut x[..]).into()), LONG).unwrap_err();
+            assert_eq!(x, input(rank, 2), "{e}");
+            matches!(e, Error::Mismatch { differs: "reduction", .. })
+        });
+        assert!(told.iter().all(|t| *t), "{told:?}");
+    }
+}
