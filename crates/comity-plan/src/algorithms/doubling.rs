@@ -20,6 +20,9 @@ use crate::{
     shape::Kind,
 };
 
+/// Elements.
+const SHORT: usize = 1024;
+
 pub(super) const DEFINITION: Definition = Definition {
     name: "doubling",
     order: Order::ByRank,
@@ -84,19 +87,22 @@ pub(super) fn all_reduce(d: &mut Draft, team: &Team, src: Slice, dst: Slice) {
         d.round += 1;
         return;
     }
+    // What is short is kept aside, so that nothing is written to `dst` before every partner was heard.
+    let aside = if (levels > 1 || paired) && src.len <= SHORT { d.reserve(src.len) } else { dst };
     let mut held = src;
     if paired {
-        d.reduce(team, team.me - 1, src, dst, false);
-        held = dst;
+        d.reduce(team, team.me - 1, src, aside, false);
+        held = aside;
     }
     d.round += u32::from(extra > 0);
     let me = if paired { team.me / 2 } else { team.me - extra };
     for level in 0..levels {
         let other = me ^ (1 << level);
         let other = if other < extra { 2 * other + 1 } else { other + extra };
+        let last = level + 1 == levels;
         d.send(team, other, held);
-        d.reduce(team, other, held, dst, level + 1 == levels);
-        held = dst;
+        d.reduce(team, other, held, if last { dst } else { aside }, last);
+        held = aside;
         d.round += 1;
     }
     if paired {

@@ -32,7 +32,7 @@ pub(crate) struct Engine {
     pub(super) links: Links,
     pub(super) tx: Vec<Tx>,
     pub(super) rx: Vec<Rx>,
-    patience: Patience,
+    pub(super) patience: Patience,
     /// How long a member may be silent.
     pub(super) silence: Option<Duration>,
     /// To how many members there is no link yet.
@@ -51,7 +51,7 @@ pub(crate) struct Task<'a> {
     pub(crate) call: Option<Header>,
     /// How long it may take.
     pub(crate) limit: Duration,
-    /// The message of a call that is short: its plan is one from each to each, and all the same.
+    /// What every message is of a call that has only short ones.
     pub(crate) short: Option<ShortMessage>,
 }
 
@@ -158,11 +158,6 @@ impl Engine {
     /// The link to each peer, for information.
     pub(crate) fn links(&self) -> &Links {
         &self.links
-    }
-
-    /// How often to look for what is not there before this rank does anything else.
-    pub(super) fn looks(&self) -> u32 {
-        self.patience.looks()
     }
 
     /// How many bytes peers have read, or may read, where they lie.

@@ -1,15 +1,16 @@
-//! Short calls between ranks that share memory: one message to each peer and one from each, without a schedule's bookkeeping.
+//! Short calls between ranks that share memory: at most one message to each peer and one from each, without a schedule's bookkeeping.
 //!
 //! ```text
-//!   put the message to every peer ──> look until that of every peer is there ──> combine, all at once
-//!          │ no room                        │ not soon, or another one
-//!          └────────────────────────────────┴──> the schedule goes on from here (run.rs)
+//!   the plan's steps, one after the other:   put a message whole ──> look until one is there ──> combine ──> ...
+//!                                               │ no room               │ not soon, or another one
+//!                                               └───────────────────────┴──> the schedule goes on from this step (run.rs)
 //! ```
 //!
 //! The same bytes travel over the same links in the same order, and are combined by the same kernels. Whatever is not as expected stays
 //! where it is for the schedule, which finds it as if nothing else had looked. So there is nothing here of failures, limits and sleep.
+//! Nothing is written to the caller's output before every header that this rank waits for was seen: the plans for it write there last.
 //!
-//! Cost: n-1 messages, as the plan `direct` has; about half of the instructions that the schedule takes for them.
+//! Cost: the plan's messages, each for about a third of the instructions that the schedule takes.
 
 use super::{
     Engine,
@@ -17,165 +18,95 @@ use super::{
     run::Run,
 };
 use crate::{
-    ReduceOp, kernel,
+    DType, ReduceOp, kernel,
     status::{HEADER, lead},
     transport::LinkKind,
+    view::Memory,
 };
-use comity_plan::{Buf, Slice};
+use comity_plan::{Id, ReceiveMode, Schedule, Slice, StepOp};
 
-/// Longer messages are not worth it.
+/// Longer messages gain little.
 const LONGEST: usize = 1024;
 /// So many looks without a rest: a peer that runs answers meanwhile.
 const EAGER: u32 = 32;
 
-/// What a short call sends to each peer and expects of each.
+/// What every message of a short call is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShortMessage {
-    /// Encoded.
+    /// The call's header, encoded: the same to all and from all.
     pub(crate) header: [u8; HEADER],
-    /// Bytes of `In`, which are combined into as many of `Out`.
+    /// Bytes of its body.
     pub(crate) len: usize,
 }
 
 impl ShortMessage {
-    /// Whether calls of `len` bytes on `size` ranks are short.
-    pub(crate) fn fits(size: usize, len: usize) -> bool {
-        (2..=FEW).contains(&size) && len <= LONGEST
+    /// Whether `schedule` of `size` ranks has messages of `len` bytes alone, few and short.
+    pub(crate) fn fits(size: usize, len: usize, schedule: &Schedule) -> bool {
+        (2..=FEW).contains(&size) && len <= LONGEST && schedule.has_one_message_each(len)
     }
 }
 
 impl Engine {
     /// Whether there is a link through memory to every member.
     fn is_all_memory(&mut self) -> bool {
-        let in_memory = |l: &dyn crate::transport::Link| matches!(l.kind(), LinkKind::Shm | LinkKind::Local);
-        self.unlinked == 0
-            && *self
-                .all_memory
-                .get_or_insert_with(|| self.links.iter().flatten().all(|l| in_memory(l.as_ref())))
+        let links = &self.links;
+        let all = || links.iter().flatten().all(|l| matches!(l.kind(), LinkKind::Shm | LinkKind::Local));
+        self.unlinked == 0 && *self.all_memory.get_or_insert_with(all)
     }
-}
 
-impl Run<'_, '_> {
-    /// Make the call, or leave it to the schedule: whether it was made.
+    /// Put the message to a peer; how many bytes of its body left, if there was no room for all.
     #[inline]
-    pub(super) fn short(&mut self) -> bool {
-        let Some(message) = self.task.short else { return false };
-        if !self.engine.is_all_memory() {
-            return false;
+    fn put_short(&mut self, to: usize, message: &ShortMessage, body: &[u8]) -> Result<(), usize> {
+        let (tx, Some(link)) = (&mut self.tx[to], self.links[to].as_deref_mut()) else { return Err(0) };
+        tx.begin(Some(&message.header), body.len());
+        link.announce(body.len(), true, false);
+        // An error comes again.
+        let n = tx.put(link, body).unwrap_or(0);
+        if !tx.lead_is_sent() || n < body.len() {
+            return Err(n);
         }
-        let put = self.put_short(&message);
-        let looks = self.engine.looks();
-        let made = put == self.schedule.send_queues()
-            && match self.schedule.recv_queues() {
-                1 => self.take_one(&message, looks),
-                _ => self.take_all(&message, looks),
-            };
-        if !made {
-            (0..put).for_each(|q| self.schedule.sent(q, message.len));
-        }
-        made
+        tx.end();
+        Ok(())
     }
 
-    /// Put the message to one peer after another: to how many it was put whole.
-    fn put_short(&mut self, message: &ShortMessage) -> usize {
-        let (engine, body) = (&mut *self.engine, Slice::new(Buf::In, 0, message.len));
-        let queues = self.schedule.send_queues();
-        for q in 0..queues {
-            let peer = self.schedule.send_peer(q);
-            let Some(link) = engine.links[peer].as_deref_mut() else { return q };
-            let tx = &mut engine.tx[peer];
-            tx.begin(Some(&message.header), message.len);
-            link.announce(message.len, true, false);
-            // An error comes again.
-            let n = tx.put(link, self.memory.read(body)).unwrap_or(0);
-            if !tx.lead_is_sent() || n < message.len {
-                self.schedule.sent(q, n);
-                engine.members.counters.add_sent((q * message.len + n) as u64);
-                return q;
-            }
-            tx.end();
-        }
-        engine.members.counters.add_sent((queues * message.len) as u64);
-        queues
-    }
-
-    /// Take the message of the one peer and combine it.
-    fn take_one(&mut self, message: &ShortMessage, looks: u32) -> bool {
-        let peer = self.schedule.recv_peer(0);
-        let (dtype, op) = types(&self.task.info);
-        let (engine, len) = (&mut *self.engine, message.len);
-        let (rx, Some(link)) = (&mut engine.rx[peer], engine.links[peer].as_deref_mut()) else { return false };
+    /// Look for the message of a peer and hand its body over; whether it came soon, and is the expected one.
+    #[inline]
+    fn take_short(&mut self, from: usize, message: &ShortMessage, body: impl FnOnce(&[u8])) -> bool {
+        let looks = self.patience.looks();
+        let (rx, Some(link)) = (&mut self.rx[from], self.links[from].as_deref_mut()) else { return false };
         if !rx.is_between() {
             return false;
         }
-        let lead = lead(rx.pos(), true, len);
+        let lead = lead(rx.pos(), true, message.len);
+        let whole = lead + message.len;
         for look in 0..looks {
-            let Ok(bytes) = link.peek(lead + len) else { return false };
-            let Some((head, after)) = bytes.split_first_chunk() else {
+            let Ok(bytes) = link.peek(whole) else { return false };
+            let Some(head) = bytes.first_chunk() else {
                 pause(look);
                 continue;
             };
-            let Some(theirs) = after.get(lead - HEADER..lead - HEADER + len) else { return false };
-            if *head != message.header {
-                return false;
-            }
-            if len > 0 {
-                let (out, own) =
-                    self.memory.operands(Slice::new(Buf::Out, 0, len), Slice::new(Buf::In, 0, len));
-                match own {
-                    // Divides before it rounds.
-                    _ if op == ReduceOp::Avg => kernel::n_way_reduce(dtype, op, 2, out, own, &[theirs], &[]),
-                    None => kernel::combine(dtype, op, out, theirs),
-                    Some(own) => kernel::combine_into(dtype, op, out, own, theirs),
-                }
-            }
-            link.consume(lead + len);
-            rx.took(lead + len, 0);
+            let Some(theirs) = bytes.get(lead..whole).filter(|_| *head == message.header) else { return false };
+            body(theirs);
+            link.consume(whole);
+            rx.took(whole, 0);
             return true;
         }
         false
     }
 
-    /// Take the messages of all peers and combine them in the order of the ranks.
-    fn take_all(&mut self, message: &ShortMessage, looks: u32) -> bool {
-        if !self.await_all(message, looks) {
-            return false;
-        }
-        let (dtype, op) = types(&self.task.info);
-        let (engine, len) = (&mut *self.engine, message.len);
-        let (rank, size) = (engine.members.rank, engine.members.size());
-        let mut sources: [&[u8]; FEW] = [&[]; FEW];
-        let (mut n, mut before) = (0, 0);
-        for (peer, (link, rx)) in engine.links.iter_mut().zip(&engine.rx).enumerate() {
-            let Some(link) = link.as_deref_mut().filter(|_| peer != rank) else { continue };
-            let lead = lead(rx.pos(), true, len);
-            let Ok(Some(theirs)) = link.peek(lead + len).map(|b| b.get(lead..lead + len)) else { return false };
-            sources[n] = theirs;
-            n += 1;
-            before += usize::from(peer < rank);
-        }
-        if len > 0 {
-            let (before, after) = sources[..n].split_at(before);
-            let (out, own) = self.memory.operands(Slice::new(Buf::Out, 0, len), Slice::new(Buf::In, 0, len));
-            kernel::n_way_reduce(dtype, op, size, out, own, before, after);
-        }
-        for (link, rx) in engine.links.iter_mut().zip(&mut engine.rx) {
-            let Some(link) = link else { continue };
-            let whole = lead(rx.pos(), true, len) + len;
-            link.consume(whole);
-            rx.took(whole, 0);
-        }
-        true
-    }
-
-    /// Look until the messages of all peers are there and the expected ones.
-    fn await_all(&mut self, message: &ShortMessage, looks: u32) -> bool {
-        let (engine, queues) = (&mut *self.engine, self.schedule.recv_queues());
+    /// As [`take_short`](Self::take_short), of several peers: nothing is taken before the messages of all are there.
+    #[inline]
+    fn take_short_of_all(
+        &mut self,
+        from: &[usize],
+        message: &ShortMessage,
+        bodies: impl FnOnce(&[&[u8]]),
+    ) -> bool {
+        let (looks, len) = (self.patience.looks(), message.len);
         let (mut here, mut look) = (0, 0);
-        while here < queues {
-            let peer = self.schedule.recv_peer(here);
-            let (rx, Some(link)) = (&engine.rx[peer], engine.links[peer].as_deref_mut()) else { return false };
-            let whole = lead(rx.pos(), true, message.len) + message.len;
+        while let Some(&peer) = from.get(here) {
+            let (rx, Some(link)) = (&self.rx[peer], self.links[peer].as_deref_mut()) else { return false };
+            let whole = lead(rx.pos(), true, len) + len;
             let Ok(bytes) = link.peek(whole) else { return false };
             match bytes.first_chunk() {
                 None if look + 1 < looks => {
@@ -186,7 +117,115 @@ impl Run<'_, '_> {
                 _ => return false,
             }
         }
+        let mut all: [&[u8]; FEW] = [&[]; FEW];
+        let Some(all) = all.get_mut(..from.len()) else { return false };
+        let mut links = self.links.iter_mut().enumerate();
+        for (theirs, &peer) in all.iter_mut().zip(from) {
+            let Some((_, Some(link))) = links.by_ref().find(|(i, _)| *i == peer) else { return false };
+            let lead = lead(self.rx[peer].pos(), true, len);
+            let Ok(Some(there)) = link.peek(lead + len).map(|b| b.get(lead..lead + len)) else { return false };
+            *theirs = there;
+        }
+        bodies(all);
+        for &peer in from {
+            let (rx, Some(link)) = (&mut self.rx[peer], self.links[peer].as_deref_mut()) else { continue };
+            let whole = lead(rx.pos(), true, len) + len;
+            link.consume(whole);
+            rx.took(whole, 0);
+        }
         true
+    }
+}
+
+impl Run<'_, '_> {
+    /// Make the call, or its first steps and leave the others to the schedule; whether all were made.
+    #[inline]
+    pub(super) fn short(&mut self) -> bool {
+        let Some(message) = self.task.short.filter(|_| self.engine.is_all_memory()) else { return false };
+        let (steps, mut sent) = (self.schedule.steps(), 0);
+        let stopped = (0..steps).find(|&id| !self.make_short(id, &message, &mut sent));
+        if let Some(id) = stopped {
+            self.leave_to_schedule(id, message.len);
+        }
+        self.engine.members.counters.add_sent(sent as u64);
+        stopped.is_none()
+    }
+
+    /// Make one step, if it can be made soon. Adds up what was `sent`.
+    #[inline]
+    fn make_short(&mut self, id: Id, message: &ShortMessage, sent: &mut usize) -> bool {
+        let Run { engine, schedule, memory, task, .. } = self;
+        let ((dtype, op), size) = (types(&task.info), engine.members.size());
+        match schedule.op(id) {
+            StepOp::Send { to, src } => {
+                let out = engine.put_short(*to, message, memory.read(*src));
+                let n = out.err().unwrap_or(message.len);
+                *sent += n;
+                if out.is_err() {
+                    schedule.sent(send_queue(schedule, *to), n);
+                }
+                out.is_ok()
+            }
+            StepOp::Recv { from, dst, mode } => engine.take_short(*from, message, |theirs| match mode {
+                _ if theirs.is_empty() => {}
+                ReceiveMode::Copy => {
+                    let dst = memory.write(*dst);
+                    dst.copy_from_slice(theirs);
+                    if task.info.dtype == Some(DType::Bool) {
+                        kernel::normalise_bool(dst);
+                    }
+                }
+                // Divides before it rounds.
+                ReceiveMode::Reduce { with, last: true } if op == ReduceOp::Avg => {
+                    let (out, own) = memory.operands(*dst, *with);
+                    kernel::n_way_reduce(dtype, op, size, out, own, &[theirs], &[]);
+                }
+                ReceiveMode::Reduce { with, .. } => combine((dtype, op), memory, *dst, *with, theirs),
+            }),
+            StepOp::NWayReduce { from, own, dst, last } => {
+                let op = if op == ReduceOp::Avg && !*last { ReduceOp::Sum } else { op };
+                let before = from.partition_point(|&p| p < engine.members.rank);
+                engine.take_short_of_all(from, message, |all| {
+                    let (before, after) = all.split_at(before);
+                    let (out, own) = memory.operands(*dst, *own);
+                    kernel::n_way_reduce(dtype, op, size, out, own, before, after);
+                })
+            }
+            StepOp::Copy { .. } => false,
+        }
+    }
+
+    /// The steps before `id` were made: the schedule goes on from there.
+    #[cold]
+    fn leave_to_schedule(&mut self, id: Id, len: usize) {
+        let heard = usize::from(len > 0);
+        for made in 0..id {
+            match *self.schedule.op(made) {
+                StepOp::Send { to, .. } => self.schedule.sent(send_queue(self.schedule, to), len),
+                StepOp::Recv { from, .. } => {
+                    let queues = 0..self.schedule.recv_queues();
+                    let queue = queues.into_iter().find(|&q| self.schedule.recv_peer(q) == from);
+                    self.schedule.received(queue.unwrap_or_default(), len);
+                    self.pending_headers -= heard;
+                }
+                StepOp::NWayReduce { ref from, .. } => {
+                    self.pending_headers -= heard * from.len();
+                    self.schedule.n_way_reduced(made, len);
+                }
+                StepOp::Copy { .. } => {}
+            }
+        }
+    }
+}
+
+fn send_queue(schedule: &Schedule, to: usize) -> usize {
+    (0..schedule.send_queues()).find(|&q| schedule.send_peer(q) == to).unwrap_or_default()
+}
+
+fn combine((dtype, op): (DType, ReduceOp), memory: &mut Memory<'_>, dst: Slice, with: Slice, theirs: &[u8]) {
+    match memory.operands(dst, with) {
+        (out, None) => kernel::combine(dtype, op, out, theirs),
+        (out, Some(own)) => kernel::combine_into(dtype, op, out, own, theirs),
     }
 }
 

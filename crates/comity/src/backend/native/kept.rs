@@ -16,7 +16,7 @@ pub(super) struct KeptSchedule {
     pub(super) key: ScheduleKey,
     pub(super) schedule: Schedule,
     pub(super) shape: u64,
-    /// Whether it is one short message from each to each, all the same.
+    /// Whether it has short messages alone.
     pub(super) short: bool,
     /// Whether its last call's messages were read where they lay; `None` if nobody asks.
     pub(super) lends: Option<bool>,
@@ -99,8 +99,11 @@ impl NativeBackend {
         if let Some(shift) = key.shift {
             schedule.input_lies(shift);
         }
-        let alike = algorithm == Algorithm::Direct && matches!(shape.kind, Kind::AllReduce | Kind::Barrier);
-        let short = alike && call.counts.is_empty() && ShortMessage::fits(shape.size, key.count * key.elem);
+        // Their plans write to the output last.
+        let alike = matches!(algorithm, Algorithm::Direct | Algorithm::Doubling)
+            && matches!(shape.kind, Kind::AllReduce | Kind::Barrier);
+        let fits = ShortMessage::fits(shape.size, key.count * key.elem, &schedule);
+        let short = alike && call.counts.is_empty() && fits;
         KeptSchedule { key, schedule, shape: agreed, short, lends }
     }
 }

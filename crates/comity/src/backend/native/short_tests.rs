@@ -6,8 +6,14 @@ use std::thread;
 
 const LONG: Duration = Duration::from_secs(60);
 
+const BOTH: [Algorithm; 2] = [Algorithm::Direct, Algorithm::Doubling];
+
 /// Each rank of `size`, on a thread.
-fn ranks<T: Send>(size: usize, each: impl Fn(usize, NativeBackend) -> T + Sync) -> Vec<T> {
+fn ranks<T: Send>(
+    size: usize,
+    algorithm: Algorithm,
+    each: impl Fn(usize, NativeBackend) -> T + Sync,
+) -> Vec<T> {
     let worlds = LocalWorld::all(size);
     thread::scope(|s| {
         let all: Vec<_> = worlds
@@ -19,7 +25,7 @@ fn ranks<T: Send>(size: usize, each: impl Fn(usize, NativeBackend) -> T + Sync) 
                     let (members, until) = ((0..size).collect(), Instant::now() + LONG);
                     let mut native =
                         NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
-                    native.prefer(Some(Algorithm::Direct));
+                    native.prefer(Some(algorithm));
                     each(rank, native)
                 })
             })
@@ -40,8 +46,8 @@ fn input(rank: usize, count: usize) -> Vec<f32> {
 
 #[test]
 fn with_the_bits_of_the_schedule_at_every_length() {
-    for size in 2..=5 {
-        ranks(size, |rank, mut native| {
+    for (size, algorithm) in (2..=6).flat_map(|n| BOTH.map(|a| (n, a))) {
+        ranks(size, algorithm, |rank, mut native| {
             let mut seq = 0;
             for count in (0..20).chain([31, 64, 65, 255, 256, 257, 400]) {
                 for reduce in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max] {
@@ -64,8 +70,8 @@ fn with_the_bits_of_the_schedule_at_every_length() {
 
 #[test]
 fn right_when_ranks_come_late_and_where_the_ring_ends() {
-    for size in [2, 3] {
-        ranks(size, |rank, mut native| {
+    for (size, algorithm) in [2, 3, 4].into_iter().flat_map(|n| BOTH.map(|a| (n, a))) {
+        ranks(size, algorithm, |rank, mut native| {
             // Some 1,000 bytes, so that a message lies across the end of the ring once in 260 calls.
             let wanted: Vec<f32> = (0..249).map(|i| (0..size).map(|r| (i + r) as f32).sum()).collect();
             for seq in 1..=900 {
@@ -82,8 +88,8 @@ fn right_when_ranks_come_late_and_where_the_ring_ends() {
 
 #[test]
 fn a_rank_that_calls_something_else_is_found_and_nothing_is_written() {
-    for size in [2, 4] {
-        let told = ranks(size, |rank, mut native| {
+    for (size, algorithm) in [2, 3, 4].into_iter().flat_map(|n| BOTH.map(|a| (n, a))) {
+        let told = ranks(size, algorithm, |rank, mut native| {
             let mut x = input(rank, 2);
             native.run(call(1, ReduceOp::Sum, (&mut x[..]).into()), LONG).unwrap();
             let mut x = input(rank, 2);
