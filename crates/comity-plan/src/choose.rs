@@ -94,10 +94,9 @@ mod tests {
         assert_eq!(pick(Kind::AllReduce, 4, 8, 4, 2).algorithm, Algorithm::Direct);
         assert_eq!(pick(Kind::AllReduce, 64, 8, 1, 1).algorithm, Algorithm::Doubling);
         // Where each has a core.
-        for (n, algorithm) in [(4, Algorithm::Direct), (8, Algorithm::Direct), (16, Algorithm::Doubling)] {
+        for (n, algorithm) in [(2, Algorithm::Direct), (3, Algorithm::Direct), (4, Algorithm::Doubling)] {
             assert_eq!(pick(Kind::AllReduce, n, 8, n, n).algorithm, algorithm, "{n}");
         }
-        assert_eq!(pick(Kind::AllReduce, 8, 1024, 8, 8).algorithm, Algorithm::Doubling);
         let large = pick(Kind::AllReduce, 4, 64 << 20, 4, 2);
         assert_eq!(large.algorithm, Algorithm::TwoPhase);
         assert!((1..16 << 20).contains(&large.segment));

@@ -24,11 +24,9 @@ use std::collections::BTreeMap;
 /// Groups above this are priced by the medians: a round of all with all has the square of the ranks in pairs.
 const MOST_RANKS: usize = 128;
 
-/// What the engine makes of one short message from each to each, through memory, takes this part of what its messages would take one by
-/// one. Measured: 0.56 of 0.74 us with 2 ranks, 1.1 of 1.7 with 4, 2.5 of 2.9 with 8.
-const LEAN: f64 = 0.62;
-/// Longer messages gain less.
-const LEAN_BYTES: f64 = 256.0;
+/// Up to so many bytes: the part of the formula's time that calls take whose few messages go through memory and past the schedule, which the
+/// engine makes so up to the last length. Measured with 2, 4, 8 and 16 ranks: 0.5 to 0.7 at 8 B, 0.7 to 0.8 from 1 KiB on.
+const LEAN: [(f64, f64); 2] = [(256.0, 0.55), (8192.0, 0.75)];
 
 /// A call in the numbers that cost.
 #[derive(Debug)]
@@ -109,8 +107,10 @@ impl<'a> Model<'a> {
         }
         let Some((costs, link)) = self.world.tuned.as_ref() else {
             let in_memory = self.world.local == LinkClass::SHM;
-            let alike = algorithm == Algorithm::Direct && matches!(kind, Kind::AllReduce | Kind::Barrier);
-            return if in_memory && alike && self.bytes <= LEAN_BYTES { LEAN } else { 1.0 };
+            let few = matches!(algorithm, Algorithm::Direct | Algorithm::Doubling);
+            let is_lean = in_memory && few && matches!(kind, Kind::AllReduce | Kind::Barrier);
+            let part = LEAN.iter().find(|(most, _)| is_lean && self.bytes <= *most);
+            return part.map_or(1.0, |(_, part)| *part);
         };
         let bytes = if kind.has_parts() { self.n * self.bytes } else { self.bytes };
         costs.ratio(*link, kind, algorithm, self.n, bytes)

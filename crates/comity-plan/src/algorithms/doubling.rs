@@ -20,8 +20,8 @@ use crate::{
     shape::Kind,
 };
 
-/// Elements.
-const SHORT: usize = 1024;
+/// Elements of what is short.
+const SHORT: usize = 8192;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "doubling",

@@ -26,7 +26,7 @@ use crate::{
 use comity_plan::{Id, ReceiveMode, Schedule, Slice, StepOp};
 
 /// Longer messages gain little.
-const LONGEST: usize = 1024;
+const LONGEST: usize = 8192;
 /// So many looks without a rest: a peer that runs answers meanwhile.
 const EAGER: u32 = 32;
 
