@@ -11,8 +11,7 @@
 //! caller's output before all ranks that this one hears from have announced the same call.
 
 use super::{
-    CallProgress, Lacking, Members, Patience, Progress, ShortMessage, Stop, Stopped,
-    Waiting, complete,
+    CallProgress, Lacking, Members, Patience, Progress, ShortMessage, Stop, Stopped, Waiting, complete,
     stream::{HeaderRefusal, Rx, Tx},
 };
 use crate::{

@@ -34,7 +34,8 @@ impl Run<'_, '_> {
             let Some(want) = schedule.next_send(q) else { return Ok(moved) };
             let len = schedule.len(want.id);
             if !tx.is_open() {
-                let header = schedule.is_first_send(q).then(|| (self.task.header)(Direction::Out, peer).encode());
+                let header =
+                    schedule.is_first_send(q).then(|| (self.task.header)(Direction::Out, peer).encode());
                 if want.allowed == 0 && len > 0 && header.is_none() {
                     return Ok(moved);
                 }

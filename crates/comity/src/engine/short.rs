@@ -85,7 +85,9 @@ impl Engine {
                 pause(look);
                 continue;
             };
-            let Some(theirs) = bytes.get(lead..whole).filter(|_| *head == message.header) else { return false };
+            let Some(theirs) = bytes.get(lead..whole).filter(|_| *head == message.header) else {
+                return false;
+            };
             body(theirs);
             link.consume(whole);
             rx.took(whole, 0);
@@ -123,7 +125,9 @@ impl Engine {
         for (theirs, &peer) in all.iter_mut().zip(from) {
             let Some((_, Some(link))) = links.by_ref().find(|(i, _)| *i == peer) else { return false };
             let lead = lead(self.rx[peer].pos(), true, len);
-            let Ok(Some(there)) = link.peek(lead + len).map(|b| b.get(lead..lead + len)) else { return false };
+            let Ok(Some(there)) = link.peek(lead + len).map(|b| b.get(lead..lead + len)) else {
+                return false;
+            };
             *theirs = there;
         }
         bodies(all);

@@ -63,7 +63,11 @@ impl NativeBackend {
             Some(i) => self.routes.remove(i).1,
             None => Schedule::new(&route.plan(), false),
         };
-        self.engine.run(&mut schedule, &mut memory, &Task { info, header: &header, call: None, limit, short: None })?;
+        self.engine.run(
+            &mut schedule,
+            &mut memory,
+            &Task { info, header: &header, call: None, limit, short: None },
+        )?;
         schedule.reset();
         if self.routes.len() == KEPT {
             self.routes.remove(0);
