@@ -166,15 +166,6 @@ impl Schedule {
         self.items.len() as Id
     }
 
-    /// Whether all steps are messages of `len` elements, at most one to each rank and one from each.
-    pub fn has_one_message_each(&self, len: usize) -> bool {
-        let once = |queues: &[Queue]| queues.iter().all(|q| q.ids.len() == 1);
-        self.copies.is_empty()
-            && self.items.iter().all(|i| i.len == len)
-            && once(&self.sends)
-            && once(&self.recvs)
-    }
-
     /// Whether every step has ended.
     #[inline]
     pub fn is_done(&self) -> bool {

@@ -4,7 +4,7 @@ mod kept;
 mod lent;
 mod pair;
 #[cfg(all(test, not(loom)))]
-mod short_tests;
+mod tests;
 
 use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory};
 use crate::{

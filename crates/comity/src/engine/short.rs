@@ -20,7 +20,6 @@ use super::{
 use crate::{
     DType, ReduceOp, kernel,
     status::{HEADER, lead},
-    transport::LinkKind,
     view::Memory,
 };
 use comity_plan::{Id, ReceiveMode, Schedule, Slice, StepOp};
@@ -50,7 +49,7 @@ impl Engine {
     /// Whether there is a link through memory to every member.
     fn is_all_memory(&mut self) -> bool {
         let links = &self.links;
-        let all = || links.iter().flatten().all(|l| matches!(l.kind(), LinkKind::Shm | LinkKind::Local));
+        let all = || links.iter().flatten().all(|l| l.is_memory());
         self.unlinked == 0 && *self.all_memory.get_or_insert_with(all)
     }
 

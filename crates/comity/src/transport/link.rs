@@ -128,6 +128,11 @@ pub(crate) trait Link: Send + fmt::Debug {
         false
     }
 
+    /// Whether both ends see the same memory: what was put lies before a peer that looks, and neither asks the system for it.
+    fn is_memory(&self) -> bool {
+        false
+    }
+
     /// Whether bytes of the peer may come after word, over another connection, that it left: then only the end of the link says that
     /// no more will.
     fn may_lag(&self) -> bool {

@@ -63,11 +63,8 @@ impl NativeBackend {
             Some(i) => self.routes.remove(i).1,
             None => Schedule::new(&route.plan(), false),
         };
-        self.engine.run(
-            &mut schedule,
-            &mut memory,
-            &Task { info, header: &header, call: None, limit, short: None },
-        )?;
+        let task = Task { info, header: &header, call: None, limit, short: None };
+        self.engine.run(&mut schedule, &mut memory, &task)?;
         schedule.reset();
         if self.routes.len() == KEPT {
             self.routes.remove(0);

@@ -284,6 +284,10 @@ impl Link for ShmLink {
         LOAN_CHUNK
     }
 
+    fn is_memory(&self) -> bool {
+        true
+    }
+
     // Whatever was put is seen by who looks later.
     fn may_lag(&self) -> bool {
         false
