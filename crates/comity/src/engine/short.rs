@@ -235,7 +235,7 @@ fn combine((dtype, op): (DType, ReduceOp), memory: &mut Memory<'_>, dst: Slice, 
 #[inline]
 fn pause(look: u32) {
     if look >= EAGER {
-        // WAIT(looks): some hundred looks, some microseconds; then the schedule waits
+        // WAIT(look): some hundred of them at most, some microseconds; then the schedule waits
         std::hint::spin_loop();
     }
 }
