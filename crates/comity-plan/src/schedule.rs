@@ -20,6 +20,7 @@
 //! advancing are O(dependencies of the step), of which a ring has two.
 
 mod queue;
+mod short;
 mod stays;
 mod touched;
 

@@ -1,6 +1,6 @@
 //! The steps of one direction between this rank and a peer, in order.
 
-use super::{Id, Schedule};
+use super::Id;
 
 /// One direction between this rank and a peer: step ids in order, and the one in progress.
 #[derive(Debug)]
@@ -35,16 +35,5 @@ pub(super) fn enqueue(queues: &mut Vec<Queue>, peer: usize, id: Id) {
     match queues.iter_mut().find(|q| q.peer == peer) {
         Some(q) => q.ids.push(id),
         None => queues.push(Queue { peer, ids: vec![id], at: 0, lent: 0, kept: 0 }),
-    }
-}
-
-impl Schedule {
-    /// Whether all steps are messages of `len` elements, at most one to each rank and one from each.
-    pub fn has_one_message_each(&self, len: usize) -> bool {
-        let once = |queues: &[Queue]| queues.iter().all(|q| q.ids.len() == 1);
-        self.copies.is_empty()
-            && self.items.iter().all(|i| i.len == len)
-            && once(&self.sends)
-            && once(&self.recvs)
     }
 }

@@ -9,7 +9,7 @@ mod tests;
 use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory};
 use crate::{
     CallInfo, Error, LinkKind, Op, Result,
-    engine::{Direction, Engine, Members, ShortMessage, Task},
+    engine::{Direction, Engine, Members, Task},
     stats::Counters,
     status::{GroupStatus, Header, World},
     transport::Link,
@@ -159,7 +159,7 @@ impl NativeBackend {
             // The hint is no part of the call, which all ranks know alike.
             Header { shape, lends, ..common }
         };
-        let short = kept.short.then(|| ShortMessage { header: common.encode(), len: part });
+        let short = kept.short.then(|| common.encode());
         self.engine.announce(&common)?;
         let before = if asked { self.engine.lent() } else { 0 };
         let tmp = kept.schedule.tmp();

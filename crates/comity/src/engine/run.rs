@@ -11,7 +11,7 @@
 //! caller's output before all ranks that this one hears from have announced the same call.
 
 use super::{
-    CallProgress, Lacking, Members, Patience, Progress, ShortMessage, Stop, Stopped, Waiting, complete,
+    CallProgress, CommonHeader, Lacking, Members, Patience, Progress, Stop, Stopped, Waiting, complete,
     stream::{HeaderRefusal, Rx, Tx},
 };
 use crate::{
@@ -50,8 +50,8 @@ pub(crate) struct Task<'a> {
     pub(crate) call: Option<Header>,
     /// How long it may take.
     pub(crate) limit: Duration,
-    /// What every message is of a call that has only short ones.
-    pub(crate) short: Option<ShortMessage>,
+    /// The header of a call that [`is_short`](super::is_short), and that every rank makes with the same one.
+    pub(crate) short: Option<CommonHeader>,
 }
 
 /// Direction of a message.

@@ -9,6 +9,7 @@
 //! The same bytes travel over the same links in the same order, and are combined by the same kernels. Whatever is not as expected stays
 //! where it is for the schedule, which finds it as if nothing else had looked. So there is nothing here of failures, limits and sleep.
 //! Nothing is written to the caller's output before every header that this rank waits for was seen: the plans for it write there last.
+//! The ranks need not agree: who makes a call so and who does not put and take the same.
 //!
 //! Cost: the plan's messages, each for about a third of the instructions that the schedule takes.
 
@@ -29,20 +30,12 @@ const LONGEST: usize = 8192;
 /// So many looks without a rest: a peer that runs answers meanwhile.
 const EAGER: u32 = 32;
 
-/// What every message of a short call is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ShortMessage {
-    /// The call's header, encoded: the same to all and from all.
-    pub(crate) header: [u8; HEADER],
-    /// Bytes of its body.
-    pub(crate) len: usize,
-}
+/// A call's header, encoded: the same to all and from all.
+pub(crate) type CommonHeader = [u8; HEADER];
 
-impl ShortMessage {
-    /// Whether `schedule` of `size` ranks has messages of `len` bytes alone, few and short.
-    pub(crate) fn fits(size: usize, len: usize, schedule: &Schedule) -> bool {
-        (2..=FEW).contains(&size) && len <= LONGEST && schedule.has_one_message_each(len)
-    }
+/// Whether calls by `schedule`, in bytes, on `size` ranks are made so.
+pub(crate) fn is_short(size: usize, schedule: &Schedule) -> bool {
+    (2..=FEW).contains(&size) && schedule.is_short(LONGEST)
 }
 
 impl Engine {
@@ -55,9 +48,9 @@ impl Engine {
 
     /// Put the message to a peer; how many bytes of its body left, if there was no room for all.
     #[inline]
-    fn put_short(&mut self, to: usize, message: &ShortMessage, body: &[u8]) -> Result<(), usize> {
+    fn put_short(&mut self, to: usize, header: &CommonHeader, body: &[u8]) -> Result<(), usize> {
         let (tx, Some(link)) = (&mut self.tx[to], self.links[to].as_deref_mut()) else { return Err(0) };
-        tx.begin(Some(&message.header), body.len());
+        tx.begin(Some(header), body.len());
         link.announce(body.len(), true, false);
         // An error comes again.
         let n = tx.put(link, body).unwrap_or(0);
@@ -68,23 +61,28 @@ impl Engine {
         Ok(())
     }
 
-    /// Look for the message of a peer and hand its body over; whether it came soon, and is the expected one.
+    /// Look for the message of a peer, `len` bytes, and hand its body over; whether it came soon, and is the expected one.
     #[inline]
-    fn take_short(&mut self, from: usize, message: &ShortMessage, body: impl FnOnce(&[u8])) -> bool {
+    fn take_short(
+        &mut self,
+        (from, len): (usize, usize),
+        header: &CommonHeader,
+        body: impl FnOnce(&[u8]),
+    ) -> bool {
         let looks = self.patience.looks();
         let (rx, Some(link)) = (&mut self.rx[from], self.links[from].as_deref_mut()) else { return false };
         if !rx.is_between() {
             return false;
         }
-        let lead = lead(rx.pos(), true, message.len);
-        let whole = lead + message.len;
+        let lead = lead(rx.pos(), true, len);
+        let whole = lead + len;
         for look in 0..looks {
             let Ok(bytes) = link.peek(whole) else { return false };
             let Some(head) = bytes.first_chunk() else {
                 pause(look);
                 continue;
             };
-            let Some(theirs) = bytes.get(lead..whole).filter(|_| *head == message.header) else {
+            let Some(theirs) = bytes.get(lead..whole).filter(|_| head == header) else {
                 return false;
             };
             body(theirs);
@@ -99,11 +97,11 @@ impl Engine {
     #[inline]
     fn take_short_of_all(
         &mut self,
-        from: &[usize],
-        message: &ShortMessage,
+        (from, len): (&[usize], usize),
+        header: &CommonHeader,
         bodies: impl FnOnce(&[&[u8]]),
     ) -> bool {
-        let (looks, len) = (self.patience.looks(), message.len);
+        let looks = self.patience.looks();
         let (mut here, mut look) = (0, 0);
         while let Some(&peer) = from.get(here) {
             let (rx, Some(link)) = (&self.rx[peer], self.links[peer].as_deref_mut()) else { return false };
@@ -114,7 +112,7 @@ impl Engine {
                     pause(look);
                     look += 1;
                 }
-                Some(head) if *head == message.header && bytes.len() >= whole && rx.is_between() => here += 1,
+                Some(head) if head == header && bytes.len() >= whole && rx.is_between() => here += 1,
                 _ => return false,
             }
         }
@@ -144,11 +142,11 @@ impl Run<'_, '_> {
     /// Make the call, or its first steps and leave the others to the schedule; whether all were made.
     #[inline]
     pub(super) fn short(&mut self) -> bool {
-        let Some(message) = self.task.short.filter(|_| self.engine.is_all_memory()) else { return false };
+        let Some(header) = self.task.short.filter(|_| self.engine.is_all_memory()) else { return false };
         let (steps, mut sent) = (self.schedule.steps(), 0);
-        let stopped = (0..steps).find(|&id| !self.make_short(id, &message, &mut sent));
+        let stopped = (0..steps).find(|&id| !self.make_short(id, &header, &mut sent));
         if let Some(id) = stopped {
-            self.leave_to_schedule(id, message.len);
+            self.leave_to_schedule(id);
         }
         self.engine.members.counters.add_sent(sent as u64);
         stopped.is_none()
@@ -156,20 +154,20 @@ impl Run<'_, '_> {
 
     /// Make one step, if it can be made soon. Adds up what was `sent`.
     #[inline]
-    fn make_short(&mut self, id: Id, message: &ShortMessage, sent: &mut usize) -> bool {
+    fn make_short(&mut self, id: Id, header: &CommonHeader, sent: &mut usize) -> bool {
         let Run { engine, schedule, memory, task, .. } = self;
         let ((dtype, op), size) = (types(&task.info), engine.members.size());
         match schedule.op(id) {
             StepOp::Send { to, src } => {
-                let out = engine.put_short(*to, message, memory.read(*src));
-                let n = out.err().unwrap_or(message.len);
+                let out = engine.put_short(*to, header, memory.read(*src));
+                let n = out.err().unwrap_or(src.len);
                 *sent += n;
                 if out.is_err() {
                     schedule.sent(send_queue(schedule, *to), n);
                 }
                 out.is_ok()
             }
-            StepOp::Recv { from, dst, mode } => engine.take_short(*from, message, |theirs| match mode {
+            StepOp::Recv { from, dst, mode } => engine.take_short((*from, dst.len), header, |theirs| match mode {
                 _ if theirs.is_empty() => {}
                 ReceiveMode::Copy => {
                     let dst = memory.write(*dst);
@@ -188,21 +186,25 @@ impl Run<'_, '_> {
             StepOp::NWayReduce { from, own, dst, last } => {
                 let op = if op == ReduceOp::Avg && !*last { ReduceOp::Sum } else { op };
                 let before = from.partition_point(|&p| p < engine.members.rank);
-                engine.take_short_of_all(from, message, |all| {
+                engine.take_short_of_all((from, dst.len), header, |all| {
                     let (before, after) = all.split_at(before);
                     let (out, own) = memory.operands(*dst, *own);
                     kernel::n_way_reduce(dtype, op, size, out, own, before, after);
                 })
             }
-            StepOp::Copy { .. } => false,
+            StepOp::Copy { src, dst } => {
+                memory.copy(*src, *dst);
+                true
+            }
         }
     }
 
     /// The steps before `id` were made: the schedule goes on from there.
     #[cold]
-    fn leave_to_schedule(&mut self, id: Id, len: usize) {
-        let heard = usize::from(len > 0);
+    fn leave_to_schedule(&mut self, id: Id) {
         for made in 0..id {
+            let len = self.schedule.len(made);
+            let heard = usize::from(len > 0);
             match *self.schedule.op(made) {
                 StepOp::Send { to, .. } => self.schedule.sent(send_queue(self.schedule, to), len),
                 StepOp::Recv { from, .. } => {
@@ -215,7 +217,8 @@ impl Run<'_, '_> {
                     self.pending_headers -= heard * from.len();
                     self.schedule.n_way_reduced(made, len);
                 }
-                StepOp::Copy { .. } => {}
+                // It was made: only to be noted.
+                StepOp::Copy { .. } => drop(self.schedule.next_copy()),
             }
         }
     }

@@ -4,7 +4,7 @@ use super::{NativeBackend, lent::is_asked};
 use crate::{
     DType,
     backend::{Bufs, Call},
-    engine::ShortMessage,
+    engine::is_short,
 };
 use comity_plan::{self as plan, Algorithm, Choice, Kind, Plan, ReceiveMode, Schedule, Shape, Slice, StepOp};
 
@@ -16,7 +16,7 @@ pub(super) struct KeptSchedule {
     pub(super) key: ScheduleKey,
     pub(super) schedule: Schedule,
     pub(super) shape: u64,
-    /// Whether it has short messages alone.
+    /// Whether its calls can be made step by step.
     pub(super) short: bool,
     /// Whether its last call's messages were read where they lay; `None` if nobody asks.
     pub(super) lends: Option<bool>,
@@ -99,11 +99,8 @@ impl NativeBackend {
         if let Some(shift) = key.shift {
             schedule.input_lies(shift);
         }
-        // Their plans write to the output last.
-        let alike = matches!(algorithm, Algorithm::Direct | Algorithm::Doubling)
-            && matches!(shape.kind, Kind::AllReduce | Kind::Barrier);
-        let fits = ShortMessage::fits(shape.size, key.count * key.elem, &schedule);
-        let short = alike && call.counts.is_empty() && fits;
+        // With counts, headers may differ by peer.
+        let short = call.counts.is_empty() && is_short(shape.size, &schedule);
         KeptSchedule { key, schedule, shape: agreed, short, lends }
     }
 }

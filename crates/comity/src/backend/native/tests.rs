@@ -1,17 +1,17 @@
 //! Calls that the engine makes without a schedule's bookkeeping: the same results as with it, however the ranks come to them.
 
 use super::*;
-use crate::{ReduceOp, links::LocalWorld, view::ViewMut};
+use crate::{DType, ReduceOp, links::LocalWorld, view::ViewMut};
 use std::thread;
 
 const LONG: Duration = Duration::from_secs(60);
 
-const BOTH: [Algorithm; 2] = [Algorithm::Direct, Algorithm::Doubling];
+const BOTH: [Option<Algorithm>; 2] = [Some(Algorithm::Direct), Some(Algorithm::Doubling)];
 
 /// Each rank of `size`, on a thread.
 fn ranks<T: Send>(
     size: usize,
-    algorithm: Algorithm,
+    algorithm: Option<Algorithm>,
     each: impl Fn(usize, NativeBackend) -> T + Sync,
 ) -> Vec<T> {
     let worlds = LocalWorld::all(size);
@@ -25,7 +25,7 @@ fn ranks<T: Send>(
                     let (members, until) = ((0..size).collect(), Instant::now() + LONG);
                     let mut native =
                         NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
-                    native.prefer(Some(algorithm));
+                    native.prefer(algorithm);
                     each(rank, native)
                 })
             })
@@ -62,6 +62,47 @@ fn with_the_bits_of_the_schedule_at_every_length() {
                         kept.short = !short && count <= 2048;
                     }
                     assert_eq!(results[0], results[1], "{size} ranks, {count} elements");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn other_operations_have_the_bits_of_the_schedule() {
+    const COUNT: usize = 5;
+    for size in 2..=4 {
+        ranks(size, None, |rank, mut native| {
+            let mut seq = 0;
+            for op in [Op::AllGather, Op::ReduceScatter, Op::AllToAll, Op::Broadcast] {
+                let mut results = Vec::new();
+                // The second by the schedule.
+                for short in [true, false] {
+                    let (src, mut dst) = (input(rank, COUNT * size), vec![0.0; COUNT * size]);
+                    let (given, got) = match op {
+                        Op::AllGather => (&src[..COUNT], &mut dst[..]),
+                        Op::ReduceScatter => (&src[..], &mut dst[..COUNT]),
+                        _ => (&src[..], &mut dst[..]),
+                    };
+                    seq += 1;
+                    let reduce = (op == Op::ReduceScatter).then_some(ReduceOp::Sum);
+                    let root = (op == Op::Broadcast).then_some(1);
+                    let dtype = Some(DType::F32);
+                    let info = CallInfo { seq, count: COUNT, dtype, reduce, root, ..CallInfo::new(op) };
+                    if op == Op::Broadcast {
+                        got[..COUNT].copy_from_slice(&given[..COUNT]);
+                    }
+                    let bufs = match op {
+                        Op::Broadcast => Bufs::InPlace((&mut got[..COUNT]).into()),
+                        _ => Bufs::Both(given.into(), got.into()),
+                    };
+                    native.run(Call { info, bufs, counts: &[], recv_counts: &[] }, LONG).unwrap();
+                    results.push(dst.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+                    native.kept.last_mut().unwrap().short &= !short;
+                }
+                assert_eq!(results[0], results[1], "{op:?} on rank {rank} of {size}");
+                if op == Op::Broadcast {
+                    assert_eq!(results[0][..COUNT], input(1, COUNT).iter().map(|x| x.to_bits()).collect::<Vec<_>>());
                 }
             }
         });
