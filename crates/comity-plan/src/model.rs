@@ -119,7 +119,9 @@ impl<'a> Model<'a> {
     fn usual_ratio(&self, kind: Kind, algorithm: Algorithm) -> f64 {
         let in_memory = self.world.local == LinkClass::SHM;
         let parts = match (kind, algorithm) {
-            (Kind::AllReduce | Kind::Barrier, Algorithm::Direct | Algorithm::Doubling) if in_memory => &LEAN[..],
+            (Kind::AllReduce | Kind::Barrier, Algorithm::Direct | Algorithm::Doubling) if in_memory => {
+                &LEAN[..]
+            }
             (Kind::AllReduce, Algorithm::Direct) if !in_memory && self.n == 2.0 => &[AT_ONCE],
             _ => &[],
         };

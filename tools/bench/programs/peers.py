@@ -9,6 +9,7 @@ to TAG.rN.jsonl.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import os
@@ -186,6 +187,10 @@ def library(name: str, dtype: str) -> Any:
         return Numpy(dtype)
     if name == "mlx":
         return Mlx(dtype)
+    if name == "torch":
+        # Before torch 2.14 the backend is there once this is imported.
+        importlib.import_module("comity.torch")
+
     return Torch(dtype, {"torch": "comity", "gloo": "gloo"}[name])
 
 

@@ -32,12 +32,11 @@ fn all_to_all(d: &mut Draft, team: &Team, src: Slice, send: &Parts, dst: Slice, 
     let n = team.len();
     for round in 0..n {
         let other = (round + n - team.me) % n;
-        if other == team.me {
-            d.copy(src.part(send[other]), dst.part(recv[other]));
-        } else {
+        if other != team.me {
             d.send(team, other, src.part(send[other]));
             d.recv(team, other, dst.part(recv[other]));
         }
         d.round += 1;
     }
+    d.copy(src.part(send[team.me]), dst.part(recv[team.me]));
 }

@@ -9,16 +9,16 @@ mod tests;
 use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory};
 use crate::{
     CallInfo, Error, LinkKind, Op, Result,
-    engine::{Direction, Engine, Members, Task},
+    engine::{Direction, Engine, Members, ShortHeaders, Task},
     stats::Counters,
     status::{GroupStatus, Header, World},
     transport::Link,
     view::Memory,
 };
-use comity_plan::{self as plan, Algorithm, Choice, HostLink, Kind, Schedule, Shape, Topology};
+use comity_plan::{self as plan, Algorithm, Choice, HostLink, Kind, Shape, Topology};
 use kept::{KEPT, KeptSchedule, ScheduleKey, fingerprint};
 use lent::InOnePiece;
-use pair::Route;
+use pair::{PairSchedule, Route};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -33,7 +33,7 @@ pub(crate) struct NativeBackend {
     prefer: Option<Algorithm>,
     kept: Vec<KeptSchedule>,
     in_one_piece: InOnePiece,
-    routes: Vec<(Route, Schedule)>,
+    routes: Vec<(Route, PairSchedule)>,
     scratch: Vec<u8>,
 }
 
@@ -159,7 +159,7 @@ impl NativeBackend {
             // The hint is no part of the call, which all ranks know alike.
             Header { shape, lends, ..common }
         };
-        let short = kept.short.then(|| common.encode());
+        let short = kept.short.then(|| ShortHeaders { out: common.encode(), into: common.encode() });
         self.engine.announce(&common)?;
         let before = if asked { self.engine.lent() } else { 0 };
         let tmp = kept.schedule.tmp();

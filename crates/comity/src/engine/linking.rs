@@ -40,7 +40,6 @@ impl Engine {
             if let Some(place @ None) = self.links.get_mut(rank) {
                 *place = Some(link);
                 self.unlinked -= 1;
-                self.all_memory = None;
                 self.watch(rank);
             }
         }

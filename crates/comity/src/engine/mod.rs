@@ -28,6 +28,6 @@ pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use members::Members;
 pub(crate) use progress::{CallProgress, Progress, Waiting, complete};
 pub(crate) use run::{Direction, Engine, Task};
-pub(crate) use short::{CommonHeader, is_short};
+pub(crate) use short::{ShortHeaders, is_short};
 pub(crate) use stream::STASH;
 pub(crate) use wait::Patience;

@@ -11,7 +11,7 @@
 //! caller's output before all ranks that this one hears from have announced the same call.
 
 use super::{
-    CallProgress, CommonHeader, Lacking, Members, Patience, Progress, Stop, Stopped, Waiting, complete,
+    CallProgress, Lacking, Members, Patience, Progress, ShortHeaders, Stop, Stopped, Waiting, complete,
     stream::{HeaderRefusal, Rx, Tx},
 };
 use crate::{
@@ -36,8 +36,6 @@ pub(crate) struct Engine {
     pub(super) silence: Option<Duration>,
     /// To how many members there is no link yet.
     pub(super) unlinked: usize,
-    /// Whether all links go through memory; none where nobody has asked since the last was made.
-    pub(super) all_memory: Option<bool>,
 }
 
 /// What a call is made of besides its data.
@@ -50,8 +48,8 @@ pub(crate) struct Task<'a> {
     pub(crate) call: Option<Header>,
     /// How long it may take.
     pub(crate) limit: Duration,
-    /// The header of a call that [`is_short`](super::is_short), and that every rank makes with the same one.
-    pub(crate) short: Option<CommonHeader>,
+    /// The headers of a call that [`is_short`](super::is_short).
+    pub(crate) short: Option<ShortHeaders>,
 }
 
 /// Direction of a message.
@@ -92,8 +90,7 @@ impl Engine {
         let (tx, rx) = ((0..size).map(|_| Tx::new()).collect(), (0..size).map(|_| Rx::new()).collect());
         let (patience, silence) = (members.patience(), members.world.silence());
         let unlinked = links.iter().filter(|l| l.is_none()).count().saturating_sub(1);
-        let all_memory = None;
-        let mut engine = Self { members, links, tx, rx, patience, silence, unlinked, all_memory };
+        let mut engine = Self { members, links, tx, rx, patience, silence, unlinked };
         (0..size).for_each(|rank| engine.watch(rank));
         engine
     }

@@ -20,7 +20,8 @@ use super::{
 };
 use crate::{
     DType, ReduceOp, kernel,
-    status::{HEADER, lead},
+    status::{HEADER, Links, lead},
+    transport::Link,
     view::Memory,
 };
 use comity_plan::{Id, ReceiveMode, Schedule, Slice, StepOp};
@@ -30,8 +31,12 @@ const LONGEST: usize = 8192;
 /// So many looks without a rest: a peer that runs answers meanwhile.
 const EAGER: u32 = 32;
 
-/// A call's header, encoded: the same to all and from all.
-pub(crate) type CommonHeader = [u8; HEADER];
+/// A call's headers, encoded: to all ranks the same, and from all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShortHeaders {
+    pub(crate) out: [u8; HEADER],
+    pub(crate) into: [u8; HEADER],
+}
 
 /// Whether calls by `schedule`, in bytes, on `size` ranks are made so.
 pub(crate) fn is_short(size: usize, schedule: &Schedule) -> bool {
@@ -39,17 +44,17 @@ pub(crate) fn is_short(size: usize, schedule: &Schedule) -> bool {
 }
 
 impl Engine {
-    /// Whether there is a link through memory to every member.
-    fn is_all_memory(&mut self) -> bool {
-        let links = &self.links;
-        let all = || links.iter().flatten().all(|l| l.is_memory());
-        self.unlinked == 0 && *self.all_memory.get_or_insert_with(all)
+    /// The link to a peer, if it goes through memory.
+    #[inline]
+    fn memory_link(links: &mut Links, peer: usize) -> Option<&mut (dyn Link + 'static)> {
+        links[peer].as_deref_mut().filter(|l| l.is_memory())
     }
 
     /// Put the message to a peer; how many bytes of its body left, if there was no room for all.
     #[inline]
-    fn put_short(&mut self, to: usize, header: &CommonHeader, body: &[u8]) -> Result<(), usize> {
-        let (tx, Some(link)) = (&mut self.tx[to], self.links[to].as_deref_mut()) else { return Err(0) };
+    fn put_short(&mut self, to: usize, header: &[u8; HEADER], body: &[u8]) -> Result<(), usize> {
+        let Some(link) = Self::memory_link(&mut self.links, to) else { return Err(0) };
+        let tx = &mut self.tx[to];
         tx.begin(Some(header), body.len());
         link.announce(body.len(), true, false);
         // An error comes again.
@@ -66,11 +71,12 @@ impl Engine {
     fn take_short(
         &mut self,
         (from, len): (usize, usize),
-        header: &CommonHeader,
+        header: &[u8; HEADER],
         body: impl FnOnce(&[u8]),
     ) -> bool {
         let looks = self.patience.looks();
-        let (rx, Some(link)) = (&mut self.rx[from], self.links[from].as_deref_mut()) else { return false };
+        let Some(link) = Self::memory_link(&mut self.links, from) else { return false };
+        let rx = &mut self.rx[from];
         if !rx.is_between() {
             return false;
         }
@@ -98,13 +104,14 @@ impl Engine {
     fn take_short_of_all(
         &mut self,
         (from, len): (&[usize], usize),
-        header: &CommonHeader,
+        header: &[u8; HEADER],
         bodies: impl FnOnce(&[&[u8]]),
     ) -> bool {
         let looks = self.patience.looks();
         let (mut here, mut look) = (0, 0);
         while let Some(&peer) = from.get(here) {
-            let (rx, Some(link)) = (&self.rx[peer], self.links[peer].as_deref_mut()) else { return false };
+            let Some(link) = Self::memory_link(&mut self.links, peer) else { return false };
+            let rx = &self.rx[peer];
             let whole = lead(rx.pos(), true, len) + len;
             let Ok(bytes) = link.peek(whole) else { return false };
             match bytes.first_chunk() {
@@ -142,9 +149,9 @@ impl Run<'_, '_> {
     /// Make the call, or its first steps and leave the others to the schedule; whether all were made.
     #[inline]
     pub(super) fn short(&mut self) -> bool {
-        let Some(header) = self.task.short.filter(|_| self.engine.is_all_memory()) else { return false };
+        let Some(headers) = self.task.short else { return false };
         let (steps, mut sent) = (self.schedule.steps(), 0);
-        let stopped = (0..steps).find(|&id| !self.make_short(id, &header, &mut sent));
+        let stopped = (0..steps).find(|&id| !self.make_short(id, &headers, &mut sent));
         if let Some(id) = stopped {
             self.leave_to_schedule(id);
         }
@@ -154,39 +161,41 @@ impl Run<'_, '_> {
 
     /// Make one step, if it can be made soon. Adds up what was `sent`.
     #[inline]
-    fn make_short(&mut self, id: Id, header: &CommonHeader, sent: &mut usize) -> bool {
+    fn make_short(&mut self, id: Id, headers: &ShortHeaders, sent: &mut usize) -> bool {
         let Run { engine, schedule, memory, task, .. } = self;
         let ((dtype, op), size) = (types(&task.info), engine.members.size());
         match schedule.op(id) {
             StepOp::Send { to, src } => {
-                let out = engine.put_short(*to, header, memory.read(*src));
+                let out = engine.put_short(*to, &headers.out, memory.read(*src));
                 let n = out.err().unwrap_or(src.len);
                 *sent += n;
-                if out.is_err() {
+                if out.is_err() && n > 0 {
                     schedule.sent(send_queue(schedule, *to), n);
                 }
                 out.is_ok()
             }
-            StepOp::Recv { from, dst, mode } => engine.take_short((*from, dst.len), header, |theirs| match mode {
-                _ if theirs.is_empty() => {}
-                ReceiveMode::Copy => {
-                    let dst = memory.write(*dst);
-                    dst.copy_from_slice(theirs);
-                    if task.info.dtype == Some(DType::Bool) {
-                        kernel::normalise_bool(dst);
+            StepOp::Recv { from, dst, mode } => {
+                engine.take_short((*from, dst.len), &headers.into, |theirs| match mode {
+                    _ if theirs.is_empty() => {}
+                    ReceiveMode::Copy => {
+                        let dst = memory.write(*dst);
+                        dst.copy_from_slice(theirs);
+                        if task.info.dtype == Some(DType::Bool) {
+                            kernel::normalise_bool(dst);
+                        }
                     }
-                }
-                // Divides before it rounds.
-                ReceiveMode::Reduce { with, last: true } if op == ReduceOp::Avg => {
-                    let (out, own) = memory.operands(*dst, *with);
-                    kernel::n_way_reduce(dtype, op, size, out, own, &[theirs], &[]);
-                }
-                ReceiveMode::Reduce { with, .. } => combine((dtype, op), memory, *dst, *with, theirs),
-            }),
+                    // Divides before it rounds.
+                    ReceiveMode::Reduce { with, last: true } if op == ReduceOp::Avg => {
+                        let (out, own) = memory.operands(*dst, *with);
+                        kernel::n_way_reduce(dtype, op, size, out, own, &[theirs], &[]);
+                    }
+                    ReceiveMode::Reduce { with, .. } => combine((dtype, op), memory, *dst, *with, theirs),
+                })
+            }
             StepOp::NWayReduce { from, own, dst, last } => {
                 let op = if op == ReduceOp::Avg && !*last { ReduceOp::Sum } else { op };
                 let before = from.partition_point(|&p| p < engine.members.rank);
-                engine.take_short_of_all((from, dst.len), header, |all| {
+                engine.take_short_of_all((from, dst.len), &headers.into, |all| {
                     let (before, after) = all.split_at(before);
                     let (out, own) = memory.operands(*dst, *own);
                     kernel::n_way_reduce(dtype, op, size, out, own, before, after);

@@ -4,7 +4,7 @@ use super::{KEPT, NativeBackend};
 use crate::{
     CallInfo, DType, Op, Result,
     backend::{Bufs, Call},
-    engine::{Direction, Task},
+    engine::{Direction, ShortHeaders, Task, is_short},
     kernel,
     status::Header,
     view::Memory,
@@ -59,18 +59,39 @@ impl NativeBackend {
             let of = if direction == Direction::Out { &out } else { &into };
             Header { info: of.as_ref().map_or(info, |(m, _)| *m), shape: 0, epoch: 0, group_id, lends: false }
         };
-        let mut schedule = match self.routes.iter().rposition(|(r, _)| *r == route) {
+        let mut kept = match self.routes.iter().rposition(|(r, _)| *r == route) {
             Some(i) => self.routes.remove(i).1,
-            None => Schedule::new(&route.plan(), false),
+            None => PairSchedule::new(&route),
         };
-        let task = Task { info, header: &header, call: None, limit, short: None };
-        self.engine.run(&mut schedule, &mut memory, &task)?;
-        schedule.reset();
+        let encoded = |direction| header(direction, 0).encode();
+        let headers = || ShortHeaders { out: encoded(Direction::Out), into: encoded(Direction::In) };
+        let task = Task { info, header: &header, call: None, limit, short: kept.short.then(headers) };
+        self.engine.run(&mut kept.schedule, &mut memory, &task)?;
+        kept.schedule.reset();
+        self.keep(route, kept);
+        Ok(())
+    }
+
+    fn keep(&mut self, route: Route, kept: PairSchedule) {
         if self.routes.len() == KEPT {
             self.routes.remove(0);
         }
-        self.routes.push((route, schedule));
-        Ok(())
+        self.routes.push((route, kept));
+    }
+}
+
+/// The schedule of a route.
+#[derive(Debug)]
+pub(super) struct PairSchedule {
+    schedule: Schedule,
+    /// Whether its calls can be made step by step.
+    short: bool,
+}
+
+impl PairSchedule {
+    fn new(route: &Route) -> Self {
+        let schedule = Schedule::new(&route.plan(), false);
+        Self { short: is_short(2, &schedule), schedule }
     }
 }
 

@@ -102,7 +102,10 @@ fn other_operations_have_the_bits_of_the_schedule() {
                 }
                 assert_eq!(results[0], results[1], "{op:?} on rank {rank} of {size}");
                 if op == Op::Broadcast {
-                    assert_eq!(results[0][..COUNT], input(1, COUNT).iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+                    assert_eq!(
+                        results[0][..COUNT],
+                        input(1, COUNT).iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+                    );
                 }
             }
         });
