@@ -106,7 +106,7 @@ fn distance(timings: &[Timing], numbers: &Numbers) -> f64 {
 
 /// `n` ranks of one host, a core each.
 fn world(n: usize, numbers: &Numbers) -> Topology {
-    Topology { local: class(numbers), gamma: numbers[5], ..Topology::new(vec![0; n], n) }
+    Topology { local: class(numbers), usual: None, gamma: numbers[5], ..Topology::new(vec![0; n], n) }
 }
 
 fn predicted(t: &Timing, world: &Topology) -> f64 {

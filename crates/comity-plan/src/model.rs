@@ -10,14 +10,15 @@
 //! The ranks of a host share its network. Ranks beyond its cores take turns, so that a round costs a switch for each of them. Each word
 //! here ([`exchange`](Model::exchange), [`shift`](Model::shift), ...) is one round: with two kinds of link it is a formula; where each pair was
 //! measured it is the slowest rank's sum over the pairs that the round uses. May import `algorithms`, `pairs`, `shape`,
-//! `topology` and `traffic`.
+//! `topology`, `traffic` and `tuned`.
 
 use crate::{
     algorithms::Algorithm,
-    pairs::{LinkClass, PairCosts},
+    pairs::PairCosts,
     shape::{Common, Kind},
     topology::Topology,
     traffic::Traffic::{self, BothWays, OneWay, Same},
+    tuned::HostLink::{Shm, Tcp},
 };
 use std::collections::BTreeMap;
 
@@ -117,12 +118,9 @@ impl<'a> Model<'a> {
 
     /// As [`ratio`](Self::ratio), on a machine of which nothing is known.
     fn usual_ratio(&self, kind: Kind, algorithm: Algorithm) -> f64 {
-        let in_memory = self.world.local == LinkClass::SHM;
-        let parts = match (kind, algorithm) {
-            (Kind::AllReduce | Kind::Barrier, Algorithm::Direct | Algorithm::Doubling) if in_memory => {
-                &LEAN[..]
-            }
-            (Kind::AllReduce, Algorithm::Direct) if !in_memory && self.n == 2.0 => &[AT_ONCE],
+        let parts: &[(f64, f64)] = match (self.world.usual, kind, algorithm) {
+            (Some(Shm), Kind::AllReduce | Kind::Barrier, Algorithm::Direct | Algorithm::Doubling) => &LEAN,
+            (Some(Tcp), Kind::AllReduce, Algorithm::Direct) if self.n == 2.0 => &[AT_ONCE],
             _ => &[],
         };
         parts.iter().find(|(most, _)| self.bytes <= *most).map_or(1.0, |(_, part)| *part)

@@ -10,6 +10,7 @@ use crate::{
     shape::{Kind, Shape},
     svg,
     topology::Topology,
+    tuned::HostLink,
 };
 
 /// Ranks beyond this are not laid out.
@@ -96,7 +97,8 @@ pub fn plan_report(ask: &PlanRequest<'_>) -> Result<PlanReport, String> {
     let kind = check(ask)?;
     let host: Vec<_> = (0..ranks).map(|r| r * ask.hosts / ranks).collect();
     let world = Topology::new(host.clone(), ask.cores.unwrap_or_else(|| ranks.div_ceil(ask.hosts)));
-    let world = Topology { local: ask.within, ..world };
+    let usual = (ask.within == LinkClass::SHM).then_some(HostLink::Shm);
+    let world = Topology { local: ask.within, usual, ..world };
     let world = match ask.costs {
         Some(c) if c.size() != ranks => return Err(format!("costs of {} ranks, for {ranks}", c.size())),
         Some(c) => world.measured(c.clone()),

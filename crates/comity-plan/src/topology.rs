@@ -15,6 +15,8 @@ pub struct Topology {
     pub cores: usize,
     /// Within a host.
     pub local: LinkClass,
+    /// The kind of link within a host, where `local` has the usual numbers of it; none where they were fitted.
+    pub usual: Option<HostLink>,
     /// Between hosts.
     pub remote: LinkClass,
     /// Seconds per byte added.
@@ -34,6 +36,7 @@ impl Topology {
             host,
             cores: cores.max(1),
             local: LinkClass::SHM,
+            usual: Some(HostLink::Shm),
             remote: LinkClass::TCP,
             gamma: 1.0 / 20e9,
             switch: 1.5e-6,
@@ -45,7 +48,7 @@ impl Topology {
     /// With what was measured on this machine, whose ranks move their data over `link`.
     pub fn tuned(mut self, costs: Arc<TunedCosts>, link: HostLink) -> Self {
         (self.local, self.gamma) = (costs.class(link), costs.gamma());
-        self.tuned = Some((costs, link));
+        (self.tuned, self.usual) = (Some((costs, link)), None);
         self
     }
 

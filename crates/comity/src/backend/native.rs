@@ -262,6 +262,7 @@ fn topology(world: &dyn World, host: Vec<usize>, members: &[usize]) -> Topology 
     let mut link = HostLink::Shm;
     if !world.shares_memory() {
         (topology.local, link) = (topology.remote, HostLink::Tcp);
+        topology.usual = Some(link);
     }
     match (world.costs().and_then(|c| c.as_ref().of(members)), world.tuned()) {
         (Some(costs), _) => topology.measured(costs),
