@@ -79,6 +79,15 @@ impl Mapping {
         };
     }
 
+    /// Let nobody read or write it any more, by whatever way; its addresses stay taken.
+    #[cfg(test)]
+    pub(crate) fn take_access(&self) -> io::Result<()> {
+        // SAFETY: ours since `checked`; who calls this has no use for the bytes any more.
+        Ok(unsafe {
+            rustix::mm::mprotect(self.ptr.as_ptr().cast(), self.len, rustix::mm::MprotectFlags::empty())?
+        })
+    }
+
     /// First byte; page aligned.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()

@@ -155,10 +155,11 @@ fn another_process_with_the_same_number_is_not_taken_for_the_peer() {
 fn memory_that_went_is_an_error() {
     let (mut a, mut b) = met(&bytes(0, LONG));
     let map = crate::sys::Mapping::private(LONG.next_multiple_of(4096)).unwrap();
-    // SAFETY: this test's own mapping, which nobody writes to.
+    // SAFETY: this test's own mapping, which nobody writes to, and whose bytes nobody reads once they are gone.
     let memory = unsafe { std::slice::from_raw_parts(map.as_ptr(), LONG) };
     assert_eq!(offer(a.as_mut(), &[], memory), Ok(LONG));
-    drop(map);
+    // Still taken, so that no other test's memory can come to lie there.
+    map.take_access().unwrap();
     let error = b.take(&mut vec![0; LONG]).unwrap_err();
     assert!(error.0.contains("COMITY_PULL=0"), "{error:?}");
     assert_eq!(b.peek(1).map(<[u8]>::to_vec), Err(error));
