@@ -46,7 +46,7 @@ const LIBRARY: &[&str] =
     &["--config", "profile.dev.package.comity.opt-level=0", "-p", "comity", "--test", "local", "--lib"];
 
 /// What a gate leaves to the deep checks, besides what is skipped there.
-const LONG: [&str; 9] = [
+const LONG: [&str; 13] = [
     "any_order_of_calls",
     "links::tests",
     "sealed",
@@ -56,6 +56,10 @@ const LONG: [&str; 9] = [
     "measure",
     "all_that_is_put",
     "apart_back",
+    "moves_both_ways",
+    "connections_are_replaced",
+    "as_any_other_afterwards",
+    "does_not_lend",
 ];
 
 /// Programs of tests, each by itself. Those after the first nine need stand-ins for a library.
