@@ -80,12 +80,12 @@ impl Mapping {
     }
 
     /// Let nobody read or write it any more, by whatever way; its addresses stay taken.
-    #[cfg(test)]
+    #[cfg(all(test, target_os = "linux", not(loom)))]
     pub(crate) fn take_access(&self) -> io::Result<()> {
+        let nothing = rustix::mm::MprotectFlags::empty();
         // SAFETY: ours since `checked`; who calls this has no use for the bytes any more.
-        Ok(unsafe {
-            rustix::mm::mprotect(self.ptr.as_ptr().cast(), self.len, rustix::mm::MprotectFlags::empty())?
-        })
+        unsafe { rustix::mm::mprotect(self.ptr.as_ptr().cast(), self.len, nothing) }?;
+        Ok(())
     }
 
     /// First byte; page aligned.
