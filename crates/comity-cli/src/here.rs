@@ -6,7 +6,13 @@ use comity::{
     tools::{self, cuda::Cuda},
 };
 use comity_plan::Kind;
-use std::{collections::BTreeSet, ffi::OsString, io, path::PathBuf, sync::OnceLock};
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    io::{self, Write},
+    path::PathBuf,
+    sync::OnceLock,
+};
 
 /// The version of this command and of the library in it.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -127,9 +133,16 @@ pub(crate) fn prefer(group: &Group, algorithm: Algorithm) -> Result<()> {
     Ok(())
 }
 
+/// A line on standard error, written at once: `eprintln!` writes piece by piece, between which another rank's line may come.
+pub(crate) fn complain(mut line: String) {
+    line.push('\n');
+    // Who has no standard error any more is told nothing.
+    let _ = io::stderr().write_all(line.as_bytes());
+}
+
 /// Says why `command` could not go on; the exit code.
 pub(crate) fn failed(command: &str, e: &Error) -> u8 {
-    eprintln!("comity {command}: {e}");
+    complain(format!("comity {command}: {e}"));
     if matches!(e, Error::Config(_)) { 2 } else { 1 }
 }
 

@@ -266,7 +266,7 @@ pub(crate) fn check(args: CheckArgs) -> u8 {
     if let Some(first) = &report.first {
         // Another rank than the one that saw it speaks only where rank 0 may not know.
         if speaks || first.rank == group.rank() {
-            eprintln!("comity check: first difference: {first}");
+            here::complain(format!("comity check: first difference: {first}"));
         }
         return 1;
     }

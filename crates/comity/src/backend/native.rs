@@ -69,7 +69,8 @@ impl NativeBackend {
             Header { shape, ..common }
         };
         self.engine.announce(&common)?;
-        let task = Task { info: call.info, header: &header, call: Some(common), limit, short: None };
+        let task =
+            Task { info: call.info, header: &header, call: Some(common), limit, pulls: false, short: None };
         let out = self.engine.run(&mut kept.schedule, &mut Memory::new(None, None, &mut []), &task);
         if out.is_ok() {
             kept.schedule.reset();
@@ -175,7 +176,7 @@ impl NativeBackend {
             Bufs::OwnIn(dst) => Memory::within(dst, rank * part, part, tmp),
             Bufs::OwnOut(dst) => Memory::around(dst, rank * part, part, tmp),
         };
-        let task = Task { info, header: &header, call: Some(common), limit, short };
+        let task = Task { info, header: &header, call: Some(common), limit, pulls: kept.pulls, short };
         let out = self.engine.run(&mut kept.schedule, &mut memory, &task);
         if plain && out.is_ok() {
             kept.schedule.reset();

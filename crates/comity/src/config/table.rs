@@ -201,15 +201,15 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "COMITY_PULL",
         topic: Topic::Links,
-        about: "Says from how many bytes on a message between ranks of a host is read where it lies in the sender's memory (Linux; \
-            both ranks have to say so); 0: never.",
-        default: "0",
+        about: "Says from how many bytes on a message between ranks of a host is read where it lies in the sender's memory (Linux); \
+            0: never. All ranks have to say the same.",
+        default: "where it is [quicker](transports.md#links)",
         example: "131072",
     },
     Variable {
         name: "COMITY_PTRACER",
         topic: Topic::Links,
-        about: "Says whom a rank lets read its memory where Yama's `ptrace_scope` is 1 and `COMITY_PULL` is set: `ancestor` (the nearest \
+        about: "Says whom a rank lets read its memory where Yama's `ptrace_scope` is 1 and its messages are to be read there (`COMITY_PULL`): `ancestor` (the nearest \
             process that started all ranks of the host, with its descendants), `any` (every process of this user) or `keep` (whom the \
             program named itself).",
         default: "`ancestor`",

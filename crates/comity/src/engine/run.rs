@@ -48,6 +48,8 @@ pub(crate) struct Task<'a> {
     pub(crate) call: Option<Header>,
     /// How long it may take.
     pub(crate) limit: Duration,
+    /// Whether its messages are quicker if the system copies them out of the sender's memory.
+    pub(crate) pulls: bool,
     /// The headers of a call that [`is_short`](super::is_short).
     pub(crate) short: Option<ShortHeaders>,
 }

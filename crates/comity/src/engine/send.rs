@@ -1,7 +1,7 @@
 //! The steps of a schedule that send.
 
 use super::run::{Direction, Run};
-use crate::transport::LinkError;
+use crate::transport::{LinkError, Stays};
 use comity_plan::{Slice, StepOp};
 
 /// A send to one rank that is shorter returns before its receive is made, as far as the link has room.
@@ -41,7 +41,11 @@ impl Run<'_, '_> {
                 }
                 tx.begin(header.as_ref(), len);
                 // Who sends to one rank need not find it there, up to a length.
-                let stays = schedule.stays(want.id) && (self.task.call.is_some() || len >= LONG_PAIR);
+                let stays = match schedule.stays(want.id) {
+                    true if self.task.pulls => Stays::Pulled,
+                    true if self.task.call.is_some() || len >= LONG_PAIR => Stays::Yes,
+                    _ => Stays::No,
+                };
                 link.announce(len, schedule.recv_queues() > 0, stays);
             }
             if want.allowed == want.done && tx.lead_is_sent() && len > 0 {

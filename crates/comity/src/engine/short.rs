@@ -21,7 +21,7 @@ use super::{
 use crate::{
     DType, ReduceOp, kernel,
     status::{HEADER, Links, lead},
-    transport::Link,
+    transport::{Link, Stays},
     view::Memory,
 };
 use comity_plan::{Id, ReceiveMode, Schedule, Slice, StepOp};
@@ -56,7 +56,7 @@ impl Engine {
         let Some(link) = Self::memory_link(&mut self.links, to) else { return Err(0) };
         let tx = &mut self.tx[to];
         tx.begin(Some(header), body.len());
-        link.announce(body.len(), true, false);
+        link.announce(body.len(), true, Stays::No);
         // An error comes again.
         let n = tx.put(link, body).unwrap_or(0);
         if !tx.lead_is_sent() || n < body.len() {

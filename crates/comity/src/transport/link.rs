@@ -45,6 +45,17 @@ pub(crate) struct Interest {
     pub(crate) send: bool,
 }
 
+/// Whether a message's body can stay where it is until the peer has read it there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stays {
+    /// It is written to, or the caller wants to go on.
+    No,
+    /// It can.
+    Yes,
+    /// It can, and one copy that the system makes from there is quicker than two through memory of both.
+    Pulled,
+}
+
 /// One end of a link, which keeps the contract above.
 pub(crate) trait Link: Send + fmt::Debug {
     /// The medium.
@@ -61,10 +72,10 @@ pub(crate) trait Link: Send + fmt::Debug {
         self.chunk()
     }
 
-    /// What is put next is the begin of a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile; `stays` if the
-    /// caller can leave the body where it is until the peer has read it. It may decide
+    /// What is put next is the begin of a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile; `stays` says
+    /// whether it can leave the body where it is until the peer has read it. It may decide
     /// how the message travels; whatever is put without such word comes as well.
-    fn announce(&mut self, _len: usize, _is_busy: bool, _stays: bool) {}
+    fn announce(&mut self, _len: usize, _is_busy: bool, _stays: Stays) {}
 
     /// How many of the bytes of bodies that were accepted last the peer may still read where they lie. The caller leaves them as they
     /// are; an error ends that.

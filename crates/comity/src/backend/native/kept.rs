@@ -1,6 +1,9 @@
 //! Schedules that are kept for calls that come again, and how one is prepared.
 
-use super::{NativeBackend, lent::is_asked};
+use super::{
+    NativeBackend,
+    lent::{gains_by_pull, is_asked},
+};
 use crate::{
     DType,
     backend::{Bufs, Call},
@@ -18,6 +21,8 @@ pub(super) struct KeptSchedule {
     pub(super) shape: u64,
     /// Whether its calls can be made step by step.
     pub(super) short: bool,
+    /// Whether its messages are quicker if the system copies them out of the sender's memory.
+    pub(super) pulls: bool,
     /// Whether its last call's messages were read where they lay; `None` if nobody asks.
     pub(super) lends: Option<bool>,
 }
@@ -99,9 +104,10 @@ impl NativeBackend {
         if let Some(shift) = key.shift {
             schedule.input_lies(shift);
         }
+        let pulls = gains_by_pull((key.kind, key.count, key.elem), shape.size, call.counts);
         // With counts, headers may differ by peer.
         let short = call.counts.is_empty() && is_short(shape.size, &schedule);
-        KeptSchedule { key, schedule, shape: agreed, short, lends }
+        KeptSchedule { key, schedule, shape: agreed, short, pulls, lends }
     }
 }
 

@@ -18,6 +18,14 @@
 use super::{KeptSchedule, NativeBackend, ScheduleKey};
 use comity_plan::{Algorithm, Choice, Kind};
 
+/// Bytes of a part from which on the system copies it sooner than two ranks do through a ring: with two ranks, and with 4 to 16, of
+/// which several read the same pages at once in an all_gather. Measured; `bench/record/2026-11-26-pull.md`.
+const LEAST_OF_TWO: usize = 64 << 10;
+const LEAST_GATHERED: usize = 512 << 10;
+const LEAST_DEALT: usize = 256 << 10;
+/// Bytes of an all_reduce between two ranks that goes faster in one piece that the system copies.
+const WHOLE: std::ops::RangeInclusive<usize> = 4 << 20..=32 << 20;
+
 /// Calls that are remembered.
 const MOST: usize = 16;
 
@@ -57,6 +65,22 @@ impl InOnePiece {
 /// Whether calls by this choice are asked whether they can go in one piece.
 pub(super) fn is_asked(kind: Kind, choice: &Choice) -> bool {
     kind == Kind::AllReduce && choice.algorithm == Algorithm::TwoPhase && choice.segment > 0
+}
+
+/// Whether a call is quicker if the system copies its long messages out of the sender's memory, where the peers let it.
+///
+/// One copy in place of two: it pays where all ranks send and receive at once, so that none waits while another copies, and where little
+/// or nothing is added. Parts of unequal lengths count by their mean.
+pub(super) fn gains_by_pull(call: AgreedCall, size: usize, counts: &[usize]) -> bool {
+    let (kind, count, elem) = call;
+    let part = elem * if counts.is_empty() { count } else { counts.iter().sum::<usize>() / counts.len() };
+    match kind {
+        Kind::AllGather | Kind::AllToAll if size == 2 => part >= LEAST_OF_TWO,
+        Kind::AllGather => part >= LEAST_GATHERED,
+        Kind::AllToAll => part >= LEAST_DEALT,
+        Kind::AllReduce => size == 2 && WHOLE.contains(&part),
+        _ => false,
+    }
 }
 
 impl NativeBackend {
@@ -176,6 +200,20 @@ mod tests {
             let [(pieces, true, _)] = &ended[..] else { panic!("not alike on all ranks: {ended:?}") };
             assert!(pieces[8] && !pieces[11..].contains(&true), "{pieces:?}");
         }
+    }
+
+    #[test]
+    fn exchanges_of_long_parts_gain_by_pull_and_nothing_else() {
+        let gains = |kind, bytes: usize, size| gains_by_pull((kind, bytes / 4, 4), size, &[]);
+        for kind in Kind::ALL {
+            let gathers = matches!(kind, Kind::AllGather | Kind::AllToAll);
+            assert!([64 << 10, 1 << 30].iter().all(|bytes| gains(kind, *bytes, 2) == gathers), "{kind:?}");
+            assert!(!gains(kind, 60 << 10, 2) && !gains(kind, 128 << 10, 4));
+            assert_eq!(gains(kind, 16 << 20, 2), gathers || kind == Kind::AllReduce);
+            assert_eq!(gains(kind, 16 << 20, 3), gathers);
+        }
+        assert!(gains_by_pull((Kind::AllToAll, 0, 4), 3, &[0, 1 << 18, 0]));
+        assert!(!gains_by_pull((Kind::AllToAll, 1 << 30, 4), 3, &[0, 1 << 10, 0]));
     }
 
     #[test]

@@ -65,7 +65,8 @@ impl NativeBackend {
         };
         let encoded = |direction| header(direction, 0).encode();
         let headers = || ShortHeaders { out: encoded(Direction::Out), into: encoded(Direction::In) };
-        let task = Task { info, header: &header, call: None, limit, short: kept.short.then(headers) };
+        let short = kept.short.then(headers);
+        let task = Task { info, header: &header, call: None, limit, pulls: false, short };
         self.engine.run(&mut kept.schedule, &mut memory, &task)?;
         kept.schedule.reset();
         self.keep(route, kept);

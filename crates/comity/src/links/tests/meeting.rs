@@ -55,9 +55,9 @@ fn a_thread_sends_where_one_may() {
         each(0..2, |r| {
             let (_watch, mut links) = open(&all[r], 0, &[0, 1]);
             let link = links[1 - r].as_deref_mut().unwrap();
-            link.announce(1 << 20, true, false);
+            link.announce(1 << 20, true, crate::transport::Stays::No);
             assert_eq!(link.runs_ahead(), gets[r], "rank {r} of {wishes:?}, {connections:?}");
-            link.announce(8, true, false);
+            link.announce(8, true, crate::transport::Stays::No);
             talk(r, &mut links);
         });
     }

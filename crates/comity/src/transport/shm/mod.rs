@@ -17,7 +17,7 @@ mod ring;
 
 pub(crate) use reach::Shm;
 
-use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
+use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT, Stays};
 use crate::sys::{self, Mapping};
 use loans::{Board, Borrower, Lender, Lies, Pull, taken_back};
 use ring::{RingReader, RingWriter, Shared, wakes_writer};
@@ -39,6 +39,8 @@ const RING: usize = 256 << 10;
 const CHUNK: usize = 32 << 10;
 /// Bytes read of a loan before a look elsewhere.
 const LOAN_CHUNK: usize = 256 << 10;
+/// Bytes that the system copies out of the peer's memory before a look elsewhere: each time costs a call.
+const PULL_CHUNK: usize = 1 << 20;
 /// Positions and loans of both directions; the bytes follow on a page of their own.
 const HEAD: usize = 8192;
 /// Where the loans of both directions are.
@@ -157,11 +159,12 @@ impl Link for ShmLink {
     }
 
     fn offer_size(&self) -> usize {
-        if self.lender.lends() { usize::MAX } else { CHUNK }
+        // One loan for all that is there.
+        if self.lender.may_lend() { usize::MAX } else { CHUNK }
     }
 
     #[inline]
-    fn announce(&mut self, len: usize, _is_busy: bool, stays: bool) {
+    fn announce(&mut self, len: usize, _is_busy: bool, stays: Stays) {
         self.lender.begin(len, stays);
     }
 

@@ -1,7 +1,7 @@
 //! How bytes get into a link and out of it: through the ring, or lent.
 
 use super::{
-    LOAN_CHUNK, Link, LinkError, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
+    Link, LinkError, PULL_CHUNK, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
     loans::{self, Loan, Lies, unreadable},
     ring::{SHORT, wakes_reader},
 };
@@ -78,7 +78,7 @@ impl ShmLink {
     /// Have the system copy bytes of the lender's own memory to their place.
     pub(super) fn take_there(&mut self, peer: PeerMemory, at: u64, dst: &mut [u8]) -> Result<usize, LinkError> {
         let left = self.loan().map_or(0, |l| l.left());
-        let most = dst.len().min(left).min(LOAN_CHUNK);
+        let most = dst.len().min(left).min(PULL_CHUNK);
         let n = match peer.read(at, &mut dst[..most]) {
             Ok(n) => n,
             Err(e) => return Err(self.unreadable(&e)),

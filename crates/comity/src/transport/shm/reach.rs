@@ -38,8 +38,8 @@ pub(crate) enum Trace {
 pub(crate) struct ShmSettings {
     /// How many MiB of this process the other ranks of its host may read where they lie; `None`: as many as the system gives.
     pub(crate) shared_buffers: Option<usize>,
-    /// From how many bytes on a message is read in the sender's own memory; 0: never.
-    pub(crate) pull: usize,
+    /// From how many bytes on a message is read in the sender's own memory, 0 for never; `None`: where that is quicker.
+    pub(crate) pull: Option<usize>,
     pub(crate) tracer: Trace,
 }
 
@@ -66,7 +66,7 @@ impl Transport for Shm {
             settings.shared_buffers = Some(mib);
         }
         if let Some(least) = vars.number("COMITY_PULL", usize::MAX)? {
-            settings.pull = least;
+            settings.pull = Some(least);
         }
         if let Some(word) = vars.text("COMITY_PTRACER")? {
             settings.tracer = match word.as_str() {
@@ -98,8 +98,12 @@ impl Transport for Shm {
     fn find(settings: &ShmSettings, _: &JobInfo) -> Result<Option<Self>> {
         let most = settings.shared_buffers.map_or(usize::MAX, |mib| mib.saturating_mul(1 << 20));
         SharedMemory::limit(most);
-        let pull = Pull(Some(settings.pull).filter(|least| *least > 0));
-        let needs_name = pull.0.is_some() && settings.tracer == Trace::Ancestor;
+        let pull = match settings.pull {
+            None => Pull::WherePays,
+            Some(0) => Pull::None,
+            Some(least) => Pull::From(least),
+        };
+        let needs_name = pull != Pull::None && settings.tracer == Trace::Ancestor;
         let lineage = needs_name.then(Lineage::own).flatten();
         Ok(Some(Self { pull, tracer: settings.tracer, lineage }))
     }
@@ -109,7 +113,7 @@ impl Transport for Shm {
     }
 
     fn meet(&mut self, me: usize, cards: &[Card]) {
-        if self.pull.0.is_some() && self.tracer == Trace::Any {
+        if self.pull != Pull::None && self.tracer == Trace::Any {
             Tracer::plan_any();
         }
         let (Some(own), Some(card)) = (&self.lineage, cards.get(me)) else { return };
@@ -145,24 +149,24 @@ impl Transport for Shm {
 }
 
 /// What `comity info` says of reading a peer's own memory.
-fn pull_note(least: usize) -> String {
-    if least == 0 {
-        return "long messages go through rings (COMITY_PULL)".into();
-    }
+fn pull_note(pull: Option<usize>) -> String {
+    let which = match pull {
+        None => "long messages of an exchange".into(),
+        Some(0) => return "long messages go through rings (COMITY_PULL=0)".into(),
+        Some(least) => format!("messages from {least} bytes on"),
+    };
     let own = [1u8];
     let why_not = match (PeerMemory::own().read(own.as_ptr() as u64, &mut [0]), yama_scope()) {
         (Err(e), _) => Some(format!("the system does not read a process's memory for another: {e}")),
         (_, Some(2)) => Some("Yama's ptrace_scope is 2: only root reads other processes".into()),
         (_, Some(3..)) => Some("Yama's ptrace_scope is 3: nobody reads other processes".into()),
         (_, Some(1)) => {
-            return format!(
-                "from {least} bytes on messages are read where they lie, of ranks with one launcher (Yama's ptrace_scope is 1)"
-            );
+            return format!("{which} are read where they lie, of ranks with one launcher (Yama's ptrace_scope is 1)");
         }
         _ => None,
     };
     why_not.map_or_else(
-        || format!("from {least} bytes on messages are read where they lie"),
+        || format!("{which} are read where they lie"),
         |why| format!("long messages go through rings: {why}"),
     )
 }

@@ -15,8 +15,8 @@ fn apart(connections: usize, sealed: bool) -> (Box<dyn Link>, Box<dyn Link>) {
 
 fn both_apart(connections: usize, sealed: bool) -> (TcpLink, TcpLink) {
     let (mut a, mut b) = ends(connections, sealed, 1);
-    a.announce(usize::MAX, true, false);
-    b.announce(usize::MAX, true, false);
+    a.announce(usize::MAX, true, Stays::No);
+    b.announce(usize::MAX, true, Stays::No);
     (a, b)
 }
 
@@ -125,7 +125,7 @@ impl Flow {
     fn offer(&mut self, link: &mut TcpLink, turn: usize) {
         let Some((whole, body)) = self.messages.get(self.message) else { return };
         if self.put == 0 {
-            link.announce(body.len(), !turn.is_multiple_of(3), false);
+            link.announce(body.len(), !turn.is_multiple_of(3), Stays::No);
         }
         // A body may be at hand only in part, or not at all yet.
         let most = if turn % 4 == 1 { turn * 5003 % 90_000 } else { usize::MAX };
@@ -191,7 +191,7 @@ fn long_messages_go_aside_and_short_ones_come_back() {
     let body = vec![3; 131_072];
     let mut number = 0;
     let mut put = |head: usize, len: usize, frames: &[(usize, usize, FrameRoute)]| {
-        link.announce(len, true, false);
+        link.announce(len, true, Stays::No);
         assert_eq!(link.put(&vec![1; head], &body[..len]), Ok(head + len));
         for (connection, len, place) in frames {
             let peer = &mut peers[*connection];
@@ -238,7 +238,7 @@ fn goes_before_the_rest(sealed: bool, head: usize) -> bool {
     }
     let (head, body) = (vec![1; head], vec![2; 1 << 20]);
     let truth = [&head[..], &body].concat();
-    near.announce(body.len(), true, false);
+    near.announce(body.len(), true, Stays::No);
     for _ in 0..3 {
         if near.put(&head, &body).unwrap() > 0 {
             // Else the near end would wait until what it has accepted is delivered.

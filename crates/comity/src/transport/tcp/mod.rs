@@ -32,7 +32,7 @@ mod socket;
 mod tests;
 mod threads;
 
-use super::{Interest, Link, LinkError, LinkKind};
+use super::{Interest, Link, LinkError, LinkKind, Stays};
 use crate::channel::Seals;
 use frame::FrameRoute;
 use framing::{SendThread, SendThreads};
@@ -206,7 +206,7 @@ impl Link for TcpLink {
         self.sender.put(&self.sockets, head, body).map_err(|e| self.fail(e, self.sender.turn()))
     }
 
-    fn announce(&mut self, len: usize, is_busy: bool, _stays: bool) {
+    fn announce(&mut self, len: usize, is_busy: bool, _stays: Stays) {
         self.sender.announce(&self.sockets, len, is_busy);
     }
 

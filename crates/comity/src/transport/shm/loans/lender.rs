@@ -4,7 +4,10 @@ use super::{
     ADDRESS, Board, DENIED, FORGET, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, NONE, Nonsense, OWN, Pull, REGION, REGIONS,
     WHOLE, pull::Nonce,
 };
-use crate::sys::{PeerMemory, Region, Tracer, send_byte_with};
+use crate::{
+    sys::{PeerMemory, Region, Tracer, send_byte_with},
+    transport::Stays,
+};
 use std::{
     collections::VecDeque,
     io::Write,
@@ -58,6 +61,8 @@ pub(in crate::transport::shm) struct Lender {
     /// How many regions were gone at the last look.
     gone: u64,
     pull: Pull,
+    /// Whether the message under way may be read in this process's own memory.
+    may_be_pulled: bool,
     /// What the peer was asked to read; none before the first time.
     nonce: Option<Nonce>,
     /// Whether the system was asked to allow it.
@@ -78,16 +83,21 @@ impl Lender {
             announced: 0,
             gone: 0,
             pull,
+            may_be_pulled: false,
             nonce: None,
             has_allowed: false,
         }
     }
 
-    /// A message of `len` bytes begins; `stays` if its bytes can stay where they are.
+    /// A message of `len` bytes begins; `stays` says whether its bytes can stay where they are.
     #[inline]
-    pub(in crate::transport::shm) fn begin(&mut self, len: usize, stays: bool) {
+    pub(in crate::transport::shm) fn begin(&mut self, len: usize, stays: Stays) {
         self.left = len;
-        self.way = if stays && len >= LEAST_LOAN { Way::Open } else { Way::Ring };
+        self.way = Way::Ring;
+        if stays != Stays::No && len >= LEAST_LOAN {
+            self.way = Way::Open;
+            self.may_be_pulled = self.pull.takes(len, stays);
+        }
     }
 
     /// Whether the message under way may be lent.
@@ -136,7 +146,9 @@ impl Lender {
 
     /// Whether the peer may read what lies in no region, in this process's own memory.
     fn own_way(&mut self, board: &Board, waker: &UnixStream, body: &[u8]) -> Option<Way> {
-        self.pull.0.filter(|least| self.left >= *least)?;
+        if !self.may_be_pulled {
+            return None;
+        }
         match board.borrower.0.own.load(Ordering::Acquire) {
             MAPPED => return PeerMemory::lends(body.as_ptr(), self.left).then_some(Way::Own),
             NONE if self.nonce.is_none() => self.ask(board, waker),

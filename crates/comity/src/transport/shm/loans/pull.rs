@@ -1,12 +1,30 @@
 //! Reading a peer's own memory: from which length on, and the number that proves that it can be read.
 
 use super::{Board, DENIED, MAPPED, REFUSED};
-use crate::sys::PeerMemory;
+use crate::{sys::PeerMemory, transport::Stays};
 use std::{io, os::unix::net::UnixStream, sync::atomic::Ordering};
 
-/// From how many bytes on a message is read where it lies in the sender's own memory; `None`: never.
+/// Which messages are read where they lie in the sender's own memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::transport::shm) struct Pull(pub(in crate::transport::shm) Option<usize>);
+pub(in crate::transport::shm) enum Pull {
+    #[default]
+    None,
+    /// Those that [`Stays::Pulled`] says it of.
+    WherePays,
+    /// All from so many bytes on.
+    From(usize),
+}
+
+impl Pull {
+    /// Whether it is this one's way.
+    pub(super) fn takes(self, len: usize, stays: Stays) -> bool {
+        match self {
+            Self::None => false,
+            Self::WherePays => stays == Stays::Pulled,
+            Self::From(least) => len >= least,
+        }
+    }
+}
 
 /// A number that nobody guesses, at a place in this process's memory that does not move.
 #[derive(Debug)]
@@ -31,7 +49,7 @@ impl Nonce {
 
 /// The memory of the peer over whose socket it asked, if the number that it shows is there; else what to answer.
 pub(super) fn try_to_read(board: &Board, waker: &UnixStream, pull: Pull) -> Result<PeerMemory, u8> {
-    if pull.0.is_none() {
+    if pull == Pull::None {
         return Err(REFUSED);
     }
     let shown = board.lender.0.nonce.each_ref().map(|w| w.load(Ordering::Relaxed).to_ne_bytes());

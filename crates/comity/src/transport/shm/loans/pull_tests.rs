@@ -7,12 +7,12 @@ use super::{
     *,
 };
 use crate::transport::{
-    Link, LinkKind, SMALL_WANT,
+    Link, LinkKind, SMALL_WANT, Stays,
     conformance::{bytes, eventually, expect},
 };
 use std::{os::unix::net::UnixStream, sync::atomic::Ordering::Relaxed};
 
-const PULL: Pull = Pull(Some(LEAST_LOAN));
+const PULL: Pull = Pull::From(LEAST_LOAN);
 
 fn pair() -> Ends {
     ShmLink::pair_with(LinkKind::Local, PULL).unwrap()
@@ -20,7 +20,7 @@ fn pair() -> Ends {
 
 /// Through the ring, all of it.
 fn through_the_ring((a, b): (&mut dyn Link, &mut dyn Link), body: &[u8]) {
-    a.announce(body.len(), false, true);
+    a.announce(body.len(), false, Stays::Yes);
     let mut place = vec![0; body.len()];
     let (mut put, mut got) = (0, 0);
     eventually("a message", || {
@@ -67,7 +67,7 @@ fn any_long_message_is_read_where_it_lies() {
     assert_eq!(a.lent(), Ok(0));
     // A shorter message, or one that does not stay, is copied.
     through_the_ring((a.as_mut(), b.as_mut()), &memory[..LEAST_LOAN - 1]);
-    a.announce(LONG, false, false);
+    a.announce(LONG, false, Stays::No);
     assert!(a.put(&[], &memory).unwrap() < LONG && a.lent() == Ok(0));
 }
 
@@ -125,6 +125,27 @@ fn both_ends_have_to_want_it() {
         }
         map.give_back_pages();
     }
+}
+
+#[test]
+fn unless_told_only_what_gains_by_it_is_read() {
+    let (mut a, mut b) = ShmLink::pair_with(LinkKind::Local, Pull::WherePays).unwrap();
+    let memory = bytes(0, LONG);
+    let send = |a: &mut dyn Link, b: &mut dyn Link, stays| {
+        a.announce(LONG, true, stays);
+        let (mut place, mut put, mut got) = (vec![0; LONG], 0, 0);
+        let before = a.lent_in_all();
+        eventually("a message", || {
+            put += a.put(&[], &memory[put..]).unwrap();
+            got += b.take(&mut place[got..]).unwrap();
+            (got == LONG && a.lent() == Ok(0)).then_some(())
+        });
+        assert!(place == memory);
+        (a.lent_in_all() - before) as usize
+    };
+    let lent = [Stays::Yes, Stays::Pulled, Stays::Pulled, Stays::Yes, Stays::No, Stays::Pulled]
+        .map(|stays| send(a.as_mut(), b.as_mut(), stays));
+    assert_eq!(lent, [0, 0, LONG, 0, 0, LONG], "the first one asks");
 }
 
 #[test]

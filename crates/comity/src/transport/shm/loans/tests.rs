@@ -4,7 +4,7 @@ use super::{super::ShmLink, *};
 use crate::{
     sys::SharedMemory,
     transport::{
-        Interest, Link, LinkKind,
+        Interest, Link, LinkKind, Stays,
         conformance::{SeededNumbers, bytes, eventually, expect, wakes},
     },
 };
@@ -36,7 +36,7 @@ fn pair() -> Ends {
 
 /// Put all of a message that stays.
 pub(super) fn offer(link: &mut dyn Link, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
-    link.announce(body.len(), false, true);
+    link.announce(body.len(), false, Stays::Yes);
     let n = link.put(head, body)?;
     assert!(n >= head.len());
     let mut done = n - head.len();
@@ -49,7 +49,7 @@ pub(super) fn offer(link: &mut dyn Link, head: &[u8], body: &[u8]) -> Result<usi
 /// Have the peer map the memory: the first message goes through the ring.
 fn meet(a: &mut dyn Link, b: &mut dyn Link, memory: &mut Lent) {
     let body = &memory.all()[..LEAST_LOAN];
-    a.announce(body.len(), false, true);
+    a.announce(body.len(), false, Stays::Yes);
     let mut place = vec![0; body.len()];
     let (mut put, mut got) = (0, 0);
     eventually("the first message", || {
@@ -99,7 +99,7 @@ const CHUNKS: usize = 100_000;
 fn a_message_that_does_not_stay_or_is_short_is_copied() {
     let (mut a, mut b, mut memory) = met();
     let body = &memory.all()[..LEAST_LOAN];
-    a.announce(body.len(), false, false);
+    a.announce(body.len(), false, Stays::No);
     let n = a.put(&[], body).unwrap();
     assert_eq!(n + a.put(&[], &body[n..]).unwrap(), 2 * a.chunk());
     assert_eq!(b.peek(b.piece()).unwrap().len(), b.chunk(), "out of the ring a chunk at a time");
@@ -107,7 +107,7 @@ fn a_message_that_does_not_stay_or_is_short_is_copied() {
     let short = &body[..LEAST_LOAN - 1];
     let mut place = vec![0; LEAST_LOAN];
     while b.take(&mut place).unwrap() > 0 {}
-    a.announce(short.len(), false, true);
+    a.announce(short.len(), false, Stays::Yes);
     assert!(a.put(&[], short).unwrap() > 0);
     assert_eq!(a.lent(), Ok(0));
 }
@@ -158,7 +158,7 @@ pub(super) fn keeps_order((mut a, mut b): Ends) {
         let (heads, bodies) = (bytes(put, head), bytes(put + head, len));
         memory.all()[slot..slot + len].copy_from_slice(&bodies);
         let body = if shared { &memory.all()[slot..slot + len] } else { &bodies[..] };
-        a.announce(len, false, stays);
+        a.announce(len, false, if stays { Stays::Yes } else { Stays::No });
         let mut done = 0;
         eventually("room", || {
             let (h, b0) = (&heads[done.min(head)..], done.saturating_sub(head));
@@ -302,11 +302,11 @@ fn a_peer_that_writes_nonsense_is_caught() {
     let mut memory = Lent::new(LEAST_LOAN);
     let (near, _far) = UnixStream::pair().unwrap();
     board.regions[0].store(NONE, Relaxed);
-    lender.begin(LEAST_LOAN, true);
+    lender.begin(LEAST_LOAN, Stays::Yes);
     lender.decide(&board, &near, memory.all());
     assert!(!lender.lends(), "the peer has not mapped it");
     board.regions[0].store(MAPPED, Relaxed);
-    lender.begin(LEAST_LOAN, true);
+    lender.begin(LEAST_LOAN, Stays::Yes);
     lender.decide(&board, &near, memory.all());
     assert_eq!(lender.lend(&board, 0, memory.all()), LEAST_LOAN);
     board.borrower.0.returned.store(LEAST_LOAN as u64 + 1, Relaxed);

@@ -28,7 +28,7 @@ use crate::{
     channel::Stream,
     sync::lock,
     sys::Waker,
-    transport::{Interest, Link, LinkError, LinkKind},
+    transport::{Interest, Link, LinkError, LinkKind, Stays},
 };
 use incoming::{Inflow, NewPath};
 use outgoing::{Outgoing, OutgoingPath};
@@ -252,7 +252,7 @@ impl Link for LastingLink {
         put.map_err(|e| self.error.get_or_insert(e).clone())
     }
 
-    fn announce(&mut self, len: usize, is_busy: bool, _stays: bool) {
+    fn announce(&mut self, len: usize, is_busy: bool, _stays: Stays) {
         lock(&self.shared.out).announce(len, is_busy);
     }
 
