@@ -94,7 +94,7 @@ pub fn on_warning(tell: impl Fn(&str) + Send + Sync + 'static) -> bool {
     crate::warnings::on_warning(tell)
 }
 
-/// How many bytes of messages this process has read where they lay in the memory of other ranks (`COMITY_PULL`), so far.
+/// How many bytes of messages this process has read where they lay in the memory of other ranks, so far.
 ///
 /// ```
 /// assert_eq!(comity::tools::bytes_pulled(), 0);

@@ -212,11 +212,12 @@ fn no_key(said: &str, at: &str, file: &str, is_here: bool) -> String {
 
 fn no_ptrace(said: &str, yama: Option<u64>) -> String {
     let mend = match yama {
+        Some(1) => "sudo sysctl kernel.yama.ptrace_scope=0, or for Comity alone COMITY_PTRACER=ancestor",
         Some(n) if n > 0 => "sudo sysctl kernel.yama.ptrace_scope=0",
         _ => "start the container with --cap-add=SYS_PTRACE",
     };
     format!(
-        "a process cannot read the memory of another of its user ({said}), which MPI's large messages, COMITY_PULL and py-spy need: {mend}"
+        "a process cannot read the memory of another of its user ({said}), which long exchanges within a host, MPI's large messages and py-spy use: {mend}"
     )
 }
 

@@ -202,7 +202,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "COMITY_PULL",
         topic: Topic::Links,
         about: "Says from how many bytes on a message between ranks of a host is read where it lies in the sender's memory (Linux); \
-            0: never. All ranks have to say the same.",
+            0: never.",
         default: "where it is [quicker](transports.md#links)",
         example: "131072",
     },
@@ -212,7 +212,7 @@ pub const VARIABLES: &[Variable] = &[
         about: "Says whom a rank lets read its memory where Yama's `ptrace_scope` is 1 and its messages are to be read there (`COMITY_PULL`): `ancestor` (the nearest \
             process that started all ranks of the host, with its descendants), `any` (every process of this user) or `keep` (whom the \
             program named itself).",
-        default: "`ancestor`",
+        default: "`keep`; with a `COMITY_PULL` above 0 `ancestor`",
         example: "keep",
     },
     Variable {

@@ -75,7 +75,7 @@ const COUNT: usize = 4 << 20;
 
 /// A rank that calls until it is killed.
 fn rank_that_is_killed(at: &str, place: Place) {
-    let g = join((1, 2), at, place);
+    let g = join((1, 2), at, place.pull());
     let mut x = lent(place, &g, &vec![1.0; COUNT]);
     loop {
         x.fill(1.0);
@@ -113,7 +113,7 @@ fn a_rank_that_is_killed_in_the_middle_is_named() {
         );
         let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
         let pid = child.0.id();
-        let g = join((0, 2), &at, place);
+        let g = join((0, 2), &at, place.pull());
         let mut x = lent(place, &g, &vec![2.0; COUNT]);
         assert!(!matches!(&x, Buffer::Shared(b) if !b.is_shared()));
         let killer = thread::spawn(move || {

@@ -20,11 +20,18 @@ enum Place {
     Own,
 }
 
+impl Place {
+    /// For `COMITY_PULL`.
+    fn pull(self) -> Option<&'static str> {
+        (self == Self::Own).then_some("65536")
+    }
+}
+
 const PLACES: [Place; 2] = [Place::Mapped, Place::Own];
 
 /// A rank that joins at a store, on a job of links over shared memory.
-fn join((rank, size): (usize, usize), at: &str, place: Place) -> Group {
-    let pull = |name: &str| (name == "COMITY_PULL" && place == Place::Own).then(|| "65536".into());
+fn join((rank, size): (usize, usize), at: &str, pull: Option<&str>) -> Group {
+    let pull = |name: &str| if name == "COMITY_PULL" { pull.map(Into::into) } else { None };
     let config = Config::new(rank, size).settings_from_vars(pull).unwrap();
     let config = config.links([LinkKind::Shm]).store(at).unwrap().key(Key::from(KEY)).timeout(LONG);
     config.connect().unwrap()
@@ -35,11 +42,16 @@ fn groups(n: usize, place: Place) -> Vec<Group> {
     if place == Place::Mapped {
         return Group::local(n).unwrap().into_iter().map(|g| g.with_timeout(LONG)).collect();
     }
+    meeting(n, place.pull())
+}
+
+/// `n` ranks that join as processes do, with this for `COMITY_PULL`.
+fn meeting(n: usize, pull: Option<&str>) -> Vec<Group> {
     let store = tools::Store::start("127.0.0.1:0".parse().unwrap(), n, &Key::from(KEY), "-", LONG).unwrap();
     let at = store.addr().to_string();
     thread::scope(|s| {
         let ranks: Vec<_> =
-            (0..n).map(|r| (r, &at)).map(|(r, at)| s.spawn(move || join((r, n), at, place))).collect();
+            (0..n).map(|r| (r, &at)).map(|(r, at)| s.spawn(move || join((r, n), at, pull))).collect();
         ranks.into_iter().map(|r| r.join().unwrap()).collect()
     })
 }
@@ -74,6 +86,37 @@ fn every_operation_gives_the_same_bits() {
             }
         }
     }
+}
+
+/// Exchanges of two ranks that the system copies without being asked: what each of five calls gave, and how much was read so.
+#[cfg(target_os = "linux")]
+#[test]
+fn exchanges_are_read_where_they_lie_without_a_setting() {
+    const COUNT: usize = 1 << 20;
+    let work = |g: Group| {
+        let (rank, mut seen) = (g.rank(), Vec::new());
+        for round in 0..5 {
+            let own = given(rank + round, COUNT);
+            let (mut gathered, mut dealt, mut sum) = (vec![0.0; 2 * COUNT], vec![0.0; COUNT], own.clone());
+            g.all_gather(&own, &mut gathered).unwrap();
+            g.all_to_all(&own, &mut dealt).unwrap();
+            g.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            seen.push([gathered, dealt, sum]);
+        }
+        seen
+    };
+    let before = tools::bytes_pulled();
+    let none = each(meeting(2, Some("0")), work);
+    let between = tools::bytes_pulled();
+    let unasked = each(meeting(2, None), work);
+    assert!(none == unasked, "other bits");
+    // The first of each goes through rings, and the halves of the all_reduce that its peer wants late.
+    let pulled = tools::bytes_pulled() - between;
+    assert!(
+        pulled >= 2 * 4 * 4 * (COUNT + COUNT / 2 + COUNT / 2) as u64,
+        "{pulled} B, before {}",
+        between - before
+    );
 }
 
 #[test]

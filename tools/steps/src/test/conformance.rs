@@ -82,6 +82,24 @@ const ROWS: &[Row] = &[
         ..ROW
     },
     Row {
+        name: "shared memory, exchanges that the system copies",
+        ranks: &[2, 3],
+        bench: &[
+            "all_gather",
+            "all_to_all",
+            "all_reduce",
+            "--sizes",
+            "256K,4M",
+            "--dtype",
+            "bf16",
+            "--iters",
+            "5",
+        ],
+        vars: || Ok(vec![("COMITY_LINKS", "shm".into())]),
+        says: "where they lay in the memory of other ranks",
+        ..ROW
+    },
+    Row {
         name: "Unix sockets",
         ranks: &[2, 3],
         vars: || Ok(vec![("COMITY_LINKS", "unix".into())]),

@@ -70,10 +70,15 @@ pub(super) fn is_asked(kind: Kind, choice: &Choice) -> bool {
 /// Whether a call is quicker if the system copies its long messages out of the sender's memory, where the peers let it.
 ///
 /// One copy in place of two: it pays where all ranks send and receive at once, so that none waits while another copies, and where little
-/// or nothing is added. Parts of unequal lengths count by their mean.
+/// or nothing is added. Of unequal parts of an all_gather the shortest counts: where a rank sends next to nothing, others wait for it.
 pub(super) fn gains_by_pull(call: AgreedCall, size: usize, counts: &[usize]) -> bool {
     let (kind, count, elem) = call;
-    let part = elem * if counts.is_empty() { count } else { counts.iter().sum::<usize>() / counts.len() };
+    let part = elem
+        * match (kind, counts) {
+            (_, []) => count,
+            (Kind::AllGather, _) => counts.iter().copied().min().unwrap_or(0),
+            _ => counts.iter().sum::<usize>() / counts.len(),
+        };
     match kind {
         Kind::AllGather | Kind::AllToAll if size == 2 => part >= LEAST_OF_TWO,
         Kind::AllGather => part >= LEAST_GATHERED,
@@ -214,6 +219,7 @@ mod tests {
         }
         assert!(gains_by_pull((Kind::AllToAll, 0, 4), 3, &[0, 1 << 18, 0]));
         assert!(!gains_by_pull((Kind::AllToAll, 1 << 30, 4), 3, &[0, 1 << 10, 0]));
+        assert!(!gains_by_pull((Kind::AllGather, 1 << 30, 4), 2, &[0, 1 << 20]));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::sys::{self, PeerMemory};
 use rustix::io::Errno;
 use std::{
     io::{self, Write},
+    os::fd::OwnedFd,
     ptr, slice,
 };
 
@@ -158,12 +159,7 @@ impl ShmLink {
                     self.gone.get_or_insert_with(|| LinkError("closed its connection".into()));
                     return;
                 }
-                // The last byte may have brought a descriptor, and a read ends there.
-                Ok((n, fd)) if bytes[n - 1] == loans::REGION => {
-                    self.borrower.take_region(self.board(false), fd);
-                }
-                Ok((n, _)) if bytes[..n].contains(&loans::OWN) => self.borrower.try_own(self.board(false), &self.waker),
-                Ok(_) => {}
+                Ok((n, fd)) => self.hear(&bytes[..n], fd),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(e) => {
@@ -171,6 +167,19 @@ impl ShmLink {
                     self.gone.get_or_insert_with(|| LinkError(format!("broke its connection: {e}")));
                     return;
                 }
+            }
+        }
+    }
+
+    /// What came over the waker's socket, in the order in which the peer said it.
+    fn hear(&mut self, bytes: &[u8], fd: Option<OwnedFd>) {
+        let (board, mut fd) = (self.board(false), fd);
+        for byte in bytes {
+            match *byte {
+                loans::OWN => self.borrower.try_own(board, &self.waker),
+                // A read ends with the byte that brings a descriptor.
+                loans::REGION => self.borrower.take_region(board, fd.take()),
+                _ => {}
             }
         }
     }

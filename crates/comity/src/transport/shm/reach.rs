@@ -22,10 +22,9 @@ pub(crate) struct Shm {
 }
 
 /// Who is named as this process's tracer, where a peer may not read it otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trace {
     /// The nearest ancestor of all ranks of the host.
-    #[default]
     Ancestor,
     /// Every process of the user.
     Any,
@@ -40,7 +39,24 @@ pub(crate) struct ShmSettings {
     pub(crate) shared_buffers: Option<usize>,
     /// From how many bytes on a message is read in the sender's own memory, 0 for never; `None`: where that is quicker.
     pub(crate) pull: Option<usize>,
-    pub(crate) tracer: Trace,
+    pub(crate) tracer: Option<Trace>,
+}
+
+impl ShmSettings {
+    /// Which messages are read in the sender's own memory.
+    fn pull(&self) -> Pull {
+        match self.pull {
+            None => Pull::WherePays,
+            Some(0) => Pull::None,
+            Some(least) => Pull::From(least),
+        }
+    }
+
+    /// Whom a rank names: nobody, unless somebody has asked for that or for what needs it.
+    fn tracer(&self) -> Trace {
+        let asked = if matches!(self.pull(), Pull::From(_)) { Trace::Ancestor } else { Trace::Keep };
+        self.tracer.unwrap_or(asked)
+    }
 }
 
 /// Far more MiB than any host has.
@@ -69,12 +85,12 @@ impl Transport for Shm {
             settings.pull = Some(least);
         }
         if let Some(word) = vars.text("COMITY_PTRACER")? {
-            settings.tracer = match word.as_str() {
+            settings.tracer = Some(match word.as_str() {
                 "ancestor" => Trace::Ancestor,
                 "any" => Trace::Any,
                 "keep" => Trace::Keep,
                 _ => return Err(vars.refusal("COMITY_PTRACER", &word, "is none of ancestor, any, keep")),
-            };
+            });
         }
         Ok(())
     }
@@ -91,21 +107,17 @@ impl Transport for Shm {
             Some(0) => "buffers of Group::alloc are not shared (COMITY_SHARED_BUFFERS=0)".into(),
             Some(mib) => format!("up to {mib} MiB of buffers of Group::alloc are shared"),
         };
-        let pull = pull_note(settings.pull);
+        let pull = pull_note(settings);
         TransportInfo { why: format!("{}; {buffers}; {pull}", info.why), ..info }
     }
 
     fn find(settings: &ShmSettings, _: &JobInfo) -> Result<Option<Self>> {
         let most = settings.shared_buffers.map_or(usize::MAX, |mib| mib.saturating_mul(1 << 20));
         SharedMemory::limit(most);
-        let pull = match settings.pull {
-            None => Pull::WherePays,
-            Some(0) => Pull::None,
-            Some(least) => Pull::From(least),
-        };
-        let needs_name = pull != Pull::None && settings.tracer == Trace::Ancestor;
+        let (pull, tracer) = (settings.pull(), settings.tracer());
+        let needs_name = pull != Pull::None && tracer == Trace::Ancestor;
         let lineage = needs_name.then(Lineage::own).flatten();
-        Ok(Some(Self { pull, tracer: settings.tracer, lineage }))
+        Ok(Some(Self { pull, tracer, lineage }))
     }
 
     fn announce(&self) -> Vec<u8> {
@@ -149,24 +161,26 @@ impl Transport for Shm {
 }
 
 /// What `comity info` says of reading a peer's own memory.
-fn pull_note(pull: Option<usize>) -> String {
-    let which = match pull {
-        None => "long messages of an exchange".into(),
-        Some(0) => return "long messages go through rings (COMITY_PULL=0)".into(),
-        Some(least) => format!("messages from {least} bytes on"),
+fn pull_note(settings: &ShmSettings) -> String {
+    let which = match settings.pull() {
+        Pull::None => return "long messages go through rings (COMITY_PULL=0)".into(),
+        Pull::WherePays => "long messages of exchanges".into(),
+        Pull::From(least) => format!("messages from {least} bytes on"),
     };
     let own = [1u8];
-    let why_not = match (PeerMemory::own().read(own.as_ptr() as u64, &mut [0]), yama_scope()) {
-        (Err(e), _) => Some(format!("the system does not read a process's memory for another: {e}")),
-        (_, Some(2)) => Some("Yama's ptrace_scope is 2: only root reads other processes".into()),
-        (_, Some(3..)) => Some("Yama's ptrace_scope is 3: nobody reads other processes".into()),
-        (_, Some(1)) => {
+    // Root passes the scopes but the last.
+    let scope = yama_scope().filter(|scope| *scope > 2 || !rustix::process::geteuid().is_root());
+    let why_not = match (PeerMemory::own().read(own.as_ptr() as u64, &mut [0]), scope, settings.tracer()) {
+        (Err(e), ..) => format!("the system does not read a process's memory for another: {e}"),
+        (_, Some(3..), _) => "Yama's ptrace_scope is 3: nobody reads other processes".into(),
+        (_, Some(2), _) => "Yama's ptrace_scope is 2: only root reads other processes".into(),
+        (_, Some(1), Trace::Keep) => {
+            "Yama's ptrace_scope is 1: with COMITY_PTRACER=ancestor the ranks' launcher, and what it started, may read them".into()
+        }
+        (_, Some(1), Trace::Ancestor) => {
             return format!("{which} are read where they lie, of ranks with one launcher (Yama's ptrace_scope is 1)");
         }
-        _ => None,
+        _ => return format!("{which} are read where they lie"),
     };
-    why_not.map_or_else(
-        || format!("{which} are read where they lie"),
-        |why| format!("long messages go through rings: {why}"),
-    )
+    format!("long messages go through rings: {why_not}")
 }

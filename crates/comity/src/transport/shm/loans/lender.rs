@@ -154,6 +154,7 @@ impl Lender {
             NONE if self.nonce.is_none() => self.ask(board, waker),
             DENIED if !self.has_allowed => {
                 self.has_allowed = true;
+                self.nonce = None;
                 if Tracer::allow() {
                     board.borrower.0.own.store(NONE, Ordering::Relaxed);
                     self.ask(board, waker);

@@ -3,7 +3,7 @@
 use super::super::ShmLink;
 use super::{
     pull::try_to_read,
-    tests::{Ends, LONG, keeps_order, offer},
+    tests::{Ends, LONG, Lent, keeps_order, offer},
     *,
 };
 use crate::transport::{
@@ -146,6 +146,36 @@ fn unless_told_only_what_gains_by_it_is_read() {
     let lent = [Stays::Yes, Stays::Pulled, Stays::Pulled, Stays::Yes, Stays::No, Stays::Pulled]
         .map(|stays| send(a.as_mut(), b.as_mut(), stays));
     assert_eq!(lent, [0, 0, LONG, 0, 0, LONG], "the first one asks");
+}
+
+#[test]
+fn what_the_peer_is_told_at_once_is_heard_in_order() {
+    let (mut a, mut b) = ShmLink::pair_with(LinkKind::Local, Pull::WherePays).unwrap();
+    let (mut first, mut second, private) = (Lent::new(LEAST_LOAN), Lent::new(LEAST_LOAN), bytes(0, LEAST_LOAN));
+    first.all().copy_from_slice(&bytes(1000, LEAST_LOAN));
+    second.all().copy_from_slice(&bytes(2000, LEAST_LOAN));
+    let mut place = vec![0; LEAST_LOAN];
+    for round in 0..3 {
+        // Nothing is taken before all are there: the peer then hears of its memory and of both regions in one go.
+        for body in [&private[..], first.all(), second.all()] {
+            a.announce(LEAST_LOAN, true, Stays::Pulled);
+            let mut put = 0;
+            eventually("room", || {
+                put += a.put(&[], &body[put..]).unwrap();
+                (put == LEAST_LOAN).then_some(())
+            });
+        }
+        assert_eq!(a.lent().unwrap() > 0, round > 0);
+        for from in [0, 1000, 2000] {
+            let mut got = 0;
+            eventually("a message", || {
+                got += b.take(&mut place[got..]).unwrap();
+                (got == LEAST_LOAN).then_some(())
+            });
+            expect(&place, from);
+        }
+    }
+    assert_eq!(a.lent_in_all() as usize, 2 * 3 * LEAST_LOAN);
 }
 
 #[test]

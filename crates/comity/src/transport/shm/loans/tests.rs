@@ -17,14 +17,14 @@ pub(super) type Ends = (Box<dyn Link>, Box<dyn Link>);
 pub(super) const LONG: usize = 200_000;
 
 /// Memory that peers may read, as a test uses it.
-struct Lent(SharedMemory, usize);
+pub(super) struct Lent(SharedMemory, usize);
 
 impl Lent {
-    fn new(len: usize) -> Self {
+    pub(super) fn new(len: usize) -> Self {
         Self(SharedMemory::new(len).unwrap(), len)
     }
 
-    fn all(&mut self) -> &mut [u8] {
+    pub(super) fn all(&mut self) -> &mut [u8] {
         // SAFETY: this test's own, and borrowed mutably; a peer in this process reads what is lent and not written to.
         unsafe { slice::from_raw_parts_mut(self.0.as_ptr(), self.1) }
     }
