@@ -19,7 +19,7 @@ fn on_threads(n: usize, options: &Options) -> Vec<Result<Report>> {
 #[test]
 fn every_group_of_threads_is_right() {
     let options = Options { quick: true, ..Options::default() };
-    for n in scope::Scope::from_env().share(vec![1, 2, 3, 4, 5, 8], 3) {
+    for n in scope::Scope::from_env().share(vec![1, 2, 3, 4, 5, 8], 6) {
         for report in on_threads(n, &options) {
             let report = report.unwrap();
             assert!(report.is_right(), "{n} ranks: {}", report.first.unwrap());

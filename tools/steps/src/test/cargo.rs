@@ -53,6 +53,8 @@ pub(super) fn loom(scope: &Scope) -> Outcome {
     let args = [&args[..], &["--config", "profile.dev.package.comity.opt-level=0", "loom"]].concat();
     let deeper = if scope.deep { "3" } else { "2" };
     let task = native::shared(Task::cargo())?.args(args).env("RUSTFLAGS", "--cfg loom");
+    // A model that fails says which step did: nobody reads lines of code there.
+    let task = task.env("CARGO_PROFILE_DEV_DEBUG", "0");
     let out = task.env("LOOM_MAX_PREEMPTIONS", deeper).limit(3600).echo().run()?;
     Ok(Done::Passed(format!("{} tests, {deeper} preemptions", count(&out)?)))
 }
