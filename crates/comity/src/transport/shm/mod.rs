@@ -35,8 +35,11 @@ use std::{
 
 /// Bytes of one direction's ring: what a rank can send before its peer runs, small enough for the second-level cache.
 const RING: usize = 256 << 10;
-/// Bytes moved before they are shown to the peer.
+/// Bytes moved before they are shown to the peer, at most.
 const CHUNK: usize = 32 << 10;
+/// A message that travels one way is shown in so many pieces, of this many bytes at least.
+const PIECES: usize = 8;
+const LEAST_STRIDE: usize = 8 << 10;
 /// Bytes read of a loan before a look elsewhere.
 const LOAN_CHUNK: usize = 256 << 10;
 /// Bytes that the system copies out of the peer's memory before a look elsewhere: each time costs a call.
@@ -63,6 +66,8 @@ pub(crate) struct ShmLink {
     first: bool,
     tx: RingWriter,
     rx: RingReader,
+    /// Bytes of the message under way that are copied before they are shown.
+    stride: usize,
     lender: Lender,
     borrower: Borrower,
     waker: UnixStream,
@@ -115,6 +120,7 @@ impl ShmLink {
             first,
             tx,
             rx,
+            stride: CHUNK,
             lender: Lender::new(pull),
             borrower: Borrower::new(pull),
             waker,
@@ -164,8 +170,10 @@ impl Link for ShmLink {
     }
 
     #[inline]
-    fn announce(&mut self, len: usize, _is_busy: bool, stays: Stays) {
+    fn announce(&mut self, len: usize, is_busy: bool, stays: Stays) {
         self.lender.begin(len, stays);
+        // Who only sends fills a piece while the peer empties the one before. Who also receives has that to do.
+        self.stride = if is_busy { CHUNK } else { (len / PIECES).clamp(LEAST_STRIDE, CHUNK) };
     }
 
     #[inline]
@@ -179,7 +187,7 @@ impl Link for ShmLink {
                 return self.lend(head, body);
             }
         }
-        self.copy(head, &body[..body.len().min(CHUNK)])
+        self.copy(head, &body[..body.len().min(self.stride)])
     }
 
     #[inline]

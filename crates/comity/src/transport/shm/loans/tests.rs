@@ -99,7 +99,7 @@ const CHUNKS: usize = 100_000;
 fn a_message_that_does_not_stay_or_is_short_is_copied() {
     let (mut a, mut b, mut memory) = met();
     let body = &memory.all()[..LEAST_LOAN];
-    a.announce(body.len(), false, Stays::No);
+    a.announce(body.len(), true, Stays::No);
     let n = a.put(&[], body).unwrap();
     assert_eq!(n + a.put(&[], &body[n..]).unwrap(), 2 * a.chunk());
     assert_eq!(b.peek(b.piece()).unwrap().len(), b.chunk(), "out of the ring a chunk at a time");
@@ -107,6 +107,8 @@ fn a_message_that_does_not_stay_or_is_short_is_copied() {
     let short = &body[..LEAST_LOAN - 1];
     let mut place = vec![0; LEAST_LOAN];
     while b.take(&mut place).unwrap() > 0 {}
+    a.announce(body.len(), false, Stays::No);
+    assert_eq!(a.put(&[], body), Ok(body.len() / 8), "the peer begins while the rest is filled in");
     a.announce(short.len(), false, Stays::Yes);
     assert!(a.put(&[], short).unwrap() > 0);
     assert_eq!(a.lent(), Ok(0));
