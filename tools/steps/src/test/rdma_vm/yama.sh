@@ -41,6 +41,20 @@ stranger() {
     [ $may = "$2" ] || { cat /tmp/why /tmp/said; exit 1; }
 }
 
+# unasked SCOPE yes|no SETTING: the same of an exchange, where nobody has said how messages are to travel.
+unasked() {
+    echo "$1" > $SCOPE
+    as_user env COMITY_LINKS=shm "$3" comity launch -n 2 -- comity bench all_gather --sizes 1M,2M --iters 10 > /tmp/said 2>&1 \
+        || { cat /tmp/said; exit 1; }
+    read=no
+    grep -q 'where they lay in the memory of other ranks' /tmp/said && read=yes
+    echo "scope $1, unasked, $3: read $read; $(as_user env "$3" comity info | grep -o 'long messages [^;]*')"
+    [ $read = "$2" ] || { cat /tmp/said; exit 1; }
+}
+
+unasked 0 yes COMITY_TIMEOUT=60
+unasked 1 no COMITY_TIMEOUT=60
+unasked 1 yes COMITY_PTRACER=ancestor
 expect 0 yes COMITY_PTRACER=ancestor
 expect 1 yes COMITY_PTRACER=ancestor
 expect 1 no COMITY_PTRACER=keep
