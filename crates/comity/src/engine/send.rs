@@ -41,10 +41,11 @@ impl Run<'_, '_> {
                 }
                 tx.begin(header.as_ref(), len);
                 // Who sends to one rank need not find it there, up to a length.
-                let stays = match schedule.stays(want.id) {
-                    true if self.task.pulls => Stays::Pulled,
-                    true if self.task.call.is_some() || len >= LONG_PAIR => Stays::Yes,
-                    _ => Stays::No,
+                let may_stay = schedule.stays(want.id) && (self.task.call.is_some() || len >= LONG_PAIR);
+                let stays = match (may_stay, self.task.pulls) {
+                    (false, _) => Stays::No,
+                    (true, false) => Stays::Yes,
+                    (true, true) => Stays::Pulled,
                 };
                 link.announce(len, schedule.recv_queues() > 0, stays);
             }

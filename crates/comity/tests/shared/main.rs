@@ -110,7 +110,7 @@ fn exchanges_are_read_where_they_lie_without_a_setting() {
     let between = tools::bytes_pulled();
     let unasked = each(meeting(2, None), work);
     assert!(none == unasked, "other bits");
-    // The first of each goes through rings, and the halves of the all_reduce that its peer wants late.
+    // All but the first call's: the first message of each rank asks whether it may be read, and goes through the ring.
     let pulled = tools::bytes_pulled() - between;
     assert!(
         pulled >= 2 * 4 * 4 * (COUNT + COUNT / 2 + COUNT / 2) as u64,

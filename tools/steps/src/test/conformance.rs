@@ -282,16 +282,14 @@ fn jobs(row: &'static Row, index: usize, scope: &Scope) -> &'static [usize] {
 pub(super) fn run(scope: &Scope) -> Outcome {
     let comity = comity()?;
     let (mut ran, mut lacking) = (Vec::new(), BTreeMap::new());
-    for (index, row) in ROWS.iter().enumerate() {
+    let taken = ROWS.iter().enumerate().map(|(index, row)| (row, jobs(row, index, scope)));
+    for (row, jobs) in taken.filter(|(_, jobs)| !jobs.is_empty()) {
         match (row.vars)() {
             Ok(vars) => {
-                let jobs = jobs(row, index, scope);
                 for &n in jobs {
                     one(row, n, &vars, &comity)?;
                 }
-                if !jobs.is_empty() {
-                    ran.push(format!("{} on {}", row.name, list(jobs)));
-                }
+                ran.push(format!("{} on {}", row.name, list(jobs)));
             }
             Err(why) => {
                 println!("{}: not run: {why}", row.name);

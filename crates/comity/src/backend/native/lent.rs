@@ -26,9 +26,9 @@ const LEAST_DEALT: usize = 256 << 10;
 /// Bytes of an all_reduce between two ranks that goes faster in one piece that the system copies.
 const WHOLE: std::ops::RangeInclusive<usize> = 4 << 20..=32 << 20;
 
-/// Bytes of a message to one rank that the system copies sooner than both ranks do; longer ones overlap in the ring. Shorter ones return
-/// before they are received.
-pub(super) const ONE_WAY: std::ops::RangeInclusive<usize> = 512 << 10..=1 << 20;
+/// Bytes up to which the system copies a message to one rank sooner than both ranks do, of those that may stay; of longer ones both
+/// copies overlap in the ring.
+pub(super) const MOST_ONE_WAY: usize = 1 << 20;
 
 /// Calls that are remembered.
 const MOST: usize = 16;

@@ -1,6 +1,6 @@
 //! send, recv and sendrecv: two ranks' messages, each under its tag.
 
-use super::{KEPT, NativeBackend, lent::ONE_WAY};
+use super::{KEPT, NativeBackend, lent::MOST_ONE_WAY};
 use crate::{
     CallInfo, DType, Op, Result,
     backend::{Bufs, Call},
@@ -66,7 +66,7 @@ impl NativeBackend {
         let encoded = |direction| header(direction, 0).encode();
         let headers = || ShortHeaders { out: encoded(Direction::Out), into: encoded(Direction::In) };
         let short = kept.short.then(headers);
-        let pulls = out.as_ref().is_some_and(|(_, len)| ONE_WAY.contains(len));
+        let pulls = out.as_ref().is_some_and(|(_, len)| *len <= MOST_ONE_WAY);
         let task = Task { info, header: &header, call: None, limit, pulls, short };
         self.engine.run(&mut kept.schedule, &mut memory, &task)?;
         kept.schedule.reset();
