@@ -38,6 +38,8 @@
 //! ```toml
 //! [profile.dev.package.comity]
 //! opt-level = 3
+//! [profile.dev.package.comity-kernel]
+//! opt-level = 3
 //! [profile.dev.package.comity-plan]
 //! opt-level = 3
 //! ```
@@ -55,7 +57,6 @@ mod config;
 mod control;
 mod costs;
 mod cuda;
-mod dtype;
 mod engine;
 mod error;
 mod exchange;
@@ -64,7 +65,6 @@ pub mod fuzz;
 #[cfg(fuzzing)]
 mod fuzz_input;
 mod group;
-mod kernel;
 mod key;
 mod links;
 mod recorder;
@@ -82,10 +82,10 @@ mod warnings;
 
 pub use address::HostPort;
 pub use call::{CallInfo, MAX_SIZE, MAX_TAG, Op};
+pub use comity_kernel::{C64, DType, Element, ReduceOp};
 pub use comity_plan::Algorithm;
 pub use config::{BackendKind, Config, ConnectWhen, Detection, Found, Launcher, Meet, Secure};
 pub use costs::LinkCosts;
-pub use dtype::{C64, DType, Element, ReduceOp};
 pub use engine::{Interrupt, interrupt_with};
 pub use error::{ConfigError, Crossed, Error, JoinCause, JoinError, Misuse, Peer, Result};
 pub use exchange::Exchange;

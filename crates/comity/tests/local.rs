@@ -328,6 +328,8 @@ fn the_lines_for_debug_builds_are_the_same_everywhere() {
     let lines = [
         "[profile.dev.package.comity]",
         "opt-level = 3",
+        "[profile.dev.package.comity-kernel]",
+        "opt-level = 3",
         "[profile.dev.package.comity-plan]",
         "opt-level = 3",
     ];

@@ -14,8 +14,6 @@ pub(crate) const ROOMS: &[&str] = &[
     // Values and what is below everything.
     "fuzz_input",
     "sync",
-    "dtype",
-    "kernel",
     "call",
     "error",
     "sys",

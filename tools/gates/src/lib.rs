@@ -19,12 +19,11 @@ use text::blank;
 const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity/src/sys/", "calls into the system"),
     ("crates/comity/src/view/", "borrowed memory of any type"),
-    ("crates/comity/src/kernel/", "vector instructions"),
+    ("crates/comity-kernel/src/", "vector instructions"),
     ("crates/comity/src/transport/shm/", "memory that two processes map"),
     ("crates/comity/src/transport/verbs/", "slots that a device reads and writes"),
     ("crates/comity/src/backend/nccl/", "addresses of device memory that views promise"),
     ("crates/comity/src/cuda.rs", "the same, for memory of this project's own tools"),
-    ("crates/comity/src/dtype.rs", "the trait that says which types are plain data"),
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
     ("crates/comity-c/src/", "a C interface: names for its functions, and memory that C vouches for"),
     ("crates/comity-py/src/raw.rs", "memory that Python vouches for"),

@@ -1,6 +1,6 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
 //!
-//! May import: `call`, `dtype`, `error`, `fuzz_input`, `kernel`, `recorder`, `stats`, `status`, `sys`, `transport`, `view`.
+//! May import: `call`, `error`, `fuzz_input`, `recorder`, `stats`, `status`, `sys`, `transport`, `view`.
 
 mod cause;
 mod census;

@@ -4,7 +4,8 @@ use super::{
     run::{Run, StepFault},
     stream::Rx,
 };
-use crate::{CallInfo, DType, ReduceOp, kernel, status::Links, transport::LinkError};
+use crate::{CallInfo, DType, ReduceOp, status::Links, transport::LinkError};
+use comity_kernel as kernel;
 use comity_plan::{Buf, Id, Slice, StepOp};
 
 /// Up to so many senders are listed without memory of the heap.

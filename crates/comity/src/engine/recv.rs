@@ -5,7 +5,8 @@ use super::{
     run::{Direction, Run, StepFault},
     stream::{Begin, HeaderRefusal},
 };
-use crate::{DType, ReduceOp, kernel, transport::LinkError};
+use crate::{DType, ReduceOp, transport::LinkError};
+use comity_kernel as kernel;
 use comity_plan::{Buf, ReceiveMode, Slice, StepOp, Want};
 
 /// After a message this long, look at what else arrives before the next one.

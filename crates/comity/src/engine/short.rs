@@ -19,11 +19,12 @@ use super::{
     run::Run,
 };
 use crate::{
-    DType, ReduceOp, kernel,
+    DType, ReduceOp,
     status::{HEADER, Links, lead},
     transport::{Link, Stays},
     view::Memory,
 };
+use comity_kernel as kernel;
 use comity_plan::{Id, ReceiveMode, Schedule, Slice, StepOp};
 
 /// Longer messages gain little.

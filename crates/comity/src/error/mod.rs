@@ -1,6 +1,6 @@
 //! The one error type, sorted by who is to blame.
 //!
-//! May import: `call`, `dtype`.
+//! May import: `call`.
 
 mod config;
 mod join;

@@ -1,6 +1,6 @@
 //! The handle that users hold, and whose turn it is on it.
 //!
-//! May import: `backend`, `root_cause`, `call`, `config`, `costs`, `dtype`, `error`, `links`, `recorder`, `stats`, `status`,
+//! May import: `backend`, `root_cause`, `call`, `config`, `costs`, `error`, `links`, `recorder`, `stats`, `status`,
 //! `sync`, `sys`, `transport`, `turn`, `view`.
 
 mod about;

@@ -1,6 +1,6 @@
 //! The only door to the operating system: calls that need `unsafe` or differ between systems.
 //!
-//! May import: `dtype`, `error`, `kernel`, `sync`.
+//! May import: `error`, `sync`.
 
 pub(crate) mod clock;
 mod cores;

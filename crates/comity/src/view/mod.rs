@@ -1,6 +1,6 @@
 //! Borrowed, type-erased buffers: what every operation takes.
 //!
-//! May import: `dtype`, `sys`.
+//! May import: `sys`.
 
 mod buffer;
 mod memory;

@@ -8,8 +8,18 @@ use tasks::child::Task;
 const DENY: &str = "https://github.com/EmbarkStudios/cargo-deny/releases/download/0.20.2/cargo-deny-0.20.2-x86_64-unknown-linux-musl.tar.gz";
 const SEMVER: &str = "https://github.com/obi1kenobi/cargo-semver-checks/releases/latest/download/cargo-semver-checks-x86_64-unknown-linux-gnu.tar.gz";
 /// Libraries that a program may depend on.
-const PUBLIC: [&str; 8] =
-    ["-p", "comity", "-p", "comity-plan", "-p", "comity-membership", "-p", "comity-candle"];
+const PUBLIC: [&str; 10] = [
+    "-p",
+    "comity",
+    "-p",
+    "comity-kernel",
+    "-p",
+    "comity-plan",
+    "-p",
+    "comity-membership",
+    "-p",
+    "comity-candle",
+];
 
 /// Licences, bans and sources.
 pub(super) fn licences(_: &Scope) -> Outcome {

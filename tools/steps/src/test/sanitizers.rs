@@ -35,6 +35,8 @@ struct Sanitizer {
     links: &'static [&'static str],
     /// Tests that have one thread and no unsafe code, for which it is too slow, or that hold a time.
     skipped: &'static [&'static str],
+    /// Where it takes bearable time: the loops of reductions.
+    kernels: &'static [&'static str],
     /// The stand-ins for libraries are watched too: else it does not see their locks.
     watches_stand_ins: bool,
 }
@@ -42,8 +44,7 @@ struct Sanitizer {
 /// Built together, tests and command: alone each would have its dependencies with other features, and be built once more.
 const PARTS: &[&str] = &["-p", "comity", "-p", "comity-cli", "--test", "local", "--lib", "--bin", "comity"];
 /// Of a gate.
-const LIBRARY: &[&str] =
-    &["--config", "profile.dev.package.comity.opt-level=0", "-p", "comity", "--test", "local", "--lib"];
+const LIBRARY: &[&str] = &["-p", "comity", "--test", "local", "--lib"];
 
 /// What a gate leaves to the deep checks, besides what is skipped there.
 const LONG: [&str; 13] = [
@@ -94,6 +95,7 @@ const ADDRESS: Sanitizer = Sanitizer {
     slowness: "6",
     links: &["shm", "tcp"],
     skipped: &["config::", "tests::jobs", "damage", "up_quickly"],
+    kernels: &["-p", "comity-kernel"],
     watches_stand_ins: false,
 };
 
@@ -108,7 +110,6 @@ const THREAD: Sanitizer = Sanitizer {
     links: &["shm"],
     skipped: &[
         "config::",
-        "kernel::",
         "tests::jobs",
         "damage",
         "up_quickly",
@@ -120,6 +121,7 @@ const THREAD: Sanitizer = Sanitizer {
         "report::",
         "size::",
     ],
+    kernels: &[],
     watches_stand_ins: true,
 };
 
@@ -148,7 +150,7 @@ impl Sanitizer {
         if let Err(why) = nightly::check() {
             return missing(format!("sanitizers need the nightly compiler: {why}"));
         }
-        self.cargo(&nightly::host()?, "test", &[LIBRARY, &["--no-run"]].concat())?.run()?;
+        self.cargo(&nightly::host()?, "test", &[LIBRARY, self.kernels, &["--no-run"]].concat())?.run()?;
         Ok(Done::Passed("compiled".into()))
     }
 
@@ -191,7 +193,7 @@ impl Sanitizer {
     fn library(&self, host: &str, scope: &Scope) -> Result<u64, String> {
         let (parts, long): (_, &[&str]) = if scope.deep { (PARTS, &[]) } else { (LIBRARY, &LONG) };
         let skipped: Vec<&str> = self.skipped.iter().chain(long).flat_map(|s| ["--skip", s]).collect();
-        let args = [parts, &["--"], &skipped].concat();
+        let args = [parts, self.kernels, &["--"], &skipped].concat();
         let task = scope.tell(self.cargo(host, "test", &args)?);
         let out = task.env(self.variable, self.options).echo().run()?;
         let comity = self.built(host).join("comity");

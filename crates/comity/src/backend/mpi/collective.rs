@@ -7,11 +7,11 @@ use crate::{
         Call,
         external::{announce, wait},
     },
-    kernel,
     status::{Differs, HEADER, Header},
     sys::mpi::{Move, MpiHandle, Pending},
     view::Memory,
 };
+use comity_kernel as kernel;
 use comity_plan::{Buf, Slice};
 use std::{collections::VecDeque, ops::Range};
 

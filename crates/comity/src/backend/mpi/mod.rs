@@ -14,6 +14,7 @@ mod making;
 mod pair;
 mod place;
 
+use comity_kernel as kernel;
 use making::Making;
 pub(crate) use place::Runtime;
 
@@ -24,7 +25,6 @@ use super::{
 use crate::{
     CallInfo, Error, LinkKind, Op, Result,
     engine::{Members, Patience, Stop, Stopped, Waiting},
-    kernel,
     stats::Counters,
     status::{Header, World},
     sys::mpi::{Move, Mpi, MpiHandle, Pending},

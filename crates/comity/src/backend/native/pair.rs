@@ -5,10 +5,10 @@ use crate::{
     CallInfo, DType, Op, Result,
     backend::{Bufs, Call},
     engine::{Direction, ShortHeaders, Task, is_short},
-    kernel,
     status::Header,
     view::Memory,
 };
+use comity_kernel as kernel;
 use comity_plan::{Buf, Plan, ReceiveMode, Schedule, Slice, Step, StepOp};
 use std::time::Duration;
 

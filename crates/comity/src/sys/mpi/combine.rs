@@ -1,7 +1,8 @@
 //! Comity's reductions as operations of MPI.
 
 use super::{Combine, DataMut};
-use crate::{DType, ReduceOp, kernel};
+use crate::{DType, ReduceOp};
+use comity_kernel as kernel;
 use std::ffi::c_int;
 
 /// The reduction as MPI calls it: Comity's own kernels, so that every type and every rule of [`ReduceOp`] holds.

@@ -37,7 +37,7 @@ macro_rules! int {
 }
 
 /// `a ∘ b` in the first [`DType::size`] bytes, the rest 0. An average is added up only.
-pub(crate) fn scalar(dtype: DType, op: ReduceOp, a: &[u8], b: &[u8]) -> [u8; 8] {
+pub(super) fn scalar(dtype: DType, op: ReduceOp, a: &[u8], b: &[u8]) -> [u8; 8] {
     match dtype {
         DType::Bool => {
             let (a, b) = (a[0] != 0, b[0] != 0);
@@ -81,7 +81,7 @@ pub(crate) fn scalar(dtype: DType, op: ReduceOp, a: &[u8], b: &[u8]) -> [u8; 8] 
 }
 
 /// The sum of an average by `ranks`.
-pub(crate) fn scalar_divide(dtype: DType, ranks: usize, a: &[u8]) -> [u8; 8] {
+pub(super) fn scalar_divide(dtype: DType, ranks: usize, a: &[u8]) -> [u8; 8] {
     macro_rules! mean {
         ($t:ty) => {
             padded(&((<$t>::from_ne_bytes(first(a)) as i128 / ranks as i128) as $t).to_ne_bytes())
@@ -115,7 +115,7 @@ pub(crate) fn scalar_divide(dtype: DType, ranks: usize, a: &[u8]) -> [u8; 8] {
 }
 
 /// On `f32`.
-pub(crate) fn single(op: ReduceOp, a: f32, b: f32) -> f32 {
+pub(super) fn single(op: ReduceOp, a: f32, b: f32) -> f32 {
     match op {
         ReduceOp::Sum | ReduceOp::Avg => a + b,
         ReduceOp::Product => a * b,

@@ -6,6 +6,7 @@ use std::fmt;
 /// The type of one element of a buffer: the 14 types of MLX.
 ///
 /// ```
+/// # extern crate comity_kernel as comity;
 /// use comity::{DType, ReduceOp};
 ///
 /// assert_eq!((DType::BF16.name(), DType::BF16.size()), ("bf16", 2));
@@ -133,6 +134,7 @@ impl fmt::Display for DType {
 /// each partial result is rounded. Every rank gets the same bits (the payload of a NaN excepted).
 ///
 /// ```
+/// # extern crate comity_kernel as comity;
 /// use comity::ReduceOp;
 ///
 /// assert_eq!(ReduceOp::Avg.name(), "avg");
@@ -195,12 +197,12 @@ impl fmt::Display for ReduceOp {
 /// A complex number of two `f32`, laid out as C, NumPy and MLX lay out `complex64`.
 ///
 /// ```
-/// use comity::{C64, Group, ReduceOp};
+/// # extern crate comity_kernel as comity;
+/// use comity::{C64, DType, Element};
 ///
-/// let mut x = [C64 { re: 1.0, im: -2.0 }; 4];
-/// Group::single().all_reduce(&mut x, ReduceOp::Product)?;
-/// assert_eq!(x[0].im, -2.0);
-/// # Ok::<(), comity::Error>(())
+/// // Two `f32` each: a buffer of four takes 32 bytes.
+/// let x = [C64 { re: 1.0, im: -2.0 }; 4];
+/// assert_eq!((C64::DTYPE, size_of_val(&x)), (DType::C64, 32));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
@@ -216,14 +218,13 @@ pub struct C64 {
 /// You cannot implement it; use it as a bound:
 ///
 /// ```
-/// use comity::{Element, Group, ReduceOp, Result};
+/// # extern crate comity_kernel as comity;
+/// use comity::Element;
 ///
-/// fn average<T: Element>(group: &Group, x: &mut [T]) -> Result<()> {
-///     println!("{} elements of {}", x.len(), T::DTYPE);
-///     group.all_reduce(x, ReduceOp::Avg)
+/// fn bytes<T: Element>(x: &[T]) -> usize {
+///     x.len() * T::DTYPE.size()
 /// }
-/// average(&Group::single(), &mut [1f64; 8])?;
-/// # Ok::<(), comity::Error>(())
+/// assert_eq!(bytes(&[1f64; 8]), 64);
 /// ```
 ///
 /// # Safety

@@ -15,7 +15,8 @@
 //! Callers pass equal lengths in whole elements and ask [`DType::supports`] first; should they not, nothing is
 //! read or written out of bounds, and the shortest slice counts.
 //!
-//! May import: `dtype`.
+//! This crate is Comity's own: what of it users see is in `comity`, and the rest may change with any release. It calls nothing of the
+//! system, so Miri can interpret it; and it is small, so that a debug build, which leaves `comity` as it is, can optimise it.
 
 /// Runs `$body` compiled for the instruction set of `$level`.
 macro_rules! at {
@@ -34,36 +35,37 @@ macro_rules! at {
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+mod dtype;
 mod generic;
 mod lane;
 mod n_way_reduce;
 #[cfg(test)]
-pub(crate) mod scalar;
+mod scalar;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-use crate::{C64, DType, ReduceOp};
+pub use dtype::{C64, DType, Element, ReduceOp};
 use generic::{Generic, Isa};
 use lane::{And, Bf16, F16, Lane, Max, Min, Numeric, Or, Product, Reduction, Sum, Truth, Xor};
 use n_way_reduce::NWayReduce;
 use std::sync::OnceLock;
 
 /// `dst = dst ∘ src`. An average is only added up here; the last step of one is an [`n_way_reduce()`].
-pub(crate) fn combine(dtype: DType, op: ReduceOp, dst: &mut [u8], src: &[u8]) {
+pub fn combine(dtype: DType, op: ReduceOp, dst: &mut [u8], src: &[u8]) {
     Level::best().combine(dtype, op, dst, src);
 }
 
 /// `dst = a ∘ b`, as [`combine`].
-pub(crate) fn combine_into(dtype: DType, op: ReduceOp, dst: &mut [u8], a: &[u8], b: &[u8]) {
+pub fn combine_into(dtype: DType, op: ReduceOp, dst: &mut [u8], a: &[u8], b: &[u8]) {
     Level::best().combine_into(dtype, op, dst, a, b);
 }
 
 /// `dst = before[0] ∘ .. ∘ own ∘ after[0] ∘ ..`, in this order; without `own`, `dst` holds it.
 ///
 /// `f16` and `bf16` are combined in `f32` and rounded once. An average is divided by `ranks` before that.
-pub(crate) fn n_way_reduce(
+pub fn n_way_reduce(
     dtype: DType,
     op: ReduceOp,
     ranks: usize,
@@ -76,7 +78,7 @@ pub(crate) fn n_way_reduce(
 }
 
 /// Makes every byte a valid `bool`: 1 for any but 0.
-pub(crate) fn normalise_bool(buf: &mut [u8]) {
+pub fn normalise_bool(buf: &mut [u8]) {
     for b in buf {
         *b = u8::from(*b != 0);
     }
