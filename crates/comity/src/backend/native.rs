@@ -160,7 +160,10 @@ impl NativeBackend {
             // The hint is no part of the call, which all ranks know alike.
             Header { shape, lends, ..common }
         };
-        let short = kept.short.then(|| ShortHeaders { out: common.encode(), into: common.encode() });
+        let short = kept.short.then(|| {
+            let header = common.encode();
+            ShortHeaders { out: header, into: header }
+        });
         self.engine.announce(&common)?;
         let before = if asked { self.engine.lent() } else { 0 };
         let tmp = kept.schedule.tmp();

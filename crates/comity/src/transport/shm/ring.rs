@@ -8,8 +8,8 @@
 //!
 //! Positions only grow; the byte at position p lies at p mod cap. Each side keeps its own position and
 //! a stale copy of the other's, so that a transfer touches the other's cache line only when it runs out.
-//! The bytes of a short message lie beside the writer's position as well, on the same cache line: a reader that waits for the position
-//! has them with it. They belong to what the reader has not read if they begin where it stands, and the writer says where they begin
+//! The bytes of a short message lie beside the writer's position as well, on the same cache line and the one behind it, which x86 fetches
+//! with it: a reader that waits for the position has them with it. They belong to what the reader has not read if they begin where it stands, and the writer says where they begin
 //! before it changes them: asked again after they were read, as with a sequence lock. Where that fails the ring has them.
 //!
 //! A position read from shared memory is checked before use: a peer that writes nonsense ends
@@ -26,13 +26,13 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 #[repr(C, align(128))]
 pub(crate) struct CachePadded<T>(pub(super) T);
 
-/// Bytes of a message that lies beside the position: a header and eight more.
-pub(crate) const SHORT: usize = 48;
+/// Bytes of a message that lies beside the position: a header and 80 more. The first 48 are on the line of the position.
+pub(crate) const SHORT: usize = 112;
 const WORDS: usize = SHORT / 8;
 /// In place of a begin: nothing lies there.
 const NOTHING: u64 = u64::MAX;
 
-/// The writer's position, and the short message before it: one cache line.
+/// The writer's position, and the short message before it: a pair of cache lines.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Tail {
@@ -309,7 +309,7 @@ mod tests {
         // What peers claim does not lead out of bounds.
         r.release(&s, SHORT + 1);
         w.publish_short(&s, &bytes, 8);
-        s.tail.0.at.store(200, Ordering::Relaxed);
+        s.tail.0.at.store(r.head() + SHORT as u64 + 1, Ordering::Relaxed);
         assert!(r.ready(&s, 1).is_ok() && r.short().is_empty());
     }
 

@@ -6,7 +6,7 @@
 //!   limits.rs   what each case may take
 //! ```
 //!
-//! What is counted is what the gate has built: unoptimised but for the library (level 1), so the numbers are larger than a user's.
+//! What is counted is what the gate has built, unoptimised but for the loops of reductions: the numbers are larger than a user's.
 
 #[cfg(target_os = "linux")]
 mod cases;
