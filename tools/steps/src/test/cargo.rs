@@ -49,8 +49,7 @@ pub(super) fn tests(scope: &Scope) -> Outcome {
 
 pub(super) fn loom(scope: &Scope) -> Outcome {
     // Its own folder: other flags would build everything anew, here and in the next ordinary build.
-    let args = ["test", "-p", "comity", "--lib", "--target-dir", "target/loom"];
-    let args = [&args[..], &["loom"]].concat();
+    let args = ["test", "-p", "comity", "--lib", "--target-dir", "target/loom", "loom"];
     let deeper = if scope.deep { "3" } else { "2" };
     let task = native::shared(Task::cargo())?.args(args).env("RUSTFLAGS", "--cfg loom");
     // A model that fails says which step did: nobody reads lines of code there.

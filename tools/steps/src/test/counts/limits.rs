@@ -21,7 +21,9 @@ const fn limit(language: &'static str, ranks: usize, seen: u64, most: u64) -> Li
     Limit { language, ranks, seen, most }
 }
 
-/// Of debug builds, which leave the library as it is: see `profile.dev` in the workspace's manifest. What a second rank adds is the same from every language, so Python's calls are counted on one.
+/// Of debug builds, which leave the library as it is: see `profile.dev` in the workspace's manifest.
+///
+/// What a second rank adds is the same from every language, so Python's calls are counted on one.
 pub(super) const LIMITS: &[Limit] = &[
     limit("Rust", 1, 8_223, 9_000),
     limit("Rust", 2, 30_467, 32_500),
