@@ -17,6 +17,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 MOST_SAMPLES, LEAST_STEPS, WARM = 20_000, 5, 20
@@ -55,6 +56,16 @@ class Numpy:
 
     def all_to_all(self, x: Any, out: Any) -> Any:
         return self.group.all_to_all(x, out=out)
+
+    def call(self, op: str, give: Any, out: Any) -> Callable[[], Any] | None:
+        group = self.group
+        return {
+            "all_reduce": partial(group.all_reduce, out, out=out),
+            "all_gather": partial(group.all_gather, give, out=out),
+            "reduce_scatter": partial(group.reduce_scatter, give, out=out),
+            "all_to_all": partial(group.all_to_all, give, out=out),
+            "barrier": group.barrier,
+        }.get(op)
 
     def broadcast(self, x: Any, root: int) -> Any:
         return self.group.broadcast(x, root, out=x)
@@ -110,6 +121,16 @@ class Torch:
         self.dist.all_to_all_single(out, x)
         return out
 
+    def call(self, op: str, give: Any, out: Any) -> Callable[[], Any] | None:
+        dist = self.dist
+        return {
+            "all_reduce": partial(dist.all_reduce, out),
+            "all_gather": partial(dist.all_gather_into_tensor, out, give),
+            "reduce_scatter": partial(dist.reduce_scatter_tensor, out, give),
+            "all_to_all": partial(dist.all_to_all_single, out, give),
+            "barrier": dist.barrier,
+        }.get(op)
+
     def broadcast(self, x: Any, root: int) -> Any:
         self.dist.broadcast(x, root)
         return x
@@ -163,6 +184,9 @@ class Mlx:
         self.mx.eval(out)
         return out
 
+    def call(self, op: str, give: Any, out: Any) -> Callable[[], Any] | None:
+        return None
+
     def send(self, x: Any, to: int) -> None:
         self.mx.eval(self.mx.distributed.send(x, to))
 
@@ -194,8 +218,9 @@ def library(name: str, dtype: str) -> Any:
     return Torch(dtype, {"torch": "comity", "gloo": "gloo"}[name])
 
 
-def prepare(p: Any, op: str, count: int) -> tuple[Callable[[], None], Callable[[], bool]]:
-    """What is timed, and what tells whether a call gives what it has to."""
+def prepare(p: Any, op: str, count: int) -> tuple[Callable[[], bool], Callable[[], Callable[[], Any]]]:
+    """What tells whether a call gives what it has to, and what gives that which is then timed: the library's own function where it can
+    be called as it is, for a frame of Python takes as long as half a short call."""
     part = count // p.size
     given = {
         "all_gather": part,
@@ -242,7 +267,10 @@ def prepare(p: Any, op: str, count: int) -> tuple[Callable[[], None], Callable[[
         give, box[0] = p.full(given.get(op, 0), 0.0), p.full(got.get(op, count), 0.0)
         return ok
 
-    return step, check
+    def timed() -> Callable[[], Any]:
+        return p.call(op, give, box[0]) or step
+
+    return check, timed
 
 
 def busy() -> float:
@@ -258,7 +286,7 @@ def peak_kib() -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
 
-def estimate(p: Any, step: Callable[[], None], budget: float, least: int, most: int) -> int:
+def estimate(p: Any, step: Callable[[], Any], budget: float, least: int, most: int) -> int:
     """How often: as rank 0 finds by the middle one of three calls."""
     at = [time.perf_counter()]
     for _ in range(3):
@@ -269,8 +297,8 @@ def estimate(p: Any, step: Callable[[], None], budget: float, least: int, most: 
 
 
 def measure(p: Any, op: str, size: int, count: int, budget: float) -> dict[str, Any]:
-    step, check = prepare(p, op, count)
-    ok = check()
+    check, timed = prepare(p, op, count)
+    ok, step = check(), timed()
     for _ in range(estimate(p, step, budget / 2, 1, WARM)):
         step()
     steps = estimate(p, step, budget, LEAST_STEPS, 10**9)

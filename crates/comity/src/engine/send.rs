@@ -41,11 +41,13 @@ impl Run<'_, '_> {
                 }
                 tx.begin(header.as_ref(), len);
                 // Who sends to one rank need not find it there, up to a length.
-                let may_stay = schedule.stays(want.id) && (self.task.call.is_some() || len >= LONG_PAIR);
-                let stays = match (may_stay, self.task.pulls) {
-                    (false, _) => Stays::No,
-                    (true, false) => Stays::Yes,
-                    (true, true) => Stays::Pulled,
+                let waits = self.task.call.is_some() || len >= LONG_PAIR;
+                let stays = match (schedule.stays(want.id), waits, self.task.pulls) {
+                    (false, ..) => Stays::No,
+                    (true, false, _) if schedule.recv_queues() > 0 => Stays::No,
+                    (true, false, _) => Stays::AtOnce,
+                    (true, true, false) => Stays::Yes,
+                    (true, true, true) => Stays::Pulled,
                 };
                 link.announce(len, schedule.recv_queues() > 0, stays);
             }

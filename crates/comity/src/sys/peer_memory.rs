@@ -5,6 +5,7 @@
 use std::{
     io,
     os::unix::net::UnixStream,
+    ptr,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -85,14 +86,21 @@ impl PeerMemory {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Whether another process could read `len` bytes from `at`, as far as their first and their last byte tell: memory of devices and
+    /// If this is this process: whether others could read `bytes`, as far as their first and their last byte tell. Memory of devices and
     /// secret memory cannot be read so.
-    pub(crate) fn lends(at: *const u8, len: usize) -> bool {
-        let own = Self::own();
-        let mut byte = [0];
-        len > 0
-            && own.read(at as u64, &mut byte).is_ok()
-            && own.read(at as u64 + len as u64 - 1, &mut byte).is_ok()
+    #[cfg(target_os = "linux")]
+    pub(crate) fn lends(self, bytes: &[u8]) -> bool {
+        let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else { return false };
+        let mut ends = [0u8; 2];
+        let local = libc::iovec { iov_base: ends.as_mut_ptr().cast(), iov_len: 2 };
+        let remote = [first, last].map(|b| libc::iovec { iov_base: ptr::from_ref(b).cast_mut().cast(), iov_len: 1 });
+        // SAFETY: the system writes to `ends` alone, and reads two bytes that are borrowed, or refuses to.
+        unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, remote.as_ptr(), 2, 0) == 2 }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn lends(self, _: &[u8]) -> bool {
+        false
     }
 }
 
@@ -120,8 +128,7 @@ mod tests {
         let nobody = PeerMemory { pid: i32::MAX };
         assert_eq!(nobody.read(8, &mut [0; 8]).unwrap_err().raw_os_error(), Some(libc::ESRCH));
         let here = [1u8; 64];
-        assert!(PeerMemory::lends(here.as_ptr(), 64));
-        assert!(!PeerMemory::lends(std::ptr::null(), 64) && !PeerMemory::lends(here.as_ptr(), 0));
+        assert!(own.lends(&here) && !own.lends(&[]));
         // A page that may not be read, right behind one that may.
         let page = rustix::param::page_size();
         let map = crate::sys::Mapping::private(2 * page).unwrap();
@@ -130,7 +137,9 @@ mod tests {
             let second = map.as_ptr().add(page).cast();
             rustix::mm::mprotect(second, page, rustix::mm::MprotectFlags::empty()).unwrap();
         }
-        assert!(PeerMemory::lends(map.as_ptr(), page) && !PeerMemory::lends(map.as_ptr(), page + 1));
+        // SAFETY: this test's own mapping. Nobody reads the bytes: the system refuses to.
+        let bytes = unsafe { std::slice::from_raw_parts(map.as_ptr(), page + 1) };
+        assert!(own.lends(&bytes[..page]) && !own.lends(bytes));
         let mut copy = vec![0; 2 * page];
         assert_eq!(own.read(map.as_ptr() as u64, &mut copy).unwrap(), page, "as far as it goes");
     }

@@ -54,6 +54,8 @@ pub(crate) enum Stays {
     Yes,
     /// It can, and one copy that the system makes from there is quicker than two through memory of both.
     Pulled,
+    /// As [`Pulled`](Self::Pulled) if the peer begins to read at once; else the caller wants to go on.
+    AtOnce,
 }
 
 /// One end of a link, which keeps the contract above.

@@ -20,7 +20,7 @@ use comity_plan::{Algorithm, Choice, Kind};
 
 /// Bytes of a part from which on the system copies it sooner than two ranks do through a ring: with two ranks, and with 4 to 16, of
 /// which several read the same pages at once in an all_gather. Measured; `bench/record/2026-11-26-pull.md`.
-const LEAST_OF_TWO: usize = 64 << 10;
+const LEAST_OF_TWO: usize = 16 << 10;
 const LEAST_GATHERED: usize = 512 << 10;
 const LEAST_DEALT: usize = 256 << 10;
 /// Bytes of an all_reduce between two ranks that goes faster in one piece that the system copies.

@@ -30,7 +30,7 @@ use std::{
     },
     ptr, slice,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Bytes of one direction's ring: what a rank can send before its peer runs, small enough for the second-level cache.
@@ -51,6 +51,9 @@ const BOARDS: usize = 2 * size_of::<Shared>();
 const LEN: usize = HEAD + 2 * RING;
 /// Looks in vain between two looks at the socket.
 const SPINS_PER_SOCKET_CHECK: u32 = 1024;
+/// A peer that was there so long ago still is, as far as its memory goes: a process's number is not another's that soon, for numbers
+/// come round.
+const LIVES: Duration = Duration::from_millis(2);
 /// How long the two ends may take to pass the memory over once they are connected.
 const PASS: Duration = Duration::from_secs(10);
 
@@ -74,6 +77,8 @@ pub(crate) struct ShmLink {
     armed: bool,
     /// Looks in vain so far.
     looks: u32,
+    /// When the peer was last seen to be there.
+    listened: Option<Instant>,
     /// Where bytes on both sides of the ring's end are put together.
     joint: [u8; SMALL_WANT],
     gone: Option<LinkError>,
@@ -126,6 +131,7 @@ impl ShmLink {
             waker,
             armed: false,
             looks: 0,
+            listened: None,
             joint: [0; SMALL_WANT],
             gone: None,
         }))
@@ -181,13 +187,22 @@ impl Link for ShmLink {
         if let Some(e) = &self.gone {
             return Err(e.clone());
         }
-        if self.lender.may_lend() {
-            self.lender.decide(self.board(true), &self.waker, body);
-            if self.lender.lends() {
-                return self.lend(head, body);
+        if !self.lender.may_lend() {
+            return self.copy(head, &body[..body.len().min(self.stride)]);
+        }
+        // The head first, alone: the peer looks at it while this end finds out how the rest goes.
+        let n = if head.is_empty() { 0 } else { self.copy(head, &[])? };
+        if n < head.len() {
+            return Ok(n);
+        }
+        self.lender.decide(self.board(true), &self.waker, body);
+        if self.lender.lends() {
+            let lent = self.lend(body);
+            if lent > 0 || self.lender.lends() {
+                return Ok(n + lent);
             }
         }
-        self.copy(head, &body[..body.len().min(self.stride)])
+        Ok(n + self.copy(&[], &body[..body.len().min(self.stride)])?)
     }
 
     #[inline]
@@ -254,8 +269,8 @@ impl Link for ShmLink {
         if Borrower::is_revoked(self.board(false)) {
             return Err(self.gone.get_or_insert_with(taken_back).clone());
         }
-        // A peer that is gone cannot say that it gave up.
-        if n == loan.left() {
+        // A peer that is gone cannot say that it gave up, and another process may have its number then.
+        if n == loan.left() && self.listened.is_none_or(|at| at.elapsed() > LIVES) {
             self.listen();
         }
         self.gone.clone().map_or(Ok(()), Err)
@@ -276,7 +291,13 @@ impl Link for ShmLink {
     }
 
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
-        if let Some(Lies::There(peer, at)) = self.loan().map(|l| l.at()) {
+        // Looked for here: `peek` would have the system copy to a place of its own, from where it would be copied again.
+        if self.loan().is_none() {
+            self.ready(dst.len().min(CHUNK))?;
+        }
+        if let Some(Lies::There(peer, at)) = self.loan().map(|l| l.at())
+            && self.borrower.claim(self.board(false))
+        {
             return self.take_there(peer, at, dst);
         }
         let ready = self.peek(dst.len().min(CHUNK))?;

@@ -8,9 +8,11 @@ use super::{
 use crate::sys::{self, PeerMemory};
 use rustix::io::Errno;
 use std::{
+    hint,
     io::{self, Write},
     os::fd::OwnedFd,
     ptr, slice,
+    time::Instant,
 };
 
 impl ShmLink {
@@ -41,7 +43,10 @@ impl ShmLink {
         let head = self.rx.head();
         match self.borrower.next(board, head) {
             Ok(None) => Ok((at, n, None)),
-            Ok(Some(loan)) if loan.after() == head => Ok((at, 0, Some(loan))),
+            Ok(Some(loan)) if loan.after() == head => match self.borrower.claim(board) {
+                true => Ok((at, 0, Some(loan))),
+                false => self.ready(want),
+            },
             Ok(Some(loan)) => Ok((at, n.min((loan.after() - head) as usize), None)),
             Err(_) => Err(self.corrupt()),
         }
@@ -89,17 +94,22 @@ impl ShmLink {
         Ok(n)
     }
 
-    /// Put a message that is lent: its head through the ring, then a loan.
-    pub(super) fn lend(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
-        let n = self.copy(head, &[])?;
-        if n < head.len() {
-            return Ok(n);
-        }
-        let lent = self.lender.lend(self.board(true), self.tx.tail(), body);
+    /// Lend bytes of the message under way; how many.
+    pub(super) fn lend(&mut self, body: &[u8]) -> usize {
+        let board = self.board(true);
+        let lent = self.lender.lend(board, self.tx.tail(), body);
         if lent > 0 && wakes_reader(self.shared(true)) {
             self.wake();
         }
-        Ok(n + lent)
+        // WAIT(moment): a put, for some microseconds
+        while lent > 0 {
+            match self.lender.settled(board, lent) {
+                Some(true) => return lent,
+                Some(false) => return 0,
+                None => hint::spin_loop(),
+            }
+        }
+        0
     }
 
     /// Put through the ring.
@@ -161,7 +171,10 @@ impl ShmLink {
                 }
                 Ok((n, fd)) => self.hear(&bytes[..n], fd),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
+                Err(Errno::AGAIN) => {
+                    self.listened = Some(Instant::now());
+                    return;
+                }
                 Err(e) => {
                     let e = io::Error::from(e);
                     self.gone.get_or_insert_with(|| LinkError(format!("broke its connection: {e}")));

@@ -18,6 +18,8 @@ pub(in crate::transport::shm) struct Loan {
     after: u64,
     at: Lies,
     left: usize,
+    /// Its place in the list, until it is claimed that has to be.
+    offer: Option<usize>,
 }
 
 /// Where what is lent lies.
@@ -101,7 +103,9 @@ impl Borrower {
             return Err(Nonsense);
         }
         while self.ended < shown {
-            let entry = &board.entries[self.ended as usize % LOANS];
+            let place = self.ended as usize % LOANS;
+            let entry = &board.entries[place];
+            let offer = entry.is_offer().then_some(place);
             let [after, region, offset, len] =
                 [&entry.after, &entry.region, &entry.offset, &entry.len].map(|w| w.load(Ordering::Relaxed));
             if region == ADDRESS {
@@ -109,26 +113,39 @@ impl Borrower {
                 offset.checked_add(len).filter(|_| after >= head).ok_or(Nonsense)?;
                 let left = usize::try_from(len).map_err(|_| Nonsense)?;
                 self.piece.discard();
-                return Ok(Some(Loan { after, at: Lies::There(peer, offset), left }));
+                return Ok(Some(Loan { after, at: Lies::There(peer, offset), left, offer }));
             }
             let slot = usize::try_from(region).map_err(|_| Nonsense)?;
-            let place = self.regions.get_mut(slot).ok_or(Nonsense)?;
+            let region = self.regions.get_mut(slot).ok_or(Nonsense)?;
             if len == FORGET {
-                *place = None;
+                *region = None;
                 board.regions[slot].store(NONE, Ordering::Release);
                 self.end(board);
                 continue;
             }
-            let map = place.as_ref().ok_or(Nonsense)?;
+            let map = region.as_ref().ok_or(Nonsense)?;
             let end = offset.checked_add(len).ok_or(Nonsense)?;
             if after < head || end > map.len() as u64 {
                 return Err(Nonsense);
             }
             // SAFETY: inside the mapping, as just checked.
             let at = unsafe { map.as_ptr().add(offset as usize) };
-            return Ok(Some(Loan { after, at: Lies::Here(at), left: len as usize }));
+            let (at, left) = (Lies::Here(at), len as usize);
+            return Ok(Some(Loan { after, at, left, offer }));
         }
         Ok(None)
+    }
+
+    /// This end is about to read the loan; false if the lender has taken it back, and its bytes come through the ring.
+    #[inline]
+    pub(in crate::transport::shm) fn claim(&mut self, board: &Board) -> bool {
+        let Some(place) = self.loan.as_mut().and_then(|l| l.offer.take()) else { return true };
+        let is_claimed = board.entries[place].claim();
+        if !is_claimed {
+            self.loan = None;
+            self.end(board);
+        }
+        is_claimed
     }
 
     fn end(&mut self, board: &Board) {

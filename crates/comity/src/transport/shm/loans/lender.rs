@@ -1,8 +1,8 @@
 //! The side that sends: what it lends, and what came back.
 
 use super::{
-    ADDRESS, Board, DENIED, FORGET, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, NONE, Nonsense, OWN, Pull, REGION, REGIONS,
-    WHOLE, pull::Nonce,
+    ADDRESS, Board, DENIED, FORGET, KNOWN, LEAST_GAIN, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, MOMENT, MOST_KNOWN,
+    MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, pull::Nonce,
 };
 use crate::{
     sys::{PeerMemory, Region, Tracer, send_byte_with},
@@ -16,6 +16,7 @@ use std::{
         Arc,
         atomic::{Ordering, fence},
     },
+    time::Instant,
 };
 
 /// How the message under way travels.
@@ -63,6 +64,16 @@ pub(in crate::transport::shm) struct Lender {
     pull: Pull,
     /// Whether the message under way may be read in this process's own memory.
     may_be_pulled: bool,
+    /// Whether it is lent only if the peer reads it at once.
+    at_once: bool,
+    /// Since when the peer may begin to read what was lent last.
+    offered: Option<Instant>,
+    /// This process, and which of its bytes the system was seen to read lately.
+    own: PeerMemory,
+    readable: Vec<((usize, usize), Instant)>,
+    /// How many such messages are still not offered, and after the next one that nobody claims.
+    passes: u32,
+    next_passes: u32,
     /// What the peer was asked to read; none before the first time.
     nonce: Option<Nonce>,
     /// Whether the system was asked to allow it.
@@ -84,6 +95,12 @@ impl Lender {
             gone: 0,
             pull,
             may_be_pulled: false,
+            at_once: false,
+            offered: None,
+            own: PeerMemory::own(),
+            readable: Vec::new(),
+            passes: 0,
+            next_passes: 1,
             nonce: None,
             has_allowed: false,
         }
@@ -94,10 +111,21 @@ impl Lender {
     pub(in crate::transport::shm) fn begin(&mut self, len: usize, stays: Stays) {
         self.left = len;
         self.way = Way::Ring;
-        if stays != Stays::No && len >= LEAST_LOAN {
-            self.way = Way::Open;
-            self.may_be_pulled = self.pull.takes(len, stays);
+        let least = match stays {
+            Stays::No => return,
+            Stays::Yes => LEAST_LOAN,
+            Stays::Pulled | Stays::AtOnce => LEAST_GAIN,
+        };
+        self.at_once = stays == Stays::AtOnce;
+        if len < least {
+            return;
         }
+        if self.at_once && self.passes > 0 {
+            self.passes -= 1;
+            return;
+        }
+        self.way = Way::Open;
+        self.may_be_pulled = self.pull.takes(len, stays);
     }
 
     /// Whether the message under way may be lent.
@@ -150,7 +178,7 @@ impl Lender {
             return None;
         }
         match board.borrower.0.own.load(Ordering::Acquire) {
-            MAPPED => return PeerMemory::lends(body.as_ptr(), self.left).then_some(Way::Own),
+            MAPPED => return self.is_readable(&body[..self.left.min(body.len())]).then_some(Way::Own),
             NONE if self.nonce.is_none() => self.ask(board, waker),
             DENIED if !self.has_allowed => {
                 self.has_allowed = true;
@@ -205,7 +233,7 @@ impl Lender {
                 return;
             }
             let slot = self.passed.swap_remove(i).slot;
-            self.show(board, [u64::MAX, slot as u64, 0, FORGET]);
+            self.show(board, [u64::MAX, slot as u64, 0, FORGET], false);
         }
         self.gone = gone;
     }
@@ -215,12 +243,13 @@ impl Lender {
         LOANS.saturating_sub(self.shown.wrapping_sub(ended) as usize)
     }
 
-    fn show(&mut self, board: &Board, [after, region, offset, len]: [u64; 4]) {
+    fn show(&mut self, board: &Board, [after, region, offset, len]: [u64; 4], is_offer: bool) {
         let entry = &board.entries[self.shown as usize % LOANS];
         entry.after.store(after, Ordering::Relaxed);
         entry.region.store(region, Ordering::Relaxed);
         entry.offset.store(offset, Ordering::Relaxed);
         entry.len.store(len, Ordering::Relaxed);
+        entry.begin(is_offer);
         self.shown += 1;
         board.lender.0.shown.store(self.shown, Ordering::Release);
     }
@@ -241,11 +270,56 @@ impl Lender {
             return 0;
         }
         let offset = body.as_ptr() as usize - begin;
-        self.show(board, [after, region, offset as u64, n as u64]);
+        self.show(board, [after, region, offset as u64, n as u64], self.at_once);
+        self.offered = None;
         self.lent += n as u64;
         self.copied(n);
         self.out.push_back(Out { lent: self.lent, body: self.body });
         n
+    }
+
+    /// Whether the last `n` bytes, lent just now, stay lent. If not it is as if they had not been, and the message goes through the ring.
+    /// None while that is open: for a moment.
+    pub(in crate::transport::shm) fn settled(&mut self, board: &Board, n: usize) -> Option<bool> {
+        if !self.at_once {
+            return Some(true);
+        }
+        let entry = &board.entries[(self.shown - 1) as usize % LOANS];
+        let since = *self.offered.get_or_insert_with(Instant::now);
+        if !entry.is_claimed() && since.elapsed() < MOMENT {
+            return None;
+        }
+        if !entry.withdraw() {
+            self.next_passes = 1;
+            return Some(true);
+        }
+        self.passes = self.next_passes;
+        self.next_passes = (2 * self.next_passes).min(MOST_PASSED);
+        self.take_back(n);
+        Some(false)
+    }
+
+    /// The last `n` bytes were not lent.
+    fn take_back(&mut self, n: usize) {
+        self.out.pop_back();
+        self.lent -= n as u64;
+        self.body -= n as u64;
+        self.left += n;
+        self.way = Way::Ring;
+    }
+
+    /// Whether the peer can read `body`. Asking the system takes as long as half a short message, so its answers hold for some time.
+    fn is_readable(&mut self, body: &[u8]) -> bool {
+        let (now, bytes) = (Instant::now(), (body.as_ptr() as usize, body.len()));
+        if self.readable.iter().any(|(known, since)| *known == bytes && now - *since < KNOWN) {
+            return true;
+        }
+        self.readable.retain(|(known, since)| *known != bytes && now - *since < KNOWN);
+        let is_readable = self.own.lends(body);
+        if is_readable && self.readable.len() < MOST_KNOWN {
+            self.readable.push((bytes, now));
+        }
+        is_readable
     }
 
     /// How many of the last bytes of bodies the peer may still read; and whether some have come back since the last look.

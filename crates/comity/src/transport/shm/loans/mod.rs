@@ -19,8 +19,9 @@
 //! has read and before it believes what it read: the same order as of a sequence lock.
 
 mod borrower;
-mod piece;
 mod lender;
+mod offer;
+mod piece;
 mod pull;
 
 pub(super) use borrower::{Borrower, Loan, Lies};
@@ -28,10 +29,22 @@ pub(super) use lender::Lender;
 pub(super) use pull::Pull;
 
 use super::{LinkError, ring::CachePadded};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::{
+    sync::atomic::{AtomicU8, AtomicU32, AtomicU64},
+    time::Duration,
+};
 
 /// Shorter messages go through the ring.
 const LEAST_LOAN: usize = 64 << 10;
+/// As far as they are known to gain, and those that are only lent if the peer reads them at once.
+const LEAST_GAIN: usize = 16 << 10;
+/// How long the peer may take to begin with those: its way to them, some times over.
+const MOMENT: Duration = Duration::from_micros(2);
+/// How long bytes that the system could read are taken to be such: other memory does not come to lie there that soon. How many at once.
+const KNOWN: Duration = Duration::from_millis(1);
+const MOST_KNOWN: usize = 4;
+/// How many messages are not offered, at most, after none was claimed at once.
+const MOST_PASSED: u32 = 64;
 /// A piece of a message that is not its last is at least that long, and a multiple of [`WHOLE`].
 const LEAST_PIECE: usize = 16 << 10;
 /// A piece ends between two elements.
@@ -88,6 +101,8 @@ struct Entry {
     region: AtomicU64,
     offset: AtomicU64,
     len: AtomicU64,
+    /// What both sides say of it: see `offer`.
+    state: AtomicU64,
 }
 
 /// What both sides share of the loans of one direction. All zero is none.
@@ -117,6 +132,8 @@ pub(super) fn taken_back() -> LinkError {
     LinkError("gave up a call while this rank read its memory".into())
 }
 
+#[cfg(all(test, target_os = "linux", not(loom)))]
+mod offer_tests;
 #[cfg(all(test, target_os = "linux", not(loom)))]
 mod pull_tests;
 #[cfg(all(test, not(loom)))]

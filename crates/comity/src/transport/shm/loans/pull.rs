@@ -9,7 +9,7 @@ use std::{io, os::unix::net::UnixStream, sync::atomic::Ordering};
 pub(in crate::transport::shm) enum Pull {
     #[default]
     None,
-    /// Those that [`Stays::Pulled`] says it of.
+    /// Those that [`Stays::Pulled`] and [`Stays::AtOnce`] say it of.
     WherePays,
     /// All from so many bytes on.
     From(usize),
@@ -20,7 +20,7 @@ impl Pull {
     pub(super) fn takes(self, len: usize, stays: Stays) -> bool {
         match self {
             Self::None => false,
-            Self::WherePays => stays == Stays::Pulled,
+            Self::WherePays => matches!(stays, Stays::Pulled | Stays::AtOnce),
             Self::From(least) => len >= least,
         }
     }

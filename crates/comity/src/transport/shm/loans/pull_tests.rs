@@ -19,8 +19,8 @@ fn pair() -> Ends {
 }
 
 /// Through the ring, all of it.
-fn through_the_ring((a, b): (&mut dyn Link, &mut dyn Link), body: &[u8]) {
-    a.announce(body.len(), false, Stays::Yes);
+pub(super) fn through_the_ring((a, b): (&mut dyn Link, &mut dyn Link), body: &[u8], stays: Stays) {
+    a.announce(body.len(), false, stays);
     let mut place = vec![0; body.len()];
     let (mut put, mut got) = (0, 0);
     eventually("a message", || {
@@ -35,7 +35,7 @@ fn through_the_ring((a, b): (&mut dyn Link, &mut dyn Link), body: &[u8]) {
 /// Two ends that have tried it.
 fn met(memory: &[u8]) -> Ends {
     let (mut a, mut b) = pair();
-    through_the_ring((a.as_mut(), b.as_mut()), &memory[..LEAST_LOAN]);
+    through_the_ring((a.as_mut(), b.as_mut()), &memory[..LEAST_LOAN], Stays::Yes);
     (a, b)
 }
 
@@ -66,7 +66,7 @@ fn any_long_message_is_read_where_it_lies() {
     }
     assert_eq!(a.lent(), Ok(0));
     // A shorter message, or one that does not stay, is copied.
-    through_the_ring((a.as_mut(), b.as_mut()), &memory[..LEAST_LOAN - 1]);
+    through_the_ring((a.as_mut(), b.as_mut()), &memory[..LEAST_LOAN - 1], Stays::Yes);
     a.announce(LONG, false, Stays::No);
     assert!(a.put(&[], &memory).unwrap() < LONG && a.lent() == Ok(0));
 }
@@ -121,7 +121,7 @@ fn both_ends_have_to_want_it() {
             .map(|(s, first, pull)| ShmLink::boxed(LinkKind::Local, map.clone(), first, s, pull).unwrap());
         let memory = bytes(0, LONG);
         for _ in 0..3 {
-            through_the_ring((a.as_mut(), b.as_mut()), &memory);
+            through_the_ring((a.as_mut(), b.as_mut()), &memory, Stays::Yes);
         }
         map.give_back_pages();
     }
