@@ -19,8 +19,8 @@ use super::{KeptSchedule, NativeBackend, ScheduleKey};
 use comity_plan::{Algorithm, Choice, Kind};
 
 /// Bytes of a part from which on the system copies it sooner than two ranks do through a ring: with two ranks, and with 4 to 16, of
-/// which several read the same pages at once in an all_gather. Measured; `bench/record/2026-11-26-pull.md`.
-const LEAST_OF_TWO: usize = 16 << 10;
+/// which several read the same pages at once in an all_gather. Measured; `bench/record/2026-11-27-offers.md`, `2026-11-26-pull.md`.
+const LEAST_OF_TWO: usize = 32 << 10;
 const LEAST_GATHERED: usize = 512 << 10;
 const LEAST_DEALT: usize = 256 << 10;
 /// Bytes of an all_reduce between two ranks that goes faster in one piece that the system copies.
@@ -216,8 +216,8 @@ mod tests {
         let gains = |kind, bytes: usize, size| gains_by_pull((kind, bytes / 4, 4), size, &[]);
         for kind in Kind::ALL {
             let gathers = matches!(kind, Kind::AllGather | Kind::AllToAll);
-            assert!([64 << 10, 1 << 30].iter().all(|bytes| gains(kind, *bytes, 2) == gathers), "{kind:?}");
-            assert!(!gains(kind, 60 << 10, 2) && !gains(kind, 128 << 10, 4));
+            assert!([32 << 10, 1 << 30].iter().all(|bytes| gains(kind, *bytes, 2) == gathers), "{kind:?}");
+            assert!(!gains(kind, 31 << 10, 2) && !gains(kind, 128 << 10, 4));
             assert_eq!(gains(kind, 16 << 20, 2), gathers || kind == Kind::AllReduce);
             assert_eq!(gains(kind, 16 << 20, 3), gathers);
         }

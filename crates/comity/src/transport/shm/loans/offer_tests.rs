@@ -36,12 +36,22 @@ fn one_side_is_first() {
     assert!(withdrawn.withdraw() && !withdrawn.claim() && !withdrawn.is_claimed());
 }
 
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 #[test]
 fn a_message_is_read_in_place_by_a_peer_that_waits_for_it() {
     let memory = bytes(0, LONG);
     let (mut a, mut b) = met(&memory);
     let (over, messages) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|s| {
+        // Also where an assertion below fails.
+        let _over = Over(&over);
         s.spawn(|| {
             let (mut got, mut place) = (0, vec![0; LONG]);
             while !over.load(Relaxed) {
@@ -66,7 +76,6 @@ fn a_message_is_read_in_place_by_a_peer_that_waits_for_it() {
             eventually("the peer", || (messages.load(Relaxed) == sent).then_some(()));
             Some(a.lent_in_all()).filter(|n| *n > 0)
         });
-        over.store(true, Relaxed);
         assert_eq!(lent as usize, LONG, "all of it");
     });
 }
