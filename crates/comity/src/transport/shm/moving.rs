@@ -98,18 +98,20 @@ impl ShmLink {
     pub(super) fn lend(&mut self, body: &[u8]) -> usize {
         let board = self.board(true);
         let lent = self.lender.lend(board, self.tx.tail(), body);
-        if lent > 0 && wakes_reader(self.shared(true)) {
+        if lent == 0 {
+            return 0;
+        }
+        if wakes_reader(self.shared(true)) {
             self.wake();
         }
-        // WAIT(moment): a put, for some microseconds
-        while lent > 0 {
+        loop {
             match self.lender.settled(board, lent) {
                 Some(true) => return lent,
                 Some(false) => return 0,
+                // WAIT(settled): a put; that is open for some microseconds
                 None => hint::spin_loop(),
             }
         }
-        0
     }
 
     /// Put through the ring.
