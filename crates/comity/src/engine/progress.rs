@@ -76,6 +76,11 @@ impl Waiting {
         Self { wait, asking, moves: 0, call, told: Vec::new() }
     }
 
+    /// How long the call may take.
+    pub(crate) fn limit(&self) -> Duration {
+        self.wait.limit()
+    }
+
     /// What this call has learnt, for the next.
     pub(crate) fn patience(&self) -> Patience {
         self.wait.patience()

@@ -119,6 +119,11 @@ impl Wait {
         self.since = None;
     }
 
+    /// How long the call may take.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// What this call has learnt, for the next.
     pub(crate) fn patience(&self) -> Patience {
         self.patience

@@ -9,7 +9,11 @@ use crate::{
         nccl::{Comm, Nccl, UniqueId},
     },
 };
-use std::{sync::Arc, thread, time::Instant};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 #[derive(Debug)]
 pub(super) struct DeviceComm {
@@ -54,14 +58,14 @@ impl DeviceComm {
         &self,
         work: &StreamWork,
         spot: Spot,
-        (info, until): (CallInfo, Instant),
+        (info, due): (CallInfo, (Instant, Duration)),
     ) -> Stopped<()> {
         for &(from, to, len) in &work.copies {
             // SAFETY: addresses inside the caller's views or our own scratch, which is given back after this in the stream's order.
             unsafe { self.device.copy(to, from, len, spot.stream)? };
         }
         if !work.parts.is_empty() {
-            self.guard.enter(until, info);
+            self.guard.enter(due, info);
             self.device.within(|| {
                 // SAFETY: as above; views of device memory promise their bytes until the stream has come past the call.
                 unsafe { self.comm.enqueue(&work.parts, spot.stream)? };

@@ -78,11 +78,8 @@ impl Guard {
         Ok(Self(post))
     }
 
-    /// A call is about to be put on a stream, and must be done by `until`.
-    pub(super) fn enter(&self, until: Instant, info: CallInfo) {
-        // Less some microseconds than what the caller allowed.
-        let left = until.saturating_duration_since(Instant::now());
-        let limit = Duration::from_millis(left.as_micros().div_ceil(1000) as u64);
+    /// A call is about to be put on a stream. It must be done by `until`, when it has taken its `limit`.
+    pub(super) fn enter(&self, (until, limit): (Instant, Duration), info: CallInfo) {
         let mut state = lock(&self.0.state);
         state.entering = Some((until, info, limit));
         if state.idle {

@@ -115,7 +115,7 @@ impl NcclBackend {
         }
         let work = parts::of(&call, self.members.rank, self.members.size(), &self.device_comm, spot)?;
         self.members.counters.add_sent(work.bytes as u64);
-        self.device_comm.put(&work, spot, (info, until))
+        self.device_comm.put(&work, spot, (info, (until, waiting.limit())))
     }
 
     /// Make the communicator, with the others.

@@ -10,7 +10,7 @@ use crate::{
     status::{ANNOUNCE, Differs},
     sys::{cuda::DeviceMemory, nccl::Part},
 };
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A send whose receive was not called yet, and its bytes.
 #[derive(Debug)]
@@ -41,7 +41,9 @@ impl NcclBackend {
             work.parts.push(Part::Send { src: at, bytes, to });
             work.bytes = bytes;
         }
-        let Some((from, (count, dtype))) = from.zip(want) else { return self.put(&work, spot, until, info) };
+        let Some((from, (count, dtype))) = from.zip(want) else {
+            return self.put(&work, spot, (until, waiting.limit()), info);
+        };
         let (at, bytes) = dst.unwrap_or_default();
         let wanted = CallInfo {
             count,
@@ -54,7 +56,7 @@ impl NcclBackend {
         if let Some(kept) = kept.and_then(|i| self.stash[from].remove(i)) {
             fits(info, &kept.info, &wanted, from)?;
             work.copies.push((kept.bytes.addr(), at, bytes));
-            self.put(&work, spot, until, info)?;
+            self.put(&work, spot, (until, waiting.limit()), info)?;
             // What was kept is read until the stream has come past the copy.
             return self.device_comm.until_passed(&self.members, spot.stream, waiting);
         }
@@ -66,7 +68,7 @@ impl NcclBackend {
                 if len > 0 {
                     work.parts.push(Part::Recv { dst: at, bytes: len, from });
                 }
-                return self.put(&work, spot, until, info);
+                return self.put(&work, spot, (until, waiting.limit()), info);
             }
             let kept = self.stash[from].iter().map(|a| length(&a.info)).sum();
             room(kept, len, from, theirs)?;
@@ -74,7 +76,7 @@ impl NcclBackend {
             if len > 0 {
                 work.parts.push(Part::Recv { dst: held.addr(), bytes: len, from });
             }
-            self.put(&work, spot, until, info)?;
+            self.put(&work, spot, (until, waiting.limit()), info)?;
             work = StreamWork::default();
             self.device_comm.until_passed(&self.members, spot.stream, waiting)?;
             self.stash[from].push_back(UnmatchedSend { info: theirs, bytes: held });
@@ -97,9 +99,9 @@ impl NcclBackend {
         self.native.run(tell, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)
     }
 
-    fn put(&self, work: &StreamWork, spot: Spot, until: Instant, info: CallInfo) -> Stopped<()> {
+    fn put(&self, work: &StreamWork, spot: Spot, due: (Instant, Duration), info: CallInfo) -> Stopped<()> {
         self.members.counters.add_sent(work.bytes as u64);
-        self.device_comm.put(work, spot, (info, until))
+        self.device_comm.put(work, spot, (info, due))
     }
 
     /// The next send of `from`, in its own words.
