@@ -27,6 +27,9 @@ pub(super) fn open(device: u32) -> Result<(CudaContext, &'static Nccl)> {
     Ok((CudaContext::open(device)?, Nccl::find()?))
 }
 
+/// A call, when it must be done, and its limit, which has passed then.
+pub(super) type Watched = (CallInfo, (Instant, Duration));
+
 impl DeviceComm {
     /// Make the communicator; all members do so with the same id.
     // WAIT(is_finished): a thread of NCCL, to the deadline of the call
@@ -54,12 +57,7 @@ impl DeviceComm {
     }
 
     /// Put a call's work on the stream, and have it watched until it is done or late.
-    pub(super) fn put(
-        &self,
-        work: &StreamWork,
-        spot: Spot,
-        (info, due): (CallInfo, (Instant, Duration)),
-    ) -> Stopped<()> {
+    pub(super) fn put(&self, work: &StreamWork, spot: Spot, (info, due): Watched) -> Stopped<()> {
         for &(from, to, len) in &work.copies {
             // SAFETY: addresses inside the caller's views or our own scratch, which is given back after this in the stream's order.
             unsafe { self.device.copy(to, from, len, spot.stream)? };

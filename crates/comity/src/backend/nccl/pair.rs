@@ -3,20 +3,30 @@
 //! NCCL has no tags and matches sends and receives in their order. So each send is announced over the links first: tag, type and
 //! length. A receive that asks for a later tag takes what is before it into memory of its own.
 
-use super::{NcclBackend, Spot, Stop, Stopped, Waiting, parts, parts::StreamWork};
+use super::{NcclBackend, Spot, Stop, Stopped, Waiting, device_comm::Watched, parts, parts::StreamWork};
 use crate::{
     CallInfo, DType, Op,
     backend::{Backend, Bufs, Call, external::room},
     status::{ANNOUNCE, Differs},
     sys::{cuda::DeviceMemory, nccl::Part},
 };
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A send whose receive was not called yet, and its bytes.
 #[derive(Debug)]
 pub(super) struct UnmatchedSend {
     info: CallInfo,
     bytes: DeviceMemory,
+}
+
+/// What sends so many bytes from there, if there is somebody to send to.
+fn sending(what: Option<(usize, (usize, usize))>) -> StreamWork {
+    let mut work = StreamWork::default();
+    if let Some((to, (src, bytes))) = what.filter(|(_, (_, bytes))| *bytes > 0) {
+        work.parts.push(Part::Send { src, bytes, to });
+        work.bytes = bytes;
+    }
+    work
 }
 
 impl NcclBackend {
@@ -28,21 +38,16 @@ impl NcclBackend {
         waiting: &mut Waiting,
     ) -> Stopped<()> {
         let info = call.info;
+        let watched = (info, (until, waiting.limit()));
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
         let (src, dst) = parts::ends(&call.bufs);
         let (out, want) = lengths(&call.bufs);
         if let (Some(to), Some(out)) = (to, out) {
             self.announce(to, info, out, until)?;
         }
-        let mut work = StreamWork::default();
-        if let (Some(to), Some((at, bytes))) = (to, src)
-            && bytes > 0
-        {
-            work.parts.push(Part::Send { src: at, bytes, to });
-            work.bytes = bytes;
-        }
+        let mut work = sending(to.zip(src));
         let Some((from, (count, dtype))) = from.zip(want) else {
-            return self.put(&work, spot, (until, waiting.limit()), info);
+            return self.put(&work, spot, watched);
         };
         let (at, bytes) = dst.unwrap_or_default();
         let wanted = CallInfo {
@@ -56,7 +61,7 @@ impl NcclBackend {
         if let Some(kept) = kept.and_then(|i| self.stash[from].remove(i)) {
             fits(info, &kept.info, &wanted, from)?;
             work.copies.push((kept.bytes.addr(), at, bytes));
-            self.put(&work, spot, (until, waiting.limit()), info)?;
+            self.put(&work, spot, watched)?;
             // What was kept is read until the stream has come past the copy.
             return self.device_comm.until_passed(&self.members, spot.stream, waiting);
         }
@@ -68,7 +73,7 @@ impl NcclBackend {
                 if len > 0 {
                     work.parts.push(Part::Recv { dst: at, bytes: len, from });
                 }
-                return self.put(&work, spot, (until, waiting.limit()), info);
+                return self.put(&work, spot, watched);
             }
             let kept = self.stash[from].iter().map(|a| length(&a.info)).sum();
             room(kept, len, from, theirs)?;
@@ -76,7 +81,7 @@ impl NcclBackend {
             if len > 0 {
                 work.parts.push(Part::Recv { dst: held.addr(), bytes: len, from });
             }
-            self.put(&work, spot, (until, waiting.limit()), info)?;
+            self.put(&work, spot, watched)?;
             work = StreamWork::default();
             self.device_comm.until_passed(&self.members, spot.stream, waiting)?;
             self.stash[from].push_back(UnmatchedSend { info: theirs, bytes: held });
@@ -99,9 +104,9 @@ impl NcclBackend {
         self.native.run(tell, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)
     }
 
-    fn put(&self, work: &StreamWork, spot: Spot, due: (Instant, Duration), info: CallInfo) -> Stopped<()> {
+    fn put(&self, work: &StreamWork, spot: Spot, watched: Watched) -> Stopped<()> {
         self.members.counters.add_sent(work.bytes as u64);
-        self.device_comm.put(work, spot, (info, due))
+        self.device_comm.put(work, spot, watched)
     }
 
     /// The next send of `from`, in its own words.
