@@ -1,6 +1,9 @@
 //! Messages that are lent, over the two ends of a link.
 
-use super::{super::ShmLink, *};
+use super::{
+    super::{LIVES, ShmLink},
+    *,
+};
 use crate::{
     sys::SharedMemory,
     transport::{
@@ -219,6 +222,8 @@ fn a_loan_ends_with_its_lender() {
     meet(a.as_mut(), b.as_mut(), &mut memory);
     offer(a.as_mut(), &[], memory.all()).unwrap();
     socket.shutdown(Shutdown::Both).unwrap();
+    // Up to then it counts as living.
+    thread::sleep(2 * LIVES);
     let mut place = vec![0; LONG];
     let error = eventually("the end", || b.take(&mut place).err());
     assert!(error.0.contains("its connection"), "{error:?}");
