@@ -188,9 +188,9 @@ cat /tmp/job
 /// Ranks of an ordinary user that read each other's memory, where the system lets them.
 fn pulled() -> Case {
     let words = &[
-        "scope 0, unasked, COMITY_TIMEOUT=60: read yes; long messages of exchanges are read where they lie",
+        "scope 0, unasked, COMITY_TIMEOUT=60: read yes; long messages of exchanges and sends are read where they lie",
         "scope 1, unasked, COMITY_TIMEOUT=60: read no; long messages go through rings: Yama's ptrace_scope is 1",
-        "scope 1, unasked, COMITY_PTRACER=ancestor: read yes; long messages of exchanges are read where they lie, of ranks",
+        "scope 1, unasked, COMITY_PTRACER=ancestor: read yes; long messages of exchanges and sends are read where they lie, of ranks",
         "scope 0, COMITY_PTRACER=ancestor: read yes",
         "scope 1, COMITY_PTRACER=ancestor: read yes; Yama's ptrace_scope is 1",
         "scope 1, COMITY_PTRACER=keep: read no",
