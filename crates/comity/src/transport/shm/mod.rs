@@ -51,8 +51,8 @@ const BOARDS: usize = 2 * size_of::<Shared>();
 const LEN: usize = HEAD + 2 * RING;
 /// Looks in vain between two looks at the socket.
 const SPINS_PER_SOCKET_CHECK: u32 = 1024;
-/// A peer that was there so long ago still is, as far as its memory goes: a process's number is not another's that soon, for numbers
-/// come round.
+/// A peer that was seen so long ago counts as living: if it died since, no other process has its number yet, for the system gives
+/// numbers in turn.
 const LIVES: Duration = Duration::from_millis(2);
 /// How long the two ends may take to pass the memory over once they are connected.
 const PASS: Duration = Duration::from_secs(10);

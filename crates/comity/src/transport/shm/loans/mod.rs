@@ -15,6 +15,8 @@
 //! there, straight to its place or, to combine it, into [`Piece`] a piece at a time. Before the first such loan the peer reads a
 //! random number there, which shows that it is allowed to and that it reads the right process.
 //!
+//! A caller that cannot wait for a reader has its message offered: lent for a moment, and copied unless the peer has begun (`offer`).
+//!
 //! A lender that gives up says so on the board (`revoked`) before its caller may write to the bytes again. The borrower looks after it
 //! has read and before it believes what it read: the same order as of a sequence lock.
 
