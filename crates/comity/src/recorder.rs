@@ -184,15 +184,15 @@ impl Recorder {
         self.made += 1;
     }
 
-    /// The call that began last has ended.
+    /// The call that began last has ended, by this error if there was one.
     #[inline]
-    pub(crate) fn end<T>(&mut self, info: &CallInfo, out: &Result<T, Error>, counters: &Counters) {
+    pub(crate) fn end(&mut self, info: &CallInfo, error: Option<&Error>, counters: &Counters) {
         let Some(last) = self.made.checked_sub(1) else { return };
         let Some(record) = self.ring.get_mut(last as usize % KEPT) else { return };
         let slept = counters.parked_ns().wrapping_sub(self.slept);
-        match out {
-            Ok(_) => record.state = FlightState::Done,
-            Err(e) => {
+        match error {
+            None => record.state = FlightState::Done,
+            Some(e) => {
                 record.state = FlightState::Failed;
                 record.peer = culprit(e).map_or(NOBODY, |r| r as u32);
             }
@@ -201,7 +201,7 @@ impl Recorder {
             record.waited = slept;
             record.peer = counters.parked_on.load(Ordering::Relaxed);
         }
-        if slept > 0 || out.is_err() || is_long(info) {
+        if slept > 0 || error.is_some() || is_long(info) {
             record.end = clock::exact();
         }
         if let Some(live) = counters.live() {
@@ -274,12 +274,12 @@ mod tests {
         assert_eq!(r.records().count(), 0);
         for seq in 1..=3 {
             r.begin(&call(seq), &c);
-            r.end(&call(seq), &Ok(()), &c);
+            r.end(&call(seq), None, &c);
         }
         assert_eq!(r.records().map(|r| r.seq).collect::<Vec<_>>(), [1, 2, 3]);
         for seq in 4..=10_000 {
             r.begin(&call(seq), &c);
-            r.end(&call(seq), &Ok(()), &c);
+            r.end(&call(seq), None, &c);
         }
         let kept: Vec<u64> = r.records().map(|r| r.seq).collect();
         assert_eq!(kept, (10_001 - KEPT as u64..=10_000).collect::<Vec<_>>());
@@ -292,20 +292,20 @@ mod tests {
         let (mut r, c) = (Recorder::new(), Counters::default());
         r.begin(&call(1), &c);
         assert_eq!(r.records().next().unwrap().state, FlightState::Begun);
-        r.end(&call(1), &Err::<(), _>(lost(2)), &c);
+        r.end(&call(1), Some(&lost(2)), &c);
         let first = *r.records().next().unwrap();
         assert_eq!((first.state, first.peer, first.waited), (FlightState::Failed, 2, 0));
         // Who was waited for is seen, who is at fault only told.
         r.begin(&call(2), &c);
         c.parked_on.store(1, Ordering::Relaxed);
         c.slept(std::time::Duration::from_nanos(77));
-        r.end(&call(2), &Err::<(), _>(lost(2)), &c);
+        r.end(&call(2), Some(&lost(2)), &c);
         let last = *r.records().last().unwrap();
         assert_eq!((last.state, last.peer, last.waited), (FlightState::Failed, 1, 77));
         assert_eq!(last.info(), Some(call(2)));
         // The next call has waited for nobody.
         r.begin(&call(3), &c);
-        r.end(&call(3), &Ok(()), &c);
+        r.end(&call(3), None, &c);
         let last = *r.records().last().unwrap();
         assert_eq!((last.state, last.peer, last.waited), (FlightState::Done, NOBODY, 0));
     }

@@ -1,5 +1,6 @@
 //! What a rank does that is to be killed, stopped or left alone; it tells what it sees, with the time.
 use comity::{Error, Group, ReduceOp};
+use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;
 use std::{
     io::BufRead,
@@ -108,7 +109,12 @@ fn play(role: &str, group: &Group, told: &dyn Fn(&str)) -> Option<comity::Result
         },
         ("barrier", _) => group.barrier(),
         ("closing", _) => group.barrier().and_then(|()| group.barrier()),
-        ("idle", _) => match line().as_str() {
+        // The thread that beats may not have run yet.
+        ("stops", who) if who == rank.to_string() => {
+            kill_process(getpid(), Signal::STOP).unwrap();
+            Ok(())
+        }
+        ("idle" | "stops", _) => match line().as_str() {
             "call" => {
                 told("called");
                 group.barrier()

@@ -60,6 +60,12 @@ pub(crate) trait Backend: Send + fmt::Debug {
     /// Carry out a call. After a fatal error the backend is not used again.
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()>;
 
+    /// As [`run`](Self::run). `begun` notes that the call has begun: at once, or while its first message is under way.
+    fn run_noted(&mut self, call: Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
+        begun();
+        self.run(call, limit)
+    }
+
     /// The backend of a new group of two `members` or more (ranks of this group, in the new order). Every member calls this, in the
     /// same order. One of one rank is never asked.
     fn split(

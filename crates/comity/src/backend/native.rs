@@ -68,10 +68,10 @@ impl NativeBackend {
             };
             Header { shape, ..common }
         };
-        self.engine.announce(&common)?;
         let task =
             Task { info: call.info, header: &header, call: Some(common), limit, pulls: false, short: None };
-        let out = self.engine.run(&mut kept.schedule, &mut Memory::new(None, None, &mut []), &task);
+        let nothing = &mut Memory::new(None, None, &mut []);
+        let out = self.engine.run(&mut kept.schedule, nothing, &task, &mut || ());
         if out.is_ok() {
             kept.schedule.reset();
             if self.kept.len() == KEPT {
@@ -135,7 +135,13 @@ impl NativeBackend {
         Ok(Self { engine, topology, prefer, kept, in_one_piece, routes, scratch })
     }
 
-    fn collective(&mut self, kind: Kind, call: Call<'_>, limit: Duration) -> Result<()> {
+    fn collective(
+        &mut self,
+        kind: Kind,
+        call: Call<'_>,
+        limit: Duration,
+        begun: &mut dyn FnMut(),
+    ) -> Result<()> {
         let info = call.info;
         let members = self.engine.members();
         let (group_id, rank) = (members.group_id as u16, members.rank);
@@ -164,7 +170,6 @@ impl NativeBackend {
             let header = common.encode();
             ShortHeaders { out: header, into: header }
         });
-        self.engine.announce(&common)?;
         let before = if asked { self.engine.lent() } else { 0 };
         let tmp = kept.schedule.tmp();
         if self.scratch.len() < tmp {
@@ -180,7 +185,7 @@ impl NativeBackend {
             Bufs::OwnOut(dst) => Memory::around(dst, rank * part, part, tmp),
         };
         let task = Task { info, header: &header, call: Some(common), limit, pulls: kept.pulls, short };
-        let out = self.engine.run(&mut kept.schedule, &mut memory, &task);
+        let out = self.engine.run(&mut kept.schedule, &mut memory, &task, begun);
         if plain && out.is_ok() {
             kept.schedule.reset();
             if asked {
@@ -196,6 +201,10 @@ impl NativeBackend {
 
 impl Backend for NativeBackend {
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
+        self.run_noted(call, limit, &mut || ())
+    }
+
+    fn run_noted(&mut self, call: Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
         let kind = match call.info.op {
             Op::AllReduce => Kind::AllReduce,
             Op::Reduce => Kind::Reduce,
@@ -206,9 +215,9 @@ impl Backend for NativeBackend {
             Op::Scatter => Kind::Scatter,
             Op::AllToAll => Kind::AllToAll,
             Op::Barrier => Kind::Barrier,
-            Op::Send | Op::Recv | Op::SendRecv => return self.pair(call, limit),
+            Op::Send | Op::Recv | Op::SendRecv => return self.pair(call, limit, begun),
         };
-        self.collective(kind, call, limit)
+        self.collective(kind, call, limit, begun)
     }
 
     fn split(

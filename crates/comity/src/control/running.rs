@@ -216,8 +216,12 @@ impl ControlPlane {
     }
 
     /// This rank's first group stands. Before, a slow host is no reason to take anyone for dead.
+    ///
+    /// It has beaten when this returns: a process that is stopped right after it has its group may not have run its control thread, and who has
+    /// not beaten is judged by nobody.
     pub(crate) fn begin(&self) {
         if !self.begun.swap(true, Ordering::AcqRel) {
+            self.lock().speak(false, true);
             self.waker.wake();
         }
     }

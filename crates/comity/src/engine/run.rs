@@ -75,6 +75,8 @@ pub(super) struct Run<'a, 'm> {
     leaver: Option<usize>,
     /// Some links that the call needs are still being made.
     linking: bool,
+    /// Notes that the call has begun, once.
+    begun: Option<&'a mut dyn FnMut()>,
 }
 
 /// Who is the root cause, if not the peer whose queue was looked at: an n-way reduce takes from several.
@@ -97,26 +99,31 @@ impl Engine {
         engine
     }
 
-    /// Run `schedule` to its end over `memory`. An error means that the group has failed, and has been told so.
+    /// Run `schedule` to its end over `memory`. An error means that the group has failed, and has been told so. `begun` notes that the
+    /// call has begun: before anything is received, and while the first message is under way if it is short.
     pub(crate) fn run(
         &mut self,
         schedule: &mut Schedule,
         memory: &mut Memory<'_>,
         task: &Task<'_>,
+        begun: &mut dyn FnMut(),
     ) -> Result<()> {
-        let mut waiting = Waiting::new(self.patience, task.limit, task.call);
         let pending_headers = schedule.expected_headers();
         self.members.status.advance();
         let linking = self.want_links(schedule);
-        let (armed, leaver) = (false, None);
-        let mut run = Run { engine: self, schedule, memory, task, pending_headers, armed, leaver, linking };
-        let out = if run.short() { Ok(()) } else { complete(&mut run, &mut waiting) };
+        // In a closure of its own the compiler need not know how long the other lives.
+        let mut begun = || begun();
+        let (armed, leaver, begun): (_, _, Option<&mut dyn FnMut()>) = (false, None, Some(&mut begun));
+        let mut run =
+            Run { engine: self, schedule, memory, task, pending_headers, armed, leaver, linking, begun };
+        let short = run.short();
+        let out = match short {
+            Ok(false) => run.complete(),
+            _ => Ok(()),
+        };
         self.members.status.advance();
         match out {
-            Ok(()) => {
-                self.patience = waiting.patience();
-                Ok(())
-            }
+            Ok(()) => short.map(drop),
             Err(stop) => {
                 let error = self.members.explain(stop, task.info, task.limit);
                 // The caller has its buffers back with the error.
@@ -127,7 +134,7 @@ impl Engine {
     }
 
     /// This rank makes a call: known from now on to those who ask, and compared with what they have told.
-    pub(crate) fn announce(&self, call: &Header) -> Result<()> {
+    fn announce(&self, call: &Header) -> Result<()> {
         let members = &self.members;
         members.status.ledger().record(call);
         members.settle();
@@ -178,6 +185,22 @@ impl Engine {
 }
 
 impl Run<'_, '_> {
+    /// Note the call, here and for those who ask, if that was not done yet.
+    #[inline]
+    pub(super) fn note(&mut self) -> Result<()> {
+        let Some(note) = self.begun.take() else { return Ok(()) };
+        note();
+        self.task.call.as_ref().map_or(Ok(()), |call| self.engine.announce(call))
+    }
+
+    /// Until the schedule is done.
+    fn complete(&mut self) -> Stopped<()> {
+        let mut waiting = Waiting::new(self.engine.patience, self.task.limit, self.task.call);
+        complete(self, &mut waiting)?;
+        self.engine.patience = waiting.patience();
+        Ok(())
+    }
+
     /// Why nothing more can be taken from `peer`.
     #[cold]
     fn refused(&self, peer: usize, refusal: HeaderRefusal) -> Stop {

@@ -293,7 +293,7 @@ impl Group {
 
     /// Make a checked call, in its turn.
     fn call(&self, call: Call<'_>) -> Result<()> {
-        self.in_turn(|| lock(&self.core.state).run(call, self.limit, &self.core.counters))
+        self.in_turn(|| lock(&self.core.state).run(call, self.limit, &self.core.counters)).map_err(|e| *e)
     }
 
     /// Whether this thread runs background work of this group, and so holds its turn.

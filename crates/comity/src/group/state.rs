@@ -8,6 +8,7 @@ use crate::{
     status::untold,
 };
 use std::{
+    mem,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::Arc,
     time::Duration,
@@ -24,7 +25,14 @@ pub(super) struct CallState {
 }
 
 impl CallState {
-    pub(super) fn run(&mut self, call: Call<'_>, limit: Duration, counters: &Counters) -> Result<()> {
+    ///
+    /// Errors are boxed: they are long, and a call that succeeds would carry their room from function to function.
+    pub(super) fn run(
+        &mut self,
+        call: Call<'_>,
+        limit: Duration,
+        counters: &Counters,
+    ) -> Result<(), Box<Error>> {
         let op = call.info.op;
         self.run_part(call, limit, counters)?;
         counters.ended(op, true);
@@ -37,29 +45,45 @@ impl CallState {
         mut call: Call<'_>,
         limit: Duration,
         counters: &Counters,
-    ) -> Result<()> {
+    ) -> Result<(), Box<Error>> {
         let counts = !matches!(call.info.op, Op::Send | Op::Recv | Op::SendRecv);
         if let Some(root) = &self.broken {
-            return Err(if **root == Error::Closed { Error::Closed } else { Error::Broken(root.clone()) });
+            return Err(Box::new(match **root {
+                Error::Closed => Error::Closed,
+                _ => Error::Broken(root.clone()),
+            }));
         }
         self.seq += u64::from(counts);
         call.info.seq = if counts { self.seq } else { 0 };
-        let Some(backend) = &mut self.backend else { return Err(Error::Closed) };
+        let Some(backend) = &mut self.backend else { return Err(Box::new(Error::Closed)) };
         let info = call.info;
-        self.recorder.begin(&info, counters);
-        let out = match backend.failure(Some(info)) {
-            // A panic in the middle of a call leaves the links in the middle of a message.
-            None => match catch_unwind(AssertUnwindSafe(|| backend.run(call, limit))) {
-                Ok(out) => out,
-                Err(panic) => {
-                    self.fail(Error::Os { what: info.to_string(), message: "panicked".into() });
-                    resume_unwind(panic)
-                }
-            },
-            Some(e) => Err(e),
+        let (recorder, mut noted) = (&mut self.recorder, false);
+        let mut begun = || {
+            if !mem::replace(&mut noted, true) {
+                recorder.begin(&info, counters);
+            }
         };
-        self.recorder.end(&info, &out, counters);
-        out.inspect_err(|e| self.note(info.op, e, counters))
+        let ran = match backend.failure(Some(info)) {
+            // A panic in the middle of a call leaves the links in the middle of a message.
+            None => catch_unwind(AssertUnwindSafe(|| {
+                backend.run_noted(call, limit, &mut begun).map_err(Box::new)
+            })),
+            Some(e) => Ok(Err(Box::new(e))),
+        };
+        // Where it failed before it had begun.
+        begun();
+        let out = match ran {
+            Ok(out) => out,
+            Err(panic) => {
+                self.fail(Error::Os { what: info.to_string(), message: "panicked".into() });
+                resume_unwind(panic)
+            }
+        };
+        self.recorder.end(&info, out.as_ref().err().map(Box::as_ref), counters);
+        if let Err(e) = &out {
+            self.note(info.op, e, counters);
+        }
+        out
     }
 
     /// A call has failed. A fatal error ends the group; the links stay until the handle is dropped, so that peers hear the reason first.

@@ -329,10 +329,10 @@ mod tests {
         for i in 0..5000 {
             let info = if i % 2 == 0 { call(i) } else { send };
             r.begin(&info, &c);
-            r.end(&info, &Ok(()), &c);
+            r.end(&info, None, &c);
         }
         r.begin(&call(5000), &c);
-        r.end(&call(5000), &Err::<(), _>(lost(2)), &c);
+        r.end(&call(5000), Some(&lost(2)), &c);
         r.write(0xabc, &lost(2));
         let name = "rank-2.group-abc.flight.json";
         let files: Vec<_> = fs::read_dir(&dir.0).unwrap().map(|e| e.unwrap().file_name()).collect();

@@ -125,7 +125,7 @@ mod tests {
         c.is(0, 1, 2);
         for seq in 1..=6 {
             r.begin(&call(seq), &c);
-            r.end(&call(seq), &Ok(()), &c);
+            r.end(&call(seq), None, &c);
         }
         r.begin(&call(7), &c);
         c.sleeps_for(0);

@@ -69,6 +69,7 @@ impl NativeBackend {
         let plain = call.counts.is_empty();
         match self.kept.iter().rposition(|k| plain && k.key == key) {
             // Mostly it stands there already.
+            Some(i) if i + 1 == self.kept.len() => {}
             Some(i) => self.kept[i..].rotate_left(1),
             None => {
                 let new = self.prepare(key, call);

@@ -2,10 +2,10 @@
 
 use super::{KEPT, NativeBackend, lent::MOST_ONE_WAY};
 use crate::{
-    CallInfo, DType, Op, Result,
+    CallInfo, DType, Error, Op, Result,
     backend::{Bufs, Call},
     engine::{Direction, ShortHeaders, Task, is_short},
-    status::Header,
+    status::{HEADER, Header},
     view::Memory,
 };
 use comity_kernel as kernel;
@@ -13,7 +13,7 @@ use comity_plan::{Buf, Plan, ReceiveMode, Schedule, Slice, Step, StepOp};
 use std::time::Duration;
 
 impl NativeBackend {
-    pub(super) fn pair(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
+    pub(super) fn pair(&mut self, call: Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
         let info = call.info;
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
         let group_id = self.members().group_id as u16;
@@ -59,26 +59,42 @@ impl NativeBackend {
             let of = if direction == Direction::Out { &out } else { &into };
             Header { info: of.as_ref().map_or(info, |(m, _)| *m), shape: 0, epoch: 0, group_id, lends: false }
         };
-        let mut kept = match self.routes.iter().rposition(|(r, _)| *r == route) {
-            Some(i) => self.routes.remove(i).1,
-            None => PairSchedule::new(&route),
+        let at = self.come_near(route);
+        let Some((_, kept)) = self.routes.get_mut(at) else { return Err(Error::Closed) };
+        let encoded = |there: bool, direction| match there {
+            true => header(direction, 0).encode(),
+            false => [0; HEADER],
         };
-        let encoded = |direction| header(direction, 0).encode();
-        let headers = || ShortHeaders { out: encoded(Direction::Out), into: encoded(Direction::In) };
-        let short = kept.short.then(headers);
+        let short = kept.short.then(|| ShortHeaders {
+            out: encoded(out.is_some(), Direction::Out),
+            into: encoded(into.is_some(), Direction::In),
+        });
         let pulls = out.as_ref().is_some_and(|(_, len)| *len <= MOST_ONE_WAY);
         let task = Task { info, header: &header, call: None, limit, pulls, short };
-        self.engine.run(&mut kept.schedule, &mut memory, &task)?;
-        kept.schedule.reset();
-        self.keep(route, kept);
-        Ok(())
+        let out = self.engine.run(&mut kept.schedule, &mut memory, &task, begun);
+        match out {
+            Ok(()) => kept.schedule.reset(),
+            // In the middle of a call that failed: of no use for another.
+            Err(_) => drop(self.routes.remove(at)),
+        }
+        out
     }
 
-    fn keep(&mut self, route: Route, kept: PairSchedule) {
-        if self.routes.len() == KEPT {
-            self.routes.remove(0);
+    /// Where the schedule of this route stands among those kept, not in the oldest quarter. So nearly those used least lately go first, and who
+    /// sends and receives in turn moves nothing.
+    fn come_near(&mut self, route: Route) -> usize {
+        let routes = &mut self.routes;
+        match routes.iter().rposition(|(r, _)| *r == route) {
+            Some(i) if i >= routes.len() / 4 => return i,
+            Some(i) => routes[i..].rotate_left(1),
+            None => {
+                if routes.len() == KEPT {
+                    routes.remove(0);
+                }
+                routes.push((route, PairSchedule::new(&route)));
+            }
         }
-        self.routes.push((route, kept));
+        routes.len() - 1
     }
 }
 

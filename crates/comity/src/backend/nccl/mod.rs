@@ -261,9 +261,16 @@ impl Maker for OnDevice {
 
 impl Backend for NcclBackend {
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
+        self.run_noted(call, limit, &mut || ())
+    }
+
+    fn run_noted(&mut self, call: Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
         match spot(&call.bufs) {
-            None => self.native.run(call, limit),
-            Some(spot) => self.on_device(call, spot, limit),
+            None => self.native.run_noted(call, limit, begun),
+            Some(spot) => {
+                begun();
+                self.on_device(call, spot, limit)
+            }
         }
     }
 

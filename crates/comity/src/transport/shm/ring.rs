@@ -99,17 +99,24 @@ impl RingWriter {
     }
 
     /// Show the reader `n` more bytes; true if it sleeps and must be woken.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn publish(&mut self, s: &Shared, n: usize) -> bool {
+        self.show(s, n);
+        wakes_reader(s)
+    }
+
+    /// Show the reader `n` more bytes. Whether it sleeps and must be woken [`wakes_reader`] says.
+    #[inline]
+    pub(crate) fn show(&mut self, s: &Shared, n: usize) {
         if n <= SHORT {
             s.tail.0.begin.store(NOTHING, Ordering::Relaxed);
         }
-        self.show(s, n)
+        self.move_to(s, n);
     }
 
-    /// As [`publish`](Self::publish), of `n` bytes that are in the ring: they are the first of `bytes`.
+    /// As [`show`](Self::show), of `n` bytes that are in the ring: they are the first of `bytes`.
     #[inline]
-    pub(crate) fn publish_short(&mut self, s: &Shared, bytes: &[u8; SHORT], n: usize) -> bool {
+    pub(crate) fn show_short(&mut self, s: &Shared, bytes: &[u8; SHORT], n: usize) {
         let line = &s.tail.0;
         line.begin.store(self.tail, Ordering::Relaxed);
         // Who reads a word of this message finds its begin, too.
@@ -117,14 +124,13 @@ impl RingWriter {
         for (word, bytes) in line.short.iter().zip(bytes.as_chunks().0).take(n.div_ceil(8)) {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
-        self.show(s, n)
+        self.move_to(s, n);
     }
 
     #[inline]
-    fn show(&mut self, s: &Shared, n: usize) -> bool {
+    fn move_to(&mut self, s: &Shared, n: usize) {
         self.tail += n as u64;
         s.tail.0.at.store(self.tail, Ordering::Release);
-        wakes(&s.reader_asleep.0)
     }
 
     /// Bytes shown so far.
@@ -227,7 +233,8 @@ impl RingReader {
     }
 }
 
-/// The reader is shown something that is not in the ring: does it sleep?
+/// The reader was shown something: does it sleep, and must be woken? Whoever asks waits until its own store has reached the other core, as
+/// long as the reader's next look takes: what can be done before is done meanwhile.
 #[inline]
 pub(crate) fn wakes_reader(s: &Shared) -> bool {
     wakes(&s.reader_asleep.0)
@@ -289,12 +296,12 @@ mod tests {
         let (mut w, mut r) = (RingWriter::new(1024), RingReader::new(1024));
         let bytes: [u8; SHORT] = std::array::from_fn(|i| i as u8);
         assert_eq!(r.short(), b"", "nothing was published");
-        w.publish_short(&s, &bytes, 41);
+        w.show_short(&s, &bytes, 41);
         assert_eq!(r.ready(&s, 1), Ok((0, 41)));
         assert_eq!(r.short(), &bytes[..41]);
         r.release(&s, 32);
         assert_eq!(r.short(), &bytes[32..41], "what is left of it");
-        w.publish_short(&s, &[7; SHORT], 3);
+        w.show_short(&s, &[7; SHORT], 3);
         assert_eq!(r.ready(&s, 9), Ok((32, 9)), "no look was needed");
         assert_eq!(r.short(), &bytes[32..41]);
         assert_eq!(r.ready(&s, 10), Ok((32, 12)));
@@ -308,7 +315,7 @@ mod tests {
         assert_eq!((r.ready(&s, 1), r.short()), (Ok((48, SHORT + 1)), &b""[..]), "a long one");
         // What peers claim does not lead out of bounds.
         r.release(&s, SHORT + 1);
-        w.publish_short(&s, &bytes, 8);
+        w.show_short(&s, &bytes, 8);
         s.tail.0.at.store(r.head() + SHORT as u64 + 1, Ordering::Relaxed);
         assert!(r.ready(&s, 1).is_ok() && r.short().is_empty());
     }
