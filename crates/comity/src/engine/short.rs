@@ -1,13 +1,12 @@
 //! Short calls between ranks that share memory: at most one message to each peer and one from each, without a schedule's bookkeeping.
 //!
 //! ```text
-//!   the plan's steps, one after the other:   show a message whole ──> look until one is there ──> combine ──> ...
-//!                                               │ no room                │ not soon, or another one
-//!                                               └────────────────────────┴──> the schedule goes on from this step (run.rs)
+//!   the plan's steps, one after the other:   put a message whole ──> look until one is there ──> combine ──> ...
+//!                                               │ no room               │ not soon, or another one
+//!                                               └───────────────────────┴──> the schedule goes on from this step (run.rs)
 //! ```
 //!
-//! What this rank notes of the call waits until its first messages are shown: it is done while they are on their way to the other cores, and before
-//! this rank looks whether a peer sleeps, for which it would have to wait until they have arrived.
+//! What this rank notes of the call waits until its first messages are put: it is done while they are on their way to the other cores.
 //!
 //! The same bytes travel over the same links in the same order, and are combined by the same kernels. Whatever is not as expected stays
 //! where it is for the schedule, which finds it as if nothing else had looked. So there is nothing here of failures, limits and sleep.
@@ -54,15 +53,15 @@ impl Engine {
         links[peer].as_deref_mut().filter(|l| l.is_memory())
     }
 
-    /// Show a peer its message; how many bytes of its body left, if there was no room for all.
+    /// Put the message to a peer; how many bytes of its body left, if there was no room for all.
     #[inline]
-    fn show_short(&mut self, to: usize, header: &[u8; HEADER], body: &[u8]) -> Result<(), usize> {
+    fn put_short(&mut self, to: usize, header: &[u8; HEADER], body: &[u8]) -> Result<(), usize> {
         let Some(link) = Self::memory_link(&mut self.links, to) else { return Err(0) };
         let tx = &mut self.tx[to];
         tx.begin(Some(header), body.len());
         link.announce(body.len(), true, Stays::No);
         // An error comes again.
-        let n = tx.show(link, body).unwrap_or(0);
+        let n = tx.put(link, body).unwrap_or(0);
         if !tx.lead_is_sent() || n < body.len() {
             return Err(n);
         }
@@ -155,39 +154,22 @@ impl Run<'_, '_> {
     #[inline]
     pub(super) fn short(&mut self) -> Result<bool> {
         let Some(headers) = self.task.short else { return self.note().map(|()| false) };
-        let (steps, mut sent, mut shown) = (self.schedule.steps(), 0, 0);
-        let mut made = 0;
+        let (steps, mut sent, mut made) = (self.schedule.steps(), 0, 0);
         while made < steps {
-            let sends = if let StepOp::Send { to, .. } = self.schedule.op(made) { 1u64 << to } else { 0 };
-            if sends == 0 {
-                self.meanwhile(&mut shown)?;
+            if !matches!(self.schedule.op(made), StepOp::Send { .. }) {
+                self.note()?;
             }
-            shown |= sends;
             if !self.make_short(made, &headers, &mut sent) {
                 break;
             }
             made += 1;
         }
-        self.meanwhile(&mut shown)?;
+        self.note()?;
         if made < steps {
             self.leave_to_schedule(made);
         }
         self.engine.members.counters.add_sent(sent as u64);
         Ok(made == steps)
-    }
-
-    /// While what was `shown` is on its way: note the call. Then wake those that sleep.
-    #[inline]
-    fn meanwhile(&mut self, shown: &mut u64) -> Result<()> {
-        let begun = self.note();
-        while *shown != 0 {
-            let to = shown.trailing_zeros() as usize;
-            *shown &= *shown - 1;
-            if let Some(link) = Engine::memory_link(&mut self.engine.links, to) {
-                link.wake_peer();
-            }
-        }
-        begun
     }
 
     /// Make one step, if it can be made soon. Adds up what was `sent`.
@@ -197,7 +179,7 @@ impl Run<'_, '_> {
         let ((dtype, op), size) = (types(&task.info), engine.members.size());
         match schedule.op(id) {
             StepOp::Send { to, src } => {
-                let out = engine.show_short(*to, &headers.out, memory.read(*src));
+                let out = engine.put_short(*to, &headers.out, memory.read(*src));
                 let n = out.err().unwrap_or(src.len);
                 *sent += n;
                 if out.is_err() && n > 0 {

@@ -66,22 +66,8 @@ impl Tx {
 
     /// Offer the lead, then `body`; how many bytes of `body` left.
     pub(super) fn put(&mut self, link: &mut dyn Link, body: &[u8]) -> Result<usize, LinkError> {
-        self.by(body, |lead| link.put(lead, body))
-    }
-
-    /// As [`put`](Self::put), by [`Link::show`].
-    pub(super) fn show(&mut self, link: &mut dyn Link, body: &[u8]) -> Result<usize, LinkError> {
-        self.by(body, |lead| link.show(lead, body))
-    }
-
-    #[inline]
-    fn by(
-        &mut self,
-        body: &[u8],
-        put: impl FnOnce(&[u8]) -> Result<usize, LinkError>,
-    ) -> Result<usize, LinkError> {
         let lead = &self.lead[self.lead_at..self.lead_len];
-        let n = put(lead)?;
+        let n = link.put(lead, body)?;
         let of_lead = n.min(lead.len());
         self.lead_at += of_lead;
         self.pos += n as u64;

@@ -69,15 +69,6 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// Accept a prefix of `head` followed by `body`; how many bytes in all.
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
 
-    /// As [`put`](Self::put), but a peer that sleeps is woken by the next [`wake_peer`](Self::wake_peer), not by this: the caller has
-    /// something to do meanwhile.
-    fn show(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
-        self.put(head, body)
-    }
-
-    /// Wake the peer if it sleeps and was [`show`](Self::show)n something.
-    fn wake_peer(&mut self) {}
-
     /// How many bytes of the message under way are worth offering in one call.
     fn offer_size(&self) -> usize {
         self.chunk()

@@ -61,8 +61,11 @@ impl<'a> Memory<'a> {
 
     /// Bytes to write and the operand they are made from; `None` when that is the same bytes.
     pub(crate) fn operands(&mut self, dst: Slice, with: Slice) -> (&mut [u8], Option<&[u8]>) {
+        if dst == with || with.len == 0 {
+            return (self.write(dst), None);
+        }
         let (d, w) = (self.at(dst), self.at(with));
-        if d == w || with.len == 0 {
+        if d == w {
             return (self.write(dst), None);
         }
         let (d0, w0) = (d as usize, w as usize);

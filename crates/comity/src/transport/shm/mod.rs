@@ -20,7 +20,7 @@ pub(crate) use reach::Shm;
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT, Stays};
 use crate::sys::{self, Mapping};
 use loans::{Board, Borrower, Lender, Lies, Pull, taken_back};
-use ring::{RingReader, RingWriter, Shared, wakes_reader, wakes_writer};
+use ring::{RingReader, RingWriter, Shared, wakes_writer};
 use std::{
     io,
     mem::{align_of, size_of},
@@ -203,21 +203,6 @@ impl Link for ShmLink {
             }
         }
         Ok(n + self.copy(&[], &body[..body.len().min(self.stride)])?)
-    }
-
-    #[inline]
-    fn show(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
-        if self.gone.is_some() || self.lender.may_lend() {
-            return self.put(head, body);
-        }
-        self.through_ring(head, &body[..body.len().min(self.stride)])
-    }
-
-    #[inline]
-    fn wake_peer(&mut self) {
-        if wakes_reader(self.shared(true)) {
-            self.wake();
-        }
     }
 
     #[inline]

@@ -114,24 +114,14 @@ impl ShmLink {
         }
     }
 
-    /// Put through the ring, and wake a peer that sleeps.
-    #[inline]
-    pub(super) fn copy(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
-        let n = self.through_ring(head, body)?;
-        if n > 0 && wakes_reader(self.shared(true)) {
-            self.wake();
-        }
-        Ok(n)
-    }
-
     /// Put through the ring.
     #[inline]
-    pub(super) fn through_ring(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+    pub(super) fn copy(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         let want = head.len() + body.len();
         let shared = self.shared(true);
         let Ok((at, free)) = self.tx.room(shared, want) else { return Err(self.corrupt()) };
         if (1..=SHORT.min(free)).contains(&want) {
-            return Ok(self.show_short(at, head, body));
+            return Ok(self.copy_short(at, head, body));
         }
         let mut n = self.fill(at, free, head);
         if n == head.len() {
@@ -139,9 +129,10 @@ impl ShmLink {
             self.lender.copied(of_body);
             n += of_body;
         }
-        if n > 0 {
-            self.tx.show(shared, n);
-        } else if want > 0 {
+        if n > 0 && self.tx.publish(shared, n) {
+            self.wake();
+        }
+        if n == 0 && want > 0 {
             self.look();
         }
         Ok(n)
@@ -149,13 +140,15 @@ impl ShmLink {
 
     /// Put all of a short message, for which there is room from `at` on: in the ring, and beside the position.
     #[inline]
-    fn show_short(&mut self, at: usize, head: &[u8], body: &[u8]) -> usize {
+    fn copy_short(&mut self, at: usize, head: &[u8], body: &[u8]) -> usize {
         let (mut bytes, n) = ([0; SHORT], head.len() + body.len());
         bytes[..head.len()].copy_from_slice(head);
         bytes[head.len()..n].copy_from_slice(body);
         self.fill(at, n, &bytes[..n]);
         self.lender.copied(body.len());
-        self.tx.show_short(self.shared(true), &bytes, n);
+        if self.tx.publish_short(self.shared(true), &bytes, n) {
+            self.wake();
+        }
         n
     }
 

@@ -99,24 +99,17 @@ impl RingWriter {
     }
 
     /// Show the reader `n` more bytes; true if it sleeps and must be woken.
-    #[cfg(test)]
-    pub(crate) fn publish(&mut self, s: &Shared, n: usize) -> bool {
-        self.show(s, n);
-        wakes_reader(s)
-    }
-
-    /// Show the reader `n` more bytes. Whether it sleeps and must be woken [`wakes_reader`] says.
     #[inline]
-    pub(crate) fn show(&mut self, s: &Shared, n: usize) {
+    pub(crate) fn publish(&mut self, s: &Shared, n: usize) -> bool {
         if n <= SHORT {
             s.tail.0.begin.store(NOTHING, Ordering::Relaxed);
         }
-        self.move_to(s, n);
+        self.show(s, n)
     }
 
-    /// As [`show`](Self::show), of `n` bytes that are in the ring: they are the first of `bytes`.
+    /// As [`publish`](Self::publish), of `n` bytes that are in the ring: they are the first of `bytes`.
     #[inline]
-    pub(crate) fn show_short(&mut self, s: &Shared, bytes: &[u8; SHORT], n: usize) {
+    pub(crate) fn publish_short(&mut self, s: &Shared, bytes: &[u8; SHORT], n: usize) -> bool {
         let line = &s.tail.0;
         line.begin.store(self.tail, Ordering::Relaxed);
         // Who reads a word of this message finds its begin, too.
@@ -124,13 +117,14 @@ impl RingWriter {
         for (word, bytes) in line.short.iter().zip(bytes.as_chunks().0).take(n.div_ceil(8)) {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
-        self.move_to(s, n);
+        self.show(s, n)
     }
 
     #[inline]
-    fn move_to(&mut self, s: &Shared, n: usize) {
+    fn show(&mut self, s: &Shared, n: usize) -> bool {
         self.tail += n as u64;
         s.tail.0.at.store(self.tail, Ordering::Release);
+        wakes(&s.reader_asleep.0)
     }
 
     /// Bytes shown so far.
@@ -233,8 +227,7 @@ impl RingReader {
     }
 }
 
-/// The reader was shown something: does it sleep, and must be woken? Whoever asks waits until its own store has reached the other core, as
-/// long as the reader's next look takes: what can be done before is done meanwhile.
+/// The reader is shown something that is not in the ring: does it sleep?
 #[inline]
 pub(crate) fn wakes_reader(s: &Shared) -> bool {
     wakes(&s.reader_asleep.0)
@@ -296,12 +289,12 @@ mod tests {
         let (mut w, mut r) = (RingWriter::new(1024), RingReader::new(1024));
         let bytes: [u8; SHORT] = std::array::from_fn(|i| i as u8);
         assert_eq!(r.short(), b"", "nothing was published");
-        w.show_short(&s, &bytes, 41);
+        w.publish_short(&s, &bytes, 41);
         assert_eq!(r.ready(&s, 1), Ok((0, 41)));
         assert_eq!(r.short(), &bytes[..41]);
         r.release(&s, 32);
         assert_eq!(r.short(), &bytes[32..41], "what is left of it");
-        w.show_short(&s, &[7; SHORT], 3);
+        w.publish_short(&s, &[7; SHORT], 3);
         assert_eq!(r.ready(&s, 9), Ok((32, 9)), "no look was needed");
         assert_eq!(r.short(), &bytes[32..41]);
         assert_eq!(r.ready(&s, 10), Ok((32, 12)));
@@ -315,7 +308,7 @@ mod tests {
         assert_eq!((r.ready(&s, 1), r.short()), (Ok((48, SHORT + 1)), &b""[..]), "a long one");
         // What peers claim does not lead out of bounds.
         r.release(&s, SHORT + 1);
-        w.show_short(&s, &bytes, 8);
+        w.publish_short(&s, &bytes, 8);
         s.tail.0.at.store(r.head() + SHORT as u64 + 1, Ordering::Relaxed);
         assert!(r.ready(&s, 1).is_ok() && r.short().is_empty());
     }
