@@ -2,19 +2,19 @@
 //!
 //! ```text
 //! requirements, packages          (Debian's and Python's)
-//! format gates clippy documents build -> tests demo conformance ... ssh or cluster -> guest or a sanitizer
+//! format gates clippy documents build -> tests -> conformance          -> rdma ... ssh or cluster -> guest or a sanitizer
+//!                                                 demo launchers counts c
 //!                                        macos, fuzz or miri or loom, a sanitizer's build
 //! ```
 //!
-//! Formatting comes first, so that a mistake shows early. The upper line gets the cores. What is below it gets the time that the
-//! jobs of the tests leave, for those wait a good deal. What runs in every gate is in [`EVERY`]; what takes turns is in
-//! [`OVER_SSH`], one at a time, and in [`TURNS`]; the commit chooses.
+//! Formatting comes first, so that a mistake shows early. The upper lines get the cores. The last gets the time that they
+//! leave, for jobs wait a good deal. What takes turns is in [`OVER_SSH`], one at a time, and in [`TURNS`]; the commit chooses.
+
+mod steps;
 
 use super::{
-    Done, Outcome, Step, book, c, cargo, chaos, cluster, conformance, counts, fuzz, hosts, launchers, python,
-    rdma, rdma_vm, requirements, sanitizers,
+    Done, Outcome, Step, python, requirements,
     scope::Scope,
-    ssh,
     step::{Row, table},
 };
 use std::{
@@ -22,7 +22,7 @@ use std::{
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-use tasks::place::root;
+use steps::{EVERY, FIRST, MACOS, OVER_SSH, SIDE_BY_SIDE, TESTS, TURNS, Turn};
 
 /// What the whole may take.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
@@ -35,166 +35,15 @@ pub(super) const PREPARE: Step = Step {
     run: prepare,
 };
 
-/// Steps that only read and compile, so that nothing disturbs them: `prepare` runs beside them.
-const FIRST: &[Step] = &[
-    Step { name: "format", about: "rustfmt", limit: 60, run: cargo::format },
-    Step {
-        name: "gates",
-        about: "imports, unsafe code, waits, names and file sizes are as they should be",
-        limit: 60,
-        run: gates,
-    },
-    Step { name: "clippy", about: "lints, none allowed", limit: 900, run: cargo::clippy },
-    Step { name: "documents", about: "rustdoc, no warning allowed", limit: 300, run: cargo::documents },
-    Step { name: "build", about: "everything that the tests use, once", limit: 1200, run: cargo::build },
-];
-
-/// Every run has these.
-const EVERY: &[Step] = &[
-    Step {
-        name: "tests",
-        about: "unit, property, integration and documentation tests",
-        limit: 900,
-        run: cargo::tests,
-    },
-    Step { name: "demo", about: "train on 1, 2 and 4 ranks; the weights agree", limit: 240, run: demo },
-    Step {
-        name: "conformance",
-        about: "every operation over each link and backend: shared memory, TCP, MPI, NCCL's stand-in",
-        limit: 480,
-        run: conformance::run,
-    },
-    Step {
-        name: "c",
-        about: "libcomity installed: its symbols, C programs as jobs, examples by pkg-config and CMake",
-        limit: 180,
-        run: c::run,
-    },
-    Step {
-        name: "rdma",
-        about: "rdma-core's programs on a software device; layouts against its header",
-        limit: 300,
-        run: rdma::run,
-    },
-    Step {
-        name: "hosts",
-        about: "two and three hosts as network namespaces: IPv4 and IPv6, cables without a switch, a relay",
-        limit: 180,
-        run: hosts::check,
-    },
-    Step {
-        name: "launchers",
-        about: "under torch's variables, Open MPI and MPICH",
-        limit: 240,
-        run: launchers::run,
-    },
-    Step {
-        name: "python",
-        about: "the Python package, installed; 1 to 4 processes",
-        limit: 900,
-        run: python::check,
-    },
-    Step {
-        name: "counts",
-        about: "instructions of one small call, by single steps: Rust, C, NumPy and torch, each below its limit",
-        limit: 300,
-        run: counts::run,
-    },
-    Step {
-        name: "book",
-        about: "the documents as a book: no warning; links, paths, examples in Python",
-        limit: 300,
-        run: book::check,
-    },
-    Step { name: "chaos", about: "jobs broken at random, for a minute", limit: 300, run: chaos::run },
-];
-
-/// Jobs on three hosts over ssh; one of them a run.
-const OVER_SSH: [Step; 2] = [
-    Step {
-        name: "ssh",
-        about: "comity launch over ssh: three hosts with their own sshd, and what can happen to them",
-        limit: 180,
-        run: ssh::check,
-    },
-    Step {
-        name: "cluster",
-        about: "comity cluster and doctor on three hosts: cables found, set up, undone; planted faults found",
-        limit: 180,
-        run: cluster::check,
-    },
-];
-
-/// Two of them a run, and what they need compiled.
-struct Turn {
-    /// Only computes, and holds no time: in time that [`EVERY`] leaves.
-    beside: &'static [Step],
-    /// Alone, at the end.
-    last: Step,
-}
-
-/// What only compiles, or tries a bounded number of things: it may take as long as the whole.
-const BESIDE: u64 = 1500;
-
-const TURNS: [Turn; 3] = [
-    Turn {
-        beside: &[
-            Step {
-                name: "address-build",
-                about: "what the step address runs, compiled",
-                limit: BESIDE,
-                run: sanitizers::build_address,
-            },
-            Step { name: "miri", about: "undefined behaviour in pure code", limit: BESIDE, run: cargo::miri },
-        ],
-        last: Step {
-            name: "address",
-            about: "threads and processes under AddressSanitizer",
-            limit: 900,
-            run: sanitizers::address,
-        },
-    },
-    Turn {
-        beside: &[
-            Step {
-                name: "thread-build",
-                about: "what the step thread runs, compiled",
-                limit: BESIDE,
-                run: sanitizers::build_thread,
-            },
-            Step {
-                name: "loom",
-                about: "all interleavings of the lock-free parts",
-                limit: BESIDE,
-                run: cargo::loom,
-            },
-        ],
-        last: Step {
-            name: "thread",
-            about: "threads and processes under ThreadSanitizer",
-            limit: 900,
-            run: sanitizers::thread,
-        },
-    },
-    Turn {
-        beside: &[Step { name: "fuzz", about: "decoders on hostile bytes", limit: BESIDE, run: fuzz::run }],
-        last: Step {
-            name: "guest",
-            about: "the kernel's Soft-RoCE and rdma-core's library, in a QEMU guest",
-            limit: 600,
-            run: rdma_vm::run,
-        },
-    },
-];
-
-/// In every run, in time that the others leave.
-const MACOS: Step =
-    Step { name: "macos", about: "type-check for aarch64-apple-darwin", limit: BESIDE, run: cargo::macos };
-
 /// All steps that there are.
 pub(super) fn all() -> impl Iterator<Item = &'static Step> {
     let turns = TURNS.iter().flat_map(|t| t.beside.iter().chain([&t.last]));
-    [&PREPARE].into_iter().chain(FIRST).chain(EVERY).chain([&MACOS]).chain(&OVER_SSH).chain(turns)
+    [&PREPARE].into_iter().chain(FIRST).chain(jobs()).chain([&MACOS]).chain(&OVER_SSH).chain(turns)
+}
+
+/// What runs something in every gate.
+fn jobs() -> impl Iterator<Item = &'static Step> {
+    [&TESTS].into_iter().chain(SIDE_BY_SIDE.into_iter().flatten()).chain(EVERY)
 }
 
 /// Whose turn it is.
@@ -243,7 +92,13 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
                 let wanted = steps.take_while(|_| !failed.load(Ordering::Relaxed));
                 wanted.map(|step| step.beside(scope)).collect::<Vec<_>>()
             });
-            one_after_another(EVERY.iter().chain(over_ssh), scope, &mut rows);
+            one_after_another([&TESTS], scope, &mut rows);
+            if rows.iter().all(|r| r.outcome.is_ok()) {
+                side_by_side(scope, &mut rows);
+            }
+            if rows.iter().all(|r| r.outcome.is_ok()) {
+                one_after_another(EVERY.iter().chain(over_ssh), scope, &mut rows);
+            }
             failed.store(rows.iter().any(|r| r.outcome.is_err()), Ordering::Relaxed);
             computed.join()
         });
@@ -258,7 +113,7 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
 /// These steps alone, after `build` where one of them uses what that makes: a step's limit has no time for it.
 pub(super) fn some(names: &[&str], scope: &Scope) -> Result<(), String> {
     let (begun, mut rows) = (Instant::now(), Vec::new());
-    let mut jobs = EVERY.iter().chain(&OVER_SSH).chain(TURNS.iter().map(|t| &t.last));
+    let mut jobs = jobs().chain(&OVER_SSH).chain(TURNS.iter().map(|t| &t.last));
     let uses_build = jobs.any(|s| names.contains(&s.name));
     for step in all().filter(|s| names.contains(&s.name) || uses_build && s.name == "build") {
         rows.push(step.apart(scope, true));
@@ -278,6 +133,31 @@ fn one_after_another(steps: impl IntoIterator<Item = &'static Step>, scope: &Sco
             return;
         }
     }
+}
+
+/// The first row shows what it does; what the other says comes step by step.
+fn side_by_side(scope: &Scope, rows: &mut Vec<Row>) {
+    let [first, second] = SIDE_BY_SIDE;
+    let others = thread::scope(|s| {
+        let others = s.spawn(|| {
+            let mut rows = Vec::new();
+            for step in second {
+                rows.push(step.apart(scope, false));
+                if rows.iter().any(|r| r.outcome.is_err()) {
+                    break;
+                }
+            }
+            rows
+        });
+        one_after_another(first, scope, rows);
+        others.join()
+    });
+    let panicked = || Row {
+        name: second.iter().map(|s| s.name).collect::<Vec<_>>().join(", "),
+        took: Duration::ZERO,
+        outcome: Err("the thread that runs them panicked".into()),
+    };
+    rows.extend(others.unwrap_or_else(|_| vec![panicked()]));
 }
 
 fn end(rows: &[Row], took: Duration, scope: &Scope) -> Result<(), String> {
@@ -327,14 +207,6 @@ fn prepare(_: &Scope) -> Outcome {
         }
     }
     Ok(Done::Passed(notes.join("; ")))
-}
-
-fn gates(_: &Scope) -> Outcome {
-    ::gates::check(root()).map(|count| Done::Passed(format!("{count} files")))
-}
-
-fn demo(_: &Scope) -> Outcome {
-    crate::demo::run(crate::demo::Profile::Tests).map(Done::Passed)
 }
 
 #[cfg(test)]

@@ -1,0 +1,179 @@
+//! The gate's steps: what runs in each of its parts, and how long each may take.
+
+use crate::test::{
+    Done, Outcome, Step, book, c, cargo, chaos, cluster, conformance, counts, fuzz, hosts, launchers, python,
+    rdma, rdma_vm, sanitizers, scope::Scope, ssh,
+};
+use tasks::place::root;
+
+/// Steps that only read and compile, so that nothing disturbs them: `prepare` runs beside them.
+pub(super) const FIRST: &[Step] = &[
+    Step { name: "format", about: "rustfmt", limit: 60, run: cargo::format },
+    Step {
+        name: "gates",
+        about: "imports, unsafe code, waits, names and file sizes are as they should be",
+        limit: 60,
+        run: gates,
+    },
+    Step { name: "clippy", about: "lints, none allowed", limit: 900, run: cargo::clippy },
+    Step { name: "documents", about: "rustdoc, no warning allowed", limit: 300, run: cargo::documents },
+    Step { name: "build", about: "everything that the tests use, once", limit: 1200, run: cargo::build },
+];
+
+/// First of all that runs something.
+pub(super) const TESTS: Step = Step {
+    name: "tests",
+    about: "unit, property, integration and documentation tests",
+    limit: 900,
+    run: cargo::tests,
+};
+
+/// Jobs that hold no time, in two rows at once: each waits a good deal.
+pub(super) const SIDE_BY_SIDE: [&[Step]; 2] = [
+    &[Step {
+        name: "conformance",
+        about: "every operation over each link and backend: shared memory, TCP, MPI, NCCL's stand-in",
+        limit: 480,
+        run: conformance::run,
+    }],
+    &[
+        Step { name: "demo", about: "train on 1, 2 and 4 ranks; the weights agree", limit: 240, run: demo },
+        Step {
+            name: "launchers",
+            about: "under torch's variables, Open MPI and MPICH",
+            limit: 240,
+            run: launchers::run,
+        },
+        Step {
+            name: "counts",
+            about: "instructions of one small call, by single steps: Rust, C, NumPy and torch, each below its limit",
+            limit: 300,
+            run: counts::run,
+        },
+        Step {
+            name: "c",
+            about: "libcomity installed: its symbols, C programs as jobs, examples by pkg-config and CMake",
+            limit: 180,
+            run: c::run,
+        },
+    ],
+];
+
+/// Then these, which hold times, one after the other.
+pub(super) const EVERY: &[Step] = &[
+    Step {
+        name: "rdma",
+        about: "rdma-core's programs on a software device; layouts against its header",
+        limit: 300,
+        run: rdma::run,
+    },
+    Step {
+        name: "hosts",
+        about: "two and three hosts as network namespaces: IPv4 and IPv6, cables without a switch, a relay",
+        limit: 180,
+        run: hosts::check,
+    },
+    Step {
+        name: "python",
+        about: "the Python package, installed; 1 to 4 processes",
+        limit: 900,
+        run: python::check,
+    },
+    Step {
+        name: "book",
+        about: "the documents as a book: no warning; links, paths, examples in Python",
+        limit: 300,
+        run: book::check,
+    },
+    Step { name: "chaos", about: "jobs broken at random, for a minute", limit: 300, run: chaos::run },
+];
+
+/// Jobs on three hosts over ssh; one of them a run.
+pub(super) const OVER_SSH: [Step; 2] = [
+    Step {
+        name: "ssh",
+        about: "comity launch over ssh: three hosts with their own sshd, and what can happen to them",
+        limit: 180,
+        run: ssh::check,
+    },
+    Step {
+        name: "cluster",
+        about: "comity cluster and doctor on three hosts: cables found, set up, undone; planted faults found",
+        limit: 180,
+        run: cluster::check,
+    },
+];
+
+/// Two of them a run, and what they need compiled.
+pub(super) struct Turn {
+    /// Only computes, and holds no time: in time that [`EVERY`] leaves.
+    pub(super) beside: &'static [Step],
+    /// Alone, at the end.
+    pub(super) last: Step,
+}
+
+/// What only compiles, or tries a bounded number of things: it may take as long as the whole.
+pub(super) const BESIDE: u64 = 1500;
+
+pub(super) const TURNS: [Turn; 3] = [
+    Turn {
+        beside: &[
+            Step {
+                name: "address-build",
+                about: "what the step address runs, compiled",
+                limit: BESIDE,
+                run: sanitizers::build_address,
+            },
+            Step { name: "miri", about: "undefined behaviour in pure code", limit: BESIDE, run: cargo::miri },
+        ],
+        last: Step {
+            name: "address",
+            about: "threads and processes under AddressSanitizer",
+            limit: 900,
+            run: sanitizers::address,
+        },
+    },
+    Turn {
+        beside: &[
+            Step {
+                name: "thread-build",
+                about: "what the step thread runs, compiled",
+                limit: BESIDE,
+                run: sanitizers::build_thread,
+            },
+            Step {
+                name: "loom",
+                about: "all interleavings of the lock-free parts",
+                limit: BESIDE,
+                run: cargo::loom,
+            },
+        ],
+        last: Step {
+            name: "thread",
+            about: "threads and processes under ThreadSanitizer",
+            limit: 900,
+            run: sanitizers::thread,
+        },
+    },
+    Turn {
+        beside: &[Step { name: "fuzz", about: "decoders on hostile bytes", limit: BESIDE, run: fuzz::run }],
+        last: Step {
+            name: "guest",
+            about: "the kernel's Soft-RoCE and rdma-core's library, in a QEMU guest",
+            limit: 600,
+            run: rdma_vm::run,
+        },
+    },
+];
+
+/// In every run, in time that the others leave.
+pub(super) const MACOS: Step =
+    Step { name: "macos", about: "type-check for aarch64-apple-darwin", limit: BESIDE, run: cargo::macos };
+
+fn gates(_: &Scope) -> Outcome {
+    ::gates::check(root()).map(|count| Done::Passed(format!("{count} files")))
+}
+
+fn demo(_: &Scope) -> Outcome {
+    crate::demo::run(crate::demo::Profile::Tests).map(Done::Passed)
+}
