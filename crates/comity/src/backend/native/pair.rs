@@ -36,19 +36,9 @@ impl NativeBackend {
         let mut into =
             dst.as_ref().zip(from).map(|(d, from)| (message(d.count(), d.dtype(), from), d.len_bytes()));
         let mut memory = Memory::new(src, dst, &mut []);
-        // What is expected may be here already.
-        if let Some((m, len)) = into
-            && let Some((h, bytes)) = self.engine.unstash(from.unwrap_or(0), |h| h.info.tag == m.tag)
+        if let Some(((m, len), from)) = into.zip(from)
+            && self.take_kept(info, (from, &m, len), &mut memory)?
         {
-            if (h.info.count, h.info.dtype) != (m.count, m.dtype) {
-                let differs = if h.info.dtype == m.dtype { "count" } else { "dtype" };
-                return Err(self.engine.refuse(from.unwrap_or(0), info, h, differs));
-            }
-            let dst = memory.write(Slice::new(Buf::Out, 0, len));
-            dst.copy_from_slice(&bytes);
-            if m.dtype == Some(DType::Bool) {
-                kernel::normalise_bool(dst);
-            }
             into = None;
         }
         let route = Route {
@@ -78,6 +68,26 @@ impl NativeBackend {
             Err(_) => drop(self.routes.remove(at)),
         }
         out
+    }
+
+    /// Take the message that is expected if it came before its call and was kept; whether it was.
+    fn take_kept(
+        &mut self,
+        info: CallInfo,
+        (from, m, len): (usize, &CallInfo, usize),
+        memory: &mut Memory<'_>,
+    ) -> Result<bool> {
+        let Some((h, bytes)) = self.engine.unstash(from, |h| h.info.tag == m.tag) else { return Ok(false) };
+        if (h.info.count, h.info.dtype) != (m.count, m.dtype) {
+            let differs = if h.info.dtype == m.dtype { "count" } else { "dtype" };
+            return Err(self.engine.refuse(from, info, h, differs));
+        }
+        let dst = memory.write(Slice::new(Buf::Out, 0, len));
+        dst.copy_from_slice(&bytes);
+        if m.dtype == Some(DType::Bool) {
+            kernel::normalise_bool(dst);
+        }
+        Ok(true)
     }
 
     /// Where the schedule of this route stands among those kept, not in the oldest quarter. So nearly those used least lately go first, and who
