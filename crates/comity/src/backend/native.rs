@@ -143,19 +143,17 @@ impl NativeBackend {
         begun: &mut dyn FnMut(),
     ) -> Result<()> {
         let info = call.info;
-        let members = self.engine.members();
-        let (group_id, rank) = (members.group_id as u16, members.rank);
+        let (group_id, rank) = (self.members().group_id as u16, self.members().rank);
         let key = self.key(kind, &call);
         let (plain, part) = (call.counts.is_empty(), info.count * key.elem);
         self.come_last(key, &call);
         let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
-        let shape = kept.shape;
         let pairwise = kind == Kind::AllToAll && !plain;
         let counts = (call.counts, call.recv_counts);
         // With parts that differ by pair nobody knows the others' totals.
         let agreed = if pairwise { CallInfo { count: 0, ..info } } else { info };
         let (asked, lends) = (kept.lends.is_some(), kept.lends == Some(true));
-        let shape = if pairwise { 0 } else { shape };
+        let shape = if pairwise { 0 } else { kept.shape };
         let common = Header { info: agreed, shape, epoch: 0, group_id, lends: false };
         let header = |direction: Direction, peer: usize| {
             let shape = match direction {
