@@ -88,7 +88,8 @@ fn every_operation_gives_the_same_bits() {
     }
 }
 
-/// Exchanges of two ranks that the system copies without being asked: what each of five calls gave, and how much was read so.
+/// Exchanges of two ranks that the system copies without being asked, as long as it is quick: what each of five calls gave, and how much was
+/// read so.
 #[cfg(target_os = "linux")]
 #[test]
 fn exchanges_are_read_where_they_lie_without_a_setting() {
@@ -110,13 +111,9 @@ fn exchanges_are_read_where_they_lie_without_a_setting() {
     let between = tools::bytes_pulled();
     let unasked = each(meeting(2, None), work);
     assert!(none == unasked, "other bits");
-    // All but the first call's: the first message of each rank asks whether it may be read, and goes through the ring.
+    // At least one message of each rank, after the first one, which asks whether it may be read: how long that took says how the others go.
     let pulled = tools::bytes_pulled() - between;
-    assert!(
-        pulled >= 2 * 4 * 4 * (COUNT + COUNT / 2 + COUNT / 2) as u64,
-        "{pulled} B, before {}",
-        between - before
-    );
+    assert!(pulled >= 2 * 4 * (COUNT / 2) as u64, "{pulled} B, before {}", between - before);
 }
 
 #[test]

@@ -177,7 +177,7 @@ impl Link for ShmLink {
 
     #[inline]
     fn announce(&mut self, len: usize, is_busy: bool, stays: Stays) {
-        self.lender.begin(len, stays);
+        self.lender.begin(self.board(true), len, stays);
         // Who only sends fills a piece while the peer empties the one before. Who also receives has that to do.
         self.stride = if is_busy { CHUNK } else { (len / PIECES).clamp(LEAST_STRIDE, CHUNK) };
     }
@@ -302,11 +302,15 @@ impl Link for ShmLink {
         }
         let ready = self.peek(dst.len().min(CHUNK))?;
         let (from, len) = (ready.as_ptr(), ready.len());
-        let most = if self.loan().is_some() { LOAN_CHUNK } else { CHUNK };
-        let n = len.min(dst.len()).min(most);
+        let is_lent = self.loan().is_some();
+        let n = len.min(dst.len()).min(if is_lent { LOAN_CHUNK } else { CHUNK });
+        // Once around, the ring's own pages are there.
+        let is_warm = !is_lent && self.rx.head() > RING as u64;
+        let copy = if is_warm { self.borrower.begin_copy(n, false) } else { None };
         // SAFETY: `peek` lent them, and nothing was taken since; no memory of a caller lies in the ring, in this link or in a peer's
         // mapping.
         unsafe { ptr::copy_nonoverlapping(from, dst.as_mut_ptr(), n) };
+        self.borrower.end_copy(self.board(false), copy, n);
         self.still_holds(n)?;
         self.consume(n);
         Ok(n)

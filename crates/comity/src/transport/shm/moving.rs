@@ -66,7 +66,7 @@ impl ShmLink {
             // stands, and nobody believes what was read before `still_holds` has said that it did.
             Lies::Here(at) => Ok(unsafe { slice::from_raw_parts(at, loan.left()) }),
             Lies::There(..) => {
-                if let Err(e) = self.borrower.fetch(want) {
+                if let Err(e) = self.borrower.fetch(self.board(false), want) {
                     return Err(self.unreadable(&e));
                 }
                 Ok(self.borrower.fetched())
@@ -85,10 +85,12 @@ impl ShmLink {
     pub(super) fn take_there(&mut self, peer: PeerMemory, at: u64, dst: &mut [u8]) -> Result<usize, LinkError> {
         let left = self.loan().map_or(0, |l| l.left());
         let most = dst.len().min(left).min(PULL_CHUNK);
+        let copy = self.borrower.begin_copy(most, true);
         let n = match peer.read(at, &mut dst[..most]) {
             Ok(n) => n,
             Err(e) => return Err(self.unreadable(&e)),
         };
+        self.borrower.end_copy(self.board(false), copy, n);
         self.still_holds(n)?;
         self.consume(n);
         Ok(n)

@@ -162,10 +162,12 @@ impl Transport for Shm {
 
 /// What `comity info` says of reading a peer's own memory.
 fn pull_note(settings: &ShmSettings) -> String {
-    let which = match settings.pull() {
+    let (which, how_long) = match settings.pull() {
         Pull::None => return "long messages go through rings (COMITY_PULL=0)".into(),
-        Pull::WherePays => "long messages of exchanges and sends".into(),
-        Pull::From(least) => format!("messages from {least} bytes on"),
+        Pull::WherePays => {
+            ("long messages of exchanges and sends".into(), ", as long as it is quicker than through rings")
+        }
+        Pull::From(least) => (format!("messages from {least} bytes on"), ""),
     };
     let own = [1u8];
     // Root passes the scopes but the last.
@@ -178,9 +180,11 @@ fn pull_note(settings: &ShmSettings) -> String {
             "Yama's ptrace_scope is 1: with COMITY_PTRACER=ancestor the ranks' launcher, and what it started, may read them".into()
         }
         (_, Some(1), Trace::Ancestor) => {
-            return format!("{which} are read where they lie, of ranks with one launcher (Yama's ptrace_scope is 1)");
+            return format!(
+                "{which} are read where they lie, of ranks with one launcher (Yama's ptrace_scope is 1){how_long}"
+            );
         }
-        _ => return format!("{which} are read where they lie"),
+        _ => return format!("{which} are read where they lie{how_long}"),
     };
     format!("long messages go through rings: {why_not}")
 }

@@ -2,6 +2,7 @@
 
 use super::{
     ADDRESS, Board, FORGET, LOANS, MAPPED, NONE, Nonsense, Pull, REFUSED, REGIONS, RETURN,
+    speed::{Measured, Speeds},
     piece::Piece,
     pull::{answer, try_to_read},
 };
@@ -50,12 +51,13 @@ pub(in crate::transport::shm) struct Borrower {
     /// The lender's own memory, once it was seen that it can be read.
     own: Option<PeerMemory>,
     piece: Piece,
+    speeds: Speeds,
 }
 
 impl Borrower {
     pub(in crate::transport::shm) fn new(pull: Pull) -> Self {
-        let (regions, piece) = (Vec::new(), Piece::default());
-        Self { regions, came: 0, ended: 0, read: 0, told: 0, loan: None, pull, own: None, piece }
+        let (regions, piece, speeds) = (Vec::new(), Piece::default(), Speeds::default());
+        Self { regions, came: 0, ended: 0, read: 0, told: 0, loan: None, pull, own: None, piece, speeds }
     }
 
     /// Whether a region was passed over that has not come yet.
@@ -160,12 +162,28 @@ impl Borrower {
         board.lender.0.revoked.load(Ordering::Relaxed) != 0
     }
 
-    /// Have a copy of at least `want` of the next bytes of a loan of the lender's own memory.
-    pub(in crate::transport::shm) fn fetch(&mut self, want: usize) -> io::Result<()> {
-        match self.loan {
-            Some(Loan { at: Lies::There(peer, at), left, .. }) => self.piece.fetch(peer, at, left, want),
-            _ => Ok(()),
+    /// A copy of `n` bytes begins, out of the ring or by the system; whether it is measured.
+    #[inline]
+    pub(in crate::transport::shm) fn begin_copy(&mut self, n: usize, by_system: bool) -> Option<Measured> {
+        (self.pull == Pull::WherePays).then(|| self.speeds.begin(n, by_system)).flatten()
+    }
+
+    /// It has ended, of `n` bytes.
+    #[inline]
+    pub(in crate::transport::shm) fn end_copy(&mut self, board: &Board, copy: Option<Measured>, n: usize) {
+        if let Some(is_dear) = copy.and_then(|copy| self.speeds.end(copy, n)) {
+            board.borrower.0.is_dear.store(is_dear.into(), Ordering::Relaxed);
         }
+    }
+
+    /// Have a copy of at least `want` of the next bytes of a loan of the lender's own memory.
+    pub(in crate::transport::shm) fn fetch(&mut self, board: &Board, want: usize) -> io::Result<()> {
+        let Some(Loan { at: Lies::There(peer, at), left, .. }) = self.loan else { return Ok(()) };
+        let Some(n) = self.piece.lacks(at, left, want) else { return Ok(()) };
+        let copy = self.begin_copy(n, true);
+        self.piece.fetch(peer, at, n)?;
+        self.end_copy(board, copy, n);
+        Ok(())
     }
 
     /// What was fetched of the loan.

@@ -1,8 +1,8 @@
 //! The side that sends: what it lends, and what came back.
 
 use super::{
-    ADDRESS, Board, DENIED, FORGET, KNOWN, LEAST_GAIN, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, MOMENT, MOST_KNOWN,
-    MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, pull::Nonce,
+    ADDRESS, Board, BorrowerWords, DENIED, FORGET, KNOWN, LEAST_GAIN, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, MOMENT, MOST_KNOWN,
+    MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, speed::Turns, pull::Nonce,
 };
 use crate::{
     sys::{PeerMemory, Region, Tracer, send_byte_with},
@@ -64,6 +64,7 @@ pub(in crate::transport::shm) struct Lender {
     pull: Pull,
     /// Whether the message under way may be read in this process's own memory.
     may_be_pulled: bool,
+    turns: Turns,
     /// Whether it is lent only if the peer reads it at once.
     at_once: bool,
     /// Since when the peer may begin to read what was lent last.
@@ -95,6 +96,7 @@ impl Lender {
             gone: 0,
             pull,
             may_be_pulled: false,
+            turns: Turns::default(),
             at_once: false,
             offered: None,
             own: PeerMemory::own(),
@@ -108,7 +110,7 @@ impl Lender {
 
     /// A message of `len` bytes begins; `stays` says whether its bytes can stay where they are.
     #[inline]
-    pub(in crate::transport::shm) fn begin(&mut self, len: usize, stays: Stays) {
+    pub(in crate::transport::shm) fn begin(&mut self, board: &Board, len: usize, stays: Stays) {
         self.left = len;
         self.way = Way::Ring;
         let least = match stays {
@@ -124,8 +126,17 @@ impl Lender {
             self.passes -= 1;
             return;
         }
-        self.way = Way::Open;
-        self.may_be_pulled = self.pull.takes(len, stays);
+        self.may_be_pulled = self.pull.takes(len, stays) && self.is_turn_to_pull(board);
+        if self.may_be_pulled || len >= LEAST_LOAN {
+            self.way = Way::Open;
+        }
+    }
+
+    /// Whether the peer's copies out of this process's own memory are known to gain, or the next is to be measured.
+    fn is_turn_to_pull(&mut self, board: &Board) -> bool {
+        let BorrowerWords { own, is_dear, .. } = &board.borrower.0;
+        let has_choice = self.pull == Pull::WherePays && own.load(Ordering::Acquire) == MAPPED;
+        !has_choice || self.turns.pulls(is_dear.load(Ordering::Relaxed) != 0)
     }
 
     /// Whether the message under way may be lent.

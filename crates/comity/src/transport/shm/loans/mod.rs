@@ -13,7 +13,8 @@
 //!
 //! Where both ends want that ([`Pull`]), what lies in no region is lent too: the loan names an address, and the peer has the system read
 //! there, straight to its place or, to combine it, into [`Piece`] a piece at a time. Before the first such loan the peer reads a
-//! random number there, which shows that it is allowed to and that it reads the right process.
+//! random number there, which shows that it is allowed to and that it reads the right process. Where nothing else was said, that is done
+//! as long as it is quicker than the ring (`speed`).
 //!
 //! A caller that cannot wait for a reader has its message offered: lent for a moment, and copied unless the peer has begun (`offer`).
 //!
@@ -23,6 +24,7 @@
 mod borrower;
 mod lender;
 mod offer;
+mod speed;
 mod piece;
 mod pull;
 
@@ -94,6 +96,8 @@ struct BorrowerWords {
     returned: AtomicU64,
     /// The answer about the lender's own memory.
     own: AtomicU8,
+    /// Whether the ring is quicker than to read there: not 0 if so.
+    is_dear: AtomicU8,
 }
 
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ use std::{
 const LONG: usize = 100_000;
 
 fn met(memory: &[u8]) -> Ends {
-    let (mut a, mut b) = ShmLink::pair_with(LinkKind::Local, Pull::WherePays).unwrap();
+    let (mut a, mut b) = ShmLink::pair_with(LinkKind::Local, Pull::From(LEAST_GAIN)).unwrap();
     through_the_ring((a.as_mut(), b.as_mut()), memory, Stays::AtOnce);
     (a, b)
 }
@@ -98,7 +98,7 @@ fn a_message_that_nobody_waits_for_is_copied_and_fewer_are_offered() {
         }
         assert!(&place[..4] == b"head" && place[4..] == memory);
     }
-    let mut lender = Lender::new(Pull::WherePays);
+    let mut lender = Lender::new(Pull::From(LEAST_GAIN));
     // SAFETY: atomic integers, for which zeros are values.
     let board: Board = unsafe { std::mem::zeroed() };
     board.borrower.0.own.store(MAPPED, Relaxed);
@@ -107,7 +107,7 @@ fn a_message_that_nobody_waits_for_is_copied_and_fewer_are_offered() {
         .filter(|_| {
             // Whatever was withdrawn before has been seen.
             board.borrower.0.ended.store(board.lender.0.shown.load(Relaxed), Relaxed);
-            lender.begin(LONG, Stays::AtOnce);
+            lender.begin(&board, LONG, Stays::AtOnce);
             lender.decide(&board, &near, &memory);
             let is_offered = lender.lend(&board, 0, &memory) > 0;
             is_offered && !eventually("the moment's end", || lender.settled(&board, LONG))
@@ -126,9 +126,9 @@ fn what_cannot_be_read_goes_through_the_ring_and_is_asked_anew_after_a_time() {
     let map = crate::sys::Mapping::private(LONG.next_multiple_of(rustix::param::page_size())).unwrap();
     // SAFETY: this test's own mapping. Nobody reads the bytes: the system is asked to, and refuses in the end.
     let memory = unsafe { std::slice::from_raw_parts(map.as_ptr(), LONG) };
-    let mut lender = Lender::new(Pull::WherePays);
+    let mut lender = Lender::new(Pull::From(LEAST_GAIN));
     let mut lends = || {
-        lender.begin(LONG, Stays::Pulled);
+        lender.begin(&board, LONG, Stays::Pulled);
         lender.decide(&board, &near, memory);
         lender.lends()
     };

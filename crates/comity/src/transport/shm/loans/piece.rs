@@ -17,16 +17,19 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Have at least `want` bytes of what lies at address `at` there, of `left` in all; no more than [`SMALL_WANT`] have to come at once.
-    pub(super) fn fetch(&mut self, peer: PeerMemory, at: u64, left: usize, want: usize) -> io::Result<()> {
-        if self.bytes(at, left).len() >= want.clamp(1, SMALL_WANT).min(left) {
-            return Ok(());
-        }
+    /// How many bytes from address `at` on are to be fetched, of `left` in all, so that at least `want` are here; none if they are. No
+    /// more than [`SMALL_WANT`] have to come at once.
+    pub(super) fn lacks(&self, at: u64, left: usize, want: usize) -> Option<usize> {
+        let is_here = self.bytes(at, left).len() >= want.clamp(1, SMALL_WANT).min(left);
+        (!is_here).then_some(left.min(MOST))
+    }
+
+    /// Have the `n` bytes that lie at address `at` there.
+    pub(super) fn fetch(&mut self, peer: PeerMemory, at: u64, n: usize) -> io::Result<()> {
         self.bytes.resize(MOST, 0);
         (self.at, self.len) = (at, 0);
-        let wanted = left.min(MOST);
-        while self.len < wanted {
-            self.len += peer.read(at + self.len as u64, &mut self.bytes[self.len..wanted])?;
+        while self.len < n {
+            self.len += peer.read(at + self.len as u64, &mut self.bytes[self.len..n])?;
         }
         Ok(())
     }

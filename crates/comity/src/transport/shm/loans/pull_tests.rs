@@ -143,9 +143,60 @@ fn unless_told_only_what_gains_by_it_is_read() {
         assert!(place == memory);
         (a.lent_in_all() - before) as usize
     };
-    let lent = [Stays::Yes, Stays::Pulled, Stays::Pulled, Stays::Yes, Stays::No, Stays::Pulled]
+    let lent = [Stays::Yes, Stays::Pulled, Stays::No, Stays::Yes, Stays::Pulled]
         .map(|stays| send(a.as_mut(), b.as_mut(), stays));
-    assert_eq!(lent, [0, 0, LONG, 0, 0, LONG], "the first one asks");
+    assert_eq!(lent, [0, 0, 0, 0, LONG], "the first one asks");
+}
+
+#[test]
+fn where_the_ring_is_quicker_few_messages_are_read() {
+    // SAFETY: atomic integers, for which zeros are values.
+    let board: Board = unsafe { std::mem::zeroed() };
+    board.borrower.0.own.store(MAPPED, Relaxed);
+    let (near, _far) = UnixStream::pair().unwrap();
+    let memory = bytes(0, LONG);
+    let lent = |pull, is_dear: u8, stays| {
+        board.borrower.0.is_dear.store(is_dear, Relaxed);
+        let mut lender = Lender::new(pull);
+        (0..100)
+            .filter(|_| {
+                lender.begin(&board, LONG, stays);
+                lender.decide(&board, &near, &memory);
+                lender.lends()
+            })
+            .count()
+    };
+    for stays in [Stays::Pulled, Stays::AtOnce] {
+        assert_eq!([0, 1].map(|is_dear| lent(Pull::WherePays, is_dear, stays)), [96, 4], "{stays:?}");
+        assert_eq!(lent(Pull::From(LEAST_LOAN), 1, stays), 100, "told to");
+    }
+}
+
+#[test]
+fn who_reads_says_which_way_is_quicker() {
+    let map = std::sync::Arc::new(crate::sys::Mapping::private(super::super::LEN).unwrap());
+    let (a, b) = UnixStream::pair().unwrap();
+    let [mut a, mut b] = [(a, true), (b, false)]
+        .map(|(s, first)| ShmLink::boxed(LinkKind::Local, map.clone(), first, s, Pull::WherePays).unwrap());
+    // SAFETY: the loans from `a` to `b`, in a mapping that lives; atomic integers.
+    let board: &Board = unsafe { &*map.as_ptr().add(super::super::BOARDS).cast() };
+    let memory = bytes(0, LONG);
+    // Whatever was measured: what the lender does follows from it, and both ways were tried.
+    let mut lent = 0;
+    eventually("both ways", || {
+        board.borrower.0.is_dear.store(2, Relaxed);
+        let before = a.lent_in_all();
+        let (mut put, mut got, mut place) = (0, 0, vec![0; LONG]);
+        a.announce(LONG, true, Stays::Pulled);
+        eventually("a message", || {
+            put += a.put(&[], &memory[put..]).unwrap();
+            got += b.take(&mut place[got..]).unwrap();
+            (got == LONG && a.lent() == Ok(0)).then_some(())
+        });
+        assert!(place == memory);
+        lent += u32::from(a.lent_in_all() > before);
+        (lent > 0 && board.borrower.0.is_dear.load(Relaxed) < 2).then_some(())
+    });
 }
 
 #[test]

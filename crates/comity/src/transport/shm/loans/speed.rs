@@ -1,0 +1,208 @@
+//! Which is quicker between these two processes: two copies through the ring, or one that the system makes.
+//!
+//! ```text
+//!   borrower                                               lender
+//!   measures some of its copies out of the ring, and       most messages go the way that is quicker, as far as is known;
+//!   some that the system made; says on the board     --->  one in some hundred goes the other way, to be measured
+//!   whether those are dear
+//! ```
+//! Which it is depends on how far the two cores are from each other and on what the system does for each page: one copy by it takes as long
+//! as one out of the ring, or five times as long (`bench/record/2026-11-27-ring-or-system.md`). A message is the same whichever way it goes, so the ends need
+//! not agree, and no result changes.
+//!
+//! Cost: two looks at the clock for one in [`EVERY`] of the long copies.
+
+use std::time::{Duration, Instant};
+
+/// Shorter copies are not measured: the clock takes its part of them.
+const LEAST: usize = 8 << 10;
+/// After the first ones of these, one in so many.
+const EVERY: u32 = 16;
+/// How many measurements make a window. The quickest of this window and the last one counts: what came between does not.
+const WINDOW: u32 = 8;
+/// Copies by the system are dear if they take longer than so many copies out of the ring: into it takes as long as out of it.
+const DEAR: f32 = 2.0;
+/// How many messages go the quicker way before one goes the other, at first and after a change; and at most, where the other is a copy
+/// through the ring and where it is one by the system.
+const FIRST: u32 = 4;
+const MOST_PULLED: u32 = 1024;
+const MOST_COPIED: u32 = 256;
+
+/// How long copies of one kind take.
+#[derive(Debug)]
+struct Speed {
+    copies: u32,
+    measured: u32,
+    /// Nanoseconds of a byte: the quickest copy of this window, and of the one before.
+    least: [f32; 2],
+}
+
+impl Default for Speed {
+    fn default() -> Self {
+        Self { copies: 0, measured: 0, least: [f32::INFINITY; 2] }
+    }
+}
+
+impl Speed {
+    /// A copy of `n` bytes begins: when, if it is one of so `many` that is measured.
+    #[inline]
+    fn begin(&mut self, n: usize, many: u32) -> Option<Instant> {
+        if n < LEAST {
+            return None;
+        }
+        self.copies = self.copies.wrapping_add(1);
+        (self.copies <= WINDOW || self.copies.is_multiple_of(many)).then(Instant::now)
+    }
+
+    fn end(&mut self, n: usize, took: Duration) {
+        let [now, _] = &mut self.least;
+        *now = now.min(took.as_nanos() as f32 / n as f32);
+        self.measured += 1;
+        if self.measured.is_multiple_of(WINDOW) {
+            self.least = [f32::INFINITY, self.least[0]];
+        }
+    }
+
+    fn of_a_byte(&self) -> f32 {
+        self.least[0].min(self.least[1])
+    }
+}
+
+/// What the borrower knows of both ways.
+#[derive(Debug, Default)]
+pub(in crate::transport::shm) struct Speeds {
+    ring: Speed,
+    system: Speed,
+    is_dear: bool,
+}
+
+/// A copy that is measured.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::transport::shm) struct Measured {
+    since: Instant,
+    n: usize,
+    by_system: bool,
+}
+
+impl Speeds {
+    #[inline]
+    pub(super) fn begin(&mut self, n: usize, by_system: bool) -> Option<Measured> {
+        // There are few of them where they are dear.
+        let many = if by_system && self.is_dear { 1 } else { EVERY };
+        let speed = if by_system { &mut self.system } else { &mut self.ring };
+        speed.begin(n, many).map(|since| Measured { since, n, by_system })
+    }
+
+    /// The copy has ended, of `n` bytes after all. After one by the system: whether those are dear, if both kinds are known.
+    ///
+    /// Not after one out of the ring: its first copies to memory that has no pages yet all take long, and those of the system to be held against
+    /// were made at another time.
+    pub(super) fn end(&mut self, copy: Measured, n: usize) -> Option<bool> {
+        if n < copy.n {
+            return None;
+        }
+        self.took(copy.by_system, n, copy.since.elapsed())
+    }
+
+    fn took(&mut self, by_system: bool, n: usize, took: Duration) -> Option<bool> {
+        let speed = if by_system { &mut self.system } else { &mut self.ring };
+        speed.end(n, took);
+        let [ring, system] = [&self.ring, &self.system].map(Speed::of_a_byte);
+        if !by_system || ring.is_infinite() {
+            return None;
+        }
+        self.is_dear = system > DEAR * ring;
+        Some(self.is_dear)
+    }
+}
+
+/// Which messages go the way that seems to be slower.
+#[derive(Debug)]
+pub(super) struct Turns {
+    is_dear: bool,
+    left: u32,
+    gap: u32,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { is_dear: false, left: FIRST, gap: FIRST }
+    }
+}
+
+impl Turns {
+    /// Whether the next message is one for the system, where its copies are dear or are not.
+    pub(super) fn pulls(&mut self, is_dear: bool) -> bool {
+        if is_dear != self.is_dear {
+            *self = Self { is_dear, ..Self::default() };
+        }
+        if self.left > 0 {
+            self.left -= 1;
+            return !is_dear;
+        }
+        self.gap = (2 * self.gap).min(if is_dear { MOST_COPIED } else { MOST_PULLED });
+        self.left = self.gap;
+        is_dear
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const N: usize = 32 << 10;
+
+    /// What is known after copies that took so many microseconds, of the ring and of the system.
+    fn after(speeds: &mut Speeds, took: &[(u64, u64)]) -> Option<bool> {
+        let took = took.iter().map(|&(ring, system)| [(false, ring), (true, system)]);
+        took.flatten().fold(None, |_, (by_system, us)| speeds.took(by_system, N, Duration::from_micros(us)))
+    }
+
+    #[test]
+    fn what_takes_longer_than_two_copies_is_dear() {
+        let mut speeds = Speeds::default();
+        assert_eq!(speeds.took(true, N, Duration::from_micros(9)), None, "nothing is known of the ring");
+        assert_eq!(after(&mut Speeds::default(), &[(3, 5)]), Some(false));
+        assert_eq!(after(&mut Speeds::default(), &[(3, 7)]), Some(true));
+        // A thread that lost its core in the middle, or memory that had no pages yet, says nothing.
+        assert_eq!(after(&mut Speeds::default(), &[(3, 5), (4, 4000), (3, 6)]), Some(false));
+        assert_eq!(after(&mut Speeds::default(), &[(900, 7), (3, 7)]), Some(true));
+        let slow = (0..1000).filter_map(|_| speeds.took(false, N, Duration::from_micros(900)));
+        assert_eq!(slow.count(), 0, "none of the system's is as new");
+    }
+
+    #[test]
+    fn a_change_is_seen_after_two_windows() {
+        let mut speeds = Speeds::default();
+        assert_eq!(after(&mut speeds, &[(3, 12); 100]), Some(true));
+        assert_eq!(after(&mut speeds, &[(10, 12); WINDOW as usize]), Some(true));
+        assert_eq!(after(&mut speeds, &[(10, 12); WINDOW as usize]), Some(false));
+    }
+
+    #[test]
+    fn short_copies_and_most_others_are_not_measured() {
+        let mut speeds = Speeds::default();
+        assert!((0..1000).all(|_| speeds.begin(LEAST - 1, false).is_none()));
+        let measured = (0..1600).filter(|_| speeds.begin(N, true).is_some()).count();
+        assert_eq!(measured, 8 + 100);
+        after(&mut speeds, &[(3, 12)]);
+        assert!((0..100).all(|_| speeds.begin(N, true).is_some()), "of those that are dear all are");
+        let copy = speeds.begin(N, true).unwrap();
+        assert_eq!(speeds.end(copy, N - 1), None, "it was cut");
+        assert!(speeds.end(copy, N).is_some() && speeds.system.measured == 2);
+    }
+
+    #[test]
+    fn the_other_way_is_tried_now_and_then_and_soon_after_a_change() {
+        let mut turns = Turns::default();
+        let others = |turns: &mut Turns, n: usize, is_dear: bool| {
+            (0..n).filter(|_| turns.pulls(is_dear) == is_dear).collect::<Vec<_>>()
+        };
+        assert_eq!(others(&mut turns, 30, false), [4, 13]);
+        let late = others(&mut turns, 100_000, false);
+        assert!(late.ends_with(&[late[late.len() - 1]]) && (95..110).contains(&late.len()), "{}", late.len());
+        assert_eq!(others(&mut turns, 30, true), [4, 13]);
+        let late = others(&mut turns, 100_000, true).len();
+        assert!((385..400).contains(&late), "{late}");
+    }
+}
