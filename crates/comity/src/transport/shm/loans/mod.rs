@@ -24,9 +24,9 @@
 mod borrower;
 mod lender;
 mod offer;
-mod speed;
 mod piece;
 mod pull;
+mod speed;
 
 pub(super) use borrower::{Borrower, Loan, Lies};
 pub(super) use lender::Lender;
