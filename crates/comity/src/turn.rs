@@ -1,4 +1,5 @@
-//! Whose turn it is: calls on a group run one at a time, in the order of their tickets.
+//! Whose turn it is: calls on a group run one at a time, in the order of their tickets. A call that finds nobody with a ticket needs none
+//! (`Core::free_state`).
 
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering, fence};
 use std::sync::PoisonError;
@@ -28,6 +29,14 @@ impl Turn {
     #[inline]
     pub(crate) fn take(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether all tickets were served that this thread can know of.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        // In this order: none was open when the first number was read if no further one was taken until the second.
+        let serving = self.serving.load(Ordering::Acquire);
+        serving == self.next.load(Ordering::Relaxed)
     }
 
     /// Wait until `ticket` is served.

@@ -22,7 +22,7 @@ use crate::{
 };
 use comity_plan::{Algorithm, Choice, Kind};
 use std::{
-    fmt,
+    fmt, mem,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -60,10 +60,11 @@ pub(crate) trait Backend: Send + fmt::Debug {
     /// Carry out a call. After a fatal error the backend is not used again.
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()>;
 
-    /// As [`run`](Self::run). `begun` notes that the call has begun: at once, or while its first message is under way.
-    fn run_noted(&mut self, call: Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
+    /// As [`run`](Self::run), of a call that need not be moved: it is long. `begun` notes that the call has begun: at once, or while its first
+    /// message is under way.
+    fn run_noted(&mut self, call: &mut Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
         begun();
-        self.run(call, limit)
+        self.run(call.take(), limit)
     }
 
     /// The backend of a new group of two `members` or more (ranks of this group, in the new order). Every member calls this, in the
@@ -84,7 +85,7 @@ pub(crate) trait Backend: Send + fmt::Debug {
     }
 
     /// The failure that another rank or the control thread has seen, if any.
-    fn failure(&self, call: Option<CallInfo>) -> Option<crate::Error>;
+    fn failure(&self, call: Option<&CallInfo>) -> Option<crate::Error>;
 
     /// Before this rank leaves in good order: whether all ranks have made the same calls, where no call has compared that.
     fn conclude(&mut self) -> Result<()> {
@@ -198,6 +199,14 @@ impl AbortHandle {
     }
 }
 
+impl Bufs<'_> {
+    /// The buffers; none are left.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Self {
+        mem::replace(self, Self::None)
+    }
+}
+
 impl<'a> Call<'a> {
     pub(crate) fn new(op: Op, bufs: Bufs<'a>) -> Self {
         let mut info = CallInfo::new(op);
@@ -210,5 +219,10 @@ impl<'a> Call<'a> {
         };
         (info.count, info.dtype) = (count, dtype);
         Self { info, bufs, counts: &[], recv_counts: &[] }
+    }
+
+    /// The call, which leaves its buffers.
+    pub(crate) fn take(&mut self) -> Self {
+        Self { bufs: self.bufs.take(), ..*self }
     }
 }

@@ -94,7 +94,7 @@ impl NativeBackend {
         let (ranks, above) = (self.members().world_ranks(members), Some(status));
         Self::open_below(world.clone(), ranks, group_id, counters, Instant::now() + limit, above)
             // The group that is split may have failed: then that is the reason.
-            .map_err(|e| self.failure(Some(CallInfo::new(Op::Split))).unwrap_or(e))
+            .map_err(|e| self.failure(Some(&CallInfo::new(Op::Split))).unwrap_or(e))
     }
 
     /// The backend of the group of `members` (world ranks); all of them call this.
@@ -138,15 +138,15 @@ impl NativeBackend {
     fn collective(
         &mut self,
         kind: Kind,
-        call: Call<'_>,
+        call: &mut Call<'_>,
         limit: Duration,
         begun: &mut dyn FnMut(),
     ) -> Result<()> {
         let info = call.info;
         let (group_id, rank) = (self.members().group_id as u16, self.members().rank);
-        let key = self.key(kind, &call);
+        let key = self.key(kind, call);
         let (plain, part) = (call.counts.is_empty(), info.count * key.elem);
-        self.come_last(key, &call);
+        self.come_last(key, call);
         let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
         let pairwise = kind == Kind::AllToAll && !plain;
         let counts = (call.counts, call.recv_counts);
@@ -174,7 +174,7 @@ impl NativeBackend {
             self.scratch.resize(tmp, 0);
         }
         let tmp = &mut self.scratch[..tmp];
-        let mut memory = match call.bufs {
+        let mut memory = match call.bufs.take() {
             Bufs::None => Memory::new(None, None, tmp),
             Bufs::In(src) => Memory::new(Some(src), None, tmp),
             Bufs::Out(dst) | Bufs::InPlace(dst) => Memory::new(None, Some(dst), tmp),
@@ -198,11 +198,11 @@ impl NativeBackend {
 }
 
 impl Backend for NativeBackend {
-    fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
-        self.run_noted(call, limit, &mut || ())
+    fn run(&mut self, mut call: Call<'_>, limit: Duration) -> Result<()> {
+        self.run_noted(&mut call, limit, &mut || ())
     }
 
-    fn run_noted(&mut self, call: Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
+    fn run_noted(&mut self, call: &mut Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
         let kind = match call.info.op {
             Op::AllReduce => Kind::AllReduce,
             Op::Reduce => Kind::Reduce,
@@ -228,7 +228,7 @@ impl Backend for NativeBackend {
         Ok(Box::new(self.part(members, group_id, counters, limit)?))
     }
 
-    fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
+    fn failure(&self, call: Option<&CallInfo>) -> Option<Error> {
         self.members().failure(call)
     }
 

@@ -16,7 +16,7 @@ impl Backend for Single {
         Ok(())
     }
 
-    fn failure(&self, _: Option<CallInfo>) -> Option<Error> {
+    fn failure(&self, _: Option<&CallInfo>) -> Option<Error> {
         None
     }
 

@@ -106,8 +106,8 @@ impl Members {
     }
 
     /// The failure that another rank or the control thread has seen, if any.
-    pub(crate) fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
-        self.status.failure().map(|f| self.error(f, call))
+    pub(crate) fn failure(&self, call: Option<&CallInfo>) -> Option<Error> {
+        self.status.failure().map(|f| self.error(f, call.copied()))
     }
 
     /// Until the group's waker is woken or one of `polls` is ready, at most `limit`.

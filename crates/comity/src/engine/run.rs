@@ -138,7 +138,7 @@ impl Engine {
         let members = &self.members;
         members.status.ledger().record(call);
         members.settle();
-        members.failure(Some(call.info)).map_or(Ok(()), Err)
+        members.failure(Some(&call.info)).map_or(Ok(()), Err)
     }
 
     /// A send from `peer` that came before its receive, if `wants` accepts its header.

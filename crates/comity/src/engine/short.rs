@@ -57,16 +57,9 @@ impl Engine {
     #[inline]
     fn put_short(&mut self, to: usize, header: &[u8; HEADER], body: &[u8]) -> Result<(), usize> {
         let Some(link) = Self::memory_link(&mut self.links, to) else { return Err(0) };
-        let tx = &mut self.tx[to];
-        tx.begin(Some(header), body.len());
         link.announce(body.len(), true, Stays::No);
         // An error comes again.
-        let n = tx.put(link, body).unwrap_or(0);
-        if !tx.lead_is_sent() || n < body.len() {
-            return Err(n);
-        }
-        tx.end();
-        Ok(())
+        self.tx[to].put_whole(link, header, body)
     }
 
     /// Look for the message of a peer, `len` bytes, and hand its body over; whether it came soon, and is the expected one.
@@ -153,13 +146,14 @@ impl Run<'_, '_> {
     /// before.
     #[inline]
     pub(super) fn short(&mut self) -> Result<bool> {
-        let Some(headers) = self.task.short else { return self.note().map(|()| false) };
+        let task = self.task;
+        let Some(headers) = &task.short else { return self.note().map(|()| false) };
         let (steps, mut sent, mut made) = (self.schedule.steps(), 0, 0);
         while made < steps {
             if !matches!(self.schedule.op(made), StepOp::Send { .. }) {
                 self.note()?;
             }
-            if !self.make_short(made, &headers, &mut sent) {
+            if !self.make_short(made, headers, &mut sent) {
                 break;
             }
             made += 1;

@@ -64,6 +64,31 @@ impl Tx {
         self.open = true;
     }
 
+    /// Begin a message and offer all of it. If there was no room, the message is under way, and so many bytes of its body have left. If
+    /// the link has failed, none.
+    #[inline]
+    pub(super) fn put_whole(&mut self, link: &mut dyn Link, header: &[u8; LEN], body: &[u8]) -> Result<(), usize> {
+        if lead(self.pos, true, body.len()) > LEN {
+            self.begin(Some(header), body.len());
+            let n = self.put(link, body).unwrap_or(0);
+            self.open = !self.lead_is_sent() || n < body.len();
+            return if self.open { Err(n) } else { Ok(()) };
+        }
+        let n = link.put(header, body).unwrap_or(0);
+        self.pos += n as u64;
+        self.blocked = n < LEN + body.len();
+        if let Some(live) = &self.live {
+            live.sent(self.pos);
+        }
+        if self.blocked {
+            (self.lead, self.lead_len, self.lead_at) = ([0; LEAD], LEN, n.min(LEN));
+            self.lead[..LEN].copy_from_slice(header);
+            self.open = true;
+            return Err(n.saturating_sub(LEN));
+        }
+        Ok(())
+    }
+
     /// Offer the lead, then `body`; how many bytes of `body` left.
     pub(super) fn put(&mut self, link: &mut dyn Link, body: &[u8]) -> Result<usize, LinkError> {
         let lead = &self.lead[self.lead_at..self.lead_len];

@@ -35,7 +35,7 @@ use std::{
     fmt,
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard, TryLockError,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -292,8 +292,12 @@ impl Group {
     }
 
     /// Make a checked call, in its turn.
-    fn call(&self, call: Call<'_>) -> Result<()> {
-        self.in_turn(|| lock(&self.core.state).run(call, self.limit, &self.core.counters)).map_err(|e| *e)
+    fn call(&self, call: &mut Call<'_>) -> Result<()> {
+        let ran = match self.core.free_state() {
+            Some(mut state) => state.run(call, self.limit, &self.core.counters),
+            None => self.in_turn(|| lock(&self.core.state).run(call, self.limit, &self.core.counters)),
+        };
+        ran.map_err(|e| *e)
     }
 
     /// Whether this thread runs background work of this group, and so holds its turn.
@@ -312,7 +316,7 @@ impl Group {
     fn in_turn<R>(&self, f: impl FnOnce() -> R) -> R {
         let own = self.in_own_background();
         // WAIT: an earlier call of this group, which has a deadline
-        let turn = (!own).then(|| Served::wait(&self.core.turn, self.core.turn.take()));
+        let turn = (!own).then(|| Served::wait(&self.core, self.core.turn.take()));
         let out = f();
         drop(turn);
         out
@@ -326,10 +330,30 @@ struct Served<'a> {
 }
 
 impl<'a> Served<'a> {
-    fn wait(turn: &'a Turn, ticket: u64) -> Self {
+    fn wait(core: &'a Core, ticket: u64) -> Self {
         // WAIT: an earlier call of this group, which has a deadline
-        turn.wait(ticket);
-        Self { turn, ticket }
+        core.turn.wait(ticket);
+        let served = Self { turn: &core.turn, ticket };
+        // WAIT: a call without a ticket, which has a deadline too; none begins from now on
+        drop(lock(&core.state));
+        served
+    }
+}
+
+impl Core {
+    /// The state, if nobody has a ticket: a call that finds it free has its turn without one, and holds up whoever takes one meanwhile.
+    #[inline]
+    fn free_state(&self) -> Option<MutexGuard<'_, CallState>> {
+        if !self.turn.is_idle() {
+            return None;
+        }
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        // Whoever took one before this lock was free for it is seen now.
+        self.turn.is_idle().then_some(state)
     }
 }
 

@@ -191,7 +191,7 @@ impl Group {
     /// # Errors
     /// Those of every call: see [`Group`].
     pub fn barrier(&self) -> Result<()> {
-        self.checked(Call::new(Op::Barrier, Bufs::None))
+        self.checked(&mut Call::new(Op::Barrier, Bufs::None))
     }
 }
 

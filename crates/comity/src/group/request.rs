@@ -140,7 +140,7 @@ impl Group {
             let core = group.core.clone();
             let out = {
                 // WAIT: an earlier call of this group, which has a deadline
-                let _turn = Served::wait(&core.turn, ticket);
+                let _turn = Served::wait(&core, ticket);
                 let _mark = Mark::set(&core, ticket);
                 catch_unwind(AssertUnwindSafe(|| f(&group)))
             };

@@ -53,8 +53,8 @@ impl Group {
         let (counters, mut state) = (&self.core.counters, lock(&self.core.state));
         let mine = [color, key];
         let mut all = vec![0i32; 2 * self.size()];
-        let colors = Call::new(Op::Split, Bufs::Both((&mine).into(), (&mut all).into()));
-        state.run_part(colors, self.limit, counters).map_err(|e| *e)?;
+        let mut colors = Call::new(Op::Split, Bufs::Both((&mine).into(), (&mut all).into()));
+        state.run_part(&mut colors, self.limit, counters).map_err(|e| *e)?;
         // Agreed by all ranks, since all make the same calls.
         state.splits += 1;
         let made = match color {
@@ -62,7 +62,7 @@ impl Group {
             _ => Some(self.join(&mut state, color, &all, left())?),
         };
         // A member that leaves while another still makes its links could fail the new group, and that one's split with it.
-        state.run(Call::new(Op::Split, Bufs::None), left(), counters).map_err(|e| *e)?;
+        state.run(&mut Call::new(Op::Split, Bufs::None), left(), counters).map_err(|e| *e)?;
         Ok(made)
     }
 

@@ -25,11 +25,12 @@ pub(super) struct CallState {
 }
 
 impl CallState {
+    /// Make a call, which has ended then.
     ///
     /// Errors are boxed: they are long, and a call that succeeds would carry their room from function to function.
     pub(super) fn run(
         &mut self,
-        call: Call<'_>,
+        call: &mut Call<'_>,
         limit: Duration,
         counters: &Counters,
     ) -> Result<(), Box<Error>> {
@@ -42,7 +43,7 @@ impl CallState {
     /// As [`run`](Self::run), of a call that has more parts, and so has not ended when this one has.
     pub(super) fn run_part(
         &mut self,
-        mut call: Call<'_>,
+        call: &mut Call<'_>,
         limit: Duration,
         counters: &Counters,
     ) -> Result<(), Box<Error>> {
@@ -63,7 +64,7 @@ impl CallState {
                 recorder.begin(&info, counters);
             }
         };
-        let ran = match backend.failure(Some(info)) {
+        let ran = match backend.failure(Some(&info)) {
             // A panic in the middle of a call leaves the links in the middle of a message.
             None => catch_unwind(AssertUnwindSafe(|| {
                 backend.run_noted(call, limit, &mut begun).map_err(Box::new)

@@ -138,7 +138,7 @@ impl<H: MpiHandle> Backend for MpiBackend<H> {
         Ok(Box::new(Self::with(self.mpi, comm, members)))
     }
 
-    fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
+    fn failure(&self, call: Option<&CallInfo>) -> Option<Error> {
         self.members.failure(call)
     }
 

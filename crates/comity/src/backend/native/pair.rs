@@ -13,11 +13,11 @@ use comity_plan::{Buf, Plan, ReceiveMode, Schedule, Slice, Step, StepOp};
 use std::time::Duration;
 
 impl NativeBackend {
-    pub(super) fn pair(&mut self, call: Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
+    pub(super) fn pair(&mut self, call: &mut Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
         let info = call.info;
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
         let group_id = self.members().group_id as u16;
-        let (src, dst) = match call.bufs {
+        let (src, dst) = match call.bufs.take() {
             Bufs::In(s) => (Some(s), None),
             Bufs::Out(d) => (None, Some(d)),
             Bufs::Both(s, d) => (Some(s), Some(d)),

@@ -35,7 +35,7 @@ impl Backend for NcclAlone {
         Box::new(Self(self.0))
     }
 
-    fn failure(&self, _: Option<CallInfo>) -> Option<crate::Error> {
+    fn failure(&self, _: Option<&CallInfo>) -> Option<crate::Error> {
         None
     }
 

@@ -260,16 +260,16 @@ impl Maker for OnDevice {
 }
 
 impl Backend for NcclBackend {
-    fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
-        self.run_noted(call, limit, &mut || ())
+    fn run(&mut self, mut call: Call<'_>, limit: Duration) -> Result<()> {
+        self.run_noted(&mut call, limit, &mut || ())
     }
 
-    fn run_noted(&mut self, call: Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
+    fn run_noted(&mut self, call: &mut Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
         match spot(&call.bufs) {
             None => self.native.run_noted(call, limit, begun),
             Some(spot) => {
                 begun();
-                self.on_device(call, spot, limit)
+                self.on_device(call.take(), spot, limit)
             }
         }
     }
@@ -291,7 +291,7 @@ impl Backend for NcclBackend {
         Box::new(NcclAlone(self.device_comm.device))
     }
 
-    fn failure(&self, call: Option<CallInfo>) -> Option<Error> {
+    fn failure(&self, call: Option<&CallInfo>) -> Option<Error> {
         self.native.failure(call)
     }
 

@@ -30,7 +30,7 @@ impl Group {
         let part = self.part_of(Op::AllToAll, "source", src.count())?;
         let mut call = Call::new(Op::AllToAll, Bufs::Both(src, dst));
         call.info.count = part;
-        self.checked(call)
+        self.checked(&mut call)
     }
 
     /// As [`all_to_all`](Self::all_to_all), where the parts that arrive replace those that leave.
@@ -53,7 +53,7 @@ impl Group {
         let part = self.part_of(Op::AllToAll, "buffer", buf.count())?;
         let mut call = Call::new(Op::AllToAll, Bufs::InPlace(buf));
         call.info.count = part;
-        self.checked(call)
+        self.checked(&mut call)
     }
 
     /// As [`all_to_all`](Self::all_to_all), where this rank gives `send_counts[r]` elements to rank `r` and gets `recv_counts[r]` from it.
@@ -98,6 +98,6 @@ impl Group {
         )?;
         let mut call = Call::new(Op::AllToAll, Bufs::Both(src, dst));
         (call.counts, call.recv_counts) = (send_counts, recv_counts);
-        self.checked(call)
+        self.checked(&mut call)
     }
 }

@@ -10,7 +10,7 @@ impl Group {
     pub(super) fn moving(&self, op: Op, bufs: Bufs<'_>, root: Option<usize>) -> Result<()> {
         let mut call = Call::new(op, bufs);
         call.info.root = root;
-        self.checked(call)
+        self.checked(&mut call)
     }
 
     pub(super) fn reducing(
@@ -22,7 +22,7 @@ impl Group {
     ) -> Result<()> {
         let mut call = Call::new(op, bufs);
         (call.info.reduce, call.info.root) = (Some(reduce), root);
-        self.checked(call)
+        self.checked(&mut call)
     }
 
     pub(super) fn reducing_parts(
@@ -34,11 +34,11 @@ impl Group {
     ) -> Result<()> {
         let mut call = Call::new(Op::ReduceScatter, bufs);
         (call.info.reduce, call.info.count, call.counts) = (Some(reduce), count, counts);
-        self.checked(call)
+        self.checked(&mut call)
     }
 
     /// What every call must hold to; then the call.
-    pub(super) fn checked(&self, call: Call<'_>) -> Result<()> {
+    pub(super) fn checked(&self, call: &mut Call<'_>) -> Result<()> {
         let op = call.info.op;
         if let Bufs::Both(src, dst) = &call.bufs
             && op != Op::SendRecv

@@ -70,7 +70,7 @@ impl Group {
         let part = self.part_of(Op::AllGather, "buffer", buf.count())?;
         let mut call = Call::new(Op::AllGather, Bufs::OwnIn(buf));
         call.info.count = part;
-        self.checked(call)
+        self.checked(&mut call)
     }
 
     /// As [`all_gather`](Self::all_gather), where rank `r` gives `counts[r]` elements.
@@ -104,7 +104,7 @@ impl Group {
         let mut call = Call::new(Op::AllGather, Bufs::Both(src, dst));
         call.info.count = total;
         call.counts = counts;
-        self.checked(call)
+        self.checked(&mut call)
     }
 
     /// Concatenate every rank's `src` in `root`'s `dst`, by rank.
@@ -174,6 +174,6 @@ impl Group {
         };
         let mut call = Call::new(Op::Scatter, bufs);
         (call.info.count, call.info.root) = (part, Some(root));
-        self.checked(call)
+        self.checked(&mut call)
     }
 }

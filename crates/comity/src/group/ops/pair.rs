@@ -37,7 +37,7 @@ impl Group {
         let to = [to];
         let mut call = Call::new(Op::Send, Bufs::In(src));
         (call.info.root, call.info.tag, call.counts) = (Some(to[0]), Some(tag), &to);
-        self.checked(call)
+        self.checked(&mut call)
     }
 
     /// Receive into `dst` what rank `from` [`send`](Self::send)s with `tag`.
@@ -67,7 +67,7 @@ impl Group {
         let from = [from];
         let mut call = Call::new(Op::Recv, Bufs::Out(dst));
         (call.info.root, call.info.tag, call.recv_counts) = (Some(from[0]), Some(tag), &from);
-        self.checked(call)
+        self.checked(&mut call)
     }
 
     /// Send `src` to rank `to` and receive `dst` from rank `from` at once: the step of a ring, with no order to get wrong.
@@ -102,6 +102,6 @@ impl Group {
         let mut call = Call::new(Op::SendRecv, Bufs::Both(src, dst));
         (call.info.root, call.info.tag) = (Some(from[0]), Some(tag));
         (call.counts, call.recv_counts) = (&to, &from);
-        self.checked(call)
+        self.checked(&mut call)
     }
 }

@@ -25,7 +25,9 @@ impl ShmLink {
         // inside the ring, and `src` is not in it.
         unsafe {
             ptr::copy_nonoverlapping(src.as_ptr(), to.add(at), first);
-            ptr::copy_nonoverlapping(src.as_ptr().add(first), to, n - first);
+            if n > first {
+                ptr::copy_nonoverlapping(src.as_ptr().add(first), to, n - first);
+            }
         }
         n
     }
