@@ -182,7 +182,14 @@ impl NativeBackend {
             Bufs::OwnIn(dst) => Memory::within(dst, rank * part, part, tmp),
             Bufs::OwnOut(dst) => Memory::around(dst, rank * part, part, tmp),
         };
-        let task = Task { info, header: &header, call: Some(common), limit, pulls: kept.pulls, short };
+        let task = Task {
+            info,
+            header: &header,
+            call: Some(common),
+            limit,
+            pulls: kept.pulls,
+            short: short.as_ref(),
+        };
         let out = self.engine.run(&mut kept.schedule, &mut memory, &task, begun);
         if plain && out.is_ok() {
             kept.schedule.reset();

@@ -51,7 +51,7 @@ pub(crate) struct Task<'a> {
     /// Whether its messages are quicker if the system copies them out of the sender's memory.
     pub(crate) pulls: bool,
     /// The headers of a call that [`is_short`](super::is_short).
-    pub(crate) short: Option<ShortHeaders>,
+    pub(crate) short: Option<&'a ShortHeaders>,
 }
 
 /// Direction of a message.

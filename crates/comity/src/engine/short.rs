@@ -146,8 +146,7 @@ impl Run<'_, '_> {
     /// before.
     #[inline]
     pub(super) fn short(&mut self) -> Result<bool> {
-        let task = self.task;
-        let Some(headers) = &task.short else { return self.note().map(|()| false) };
+        let Some(headers) = self.task.short else { return self.note().map(|()| false) };
         let (steps, mut sent, mut made) = (self.schedule.steps(), 0, 0);
         while made < steps {
             if !matches!(self.schedule.op(made), StepOp::Send { .. }) {

@@ -67,7 +67,12 @@ impl Tx {
     /// Begin a message and offer all of it. If there was no room, the message is under way, and so many bytes of its body have left. If
     /// the link has failed, none.
     #[inline]
-    pub(super) fn put_whole(&mut self, link: &mut dyn Link, header: &[u8; LEN], body: &[u8]) -> Result<(), usize> {
+    pub(super) fn put_whole(
+        &mut self,
+        link: &mut dyn Link,
+        header: &[u8; LEN],
+        body: &[u8],
+    ) -> Result<(), usize> {
         if lead(self.pos, true, body.len()) > LEN {
             self.begin(Some(header), body.len());
             let n = self.put(link, body).unwrap_or(0);

@@ -13,7 +13,12 @@ use comity_plan::{Buf, Plan, ReceiveMode, Schedule, Slice, Step, StepOp};
 use std::time::Duration;
 
 impl NativeBackend {
-    pub(super) fn pair(&mut self, call: &mut Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
+    pub(super) fn pair(
+        &mut self,
+        call: &mut Call<'_>,
+        limit: Duration,
+        begun: &mut dyn FnMut(),
+    ) -> Result<()> {
         let info = call.info;
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
         let group_id = self.members().group_id as u16;
@@ -60,7 +65,7 @@ impl NativeBackend {
             into: encoded(into.is_some(), Direction::In),
         });
         let pulls = out.as_ref().is_some_and(|(_, len)| *len <= MOST_ONE_WAY);
-        let task = Task { info, header: &header, call: None, limit, pulls, short };
+        let task = Task { info, header: &header, call: None, limit, pulls, short: short.as_ref() };
         let out = self.engine.run(&mut kept.schedule, &mut memory, &task, begun);
         match out {
             Ok(()) => kept.schedule.reset(),
