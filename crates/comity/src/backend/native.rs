@@ -174,22 +174,9 @@ impl NativeBackend {
             self.scratch.resize(tmp, 0);
         }
         let tmp = &mut self.scratch[..tmp];
-        let mut memory = match call.bufs.take() {
-            Bufs::None => Memory::new(None, None, tmp),
-            Bufs::In(src) => Memory::new(Some(src), None, tmp),
-            Bufs::Out(dst) | Bufs::InPlace(dst) => Memory::new(None, Some(dst), tmp),
-            Bufs::Both(src, dst) => Memory::new(Some(src), Some(dst), tmp),
-            Bufs::OwnIn(dst) => Memory::within(dst, rank * part, part, tmp),
-            Bufs::OwnOut(dst) => Memory::around(dst, rank * part, part, tmp),
-        };
-        let task = Task {
-            info,
-            header: &header,
-            call: Some(common),
-            limit,
-            pulls: kept.pulls,
-            short: short.as_ref(),
-        };
+        let mut memory = memory_of(call.bufs.take(), (rank * part, part), tmp);
+        let (short, pulls) = (short.as_ref(), kept.pulls);
+        let task = Task { info, header: &header, call: Some(common), limit, pulls, short };
         let out = self.engine.run(&mut kept.schedule, &mut memory, &task, begun);
         if plain && out.is_ok() {
             kept.schedule.reset();
@@ -201,6 +188,19 @@ impl NativeBackend {
             self.kept.pop();
         }
         out
+    }
+}
+
+/// The buffers of a call, of which this rank's own part may begin there and have so many bytes.
+#[inline]
+fn memory_of<'a>(bufs: Bufs<'a>, (own, part): (usize, usize), tmp: &'a mut [u8]) -> Memory<'a> {
+    match bufs {
+        Bufs::None => Memory::new(None, None, tmp),
+        Bufs::In(src) => Memory::new(Some(src), None, tmp),
+        Bufs::Out(dst) | Bufs::InPlace(dst) => Memory::new(None, Some(dst), tmp),
+        Bufs::Both(src, dst) => Memory::new(Some(src), Some(dst), tmp),
+        Bufs::OwnIn(dst) => Memory::within(dst, own, part, tmp),
+        Bufs::OwnOut(dst) => Memory::around(dst, own, part, tmp),
     }
 }
 

@@ -10,6 +10,7 @@ mod interrupt;
 mod linking;
 mod members;
 mod n_way_reduce;
+mod outgoing;
 mod owed;
 mod park;
 mod progress;

@@ -12,7 +12,8 @@
 
 use super::{
     CallProgress, Lacking, Members, Patience, Progress, ShortHeaders, Stop, Stopped, Waiting, complete,
-    stream::{HeaderRefusal, Rx, Tx},
+    outgoing::Tx,
+    stream::{HeaderRefusal, Rx},
 };
 use crate::{
     CallInfo, Error, Op, Result,

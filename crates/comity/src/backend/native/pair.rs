@@ -19,9 +19,8 @@ impl NativeBackend {
         limit: Duration,
         begun: &mut dyn FnMut(),
     ) -> Result<()> {
-        let info = call.info;
+        let (info, group_id) = (call.info, self.members().group_id as u16);
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
-        let group_id = self.members().group_id as u16;
         let (src, dst) = match call.bufs.take() {
             Bufs::In(s) => (Some(s), None),
             Bufs::Out(d) => (None, Some(d)),
