@@ -19,7 +19,7 @@ pub(crate) use reach::Shm;
 
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT, Stays};
 use crate::sys::{self, Mapping};
-use loans::{Board, Borrower, Lender, Lies, Pull, taken_back};
+use loans::{Board, Borrower, By, Lender, Lies, Pull, taken_back};
 use ring::{RingReader, RingWriter, Shared, wakes_writer};
 use std::{
     io,
@@ -304,9 +304,8 @@ impl Link for ShmLink {
         let (from, len) = (ready.as_ptr(), ready.len());
         let is_lent = self.loan().is_some();
         let n = len.min(dst.len()).min(if is_lent { LOAN_CHUNK } else { CHUNK });
-        // Once around, the ring's own pages are there.
         let is_warm = !is_lent && self.rx.head() > RING as u64;
-        let copy = if is_warm { self.borrower.begin_copy(n, false) } else { None };
+        let copy = if is_warm { self.borrower.begin_copy(n, By::Reader) } else { None };
         // SAFETY: `peek` lent them, and nothing was taken since; no memory of a caller lies in the ring, in this link or in a peer's
         // mapping.
         unsafe { ptr::copy_nonoverlapping(from, dst.as_mut_ptr(), n) };

@@ -2,7 +2,7 @@
 
 use super::{
     Link, LinkError, PULL_CHUNK, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
-    loans::{self, Loan, Lies, unreadable},
+    loans::{self, By, Loan, Lies, unreadable},
     ring::{SHORT, wakes_reader},
 };
 use crate::sys::{self, PeerMemory};
@@ -87,7 +87,7 @@ impl ShmLink {
     pub(super) fn take_there(&mut self, peer: PeerMemory, at: u64, dst: &mut [u8]) -> Result<usize, LinkError> {
         let left = self.loan().map_or(0, |l| l.left());
         let most = dst.len().min(left).min(PULL_CHUNK);
-        let copy = self.borrower.begin_copy(most, true);
+        let copy = self.borrower.begin_copy(most, By::System);
         let n = match peer.read(at, &mut dst[..most]) {
             Ok(n) => n,
             Err(e) => return Err(self.unreadable(&e)),
@@ -129,7 +129,12 @@ impl ShmLink {
         }
         let mut n = self.fill(at, free, head);
         if n == head.len() {
+            let most = body.len().min(free - n);
+            // Once around, the ring's own pages are there.
+            let is_warm = self.tx.tail() > RING as u64;
+            let copy = if is_warm { self.borrower.begin_copy(most, By::Writer) } else { None };
             let of_body = self.fill((at + n) & (RING - 1), free - n, body);
+            self.borrower.end_copy(self.board(false), copy, of_body);
             self.lender.copied(of_body);
             n += of_body;
         }

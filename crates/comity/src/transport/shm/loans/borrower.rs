@@ -2,7 +2,7 @@
 
 use super::{
     ADDRESS, Board, FORGET, LOANS, MAPPED, NONE, Nonsense, Pull, REFUSED, REGIONS, RETURN,
-    speed::{Measured, Speeds},
+    speed::{By, Measured, Speeds},
     piece::Piece,
     pull::{answer, try_to_read},
 };
@@ -162,10 +162,10 @@ impl Borrower {
         board.lender.0.revoked.load(Ordering::Relaxed) != 0
     }
 
-    /// A copy of `n` bytes begins, out of the ring or by the system; whether it is measured.
+    /// A copy of `n` bytes begins; whether it is measured.
     #[inline]
-    pub(in crate::transport::shm) fn begin_copy(&mut self, n: usize, by_system: bool) -> Option<Measured> {
-        (self.pull == Pull::WherePays).then(|| self.speeds.begin(n, by_system)).flatten()
+    pub(in crate::transport::shm) fn begin_copy(&mut self, n: usize, by: By) -> Option<Measured> {
+        (self.pull == Pull::WherePays).then(|| self.speeds.begin(n, by)).flatten()
     }
 
     /// It has ended, of `n` bytes.
@@ -180,7 +180,7 @@ impl Borrower {
     pub(in crate::transport::shm) fn fetch(&mut self, board: &Board, want: usize) -> io::Result<()> {
         let Some(Loan { at: Lies::There(peer, at), left, .. }) = self.loan else { return Ok(()) };
         let Some(n) = self.piece.lacks(at, left, want) else { return Ok(()) };
-        let copy = self.begin_copy(n, true);
+        let copy = self.begin_copy(n, By::System);
         self.piece.fetch(peer, at, n)?;
         self.end_copy(board, copy, n);
         Ok(())

@@ -31,6 +31,7 @@ mod speed;
 pub(super) use borrower::{Borrower, Loan, Lies};
 pub(super) use lender::Lender;
 pub(super) use pull::Pull;
+pub(super) use speed::By;
 
 use super::{LinkError, ring::CachePadded};
 use std::{

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   borrower                                               lender
-//!   measures some of its copies out of the ring, and       most messages go the way that is quicker, as far as is known;
-//!   some that the system made; says on the board     --->  one in some hundred goes the other way, to be measured
-//!   whether those are dear
+//!   measures some of its copies into the ring and out      most messages go the way that is quicker, as far as is known;
+//!   of it, and some that the system made; says on    --->  one in some hundred goes the other way, to be measured
+//!   the board whether those are dear
 //! ```
-//! Which it is depends on how far the two cores are from each other and on what the system does for each page: one copy by it takes as long
-//! as one out of the ring, or five times as long (`bench/record/2026-11-27-ring-or-system.md`). A message is the same whichever way it goes, so the ends need
-//! not agree, and no result changes.
+//! Which it is depends on how far the two cores are from each other and on what the system does for each page: one copy by it takes half as
+//! long as the two through the ring, or four times as long (`bench/record/2026-11-27-ring-or-system.md`). A message is the same whichever way it
+//! goes, so the ends need not agree, and no result changes.
 //!
 //! Cost: two looks at the clock for one in [`EVERY`] of the long copies.
 
@@ -20,8 +20,8 @@ const LEAST: usize = 8 << 10;
 const EVERY: u32 = 16;
 /// How many measurements make a window. The quickest of this window and the last one counts: what came between does not.
 const WINDOW: u32 = 8;
-/// Copies by the system are dear if they take longer than so many copies out of the ring: into it takes as long as out of it.
-const DEAR: f32 = 2.0;
+/// A copy by the system is dear if it takes so many times as long as one into the ring and one out of it.
+const DEAR: f32 = 1.2;
 /// How many messages go the quicker way before one goes the other, at first and after a change; and at most, where the other is a copy
 /// through the ring and where it is one by the system.
 const FIRST: u32 = 4;
@@ -68,11 +68,21 @@ impl Speed {
     }
 }
 
+/// Whose copy it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::transport::shm) enum By {
+    /// The writer's, into the ring.
+    Writer,
+    /// The reader's, out of the ring.
+    Reader,
+    /// The system's, out of the peer's memory.
+    System,
+}
+
 /// What the borrower knows of both ways.
 #[derive(Debug, Default)]
 pub(in crate::transport::shm) struct Speeds {
-    ring: Speed,
-    system: Speed,
+    by: [Speed; 3],
     is_dear: bool,
 }
 
@@ -81,36 +91,36 @@ pub(in crate::transport::shm) struct Speeds {
 pub(in crate::transport::shm) struct Measured {
     since: Instant,
     n: usize,
-    by_system: bool,
+    by: By,
 }
 
 impl Speeds {
     #[inline]
-    pub(super) fn begin(&mut self, n: usize, by_system: bool) -> Option<Measured> {
+    pub(super) fn begin(&mut self, n: usize, by: By) -> Option<Measured> {
         // There are few of them where they are dear.
-        let many = if by_system && self.is_dear { 1 } else { EVERY };
-        let speed = if by_system { &mut self.system } else { &mut self.ring };
-        speed.begin(n, many).map(|since| Measured { since, n, by_system })
+        let many = if by == By::System && self.is_dear { 1 } else { EVERY };
+        self.by[by as usize].begin(n, many).map(|since| Measured { since, n, by })
     }
 
     /// The copy has ended, of `n` bytes after all. After one by the system: whether those are dear, if both kinds are known.
     ///
-    /// Not after one out of the ring: its first copies to memory that has no pages yet all take long, and those of the system to be held against
-    /// were made at another time.
+    /// Not after one through the ring: its first copies to memory that has no pages yet all take long, and those of the system to be held
+    /// against were made at another time.
     pub(super) fn end(&mut self, copy: Measured, n: usize) -> Option<bool> {
         if n < copy.n {
             return None;
         }
-        self.took(copy.by_system, n, copy.since.elapsed())
+        self.took(copy.by, n, copy.since.elapsed())
     }
 
-    fn took(&mut self, by_system: bool, n: usize, took: Duration) -> Option<bool> {
-        let speed = if by_system { &mut self.system } else { &mut self.ring };
-        speed.end(n, took);
-        let [ring, system] = [&self.ring, &self.system].map(Speed::of_a_byte);
-        if !by_system || ring.is_infinite() {
+    fn took(&mut self, by: By, n: usize, took: Duration) -> Option<bool> {
+        self.by[by as usize].end(n, took);
+        let [writer, reader, system] = self.by.each_ref().map(Speed::of_a_byte);
+        if by != By::System || reader.is_infinite() {
             return None;
         }
+        // Who sends nothing knows one half: the other is about as long.
+        let ring = reader + if writer.is_finite() { writer } else { reader };
         self.is_dear = system > DEAR * ring;
         Some(self.is_dear)
     }
@@ -152,22 +162,24 @@ mod tests {
 
     const N: usize = 32 << 10;
 
-    /// What is known after copies that took so many microseconds, of the ring and of the system.
+    /// What is known after copies that took so many microseconds, of a reader and of the system.
     fn after(speeds: &mut Speeds, took: &[(u64, u64)]) -> Option<bool> {
-        let took = took.iter().map(|&(ring, system)| [(false, ring), (true, system)]);
-        took.flatten().fold(None, |_, (by_system, us)| speeds.took(by_system, N, Duration::from_micros(us)))
+        let took = took.iter().map(|&(reader, system)| [(By::Reader, reader), (By::System, system)]);
+        took.flatten().fold(None, |_, (by, us)| speeds.took(by, N, Duration::from_micros(us)))
     }
 
     #[test]
-    fn what_takes_longer_than_two_copies_is_dear() {
+    fn what_takes_much_longer_than_two_copies_is_dear() {
         let mut speeds = Speeds::default();
-        assert_eq!(speeds.took(true, N, Duration::from_micros(9)), None, "nothing is known of the ring");
-        assert_eq!(after(&mut Speeds::default(), &[(3, 5)]), Some(false));
-        assert_eq!(after(&mut Speeds::default(), &[(3, 7)]), Some(true));
+        assert_eq!(speeds.took(By::System, N, Duration::from_micros(9)), None, "nothing is known of the ring");
+        assert_eq!(after(&mut Speeds::default(), &[(3, 7)]), Some(false));
+        assert_eq!(after(&mut Speeds::default(), &[(3, 8)]), Some(true));
+        speeds.took(By::Writer, N, Duration::from_micros(5));
+        assert_eq!(after(&mut speeds, &[(3, 9)]), Some(false), "into the ring takes longer");
         // A thread that lost its core in the middle, or memory that had no pages yet, says nothing.
-        assert_eq!(after(&mut Speeds::default(), &[(3, 5), (4, 4000), (3, 6)]), Some(false));
-        assert_eq!(after(&mut Speeds::default(), &[(900, 7), (3, 7)]), Some(true));
-        let slow = (0..1000).filter_map(|_| speeds.took(false, N, Duration::from_micros(900)));
+        assert_eq!(after(&mut Speeds::default(), &[(3, 6), (4, 4000), (3, 7)]), Some(false));
+        assert_eq!(after(&mut Speeds::default(), &[(900, 10), (3, 10)]), Some(true));
+        let slow = (0..1000).filter_map(|_| speeds.took(By::Reader, N, Duration::from_micros(900)));
         assert_eq!(slow.count(), 0, "none of the system's is as new");
     }
 
@@ -182,14 +194,14 @@ mod tests {
     #[test]
     fn short_copies_and_most_others_are_not_measured() {
         let mut speeds = Speeds::default();
-        assert!((0..1000).all(|_| speeds.begin(LEAST - 1, false).is_none()));
-        let measured = (0..1600).filter(|_| speeds.begin(N, true).is_some()).count();
+        assert!((0..1000).all(|_| speeds.begin(LEAST - 1, By::Reader).is_none()));
+        let measured = (0..1600).filter(|_| speeds.begin(N, By::System).is_some()).count();
         assert_eq!(measured, 8 + 100);
         after(&mut speeds, &[(3, 12)]);
-        assert!((0..100).all(|_| speeds.begin(N, true).is_some()), "of those that are dear all are");
-        let copy = speeds.begin(N, true).unwrap();
+        assert!((0..100).all(|_| speeds.begin(N, By::System).is_some()), "of those that are dear all are");
+        let copy = speeds.begin(N, By::System).unwrap();
         assert_eq!(speeds.end(copy, N - 1), None, "it was cut");
-        assert!(speeds.end(copy, N).is_some() && speeds.system.measured == 2);
+        assert!(speeds.end(copy, N).is_some() && speeds.by[2].measured == 2);
     }
 
     #[test]
