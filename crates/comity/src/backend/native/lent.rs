@@ -108,10 +108,12 @@ impl NativeBackend {
         let bytes = (*count * *elem) as u64;
         // Most of what it sent: bytes at the edges of parts may go through the ring.
         *lends = Some(lent * 4 >= bytes / size * (size - 1) * 2 * 3);
-        if !all_lent && self.in_one_piece.has(call) {
-            // What a schedule in segments remembers is from before.
-            let same = self.kept.iter_mut().filter(|k| (k.key.kind, k.key.count, k.key.elem) == call);
-            same.for_each(|k| k.lends = k.lends.map(|_| false));
+        if all_lent != self.in_one_piece.has(call) {
+            // What a schedule remembers that this call did not use is from before.
+            let others = self.kept.iter_mut().filter(|k| (k.key.kind, k.key.count, k.key.elem) == call);
+            others
+                .filter(|k| k.key.in_one_piece || !all_lent)
+                .for_each(|k| k.lends = k.lends.map(|_| all_lent));
         }
         self.in_one_piece.learn(call, all_lent);
     }
@@ -202,6 +204,14 @@ mod tests {
                     .iter()
                     .all(|(pieces, same, digest)| *same && !pieces.contains(&true) && *digest == never[0].2),
                 "{never:?}"
+            );
+            // In call 10 alone it does not: from some calls later on all go in one piece, and stay so.
+            let mut once = run(size, 40, |rank, seq| rank != 1 || seq != 10);
+            once.dedup();
+            let [(pieces, true, _)] = &once[..] else { panic!("not alike on all ranks: {once:?}") };
+            assert!(
+                pieces[8] && !pieces[11] && pieces[20..].iter().all(|whole| *whole),
+                "{size}: {pieces:?}"
             );
             // From call 10 on it does not.
             let mut ended = run(size, 14, |rank, seq| rank != 1 || seq < 10);

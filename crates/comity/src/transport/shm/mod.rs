@@ -177,7 +177,7 @@ impl Link for ShmLink {
 
     #[inline]
     fn announce(&mut self, len: usize, is_busy: bool, stays: Stays) {
-        self.lender.begin(self.board(true), len, stays);
+        self.lender.begin(len, stays);
         // Who only sends fills a piece while the peer empties the one before. Who also receives has that to do.
         self.stride = if is_busy { CHUNK } else { (len / PIECES).clamp(LEAST_STRIDE, CHUNK) };
     }

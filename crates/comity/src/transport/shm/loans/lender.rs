@@ -1,7 +1,7 @@
 //! The side that sends: what it lends, and what came back.
 
 use super::{
-    ADDRESS, Board, BorrowerWords, DENIED, FORGET, KNOWN, LEAST_GAIN, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, MOMENT, MOST_KNOWN,
+    ADDRESS, Board, DENIED, FORGET, KNOWN, LEAST_GAIN, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, MOMENT, MOST_KNOWN,
     MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, speed::Turns, pull::Nonce,
 };
 use crate::{
@@ -110,7 +110,7 @@ impl Lender {
 
     /// A message of `len` bytes begins; `stays` says whether its bytes can stay where they are.
     #[inline]
-    pub(in crate::transport::shm) fn begin(&mut self, board: &Board, len: usize, stays: Stays) {
+    pub(in crate::transport::shm) fn begin(&mut self, len: usize, stays: Stays) {
         self.left = len;
         self.way = Way::Ring;
         let least = match stays {
@@ -126,17 +126,13 @@ impl Lender {
             self.passes -= 1;
             return;
         }
-        self.may_be_pulled = self.pull.takes(len, stays) && self.is_turn_to_pull(board);
-        if self.may_be_pulled || len >= LEAST_LOAN {
-            self.way = Way::Open;
-        }
+        self.way = Way::Open;
+        self.may_be_pulled = self.pull.takes(len, stays);
     }
 
     /// Whether the peer's copies out of this process's own memory are known to gain, or the next is to be measured.
     fn is_turn_to_pull(&mut self, board: &Board) -> bool {
-        let BorrowerWords { own, is_dear, .. } = &board.borrower.0;
-        let has_choice = self.pull == Pull::WherePays && own.load(Ordering::Acquire) == MAPPED;
-        !has_choice || self.turns.pulls(is_dear.load(Ordering::Relaxed) != 0)
+        self.pull != Pull::WherePays || self.turns.pulls(board.borrower.0.is_dear.load(Ordering::Relaxed) != 0)
     }
 
     /// Whether the message under way may be lent.
@@ -189,7 +185,10 @@ impl Lender {
             return None;
         }
         match board.borrower.0.own.load(Ordering::Acquire) {
-            MAPPED => return self.is_readable(&body[..self.left.min(body.len())]).then_some(Way::Own),
+            MAPPED => {
+                let pulls = self.is_turn_to_pull(board) && self.is_readable(&body[..self.left.min(body.len())]);
+                return pulls.then_some(Way::Own);
+            }
             NONE if self.nonce.is_none() => self.ask(board, waker),
             DENIED if !self.has_allowed => {
                 self.has_allowed = true;
@@ -306,6 +305,9 @@ impl Lender {
         }
         self.passes = self.next_passes;
         self.next_passes = (2 * self.next_passes).min(MOST_PASSED);
+        if self.way == Way::Own {
+            self.turns.in_vain();
+        }
         self.take_back(n);
         Some(false)
     }

@@ -107,7 +107,7 @@ fn a_message_that_nobody_waits_for_is_copied_and_fewer_are_offered() {
         .filter(|_| {
             // Whatever was withdrawn before has been seen.
             board.borrower.0.ended.store(board.lender.0.shown.load(Relaxed), Relaxed);
-            lender.begin(&board, LONG, Stays::AtOnce);
+            lender.begin(LONG, Stays::AtOnce);
             lender.decide(&board, &near, &memory);
             let is_offered = lender.lend(&board, 0, &memory) > 0;
             is_offered && !eventually("the moment's end", || lender.settled(&board, LONG))
@@ -128,7 +128,7 @@ fn what_cannot_be_read_goes_through_the_ring_and_is_asked_anew_after_a_time() {
     let memory = unsafe { std::slice::from_raw_parts(map.as_ptr(), LONG) };
     let mut lender = Lender::new(Pull::From(LEAST_GAIN));
     let mut lends = || {
-        lender.begin(&board, LONG, Stays::Pulled);
+        lender.begin(LONG, Stays::Pulled);
         lender.decide(&board, &near, memory);
         lender.lends()
     };

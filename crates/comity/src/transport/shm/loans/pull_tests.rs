@@ -160,7 +160,7 @@ fn where_the_ring_is_quicker_few_messages_are_read() {
         let mut lender = Lender::new(pull);
         (0..100)
             .filter(|_| {
-                lender.begin(&board, LONG, stays);
+                lender.begin(LONG, stays);
                 lender.decide(&board, &near, &memory);
                 lender.lends()
             })

@@ -6,7 +6,7 @@
 //!   of it, and some that the system made; says on    --->  one in some hundred goes the other way, to be measured
 //!   the board whether those are dear
 //! ```
-//! Which it is depends on how far the two cores are from each other and on what the system does for each page: one copy by it takes half as
+//! Which it is depends on how far the two cores are from each other and on what the system does for each page: one copy by it takes two thirds as
 //! long as the two through the ring, or four times as long (`bench/record/2026-11-27-ring-or-system.md`). A message is the same whichever way it
 //! goes, so the ends need not agree, and no result changes.
 //!
@@ -20,7 +20,8 @@ const LEAST: usize = 8 << 10;
 const EVERY: u32 = 16;
 /// How many measurements make a window. The quickest of this window and the last one counts: what came between does not.
 const WINDOW: u32 = 8;
-/// A copy by the system is dear if it takes so many times as long as one into the ring and one out of it.
+/// A copy by the system becomes dear if it takes so many times as long as one into the ring and one out of it, and stays so until it is
+/// as quick.
 const DEAR: f32 = 1.2;
 /// How many messages go the quicker way before one goes the other, at first and after a change; and at most, where the other is a copy
 /// through the ring and where it is one by the system.
@@ -121,7 +122,7 @@ impl Speeds {
         }
         // Who sends nothing knows one half: the other is about as long.
         let ring = reader + if writer.is_finite() { writer } else { reader };
-        self.is_dear = system > DEAR * ring;
+        self.is_dear = system > if self.is_dear { ring } else { DEAR * ring };
         Some(self.is_dear)
     }
 }
@@ -141,6 +142,13 @@ impl Default for Turns {
 }
 
 impl Turns {
+    /// The last message was one for the system, which did not copy it: if it was to be measured, the next one is.
+    pub(super) fn in_vain(&mut self) {
+        if self.is_dear {
+            self.left = 0;
+        }
+    }
+
     /// Whether the next message is one for the system, where its copies are dear or are not.
     pub(super) fn pulls(&mut self, is_dear: bool) -> bool {
         if is_dear != self.is_dear {
@@ -174,6 +182,10 @@ mod tests {
         assert_eq!(speeds.took(By::System, N, Duration::from_micros(9)), None, "nothing is known of the ring");
         assert_eq!(after(&mut Speeds::default(), &[(3, 7)]), Some(false));
         assert_eq!(after(&mut Speeds::default(), &[(3, 8)]), Some(true));
+        let near = &[(3, 8), (3, 7), (3, 6)];
+        let mut speeds_near = Speeds::default();
+        let said = near.map(|both| after(&mut speeds_near, &[both]));
+        assert_eq!(said, [Some(true), Some(true), Some(false)], "not at once the other way around");
         speeds.took(By::Writer, N, Duration::from_micros(5));
         assert_eq!(after(&mut speeds, &[(3, 9)]), Some(false), "into the ring takes longer");
         // A thread that lost its core in the middle, or memory that had no pages yet, says nothing.
@@ -216,5 +228,8 @@ mod tests {
         assert_eq!(others(&mut turns, 30, true), [4, 13]);
         let late = others(&mut turns, 100_000, true).len();
         assert!((385..400).contains(&late), "{late}");
+        assert!(!turns.pulls(true));
+        turns.in_vain();
+        assert!(turns.pulls(true) && !turns.pulls(true));
     }
 }

@@ -309,11 +309,11 @@ fn a_peer_that_writes_nonsense_is_caught() {
     let mut memory = Lent::new(LEAST_LOAN);
     let (near, _far) = UnixStream::pair().unwrap();
     board.regions[0].store(NONE, Relaxed);
-    lender.begin(&board, LEAST_LOAN, Stays::Yes);
+    lender.begin(LEAST_LOAN, Stays::Yes);
     lender.decide(&board, &near, memory.all());
     assert!(!lender.lends(), "the peer has not mapped it");
     board.regions[0].store(MAPPED, Relaxed);
-    lender.begin(&board, LEAST_LOAN, Stays::Yes);
+    lender.begin(LEAST_LOAN, Stays::Yes);
     lender.decide(&board, &near, memory.all());
     assert_eq!(lender.lend(&board, 0, memory.all()), LEAST_LOAN);
     board.borrower.0.returned.store(LEAST_LOAN as u64 + 1, Relaxed);
