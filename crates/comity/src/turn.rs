@@ -125,4 +125,34 @@ mod loom_tests {
             threads.into_iter().for_each(|t| t.join().unwrap());
         });
     }
+
+    /// As a group does it: who finds no ticket open and the lock free has its turn without a ticket, and who has a ticket waits for that lock,
+    /// too. Whoever was let in is alone.
+    #[test]
+    fn a_turn_without_a_ticket_is_nobody_elses() {
+        loom::model(|| {
+            let shared = Arc::new((Turn::new(), Mutex::new(()), UnsafeCell::new(0)));
+            let other = shared.clone();
+            let other = thread::spawn(move || {
+                let (turn, lock, cell) = &*other;
+                let t = turn.take();
+                turn.wait(t);
+                drop(lock.lock().unwrap());
+                // SAFETY: in its turn a thread is alone with the cell; loom checks it.
+                cell.with_mut(|p| unsafe { *p += 1 });
+                turn.end(t);
+            });
+            let (turn, lock, cell) = &*shared;
+            for _ in 0..2 {
+                if turn.is_idle()
+                    && let Ok(_guard) = lock.try_lock()
+                    && turn.is_idle()
+                {
+                    // SAFETY: as above.
+                    cell.with_mut(|p| unsafe { *p += 1 });
+                }
+            }
+            other.join().unwrap();
+        });
+    }
 }
