@@ -83,8 +83,7 @@ pub(crate) fn run(choice: &CheckChoice) -> Result<(), String> {
         println!("=== {what}: {:.1} s", begun.elapsed().as_secs_f64());
         Ok(())
     };
-    step("format", Task::cargo().args(["fmt", "--all", "--check"]))?;
-    step("format of files in tables", crate::test::listed_in_tables()?)?;
+    step("format", crate::test::rustfmt_check()?)?;
     if changed.all || !changed.packages.is_empty() {
         let clippy = Task::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
         step("clippy", clippy)?;

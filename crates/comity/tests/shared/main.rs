@@ -106,14 +106,18 @@ fn exchanges_are_read_where_they_lie_without_a_setting() {
         }
         seen
     };
-    let before = tools::bytes_pulled();
-    let none = each(meeting(2, Some("0")), work);
-    let between = tools::bytes_pulled();
-    let unasked = each(meeting(2, None), work);
-    assert!(none == unasked, "other bits");
+    let run = |pull| {
+        let before = tools::bytes_pulled();
+        (each(meeting(2, pull), work), tools::bytes_pulled() - before)
+    };
+    let (none, _) = run(Some("0"));
     // At least one message of each rank, after the first one, which asks whether it may be read: how long that took says how the others go.
-    let pulled = tools::bytes_pulled() - between;
-    assert!(pulled >= 2 * 4 * (COUNT / 2) as u64, "{pulled} B, before {}", between - before);
+    let (unasked, pulled) = run(None);
+    assert!(none == unasked && pulled >= 2 * 4 * (COUNT / 2) as u64, "other bits, or {pulled} B");
+    // Told to, all but the first call's.
+    let (told, pulled) = run(Some("65536"));
+    let least = 2 * 4 * 4 * (COUNT + COUNT / 2 + COUNT / 2) as u64;
+    assert!(none == told && pulled >= least, "other bits, or {pulled} B");
 }
 
 #[test]

@@ -33,7 +33,7 @@ mod sshd;
 mod step;
 mod suites;
 
-pub(crate) use cargo::listed_in_tables;
+pub(crate) use cargo::rustfmt_check;
 use scope::Scope;
 use step::{Done, Outcome, Step};
 

@@ -158,7 +158,6 @@ impl ShmLink {
         // SAFETY: inside the mapping.
         unsafe { self.map.as_ptr().add(at) }
     }
-
 }
 
 impl Link for ShmLink {
@@ -304,8 +303,7 @@ impl Link for ShmLink {
         let (from, len) = (ready.as_ptr(), ready.len());
         let is_lent = self.loan().is_some();
         let n = len.min(dst.len()).min(if is_lent { LOAN_CHUNK } else { CHUNK });
-        let is_warm = !is_lent && self.rx.head() > RING as u64;
-        let copy = if is_warm { self.borrower.begin_copy(n, By::Reader) } else { None };
+        let copy = if is_lent { None } else { self.begin_ring_copy(self.rx.head(), n, By::Reader) };
         // SAFETY: `peek` lent them, and nothing was taken since; no memory of a caller lies in the ring, in this link or in a peer's
         // mapping.
         unsafe { ptr::copy_nonoverlapping(from, dst.as_mut_ptr(), n) };

@@ -2,7 +2,7 @@
 
 use super::{
     Link, LinkError, PULL_CHUNK, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
-    loans::{self, By, Loan, Lies, unreadable},
+    loans::{self, By, Lies, Loan, Measured, unreadable},
     ring::{SHORT, wakes_reader},
 };
 use crate::sys::{self, PeerMemory};
@@ -30,6 +30,13 @@ impl ShmLink {
             }
         }
         n
+    }
+
+    /// A copy of `n` bytes begins, into the ring or out of it, at this position; whether it is measured: not the first time around, when the
+    /// ring's own pages are not there yet.
+    #[inline]
+    pub(super) fn begin_ring_copy(&mut self, position: u64, n: usize, by: By) -> Option<Measured> {
+        if position > RING as u64 { self.borrower.begin_copy(n, by) } else { None }
     }
 
     /// What comes next: where in the ring, how many bytes of it up to the next loan, and that loan if it is next.
@@ -84,7 +91,12 @@ impl ShmLink {
     }
 
     /// Have the system copy bytes of the lender's own memory to their place.
-    pub(super) fn take_there(&mut self, peer: PeerMemory, at: u64, dst: &mut [u8]) -> Result<usize, LinkError> {
+    pub(super) fn take_there(
+        &mut self,
+        peer: PeerMemory,
+        at: u64,
+        dst: &mut [u8],
+    ) -> Result<usize, LinkError> {
         let left = self.loan().map_or(0, |l| l.left());
         let most = dst.len().min(left).min(PULL_CHUNK);
         let copy = self.borrower.begin_copy(most, By::System);
@@ -130,9 +142,7 @@ impl ShmLink {
         let mut n = self.fill(at, free, head);
         if n == head.len() {
             let most = body.len().min(free - n);
-            // Once around, the ring's own pages are there.
-            let is_warm = self.tx.tail() > RING as u64;
-            let copy = if is_warm { self.borrower.begin_copy(most, By::Writer) } else { None };
+            let copy = self.begin_ring_copy(self.tx.tail(), most, By::Writer);
             let of_body = self.fill((at + n) & (RING - 1), free - n, body);
             self.borrower.end_copy(self.board(false), copy, of_body);
             self.lender.copied(of_body);

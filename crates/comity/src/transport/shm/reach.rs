@@ -6,8 +6,8 @@ use crate::{
     channel::Stream,
     sys::{Lineage, PeerMemory, SharedMemory, Tracer, yama_scope},
     transport::{
-        About, Card, Connected, Connection, Connector, JobInfo, LinkKind, Missed, NewLink, Pair, Seen, Transport, TransportInfo, Variables,
-        dial_within_host, info_of_host, within_host,
+        About, Card, Connected, Connection, Connector, JobInfo, LinkKind, Missed, NewLink, Pair, Seen,
+        Transport, TransportInfo, Variables, dial_within_host, info_of_host, within_host,
     },
 };
 use std::io;
@@ -155,8 +155,14 @@ impl Transport for Shm {
         }
     }
 
-    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Connector) -> Result<Connected, Missed> {
-        Ok(within_host(connections).map_or_else(|not| not, |stream| Connected::Link(ShmLink::create(stream, self.pull))))
+    fn accept(
+        &self,
+        _: &Pair<'_>,
+        connections: Vec<Connection>,
+        _: &dyn Connector,
+    ) -> Result<Connected, Missed> {
+        Ok(within_host(connections)
+            .map_or_else(|not| not, |stream| Connected::Link(ShmLink::create(stream, self.pull))))
     }
 }
 

@@ -7,8 +7,8 @@
 mod link;
 
 use super::{
-    About, Connected, Connection, Connector, JobInfo, Missed, Pair, Seen, Transport, TransportInfo, dial_within_host,
-    info_of_host, within_host,
+    About, Connected, Connection, Connector, JobInfo, Missed, Pair, Seen, Transport, TransportInfo,
+    dial_within_host, info_of_host, within_host,
 };
 use crate::Result;
 use link::UnixLink;
@@ -51,7 +51,12 @@ impl Transport for Unix {
         })
     }
 
-    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Connector) -> Result<Connected, Missed> {
+    fn accept(
+        &self,
+        _: &Pair<'_>,
+        connections: Vec<Connection>,
+        _: &dyn Connector,
+    ) -> Result<Connected, Missed> {
         Ok(within_host(connections).map_or_else(|not| not, |stream| Connected::Link(UnixLink::boxed(stream))))
     }
 }

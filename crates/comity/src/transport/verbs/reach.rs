@@ -85,7 +85,8 @@ impl Transport for Rdma {
             None => Ok(()),
             Some(Matrix { rows }) => {
                 let rows = rows.len();
-                let why = format!("the device matrix has {rows} rows, but the size is {size}; they must be equal");
+                let why =
+                    format!("the device matrix has {rows} rows, but the size is {size}; they must be equal");
                 Err(ConfigError::new(why).with_key("devices").into())
             }
         }
@@ -137,9 +138,8 @@ impl Transport for Rdma {
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
         let mut words = Vec::new();
         let targets: Vec<_> = connector.candidates().all.iter().map(|c| Target::Tcp(c.at)).collect();
-        let works = connector
-            .answering(&targets)
-            .map_err(|miss| Missed { at: "its addresses".into(), miss })?;
+        let works =
+            connector.answering(&targets).map_err(|miss| Missed { at: "its addresses".into(), miss })?;
         if works.is_empty() {
             words.push("none of its addresses answers".into());
         }

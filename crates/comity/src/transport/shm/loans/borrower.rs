@@ -2,9 +2,9 @@
 
 use super::{
     ADDRESS, Board, FORGET, LOANS, MAPPED, NONE, Nonsense, Pull, REFUSED, REGIONS, RETURN,
-    speed::{By, Measured, Speeds},
     piece::Piece,
     pull::{answer, try_to_read},
+    speed::{By, Measured, Speeds},
 };
 use crate::sys::{Mapping, PeerMemory};
 use std::{
@@ -92,7 +92,11 @@ impl Borrower {
 
     /// The loan that comes next, if there is one; `head` bytes of the ring were read.
     #[inline]
-    pub(in crate::transport::shm) fn next(&mut self, board: &Board, head: u64) -> Result<Option<Loan>, Nonsense> {
+    pub(in crate::transport::shm) fn next(
+        &mut self,
+        board: &Board,
+        head: u64,
+    ) -> Result<Option<Loan>, Nonsense> {
         if self.loan.is_none() && board.lender.0.shown.load(Ordering::Acquire) != self.ended {
             self.loan = self.open(board, head)?;
         }

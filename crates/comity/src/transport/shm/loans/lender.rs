@@ -1,8 +1,8 @@
 //! The side that sends: what it lends, and what came back.
 
 use super::{
-    ADDRESS, Board, DENIED, FORGET, KNOWN, LEAST_GAIN, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, MOMENT, MOST_KNOWN,
-    MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, speed::Turns, pull::Nonce,
+    ADDRESS, Board, DENIED, FORGET, KNOWN, LEAST_GAIN, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, MOMENT,
+    MOST_KNOWN, MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, pull::Nonce, speed::Turns,
 };
 use crate::{
     sys::{PeerMemory, Region, Tracer, send_byte_with},
@@ -26,7 +26,10 @@ enum Way {
     Open,
     Ring,
     /// From this place in the peer's list, which begins at this address.
-    Loan { slot: usize, begin: usize },
+    Loan {
+        slot: usize,
+        begin: usize,
+    },
     /// From this process's own memory.
     Own,
 }
@@ -132,7 +135,8 @@ impl Lender {
 
     /// Whether the peer's copies out of this process's own memory are known to gain, or the next is to be measured.
     fn is_turn_to_pull(&mut self, board: &Board) -> bool {
-        self.pull != Pull::WherePays || self.turns.pulls(board.borrower.0.is_dear.load(Ordering::Relaxed) != 0)
+        self.pull != Pull::WherePays
+            || self.turns.pulls(board.borrower.0.is_dear.load(Ordering::Relaxed) != 0)
     }
 
     /// Whether the message under way may be lent.
@@ -186,7 +190,8 @@ impl Lender {
         }
         match board.borrower.0.own.load(Ordering::Acquire) {
             MAPPED => {
-                let pulls = self.is_turn_to_pull(board) && self.is_readable(&body[..self.left.min(body.len())]);
+                let pulls =
+                    self.is_turn_to_pull(board) && self.is_readable(&body[..self.left.min(body.len())]);
                 return pulls.then_some(Way::Own);
             }
             NONE if self.nonce.is_none() => self.ask(board, waker),

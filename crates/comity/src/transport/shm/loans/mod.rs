@@ -28,10 +28,10 @@ mod piece;
 mod pull;
 mod speed;
 
-pub(super) use borrower::{Borrower, Loan, Lies};
+pub(super) use borrower::{Borrower, Lies, Loan};
 pub(super) use lender::Lender;
 pub(super) use pull::Pull;
-pub(super) use speed::By;
+pub(super) use speed::{By, Measured};
 
 use super::{LinkError, ring::CachePadded};
 use std::{

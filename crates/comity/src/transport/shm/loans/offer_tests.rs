@@ -2,11 +2,9 @@
 
 use super::super::ShmLink;
 use super::{pull_tests::through_the_ring, tests::Ends, *};
-use crate::{
-    transport::{
-        LinkKind, Stays,
-        conformance::{bytes, eventually},
-    },
+use crate::transport::{
+    LinkKind, Stays,
+    conformance::{bytes, eventually},
 };
 use std::{
     os::unix::net::UnixStream,

@@ -202,7 +202,8 @@ fn who_reads_says_which_way_is_quicker() {
 #[test]
 fn what_the_peer_is_told_at_once_is_heard_in_order() {
     let (mut a, mut b) = ShmLink::pair_with(LinkKind::Local, Pull::WherePays).unwrap();
-    let (mut first, mut second, private) = (Lent::new(LEAST_LOAN), Lent::new(LEAST_LOAN), bytes(0, LEAST_LOAN));
+    let (mut first, mut second, private) =
+        (Lent::new(LEAST_LOAN), Lent::new(LEAST_LOAN), bytes(0, LEAST_LOAN));
     first.all().copy_from_slice(&bytes(1000, LEAST_LOAN));
     second.all().copy_from_slice(&bytes(2000, LEAST_LOAN));
     let mut place = vec![0; LEAST_LOAN];
@@ -236,7 +237,8 @@ fn another_process_with_the_same_number_is_not_taken_for_the_peer() {
     let (near, _far) = UnixStream::pair().unwrap();
     let number = [7u64, 8];
     board.lender.0.nonce_at.store(number.as_ptr() as u64, Relaxed);
-    let shown = |parts: [u64; 2]| board.lender.0.nonce.iter().zip(parts).for_each(|(w, p)| w.store(p, Relaxed));
+    let shown =
+        |parts: [u64; 2]| board.lender.0.nonce.iter().zip(parts).for_each(|(w, p)| w.store(p, Relaxed));
     shown([7, 9]);
     assert_eq!(try_to_read(&board, &near, PULL).unwrap_err(), REFUSED, "another number lies there");
     shown(number);
@@ -246,7 +248,10 @@ fn another_process_with_the_same_number_is_not_taken_for_the_peer() {
     assert_eq!(try_to_read(&board, &near, PULL).unwrap_err(), REFUSED, "nothing lies there");
     // Nor is an address believed before it was tried.
     let mut b = Borrower::new(PULL);
-    for (word, value) in [&board.entries[0].region, &board.entries[0].offset, &board.entries[0].len].into_iter().zip([ADDRESS, 64, 8]) {
+    for (word, value) in [&board.entries[0].region, &board.entries[0].offset, &board.entries[0].len]
+        .into_iter()
+        .zip([ADDRESS, 64, 8])
+    {
         word.store(value, Relaxed);
     }
     board.lender.0.shown.store(1, Relaxed);

@@ -179,7 +179,11 @@ mod tests {
     #[test]
     fn what_takes_much_longer_than_two_copies_is_dear() {
         let mut speeds = Speeds::default();
-        assert_eq!(speeds.took(By::System, N, Duration::from_micros(9)), None, "nothing is known of the ring");
+        assert_eq!(
+            speeds.took(By::System, N, Duration::from_micros(9)),
+            None,
+            "nothing is known of the ring"
+        );
         assert_eq!(after(&mut Speeds::default(), &[(3, 7)]), Some(false));
         assert_eq!(after(&mut Speeds::default(), &[(3, 8)]), Some(true));
         let near = &[(3, 8), (3, 7), (3, 6)];

@@ -212,7 +212,9 @@ fn connections_that_the_other_end_has_not_taken_carry_nothing() {
     assert_eq!(theirs.0.sockets[0].peek(&mut carried).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     // It never takes them: others are wanted, and the link stands.
     drop(theirs);
-    eventually("doubt", || (ends.links[0].put(b"ef", b"") == Ok(0) && ends.shared[0].is_doubted()).then_some(()));
+    eventually("doubt", || {
+        (ends.links[0].put(b"ef", b"") == Ok(0) && ends.shared[0].is_doubted()).then_some(())
+    });
     ends.making = 2;
     ends.renew(2, &[0, 1]);
     let mut got: Vec<u8> = Vec::new();
