@@ -31,8 +31,11 @@ struct Hub {
     groups: Mutex<HashMap<(u64, usize), Open>>,
     /// What ranks that wait have told members that had not opened the group yet: group id, to, from.
     asked: Mutex<HashMap<(u64, usize, usize), Header>>,
-    /// Groups that failed while some of their members had not opened them yet.
+    /// Groups that failed, for members that have not opened them yet.
     failed: Mutex<HashMap<u64, Failure>>,
+    /// How many members have left a group. One that opens it when others have failed and left is told why, so a group is forgotten when all
+    /// have left.
+    left: Mutex<HashMap<u64, usize>>,
 }
 
 /// Group id, owner, peer.
@@ -119,11 +122,15 @@ impl World for LocalWorld {
                 status.leave(me);
             }
         }
-        if !groups.keys().any(|(c, _)| *c == group_id) {
+        let mut left = lock(&self.hub.left);
+        let all = left.entry(group_id).or_default();
+        *all += 1;
+        if *all == open.members.len() {
+            left.remove(&group_id);
             lock(&self.hub.failed).remove(&group_id);
             lock(&self.hub.asked).retain(|(c, ..), _| *c != group_id);
         }
-        drop(groups);
+        drop((left, groups));
         lock(&self.hub.ends).retain(|(c, owner, _), _| *c != group_id || *owner != self.rank);
     }
 

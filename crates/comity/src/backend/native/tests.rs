@@ -138,8 +138,26 @@ fn a_rank_that_calls_something_else_is_found_and_nothing_is_written() {
             let other = if rank == 1 { ReduceOp::Max } else { ReduceOp::Sum };
             let e = native.run(call(1, other, (&mut x[..]).into()), LONG).unwrap_err();
             assert_eq!(x, input(rank, 2), "{e}");
-            matches!(e, Error::Mismatch { differs: "reduction", .. })
+            e
         });
-        assert!(told.iter().all(|t| *t), "{told:?}");
+        let is_told = |e: &Error| matches!(e, Error::Mismatch { differs: "reduction", .. });
+        assert!(told.iter().all(is_told), "{told:#?}");
     }
+}
+
+/// Its first partner made the same call, and its second had left before the call that differs could be passed on.
+#[test]
+fn a_rank_that_comes_when_the_others_have_failed_and_left_is_told_why() {
+    let mut worlds: Vec<_> = LocalWorld::all(4).into_iter().enumerate().collect();
+    let last = worlds.remove(2);
+    let fails = |(rank, world): (usize, LocalWorld)| {
+        let (members, until) = ((0..4).collect(), Instant::now() + LONG);
+        let mut native = NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
+        native.prefer(Some(Algorithm::Doubling));
+        let op = if rank == 1 { ReduceOp::Max } else { ReduceOp::Sum };
+        let e = native.run(call(1, op, (&mut input(rank, 2)[..]).into()), LONG).unwrap_err();
+        assert!(matches!(e, Error::Mismatch { differs: "reduction", .. }), "rank {rank}: {e}");
+    };
+    thread::scope(|s| worlds.into_iter().for_each(|one| drop(s.spawn(|| fails(one)))));
+    fails(last);
 }
