@@ -41,10 +41,13 @@ pub(crate) const PROOF: Duration = Duration::from_secs(1);
 /// How long to wait for the proof where the connection is for a link of a running job. The other side believes that the link is made as soon
 /// as the proof is on its way. A cable that is cut for some seconds delays it by half as long again.
 const PROOF_OF_LINK: Duration = Duration::from_secs(15);
+/// How long a connection that was answered is left alone when others want its place. The other side believes that it is in as soon as its
+/// proof is on its way, and would take this rank for dead.
+const BELIEVES: Duration = Duration::from_millis(500);
 /// For how long connections must have been turned away before that is taken for a lack of one's own: strangers who hold descriptors
 /// are gone by then.
 const LACK: Duration = Duration::from_millis(2500);
-/// How long to leave new connections alone when descriptors have run out.
+/// How long to leave new connections alone when descriptors have run out, or all have a place who may not go.
 const PAUSE: Duration = Duration::from_millis(50);
 const _: () = assert!(LIMIT.as_millis() + PROOF.as_millis() <= 2000);
 /// Connections taken from one listener before the others have their turn.
@@ -63,6 +66,7 @@ struct HalfOpen {
     stream: Stream,
     from: Option<IpAddr>,
     responder: Responder,
+    answered: Option<Instant>,
     until: Instant,
 }
 
@@ -157,11 +161,22 @@ impl Acceptor {
         let turns = (0..self.listeners.len()).flat_map(|i| std::iter::repeat_n(i, BATCH));
         let mut idle = None;
         for i in turns {
+            if self.half_open.len() >= MAX_HALF_OPEN && self.victim().is_none() {
+                // They wait in the queues of the listeners.
+                self.paused = Some(now + PAUSE);
+                return;
+            }
             let Some(listener) = self.listeners.get(i).filter(|_| idle != Some(i)) else { continue };
             match listener.accept() {
                 Ok((stream, from)) => {
                     self.starved = None;
-                    let new = HalfOpen { stream, from, responder: Responder::new(), until: now + LIMIT };
+                    let new = HalfOpen {
+                        stream,
+                        from,
+                        responder: Responder::new(),
+                        answered: None,
+                        until: now + LIMIT,
+                    };
                     self.advance(new, now, judge, done);
                 }
                 Err(e) => match Errno::from_io_error(&e) {
@@ -169,7 +184,10 @@ impl Acceptor {
                     // One that has not shown the key makes room.
                     Some(why @ (Errno::MFILE | Errno::NFILE)) if !self.half_open.is_empty() => {
                         self.lacked = Some(why);
-                        self.evict(judge, done);
+                        if !self.evict(judge, done) {
+                            self.paused = Some(now + PAUSE);
+                            return;
+                        }
                     }
                     Some(why @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                         self.lacked = Some(why);
@@ -189,24 +207,35 @@ impl Acceptor {
 
     /// Who makes room for another: the oldest connection of the address that holds most.
     ///
-    /// It is one that has not shown the key. If those that have, or replay one who did, are more than half, it is one of these.
-    fn victim(&self) -> usize {
+    /// It is one that has not shown the key. If those that have, or replay one who did, are more than half, it is one of these, unless all
+    /// of them were answered only now.
+    fn victim(&self) -> Option<usize> {
         let knowing = self.half_open.iter().filter(|h| h.responder.knows_key()).count();
         let go = knowing > self.half_open.len() / 2;
         let held = |from| self.half_open.iter().filter(|h| h.from == from).count();
-        let all = self.half_open.iter().enumerate().filter(|(_, h)| h.responder.knows_key() == go);
-        all.rev().max_by_key(|(_, h)| held(h.from)).map_or(0, |(i, _)| i)
+        let oldest = |knows: bool| {
+            let may_go = |h: &HalfOpen| h.responder.knows_key() == knows && !h.believes();
+            let all = self.half_open.iter().enumerate().filter(|(_, h)| may_go(h));
+            all.rev().max_by_key(|(_, h)| held(h.from)).map(|(i, _)| i)
+        };
+        oldest(go).or_else(|| oldest(false))
     }
 
-    /// Make room for another.
-    fn evict(&mut self, judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict, done: &mut Vec<Accepted>) {
-        let mut h = self.half_open.remove(self.victim());
-        // It was answered, and its proof may lie here since: then it believes that it is in.
+    /// Make room for another, if there is one to go.
+    fn evict(
+        &mut self,
+        judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict,
+        done: &mut Vec<Accepted>,
+    ) -> bool {
+        let Some(victim) = self.victim() else { return false };
+        let mut h = self.half_open.remove(victim);
+        // Its proof may lie here since it was answered.
         if h.responder.knows_key()
             && let Fate::Done(hello, seals) = h.advance(&self.secret, None, judge)
         {
             done.push(Accepted { stream: h.stream, hello, seals });
         }
+        true
     }
 
     /// Take a connection as far as it goes for now.
@@ -245,6 +274,11 @@ enum Fate {
 }
 
 impl HalfOpen {
+    /// Whether the other side may just have come to believe that it is in.
+    fn believes(&self) -> bool {
+        self.answered.is_some_and(|at| at.elapsed() < BELIEVES)
+    }
+
     fn advance(
         &mut self,
         secret: &Secret,
@@ -277,7 +311,9 @@ impl HalfOpen {
                     // Padding that follows gets no time of its own.
                     if let Some(hello) = self.responder.admitted().filter(|_| !was_known) {
                         let is_late = matches!(hello.channel, Channel::Link { .. } | Channel::Resume);
-                        self.until = Instant::now() + if is_late { PROOF_OF_LINK } else { PROOF };
+                        let now = Instant::now();
+                        self.answered = Some(now);
+                        self.until = now + if is_late { PROOF_OF_LINK } else { PROOF };
                     }
                 }
                 HandshakeStep::SendAndClose(bytes) => {

@@ -1,4 +1,4 @@
-//! How long the proof of a handshake is waited for.
+//! How long the proof of a handshake is waited for, and who goes when there are too many.
 
 use super::*;
 use crate::{
@@ -11,35 +11,96 @@ use std::{
     thread,
 };
 
-/// Whether a connection for `channel` is let in whose proof comes `late` after the answer.
-fn is_let_in(channel: Channel, late: Duration) -> bool {
+fn secret() -> Secret {
+    Secret::new(&Key::from([7; 32]), "job", 0)
+}
+
+fn listening() -> (Acceptor, SocketAddr) {
     let listener = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     listener.listen().unwrap();
-    let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let secret = || Secret::new(&Key::from([7; 32]), "job", 0);
-    let mut acceptor = Acceptor::new(vec![listener], secret());
-    let hello = Hello { from: 1, to: STORE, world: 0, group_id: 0, channel, sealed: false };
-    let (mut initiator, first) = Initiator::start(&secret(), &hello).unwrap();
-    there.write_all(&first).unwrap();
-    let mut step = || acceptor.step(&mut |_, _| HelloVerdict::Yes).len();
-    let mut answer = [0; 4096];
-    there.set_nonblocking(true).unwrap();
+    let at = listener.local_addr().unwrap();
+    (Acceptor::new(vec![listener], secret()), at)
+}
+
+fn step(acceptor: &mut Acceptor) -> usize {
+    acceptor.step(&mut |_, _| HelloVerdict::Yes).len()
+}
+
+/// One that connects.
+struct Dialer {
+    stream: TcpStream,
+    initiator: Option<Initiator>,
+}
+
+impl Dialer {
+    fn start(at: SocketAddr, channel: Channel) -> Self {
+        let hello = Hello { from: 1, to: STORE, world: 0, group_id: 0, channel, sealed: false };
+        let (initiator, first) = Initiator::start(&secret(), &hello).unwrap();
+        let mut stream = TcpStream::connect(at).unwrap();
+        stream.write_all(&first).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        Self { stream, initiator: Some(initiator) }
+    }
+
+    /// The proof, once: when the answer has come.
+    fn proof(&mut self) -> Option<Vec<u8>> {
+        let mut answer = [0; 4096];
+        let initiator = self.initiator.as_mut()?;
+        let n = self.stream.read(&mut answer).ok()?;
+        let agreed = initiator.read(&answer[..n]).unwrap()?;
+        self.initiator = None;
+        Some(agreed.proof)
+    }
+}
+
+/// Whether a connection for `channel` is let in whose proof comes `late` after the answer.
+fn is_let_in(channel: Channel, late: Duration) -> bool {
+    let (mut acceptor, at) = listening();
+    let mut dialer = Dialer::start(at, channel);
     let proof = loop {
-        assert_eq!(step(), 0);
-        let Ok(n) = there.read(&mut answer) else { continue };
-        if let Some(agreed) = initiator.read(&answer[..n]).unwrap() {
-            break agreed.proof;
+        assert_eq!(step(&mut acceptor), 0);
+        if let Some(proof) = dialer.proof() {
+            break proof;
         }
     };
     let until = Instant::now() + late;
     while Instant::now() < until {
         thread::sleep(Duration::from_millis(20));
-        assert_eq!(step(), 0);
+        assert_eq!(step(&mut acceptor), 0);
     }
     // Nobody may be there any more.
-    let _ = there.write_all(&proof);
+    let _ = dialer.stream.write_all(&proof);
     thread::sleep(Duration::from_millis(50));
-    step() == 1
+    step(&mut acceptor) == 1
+}
+
+/// One that was answered believes that it is in. If it went, it would take the listener's process for dead.
+#[test]
+fn who_was_answered_keeps_its_place_when_others_come() {
+    let (mut acceptor, at) = listening();
+    let mut all: Vec<_> = (0..MAX_HALF_OPEN).map(|_| Dialer::start(at, Channel::Join)).collect();
+    let mut proofs = Vec::new();
+    while proofs.len() < all.len() {
+        step(&mut acceptor);
+        proofs.extend(all.iter_mut().enumerate().filter_map(|(i, d)| Some((i, d.proof()?))));
+    }
+    let mut more: Vec<_> = (0..10).map(|_| Dialer::start(at, Channel::Join)).collect();
+    assert_eq!(step(&mut acceptor), 0);
+    for (i, proof) in proofs {
+        all[i].stream.write_all(&proof).unwrap();
+    }
+    let mut done = 0;
+    // Whoever has waited gets in as well.
+    let until = Instant::now() + Duration::from_secs(10);
+    while done < all.len() + more.len() {
+        assert!(Instant::now() < until, "{done}");
+        done += step(&mut acceptor);
+        for dialer in &mut more {
+            if let Some(proof) = dialer.proof() {
+                dialer.stream.write_all(&proof).unwrap();
+            }
+        }
+    }
 }
 
 #[test]
