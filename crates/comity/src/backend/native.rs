@@ -31,7 +31,8 @@ pub(crate) struct NativeBackend {
     topology: Topology,
     /// Goes before all else where it can carry out the operation.
     prefer: Option<Algorithm>,
-    kept: Vec<KeptSchedule>,
+    #[expect(clippy::vec_box, reason = "they change places from call to call")]
+    kept: Vec<Box<KeptSchedule>>,
     in_one_piece: InOnePiece,
     routes: Vec<(Route, PairSchedule)>,
     scratch: Vec<u8>,
@@ -51,7 +52,7 @@ impl NativeBackend {
         let none = Call { info: call.info, bufs: Bufs::None, counts: &[], recv_counts: &[] };
         let mut kept = match self.kept.iter().rposition(|k| k.key == key) {
             Some(i) => self.kept.remove(i),
-            None => self.prepare(key, &none),
+            None => self.prepare(key, &none).into(),
         };
         let pairwise = call.info.op == Op::AllToAll && !call.counts.is_empty();
         let group_id = self.members().group_id as u16;
@@ -177,17 +178,19 @@ impl NativeBackend {
         let mut memory = memory_of(call.bufs.take(), (rank * part, part), tmp);
         let (short, pulls) = (short.as_ref(), kept.pulls);
         let task = Task { info, header: &header, call: Some(common), limit, pulls, short };
-        let out = self.engine.run(&mut kept.schedule, &mut memory, &task, begun);
-        if plain && out.is_ok() {
-            kept.schedule.reset();
-            if asked {
-                self.learn(before, lends);
-            }
-        } else {
-            // Of unequal parts, or in the middle of a call that failed: of no use for another.
+        if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
+            // In the middle of a call that failed: of no use for another.
+            self.kept.pop();
+            return Err(e);
+        }
+        kept.schedule.reset();
+        if asked && plain {
+            self.learn(before, lends);
+        }
+        if !plain {
             self.kept.pop();
         }
-        out
+        Ok(())
     }
 }
 

@@ -27,6 +27,11 @@ impl Engine {
         })
     }
 
+    /// Whether a link through memory lacks something.
+    pub(super) fn lacks_memory(&self) -> bool {
+        self.lacks().any(|(p, _)| self.links[p].as_ref().is_some_and(|l| l.is_memory()))
+    }
+
     pub(super) fn arm(&mut self, schedule: &Schedule) {
         // Flags of peers whose queues ended in an earlier look are stale.
         let open_send: Vec<_> = (0..schedule.send_queues())

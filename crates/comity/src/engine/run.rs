@@ -19,7 +19,7 @@ use crate::{
     CallInfo, Error, Op, Result,
     error::PART,
     status::{Differs, Header, Links},
-    transport::LinkError,
+    transport::{LinkError, NAP},
     view::Memory,
 };
 use comity_plan::Schedule;
@@ -72,6 +72,8 @@ pub(super) struct Run<'a, 'm> {
     pub(super) pending_headers: usize,
     /// The links know that this rank is about to sleep.
     armed: bool,
+    /// It has slept since, for a moment.
+    napped: bool,
     /// Who had left at the last look that found nothing.
     leaver: Option<usize>,
     /// Some links that the call needs are still being made.
@@ -114,24 +116,37 @@ impl Engine {
         let linking = self.want_links(schedule);
         // In a closure of its own the compiler need not know how long the other lives.
         let mut begun = || begun();
-        let (armed, leaver, begun): (_, _, Option<&mut dyn FnMut()>) = (false, None, Some(&mut begun));
-        let mut run =
-            Run { engine: self, schedule, memory, task, pending_headers, armed, leaver, linking, begun };
-        let short = run.short();
-        let out = match short {
+        let (armed, napped, leaver, begun): (_, _, _, Option<&mut dyn FnMut()>) =
+            (false, false, None, Some(&mut begun));
+        let mut run = Run {
+            engine: self,
+            schedule,
+            memory,
+            task,
+            pending_headers,
+            armed,
+            napped,
+            leaver,
+            linking,
+            begun,
+        };
+        // A `Result` is some 200 bytes: it is looked at where it lies, not handed on by `map` and the like.
+        let out = match run.short() {
+            Ok(true) => {
+                self.members.status.advance();
+                return Ok(());
+            }
             Ok(false) => run.complete(),
-            _ => Ok(()),
+            Err(e) => Err(Stop::Told(e)),
         };
         self.members.status.advance();
-        match out {
-            Ok(()) => short.map(drop),
-            Err(stop) => {
-                let error = self.members.explain(stop, task.info, task.limit);
-                // The caller has its buffers back with the error.
-                self.links.iter_mut().flatten().for_each(|l| l.revoke());
-                Err(error)
-            }
+        if let Err(stop) = out {
+            let error = self.members.explain(stop, task.info, task.limit);
+            // The caller has its buffers back with the error.
+            self.links.iter_mut().flatten().for_each(|l| l.revoke());
+            return Err(error);
         }
+        Ok(())
     }
 
     /// This rank makes a call: known from now on to those who ask, and compared with what they have told.
@@ -139,7 +154,10 @@ impl Engine {
         let members = &self.members;
         members.status.ledger().record(call);
         members.settle();
-        members.failure(Some(&call.info)).map_or(Ok(()), Err)
+        match members.status.failure() {
+            None => Ok(()),
+            Some(f) => Err(members.error(f, Some(call.info))),
+        }
     }
 
     /// A send from `peer` that came before its receive, if `wants` accepts its header.
@@ -191,7 +209,10 @@ impl Run<'_, '_> {
     pub(super) fn note(&mut self) -> Result<()> {
         let Some(note) = self.begun.take() else { return Ok(()) };
         note();
-        self.task.call.as_ref().map_or(Ok(()), |call| self.engine.announce(call))
+        match &self.task.call {
+            Some(call) => self.engine.announce(call),
+            None => Ok(()),
+        }
     }
 
     /// Until the schedule is done.
@@ -241,7 +262,7 @@ impl Run<'_, '_> {
     fn disarm(&mut self) {
         if self.armed {
             self.engine.disarm();
-            self.armed = false;
+            (self.armed, self.napped) = (false, false);
         }
     }
 }
@@ -315,8 +336,13 @@ impl Progress for Run<'_, '_> {
     }
 
     fn sleep(&mut self, limit: Duration, idle: Duration) {
+        // What a peer put at the same moment is there after a nap. A wake-up that came meanwhile is unread, and ends the long sleep.
+        let naps = !self.napped && self.engine.lacks_memory();
         // WAIT(limit): to the limit of who calls
-        self.engine.sleep(limit, idle);
-        self.disarm();
+        self.engine.sleep(if naps { limit.min(NAP) } else { limit }, idle);
+        self.napped = naps;
+        if !naps {
+            self.disarm();
+        }
     }
 }

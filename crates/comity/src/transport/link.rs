@@ -24,13 +24,18 @@
 //! - `arm` announces that this side is about to sleep in `poll` on `fds`: from then until `disarm`
 //!   the peer's `put` or `consume` makes one of them ready. A caller arms, tries once more, then
 //!   polls. Which descriptors those are changes with every call that moves bytes.
+//! - Where a link `is_memory`, a `put` at the very moment of `arm` may make none ready: the caller polls for [`NAP`] at first, tries again,
+//!   and then polls on, still armed.
 //! - A link that is dropped delivers what it has accepted; then the peer sees it closed.
 
 use super::LinkKind;
-use std::{fmt, net::SocketAddr, os::fd::BorrowedFd};
+use std::{fmt, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 
 /// The largest `want` that [`Link::peek`] fills in one piece when the bytes are there.
 pub(crate) const SMALL_WANT: usize = 64;
+
+/// The first sleep of one that has armed a link through memory. What a core stores is seen by the others a thousand times sooner.
+pub(crate) const NAP: Duration = Duration::from_micros(100);
 
 /// Why a link ended, as the rest of the sentence "rank 3 ...": "closed its connection".
 #[derive(Clone, Debug, PartialEq, Eq)]

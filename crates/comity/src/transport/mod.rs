@@ -30,7 +30,7 @@ mod table;
 pub(crate) use candidates::{AddressBook, Candidate, Candidates, KnownWay};
 pub(crate) use card::{Announced, Card, MAX_ADDRS, OwnAddr, Pair};
 pub(crate) use interface_rules::InterfaceRules;
-pub(crate) use link::{Interest, Link, LinkError, SMALL_WANT, Stays};
+pub(crate) use link::{Interest, Link, LinkError, NAP, SMALL_WANT, Stays};
 pub(crate) use table::{Kinds, Transports};
 #[cfg(fuzzing)]
 pub use tcp::fuzz::frame;

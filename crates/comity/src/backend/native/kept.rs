@@ -76,7 +76,7 @@ impl NativeBackend {
                 if self.kept.len() == KEPT {
                     self.kept.remove(0);
                 }
-                self.kept.push(new);
+                self.kept.push(new.into());
             }
         }
     }

@@ -15,7 +15,7 @@
 //! there each rank hears from every other, so all conclude the same after the same call. It costs no message, and no result changes:
 //! segments do not change the order of additions.
 
-use super::{KeptSchedule, NativeBackend, ScheduleKey};
+use super::{NativeBackend, ScheduleKey};
 use comity_plan::{Algorithm, Choice, Kind};
 
 /// Bytes of a part from which on the system copies it sooner than two ranks do through a ring: with two ranks, and with 4 to 16, of
@@ -99,15 +99,11 @@ impl NativeBackend {
         let all_lent = were_lent && self.engine.all_lend();
         let size = self.members().size() as u64;
         let lent = self.engine.lent() - before;
-        let Some(KeptSchedule { key: ScheduleKey { kind, count, elem, .. }, lends, .. }) =
-            self.kept.last_mut()
-        else {
-            return;
-        };
-        let call = (*kind, *count, *elem);
-        let bytes = (*count * *elem) as u64;
+        let Some(kept) = self.kept.last_mut() else { return };
+        let ScheduleKey { kind, count, elem, .. } = kept.key;
+        let (call, bytes) = ((kind, count, elem), (count * elem) as u64);
         // Most of what it sent: bytes at the edges of parts may go through the ring.
-        *lends = Some(lent * 4 >= bytes / size * (size - 1) * 2 * 3);
+        kept.lends = Some(lent * 4 >= bytes / size * (size - 1) * 2 * 3);
         if all_lent != self.in_one_piece.has(call) {
             // What a schedule remembers that this call did not use is from before.
             let others = self.kept.iter_mut().filter(|k| (k.key.kind, k.key.count, k.key.elem) == call);

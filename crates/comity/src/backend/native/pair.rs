@@ -65,13 +65,13 @@ impl NativeBackend {
         });
         let pulls = out.as_ref().is_some_and(|(_, len)| *len <= MOST_ONE_WAY);
         let task = Task { info, header: &header, call: None, limit, pulls, short: short.as_ref() };
-        let out = self.engine.run(&mut kept.schedule, &mut memory, &task, begun);
-        match out {
-            Ok(()) => kept.schedule.reset(),
+        if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
-            Err(_) => drop(self.routes.remove(at)),
+            self.routes.remove(at);
+            return Err(e);
         }
-        out
+        kept.schedule.reset();
+        Ok(())
     }
 
     /// Take the message that is expected if it came before its call and was kept; whether it was.

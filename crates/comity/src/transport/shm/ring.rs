@@ -18,8 +18,13 @@
 //! Sleep: a side that runs out sets its `asleep` flag, looks once more, and sleeps; the other side looks at that
 //! flag after it moves its position. A fence between the store and the load on both sides makes sure that
 //! one of them sees the other (Dekker). `tests` checks this with loom.
+//!
+//! The writer of a short message leaves its fence out: it takes a tenth of a call. Its store may then still be on its way when it looks at
+//! the flag, for less than a microsecond. So whoever sets the flag sleeps for a [`NAP`](crate::transport::NAP) at first, looks again, and
+//! only then sleeps long: by then each of the two has seen what the other stored.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::compiler_fence;
 
 /// A value alone on its cache lines: 128 bytes, because x86 fetches lines in pairs.
 #[derive(Debug, Default)]
@@ -28,6 +33,8 @@ pub(crate) struct CachePadded<T>(pub(super) T);
 
 /// Bytes of a message that lies beside the position: a header and 80 more. The first 48 are on the line of the position.
 pub(crate) const SHORT: usize = 112;
+/// So many of them lie on the line of the position.
+const LINE: usize = 48;
 const WORDS: usize = SHORT / 8;
 /// In place of a begin: nothing lies there.
 const NOTHING: u64 = u64::MAX;
@@ -104,10 +111,12 @@ impl RingWriter {
         if n <= SHORT {
             s.tail.0.begin.store(NOTHING, Ordering::Relaxed);
         }
-        self.show(s, n)
+        self.show(s, n);
+        wakes(&s.reader_asleep.0)
     }
 
-    /// As [`publish`](Self::publish), of `n` bytes that are in the ring: they are the first of `bytes`.
+    /// As [`publish`](Self::publish), of `n` bytes that are in the ring: they are the first of `bytes`. A reader that falls asleep at this
+    /// moment may not be seen, and looks again after a nap.
     #[inline]
     pub(crate) fn publish_short(&mut self, s: &Shared, bytes: &[u8; SHORT], n: usize) -> bool {
         let line = &s.tail.0;
@@ -117,14 +126,19 @@ impl RingWriter {
         for (word, bytes) in line.short.iter().zip(bytes.as_chunks().0).take(n.div_ceil(8)) {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
-        self.show(s, n)
+        self.show(s, n);
+        if n > LINE {
+            return wakes(&s.reader_asleep.0);
+        }
+        // The look comes behind the store in the program, if not in the processor.
+        compiler_fence(Ordering::SeqCst);
+        is_asleep(&s.reader_asleep.0)
     }
 
     #[inline]
-    fn show(&mut self, s: &Shared, n: usize) -> bool {
+    fn show(&mut self, s: &Shared, n: usize) {
         self.tail += n as u64;
         s.tail.0.at.store(self.tail, Ordering::Release);
-        wakes(&s.reader_asleep.0)
     }
 
     /// Bytes shown so far.
@@ -243,6 +257,11 @@ pub(crate) fn wakes_writer(s: &Shared) -> bool {
 #[inline]
 fn wakes(asleep: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
+    is_asleep(asleep)
+}
+
+#[inline]
+fn is_asleep(asleep: &AtomicU32) -> bool {
     asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
 }
 
