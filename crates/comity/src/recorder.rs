@@ -46,12 +46,9 @@ struct Record {
     waited: u64,
     root: u32,
     tag: u32,
-    /// Whom the call waited for when it first slept; else who was at fault.
-    peer: u32,
-    op: u8,
-    dtype: u8,
-    reduce: u8,
-    state: FlightState,
+    /// From the low end: whom the call waited for when it first slept, else who was at fault; operation, element type, reduction, state.
+    /// One word, because a core that reads a word soon after it wrote a part of it waits for some nanoseconds.
+    last: u64,
 }
 
 const _: () = assert!(size_of::<Record>() == 64);
@@ -60,39 +57,52 @@ const _: () = assert!(size_of::<Record>() == 64);
 const END: usize = 3;
 const WAITED: usize = 4;
 const LAST: usize = 7;
+/// Where the state begins in the last of them, in bits.
+const STATE: u32 = 56;
 
 impl Record {
     /// As the launcher's sheet has it.
     #[inline]
     fn words(&self) -> [u64; CALL] {
-        let pair = |low: u32, high: u32| u64::from(low) | (u64::from(high) << 32);
-        let place = pair(self.root, self.tag);
-        [self.seq, self.count, self.begin, self.end, self.waited, place, 0, self.last()]
-    }
-
-    #[inline]
-    fn last(&self) -> u64 {
-        let bytes = u32::from_le_bytes([self.op, self.dtype, self.reduce, self.state as u8]);
-        u64::from(self.peer) | (u64::from(bytes) << 32)
+        let place = u64::from(self.root) | (u64::from(self.tag) << 32);
+        [self.seq, self.count, self.begin, self.end, self.waited, place, 0, self.last]
     }
 
     /// What [`words`](Self::words) say; `None` for what no rank writes.
     fn of(words: [u64; CALL]) -> Option<Self> {
         let [seq, count, begin, end, waited, place, _, last] = words;
-        let [op, dtype, reduce, state] = ((last >> 32) as u32).to_le_bytes();
-        let state = FlightState::of(state)?;
-        let (root, tag, peer) = (place as u32, (place >> 32) as u32, last as u32);
-        Some(Self { seq, count, begin, end, waited, root, tag, peer, op, dtype, reduce, state })
+        FlightState::of((last >> STATE) as u8)?;
+        let (root, tag) = (place as u32, (place >> 32) as u32);
+        Some(Self { seq, count, begin, end, waited, root, tag, last })
+    }
+
+    fn peer(&self) -> u32 {
+        self.last as u32
+    }
+
+    #[inline]
+    fn set_peer(&mut self, peer: u32) {
+        self.last = self.last >> 32 << 32 | u64::from(peer);
+    }
+
+    fn state(&self) -> FlightState {
+        FlightState::of((self.last >> STATE) as u8).unwrap_or(FlightState::Begun)
+    }
+
+    #[inline]
+    fn set_state(&mut self, state: FlightState) {
+        self.last = self.last << 8 >> 8 | (state as u64) << STATE;
     }
 
     fn info(&self) -> Option<CallInfo> {
         let some = |x: u32| (x != NOBODY).then_some(x);
+        let [op, dtype, reduce, _] = ((self.last >> 32) as u32).to_le_bytes();
         Some(CallInfo {
-            op: Op::from_number(self.op)?,
+            op: Op::from_number(op)?,
             seq: self.seq,
             count: self.count as usize,
-            dtype: DType::ALL.get(usize::from(self.dtype)).copied(),
-            reduce: ReduceOp::ALL.get(usize::from(self.reduce)).copied(),
+            dtype: DType::ALL.get(usize::from(dtype)).copied(),
+            reduce: ReduceOp::ALL.get(usize::from(reduce)).copied(),
             root: some(self.root).map(|r| r as usize),
             tag: some(self.tag),
         })
@@ -159,6 +169,8 @@ impl Recorder {
         counters.parked_on.store(NOBODY, Ordering::Relaxed);
         self.slept = counters.parked_ns();
         let now = if is_long(info) { clock::exact() } else { clock::coarse() };
+        let (dtype, reduce) = (info.dtype.map_or(NONE, |d| d as u8), info.reduce.map_or(NONE, |r| r as u8));
+        let kinds = u32::from_le_bytes([info.op as u8, dtype, reduce, FlightState::Begun as u8]);
         let record = Record {
             seq: info.seq,
             count: info.count as u64,
@@ -167,11 +179,7 @@ impl Recorder {
             waited: 0,
             root: info.root.map_or(NOBODY, |r| r as u32),
             tag: info.tag.unwrap_or(NOBODY),
-            peer: NOBODY,
-            op: info.op as u8,
-            dtype: info.dtype.map_or(NONE, |d| d as u8),
-            reduce: info.reduce.map_or(NONE, |r| r as u8),
-            state: FlightState::Begun,
+            last: u64::from(NOBODY) | u64::from(kinds) << 32,
         };
         let at = self.made as usize % KEPT;
         match self.ring.get_mut(at) {
@@ -191,21 +199,21 @@ impl Recorder {
         let Some(record) = self.ring.get_mut(last as usize % KEPT) else { return };
         let slept = counters.parked_ns().wrapping_sub(self.slept);
         match error {
-            None => record.state = FlightState::Done,
+            None => record.set_state(FlightState::Done),
             Some(e) => {
-                record.state = FlightState::Failed;
-                record.peer = culprit(e).map_or(NOBODY, |r| r as u32);
+                record.set_state(FlightState::Failed);
+                record.set_peer(culprit(e).map_or(NOBODY, |r| r as u32));
             }
         }
         if slept > 0 {
             record.waited = slept;
-            record.peer = counters.parked_on.load(Ordering::Relaxed);
+            record.set_peer(counters.parked_on.load(Ordering::Relaxed));
         }
         if slept > 0 || error.is_some() || is_long(info) {
             record.end = clock::exact();
         }
         if let Some(live) = counters.live() {
-            live.end(last, [(END, record.end), (WAITED, record.waited), (LAST, record.last())]);
+            live.end(last, [(END, record.end), (WAITED, record.waited), (LAST, record.last)]);
         }
     }
 
@@ -283,7 +291,7 @@ mod tests {
         }
         let kept: Vec<u64> = r.records().map(|r| r.seq).collect();
         assert_eq!(kept, (10_001 - KEPT as u64..=10_000).collect::<Vec<_>>());
-        assert!(r.records().all(|r| r.state == FlightState::Done && r.end >= r.begin));
+        assert!(r.records().all(|r| r.state() == FlightState::Done && r.end >= r.begin));
         assert!(r.records().zip(r.records().skip(1)).all(|(a, b)| a.end <= b.begin));
     }
 
@@ -291,22 +299,22 @@ mod tests {
     fn a_failure_names_who_was_waited_for() {
         let (mut r, c) = (Recorder::new(), Counters::default());
         r.begin(&call(1), &c);
-        assert_eq!(r.records().next().unwrap().state, FlightState::Begun);
+        assert_eq!(r.records().next().unwrap().state(), FlightState::Begun);
         r.end(&call(1), Some(&lost(2)), &c);
         let first = *r.records().next().unwrap();
-        assert_eq!((first.state, first.peer, first.waited), (FlightState::Failed, 2, 0));
+        assert_eq!((first.state(), first.peer(), first.waited), (FlightState::Failed, 2, 0));
         // Who was waited for is seen, who is at fault only told.
         r.begin(&call(2), &c);
         c.parked_on.store(1, Ordering::Relaxed);
         c.slept(std::time::Duration::from_nanos(77));
         r.end(&call(2), Some(&lost(2)), &c);
         let last = *r.records().last().unwrap();
-        assert_eq!((last.state, last.peer, last.waited), (FlightState::Failed, 1, 77));
+        assert_eq!((last.state(), last.peer(), last.waited), (FlightState::Failed, 1, 77));
         assert_eq!(last.info(), Some(call(2)));
         // The next call has waited for nobody.
         r.begin(&call(3), &c);
         r.end(&call(3), None, &c);
         let last = *r.records().last().unwrap();
-        assert_eq!((last.state, last.peer, last.waited), (FlightState::Done, NOBODY, 0));
+        assert_eq!((last.state(), last.peer(), last.waited), (FlightState::Done, NOBODY, 0));
     }
 }

@@ -70,7 +70,7 @@ impl NativeBackend {
             Header { shape, ..common }
         };
         let task =
-            Task { info: call.info, header: &header, call: Some(common), limit, pulls: false, short: None };
+            Task { info: &call.info, header: &header, call: Some(&common), limit, pulls: false, short: None };
         let nothing = &mut Memory::new(None, None, &mut []);
         let out = self.engine.run(&mut kept.schedule, nothing, &task, &mut || ());
         if out.is_ok() {
@@ -143,7 +143,7 @@ impl NativeBackend {
         limit: Duration,
         begun: &mut dyn FnMut(),
     ) -> Result<()> {
-        let info = call.info;
+        let info = &call.info;
         let (group_id, rank) = (self.members().group_id as u16, self.members().rank);
         let key = self.key(kind, call);
         let (plain, part) = (call.counts.is_empty(), info.count * key.elem);
@@ -152,7 +152,7 @@ impl NativeBackend {
         let pairwise = kind == Kind::AllToAll && !plain;
         let counts = (call.counts, call.recv_counts);
         // With parts that differ by pair nobody knows the others' totals.
-        let agreed = if pairwise { CallInfo { count: 0, ..info } } else { info };
+        let agreed = if pairwise { CallInfo { count: 0, ..*info } } else { *info };
         let (asked, lends) = (kept.lends.is_some(), kept.lends == Some(true));
         let shape = if pairwise { 0 } else { kept.shape };
         let common = Header { info: agreed, shape, epoch: 0, group_id, lends: false };
@@ -177,7 +177,7 @@ impl NativeBackend {
         let tmp = &mut self.scratch[..tmp];
         let mut memory = memory_of(call.bufs.take(), (rank * part, part), tmp);
         let (short, pulls) = (short.as_ref(), kept.pulls);
-        let task = Task { info, header: &header, call: Some(common), limit, pulls, short };
+        let task = Task { info, header: &header, call: Some(&common), limit, pulls, short };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
             self.kept.pop();

@@ -42,11 +42,11 @@ pub(crate) struct Engine {
 /// What a call is made of besides its data.
 pub(crate) struct Task<'a> {
     /// Announced to peers, and named in errors.
-    pub(crate) info: CallInfo,
+    pub(crate) info: &'a CallInfo,
     /// The header for (or from) each peer.
     pub(crate) header: &'a dyn Fn(Direction, usize) -> Header,
     /// The call as told to ranks that are waited for; `None` for calls between two ranks alone.
-    pub(crate) call: Option<Header>,
+    pub(crate) call: Option<&'a Header>,
     /// How long it may take.
     pub(crate) limit: Duration,
     /// Whether its messages are quicker if the system copies them out of the sender's memory.
@@ -141,7 +141,7 @@ impl Engine {
         };
         self.members.status.advance();
         if let Err(stop) = out {
-            let error = self.members.explain(stop, task.info, task.limit);
+            let error = self.members.explain(stop, *task.info, task.limit);
             // The caller has its buffers back with the error.
             self.links.iter_mut().flatten().for_each(|l| l.revoke());
             return Err(error);
@@ -209,7 +209,7 @@ impl Run<'_, '_> {
     pub(super) fn note(&mut self) -> Result<()> {
         let Some(note) = self.begun.take() else { return Ok(()) };
         note();
-        match &self.task.call {
+        match self.task.call {
             Some(call) => self.engine.announce(call),
             None => Ok(()),
         }
@@ -217,7 +217,7 @@ impl Run<'_, '_> {
 
     /// Until the schedule is done.
     fn complete(&mut self) -> Stopped<()> {
-        let mut waiting = Waiting::new(self.engine.patience, self.task.limit, self.task.call);
+        let mut waiting = Waiting::new(self.engine.patience, self.task.limit, self.task.call.copied());
         complete(self, &mut waiting)?;
         self.engine.patience = waiting.patience();
         Ok(())
@@ -240,10 +240,10 @@ impl Run<'_, '_> {
         let pairwise = ours.info.op == Op::AllToAll && task.call.is_some_and(|c| c.shape != ours.shape);
         if pairwise && what == Header::PLAN {
             // Of parts that differ by pair only the two ranks know.
-            let part = |h: Header| CallInfo { count: h.shape as usize, ..task.info };
+            let part = |h: Header| CallInfo { count: h.shape as usize, ..*task.info };
             return Stop::Differs(peer, Differs { ours: part(ours), theirs: part(theirs), what: PART });
         }
-        Stop::Differs(peer, Differs { ours: task.info, theirs: theirs.info, what })
+        Stop::Differs(peer, Differs { ours: *task.info, theirs: theirs.info, what })
     }
 
     /// Make the copies that this rank has to make, as far as they may be made now.
@@ -318,7 +318,7 @@ impl Progress for Run<'_, '_> {
     fn lacking(&self, idle: Duration) -> Lacking {
         let waits = self.schedule.waiting_for();
         let first = self.engine.lacks().map(|(p, _)| p).chain(waits.iter().copied()).next();
-        let tell = self.task.call;
+        let tell = self.task.call.copied();
         Lacking { tell, first: first.map(|p| (p, idle)), pair: tell.is_none().then_some(waits) }
     }
 

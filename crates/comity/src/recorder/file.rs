@@ -235,9 +235,9 @@ pub(super) fn write(recorder: &Recorder, place: &Place, group_id: u64, error: &E
             info.seq,
             record.begin,
             record.end,
-            number((record.peer != NOBODY).then_some(record.peer.into())),
+            number((record.peer() != NOBODY).then_some(record.peer().into())),
             record.waited,
-            record.state.name()
+            record.state().name()
         );
     }
     out.push_str("]}\n");

@@ -81,14 +81,14 @@ impl Sheet {
         let call = |words| {
             let record = Record::of(words)?;
             let (begin, end) = (shift(record.begin), shift(record.end.max(record.begin)));
-            let peer = (record.peer != NOBODY).then_some(record.peer as usize);
+            let peer = (record.peer() != NOBODY).then_some(record.peer() as usize);
             Some(FlightCall {
                 info: record.info()?,
                 begin,
                 end,
                 peer,
                 waited: record.waited,
-                state: record.state,
+                state: record.state(),
             })
         };
         let groups = self.groups().into_iter().map(|g| LiveGroup {

@@ -19,7 +19,8 @@ impl NativeBackend {
         limit: Duration,
         begun: &mut dyn FnMut(),
     ) -> Result<()> {
-        let (info, group_id) = (call.info, self.members().group_id as u16);
+        // By reference: a copy of what was written word by word a moment ago would wait for it.
+        let (info, group_id) = (&call.info, self.members().group_id as u16);
         let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
         let (src, dst) = match call.bufs.take() {
             Bufs::In(s) => (Some(s), None),
@@ -36,22 +37,21 @@ impl NativeBackend {
             root: Some(other),
             tag: info.tag,
         };
-        let out = src.zip(to).map(|(s, to)| (message(s.count(), s.dtype(), to), s.len_bytes()));
-        let mut into =
-            dst.as_ref().zip(from).map(|(d, from)| (message(d.count(), d.dtype(), from), d.len_bytes()));
-        let mut memory = Memory::new(src, dst, &mut []);
-        if let Some(((m, len), from)) = into.zip(from)
-            && self.take_kept(info, (from, &m, len), &mut memory)?
-        {
-            into = None;
-        }
-        let route = Route {
-            out: out.zip(to).map(|((_, len), to)| (to, len)),
-            into: into.zip(from).map(|((_, len), from)| (from, len)),
+        let out = src.zip(to).map(|(s, to)| message(s.count(), s.dtype(), to));
+        let mut into = dst.as_ref().zip(from).map(|(d, from)| message(d.count(), d.dtype(), from));
+        let mut route = Route {
+            out: src.zip(to).map(|(s, to)| (to, s.len_bytes())),
+            into: dst.as_ref().zip(from).map(|(d, from)| (from, d.len_bytes())),
         };
+        let mut memory = Memory::new(src, dst, &mut []);
+        if let (Some(m), Some(from)) = (&into, route.into)
+            && self.take_kept(info, from, m, &mut memory)?
+        {
+            (into, route.into) = (None, None);
+        }
         let header = |direction: Direction, _: usize| {
             let of = if direction == Direction::Out { &out } else { &into };
-            Header { info: of.as_ref().map_or(info, |(m, _)| *m), shape: 0, epoch: 0, group_id, lends: false }
+            Header { info: of.unwrap_or(*info), shape: 0, epoch: 0, group_id, lends: false }
         };
         let at = self.come_near(route);
         let Some((_, kept)) = self.routes.get_mut(at) else { return Err(Error::Closed) };
@@ -63,7 +63,7 @@ impl NativeBackend {
             out: encoded(out.is_some(), Direction::Out),
             into: encoded(into.is_some(), Direction::In),
         });
-        let pulls = out.as_ref().is_some_and(|(_, len)| *len <= MOST_ONE_WAY);
+        let pulls = route.out.is_some_and(|(_, len)| len <= MOST_ONE_WAY);
         let task = Task { info, header: &header, call: None, limit, pulls, short: short.as_ref() };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
@@ -77,14 +77,15 @@ impl NativeBackend {
     /// Take the message that is expected if it came before its call and was kept; whether it was.
     fn take_kept(
         &mut self,
-        info: CallInfo,
-        (from, m, len): (usize, &CallInfo, usize),
+        info: &CallInfo,
+        (from, len): (usize, usize),
+        m: &CallInfo,
         memory: &mut Memory<'_>,
     ) -> Result<bool> {
         let Some((h, bytes)) = self.engine.unstash(from, |h| h.info.tag == m.tag) else { return Ok(false) };
         if (h.info.count, h.info.dtype) != (m.count, m.dtype) {
             let differs = if h.info.dtype == m.dtype { "count" } else { "dtype" };
-            return Err(self.engine.refuse(from, info, h, differs));
+            return Err(self.engine.refuse(from, *info, h, differs));
         }
         let dst = memory.write(Slice::new(Buf::Out, 0, len));
         dst.copy_from_slice(&bytes);
