@@ -59,7 +59,7 @@ impl Run<'_, '_> {
         if !from.iter().all(|&p| engine.rx[p].is_in_body()) {
             return Ok(0);
         }
-        let (dtype, op) = types(&self.task.info);
+        let (dtype, op) = types(self.task.info);
         // The same for all senders.
         let done = want.done + from.first().map_or(0, |&p| engine.rx[p].pending);
         let most = want.allowed.saturating_sub(done);
