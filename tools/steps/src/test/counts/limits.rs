@@ -25,12 +25,12 @@ const fn limit(language: &'static str, ranks: usize, seen: u64, most: u64) -> Li
 ///
 /// What a second rank adds is the same from every language, so Python's calls are counted on one.
 pub(super) const LIMITS: &[Limit] = &[
-    limit("Rust", 1, 8_223, 9_000),
-    limit("Rust", 2, 30_467, 32_500),
-    limit("C", 1, 9_612, 10_600),
-    limit("C", 2, 31_856, 34_000),
-    limit("numpy", 1, 19_815, 21_800),
-    limit("torch", 1, 86_933, 96_000),
+    limit("Rust", 1, 7_676, 8_450),
+    limit("Rust", 2, 22_380, 24_600),
+    limit("C", 1, 9_058, 10_000),
+    limit("C", 2, 23_762, 26_100),
+    limit("numpy", 1, 19_248, 21_200),
+    limit("torch", 1, 86_441, 95_000),
 ];
 
 /// What a count comes to.
