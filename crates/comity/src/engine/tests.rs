@@ -1,4 +1,4 @@
-//! How the engine treats a link that lends a frame at a time.
+//! How the engine treats a link that lends a frame at a time, and one that has not seen that this rank sleeps.
 
 use crate::{
     Group, LinkKind, ReduceOp, Result,
@@ -137,4 +137,78 @@ fn all_that_lies_ready_is_combined_before_it_is_passed_on() {
         let puts = lock(&shared.puts).clone();
         assert!(!puts.is_empty() && puts.iter().all(|&len| len > FRAME), "{n} ranks: {puts:?}");
     }
+}
+
+/// A link whose peer puts a message at the very moment at which this end arms: it wakes nobody, and the look that follows misses it.
+#[derive(Debug)]
+struct Missed {
+    inner: Box<dyn Link>,
+    /// Looks since this end is armed.
+    looks: Option<u32>,
+    is_seen: bool,
+}
+
+impl Link for Missed {
+    fn kind(&self) -> LinkKind {
+        self.inner.kind()
+    }
+
+    fn is_memory(&self) -> bool {
+        true
+    }
+
+    fn chunk(&self) -> usize {
+        self.inner.chunk()
+    }
+
+    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        self.inner.put(head, body)
+    }
+
+    fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
+        self.is_seen |= self.looks > Some(0);
+        self.looks = self.looks.map(|n| n + 1);
+        if self.is_seen { self.inner.peek(want) } else { Ok(&[]) }
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.inner.consume(n);
+    }
+
+    fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
+        let ready = self.peek(dst.len())?;
+        let n = ready.len().min(dst.len());
+        dst[..n].copy_from_slice(&ready[..n]);
+        self.consume(n);
+        Ok(n)
+    }
+
+    fn arm(&mut self, _: Interest) {
+        self.looks = Some(0);
+    }
+
+    fn disarm(&mut self) -> Result<(), LinkError> {
+        self.looks = None;
+        Ok(())
+    }
+
+    fn fds<'a>(&'a self, _: Interest, _: &mut Vec<(BorrowedFd<'a>, Interest)>) {}
+}
+
+#[test]
+fn a_message_that_woke_nobody_is_found_before_a_long_sleep() {
+    let opening: Arc<Opening> = Arc::new(|_, _, _, open| {
+        let link = |inner| Box::new(Missed { inner, looks: None, is_seen: false }) as Box<dyn Link>;
+        Ok(open()?.into_iter().map(|l| l.map(link)).collect())
+    });
+    let limit = Duration::from_secs(5);
+    let worlds = HookedWorld::all(2, &opening).into_iter();
+    let groups: Vec<_> =
+        worlds.map(|w| Group::open(Arc::new(w), Arc::default(), limit, LONG).unwrap()).collect();
+    thread::scope(|s| {
+        s.spawn(|| groups[0].send(&[7_u8], 1, 0).unwrap());
+        let mut got = [0_u8];
+        groups[1].recv(&mut got, 0, 0).unwrap();
+        assert_eq!(got, [7]);
+    });
 }
