@@ -183,12 +183,14 @@ impl NativeBackend {
             self.kept.pop();
             return Err(e);
         }
-        kept.schedule.reset();
-        if asked && plain {
-            self.learn(before, lends);
-        }
         if !plain {
+            // Of unequal parts: of no use for another.
             self.kept.pop();
+            return Ok(());
+        }
+        kept.schedule.reset();
+        if asked {
+            self.learn(before, lends);
         }
         Ok(())
     }

@@ -132,10 +132,7 @@ impl Engine {
         };
         // A `Result` is some 200 bytes: it is looked at where it lies, not handed on by `map` and the like.
         let out = match run.short() {
-            Ok(true) => {
-                self.members.status.advance();
-                return Ok(());
-            }
+            Ok(true) => Ok(()),
             Ok(false) => run.complete(),
             Err(e) => Err(Stop::Told(e)),
         };

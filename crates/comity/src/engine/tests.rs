@@ -77,11 +77,7 @@ impl Link for Frames {
     }
 
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
-        let ready = self.peek(dst.len())?;
-        let n = ready.len().min(dst.len());
-        dst[..n].copy_from_slice(&ready[..n]);
-        self.consume(n);
-        Ok(n)
+        take_by_peek(self, dst)
     }
 
     fn has_more(&self) -> bool {
@@ -99,6 +95,14 @@ impl Link for Frames {
     fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
         self.waker.fds(interest, out);
     }
+}
+
+fn take_by_peek(link: &mut dyn Link, dst: &mut [u8]) -> Result<usize, LinkError> {
+    let ready = link.peek(dst.len())?;
+    let n = ready.len().min(dst.len());
+    dst[..n].copy_from_slice(&ready[..n]);
+    link.consume(n);
+    Ok(n)
 }
 
 /// The groups of `n` threads with such links.
@@ -176,11 +180,7 @@ impl Link for Missed {
     }
 
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
-        let ready = self.peek(dst.len())?;
-        let n = ready.len().min(dst.len());
-        dst[..n].copy_from_slice(&ready[..n]);
-        self.consume(n);
-        Ok(n)
+        take_by_peek(self, dst)
     }
 
     fn arm(&mut self, _: Interest) {

@@ -79,8 +79,9 @@ fn is_let_in(channel: Channel, late: Duration) -> bool {
 fn who_was_answered_keeps_its_place_when_others_come() {
     let (mut acceptor, at) = listening();
     let mut all: Vec<_> = (0..MAX_HALF_OPEN).map(|_| Dialer::start(at, Channel::Join)).collect();
-    let mut proofs = Vec::new();
+    let (mut proofs, until) = (Vec::new(), Instant::now() + Duration::from_secs(10));
     while proofs.len() < all.len() {
+        assert!(Instant::now() < until, "{}", proofs.len());
         step(&mut acceptor);
         proofs.extend(all.iter_mut().enumerate().filter_map(|(i, d)| Some((i, d.proof()?))));
     }
@@ -91,7 +92,6 @@ fn who_was_answered_keeps_its_place_when_others_come() {
     }
     let mut done = 0;
     // Whoever has waited gets in as well.
-    let until = Instant::now() + Duration::from_secs(10);
     while done < all.len() + more.len() {
         assert!(Instant::now() < until, "{done}");
         done += step(&mut acceptor);

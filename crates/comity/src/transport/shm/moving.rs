@@ -164,10 +164,11 @@ impl ShmLink {
         let (mut bytes, n) = ([0; SHORT], head.len() + body.len());
         bytes[..head.len()].copy_from_slice(head);
         bytes[head.len()..n].copy_from_slice(body);
-        match free >= SHORT && at <= RING - SHORT {
+        if free >= SHORT && at <= RING - SHORT {
             // SAFETY: as in `fill`; what goes beyond the message is overwritten before it is shown.
-            true => unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.bytes(true).add(at), SHORT) },
-            false => drop(self.fill(at, n, &bytes[..n])),
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.bytes(true).add(at), SHORT) };
+        } else {
+            self.fill(at, n, &bytes[..n]);
         }
         self.lender.copied(body.len());
         if self.tx.publish_short(self.shared(true), &bytes, n) {
