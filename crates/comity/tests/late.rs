@@ -193,3 +193,52 @@ fn a_message_that_does_not_come_names_its_sender_to_all() {
         assert!(e.to_string().contains("it was waiting for rank 1"), "{e}");
     }
 }
+
+/// Ranks wait for rank 0 that have left the call in which it waits, or wait for its message; it waits for the last rank, by itself or by way of
+/// another one.
+fn an_innocent_root_is_not_named(world: &[Group]) {
+    type Wait = fn(&Group) -> Result<()>;
+    let guilty = world.len() - 1;
+    let calls: [(&str, Wait); 4] = [
+        ("gather", |g| {
+            let mut all = vec![0f32; if g.rank() == 0 { 8 * g.size() } else { 0 }];
+            g.gather(&[1f32; 8], &mut all, 0)
+        }),
+        ("reduce", |g| g.reduce(&mut [1f32; 8], ReduceOp::Sum, 0)),
+        ("recv", |g| if g.rank() == 0 { g.recv(&mut [0f32; 8], g.size() - 1, 5) } else { Ok(()) }),
+        ("recv of recv", |g| match g.rank() {
+            0 => g.recv(&mut [0f32; 8], 1, 5),
+            1 => g.recv(&mut [0f32; 8], g.size() - 1, 5),
+            _ => Ok(()),
+        }),
+    ];
+    let last: [(&str, Wait); 2] = [
+        ("barrier", Group::barrier),
+        ("recv", |g| if g.rank() == 0 { Ok(()) } else { g.recv(&mut [0f32; 8], 0, 6) }),
+    ];
+    for ((first, call), (second, wait)) in calls.iter().flat_map(|c| last.iter().map(move |l| (c, l))) {
+        let what = format!("{first}, then {second}, {} ranks", world.len());
+        let groups = each(world, |g| g.split(Some(0), 0).unwrap().unwrap());
+        let over = Barrier::new(groups.len());
+        let out = each(&groups, |g| {
+            let out = match g.rank() {
+                r if r == guilty => Ok(()),
+                // The limits of the others pass first.
+                0 | 1 => call(&g.with_timeout(LONG)).and_then(|()| wait(&g.with_timeout(LIMIT))),
+                _ => call(g).and_then(|()| wait(&g.with_timeout(LIMIT))),
+            };
+            over.wait();
+            out
+        });
+        for (r, out) in out.iter().enumerate().filter(|(r, _)| *r != guilty) {
+            let e = out.as_ref().unwrap_err();
+            assert_eq!(named(e, &what), [guilty], "{what}: rank {r}: {e}");
+        }
+    }
+}
+
+#[test]
+fn a_root_that_waits_itself_is_not_named() {
+    an_innocent_root_is_not_named(&Group::local(4).unwrap());
+    an_innocent_root_is_not_named(&world(&["a"; 4], &[LinkKind::Tcp]));
+}

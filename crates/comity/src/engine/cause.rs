@@ -147,14 +147,15 @@ impl Members {
         let (rank, size) = (self.rank, self.size());
         let census =
             Census { world: &*self.world, status: &self.status, group_id: self.group_id, rank, size };
-        let mut late = match census.hold(call, after, lacking.first) {
+        let held = match lacking.pair {
+            // A send and a receive at once may have two others.
+            Some(pair) => census.hold_pair(call, after, pair),
+            None => census.hold(call, after, lacking.first),
+        };
+        let late = match held {
             Ok(late) => late,
             Err(failure) => return self.error(&failure, Some(call)),
         };
-        if let Some(pair) = lacking.pair {
-            // A send and a receive at once may have two others.
-            late.missing = pair;
-        }
         let crossed = census.crossed(&late, &self.peers);
         self.abort(Failure::late(rank, late.clone()));
         late.error(rank, rank, &|r| self.peers[r].clone(), crossed)

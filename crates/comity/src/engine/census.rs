@@ -5,6 +5,7 @@
 //!     Census{#812}  ------------------->  what does this rank's ledger say?
 //!     <---- Reached{made #812, waits for rank 3 since 0.9 s}     (rank 1: innocent)
 //!     <---- Reached{made #811}                                   (rank 3: not made it)
+//!     <---- Reached{made #811, waits for rank 3 since 2 s}       (rank 4: late on account of rank 3, innocent)
 //! ```
 //!
 //! No rank's own thread has to answer, so one that sleeps or computes is told from one that waits like the asker. Whoever does not answer
@@ -12,7 +13,7 @@
 
 use crate::{
     CallInfo, Crossed, Peer,
-    status::{Failure, GroupStatus, Late, Reached, World},
+    status::{Failure, GroupStatus, Late, NO_COMPARISON, Reached, World},
 };
 use std::{
     thread,
@@ -45,19 +46,11 @@ impl Census<'_> {
         lacks: Option<(usize, Duration)>,
     ) -> Result<Late, Failure> {
         if call.seq == 0 {
-            // Of two ranks alone: it has no number that could be asked for, and only the other one can be waited for.
-            if let Some(f) = self.status.failure() {
-                return Err(f.clone());
-            }
+            // Of two ranks alone: it has no number that could be asked for.
             let others = || (0..self.size).filter(|r| *r != self.rank).collect();
-            return Ok(Late {
-                call,
-                after,
-                missing: call.root.map_or_else(others, |r| vec![r]),
-                stalled: None,
-            });
+            return self.hold_pair(call, after, call.root.map_or_else(others, |r| vec![r]));
         }
-        let answers = self.ask(call.seq)?;
+        let answers = self.ask()?;
         let mut missing = Vec::new();
         let mut silent = None;
         for (r, reached) in answers.iter().enumerate().filter(|(r, _)| *r != self.rank) {
@@ -71,7 +64,22 @@ impl Census<'_> {
             }
         }
         let stalled = if missing.is_empty() { self.stalled(&answers, after, lacks, silent) } else { None };
-        Ok(Late { call, after, missing, stalled })
+        Ok(Late { call, after, missing: without_waiting(missing, &answers), stalled })
+    }
+
+    /// As [`hold`](Self::hold), of a call between two ranks alone that waits for `others`: they, or the ranks that those wait for themselves.
+    pub(crate) fn hold_pair(
+        &self,
+        call: CallInfo,
+        after: Duration,
+        others: Vec<usize>,
+    ) -> Result<Late, Failure> {
+        let answers = self.ask()?;
+        let mut missing: Vec<usize> =
+            others.into_iter().map(|other| end_of_chain(other, self.rank, &answers)).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        Ok(Late { call, after, missing, stalled: None })
     }
 
     /// Who of those that are named waits for this rank, and in which call.
@@ -107,11 +115,11 @@ impl Census<'_> {
         longest.filter(|(since, ..)| *since >= STILL.min(after / 2)).map(|(_, r, whom)| (r, whom))
     }
 
-    /// What the others say of their calls up to number `at`, as far as it comes in time.
-    fn ask(&self, at: u64) -> Result<Vec<Option<Reached>>, Failure> {
+    /// How far the others say that they have come, as far as it comes in time.
+    fn ask(&self) -> Result<Vec<Option<Reached>>, Failure> {
         self.status.forget_answers();
         let others: Vec<usize> = (0..self.size).filter(|r| *r != self.rank).collect();
-        self.world.census(self.group_id, at, &others);
+        self.world.census(self.group_id, NO_COMPARISON, &others);
         let until = Instant::now() + ANSWERS;
         loop {
             if let Some(f) = self.status.failure() {
@@ -125,5 +133,69 @@ impl Census<'_> {
             // WAIT(until): answers of control threads when a limit has passed: half a second at most
             thread::sleep(CENSUS_POLL);
         }
+    }
+}
+
+/// The member that `rank` sleeps for in a call; none where a library does not say for whom.
+fn awaited(answers: &[Option<Reached>], rank: usize) -> Option<usize> {
+    let (whom, _) = (*answers.get(rank)?)?.lacks?;
+    (whom != rank && whom < answers.len()).then_some(whom)
+}
+
+/// The ranks of `missing` at fault. A rank that waits in an earlier call for another one of them is only late on that one's account: it is
+/// the root of a gather, say, that the others have left.
+fn without_waiting(missing: Vec<usize>, answers: &[Option<Reached>]) -> Vec<usize> {
+    let is_asleep = |r: usize| answers.get(r).copied().flatten().is_some_and(|a| a.lacks.is_some());
+    let waits = |r: usize| awaited(answers, r).map_or(is_asleep(r), |whom| missing.contains(&whom));
+    let guilty: Vec<usize> = missing.iter().copied().filter(|r| !waits(*r)).collect();
+    // They wait for one another: nobody is innocent.
+    if guilty.is_empty() { missing } else { guilty }
+}
+
+/// The rank at fault where `mine` waits for a message of `first`: that rank, or the one at the end of those that wait for each other. Where the
+/// chain comes back to `mine`, or to itself, it tells nothing.
+fn end_of_chain(first: usize, mine: usize, answers: &[Option<Reached>]) -> usize {
+    let mut at = first;
+    for _ in 0..answers.len() {
+        match awaited(answers, at) {
+            None => return at,
+            Some(next) if next == mine => return first,
+            Some(next) => at = next,
+        }
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waits(whom: Option<usize>) -> Option<Reached> {
+        Some(Reached { made: 1, digest: None, lacks: whom.map(|w| (w, 100)) })
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_a_guilty_one_is_innocent() {
+        // Rank 3 is the root that waits for rank 1, by way of rank 2.
+        let answers = [None, waits(None), waits(Some(1)), waits(Some(2))];
+        assert_eq!(without_waiting(vec![1, 2, 3], &answers), [1]);
+        assert_eq!(without_waiting(vec![2, 3], &answers), [2], "rank 1 has made the call");
+        let circle = [None, waits(Some(2)), waits(Some(1))];
+        assert_eq!(without_waiting(vec![1, 2], &circle), [1, 2]);
+        // Rank 1 is in a call of a library.
+        let library = [None, waits(Some(1)), waits(None)];
+        assert_eq!(without_waiting(vec![1, 2], &library), [2]);
+    }
+
+    #[test]
+    fn a_message_is_missed_on_account_of_the_last_of_those_that_wait() {
+        let answers = [waits(Some(1)), waits(Some(2)), waits(Some(3)), None];
+        assert_eq!(end_of_chain(1, 0, &answers), 3);
+        // Each waits for the next, the last one for this rank.
+        let circle = [waits(Some(1)), waits(Some(2)), waits(Some(0))];
+        assert_eq!(end_of_chain(1, 0, &circle), 1);
+        // Two that wait for each other.
+        let pair = [waits(Some(1)), waits(Some(2)), waits(Some(1))];
+        assert_eq!(end_of_chain(1, 0, &pair), 1);
     }
 }

@@ -85,6 +85,5 @@ impl Engine {
         }
         // WAIT(limit): what a link lacks, to the limit of who calls; the waker wakes for a failure
         self.members.sleep(polls.collect(), limit);
-        status.woke();
     }
 }

@@ -74,6 +74,8 @@ pub(super) struct Run<'a, 'm> {
     armed: bool,
     /// It has slept since, for a moment.
     napped: bool,
+    /// It has slept, and nothing has moved since.
+    lacking: bool,
     /// Who had left at the last look that found nothing.
     leaver: Option<usize>,
     /// Some links that the call needs are still being made.
@@ -116,19 +118,18 @@ impl Engine {
         let linking = self.want_links(schedule);
         // In a closure of its own the compiler need not know how long the other lives.
         let mut begun = || begun();
-        let (armed, napped, leaver, begun): (_, _, _, Option<&mut dyn FnMut()>) =
-            (false, false, None, Some(&mut begun));
         let mut run = Run {
             engine: self,
             schedule,
             memory,
             task,
             pending_headers,
-            armed,
-            napped,
-            leaver,
+            armed: false,
+            napped: false,
+            lacking: false,
+            leaver: None,
             linking,
-            begun,
+            begun: Some(&mut begun),
         };
         // A `Result` is some 200 bytes: it is looked at where it lies, not handed on by `map` and the like.
         let out = match run.short() {
@@ -262,6 +263,15 @@ impl Run<'_, '_> {
             (self.armed, self.napped) = (false, false);
         }
     }
+
+    /// This rank waits for nobody now.
+    #[inline]
+    fn lacks_nothing(&mut self) {
+        if self.lacking {
+            self.engine.members.status.moves();
+            self.lacking = false;
+        }
+    }
 }
 
 impl Progress for Run<'_, '_> {
@@ -286,6 +296,7 @@ impl Progress for Run<'_, '_> {
         if is_done || moved {
             self.leaver = None;
             self.disarm();
+            self.lacks_nothing();
         }
         Ok(match (is_done, moved) {
             (true, _) => CallProgress::Done,
@@ -337,7 +348,7 @@ impl Progress for Run<'_, '_> {
         let naps = !self.napped && self.engine.lacks_memory();
         // WAIT(limit): to the limit of who calls
         self.engine.sleep(if naps { limit.min(NAP) } else { limit }, idle);
-        self.napped = naps;
+        (self.napped, self.lacking) = (naps, true);
         if !naps {
             self.disarm();
         }

@@ -3,7 +3,13 @@
 //! The first failure wins and stays. A member that left in good order is no failure until someone
 //! needs bytes from it: what it sent before it left still counts.
 
-use super::{failure::Failure, header::Header, ledger::Ledger, made_links::MadeLinks, reached::Reached};
+use super::{
+    failure::Failure,
+    header::Header,
+    ledger::Ledger,
+    made_links::MadeLinks,
+    reached::{NO_COMPARISON, Reached},
+};
 use crate::{stats::Counters, sync::lock, sys::Waker, transport::Link};
 use std::{
     os::fd::BorrowedFd,
@@ -35,7 +41,7 @@ pub(crate) struct GroupStatus {
     lacks: AtomicU64,
     /// What the members answered last about how far they have come.
     answers: Mutex<Vec<Option<Reached>>>,
-    /// What members said that their calls come to, and up to which.
+    /// What members that close the group said: how many calls they have made, and what these come to.
     concluded: Mutex<Vec<Option<(u64, u64)>>>,
     /// The group that this one is split from: should it fail meanwhile, not all members come.
     above: OnceLock<Arc<Self>>,
@@ -125,14 +131,15 @@ impl GroupStatus {
         self.progress.load(Ordering::Relaxed)
     }
 
-    /// The engine goes to sleep until `peer` does something, after nothing has moved for `idle`.
+    /// The engine goes to sleep until `peer`, this rank itself where it is not known who, does something, after nothing has moved for `idle`. It waits for that rank until something
+    /// [moves](Self::moves), awake or not: a note wakes it, and the next asks for whom it waits.
     pub(crate) fn sleeps_for(&self, peer: usize, idle: Duration) {
         let since = self.opened.elapsed().saturating_sub(idle).as_millis() as u64;
         self.lacks.store(since << 16 | (peer as u64 + 1) & 0xffff, Ordering::Relaxed);
     }
 
-    /// The engine has woken.
-    pub(crate) fn woke(&self) {
+    /// Something has moved in a call that had slept, or it has ended.
+    pub(crate) fn moves(&self) {
         self.lacks.store(0, Ordering::Relaxed);
     }
 
@@ -153,9 +160,11 @@ impl GroupStatus {
         }
     }
 
-    /// `member`'s calls up to number `at` come to this.
+    /// `member` closes the group: it has made `at` calls, which come to this. Not so where it only [asks](NO_COMPARISON).
     pub(crate) fn asked(&self, member: usize, at: u64, digest: u64) {
-        if let Some(place) = lock(&self.concluded).get_mut(member) {
+        if let Some(place) = lock(&self.concluded).get_mut(member)
+            && at != NO_COMPARISON
+        {
             *place = Some((at, digest));
         }
     }

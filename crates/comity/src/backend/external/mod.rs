@@ -51,7 +51,11 @@ impl<F: FnMut() -> Stopped<bool>> Progress for Library<'_, F> {
     }
 
     fn step(&mut self) -> Stopped<CallProgress> {
-        Ok(if (self.done)()? { CallProgress::Done } else { CallProgress::Stuck })
+        if !(self.done)()? {
+            return Ok(CallProgress::Stuck);
+        }
+        self.members.status.moves();
+        Ok(CallProgress::Done)
     }
 
     fn idle(&mut self, _: Duration) -> Stopped<bool> {
@@ -74,7 +78,9 @@ impl<F: FnMut() -> Stopped<bool>> Progress for Library<'_, F> {
         self.members.others()
     }
 
-    fn sleep(&mut self, limit: Duration, _: Duration) {
+    fn sleep(&mut self, limit: Duration, idle: Duration) {
+        // The library does not say for whom.
+        self.members.status.sleeps_for(self.members.rank, idle);
         // WAIT(limit): a library, to the limit of who calls
         self.members.sleep(Vec::new(), limit.min(self.nap));
         self.members.status.drain();
