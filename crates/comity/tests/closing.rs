@@ -143,3 +143,22 @@ fn a_rank_that_is_behind_is_waited_for_but_not_for_ever() {
         assert!(e.contains("it made 1 of the 2 calls of rank 0, which has left"), "{e}");
     }
 }
+
+#[test]
+fn a_call_that_one_rank_makes_once_more_is_told() {
+    for n in [2, 3] {
+        for (i, groups) in kinds(n).into_iter().enumerate() {
+            let out = each(groups, |g| {
+                // On some links after calls of all, on others in a group without any.
+                (0..3 * (i % 2)).for_each(|_| g.barrier().unwrap());
+                // The data leave at once.
+                let more = if g.rank() == 0 { g.broadcast(&mut [1f32; 8], 0) } else { Ok(()) };
+                more.and_then(|()| g.close()).map_err(|e| e.to_string())
+            });
+            let e = out[0].as_ref().unwrap_err();
+            // Or rank 1 had left before there was a link.
+            let is_told = e.contains("ranks disagree: ") && e.contains("calls of rank 0");
+            assert!(is_told || e.contains("rank 1 (") && e.contains("left the group"), "{out:?}");
+        }
+    }
+}

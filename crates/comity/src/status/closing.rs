@@ -12,11 +12,13 @@
 //! broadcast from themselves are done at once.
 //!
 //! It takes one round trip. Control threads answer, so nobody has to make a call for it. A rank waits for one that has not come so far, at
-//! most [`BEHIND`]. A rank that leaves says what it has made, so that a later one can compare.
+//! most [`BEHIND`]. A rank that leaves says what it has made, so that a later one can compare. Two that leave and have not made equally many
+//! calls disagree: neither makes another.
 
-use super::{failure::Failure, group_status::GroupStatus, header::Header};
+use super::{failure::Failure, group_status::GroupStatus, header::Header, reached::Reached};
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    cmp::Ordering,
+    sync::atomic::{self, AtomicBool},
     thread,
     time::{Duration, Instant},
 };
@@ -52,10 +54,11 @@ pub(crate) fn conclude(
 ) -> Result<(), Failure> {
     let ledger = status.ledger();
     let (made, Some(ours)) = ledger.digest(ledger.digest(0).0) else { return Ok(()) };
-    if made == 0 || size < 2 {
+    if size < 2 {
         return Ok(());
     }
     status.forget_answers();
+    let end = End { status, mine, made, world };
     let all = || (0..size).filter(|r| *r != mine).collect::<Vec<_>>();
     let distances = || (0..).map(|i| 1usize << i).take_while(|d| *d < size);
     let asked = if size <= ALL { all() } else { distances().map(|d| (mine + d) % size).collect() };
@@ -72,27 +75,26 @@ pub(crate) fn conclude(
         if let Some(f) = status.failure() {
             return Err(f.clone());
         }
+        // One that has made no call says so, and need not know more.
+        if made == 0 || Instant::now() >= ask_at {
+            world.census(made, &told);
+            ask_at = Instant::now() + AGAIN;
+        }
         let answers = status.answers();
         let mut behind = false;
         for &r in &asked {
-            let answer = answers.get(r).copied().flatten();
-            if status.has_left(r) {
-                left(status, mine, r, made, ours, world)?;
-                continue;
-            }
-            match answer.and_then(|a| a.digest) {
-                Some(theirs) if theirs != ours => return Err(differs(status, mine, r, world)),
+            end.compare(r)?;
+            match answers.get(r).copied().flatten() {
+                _ if status.has_left(r) => {}
+                Some(Reached { digest: Some(theirs), .. }) if theirs != ours => return Err(end.differs(r)),
                 // One far ahead no longer knows, and has taken messages of the calls between.
-                None if answer.is_none_or(|a| a.made < made) => behind = true,
-                _ => {}
+                Some(Reached { digest: None, made: theirs, .. }) if theirs < made => behind = true,
+                None => behind |= made > 0,
+                Some(_) => {}
             }
         }
         if !behind || start.elapsed() >= BEHIND {
             return Ok(());
-        }
-        if Instant::now() >= ask_at {
-            world.census(made, &told);
-            ask_at = Instant::now() + AGAIN;
         }
         // WAIT(BEHIND): a rank that has made fewer calls when this one leaves: two seconds at most
         thread::sleep(nap);
@@ -100,57 +102,74 @@ pub(crate) fn conclude(
     }
 }
 
-/// A rank has left before: it said then what it had made.
-fn left(
-    status: &GroupStatus,
+/// A rank that makes no more calls in a group.
+struct End<'a> {
+    status: &'a GroupStatus,
     mine: usize,
-    r: usize,
     made: u64,
-    ours: u64,
-    world: &dyn Ask,
-) -> Result<(), Failure> {
-    let Some((at, theirs)) = status.concluded(r) else { return Ok(()) };
-    let known = if at == made { Some(ours) } else { status.ledger().digest(at).1 };
-    let cause = match known {
-        Some(ours) if ours != theirs => {
-            format!("its calls up to #{at} are not those of rank {r}, which has left")
-        }
-        None if at > made => format!("it made {made} of the {at} calls of rank {r}, which has left"),
-        _ => return Ok(()),
-    };
-    let failure = Failure::disagree(mine, &cause);
-    world.abort(&failure);
-    status.fail(failure.clone());
-    Err(failure)
+    world: &'a dyn Ask,
 }
 
-/// Rank `r` made other calls: which is for it to find.
-fn differs(status: &GroupStatus, mine: usize, r: usize, world: &dyn Ask) -> Failure {
-    for call in status.ledger().kept() {
-        world.tell(r, &call);
+impl End<'_> {
+    /// Compare with the calls of rank `r`, if it closes too, or has: it said then what it had made.
+    fn compare(&self, r: usize) -> Result<(), Failure> {
+        let Some((at, theirs)) = self.status.concluded(r) else { return Ok(()) };
+        let (made, ledger) = (self.made, self.status.ledger());
+        let (ours, has_left) = (ledger.digest(at).1, self.status.has_left(r));
+        let who = format!("rank {r}{}", if has_left { ", which has left" } else { "" });
+        let cause = match at.cmp(&made) {
+            // One that is here can say which call differs.
+            _ if ours.is_some_and(|ours| ours != theirs) && has_left => {
+                format!("its calls up to #{at} are not those of {who}")
+            }
+            _ if ours.is_some_and(|ours| ours != theirs) => return Err(self.differs(r)),
+            Ordering::Equal => return Ok(()),
+            Ordering::Greater => format!("it made {made} of the {at} calls of {who}"),
+            Ordering::Less => {
+                let first = ledger.kept().find(|call| call.info.seq > at);
+                let first = first.map_or_else(String::new, |call| format!(", and did not call {}", call.info));
+                let comma = if has_left { "," } else { "" };
+                format!("{who}{comma} made {at} of the {made} calls of rank {}{first}", self.mine)
+            }
+        };
+        Err(self.disagree(&cause))
     }
-    let until = Instant::now() + WORD;
-    while Instant::now() < until {
-        if let Some(f) = status.failure() {
+
+    /// Rank `r` made other calls: which is for it to find.
+    fn differs(&self, r: usize) -> Failure {
+        for call in self.status.ledger().kept() {
+            self.world.tell(r, &call);
+        }
+        let until = Instant::now() + WORD;
+        while Instant::now() < until {
+            if let Some(f) = self.status.failure() {
+                return f.clone();
+            }
+            // WAIT(until): which call differs: half a second at most
+            thread::sleep(Duration::from_micros(200));
+        }
+        self.disagree(&format!("its calls are not those of rank {r}, more than 250 calls ago"))
+    }
+
+    /// The failure, told to all, unless the other rank found it first, and then left.
+    fn disagree(&self, cause: &str) -> Failure {
+        if let Some(f) = self.status.failure() {
             return f.clone();
         }
-        // WAIT(until): which call differs: half a second at most
-        thread::sleep(Duration::from_micros(200));
+        let failure = Failure::disagree(self.mine, cause);
+        self.world.abort(&failure);
+        self.status.fail(failure.clone());
+        failure
     }
-    let failure =
-        Failure::disagree(mine, &format!("its calls are not those of rank {r}, more than 250 calls ago"));
-    world.abort(&failure);
-    status.fail(failure.clone());
-    failure
 }
 
 /// A difference that a dropped handle found: said now, and by the exit code.
 pub(crate) fn untold(words: &str) {
     eprintln!("comity: {words}");
-    UNTOLD.store(true, Ordering::Relaxed);
+    UNTOLD.store(true, atomic::Ordering::Relaxed);
 }
 
 /// Whether this process has to end with an error for it.
 pub(crate) fn is_untold() -> bool {
-    UNTOLD.load(Ordering::Relaxed)
+    UNTOLD.load(atomic::Ordering::Relaxed)
 }
