@@ -76,7 +76,9 @@ def init(
 
     Rank and size come from the environment: the variables of ``comity launch``, mlx.launch, torchrun, Open MPI, MPICH or Slurm. Without
     them the group is this process alone; with ``strict`` that is an error. A second call with the same backend returns the same
-    group. If that group was closed, or a call of it has failed, the ranks meet anew: then call this on every rank.
+    group. If that group was closed, or a call of it has failed, the ranks meet anew: then call this on every rank. Where this raises, also by a
+    signal handler (Ctrl-C), this process holds nothing of the attempt, and may call it again. In a child that was forked from a rank it
+    raises `Forked`.
 
     Args:
         backend: "any"; "shm" and "tcp" (MLX: "ring") allow one kind of link; "jaccl" puts RDMA first; with "mpi" MPI carries the data;
@@ -149,7 +151,7 @@ def _key(key: bytes | str | None) -> bytes | None:
 def _forget_after_fork() -> None:
     global _home  # noqa: PLW0603 - one value for the process
     if _home != _process.pid:
-        # A forked child may make groups of its own; its parent's stay refused.
+        # Its parent's groups are none of a forked child's; while they are there the core lets it make none of its own.
         _home = _process.pid
         _groups.clear()
 

@@ -159,7 +159,7 @@ class Closed(Error):
 
 
 class Forked(Error):
-    """The group belongs to the process that this one was forked from."""
+    """The group belongs to the process that this one was forked from, or that one is in a job, whose place this one cannot take."""
 
 
 Timeout = TimeoutError

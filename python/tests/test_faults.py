@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import HERE, job, succeed
+from conftest import HERE, job, run, succeed
+from ports import free_ports
 
 LIMIT = 60
 
@@ -246,3 +247,41 @@ print("anew")
 @pytest.mark.parametrize("how", ["abort", "mismatch"])
 def test_init_after_a_failure_begins_anew(how: str) -> None:
     assert succeed(job(2, "-c", f"HOW = {how!r}\n{AGAIN}")).count("anew") == 2
+
+
+def test_an_interrupted_init_leaves_nothing_behind() -> None:
+    code = """
+import os, signal, subprocess, sys, threading, time
+import comity
+
+ALONE = "import comity; assert comity.init().all_sum(1) == 2"
+
+def held():
+    names = [open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task")]
+    return sum(n.startswith("comity-") for n in names), len(os.listdir("/proc/self/fd"))
+
+def interrupted():
+    # As in a notebook, whose kernel goes on.
+    timer = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        comity.init()
+    except KeyboardInterrupt:
+        timer.join()
+        return
+    sys.exit("init was not interrupted")
+
+begun = time.monotonic()
+interrupted()
+before = held() if os.path.exists("/proc/self/task") else None
+interrupted()
+assert time.monotonic() - begun < 15
+assert before is None or held() == before, (before, held())
+other = subprocess.Popen([sys.executable, "-c", ALONE], env=os.environ | {"COMITY_RANK": "1"})
+assert comity.init().all_sum(1) == 2
+assert other.wait(60) == 0
+print("both")
+"""
+    place = {"COMITY_RANK": "0", "COMITY_SIZE": "2", "COMITY_INSECURE": "1", "MASTER_ADDR": "127.0.0.1"}
+    place["MASTER_PORT"] = str(free_ports(1)[0])
+    assert succeed(run([sys.executable, "-c", code], LIMIT, **place)) == "both\n"

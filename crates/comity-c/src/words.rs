@@ -28,6 +28,7 @@ pub(crate) fn kind(e: &Error) -> comity_status {
         Error::Library { .. } => comity_status::COMITY_ERR_LIBRARY,
         Error::Os { .. } => comity_status::COMITY_ERR_OS,
         Error::Closed => comity_status::COMITY_ERR_CLOSED,
+        Error::Forked { .. } => comity_status::COMITY_ERR_FORKED,
         _ => comity_status::COMITY_ERR_INTERNAL,
     }
 }

@@ -1,7 +1,7 @@
 //! From variables, or the functions of a store, to a group.
 
-use crate::{errors, exchange::Callables, group::PyGroup, logging, request::watched};
-use comity::{Config, ConfigError, Key, Launcher};
+use crate::{errors, exchange::Callables, group::PyGroup, interrupt::Wish, logging, request::watched};
+use comity::{Config, ConfigError, Group, Key, Launcher};
 use pyo3::prelude::*;
 use std::{collections::HashMap, ffi::OsString, sync::Arc};
 
@@ -21,6 +21,13 @@ fn key(bytes: Option<[u8; 32]>, config: Config) -> Config {
         Some(bytes) => config.key(Key::from(bytes)),
         None => config,
     }
+}
+
+/// The group, unless a signal handler raises before the ranks have met: then this rank gives up joining.
+fn connected(py: Python<'_>, config: Config) -> PyResult<Group> {
+    let wish = Arc::<Wish>::default();
+    let heard = wish.clone();
+    watched(py, None, move || heard.heed(|| config.connect()), move |words| wish.set(words))
 }
 
 /// Meet the other ranks: as the environment says, where `variables` does not say otherwise.
@@ -44,8 +51,7 @@ pub(crate) fn init(
         return Err(errors::raised(py, None, &ConfigError::new(why).into()));
     }
     let name = if config.found().launcher == Launcher::Alone { "alone" } else { "world" };
-    let group = watched(py, None, move || config.connect(), |_| ())?;
-    Ok(PyGroup::new(group, name.into()))
+    Ok(PyGroup::new(connected(py, config)?, name.into()))
 }
 
 /// Meet the other ranks at a store that rank 0 runs and tells of through `set(name, text)`; the others read with
@@ -68,6 +74,5 @@ pub(crate) fn init_with_store(
     let exchange = Callables::new(set, get, format!("{prefix}/store"));
     let config = Config::new(rank, size).job("store").settings_from_vars(var);
     let config = config.map_err(|e| errors::raised(py, None, &e))?.exchange(Arc::new(exchange));
-    let group = watched(py, None, move || config.connect(), |_| ())?;
-    Ok(PyGroup::new(group, prefix.into()))
+    Ok(PyGroup::new(connected(py, config)?, prefix.into()))
 }

@@ -1,6 +1,6 @@
 //! Comity's errors as the exceptions of `comity.errors`, which are Python classes so that they pickle.
 
-use comity::{CallInfo, Error, JoinCause};
+use comity::{CallInfo, Error, JoinCause, tools::HomeProcess};
 use pyo3::{
     prelude::*,
     sync::PyOnceLock,
@@ -41,6 +41,12 @@ fn with(
 /// A rule that the caller broke, with these words. `rank`: the caller's, in the group of the call.
 pub(crate) fn misuse(py: Python<'_>, rank: Option<usize>, message: String, call: Option<&str>) -> PyErr {
     new(py, "Misuse", message, rank, call.map(str::to_owned), None)
+}
+
+/// `Forked` in a child that was forked from the process `home`.
+#[inline]
+pub(crate) fn check_home(py: Python<'_>, home: HomeProcess) -> PyResult<()> {
+    home.check().map_err(|e| raised(py, None, &e))
 }
 
 /// `e` as an exception: of the first failure's class where the group had failed earlier. `own`: this process's rank in the group of the
@@ -90,6 +96,7 @@ pub(crate) fn raised(py: Python<'_>, own: Option<usize>, e: &Error) -> PyErr {
         Error::Library { message, .. } => ("Library", None, None, Some(message.clone())),
         Error::Os { message, .. } => ("Os", None, None, Some(message.clone())),
         Error::Closed => ("Closed", None, None, None),
+        Error::Forked { .. } => ("Forked", None, None, None),
         _ => ("Error", None, None, None),
     };
     new(py, class, e.to_string(), rank, call, cause)

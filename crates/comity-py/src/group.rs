@@ -4,13 +4,13 @@ use crate::{
     args::{CallArgs, Checked},
     arrays::PlainAllReduce,
     errors,
-    fork::Home,
     interrupt,
     raw::PyEvent,
     request::{FinishGuard, PyRequest, RequestState, seconds, wait_to_the_end, watched},
     shared::SharedBytes,
     work::{Given, PreparedCall},
 };
+use comity::tools::HomeProcess;
 use pyo3::{prelude::*, types::PyDict};
 use std::{
     mem,
@@ -31,7 +31,7 @@ pub(crate) struct PyGroup {
     /// Calls under way or queued. A call that finds none runs on its own thread.
     busy: Arc<AtomicUsize>,
     name: String,
-    home: Home,
+    home: HomeProcess,
 }
 
 /// Rank, host and process id.
@@ -66,12 +66,12 @@ fn nanos(limit: Duration) -> u64 {
 impl PyGroup {
     pub(crate) fn new(inner: comity::Group, name: String) -> Self {
         let limit = AtomicU64::new(nanos(inner.timeout()));
-        Self { inner: Some(inner), limit, busy: Arc::default(), name, home: Home::here() }
+        Self { inner: Some(inner), limit, busy: Arc::default(), name, home: HomeProcess::here() }
     }
 
     /// The group, in the process that made it.
     fn open(&self, py: Python<'_>) -> PyResult<&comity::Group> {
-        self.home.check(py)?;
+        errors::check_home(py, self.home)?;
         self.inner
             .as_ref()
             .ok_or_else(|| errors::new(py, "Closed", "the group is gone".into(), None, None, None))

@@ -1,9 +1,35 @@
 //! Python's signal handlers run while a call waits, and may end it: Ctrl-C.
 
 use pyo3::prelude::*;
-use std::cell::{Cell, RefCell};
+use std::{
+    cell::{Cell, RefCell},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Why what another thread waits in is to be given up, once that is so.
+#[derive(Debug, Default)]
+pub(crate) struct Wish(Mutex<Option<String>>);
+
+impl Wish {
+    pub(crate) fn set(&self, words: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(words);
+    }
+
+    /// Run `f` on this thread, whose waits ask for this wish.
+    pub(crate) fn heed<R>(self: Arc<Self>, f: impl FnOnce() -> R) -> R {
+        HEEDED.replace(Some(self));
+        comity::interrupt_with(Some(|| {
+            let heeded = HEEDED.with_borrow(Clone::clone)?;
+            heeded.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        }));
+        let out = f();
+        comity::interrupt_with(None);
+        out
+    }
+}
 
 thread_local! {
+    static HEEDED: RefCell<Option<Arc<Wish>>> = const { RefCell::new(None) };
     static ARMED: Cell<bool> = const { Cell::new(false) };
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }

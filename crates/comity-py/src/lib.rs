@@ -9,7 +9,6 @@ mod callbacks;
 mod config;
 mod errors;
 mod exchange;
-mod fork;
 mod group;
 mod interrupt;
 mod logging;

@@ -1,7 +1,7 @@
 //! Work that runs in its turn on the group's thread, as Python waits for it.
 
-use crate::{callbacks, errors, fork::Home, interrupt};
-use comity::Error;
+use crate::{callbacks, errors, interrupt};
+use comity::{Error, tools::HomeProcess};
 use pyo3::prelude::*;
 use std::{
     mem,
@@ -11,6 +11,9 @@ use std::{
     },
     time::{Duration, Instant},
 };
+
+/// How long an attempt that was given up is waited for. Its waits ask ten times a second, and a store says last words for half a second.
+const ENDING: Duration = Duration::from_secs(3);
 
 /// How long a wait goes without a look at signals.
 const SLICE: Duration = Duration::from_millis(100);
@@ -151,11 +154,11 @@ fn tell(py: Python<'_>, callback: &Py<PyAny>, rank: Option<usize>, error: Option
 pub(crate) struct PyRequest {
     state: Arc<RequestState>,
     what: String,
-    home: Home,
+    home: HomeProcess,
 }
 
 impl PyRequest {
-    pub(crate) fn new(state: Arc<RequestState>, what: String, home: Home) -> Self {
+    pub(crate) fn new(state: Arc<RequestState>, what: String, home: HomeProcess) -> Self {
         Self { state, what, home }
     }
 }
@@ -164,7 +167,7 @@ impl PyRequest {
 impl PyRequest {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        self.home.check(py)?;
+        errors::check_home(py, self.home)?;
         let limit = timeout.map(|t| seconds(py, self.state.rank, t)).transpose()?;
         // WAIT(limit): background work, to the caller's limit; it looks at Python's signals ten times a second
         if !self.state.wait(py, limit)? {
@@ -229,8 +232,9 @@ pub(crate) fn seconds(py: Python<'_>, rank: Option<usize>, t: f64) -> PyResult<D
     Ok(Duration::try_from_secs_f64(t).unwrap_or(Duration::MAX))
 }
 
-/// Run `f`, which may take long, on a thread of its own, and let signal handlers run meanwhile. When one of them raises, `f` goes on
-/// unobserved and its result is dropped; `give_up` gets words that name the exception. `rank`: this process's, in a group that is there.
+/// Run `f`, which may take long, on a thread of its own, and let signal handlers run meanwhile. When one of them raises, `give_up` gets words
+/// that name the exception, and its result is dropped; it is waited for as long as a thread takes that heeds these words. `rank`: this
+/// process's, in a group that is there.
 pub(crate) fn watched<T: Send + 'static>(
     py: Python<'_>,
     rank: Option<usize>,
@@ -254,8 +258,13 @@ pub(crate) fn watched<T: Send + 'static>(
     // WAIT(give_up): a join, which has a deadline; a signal ends it
     if let Err(e) = state.wait(py, None) {
         let words = interrupt::words(py, &e);
-        // It may wait for what `f` holds. Without a thread the call ends at its limit.
-        let _ = std::thread::Builder::new().name("comity-abort".into()).spawn(move || give_up(words));
+        py.detach(|| {
+            // It may wait for what `f` holds. Without a thread the call ends at its limit.
+            let _ = std::thread::Builder::new().name("comity-abort".into()).spawn(move || give_up(words));
+            // Whoever tries again meets nothing of this try.
+            state.wait_until(Instant::now() + ENDING);
+            drop(slot.lock().unwrap_or_else(PoisonError::into_inner).take());
+        });
         return Err(e);
     }
     state.out(py).unwrap_or(Ok(()))?;

@@ -1,6 +1,6 @@
 //! `host:port` as people write it, kept as text until it is needed: a name may only resolve on the host that uses it.
 
-use crate::{ConfigError, Error, JoinError, Result, sys::interfaces};
+use crate::{ConfigError, Error, JoinError, Result, sys::{give_up, interfaces, nap}};
 use std::{
     fmt,
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs},
@@ -107,8 +107,15 @@ impl HostPort {
                 let _ = tell.send(answer);
             })
             .map_err(|e| Error::os("starting a thread to look up a host", e))?;
-        // WAIT(until): the system's resolver: to the join deadline
-        match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        let answer = loop {
+            let left = until.saturating_duration_since(Instant::now());
+            // WAIT(until): the system's resolver: to the join deadline
+            match told.recv_timeout(nap(left)) {
+                Err(mpsc::RecvTimeoutError::Timeout) if !left.is_zero() => give_up()?,
+                answer => break answer,
+            }
+        };
+        match answer {
             Ok(Ok(addrs)) if !addrs.is_empty() => Ok(addrs),
             Ok(Ok(_)) => Err(ConfigError::new(format!("host {} has no address", self.host))
                 .with_value(&*self.host)

@@ -9,7 +9,7 @@
 //! | a launcher | [`Store`], at which its ranks meet; [`Sheet`], [`Tally`] and [`LiveRank`], what a rank did and does in memory that both see |
 //! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`costs_note`], [`network_in_words`], [`trust_in_words`] |
 //! | `comity check`, `comity bench` | [`prefer_algorithm`], [`predict`], [`bytes_pulled`]; [`TunedFile`] at [`costs_place`], [`processor`]; memory of CUDA devices in [`cuda`] |
-//! | the Python package | [`forks`], whether a process is one that it was forked from |
+//! | the Python package | [`HomeProcess`], which its forked children are told from |
 //! | both | [`on_warning`], for a process whose program listens to no events |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
 
@@ -18,7 +18,7 @@ pub use crate::costs::{CostsNote, TunedFile, costs_place};
 pub use crate::recorder::{Flight, FlightCall, FlightState, LiveGroup, LivePath, LiveRank};
 pub use crate::rendezvous::Store;
 pub use crate::stats::{Sheet, Tally};
-pub use crate::sys::forks;
+pub use crate::sys::HomeProcess;
 #[cfg(target_os = "linux")]
 pub use crate::sys::refused as refused_call;
 use crate::{Algorithm, Config, Group};

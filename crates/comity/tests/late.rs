@@ -194,6 +194,9 @@ fn a_message_that_does_not_come_names_its_sender_to_all() {
     }
 }
 
+/// As short as it can be for answers to come.
+const SHORT: Duration = Duration::from_millis(125);
+
 /// Ranks wait for rank 0 that have left the call in which it waits, or wait for its message; it waits for the last rank, by itself or by way of
 /// another one.
 fn an_innocent_root_is_not_named(world: &[Group]) {
@@ -224,8 +227,8 @@ fn an_innocent_root_is_not_named(world: &[Group]) {
             let out = match g.rank() {
                 r if r == guilty => Ok(()),
                 // The limits of the others pass first.
-                0 | 1 => call(&g.with_timeout(LONG)).and_then(|()| wait(&g.with_timeout(LIMIT))),
-                _ => call(g).and_then(|()| wait(&g.with_timeout(LIMIT))),
+                0 | 1 => call(&g.with_timeout(LONG)).and_then(|()| wait(&g.with_timeout(SHORT))),
+                _ => call(g).and_then(|()| wait(&g.with_timeout(SHORT))),
             };
             over.wait();
             out

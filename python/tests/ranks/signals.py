@@ -1,8 +1,10 @@
 """Signals, forks and other threads while calls wait."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -19,6 +21,8 @@ PROMISED = 0.2
 TRIES = 8
 # What each of them must keep.
 BOUND = 5
+# What tells a process its place in a job, beside Comity's own variables.
+PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 def until_called(after: float) -> None:
@@ -200,4 +204,26 @@ def check_a_forked_child_is_refused(g: comity.Group) -> None:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert half.all_sum(1) == g.size
+    assert g.all_sum(1) == g.size
+
+
+def tries_to_join() -> None:
+    """What a worker does that does not know of the group."""
+    for call in (comity.init, lambda: comity.all_reduce(1.0), lambda: comity.init(timeout=5, host="other")):
+        with pytest.raises(comity.Forked, match="nor join in its parent's place"):
+            call()
+
+
+def check_a_forked_worker_does_not_join(g: comity.Group) -> None:
+    if g.size == 1:
+        return
+    # As a DataLoader starts its workers.
+    worker = multiprocessing.get_context("fork").Process(target=tries_to_join)
+    worker.start()
+    worker.join(30)
+    assert worker.exitcode == 0
+    # A program that is started anew is no copy of this process. It has no place of its own, unless it is told one.
+    alone = [sys.executable, "-c", "import comity; print(comity.init(strict=False).size)"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("COMITY_", "MLX_")) and k not in PLACE}
+    assert subprocess.run(alone, env=env, capture_output=True, timeout=60).stdout == b"1\n"
     assert g.all_sum(1) == g.size

@@ -88,6 +88,7 @@ static void forked(void) {
     if (child == 0) {
         WANT(COMITY_ERR_FORKED, comity_barrier(group));
         WANT(COMITY_ERR_FORKED, comity_group_close(group));
+        WANT(COMITY_ERR_FORKED, comity_init(&own)); /* its parent's place is taken */
         OK(comity_group_free(group));
         WANT(COMITY_ERR_MISUSE, comity_barrier(group));
         OK(comity_local(1, &own));

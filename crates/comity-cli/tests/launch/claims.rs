@@ -19,6 +19,30 @@ fn a_second_claimant_ends_a_young_job_on_every_rank_and_both_are_told() {
     }
 }
 
+/// The same from two containers of one pod: rank 1 and the second program are both process 1. Needs root, or user namespaces.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_second_claimant_with_the_same_process_number_is_another_one() {
+    const APART: &str = "unshare -rpf --mount-proc";
+    let can = std::process::Command::new("sh").args(["-c", &format!("{APART} true")]).output();
+    if !can.is_ok_and(|out| out.status.success()) {
+        println!("NOT RUN: this user can make no namespace of processes, or `unshare` is missing");
+        assert!(std::env::var_os("CI").is_none(), "under CI this must run");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let d = format!("D={}", dir.path().display());
+    let program = format!("COMITY={}", env!("CARGO_BIN_EXE_comity"));
+    let apart = CLAIMED.replace("exec \"$COMITY\"", "exec $APART \"$COMITY\"");
+    let line = format!("[ $RANK = 1 ] && APART='{APART}'; {apart}");
+    let done = script(2, &["--env", &d, "--env", &program], &line);
+    assert_ne!(done.code, 0, "{}", done.err);
+    let told = |l: &&str| l.contains("two processes claim rank 1");
+    let line = done.err.lines().find(told).unwrap_or_else(|| panic!("{}", done.err));
+    assert!(line.contains("pid 1, from 127.0.0.1, the other host "), "{line}");
+    assert!(line.contains("pid 1, from 127.0.0.1 in another container;"), "{line}");
+}
+
 #[test]
 fn a_rank_may_run_one_program_after_another() {
     let program = format!("COMITY={}", env!("CARGO_BIN_EXE_comity"));

@@ -7,7 +7,7 @@ use super::{
     relay::{RELAY_FULL, RELAY_OFF},
     stream::{Sealing, Stream},
 };
-use crate::{Error, Result, sys::poll_until};
+use crate::{Error, Result, sys::poll_joining};
 pub(crate) use race::answering;
 use race::{Race, Tried};
 use rustix::{
@@ -73,7 +73,7 @@ impl DialLimits<'_> {
                 self.wakers.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
             fds.extend(fd.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
             // WAIT(until): an answer: to the join deadline
-            poll_until(&mut fds, Some(until)).map_err(|e| Error::os("waiting for a connection", e))?;
+            poll_joining(&mut fds, Some(until))?;
             let mut ready = fds.iter().map(|f| !f.revents().is_empty());
             if ready.by_ref().take(self.wakers.len()).fold(false, |any, r| any | r) {
                 (self.check)()?;

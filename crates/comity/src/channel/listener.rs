@@ -96,7 +96,7 @@ impl AsFd for Listener {
 /// An error if the other end is another user's process, which has no business here, key or not.
 #[cfg(target_os = "linux")]
 pub(crate) fn check_user(stream: &UnixStream) -> io::Result<()> {
-    if rustix::net::sockopt::socket_peercred(stream)?.uid == rustix::process::geteuid() {
+    if crate::sys::peer_of(stream)?.uid == rustix::process::geteuid().as_raw() {
         Ok(())
     } else {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, "its process belongs to another user"))

@@ -365,10 +365,13 @@ pub(super) enum Process {
 /// open, and would hide its death.
 #[cfg(target_os = "linux")]
 pub(super) fn process_of(stream: &Stream) -> Option<Process> {
-    use rustix::{io::Errno, net::sockopt::socket_peercred, process::PidfdFlags, process::pidfd_open};
+    use rustix::{
+        io::Errno,
+        process::{Pid, PidfdFlags, pidfd_open},
+    };
     let Stream::Unix(stream) = stream else { return None };
     // One of another namespace of processes cannot be named; an older system cannot tell.
-    match pidfd_open(socket_peercred(stream).ok()?.pid, PidfdFlags::empty()) {
+    match pidfd_open(Pid::from_raw(crate::sys::peer_of(stream).ok()?.pid)?, PidfdFlags::empty()) {
         Ok(process) => Some(Process::Is(process)),
         Err(Errno::SRCH) => Some(Process::HasEnded),
         Err(_) => None,

@@ -6,7 +6,6 @@ mod cause;
 mod census;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
-mod interrupt;
 mod linking;
 mod members;
 mod n_way_reduce;
@@ -25,7 +24,6 @@ mod wait;
 
 pub(crate) use cause::{Lacking, Stop, Stopped, library_word};
 pub(crate) use census::Census;
-pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use members::Members;
 pub(crate) use progress::{CallProgress, Progress, Waiting, complete};
 pub(crate) use run::{Direction, Engine, Task};

@@ -8,10 +8,12 @@
 
 use super::{
     Lacking, Members, Patience, Stop, Stopped,
-    interrupt::Asking,
     wait::{Stage, Wait},
 };
-use crate::{status::Header, sys};
+use crate::{
+    status::Header,
+    sys::{self, Asking},
+};
 use std::{thread, time::Duration};
 
 /// The longest sleep without a look around.

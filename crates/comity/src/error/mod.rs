@@ -173,6 +173,15 @@ pub enum Error {
     /// This handle's group was closed by this process.
     #[error("the group is closed on this rank")]
     Closed,
+
+    /// This process was forked from one that is in a job. It has neither the connections of that one nor its place.
+    #[error("the group belongs to process {home}, and process {process} was forked from it: a forked child cannot use its parent's connections, nor join in its parent's place; start it anew instead (exec; in Python the multiprocessing method \"spawn\"), or make the group after the fork")]
+    Forked {
+        /// The process that is in the job.
+        home: u32,
+        /// This process.
+        process: u32,
+    },
 }
 
 /// The same sentence as `Display`: it is what a `main` that returns the error prints.

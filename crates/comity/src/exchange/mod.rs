@@ -10,13 +10,17 @@ mod pmi;
 mod torch;
 mod unix;
 
-use crate::{Error, HostPort, Result};
+use crate::{
+    Error, HostPort, Result,
+    sys::{give_up, nap},
+};
 pub(crate) use pmi::PmiExchange;
 use rustix::net::{SendFlags, send};
 use std::{
     collections::BTreeMap,
     fmt,
     io::{self, Read},
+    ops::RangeInclusive,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -25,6 +29,9 @@ pub(crate) use unix::UnixExchange;
 
 /// The longest text that every exchange can carry.
 pub(crate) const MAX_EXCHANGE_TEXT: usize = 512;
+
+/// The most failed shares that a late rank may be behind.
+const MAX_TRIES: usize = 15;
 
 /// A place where rank 0 posts a text that every other rank reads.
 ///
@@ -86,17 +93,35 @@ pub trait Exchange: Send + Sync + fmt::Debug + fmt::Display {
     }
 }
 
-/// How often this process has shared over the exchange `name`, this time not counted.
+/// How often each process has shared over an exchange, by name.
+static SHARES: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+
+/// The number of this process's next share over the exchange `name`: as many as it has made before.
 ///
 /// Counted per process, because a process that makes a second group makes a second exchange, which must not find
 /// what was posted for the first.
-fn shares(name: String) -> usize {
-    static SHARES: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+fn begin_share(name: &str) -> usize {
     let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
-    let next = shares.entry(name).or_default();
+    let next = shares.entry(name.to_owned()).or_default();
     let this = *next;
     *next += 1;
     this
+}
+
+/// Take back share number `n`, in which this process has read nothing: it asks for the same again.
+fn forget_share(name: &str, n: usize) {
+    let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(next) = shares.get_mut(name)
+        && *next == n + 1
+    {
+        *next = n;
+    }
+}
+
+/// The numbers under which rank 0 posts the text of its share number `n`. Where it tries again after a failure, others may not have come to the
+/// failed share yet: they find the new text there, and not an address at which nobody listens any more. Whoever came in time has read the old one.
+fn numbers(n: usize) -> RangeInclusive<usize> {
+    n.saturating_sub(MAX_TRIES)..=n
 }
 
 /// The text if rank 0 gave one that every exchange can carry, and the others none.
@@ -167,10 +192,16 @@ fn left(until: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.max(Duration::from_millis(1))) }
 }
 
+/// The time left, or until the thread asks whether it is to give up.
+fn slice(until: Instant) -> io::Result<Duration> {
+    give_up().map_err(|e| io::Error::other(e.to_string()))?;
+    left(until).map(nap)
+}
+
 /// Fill `buf` by `until`.
 fn read_all(stream: &mut impl Timed, mut buf: &mut [u8], until: Instant) -> io::Result<()> {
     while !buf.is_empty() {
-        stream.limit(left(until)?)?;
+        stream.limit(slice(until)?)?;
         match stream.read(buf) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => buf = buf.get_mut(n..).unwrap_or_default(),
@@ -183,7 +214,7 @@ fn read_all(stream: &mut impl Timed, mut buf: &mut [u8], until: Instant) -> io::
 /// Write all of `buf` by `until`.
 fn write_all(stream: &impl Timed, mut buf: &[u8], until: Instant) -> io::Result<()> {
     while !buf.is_empty() {
-        stream.limit(left(until)?)?;
+        stream.limit(slice(until)?)?;
         match stream.send(buf) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => buf = buf.get(n..).unwrap_or_default(),

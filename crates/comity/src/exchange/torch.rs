@@ -5,8 +5,11 @@
 //! answer), get is 3 (key; answers the value), wait is 6 (a count and keys; answers a byte 0 when all are there). Torch's own
 //! client puts a `/` before every key.
 
-use super::{Exchange, MAX_EXCHANGE_TEXT, checked, is_late, left, own_text, read_all, shares, write_all};
-use crate::{Error, HostPort, JoinCause, JoinError, Result};
+use super::{
+    Exchange, MAX_EXCHANGE_TEXT, begin_share, checked, forget_share, is_late, left, numbers, own_text, read_all,
+    write_all,
+};
+use crate::{Error, HostPort, JoinCause, JoinError, Result, sys::give_up};
 use std::{
     fmt, io,
     net::TcpStream,
@@ -40,6 +43,7 @@ impl TorchExchange {
         // The agent opens its store before it starts a rank; but another host's agent may be late.
         loop {
             for addr in &addrs {
+                give_up()?;
                 let tried = left(until)
                     .and_then(|left| TcpStream::connect_timeout(addr, left.min(Duration::from_secs(5))));
                 match tried {
@@ -55,27 +59,34 @@ impl TorchExchange {
         }
     }
 
+    /// The name under which the text of share number `n` lies.
+    fn key(&self, n: usize) -> String {
+        format!("/comity/{}/{n}", self.job)
+    }
+
     fn talk(
         &self,
         stream: &mut TcpStream,
-        key: &str,
+        n: usize,
         mine: Option<&str>,
         until: Instant,
     ) -> io::Result<Zeroizing<Vec<u8>>> {
         stream.set_nodelay(true)?;
         // The text may be secret, so it leaves no copies: there is room for all that is put in.
-        let mut ask = Zeroizing::new(Vec::with_capacity(2 * key.len() + MAX_EXCHANGE_TEXT + 64));
+        let key = self.key(n);
+        let set = key.len() + MAX_EXCHANGE_TEXT + 32;
+        let mut ask = Zeroizing::new(Vec::with_capacity(set * (numbers(n).count() + 1) + 64));
         ask.push(VALIDATE);
         ask.extend(MAGIC.to_le_bytes());
-        if let Some(text) = mine {
+        for (text, n) in mine.into_iter().flat_map(|text| numbers(n).map(move |n| (text, n))) {
             ask.push(SET);
-            put(&mut ask, key);
+            put(&mut ask, &self.key(n));
             put(&mut ask, text);
         }
         // Rank 0 waits and reads too: once it has its text back, the store has it.
         ask.push(WAIT);
         ask.extend(1u64.to_le_bytes());
-        put(&mut ask, key);
+        put(&mut ask, &key);
         write_all(stream, &ask, until)?;
         let mut there = [0xff];
         read_all(stream, &mut there, until)?;
@@ -83,7 +94,7 @@ impl TorchExchange {
             return Err(io::Error::other(format!("an answer of kind {} to wait", there[0])));
         }
         let mut ask = vec![GET];
-        put(&mut ask, key);
+        put(&mut ask, &key);
         write_all(stream, &ask, until)?;
         let mut len = [0; 8];
         read_all(stream, &mut len, until)?;
@@ -114,9 +125,22 @@ impl Exchange for TorchExchange {
 
     fn share(&self, rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         let mine = own_text(rank, mine)?;
-        let key = format!("/comity/{}/{}", self.job, shares(format!("{self} {}", self.job)));
-        let mut stream = self.connect(until)?;
-        let value = self.talk(&mut stream, &key, mine, until).map_err(|e| {
+        let name = format!("{self} {}", self.job);
+        let n = begin_share(&name);
+        let connected = self.connect(until);
+        let read = connected.and_then(|mut stream| self.read(&mut stream, n, mine, until));
+        read.inspect_err(|_| {
+            if mine.is_none() {
+                forget_share(&name, n);
+            }
+        })
+    }
+}
+
+impl TorchExchange {
+    /// Rank 0's text number `n`, which is `mine` there.
+    fn read(&self, stream: &mut TcpStream, n: usize, mine: Option<&str>, until: Instant) -> Result<String> {
+        let value = self.talk(stream, n, mine, until).map_err(|e| {
             let why = if is_late(&e) {
                 let why = format!("rank 0 did not post its address in {self} in time");
                 JoinError::new(why).of([0]).because(JoinCause::Missing)
@@ -208,7 +232,7 @@ mod tests {
         let exchange = TorchExchange::new(at, "run.0");
         let talk = |mine: Option<&str>| {
             let mut stream = exchange.connect(until).unwrap();
-            String::from_utf8(exchange.talk(&mut stream, "/comity/run.0/0", mine, until).unwrap().to_vec())
+            String::from_utf8(exchange.talk(&mut stream, 0, mine, until).unwrap().to_vec())
                 .unwrap()
         };
         thread::scope(|s| {
@@ -219,7 +243,11 @@ mod tests {
         });
         assert_eq!(exchange.share(0, 2, Some("b:2"), until).unwrap(), "b:2");
         assert_eq!(exchange.share(0, 2, Some("c:3"), until).unwrap(), "c:3");
-        assert!(values.0.lock().unwrap().contains_key("/comity/run.0/1".as_bytes()));
+        let values = values.0.lock().unwrap();
+        // The second share may be another try of the first, which a late rank asks for.
+        for key in ["/comity/run.0/0", "/comity/run.0/1"] {
+            assert_eq!(values[key.as_bytes()], b"c:3");
+        }
     }
 
     #[test]

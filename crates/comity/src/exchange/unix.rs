@@ -3,8 +3,14 @@
 //! On Linux the name is abstract, so nothing is left behind whatever happens; elsewhere it is a path in the user's temporary
 //! folder. Both ends see to it that the other belongs to the same user.
 
-use super::{Exchange, MAX_EXCHANGE_TEXT, checked, left, own_text, read_all, shares, write_all};
-use crate::{Error, JoinCause, JoinError, Result, sys::fnv};
+use super::{
+    Exchange, MAX_EXCHANGE_TEXT, begin_share, checked, forget_share, left, numbers, own_text, read_all,
+    write_all,
+};
+use crate::{
+    Error, JoinCause, JoinError, Result,
+    sys::{fnv, give_up},
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     collections::BTreeMap,
@@ -48,7 +54,8 @@ impl UnixExchange {
                 Error::os(format!("opening {self}"), e)
             }
         })?;
-        server.texts.lock().unwrap_or_else(PoisonError::into_inner).insert(n as u64, text.to_owned().into());
+        let texts = numbers(n).map(|n| (n as u64, text.to_owned().into()));
+        server.texts.lock().unwrap_or_else(PoisonError::into_inner).extend(texts);
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
         Ok(())
     }
@@ -89,11 +96,17 @@ impl fmt::Display for UnixExchange {
 impl Exchange for UnixExchange {
     fn share(&self, rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         let mine = own_text(rank, mine)?;
-        let n = shares(self.name.clone());
-        if let Some(text) = mine {
-            self.post(n, text)?;
-            return Ok(text.to_owned());
+        let n = begin_share(&self.name);
+        match mine {
+            Some(text) => self.post(n, text).map(|()| text.to_owned()),
+            None => self.read(n, until).inspect_err(|_| forget_share(&self.name, n)),
         }
+    }
+}
+
+impl UnixExchange {
+    /// Rank 0's text number `n`, as soon as it is there.
+    fn read(&self, n: usize, until: Instant) -> Result<String> {
         // Often rank 0 comes in the next millisecond; where it takes long, nobody is in a hurry.
         let mut pause = Duration::from_millis(1);
         loop {
@@ -110,6 +123,7 @@ impl Exchange for UnixExchange {
                     format!("rank 0 did not post its address on {self} in time; does it run on this host?");
                 return Err(JoinError::new(why).of([0]).because(JoinCause::Missing).at(self).into());
             };
+            give_up()?;
             // WAIT(until): another try, to the join deadline
             thread::sleep(pause.min(left));
             pause = (pause * 2).min(Duration::from_millis(50));
@@ -213,12 +227,12 @@ mod place {
 
     /// Anyone can take an abstract name and connect to one, but not as another user.
     pub(super) fn check_peer(stream: &UnixStream) -> io::Result<()> {
-        let theirs = rustix::net::sockopt::socket_peercred(stream)?.uid;
-        let ours = rustix::process::geteuid();
+        let theirs = crate::sys::peer_of(stream)?.uid;
+        let ours = rustix::process::geteuid().as_raw();
         if theirs == ours {
             return Ok(());
         }
-        let why = format!("user {} instead of {}", theirs.as_raw(), ours.as_raw());
+        let why = format!("user {theirs} instead of {ours}");
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
 
@@ -290,12 +304,13 @@ mod tests {
         assert!(one.ask(0, soon()).is_err(), "nobody serves yet");
         zero.post(0, "10.0.0.1:5000").unwrap();
         assert_eq!(ask(&one, 0).as_deref(), Some("10.0.0.1:5000"));
-        assert_eq!(ask(&one, 1), None);
+        assert_eq!(ask(&one, 2), None);
         // A second group of the same process.
         let again = UnixExchange::new(&job);
         again.post(1, "10.0.0.1:5001").unwrap();
         drop(zero);
         assert_eq!(ask(&one, 1).as_deref(), Some("10.0.0.1:5001"));
+        assert_eq!(ask(&one, 0).as_deref(), Some("10.0.0.1:5001"), "the first share came to nothing");
         drop(again);
         assert!(one.ask(1, soon()).is_err(), "the socket is gone with the last exchange");
     }

@@ -26,6 +26,7 @@ use crate::{
     stats::Counters,
     status::{Failure, World},
     sync::lock,
+    sys::HomeProcess,
     turn::Turn,
 };
 use request::BackgroundTask;
@@ -54,8 +55,8 @@ pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 /// A group of one rank is a group too: calls are checked in the same way, then copy or do nothing.
 ///
 /// # Errors
-/// [`Error::Misuse`] and [`Error::Order`] leave the group as it was, and no byte has moved. Every other error of a call is final: the group has
-/// failed on every rank, later calls return [`Error::Broken`] with the first cause at once, and what the failed
+/// [`Error::Misuse`] and [`Error::Order`] leave the group as it was, and no byte has moved; so does [`Error::Forked`], which every call in a
+/// forked child returns. Every other error of a call is final: the group has failed on every rank, later calls return [`Error::Broken`] with the first cause at once, and what the failed
 /// call's output buffer holds is undefined.
 ///
 /// ```
@@ -83,6 +84,8 @@ pub struct Group {
 
 /// What all handles of one group share.
 pub(crate) struct Core {
+    /// Whose connections these are.
+    home: HomeProcess,
     rank: usize,
     peers: Vec<Peer>,
     turn: Turn,
@@ -210,8 +213,11 @@ impl Group {
             (backend.abort_handle(), backend.subgroup_factory(), backend.links());
         let device = backend.device();
         counters.is(group_id, rank, peers.len());
-        let state = CallState { backend: Some(backend), seq: 0, splits: 0, group_id, broken: None, recorder };
+        let home = HomeProcess::here();
+        let state =
+            CallState { backend: Some(backend), seq: 0, splits: 0, group_id, broken: None, recorder, home };
         let core = Core {
+            home: state.home,
             rank,
             peers,
             turn: Turn::new(),
@@ -249,6 +255,7 @@ impl Group {
     /// [`Error::Mismatch`] if the ranks made different calls and no call here has shown it; the same on the other ranks. The group is closed all
     /// the same. A group that has failed otherwise, or was closed before, closes without an error.
     pub fn close(&self) -> Result<()> {
+        self.core.home.check()?;
         if let Some(a) = &self.core.abort_handle {
             a.close();
         }
@@ -277,6 +284,9 @@ impl Group {
     /// # Ok::<(), comity::Error>(())
     /// ```
     pub fn abort(&self, why: &str) {
+        if !self.core.home.is_here() {
+            return;
+        }
         let failure = Failure::reported(self.rank(), why);
         if let Some(a) = &self.core.abort_handle {
             a.raise(failure);
@@ -293,6 +303,8 @@ impl Group {
 
     /// Make a checked call, in its turn.
     fn call(&self, call: &mut Call<'_>) -> Result<()> {
+        // Before any lock: another thread may have held it at the fork.
+        self.core.home.check()?;
         let ran = match self.core.free_state() {
             Some(mut state) => state.run(call, self.limit, &self.core.counters),
             None => self.in_turn(|| lock(&self.core.state).run(call, self.limit, &self.core.counters)),

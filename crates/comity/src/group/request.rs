@@ -77,6 +77,9 @@ impl Group {
         &self,
         f: impl FnOnce(&Self) -> Result<R, E> + Send + 'static,
     ) -> Request<R, E> {
+        if let Err(e) = self.core.home.check() {
+            return Request::ended(Ok(Err(e.into())));
+        }
         // Tickets and jobs must queue in the same order: one thread takes them one by one.
         let mut worker = lock(&self.core.worker);
         if worker.is_none() {

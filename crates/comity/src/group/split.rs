@@ -44,6 +44,7 @@ impl Group {
         {
             return Err(misuse(Op::Split, Misuse::Color(c)));
         }
+        self.core.home.check()?;
         self.in_turn(|| self.split_now(color.unwrap_or(STAY_OUT), key))
     }
 

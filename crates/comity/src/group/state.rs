@@ -6,6 +6,7 @@ use crate::{
     recorder::Recorder,
     stats::Counters,
     status::untold,
+    sys::HomeProcess,
 };
 use std::{
     mem,
@@ -22,6 +23,8 @@ pub(super) struct CallState {
     pub(super) group_id: u64,
     pub(super) broken: Option<Arc<Error>>,
     pub(super) recorder: Recorder,
+    /// Whose connections the backend has.
+    pub(super) home: HomeProcess,
 }
 
 impl CallState {
@@ -128,6 +131,11 @@ impl CallState {
 
 impl Drop for CallState {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            // A forked child says no goodbye in its parent's name.
+            mem::forget(self.backend.take());
+            return;
+        }
         if std::thread::panicking() {
             // It is on its way out of a call that the others know nothing of.
             self.broken.get_or_insert_with(|| Arc::new(Error::Closed));

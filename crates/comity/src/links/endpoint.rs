@@ -17,7 +17,7 @@ use crate::{
     control::{LinkDesk, Probes, Rules, Running, pace},
     rendezvous::{Facts, PassingOn, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
     root_cause::RootCauseReport,
-    sys::here,
+    sys::{Place, here},
     transport::{AddressBook, Announced, Card, JobInfo, Transports},
 };
 use comity_plan::{Algorithm, TunedCosts};
@@ -48,6 +48,8 @@ pub(crate) struct Endpoint {
     /// What rank 0 has told.
     tuned: Option<Arc<TunedCosts>>,
     algorithm: Option<Algorithm>,
+    /// Which a forked child does not have. None for a world of one.
+    place: Option<Place>,
     /// Ended before the goodbye, so that all that was sent has come when the others hear it.
     transports: Arc<Transports>,
     /// The kind of link that goes before all others.
@@ -94,7 +96,7 @@ impl MetAll {
                 Ok(passing) => (Some(passing), Vec::new()),
                 Err(listeners) => (None, listeners),
             };
-        let table = meeting.join(facts)?;
+        let table = meeting.join(facts).inspect_err(|e| meeting.give_up(e))?;
         let (listeners, relays) = match passing.map(PassingOn::end) {
             Some((listeners, relay)) => (listeners, vec![relay]),
             None => (listeners, Vec::new()),
@@ -111,6 +113,7 @@ impl Endpoint {
         if config.size == 1 {
             return Ok(Arc::new(Self::alone(config)));
         }
+        let place = Place::take()?;
         let job = JobInfo {
             rank: config.rank,
             size: config.size,
@@ -125,7 +128,7 @@ impl Endpoint {
         }
         let mut endpoint = Self::new(config, secret, table);
         transports.meet(config.rank, &endpoint.cards);
-        endpoint.transports = Arc::new(transports);
+        (endpoint.transports, endpoint.place) = (Arc::new(transports), Some(place));
         let relay = endpoint.relay(config);
         relays.extend(relay.clone());
         endpoint._relays = relays;
@@ -215,6 +218,7 @@ impl Endpoint {
             tuned,
             algorithm: config.algorithm,
             sealed: config.secure == Secure::Data,
+            place: None,
             transports: Arc::default(),
             first: config.backend.link(),
             limit: config.join_timeout,

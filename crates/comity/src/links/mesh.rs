@@ -11,7 +11,7 @@ use crate::{
     control::ControlPlane,
     rendezvous::Facts,
     status::{GroupStatus, Links},
-    sys::{Waker, poll_until},
+    sys::{Waker, poll_joining},
     transport::{AddressBook, Card, Pair, Transports},
 };
 use error::MeshError;
@@ -238,8 +238,7 @@ impl Opening<'_> {
             let wakers = [self.waker_fd()].into_iter().chain(above);
             let mut fds: Vec<_> = wakers.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             // WAIT(until): members that come, to the join deadline
-            poll_until(&mut fds, Some(self.until))
-                .map_err(|e| self.own(self.group.mine, format!("cannot wait: {e}")))?;
+            poll_joining(&mut fds, Some(self.until)).map_err(|e| self.unable(e))?;
         }
     }
 

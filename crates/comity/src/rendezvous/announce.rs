@@ -5,7 +5,7 @@ use crate::{
     Config, Error, Result, Secure,
     channel::{Listener, is_own},
     costs::tuned_bytes,
-    sys::{here, interfaces},
+    sys::{here, interfaces, process_number},
     transport::{Announced, Card, OwnAddr},
 };
 use std::thread;
@@ -43,6 +43,7 @@ pub(crate) fn announce(
         }
     };
     let mut facts = facts(config, links, addrs, unix);
+    facts.process = process_number()?;
     facts.card.are_named = are_named;
     facts.tuned = tuned_bytes(config);
     Ok((listeners, facts))
@@ -65,6 +66,7 @@ pub(crate) fn facts(config: &Config, links: Announced, addrs: Vec<OwnAddr>, unix
         },
         host: config.host.clone().unwrap_or_else(here::host_name),
         pid: std::process::id(),
+        process: 0,
         ring: config.ring,
         sealed: config.secure == Secure::Data,
         silence: config.detection.limit().map_or(0, |l| u32::try_from(l.as_millis()).unwrap_or(u32::MAX)),

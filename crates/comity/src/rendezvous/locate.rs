@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Config, Error, HostPort, Key, Meet, Result,
     config::Trust,
-    sys::{here, interfaces},
+    sys::{give_up, here, interfaces},
 };
 use std::{
     io::Write,
@@ -169,8 +169,11 @@ fn over_exchange(
     serve: Serve<'_>,
     until: Instant,
 ) -> Result<Located> {
-    let share =
-        |mine: Option<&str>| exchange.share(config.rank, config.size, mine, until).map(Zeroizing::new);
+    let share = |mine: Option<&str>| {
+        let shared = exchange.share(config.rank, config.size, mine, until).map(Zeroizing::new);
+        // An exchange has words of its own for what ended its wait.
+        shared.map_err(|e| give_up().err().unwrap_or(e))
+    };
     if config.rank != 0 {
         let (addrs, key) = exchanged::read(&share(None)?, trust, config.rank)?;
         return Ok(Located::at(addrs, key));

@@ -12,7 +12,7 @@ use crate::{
         dial, dial_any,
     },
     error::seconds,
-    sys::{Waker, here::host_name, poll_until},
+    sys::{Waker, here::host_name, poll_joining},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
@@ -133,7 +133,7 @@ impl StoreClient {
             let write = if self.conn.is_pending() { PollFlags::OUT } else { PollFlags::empty() };
             let mut fds = [PollFd::new(self.conn.stream(), PollFlags::IN | write)];
             // WAIT(until): who is there: past the join deadline by a moment at most
-            if poll_until(&mut fds, Some(until)).map_err(|e| Error::os("joining", e))? == 0 {
+            if poll_joining(&mut fds, Some(until))? == 0 {
                 return Err(self
                     .at
                     .about(format!(

@@ -26,6 +26,8 @@ pub(crate) struct Facts {
     pub(crate) card: Card,
     pub(crate) host: String,
     pub(crate) pid: u32,
+    /// Its process's number among all: two containers may have one `pid`.
+    pub(crate) process: u64,
     /// Whether rings go before other plans.
     pub(crate) ring: bool,
     /// Whether what goes over TCP is to be encrypted.
@@ -52,6 +54,7 @@ pub(crate) fn facts_of(host: &str, pid: u32, addrs: Vec<SocketAddr>) -> Facts {
         },
         host: host.into(),
         pid,
+        process: u64::from(pid),
         ring: false,
         sealed: false,
         silence: 1000,
@@ -97,6 +100,7 @@ impl Facts {
         self.card.put(w);
         w.text(&self.host);
         w.u32(self.pid);
+        w.u64(self.process);
         w.u8(u8::from(self.sealed) | u8::from(self.ring) << 1);
         w.u32(self.silence);
         w.u16(u16::try_from(self.tuned.len()).unwrap_or(0));
@@ -104,7 +108,8 @@ impl Facts {
     }
 
     fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (card, host, pid, wishes, silence) = (Card::take(r)?, r.text()?, r.u32()?, r.u8()?, r.u32()?);
+        let (card, host, pid, process) = (Card::take(r)?, r.text()?, r.u32()?, r.u64()?);
+        let (wishes, silence) = (r.u8()?, r.u32()?);
         if wishes > 3 {
             return Err(Malformed);
         }
@@ -112,7 +117,7 @@ impl Facts {
         if !tuned.is_empty() && TunedCosts::from_bytes(&tuned).is_none() {
             return Err(Malformed);
         }
-        Ok(Self { card, host, pid, silence, sealed: wishes & 1 != 0, ring: wishes & 2 != 0, tuned })
+        Ok(Self { card, host, pid, process, silence, sealed: wishes & 1 != 0, ring: wishes & 2 != 0, tuned })
     }
 }
 

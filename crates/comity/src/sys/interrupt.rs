@@ -1,5 +1,8 @@
-//! What a thread wants to know while it waits in a call: whether its program was interrupted.
+//! Interruption of a thread that waits in a call, or for the ranks to meet: a question that it asks now and then.
 
+use super::poll_until;
+use crate::{Error, JoinCause, JoinError, Result};
+use rustix::event::PollFd;
 use std::{
     cell::Cell,
     sync::atomic::{AtomicBool, Ordering},
@@ -7,7 +10,7 @@ use std::{
 };
 
 /// How long a waiting call goes without a look.
-pub(super) const EVERY: Duration = Duration::from_millis(100);
+const EVERY: Duration = Duration::from_millis(100);
 
 /// A question that a waiting call asks: why it is to be given up, or `None` to go on waiting. See [`interrupt_with`].
 ///
@@ -28,8 +31,9 @@ static ANY: AtomicBool = AtomicBool::new(false);
 ///
 /// This is for bindings to languages whose signal handlers run only when their interpreter does. The words that `ask` returns end
 /// the group on every rank, as those of [`Group::abort`](crate::Group::abort) do, and the call fails with
-/// [`Error::Aborted`](crate::Error::Aborted). Not asked while the thread waits for an earlier call of the same group on another
-/// thread, and not for background work, which has threads of its own.
+/// [`Error::Aborted`](crate::Error::Aborted). Where the ranks still meet ([`init`](crate::init), [`Config::connect`](crate::Config::connect)),
+/// this rank gives up joining: it fails with [`Error::Join`](crate::Error::Join), holds nothing any more, and may try again. Not asked while the
+/// thread waits for an earlier call of the same group on another thread, and not for background work, which has threads of its own.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,9 +49,49 @@ pub fn interrupt_with(ask: Option<Interrupt>) {
     ASK.set(ask);
 }
 
+/// This thread's question.
+#[inline]
+fn question() -> Option<Interrupt> {
+    /// Not inlined: the compiler would take the address of `ASK` before it is needed.
+    #[inline(never)]
+    fn own() -> Option<Interrupt> {
+        ASK.get()
+    }
+    // A thread that has a question has written this itself.
+    if ANY.load(Ordering::Relaxed) { own() } else { None }
+}
+
+/// An error if this thread is to give up joining.
+pub(crate) fn give_up() -> Result<()> {
+    match question().and_then(|ask| ask()) {
+        Some(why) => Err(JoinError::new(why).because(JoinCause::GaveUp).into()),
+        None => Ok(()),
+    }
+}
+
+/// The longest sleep of a thread that joins, of at most `left`, before it [asks](give_up) again.
+pub(crate) fn nap(left: Duration) -> Duration {
+    Asking::new().nap(left)
+}
+
+/// As [`poll_until`], by a thread that joins: an error if it is to give up.
+pub(crate) fn poll_joining(fds: &mut [PollFd<'_>], until: Option<Instant>) -> Result<usize> {
+    loop {
+        let now = Instant::now();
+        let slice = question().map(|_| now + EVERY);
+        // WAIT(until): to the deadline of who calls
+        let ready = poll_until(fds, until.into_iter().chain(slice).min());
+        let ready = ready.map_err(|e| Error::os("waiting for another rank", e))?;
+        give_up()?;
+        if ready > 0 || until.is_some_and(|until| Instant::now() >= until) {
+            return Ok(ready);
+        }
+    }
+}
+
 /// One call's questions.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(crate) struct Asking {
     ask: Option<Interrupt>,
     /// When it was asked last; at first, when this thread looked first. The clock is not read for a call that does not wait.
     last: Option<Instant>,
@@ -55,24 +99,17 @@ pub(super) struct Asking {
 
 impl Asking {
     #[inline]
-    pub(super) fn new() -> Self {
-        /// Not inlined: the compiler would take the address of `ASK` before it is needed.
-        #[inline(never)]
-        fn own() -> Option<Interrupt> {
-            ASK.get()
-        }
-        // A thread that has a question has written this itself.
-        let ask = if ANY.load(Ordering::Relaxed) { own() } else { None };
-        Self { ask, last: None }
+    pub(crate) fn new() -> Self {
+        Self { ask: question(), last: None }
     }
 
     /// The longest sleep between two questions.
-    pub(super) fn nap(&self, most: Duration) -> Duration {
+    pub(crate) fn nap(&self, most: Duration) -> Duration {
         if self.ask.is_some() { most.min(EVERY) } else { most }
     }
 
     /// Why to give up. Reads the clock, so it is for a thread that would sleep otherwise, or asks seldom.
-    pub(super) fn ask(&mut self) -> Option<String> {
+    pub(crate) fn ask(&mut self) -> Option<String> {
         let ask = self.ask?;
         let now = Instant::now();
         let last = *self.last.get_or_insert(now);

@@ -17,6 +17,21 @@ pub(crate) fn bytes_pulled() -> u64 {
     PULLED.load(Ordering::Relaxed)
 }
 
+/// The process and the user at the other end of a Unix socket. The process is 0 where this one's namespace has no number for it, as between
+/// two containers. rustix has this call, with a number that cannot be 0: it takes such a success for an error.
+#[cfg(target_os = "linux")]
+pub(crate) fn peer_of(socket: &UnixStream) -> io::Result<libc::ucred> {
+    use std::os::fd::AsRawFd;
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: an open socket, and a place of `len` bytes for what the option gives.
+    let got = unsafe {
+        let place = (&raw mut peer).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut len)
+    };
+    if got == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The memory of one process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerMemory {
@@ -27,22 +42,12 @@ impl PeerMemory {
     /// Of the process at the other end of a Unix socket: the one that connected, or the one that listened.
     #[cfg(target_os = "linux")]
     pub(crate) fn of(socket: &UnixStream) -> io::Result<Self> {
-        use std::os::fd::AsRawFd;
-        // rustix has this call, with a number that cannot be 0: the kernel gives 0 where this process's namespace has none for the other.
-        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        let mut len = size_of_val(&peer) as libc::socklen_t;
-        // SAFETY: an open socket, and a place of `len` bytes for what the option gives.
-        let got = unsafe {
-            let place = (&raw mut peer).cast();
-            libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut len)
-        };
-        match got {
-            0 if peer.pid > 0 => Ok(Self { pid: peer.pid }),
+        match peer_of(socket)?.pid {
             0 => Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 "a process that this namespace of processes does not show",
             )),
-            _ => Err(io::Error::last_os_error()),
+            pid => Ok(Self { pid }),
         }
     }
 

@@ -1,8 +1,15 @@
-//! Whether this process was forked since something was made, without a system call.
+//! This process, told from its forked children without a system call, and from every other process of the job.
+//!
+//! A forked child shares the connections of its parent, and all that says which rank the parent is. It is not that rank.
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicU32, Ordering},
+use super::fnv;
+use crate::{Error, Result};
+use std::{
+    process,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
 };
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -17,38 +24,179 @@ extern "C" fn forked() {
 ///
 /// A process and one that was forked from it never have equal numbers. The C library's `fork`, which every language uses, is counted; a bare
 /// `clone` is not.
-///
-/// ```
-/// let before = comity::tools::forks();
-/// assert_eq!(comity::tools::forks(), before); // still the same process
-/// ```
 #[inline]
-pub fn forks() -> Option<u32> {
+fn forks() -> Option<u32> {
     // SAFETY: the function lives for ever, touches one atomic number only, and does not unwind.
     let counted = COUNTED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(forked)) } == 0);
     counted.then(|| FORKS.load(Ordering::Relaxed))
+}
+
+/// The process in which something was made: its forked children are told from it without a system call.
+///
+/// ```
+/// let home = comity::tools::HomeProcess::here();
+/// assert!(home.is_here() && home.check().is_ok()); // not so in a forked child
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HomeProcess {
+    id: u32,
+    forks: Option<u32>,
+}
+
+impl HomeProcess {
+    /// This one.
+    pub fn here() -> Self {
+        Self { id: process::id(), forks: forks() }
+    }
+
+    /// Whether this is still that process.
+    #[inline]
+    pub fn is_here(self) -> bool {
+        match self.forks {
+            Some(_) => self.forks == forks(),
+            None => self.id == process::id(),
+        }
+    }
+
+    /// Check that this is still that process.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a forked child.
+    #[inline]
+    pub fn check(self) -> Result<()> {
+        if self.is_here() { Ok(()) } else { Err(self.forked()) }
+    }
+
+    #[cold]
+    fn forked(self) -> Error {
+        Error::Forked { home: self.id, process: process::id() }
+    }
+
+    fn bits(self) -> u64 {
+        u64::from(self.id) << 32 | u64::from(self.forks.unwrap_or(u32::MAX))
+    }
+}
+
+/// How many [`Place`]s this process holds, or the one that it was forked from held at the fork.
+static HELD: AtomicU32 = AtomicU32::new(0);
+/// The process that holds them.
+static HOLDER: AtomicU64 = AtomicU64::new(0);
+
+/// A place in a job, which this process holds. There is no lock: another thread may fork at any time.
+#[derive(Debug)]
+pub(crate) struct Place(HomeProcess);
+
+impl Place {
+    /// Take one.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a child that was forked while its parent held one.
+    pub(crate) fn take() -> Result<Self> {
+        let (here, holder) = (HomeProcess::here(), HOLDER.load(Ordering::Acquire));
+        if HELD.load(Ordering::Acquire) > 0 && holder != here.bits() {
+            return Err(HomeProcess { id: (holder >> 32) as u32, ..here }.forked());
+        }
+        HOLDER.store(here.bits(), Ordering::Release);
+        HELD.fetch_add(1, Ordering::AcqRel);
+        Ok(Self(here))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.0.is_here() {
+            HELD.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// A number that no other process of a job has: also no forked child of this one, and none that has the same id in another container.
+pub(crate) fn process_number() -> Result<u64> {
+    static RANDOM: AtomicU64 = AtomicU64::new(0);
+    let mut random = RANDOM.load(Ordering::Relaxed);
+    if random == 0 {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).map_err(|e| Error::os("telling this process from others", e))?;
+        let new = u64::from_ne_bytes(bytes) | 1;
+        random = RANDOM.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|r| r, |_| new);
+    }
+    let here = HomeProcess::here().bits();
+    Ok(fnv([random.to_ne_bytes(), here.to_ne_bytes()].as_flattened()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_child_counts_one_more() {
-        let here = forks();
-        assert!(here.is_some() && forks() == here);
-        // SAFETY: the child calls nothing but `_exit`, and reads one atomic number.
+    /// Whether `good` in a forked child. It may do no more than a child of several threads can.
+    fn in_child(good: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child calls `good`, which reads and writes atomic numbers, and `_exit`.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
-            let more = forks().is_some_and(|n| Some(n) != here);
+            let bad = i32::from(!good());
             // SAFETY: ends the child, and nothing else.
-            unsafe { libc::_exit(i32::from(!more)) };
+            unsafe { libc::_exit(bad) };
         }
         let mut status = 0;
         // SAFETY: a child of this process, and a place for its status.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!(status, 0, "the child saw the parent's number");
-        assert_eq!(forks(), here);
+        status == 0
+    }
+
+    #[test]
+    fn a_child_is_told_from_its_parent() {
+        let (home, number) = (HomeProcess::here(), process_number().unwrap());
+        assert!(home.is_here() && home == HomeProcess::here() && process_number() == Ok(number));
+        assert!(in_child(|| !home.is_here() && process_number().is_ok_and(|n| n != number)));
+        assert!(home.is_here());
+    }
+
+    #[test]
+    fn groups_are_refused_in_a_child_which_does_not_join_either() {
+        let long = std::time::Duration::from_secs(20);
+        let key = crate::Key::from([7; 32]);
+        let at = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        let store = crate::tools::Store::start(at, 2, &key, "forked", long).unwrap();
+        let at = store.addr().to_string();
+        let config = |rank| crate::Config::new(rank, 2).store(&at).unwrap().job("forked").key(key.clone());
+        let mut groups: Vec<_> = std::thread::scope(|s| {
+            let ranks = [0, 1].map(|rank| s.spawn(move || config(rank).join_timeout(long).connect()));
+            ranks.into_iter().map(|r| r.join().unwrap().unwrap()).collect()
+        });
+        let barrier = |groups: &[crate::Group]| {
+            std::thread::scope(|s| {
+                let calls: Vec<_> = groups.iter().map(|g| s.spawn(|| g.barrier())).collect();
+                calls.into_iter().for_each(|call| call.join().unwrap().unwrap());
+            });
+        };
+        barrier(&groups);
+        let forked = |out: Result<()>| matches!(out, Err(Error::Forked { .. }));
+        assert!(in_child(|| {
+            let refused = groups.iter().all(|g| {
+                forked(g.barrier()) && forked(g.split(None, 0).map(drop)) && forked(g.spawn(|_| Ok(())).wait())
+            });
+            let does_not_join = forked(config(1).connect().map(drop));
+            // Neither this nor their end says goodbye in the parent's name.
+            let refused = refused && groups.iter().all(|g| forked(g.close()));
+            groups.clear();
+            refused && does_not_join
+        }));
+        barrier(&groups);
+    }
+
+    #[test]
+    fn a_child_takes_no_place_while_its_parent_holds_one() {
+        assert!(in_child(|| Place::take().is_ok()), "the parent holds none");
+        let places = [Place::take().unwrap(), Place::take().unwrap()];
+        let forked = || matches!(Place::take(), Err(Error::Forked { home, process }) if home != process);
+        assert!(in_child(forked));
+        // What it drops is not its own.
+        assert!(in_child(move || {
+            drop(places);
+            forked()
+        }));
+        // `places` went with the closure, here too.
+        assert!(in_child(|| Place::take().is_ok()), "the parent holds none any more");
     }
 }

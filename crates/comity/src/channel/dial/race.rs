@@ -17,7 +17,7 @@ use crate::{
         listener,
         stream::{Sealing, Stream},
     },
-    sys::poll_until,
+    sys::poll_joining,
 };
 use rustix::{
     event::{PollFd, PollFlags},
@@ -238,7 +238,7 @@ impl<'a> Race<'a> {
             fds.push(PollFd::from_borrowed_fd(fd, flags));
         }
         // WAIT(until): an answer: to the join deadline
-        poll_until(&mut fds, until).map_err(|e| Error::os("waiting for a connection", e))?;
+        poll_joining(&mut fds, until)?;
         let mut ready = fds.iter().map(|f| !f.revents().is_empty());
         if ready.by_ref().take(first).fold(false, |any, r| any | r) {
             (self.patience.check)()?;
@@ -371,8 +371,7 @@ pub(crate) fn answering(targets: &[Target], patience: &DialLimits<'_>) -> Result
         let first = fds.len();
         fds.extend(open.iter().map(|(_, s)| PollFd::from_borrowed_fd(s.as_fd(), PollFlags::OUT)));
         // WAIT(until): connections: three seconds at most
-        poll_until(&mut fds, Some(until))
-            .map_err(|e| Miss::Stop(Error::os("waiting for a connection", e)))?;
+        poll_joining(&mut fds, Some(until)).map_err(Miss::Stop)?;
         let ready: Vec<bool> = fds.iter().map(|f| !f.revents().is_empty()).collect();
         if ready.iter().take(first).any(|r| *r) {
             (patience.check)().map_err(Miss::Stop)?;

@@ -66,7 +66,7 @@ fn who_reads_the_answer_too_late_tries_again() {
                 assert!(Instant::now() < until, "nobody has come");
                 let mut fds = Vec::new();
                 let next = acceptor.interest(&mut fds);
-                poll_until(&mut fds, next.into_iter().chain([until]).min()).unwrap();
+                crate::sys::poll_until(&mut fds, next.into_iter().chain([until]).min()).unwrap();
             }
         });
         // As if the process were stopped when the answer comes.

@@ -7,7 +7,7 @@ use crate::{
     control::ControlPlane,
     error::seconds,
     rendezvous::StoreClient,
-    sys::{Waker, poll_until},
+    sys::{Waker, poll_joining, poll_until},
 };
 use comity_membership::{Fault, overlay_neighbours};
 use rustix::event::{PollFd, PollFlags};
@@ -152,7 +152,7 @@ impl Endpoint {
                 fds.push(PollFd::new(store, PollFlags::IN));
             }
             // WAIT(until): the higher ranks: past the join deadline by a moment at most
-            poll_until(&mut fds, Some(until + WORD)).map_err(|e| Error::os("joining", e))?;
+            poll_joining(&mut fds, Some(until + WORD))?;
         }
     }
 

@@ -102,6 +102,26 @@ fn who_is_missing_is_said_now_and_then_and_each_arrival_restarts_the_limit() {
     });
 }
 
+#[test]
+fn two_containers_with_one_process_id_are_two() {
+    let store = store(2, LONG);
+    let at = store.addr();
+    let as_process = |process| {
+        let (mut meeting, _) = StoreClient::find(&config(1, 2, at))?;
+        let facts = crate::rendezvous::Facts { process, ..facts_of("a", 1, vec![(LOOPBACK, 1).into()]) };
+        meeting.join(facts).map(|table| (meeting, table))
+    };
+    thread::scope(|s| {
+        let first = s.spawn(|| as_process(5));
+        let _zero = claim(&config(0, 2, at), "b", 12).unwrap();
+        let _first = first.join().unwrap().unwrap();
+        // It comes while the ranks still connect.
+        let e = words(as_process(6));
+        let both = "one is host a, pid 1, from 127.0.0.1, the other host a, pid 1, from 127.0.0.1 in another container;";
+        assert!(e.contains(both), "{e}");
+    });
+}
+
 /// A job of two whose rank 0 keeps the store, at an address where others come.
 fn running(limit: Duration) -> (Vec<Arc<Endpoint>>, SocketAddr, Option<Socket>) {
     let (held, at) = reserved();

@@ -11,8 +11,7 @@ use std::time::Instant;
 impl Server {
     /// The process that holds `rank` in a job that meets or runs, unless it is `new` itself: one process may be in several groups.
     pub(super) fn holder(&self, rank: u32, new: &Who) -> Option<&Who> {
-        let is_other =
-            |who: &&Who| (who.facts.card.host_id, who.facts.pid) != (new.facts.card.host_id, new.facts.pid);
+        let is_other = |who: &&Who| who.facts.process != new.facts.process;
         self.met.iter().rev().find_map(|met| {
             let who = met.all.get(rank as usize).filter(is_other)?;
             let runs = met.attached.contains_key(&rank) || self.shared.holds(rank);

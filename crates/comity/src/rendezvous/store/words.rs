@@ -15,10 +15,12 @@ pub(super) fn whereabouts(who: &Who) -> String {
 
 /// Two processes for one rank.
 pub(super) fn claimed(rank: u32, first: &Who, second: &Who) -> String {
+    let (first, mut second) = (whereabouts(first), whereabouts(second));
+    if first == second {
+        second += " in another container";
+    }
     format!(
-        "two processes claim rank {rank}: one is {}, the other {}; give every process a rank of its own (COMITY_RANK), and each job a key and an address of its own",
-        whereabouts(first),
-        whereabouts(second)
+        "two processes claim rank {rank}: one is {first}, the other {second}; give every process a rank of its own (COMITY_RANK), and each job a key and an address of its own"
     )
 }
 

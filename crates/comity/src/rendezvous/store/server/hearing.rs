@@ -70,8 +70,10 @@ impl Server {
             );
             return self.quarrel(new, rank, words);
         }
+        // Where others have come since, they try again, and this rank is not late.
         if let Some((why, until)) = self.missed.remove(&rank)
             && Instant::now() < until
+            && self.round.is_none()
         {
             return self.refuse(new.conn, &why);
         }
