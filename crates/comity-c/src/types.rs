@@ -40,7 +40,7 @@ pub enum comity_status {
     COMITY_ERR_OS = 12,
     /** The group was closed by this process. */
     COMITY_ERR_CLOSED = 13,
-    /** The handle belongs to the process that this one was forked from. */
+    /** The handle belongs to the process that this one was forked from, or that one is in a job, in which this one has no place. */
     COMITY_ERR_FORKED = 14,
     /** A mistake in Comity. Please report it with its text. */
     COMITY_ERR_INTERNAL = 15,

@@ -10,7 +10,7 @@ use std::{
 };
 
 const LONG: Duration = Duration::from_secs(30);
-const SHORT: Duration = Duration::from_millis(250);
+const SHORT: Duration = Duration::from_millis(120);
 
 thread_local! {
     static UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
@@ -115,7 +115,7 @@ fn again(site: &Site) {
         await_held(&what, before);
         // Rank 0 comes first, then those that were there, at last one that has heard nothing of the first try.
         let groups = each([0, 1, 2], |r| {
-            thread::sleep(Duration::from_millis(100) * r as u32);
+            thread::sleep(Duration::from_millis(20) * r as u32);
             site.config(r, 3).connect().unwrap_or_else(|e| panic!("{what}: rank {r}: {e}"))
         });
         each([0, 1, 2], |r| groups[r].barrier().and_then(|()| groups[r].close()).unwrap());

@@ -86,7 +86,12 @@ impl fmt::Display for Waited<'_> {
             }
             (None, []) => f.write_str("all ranks have called it, but it did not end"),
             // Calls between two ranks alone have no number.
-            (None, _) if self.0.seq == 0 => write!(f, "it was waiting for {}", Peers(self.1)),
+            (None, named) if self.0.seq == 0 => match self.0.root {
+                Some(other) if named.iter().all(|p| p.rank != other) => {
+                    write!(f, "it was waiting for rank {other}, which waits for {}", Peers(named))
+                }
+                _ => write!(f, "it was waiting for {}", Peers(named)),
+            },
             (None, _) => write!(f, "{} had not called it", Peers(self.1)),
         }
     }

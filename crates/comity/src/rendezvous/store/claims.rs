@@ -24,7 +24,9 @@ impl Server {
         let why = JoinError::new(words).of([rank as usize]).because(JoinCause::Claimed);
         let words = why.to_string();
         self.refuse(new.conn, &why);
-        if self.round.is_some() || self.met.is_empty() {
+        // A job that met here before, and has ended, has no part in this.
+        let runs = self.met.iter().any(|met| met.members().next().is_some()) || self.shared.job().is_some();
+        if self.round.is_some() || !runs {
             tracing::error!(words, "the ranks do not meet");
             return self.refuse_round(&why, None);
         }

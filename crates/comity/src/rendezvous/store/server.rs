@@ -72,7 +72,7 @@ pub(super) struct Met {
 }
 
 impl Met {
-    fn members(&self) -> impl Iterator<Item = &StoreMember> {
+    pub(super) fn members(&self) -> impl Iterator<Item = &StoreMember> {
         self.connecting.values().chain(self.attached.values())
     }
 }
