@@ -76,15 +76,6 @@ impl CFault {
     }
 
     #[cold]
-    pub(crate) fn forked() -> Self {
-        let text = format!(
-            "this handle belongs to the process from which process {} was forked: a forked child cannot use its parent's connections; make the group after the fork",
-            std::process::id()
-        );
-        Self::new(comity_status::COMITY_ERR_FORKED, text, false)
-    }
-
-    #[cold]
     pub(crate) fn internal(text: &str) -> Self {
         Self::new(comity_status::COMITY_ERR_INTERNAL, text.to_owned(), true)
     }

@@ -3,13 +3,12 @@
 use crate::{
     boundary::{answer, value},
     errors::{self, CFault},
-    fork::HomeProcess,
     handles::{self, Used, comity_group},
     raw,
     types::{comity_member, comity_stats, comity_status},
     words,
 };
-use comity::Group;
+use comity::{Group, tools::HomeProcess};
 use std::{
     ffi::{CString, c_char},
     mem::ManuallyDrop,
@@ -108,7 +107,8 @@ pub(crate) fn hand_out(out: *mut *mut comity_group, group: Group) -> Result<(), 
 /// Slurm are understood. A group of one where no launcher's variables are set.
 ///
 /// @param out Gets the group, yours to free with comity_group_free().
-/// @return Also COMITY_ERR_CONFIG for broken variables, COMITY_ERR_JOIN when the ranks do not come together within the join limit.
+/// @return Also COMITY_ERR_CONFIG for broken variables, COMITY_ERR_JOIN when the ranks do not come together within the join limit, and
+/// COMITY_ERR_FORKED in a child that was forked from a process of the job.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_init(out: *mut *mut comity_group) -> comity_status {

@@ -18,7 +18,6 @@ mod config;
 mod config_more;
 mod errors;
 mod exchange;
-mod fork;
 mod group;
 mod handles;
 #[cfg(test)]

@@ -2,12 +2,12 @@
 
 use crate::{
     errors::CFault,
-    fork::HomeProcess,
     group::GroupHandle,
     job::CheckedCall,
     raw::Context,
     types::{comity_call, comity_status},
 };
+use comity::tools::HomeProcess;
 use std::{
     cell::Cell,
     ffi::c_void,

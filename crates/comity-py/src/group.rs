@@ -3,8 +3,7 @@
 use crate::{
     args::{CallArgs, Checked},
     arrays::PlainAllReduce,
-    errors,
-    interrupt,
+    errors, interrupt,
     raw::PyEvent,
     request::{FinishGuard, PyRequest, RequestState, seconds, wait_to_the_end, watched},
     shared::SharedBytes,

@@ -1,6 +1,9 @@
 //! `host:port` as people write it, kept as text until it is needed: a name may only resolve on the host that uses it.
 
-use crate::{ConfigError, Error, JoinError, Result, sys::{give_up, interfaces, nap}};
+use crate::{
+    ConfigError, Error, JoinError, Result,
+    sys::{give_up, interfaces, nap},
+};
 use std::{
     fmt,
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs},

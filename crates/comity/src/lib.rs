@@ -86,12 +86,12 @@ pub use comity_kernel::{C64, DType, Element, ReduceOp};
 pub use comity_plan::Algorithm;
 pub use config::{BackendKind, Config, ConnectWhen, Detection, Found, Launcher, Meet, Secure};
 pub use costs::LinkCosts;
-pub use sys::{Interrupt, interrupt_with};
 pub use error::{ConfigError, Crossed, Error, JoinCause, JoinError, Misuse, Peer, Result};
 pub use exchange::Exchange;
 pub use group::{Group, Request, Scope, init, init_strict};
 pub use key::Key;
 pub use stats::Stats;
+pub use sys::{Interrupt, interrupt_with};
 pub use transport::LinkKind;
 pub use view::{Place, SharedBuffer, View, ViewMut};
 

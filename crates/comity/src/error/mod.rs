@@ -175,7 +175,9 @@ pub enum Error {
     Closed,
 
     /// This process was forked from one that is in a job. It has neither the connections of that one nor its place.
-    #[error("the group belongs to process {home}, and process {process} was forked from it: a forked child cannot use its parent's connections, nor join in its parent's place; start it anew instead (exec; in Python the multiprocessing method \"spawn\"), or make the group after the fork")]
+    #[error(
+        "the group belongs to process {home}, and process {process} was forked from it: a forked child cannot use its parent's connections, nor join in its parent's place; start it anew instead (exec; in Python the multiprocessing method \"spawn\"), or make the group after the fork"
+    )]
     Forked {
         /// The process that is in the job.
         home: u32,
@@ -192,10 +194,17 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
-    /// Whether the group is unusable after this error, or was never made: true for all but `Misuse`, `Order`, `Config` and
-    /// `Unavailable`.
+    /// Whether the group is unusable after this error, or was never made: true for all but `Misuse`, `Order`, `Config`, `Unavailable`
+    /// and `Forked`.
     pub fn is_fatal(&self) -> bool {
-        !matches!(self, Self::Config(_) | Self::Unavailable { .. } | Self::Misuse { .. } | Self::Order)
+        !matches!(
+            self,
+            Self::Config(_)
+                | Self::Unavailable { .. }
+                | Self::Misuse { .. }
+                | Self::Order
+                | Self::Forked { .. }
+        )
     }
 
     /// The first failure: what is inside [`Error::Broken`], else the error itself.

@@ -6,8 +6,8 @@
 //! client puts a `/` before every key.
 
 use super::{
-    Exchange, MAX_EXCHANGE_TEXT, begin_share, checked, forget_share, is_late, left, numbers, own_text, read_all,
-    write_all,
+    Exchange, MAX_EXCHANGE_TEXT, begin_share, checked, forget_share, is_late, left, numbers, own_text,
+    read_all, write_all,
 };
 use crate::{Error, HostPort, JoinCause, JoinError, Result, sys::give_up};
 use std::{
@@ -232,8 +232,7 @@ mod tests {
         let exchange = TorchExchange::new(at, "run.0");
         let talk = |mine: Option<&str>| {
             let mut stream = exchange.connect(until).unwrap();
-            String::from_utf8(exchange.talk(&mut stream, 0, mine, until).unwrap().to_vec())
-                .unwrap()
+            String::from_utf8(exchange.talk(&mut stream, 0, mine, until).unwrap().to_vec()).unwrap()
         };
         thread::scope(|s| {
             let one = s.spawn(|| talk(None));

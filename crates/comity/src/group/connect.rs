@@ -60,7 +60,8 @@ impl Config {
     /// Meet the other ranks and make the group of all of them.
     ///
     /// Every rank of the job calls this. It returns when all have come, or fails on all of them at the join limit,
-    /// naming those that are missing. A process may connect more than once, and hold several groups.
+    /// naming those that are missing. A process may connect more than once, and hold several groups. Where it fails, this process holds nothing of
+    /// the attempt, and may try again.
     ///
     /// ```
     /// let group = comity::Config::new(0, 1).connect()?;
@@ -70,7 +71,8 @@ impl Config {
     ///
     /// # Errors
     /// [`Error::Config`] before anything is opened; [`Error::Join`] when the ranks do not come together;
-    /// [`Error::Unavailable`], [`Error::Os`] when the system refuses what a rank needs.
+    /// [`Error::Unavailable`], [`Error::Os`] when the system refuses what a rank needs; [`Error::Forked`] in a child that was forked while its
+    /// parent was in a job, whose place it cannot take.
     pub fn connect(&self) -> Result<Group> {
         let (rank, size, why) = (self.rank(), self.size(), &self.found().why);
         tracing::info!(rank, size, why, meet = %self.meet(), "joining");

@@ -17,7 +17,7 @@ use crate::{
     control::{LinkDesk, Probes, Rules, Running, pace},
     rendezvous::{Facts, PassingOn, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
     root_cause::RootCauseReport,
-    sys::{Place, here},
+    sys::{JobPlace, here},
     transport::{AddressBook, Announced, Card, JobInfo, Transports},
 };
 use comity_plan::{Algorithm, TunedCosts};
@@ -49,7 +49,7 @@ pub(crate) struct Endpoint {
     tuned: Option<Arc<TunedCosts>>,
     algorithm: Option<Algorithm>,
     /// Which a forked child does not have. None for a world of one.
-    place: Option<Place>,
+    place: Option<JobPlace>,
     /// Ended before the goodbye, so that all that was sent has come when the others hear it.
     transports: Arc<Transports>,
     /// The kind of link that goes before all others.
@@ -113,7 +113,7 @@ impl Endpoint {
         if config.size == 1 {
             return Ok(Arc::new(Self::alone(config)));
         }
-        let place = Place::take()?;
+        let place = JobPlace::take()?;
         let job = JobInfo {
             rank: config.rank,
             size: config.size,

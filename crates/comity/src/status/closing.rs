@@ -127,7 +127,8 @@ impl End<'_> {
             Ordering::Greater => format!("it made {made} of the {at} calls of {who}"),
             Ordering::Less => {
                 let first = ledger.kept().find(|call| call.info.seq > at);
-                let first = first.map_or_else(String::new, |call| format!(", and did not call {}", call.info));
+                let first =
+                    first.map_or_else(String::new, |call| format!(", and did not call {}", call.info));
                 let comma = if has_left { "," } else { "" };
                 format!("{who}{comma} made {at} of the {made} calls of rank {}{first}", self.mine)
             }

@@ -38,15 +38,15 @@ pub(crate) use fnv::fnv;
 pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
 pub(crate) use interfaces::{Interface, addresses_in_use, interfaces};
-pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use interrupt::{Asking, give_up, nap, poll_joining};
+pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use map::Mapping;
 #[cfg(target_os = "linux")]
 pub(crate) use peer_memory::peer_of;
 pub(crate) use peer_memory::{PeerMemory, bytes_pulled};
 pub(crate) use poll::poll_until;
 pub use process::HomeProcess;
-pub(crate) use process::{Place, process_number};
+pub(crate) use process::{JobPlace, process_number};
 pub(crate) use region::{Region, SharedMemory};
 pub(crate) use tracer::{Lineage, Tracer, yama_scope};
 #[cfg(target_os = "linux")]

@@ -77,16 +77,16 @@ impl HomeProcess {
     }
 }
 
-/// How many [`Place`]s this process holds, or the one that it was forked from held at the fork.
+/// How many [`JobPlace`]s this process holds, or the one that it was forked from held at the fork.
 static HELD: AtomicU32 = AtomicU32::new(0);
 /// The process that holds them.
 static HOLDER: AtomicU64 = AtomicU64::new(0);
 
 /// A place in a job, which this process holds. There is no lock: another thread may fork at any time.
 #[derive(Debug)]
-pub(crate) struct Place(HomeProcess);
+pub(crate) struct JobPlace(HomeProcess);
 
-impl Place {
+impl JobPlace {
     /// Take one.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for JobPlace {
     fn drop(&mut self) {
         if self.0.is_here() {
             HELD.fetch_sub(1, Ordering::AcqRel);
@@ -118,7 +118,8 @@ pub(crate) fn process_number() -> Result<u64> {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes).map_err(|e| Error::os("telling this process from others", e))?;
         let new = u64::from_ne_bytes(bytes) | 1;
-        random = RANDOM.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|r| r, |_| new);
+        random =
+            RANDOM.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|r| r, |_| new);
     }
     let here = HomeProcess::here().bits();
     Ok(fnv([random.to_ne_bytes(), here.to_ne_bytes()].as_flattened()))
@@ -174,7 +175,9 @@ mod tests {
         let forked = |out: Result<()>| matches!(out, Err(Error::Forked { .. }));
         assert!(in_child(|| {
             let refused = groups.iter().all(|g| {
-                forked(g.barrier()) && forked(g.split(None, 0).map(drop)) && forked(g.spawn(|_| Ok(())).wait())
+                forked(g.barrier())
+                    && forked(g.split(None, 0).map(drop))
+                    && forked(g.spawn(|_| Ok(())).wait())
             });
             let does_not_join = forked(config(1).connect().map(drop));
             // Neither this nor their end says goodbye in the parent's name.
@@ -187,9 +190,9 @@ mod tests {
 
     #[test]
     fn a_child_takes_no_place_while_its_parent_holds_one() {
-        assert!(in_child(|| Place::take().is_ok()), "the parent holds none");
-        let places = [Place::take().unwrap(), Place::take().unwrap()];
-        let forked = || matches!(Place::take(), Err(Error::Forked { home, process }) if home != process);
+        assert!(in_child(|| JobPlace::take().is_ok()), "the parent holds none");
+        let places = [JobPlace::take().unwrap(), JobPlace::take().unwrap()];
+        let forked = || matches!(JobPlace::take(), Err(Error::Forked { home, process }) if home != process);
         assert!(in_child(forked));
         // What it drops is not its own.
         assert!(in_child(move || {
@@ -197,6 +200,6 @@ mod tests {
             forked()
         }));
         // `places` went with the closure, here too.
-        assert!(in_child(|| Place::take().is_ok()), "the parent holds none any more");
+        assert!(in_child(|| JobPlace::take().is_ok()), "the parent holds none any more");
     }
 }
