@@ -1,6 +1,6 @@
 //! Work that runs in its turn on the group's thread, as Python waits for it.
 
-use crate::{callbacks, errors, fork::Home, interrupt};
+use crate::{callbacks, errors, fork::Home, interpreter, interrupt};
 use comity::Error;
 use pyo3::prelude::*;
 use std::{
@@ -141,7 +141,8 @@ impl Drop for FinishGuard {
 
 fn tell(py: Python<'_>, callback: &Py<PyAny>, rank: Option<usize>, error: Option<&Error>) {
     let arg = error.map(|e| errors::raised(py, rank, e));
-    if let Err(e) = callback.call1(py, (arg,)) {
+    let args = (arg,).into_pyobject(py);
+    if let Err(e) = args.and_then(|args| interpreter::call(callback.bind(py), &args)) {
         e.write_unraisable(py, Some(callback.bind(py)));
     }
 }
