@@ -51,12 +51,12 @@ impl Isa for Generic {
 
     #[inline(always)]
     fn widen(self, bytes: &[[u8; 2]; WIDE]) -> [f32; WIDE] {
-        bytes.map(super::lane::F16::load)
+        bytes.map(F16::load)
     }
 
     #[inline(always)]
     fn narrow(self, values: &[f32; WIDE]) -> [[u8; 2]; WIDE] {
-        values.map(super::lane::F16::store)
+        values.map(F16::store)
     }
 }
 
