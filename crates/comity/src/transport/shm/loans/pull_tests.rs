@@ -330,7 +330,7 @@ fn memory_that_went_is_an_error() {
     let (mut a, mut b) = met(&bytes(0, LONG));
     let map = crate::sys::Mapping::private(LONG.next_multiple_of(4096)).unwrap();
     // SAFETY: this test's own mapping, which nobody writes to, and whose bytes nobody reads once they are gone.
-    let memory = unsafe { std::slice::from_raw_parts(map.as_ptr(), LONG) };
+    let memory = unsafe { slice::from_raw_parts(map.as_ptr(), LONG) };
     assert_eq!(offer(a.as_mut(), &[], memory), Ok(LONG));
     // Still taken, so that no other test's memory can come to lie there.
     map.take_access().unwrap();
