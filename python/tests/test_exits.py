@@ -13,22 +13,31 @@ from conftest import HERE, run
 ENDS = ["return", "sys.exit(1)", "raise ValueError('enough')", "os._exit(3)", "SIGTERM"]
 CODES = {"return": 0, "sys.exit(1)": 1, "os._exit(3)": 3, "SIGTERM": -signal.SIGTERM}
 
-# A warning is on its way to a handler that is slow, and a callback is queued behind it: both come back to the interpreter as it ends.
+# A warning is on its way to a handler that is slow, and so are callbacks: they come back to the interpreter as it ends.
 PROGRAM = """
 import logging, os, signal, sys, time, threading
 import comity
 from comity import _core
 
+def slow():
+    for _ in range(200):
+        time.sleep(0.0005)
+
 class Slow(logging.Handler):
     def emit(self, record):
-        for _ in range(10):
-            time.sleep(0.002)
+        slow()
 
+class Last:
+    # Its end takes long, and comes when the interpreter lets no thread in any more.
+    def __del__(self, sleep=time.sleep):
+        sleep(0.05)
+
+last = Last()
 logging.getLogger("comity").addHandler(Slow())
 comity.init()
 until = time.monotonic() + float(sys.argv[2])
-for _ in range(8):
-    _core.post(lambda: time.sleep(0.005))
+for _ in range(4):
+    _core.post(slow)
 # It never ends: nothing waits for it, and it harms nobody.
 _core.post(lambda: [time.sleep(0.0005) for _ in iter(int, 1)] if sys.argv[3] == "stuck" else None)
 _core.post(lambda: logging.getLogger("comity").warning("last words"))
@@ -53,7 +62,7 @@ def test_each_way_to_end_gives_its_own_code(how: str) -> None:
     # Threads of ours are somewhere else in their work each time.
     trials = 100 if os.environ.get("COMITY_TEST_DEEP") else 2
     with ThreadPoolExecutor(4) as pool:
-        ends = list(pool.map(lambda i: end(how, i % 50 / 1000), range(trials)))
+        ends = list(pool.map(lambda i: end(how, (10 + i % 50) / 1000), range(trials)))
     wrong = [(code, err) for code, err in ends if code != CODES.get(how, 1)]
     assert not wrong, f"{len(wrong)} of {trials}: {wrong[0]}"
 

@@ -63,14 +63,15 @@ impl Borrower {
             loan.at = Lies::Aside(at);
         }
         self.piece.discard();
-        (self.own, self.has_declined, self.told) = (None, true, self.read);
+        (self.own, self.declined, self.told) = (None, self.ended + 1, self.read);
         let words = &board.borrower.0;
         words.own.store(REFUSED, Ordering::Relaxed);
         words.returned.store(self.read, Ordering::Relaxed);
-        words.declined.store(self.ended + 1, Ordering::Release);
+        words.declined.store(self.declined, Ordering::Release);
     }
 
-    /// Have at least `want` of the next bytes of a declined loan, as far as they lie in `place`; whether that was emptied.
+    /// Have at least `want` of the next bytes of a declined loan, as far as they lie in `place`; whether the lender has
+    /// to do something.
     ///
     /// # Safety
     /// `place` has [`ASIDE`] bytes, which the lender writes.
@@ -82,6 +83,11 @@ impl Borrower {
     ) -> Result<bool, Nonsense> {
         let Some((at, left)) = self.loan.map(|l| (l.at, l.left)) else { return Ok(false) };
         let Lies::Aside(at) = at else { return Ok(false) };
+        if self.declined <= self.ended {
+            // It was shown before the lender saw that another one was declined.
+            self.decline(board);
+            return Ok(true);
+        }
         let laid = board.lender.0.aside.load(Ordering::Acquire);
         if laid == self.taken || self.piece.lacks(at, left, want).is_none() {
             return Ok(false);

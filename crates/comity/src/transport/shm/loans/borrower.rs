@@ -52,8 +52,8 @@ pub(in crate::transport::shm) struct Borrower {
     pull: Pull,
     /// The lender's own memory, once it was seen that it can be read.
     pub(super) own: Option<PeerMemory>,
-    /// It could be read, and cannot any more.
-    pub(super) has_declined: bool,
+    /// The last loan that could not be read any more.
+    pub(super) declined: u64,
     /// Bytes taken of those that were laid aside.
     pub(super) taken: u64,
     pub(super) piece: Piece,
@@ -72,7 +72,7 @@ impl Borrower {
             loan: None,
             pull,
             own: None,
-            has_declined: false,
+            declined: 0,
             taken: 0,
             piece,
             speeds,
@@ -136,7 +136,7 @@ impl Borrower {
             if region == ADDRESS {
                 let at = match self.own {
                     Some(peer) => Lies::There(peer, offset),
-                    None if self.has_declined => Lies::Aside(offset),
+                    None if self.declined > 0 => Lies::Aside(offset),
                     None => return Err(Nonsense),
                 };
                 offset.checked_add(len).filter(|_| len > 0 && after >= head).ok_or(Nonsense)?;

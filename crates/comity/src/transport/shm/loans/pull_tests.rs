@@ -148,7 +148,7 @@ fn what_cannot_be_read_any_more_comes_beside_the_ring() {
         offer(a.as_mut(), &[], memory.all()).unwrap();
         a.put(b"tail", &[]).unwrap();
         assert_eq!(a.lent(), Ok(2 * LONG));
-        let mut got = Vec::new();
+        let mut got = Vec::<u8>::new();
         let mut read = |b: &mut dyn Link| {
             let before = got.len();
             if by_take {
