@@ -17,8 +17,8 @@
 //! longer than that one, which is judged first.
 //!
 //! On a crowded host this process's own beats go out late, for it has no turn, and nobody there has. What its beats were late by since a rank
-//! was last heard does not count as that rank's silence, up to the limit. So a rank that is gone is found within twice the
-//! limit at the latest, however crowded the host is.
+//! was last heard does not count as that rank's silence, up to the limit; a beat that is late by a fifth of the time between two counts as in
+//! time. So a rank that is gone is found within twice the limit at the latest, however crowded the host is.
 //!
 //! A process may not have run itself for half the limit: a closed laptop, a paused virtual machine, Ctrl-Z. It cannot say who was silent
 //! meanwhile. So every rank gets the whole limit anew, once: a rank that truly is gone is found none the less.
@@ -42,6 +42,9 @@ const UNBORN: Duration = Duration::from_secs(300);
 /// after a time that grows with each round trip it has seen, also with one that a cut of before made long, and doubles at each try: the first
 /// after `r`, the next after `3 r`. If the first comes just before the cable is back, the next comes at thrice that time.
 pub const RESENT: u32 = 3;
+
+/// A beat that is late by less than such a part of the time between two is in time.
+const PUNCTUAL: u32 = 5;
 
 /// What became of a process's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,8 +305,8 @@ impl Liveness {
         let due = at <= now;
         if due {
             let late = now - at;
-            // The first one waits for the first group; a sleep is dealt with by itself.
-            if self.beats && !sleeps(limit, at, now) {
+            // The first one waits for the first group; a sleep is dealt with by itself. Somewhat late is every beat.
+            if self.beats && late > self.interval / PUNCTUAL && !sleeps(limit, at, now) {
                 self.late += late;
             }
             (self.beat, self.beats) = (Some(now + self.interval), true);
