@@ -17,6 +17,12 @@ pub(crate) fn bytes_pulled() -> u64 {
     PULLED.load(Ordering::Relaxed)
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Whether this thread may not read any more.
+    pub(crate) static DENIED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// The memory of one process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerMemory {
@@ -68,6 +74,10 @@ impl PeerMemory {
     pub(crate) fn read(self, at: u64, dst: &mut [u8]) -> io::Result<usize> {
         if dst.is_empty() {
             return Ok(0);
+        }
+        #[cfg(test)]
+        if DENIED.get() {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         let local = libc::iovec { iov_base: dst.as_mut_ptr().cast(), iov_len: dst.len() };
         let remote = libc::iovec { iov_base: at as *mut _, iov_len: dst.len() };

@@ -124,11 +124,9 @@ fn two_jobs_that_nothing_tells_apart_and_that_start_together_make_no_call() {
             thread::sleep(Duration::from_millis(100));
             one
         };
-        let all = [come(0, "a", 10), come(1, "b", 21), come(0, "b", 20), come(1, "a", 11)];
-        all.map(|one| one.join().unwrap())
+        [come(0, "a", 10), come(1, "b", 21), come(1, "a", 11)].map(|one| one.join().unwrap())
     });
-    // The last one is told as much, or that the first job's store is gone.
-    assert!(errors[..3].iter().all(|e| e.contains("two processes claim rank 0")), "{errors:?}");
+    assert!(errors.iter().all(|e| e.contains("two processes claim rank 1")), "{errors:?}");
     assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Link, LinkError, PULL_CHUNK, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
-    loans::{self, By, Lies, Loan, Measured},
+    loans::{self, By, Lies, Loan, Measured, unreadable},
     ring::{SHORT, wakes_reader, wakes_writer},
 };
 use crate::sys::{self, PeerMemory};
@@ -85,9 +85,13 @@ impl ShmLink {
         }
     }
 
-    /// The lender's own memory cannot be read any more: it is gone, or does not allow it. Where it lives, the rest comes beside the ring.
+    /// The lender's own memory cannot be read any more. Where the system does not allow it, the rest comes beside the ring.
     fn decline(&mut self, e: &io::Error) -> Result<(), LinkError> {
+        // Whoever is gone cannot be read: that says it better.
         self.listen();
+        if e.raw_os_error() == Some(Errno::FAULT.raw_os_error()) {
+            self.gone.get_or_insert_with(|| unreadable(e));
+        }
         if let Some(gone) = &self.gone {
             return Err(gone.clone());
         }

@@ -139,6 +139,11 @@ pub(super) struct Board {
 #[derive(Debug)]
 pub(super) struct Nonsense;
 
+/// The lender's own memory is not there any more.
+pub(super) fn unreadable(e: &std::io::Error) -> LinkError {
+    LinkError(format!("let this rank read its memory, which failed: {e}; COMITY_PULL=0 does without it"))
+}
+
 /// The lender took its memory back while it was read.
 pub(super) fn taken_back() -> LinkError {
     LinkError("gave up a call while this rank read its memory".into())

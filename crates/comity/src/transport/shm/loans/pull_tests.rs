@@ -6,11 +6,11 @@ use super::{
     tests::{Ends, LONG, Lent, keeps_order, offer},
     *,
 };
+use crate::sys::DENIED;
 use crate::transport::{
     Link, LinkKind, SMALL_WANT, Stays,
     conformance::{bytes, eventually, expect},
 };
-use rustix::mm::{MprotectFlags, mprotect};
 use std::{os::unix::net::UnixStream, slice, sync::atomic::Ordering::Relaxed};
 
 const PULL: Pull = Pull::From(LEAST_LOAN);
@@ -113,39 +113,14 @@ fn what_is_read_after_a_lender_gave_up_is_an_error() {
     }
 }
 
-/// Memory of which a page can be taken away from readers, which holds the bytes of a stream.
-struct Guarded(crate::sys::Mapping);
-
-impl Guarded {
-    fn new() -> Self {
-        let one = Self(crate::sys::Mapping::private(LONG.next_multiple_of(rustix::param::page_size())).unwrap());
-        // SAFETY: this test's own mapping, which nothing else refers to yet.
-        unsafe { slice::from_raw_parts_mut(one.0.as_ptr(), LONG) }.copy_from_slice(&bytes(0, LONG));
-        one
-    }
-
-    fn all(&self) -> &[u8] {
-        // SAFETY: nobody writes there from now on.
-        unsafe { slice::from_raw_parts(self.0.as_ptr(), LONG) }
-    }
-
-    /// Whether the system reads all of it for others.
-    fn allow(&self, is_allowed: bool) {
-        let flags = if is_allowed { MprotectFlags::READ } else { MprotectFlags::empty() };
-        let from = 20 * rustix::param::page_size();
-        // SAFETY: pages of this test's own mapping, which nobody reads meanwhile but by way of the system.
-        unsafe { mprotect(self.0.as_ptr().add(from).cast(), self.0.len() - from, flags) }.unwrap();
-    }
-}
-
 #[test]
 fn what_cannot_be_read_any_more_comes_beside_the_ring() {
     for by_take in [true, false] {
-        let memory = Guarded::new();
-        let (mut a, mut b) = met(memory.all());
+        let memory = bytes(0, LONG);
+        let (mut a, mut b) = met(&memory);
         // The second one is lent before its lender knows better, and what goes through the ring stays behind both.
-        offer(a.as_mut(), &[], memory.all()).unwrap();
-        offer(a.as_mut(), &[], memory.all()).unwrap();
+        offer(a.as_mut(), &[], &memory).unwrap();
+        offer(a.as_mut(), &[], &memory).unwrap();
         a.put(b"tail", &[]).unwrap();
         assert_eq!(a.lent(), Ok(2 * LONG));
         let mut got = Vec::<u8>::new();
@@ -168,14 +143,17 @@ fn what_cannot_be_read_any_more_comes_beside_the_ring() {
             got.len() - before
         };
         assert!(read(b.as_mut()) > 0);
-        memory.allow(false);
+        DENIED.set(true);
         while read(b.as_mut()) > 0 {}
         assert_eq!(read(b.as_mut()), 0, "nothing comes before the lender looks");
-        memory.allow(true);
-        eventually("all bytes", || (a.lent().unwrap() == 0 && read(b.as_mut()) == 0).then_some(()));
-        assert!(got == [memory.all(), memory.all(), b"tail"].concat());
+        eventually("all bytes", || {
+            let left = a.lent().unwrap();
+            (read(b.as_mut()) + left == 0).then_some(())
+        });
+        assert!(got == [&memory[..], &memory, b"tail"].concat());
         // From now on the ring carries it.
-        through_the_ring((a.as_mut(), b.as_mut()), memory.all(), Stays::Yes);
+        through_the_ring((a.as_mut(), b.as_mut()), &memory, Stays::Yes);
+        DENIED.set(false);
     }
 }
 
