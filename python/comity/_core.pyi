@@ -119,7 +119,7 @@ class Args:
         place: OnDevice | None = None,
         timeout: float | None = None,
     ) -> Args:
-        """`counts` and `recv_counts` are elements by rank, `timeout` seconds (None: the group's)."""
+        """`counts` and `recv_counts` are elements by rank, `timeout` seconds (None: the group's; infinity: no limit)."""
 
     def replace(self, *, place: OnDevice | None = None, timeout: float | None = None) -> Args:
         """The same but for what is given."""
@@ -143,7 +143,7 @@ class Group:
     def device(self) -> int | None:
         """The CUDA device whose memory calls take, besides the host's."""
     timeout: float
-    """How long a call may take, in seconds; 300, or COMITY_TIMEOUT. Holds for later calls."""
+    """How long a call may take, in seconds; 300, or COMITY_TIMEOUT; infinity where there is no limit. Holds for later calls."""
 
     def members(self) -> list[tuple[int, str | None, int | None]]:
         """(rank, host, process id), by rank."""

@@ -1,5 +1,6 @@
 """The operations as functions, on the group that `init` makes."""
 
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -85,7 +86,7 @@ def init(
             with "nccl" calls also take arrays on the CUDA device `device` (by default the rank's number on its host), which NCCL
             moves.
         strict: Raise `Config` when no launcher's variables are set.
-        timeout: Seconds that a call may take; 300.
+        timeout: Seconds that a call may take; 300. With ``math.inf`` a call waits as long as all ranks live.
         key: The job's secret, as 32 bytes or 64 hexadecimal digits.
         settings: In place of the variable ``COMITY_...`` of that name: join_timeout, rank, size, store, job, key_file, insecure, detection,
             links, addrs, interfaces, ports, relay, connect ("all" makes all links at start), connections, send_threads, host, log_dir,
@@ -133,7 +134,7 @@ def _text(value: Any) -> str:
         return "1" if value else "0"
     if isinstance(value, list | tuple):
         return ",".join(str(v) for v in value)
-    return str(value)
+    return "none" if value == math.inf else str(value)
 
 
 def _key(key: bytes | str | None) -> bytes | None:

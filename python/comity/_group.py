@@ -26,7 +26,7 @@ class Group(Collectives):
 
     - ``out``: the array to write the result to, which is also returned; ``out=x`` works in place.
     - ``async_=True``: return a `Request` at once, and make the call in its turn in the background.
-    - ``timeout``: seconds that this call may take; else `Group.timeout` holds.
+    - ``timeout``: seconds that this call may take, ``math.inf`` for as long as all ranks live; else `Group.timeout` holds.
 
     A group of ``init("nccl")`` also takes arrays on its CUDA device: of torch, CuPy and JAX, and what has DLPack or the CUDA array
     interface. A call then returns when its work is on the framework's current stream. It is done in that stream's order.

@@ -104,6 +104,53 @@ except comity.PeerLost as e:
         assert "and still" in out
 
 
+def test_a_call_without_a_limit_waits_while_all_live_and_no_longer(ranks: Ranks) -> None:
+    started = ranks.start(
+        2,
+        """
+import math
+g = meet(COMITY_TIMEOUT="none", COMITY_JOIN_TIMEOUT="1")
+assert g.timeout == math.inf, g.timeout
+if rank == 0:
+    # It prepares for longer than any other limit: the pair's link is made meanwhile.
+    time.sleep(2)
+assert g.all_sum(np.ones(5, np.float32))[0] == 2
+g.timeout = 0.5
+assert g.timeout == 0.5
+if rank == 0:
+    time.sleep(1)
+g.barrier(timeout=math.inf)
+g.timeout = math.inf
+print("waited", flush=True)
+if rank == 0:
+    time.sleep(60)
+try:
+    g.barrier()
+except comity.PeerLost as e:
+    print(e.rank)
+""",
+    )
+    assert [p.stdout.readline() for p in started] == ["waited\n", "waited\n"]
+    started[0].send_signal(signal.SIGKILL)
+    assert ranks.ends()[1][:2] == (0, "0\n")
+
+
+def test_a_timeout_names_the_way_to_wait(ranks: Ranks) -> None:
+    ranks.start(
+        2,
+        """
+g = meet()
+if rank == 0:
+    time.sleep(1)
+try:
+    g.barrier(timeout=0.2)
+except comity.Error as e:
+    print(e)
+""",
+    )
+    assert "COMITY_TIMEOUT if it is only slow (none: as long as all ranks live)" in ranks.ends()[1][1]
+
+
 def test_a_rank_that_leaves_is_named(ranks: Ranks) -> None:
     ranks.start(
         2,
@@ -285,3 +332,29 @@ print("both")
     place = {"COMITY_RANK": "0", "COMITY_SIZE": "2", "COMITY_INSECURE": "1", "MASTER_ADDR": "127.0.0.1"}
     place["MASTER_PORT"] = str(free_ports(1)[0])
     assert succeed(run([sys.executable, "-c", code], LIMIT, **place)) == "both\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="process_vm_readv is Linux's")
+def test_a_rank_that_drops_its_privileges_is_read_no_more(ranks: Ranks) -> None:
+    # As libraries do that become another user. Who is not root gives up being read.
+    ranks.start(
+        2,
+        """
+g = meet(COMITY_PULL="65536", COMITY_LINKS="shm")
+x = np.random.default_rng(rank).standard_normal(1 << 20).astype(np.float32)
+before = g.all_sum(x)
+if rank == 1:
+    if os.geteuid() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+    else:
+        import ctypes
+        assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0
+g.barrier()
+for _ in range(3):
+    assert (g.all_sum(x) == before).all()
+print("the same")
+""",
+    )
+    for code_, out, err in ranks.ends():
+        assert (code_, out) == (0, "the same\n"), err

@@ -22,7 +22,7 @@ pub extern "C" fn comity_config_secure(config: *mut comity_config, secure: Secur
     change(config, |c| Ok(c.secure(types::secure(secure)?)))
 }
 
-/// How long a call may take, in seconds; at first 300.
+/// How long a call may take, in seconds; at first 300. INFINITY: as long as all ranks live.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_config_timeout(config: *mut comity_config, timeout: f64) -> comity_status {

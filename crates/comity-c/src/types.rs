@@ -185,7 +185,7 @@ pub struct comity_call {
     pub reserved: u32,
     /** For COMITY_CUDA: the cudaStream_t. */
     pub stream: *mut c_void,
-    /** Seconds that this call may take; 0: the group's limit. A call in the background begins when its turn comes. */
+    /** Seconds that this call may take; 0: the group's limit, INFINITY: none. A call in the background begins when its turn comes. */
     pub timeout: f64,
 }
 

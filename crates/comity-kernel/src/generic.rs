@@ -1,6 +1,6 @@
 //! The loops, written once; `Isa` is what they are compiled for.
 
-use super::lane::{Divide, Lane, Reduction, WIDE};
+use super::lane::{Divide, F16, Lane, Reduction, WIDE};
 use std::array::from_fn;
 
 /// An instruction set. A value of an implementing type is the proof that the processor has it.
@@ -33,7 +33,12 @@ pub(super) trait Isa: Copy {
 
     /// `d = d / n`
     fn divide<D: Lane<Value: Divide>>(self, d: &mut [u8], n: usize) {
-        divide::<Self, D>(self, d, n);
+        divide::<Self, D>(self, d, |x| x.divide(n));
+    }
+
+    /// `d = d / by`, of `f16`
+    fn divide_halves(self, d: &mut [u8], by: f32) {
+        divide::<Self, F16>(self, d, |x| x / by);
     }
 }
 
@@ -46,12 +51,12 @@ impl Isa for Generic {
 
     #[inline(always)]
     fn widen(self, bytes: &[[u8; 2]; WIDE]) -> [f32; WIDE] {
-        bytes.map(super::lane::F16::load)
+        bytes.map(F16::load)
     }
 
     #[inline(always)]
     fn narrow(self, values: &[f32; WIDE]) -> [[u8; 2]; WIDE] {
-        values.map(super::lane::F16::store)
+        values.map(F16::store)
     }
 }
 
@@ -120,16 +125,16 @@ pub(super) fn convert<I: Isa, D: Lane, S: Lane<Value = D::Value>>(isa: I, d: &mu
 }
 
 #[inline(always)]
-pub(super) fn divide<I: Isa, D: Lane<Value: Divide>>(isa: I, d: &mut [u8], n: usize) {
+pub(super) fn divide<I: Isa, D: Lane>(isa: I, d: &mut [u8], quotient: impl Fn(D::Value) -> D::Value) {
     let mut d = D::split_mut(d);
     if I::F16 && D::F16 {
         let wide;
         (wide, d) = d.as_chunks_mut::<WIDE>();
         for d in wide {
-            *d = D::store_wide(isa, &D::load_wide(isa, d).map(|x| x.divide(n)));
+            *d = D::store_wide(isa, &D::load_wide(isa, d).map(&quotient));
         }
     }
     for d in d {
-        *d = D::store(D::load(*d).divide(n));
+        *d = D::store(quotient(D::load(*d)));
     }
 }

@@ -77,6 +77,11 @@ pub fn n_way_reduce(
     NWayReduce { dtype, op, ranks, own, before, after }.run(Level::best(), dst);
 }
 
+/// Divides each `f16` of `buf`, in `f32`, and rounds once.
+pub fn divide_halves(buf: &mut [u8], by: f32) {
+    at!(Level::best(), isa => isa.divide_halves(buf, by));
+}
+
 /// Makes every byte a valid `bool`: 1 for any but 0.
 pub fn normalise_bool(buf: &mut [u8]) {
     for b in buf {

@@ -3,7 +3,7 @@
 //! AVX512-BF16 is left out: it flushes subnormals, so results would depend on the machine.
 
 use super::generic::{self, Isa};
-use super::lane::{Divide, Lane, Reduction, WIDE};
+use super::lane::{Divide, F16, Lane, Reduction, WIDE};
 use std::arch::x86_64::{
     _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_cvtph_ps, _mm256_cvtps_ph,
     _mm256_loadu_ps, _mm256_storeu_ps,
@@ -67,10 +67,19 @@ macro_rules! isa {
             fn divide<D: Lane<Value: Divide>>(self, d: &mut [u8], n: usize) {
                 $(#[target_feature(enable = $feature)])+
                 fn body<D: Lane<Value: Divide>>(isa: $name, d: &mut [u8], n: usize) {
-                    generic::divide::<$name, D>(isa, d, n);
+                    generic::divide::<$name, D>(isa, d, |x| x.divide(n));
                 }
                 // SAFETY: `detect`, the only maker of this type, found the features.
                 unsafe { body::<D>(self, d, n) }
+            }
+
+            fn divide_halves(self, d: &mut [u8], by: f32) {
+                $(#[target_feature(enable = $feature)])+
+                fn body(isa: $name, d: &mut [u8], by: f32) {
+                    generic::divide::<$name, F16>(isa, d, |x| x / by);
+                }
+                // SAFETY: `detect`, the only maker of this type, found the features.
+                unsafe { body(self, d, by) }
             }
         }
     };

@@ -16,20 +16,23 @@
 //! What a third rank passes on falls silent with that rank. So whoever is heard through a rank that is silent itself gets a tenth of the limit
 //! longer than that one, which is judged first.
 //!
+//! On a crowded host this process's own beats go out late, for it has no turn, and nobody there has. What its beats were late by since a rank
+//! was last heard does not count as that rank's silence, up to the limit; a beat that is late by a fifth of the time between two counts as in
+//! time. So a rank that is gone is found within twice the limit at the latest, however crowded the host is.
+//!
 //! A process may not have run itself for half the limit: a closed laptop, a paused virtual machine, Ctrl-Z. It cannot say who was silent
 //! meanwhile. So every rank gets the whole limit anew, once: a rank that truly is gone is found none the less.
 
+mod pulse;
 #[cfg(test)]
 mod tests;
 
 use crate::pace::Pace;
+use pulse::{Pulse, spacing, suspicion};
 use std::{
     collections::{BTreeMap, HashSet},
     time::{Duration, Instant},
 };
-
-/// How often a silent one is asked, at least.
-const FASTEST_ASK: Duration = Duration::from_millis(250);
 
 /// How long to wait for the next rank to connect or to begin to beat. Then ranks that do not beat are judged all the same: they may have been
 /// stopped.
@@ -39,6 +42,9 @@ const UNBORN: Duration = Duration::from_secs(300);
 /// after a time that grows with each round trip it has seen, also with one that a cut of before made long, and doubles at each try: the first
 /// after `r`, the next after `3 r`. If the first comes just before the cable is back, the next comes at thrice that time.
 pub const RESENT: u32 = 3;
+
+/// A beat that is late by less than such a part of the time between two is in time.
+const PUNCTUAL: u32 = 5;
 
 /// What became of a process's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,27 +94,15 @@ pub(crate) struct Liveness {
     ticked: Option<Instant>,
     /// When to send the next beat.
     beat: Option<Instant>,
+    /// A beat was sent.
+    beats: bool,
+    /// By how much all beats so far were late.
+    late: Duration,
     /// Nobody is to be judged or asked before this.
     ///
     /// Almost all that is heard puts it off. It is computed anew only when it is due: a thousand peers speak two thousand times a second, and
     /// not all can be looked at each time.
     first: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Pulse {
-    heard: Instant,
-    /// On its own connection.
-    carried: Instant,
-    /// When it was last to be asked.
-    asked: Option<Instant>,
-    /// When its own connection spoke again after a suspicion: what goes there may still wait to be sent again.
-    doubt: Option<Instant>,
-    /// What its engines had done by its last beat.
-    progress: Option<u64>,
-    suspect: bool,
-    /// Its time was extended because this process slept.
-    extended: bool,
 }
 
 impl Liveness {
@@ -124,6 +118,8 @@ impl Liveness {
             connecting: false,
             ticked: None,
             beat: None,
+            beats: false,
+            late: Duration::ZERO,
             first: None,
         }
     }
@@ -173,15 +169,7 @@ impl Liveness {
         }
         self.stirred = Some(now);
         if let Some(place) = self.peers.get_mut(rank) {
-            *place = Some(Box::new(Pulse {
-                heard: now,
-                carried: now,
-                asked: None,
-                doubt: None,
-                progress: None,
-                suspect: false,
-                extended: false,
-            }));
+            *place = Some(Box::new(Pulse::new(now, self.late)));
             self.bring_forward(rank);
         }
     }
@@ -229,7 +217,7 @@ impl Liveness {
     /// `rank` has answered on a new connection. It stays suspect while its own says nothing.
     pub(crate) fn lives(&mut self, rank: usize, now: Instant) {
         if let Some(Some(pulse)) = self.peers.get_mut(rank) {
-            pulse.heard = pulse.heard.max(now);
+            pulse.is_heard(now, self.late);
             pulse.extended = false;
         }
     }
@@ -283,15 +271,15 @@ impl Liveness {
         for (rank, place) in self.peers.iter_mut().enumerate() {
             let Some(pulse) = place else { continue };
             if connecting || over {
-                pulse.heard = pulse.heard.max(now);
+                pulse.is_heard(now, self.late);
                 pulse.carried = pulse.carried.max(now);
                 continue;
             }
             if slept && !std::mem::replace(&mut pulse.extended, true) {
-                pulse.heard = pulse.heard.max(now);
+                pulse.is_heard(now, self.late);
                 pulse.carried = pulse.carried.max(now);
             }
-            let silence = heard_until.saturating_duration_since(pulse.heard);
+            let silence = pulse.silence(limit, self.late, heard_until);
             if silence >= limit {
                 *place = None;
                 verdicts.push(Verdict::Dead { rank, silence });
@@ -313,10 +301,15 @@ impl Liveness {
 
     /// Whether a beat is to be sent now. If so, the next one is due an interval later.
     pub(crate) fn beats(&mut self, now: Instant) -> bool {
-        let (Some(_), Some(at)) = (self.limit, self.beat) else { return false };
+        let (Some(limit), Some(at)) = (self.limit, self.beat) else { return false };
         let due = at <= now;
         if due {
-            self.beat = Some(now + self.interval);
+            let late = now - at;
+            // The first one waits for the first group; a sleep is dealt with by itself. Somewhat late is every beat.
+            if self.beats && late > self.interval / PUNCTUAL && !sleeps(limit, at, now) {
+                self.late += late;
+            }
+            (self.beat, self.beats) = (Some(now + self.interval), true);
         }
         due
     }
@@ -335,13 +328,13 @@ impl Liveness {
     /// Compute anew when to look.
     fn settle(&mut self) {
         let Some(limit) = self.limit else { return };
-        self.first = self.peers.iter().flatten().map(|p| p.due(limit)).min();
+        self.first = self.peers.iter().flatten().map(|p| p.due(limit, self.late)).min();
     }
 
     /// What was heard of `rank` may mean that it is to be looked at before all others.
     fn bring_forward(&mut self, rank: usize) {
         if let (Some(limit), Some(Some(pulse))) = (self.limit, self.peers.get(rank)) {
-            let due = pulse.due(limit);
+            let due = pulse.due(limit, self.late);
             self.first = Some(self.first.map_or(due, |first| first.min(due)));
         }
     }
@@ -352,35 +345,7 @@ impl Liveness {
     }
 }
 
-impl Pulse {
-    /// When to look at it at the latest. It is asked soon after it is suspect, so that is seen then.
-    fn due(&self, limit: Duration) -> Instant {
-        (self.heard + limit).min(self.carried + limit * RESENT).min(self.asks(limit))
-    }
-
-    /// When to ask it next whether it lives. It is asked while it is silent, and some times afterwards, so that it knows that this process lives.
-    fn asks(&self, limit: Duration) -> Instant {
-        let silent = self.carried + suspicion(limit);
-        let silent = self.asked.map_or(silent, |at| silent.max(at + spacing(limit)));
-        let doubt = self.doubt.map(|since| {
-            let before = self.asked.filter(|at| *at >= since);
-            (since, before.map_or(since, |at| at + limit / 2))
-        });
-        doubt.filter(|(since, at)| *at < *since + limit * RESENT).map_or(silent, |(_, at)| at.min(silent))
-    }
-}
-
 /// Whether a process that last judged at `last` did not run for so long that it cannot judge at `now`.
 fn sleeps(limit: Duration, last: Instant, now: Instant) -> bool {
     now.saturating_duration_since(last) > limit / 2
-}
-
-/// How often to ask one that is silent: twice as often as it should have been heard, for each question is answered at once or never.
-fn spacing(limit: Duration) -> Duration {
-    (limit / 20).min(FASTEST_ASK)
-}
-
-/// After what silence a peer is suspect.
-fn suspicion(limit: Duration) -> Duration {
-    limit / 5
 }

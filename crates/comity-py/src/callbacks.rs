@@ -4,7 +4,8 @@
 //! the group's calls, and one that waits must not keep others from running. So whenever none of these threads is idle, one more starts;
 //! they end when nothing comes for a while.
 
-use pyo3::prelude::*;
+use crate::interpreter::{self, Visit};
+use pyo3::{prelude::*, types::PyTuple};
 use std::{
     collections::VecDeque,
     process,
@@ -92,11 +93,13 @@ impl Pool {
     }
 }
 
-/// Run `job` soon, on a thread that nothing else waits for. Nothing runs when the interpreter has ended: nobody is left to be told.
-pub(crate) fn run_soon(job: impl FnOnce(Python<'_>) + Send + 'static) {
+/// Run `job` soon, on a thread that nothing else waits for. False, and nothing runs, once the interpreter ends.
+pub(crate) fn run_soon(job: impl FnOnce(Python<'_>) + Send + 'static) -> bool {
+    let Some(visit) = Visit::begin() else { return false };
     Pool::here().post(Box::new(move || {
-        Python::try_attach(job);
+        visit.attach(job);
     }));
+    true
 }
 
 /// Call `job` soon, on a thread that nothing else waits for.
@@ -104,7 +107,7 @@ pub(crate) fn run_soon(job: impl FnOnce(Python<'_>) + Send + 'static) {
 #[pyo3(signature = (job, /))]
 pub(crate) fn post(job: Py<PyAny>) {
     run_soon(move |py| {
-        if let Err(e) = job.call0(py) {
+        if let Err(e) = interpreter::call(job.bind(py), &PyTuple::empty(py)) {
             e.write_unraisable(py, Some(job.bind(py)));
         }
     });

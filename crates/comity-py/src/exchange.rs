@@ -1,5 +1,6 @@
 //! An exchange over two Python functions, such as the `set` and `get` of a torch store.
 
+use crate::interpreter::{self, Visit};
 use comity::{Error, Exchange, JoinError, Result};
 use pyo3::prelude::*;
 use std::{
@@ -27,15 +28,20 @@ impl Callables {
     /// What is posted under `key`, once it is.
     fn read(&self, key: &str, until: Instant) -> Result<String> {
         let left = until.saturating_duration_since(Instant::now()).as_secs_f64();
-        let got = Python::try_attach(|py| {
-            let value = self.get.call1(py, (key, left))?;
-            value.extract::<String>(py).or_else(|_| {
-                let bytes = value.extract::<Vec<u8>>(py)?;
+        let got = visit(|py| {
+            let value = interpreter::call(self.get.bind(py), &(key, left).into_pyobject(py)?)?;
+            value.extract::<String>().or_else(|_| {
+                let bytes = value.extract::<Vec<u8>>()?;
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             })
         });
         got.unwrap_or_else(|| Ok(String::new())).map_err(|e| self.failed(&e))
     }
+}
+
+/// Run `job` in the interpreter. `None` once that ends.
+fn visit<R>(job: impl FnOnce(Python<'_>) -> R) -> Option<R> {
+    Visit::begin()?.attach(job)
 }
 
 impl fmt::Display for Callables {
@@ -54,7 +60,9 @@ impl Exchange for Callables {
     fn share(&self, _rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         let key = format!("{}/{}", self.prefix, self.shares.fetch_add(1, Ordering::Relaxed));
         let Some(text) = mine else { return self.read(&key, until) };
-        let set = Python::try_attach(|py| self.set.call1(py, (&key, text)).map(drop));
+        let set = visit(|py| {
+            interpreter::call(self.set.bind(py), &(&key, text).into_pyobject(py)?).map(drop)
+        });
         set.unwrap_or(Ok(())).map_err(|e| self.failed(&e))?;
         Ok(text.to_owned())
     }

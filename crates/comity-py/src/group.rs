@@ -80,6 +80,7 @@ impl PyGroup {
     fn limited(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<comity::Group> {
         let limit = match timeout {
             Some(t) => seconds(py, Some(self.rank()), t)?,
+            // Infinity is more than any limit.
             None => Duration::from_nanos(self.limit.load(Ordering::Relaxed)),
         };
         Ok(self.open(py)?.with_timeout(limit))
@@ -170,10 +171,13 @@ impl PyGroup {
         self.inner.as_ref().and_then(comity::Group::device)
     }
 
-    /// How long a call may take, in seconds.
+    /// How long a call may take, in seconds; infinity where there is no limit.
     #[getter]
     fn timeout(&self) -> f64 {
-        Duration::from_nanos(self.limit.load(Ordering::Relaxed)).as_secs_f64()
+        match self.limit.load(Ordering::Relaxed) {
+            u64::MAX => f64::INFINITY,
+            limit => Duration::from_nanos(limit).as_secs_f64(),
+        }
     }
 
     #[setter]

@@ -10,6 +10,7 @@ mod config;
 mod errors;
 mod exchange;
 mod group;
+mod interpreter;
 mod interrupt;
 mod logging;
 mod memory;
@@ -22,7 +23,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _core {
-    use crate::{errors, raw::RawBuffer, work::Given};
+    use crate::{errors, interpreter, raw::RawBuffer, work::Given};
     use comity::{BackendKind, DType, MAX_TAG, Op, Place, ReduceOp};
     use pyo3::{prelude::*, types::PyDict};
     use std::{ffi::OsString, path::PathBuf};
@@ -59,6 +60,8 @@ mod _core {
         m.add("SIZES", DType::ALL.map(DType::size))?;
         m.add("REDUCTIONS", reductions)?;
         m.add("OPS", Op::ALL.map(Op::name))?;
+        let close = wrap_pyfunction!(interpreter::close, m)?;
+        m.py().import("atexit")?.call_method1("register", (close,))?;
         m.add("MAX_TAG", MAX_TAG)?;
         m.add("VERSION", env!("CARGO_PKG_VERSION"))
     }

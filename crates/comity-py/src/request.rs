@@ -1,6 +1,6 @@
 //! Work that runs in its turn on the group's thread, as Python waits for it.
 
-use crate::{callbacks, errors, interrupt};
+use crate::{callbacks, errors, interpreter, interrupt};
 use comity::{Error, tools::HomeProcess};
 use pyo3::prelude::*;
 use std::{
@@ -144,7 +144,8 @@ impl Drop for FinishGuard {
 
 fn tell(py: Python<'_>, callback: &Py<PyAny>, rank: Option<usize>, error: Option<&Error>) {
     let arg = error.map(|e| errors::raised(py, rank, e));
-    if let Err(e) = callback.call1(py, (arg,)) {
+    let args = (arg,).into_pyobject(py);
+    if let Err(e) = args.and_then(|args| interpreter::call(callback.bind(py), &args)) {
         e.write_unraisable(py, Some(callback.bind(py)));
     }
 }

@@ -1,6 +1,6 @@
 //! Groups of threads: every operation on small groups, splits, background work, misuse and failures.
 
-use comity::{Error, Group, Misuse, Op, ReduceOp, Result};
+use comity::{Algorithm, Error, Group, Misuse, Op, ReduceOp, Result};
 use std::{thread, time::Duration};
 
 /// Run `f` on every rank of a group of `n`; results by rank.
@@ -308,6 +308,45 @@ fn half_precision_averages_do_not_overflow() {
             let mut x = [half::f16::from_f32(60_000.0); 5];
             g.all_reduce(&mut x, ReduceOp::Avg)?;
             assert!(x.iter().all(|v| v.to_f32() == 60_000.0), "{x:?} on {n} ranks");
+            Ok(())
+        }));
+    }
+}
+
+/// Whatever the plan, and so whatever the link: partial sums are stored in some, and the same bits come out where nothing is too large.
+#[test]
+fn half_precision_averages_do_not_overflow_by_any_algorithm() {
+    use half::f16;
+    const COUNT: usize = 12;
+    for (n, algorithm) in [3, 4, 6].into_iter().flat_map(|n| Algorithm::ALL.iter().map(move |a| (n, *a))) {
+        ok(run(n, |g| {
+            // Where it can carry out the operation.
+            assert!(comity::tools::prefer_algorithm(&g, Some(algorithm)));
+            let check = |what: &str, got: &[f16], wanted: f32| {
+                assert!(got.iter().all(|v| v.to_f32() == wanted), "{what} of {algorithm:?} on {n}: {got:?}");
+            };
+            for (given, wanted) in [(60_000.0, 60_000.0), (1.0, 1.0), (g.rank() as f32 * 8.0, (n - 1) as f32 * 4.0)] {
+                let (large, rank) = (f16::from_f32(given), g.rank());
+                let mut x = [large; COUNT];
+                g.all_reduce(&mut x, ReduceOp::Avg)?;
+                check("all_reduce", &x, wanted);
+                let mut x = [large; COUNT];
+                g.reduce(&mut x, ReduceOp::Avg, 1)?;
+                check("reduce", &x, if rank == 1 { wanted } else { given });
+                let mut part = [f16::ZERO; COUNT];
+                g.reduce_scatter(&vec![large; COUNT * n], &mut part, ReduceOp::Avg)?;
+                check("reduce_scatter", &part, wanted);
+                let mut all = vec![large; COUNT * n];
+                g.reduce_scatter_in_place(&mut all, ReduceOp::Avg)?;
+                let (before, own) = all.split_at(COUNT * rank);
+                let (own, after) = own.split_at(COUNT);
+                check("reduce_scatter in place", own, wanted);
+                check("the other parts", &[before, after].concat(), given);
+                let counts: Vec<usize> = (1..=n).collect();
+                let (whole, mut part) = (vec![large; counts.iter().sum()], vec![f16::ZERO; rank + 1]);
+                g.reduce_scatter_v(&whole, &mut part, &counts, ReduceOp::Avg)?;
+                check("reduce_scatter of unequal parts", &part, wanted);
+            }
             Ok(())
         }));
     }

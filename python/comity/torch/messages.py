@@ -19,7 +19,7 @@ FRAME = 256
 _HEAD = struct.Struct("<qHHIQ")  # tag, type, -, -, bytes
 #: So many bytes travel in the frame.
 FEW = FRAME - _HEAD.size
-#: Seconds, for a thread that waits for whatever comes.
+#: Seconds, for a thread that waits for whatever comes, and for calls without a limit: the most that the core takes.
 EVER = 10 * 365 * 86400.0
 
 TYPES = [

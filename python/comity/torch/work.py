@@ -15,6 +15,7 @@ from comity.errors import TimeoutError as LimitPassed
 
 from . import turns as order
 from .callbacks import when_done
+from .messages import EVER
 from .tensors import Finish
 
 
@@ -28,11 +29,11 @@ class Request(Protocol):
 
 
 def seconds(timeout: timedelta | float | None) -> float | None:
-    """A limit as torch gives it; None for torch's ways to say that there is none."""
+    """A limit as torch gives it, EVER at most; None for torch's ways to say that there is none."""
     if timeout is None:
         return None
     s = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-    return s if s > 0 else None
+    return min(s, EVER) if s > 0 else None
 
 
 class Several:

@@ -373,3 +373,12 @@ def options(rank: int, size: int) -> None:
     t = torch.ones(1)
     pg.allreduce([t], opts).wait()
     assert t.item() == size
+    # As long as all ranks live, which is more than a thread of Python's waits for.
+    backend.set_timeout(timedelta.max)
+    dist.barrier()
+    if rank == 0 and size > 1:
+        dist.send(t, 1)
+    elif rank == 1:
+        dist.recv(t, 0)
+    dist.all_reduce(t, async_op=True).wait()
+    backend.set_timeout(timedelta(seconds=40))

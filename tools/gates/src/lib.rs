@@ -26,6 +26,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity/src/cuda.rs", "the same, for memory of this project's own tools"),
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
     ("crates/comity-c/src/", "a C interface: names for its functions, and memory that C vouches for"),
+    ("crates/comity-py/src/interpreter.rs", "calls that may be unwound"),
     ("crates/comity-py/src/raw.rs", "memory that Python vouches for"),
     ("crates/comity-py/src/shared.rs", "memory that Python borrows"),
     ("tools/bench/src/limit/kernels.rs", "vector instructions"),

@@ -1,5 +1,6 @@
 //! Times that are made up, and the verdicts on them.
 
+mod crowded;
 mod joining;
 
 use super::*;
@@ -295,7 +296,7 @@ proptest! {
                     _ => {}
                 }
             }
-            let due = always.peers.iter().flatten().map(|p| p.due(LIMIT)).min();
+            let due = always.peers.iter().flatten().map(|p| p.due(LIMIT, always.late)).min();
             prop_assert!(due.is_none() || l.first <= due, "{:?} {:?}", l.first, due);
             always.first = Some(zero);
             let [mut some, mut all] = [&mut l, &mut always].map(|l| l.tick_at(now));

@@ -156,15 +156,17 @@ fn whoever_is_given_up_is_told_by_those_it_still_reaches() {
 fn a_rank_that_hears_nobody_says_that_it_may_be_its_own_host() {
     let alone = |others: usize, heard: &[usize]| {
         let (mut m, now) = met(others + 1, Some(LIMIT));
-        let later = now + LIMIT / 2;
         // They are judged from their first beats.
         m.hear((1..=others).map(|r| (r, Heard::Note(Note::Heartbeat { progress: 0 }))).collect(), now);
-        m.tick(later, later, 0);
         let beat = |r: &usize| (*r, Heard::Note(Note::Heartbeat { progress: 0 }));
-        m.hear(heard.iter().map(beat).collect(), later + LIMIT / 4);
-        m.tick(later + LIMIT / 4, later + LIMIT / 4, 0);
-        let end = now + LIMIT;
-        m.tick(end, end, 0);
+        // It has its turns all the time.
+        for i in 0..=20 {
+            let at = now + LIMIT * i / 20;
+            if i == 15 {
+                m.hear(heard.iter().map(beat).collect(), at);
+            }
+            m.tick(at, at, 0);
+        }
         failed(&mut m).1.map(|f| f.cause.contains("perhaps it is this host"))
     };
     assert_eq!(alone(3, &[]), Some(true));

@@ -248,7 +248,7 @@ impl Judge {
         running: &[bool],
         end: u64,
     ) -> Result<Option<u64>, String> {
-        let bound = s.limit + SECOND + 2 * s.slowness();
+        let bound = s.limit + SECOND + 2 * s.slowness() + s.lateness();
         self.beginnings.running = running.to_vec();
         let mut open = None;
         for (g, plan) in s.groups.iter().enumerate() {
@@ -280,7 +280,7 @@ impl Judge {
                     };
                     let counts = counts.max(self.counts(s, cause, rank, plan.members.len()));
                     let woken = matches!(cause, Cause::Ended { until, .. }
-                        if until.saturating_sub(counts) <= s.limit + 2 * s.slowness() + s.slack());
+                        if until.saturating_sub(counts) <= s.limit + 2 * s.slowness() + s.lateness() + s.slack());
                     if woken || due(from) > s.end {
                         continue;
                     }

@@ -1,5 +1,6 @@
 //! What is to happen in a run: made from its seed alone. Times are microseconds.
 
+mod late;
 mod special;
 pub(super) mod vast;
 
@@ -108,7 +109,7 @@ impl Scenario {
         } else {
             limit + SECOND
         };
-        s.end = last.max(opened) + need + 2 * s.slack() + 10 * MS;
+        s.end = last.max(opened) + need + s.lateness() + 2 * s.slack() + 10 * MS;
         s
     }
 
@@ -359,11 +360,6 @@ impl Scenario {
             })
         };
         stops().any(|(_, to)| stops().any(|(at, _)| at > to && at - to < self.limit))
-    }
-
-    /// How much later still because of slow control threads.
-    pub(super) fn slowness(&self) -> u64 {
-        self.faults.iter().map(|f| if let PlantedFault::Slow { lag, .. } = f { *lag } else { 0 }).sum()
     }
 }
 

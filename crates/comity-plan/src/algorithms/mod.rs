@@ -185,6 +185,11 @@ impl Algorithm {
         Self::ALL.iter().copied().find(|a| a.name() == name)
     }
 
+    /// Whether all contributions to an element are added in one step, so that no partial sum is stored.
+    pub const fn adds_at_once(self) -> bool {
+        matches!(self, Self::Direct | Self::TwoPhase)
+    }
+
     /// Whether it can carry out the operation.
     pub fn serves(self, kind: Kind) -> bool {
         self.service(kind).is_some()

@@ -3,6 +3,7 @@
 //! May import: `call`, `config`, `engine`, `error`, `exchange`, `stats`, `status`, `sync`, `sys`,
 //! `transport`, `view`.
 
+mod average;
 mod external;
 mod mpi;
 mod native;

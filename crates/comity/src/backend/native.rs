@@ -6,9 +6,9 @@ mod pair;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory};
+use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory, average};
 use crate::{
-    CallInfo, Error, LinkKind, Op, Result,
+    CallInfo, Error, LinkKind, Op, ReduceOp, Result,
     engine::{Direction, Engine, Members, ShortHeaders, Task},
     stats::Counters,
     status::{GroupStatus, Header, World},
@@ -70,7 +70,15 @@ impl NativeBackend {
             Header { shape, ..common }
         };
         let task =
-            Task { info: &call.info, header: &header, call: Some(&common), limit, pulls: false, short: None };
+            Task {
+                info: &call.info,
+                reduce: ReduceOp::Sum,
+                header: &header,
+                call: Some(&common),
+                limit,
+                pulls: false,
+                short: None,
+            };
         let nothing = &mut Memory::new(None, None, &mut []);
         let out = self.engine.run(&mut kept.schedule, nothing, &task, &mut || ());
         if out.is_ok() {
@@ -144,10 +152,15 @@ impl NativeBackend {
         begun: &mut dyn FnMut(),
     ) -> Result<()> {
         let info = &call.info;
-        let (group_id, rank) = (self.members().group_id as u16, self.members().rank);
-        let key = self.key(kind, call);
+        let (group_id, rank, size) =
+            (self.members().group_id as u16, self.members().rank, self.members().size());
+        let mut key = self.key(kind, call);
         let (plain, part) = (call.counts.is_empty(), info.count * key.elem);
         self.come_last(key, call);
+        let divides = self.divides_first(info);
+        if divides {
+            key = self.apart(key, call);
+        }
         let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
         let pairwise = kind == Kind::AllToAll && !plain;
         let counts = (call.counts, call.recv_counts);
@@ -175,13 +188,21 @@ impl NativeBackend {
             self.scratch.resize(tmp, 0);
         }
         let tmp = &mut self.scratch[..tmp];
+        let mut divided = Vec::new();
         let mut memory = memory_of(call.bufs.take(), (rank * part, part), tmp);
+        if divides {
+            average::divide_input(&mut memory, &mut divided, size);
+        }
+        let reduce = info.reduce.filter(|_| !divides).unwrap_or(ReduceOp::Sum);
         let (short, pulls) = (short.as_ref(), kept.pulls);
-        let task = Task { info, header: &header, call: Some(&common), limit, pulls, short };
+        let task = Task { info, reduce, header: &header, call: Some(&common), limit, pulls, short };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
             self.kept.pop();
             return Err(e);
+        }
+        if divides && (kind != Kind::Reduce || key.root == rank) {
+            average::divide_after(memory.output(), size);
         }
         if !plain {
             // Of unequal parts: of no use for another.
@@ -193,6 +214,24 @@ impl NativeBackend {
             self.learn(before, lends);
         }
         Ok(())
+    }
+}
+
+impl NativeBackend {
+    /// Whether each contribution to a call is divided before it is added: the schedule that stands last stores partial sums.
+    fn divides_first(&self, info: &CallInfo) -> bool {
+        average::is_of_halves(info) && self.kept.last().is_some_and(|kept| !kept.adds_at_once)
+    }
+
+    /// Have in place of the last schedule one for an input that lies apart from the output; its key.
+    fn apart(&mut self, key: ScheduleKey, call: &Call<'_>) -> ScheduleKey {
+        if !call.counts.is_empty() {
+            // Of unequal parts: of no use for another.
+            self.kept.pop();
+        }
+        let key = ScheduleKey { in_place: false, shift: None, ..key };
+        self.come_last(key, call);
+        key
     }
 }
 

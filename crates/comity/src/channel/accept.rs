@@ -50,6 +50,8 @@ const LACK: Duration = Duration::from_millis(2500);
 /// How long to leave new connections alone when descriptors have run out, or all have a place who may not go.
 const PAUSE: Duration = Duration::from_millis(50);
 const _: () = assert!(LIMIT.as_millis() + PROOF.as_millis() <= 2000);
+/// A step lasts that long where there is so much to do.
+const LEAST: Duration = Duration::from_millis(5);
 /// Connections taken from one listener before the others have their turn.
 const BATCH: usize = 64;
 
@@ -140,21 +142,38 @@ impl Acceptor {
 
     /// Go on with whatever is ready. `judge` hears who wants what, and over which stream.
     pub(crate) fn step(&mut self, judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict) -> Vec<Accepted> {
+        self.step_until(None, judge)
+    }
+
+    /// As [`step`](Self::step), and leave the rest for the next step once that time has come. The arithmetic of a handshake is short, but
+    /// on a crowded host many take seconds.
+    pub(crate) fn step_until(
+        &mut self,
+        until: Option<Instant>,
+        judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict,
+    ) -> Vec<Accepted> {
         let now = Instant::now();
+        let until = until.map(|until| until.max(now + LEAST));
+        let is_over = || until.is_some_and(|until| Instant::now() >= until);
         self.paused.take_if(|p| now >= *p);
         let mut done = Vec::new();
-        for h in std::mem::take(&mut self.half_open) {
+        let mut waiting = std::mem::take(&mut self.half_open).into_iter();
+        for h in waiting.by_ref() {
             self.advance(h, now, judge, &mut done);
+            if is_over() {
+                break;
+            }
         }
-        if self.paused.is_none() {
-            self.take_new(now, judge, &mut done);
+        self.half_open.extend(waiting);
+        if self.paused.is_none() && !is_over() {
+            self.take_new((now, &is_over), judge, &mut done);
         }
         done
     }
 
     fn take_new(
         &mut self,
-        now: Instant,
+        (now, is_over): (Instant, &dyn Fn() -> bool),
         judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict,
         done: &mut Vec<Accepted>,
     ) {
@@ -178,6 +197,9 @@ impl Acceptor {
                         until: now + LIMIT,
                     };
                     self.advance(new, now, judge, done);
+                    if is_over() {
+                        return;
+                    }
                 }
                 Err(e) => match Errno::from_io_error(&e) {
                     Some(Errno::AGAIN) => idle = Some(i),

@@ -140,9 +140,12 @@ impl Hostfile {
 
     /// The same for all ranks of a job, and unlike that of other jobs as far as the file tells them apart.
     pub(super) fn job(&self) -> String {
-        format!("mlx-{:x}", self.hash)
+        format!("{HOSTFILE}{:x}", self.hash)
     }
 }
+
+/// How the name of a job begins that is named after its hostfile.
+pub(crate) const HOSTFILE: &str = "mlx-";
 
 const FORM: &str = "one entry per rank, such as [[\"10.0.0.1:5000\"], [\"10.0.0.2:5000\"]]";
 

@@ -40,11 +40,14 @@ pub use notes::LinkNote;
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 pub use table::VARIABLES;
 pub use trust::Secure;
+pub(crate) use hostfile::HOSTFILE;
 pub(crate) use trust::{Insecure, Trust};
 pub use variable::{Topic, Variable};
 
-/// A limit longer than this is a mistake in the unit.
+/// The limit of calls that have none. A longer one is a mistake in the unit.
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// The job of ranks that were told no name.
+pub(crate) const NO_NAME: &str = "-";
 
 /// Everything a process says about itself before it meets the others.
 ///
@@ -147,7 +150,7 @@ impl Config {
             size,
             local: None,
             meet: Meet::Alone,
-            job: "-".into(),
+            job: NO_NAME.into(),
             key: None,
             insecure: Insecure::No,
             secure: Secure::Handshake,

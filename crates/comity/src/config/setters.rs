@@ -1,6 +1,8 @@
 //! Where the ranks meet, who may join, how long to wait: setters. Those of links are in `link_choices`, those of addresses in `network`.
 
-use super::{Config, Costs, Detection, HostPort, Insecure, Meet, Secure, hostfile, settings, vars};
+use super::{
+    Config, Costs, Detection, HostPort, Insecure, MAX_TIMEOUT, Meet, Secure, hostfile, settings, vars,
+};
 use crate::{Key, Result, exchange::Exchange};
 use comity_plan::Algorithm;
 use std::{
@@ -240,7 +242,8 @@ impl Config {
         self
     }
 
-    /// How long a call may take; default 5 minutes, longer than a slow checkpoint on another rank and shorter than a night.
+    /// How long a call may take; default 5 minutes, longer than a slow checkpoint on another rank and shorter than a night. With
+    /// `Duration::MAX` a call waits as long as all ranks live: [`detection`](Self::detection) limits silence all the same.
     ///
     /// ```
     /// use std::time::Duration;
@@ -248,7 +251,7 @@ impl Config {
     /// let config = comity::Config::new(0, 1).timeout(Duration::from_secs(30));
     /// ```
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.timeout = limit;
+        self.timeout = if limit == Duration::MAX { MAX_TIMEOUT } else { limit };
         self
     }
 

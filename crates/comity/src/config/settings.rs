@@ -1,7 +1,7 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    BackendKind, Config, ConnectWhen, Costs, Detection, Insecure, Secure, bad,
+    BackendKind, Config, ConnectWhen, Costs, Detection, Insecure, MAX_TIMEOUT, Secure, bad,
     vars::{Vars, wrong},
 };
 use crate::{
@@ -11,7 +11,10 @@ use crate::{
     transport::{InterfaceRules, Kinds},
 };
 use comity_plan::Algorithm;
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 /// More devices than any host has.
 const MAX_DEVICE: usize = 1023;
@@ -28,7 +31,7 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(secure) = Secure::read(vars)? {
         config.secure = secure;
     }
-    if let Some(limit) = vars.seconds("COMITY_TIMEOUT")? {
+    if let Some(limit) = call_limit(vars)? {
         config.timeout = limit;
     }
     if let Some(limit) = vars.seconds("COMITY_JOIN_TIMEOUT")? {
@@ -72,6 +75,18 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     let cores = vars.number("COMITY_HOST_CORES", u16::MAX.into())?;
     config.host_cores = cores.and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
     Ok(())
+}
+
+/// How long a call may take.
+fn call_limit(vars: &Vars<'_>) -> Result<Option<Duration>> {
+    const NAME: &str = "COMITY_TIMEOUT";
+    let Some(text) = vars.text(NAME)? else { return Ok(None) };
+    if text == "none" {
+        return Ok(Some(MAX_TIMEOUT));
+    }
+    vars.seconds(NAME).or_else(|_| {
+        wrong(NAME, &text, "is neither a number of seconds such as 300 or 2.5 nor none (as long as all ranks live)")
+    })
 }
 
 /// By what plans are chosen. A folder is where the user keeps configurations; whether there is a file is seen when ranks meet.

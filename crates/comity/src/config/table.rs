@@ -140,7 +140,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "COMITY_TIMEOUT",
         topic: Topic::Limits,
-        about: "Says how many seconds a call may take.",
+        about: "Says how many seconds a call may take; `none`: as long as all ranks live.",
         default: "`300`",
         example: "30",
     },

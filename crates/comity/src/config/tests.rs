@@ -225,6 +225,17 @@ fn a_slurm_shell_is_no_step() {
 }
 
 #[test]
+fn a_call_need_have_no_limit() {
+    let none = from(&[("COMITY_TIMEOUT", "none")]).unwrap();
+    assert_eq!((none.timeout, Config::new(0, 1).timeout(Duration::MAX).timeout), (MAX_TIMEOUT, MAX_TIMEOUT));
+    assert!(none.check().is_ok());
+    // Ranks that never come are given up.
+    assert!(from(&[("COMITY_JOIN_TIMEOUT", "none")]).is_err());
+    let e = from(&[("COMITY_TIMEOUT", "inf")]).unwrap_err().to_string();
+    assert!(e.contains("COMITY_TIMEOUT=\"inf\" is neither a number of seconds such as 300 or 2.5 nor none"), "{e}");
+}
+
+#[test]
 fn settings_hold_everywhere() {
     let key = Temp::new("settings-key", &[7; 32]);
     let c = from(&[

@@ -45,7 +45,7 @@ mod tests {
         for hosts in [&[(2, 2)][..], &[(32, 2)], &[(256, 64)], &[(64, 64); 16]] {
             assert_eq!(pace(hosts, 5000), usual, "{hosts:?}");
         }
-        assert_eq!(pace(&[(128, 2)], 5000), Pace { rest: ms(100), ..usual });
+        assert_eq!(pace(&[(128, 2)], 5000), Pace { limit: Some(ms(6400)), rest: ms(100), ..usual });
         assert_eq!(pace(&[(256, 2)], 5000), Pace { limit: Some(ms(16_320)), beat: ms(1632), rest: ms(100) });
         // One such host slows all down.
         assert_eq!(

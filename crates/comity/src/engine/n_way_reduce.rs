@@ -1,10 +1,10 @@
 //! The step of a schedule that combines what several ranks bring, all at once and out of their links' memory.
 
 use super::{
-    run::{Run, StepFault},
+    run::{Run, StepFault, Task},
     stream::Rx,
 };
-use crate::{CallInfo, DType, ReduceOp, status::Links, transport::LinkError};
+use crate::{DType, ReduceOp, status::Links, transport::LinkError};
 use comity_kernel as kernel;
 use comity_plan::{Buf, Id, Slice, StepOp};
 
@@ -59,7 +59,7 @@ impl Run<'_, '_> {
         if !from.iter().all(|&p| engine.rx[p].is_in_body()) {
             return Ok(0);
         }
-        let (dtype, op) = types(self.task.info);
+        let (dtype, op) = types(self.task);
         // The same for all senders.
         let done = want.done + from.first().map_or(0, |&p| engine.rx[p].pending);
         let most = want.allowed.saturating_sub(done);
@@ -148,8 +148,8 @@ fn pass(
     Ok(proven)
 }
 
-pub(super) fn types(info: &CallInfo) -> (DType, ReduceOp) {
-    (info.dtype.unwrap_or(DType::U8), info.reduce.unwrap_or(ReduceOp::Sum))
+pub(super) fn types(task: &Task<'_>) -> (DType, ReduceOp) {
+    (task.info.dtype.unwrap_or(DType::U8), task.reduce)
 }
 
 /// `n` bytes, rounded down to whole elements.

@@ -101,7 +101,7 @@ impl Run<'_, '_> {
                 return Ok(Some(n));
             }
         };
-        let (dtype, op) = types(self.task.info);
+        let (dtype, op) = types(self.task);
         let piece = link.piece();
         let ready = link.peek(may.min(piece))?;
         let n = whole(ready.len().min(may).min(piece), dtype);

@@ -16,7 +16,7 @@ use super::{
     stream::{HeaderRefusal, Rx},
 };
 use crate::{
-    CallInfo, Error, Op, Result,
+    CallInfo, Error, Op, ReduceOp, Result,
     error::PART,
     status::{Differs, Header, Links},
     transport::{LinkError, NAP},
@@ -43,6 +43,8 @@ pub(crate) struct Engine {
 pub(crate) struct Task<'a> {
     /// Announced to peers, and named in errors.
     pub(crate) info: &'a CallInfo,
+    /// The reduction that steps carry out.
+    pub(crate) reduce: ReduceOp,
     /// The header for (or from) each peer.
     pub(crate) header: &'a dyn Fn(Direction, usize) -> Header,
     /// The call as told to ranks that are waited for; `None` for calls between two ranks alone.

@@ -101,7 +101,7 @@ pub enum Error {
     },
 
     /// The operation did not finish in time.
-    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; {} or raise the limit with Group::with_timeout or COMITY_TIMEOUT if it is only slow", Waited(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed), advice(.waiting_for, .stalled.is_some()))]
+    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; {} or raise the limit with Group::with_timeout or COMITY_TIMEOUT if it is only slow (none: as long as all ranks live)", Waited(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed), advice(.waiting_for, .stalled.is_some()))]
     Timeout {
         /// The rank whose limit passed; every rank that waited gets the same error.
         rank: usize,

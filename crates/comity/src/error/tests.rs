@@ -40,7 +40,7 @@ fn errors_end_with_what_to_do_next() {
     assert_eq!(
         late.to_string(),
         "broadcast #7 root 1 timed out after 5s on rank 0: rank 2 (host m3, pid 4711) had not called it; \
-         rank 2 waited for this one in barrier #3 of another group; look at what that rank does, or raise the limit with Group::with_timeout or COMITY_TIMEOUT if it is only slow"
+         rank 2 waited for this one in barrier #3 of another group; look at what that rank does, or raise the limit with Group::with_timeout or COMITY_TIMEOUT if it is only slow (none: as long as all ranks live)"
     );
     let later = Error::Broken(Arc::new(late.clone()));
     assert_eq!((later.to_string(), later.root()), (format!("the group failed earlier: {late}"), &late));

@@ -29,7 +29,9 @@ impl Group {
 
     /// The same group; calls through the returned handle fail after `limit` (default: 5 minutes).
     ///
-    /// A call that runs out of time ends the group, since nobody can know how far the others got.
+    /// A call that runs out of time ends the group, since nobody can know how far the others got. With `Duration::MAX` a call waits as
+    /// long as all members live, such as for a rank that prepares a data set. A rank that dies or
+    /// [falls silent](crate::Config::detection) ends it all the same.
     ///
     /// ```
     /// # use comity::Group;
@@ -42,7 +44,7 @@ impl Group {
         Self { limit: limit.min(MAX_TIMEOUT), ..self.clone() }
     }
 
-    /// How long a call through this handle may take; see [`with_timeout`](Self::with_timeout).
+    /// How long a call through this handle may take, `Duration::MAX` where there is no limit; see [`with_timeout`](Self::with_timeout).
     ///
     /// ```
     /// use std::time::Duration;
@@ -50,9 +52,10 @@ impl Group {
     /// let group = comity::Group::single();
     /// assert_eq!(group.timeout(), Duration::from_secs(300));
     /// assert_eq!(group.with_timeout(Duration::from_secs(5)).timeout(), Duration::from_secs(5));
+    /// assert_eq!(group.with_timeout(Duration::MAX).timeout(), Duration::MAX);
     /// ```
     pub fn timeout(&self) -> Duration {
-        self.limit
+        if self.limit < MAX_TIMEOUT { self.limit } else { Duration::MAX }
     }
 
     /// The members by rank, as errors name them: one [`Peer`] for each rank.

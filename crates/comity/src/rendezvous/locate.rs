@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Config, Error, HostPort, Key, Meet, Result,
-    config::Trust,
+    config::{HOSTFILE, NO_NAME, Trust},
     sys::{give_up, here, interfaces},
 };
 use std::{
@@ -61,8 +61,15 @@ pub(super) fn locate(config: &Config, until: Instant) -> Result<Located> {
         Trust::Exchange if config.rank == 0 => Key::random()?,
         Trust::Exchange => Key::zeros(),
     };
+    // Ranks that were started by hand, with nothing that tells their job from another.
+    let is_unnamed = match config.meet {
+        Meet::Host(_) => config.job == NO_NAME,
+        // Named after the file, which another job may have as well.
+        Meet::Hostfile(_) => config.job.starts_with(HOSTFILE),
+        _ => false,
+    };
     let serve = |at: StoreBind| {
-        Store::start_with(at, config.size, &known, &config.job, config.join_timeout, config.insecure)
+        Store::start_with(at, config.size, &known, &config.job, config.join_timeout, config.insecure, is_unnamed)
             .inspect(|s| s.on_waiting(|words| tell(0, words)))
     };
     match &config.meet {

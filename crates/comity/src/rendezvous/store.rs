@@ -168,12 +168,13 @@ impl Store {
     ) -> Result<Self> {
         let insecure = if key.is_zeros() { Insecure::Private } else { Insecure::No };
         let bind = StoreBind { named: vec![bind], also: also.to_vec() };
-        Self::start_with(bind, size, key, job, join, insecure).map_err(|no| match no {
+        Self::start_with(bind, size, key, job, join, insecure, false).map_err(|no| match no {
             NoStore::Taken(e) | NoStore::Other(e) => e,
         })
     }
 
-    /// At the first of the named addresses that is this host's, and at each of the others where nothing is in the way.
+    /// At the first of the named addresses that is this host's, and at each of the others where nothing is in the way. Whether another job
+    /// may come, which neither a launcher nor a name tells from this one: then the first group opens a moment later.
     pub(crate) fn start_with(
         StoreBind { named, also }: StoreBind,
         size: usize,
@@ -181,6 +182,7 @@ impl Store {
         job: &str,
         join: Duration,
         insecure: Insecure,
+        is_unnamed: bool,
     ) -> Result<Self, NoStore> {
         let mut listeners = Vec::new();
         let mut failed = None;
@@ -201,7 +203,7 @@ impl Store {
                 }
             }
         }
-        Self::run(listeners, size, key, job, join).map_err(NoStore::Other)
+        Self::run(listeners, size, key, job, join, is_unnamed).map_err(NoStore::Other)
     }
 
     /// Serve a job at a socket that listens already; otherwise as [`start`](Self::start).
@@ -216,7 +218,7 @@ impl Store {
         join: Duration,
     ) -> Result<Self> {
         let listener = Listener::from_tcp(listener).map_err(|e| Error::os("starting the store", e))?;
-        Self::run(vec![listener], size, key, job, join)
+        Self::run(vec![listener], size, key, job, join, false)
     }
 
     /// The address at which it listens; of several the first.
@@ -251,7 +253,14 @@ impl Store {
         self.shared.culprit.load(Ordering::Acquire).checked_sub(1).map(|r| r as usize)
     }
 
-    fn run(listeners: Vec<Listener>, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
+    fn run(
+        listeners: Vec<Listener>,
+        size: usize,
+        key: &Key,
+        job: &str,
+        join: Duration,
+        is_unnamed: bool,
+    ) -> Result<Self> {
         let os_error = |e| Error::os("starting the store", e);
         let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<_, _>>().map_err(os_error)?;
         let size = u32::try_from(size).ok().filter(|s| *s > 0 && *s < STORE).ok_or_else(|| {
@@ -265,7 +274,8 @@ impl Store {
             job: Mutex::default(),
             voice: Mutex::default(),
         });
-        let server = Server::new(Arc::clone(&shared), listeners, Secret::new(key, job, 0), size, join);
+        let mut server = Server::new(Arc::clone(&shared), listeners, Secret::new(key, job, 0), size, join);
+        server.is_unnamed = is_unnamed && size > 1;
         let thread = std::thread::Builder::new()
             .name("comity-store".into())
             .spawn(move || server.serve())

@@ -32,6 +32,12 @@ pub(crate) fn peer_of(socket: &UnixStream) -> io::Result<libc::ucred> {
     if got == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Whether this thread may not read any more.
+    pub(crate) static DENIED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// The memory of one process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerMemory {
@@ -73,6 +79,10 @@ impl PeerMemory {
     pub(crate) fn read(self, at: u64, dst: &mut [u8]) -> io::Result<usize> {
         if dst.is_empty() {
             return Ok(0);
+        }
+        #[cfg(test)]
+        if DENIED.get() {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         let local = libc::iovec { iov_base: dst.as_mut_ptr().cast(), iov_len: dst.len() };
         let remote = libc::iovec { iov_base: at as *mut _, iov_len: dst.len() };

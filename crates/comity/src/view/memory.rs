@@ -43,6 +43,21 @@ impl<'a> Memory<'a> {
         m
     }
 
+    /// All bytes of `In`.
+    pub(crate) fn input(&self) -> &[u8] {
+        self.read(Slice::new(Buf::In, 0, self.input.1))
+    }
+
+    /// All bytes of `Out`.
+    pub(crate) fn output(&mut self) -> &mut [u8] {
+        self.write(Slice::new(Buf::Out, 0, self.output.1))
+    }
+
+    /// From now on `In` is `input`.
+    pub(crate) fn replace_input(&mut self, input: &'a [u8]) {
+        self.input = (input.as_ptr(), input.len());
+    }
+
     /// Bytes to read.
     pub(crate) fn read(&self, s: Slice) -> &[u8] {
         let p = self.at(s);

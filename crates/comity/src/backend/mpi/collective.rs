@@ -4,7 +4,7 @@ use super::{MpiBackend, Stop, Stopped, Waiting, memory, put};
 use crate::{
     CallInfo, DType, Op, ReduceOp,
     backend::{
-        Call,
+        Call, average,
         external::{announce, wait},
     },
     status::{Differs, HEADER, Header},
@@ -257,10 +257,24 @@ impl Cut {
             src[at..at + len].copy_from_slice(memory.read(Slice::new(Buf::In, r.start, len)));
             at += len;
         }
+        if self.divides_first() {
+            average::divide_before(src, self.size);
+        }
+    }
+
+    /// Whether each contribution is divided before it is added: MPI stores partial sums.
+    fn divides_first(&self) -> bool {
+        self.averages() && self.dtype == DType::F16
+    }
+
+    fn averages(&self) -> bool {
+        self.reduce == ReduceOp::Avg && matches!(self.op, Op::AllReduce | Op::Reduce | Op::ReduceScatter)
     }
 
     fn empty(&self, k: usize, memory: &mut Memory<'_>, out: &mut [u8]) {
-        if self.reduce == ReduceOp::Avg && matches!(self.op, Op::AllReduce | Op::Reduce | Op::ReduceScatter) {
+        if self.divides_first() {
+            average::divide_after(out, self.size);
+        } else if self.averages() {
             kernel::n_way_reduce(self.dtype, self.reduce, self.size, out, None, &[], &[]);
         }
         let mut at = 0;

@@ -19,6 +19,8 @@ pub(super) struct KeptSchedule {
     pub(super) key: ScheduleKey,
     pub(super) schedule: Schedule,
     pub(super) shape: u64,
+    /// Whether no partial sum is stored.
+    pub(super) adds_at_once: bool,
     /// Whether its calls can be made step by step.
     pub(super) short: bool,
     /// Whether its messages are quicker if the system copies them out of the sender's memory.
@@ -108,7 +110,8 @@ impl NativeBackend {
         let pulls = gains_by_pull((key.kind, key.count, key.elem), shape.size, call.counts);
         // With counts, headers may differ by peer.
         let short = call.counts.is_empty() && is_short(shape.size, &schedule);
-        KeptSchedule { key, schedule, shape: agreed, short, pulls, lends }
+        let adds_at_once = shape.size <= 2 || algorithm.adds_at_once();
+        KeptSchedule { key, schedule, shape: agreed, adds_at_once, short, pulls, lends }
     }
 }
 

@@ -109,3 +109,29 @@ fn the_proof_of_a_link_may_come_when_a_cable_is_back() {
     assert!(is_let_in(Channel::Link { transport: 2, index: 0, of: 1, making: 0 }, late));
     assert!(!is_let_in(Channel::Join, late));
 }
+
+/// Many newcomers at once must not keep a control thread from its beats.
+#[test]
+fn a_step_leaves_newcomers_for_the_next_when_its_time_is_over() {
+    const ALL: usize = 40;
+    let (mut acceptor, at) = listening();
+    let mut dialers: Vec<_> = (0..ALL).map(|_| Dialer::start(at, Channel::Join)).collect();
+    let (mut most, mut let_in) = (0, 0);
+    let end = Instant::now() + Duration::from_secs(20);
+    while let_in < ALL {
+        assert!(Instant::now() < end, "{let_in} of {ALL} were let in");
+        let mut judged = 0;
+        let done = acceptor.step_until(Some(Instant::now()), &mut |_, _| {
+            judged += 1;
+            thread::sleep(Duration::from_millis(2));
+            HelloVerdict::Yes
+        });
+        (most, let_in) = (most.max(judged), let_in + done.len());
+        for dialer in &mut dialers {
+            if let Some(proof) = dialer.proof() {
+                dialer.stream.write_all(&proof).unwrap();
+            }
+        }
+    }
+    assert!(most <= 4, "{most} in one step");
+}

@@ -111,7 +111,9 @@ impl ControlPlane {
 
     /// Let in who has shown the key.
     fn accept(&self, acceptor: &mut Acceptor) -> Vec<Accepted> {
-        let accepted = acceptor.step(&mut |hello, stream| self.judge(hello, stream));
+        // Others hear nothing of this rank while it does sums for newcomers.
+        let due = self.lock().membership().next().filter(|_| self.has_begun());
+        let accepted = acceptor.step_until(due, &mut |hello, stream| self.judge(hello, stream));
         if let Some(why) = acceptor.lacked() {
             self.lacked.store(why.raw_os_error(), Ordering::Relaxed);
             if acceptor.is_starved() && !self.has_begun() {

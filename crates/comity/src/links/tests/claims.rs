@@ -134,6 +134,23 @@ fn hosted(rank: usize, at: SocketAddr) -> Config {
 }
 
 #[test]
+fn two_jobs_that_nothing_tells_apart_and_that_start_together_make_no_call() {
+    let (_held, at) = reserved();
+    let begun = Instant::now();
+    let errors = thread::scope(|s| {
+        // Rank 0 of one and rank 1 of the other come first: each would take the other for its own.
+        let come = |rank, host, pid| {
+            let one = s.spawn(move || words(claim(&hosted(rank, at), host, pid)));
+            thread::sleep(Duration::from_millis(100));
+            one
+        };
+        [come(0, "a", 10), come(1, "b", 21), come(1, "a", 11)].map(|one| one.join().unwrap())
+    });
+    assert!(errors.iter().all(|e| e.contains("two processes claim rank 1")), "{errors:?}");
+    assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
+}
+
+#[test]
 fn a_second_job_with_the_same_key_and_address_ends_both() {
     // Its rank 1 comes while the first job's ranks run; its rank 0 cannot listen and claims its place.
     for rank in [1, 0] {

@@ -58,6 +58,8 @@ pub(super) struct Round {
     pub(super) say: Instant,
     /// When to tell those who wait that another one has come.
     pub(super) tell: Option<Instant>,
+    /// All are there. The group opens then.
+    pub(super) opens: Option<Instant>,
 }
 
 /// A group that has met.
@@ -83,6 +85,8 @@ pub(super) struct Server {
     acceptor: Acceptor,
     pub(super) size: u32,
     pub(super) join: Duration,
+    /// Another job may come that nothing tells from this one.
+    pub(super) is_unnamed: bool,
     fresh: Vec<(Conn, u32, Instant)>,
     pub(super) round: Option<Round>,
     /// Groups that have met; the last one stays.
@@ -112,6 +116,7 @@ impl Server {
             acceptor: Acceptor::new(listeners, secret),
             size,
             join,
+            is_unnamed: false,
             fresh: Vec::new(),
             round: None,
             met: Vec::new(),
@@ -208,13 +213,19 @@ impl Server {
     /// When [`keep_time`](Self::keep_time) has something to do.
     fn next(&self) -> Option<Instant> {
         let retry = self.condemned.as_ref().map(|_| Instant::now() + RETRY);
-        let round = self.round.iter().flat_map(|r| [r.until, r.say].into_iter().chain(r.tell));
+        let round = self.round.iter().flat_map(|r| [r.until, r.say].into_iter().chain(r.tell).chain(r.opens));
         round.chain(retry).min()
     }
 
     fn keep_time(&mut self) {
         let now = Instant::now();
         let Some(round) = &mut self.round else { return };
+        if round.opens.is_some() {
+            if round.opens.is_some_and(|at| now >= at) {
+                self.meet();
+            }
+            return;
+        }
         if now >= round.until {
             let why = missing(round, self.size, self.foreign);
             return self.refuse_round(&why, None);

@@ -1,7 +1,7 @@
 //! A link over memory that both ends see: two byte rings and a socket that wakes a sleeper.
 //!
 //! ```text
-//!   one mapping:  [ positions a->b | positions b->a | loans a->b | loans b->a | bytes a->b ........ | bytes b->a ........ ]
+//!   one mapping:  [ positions a->b | positions b->a | loans a->b | loans b->a | bytes a->b ........ | bytes b->a ........ | aside | aside ]
 //!   one socket:   a byte means "look again"; its end means the peer is gone
 //! ```
 //!
@@ -19,7 +19,7 @@ pub(crate) use reach::Shm;
 
 use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT, Stays};
 use crate::sys::{self, Mapping};
-use loans::{Board, Borrower, By, Lender, Lies, Pull, taken_back};
+use loans::{ASIDE, Board, Borrower, By, Lender, Lies, Pull, taken_back};
 use ring::{RingReader, RingWriter, Shared, wakes_writer};
 use std::{
     io,
@@ -48,7 +48,7 @@ const PULL_CHUNK: usize = 1 << 20;
 const HEAD: usize = 8192;
 /// Where the loans of both directions are.
 const BOARDS: usize = 2 * size_of::<Shared>();
-const LEN: usize = HEAD + 2 * RING;
+const LEN: usize = HEAD + 2 * RING + 2 * ASIDE;
 /// Looks in vain between two looks at the socket.
 const SPINS_PER_SOCKET_CHECK: u32 = 1024;
 /// A peer that was seen so long ago counts as living: if it died since, no other process has its number yet, for the system gives
@@ -158,6 +158,13 @@ impl ShmLink {
         // SAFETY: inside the mapping.
         unsafe { self.map.as_ptr().add(at) }
     }
+
+    /// The place beside a ring.
+    fn aside(&self, outgoing: bool) -> *mut u8 {
+        let at = HEAD + 2 * RING + if outgoing == self.first { 0 } else { ASIDE };
+        // SAFETY: inside the mapping.
+        unsafe { self.map.as_ptr().add(at) }
+    }
 }
 
 impl Link for ShmLink {
@@ -209,6 +216,7 @@ impl Link for ShmLink {
         match self.lender.out(self.board(true)) {
             Ok((0, _)) => Ok(0),
             Ok((n, moved)) => {
+                self.lay_aside();
                 if !moved {
                     self.look();
                 }

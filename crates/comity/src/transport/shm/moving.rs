@@ -3,7 +3,7 @@
 use super::{
     Link, LinkError, PULL_CHUNK, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
     loans::{self, By, Lies, Loan, Measured, unreadable},
-    ring::{SHORT, wakes_reader},
+    ring::{SHORT, wakes_reader, wakes_writer},
 };
 use crate::sys::{self, PeerMemory};
 use rustix::io::Errno;
@@ -76,18 +76,56 @@ impl ShmLink {
             Lies::Here(at) => Ok(unsafe { slice::from_raw_parts(at, loan.left()) }),
             Lies::There(..) => {
                 if let Err(e) = self.borrower.fetch(self.board(false), want) {
-                    return Err(self.unreadable(&e));
+                    self.decline(&e)?;
+                    return Ok(&[]);
                 }
                 Ok(self.borrower.fetched())
             }
+            Lies::Aside(_) => self.peek_aside(want),
         }
     }
 
-    /// The lender's own memory cannot be read any more: it is gone, or does not allow it.
-    fn unreadable(&mut self, e: &io::Error) -> LinkError {
+    /// The lender's own memory cannot be read any more. Where the system does not allow it, the rest comes beside the ring.
+    fn decline(&mut self, e: &io::Error) -> Result<(), LinkError> {
         // Whoever is gone cannot be read: that says it better.
         self.listen();
-        self.gone.get_or_insert_with(|| unreadable(e)).clone()
+        if e.raw_os_error() == Some(Errno::FAULT.raw_os_error()) {
+            self.gone.get_or_insert_with(|| unreadable(e));
+        }
+        if let Some(gone) = &self.gone {
+            return Err(gone.clone());
+        }
+        tracing::info!(%e, "the memory of a rank of this host cannot be read any more; its messages go through the ring");
+        self.borrower.decline(self.board(false));
+        if wakes_writer(self.shared(false)) {
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// What there is of the rest of a loan that was declined.
+    fn peek_aside(&mut self, want: usize) -> Result<&[u8], LinkError> {
+        // SAFETY: the place beside the ring of that direction.
+        match unsafe { self.borrower.fetch_aside(self.board(false), self.aside(false), want) } {
+            Ok(true) if wakes_writer(self.shared(false)) => self.wake(),
+            Ok(_) => {}
+            Err(_) => return Err(self.corrupt()),
+        }
+        if self.borrower.fetched().is_empty() {
+            self.look();
+            if let Some(gone) = &self.gone {
+                return Err(gone.clone());
+            }
+        }
+        Ok(self.borrower.fetched())
+    }
+
+    /// Lay the rest of what the peer declined beside the ring, as far as there is room.
+    pub(super) fn lay_aside(&mut self) {
+        // SAFETY: only called while a caller still keeps what it has lent; the place beside the ring of this direction.
+        if unsafe { self.lender.lay_aside(self.board(true), self.aside(true)) } && wakes_reader(self.shared(true)) {
+            self.wake();
+        }
     }
 
     /// Have the system copy bytes of the lender's own memory to their place.
@@ -102,7 +140,7 @@ impl ShmLink {
         let copy = self.borrower.begin_copy(most, By::System);
         let n = match peer.read(at, &mut dst[..most]) {
             Ok(n) => n,
-            Err(e) => return Err(self.unreadable(&e)),
+            Err(e) => return self.decline(&e).map(|()| 0),
         };
         self.borrower.end_copy(self.board(false), copy, n);
         self.still_holds(n)?;

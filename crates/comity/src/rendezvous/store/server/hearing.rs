@@ -18,6 +18,14 @@ use std::{
 /// How often at most to tell the ranks that wait that another one has come.
 const TELL: Duration = Duration::from_millis(500);
 
+/// How long a group of an unnamed job waits for a second claimant: as long as its own ranks took to come, within these. Of two jobs that
+/// were started at the same moment, the ranks of both come by then.
+const MOMENT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
+
+fn moment(spread: Duration) -> Duration {
+    spread.clamp(MOMENT.0, MOMENT.1)
+}
+
 /// How a rank that had come is there no more.
 enum How {
     /// It said why.
@@ -94,18 +102,24 @@ impl Server {
             begun: now,
             say: now + SAY,
             tell: None,
+            opens: None,
         });
         round.limit = round.limit.min(limit);
         round.until = now + round.limit;
         round.tell.get_or_insert(now + TELL);
         round.members.insert(rank, new);
-        if round.members.len() == self.size as usize {
+        if round.members.len() < self.size as usize {
+            return;
+        }
+        if self.is_unnamed && self.first.is_none() {
+            round.opens = Some(now + moment(now - round.begun).min(limit / 2));
+        } else {
             self.meet();
         }
     }
 
     /// All are there.
-    fn meet(&mut self) {
+    pub(super) fn meet(&mut self) {
         self.missed.clear();
         let Some(mut round) = self.round.take() else { return };
         let members = &mut round.members;

@@ -17,8 +17,8 @@ use std::{
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport::shm) struct Loan {
     after: u64,
-    at: Lies,
-    left: usize,
+    pub(super) at: Lies,
+    pub(super) left: usize,
     /// Its place in the list, until it is claimed that has to be.
     offer: Option<usize>,
 }
@@ -30,6 +30,8 @@ pub(in crate::transport::shm) enum Lies {
     Here(*const u8),
     /// At this address of the lender's own memory.
     There(PeerMemory, u64),
+    /// At this address there, which the system does not read any more.
+    Aside(u64),
 }
 
 // SAFETY: it points into a mapping that the borrower owns and that any thread may read.
@@ -42,22 +44,39 @@ pub(in crate::transport::shm) struct Borrower {
     /// Regions that came.
     came: u32,
     /// Loans read to their end, or given up.
-    ended: u64,
+    pub(super) ended: u64,
     /// Bytes read, and of those the ones that the lender was told of.
-    read: u64,
-    told: u64,
-    loan: Option<Loan>,
+    pub(super) read: u64,
+    pub(super) told: u64,
+    pub(super) loan: Option<Loan>,
     pull: Pull,
     /// The lender's own memory, once it was seen that it can be read.
-    own: Option<PeerMemory>,
-    piece: Piece,
+    pub(super) own: Option<PeerMemory>,
+    /// The last loan that could not be read any more.
+    pub(super) declined: u64,
+    /// Bytes taken of those that were laid aside.
+    pub(super) taken: u64,
+    pub(super) piece: Piece,
     speeds: Speeds,
 }
 
 impl Borrower {
     pub(in crate::transport::shm) fn new(pull: Pull) -> Self {
         let (regions, piece, speeds) = (Vec::new(), Piece::default(), Speeds::default());
-        Self { regions, came: 0, ended: 0, read: 0, told: 0, loan: None, pull, own: None, piece, speeds }
+        Self {
+            regions,
+            came: 0,
+            ended: 0,
+            read: 0,
+            told: 0,
+            loan: None,
+            pull,
+            own: None,
+            declined: 0,
+            taken: 0,
+            piece,
+            speeds,
+        }
     }
 
     /// Whether a region was passed over that has not come yet.
@@ -115,11 +134,15 @@ impl Borrower {
             let [after, region, offset, len] =
                 [&entry.after, &entry.region, &entry.offset, &entry.len].map(|w| w.load(Ordering::Relaxed));
             if region == ADDRESS {
-                let peer = self.own.filter(|_| len > 0).ok_or(Nonsense)?;
-                offset.checked_add(len).filter(|_| after >= head).ok_or(Nonsense)?;
+                let at = match self.own {
+                    Some(peer) => Lies::There(peer, offset),
+                    None if self.declined > 0 => Lies::Aside(offset),
+                    None => return Err(Nonsense),
+                };
+                offset.checked_add(len).filter(|_| len > 0 && after >= head).ok_or(Nonsense)?;
                 let left = usize::try_from(len).map_err(|_| Nonsense)?;
                 self.piece.discard();
-                return Ok(Some(Loan { after, at: Lies::There(peer, offset), left, offer }));
+                return Ok(Some(Loan { after, at, left, offer }));
             }
             let slot = usize::try_from(region).map_err(|_| Nonsense)?;
             let region = self.regions.get_mut(slot).ok_or(Nonsense)?;
@@ -193,7 +216,7 @@ impl Borrower {
     /// What was fetched of the loan.
     pub(in crate::transport::shm) fn fetched(&self) -> &[u8] {
         match self.loan {
-            Some(Loan { at: Lies::There(_, at), left, .. }) => self.piece.bytes(at, left),
+            Some(Loan { at: Lies::There(_, at) | Lies::Aside(at), left, .. }) => self.piece.bytes(at, left),
             _ => &[],
         }
     }
@@ -208,6 +231,7 @@ impl Borrower {
                 PeerMemory::count(n);
                 Lies::There(peer, at + n as u64)
             }
+            Lies::Aside(at) => Lies::Aside(at + n as u64),
         };
         loan.left -= n;
         self.read += n as u64;

@@ -2,7 +2,8 @@
 
 use super::{
     ADDRESS, Board, DENIED, FORGET, KNOWN, LEAST_GAIN, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, MOMENT,
-    MOST_KNOWN, MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, pull::Nonce, speed::Turns,
+    MOST_KNOWN, MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, aside::Rest, pull::Nonce,
+    speed::Turns,
 };
 use crate::{
     sys::{PeerMemory, Region, Tracer, send_byte_with},
@@ -41,10 +42,13 @@ struct Passed {
     slot: usize,
 }
 
-/// A loan that was not returned: up to where it goes, in bytes lent and in bytes of bodies.
+/// A loan that was not returned: its number, where it lies, and up to where it goes, in bytes lent and in bytes of bodies.
 #[derive(Debug)]
-struct Out {
-    lent: u64,
+pub(super) struct Out {
+    pub(super) number: u64,
+    pub(super) address: usize,
+    pub(super) len: usize,
+    pub(super) lent: u64,
     body: u64,
 }
 
@@ -57,9 +61,10 @@ pub(in crate::transport::shm) struct Lender {
     /// Bytes of bodies so far, lent or not.
     body: u64,
     lent: u64,
-    returned: u64,
+    pub(super) returned: u64,
     shown: u64,
-    out: VecDeque<Out>,
+    pub(super) out: VecDeque<Out>,
+    pub(super) rest: Rest,
     passed: Vec<Passed>,
     announced: u32,
     /// How many regions were gone at the last look.
@@ -94,6 +99,7 @@ impl Lender {
             returned: 0,
             shown: 0,
             out: VecDeque::new(),
+            rest: Rest::default(),
             passed: Vec::new(),
             announced: 0,
             gone: 0,
@@ -289,7 +295,8 @@ impl Lender {
         self.offered = None;
         self.lent += n as u64;
         self.copied(n);
-        self.out.push_back(Out { lent: self.lent, body: self.body });
+        let (address, number) = (body.as_ptr() as usize, self.shown);
+        self.out.push_back(Out { number, address, len: n, lent: self.lent, body: self.body });
         n
     }
 

@@ -18,9 +18,12 @@
 //!
 //! A caller that cannot wait for a reader has its message offered: lent for a moment, and copied unless the peer has begun (`offer`).
 //!
+//! A process may lose the permission to read another's memory while a loan stands (`aside`).
+//!
 //! A lender that gives up says so on the board (`revoked`) before its caller may write to the bytes again. The borrower looks after it
 //! has read and before it believes what it read: the same order as of a sequence lock.
 
+mod aside;
 mod borrower;
 mod lender;
 mod offer;
@@ -28,6 +31,7 @@ mod piece;
 mod pull;
 mod speed;
 
+pub(super) use aside::ASIDE;
 pub(super) use borrower::{Borrower, Lies, Loan};
 pub(super) use lender::Lender;
 pub(super) use pull::Pull;
@@ -87,6 +91,8 @@ struct LenderWords {
     /// Where a random number lies in the lender's memory, and that number.
     nonce_at: AtomicU64,
     nonce: [AtomicU64; 2],
+    /// Bytes laid aside so far.
+    aside: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -99,6 +105,10 @@ struct BorrowerWords {
     own: AtomicU8,
     /// Whether the ring is quicker than to read there: not 0 if so.
     is_dear: AtomicU8,
+    /// The number of the loan that cannot be read any more, from 1 on.
+    declined: AtomicU64,
+    /// Bytes taken of those that were laid aside.
+    taken: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -129,7 +139,7 @@ pub(super) struct Board {
 #[derive(Debug)]
 pub(super) struct Nonsense;
 
-/// The lender's own memory could not be read although it could be before.
+/// The lender's own memory is not there any more.
 pub(super) fn unreadable(e: &std::io::Error) -> LinkError {
     LinkError(format!("let this rank read its memory, which failed: {e}; COMITY_PULL=0 does without it"))
 }

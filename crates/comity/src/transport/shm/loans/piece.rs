@@ -34,6 +34,15 @@ impl Piece {
         Ok(())
     }
 
+    /// Keep those from address `at` on, and have `more` behind them.
+    pub(super) fn append(&mut self, at: u64, left: usize, more: &[u8]) {
+        let kept = self.bytes(at, left).to_vec();
+        (self.at, self.len) = (at, kept.len() + more.len());
+        self.bytes.clear();
+        self.bytes.extend(kept);
+        self.bytes.extend(more);
+    }
+
     /// Those that were fetched from address `at` on, `left` at most.
     pub(super) fn bytes(&self, at: u64, left: usize) -> &[u8] {
         let fetched = &self.bytes[..self.len];

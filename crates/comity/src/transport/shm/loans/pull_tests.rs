@@ -6,11 +6,12 @@ use super::{
     tests::{Ends, LONG, Lent, keeps_order, offer},
     *,
 };
+use crate::sys::DENIED;
 use crate::transport::{
     Link, LinkKind, SMALL_WANT, Stays,
     conformance::{bytes, eventually, expect},
 };
-use std::{os::unix::net::UnixStream, sync::atomic::Ordering::Relaxed};
+use std::{os::unix::net::UnixStream, slice, sync::atomic::Ordering::Relaxed};
 
 const PULL: Pull = Pull::From(LEAST_LOAN);
 
@@ -109,6 +110,50 @@ fn what_is_read_after_a_lender_gave_up_is_an_error() {
         let error = if by_take { b.take(&mut [0; 1000]).unwrap_err() } else { b.still_holds(n).unwrap_err() };
         assert_eq!(error, taken_back());
         assert_eq!(b.put(&[1], &[]), Err(error), "and stays");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_any_more_comes_beside_the_ring() {
+    for by_take in [true, false] {
+        let memory = bytes(0, LONG);
+        let (mut a, mut b) = met(&memory);
+        // The second one is lent before its lender knows better, and what goes through the ring stays behind both.
+        offer(a.as_mut(), &[], &memory).unwrap();
+        offer(a.as_mut(), &[], &memory).unwrap();
+        a.put(b"tail", &[]).unwrap();
+        assert_eq!(a.lent(), Ok(2 * LONG));
+        let mut got = Vec::<u8>::new();
+        let mut read = |b: &mut dyn Link| {
+            let before = got.len();
+            if by_take {
+                let mut place = vec![0; 30_001];
+                let n = b.take(&mut place).unwrap();
+                got.extend(&place[..n]);
+            } else {
+                // Elements, which come whole at the end of each part too.
+                let lent = b.peek(8).unwrap();
+                let left = 2 * LONG + 4 - before;
+                assert!(lent.is_empty() || lent.len() >= left.min(8), "{} of {left}", lent.len());
+                let n = lent.len().min(30_000);
+                got.extend(&lent[..n]);
+                b.still_holds(n).unwrap();
+                b.consume(n);
+            }
+            got.len() - before
+        };
+        assert!(read(b.as_mut()) > 0);
+        DENIED.set(true);
+        while read(b.as_mut()) > 0 {}
+        assert_eq!(read(b.as_mut()), 0, "nothing comes before the lender looks");
+        eventually("all bytes", || {
+            let left = a.lent().unwrap();
+            (read(b.as_mut()) + left == 0).then_some(())
+        });
+        assert!(got == [&memory[..], &memory, b"tail"].concat());
+        // From now on the ring carries it.
+        through_the_ring((a.as_mut(), b.as_mut()), &memory, Stays::Yes);
+        DENIED.set(false);
     }
 }
 
@@ -263,7 +308,7 @@ fn memory_that_went_is_an_error() {
     let (mut a, mut b) = met(&bytes(0, LONG));
     let map = crate::sys::Mapping::private(LONG.next_multiple_of(4096)).unwrap();
     // SAFETY: this test's own mapping, which nobody writes to, and whose bytes nobody reads once they are gone.
-    let memory = unsafe { std::slice::from_raw_parts(map.as_ptr(), LONG) };
+    let memory = unsafe { slice::from_raw_parts(map.as_ptr(), LONG) };
     assert_eq!(offer(a.as_mut(), &[], memory), Ok(LONG));
     // Still taken, so that no other test's memory can come to lie there.
     map.take_access().unwrap();

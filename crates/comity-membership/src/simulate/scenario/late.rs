@@ -1,0 +1,22 @@
+//! How much later a failure is known where ranks have no turns.
+
+use super::{MS, PlantedFault, Scenario};
+
+impl Scenario {
+    /// How much later still because of slow control threads.
+    pub(in crate::simulate) fn slowness(&self) -> u64 {
+        self.faults.iter().map(|f| if let PlantedFault::Slow { lag, .. } = f { *lag } else { 0 }).sum()
+    }
+
+    /// How much of the time in which ranks have no turns counts as nobody's silence, at most.
+    pub(in crate::simulate) fn lateness(&self) -> u64 {
+        let late = self.faults.iter().map(|f| match f {
+            PlantedFault::Slow { at, to, lag, .. } => to - at + lag,
+            PlantedFault::Stop { at, to: Some(to), .. } => to - at,
+            _ => 0,
+        });
+        // As late as this, all beats count as late.
+        let all = self.lag.1 > (self.limit / 10).min(500 * MS) / 5;
+        late.sum::<u64>().max(if all { self.limit } else { 0 }).min(self.limit)
+    }
+}
