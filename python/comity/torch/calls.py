@@ -17,7 +17,7 @@ from comity._core import Args
 from comity.errors import Error, Misuse
 
 from . import cuda, metrics, turns
-from .tensors import SIZES, Buffer, Finish, check
+from .tensors import SIZES, Buffer, Finish, check, in_this_mode
 from .versions import BACKENDS, VERSION
 from .work import Done, Failed, Several, Work, seconds
 
@@ -193,7 +193,7 @@ class Calls:
 
 
 def all_of(after: Sequence[Finish]) -> Finish | None:
-    """One thing to do out of several."""
+    """One thing to do out of several, in the mode that this thread is in now."""
     if not after:
         return None
 
@@ -201,4 +201,4 @@ def all_of(after: Sequence[Finish]) -> Finish | None:
         for finish in after:
             finish()
 
-    return run
+    return in_this_mode(run)

@@ -164,7 +164,7 @@ def place(t: torch.Tensor, after: list[Finish], *, read: bool = True) -> torch.T
         copy = copy.clone() if copy.data_ptr() == t.data_ptr() else copy
     else:
         copy = torch.empty(t.shape, dtype=t.dtype, device=_where(t))
-    after.append(lambda: _write(t, copy))
+    after.append(lambda: write(t, copy))
     return copy
 
 
@@ -184,15 +184,28 @@ def host_place(t: torch.Tensor, after: list[Finish]) -> torch.Tensor:
 
     def back() -> None:
         with torch.cuda.stream(stream):
-            _write(t.detach(), copy)
+            write(t, copy)
 
     after.append(back)
     return copy
 
 
-def _write(t: torch.Tensor, copy: torch.Tensor) -> None:
-    with torch.no_grad():
-        t.copy_(copy)
+def write(t: torch.Tensor, copy: torch.Tensor) -> None:
+    """Copy an output to where it belongs, in the mode of the thread; a tensor of inference mode is written in that mode by any."""
+    inference = t.is_inference() or torch.is_inference_mode_enabled()
+    with torch.inference_mode(inference), torch.no_grad():
+        t.detach().copy_(copy)
+
+
+def in_this_mode(finish: Finish) -> Finish:
+    """The same, done as this thread would do it now: in its inference mode, or not in it, whichever thread does it."""
+    mode = torch.is_inference_mode_enabled()
+
+    def run() -> None:
+        with torch.inference_mode(mode):
+            finish()
+
+    return run
 
 
 def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -215,11 +228,10 @@ def spread(parts: Sequence[torch.Tensor], after: list[Finish]) -> torch.Tensor:
 
     def back() -> None:
         at = 0
-        with torch.no_grad():
-            for p in parts:
-                n = p.numel()
-                p.detach().copy_(flat[at : at + n].view(p.shape))
-                at += n
+        for p in parts:
+            n = p.numel()
+            write(p, flat[at : at + n].view(p.shape))
+            at += n
 
     after.append(back)
     return flat

@@ -102,7 +102,7 @@ def test_a_killed_rank_is_named(ranks: Ranks, how: str) -> None:
     out = ranks.run(3, bodies.killed, how, init=None, may_die=(2,))
     for rank in range(2):
         first, second = out[rank]
-        assert first[0] == ("RuntimeError" if how == "future" else "PeerLost"), out
+        assert first[0] == "PeerLost", out
         assert "rank 2" in first[1] and first[4] < 15.0, first
         assert second[0] == "PeerLost" and "rank 2" in second[1] and second[4] < 5.0, second
 
