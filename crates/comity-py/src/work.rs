@@ -84,7 +84,11 @@ impl PreparedCall {
 
     /// Make the call and wait for it; on a device, until its work is on the stream.
     pub(crate) fn run(&self, g: &Group) -> comity::Result<()> {
-        self.call(g)?;
+        if self.args.objects {
+            self.call(&g.of_objects())?;
+        } else {
+            self.call(g)?;
+        }
         match (&self.args.event, self.args.place) {
             (Some(event), Some((_, stream))) => event.get().set_behind(stream),
             _ => Ok(()),

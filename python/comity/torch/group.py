@@ -1,8 +1,8 @@
 """The process group of torch 2.14 and newer, where Comity serves all its devices.
 
-Torch's own process group passes a call to the backend and returns a holder in C++ of the backend's work, which answers `wait` and `get_future`
-only: `is_completed` is False for ever, and a receive from any rank does not say from which. This group makes the same call and returns the
-backend's work itself. What calls from C++ (the reducer of DistributedDataParallel, functional collectives) gets the holder, as ever.
+Torch's own process group passes a call to the backend and returns a holder in C++ of the backend's work, which answers `wait` and
+`get_future` only: `is_completed` is False for ever, and a receive from any rank does not say from which. This group makes the same call and
+returns the backend's work itself. C++ itself (the reducer of DistributedDataParallel, functional collectives) gets the holder.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from torch._C import _distributed_c10d as _c10d
 from comity._core import Args
 
 from .calls import Call, Calls, in_block
-from .tensors import Finish, alike, contents, joined, place, reduced, simple, spread, write
+from .tensors import Finish, alike, contents, joined, moved, place, reduced, simple, spread, write
 from .work import Done
 
 _KINDS = _c10d.ReduceOp.RedOpType
@@ -75,7 +75,10 @@ class Reductions(Calls):
         counts = torch.empty(self._size, dtype=torch.int64)
         now = _c10d.AllgatherOptions()
         now.asyncOp = False
-        self.all_gather_single(counts, torch.tensor([tensor._nnz()]), now)
+        own = torch.tensor([tensor._nnz()])
+        # The first of several calls, which no other rank's single call matches.
+        args = Args(objects=True)
+        self._call(Call("all_gather", now, [counts], moved(own), moved(counts), args, (own, counts)))
         # indices come as (dimension, entry); entries must lie together
         own_indices, own_values = tensor.indices().t().contiguous(), tensor.values()
         on = {"device": tensor.device}

@@ -14,7 +14,7 @@ if hasattr(_eval_frame, "set_code_exec_strategy"):
 
 
 def skipped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function. Torch's compiler leaves it, and what it calls, as they are; where torch cannot be told so, it may look into them."""
+    """The same function. Torch's compiler leaves it, and what it calls, as they are, if this torch can be told so."""
     # For a compiler that meets the call, and for one that meets the running function.
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     if _strategy is not None:

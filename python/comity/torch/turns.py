@@ -9,7 +9,9 @@ they are given is that of the program. Where such a call has a callback that mak
     callbacks             a: all_reduce 4, broadcast 5   then   b: all_reduce 6    channel 1
 
 Callbacks begin in that order too, each when those before it have ended. One that waits for what comes later would keep all others from
-beginning: after a moment (`PATIENCE`) they begin beside it. So a callback that makes no call is late at most. Futures of sends and receives have no turns, for those are not the same on all ranks.
+beginning: after a moment (`PATIENCE`) they begin beside it. So a callback that makes no call is late at most.
+
+Futures of sends and receives have no turns, for those are not the same on all ranks. Nor has a future that torch makes of several.
 """
 
 from __future__ import annotations

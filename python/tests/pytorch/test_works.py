@@ -82,6 +82,7 @@ def test_torch_is_as_it_was(ranks: Ranks) -> None:
 @pytest.mark.parametrize("size", [1, 2])
 def test_outputs_are_written_in_the_mode_of_the_call(ranks: Ranks, size: int) -> None:
     ranks.run(size, futures.inference)
+    ranks.run(size, futures.modes)
 
 
 @pytest.mark.skipif(not SPLITS, reason="torch splits groups from 2.15 on")
