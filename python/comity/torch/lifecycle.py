@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import socket
 import time
@@ -27,8 +28,9 @@ from .work import seconds
 
 #: Groups that are open. Some of torch's wrappers keep the C++ half of a backend only.
 _open: set[Any] = set()
-#: How long `shutdown` waits for calls that were started and nobody waited for.
-_FLUSH = 10.0
+_log = logging.getLogger("comity.torch")
+#: How long `shutdown` waits for calls that were started and nobody waited for: seconds. Another rank may be late with its own.
+_FLUSH = 5.0
 #: The same for the end of a process, and for callbacks that run then.
 _LAST_WORDS = 2.0
 
@@ -306,13 +308,19 @@ class Lifecycle(Collectives):
             self._closed = Closed("the process group was left")
         aborted = isinstance(self._closed, Aborted)
         limit = 0.0 if aborted else limit
-        if self._post_office is not None:
-            self._post_office.end(self._closed, limit)
+        given_up = self._post_office.end(self._closed, limit) if self._post_office is not None else []
         lane = self._device_lane
         for last in [*(c.last for c in self._channels.all()), lane and lane.last]:
             if last is not None and limit:
-                with contextlib.suppress(Error):
+                try:
                     last.wait(limit)
+                except LimitPassed as e:
+                    given_up.append(str(e.call))
+                except Error:
+                    continue
+        if given_up and limit:
+            words = "rank %d left group %r without %s: no other rank made the matching call within %g s"
+            _log.warning(words, self._rank, self._name, ", ".join(given_up), limit)
         if lane is not None:
             # What is on streams needs the communicator, here and on the other ranks.
             lane.drain(limit)
