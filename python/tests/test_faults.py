@@ -285,5 +285,5 @@ g.close()
 """
     ranks.start(2, code)
     ends = ranks.ends()
-    for code_, out, err in ends:
+    for code_, out, _ in ends:
         assert code_ == 0 and out == "told\n", [e for _, _, e in ends]

@@ -47,6 +47,10 @@ class Group(dist.ProcessGroup):
         for device in devices:
             self._register_backend(device, _CUSTOM, backend)
 
+    def getBackendName(self) -> str:
+        """The name in DistributedDataParallel's log."""
+        return "comity"
+
     def split_group(
         self,
         ranks: list[int],

@@ -35,6 +35,11 @@ NUMBERS: dict[torch.dtype, int] = {
     torch.float64: _D["f64"],
     torch.complex64: _D["c64"],
 }
+#: Types that torch can neither copy nor compute with: integers of fewer than 8 bits, each of which has a byte.
+_AS_BYTES = {
+    d for bits in range(1, 8) for kind in ("int", "uint") if (d := getattr(torch, f"{kind}{bits}", None))
+}
+_QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 _BYTES = _D["u8"]
 #: Bytes of an element, by number.
 SIZES: list[int] = list(_core.SIZES)
@@ -74,9 +79,13 @@ def check(t: torch.Tensor, op: str, rank: int) -> None:
         )
     if t.layout is not torch.strided:
         raise Misuse(f"rank {rank}: {op} takes dense tensors, not {t.layout}; see to_dense()", rank, op)
-    if t.is_quantized:
+    # Also one that is a view of another type: room for as many elements may be half of its bytes.
+    if t.is_quantized or t.dtype in _QUANTIZED:
+        words = f"{op} does not take quantized tensors ({t.dtype}); see int_repr() and dequantize()"
+        raise Misuse(f"rank {rank}: {words}", rank, op)
+    if t.dtype in _AS_BYTES and "reduce" in op:
         raise Misuse(
-            f"rank {rank}: {op} does not take quantized tensors; see int_repr() and dequantize()", rank, op
+            f"rank {rank}: {op} cannot reduce elements of {t.dtype}; view them as another type", rank, op
         )
 
 
@@ -128,10 +137,15 @@ def reduced(t: torch.Tensor, reduce: str, op: str, rank: int) -> Buffer:
 
 def contents(t: torch.Tensor) -> torch.Tensor:
     """The tensor, or a plain copy to read from."""
-    t = t.detach()
+    t = _movable(t.detach())
     if plain(t) or plain(t := _near(t)):
         return t
     return _home(t).resolve_conj().resolve_neg().contiguous()
+
+
+def _movable(t: torch.Tensor) -> torch.Tensor:
+    """The tensor, as bytes where torch can do nothing else with its elements."""
+    return t.view(torch.uint8) if t.dtype in _AS_BYTES else t
 
 
 def _near(t: torch.Tensor) -> torch.Tensor:
@@ -141,6 +155,8 @@ def _near(t: torch.Tensor) -> torch.Tensor:
 
 
 def _near_all(parts: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    if parts and parts[0].dtype in _AS_BYTES:
+        parts = [_movable(p.detach()) for p in parts]
     return [_near(p.detach()) for p in parts] if parts and parts[0].device.type == "mps" else parts
 
 
@@ -155,7 +171,7 @@ def _where(t: torch.Tensor) -> torch.device:
 
 def place(t: torch.Tensor, after: list[Finish], *, read: bool = True) -> torch.Tensor:
     """The tensor, or a plain copy to write to, which is copied back `after`. `read`: what it holds matters."""
-    t = t.detach()
+    t = _movable(t.detach())
     if plain(t) or plain(t := _near(t)):
         return t
     if read:

@@ -36,6 +36,12 @@ def seconds(timeout: timedelta | float | None) -> float | None:
     return s if s > 0 else None
 
 
+def with_timeout(e: LimitPassed) -> LimitPassed:
+    """The error of a call that ran out of time, with torch's word for that, which programs look for."""
+    words = f"{e}; the timeout of a call is that of its group, which init_process_group and new_group take"
+    return e if " timeout " in str(e) else LimitPassed(words, e.rank, e.call, e.cause)
+
+
 class Several:
     """Requests that end together: of the core, of the mailbox, or works over them, whose outputs then are complete as well."""
 
@@ -149,10 +155,12 @@ class Work(_c10d.Work):
     def wait(self, timeout: timedelta | float | None = None) -> bool:
         try:
             self._request.wait(seconds(timeout))
-        except Exception:
+        except Exception as e:
             # It may have ended after the limit of this wait, and well: then `e` is not how it ended.
             if self._request.done():
                 self._end(self._request.exception())
+            if isinstance(e, LimitPassed):
+                raise with_timeout(e) from None
             raise
         self._end(None)
         if self._flaw is not None:
