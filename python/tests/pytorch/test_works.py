@@ -28,10 +28,6 @@ def test_batches_of_sends_and_receives(ranks: Ranks) -> None:
         assert refused[0] == "Misuse" and refused[2] == rank and refused[3] == "send", refused
 
 
-def test_works_of_other_backends_end_when_they_say_so(ranks: Ranks) -> None:
-    ranks.run(2, bodies.works_of_others)
-
-
 def test_a_callback_may_receive_from_the_same_rank(ranks: Ranks) -> None:
     ranks.run(2, bodies.receive_in_callback)
 

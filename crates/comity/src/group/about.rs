@@ -42,11 +42,8 @@ impl Group {
         Self { limit: limit.min(MAX_TIMEOUT), ..self.clone() }
     }
 
-    /// The same group; calls through the returned handle are parts of one that moves objects, as Python's `all_gather_object` does. Another
-    /// rank's call of arrays does not match them. For bindings; it may change.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn of_objects(&self) -> Self {
+    /// A handle whose calls are parts of one that moves objects.
+    pub(crate) fn of_objects(&self) -> Self {
         Self { objects: true, ..self.clone() }
     }
 
