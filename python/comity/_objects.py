@@ -26,10 +26,10 @@ def broadcast(group: "_core.Group", obj: Any, root: int, allow_pickle: bool) -> 
     mine = group.rank == root
     message = _write(obj, allow_pickle) if mine else bytearray()
     length = _numbers([len(message)])
-    group.run("broadcast", None, _buffer(length, _I64), _core.Args(root=root))
+    group.run("broadcast", None, _buffer(length, _I64), _core.Args(root=root, objects=True))
     if not mine:
         message = bytearray(_read_numbers(length)[0])
-    group.run("broadcast", None, _buffer(message), _core.Args(root=root))
+    group.run("broadcast", None, _buffer(message), _core.Args(root=root, objects=True))
     return _read(message, root, allow_pickle)
 
 
@@ -37,10 +37,10 @@ def all_gather(group: "_core.Group", obj: Any, allow_pickle: bool) -> list[Any]:
     """See `comity.Group.all_gather_object`."""
     message = _write(obj, allow_pickle)
     mine, lengths = _numbers([len(message)]), _numbers([0] * group.size)
-    group.run("all_gather", _buffer(mine, _I64), _buffer(lengths, _I64))
+    group.run("all_gather", _buffer(mine, _I64), _buffer(lengths, _I64), _core.Args(objects=True))
     counts = _read_numbers(lengths)
     whole = bytearray(sum(counts))
-    group.run("all_gather", _buffer(message), _buffer(whole), _core.Args(counts=counts))
+    group.run("all_gather", _buffer(message), _buffer(whole), _core.Args(counts=counts, objects=True))
     found, at = [], 0
     for rank, count in enumerate(counts):
         found.append(_read(whole[at : at + count], rank, allow_pickle))
@@ -59,14 +59,13 @@ def scatter(group: "_core.Group", objs: Sequence[Any] | None, root: int, allow_p
         messages = [_words(Misuse(f"{given} were given for {size} ranks"))] * size
     length = _numbers([0])
     lengths = _numbers([len(m) for m in messages])
-    group.run(
-        "scatter", _buffer(lengths, _I64) if mine else None, _buffer(length, _I64), _core.Args(root=root)
-    )
+    args = _core.Args(root=root, objects=True)
+    group.run("scatter", _buffer(lengths, _I64) if mine else None, _buffer(length, _I64), args)
     message = bytearray(_read_numbers(length)[0])
     come = [0] * size
     come[root] = len(message)
     whole = bytearray().join(messages)
-    args = _core.Args(counts=[len(m) for m in messages], recv_counts=come)
+    args = _core.Args(counts=[len(m) for m in messages], recv_counts=come, objects=True)
     group.run("all_to_all", _buffer(whole), _buffer(message), args)
     return _read(message, root, allow_pickle)
 

@@ -358,3 +358,44 @@ print("the same")
     )
     for code_, out, err in ranks.ends():
         assert (code_, out) == (0, "the same\n"), err
+
+
+def test_calls_of_objects_match_no_calls_of_arrays(ranks: Ranks) -> None:
+    code = """
+g = meet()
+big = np.array([1 << 60])
+arrays = {
+    "all_gather": lambda g: g.all_gather(big),
+    "broadcast": lambda g: g.broadcast(big.copy(), 1),
+    "scatter": lambda g: g.scatter(np.repeat(big, 2), 1),
+    "barrier": lambda g: g.barrier(),
+}
+objects = {
+    "all_gather": lambda g: g.all_gather_object({"a": 1}),
+    "broadcast": lambda g: g.broadcast_object({"a": 1}, 1),
+    "scatter": lambda g: g.scatter_object([{}, {}] if g.rank == 1 else None, 1),
+}
+for name, made in objects.items():
+    for other in (name, "barrier"):
+        own = g.split(0)
+        try:
+            got = made(own) if rank == 0 else arrays[other](own)
+            # A root that only sends is told in its next call.
+            own.barrier()
+        except comity.Mismatch as e:
+            words = str(e)
+            # Whose call began the check names its own first.
+            assert f"{name} of objects" in words and (other == "barrier" or words.count(name) == 2), words
+        else:
+            raise SystemExit(f"{name} beside {other}: {got!r}")
+        # Both are told in this group; the next pair has a group of its own.
+        g.barrier()
+assert g.all_gather_object(rank) == [0, 1]
+assert g.all_gather(big + rank).tolist() == [1 << 60, (1 << 60) + 1]
+print("told")
+g.close()
+"""
+    ranks.start(2, code)
+    ends = ranks.ends()
+    for code_, out, _ in ends:
+        assert code_ == 0 and out == "told\n", [e for _, _, e in ends]

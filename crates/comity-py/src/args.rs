@@ -21,12 +21,13 @@ pub(crate) struct CallArgs {
     recv_counts: Option<Vec<i64>>,
     place: Option<OnDevice>,
     pub(crate) timeout: Option<f64>,
+    objects: bool,
 }
 
 #[pymethods]
 impl CallArgs {
     #[new]
-    #[pyo3(signature = (*, reduce=None, root=None, peer=None, source=None, tag=0, counts=None, recv_counts=None, place=None, timeout=None))]
+    #[pyo3(signature = (*, reduce=None, root=None, peer=None, source=None, tag=0, counts=None, recv_counts=None, place=None, timeout=None, objects=false))]
     #[expect(clippy::too_many_arguments, reason = "the fields, by name")]
     fn new(
         py: Python<'_>,
@@ -39,9 +40,10 @@ impl CallArgs {
         recv_counts: Option<Vec<i64>>,
         place: Option<OnDevice>,
         timeout: Option<f64>,
+        objects: bool,
     ) -> PyResult<Self> {
         let reduce = reduce.map(|name| reduction(py, name)).transpose()?;
-        Ok(Self { reduce, root, peer, source, tag, counts, recv_counts, place, timeout })
+        Ok(Self { reduce, root, peer, source, tag, counts, recv_counts, place, timeout, objects })
     }
 
     /// The same but for what is given.
@@ -76,6 +78,8 @@ pub(crate) struct Checked {
     pub(crate) place: Option<OnDevice>,
     /// To set behind the call's work on a device.
     pub(crate) event: Option<Py<PyEvent>>,
+    /// Whether it is a part of a call that moves objects.
+    pub(crate) objects: bool,
 }
 
 impl CallArgs {
@@ -93,6 +97,7 @@ impl CallArgs {
             recv_counts: numbers.counts(self.recv_counts.as_deref())?,
             place: self.place,
             event: None,
+            objects: self.objects,
         })
     }
 }

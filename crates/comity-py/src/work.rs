@@ -4,7 +4,7 @@ use crate::{
     args::{Checked, OnDevice},
     raw::RawBuffer,
 };
-use comity::{Error, Group, Misuse, Op, Place, ReduceOp};
+use comity::{Error, Group, Misuse, Op, Place, ReduceOp, tools};
 
 /// What Python gave for a buffer: address, number of the type, elements.
 pub(crate) type Given = (usize, u8, usize);
@@ -84,7 +84,11 @@ impl PreparedCall {
 
     /// Make the call and wait for it; on a device, until its work is on the stream.
     pub(crate) fn run(&self, g: &Group) -> comity::Result<()> {
-        self.call(g)?;
+        if self.args.objects {
+            self.call(&tools::of_objects(g))?;
+        } else {
+            self.call(g)?;
+        }
         match (&self.args.event, self.args.place) {
             (Some(event), Some((_, stream))) => event.get().set_behind(stream),
             _ => Ok(()),

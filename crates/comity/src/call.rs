@@ -135,17 +135,22 @@ pub struct CallInfo {
     pub root: Option<usize>,
     /// Tag, for send and recv.
     pub tag: Option<u32>,
+    /// Whether it is a part of a call that moves objects, such as Python's `all_gather_object`: their lengths go first.
+    pub objects: bool,
 }
 
 impl CallInfo {
     pub(crate) fn new(op: Op) -> Self {
-        Self { op, seq: 0, count: 0, dtype: None, reduce: None, root: None, tag: None }
+        Self { op, seq: 0, count: 0, dtype: None, reduce: None, root: None, tag: None, objects: false }
     }
 }
 
 impl fmt::Display for CallInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.op)?;
+        if self.objects {
+            f.write_str(" of objects")?;
+        }
         if self.seq > 0 {
             write!(f, " #{}", self.seq)?;
         }

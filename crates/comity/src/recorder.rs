@@ -31,6 +31,8 @@ pub(crate) const KEPT: usize = 4096;
 /// A call of so many bytes takes long enough for an exact clock.
 const LONG: usize = 64 << 10;
 const NONE: u8 = 0xff;
+/// The bit of calls of objects beside the operation.
+const OBJECTS: u8 = 0x80;
 pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// One call.
@@ -98,7 +100,8 @@ impl Record {
         let some = |x: u32| (x != NOBODY).then_some(x);
         let [op, dtype, reduce, _] = ((self.last >> 32) as u32).to_le_bytes();
         Some(CallInfo {
-            op: Op::from_number(op)?,
+            op: Op::from_number(op & !OBJECTS)?,
+            objects: op & OBJECTS != 0,
             seq: self.seq,
             count: self.count as usize,
             dtype: DType::ALL.get(usize::from(dtype)).copied(),
@@ -170,7 +173,8 @@ impl Recorder {
         self.slept = counters.parked_ns();
         let now = if is_long(info) { clock::exact() } else { clock::coarse() };
         let (dtype, reduce) = (info.dtype.map_or(NONE, |d| d as u8), info.reduce.map_or(NONE, |r| r as u8));
-        let kinds = u32::from_le_bytes([info.op as u8, dtype, reduce, FlightState::Begun as u8]);
+        let op = info.op as u8 | if info.objects { OBJECTS } else { 0 };
+        let kinds = u32::from_le_bytes([op, dtype, reduce, FlightState::Begun as u8]);
         let record = Record {
             seq: info.seq,
             count: info.count as u64,

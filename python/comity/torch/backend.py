@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import functools
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from torch._C import _distributed_c10d as _c10d
 
-from . import shims
+from . import builtin, tracing
 from .lifecycle import Lifecycle, Options
+from .work import Held, Work
+
+#: Methods that C++ calls and that return a work.
+_CALLS = [
+    "allreduce", "allreduce_sparse", "allreduce_coalesced", "broadcast", "reduce", "allgather", "allgather_coalesced", "_allgather_base",
+    "all_gather_single", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "gather", "gather_single", "scatter",
+    "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced",
+    "alltoall", "alltoall_base", "all_to_all_single", "barrier", "send", "recv", "recv_anysource", "end_coalescing",
+]  # fmt: skip
+
+
+class _Made(threading.local):
+    """The work of the call that this thread made last, for `group.py`."""
+
+    work: Any = None
+    #: Whether the thread is in such a call; those that it makes are parts of it.
+    within = False
+
+
+made = _Made()
 
 
 class Backend(Lifecycle, _c10d.Backend):
@@ -28,7 +51,7 @@ class Backend(Lifecycle, _c10d.Backend):
         _c10d.Backend.__init__(self, rank, size)
         self._settings = settings
         self._begin(store, rank, size, timeout, options, name, group)
-        shims.install()
+        builtin.install()
 
     @property
     def options(self) -> Any:
@@ -50,19 +73,51 @@ class Backend(Lifecycle, _c10d.Backend):
     supports_reconfigure = supports_shrinking = supports_window = supports_time_estimate = False
     supports_tensor_alloc = supports_completion_hooks = False
 
+    def left_out(self) -> None:
+        """A split in which this rank has no part: the label of the next one is the same on every rank."""
+        self._check_open("split")
+        self._splits += 1
+
+    def perform_nocolor_split(self, device: Any) -> None:
+        """What torch calls on ranks that are not in a new group of a world with a device: only members make it."""
+
     def split(self, store: Any, ranks: list[int], settings: Any) -> Backend | None:
         ranks = list(ranks)
         world = self._settings.global_ranks_in_group
         settings.global_ranks_in_group = [world[r] for r in ranks] if world else ranks
         if self._rank not in ranks:
-            # The label of the next split is the same on every rank.
-            self._splits += 1
-            return None
+            # Torch's C++ looks into what it gets here, also where that is nothing.
+            raise self._misuse(
+                "split",
+                f"split_group of a group of several backends needs this rank in one of its parts, not in none ({ranks}): "
+                "use new_group, or a group of the backend comity alone",
+            )
         group = self._part(ranks)
         timeout, name = settings._timeout, settings.group_name
         return Backend(
             store, ranks.index(self._rank), len(ranks), timeout, settings, self._options, name, group
         )
+
+
+def _held(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The call with its work as C++ holds it."""
+
+    @functools.wraps(method)
+    def call(self: Backend, *args: Any, **options: Any) -> Any:
+        if made.within:
+            return method(self, *args, **options)
+        made.within = True
+        try:
+            work = made.work = method(self, *args, **options)
+        finally:
+            made.within = False
+        return Held(work) if isinstance(work, Work) else work
+
+    return tracing.skipped(call)
+
+
+for _name in _CALLS:
+    setattr(Backend, _name, _held(getattr(Backend, _name)))
 
 
 def create(opts: Any, settings: Any) -> Backend:

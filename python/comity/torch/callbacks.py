@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from comity import _core
+
 _lock = threading.Lock()
 _count = 0
 
@@ -31,6 +33,23 @@ def when_done(request: Any, callback: Callable[[BaseException | None], Any]) -> 
                 _count -= 1
 
     request.add_done_callback(counted)
+
+
+def soon(job: Callable[[], None]) -> None:
+    """Run `job` on a thread of its own."""
+    global _count  # noqa: PLW0603
+    with _lock:
+        _count += 1
+
+    def counted() -> None:
+        global _count  # noqa: PLW0603
+        try:
+            job()
+        finally:
+            with _lock:
+                _count -= 1
+
+    _core.post(counted)
 
 
 def _forked() -> None:

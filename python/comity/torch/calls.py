@@ -15,11 +15,12 @@ from torch._C import _distributed_c10d as _c10d
 
 from comity._core import Args
 from comity.errors import Error, Misuse
+from comity.errors import TimeoutError as LimitPassed
 
 from . import cuda, metrics, turns
-from .tensors import SIZES, Buffer, Finish, check
+from .tensors import SIZES, Buffer, Finish, check, in_this_mode
 from .versions import BACKENDS, VERSION
-from .work import Done, Failed, Several, Work, seconds
+from .work import Done, Failed, Several, Work, seconds, with_timeout
 
 if TYPE_CHECKING:
     from .compression import Codec
@@ -165,7 +166,9 @@ class Calls:
         return Misuse(f"rank {self._rank}: {words}", self._rank, op)
 
     def _named(self, e: Error) -> Error:
-        """The same error; the words of a broken rule also name the rank."""
+        """The same error; the words of a broken rule also name the rank, and those of a limit how torch sets it."""
+        if isinstance(e, LimitPassed):
+            return with_timeout(e)
         if isinstance(e, Misuse) and not str(e).startswith("rank "):
             return Misuse(f"rank {self._rank}: {e}", self._rank, e.call, e.cause)
         return e
@@ -193,7 +196,7 @@ class Calls:
 
 
 def all_of(after: Sequence[Finish]) -> Finish | None:
-    """One thing to do out of several."""
+    """One thing to do out of several, in the mode that this thread is in now."""
     if not after:
         return None
 
@@ -201,4 +204,4 @@ def all_of(after: Sequence[Finish]) -> Finish | None:
         for finish in after:
             finish()
 
-    return run
+    return in_this_mode(run)

@@ -16,7 +16,7 @@ from comity.errors import Config
 
 from .calls import Call
 from .reductions import REDUCED
-from .tensors import contents, moved, reduced
+from .tensors import contents, moved, reduced, write
 
 #: Elements that share a scale in `Int8`.
 BLOCK = 256
@@ -52,7 +52,7 @@ class Half(Codec):
     def all_reduce(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
         small = t.detach().to(self.dtype).contiguous()
         output = reduced(small, reduce, "all_reduce", group._rank)
-        after = [lambda: _store(t, small)]
+        after = [lambda: write(t, small)]
         return group._call(Call("all_reduce", opts, result, None, output, REDUCED[reduce], small, after))
 
 
@@ -70,7 +70,7 @@ class _Gathered(Codec):
                 self.add(total, part)
             if reduce == "avg":
                 total /= group._size
-            _store(t, total.view(t.shape))
+            write(t, total.view(t.shape))
 
         keep = (mine, all_parts)
         return group._call(
@@ -161,11 +161,6 @@ class TopK(_Gathered):
         rest = torch.zeros_like(flat)
         self._rest[key] = (alive, rest)
         return rest
-
-
-def _store(t: torch.Tensor, value: torch.Tensor) -> None:
-    with torch.no_grad():
-        t.detach().copy_(value)
 
 
 _FORMS: dict[str, Callable[[float, int], Codec]] = {

@@ -54,7 +54,9 @@ class Inbox:
         receive.source = self._source
         error = self._differs(receive, number, data.numel())
         if error is None and data.numel():
-            view(receive.tensor).copy_(data)
+            # As the bytes of any other message, which come without torch: it may be a tensor of inference mode.
+            with torch.inference_mode():
+                view(receive.tensor).copy_(data)
         receive.end(error)
 
     def _differs(self, receive: Receive, number: int, size: int) -> Error | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import socket
 import time
@@ -27,8 +28,9 @@ from .work import seconds
 
 #: Groups that are open. Some of torch's wrappers keep the C++ half of a backend only.
 _open: set[Any] = set()
-#: How long `shutdown` waits for calls that were started and nobody waited for.
-_FLUSH = 10.0
+_log = logging.getLogger("comity.torch")
+#: How long `shutdown` waits for calls that were started and nobody waited for: seconds. Another rank may be late with its own.
+_FLUSH = 5.0
 #: The same for the end of a process, and for callbacks that run then.
 _LAST_WORDS = 2.0
 
@@ -231,22 +233,20 @@ class Lifecycle(Collectives):
             # Rank 0 speaks at its limit; it may have begun later than this rank.
             words = self._heard(f"{at}/all", limit + 5.0)
             if words is None:
-                raise LimitPassed(
-                    f"rank {self._rank}: monitored_barrier: rank 0 did not answer within {limit:g} s",
-                    0,
-                    "monitored_barrier",
-                    None,
-                )
+                words = f"{self._reached()}rank 0 did not answer within {limit:g} s"
+                raise LimitPassed(words, 0, "monitored_barrier", None)
             if words != "here":
                 late, words = words.split(" ", 1)
                 ranks = [int(r) for r in late.split(",")]
-                # To one that came too late, it is about the rank that gave up.
-                about = 0 if self._rank in ranks else ranks[0]
-                if about == 0:
-                    words = words.replace(
-                        "monitored_barrier:", "monitored_barrier: rank 0 no longer waits for this rank:", 1
+                if self._rank in ranks:
+                    # To one that came too late, it is about the rank that gave up.
+                    about, begin = (
+                        0,
+                        f"rank {self._rank}: monitored_barrier: rank 0 no longer waits for this rank: ",
                     )
-                raise LimitPassed(f"rank {self._rank}: {words}", about, "monitored_barrier", words)
+                else:
+                    about, begin = ranks[0], self._reached()
+                raise LimitPassed(begin + words, about, "monitored_barrier", words)
             return
         until = time.monotonic() + limit
         late = []
@@ -255,13 +255,18 @@ class Lifecycle(Collectives):
                 late.append(r)
                 if not wait_all:
                     break
-        ranks = ", ".join(map(str, late))
-        words = f"monitored_barrier: rank{'s' * (len(late) > 1)} {ranks} did not come within {limit:g} s"
+        who = f"{'s' * (len(late) > 1)} {', '.join(map(str, late))}"
+        words = f"Rank{who} failed to pass monitoredBarrier: rank{who} did not come within {limit:g} s"
         self._store.set(f"{at}/all", f"{','.join(map(str, late))} {words}" if late else "here")
         if late:
-            raise LimitPassed(
-                f"rank 0: {words}", late[0], "monitored_barrier", f"not here within {limit:g} s"
-            )
+            words = f"rank 0: monitored_barrier: {words}; Rank 0 timed out in monitoredBarrier"
+            raise LimitPassed(words, late[0], "monitored_barrier", f"not here within {limit:g} s")
+
+    def _reached(self) -> str:
+        """The beginning of an error on a rank that came in time. Programs look for these words, which gloo has."""
+        rank = self._rank
+        reached = f"Rank {rank} successfully reached monitoredBarrier"
+        return f"rank {rank}: monitored_barrier: {reached}, but received errors while waiting for send/recv from rank 0: "
 
     def _heard(self, key: str, limit: float) -> str | None:
         try:
@@ -306,13 +311,19 @@ class Lifecycle(Collectives):
             self._closed = Closed("the process group was left")
         aborted = isinstance(self._closed, Aborted)
         limit = 0.0 if aborted else limit
-        if self._post_office is not None:
-            self._post_office.end(self._closed, limit)
+        given_up = self._post_office.end(self._closed, limit) if self._post_office is not None else []
         lane = self._device_lane
         for last in [*(c.last for c in self._channels.all()), lane and lane.last]:
             if last is not None and limit:
-                with contextlib.suppress(Error):
+                try:
                     last.wait(limit)
+                except LimitPassed as e:
+                    given_up.append(str(e.call))
+                except Error:
+                    continue
+        if given_up and limit:
+            words = "rank %d left group %r without %s: no other rank made the matching call within %g s"
+            _log.warning(words, self._rank, self._name, ", ".join(given_up), limit)
         if lane is not None:
             # What is on streams needs the communicator, here and on the other ranks.
             lane.drain(limit)

@@ -90,23 +90,23 @@ class Mailbox:
         for r in hit:
             r.end(of_call(error, r.call))
 
-    def end(self, error: Error, flush: float = 0.0) -> None:
-        """No send or receive from now on; sends under way get `flush` seconds."""
+    def end(self, error: Error, flush: float = 0.0) -> list[str]:
+        """No send or receive from now on; sends under way get `flush` seconds. Those that nobody took by then, in words."""
         with self._lock:
             if self._ended is not None:
-                return
+                return []
             self._ended = error
             posted, self._posted = self._posted, []
             boxes = [*self._out.values(), *self._in.values()]
             outboxes = list(self._out.values())
             self._lock.notify_all()
         until = time.monotonic() + flush
-        for box in outboxes:
-            box.flush(max(until - time.monotonic(), 0))
+        left = [call for box in outboxes for call in box.flush(max(until - time.monotonic(), 0))]
         for box in boxes:
             box.close(error)
         for r in posted:
             r.end(of_call(error, r.call))
+        return left
 
     def ended(self) -> bool:
         return self._ended is not None

@@ -25,6 +25,7 @@ EVER = 10 * 365 * 86400.0
 TYPES = [
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
     "complex64", "complex128", "complex32", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
+    "float4_e2m1fn_x2", "bcomplex32", "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2",
 ]  # fmt: skip
 _NUMBERS = {getattr(torch, n): i for i, n in enumerate(TYPES) if hasattr(torch, n)}
 _UNKNOWN = 0xFFFF

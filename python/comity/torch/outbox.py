@@ -11,6 +11,7 @@ import torch
 
 from comity._core import Args
 from comity.errors import Closed, Error
+from comity.errors import TimeoutError as LimitPassed
 
 from .messages import EVER, FEW, FRAME, U8, about, frame_of, leave, of_call
 from .pending import Pending
@@ -37,7 +38,9 @@ class Outbox:
         #: Why the mailbox was closed.
         self._closed: Error | None = None
         self._error: Error | None = None
+        #: The message that was sent last, and the send that it is.
         self._last: Any = None
+        self._last_call = ""
         threading.Thread(target=self._serve, name=f"comity-send-{to}", daemon=True).start()
 
     def send(self, tag: int, t: torch.Tensor, call: str) -> Pending:
@@ -67,6 +70,7 @@ class Outbox:
             first = torch.frombuffer(bytearray(frame), dtype=torch.uint8)
             given = (first.data_ptr(), U8, FRAME)
             last = self._pair.start("send", given, None, _FRAME_ARGS, hold=first)
+            self._last_call = pending.call
             if body is None:
                 self._last = last
                 pending.end()
@@ -109,19 +113,21 @@ class Outbox:
         for _, _, pending in left:
             pending.end(of_call(self._error, pending.call))
 
-    def flush(self, limit: float) -> None:
-        """Give what is under way so many seconds."""
+    def flush(self, limit: float) -> list[str]:
+        """Give what is under way so many seconds; the sends that then still are, in words."""
         until = time.monotonic() + limit
         with self._lock:
             while self._busy and self._queue and (left := until - time.monotonic()) > 0:
                 self._lock.wait(left)
-            last = self._last
-        left = until - time.monotonic()
-        if last is not None and left > 0:
+            last, behind = self._last, [pending.call for _, _, pending in self._queue]
+        if last is not None and not last.done():
             try:
-                last.wait(left)
+                last.wait(max(until - time.monotonic(), 1e-3))
+            except LimitPassed:
+                return [self._last_call, *behind]
             except Error:
-                return
+                return behind
+        return behind
 
     def close(self, why: Error) -> None:
         with self._lock:

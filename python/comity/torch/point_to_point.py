@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as _c10d
 
-from . import shims
 from .calls import Calls, all_of, in_block
 from .tensors import Finish, host_place, hosted
 from .work import Work
@@ -41,7 +40,6 @@ class PointToPoint(Calls):
         after: list[Finish] = []
         memory = host_place(tensor, after)
         request = self._mail("recv", None).recv(None, tag, memory)
-        after.append(lambda: shims.note_source(tensor.data_ptr(), request.source))
         return self._under_way("recv", request, tensors, memory, after)
 
     def _under_way(

@@ -13,9 +13,12 @@ import torch.distributed as dist
 
 from comity.errors import Config
 
-from . import builtin, turns
+from . import builtin, tracing
+from .cuda import CudaWork
+from .futures import Future
 from .lifecycle import Lifecycle, Options
 from .versions import BACKENDS, VERSION
+from .work import Done, Work
 
 
 class ProcessGroup(Lifecycle, dist.ProcessGroup):
@@ -30,7 +33,6 @@ class ProcessGroup(Lifecycle, dist.ProcessGroup):
         dist.ProcessGroup.__init__(self, rank, size)
         self._group_name, self._group_desc = name, ""
         self._begin(store, rank, size, timeout, options, name)
-        turns.install(None)
         builtin.install()
 
     def rank(self) -> int:
@@ -92,6 +94,9 @@ class ProcessGroup(Lifecycle, dist.ProcessGroup):
 
     def _end_coalescing(self, device: Any = None) -> Any:
         return self.end_coalescing()
+
+
+tracing.skip_methods(ProcessGroup, Work, CudaWork, Done, Future)
 
 
 def create(opts: Any, settings: Any) -> ProcessGroup:

@@ -10,7 +10,7 @@ from torch._C import _distributed_c10d as _c10d
 from comity._core import Args
 
 from .calls import Call, Calls, in_block
-from .tensors import Finish, alike, contents, joined, place, reduced, simple, spread
+from .tensors import Finish, alike, contents, joined, moved, place, reduced, simple, spread, write
 from .work import Done
 
 _KINDS = _c10d.ReduceOp.RedOpType
@@ -57,7 +57,7 @@ class Reductions(Calls):
         self._check("all_reduce", tensor)
         reduce, factor = self._reduction(opts, "all_reduce")
         if factor is not None:
-            tensor.detach().mul_(factor)
+            write(tensor, tensor.detach() * factor)
         if self._codec is not None and self._codec.takes(tensor, reduce):
             return self._codec.all_reduce(self, tensor, reduce, opts, tensors)
         after: list[Finish] = []
@@ -75,7 +75,10 @@ class Reductions(Calls):
         counts = torch.empty(self._size, dtype=torch.int64)
         now = _c10d.AllgatherOptions()
         now.asyncOp = False
-        self.all_gather_single(counts, torch.tensor([tensor._nnz()]), now)
+        own = torch.tensor([tensor._nnz()])
+        # The first of several calls, which no other rank's single call matches.
+        args = Args(objects=True)
+        self._call(Call("all_gather", now, [counts], moved(own), moved(counts), args, (own, counts)))
         # indices come as (dimension, entry); entries must lie together
         own_indices, own_values = tensor.indices().t().contiguous(), tensor.values()
         on = {"device": tensor.device}
@@ -110,7 +113,7 @@ class Reductions(Calls):
         if after:
             torch.cat([contents(part).reshape(-1) for part in parts], out=flat)
         if factor is not None:
-            flat.mul_(factor)
+            write(flat, flat * factor)
         output = reduced(flat, reduce, "all_reduce", self._rank)
         return self._call(Call("all_reduce", opts, parts, None, output, REDUCED[reduce], flat, after))
 
@@ -123,7 +126,10 @@ class Reductions(Calls):
         if factor is not None:
             # Only the root's tensor may change.
             is_root = self._rank == opts.rootRank
-            memory = memory.mul_(factor) if is_root else contents(tensor) * factor
+            if is_root:
+                write(memory, memory * factor)
+            else:
+                memory = contents(tensor) * factor
         if self._rank != opts.rootRank:
             after = []
         output = reduced(memory, reduce, "reduce", self._rank)

@@ -28,10 +28,20 @@ def create(opts: Any, settings: Any) -> Any:
     if choose(torch.__version__) == "backend":
         from . import mps
         from .backend import create as make
+        from .group import Group
 
         if torch.backends.mps.is_available():
             mps.install()
-        return make(opts, settings)
+        backend = make(opts, settings)
+        devices = dist.BackendConfig(dist.Backend(_asked())).get_device_backend_map()
+        if set(devices.values()) != {"comity"}:
+            # Torch's own group passes calls to backends by device.
+            return backend
+        theirs = opts.process_group
+        group = Group(backend, theirs.get_group_store(), map(torch.device, devices))
+        if theirs.bound_device_id is not None:
+            group.bound_device_id = theirs.bound_device_id
+        return group
     from .process_group import create as make
     from .process_group import refuse_devices
 

@@ -35,6 +35,11 @@ NUMBERS: dict[torch.dtype, int] = {
     torch.float64: _D["f64"],
     torch.complex64: _D["c64"],
 }
+#: Types that torch can neither copy nor compute with: integers of fewer than 8 bits, each of which has a byte.
+_AS_BYTES = {
+    d for bits in range(1, 8) for kind in ("int", "uint") if (d := getattr(torch, f"{kind}{bits}", None))
+}
+_QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 _BYTES = _D["u8"]
 #: Bytes of an element, by number.
 SIZES: list[int] = list(_core.SIZES)
@@ -74,9 +79,13 @@ def check(t: torch.Tensor, op: str, rank: int) -> None:
         )
     if t.layout is not torch.strided:
         raise Misuse(f"rank {rank}: {op} takes dense tensors, not {t.layout}; see to_dense()", rank, op)
-    if t.is_quantized:
+    # Also one that is a view of another type: room for as many elements may be half of its bytes.
+    if t.is_quantized or t.dtype in _QUANTIZED:
+        words = f"{op} does not take quantized tensors ({t.dtype}); see int_repr() and dequantize()"
+        raise Misuse(f"rank {rank}: {words}", rank, op)
+    if t.dtype in _AS_BYTES and "reduce" in op:
         raise Misuse(
-            f"rank {rank}: {op} does not take quantized tensors; see int_repr() and dequantize()", rank, op
+            f"rank {rank}: {op} cannot reduce elements of {t.dtype}; view them as another type", rank, op
         )
 
 
@@ -128,10 +137,15 @@ def reduced(t: torch.Tensor, reduce: str, op: str, rank: int) -> Buffer:
 
 def contents(t: torch.Tensor) -> torch.Tensor:
     """The tensor, or a plain copy to read from."""
-    t = t.detach()
+    t = _movable(t.detach())
     if plain(t) or plain(t := _near(t)):
         return t
     return _home(t).resolve_conj().resolve_neg().contiguous()
+
+
+def _movable(t: torch.Tensor) -> torch.Tensor:
+    """The tensor, as bytes where torch can do nothing else with its elements."""
+    return t.view(torch.uint8) if t.dtype in _AS_BYTES else t
 
 
 def _near(t: torch.Tensor) -> torch.Tensor:
@@ -141,6 +155,8 @@ def _near(t: torch.Tensor) -> torch.Tensor:
 
 
 def _near_all(parts: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    if parts and parts[0].dtype in _AS_BYTES:
+        parts = [_movable(p.detach()) for p in parts]
     return [_near(p.detach()) for p in parts] if parts and parts[0].device.type == "mps" else parts
 
 
@@ -155,7 +171,7 @@ def _where(t: torch.Tensor) -> torch.device:
 
 def place(t: torch.Tensor, after: list[Finish], *, read: bool = True) -> torch.Tensor:
     """The tensor, or a plain copy to write to, which is copied back `after`. `read`: what it holds matters."""
-    t = t.detach()
+    t = _movable(t.detach())
     if plain(t) or plain(t := _near(t)):
         return t
     if read:
@@ -164,7 +180,7 @@ def place(t: torch.Tensor, after: list[Finish], *, read: bool = True) -> torch.T
         copy = copy.clone() if copy.data_ptr() == t.data_ptr() else copy
     else:
         copy = torch.empty(t.shape, dtype=t.dtype, device=_where(t))
-    after.append(lambda: _write(t, copy))
+    after.append(lambda: write(t, copy))
     return copy
 
 
@@ -184,15 +200,28 @@ def host_place(t: torch.Tensor, after: list[Finish]) -> torch.Tensor:
 
     def back() -> None:
         with torch.cuda.stream(stream):
-            _write(t.detach(), copy)
+            write(t, copy)
 
     after.append(back)
     return copy
 
 
-def _write(t: torch.Tensor, copy: torch.Tensor) -> None:
-    with torch.no_grad():
-        t.copy_(copy)
+def write(t: torch.Tensor, copy: torch.Tensor) -> None:
+    """Copy an output to where it belongs, in the mode of the thread; a tensor of inference mode is written in that mode by any."""
+    inference = t.is_inference() or torch.is_inference_mode_enabled()
+    with torch.inference_mode(inference), torch.no_grad():
+        t.detach().copy_(copy)
+
+
+def in_this_mode(finish: Finish) -> Finish:
+    """The same, done as this thread would do it now: in its inference mode, or not in it, whichever thread does it."""
+    mode = torch.is_inference_mode_enabled()
+
+    def run() -> None:
+        with torch.inference_mode(mode):
+            finish()
+
+    return run
 
 
 def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -215,11 +244,10 @@ def spread(parts: Sequence[torch.Tensor], after: list[Finish]) -> torch.Tensor:
 
     def back() -> None:
         at = 0
-        with torch.no_grad():
-            for p in parts:
-                n = p.numel()
-                p.detach().copy_(flat[at : at + n].view(p.shape))
-                at += n
+        for p in parts:
+            n = p.numel()
+            write(p, flat[at : at + n].view(p.shape))
+            at += n
 
     after.append(back)
     return flat

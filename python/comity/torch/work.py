@@ -13,10 +13,11 @@ from torch._C import _distributed_c10d as _c10d
 
 from comity.errors import TimeoutError as LimitPassed
 
-from . import turns as order
 from .callbacks import when_done
+from .futures import Future
 from .messages import EVER
 from .tensors import Finish
+from .turns import Turns
 
 
 class Request(Protocol):
@@ -34,6 +35,12 @@ def seconds(timeout: timedelta | float | None) -> float | None:
         return None
     s = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
     return min(s, EVER) if s > 0 else None
+
+
+def with_timeout(e: LimitPassed) -> LimitPassed:
+    """The error of a call that ran out of time, with torch's word for that, which programs look for."""
+    words = f"{e}; the timeout of a call is that of its group, which init_process_group and new_group take"
+    return e if " timeout " in str(e) else LimitPassed(words, e.rank, e.call, e.cause)
 
 
 class Several:
@@ -116,7 +123,7 @@ class Work(_c10d.Work):
         result: Any,
         finish: Finish | None = None,
         ended: Callable[[BaseException | None], None] | None = None,
-        turns: order.Turns | None = None,
+        turns: Turns | None = None,
     ) -> None:
         super().__init__()
         #: Those that callbacks take; None where works are not the same on all ranks.
@@ -127,6 +134,7 @@ class Work(_c10d.Work):
         self._ended = ended
         self._lock = threading.Lock()
         self._future: torch.futures.Future | None = None
+        self._ordered: Future | None = None
         self._flaw: BaseException | None = None
         if finish is not None:
             # Outputs are complete also where nobody waits.
@@ -148,10 +156,12 @@ class Work(_c10d.Work):
     def wait(self, timeout: timedelta | float | None = None) -> bool:
         try:
             self._request.wait(seconds(timeout))
-        except Exception:
+        except Exception as e:
             # It may have ended after the limit of this wait, and well: then `e` is not how it ended.
             if self._request.done():
                 self._end(self._request.exception())
+            if isinstance(e, LimitPassed):
+                raise with_timeout(e) from None
             raise
         self._end(None)
         if self._flaw is not None:
@@ -162,26 +172,36 @@ class Work(_c10d.Work):
         self.wait()  # WAIT: a request, whose call has a deadline, or a `Pending`, which has a limit
 
     def get_future(self) -> torch.futures.Future:
-        return order.asked(self.turns, self._made_future())
+        if self.turns is None:
+            return self.plain_future()
+        with self._lock:
+            if self._ordered is not None:
+                return self._ordered
+            future = self._ordered = Future(self.turns)
+        self._complete_with(future)
+        return future
 
-    def _made_future(self) -> torch.futures.Future:
+    def plain_future(self) -> torch.futures.Future:
+        """The one for C++, which sees an error as one, and takes no turns."""
         with self._lock:
             if self._future is not None:
                 return self._future
             # `set_exception` stores a value as far as C++ can see; only what a callback raises is an error there.
             base = torch.futures.Future()
             self._future = base.then(value)
+        self._complete_with(base)
+        return self._future
 
+    def _complete_with(self, future: torch.futures.Future) -> None:
         def done(error: BaseException | None) -> None:
             self._end(error)
             error = error or self._flaw
             if error is not None:
-                base.set_exception(error)
+                future.set_exception(error)
             else:
-                base.set_result(self._result)
+                future.set_result(self._result)
 
         when_done(self._request, done)
-        return self._future
 
     def done(self) -> bool:
         """Whether the request has ended; the outputs then are complete."""
@@ -215,6 +235,20 @@ class Work(_c10d.Work):
         return getattr(self._request, "source", -1)
 
     _source_rank = source_rank
+
+
+class Held(_c10d.Work):
+    """The work as C++ holds it."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self._work = work
+
+    def wait(self, timeout: timedelta | float | None = None) -> bool:
+        return self._work.wait(timeout)
+
+    def get_future(self) -> torch.futures.Future:
+        return self._work.plain_future()
 
 
 class Done(_c10d.Work):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -302,3 +303,41 @@ def beside_master(rank: int, size: int, store: dist.Store) -> str:
     kinds = backend._group.link_kinds()
     dist.destroy_process_group()
     return str((t.item(), kinds))
+
+
+def destroyed_under_way(rank: int, size: int, store: dist.Store, how: str) -> tuple[float, list[str]]:
+    """Rank 0 destroys its group with a call under way that rank 1, which lives, never matches."""
+    import logging
+
+    from comity.torch import lifecycle
+
+    dist.init_process_group("comity", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=30))
+    dist.barrier()
+    words: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: words.append(record.getMessage())
+    log, flush = logging.getLogger("comity.torch"), lifecycle._FLUSH
+    log.addHandler(handler)
+    lifecycle._FLUSH = 0.5
+    begun = time.monotonic()
+    try:
+        if rank == 0:
+            works = {
+                "few": lambda: dist.isend(torch.ones(3), 1, tag=7),
+                "many": lambda: dist.isend(torch.ones(100_000), 1, tag=7),
+                "collective": lambda: dist.all_reduce(torch.ones(5), async_op=True),
+            }
+            work = works[how]()
+            dist.destroy_process_group()
+            took = time.monotonic() - begun
+            store.set("gone", "")
+            with contextlib.suppress(Exception):
+                work.wait()
+            return took, words
+        store.wait(["gone"])
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group()
+        return time.monotonic() - begun, words
+    finally:
+        lifecycle._FLUSH = flush
+        log.removeHandler(handler)

@@ -35,7 +35,6 @@ import work_bodies
 from torch import nn
 
 import comity
-from comity.torch import shims
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -247,16 +246,16 @@ def trained(rank: int, size: int) -> None:
 
 
 def asked(rank: int, size: int) -> None:
-    """A future that is done has not passed while its stream has not come there."""
+    """A work has not ended while its stream has not come there, though its future is done."""
     x = torch.full((1 << 20,), rank + 1.0)
     dist.all_reduce(x)
     torch.cuda._sleep(400_000_000)
-    future = dist.all_reduce(x, async_op=True).get_future()
-    work_bodies.until(future.done)
+    work = dist.all_reduce(x, async_op=True)
+    work_bodies.until(work.get_future().done)
     # The stream sleeps for about 200 ms.
-    assert not shims._passed(future)
+    assert not work.is_completed()
     torch.cuda.synchronize()
-    assert shims._passed(future)
+    assert work.is_completed()
 
 
 C, S = collective_bodies, stack_bodies

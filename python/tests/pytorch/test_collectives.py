@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collective_bodies as bodies
+import dtype_bodies
 import pytest
 import send_bodies
 import strided_bodies
@@ -39,3 +40,16 @@ def test_mailbox(ranks: Ranks, size: int) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_sends_of_strided_tensors(ranks: Ranks, size: int) -> None:
     ranks.run(size, strided_bodies.sent)
+
+
+def test_every_dtype_is_moved_right_or_refused_by_name(ranks: Ranks) -> None:
+    for said in ranks.run(2, dtype_bodies.every_dtype):
+        assert len(said) == 2 * len(dtype_bodies.all_dtypes())
+        for key, calls in said.items():
+            dtype = key.split()[0]
+            for call, what in calls.items():
+                refused = what[0] == "Misuse" and dtype in what[1]
+                if "torch.q" in dtype:
+                    assert refused, (key, call, what)
+                else:
+                    assert what == "right" or (call == "all_reduce" and refused), (key, call, what)

@@ -102,7 +102,7 @@ def test_a_killed_rank_is_named(ranks: Ranks, how: str) -> None:
     out = ranks.run(3, bodies.killed, how, init=None, may_die=(2,))
     for rank in range(2):
         first, second = out[rank]
-        assert first[0] == ("RuntimeError" if how == "future" else "PeerLost"), out
+        assert first[0] == "PeerLost", out
         assert "rank 2" in first[1] and first[4] < 15.0, first
         assert second[0] == "PeerLost" and "rank 2" in second[1] and second[4] < 5.0, second
 
@@ -139,3 +139,10 @@ def test_without_a_key_ranks_listen_beside_the_master(ranks: Ranks) -> None:
         "(2.0, [None, 'tcp'])",
         "(2.0, ['tcp', None])",
     ]
+
+
+@pytest.mark.parametrize("how", ["few", "many", "collective"])
+def test_a_group_is_destroyed_with_a_call_that_nobody_matches(ranks: Ranks, how: str) -> None:
+    (took, words), _ = ranks.run(2, bodies.destroyed_under_way, how, init=None)
+    call = "all_reduce" if how == "collective" else "send float32"
+    assert took < 8 and len(words) == 1 and call in words[0] and "rank 0 left" in words[0], (took, words)

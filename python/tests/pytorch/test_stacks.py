@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compile_bodies
 import own_bodies
 import pytest
 import stack_bodies as bodies
@@ -34,6 +35,10 @@ def test_stack(ranks: Ranks, body: object, size: int) -> None:
 @pytest.mark.parametrize("size", drawn("ranks with torch.compile:", [2, 4]))
 def test_compiled(ranks: Ranks, size: int) -> None:
     ranks.run(size, bodies.compiled)
+
+
+def test_compiled_calls(ranks: Ranks) -> None:
+    assert ranks.run(2, compile_bodies.forms) == [[], []]
 
 
 def test_metrics(ranks: Ranks) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import future_bodies as futures
 import pytest
+import torch
 import work_bodies as bodies
+from collective_bodies import SPLITS
 from torch_ranks import Ranks
 
 
@@ -23,10 +26,6 @@ def test_batches_of_sends_and_receives(ranks: Ranks) -> None:
             assert s[0] == "TimeoutError" and s[2] == 1 - rank and "recv" in s[3], s
             assert "under way" in s[1] and s[4] >= 0.1, s
         assert refused[0] == "Misuse" and refused[2] == rank and refused[3] == "send", refused
-
-
-def test_works_of_other_backends_end_when_they_say_so(ranks: Ranks) -> None:
-    ranks.run(2, bodies.works_of_others)
 
 
 def test_a_callback_may_receive_from_the_same_rank(ranks: Ranks) -> None:
@@ -61,3 +60,39 @@ def test_refusals_name_rank_and_call(ranks: Ranks) -> None:
         for i, (call, s) in enumerate(zip(calls, steps, strict=True)):
             assert s[0] == ("Misuse" if i < 4 else "Closed") and s[3] == call and call in s[1], s
             assert f"rank {rank}" in s[1] and (s[2] == rank or i >= 4), s
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_callbacks_wait_for_no_other(ranks: Ranks, size: int) -> None:
+    ranks.run(size, futures.wait_for_others)
+
+
+def test_errors_in_callbacks(ranks: Ranks) -> None:
+    ranks.run(2, futures.errors_in_callbacks)
+
+
+def test_torch_is_as_it_was(ranks: Ranks) -> None:
+    ranks.run(1, futures.torch_is_as_it_was)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_outputs_are_written_in_the_mode_of_the_call(ranks: Ranks, size: int) -> None:
+    ranks.run(size, futures.inference)
+    ranks.run(size, futures.modes)
+
+
+@pytest.mark.skipif(not SPLITS, reason="torch splits groups from 2.15 on")
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_that_are_in_no_part_of_a_group(ranks: Ranks, size: int) -> None:
+    ranks.run(size, futures.parts_without_all)
+
+
+@pytest.mark.skipif(not SPLITS, reason="torch splits groups from 2.15 on")
+def test_ranks_that_are_in_no_part_of_a_group_with_a_device(ranks: Ranks) -> None:
+    ranks.run(2, futures.parts_of_a_device, init={"backend": "comity", "device_id": torch.device("cpu:0")})
+
+
+@pytest.mark.skipif(not SPLITS, reason="torch splits groups from 2.15 on")
+def test_a_split_of_several_backends_that_leaves_a_rank_out(ranks: Ranks) -> None:
+    said = ranks.run(2, futures.parts_of_several_backends, init="cpu:comity,cuda:gloo")
+    assert not said[0] and "rank 1" in said[1] and "new_group" in said[1], said

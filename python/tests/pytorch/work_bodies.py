@@ -151,28 +151,6 @@ def batches(rank: int, size: int) -> list:
     return [late, later, refused]
 
 
-def works_of_others(rank: int, size: int) -> None:
-    """A work of another backend ends when that backend says so, even if its future is done before, as NCCL's is."""
-    gloo = dist.new_group(backend="gloo")
-    t = torch.zeros(2)
-    if rank == 0:
-        w = dist.irecv(t, 1, group=gloo)
-        future = torch.futures.Future()
-        future.set_result([t])
-        work, theirs = type(w), type(w).get_future
-        work.get_future = lambda _: future
-        try:
-            assert not w.is_completed()
-        finally:
-            work.get_future = theirs
-        dist.barrier()
-        w.wait()
-        same(t, torch.ones(2))
-    else:
-        dist.barrier()
-        dist.send(torch.ones(2), 0, group=gloo)
-
-
 def receive_in_callback(rank: int, size: int) -> None:
     """A callback of a receive receives from the same rank, and sends back."""
     if rank == 0:
@@ -232,11 +210,12 @@ def calls_in_callbacks(rank: int, size: int) -> None:
             until(w.is_completed)
         futures.append(w.get_future().then(again(i)))
         dist.all_reduce(mine(10 + i))
-    both = torch.futures.collect_all(futures[:2]).then(lambda f: dist.all_reduce(mine(50)))
+    # Torch's own future of several has no turn, so its callbacks may make no calls.
+    both = torch.futures.collect_all(futures[:2]).then(lambda f: len(f.value()))
     dist.all_reduce(mine(20))
     for i, f in enumerate(futures):
         assert f.wait() == total * (500 + 2 * i)
-    both.wait()
+    assert both.wait() == 2
     assert order == sorted(order) and len(order) == 6
     dist.barrier()
     until(lambda: callbacks.running() == 0)

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// In place of a number that there is none of.
 const NONE: u32 = u32::MAX;
+/// The bit of calls of objects beside the operation.
+const OBJECTS: u8 = 0x80;
 
 /// Between two ranks, on their control connection.
 pub(crate) type ControlNote = comity_membership::Note<Failure>;
@@ -175,7 +177,7 @@ impl Writer {
 
     fn call(&mut self, call: &CallInfo) {
         let some = |x: Option<u32>| x.unwrap_or(NONE);
-        self.u8(call.op as u8);
+        self.u8(call.op as u8 | if call.objects { OBJECTS } else { 0 });
         self.u64(call.seq);
         self.u64(call.count as u64);
         self.u32(some(call.dtype.map(|d| d as u32)));
@@ -261,14 +263,16 @@ impl Reader<'_> {
     }
 
     fn call(&mut self) -> Result<CallInfo, Malformed> {
-        let op = *Op::ALL.get(usize::from(self.u8()?).wrapping_sub(1)).ok_or(Malformed)?;
+        let first = self.u8()?;
+        let op = *Op::ALL.get(usize::from(first & !OBJECTS).wrapping_sub(1)).ok_or(Malformed)?;
         let (seq, count) = (self.u64()?, self.u64()?);
         let mut some = || Ok(Some(self.u32()?).filter(|x| *x != NONE));
         let (dtype, reduce, root, tag) = (some()?, some()?, some()?, some()?);
         let dtype = dtype.map(|d| DType::ALL.get(d as usize).copied().ok_or(Malformed)).transpose()?;
         let reduce = reduce.map(|r| ReduceOp::ALL.get(r as usize).copied().ok_or(Malformed)).transpose()?;
         let count = usize::try_from(count).map_err(|_| Malformed)?;
-        Ok(CallInfo { op, seq, count, dtype, reduce, root: root.map(|r| r as usize), tag })
+        let objects = first & OBJECTS != 0;
+        Ok(CallInfo { op, seq, count, dtype, reduce, root: root.map(|r| r as usize), tag, objects })
     }
 }
 

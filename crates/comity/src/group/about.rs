@@ -44,6 +44,11 @@ impl Group {
         Self { limit: limit.min(MAX_TIMEOUT), ..self.clone() }
     }
 
+    /// A handle whose calls are parts of one that moves objects.
+    pub(crate) fn of_objects(&self) -> Self {
+        Self { objects: true, ..self.clone() }
+    }
+
     /// How long a call through this handle may take, `Duration::MAX` where there is no limit; see [`with_timeout`](Self::with_timeout).
     ///
     /// ```

@@ -80,6 +80,8 @@ pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 pub struct Group {
     core: Arc<Core>,
     limit: Duration,
+    /// Whether calls through this handle are parts of one that moves objects.
+    objects: bool,
 }
 
 /// What all handles of one group share.
@@ -230,7 +232,7 @@ impl Group {
             kinds,
             device,
         };
-        Self { core: Arc::new(core), limit }
+        Self { core: Arc::new(core), limit, objects: false }
     }
 
     /// Leave the group: a call under way on another thread and later calls return [`Error::Closed`], and peers that still
@@ -305,6 +307,7 @@ impl Group {
     fn call(&self, call: &mut Call<'_>) -> Result<()> {
         // Before any lock: another thread may have held it at the fork.
         self.core.home.check()?;
+        call.info.objects = self.objects;
         let ran = match self.core.free_state() {
             Some(mut state) => state.run(call, self.limit, &self.core.counters),
             None => self.in_turn(|| lock(&self.core.state).run(call, self.limit, &self.core.counters)),

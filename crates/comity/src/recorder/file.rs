@@ -283,6 +283,7 @@ fn call(row: &Value, size: u64, shift: impl Fn(u64) -> u64) -> Option<FlightCall
         root: number(4)?.map(|r| if r < size { Ok(r as usize) } else { Err(()) }).transpose().ok()?,
         tag: number(5)?.map(u32::try_from).transpose().ok()?,
         seq: number(6)??,
+        objects: false,
     };
     let (begin, end) = (number(7)??, number(8)??);
     let peer = number(9)?.map(|r| if r < size { Ok(r as usize) } else { Err(()) }).transpose().ok()?;

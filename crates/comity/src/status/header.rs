@@ -6,6 +6,7 @@
 //! ```
 //!
 //! The first bit of `version` is set if the sender's messages were read where they lay, in its last such call: a hint, which may differ.
+//! The second is set in calls that are parts of one that moves objects.
 //! `shape` is what else both sides must agree on: a hash of the per-rank counts and of the plan. Where counts differ by pair, it is the
 //! elements of this pair. The receiver compares before it takes a byte of what follows.
 
@@ -17,6 +18,8 @@ pub(crate) const LEN: usize = 32;
 const VERSION: u8 = 2;
 /// The bit of `lends` beside the version.
 const LENDS: u8 = 0x80;
+/// The bit of `objects` beside the version.
+const OBJECTS: u8 = 0x40;
 const NONE: u8 = 0xff;
 const NO_ROOT: u32 = u32::MAX;
 /// The tag of what backends say to each other between two ranks: above those of users.
@@ -40,7 +43,7 @@ impl Header {
         b[0] = i.op as u8;
         b[1] = i.dtype.map_or(NONE, |d| d as u8);
         b[2] = i.reduce.map_or(NONE, |r| r as u8);
-        b[3] = if self.lends { VERSION | LENDS } else { VERSION };
+        b[3] = VERSION | if self.lends { LENDS } else { 0 } | if i.objects { OBJECTS } else { 0 };
         let word = i.tag.or_else(|| i.root.map(|r| r as u32)).unwrap_or(NO_ROOT);
         b[4..8].copy_from_slice(&word.to_le_bytes());
         b[8..16].copy_from_slice(&(i.count as u64).to_le_bytes());
@@ -59,7 +62,7 @@ impl Header {
     /// `None` when these bytes are no header: the stream is out of step.
     pub(crate) fn decode(b: &[u8; LEN], from: usize) -> Option<Self> {
         let word = |r: std::ops::Range<usize>| b[r].iter().rev().fold(0u64, |w, &x| w << 8 | u64::from(x));
-        if b[3] & !LENDS != VERSION {
+        if b[3] & !(LENDS | OBJECTS) != VERSION {
             return None;
         }
         let op = Op::from_number(b[0])?;
@@ -79,6 +82,7 @@ impl Header {
             reduce,
             root: if pair { Some(from) } else { who.map(|r| r as usize) },
             tag: if pair { who } else { None },
+            objects: b[3] & OBJECTS != 0,
         };
         let (epoch, group_id) = (word(28..30) as u16, word(30..32) as u16);
         Some(Self { info, shape: word(16..24), epoch, group_id, lends: Self::says_lends(b) })
@@ -105,7 +109,7 @@ impl Header {
         let (a, b) = (&self.info, &other.info);
         let same = [
             self.group_id == other.group_id && self.epoch == other.epoch,
-            a.op == b.op,
+            a.op == b.op && a.objects == b.objects,
             a.seq as u32 == b.seq as u32,
             a.dtype == b.dtype,
             a.reduce == b.reduce,
@@ -147,6 +151,7 @@ mod tests {
             reduce: Some(ReduceOp::Sum),
             root: None,
             tag: None,
+            objects: false,
         };
         Header { info, shape: 77, epoch: 3, group_id: 9, lends: false }
     }
@@ -156,7 +161,13 @@ mod tests {
         let send =
             CallInfo { op: Op::Send, seq: 0, reduce: None, root: Some(5), tag: Some(8), ..all_reduce().info };
         let lends = Header { lends: true, ..all_reduce() };
-        for h in [all_reduce(), lends, Header { info: send, ..all_reduce() }] {
+        let objects = CallInfo { objects: true, ..all_reduce().info };
+        for h in [
+            all_reduce(),
+            lends,
+            Header { info: send, ..all_reduce() },
+            Header { info: objects, ..all_reduce() },
+        ] {
             assert_eq!(Header::decode(&h.encode(), 5), Some(h));
             assert_eq!(Header::says_lends(&h.encode()), h.lends);
             assert_eq!(h.difference(&h), None);
@@ -173,6 +184,7 @@ mod tests {
             a.difference(&b)
         };
         assert_eq!(with(&|b| b.info.op = Op::Reduce), Some("operation"));
+        assert_eq!(with(&|b| b.info.objects = true), Some("operation"));
         assert_eq!(with(&|b| b.info.dtype = Some(DType::I32)), Some("dtype"));
         assert_eq!(with(&|b| b.info.reduce = Some(ReduceOp::Max)), Some("reduction"));
         assert_eq!(with(&|b| b.info.count = 5), Some("count"));

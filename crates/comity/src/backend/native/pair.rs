@@ -36,6 +36,7 @@ impl NativeBackend {
             reduce: None,
             root: Some(other),
             tag: info.tag,
+            objects: false,
         };
         let out = src.zip(to).map(|(s, to)| message(s.count(), s.dtype(), to));
         let mut into = dst.as_ref().zip(from).map(|(d, from)| message(d.count(), d.dtype(), from));

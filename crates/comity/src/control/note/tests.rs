@@ -9,10 +9,10 @@ use std::time::Instant;
 prop_compose! {
     fn call()(
         op in 0usize..13, seq: u64, count: usize, dtype in prop::option::of(0usize..14), reduce in prop::option::of(0usize..4),
-        root in prop::option::of(0usize..9999), tag in prop::option::of(0u32..9999),
+        root in prop::option::of(0usize..9999), tag in prop::option::of(0u32..9999), objects: bool,
     ) -> CallInfo {
         let (dtype, reduce) = (dtype.map(|d| DType::ALL[d]), reduce.map(|r| ReduceOp::ALL[r]));
-        CallInfo { op: Op::ALL[op], seq, count, dtype, reduce, root, tag }
+        CallInfo { op: Op::ALL[op], seq, count, dtype, reduce, root, tag, objects }
     }
 }
 

@@ -1,0 +1,101 @@
+"""The process group of torch 2.14 and newer, where Comity serves all its devices.
+
+Torch's own process group passes a call to the backend and returns a holder in C++ of the backend's work, which answers `wait` and
+`get_future` only: `is_completed` is False for ever, and a receive from any rank does not say from which. This group makes the same call and
+returns the backend's work itself. C++ itself (the reducer of DistributedDataParallel, functional collectives) gets the holder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as _c10d
+
+from . import tracing
+from .backend import Backend, made
+from .cuda import CudaWork
+from .futures import Future
+from .work import Done, Held, Work
+
+#: Methods that return a work.
+_CALLS = [
+    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "allgather_coalesced", "gather", "gather_single", "scatter",
+    "reduce_scatter", "alltoall", "barrier", "send", "recv", "recv_anysource", "_end_coalescing",
+]  # fmt: skip
+#: Those with a new name from torch 2.15 on. C++ looks for both, the new one first, so only one may be there.
+_RENAMED = {
+    "all_gather_single": "_allgather_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
+}
+_CUSTOM = dist.ProcessGroup.BackendType.CUSTOM
+
+
+class Group(dist.ProcessGroup):
+    """See the module."""
+
+    def __init__(self, backend: Backend, store: Any, devices: Iterable[torch.device]) -> None:
+        super().__init__(store, backend._rank, backend._size)
+        self._comity = backend
+        self._set_default_backend(_CUSTOM)
+        for device in devices:
+            self._register_backend(device, _CUSTOM, backend)
+
+    def getBackendName(self) -> str:
+        """The name in DistributedDataParallel's log."""
+        return "comity"
+
+    def split_group(
+        self,
+        ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Iterable[torch.device] | None = None,
+    ) -> Group | None:
+        """The part of this group with these ranks; None on ranks that are in no part. C++'s own ends the process of such a rank."""
+        backend, ranks = self._comity, list(ranks)
+        if backend._rank not in ranks:
+            backend.left_out()
+            return None
+        name = group_name or f"{self.group_name}:split:{backend._splits + 1}"
+        store = dist.PrefixStore(f"{name}/", self.get_group_store())
+        settings = _c10d.Backend.Options("comity", timeout=timedelta(seconds=backend._limit))
+        settings._timeout = timeout or getattr(opts, "_timeout", None) or settings._timeout
+        settings.group_name = name
+        part = Group(backend.split(store, ranks, settings), store, device_types or set(self._device_types))
+        part._set_group_name(name)
+        part._set_group_desc(group_desc or f"{self.group_desc}:split")
+        return part
+
+
+def _returning_ours(name: str) -> Callable[..., Any]:
+    """Torch's method of that name, which returns the work that the backend made."""
+    base = getattr(dist.ProcessGroup, name)
+
+    def call(self: Group, *args: Any, **options: Any) -> Any:
+        made.work = None
+        held = base(self, *args, **options)
+        work, made.work = made.work, None
+        return held if work is None else work
+
+    # In a method of its own name pybind calls the base's, not this one again.
+    call.__code__ = call.__code__.replace(co_name=name)
+    call.__name__ = name
+    return tracing.skipped(call)
+
+
+tracing.skip_methods(Group, Work, CudaWork, Held, Done, Future)
+for _name in _CALLS:
+    if hasattr(dist.ProcessGroup, _name):
+        setattr(Group, _name, _returning_ours(_name))
+for _name, _before in _RENAMED.items():
+    _known = _name if hasattr(dist.ProcessGroup, _name) else _before
+    setattr(Group, _known, _returning_ours(_known))

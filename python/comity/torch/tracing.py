@@ -1,0 +1,32 @@
+"""What torch.compile is told of this package: its functions run as they are, and no graph is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch._C._dynamo import eval_frame as _eval_frame
+
+_strategy: Any = None
+if hasattr(_eval_frame, "set_code_exec_strategy"):
+    _skip = _eval_frame._FrameAction.SKIP
+    _strategy = _eval_frame._FrameExecStrategy(_skip, _skip)
+
+
+def skipped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function. Torch's compiler leaves it, and what it calls, as they are, if this torch can be told so."""
+    # For a compiler that meets the call, and for one that meets the running function.
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    if _strategy is not None:
+        _eval_frame.set_code_exec_strategy(function.__code__, _strategy)
+    return function
+
+
+def skip_methods(*classes: type) -> None:
+    """As `skipped`, all methods of these classes and of those of this package that they inherit from."""
+    owners = {c for given in classes for c in given.__mro__ if c.__module__.startswith("comity.")}
+    for owner in owners:
+        for method in vars(owner).values():
+            function = getattr(method, "fget", None) or method
+            if hasattr(function, "__code__"):
+                skipped(function)
