@@ -97,7 +97,7 @@ fn a_rank_that_is_stopped_before_it_joins_is_named() {
 
 #[test]
 fn a_rank_without_files_to_open_is_named() {
-    for _ in 0..5 {
+    for _ in 0..2 {
         missing("ulimit -n 12", &["COMITY_JOIN_TIMEOUT=10"]);
     }
 }

@@ -69,15 +69,3 @@ fn the_last_line_says_who_was_cut_off() {
         assert!(done.took < patient(Duration::from_millis(2500)), "{:?}", done.took);
     }
 }
-
-#[test]
-fn nothing_is_cut_off_within_the_grace() {
-    let dir = tempfile::tempdir().unwrap();
-    let d = format!("D={}", dir.path().display());
-    let job = start(&["-n", "2", "--grace", "60", "--env", &d, "--", "sh", "-c", SAVE]);
-    wait_files(dir.path(), "up", 2);
-    job.signal(Signal::TERM);
-    let done = job.finish();
-    assert_eq!((done.code, done.last()), (143, "comity launch: ended by SIGTERM"));
-    assert!(dir.path().join("saved0").exists());
-}
