@@ -19,7 +19,7 @@ mod say;
 mod size;
 mod top;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::{ffi::OsString, io::Write, path::PathBuf};
 
 #[derive(Debug, Parser)]
@@ -83,18 +83,31 @@ fn tell_warnings() {
     });
 }
 
+/// The command as clap knows it. `-h` shows the flags that most jobs need, and `--help` all.
+fn definition() -> clap::Command {
+    Cli::command().mut_subcommands(|command| match command.get_after_help().cloned() {
+        Some(more) => command.after_long_help(more).after_help(None::<&str>),
+        None => command,
+    })
+}
+
+fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
+    let mut matches = definition().try_get_matches_from(args)?;
+    Cli::from_arg_matches_mut(&mut matches)
+}
+
 /// Runs `comity` with these arguments (the first is the program's name) and returns the exit code.
 ///
 /// Call it from the main thread before other threads are started: `comity launch` forks.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
-    let cli = match Cli::try_parse_from(&args) {
+    let cli = match parse(&args) {
         Ok(cli) => cli,
         Err(e) => {
             // A closed terminal is no reason to change the exit code; help that is lost is.
             let shown = say::taken(e.print());
             let words: Vec<String> = args.iter().map(|a| a.to_string_lossy().into_owned()).collect();
-            if let Some(hint) = manual::hint(&e, &Cli::command(), &words) {
+            if let Some(hint) = manual::hint(&e, &definition(), &words) {
                 let _ = writeln!(std::io::stderr(), "\n{hint}");
             }
             let code = u8::try_from(e.exit_code()).unwrap_or(2);
@@ -124,7 +137,29 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Report(args) => report::report(args),
         Command::Top(args) => top::top(args),
         Command::Stacks(args) => top::stacks(args),
-        Command::Completions(args) => manual::completions(args, Cli::command()),
-        Command::Man(args) => manual::man(args, Cli::command()),
+        Command::Completions(args) => manual::completions(args, definition()),
+        Command::Man(args) => manual::man(args, definition()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_help_is_short() {
+        for mut command in definition().get_subcommands().cloned() {
+            let [short, long] =
+                [command.render_help(), command.render_long_help()].map(|help| help.to_string());
+            assert!(short.lines().count() <= 45, "comity {} -h: {short}", command.get_name());
+            let more = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            let first = more.lines().next().unwrap_or("Print help");
+            assert!(long.contains(first) && (more.is_empty() || !short.contains(first)), "{short}");
+        }
+        let mut launch = definition().find_subcommand("launch").unwrap().clone();
+        let [short, long] = [launch.render_help(), launch.render_long_help()].map(|help| help.to_string());
+        for (flag, is_short) in [("--hosts", true), ("--grace", true), ("--connections-per-ip", false)] {
+            assert_eq!((short.contains(flag), long.contains(flag)), (is_short, true), "{flag}");
+        }
     }
 }

@@ -10,12 +10,16 @@ mod bad_input;
 mod bind;
 #[path = "launch/claims.rs"]
 mod claims;
+#[path = "launch/defaults.rs"]
+mod defaults;
 #[path = "launch/endings.rs"]
 mod endings;
 #[path = "launch/environment.rs"]
 mod environment;
 #[path = "launch/fleet_ends.rs"]
 mod fleet_ends;
+#[path = "launch/given_up.rs"]
+mod given_up;
 #[path = "launch/hosts.rs"]
 mod hosts;
 #[path = "launch/memory.rs"]
@@ -28,6 +32,8 @@ mod nodes;
 mod orphans;
 #[path = "launch/output.rs"]
 mod output;
+#[path = "launch/passed.rs"]
+mod passed;
 #[path = "launch/secrets.rs"]
 mod secrets;
 #[path = "launch/stdin.rs"]

@@ -2,7 +2,7 @@
 mod hosts;
 mod links;
 
-pub use hosts::{clock, hosts, rdma};
+pub use hosts::{INSTALL, clock, hosts, rdma};
 pub use links::{LinkMeasure, cables, links};
 
 use serde::Serialize;

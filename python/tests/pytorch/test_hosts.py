@@ -79,7 +79,7 @@ def test_torchrun_over_a_cable_without_a_default_route(hosts: list[str], tmp_pat
     nodes = []
     try:
         for node, name in enumerate(hosts):
-            env = os.environ | {"COMITY_HOST": name, "COMITY_KEY_FILE": str(key), "OMP_NUM_THREADS": "1"}
+            env = os.environ | {"COMITY_HOST": name, "COMITY_KEY_FILE": str(key)}
             words = ["ip", "netns", "exec", name, *run, "--node-rank", str(node), str(script)]
             node_of = subprocess.Popen(
                 words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env

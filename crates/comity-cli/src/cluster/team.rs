@@ -204,7 +204,7 @@ impl Member {
                     }
                     self.facts = facts_of(&self.host.name, &survey);
                     self.agent =
-                        Err("comity is not installed there: run `pip install comity` on it, or put the program on its PATH".into());
+                        Err(format!("comity is not installed there: {}", comity_cluster::checks::INSTALL));
                     return Ok(());
                 }
                 other if said.len() < NOISE_KEPT as usize => said += &format!("{other}\n"),

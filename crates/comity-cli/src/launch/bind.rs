@@ -57,11 +57,31 @@ impl RankBinding {
         Ok((set(cpus)?, cpu_words(cpus)))
     }
 
+    /// How many cores the rank with the fewest of `ranks` on this host is bound to.
+    pub(super) fn cores_of_each(&self, ranks: usize) -> usize {
+        let places = self.map.places(self.to, ranks).unwrap_or_default();
+        let cores = |cpus: &Vec<usize>| {
+            // Several ranks may be bound to the same complex.
+            let sharing = places.iter().filter(|other| *other == cpus).count();
+            self.map.allowed(cpus).map(|map| map.counts().cores / sharing)
+        };
+        places.iter().filter_map(cores).min().unwrap_or(1).clamp(1, available())
+    }
+
     /// How many processors all may use at a time: a control group may have a quota of fewer than it names.
     pub(super) fn host_cores(&self) -> usize {
-        let quota = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        self.map.processors().len().min(quota)
+        self.map.processors().len().min(available())
     }
+}
+
+/// How many processors this process may use at a time, by its affinity and the quota of its control group.
+fn available() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// How many cores this process may use at a time.
+pub(super) fn usable_cores() -> usize {
+    allowed_cores().map_or(usize::MAX, |map| map.counts().cores).min(available())
 }
 
 #[cfg(target_os = "linux")]

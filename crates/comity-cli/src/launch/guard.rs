@@ -4,11 +4,12 @@
 //! orders, and the supervisor starts the ranks. When the input ends, or is silent for [`SILENCE`], the launcher or the way to
 //! it is gone: then the ranks end, and with them whatever they started. Standard output carries the guard's events.
 use super::bind::RankBinding;
+use super::defaults::ThreadShare;
 use super::ending::Ending;
 use super::job::{self, Job, LaunchRefusal};
 use super::meet::{Meeting, Reserved, loopback};
 use super::output::Outputs;
-use super::shutdown::{StopOrder, StopReason};
+use super::shutdown::{PATIENCE, StopOrder, StopReason};
 use super::supervisor::{self, Supervisor};
 use super::wire::{
     self, BEAT, FleetOrder, FrameReader, GREETING, Go, GuardEvent, GuardHello, HostPart, PROTOCOL, Ready,
@@ -154,9 +155,10 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     };
     let made = staged.and_then(|()| prepare(&part)).and_then(|job| {
         let digests = digests(&part, &job);
-        Ok((job, keep(&part, digests)?))
+        let kept = keep(&part, digests)?;
+        Ok((Ready { threads: job.threads.map(|t| t.to_string()), ..kept.0 }, job, kept.1))
     });
-    let (job, (ready, kept)) = match made {
+    let (ready, job, kept) = match made {
         Ok(made) => made,
         Err(LaunchRefusal { text, code }) => {
             output.event(&GuardEvent::Refused { text, code });
@@ -209,10 +211,13 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
     let given = part.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, v)| v.clone().into());
     let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
     let (name, args) = part.command.split_first().ok_or_else(|| usage("there is no command".into()))?;
-    let program = job::find(name.as_ref(), cwd.as_deref(), &path).map_err(usage)?;
+    let find = |name: &str| job::find(name.as_ref(), cwd.as_deref(), &path);
+    let program = find(name).map_err(|why| usage(why + &interpreter_hint(name, find("python3").is_ok())))?;
     script(name, args, cwd.as_deref()).map_err(usage)?;
     let local_size = part.local_size.max(part.size);
     let binding = RankBinding::check(part.bind_to, local_size).map_err(usage)?;
+    let set = |(n, v): &(String, String)| Setting { name: n.into(), value: v.into() };
+    let env: Vec<Setting> = part.env.iter().map(set).collect();
     Ok(Job {
         size: part.size,
         first: part.first,
@@ -220,9 +225,11 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
         name: name.into(),
         program,
         args: args.iter().map(Into::into).collect(),
-        env: part.env.iter().map(|(n, v)| Setting { name: n.into(), value: v.into() }).collect(),
+        threads: ThreadShare::new(&env, binding.as_ref(), local_size),
+        env,
         cwd,
         timeout: None,
+        grace: PATIENCE,
         logs: None,
         log_dir: None,
         events: None,
@@ -232,6 +239,7 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
         local: (part.local_first, local_size),
         binding,
         flights: None,
+        restarts: part.restarts,
         insecure: part.insecure,
         secure: part.secure.as_deref().map(|s| match s {
             "data" => comity::Secure::Data,
@@ -245,6 +253,18 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
     })
 }
 
+/// The mend for an interpreter that the shell of ssh, which is no login's, does not find.
+fn interpreter_hint(name: &str, has_python3: bool) -> String {
+    let is_python = name.starts_with("python") && !name.contains('/');
+    match is_python {
+        true if has_python3 && name != "python3" => "; there is a python3 here: write that".into(),
+        true if called(0).is_some() => "; ssh reads no ~/.bashrc, so this PATH may be shorter than that of a login: name the whole path, \
+             by --python PATH before the script or by `python` in the hostfile"
+            .into(),
+        _ => String::new(),
+    }
+}
+
 /// An interpreter is there, but is what it is to run? Only where its first word is plainly a file of Python's.
 fn script(name: &str, args: &[String], cwd: Option<&Path>) -> Result<(), String> {
     let python = Path::new(name).file_name().is_some_and(|n| n.to_string_lossy().starts_with("python"));
@@ -252,7 +272,10 @@ fn script(name: &str, args: &[String], cwd: Option<&Path>) -> Result<(), String>
     let path = cwd.unwrap_or_else(|| Path::new("")).join(file);
     match path.is_file() {
         true => Ok(()),
-        false => Err(format!("the script '{}' is not there; copy it to this host", path.display())),
+        false => Err(format!(
+            "the script '{}' is not there; have it copied to the hosts with --stage {file}, or say with --cwd where it is",
+            path.display()
+        )),
     }
 }
 
@@ -266,7 +289,7 @@ fn keep(part: &HostPart, digests: Vec<(String, String)>) -> Result<(Ready, Vec<R
         .map_err(|e| LaunchRefusal::machine(format!("cannot take a port at {at}: {e}")))?;
     let system = format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
     let ports = kept.iter().map(|r| r.addr.port()).collect();
-    Ok((Ready { at, ports, from: called(0), system, digests }, kept))
+    Ok((Ready { at, ports, from: called(0), system, digests, threads: None }, kept))
 }
 
 /// Every address of this host, where the one by which others know it is not its own.
@@ -296,9 +319,11 @@ impl Supervisor {
                 FleetOrder::Kill => self.carry_out(StopOrder::Kill),
                 FleetOrder::Stop => self.signal_all(Signal::STOP),
                 FleetOrder::Continue => self.signal_all(Signal::CONT),
+                FleetOrder::Pass(signal) => self.pass(signal),
                 FleetOrder::Input(bytes) => self.give(Some(bytes)),
                 FleetOrder::InputEnd => self.give(None),
                 FleetOrder::Look => self.tell_what_ranks_do(),
+                FleetOrder::FindStopped => self.find_stopped(),
                 FleetOrder::Beat | FleetOrder::Prepare(_) | FleetOrder::Go(_) | FleetOrder::Piece(_) => {}
             }
         }

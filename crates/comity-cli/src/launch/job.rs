@@ -1,6 +1,9 @@
 //! What was asked for, checked against this machine before anything is started.
 use super::bind::RankBinding;
+use super::defaults::ThreadShare;
+use super::shutdown::PATIENCE;
 use super::terminal::RankTerminal;
+use super::wire::Restarts;
 use super::{LaunchArgs, REFUSED, Setting, USAGE, journal};
 use crate::report;
 use rustix::fs::{Access, CWD};
@@ -31,6 +34,8 @@ pub(super) struct Job {
     pub(super) env: Vec<Setting>,
     pub(super) cwd: Option<PathBuf>,
     pub(super) timeout: Option<Duration>,
+    /// How long ranks may take to end after SIGTERM.
+    pub(super) grace: Duration,
     /// Per rank, for its output and its errors.
     pub(super) logs: Option<Vec<[File; 2]>>,
     /// The directory of these.
@@ -47,8 +52,11 @@ pub(super) struct Job {
     pub(super) local: (usize, usize),
     /// Which processors they may use, if that is for the launcher to say.
     pub(super) binding: Option<RankBinding>,
+    /// How many threads each is told to use; none where the user chose.
+    pub(super) threads: Option<ThreadShare>,
     /// Where ranks leave their flight records.
     pub(super) flights: Option<PathBuf>,
+    pub(super) restarts: Restarts,
     pub(super) insecure: bool,
     pub(super) secure: Option<comity::Secure>,
     /// None: what the shell says, or the best there is.
@@ -79,7 +87,7 @@ impl LaunchRefusal {
 }
 
 /// Variables that say who a rank is: a job in which they are set by hand cannot meet.
-pub(super) const OURS: [&str; 17] = [
+pub(super) const OURS: [&str; 18] = [
     "COMITY_RANK",
     "COMITY_SIZE",
     "COMITY_LOCAL_RANK",
@@ -92,6 +100,7 @@ pub(super) const OURS: [&str; 17] = [
     "COMITY_STATS_FD",
     "COMITY_INSECURE",
     "COMITY_HOST_CORES",
+    "COMITY_RESTART",
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
@@ -118,6 +127,7 @@ impl Job {
         let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
         let program = find(&name, args.cwd.as_deref(), &path).map_err(LaunchRefusal::usage)?;
         let binding = RankBinding::check(args.bind_to, size).map_err(LaunchRefusal::usage)?;
+        let threads = ThreadShare::new(&args.env, binding.as_ref(), size);
         let metrics = args.metrics.map(listen).transpose()?;
         let logs = args.log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
         if let Some((rank, flag)) = stdin_rank.filter(|(r, _)| *r >= size && !args.node.is_given()) {
@@ -135,6 +145,7 @@ impl Job {
             env: args.env,
             cwd: args.cwd,
             timeout: args.timeout,
+            grace: args.grace.unwrap_or(PATIENCE),
             logs,
             log_dir: args.log_dir,
             events,
@@ -143,7 +154,9 @@ impl Job {
             straight: false,
             local: (0, size),
             binding,
+            threads,
             flights,
+            restarts: Restarts::default(),
             insecure: args.insecure,
             secure: args.secure,
             backend: args.backend.map(|b| b.kind()).filter(|b| *b != comity::BackendKind::Any),

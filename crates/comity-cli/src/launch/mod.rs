@@ -9,8 +9,10 @@
 mod asked;
 mod bind;
 mod deaths;
+mod defaults;
 mod door;
 mod ending;
+mod flags;
 mod fleet;
 mod front_end;
 mod guard;
@@ -64,12 +66,15 @@ const AFTER: &str = "\
 Exit code: 0 when every rank ended with 0; the code of the first rank that failed (128 + signal when a signal
 killed it), or, where the ranks name another one's failure as its cause, of that one; 124 after --timeout; 130, 143, 129 after SIGINT (Ctrl-C), SIGTERM, SIGHUP; 141 when the reader of
 the output went away; 2 for bad arguments. When a rank fails, the others have 1 s to end by themselves, then get
-SIGTERM, then, after 3 s or a second Ctrl-C, SIGKILL. What ranks leave running ends with the job.
+SIGTERM, then, after --grace (3 s) or a second Ctrl-C, SIGKILL. What ranks leave running ends with the job.
+SIGUSR1, SIGUSR2 and SIGQUIT go to every rank.
 Ctrl-Z (SIGTSTP) stops the ranks with the launcher, and `fg`, `bg` or SIGCONT continues both; --timeout goes on.
 
 Each rank finds COMITY_RANK, COMITY_SIZE, COMITY_LOCAL_RANK, COMITY_LOCAL_SIZE, COMITY_STORE, COMITY_JOB,
-COMITY_KEY_FD and COMITY_ROOT_CAUSE_FD in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
-for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX.";
+COMITY_KEY_FD, COMITY_ROOT_CAUSE_FD and COMITY_RESTART in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX. Unless you set it: PYTHONUNBUFFERED=1
+(PYTHONUNBUFFERED= turns it off), and OMP_NUM_THREADS, the host's cores over its ranks, unless OMP_NUM_THREADS,
+MKL_NUM_THREADS, OPENBLAS_NUM_THREADS or RAYON_NUM_THREADS is set.";
 
 /// What `comity launch` takes.
 #[derive(Debug, clap::Args)]
@@ -95,28 +100,32 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     timeout: Option<Duration>,
 
+    /// How long ranks may take to end after SIGTERM before they are killed (default: 3), say to write a checkpoint
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    grace: Option<Duration>,
+
     /// Also write each rank's output, untagged, to DIR/rank-N.out and DIR/rank-N.err, and its last calls when a
     /// group fails, for `comity report DIR`
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
 
     /// Make no job key: whoever can connect to a rank and knows the job's name can join
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     insecure: bool,
 
     /// What the job key protects: handshake (who may connect, the default) or data (what goes over TCP, too)
-    #[arg(long, value_name = "WHAT", conflicts_with = "insecure", value_parser = crate::here::secure_parser(), hide_possible_values = true)]
+    #[arg(hide_short_help = true, long, value_name = "WHAT", conflicts_with = "insecure", value_parser = crate::here::secure_parser(), hide_possible_values = true)]
     secure: Option<comity::Secure>,
     /// Answer GET /metrics at this address, such as 127.0.0.1:9400, with each rank's counters for Prometheus
-    #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
+    #[arg(hide_short_help = true, long, value_name = "ADDR", value_parser = metrics::address)]
     metrics: Option<SocketAddr>,
 
     /// Start each line with its rank, as in "[2] " (the default with two ranks or more)
-    #[arg(long, overrides_with = "no_tag_output")]
+    #[arg(hide_short_help = true, long, overrides_with = "no_tag_output")]
     tag_output: bool,
 
     /// Pass lines through as they are
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     no_tag_output: bool,
 
     /// Say what is started, with which variables, and how each rank ended
@@ -124,15 +133,15 @@ pub(crate) struct LaunchArgs {
     verbose: bool,
 
     /// Give standard input to this rank alone, and show what it writes as it comes: for a debugger in one rank
-    #[arg(long, value_name = "RANK")]
+    #[arg(hide_short_help = true, long, value_name = "RANK")]
     stdin_rank: Option<usize>,
 
     /// The same, with a terminal of the rank's own: line editing, Ctrl-C and colours are the rank's; Ctrl-] ends the job
-    #[arg(long, value_name = "RANK", conflicts_with_all = ["stdin_rank", "print_python"])]
+    #[arg(hide_short_help = true, long, value_name = "RANK", conflicts_with_all = ["stdin_rank", "print_python"])]
     tty: Option<usize>,
 
     /// Also write what happens to FILE, or to the open descriptor of this number: one JSON object a line
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     json_events: Option<OsString>,
 
     #[command(flatten)]
@@ -207,6 +216,11 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
     if let Some(hint) = crate::manual::misplaced(&words, args.fleet.is_given()) {
         eprintln!("comity launch: {hint}");
     }
+    let unheeded = flags::unheeded(&args);
+    if !unheeded.is_empty() {
+        unheeded.iter().for_each(|why| eprintln!("comity launch: {why}"));
+        return USAGE;
+    }
     if args.node.is_given() {
         return nodes::launch(args);
     }
@@ -214,12 +228,7 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
         return fleet::launch(args);
     }
     if args.backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi) {
-        return match args.tty {
-            Some(_) => refuse(&job::LaunchRefusal::usage(
-                "--tty is not for --backend mpi, whose launcher starts the ranks".into(),
-            )),
-            None => mpi::launch(&args),
-        };
+        return mpi::launch(&args);
     }
     let job = match job::Job::check(args) {
         Ok(job) => job,
@@ -236,7 +245,10 @@ fn guarded(keys: bool, supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> u8 
         Err(e) => return refuse(&job::LaunchRefusal::machine(format!("cannot make a pipe: {e}"))),
     };
     // The ranks may run before the front end has set its handlers.
-    let held = sys::HeldSignals::hold([libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGTSTP]);
+    let passed = signals::PassedSignal::ALL.map(|passed| passed.signal().as_raw());
+    let held = sys::HeldSignals::hold(
+        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGTSTP].into_iter().chain(passed),
+    );
     match sys::fork() {
         Ok(sys::Fork::Child) => {
             drop((to_keeper, relay, held));

@@ -2,6 +2,7 @@
 //!
 //! This process becomes that launcher (exec), so signals, output and the exit code are the launcher's.
 
+use super::defaults::{self, ThreadShare};
 use super::{LaunchArgs, REFUSED, USAGE, job::LaunchRefusal};
 use std::{
     ffi::{OsStr, OsString},
@@ -35,28 +36,6 @@ pub(super) fn launch(args: &LaunchArgs) -> u8 {
 
 fn prepare(args: &LaunchArgs) -> Result<Command, LaunchRefusal> {
     let usage = |text: String| LaunchRefusal { code: USAGE, text };
-    for (given, flag) in [(args.log_dir.is_some(), "--log-dir"), (args.no_tag_output, "--no-tag-output")] {
-        if given {
-            return Err(usage(format!(
-                "{flag} is not for --backend mpi, whose launcher carries the output itself"
-            )));
-        }
-    }
-    if args.secure == Some(comity::Secure::Data) {
-        return Err(usage(
-            "--secure data is not for --backend mpi: MPI carries the data, and does not encrypt it".into(),
-        ));
-    }
-    if args.bind_to != super::bind::BindWish::Off {
-        return Err(usage(
-            "--bind-to is not for --backend mpi, whose launcher has its own flags for that".into(),
-        ));
-    }
-    if args.metrics.is_some() {
-        return Err(usage(
-            "--metrics is not for --backend mpi, whose launcher starts the ranks itself".into(),
-        ));
-    }
     let named = std::env::var_os("COMITY_MPIRUN").filter(|n| !n.is_empty());
     let (program, family) = find(named.as_deref()).map_err(usage)?;
     let mut command = Command::new(&program);
@@ -71,6 +50,8 @@ fn prepare(args: &LaunchArgs) -> Result<Command, LaunchRefusal> {
         // Both families read it; seconds, not less than one.
         command.env("MPIEXEC_TIMEOUT", limit.as_secs().max(1).to_string());
     }
+    let share = ThreadShare::new(&args.env, None, args.n as usize);
+    command.envs(defaults::variables(&args.env, share));
     for set in &args.env {
         command.env(&set.name, &set.value);
     }

@@ -1,4 +1,5 @@
 //! One rank: its environment, its start, and the launcher's ends of its pipes.
+use super::defaults;
 use super::job::Job;
 use super::lines::Lines;
 use super::meet::Meeting;
@@ -151,7 +152,12 @@ pub(super) fn environment(
     let master = meeting.master();
     let mut all: Vec<(OsString, Option<OsString>)> = Vec::new();
     let mut set = |name: &str, value: Option<String>| all.push((name.into(), value.map(Into::into)));
+    for (name, value) in defaults::variables(&job.env, job.threads) {
+        set(name, Some(value));
+    }
     // These can be chosen with --env.
+    set("TORCHELASTIC_RESTART_COUNT", Some(job.restarts.number.to_string()));
+    set("TORCHELASTIC_MAX_RESTARTS", Some(job.restarts.most.to_string()));
     set("MASTER_ADDR", Some(HostPort::from(master).host().to_owned()));
     set("MASTER_PORT", Some(master.port().to_string()));
     set("MLX_HOSTFILE", meeting.host_file());
@@ -192,6 +198,7 @@ pub(super) fn environment(
     set("COMITY_STORE", Some(&meeting.store()));
     set("COMITY_JOB", Some(&meeting.job));
     set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
+    set("COMITY_RESTART", Some(&job.restarts.number.to_string()));
     set("COMITY_STATS_FD", stats.as_deref());
     set("COMITY_ROOT_CAUSE_FD", Some(&meeting.root_cause_fd().to_string()));
     all

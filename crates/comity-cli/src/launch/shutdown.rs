@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// How long the others may go on after a rank failed, so that they can report what they saw of it.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
-/// How long a rank may take to end after SIGTERM.
+/// How long a rank may take to end after SIGTERM, unless `--grace` says otherwise.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// The same when the launcher was killed: nothing may outlive it by 2 s.
 const PATIENCE_ORPHANED: Duration = Duration::from_secs(1);
@@ -91,8 +91,12 @@ pub(super) struct Shutdown {
     failures: Vec<(usize, Ending)>,
     /// Those that ended with 0 before the others were ended.
     well: Vec<usize>,
-    /// How long ranks may take to end after SIGTERM when one of them or a host has failed.
+    /// How long ranks may take to end after SIGTERM.
     patience: Duration,
+    /// The same when one of them or a host has failed.
+    patience_failed: Duration,
+    /// How long ranks were given that were killed because they had not ended by then.
+    cut_after: Option<Duration>,
 }
 
 impl Shutdown {
@@ -107,7 +111,19 @@ impl Shutdown {
             failures: Vec::new(),
             well: Vec::new(),
             patience: PATIENCE,
+            patience_failed: PATIENCE,
+            cut_after: None,
         }
+    }
+
+    /// The same with as long a time to end after SIGTERM.
+    pub(super) fn with_grace(self, grace: Duration) -> Self {
+        Self { patience: grace, patience_failed: grace, ..self }
+    }
+
+    /// How long ranks had to end after SIGTERM, if some were killed because they took longer.
+    pub(super) fn cut_after(&self) -> Option<Duration> {
+        self.cut_after
     }
 
     pub(super) fn cause(&self) -> Option<&StopReason> {
@@ -195,14 +211,41 @@ impl Shutdown {
         if self.phase == Phase::Running {
             self.failed_at = Some(now);
             let grace = GRACE.saturating_sub(silent);
-            self.patience = (GRACE + PATIENCE).saturating_sub(silent + grace).max(PATIENCE_ORPHANED);
+            self.patience_failed = (GRACE + self.patience)
+                .saturating_sub(silent + grace)
+                .max(PATIENCE_ORPHANED.min(self.patience));
             self.phase = Phase::Grace { until: now + grace };
         }
     }
 
+    /// The ranks that ended with 0, while nothing has gone wrong.
+    pub(super) fn well(&self) -> &[usize] {
+        if self.phase == Phase::Running { &self.well } else { &[] }
+    }
+
+    /// The first of `alive` and the rank that gave it up, if all of them were given up by ranks that ended with 0.
+    pub(super) fn deserted(
+        &self,
+        mut alive: impl Iterator<Item = usize>,
+        giver: impl Fn(usize) -> Option<usize>,
+    ) -> Option<(usize, usize)> {
+        let first = alive.next().filter(|_| self.phase == Phase::Running)?;
+        let by = giver(first)?;
+        alive.all(|rank| giver(rank).is_some()).then_some((first, by))
+    }
+
+    /// Rank `rank`, which rank `by` gave up, will not end by itself.
+    pub(super) fn leave(&mut self, rank: usize, by: usize, now: Instant) {
+        self.cause = Some(StopReason::Missed { rank, ended: false, by, ending: Ending::Exit(0) });
+        self.phase = Phase::Grace { until: now + GRACE };
+    }
+
     /// The job is to end now for `cause`, unless it already ends for another; asking again hurries it.
     pub(super) fn stop(&mut self, cause: StopReason, now: Instant) -> Option<StopOrder> {
-        let patience = if cause == StopReason::Orphaned { PATIENCE_ORPHANED } else { PATIENCE };
+        let patience = match cause {
+            StopReason::Orphaned => PATIENCE_ORPHANED.min(self.patience),
+            _ => self.patience,
+        };
         match self.phase {
             Phase::Running => {
                 self.cause = Some(cause);
@@ -227,10 +270,13 @@ impl Shutdown {
         match self.phase {
             Phase::Running if self.timeout.is_some_and(|t| now >= t) => self.stop(StopReason::TimedOut, now),
             Phase::Grace { until } if now >= until => {
-                self.phase = Phase::Ending { since: now, until: now + self.patience };
+                self.phase = Phase::Ending { since: now, until: now + self.patience_failed };
                 Some(StopOrder::Term)
             }
-            Phase::Ending { until, .. } if now >= until => Some(self.kill(now)),
+            Phase::Ending { since, until } if now >= until => {
+                self.cut_after = Some(until.saturating_duration_since(since));
+                Some(self.kill(now))
+            }
             Phase::Killing { until } if now >= until => {
                 self.phase = Phase::Abandoned;
                 Some(StopOrder::Abandon)

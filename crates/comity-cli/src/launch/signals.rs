@@ -1,8 +1,35 @@
 //! Signals as descriptors to poll.
 use rustix::event::{PollFd, PollFlags};
+use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::os::unix::net::UnixStream;
+
+/// A signal that means something to the ranks' program, and nothing to the launcher: each rank gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PassedSignal {
+    User1,
+    User2,
+    Quit,
+}
+
+impl PassedSignal {
+    /// Their order is their number on the wire: systems number signals differently.
+    pub(super) const ALL: [Self; 3] = [Self::User1, Self::User2, Self::Quit];
+
+    pub(super) fn signal(self) -> Signal {
+        match self {
+            Self::User1 => Signal::USR1,
+            Self::User2 => Signal::USR2,
+            Self::Quit => Signal::QUIT,
+        }
+    }
+
+    /// None for another signal.
+    pub(super) fn of(signal: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|passed| passed.signal().as_raw() == signal)
+    }
+}
 
 /// From here on, these signals no longer do what they do by default.
 #[derive(Debug)]
@@ -11,9 +38,12 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// SIGCHLD, those by which a user ends a job, and `more`, less those that this process was started to ignore (nohup).
+    /// SIGCHLD, those by which a user ends a job, those for the ranks, and `more`, less those that this process was started to
+    /// ignore (nohup).
     pub(super) fn open(more: &[i32]) -> io::Result<Self> {
-        let all: Vec<i32> = [SIGCHLD, SIGINT, SIGTERM, SIGHUP].iter().chain(more).copied().collect();
+        let passed = PassedSignal::ALL.map(|passed| passed.signal().as_raw());
+        let all: Vec<i32> =
+            [SIGCHLD, SIGINT, SIGTERM, SIGHUP].iter().chain(&passed).chain(more).copied().collect();
         let _held = super::sys::HeldSignals::hold(all.iter().copied());
         Self::register(&all)
     }

@@ -1,4 +1,5 @@
 //! The process that starts the ranks, carries their input and output, and ends them.
+mod deserted;
 mod ends;
 mod forward;
 mod shown;
@@ -19,8 +20,9 @@ use super::rank::{Rank, environment};
 use super::shutdown::{Shutdown, StopReason};
 use super::signals::Signals;
 use super::stdin::StdinFeed;
+use super::verdict::{CutOff, with_cut_off};
 use super::wire::GuardEvent;
-use super::wish::FrontLine;
+use super::wish::{FrontLine, wish};
 use super::{REFUSED, USAGE, meet, verdict};
 use crate::report;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -76,8 +78,12 @@ pub(super) struct Supervisor {
     open_files: Rlimit,
     /// What speaks for lack of memory as the end of the rank at fault.
     memory: Option<&'static str>,
+    /// When it was last looked whether ranks are stopped.
+    looked: Instant,
     /// The ranks that were stopped when they were told to end.
     stopped: Vec<usize>,
+    /// The ranks that did not end in time after SIGTERM.
+    pub(super) cut_off: Option<CutOff>,
     /// Why not all ranks could be started.
     unstarted: Option<(String, u8)>,
     /// Why the output cannot be written.
@@ -148,7 +154,7 @@ impl Supervisor {
             metrics: None,
             door: None,
             ranks: Vec::with_capacity(job.size),
-            shutdown: Shutdown::new(job.size, timeout),
+            shutdown: Shutdown::new(job.size, timeout).with_grace(job.grace),
             deaths: Deaths::new()?,
             feed: StdinFeed::given(),
             nodes: None,
@@ -162,7 +168,9 @@ impl Supervisor {
             kills: Kills::watch(),
             open_files,
             memory: None,
+            looked: Instant::now(),
             stopped: Vec::new(),
+            cut_off: None,
             unstarted: None,
             unread: None,
             buffer: vec![0; 64 << 10],
@@ -173,7 +181,8 @@ impl Supervisor {
     pub(super) fn run(mut self) -> u8 {
         self.start();
         while !self.shutdown.over() {
-            self.turn(self.shutdown.next());
+            self.turn(self.next());
+            self.leave_stopped();
             if let Some(order) = self.shutdown.tick(Instant::now()) {
                 self.carry_out(order);
             }
@@ -195,7 +204,10 @@ impl Supervisor {
         }
         let (text, code) = match self.nodes.is_some() {
             true => self.verdict_of_all(),
-            false => self.verdict(),
+            false => {
+                let (text, code) = self.verdict();
+                (with_cut_off(text, self.cut_off.iter()), code)
+            }
         };
         let endings: Vec<_> = self.ends.iter().map(|e| e.map(|e| e.ending)).collect();
         if let Some(text) = &text {
@@ -231,6 +243,7 @@ impl Supervisor {
         if self.job.verbose {
             let Meeting { job, .. } = &self.meeting;
             self.output.say(&format!("job {job}: the ranks meet at {}", self.meeting.store()));
+            self.job.threads.iter().for_each(|share| self.output.say(&share.to_string()));
         }
         self.meeting.release();
         for number in 0..self.job.size {
@@ -306,7 +319,7 @@ impl Supervisor {
                 Source::Signals => {
                     for signal in self.signals.take() {
                         if signal != libc::SIGCHLD {
-                            self.stop(StopReason::Interrupted { signal });
+                            self.fulfil(wish(signal));
                         }
                     }
                 }

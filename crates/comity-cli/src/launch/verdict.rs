@@ -4,6 +4,7 @@ use super::ending::Ending;
 use super::output::OutputStream;
 use super::shutdown::StopReason;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -24,6 +25,32 @@ pub(super) struct Findings<'a> {
     pub(super) unread: Option<(OutputStream, Errno)>,
     /// What is said of a host that was lost.
     pub(super) lost_host: &'a dyn Fn(usize) -> String,
+}
+
+/// Ranks that were killed because they had not ended this long after SIGTERM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CutOff {
+    pub(super) ranks: Vec<usize>,
+    pub(super) after: Duration,
+}
+
+/// The last line with the ranks that were cut off.
+pub(super) fn with_cut_off<'a>(
+    text: Option<String>,
+    all: impl Iterator<Item = &'a CutOff>,
+) -> Option<String> {
+    let mut text = text?;
+    for cut in all.filter(|cut| !cut.ranks.is_empty()) {
+        let (ranks, were) = match cut.ranks[..] {
+            [rank] => (format!("rank {rank}"), "was"),
+            _ => (format!("ranks {}", ranges(&cut.ranks)), "were"),
+        };
+        let seconds = (cut.after.as_secs_f64() * 10.).round() / 10.;
+        text.push_str(&format!(
+            "; {ranks} had not ended {seconds} s after SIGTERM and {were} killed (--grace SECONDS gives more time)"
+        ));
+    }
+    Some(text)
 }
 
 /// How all ranks ended and where their output is, for a job that failed: "how they ended: 1: exited with code 7; 0, 2-5: ...".
@@ -86,7 +113,8 @@ impl Findings<'_> {
                 (format!("{} {ending}{why}", (self.name)(*rank)), ending.code())
             }
             StopReason::Missed { rank, ended, by, ending } => {
-                (self.missed(*rank, *ended, *by, *ending), ending.code())
+                let code = if ending.is_failure() { ending.code() } else { REFUSED };
+                (self.missed(*rank, *ended, *by, *ending), code)
             }
             StopReason::HostLost { host } => ((self.lost_host)(*host), REFUSED),
             StopReason::Interrupted { signal } => {

@@ -9,12 +9,13 @@
 use super::bind::BindWish;
 use super::ending::Ending;
 use super::output::OutputStream;
+use super::signals::PassedSignal;
 use super::stage::StagedFile;
 use super::terminal::RankTerminal;
 use serde::{Deserialize, Serialize};
 
 /// Both sides must speak the same one; the guard says its own first.
-pub(super) const PROTOCOL: u32 = 4;
+pub(super) const PROTOCOL: u32 = 5;
 /// The longest frame.
 pub(super) const LARGEST: usize = 4 << 20;
 /// What a guard says before its first frame: a login script may print before that.
@@ -35,12 +36,16 @@ pub(super) enum FleetOrder {
     Kill,
     Stop,
     Continue,
+    /// Send it to the ranks.
+    Pass(PassedSignal),
     Input(Vec<u8>),
     InputEnd,
     /// Of the file that was asked for; nothing at its end.
     Piece(Vec<u8>),
     /// Say what the ranks do.
     Look,
+    /// Say which of them are stopped.
+    FindStopped,
     Beat,
 }
 
@@ -75,7 +80,7 @@ pub(super) enum GuardEvent {
         root_cause: Option<u32>,
         memory: String,
     },
-    /// It was stopped when it was told to end.
+    /// It is stopped, as it is to end or was asked for.
     Stopped {
         rank: u32,
     },
@@ -126,8 +131,16 @@ pub(super) struct HostPart {
     pub(super) ports: usize,
     /// What each of its ranks is bound to.
     pub(super) bind_to: BindWish,
+    pub(super) restarts: Restarts,
     /// What it is to have before it runs.
     pub(super) stage: Vec<StagedFile>,
+}
+
+/// How often the job was started again, and how often it may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Restarts {
+    pub(super) number: u32,
+    pub(super) most: u32,
 }
 
 /// A host can run its part.
@@ -141,6 +154,8 @@ pub(super) struct Ready {
     pub(super) system: String,
     /// What it would run that ought to be the same everywhere: the name, and the digest of the content.
     pub(super) digests: Vec<(String, String)>,
+    /// How many threads each rank is told to use, in words.
+    pub(super) threads: Option<String>,
 }
 
 /// Where the ranks meet.
@@ -187,10 +202,12 @@ impl FleetOrder {
             Self::Kill => frame(b'K', &[]),
             Self::Stop => frame(b'Z', &[]),
             Self::Continue => frame(b'C', &[]),
+            Self::Pass(signal) => frame(b'S', &[&[*signal as u8]]),
             Self::Input(bytes) => frame(b'I', &[bytes]),
             Self::InputEnd => frame(b'E', &[]),
             Self::Piece(bytes) => frame(b'F', &[bytes]),
             Self::Look => frame(b'L', &[]),
+            Self::FindStopped => frame(b'D', &[]),
             Self::Beat => frame(b'B', &[]),
         }
     }
@@ -203,10 +220,14 @@ impl FleetOrder {
             (b'K', []) => Self::Kill,
             (b'Z', []) => Self::Stop,
             (b'C', []) => Self::Continue,
+            (b'S', [n]) => Self::Pass(
+                PassedSignal::ALL.get(usize::from(*n)).copied().ok_or_else(|| unknown(kind, body))?,
+            ),
             (b'I', _) => Self::Input(body.to_vec()),
             (b'E', []) => Self::InputEnd,
             (b'F', _) => Self::Piece(body.to_vec()),
             (b'L', []) => Self::Look,
+            (b'D', []) => Self::FindStopped,
             (b'B', []) => Self::Beat,
             _ => return Err(unknown(kind, body)),
         })

@@ -1,6 +1,7 @@
 //! What the front end passes on from the terminal, as the process behind it hears it.
 use super::ALL_STOPPED;
 use super::shutdown::StopReason;
+use super::signals::PassedSignal;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
@@ -10,6 +11,8 @@ pub(super) enum UserWish {
     /// Ctrl-Z; to be answered by [`FrontLine::all_stopped`].
     Stop,
     Continue,
+    /// To the ranks.
+    Pass(PassedSignal),
     End(StopReason),
 }
 
@@ -56,10 +59,12 @@ impl FrontLine {
     }
 }
 
-fn wish(signal: i32) -> UserWish {
-    match signal {
-        libc::SIGTSTP => UserWish::Stop,
-        libc::SIGCONT => UserWish::Continue,
-        signal => UserWish::End(StopReason::Interrupted { signal }),
+/// The wish that a signal to the launcher stands for.
+pub(super) fn wish(signal: i32) -> UserWish {
+    match (signal, PassedSignal::of(signal)) {
+        (libc::SIGTSTP, _) => UserWish::Stop,
+        (libc::SIGCONT, _) => UserWish::Continue,
+        (_, Some(passed)) => UserWish::Pass(passed),
+        (signal, None) => UserWish::End(StopReason::Interrupted { signal }),
     }
 }

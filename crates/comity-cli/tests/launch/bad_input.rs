@@ -51,6 +51,44 @@ fn variables() {
     refused(&["--env", "PATH=/nowhere", "ls"], &["'ls'", "/nowhere"]);
 }
 
+/// A flag that would do nothing is no wish of the user's.
+#[test]
+fn flags_that_do_nothing_beside_others() {
+    let node = ["--nnodes", "2", "--node-rank", "0", "--rendezvous", "127.0.0.1:9"];
+    for (flags, says) in [
+        (&["--python", "python3"][..], "--python is not for --nnodes"),
+        (&["--env-file", "vars"], "--env-file is not for --nnodes"),
+        (&["--stage", "x.py"], "--stage is not for --nnodes"),
+        (&["--dry-run"], "--dry-run is not for --nnodes"),
+        (&["--ssh-arg", "-v"], "--ssh-arg is not for --nnodes"),
+        (&["--wait-for-hosts", "9"], "--wait-for-hosts is not for --nnodes"),
+        (&["--backend", "mpi"], "--backend mpi is not for --nnodes"),
+    ] {
+        refused(&[&node, flags, &["--", "true"]].concat(), &[says]);
+    }
+    for (flags, says) in [
+        (&["--mpi-arg", "-v"][..], "--mpi-arg is for --backend mpi"),
+        (&["--ssh-arg", "-v"], "--ssh-arg is for ranks on other hosts"),
+        (&["--no-stage-comity"], "--no-stage-comity is for ranks on other hosts"),
+        (&["--mixed-programs"], "--mixed-programs is for ranks on other hosts"),
+        (&["--connections-per-ip", "2"], "--connections-per-ip is for ranks on other hosts"),
+        (&["--wait-for-hosts", "9"], "--wait-for-hosts is for jobs that are started again"),
+        (
+            &["--hosts", "localhost", "--wait-for-hosts", "9"],
+            "--wait-for-hosts is for jobs that are started again",
+        ),
+        (&["--hosts", "localhost", "--nccl-port", "99"], "--nccl-port is for --backend nccl"),
+        (&["--backend", "nccl", "--starting-port", "9000"], "--starting-port is for MLX's ring"),
+        (&["-n", "2", "--repeat-hosts", "3"], "'--repeat-hosts <N>'"),
+        (&["--backend", "mpi", "--json-events", "1"], "--json-events is not for --backend mpi"),
+        (&["--backend", "mpi", "--stdin-rank", "0"], "--stdin-rank is not for --backend mpi"),
+        (&["--backend", "mpi", "--grace", "9"], "--grace is not for --backend mpi"),
+        (&["--backend", "mpi", "--bind-to", "core"], "--bind-to is not for --backend mpi"),
+    ] {
+        refused(&[flags, &["--", "true"]].concat(), &[says]);
+    }
+}
+
 #[test]
 fn directories() {
     refused(&["--cwd", "/no/such/dir", "true"], &["--cwd", "/no/such/dir", "no such directory"]);
@@ -70,6 +108,7 @@ fn a_log_directory_without_room_for_a_file() {
 fn times() {
     for bad in ["0", "-3", "soon", "nan", "inf", "1e30"] {
         refused(&["--timeout", bad, "true"], &["--timeout", "seconds"]);
+        refused(&["--grace", bad, "true"], &["--grace", "seconds"]);
     }
 }
 

@@ -64,7 +64,7 @@ fn ranks_get_cores_of_their_own_or_all_as_before() {
 fn other_words_and_mpi_s_launcher_are_refused() {
     for (flags, why) in [
         (&["--bind-to", "socket"][..], "--bind-to"),
-        (&["--bind-to", "core", "--backend", "mpi"], "its own flags"),
+        (&["--bind-to", "core", "--backend", "mpi"], "is not for --backend mpi"),
         (&["-n", "4096", "--bind-to", "core"], "4096 ranks"),
     ] {
         let done = run(&[flags, &["--", "true"]].concat());

@@ -53,7 +53,7 @@ fn a_job_begins_again_whatever_number_its_rank_ended_with() {
 fn a_host_that_is_away_is_tried_again() {
     let dir = tempfile::tempdir().unwrap();
     let ssh = stand_in(dir.path()).display().to_string();
-    // The first restart finds host b away, the second one does not.
+    // The restart finds host b away at first.
     let count = dir.path().join("count").display().to_string();
     let away = format!(
         "#!/bin/sh\nfor w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; [ \"$w\" = b ] && b=1; done\n\
@@ -63,12 +63,61 @@ fn a_host_that_is_away_is_tried_again() {
     let path = dir.path().join("away");
     executable(&path, &away);
     let script = format!("[ $(wc -l < {count}) = 3 ] || exit 7");
-    let words = ["--ssh", path.to_str().unwrap(), "--hosts", "a,b", "--max-restarts", "3", "--", "sh", "-c"];
+    let words = ["--ssh", path.to_str().unwrap(), "--hosts", "a,b", "--max-restarts", "1", "--", "sh", "-c"];
     let done = run(&[&words[..], &[&script]].concat());
     assert_eq!(done.code, 0, "{}", done.err);
-    let parts = ["host b: it cannot be reached", "restart 1 did not come to run", "restart 2 of 3 in 2 s"];
+    let parts =
+        ["host b: it cannot be reached", "restart 1 did not come to run", "restart 1 is tried again in 1 s"];
     assert!(parts.iter().all(|p| done.err.contains(p)), "{}", done.err);
-    assert!(!done.err.contains("nothing was run") && !done.err.contains("restart 3 of 3"), "{}", done.err);
+    assert!(!done.err.contains("nothing was run"), "{}", done.err);
+}
+
+#[test]
+fn a_host_that_stays_away_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = stand_in(dir.path()).display().to_string();
+    let been = dir.path().join("been").display().to_string();
+    let away = format!(
+        "#!/bin/sh\nfor w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; done\n\
+         [ ! -e {been} ] || exit 255\n: > {been}\nexec {ssh} \"$@\"\n"
+    );
+    let path = dir.path().join("away");
+    executable(&path, &away);
+    let words =
+        ["--ssh", path.to_str().unwrap(), "--hosts", "a", "--max-restarts", "5", "--wait-for-hosts", "0.2"];
+    let done = run(&[&words[..], &["--", "sh", "-c", "exit 7"]].concat());
+    assert_eq!(done.code, 2, "{}", done.err);
+    assert_eq!(
+        done.last(),
+        "comity launch: given up, because hosts were waited for 0.2 s (--wait-for-hosts)"
+    );
+    assert!(!done.err.contains("restart 2 of"), "{}", done.err);
+}
+
+#[test]
+fn a_rank_knows_which_start_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "echo $COMITY_RESTART $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS; exit $((1 - COMITY_RESTART))";
+    let done = fleet(dir.path(), &["--hosts", "a", "--max-restarts", "1", "--", "sh", "-c", script]);
+    assert_eq!((done.code, done.sorted()), (0, vec!["0 0 1", "1 1 1"]), "{}", done.err);
+    let done = run(&["--", "sh", "-c", "echo $COMITY_RESTART $TORCHELASTIC_MAX_RESTARTS"]);
+    assert_eq!(done.out, "0 0\n");
+    let done = run(&["--env", "COMITY_RESTART=3", "true"]);
+    assert!(done.code == 2 && done.err.contains("sets COMITY_RESTART itself"), "{}", done.err);
+}
+
+#[test]
+fn mends_name_what_helps_on_that_host() {
+    let dir = tempfile::tempdir().unwrap();
+    executable(&dir.path().join("home/a/bin/python3"), "#!/bin/sh\n");
+    for (words, part) in [
+        (&["--", "python3", "gone.py"][..], "have it copied to the hosts with --stage gone.py"),
+        (&["--", "python9", "gone.py"], "there is a python3 here: write that"),
+        (&["--env", "PATH=/nowhere", "--", "python", "x.py"], "by --python PATH before the script"),
+    ] {
+        let done = fleet(dir.path(), &[&["--hosts", "a"], words].concat());
+        assert!(done.code == 2 && done.err.contains(part), "{}", done.err);
+    }
 }
 
 #[test]

@@ -267,7 +267,7 @@ fn flags_of_mlx_are_taken() {
     );
     let say = "echo $RANK $A $B ${COMITY_BACKEND:-none} ${MLX_JACCL_RING:-none} $(cat $MLX_HOSTFILE)";
     let words = ["--hostfile", &hosts, "--backend", "ring", "--env", "B=2", "--connections-per-ip", "2"];
-    let words = [&words[..], &["-p", "40000", "--verbose", "--mpi-arg", "x", "--", "sh", "-c", say]].concat();
+    let words = [&words[..], &["-p", "40000", "--verbose", "--", "sh", "-c", say]].concat();
     let done = fleet(dir.path(), &words);
     let ring = r#"[["127.0.0.1:40000","127.0.0.1:40001"],["127.0.0.1:40002","127.0.0.1:40003"]]"#;
     let wanted = [0, 1].map(|r| format!("[{r}@{}] {r} 1 2 none none {ring}", ["a", "b"][r]));

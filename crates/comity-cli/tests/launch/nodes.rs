@@ -1,4 +1,5 @@
 //! Launchers without ssh: each host's own, here both on this one.
+use super::given_up::{CALLS, await_rows, process_of, programs};
 use super::harness::*;
 use rustix::process::Signal;
 use std::net::TcpListener;
@@ -63,6 +64,23 @@ fn a_rank_that_fails_ends_all_nodes_with_one_verdict() {
         assert!(done.err.contains("how the ranks ended: 0 "), "{}", done.err);
     }
     assert!(marks.iter().all(|m| marked(m).is_empty()));
+}
+
+#[test]
+fn a_stopped_rank_that_another_node_gave_up_ends_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = place();
+    let env = programs(&["COMITY_DETECTION=1", &format!("D={}", dir.path().display())]);
+    let env: Vec<_> = env.iter().map(String::as_str).collect();
+    let words = [&env[..], &["--", "sh", "-c", CALLS]].concat();
+    let jobs = [0, 1].map(|n| node(dir.path(), &at, n, 2, &words));
+    await_rows(dir.path());
+    rustix::process::kill_process(process_of(&jobs[1], 1), Signal::STOP).unwrap();
+    for done in jobs.map(Job::finish) {
+        assert_eq!(done.code, 1, "{}", done.err);
+        let end = "fell silent: it was stopped; rank 0 gave it up and exited with code 0";
+        assert!(done.last().contains(": rank 1 (pid ") && done.last().ends_with(end), "{}", done.err);
+    }
 }
 
 #[test]

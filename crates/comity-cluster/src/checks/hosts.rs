@@ -16,6 +16,10 @@ const SHM: u64 = 32 << 20;
 /// Seconds that clocks may differ: more and logs of hosts cannot be laid beside each other.
 const CLOCK: f64 = 1.0;
 
+/// The mend for a host without this program. No package index has it.
+pub const INSTALL: &str = "put the program `comity` on its PATH, or run `pip install .` in Comity's sources on it; if an interpreter there \
+    has the package, name it with --python (ssh reads no ~/.bashrc, so its PATH may be shorter than yours there)";
+
 /// The rows that facts alone decide. `own` is the version of this program; `listed` has the addresses that a hostfile gives a host.
 pub fn hosts(cluster: &Cluster, own: &str, listed: &dyn Fn(&str) -> Vec<IpAddr>) -> Vec<Check> {
     let mut all = Vec::new();
@@ -36,12 +40,10 @@ pub fn hosts(cluster: &Cluster, own: &str, listed: &dyn Fn(&str) -> Vec<IpAddr>)
 fn version(host: &HostFacts, own: &str) -> Check {
     let problem = match host.version.as_deref() {
         Some(version) if version == own => None,
-        Some(version) => Some(format!(
-            "it has comity {version}, this machine {own}: install the same on both (pip install comity=={own})"
-        )),
-        None => Some(format!(
-            "comity is not installed there: run `pip install comity=={own}` on it, or put the program on its PATH"
-        )),
+        Some(version) => {
+            Some(format!("it has comity {version}, this machine {own}: install the same on both"))
+        }
+        None => Some(format!("comity is not installed there: {INSTALL}")),
     };
     Check::unless("version", &host.ssh, problem)
 }

@@ -332,6 +332,14 @@ pub const VARIABLES: &[Variable] = &[
         example: "7",
     },
     Variable {
+        name: "COMITY_RESTART",
+        topic: Topic::Launcher,
+        about: "Says how often `comity launch --max-restarts` has started this job again, for your program to read: 0 \
+            the first time.",
+        default: "set by `comity launch`",
+        example: "1",
+    },
+    Variable {
         name: "COMITY_HOST_CORES",
         topic: Topic::Launcher,
         about: "Says how many cores the ranks of this host share, where each was given some of its own.",

@@ -89,7 +89,7 @@ impl Config {
                 _ => Ok(Group::alone(self.counters()).with_timeout(self.timeout)),
             };
         }
-        let world = Endpoint::join(self)?;
+        let world = Endpoint::join(self).inspect_err(|e| self.tell_root_cause(e))?;
         if self.costs.are_asked_for() {
             let any: Arc<dyn World> = world.clone();
             measure::learn(&any, &self.costs, self.join_timeout)?;
@@ -98,12 +98,19 @@ impl Config {
             BackendKind::Nccl => self.open_nccl(world),
             _ => Group::open(world, self.counters(), self.timeout, self.join_timeout),
         };
-        let group = group.inspect_err(|e| {
-            if let (Some(root_cause), Some(rank)) = (&self.root_cause, culprit(e)) {
-                root_cause.tell(rank);
-            }
-        })?;
+        let group = group.inspect_err(|e| self.tell_root_cause(e))?;
         Ok(self.logged(group))
+    }
+
+    /// Tells the launcher the rank that this error names.
+    fn tell_root_cause(&self, e: &Error) {
+        let missing = || match e.root() {
+            Error::Join(why) => why.ranks.first().copied(),
+            _ => None,
+        };
+        if let (Some(root_cause), Some(rank)) = (&self.root_cause, culprit(e).or_else(missing)) {
+            root_cause.tell(rank);
+        }
     }
 
     /// A group of one that takes buffers of a device too.

@@ -1,7 +1,9 @@
 //! What `comity launch` takes for jobs on several hosts.
-use std::ffi::OsString;
+use crate::launch::seconds;
+use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The hosts, and how they are reached.
 #[derive(Debug, Default, clap::Args)]
@@ -15,7 +17,7 @@ pub(in crate::launch) struct FleetArgs {
     pub(super) hostfile: Option<PathBuf>,
 
     /// The same as -n, as mlx.launch calls it
-    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", hide = true, conflicts_with = "n", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) repeat_hosts: Option<u32>,
 
     /// So many ranks in all, filling the hosts in their order
@@ -23,7 +25,7 @@ pub(in crate::launch) struct FleetArgs {
     pub(super) total: Option<u32>,
 
     /// Read variables for every rank from a file with a line NAME=VALUE for each
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(super) env_file: Vec<PathBuf>,
 
     /// Put this interpreter before the command, and look for comity in it where a host has no command of that name
@@ -31,27 +33,31 @@ pub(in crate::launch) struct FleetArgs {
     pub(super) python: Option<String>,
 
     /// Hand this to ssh, before its other arguments (repeatable)
-    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    #[arg(hide_short_help = true, long, value_name = "ARG", allow_hyphen_values = true)]
     pub(super) ssh_arg: Vec<OsString>,
 
     /// When the job fails, start it again, so many times, with a pause that doubles from 1 s to 30 s
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) max_restarts: u32,
 
+    /// How long a restart waits for hosts that are away (default: 600), which does not count as another one
+    #[arg(hide_short_help = true, long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    pub(super) wait_for_hosts: Option<Duration>,
+
     /// More arguments for MPI's launcher, with --backend mpi (repeatable)
-    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    #[arg(hide_short_help = true, long, value_name = "ARG", allow_hyphen_values = true)]
     pub(in crate::launch) mpi_arg: Vec<String>,
 
     /// Print the interpreter that --python names, or python3, and do nothing else
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(in crate::launch) print_python: bool,
 
     /// The program that is run as ssh
-    #[arg(long, value_name = "PROGRAM", default_value = "ssh")]
+    #[arg(hide_short_help = true, long, value_name = "PROGRAM", default_value = "ssh")]
     pub(super) ssh: OsString,
 
     /// The address of this machine at which the hosts' ranks meet; default: those by which hosts know it
-    #[arg(long, value_name = "ADDR", value_parser = meeting_address)]
+    #[arg(hide_short_help = true, long, value_name = "ADDR", value_parser = meeting_address)]
     pub(super) bind: Option<IpAddr>,
 
     /// Copy these files to every host that lacks them or has other content, into the directory of the ranks (repeatable)
@@ -59,11 +65,11 @@ pub(in crate::launch) struct FleetArgs {
     pub(super) stage: Vec<PathBuf>,
 
     /// Do not copy this program to hosts that have no comity of its version
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(super) no_stage_comity: bool,
 
     /// Let hosts run programs and scripts of the same name whose content differs
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(super) mixed_programs: bool,
 
     /// Say what each host would run, and run nothing
@@ -71,15 +77,15 @@ pub(in crate::launch) struct FleetArgs {
     pub(super) dry_run: bool,
 
     /// Addresses for MLX's ring: so many for each IP of a host
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(super) connections_per_ip: u32,
 
     /// The first port of MLX's ring; default: ports that are free
-    #[arg(long, short = 'p', value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..))]
+    #[arg(hide_short_help = true, long, short = 'p', value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..))]
     pub(super) starting_port: Option<u16>,
 
     /// The port at which MLX's NCCL ranks meet; default: one that is free
-    #[arg(long, value_name = "PORT")]
+    #[arg(hide_short_help = true, long, value_name = "PORT")]
     pub(super) nccl_port: Option<u16>,
 }
 
@@ -93,14 +99,62 @@ fn meeting_address(text: &str) -> Result<IpAddr, String> {
 impl FleetArgs {
     /// Whether something was asked for that the launcher of several hosts does; without a host it means this one.
     pub(in crate::launch) fn is_given(&self) -> bool {
-        let hosts = self.hosts.is_some()
-            || self.repeat_hosts.is_some()
-            || self.hostfile.is_some()
-            || self.total.is_some();
-        let ports = self.starting_port.is_some() || self.nccl_port.is_some();
-        let command = self.python.is_some() || !self.env_file.is_empty();
-        let other = self.dry_run || self.bind.is_some() || !self.stage.is_empty();
-        hosts || ports || command || other || self.max_restarts > 0
+        let hosts = self.hosts.is_some() || self.hostfile.is_some() || self.total.is_some();
+        hosts || self.max_restarts > 0 || self.of_several_hosts().iter().any(|(_, is_given)| *is_given)
+    }
+
+    /// Flags that the launcher of several hosts heeds, also where it is given none: each with whether it was given.
+    pub(in crate::launch) fn of_several_hosts(&self) -> [(&'static str, bool); 8] {
+        [
+            ("--repeat-hosts", self.repeat_hosts.is_some()),
+            ("--python", self.python.is_some()),
+            ("--env-file", !self.env_file.is_empty()),
+            ("--bind", self.bind.is_some()),
+            ("--stage", !self.stage.is_empty()),
+            ("--dry-run", self.dry_run),
+            ("--starting-port", self.starting_port.is_some()),
+            ("--nccl-port", self.nccl_port.is_some()),
+        ]
+    }
+
+    /// Those that only mean something where there is another host.
+    pub(in crate::launch) fn of_ssh(&self) -> [(&'static str, bool); 4] {
+        [
+            ("--ssh-arg", !self.ssh_arg.is_empty()),
+            ("--ssh", self.ssh != OsStr::new("ssh")),
+            ("--no-stage-comity", self.no_stage_comity),
+            ("--mixed-programs", self.mixed_programs),
+        ]
+    }
+
+    /// Those of jobs that are started again.
+    pub(in crate::launch) fn of_restarts(&self) -> [(&'static str, bool); 1] {
+        [("--wait-for-hosts", self.wait_for_hosts.is_some())]
+    }
+
+    /// Those that need `--max-restarts`, where that is missing.
+    pub(in crate::launch) fn of_waiting(&self) -> [(&'static str, bool); 1] {
+        self.of_restarts().map(|(flag, is_given)| (flag, is_given && self.max_restarts == 0))
+    }
+
+    /// `--connections-per-ip`
+    pub(in crate::launch) fn has_connections(&self) -> bool {
+        self.connections_per_ip != 1
+    }
+
+    /// A sentence for each flag that this backend, as MLX calls it, does not heed.
+    pub(super) fn unheeded(&self, backend: &str) -> Vec<String> {
+        let is_ring = !backend.starts_with("jaccl") && backend != "nccl";
+        let rings = "is for MLX's ring";
+        [
+            ("--nccl-port", self.nccl_port.is_some() && backend != "nccl", "is for --backend nccl"),
+            ("--starting-port", self.starting_port.is_some() && !is_ring, rings),
+            ("--connections-per-ip", self.has_connections() && !is_ring, rings),
+        ]
+        .into_iter()
+        .filter(|(_, is_unheeded, _)| *is_unheeded)
+        .map(|(flag, _, why)| format!("{flag} {why}, and this job has --backend {backend}"))
+        .collect()
     }
 
     /// `--print-python`

@@ -7,7 +7,7 @@ use crate::launch::ending::Ending;
 use crate::launch::lines::Lines;
 use crate::launch::output::{OutputStream, Outputs};
 use crate::launch::shutdown::StopReason;
-use crate::launch::wire::{FleetOrder, GuardEvent, GuardHello, PROTOCOL, Ready};
+use crate::launch::wire::{FleetOrder, GuardEvent, GuardHello, PROTOCOL, Ready, Restarts};
 use crate::launch::{REFUSED, USAGE};
 use std::fs::File;
 use std::io::Write;
@@ -201,6 +201,10 @@ impl Fleet {
     }
 
     fn is_ready(&mut self, host: usize, ready: Ready) {
+        if let (true, Some(threads)) = (self.plan.verbose, &ready.threads) {
+            let threads: String = threads.chars().filter(|c| !c.is_control()).take(200).collect();
+            self.output.say(&format!("host {}: {threads}", self.plan.hosts[host].name()));
+        }
         self.connections[host].ready = Some(ready);
         self.connections[host].phase = HostPhase::Ready;
         let part = &self.plan.hosts[host].part;
@@ -245,6 +249,7 @@ impl Fleet {
         let ips = planned.host.ips.len().max(1);
         part.at =
             planned.host.ips.first().copied().or_else(|| planned.host.is_here().then(|| self.address()));
+        part.restarts = Restarts { number: self.plan.restart, most: self.plan.max_restarts };
         part.ports = 1 + match self.plan.starting_port {
             None => part.size * ips * self.plan.connections_per_ip,
             Some(_) => 0,

@@ -7,6 +7,7 @@ use super::{hostfile, hosts, ssh};
 use crate::launch::LaunchArgs;
 use crate::launch::asked::AskedBackend;
 use crate::launch::job;
+use crate::launch::shutdown::PATIENCE;
 use crate::launch::stage::{self, StagedFile};
 use crate::launch::terminal::RankTerminal;
 use crate::launch::wire::HostPart;
@@ -16,6 +17,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// As long as a host may take to start again, with a good deal to spare.
+const WAIT_FOR_HOSTS: Duration = Duration::from_secs(600);
 
 /// A job on several hosts.
 #[derive(Clone, Debug)]
@@ -28,7 +32,11 @@ pub(super) struct FleetPlan {
     pub(super) tag: bool,
     pub(super) dry_run: bool,
     pub(super) timeout: Option<Duration>,
+    /// How long ranks may take to end after SIGTERM.
+    pub(super) grace: Duration,
     pub(super) max_restarts: u32,
+    /// How long a restart waits for hosts that are away.
+    pub(super) wait_for_hosts: Duration,
     /// How often it was started before.
     pub(super) restart: u32,
     pub(super) join: Duration,
@@ -68,6 +76,7 @@ impl FleetPlan {
         let file = named(&args)?;
         let mut wrong = Vec::new();
         let backend = backend(&args, file.backend).map_err(|e| wrong.push(e)).ok();
+        wrong.extend(args.fleet.unheeded(backend.unwrap_or_default()));
         if args.metrics.is_some() {
             wrong.push("--metrics is for one host: start the ranks of each host with it there".into());
         }
@@ -104,7 +113,9 @@ impl FleetPlan {
             tag: args.tag_output || (world > 1 && !args.no_tag_output),
             dry_run: fleet.dry_run,
             timeout: args.timeout,
+            grace: args.grace.unwrap_or(PATIENCE),
             max_restarts: fleet.max_restarts,
+            wait_for_hosts: fleet.wait_for_hosts.unwrap_or(WAIT_FOR_HOSTS),
             restart: 0,
             join,
             log_dir: args.log_dir,

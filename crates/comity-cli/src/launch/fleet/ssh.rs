@@ -1,6 +1,7 @@
 //! The command line of `ssh` for a host.
 use super::hosts::FleetHost;
 use crate::launch::meet::local_toward;
+use comity_cluster::checks::INSTALL;
 use std::ffi::OsString;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::process::{Command, Stdio};
@@ -146,10 +147,14 @@ fn towards(way: &SshWay, host: &FleetHost) -> Result<IpAddr, String> {
 /// Why `ssh` came to nothing, and what mends it.
 pub(crate) fn explained(host: &str, said: &str, code: &str) -> String {
     let has = |part: &str| said.contains(part);
+    let absent = format!("comity is not installed there: {INSTALL}");
+    let not_kept = format!(
+        "this program could not be copied there (is there room in ~/.cache, and does it run there?): {INSTALL}"
+    );
     let mend = if has(NOT_THERE) {
-        "comity is not installed there: run `pip install comity` on it, or put the program `comity` on its PATH"
+        &absent
     } else if has(NOT_KEPT) {
-        "this program could not be copied there (is there room in ~/.cache, and does it run there?): run `pip install comity` on it"
+        &not_kept
     } else if has("Could not resolve hostname") || has("Name or service not known") {
         "no host has this name; check the spelling, or give it a HostName in ~/.ssh/config"
     } else if has("REMOTE HOST IDENTIFICATION HAS CHANGED") {
@@ -190,7 +195,7 @@ mod tests {
             ("me@c: Permission denied (publickey).", "ssh-copy-id"),
             ("ssh: connect to host c port 22: Connection refused", "is sshd running"),
             ("ssh: connect to host c port 22: Connection timed out", "firewall"),
-            ("sh: 1: python3: not found\ncomity-is-not-here", "pip install comity"),
+            ("sh: 1: python3: not found\ncomity-is-not-here", "name it with --python"),
             (
                 "head: write error: No space left on device\ncomity-was-not-kept",
                 "(head: write error: No space left",

@@ -3,15 +3,16 @@ use super::connection::{HostConnection, HostPhase};
 use super::events::FarRank;
 use super::plan::FleetPlan;
 use super::show::FleetShow;
-use super::ssh;
+use super::{AttemptEnd, ssh};
 use crate::launch::journal::Journal;
 use crate::launch::meet;
 use crate::launch::output::{OutputStream, Outputs};
 use crate::launch::shutdown::{Shutdown, StopOrder, StopReason};
 use crate::launch::signals::Signals;
 use crate::launch::supervisor::stand_alone;
+use crate::launch::verdict::{CutOff, with_cut_off};
 use crate::launch::wire::{BEAT, FleetOrder};
-use crate::launch::wish::{FrontLine, UserWish};
+use crate::launch::wish::{FrontLine, UserWish, wish};
 use crate::launch::{REFUSED, USAGE};
 use comity::{Key, tools::Store};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -22,8 +23,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Runs the job; the exit code, and whether to start it again could change nothing.
-pub(super) fn supervise(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) -> (u8, bool) {
+/// Runs the job; the exit code, and its end.
+pub(super) fn supervise(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) -> (u8, AttemptEnd) {
     let is_first = plan.restart == 0;
     match Fleet::open(plan, front_end, input) {
         Ok(fleet) => fleet.run(),
@@ -31,7 +32,8 @@ pub(super) fn supervise(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) 
             problems.iter().for_each(|why| {
                 let _ = writeln!(io::stderr(), "comity launch: {why}");
             });
-            (code, is_first && code == USAGE)
+            let end = if code == USAGE { AttemptEnd::Final } else { AttemptEnd::Ran };
+            (code, if is_first { end } else { AttemptEnd::NotBegun })
         }
     }
 }
@@ -47,6 +49,8 @@ pub(super) struct Fleet {
     pub(super) store: Store,
     pub(super) output: Outputs,
     pub(super) unstarted: Option<(String, u8)>,
+    /// The ranks that did not end in time after SIGTERM.
+    cut_off: Option<CutOff>,
     /// What cannot be run, one sentence a host, and the exit code.
     pub(super) problems: Vec<(String, u8)>,
     /// Why a host was lost.
@@ -61,6 +65,7 @@ pub(super) struct Fleet {
     pub(super) unread: Option<(OutputStream, Errno)>,
     pub(super) running: bool,
     beat_due: Instant,
+    pub(super) looked: Instant,
     pub(super) show: FleetShow,
     buffer: Vec<u8>,
 }
@@ -113,12 +118,13 @@ impl Fleet {
         let timeout = plan.timeout.and_then(|t| Instant::now().checked_add(t));
         let show = FleetShow::open(&plan, &job).map_err(fail)?;
         let mut fleet = Self {
-            shutdown: Shutdown::new(plan.world, timeout),
+            shutdown: Shutdown::new(plan.world, timeout).with_grace(plan.grace),
             connections: Vec::with_capacity(plan.hosts.len()),
             ranks,
             store,
             output,
             unstarted: None,
+            cut_off: None,
             problems: Vec::new(),
             losses: Vec::new(),
             key,
@@ -131,6 +137,7 @@ impl Fleet {
             unread: None,
             running: false,
             beat_due: Instant::now(),
+            looked: Instant::now(),
             show,
             buffer: vec![0; 64 << 10],
             plan,
@@ -147,7 +154,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    fn run(mut self) -> (u8, bool) {
+    fn run(mut self) -> (u8, AttemptEnd) {
         if self.plan.insecure {
             self.output.say("--insecure: the job has no key; whoever can connect to a rank can join it");
         }
@@ -156,6 +163,7 @@ impl Fleet {
             self.go();
             while !self.shutdown.over() {
                 self.turn(self.shutdown.next());
+                self.leave_stopped();
                 if let Some(order) = self.shutdown.tick(Instant::now()) {
                     self.carry_out(order);
                 }
@@ -163,7 +171,8 @@ impl Fleet {
         }
         let (text, code) = if begun || self.shutdown.cause().is_some() {
             self.farewell();
-            self.verdict()
+            let (text, code) = self.verdict();
+            (with_cut_off(text, self.cut_off.iter()), code)
         } else {
             let code = self.problems.iter().map(|(_, code)| *code).find(|c| *c != USAGE).unwrap_or(USAGE);
             self.problems.iter().for_each(|(why, _)| self.output.say(why));
@@ -189,7 +198,12 @@ impl Fleet {
         while self.output.is_pending() && !(patience(&self) && since.elapsed() > Duration::from_secs(2)) {
             self.turn(Some(Instant::now() + Duration::from_millis(100)));
         }
-        (code, outside || is_bad)
+        let end = match (outside || is_bad, begun || self.plan.restart == 0) {
+            (true, _) => AttemptEnd::Final,
+            (false, true) => AttemptEnd::Ran,
+            (false, false) => AttemptEnd::NotBegun,
+        };
+        (code, end)
     }
 
     /// Every host is ready: tells them where to meet, and to run.
@@ -226,7 +240,7 @@ impl Fleet {
                 FleetSource::Signals => {
                     for signal in self.signals.take() {
                         if signal != libc::SIGCHLD {
-                            self.stop(StopReason::Interrupted { signal });
+                            self.fulfil(wish(signal));
                         }
                     }
                 }
@@ -284,14 +298,19 @@ impl Fleet {
 
     fn listen(&mut self) {
         for wish in self.front_end.listen() {
-            match wish {
-                UserWish::Stop => {
-                    self.send_all(&FleetOrder::Stop);
-                    self.front_end.all_stopped();
-                }
-                UserWish::Continue => self.send_all(&FleetOrder::Continue),
-                UserWish::End(reason) => self.stop(reason),
+            self.fulfil(wish);
+        }
+    }
+
+    fn fulfil(&mut self, wish: UserWish) {
+        match wish {
+            UserWish::Stop => {
+                self.tell_running(&FleetOrder::Stop);
+                self.front_end.all_stopped();
             }
+            UserWish::Continue => self.tell_running(&FleetOrder::Continue),
+            UserWish::Pass(signal) => self.tell_running(&FleetOrder::Pass(signal)),
+            UserWish::End(reason) => self.stop(reason),
         }
     }
 
@@ -335,7 +354,13 @@ impl Fleet {
     pub(super) fn carry_out(&mut self, order: StopOrder) {
         match order {
             StopOrder::Term => self.send_all(&FleetOrder::Term),
-            StopOrder::Kill => self.send_all(&FleetOrder::Kill),
+            StopOrder::Kill => {
+                if let Some(after) = self.shutdown.cut_after() {
+                    let alive = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
+                    self.cut_off = Some(CutOff { ranks: alive.map(|(n, _)| n).collect(), after });
+                }
+                self.send_all(&FleetOrder::Kill);
+            }
             StopOrder::Abandon => {
                 let left = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
                 let names: Vec<_> = left.map(|(n, _)| self.name(n)).collect();
@@ -343,6 +368,11 @@ impl Fleet {
                     .say(&format!("left behind, for they do not die of SIGKILL: {}", names.join(", ")));
             }
         }
+    }
+
+    /// Hosts where ranks run. The others wait for another order, and take none in its place.
+    pub(super) fn tell_running(&mut self, order: &FleetOrder) {
+        self.connections.iter_mut().filter(|c| c.phase == HostPhase::Running).for_each(|c| c.send(order));
     }
 
     fn send_all(&mut self, order: &FleetOrder) {

@@ -69,6 +69,8 @@ pub(super) struct NodeWord {
     ports: Vec<u16>,
     backend: String,
     secure: String,
+    /// Seconds.
+    grace: String,
     command: Vec<String>,
 }
 
@@ -94,6 +96,7 @@ pub(super) fn word(_: &NodeCall, job: &Job) -> NodeWord {
         ports: Vec::new(),
         backend: job.backend.map_or("any", |b| b.name()).into(),
         secure: if job.secure == Some(Secure::Data) { "data" } else { "handshake" }.into(),
+        grace: job.grace.as_secs_f64().to_string(),
         command: std::iter::once(job.name.to_string_lossy().into_owned()).chain(args).collect(),
     }
 }
@@ -232,6 +235,7 @@ fn differences(words: &[NodeWord]) -> Vec<String> {
         for (what, ours, theirs) in [
             ("--backend", &first.backend, &word.backend),
             ("--secure", &first.secure, &word.secure),
+            ("--grace", &first.grace, &word.grace),
             ("command", &first.command.join(" "), &word.command.join(" ")),
         ] {
             if ours != theirs {
@@ -282,6 +286,7 @@ mod tests {
             ports: Vec::new(),
             backend: "any".into(),
             secure: "handshake".into(),
+            grace: "3".into(),
             command: vec!["python".into(), command.into()],
         };
         let mut words = vec![word("a", "x.py"), word("b", "x.py"), word("c", "y.py")];

@@ -4,7 +4,7 @@ use crate::launch::REFUSED;
 use crate::launch::ending::Ending;
 use crate::launch::shutdown::{Shutdown, StopReason};
 use crate::launch::supervisor::{Supervisor, host};
-use crate::launch::verdict::{Findings, summary};
+use crate::launch::verdict::{CutOff, Findings, summary, with_cut_off};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ pub(super) struct NodeFindings {
     ranks: Vec<RankFinding>,
     /// Why the job ended there, where no rank's failure was the reason: the sentence and the exit code.
     cause: Option<(String, u8)>,
+    cut_off: Option<CutOff>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -67,17 +68,15 @@ impl Supervisor {
                 memory: self.memory_of(number).unwrap_or_default().into(),
             });
         }
-        let cause = match self.cause() {
-            None
-            | Some(StopReason::Failed { .. } | StopReason::Missed { .. } | StopReason::HostLost { .. }) => {
-                None
-            }
-            Some(_) => match self.verdict() {
-                (Some(text), code) => Some((text, code)),
-                _ => None,
-            },
+        let is_told = match self.cause() {
+            // No rank failed, so nobody else finds that.
+            Some(StopReason::Missed { ending, .. }) => !ending.is_failure(),
+            None | Some(StopReason::Failed { .. } | StopReason::HostLost { .. }) => false,
+            Some(_) => true,
         };
-        NodeFindings { host: host(), ranks, cause }
+        let (text, code) = self.verdict();
+        let cause = text.filter(|_| is_told).map(|text| (text, code));
+        NodeFindings { host: host(), ranks, cause, cut_off: self.cut_off.clone() }
     }
 
     /// The last line and the exit code, of the whole job where all have said what they found.
@@ -89,7 +88,7 @@ impl Supervisor {
             if let (Some(_), Some(how)) = (&text, how) {
                 self.output.say(&how);
             }
-            return (text, code);
+            return (with_cut_off(text, all.iter().filter_map(|node| node.cut_off.as_ref())), code);
         }
         match (self.cause(), &news.lost) {
             (Some(StopReason::Failed { ending, .. }), _) if !ending.may_be_a_consequence() => self.verdict(),
@@ -174,7 +173,7 @@ mod tests {
     }
 
     fn node(host: &str, ranks: Vec<RankFinding>) -> NodeFindings {
-        NodeFindings { host: host.into(), ranks, cause: None }
+        NodeFindings { host: host.into(), ranks, cause: None, cut_off: None }
     }
 
     #[test]

@@ -143,7 +143,7 @@ fn wait(
                 }
                 UserWish::End(_) => std::process::exit(REFUSED.into()),
                 UserWish::Stop => front_end.all_stopped(),
-                UserWish::Continue => {}
+                UserWish::Continue | UserWish::Pass(_) => {}
             }
         }
         if Instant::now() >= say {

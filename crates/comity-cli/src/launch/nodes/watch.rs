@@ -6,13 +6,13 @@ use comity::Group;
 use rustix::event::{PollFd, PollFlags};
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often.
 const TOLD: Duration = Duration::from_millis(100);
-/// How long the others' ranks may take to end when this node's have.
+/// How long the others' ranks may take to end when this node's have, beside `--grace`.
 const OTHERS: Duration = Duration::from_secs(20);
 
 /// How a node's ranks are.
@@ -37,6 +37,8 @@ pub(in crate::launch) struct Nodes {
 pub(super) struct Overheard {
     /// This node's.
     state: AtomicU8,
+    /// A rank that one of this node's gave up before it ended well: its number and one, and that of the rank that gave it up.
+    given_up: AtomicU64,
     news: Mutex<News>,
 }
 
@@ -44,6 +46,8 @@ pub(super) struct Overheard {
 pub(super) struct News {
     /// A node that ends its ranks; the first.
     pub(super) failing: Option<usize>,
+    /// The same of the other nodes.
+    given_up: Vec<u64>,
     /// Why the nodes hear nothing from each other any more, and whose fault it is.
     pub(super) lost: Option<(Option<usize>, String)>,
     pub(super) own: Option<NodeFindings>,
@@ -77,6 +81,13 @@ impl Nodes {
         Ok(Self { words, since: Instant::now(), heard, waker })
     }
 
+    /// Ranks that those of other nodes gave up before these ended well, and by whom; one of each node.
+    pub(in crate::launch) fn given_up(&self) -> Vec<(usize, usize)> {
+        let low = |word: u64| (word & u64::from(u32::MAX)) as usize;
+        let pair = |word: &u64| Some((low(*word).checked_sub(1)?, low(*word >> 32)));
+        self.heard.news().given_up.iter().filter_map(pair).collect()
+    }
+
     pub(in crate::launch) fn want(&self) -> PollFd<'_> {
         PollFd::new(&self.waker, PollFlags::IN)
     }
@@ -86,15 +97,20 @@ type Broken = (Option<comity::Error>, String);
 
 /// Until all ranks of all nodes have ended.
 fn follow(group: &Group, heard: &Overheard, mut ring: &UnixStream) -> Result<(), Broken> {
-    let mut states = vec![RUNNING; group.size()];
+    let mut words = vec![0u64; 2 * group.size()];
     loop {
-        let own = heard.state.load(Ordering::Acquire);
-        group.all_gather(&[own], &mut states).map_err(|e| (Some(e.clone()), e.to_string()))?;
+        let own = [heard.state.load(Ordering::Acquire).into(), heard.given_up.load(Ordering::Acquire)];
+        group.all_gather(&own, &mut words).map_err(|e| (Some(e.clone()), e.to_string()))?;
+        let states: Vec<u8> = words.iter().step_by(2).map(|w| *w as u8).collect();
+        let given_up: Vec<u64> = words.iter().skip(1).step_by(2).copied().filter(|w| *w != 0).collect();
         let failing = states.iter().position(|s| s & FAILING != 0);
-        if failing.is_some() && heard.news().failing.is_none() {
-            heard.news().failing = failing;
+        let mut news = heard.news();
+        if failing.is_some() && news.failing.is_none() || news.given_up != given_up {
+            news.failing = news.failing.or(failing);
+            news.given_up = given_up;
             let _ = io::Write::write(&mut ring, &[1]);
         }
+        drop(news);
         if states.iter().all(|s| s & OVER != 0) {
             break;
         }
@@ -131,6 +147,10 @@ impl Supervisor {
         {
             nodes.heard.state.fetch_or(FAILING, Ordering::AcqRel);
         }
+        if let (Some(nodes), Some((rank, by))) = (&self.nodes, self.given_up_here().first()) {
+            let (rank, by) = (*rank as u64 + 1, *by as u64);
+            nodes.heard.given_up.store(by << 32 | rank, Ordering::Release);
+        }
     }
 
     /// Waits for the others' ranks to end, and for what they found.
@@ -149,7 +169,7 @@ impl Supervisor {
                 return;
             }
             if news.failing.is_some() || ending {
-                until = until.or_else(|| Instant::now().checked_add(OTHERS));
+                until = until.or_else(|| Instant::now().checked_add(OTHERS + self.job.grace));
             }
             drop(news);
             if until.is_some_and(|u| Instant::now() > u) {

@@ -138,6 +138,46 @@ fn who_was_silent_for_long_leaves_the_others_less_time() {
 }
 
 #[test]
+fn a_grace_of_the_users_holds_and_says_who_was_cut_off() {
+    let (now, grace) = (Instant::now(), Duration::from_secs(60));
+    let job = || Shutdown::new(2, None).with_grace(grace);
+    let mut shutdown = job();
+    assert_eq!(shutdown.stop(INT, now), Some(StopOrder::Term));
+    assert_eq!((shutdown.tick(now + grace - TWICE), shutdown.cut_after()), (None, None));
+    assert_eq!(shutdown.tick(now + grace), Some(StopOrder::Kill));
+    assert_eq!(shutdown.cut_after(), Some(grace));
+    let mut shutdown = job();
+    shutdown.ended(0, Ending::Exit(3), now);
+    assert_eq!(shutdown.tick(now + GRACE), Some(StopOrder::Term));
+    assert_eq!(shutdown.next(), Some(now + GRACE + grace));
+    // Who asks again does not wait.
+    let mut shutdown = job();
+    assert_eq!(shutdown.stop(INT, now), Some(StopOrder::Term));
+    assert_eq!(shutdown.stop(INT, now + TWICE), Some(StopOrder::Kill));
+    assert_eq!(shutdown.cut_after(), None);
+    let mut shutdown = job();
+    shutdown.stop(StopReason::Orphaned, now);
+    assert_eq!(shutdown.next(), Some(now + PATIENCE_ORPHANED));
+}
+
+#[test]
+fn ranks_are_left_only_when_all_that_run_were_given_up() {
+    let now = Instant::now();
+    let mut shutdown = Shutdown::new(4, None);
+    let told = |rank: usize| [None, None, Some(0), Some(1)][rank];
+    assert_eq!(shutdown.deserted(2..4, told), Some((2, 0)));
+    assert_eq!(shutdown.deserted(1..4, told), None);
+    assert_eq!(shutdown.deserted(0..0, told), None);
+    shutdown.ended(0, Ending::Exit(0), now);
+    assert_eq!(shutdown.well(), [0]);
+    shutdown.leave(2, 0, now);
+    assert_eq!(shutdown.tick(now + GRACE), Some(StopOrder::Term));
+    assert_eq!((shutdown.deserted(2..4, told), shutdown.well()), (None, &[][..]));
+    let missed = StopReason::Missed { rank: 2, ended: false, by: 0, ending: Ending::Exit(0) };
+    assert_eq!(shutdown.cause(), Some(&missed));
+}
+
+#[test]
 fn an_orphaned_job_hurries() {
     let now = Instant::now();
     let mut shutdown = Shutdown::new(1, None);

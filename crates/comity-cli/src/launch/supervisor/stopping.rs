@@ -1,7 +1,9 @@
 //! Ending and stopping the ranks, as the user, the rules or a launcher elsewhere want it.
 use super::Supervisor;
 use crate::launch::shutdown::{StopOrder, StopReason};
+use crate::launch::signals::PassedSignal;
 use crate::launch::tree;
+use crate::launch::verdict::CutOff;
 use crate::launch::wire::GuardEvent;
 use crate::launch::wish::UserWish;
 use rustix::process::Signal;
@@ -11,22 +13,32 @@ impl Supervisor {
     /// Does what the user wants.
     pub(in crate::launch) fn listen(&mut self) {
         for wish in self.front_end.listen() {
-            match wish {
-                UserWish::Stop => {
-                    self.signal_all(Signal::STOP);
-                    self.front_end.all_stopped();
-                }
-                UserWish::Continue => self.signal_all(Signal::CONT),
-                UserWish::End(StopReason::Orphaned) if self.orders.is_some() => {
-                    self.is_bereft = true;
-                    self.output.event(&GuardEvent::Say(
-                        "the first process of `comity guard` was killed there, so its ranks are ended".into(),
-                    ));
-                    self.stop(StopReason::Orphaned);
-                }
-                UserWish::End(reason) => self.stop(reason),
-            }
+            self.fulfil(wish);
         }
+    }
+
+    pub(super) fn fulfil(&mut self, wish: UserWish) {
+        match wish {
+            UserWish::Stop => {
+                self.signal_all(Signal::STOP);
+                self.front_end.all_stopped();
+            }
+            UserWish::Continue => self.signal_all(Signal::CONT),
+            UserWish::Pass(signal) => self.pass(signal),
+            UserWish::End(StopReason::Orphaned) if self.orders.is_some() => {
+                self.is_bereft = true;
+                self.output.event(&GuardEvent::Say(
+                    "the first process of `comity guard` was killed there, so its ranks are ended".into(),
+                ));
+                self.stop(StopReason::Orphaned);
+            }
+            UserWish::End(reason) => self.stop(reason),
+        }
+    }
+
+    /// To the process group of each rank, as a terminal would send it.
+    pub(in crate::launch) fn pass(&self, signal: PassedSignal) {
+        self.ranks.iter().for_each(|rank| rank.signal(signal.signal()));
     }
 
     /// To every process of the job. Not SIGTSTP, which a rank may ignore: then it would miss the others.
@@ -42,15 +54,20 @@ impl Supervisor {
         }
     }
 
+    /// Notes which ranks are stopped, and tells a launcher elsewhere.
+    pub(in crate::launch) fn find_stopped(&mut self) {
+        let stopped = tree::stopped();
+        let alive = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
+        self.stopped = alive.filter(|(_, r)| stopped.contains(&r.pid)).map(|(n, _)| n).collect();
+        for rank in self.stopped.iter().filter_map(|n| u32::try_from(self.job.first + n).ok()) {
+            self.output.event(&GuardEvent::Stopped { rank });
+        }
+    }
+
     pub(in crate::launch) fn carry_out(&mut self, order: StopOrder) {
         if order == StopOrder::Term {
             // From then on none is stopped any more.
-            let stopped = tree::stopped();
-            let alive = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
-            self.stopped = alive.filter(|(_, r)| stopped.contains(&r.pid)).map(|(n, _)| n).collect();
-            for rank in self.stopped.iter().filter_map(|n| u32::try_from(self.job.first + n).ok()) {
-                self.output.event(&GuardEvent::Stopped { rank });
-            }
+            self.find_stopped();
         }
         let first = self.job.first;
         let alive = || self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
@@ -67,6 +84,10 @@ impl Supervisor {
                 rank.signal(Signal::CONT);
             }),
             StopOrder::Kill => {
+                if let Some(after) = self.shutdown.cut_after() {
+                    let ranks = alive().map(|(n, _)| first + n).collect();
+                    self.cut_off = Some(CutOff { ranks, after });
+                }
                 self.output.say(&format!("still running after SIGTERM, now killed: rank {}", list()));
                 alive().for_each(|(_, rank)| rank.signal(Signal::KILL));
                 tree::signal(&tree::descendants(), Signal::KILL);

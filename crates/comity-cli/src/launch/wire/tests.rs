@@ -27,6 +27,7 @@ fn orders_come_through_in_any_pieces() {
         FleetOrder::Kill,
         FleetOrder::Stop,
         FleetOrder::Continue,
+        FleetOrder::Pass(PassedSignal::Quit),
         FleetOrder::Beat,
     ];
     let bytes: Vec<u8> = all.iter().flat_map(FleetOrder::encode).collect();

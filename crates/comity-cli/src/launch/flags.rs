@@ -1,0 +1,59 @@
+//! Flags that would do nothing beside the others: whoever gives one is told so before anything runs.
+use super::LaunchArgs;
+use super::bind::BindWish;
+
+/// A flag and whether it was given.
+type Given = (&'static str, bool);
+
+/// A sentence for each flag that this form of the launcher does not heed.
+pub(super) fn unheeded(args: &LaunchArgs) -> Vec<String> {
+    let fleet = &args.fleet;
+    let is_mpi = args.backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi);
+    let mut all = Vec::new();
+    let mut refuse = |given: &[Given], why: &str| {
+        let flags = given.iter().filter(|(_, is_given)| *is_given);
+        all.extend(flags.map(|(flag, _)| format!("{flag} {why}")));
+    };
+    if !is_mpi {
+        refuse(&[("--mpi-arg", !fleet.mpi_arg.is_empty())], "is for --backend mpi, whose launcher gets it");
+    }
+    if args.node.is_given() {
+        let why = "is not for --nnodes: each host's launcher starts its own ranks, as the shell there says";
+        refuse(&fleet.of_several_hosts(), why);
+        refuse(&fleet.of_ssh(), "is not for --nnodes, which does without ssh");
+        refuse(&fleet.of_restarts(), "is not for --nnodes, which starts no job again");
+        refuse(
+            &[("--backend mpi", is_mpi)],
+            "is not for --nnodes: MPI's own launcher starts ranks on several hosts",
+        );
+    } else if !fleet.is_given() {
+        refuse(&fleet.of_ssh(), "is for ranks on other hosts: name them with --hosts or --hostfile");
+        let rings = [("--connections-per-ip", fleet.has_connections())];
+        refuse(&rings, "is for ranks on other hosts: name them with --hosts or --hostfile");
+    }
+    if !args.node.is_given() {
+        refuse(
+            &fleet.of_waiting(),
+            "is for jobs that are started again: say how often with --max-restarts N",
+        );
+    }
+    if is_mpi && !args.node.is_given() && !fleet.is_given() {
+        refuse(&of_own_ranks(args), "is not for --backend mpi, whose launcher starts the ranks");
+    }
+    all
+}
+
+/// Flags for ranks that this launcher itself starts and carries.
+fn of_own_ranks(args: &LaunchArgs) -> Vec<Given> {
+    vec![
+        ("--tty", args.tty.is_some()),
+        ("--stdin-rank", args.stdin_rank.is_some()),
+        ("--json-events", args.json_events.is_some()),
+        ("--grace", args.grace.is_some()),
+        ("--log-dir", args.log_dir.is_some()),
+        ("--no-tag-output", args.no_tag_output),
+        ("--metrics", args.metrics.is_some()),
+        ("--bind-to", args.bind_to != BindWish::Off),
+        ("--secure data", args.secure == Some(comity::Secure::Data)),
+    ]
+}

@@ -1,0 +1,100 @@
+//! Variables that ranks get unless the user has set them: threads, and output at once.
+use super::harness::*;
+use super::hosts::stand_in;
+use std::process::Command;
+use std::time::Duration;
+
+const THREAD_CHOICES: [&str; 4] =
+    ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"];
+const UNBUFFERED: &str = "PYTHONUNBUFFERED";
+
+/// Without what the shell of this test may say, and with `env`.
+fn clean<'a>(command: &'a mut Command, env: &[(&str, &str)]) -> &'a mut Command {
+    THREAD_CHOICES.iter().chain([&UNBUFFERED]).for_each(|name| {
+        command.env_remove(name);
+    });
+    command.envs(env.iter().copied())
+}
+
+/// The launcher's own words, and each rank's number of threads, where it has one.
+fn threads(flags: &[&str], env: &[(&str, &str)]) -> (String, Vec<Option<usize>>) {
+    let words =
+        [flags, &["--no-tag-output", "--", "sh", "-c", "echo threads ${OMP_NUM_THREADS:-none}"]].concat();
+    let done = start_with(&words, |command| {
+        clean(command, env);
+    })
+    .finish();
+    assert_eq!(done.code, 0, "{}", done.err);
+    let all = done.out.lines().filter_map(|l| l.strip_prefix("threads ")).map(|n| n.parse().ok()).collect();
+    (done.err, all)
+}
+
+#[test]
+fn ranks_share_the_cores_of_their_host() {
+    let one = threads(&["-n", "1"], &[]).1[0].unwrap();
+    let most = std::thread::available_parallelism().unwrap().get();
+    assert!((1..=most).contains(&one), "{one} of {most}");
+    assert_eq!(threads(&["-n", "2"], &[]).1, vec![Some((one / 2).max(1)); 2]);
+    assert_eq!(threads(&["-n", "64"], &[]).1, vec![Some((one / 64).max(1)); 64]);
+    let (said, _) = threads(&["-n", "2", "--verbose"], &[]);
+    assert_eq!(said.matches(" for each rank: ").count(), 1, "{said}");
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = stand_in(dir.path()).display().to_string();
+    let (said, all) = threads(&["--ssh", &ssh, "--hosts", "a:2,b", "--verbose"], &[]);
+    assert_eq!(all.iter().flatten().sum::<usize>(), 2 * (one / 2).max(1) + one, "{all:?}");
+    for host in ["host a: OMP_NUM_THREADS=", &format!("host b: OMP_NUM_THREADS={one} for each rank")] {
+        assert_eq!(said.matches(host).count(), 1, "{said}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_bound_rank_has_the_threads_of_its_cores() {
+    assert_eq!(threads(&["-n", "1", "--bind-to", "core"], &[]).1, [Some(1)]);
+}
+
+#[test]
+fn a_choice_of_the_user_stays() {
+    for name in THREAD_CHOICES {
+        let chosen = if name == "OMP_NUM_THREADS" { Some(7) } else { None };
+        assert_eq!(threads(&["-n", "2"], &[(name, "7")]).1, [chosen; 2], "{name}");
+        let flag = format!("{name}=7");
+        assert_eq!(threads(&["-n", "2", "--env", &flag], &[]).1, [chosen; 2], "{name}");
+    }
+}
+
+/// What rank 0 shows of this program of Python's, and the exit code.
+fn python(flags: &[&str], env: &[(&str, &str)], program: &str) -> (String, i32) {
+    let words = [&["-n", "2"], flags, &["--", "python3", "-c", program]].concat();
+    let done = start_with(&words, |command| {
+        clean(command, env);
+    })
+    .finish();
+    let lines: Vec<_> = done.out.lines().filter_map(|l| l.strip_prefix("[0] ")).collect();
+    (lines.join("|"), done.code)
+}
+
+#[test]
+fn last_words_are_shown_however_a_rank_ends() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("NOT RUN: python3 is missing");
+        assert!(std::env::var_os("CI").is_none(), "under CI this must run");
+        return;
+    }
+    let dying = |how: &str| format!("import os, time\nprint('epoch', 1)\nprint('half', end='')\n{how}");
+    for (how, code) in [
+        ("os.kill(os.getpid(), 9)", 137),
+        ("os.kill(os.getpid(), 11)", 139),
+        ("os._exit(3)", 3),
+        ("time.sleep(100)", 124),
+    ] {
+        // Python takes its time to start.
+        let limit = patient(Duration::from_secs(1)).as_secs_f64().to_string();
+        let flags: &[&str] = if code == 124 { &["--timeout", &limit] } else { &[] };
+        assert_eq!(python(flags, &[], &dying(how)), ("epoch 1|half".into(), code), "{how}");
+    }
+    // The way off.
+    let quick = dying("os._exit(3)");
+    assert_eq!(python(&[], &[(UNBUFFERED, "")], &quick), (String::new(), 3));
+    assert_eq!(python(&["--env", "PYTHONUNBUFFERED=0"], &[], &quick), (String::new(), 3));
+}

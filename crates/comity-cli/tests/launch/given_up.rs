@@ -1,0 +1,103 @@
+//! The rank that all others name: the launcher's last line names the same one.
+use super::harness::*;
+use super::hosts::stand_in;
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::Path;
+
+pub(crate) fn programs(env: &[&str]) -> Vec<String> {
+    let own = format!("COMITY={}", env!("CARGO_BIN_EXE_comity"));
+    env.iter().map(|e| (*e).to_owned()).chain([own]).flat_map(|e| ["--env".to_owned(), e]).collect()
+}
+
+/// The process of this program that is rank `rank` itself.
+pub(crate) fn process_of(job: &Job, rank: usize) -> Pid {
+    let of = format!("COMITY_RANK={rank}");
+    let is_it = |pid: Pid| {
+        let env = std::fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).unwrap_or_default();
+        env.split(|b| *b == 0).any(|v| v == of.as_bytes())
+    };
+    wait_for("the rank's process", || job.running("comity").iter().map(|p| p.pid).find(|pid| is_it(*pid)))
+}
+
+/// Calls for a long time, and an end with 0 whatever becomes of them.
+pub(crate) const CALLS: &str = "\"$COMITY\" bench all --sizes 8:64K --budget 100 > $D/rows$RANK; exit 0";
+
+/// Waits until the calls have begun.
+pub(crate) fn await_rows(dir: &Path) {
+    let is_begun = || std::fs::metadata(dir.join("rows0")).is_ok_and(|m| m.len() > 0);
+    wait_for("a first row", || is_begun().then_some(()));
+}
+
+/// Rank 1 is stopped in its calls; rank 0 gives it up, and ends with 0 all the same.
+fn stop_one(flags: &[&str], host: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let env = programs(&["COMITY_DETECTION=1", &format!("D={}", dir.path().display())]);
+    let env: Vec<_> = env.iter().map(String::as_str).collect();
+    let job = start(&[flags, &env, &["--", "sh", "-c", CALLS]].concat());
+    await_rows(dir.path());
+    kill_process(process_of(&job, 1), Signal::STOP).unwrap();
+    let mark = job.mark.clone();
+    let done = job.finish();
+    assert_eq!(done.code, 1, "{}", done.err);
+    let last = done.last();
+    assert!(last.starts_with("comity launch: rank 1 (pid ") && last.contains(host), "{}", done.err);
+    assert!(
+        last.ends_with("fell silent: it was stopped; rank 0 gave it up and exited with code 0"),
+        "{}",
+        done.err
+    );
+    assert!(marked(&mark).is_empty());
+}
+
+#[test]
+fn nobody_waits_for_a_stopped_rank_that_was_given_up() {
+    stop_one(&["-n", "2"], ", host ");
+}
+
+#[test]
+fn nobody_waits_for_one_on_another_host_either() {
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = stand_in(dir.path()).display().to_string();
+    stop_one(&["--ssh", &ssh, "--hosts", "a,b"], ", host b)");
+}
+
+#[test]
+fn a_stopped_rank_that_nobody_needs_is_waited_for() {
+    let job = start_script(2, &[], "[ $RANK = 0 ] || kill -STOP $$; exit 0");
+    wait_for("rank 1 to be stopped", || stopped(&job));
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    let rank = job.running("sh").pop().unwrap().pid;
+    kill_process(rank, Signal::CONT).unwrap();
+    let done = job.finish();
+    assert_eq!(done.code, 0, "{}", done.err);
+}
+
+fn stopped(job: &Job) -> Option<()> {
+    let is_stopped = |pid: Pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap_or_default();
+        stat.contains(") T ")
+    };
+    job.running("sh").iter().any(|p| is_stopped(p.pid)).then_some(())
+}
+
+/// All ranks but rank 1 run into what keeps rank 1 from coming.
+fn missing(prepare: &str, env: &[&str]) {
+    let env = programs(env);
+    let env: Vec<_> = env.iter().map(String::as_str).collect();
+    let all = format!("[ $RANK = 1 ] && {{ {prepare}; }}; exec \"$COMITY\" bench barrier --iters 5");
+    let done = script(3, &env, &all);
+    assert_ne!(done.code, 0, "{}", done.err);
+    assert!(done.last().starts_with("comity launch: rank 1 (pid "), "{}", done.err);
+}
+
+#[test]
+fn a_rank_that_is_stopped_before_it_joins_is_named() {
+    missing("kill -STOP $$", &["COMITY_JOIN_TIMEOUT=1"]);
+}
+
+#[test]
+fn a_rank_without_files_to_open_is_named() {
+    for _ in 0..2 {
+        missing("ulimit -n 12", &["COMITY_JOIN_TIMEOUT=10"]);
+    }
+}

@@ -1,0 +1,71 @@
+//! Signals that mean something to the ranks' program, and the time that ranks have to end.
+use super::harness::*;
+use super::hosts::stand_in;
+use rustix::process::Signal;
+use std::path::Path;
+use std::time::Duration;
+
+/// Leaves a file for each signal that comes, and ends at the last one.
+const NOTE: &str =
+    "trap ': > $D/first$RANK' USR1; trap ': > $D/second$RANK' USR2; trap ': > $D/third$RANK; exit 0' QUIT
+    : > $D/up$RANK; while :; do sleep 0.05; done";
+
+fn pass(dir: &Path, flags: &[&str]) {
+    let d = format!("D={}", dir.display());
+    let job = start(&[flags, &["--env", &d, "--", "sh", "-c", NOTE]].concat());
+    wait_files(dir, "up", 2);
+    for (signal, file) in [(Signal::USR1, "first"), (Signal::USR2, "second"), (Signal::QUIT, "third")] {
+        job.signal(signal);
+        wait_files(dir, file, 2);
+    }
+    let done = job.finish();
+    assert_eq!(done.code, 0, "{}", done.err);
+}
+
+#[test]
+fn signals_for_the_program_reach_every_rank() {
+    let dir = tempfile::tempdir().unwrap();
+    pass(dir.path(), &["-n", "2"]);
+}
+
+#[test]
+fn signals_for_the_program_reach_ranks_on_other_hosts() {
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = stand_in(dir.path()).display().to_string();
+    pass(dir.path(), &["--ssh", &ssh, "--hosts", "a,b"]);
+}
+
+#[test]
+fn a_rank_without_a_handler_dies_of_it_and_is_named() {
+    let job = start(&["-n", "2", "sleep", "100"]);
+    job.wait_running("sleep", 2);
+    job.signal(Signal::USR1);
+    let done = job.finish();
+    assert_eq!(done.code, 138, "{}", done.err);
+    assert!(done.last().ends_with("was killed by signal 10 (SIGUSR1)"), "{}", done.err);
+}
+
+/// Rank 0 takes longer than it has.
+const SAVE: &str = "trap '[ $RANK = 0 ] && sleep 3; : > $D/saved$RANK; exit 0' TERM
+    : > $D/up$RANK; while :; do sleep 0.05; done";
+
+#[test]
+fn the_last_line_says_who_was_cut_off() {
+    let hosts = tempfile::tempdir().unwrap();
+    let ssh = stand_in(hosts.path()).display().to_string();
+    for form in [&["-n", "2"][..], &["--ssh", &ssh, "--hosts", "a,b"]] {
+        let dir = tempfile::tempdir().unwrap();
+        let d = format!("D={}", dir.path().display());
+        let words = [form, &["--grace", "0.5", "--env", &d, "--", "sh", "-c", SAVE]].concat();
+        let job = start(&words);
+        wait_files(dir.path(), "up", 2);
+        job.signal(Signal::TERM);
+        let done = job.finish();
+        assert_eq!(done.code, 143, "{}", done.err);
+        let last = "comity launch: ended by SIGTERM; rank 0 had not ended 0.5 s after SIGTERM and was killed \
+            (--grace SECONDS gives more time)";
+        assert_eq!(done.last(), last);
+        assert!(!dir.path().join("saved0").exists() && dir.path().join("saved1").exists());
+        assert!(done.took < patient(Duration::from_millis(2500)), "{:?}", done.took);
+    }
+}
