@@ -281,7 +281,7 @@ impl Site {
                 // What follows is between this rank and the store.
                 dial(&targets(&all), secret, &Hello { sealed: true, ..*hello }, &patience(answer))
             }
-            other => other.map(|won| won.1),
+            other => other.map(|won| won.connection),
         }
     }
 

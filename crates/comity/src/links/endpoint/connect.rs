@@ -89,7 +89,7 @@ impl Endpoint {
             sealed: self.sealed,
         };
         let way = self.way();
-        let (targets, vain) = way.control_targets(rank);
+        let (targets, vain) = way.control_targets(rank, patience);
         match way.dial(rank, &targets, &vain, &hello, patience) {
             Ok((stream, seals)) => control.attach(rank, stream, seals),
             Err(Miss::Stop(e)) => return Err(e),
