@@ -174,3 +174,10 @@ pub(crate) fn links(group: &Group) -> Vec<String> {
     let kinds: BTreeSet<_> = group.link_kinds().iter().flatten().map(|k| k.to_string()).collect();
     Vec::from_iter(kinds)
 }
+
+/// The first and the last port of a range, as COMITY_PORTS has it.
+pub(crate) fn ports(text: &str) -> Result<(u16, u16), String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let both = first.parse::<u16>().ok().zip(last.parse::<u16>().ok());
+    both.filter(|(a, b)| *a > 0 && a <= b).ok_or_else(|| "no range of ports; write 7100-7107".into())
+}

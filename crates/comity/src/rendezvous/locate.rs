@@ -191,7 +191,11 @@ fn over_exchange(
         NoStore::Taken(e) | NoStore::Other(e) => e,
     };
     let store = serve_in(config, ip, others, serve).map_err(fail)?;
-    let posted: Vec<_> = store.addrs().iter().copied().take(MAX_POSTED).collect();
+    // On a host between, a rank passes on what comes to its address and the store's port.
+    let port = store.addr().port();
+    let has = |ip: &IpAddr| ip.is_loopback() || store.addrs().iter().any(|at| at.ip() == *ip);
+    let between = config.launched_at.iter().filter(|ip| !has(ip)).map(|ip| SocketAddr::new(*ip, port));
+    let posted: Vec<_> = store.addrs().iter().copied().chain(between).take(MAX_POSTED).collect();
     share(Some(&exchanged::compose(&posted, trust, known)))?;
     let own = vec![store.addr()];
     Ok(Located { store: Some(store), ..Located::at(own, known.clone()) })
