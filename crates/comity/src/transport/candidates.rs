@@ -45,8 +45,8 @@ pub(super) struct Preference {
 
 impl Preference {
     /// The parts of it that count for the bytes of a job.
-    fn quality(&self) -> (bool, bool, bool, bool, Reverse<u32>) {
-        (self.is_own, self.is_silent, self.is_inner, self.is_routed, self.speed)
+    fn quality(&self) -> (bool, bool, bool, bool, Reverse<u32>, bool) {
+        (self.is_own, self.is_silent, self.is_inner, self.is_routed, self.speed, self.is_default)
     }
 }
 
@@ -163,11 +163,10 @@ impl Candidates {
             }
             let is_another = !seen.contains(&c.interface);
             seen.push(c.interface);
-            let (preference, best) = (&c.preference, &first.preference);
-            preference.quality() == best.quality()
-                && !(preference.is_default || best.is_default)
+            c.preference.quality() == first.preference.quality()
                 && is_another
                 && c.is_direct()
+                && !c.preference.is_default
                 && !c.preference.is_guess
                 && c.speed_is_known
                 && c.at.is_ipv4() == first.at.is_ipv4()
@@ -183,12 +182,7 @@ impl Candidates {
     /// Those that would go before all others if they were known to answer.
     pub(crate) fn good_guesses(&self) -> Vec<SocketAddr> {
         let best = self.all.iter().map(|c| &c.preference).find(|p| !p.is_guess);
-        self.guesses_if(|c| {
-            best.is_none_or(|best| {
-                let is_like_it = c.preference.quality() == best.quality() && !c.speed_is_known;
-                c.preference.quality() < best.quality() || is_like_it && best.is_default
-            })
-        })
+        self.guesses_if(|c| best.is_none_or(|best| c.preference.quality() < best.quality()))
     }
 
     fn guesses_if(&self, is_wanted: impl Fn(&Candidate) -> bool) -> Vec<SocketAddr> {

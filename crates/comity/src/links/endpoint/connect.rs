@@ -19,6 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// A failure that took less was no wait.
+const AT_ONCE: Duration = Duration::from_secs(1);
 /// A pause of one who looks at a store that has ended.
 const ENDED: Duration = Duration::from_millis(10);
 /// How long to wait for a better reason than that a rank ended.
@@ -102,11 +104,14 @@ impl Endpoint {
             Err(miss) => {
                 let at: Vec<String> = card.addrs.iter().map(|a| a.at.to_string()).collect();
                 let here = self.facts.get(self.me).map_or("", |f| f.host.as_str());
+                // Where there is no way it is known at once.
+                let waited = begun.elapsed().min(limit);
+                let within =
+                    if waited < AT_ONCE { String::new() } else { format!(" within {}", seconds(waited)) };
                 let words = format!(
-                    "could not be reached at {} from rank {} on host {here} within {} ({miss}); can the hosts connect to each other there, or does a firewall drop these ports (COMITY_PORTS chooses them)? A cable or a network that both have would do, or a rank that reaches both (COMITY_RELAY=1); COMITY_ADDRS on rank {rank} chooses other addresses",
+                    "could not be reached at {} from rank {} on host {here}{within} ({miss}); can the hosts connect to each other there, or does a firewall drop these ports (COMITY_PORTS chooses them)? A cable or a network that both have would do, or a rank that reaches both (COMITY_RELAY=1); COMITY_ADDRS on rank {rank} chooses other addresses",
                     at.join(", "),
-                    self.me,
-                    seconds(begun.elapsed().min(limit))
+                    self.me
                 );
                 let found = Fault { rank, words, because_of: Vec::new() };
                 let unreachable = JoinCause::Unreachable;
