@@ -165,7 +165,7 @@ pub(crate) fn world(group: &Group) -> String {
 /// The names of the hosts, in order of first rank; none where all ranks are threads of this process.
 pub(crate) fn hosts(group: &Group) -> Vec<String> {
     let names = group.members().iter().filter_map(|m| m.host.as_deref());
-    distinct(names, comity::tools::hosts(group))
+    distinct(names, tools::hosts(group))
 }
 
 /// The names of the hosts of ranks, in order of first rank. Hosts that have a number of their own are told apart, whatever their names.
