@@ -1,7 +1,7 @@
 //! Knowledge of a process about the ways to other hosts: each connection that it makes is a lesson for the next.
 //!
 //! ```text
-//!   a connection won at 10.0.1.2          that address goes first, for every rank of that host, unless another network is faster
+//!   a connection won at 10.0.1.2          that address goes first, for every rank of that host, unless another is better
 //!   fe80::5%7 said nothing meanwhile      it goes last, for a while
 //!   fe80::5%3 took a connection           it is no guess any more
 //! ```
@@ -65,10 +65,10 @@ impl KnownHost {
             c.preference.is_silent = self.is_silent(spot);
         }
         found.sort();
-        let speed = |i: usize| found.all.get(i).map(|c| (c.preference.is_silent, c.preference.speed));
+        let quality = |i: usize| found.all.get(i).map(|c| c.preference.quality());
         if let Some(last) = self.last
             && let Some(i) = found.all.iter().position(|c| spot(c.at) == last)
-            && speed(i) <= speed(0)
+            && quality(i) <= quality(0)
         {
             let known = found.all.remove(i);
             found.all.insert(0, known);

@@ -37,7 +37,7 @@ pub(super) struct Preference {
     is_inner: bool,
     /// No network of this host holds it.
     is_routed: bool,
-    pub(super) speed: Reverse<u32>,
+    speed: Reverse<u32>,
     is_default: bool,
     bits: Reverse<u8>,
     is_link_local: bool,
@@ -45,7 +45,7 @@ pub(super) struct Preference {
 
 impl Preference {
     /// The parts of it that count for the bytes of a job.
-    fn quality(&self) -> (bool, bool, bool, bool, Reverse<u32>, bool) {
+    pub(super) fn quality(&self) -> (bool, bool, bool, bool, Reverse<u32>, bool) {
         (self.is_own, self.is_silent, self.is_inner, self.is_routed, self.speed, self.is_default)
     }
 }

@@ -13,9 +13,9 @@ use std::{
 };
 
 /// Addresses that are tried at a time: a process may have few descriptors.
-const AT_A_TIME: usize = 128;
-/// A host on the same link answers in less, however busy its processes are: its system does.
-const PROBE: Duration = Duration::from_millis(40);
+const AT_A_TIME: usize = 256;
+/// A host on the same link answers in less, unless the system itself has no turn.
+const PROBE: Duration = Duration::from_millis(100);
 
 /// The indices of those `targets` that take a connection within `limit`, and soon after the first of them.
 pub(crate) fn answering(
