@@ -62,7 +62,8 @@ impl Way<'_> {
         let Ok(found) = probe(&targets, patience) else { return false };
         let is_found = |i: usize| found.contains(&i);
         let (answered, silent): (Vec<_>, Vec<_>) = (0..guesses.len()).partition(|i| is_found(*i));
-        let at = |all: Vec<usize>| all.into_iter().filter_map(|i| guesses.get(i).copied()).collect::<Vec<_>>();
+        let at =
+            |all: Vec<usize>| all.into_iter().filter_map(|i| guesses.get(i).copied()).collect::<Vec<_>>();
         self.book.hear(card, &at(answered), &at(silent));
         !guesses.is_empty()
     }
@@ -84,7 +85,8 @@ impl Way<'_> {
         // An address of theirs that this host has, too (a bridge for containers, say), leads back to this host: that nobody listens there
         // says nothing of them.
         let is_elsewhere = self.is_elsewhere(rank);
-        if let Some(card) = self.cards.get(rank).filter(|_| is_elsewhere && self.book.relay_of(rank).is_none())
+        if let Some(card) =
+            self.cards.get(rank).filter(|_| is_elsewhere && self.book.relay_of(rank).is_none())
         {
             let found = self.book.candidates(card);
             if found.is_guesswork() {

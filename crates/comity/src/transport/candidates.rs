@@ -192,7 +192,8 @@ impl Candidates {
 
     /// Whether no network of both hosts is known that leads there.
     pub(crate) fn is_guesswork(&self) -> bool {
-        let is_known = |p: &Preference| !p.is_guess && !p.is_own && !p.is_silent && !p.is_inner && !p.is_routed;
+        let is_known =
+            |p: &Preference| !p.is_guess && !p.is_own && !p.is_silent && !p.is_inner && !p.is_routed;
         !self.all.iter().any(|c| is_known(&c.preference))
     }
 

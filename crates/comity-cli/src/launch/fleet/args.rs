@@ -104,7 +104,10 @@ impl BindPlace {
             _ if ["core", "complex", "off"].contains(&text) => {
                 Err(format!("no address of this machine; ranks are bound to cores by --bind-to {text}"))
             }
-            _ => Err("no address of this machine; write 10.0.0.1, 10.0.0.1:7100, [fd00::1]:7100 or :7100".into()),
+            _ => {
+                Err("no address of this machine; write 10.0.0.1, 10.0.0.1:7100, [fd00::1]:7100 or :7100"
+                    .into())
+            }
         }
     }
 }

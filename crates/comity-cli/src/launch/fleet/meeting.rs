@@ -1,6 +1,6 @@
 //! Where the ranks of all hosts meet, as the hosts are told it, and what other libraries read of that.
-use super::supervise::Fleet;
 use super::plan::FleetPlan;
+use super::supervise::Fleet;
 use crate::launch::meet;
 use crate::launch::wire::Go;
 use comity::{Key, tools::Store};

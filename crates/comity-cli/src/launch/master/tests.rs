@@ -120,7 +120,9 @@ fn much_goes_through_whole_and_little_waits_on_the_way() {
 
 #[test]
 fn nonsense_is_no_packet() {
-    for body in [&b""[..], b"\0\0\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\0x", b"\0\0\0\0\0\0\0\0t\0", b"\0\0\0\0\0\0\0\0oo"] {
+    for body in
+        [&b""[..], b"\0\0\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\0x", b"\0\0\0\0\0\0\0\0t\0", b"\0\0\0\0\0\0\0\0oo"]
+    {
         assert_eq!(MasterPacket::decode(body), None);
     }
 }

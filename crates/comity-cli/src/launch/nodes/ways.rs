@@ -29,7 +29,10 @@ pub(super) fn places(text: &str) -> Result<String, String> {
     let all: Vec<_> =
         text.split(',').map(|one| split(one.trim())).collect::<Option<_>>().ok_or_else(|| bad(""))?;
     let first = all.iter().find_map(|(_, port)| *port).unwrap_or(PORT);
-    let unclear = text.split(',').filter(|one| !one.contains('[')).find_map(|one| crate::here::end_of_address(one.trim()));
+    let unclear = text
+        .split(',')
+        .filter(|one| !one.contains('['))
+        .find_map(|one| crate::here::end_of_address(one.trim()));
     if let Some((address, port)) = unclear {
         return Err(bad(&format!(
             "{address}:{port} may be an address or the port {port} of {address}: write [{address}:{port}] or [{address}]:{port}"

@@ -54,11 +54,7 @@ pub(crate) fn answering(
 }
 
 /// By socket whether it has connected or failed.
-fn wait(
-    open: &[(usize, Socket)],
-    patience: &DialLimits<'_>,
-    until: Instant,
-) -> Result<Vec<bool>, Miss> {
+fn wait(open: &[(usize, Socket)], patience: &DialLimits<'_>, until: Instant) -> Result<Vec<bool>, Miss> {
     let mut fds: Vec<_> =
         patience.wakers.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
     let first = fds.len();

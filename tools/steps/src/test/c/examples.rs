@@ -68,7 +68,9 @@ fn of_the_book(installed: &Installed) -> Result<(), String> {
     };
     fs::write(installed.scratch.join("hello.c"), &hello).map_err(|e| format!("hello.c: {e}"))?;
     let library = installed.library();
-    for (command, path, which) in [(shared, library.as_path(), "shared"), (inside, Path::new(""), "inside it")] {
+    for (command, path, which) in
+        [(shared, library.as_path(), "shared"), (inside, Path::new(""), "inside it")]
+    {
         let task = Task::new("sh").args(["-c", command]).folder(&installed.scratch.join("."));
         task.env("PKG_CONFIG_PATH", library.join("pkgconfig").as_os_str()).limit(120).run()?;
         let job = installed.job(2).args([installed.scratch.join("hello")]);
