@@ -18,6 +18,8 @@ mod environment;
 mod fleet_ends;
 #[path = "launch/hosts.rs"]
 mod hosts;
+#[path = "launch/meeting.rs"]
+mod meeting;
 #[path = "launch/memory.rs"]
 mod memory;
 #[path = "launch/metrics.rs"]

@@ -1,5 +1,5 @@
-//! `MASTER_ADDR` and `MASTER_PORT` under `comity launch --hostfile`: each rank reaches rank 0 there, also where its host does not. The hosts have
-//! no sshd: a script stands for ssh.
+//! `MASTER_ADDR` and `MASTER_PORT` under `comity launch --hostfile`: each rank reaches rank 0 there, also where its host does not. And the port
+//! where ranks meet. The hosts have no sshd: a script stands for ssh.
 
 use super::shapes::{CHAIN, Lan, PLAIN, Shape, TRIANGLE};
 use std::{ffi::OsString, fs, os::unix::fs::PermissionsExt, path::Path, time::Instant};
@@ -9,6 +9,7 @@ use tasks::place::{Scratch, program};
 const PROGRAM: &str = r#"
 import os, socket, time
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+assert all(at.endswith(":7403") for at in os.environ["COMITY_STORE"].split(",")), os.environ["COMITY_STORE"]
 host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 if rank == 0:
     time.sleep(0.2)
@@ -68,7 +69,8 @@ pub(super) fn check(comity: &Path) -> Result<Vec<&'static str>, String> {
         let listed = hosts.map(|(name, _, ips)| format!(r#"{{"ssh": "{name}", "ips": [{ips}]}}"#));
         write(&file, format!(r#"{{"hosts": [{}]}}"#, listed.join(", ")))?;
         let task = lan.within(0).args([comity]).args(["launch", "--no-stage-comity", "--ssh"]).args([&ssh]);
-        let task = task.args(["--hostfile"]).args([&file]).args(["--"]).args([&python]);
+        // The ranks meet at one port of all addresses of the launcher's host.
+        let task = task.args(["--bind", ":7403", "--hostfile"]).args([&file]).args(["--"]).args([&python]);
         let said = task.args(["-c", PROGRAM]).env("PATH", with_folder_of(comity)).limit(60).run();
         let said = said.map_err(|e| format!("MASTER_ADDR in a {}: {e}", shape.name))?;
         if said.matches("met at rank 0: [1, 2]").count() != hosts.len() {
