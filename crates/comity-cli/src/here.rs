@@ -164,13 +164,48 @@ pub(crate) fn world(group: &Group) -> String {
 
 /// The names of the hosts, in order of first rank; none where all ranks are threads of this process.
 pub(crate) fn hosts(group: &Group) -> Vec<String> {
-    let mut seen = BTreeSet::new();
     let names = group.members().iter().filter_map(|m| m.host.as_deref());
-    names.filter(|h| seen.insert(*h)).map(str::to_owned).collect()
+    distinct(names, tools::hosts(group))
+}
+
+/// The names of the hosts of ranks, in order of first rank. Hosts that have a number of their own are told apart, whatever their names.
+fn distinct<'a>(names: impl Iterator<Item = &'a str>, numbers: Option<Vec<usize>>) -> Vec<String> {
+    let numbers = numbers.unwrap_or_default().into_iter().map(Some).chain(std::iter::repeat(None));
+    let mut seen = BTreeSet::new();
+    names.zip(numbers).filter(|host| seen.insert(*host)).map(|(name, _)| name.to_owned()).collect()
 }
 
 /// The kinds of link that this rank uses.
 pub(crate) fn links(group: &Group) -> Vec<String> {
     let kinds: BTreeSet<_> = group.link_kinds().iter().flatten().map(|k| k.to_string()).collect();
     Vec::from_iter(kinds)
+}
+
+/// An address of IPv6 without brackets whose end may be a number of its own, as `fd00::3:2`: the address before it, and the number.
+pub(crate) fn end_of_address(text: &str) -> Option<(&str, &str)> {
+    let (start, end) = text.rsplit_once(':')?;
+    let address = start.rsplit('@').next()?;
+    let is_number = !end.is_empty() && end.bytes().all(|b| b.is_ascii_digit()) && !end.starts_with('0');
+    let is_address = |text: &str| text.parse::<std::net::Ipv6Addr>().is_ok();
+    let whole = text.rsplit('@').next().is_some_and(is_address);
+    (is_number && whole && is_address(address)).then_some((start, end))
+}
+
+/// The first and the last port of a range, as COMITY_PORTS has it.
+pub(crate) fn ports(text: &str) -> Result<(u16, u16), String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let both = first.parse::<u16>().ok().zip(last.parse::<u16>().ok());
+    both.filter(|(a, b)| *a > 0 && a <= b).ok_or_else(|| "no range of ports; write 7100-7107".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_hosts_of_one_name_are_two() {
+        let names = || ["a", "a", "a", "b"].into_iter();
+        assert_eq!(distinct(names(), Some(vec![0, 0, 1, 2])), ["a", "a", "b"]);
+        assert_eq!(distinct(names(), None), ["a", "b"]);
+    }
 }

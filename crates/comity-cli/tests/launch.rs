@@ -22,6 +22,8 @@ mod fleet_ends;
 mod given_up;
 #[path = "launch/hosts.rs"]
 mod hosts;
+#[path = "launch/meeting.rs"]
+mod meeting;
 #[path = "launch/memory.rs"]
 mod memory;
 #[path = "launch/metrics.rs"]

@@ -142,6 +142,15 @@ fn after_a_restart_the_same_command_sets_up_anew_and_undo_carries_on() {
 }
 
 #[test]
+fn a_drawing_is_written_beside_the_cables_for_graphviz() {
+    let dir = two_macs();
+    let (code, err) =
+        comity(dir.path(), &["cluster", "config", "--hosts", "m0,m1", "--svg", "c.svg", "--dot"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(is_there(dir.path(), "c.svg"));
+}
+
+#[test]
 fn outputs_that_cannot_be_written_are_told_before_anything_is_run() {
     for flag in ["--output", "--svg", "--undo"] {
         let dir = two_macs();

@@ -1,8 +1,10 @@
 //! Verdicts over what was measured: the rows of `comity doctor`.
 mod hosts;
+mod idle;
 mod links;
 
 pub use hosts::{INSTALL, clock, hosts, rdma};
+pub use idle::idle;
 pub use links::{LinkMeasure, cables, links};
 
 use serde::Serialize;

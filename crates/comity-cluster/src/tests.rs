@@ -11,6 +11,8 @@ use crate::subnet::Subnet;
 use crate::undo::UndoFile;
 use std::collections::BTreeSet;
 
+mod idle;
+
 fn hostfile(cluster: &Cluster, over: Over) -> Result<ClusterFile, String> {
     let layout = layout(cluster, over == Over::Ethernet)?;
     ClusterFile::of(cluster, &AddressPlan::of(cluster).unwrap(), &layout, over)

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | a launcher | [`Store`], at which its ranks meet; [`Sheet`], [`Tally`] and [`LiveRank`], what a rank did and does in memory that both see |
 //! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`costs_note`], [`network_in_words`], [`trust_in_words`] |
-//! | `comity check`, `comity bench` | [`prefer_algorithm`], [`predict`], [`bytes_pulled`]; [`TunedFile`] at [`costs_place`], [`processor`]; memory of CUDA devices in [`cuda`] |
+//! | `comity check`, `comity bench` | [`hosts`], [`prefer_algorithm`], [`predict`], [`bytes_pulled`]; [`TunedFile`] at [`costs_place`], [`processor`]; memory of CUDA devices in [`cuda`] |
 //! | the Python package | [`HomeProcess`], which its forked children are told from; [`of_objects`], for calls made of several |
 //! | both | [`on_warning`], for a process whose program listens to no events |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
@@ -40,6 +40,19 @@ pub mod cuda {
 #[must_use]
 pub fn of_objects(group: &Group) -> Group {
     group.of_objects()
+}
+
+/// The host of each rank of a group of all ranks, numbered from 0 in order of first appearance: two hosts may have one name. None where its
+/// backend does not know.
+///
+/// ```
+/// assert_eq!(comity::tools::hosts(&comity::Group::single()), None);
+/// # let groups = comity::Group::local(2)?;
+/// assert_eq!(comity::tools::hosts(&groups[1]), Some(vec![0, 0]));
+/// # Ok::<(), comity::Error>(())
+/// ```
+pub fn hosts(group: &Group) -> Option<Vec<usize>> {
+    group.hosts()
 }
 
 /// What this process would use of each kind of link, the preferred ones first, and why.

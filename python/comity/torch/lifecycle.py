@@ -47,8 +47,13 @@ def _leave() -> None:
 
 
 def _listen_at_master() -> dict[str, str]:
-    """Without a key no public address is listened on. MASTER_ADDR says which network is meant: this rank's address there."""
+    """Without a key no public address is listened on. MASTER_ADDR says which network is meant: this rank's address there.
+
+    In a job of `comity launch` on several hosts it is each host's own, and COMITY_STORE has the addresses of the network.
+    """
     master = os.environ.get("MASTER_ADDR")
+    if store := os.environ.get("COMITY_STORE"):
+        master = store.split(",")[0].rpartition(":")[0].strip("[]")
     insecure = os.environ.get("COMITY_INSECURE", "").lower() in ("1", "true")
     if not master or not insecure or "COMITY_ADDRS" in os.environ:
         return {}

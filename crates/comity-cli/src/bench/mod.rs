@@ -72,7 +72,7 @@ pub(crate) struct BenchArgs {
     budget: f64,
 
     /// How many calls to measure for each row, instead of --budget
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", conflicts_with = "budget", value_parser = count)]
     iters: Option<usize>,
 
     /// Calls before the clock runs [default: 20, above 1 MiB 2]

@@ -118,7 +118,7 @@ pub(crate) struct CheckArgs {
     seed: u64,
 
     /// Measure latency and bandwidth of every pair and direction instead
-    #[arg(long, conflicts_with_all = ["ops", "dtypes", "device", "quick", "large"])]
+    #[arg(long, conflicts_with_all = ["ops", "dtypes", "algorithm", "device", "quick", "large", "seed"])]
     links: bool,
 
     /// With --links: as JSON, for COMITY_COSTS and `comity plan --costs`

@@ -44,7 +44,7 @@ pub(crate) struct ConfigArgs {
     no_auto_setup: bool,
 
     /// Where --auto-setup writes what undoes it
-    #[arg(long, value_name = "FILE", default_value = "comity-undo.json")]
+    #[arg(long, value_name = "FILE", default_value = "comity-undo.json", requires = "auto_setup")]
     undo: PathBuf,
 
     /// Write the hostfile there, not to standard output
@@ -55,8 +55,8 @@ pub(crate) struct ConfigArgs {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
-    /// Print the cables for Graphviz, and do nothing else
-    #[arg(long)]
+    /// Print the cables for Graphviz, and make no hostfile
+    #[arg(long, conflicts_with_all = ["output", "over", "backend", "auto_setup", "env"])]
     dot: bool,
 
     /// Go on without hosts that do not answer
@@ -123,11 +123,11 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
     if cluster.hosts.is_empty() {
         return Err((FAULTY, vec!["no host is left".into()]));
     }
-    if args.dot {
-        return tell(draw::dot(&cluster));
-    }
     if let Some(path) = &args.svg {
         write(path, &draw::svg(&cluster))?;
+    }
+    if args.dot {
+        return tell(draw::dot(&cluster));
     }
     // Where the hostfile goes to standard output, nothing else does.
     let picture = draw::terminal(&cluster, find::paint());

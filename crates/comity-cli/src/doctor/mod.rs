@@ -5,7 +5,7 @@ use crate::agent::{AgentOrder, PairAnswer, now};
 use crate::cluster::{BAD_INPUT, FAULTY, HostTeam, Member, ReachArgs, answer_limit, beacons, token};
 use crate::launch::{FleetHost, SshWay};
 use crate::say::say;
-use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, links, table};
+use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, idle, links, table};
 use comity_cluster::graph::Cluster;
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ pub(crate) struct DoctorArgs {
     reach: ReachArgs,
 
     /// Try these ports, as COMITY_PORTS gives them to ranks: 7100-7107; default: free ones
-    #[arg(long, value_name = "RANGE", value_parser = range)]
+    #[arg(long, value_name = "RANGE", value_parser = crate::here::ports)]
     ports: Option<(u16, u16)>,
 
     /// Compare the job key in this file on all hosts; default: COMITY_KEY_FILE, where this machine has it
@@ -39,12 +39,6 @@ pub(crate) struct DoctorArgs {
     /// One JSON object
     #[arg(long)]
     json: bool,
-}
-
-fn range(text: &str) -> Result<(u16, u16), String> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let both = first.parse::<u16>().ok().zip(last.parse::<u16>().ok());
-    both.filter(|(a, b)| *a > 0 && a <= b).ok_or_else(|| "no range of ports; write 7100-7107".into())
 }
 
 /// Examines the hosts and returns the exit code.
@@ -94,6 +88,7 @@ fn examine(named: &[FleetHost], way: &SshWay, args: &DoctorArgs) -> Vec<Check> {
     checks.extend(clocks(&mut team));
     checks.extend(pairs_of_answers(&mut team, args));
     checks.extend(cables(&cluster));
+    checks.extend(idle(&cluster));
     notes.iter().for_each(|n| checks.push(Check::not_tried("cable", "beacons", n)));
     if team.0.len() < 2 {
         for check in ["cable", "route", "port", "mtu", "speed"] {

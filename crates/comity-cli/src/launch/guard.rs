@@ -7,6 +7,7 @@ use super::bind::RankBinding;
 use super::defaults::ThreadShare;
 use super::ending::Ending;
 use super::job::{self, Job, LaunchRefusal};
+use super::master::Master;
 use super::meet::{Meeting, Reserved, loopback};
 use super::output::Outputs;
 use super::shutdown::{PATIENCE, StopOrder, StopReason};
@@ -52,6 +53,8 @@ pub(super) struct Orders {
     feeding: bool,
     /// Why no more will come.
     closed: bool,
+    /// Carries connections to rank 0, in a job of several hosts.
+    master: Option<Master>,
 }
 
 impl Orders {
@@ -59,7 +62,8 @@ impl Orders {
         rustix::fs::fcntl_setfl(&input, rustix::fs::fcntl_getfl(&input)? | OFlags::NONBLOCK)?;
         let now = Instant::now();
         let (reader, ready) = (FrameReader::default(), VecDeque::new());
-        Ok(Self { input, reader, ready, heard: now, beat_due: now, feeding: false, closed: false })
+        let (heard, beat_due, master) = (now, now, None);
+        Ok(Self { input, reader, ready, heard, beat_due, feeding: false, closed: false, master })
     }
 
     pub(super) fn want(&self) -> Option<PollFd<'_>> {
@@ -168,7 +172,13 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
         }
     };
     output.event(&GuardEvent::Ready(Box::new(ready)));
-    let Some(FleetOrder::Go(go)) = orders.wait(&output) else { return Ok(REFUSED) };
+    let Some(FleetOrder::Go(mut go)) = orders.wait(&output) else { return Ok(REFUSED) };
+    if part.size < part.world {
+        let (port, tell) = ((part.first == 0).then(|| go.master.port()), output.teller());
+        let (master, at) = Master::start(port, move |packet| tell(&GuardEvent::Master(packet)))?;
+        orders.master = Some(master);
+        go.master = at;
+    }
     let meeting = Meeting::elsewhere(&go, part.world, kept)?;
     drop::<Box<Go>>(go);
     let front_end = FrontLine::new(front_end)?;
@@ -324,6 +334,11 @@ impl Supervisor {
                 FleetOrder::InputEnd => self.give(None),
                 FleetOrder::Look => self.tell_what_ranks_do(),
                 FleetOrder::FindStopped => self.find_stopped(),
+                FleetOrder::Master(packet) => {
+                    if let Some(master) = self.orders.as_ref().and_then(|o| o.master.as_ref()) {
+                        master.take(packet);
+                    }
+                }
                 FleetOrder::Beat | FleetOrder::Prepare(_) | FleetOrder::Go(_) | FleetOrder::Piece(_) => {}
             }
         }

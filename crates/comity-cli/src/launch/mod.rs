@@ -20,6 +20,7 @@ mod handed;
 mod job;
 mod journal;
 mod lines;
+mod master;
 mod meet;
 mod memory;
 mod metrics;

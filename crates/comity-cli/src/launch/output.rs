@@ -96,6 +96,12 @@ impl Outputs {
         }
     }
 
+    /// The same, for another thread.
+    pub(super) fn teller(&self) -> impl Fn(&GuardEvent) + Send + 'static {
+        let out = Arc::clone(&self.out);
+        move |event| out.put(OutputStream::Out, &event.encode())
+    }
+
     /// Whether there is a launcher on another host.
     pub(super) fn is_framed(&self) -> bool {
         self.framed

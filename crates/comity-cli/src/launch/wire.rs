@@ -8,6 +8,7 @@
 //! believed above [`LARGEST`], and no memory is taken before the bytes have come.
 use super::bind::BindWish;
 use super::ending::Ending;
+use super::master::MasterPacket;
 use super::output::OutputStream;
 use super::signals::PassedSignal;
 use super::stage::StagedFile;
@@ -42,6 +43,8 @@ pub(super) enum FleetOrder {
     InputEnd,
     /// Of the file that was asked for; nothing at its end.
     Piece(Vec<u8>),
+    /// Of a connection to rank 0.
+    Master(MasterPacket),
     /// Say what the ranks do.
     Look,
     /// Say which of them are stopped.
@@ -87,6 +90,8 @@ pub(super) enum GuardEvent {
     Say(String),
     /// What the ranks here do, as JSON.
     View(Vec<u8>),
+    /// Of a connection to rank 0.
+    Master(MasterPacket),
     /// The ranks have taken the input.
     Taken,
     Beat,
@@ -206,6 +211,7 @@ impl FleetOrder {
             Self::Input(bytes) => frame(b'I', &[bytes]),
             Self::InputEnd => frame(b'E', &[]),
             Self::Piece(bytes) => frame(b'F', &[bytes]),
+            Self::Master(packet) => frame(b'M', &[&packet.encode()]),
             Self::Look => frame(b'L', &[]),
             Self::FindStopped => frame(b'D', &[]),
             Self::Beat => frame(b'B', &[]),
@@ -226,6 +232,7 @@ impl FleetOrder {
             (b'I', _) => Self::Input(body.to_vec()),
             (b'E', []) => Self::InputEnd,
             (b'F', _) => Self::Piece(body.to_vec()),
+            (b'M', _) => Self::Master(MasterPacket::decode(body).ok_or_else(|| unknown(kind, body))?),
             (b'L', []) => Self::Look,
             (b'D', []) => Self::FindStopped,
             (b'B', []) => Self::Beat,
@@ -260,6 +267,7 @@ impl GuardEvent {
             Self::Stopped { rank } => frame(b'z', &[&rank.to_le_bytes()]),
             Self::Say(words) => frame(b'y', &[words.as_bytes()]),
             Self::View(text) => frame(b'v', &[text]),
+            Self::Master(packet) => frame(b'm', &[&packet.encode()]),
             Self::Taken => frame(b't', &[]),
             Self::Beat => frame(b'b', &[]),
             Self::Bye => frame(b'q', &[]),
@@ -304,6 +312,7 @@ impl GuardEvent {
             b'z' => Self::Stopped { rank: rank(0)? },
             b'y' => Self::Say(words(body)),
             b'v' => Self::View(body.to_vec()),
+            b'm' => Self::Master(MasterPacket::decode(body).ok_or_else(bad)?),
             b't' => Self::Taken,
             b'b' => Self::Beat,
             b'q' => Self::Bye,

@@ -43,7 +43,7 @@ pub(crate) struct TopArgs {
     json: bool,
 
     /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", conflicts_with_all = ["once", "json"], value_parser = seconds)]
     every: Duration,
 
     /// Show it in a browser: listen at this address of this host, such as 127.0.0.1:0 for a free port

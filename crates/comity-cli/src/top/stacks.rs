@@ -51,7 +51,10 @@ fn does(rank: &RankView) -> String {
                 Some((_, c)) if c.state == "begun" => format!("{stopped}in {}", c.text),
                 Some((_, c)) => format!("{stopped}in no call; the last was {}", c.text),
                 None if rank.calls > 0 => format!("{stopped}in no call; its groups are closed"),
-                None => format!("{stopped}in no call; it has made none"),
+                None if rank.groups.is_empty() => {
+                    format!("{stopped}before its first group: it prepares, or waits in init for other ranks")
+                }
+                None => format!("{stopped}before its first call, in a group that is there"),
             }
         }
     }
@@ -84,6 +87,16 @@ fn write_rank(out: &mut String, rank: &RankView) {
 mod tests {
     use super::*;
     use crate::live::view::{GroupView, job};
+
+    #[test]
+    fn ranks_before_their_first_call_have_met_or_not() {
+        let rank = |rank, groups| RankView { rank, state: RankState::Running, groups, ..RankView::default() };
+        let met = || vec![GroupView { id: "0".into(), size: 3, ..GroupView::default() }];
+        let ranks = vec![rank(0, Vec::new()), rank(1, met()), rank(2, met())];
+        let text = stacks(&JobView { ranks, ..job("7f", "h", 3) });
+        assert!(text.contains("\nrank 0: before its first group: it prepares, or waits in init"), "{text}");
+        assert!(text.contains("\nranks 1, 2: before its first call, in a group that is there"), "{text}");
+    }
 
     #[test]
     fn ranks_that_stand_alike_are_told_together_and_the_odd_one_first() {

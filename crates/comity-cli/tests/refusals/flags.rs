@@ -30,7 +30,7 @@ const TABLE: [Row; 34] = [
         &["", "x", "9400", "a:1", "1.2.3.4", "127.0.0.1:65536", "192.0.2.1:1", ":1"],
     ),
     (&["launch", "true"], "--bind-to", &["", "x", "core ", "CORE", "socket"]),
-    (&["launch", "true"], "--bind", &["", "x", "core", "1.2.3", "127.0.0.1:7000"]),
+    (&["launch", "true"], "--bind", &["", "x", "core", "1.2.3", "127.0.0.1:0", "127.0.0.1:70000", ":0"]),
     (&["bench", "--tune"], "--within", NO_TIME),
     (&["check"], "--ops", NO_NAME),
     (&["check"], "--dtypes", NO_NAME),
@@ -105,6 +105,19 @@ pub(crate) fn all(dir: &Path) -> Vec<Case> {
     add(&["report", "file"], &["file"]);
     add(&["report", "none"], &["none", "no flight records"]);
     add(&["report", "garbage"], &["rank-7.group-1f.flight.json", "JSON"]);
+    // Of two flags none is passed over in silence.
+    for (args, says) in [
+        (&["bench", "--iters", "5", "--budget", "1"][..], ["--iters", "--budget"]),
+        (&["check", "--links", "--algorithm", "ring"], ["--links", "--algorithm"]),
+        (&["check", "--links", "--seed", "1"], ["--links", "--seed"]),
+        (&["top", "--once", "--every", "2"], ["--once", "--every"]),
+        (&["cluster", "find", "--hosts", "a", "--listen", "5"], ["--announced", "--listen"]),
+        (&["cluster", "config", "--hosts", "a", "--undo", "x"], ["--auto-setup", "--undo"]),
+        (&["cluster", "config", "--hosts", "a", "--dot", "--output", "x"], ["--dot", "--output"]),
+        (&["cluster", "config", "--hosts", "a", "--dot", "--auto-setup"], ["--dot", "--auto-setup"]),
+    ] {
+        add(args, &says);
+    }
     let bytes = || OsString::from_vec(b"\xff\xfe".to_vec());
     for command in ["bench", "plan"] {
         let mut case = Case::new(&[command]);

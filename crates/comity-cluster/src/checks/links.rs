@@ -226,7 +226,7 @@ pub fn links(cluster: &Cluster, all: &[LinkMeasure]) -> Vec<Check> {
             rows.push(Check::not_tried(
                 "route",
                 &way.at,
-                "they share no network; ranks between them pass on what they say",
+                "they share no network; ranks between them pass on what they say; if a cable is to join them, it is out",
             ));
             continue;
         }

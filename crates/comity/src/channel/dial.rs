@@ -1,5 +1,6 @@
 //! Connecting: to one of several addresses, with patience, up to an authenticated stream.
 
+mod probe;
 mod race;
 
 use super::{
@@ -8,7 +9,8 @@ use super::{
     stream::{Sealing, Stream},
 };
 use crate::{Error, Result, sys::poll_joining};
-pub(crate) use race::answering;
+pub(crate) use probe::{answering, probe};
+pub(crate) use race::Winner;
 use race::{Race, Tried};
 use rustix::{
     event::{PollFd, PollFlags},
@@ -24,7 +26,7 @@ use std::{
 
 /// How long to wait for a connection, and at first for an answer. A listener that is alive answers in microseconds. One that lost us in a
 /// flood of strangers drops us after a while.
-const TRY: Duration = Duration::from_secs(3);
+pub(crate) const TRY: Duration = Duration::from_secs(3);
 /// How long to wait for an answer at most. Each try waits twice as long as the one before: a listener that has few turns would do
 /// nothing but answer those who have left.
 const LONGEST_TRY: Duration = Duration::from_secs(24);
@@ -153,6 +155,14 @@ impl Miss {
         matches!(self, Self::Nobody(e) if e.kind() == ErrorKind::NetworkUnreachable)
     }
 
+    /// Whether there was no answer at all, for no fault of this process.
+    fn is_silence(&self) -> bool {
+        match self {
+            Self::Nobody(e) => self.reached() == Reached::Nothing && !is_own(e),
+            _ => false,
+        }
+    }
+
     /// What it says of the way there.
     fn reached(&self) -> Reached {
         match self {
@@ -188,10 +198,10 @@ pub(crate) fn dial(
     hello: &Hello,
     patience: &DialLimits<'_>,
 ) -> Result<(Stream, Sealing), Miss> {
-    dial_any(targets, secret, hello, patience, false).map(|won| won.1)
+    dial_any(targets, secret, hello, patience, false).map(|won| won.connection)
 }
 
-/// As [`dial`]; also which of them it was. One that `is_elsewhere`, on another host, and has met already is given up
+/// As [`dial`]; also which of them it was, and which said nothing. One that `is_elsewhere`, on another host, and has met already is given up
 /// ([`Miss::NoWay`]) when it is known that no address leads there.
 pub(crate) fn dial_any(
     targets: &[Target],
@@ -199,7 +209,7 @@ pub(crate) fn dial_any(
     hello: &Hello,
     patience: &DialLimits<'_>,
     is_elsewhere: bool,
-) -> Result<(usize, (Stream, Sealing)), Miss> {
+) -> Result<Winner, Miss> {
     let (mut pause, mut limit, first) = (FIRST_PAUSE, TRY, Instant::now());
     let (mut best, mut rounds, mut holes) = (Reached::Nothing, 0, 0);
     loop {

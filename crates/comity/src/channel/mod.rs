@@ -35,7 +35,7 @@ mod seal;
 mod stream;
 
 pub(crate) use accept::{Accepted, Acceptor, PROOF};
-pub(crate) use dial::{DialLimits, Miss, Target, answering, dial, dial_any, is_own};
+pub(crate) use dial::{DialLimits, Miss, TRY, Target, Winner, answering, dial, dial_any, is_own, probe};
 #[cfg(test)]
 pub(crate) use fields::MAX_TEXT;
 pub(crate) use fields::{Malformed, Reader, Writer};

@@ -37,7 +37,12 @@ pub use launcher::{Found, Launcher};
 pub use meet::Meet;
 pub use network::AddressNote;
 pub use notes::LinkNote;
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 pub use table::VARIABLES;
 pub use trust::Secure;
 pub(crate) use hostfile::HOSTFILE;
@@ -91,6 +96,8 @@ pub struct Config {
     pub(crate) algorithm: Option<Algorithm>,
     /// Own addresses to listen on; port 0 stands for any. Empty: the one that leads to the store.
     pub(crate) addrs: Vec<SocketAddr>,
+    /// Addresses at which a launcher has the ranks meet, whatever else they meet at.
+    pub(crate) launched_at: Vec<IpAddr>,
     /// The network interfaces that may be used.
     pub(crate) interfaces: InterfaceRules,
     /// The ports to listen on, the first and the last, where no address says one.
@@ -167,6 +174,7 @@ impl Config {
             costs: Costs::Usual,
             algorithm: None,
             addrs: Vec::new(),
+            launched_at: Vec::new(),
             interfaces: InterfaceRules::default(),
             ports: None,
             relay: true,

@@ -63,6 +63,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
         config.algorithm = Some(algorithm(&text).or_else(|why| wrong("COMITY_ALGORITHM", &text, &why))?);
     }
     network(vars, config)?;
+    // A wrong value is told where ranks meet there.
+    let launched = vars.host_ports("COMITY_STORE").ok().flatten().unwrap_or_default();
+    config.launched_at = launched.iter().filter_map(|at| at.host().parse().ok()).collect();
     config.host = vars.text("COMITY_HOST")?;
     config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);
     if let Some(fd) = vars.number("COMITY_ROOT_CAUSE_FD", i32::MAX as usize)? {

@@ -86,7 +86,7 @@ pub enum Error {
     Join(JoinError),
 
     /// Two ranks made different calls, or the same call with other arguments.
-    #[error("ranks disagree in {differs}: {}; make the same calls with the same arguments in the same order on every rank", Calls((*.rank, .ours), (.peer, .theirs), .differs))]
+    #[error("ranks disagree in {differs}: {}; make the same calls with the same arguments in the same order on every rank, and give threads that call at once a group each", Calls((*.rank, .ours), (.peer, .theirs), .differs))]
     Mismatch {
         /// The rank that saw it, by its number in the group; every rank gets the same error.
         rank: usize,

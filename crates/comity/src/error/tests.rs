@@ -30,7 +30,7 @@ fn errors_end_with_what_to_do_next() {
     assert_eq!(
         mismatch.to_string(),
         "ranks disagree in root: rank 2 (host m3, pid 4711) called broadcast #7 root 0 while rank 0 called broadcast #7 root 1; \
-         make the same calls with the same arguments in the same order on every rank"
+         make the same calls with the same arguments in the same order on every rank, and give threads that call at once a group each"
     );
     let after = Duration::from_secs(5);
     let waiting_for = vec![peer.clone()];

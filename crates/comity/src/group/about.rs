@@ -76,6 +76,13 @@ impl Group {
         &self.core.peers
     }
 
+    /// The host of each rank, numbered in order of first appearance; none where the group's backend does not know.
+    pub(crate) fn hosts(&self) -> Option<Vec<usize>> {
+        let world = self.core.subgroup_factory.as_ref()?.world.upgrade()?;
+        // A group of some members numbers its ranks in its own way.
+        Some(world.hosts().to_vec()).filter(|hosts| hosts.len() == self.size())
+    }
+
     /// The kind of link to each rank, by rank; `None` for this rank itself.
     ///
     /// Where no call has needed a link yet, it is the kind that is tried first.

@@ -270,7 +270,7 @@ impl Endpoint {
             let is_closed = hello.sealed || hello.channel == Channel::Probe;
             let is_other = hello.to != STORE && to != me && hello.world == world;
             let card = cards.get(to).filter(|card| is_closed && is_other && card.relays)?;
-            Some(book.candidates(to, card).all.iter().map(|c| c.at).collect())
+            Some(book.candidates(card).all.iter().map(|c| c.at).collect())
         };
         Some(Arc::new(Relay::new(find)))
     }

@@ -223,7 +223,7 @@ impl LinkDesk for Makers {
     }
 
     fn paths(&self, rank: usize) -> Vec<SocketAddr> {
-        let found = self.cards.get(rank).map(|card| self.book.candidates(rank, card)).unwrap_or_default();
+        let found = self.cards.get(rank).map(|card| self.book.candidates(card)).unwrap_or_default();
         found.all.into_iter().filter(Candidate::is_direct).map(|c| c.at).collect()
     }
 

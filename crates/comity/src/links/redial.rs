@@ -100,11 +100,11 @@ impl RedialState {
             Hello { from: me as u32, to: rank as u32, world, group_id: 0, channel: Channel::Control, sealed };
         let own = &self.way;
         let way = Way { me, cards: &own.cards, peers: &own.peers, book: &own.book, secret: &own.secret };
-        let (targets, vain) = way.control_targets(rank);
         // Not drained: it ends all tries.
         let check = || if self.stop.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) };
         let limits =
             |time| DialLimits { until: Instant::now() + time, wakers: vec![waker.fd()], check: &check };
+        let (targets, vain) = way.control_targets(rank, &limits(TRIES));
         let made = way.dial(rank, &targets, &vain, &hello, &limits(TRIES));
         // No time is left to find out that there is no way.
         let made = made.or_else(|miss| match &miss {

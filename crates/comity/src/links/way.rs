@@ -2,11 +2,12 @@
 
 use crate::{
     Peer,
-    channel::{DialLimits, Hello, Miss, Sealing, Secret, Stream, Target, dial_any},
-    transport::{AddressBook, Candidate, Card, KnownWay},
+    channel::{DialLimits, Hello, Miss, Sealing, Secret, Stream, Target, Winner, dial_any, probe},
+    transport::{AddressBook, Candidate, Candidates, Card},
 };
 use std::{
     io,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -35,13 +36,36 @@ impl Way<'_> {
     fn targets_if(&self, rank: usize, is_wanted: impl Fn(&Candidate) -> bool) -> (Vec<Target>, Vec<String>) {
         match self.cards.get(rank) {
             Some(card) if self.book.relay_of(rank).is_none() => {
-                let found = self.book.candidates(rank, card);
+                let found = self.book.candidates(card);
                 let (wanted, others): (Vec<_>, Vec<_>) = found.all.into_iter().partition(is_wanted);
                 let all = if wanted.is_empty() { others } else { wanted };
                 (all.into_iter().map(|c| Target::Tcp(c.at)).collect(), found.vain)
             }
             _ => (Vec::new(), Vec::new()),
         }
+    }
+
+    /// The addresses of another rank for a link. Of guesses that would be the best those that answer come first, and are no guesses any more.
+    pub(super) fn link_candidates(&self, rank: usize, patience: &DialLimits<'_>) -> Candidates {
+        let Some(card) = self.cards.get(rank).filter(|_| self.book.relay_of(rank).is_none()) else {
+            return Candidates::default();
+        };
+        let found = self.book.candidates(card);
+        let guesses = if self.is_elsewhere(rank) { found.good_guesses() } else { Vec::new() };
+        if self.ask(card, &guesses, patience) { self.book.candidates(card) } else { found }
+    }
+
+    /// Learn which of these addresses of a host lead there. Whether there was something to learn.
+    fn ask(&self, card: &Card, guesses: &[SocketAddr], patience: &DialLimits<'_>) -> bool {
+        let targets: Vec<_> = guesses.iter().copied().map(Target::Tcp).collect();
+        // Whoever stops this is heard again by the dialling that follows.
+        let Ok(found) = probe(&targets, patience) else { return false };
+        let is_found = |i: usize| found.contains(&i);
+        let (answered, silent): (Vec<_>, Vec<_>) = (0..guesses.len()).partition(|i| is_found(*i));
+        let at =
+            |all: Vec<usize>| all.into_iter().filter_map(|i| guesses.get(i).copied()).collect::<Vec<_>>();
+        self.book.hear(card, &at(answered), &at(silent));
+        !guesses.is_empty()
     }
 
     /// Whether another rank is on another host.
@@ -53,10 +77,22 @@ impl Way<'_> {
     }
 
     /// The addresses of another rank for a control connection, which stays within the host where it can.
-    pub(super) fn control_targets(&self, rank: usize) -> (Vec<Target>, Vec<String>) {
+    pub(super) fn control_targets(
+        &self,
+        rank: usize,
+        patience: &DialLimits<'_>,
+    ) -> (Vec<Target>, Vec<String>) {
         // An address of theirs that this host has, too (a bridge for containers, say), leads back to this host: that nobody listens there
         // says nothing of them.
         let is_elsewhere = self.is_elsewhere(rank);
+        if let Some(card) =
+            self.cards.get(rank).filter(|_| is_elsewhere && self.book.relay_of(rank).is_none())
+        {
+            let found = self.book.candidates(card);
+            if found.is_guesswork() {
+                self.ask(card, &found.guesses(), patience);
+            }
+        }
         let (mut targets, vain) = self.targets_if(rank, |c| !is_elsewhere || !c.is_own());
         let host = |rank: usize| self.cards.get(rank).map(|c| c.host_id);
         if let Some(card) =
@@ -83,12 +119,9 @@ impl Way<'_> {
             Some(_) => Err(Miss::NoWay(unreachable("it was not reached before".into()))),
         };
         match direct {
-            Ok((i, connection)) => {
-                if let Some(Target::Tcp(at)) = targets.get(i) {
-                    tracing::debug!(rank, %at, "reached");
-                    self.book.learn(rank, KnownWay::Direct(*at));
-                }
-                Ok(connection)
+            Ok(won) => {
+                self.learn(rank, targets, &won);
+                Ok(won.connection)
             }
             Err(Miss::NoWay(why)) => {
                 let tried = std::iter::once(why.to_string()).chain(vain.iter().cloned());
@@ -99,6 +132,17 @@ impl Way<'_> {
             }
             Err(miss) => Err(miss),
         }
+    }
+
+    fn learn(&self, rank: usize, targets: &[Target], won: &Winner) {
+        let at = |i: usize| match targets.get(i) {
+            Some(Target::Tcp(at)) => Some(*at),
+            _ => None,
+        };
+        let (Some(card), Some(reached)) = (self.cards.get(rank), at(won.index)) else { return };
+        let silent: Vec<_> = won.silent.iter().filter_map(|i| at(*i)).collect();
+        tracing::debug!(rank, at = %reached, ?silent, "reached");
+        self.book.learn(card, reached, &silent);
     }
 
     /// Connect through a rank that passes on what the two say, encrypted by them.
@@ -133,11 +177,11 @@ impl Way<'_> {
         };
         let hello = Hello { sealed: true, ..*hello };
         match dial_any(&at, self.secret, &hello, &limits, false) {
-            Ok((i, connection)) => {
-                if let Some((relay, at)) = targets.get(i) {
+            Ok(won) => {
+                if let Some((relay, at)) = targets.get(won.index) {
                     self.note(rank, *relay, at);
                 }
-                Ok(connection)
+                Ok(won.connection)
             }
             Err(Miss::Stop(e)) => Err(Miss::Stop(e)),
             Err(_) if at.is_empty() => Err(Miss::NoWay(unreachable(format!(
@@ -151,7 +195,7 @@ impl Way<'_> {
         if self.book.relay_of(rank) == Some(relay) {
             return;
         }
-        self.book.learn(rank, KnownWay::Through(relay));
+        self.book.learn_relay(rank, relay);
         let name = |r: usize| self.peers.get(r).map_or_else(|| format!("rank {r}"), ToString::to_string);
         tracing::warn!(
             "there is no way from here (rank {}) to {}: {} passes on what they say, at {at}; it is encrypted, and slower than a cable between the two",

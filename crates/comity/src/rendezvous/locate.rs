@@ -201,10 +201,19 @@ fn over_exchange(
         NoStore::Taken(e) | NoStore::Other(e) => e,
     };
     let store = serve_in(config, ip, others, serve).map_err(fail)?;
-    let posted: Vec<_> = store.addrs().iter().copied().take(MAX_POSTED).collect();
+    let posted = posted(store.addrs(), &config.launched_at);
     share(Some(&exchanged::compose(&posted, trust, known)))?;
     let own = vec![store.addr()];
     Ok(Located { store: Some(store), ..Located::at(own, known.clone()) })
+}
+
+/// The addresses at which others look for the store: its own, and those of hosts between it and the launcher. There a rank passes on what comes
+/// to its address and the store's port.
+fn posted(own: &[SocketAddr], launched_at: &[IpAddr]) -> Vec<SocketAddr> {
+    let port = own.first().map_or(0, SocketAddr::port);
+    let is_new = |ip: &&IpAddr| !ip.is_loopback() && own.iter().all(|at| at.ip() != **ip);
+    let between = launched_at.iter().filter(is_new).map(|ip| SocketAddr::new(*ip, port));
+    own.iter().copied().chain(between).take(MAX_POSTED).collect()
 }
 
 fn is_scoped(at: &SocketAddr) -> bool {
@@ -232,4 +241,20 @@ fn serve_in(
         }
     }
     Err(last_no.unwrap_or_else(|| NoStore::Other(Error::config("COMITY_PORTS names no port"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_between_is_looked_at_too() {
+        let own: Vec<SocketAddr> = ["10.0.1.1:7", "10.0.3.1:7"].map(|at| at.parse().unwrap()).into();
+        let launched = ["10.0.1.1", "10.0.2.1", "127.0.0.1"].map(|ip| ip.parse().unwrap());
+        let shown = |all: Vec<SocketAddr>| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(shown(posted(&own, &launched)), ["10.0.1.1:7", "10.0.3.1:7", "10.0.2.1:7"]);
+        assert_eq!(shown(posted(&own, &[])), ["10.0.1.1:7", "10.0.3.1:7"]);
+        let many: Vec<IpAddr> = (1..20).map(|i| Ipv4Addr::new(10, 9, 0, i).into()).collect();
+        assert_eq!(posted(&own, &many).len(), MAX_POSTED);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     locate::{Located, locate, tell},
-    store::{Store, StoreJob},
+    store::{Store, StoreJob, firewall},
     wire::{Facts, FromStore, ToStore},
 };
 use crate::{
@@ -137,10 +137,11 @@ impl StoreClient {
                 return Err(self
                     .at
                     .about(format!(
-                        "rank {}: {} did not say within {} who is there",
+                        "rank {}: {} did not say within {} who is there{}",
                         self.rank,
                         self.at.name,
-                        seconds(self.limit)
+                        seconds(self.limit),
+                        firewall(&self.addrs)
                     ))
                     .into());
             }
@@ -252,6 +253,14 @@ impl Site {
         }
     }
 
+    /// The rest of a question about an address of another host.
+    fn firewall(&self) -> &'static str {
+        match self.address {
+            Some(at) if !at.ip().is_loopback() => ", and does a firewall let its port pass",
+            _ => "",
+        }
+    }
+
     /// Connect to it, at one of its own addresses or through one of `relays`.
     fn dial(
         &self,
@@ -281,7 +290,7 @@ impl Site {
                 // What follows is between this rank and the store.
                 dial(&targets(&all), secret, &Hello { sealed: true, ..*hello }, &patience(answer))
             }
-            other => other.map(|won| won.1),
+            other => other.map(|won| won.connection),
         }
     }
 
@@ -289,8 +298,9 @@ impl Site {
     fn tell_silence(&self, config: &Config, miss: &Miss, until: Instant) {
         let left = seconds(until.saturating_duration_since(Instant::now()));
         let words = format!(
-            "{} has not answered yet ({miss}); is it running, and is the address right? This rank tries for {left} more",
-            self.name
+            "{} has not answered yet ({miss}); is it running, and is the address right{}? This rank tries for {left} more",
+            self.name,
+            self.firewall()
         );
         tell(config.rank, &words);
     }
@@ -314,10 +324,11 @@ impl Site {
                         "rank {rank}: there is no way from host {host} to {name}, and the rank between may not pass on what they say ({e}); start that one without COMITY_RELAY=0, or connect the two hosts"
                     ),
                     _ if said.contains("unreachable") => format!(
-                        "rank {rank}: {name} did not answer within {limit} ({e}); from host {host} there is no way to some of these addresses. A rank between that reaches both hosts passes on what they say: write its address after that of rank 0's host, on both, and start none with COMITY_RELAY=0"
+                        "rank {rank}: {name} did not answer within {limit} ({e}); from host {host} there is no way to some of these addresses, or a firewall keeps their port shut. A rank between that reaches both hosts passes on what they say: write its address after that of rank 0's host, on both, and start none with COMITY_RELAY=0"
                     ),
                     _ => format!(
-                        "rank {rank}: {name} did not answer within {limit} ({e}); is {who} running, and is the address right?"
+                        "rank {rank}: {name} did not answer within {limit} ({e}); is {who} running, and is the address right{}?",
+                        self.firewall()
                     ),
                 };
                 self.about(words).because(JoinCause::Missing).into()

@@ -14,6 +14,7 @@ use crate::{
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -69,14 +70,21 @@ impl StoreClient {
 
     /// Listeners at the addresses of the store that are this host's, of several that are named.
     fn doors(&self, config: &Config) -> Vec<Listener> {
-        let (Meet::Store(named) | Meet::Host(named)) = &config.meet else { return Vec::new() };
-        if named.len() < 2 || named.iter().all(HostPort::is_loopback) {
+        let addrs: Vec<SocketAddr> = match &config.meet {
+            Meet::Store(named) | Meet::Host(named)
+                if named.len() > 1 && !named.iter().all(HostPort::is_loopback) =>
+            {
+                named.iter().flat_map(|at| at.resolve(self.until).unwrap_or_default()).collect()
+            }
+            Meet::Exchange(_) => self.addrs.clone(),
+            _ => Vec::new(),
+        };
+        if addrs.len() < 2 {
             return Vec::new();
         }
         let own = interfaces();
-        let addrs = named.iter().flat_map(|at| at.resolve(self.until).unwrap_or_default());
         // Where somebody listens it is the store, or another rank of this host.
-        let ours = addrs.filter(|at| own.iter().any(|i| i.ip == at.ip()));
+        let ours = addrs.into_iter().filter(|at| own.iter().any(|i| i.ip == at.ip()));
         ours.filter_map(|at| Listener::tcp(at).and_then(|l| l.listen().map(|()| l)).ok()).collect()
     }
 }

@@ -7,6 +7,8 @@ mod claims;
 mod server;
 mod words;
 
+pub(super) use words::firewall;
+
 use crate::{
     ConfigError, Error, Key, Result,
     channel::{Listener, STORE, Secret},

@@ -83,7 +83,7 @@ impl Failure {
 
     /// The members made different calls, and `by` can no longer tell which.
     pub(crate) fn disagree(by: usize, how: &str) -> Self {
-        let todo = "make the same calls with the same arguments in the same order on every rank";
+        let todo = "make the same calls with the same arguments in the same order on every rank, and give threads that call at once a group each";
         Self::reported(by, format!("{DISAGREE}{how}; {todo}"))
     }
 

@@ -24,7 +24,10 @@ impl Interface {
     /// Whether it leads to other processes of this host (containers, virtual machines) or through a tunnel. Its addresses are often
     /// the same on every host.
     pub(crate) fn is_inner(&self) -> bool {
-        const INNER: [&str; 13] = [
+        const INNER: [&str; 16] = [
+            "anpi",
+            "awdl",
+            "llw",
             "docker",
             "br-",
             "virbr",
@@ -66,7 +69,8 @@ fn common(bits: u32, prefix: u8) -> bool {
     prefix > 0 && bits >= u32::from(prefix)
 }
 
-/// The addresses of the interfaces that are up, in the system's order; none where it does not tell.
+/// The addresses of the interfaces that are up, in the system's order, but for link-local ones that lead nowhere for sure; none where it does
+/// not tell.
 pub(crate) fn interfaces() -> Vec<Interface> {
     // SAFETY: an entry that lives.
     with_flags(libc::IFF_UP, |entry| unsafe { interface(entry) })
@@ -118,14 +122,13 @@ unsafe fn interface(entry: &libc::ifaddrs) -> Option<Interface> {
     // SAFETY: the same.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     let name = name.to_string_lossy().into_owned();
-    Some(Interface {
-        speed: speed(&name),
-        name,
-        index,
-        ip,
-        prefix: mask.map_or(0, |(m, _)| bits(m) as u8),
-        is_loopback: entry.ifa_flags as libc::c_int & libc::IFF_LOOPBACK != 0,
-    })
+    let is_loopback = entry.ifa_flags as libc::c_int & libc::IFF_LOOPBACK != 0;
+    let prefix = mask.map_or(0, |(m, _)| bits(m) as u8);
+    let found = Interface { speed: speed(&name), name, index, ip, prefix, is_loopback };
+    // An interface gives itself such an address, whether it leads anywhere or not.
+    let has_cable = entry.ifa_flags as libc::c_int & libc::IFF_RUNNING != 0;
+    let is_vain = found.is_link_local() && (!has_cable || is_port(&found.name));
+    (!is_vain).then_some(found)
 }
 
 /// # Safety
@@ -150,6 +153,18 @@ unsafe fn address(at: *const libc::sockaddr, family: Option<i32>) -> Option<(IpA
         _ => return None,
     };
     Some((ip, family))
+}
+
+/// Whether an interface is a part of a bridge or a bond, such as a container's end of a virtual cable: its packets are that one's.
+#[cfg(target_os = "linux")]
+fn is_port(name: &str) -> bool {
+    let about = std::path::Path::new("/sys/class/net").join(name);
+    ["brport", "bonding_slave"].iter().any(|part| about.join(part).exists())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_port(_: &str) -> bool {
+    false
 }
 
 /// What the system says of an interface's speed. It says nothing of radio, nor of cables whose driver has no such word.

@@ -1,31 +1,54 @@
-//! Which addresses lead from this process to another rank, the best first.
+//! Addresses that lead from this process to another rank, the best first.
 //!
 //! ```text
 //!   rank 2 announced                this host has                    tried
 //!   10.0.1.2/30    25000 Mbit/s     cable  10.0.1.1/30   25000  -->  1  a network of both, the faster first
 //!   192.168.1.8/24  1000 Mbit/s     en0  192.168.1.5/24   1000  -->  2  then the one with the default route
-//!   fe80::5 (its scope is its own)  each interface with such one -->  3  after an equal one with a number of its own
-//!   100.90.1.1/32                   by the default route        -->  4  networks of others
-//!   172.17.0.1/16  (a bridge)       docker0, on every host      -->  5  what leads inside a host, or back to this one
+//!   100.90.1.1/32                   by the default route        -->  3  networks of others
+//!   172.18.0.1/16  (a bridge)       docker1                     -->  4  addresses that may lead inside a host, or through a tunnel
+//!   fe80::5 (its scope is its own)  each interface with such one -->  5  guesses: one of them leads there, or none
+//!   172.17.0.1/16                   docker0, on every host      -->  6  addresses that did not answer a moment ago, then its own
 //! ```
+//! A guess that has answered goes where its speed puts it ([`AddressBook`](super::AddressBook)).
 
-use super::{Card, InterfaceRules, OwnAddr};
+use super::{InterfaceRules, OwnAddr};
 use crate::{
     channel::is_own,
     sys::{Interface, here, interfaces},
 };
 use std::{
     cmp::Reverse,
-    collections::BTreeMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// In Mbit/s, where the system does not tell: between an ordinary network and a fast cable.
 const UNKNOWN_SPEED: u32 = 5_000;
-/// Relays tried for a pair.
-const MAX_RELAYS: usize = 8;
+
+/// Order of the addresses to try; the least is the best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Preference {
+    /// This host has the address, too.
+    is_own: bool,
+    /// It did not answer a moment ago.
+    pub(super) is_silent: bool,
+    /// A link-local address on an interface here that may lead elsewhere.
+    pub(super) is_guess: bool,
+    is_inner: bool,
+    /// No network of this host holds it.
+    is_routed: bool,
+    speed: Reverse<u32>,
+    is_default: bool,
+    bits: Reverse<u8>,
+    is_link_local: bool,
+}
+
+impl Preference {
+    /// The parts of it that count for the bytes of a job.
+    pub(super) fn quality(&self) -> (bool, bool, bool, bool, Reverse<u32>, bool) {
+        (self.is_own, self.is_silent, self.is_inner, self.is_routed, self.speed, self.is_default)
+    }
+}
 
 /// An address to try.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +56,7 @@ pub(crate) struct Candidate {
     pub(crate) at: SocketAddr,
     /// The interface here, if it is in a network of it.
     interface: Option<u32>,
-    /// How good it looks; the least is the best.
-    rank: (bool, bool, bool, Reverse<u32>, bool, Reverse<u8>, bool),
+    pub(super) preference: Preference,
     /// Both ends tell the speed.
     speed_is_known: bool,
 }
@@ -42,7 +64,7 @@ pub(crate) struct Candidate {
 impl Candidate {
     /// Whether this host has it, too.
     pub(crate) fn is_own(&self) -> bool {
-        self.rank.0
+        self.preference.is_own
     }
 
     pub(crate) fn is_direct(&self) -> bool {
@@ -50,16 +72,16 @@ impl Candidate {
     }
 }
 
-/// What a process knows of its own networks, when it asks.
-struct Here<'a> {
+/// The networks of this process, at the moment.
+pub(super) struct Here<'a> {
     /// All but those that the user leaves out.
-    own: Vec<Interface>,
+    pub(super) own: Vec<Interface>,
     /// Those.
-    left_out: Vec<Interface>,
+    pub(super) left_out: Vec<Interface>,
     /// The interfaces that lead everywhere.
-    default: Vec<u32>,
+    pub(super) default: Vec<u32>,
     /// The address here on the way to another.
-    source: &'a dyn Fn(SocketAddr) -> io::Result<IpAddr>,
+    pub(super) source: &'a dyn Fn(SocketAddr) -> io::Result<IpAddr>,
 }
 
 impl Here<'_> {
@@ -70,7 +92,8 @@ impl Here<'_> {
         {
             let on = self.own.iter().filter(|i| i.is_link_local());
             let with = |i: &Interface| SocketAddrV6::new(*at.ip(), at.port(), 0, i.index).into();
-            let all: Vec<_> = on.map(|i| self.candidate(theirs, with(i), Some(i))).collect();
+            let mut all: Vec<_> = on.map(|i| self.candidate(theirs, with(i), Some(i))).collect();
+            all.iter_mut().for_each(|c| c.preference.is_guess = true);
             return if all.is_empty() {
                 Err("no interface here has such an address".into())
             } else {
@@ -104,38 +127,23 @@ impl Here<'_> {
         Candidate {
             at,
             interface: shared.map(|i| i.index),
-            rank: (
-                ours || at.ip().is_loopback(),
+            preference: Preference {
+                is_own: ours || at.ip().is_loopback(),
+                is_silent: false,
+                is_guess: false,
                 is_inner,
-                shared.is_none(),
-                Reverse(told(here).min(told(theirs.speed))),
+                is_routed: shared.is_none(),
+                speed: Reverse(told(here).min(told(theirs.speed))),
                 is_default,
-                Reverse(bits),
+                bits: Reverse(bits),
                 is_link_local,
-            ),
+            },
             speed_is_known: here > 0 && theirs.speed > 0,
         }
     }
 }
 
-/// Where a rank was reached last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KnownWay {
-    /// At this address of its own.
-    Direct(SocketAddr),
-    /// Through this rank.
-    Through(usize),
-}
-
-/// What a process knows of the ways to the others.
-#[derive(Debug, Default)]
-pub(crate) struct AddressBook {
-    rules: InterfaceRules,
-    /// By rank.
-    known: Mutex<BTreeMap<usize, KnownWay>>,
-}
-
-/// What may be tried to reach a rank, and what cannot.
+/// Addresses that may be tried to reach a rank, and those that cannot.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     /// The best first.
@@ -155,92 +163,59 @@ impl Candidates {
             }
             let is_another = !seen.contains(&c.interface);
             seen.push(c.interface);
-            let (rank, best) = (&c.rank, &first.rank);
-            let equal = (rank.0, rank.1, rank.2, rank.3, rank.4) == (best.0, best.1, best.2, best.3, best.4);
-            equal
+            c.preference.quality() == first.preference.quality()
                 && is_another
                 && c.is_direct()
-                && !c.rank.4
+                && !c.preference.is_default
+                && !c.preference.is_guess
                 && c.speed_is_known
                 && c.at.is_ipv4() == first.at.is_ipv4()
         };
         self.all.iter().take_while(alike).count().max(1)
     }
-}
 
-impl AddressBook {
-    pub(crate) fn new(rules: InterfaceRules) -> Self {
-        Self { rules, known: Mutex::default() }
+    /// The guesses that did not fail a moment ago.
+    pub(crate) fn guesses(&self) -> Vec<SocketAddr> {
+        self.guesses_if(|_| true)
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<usize, KnownWay>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Those that would go before all others if they were known to answer.
+    pub(crate) fn good_guesses(&self) -> Vec<SocketAddr> {
+        let best = self.all.iter().map(|c| &c.preference).find(|p| !p.is_guess);
+        self.guesses_if(|c| best.is_none_or(|best| c.preference.quality() < best.quality()))
     }
 
-    /// `rank` was reached there.
-    pub(crate) fn learn(&self, rank: usize, way: KnownWay) {
-        self.known().insert(rank, way);
+    fn guesses_if(&self, is_wanted: impl Fn(&Candidate) -> bool) -> Vec<SocketAddr> {
+        let guesses = self.all.iter().filter(|c| c.preference.is_guess && !c.preference.is_silent);
+        guesses.filter(|c| is_wanted(c)).map(|c| c.at).collect()
     }
 
-    /// The rank through which another was reached last, if it was so.
-    pub(crate) fn relay_of(&self, rank: usize) -> Option<usize> {
-        match self.known().get(&rank) {
-            Some(KnownWay::Through(relay)) => Some(*relay),
-            _ => None,
-        }
+    /// Whether no network of both hosts is known that leads there.
+    pub(crate) fn is_guesswork(&self) -> bool {
+        let is_known =
+            |p: &Preference| !p.is_guess && !p.is_own && !p.is_silent && !p.is_inner && !p.is_routed;
+        !self.all.iter().any(|c| is_known(&c.preference))
     }
 
-    /// What to try to reach `rank`, which said this of itself.
-    pub(crate) fn candidates(&self, rank: usize, theirs: &Card) -> Candidates {
-        let all = interfaces();
-        // Addresses for documentation: routed like any other.
-        let anywhere: [IpAddr; 2] =
-            [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
-        let out: Vec<_> =
-            anywhere.iter().filter_map(|ip| here::source(SocketAddr::new(*ip, 9)).ok()).collect();
-        let default = all.iter().filter(|i| out.contains(&i.ip)).map(|i| i.index).collect();
-        let (own, left_out) = all.into_iter().partition(|i| self.rules.allow(i));
-        let here = Here { own, left_out, default, source: &here::source };
-        let mut found = sorted(&here, &theirs.addrs);
-        if let Some(KnownWay::Direct(at)) = self.known().get(&rank)
-            && let Some(i) = found.all.iter().position(|c| c.at == *at)
-            && found.all.get(i).map(|c| c.rank.3) <= found.all.first().map(|c| c.rank.3)
-        {
-            let known = found.all.remove(i);
-            found.all.insert(0, known);
-        }
-        found
-    }
-
-    /// The ranks that may pass on what `me` and `peer` say to each other, the likeliest first.
-    pub(crate) fn relays(&self, cards: &[Card], me: usize, peer: usize) -> Vec<usize> {
-        let (Some(ours), Some(theirs)) = (cards.get(me), cards.get(peer)) else { return Vec::new() };
-        // How many of the two share a network with it.
-        let beside = |card: &Card, other: &Card| {
-            let within = |a: &OwnAddr, b: &OwnAddr| {
-                let (ip, prefix) = (a.at.ip(), a.prefix);
-                !a.is_inner && as_interface(ip, prefix).holds(b.at.ip())
-            };
-            card.host_id == other.host_id
-                || card.addrs.iter().any(|a| other.addrs.iter().any(|b| within(a, b)))
-        };
-        let both = |card: &Card| u8::from(beside(card, ours)) + u8::from(beside(card, theirs));
-        let mut all: Vec<_> = (0..cards.len())
-            .filter(|r| *r != me && *r != peer)
-            .filter_map(|r| Some((r, cards.get(r)?)))
-            .filter(|(_, card)| card.relays && card.host_id != theirs.host_id)
-            .map(|(r, card)| (Reverse(both(card)), r))
-            .collect();
-        all.sort();
-        all.into_iter().map(|(_, r)| r).take(MAX_RELAYS).collect()
+    pub(super) fn sort(&mut self) {
+        // Equal ones stay as they were announced.
+        self.all.sort_by_key(|c| c.preference);
     }
 }
 
-fn as_interface(ip: IpAddr, prefix: u8) -> Interface {
-    Interface { name: String::new(), index: 0, ip, prefix, speed: 0, is_loopback: false }
+/// The ways from here to the addresses that a rank announced.
+pub(super) fn from_here(rules: &InterfaceRules, theirs: &[OwnAddr]) -> Candidates {
+    let all = interfaces();
+    // Addresses for documentation: routed like any other.
+    let anywhere: [IpAddr; 2] =
+        [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
+    let out: Vec<_> = anywhere.iter().filter_map(|ip| here::source(SocketAddr::new(*ip, 9)).ok()).collect();
+    let default = all.iter().filter(|i| out.contains(&i.ip)).map(|i| i.index).collect();
+    let (own, left_out) = all.into_iter().partition(|i| rules.allow(i));
+    sorted(&Here { own, left_out, default, source: &here::source }, theirs)
 }
 
-fn sorted(here: &Here<'_>, theirs: &[OwnAddr]) -> Candidates {
+pub(super) fn sorted(here: &Here<'_>, theirs: &[OwnAddr]) -> Candidates {
     let mut found = Candidates::default();
     for addr in theirs {
         match here.candidates(addr) {
@@ -248,8 +223,7 @@ fn sorted(here: &Here<'_>, theirs: &[OwnAddr]) -> Candidates {
             Err(why) => found.vain.push(format!("{}: {why}", addr.at)),
         }
     }
-    // Equal ones stay as they were announced.
-    found.all.sort_by_key(|c| c.rank);
+    found.sort();
     found
 }
 

@@ -35,6 +35,11 @@ impl OwnAddr {
         Self { at, prefix: i.prefix, speed: i.speed, is_inner: i.is_inner() }
     }
 
+    /// Whether it means something on its own link only.
+    pub(super) fn is_link_local(&self) -> bool {
+        matches!(self.at.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
+    }
+
     /// Which kind it is, and its network; of the link each address is one.
     fn network(&self) -> (usize, u128) {
         // No peer is believed to have told a length that there is.

@@ -17,6 +17,7 @@
 //!
 //! May import: `address`, `call`, `channel`, `fuzz_input`, `error`, `sync`, `sys`.
 
+mod address_book;
 mod candidates;
 mod card;
 #[cfg(test)]
@@ -27,7 +28,8 @@ mod socket;
 #[macro_use]
 mod table;
 
-pub(crate) use candidates::{AddressBook, Candidate, Candidates, KnownWay};
+pub(crate) use address_book::AddressBook;
+pub(crate) use candidates::{Candidate, Candidates};
 pub(crate) use card::{Announced, Card, MAX_ADDRS, OwnAddr, Pair};
 pub(crate) use interface_rules::InterfaceRules;
 pub(crate) use link::{Interest, Link, LinkError, NAP, SMALL_WANT, Stays};

@@ -9,6 +9,8 @@
 //! not on its loopback, and what ranks of two hosts say is on the cable.
 
 mod cut;
+mod dead;
+mod master;
 mod shapes;
 
 use super::{
@@ -36,6 +38,8 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     let (_scratch, key) = job_key()?;
     let mut shapes = shapes::check(scope, &comity, &key)?;
     shapes.extend(cut::check(scope, &key)?);
+    shapes.push(dead::check(&comity, &key)?);
+    let masters = master::check(&comity)?;
     let mut notes = Vec::new();
     for (family, addrs, port) in
         [("IPv4", ["10.77.0.1", "10.77.0.2"], "7400"), ("IPv6", ["fd77::1", "fd77::2"], "7401")]
@@ -65,7 +69,12 @@ pub(super) fn check(scope: &Scope) -> Outcome {
         judge(inside, between).map_err(|e| format!("{family}: {e}"))?;
         notes.push(family);
     }
-    Ok(Done::Passed(format!("2 + 2 ranks over {}; {}", notes.join(" and "), shapes.join(", "))))
+    let masters = masters.join(", ");
+    Ok(Done::Passed(format!(
+        "2 + 2 ranks over {}; {}; MASTER_ADDR in {masters}",
+        notes.join(" and "),
+        shapes.join(", ")
+    )))
 }
 
 /// Meeting and control connections may use a loopback; tensors may not.

@@ -1,7 +1,7 @@
 //! What `comity launch` takes for jobs on several hosts.
 use crate::launch::seconds;
 use std::ffi::{OsStr, OsString};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -56,9 +56,10 @@ pub(in crate::launch) struct FleetArgs {
     #[arg(hide_short_help = true, long, value_name = "PROGRAM", default_value = "ssh")]
     pub(super) ssh: OsString,
 
-    /// The address of this machine at which the hosts' ranks meet; default: those by which hosts know it
-    #[arg(hide_short_help = true, long, value_name = "ADDR", value_parser = meeting_address)]
-    pub(super) bind: Option<IpAddr>,
+    /// The address of this machine at which the hosts' ranks meet, a port of it (:7100), or both (10.0.0.1:7100); default: those by which
+    /// hosts know it, and a free port, of COMITY_PORTS where that is set
+    #[arg(hide_short_help = true, long, value_name = "ADDR[:PORT]", value_parser = BindPlace::parse)]
+    pub(super) bind: Option<BindPlace>,
 
     /// Copy these files to every host that lacks them or has other content, into the directory of the ranks (repeatable)
     #[arg(long, value_name = "FILE", num_args = 1..)]
@@ -89,11 +90,32 @@ pub(in crate::launch) struct FleetArgs {
     pub(super) nccl_port: Option<u16>,
 }
 
-fn meeting_address(text: &str) -> Result<IpAddr, String> {
-    text.parse().map_err(|e| match text {
-        "core" | "complex" | "off" => format!("{e}; ranks are bound to cores by --bind-to {text}"),
-        _ => format!("{e}"),
-    })
+/// `--bind`: where the ranks meet on this machine, as far as the user chooses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BindPlace {
+    pub(super) ip: Option<IpAddr>,
+    pub(super) port: Option<u16>,
+}
+
+impl BindPlace {
+    fn parse(text: &str) -> Result<Self, String> {
+        if let Ok(ip) = text.parse() {
+            return Ok(Self { ip: Some(ip), port: None });
+        }
+        let port = |port: u16| Some(port).filter(|p| *p > 0);
+        let both = text.parse::<SocketAddr>().ok().map(|at| (Some(at.ip()), port(at.port())));
+        let alone = || Some((None, port(text.strip_prefix(':')?.parse().ok()?)));
+        match both.or_else(alone) {
+            Some((ip, Some(port))) => Ok(Self { ip, port: Some(port) }),
+            _ if ["core", "complex", "off"].contains(&text) => {
+                Err(format!("no address of this machine; ranks are bound to cores by --bind-to {text}"))
+            }
+            _ => {
+                Err("no address of this machine; write 10.0.0.1, 10.0.0.1:7100, [fd00::1]:7100 or :7100"
+                    .into())
+            }
+        }
+    }
 }
 
 impl FleetArgs {
@@ -160,5 +182,29 @@ impl FleetArgs {
     /// `--print-python`
     pub(in crate::launch) fn interpreter(&self) -> &str {
         self.python.as_deref().unwrap_or("python3")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_to_meet_is_an_address_a_port_or_both() {
+        let parsed = |text| BindPlace::parse(text).map(|p| (p.ip.map(|ip| ip.to_string()), p.port));
+        let ip = |text: &str| Some(text.to_owned());
+        for (text, expected) in [
+            ("10.0.0.1", (ip("10.0.0.1"), None)),
+            ("10.0.0.1:7100", (ip("10.0.0.1"), Some(7100))),
+            ("fd00::3:2", (ip("fd00::3:2"), None)),
+            ("[fd00::3]:2", (ip("fd00::3"), Some(2))),
+            (":7100", (None, Some(7100))),
+        ] {
+            assert_eq!(parsed(text), Ok(expected), "{text}");
+        }
+        for text in ["", ":", ":0", "10.0.0.1:0", "host", "host:7100", "10.0.0.1:70000"] {
+            assert!(parsed(text).unwrap_err().contains(":7100"), "{text}");
+        }
+        assert!(parsed("core").unwrap_err().contains("--bind-to core"));
     }
 }

@@ -5,6 +5,7 @@ use super::program;
 use super::supervise::Fleet;
 use crate::launch::ending::Ending;
 use crate::launch::lines::Lines;
+use crate::launch::master::MasterPacket;
 use crate::launch::output::{OutputStream, Outputs};
 use crate::launch::shutdown::StopReason;
 use crate::launch::wire::{FleetOrder, GuardEvent, GuardHello, PROTOCOL, Ready, Restarts};
@@ -185,6 +186,7 @@ impl Fleet {
                 self.output.say(&format!("host {name}: {words}"));
             }
             GuardEvent::View(text) => self.show.answered(host, &text),
+            GuardEvent::Master(packet) => self.carry(host, packet),
             GuardEvent::Taken => self.connections[host].fed = false,
             GuardEvent::Beat => {}
             GuardEvent::Bye => {
@@ -197,6 +199,17 @@ impl Fleet {
                     self.shutdown.ended(0, Ending::Exit(0), Instant::now());
                 }
             }
+        }
+    }
+
+    /// Passes on what a host says to rank 0, which is on the first one, or that one to a host.
+    fn carry(&mut self, host: usize, mut packet: MasterPacket) {
+        let to = if host == 0 { packet.host as usize } else { 0 };
+        if host != 0 {
+            packet.host = u32::try_from(host).unwrap_or(u32::MAX);
+        }
+        if let Some(connection) = self.connections.get_mut(to).filter(|c| c.phase == HostPhase::Running) {
+            connection.send(&FleetOrder::Master(packet));
         }
     }
 

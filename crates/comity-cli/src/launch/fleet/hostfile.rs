@@ -39,6 +39,8 @@ pub(crate) fn read(path: &Path) -> Result<FleetFile, Vec<String>> {
 
 /// The same of a text.
 pub(super) fn parse(text: &str) -> Result<FleetFile, Vec<String>> {
+    // Some editors put a mark before UTF-8.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reading = Reading { text, wrong: Vec::new(), file: FleetFile::default() };
     match text.trim_start().as_bytes().first() {
         None => reading.wrong.push("names no host".into()),
@@ -313,6 +315,14 @@ fn word_of_line(host: &mut FleetHost, word: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mark_before_the_text_is_no_part_of_a_name() {
+        for text in ["\u{feff}a\nb\n", "\u{feff}[\"a\", \"b\"]"] {
+            let names: Vec<_> = parse(text).unwrap().hosts.into_iter().map(|h| h.name).collect();
+            assert_eq!(names, ["a", "b"], "{text:?}");
+        }
+    }
 
     #[test]
     fn mlx_files_in_both_forms() {

@@ -105,6 +105,14 @@ fn one(entry: &str) -> Result<FleetHost, String> {
             _ => (entry, None),
         },
     };
+    if count.is_none()
+        && !entry.starts_with('[')
+        && let Some((address, count)) = crate::here::end_of_address(name)
+    {
+        return Err(format!(
+            "host {name:?} may be the address {name} or {count} ranks at {address}; write [{name}] or [{address}]:{count}"
+        ));
+    }
     let mut host = FleetHost::named(name)?;
     host.slots = count.map(|c| ranks(c).map_err(|why| format!("host {name:?}: {why}"))).transpose()?;
     Ok(host)
@@ -128,6 +136,17 @@ mod tests {
         assert_eq!(short[..3], wanted);
         assert_eq!(short[3..], [("10.0.0.7", Some(2), 1), ("fd00::1", None, 1), ("fd00::2", Some(3), 1)]);
         assert!(list("localhost").unwrap()[0].is_here() && !hosts[0].is_here());
+    }
+
+    #[test]
+    fn an_address_that_may_end_with_a_count_is_asked_about() {
+        let why = list("fd00::3:2").unwrap_err();
+        assert!(why[0].contains("write [fd00::3:2] or [fd00::3]:2"), "{why:?}");
+        let hosts = list("[fd00::3:2],[fd00::4]:2,fd00::5,fd00::3:a2,me@fd00::7").unwrap();
+        let short: Vec<_> = hosts.iter().map(|h| (h.name.as_str(), h.slots)).collect();
+        let all = ["fd00::3:2", "fd00::4", "fd00::5", "fd00::3:a2", "me@fd00::7"];
+        assert_eq!(short, all.map(|n| (n, (n == "fd00::4").then_some(2))));
+        assert!(list("me@fd00::3:2").is_err());
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Where the ranks of all hosts meet, as the hosts are told it, and what other libraries read of that.
+use super::plan::FleetPlan;
 use super::supervise::Fleet;
+use crate::launch::meet;
 use crate::launch::wire::Go;
-use comity::tools::Store;
+use comity::{Key, tools::Store};
 use std::net::{IpAddr, SocketAddr};
 
 /// More networks than a machine has.
@@ -9,6 +11,23 @@ const WAYS: usize = 16;
 
 /// Names and what they stand for.
 type Named = Vec<(String, String)>;
+
+/// The store of a job's ranks, at the same port of all these addresses where the user wants certain ports. The first address is a must.
+pub(super) fn open_store(
+    plan: &FleetPlan,
+    (key, job): (&Key, &str),
+    first: IpAddr,
+    also: &[IpAddr],
+) -> comity::Result<Store> {
+    let begin = |port: u16| {
+        let also: Vec<SocketAddr> = also.iter().map(|ip| (*ip, port).into()).collect();
+        Store::start_at((first, port).into(), &also, plan.world, key, job, plan.join)
+    };
+    let last = *plan.ports.end();
+    let others = plan.ports.clone().take_while(|port| *port < last);
+    // The last one tells why, where none is free.
+    others.filter_map(|port| begin(port).ok()).next().map_or_else(|| begin(last), Ok)
+}
 
 impl Fleet {
     pub(super) fn meeting(&self) -> Go {
@@ -65,18 +84,29 @@ impl Fleet {
 
     /// Hosts may know this machine by different addresses, as in a triangle of cables: the store listens at all of them.
     pub(super) fn listen_everywhere(&mut self) {
-        let first = self.store.addr();
-        let also: Vec<SocketAddr> =
-            self.seen_from().into_iter().filter(|ip| *ip != first.ip()).map(|ip| (ip, 0).into()).collect();
+        let first = self.store.addr().ip();
+        let also: Vec<IpAddr> = self.seen_from().into_iter().filter(|ip| *ip != first).collect();
         if also.is_empty() || self.plan.bind.is_some() {
             return;
         }
-        let (key, job, join) = (&self.key, &self.job, self.plan.join);
-        let bind = SocketAddr::new(first.ip(), 0);
-        // Where that fails, the first address is there.
-        if let Ok(store) = Store::start_at(bind, &also, self.plan.world, key, job, join) {
-            store.on_waiting(self.output.voice());
-            self.store = store;
+        let identity = (&self.key, self.job.as_str());
+        if *self.plan.ports.end() > 0 {
+            // It holds the port.
+            let elsewhere = (meet::loopback(), 0).into();
+            let (world, join) = (self.plan.world, self.plan.join);
+            match Store::start(elsewhere, world, &self.key, &self.job, join) {
+                Ok(store) => self.store = store,
+                Err(_) => return,
+            }
+        }
+        let begun = open_store(&self.plan, identity, first, &also);
+        // Where that fails, the first address is there, or can be had again.
+        match begun.or_else(|_| open_store(&self.plan, identity, first, &[])) {
+            Ok(store) => {
+                store.on_waiting(self.output.voice());
+                self.store = store;
+            }
+            Err(e) => self.output.say(&format!("the ranks cannot meet: {e}")),
         }
     }
 

@@ -14,6 +14,7 @@ use crate::launch::wire::HostPart;
 use std::ffi::OsString;
 use std::fs::File;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +51,8 @@ pub(super) struct FleetPlan {
     pub(super) program: Option<OwnProgram>,
     pub(super) way: ssh::SshWay,
     pub(super) bind: Option<IpAddr>,
+    /// The port at which the ranks meet is one of these; 0 stands for any.
+    pub(super) ports: RangeInclusive<u16>,
     pub(super) connections_per_ip: usize,
     pub(super) starting_port: Option<u16>,
     pub(super) nccl_port: Option<u16>,
@@ -86,6 +89,7 @@ impl FleetPlan {
         let counts = spread(&file.hosts, each as usize, total.map(|n| n as usize));
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
         wrong.extend(too_many_ports(&args, &file.hosts, &counts));
+        let ports = meeting_ports(&args, &env).map_err(|e| wrong.push(e)).unwrap_or_default();
         let stage = stage::files(&args.fleet.stage).map_err(|all| wrong.extend(all)).unwrap_or_default();
         let all: usize = counts.iter().sum();
         let stdin_rank = talked_to(&args, all, &mut wrong);
@@ -126,7 +130,8 @@ impl FleetPlan {
             mixed_programs: fleet.mixed_programs,
             way: way(&fleet, program.as_ref()),
             program,
-            bind: fleet.bind,
+            bind: fleet.bind.and_then(|place| place.ip),
+            ports: ports.unwrap_or(0..=0),
             connections_per_ip: fleet.connections_per_ip as usize,
             starting_port: fleet.starting_port,
             nccl_port: fleet.nccl_port,
@@ -160,6 +165,22 @@ fn way(fleet: &FleetArgs, program: Option<&OwnProgram>) -> ssh::SshWay {
     let copies = program.map(|p| p.folder.clone());
     let (ssh, args, python) = (fleet.ssh.clone(), fleet.ssh_arg.clone(), fleet.python.clone());
     ssh::SshWay { ssh, args, python, copies, any_version: false }
+}
+
+/// The ports of which the store of the ranks takes one: that of `--bind`, or those of COMITY_PORTS, of which ranks take others.
+fn meeting_ports(args: &LaunchArgs, env: &[(String, String)]) -> Result<Option<RangeInclusive<u16>>, String> {
+    const NAME: &str = "COMITY_PORTS";
+    if let Some(port) = args.fleet.bind.and_then(|place| place.port) {
+        return Ok(Some(port..=port));
+    }
+    let set = env.iter().rev().find(|(name, _)| name == NAME).map(|(_, value)| value.clone());
+    match set.or_else(|| std::env::var(NAME).ok()).filter(|text| !text.is_empty()) {
+        None => Ok(None),
+        Some(text) => {
+            let (first, last) = crate::here::ports(&text).map_err(|why| format!("{NAME}={text}: {why}"))?;
+            Ok(Some(first..=last))
+        }
+    }
 }
 
 /// Whether the ports from --starting-port on go beyond the last there is.

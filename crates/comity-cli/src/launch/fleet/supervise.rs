@@ -1,6 +1,7 @@
 //! The process that holds the connections to all hosts: it brings the job up, and ends it.
 use super::connection::{HostConnection, HostPhase};
 use super::events::FarRank;
+use super::meeting::open_store;
 use super::plan::FleetPlan;
 use super::show::FleetShow;
 use super::{AttemptEnd, ssh};
@@ -106,11 +107,13 @@ impl Fleet {
                 .unwrap_or_else(meet::loopback),
         };
         let (key, job) = meet::identity(plan.insecure).map_err(fail)?;
-        let store = Store::start((at, 0).into(), plan.world, &key, &job, plan.join).map_err(|e| {
-            let why =
-                format!("the ranks cannot meet at {at}: {e}; --bind chooses another address of this machine");
+        let store = open_store(&plan, (&key, &job), at, &[]).map_err(|e| {
+            let why = format!(
+                "the ranks cannot meet at {at}: {e}; --bind chooses another address or port of this machine"
+            );
             // One that was named is the user's to mend.
-            (vec![why], if plan.bind.is_some() { USAGE } else { REFUSED })
+            let is_named = plan.bind.is_some() || *plan.ports.end() > 0;
+            (vec![why], if is_named { USAGE } else { REFUSED })
         })?;
         let output = Outputs::open().map_err(fail)?;
         store.on_waiting(output.voice());

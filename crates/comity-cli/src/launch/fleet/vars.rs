@@ -51,6 +51,8 @@ fn impossible((name, value): &(String, String)) -> Option<String> {
 fn env_file(path: &Path) -> Result<Vec<(String, String)>, Vec<String>> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| vec![format!("--env-file {shown}: {e}")])?;
+    // Some editors put a mark before UTF-8.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let (mut all, mut wrong) = (Vec::new(), Vec::new());
     for (at, line) in text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())) {
         if line.is_empty() || line.starts_with('#') {
@@ -85,7 +87,7 @@ mod tests {
     #[test]
     fn files_of_variables_are_read_whole() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "# x\nA=1\nexport B=\"two words\"\n\nC=\n").unwrap();
+        std::fs::write(file.path(), "\u{feff}A=1\n# x\nexport B=\"two words\"\n\nC=\n").unwrap();
         let all = env_file(file.path()).unwrap();
         assert_eq!(all, [("A", "1"), ("B", "two words"), ("C", "")].map(|(n, v)| (n.into(), v.into())));
         std::fs::write(file.path(), "A\n=b\n").unwrap();

@@ -29,6 +29,15 @@ pub(super) fn places(text: &str) -> Result<String, String> {
     let all: Vec<_> =
         text.split(',').map(|one| split(one.trim())).collect::<Option<_>>().ok_or_else(|| bad(""))?;
     let first = all.iter().find_map(|(_, port)| *port).unwrap_or(PORT);
+    let unclear = text
+        .split(',')
+        .filter(|one| !one.contains('['))
+        .find_map(|one| crate::here::end_of_address(one.trim()));
+    if let Some((address, port)) = unclear {
+        return Err(bad(&format!(
+            "{address}:{port} may be an address or the port {port} of {address}: write [{address}:{port}] or [{address}]:{port}"
+        )));
+    }
     let place = |(host, port): &(&str, Option<u16>)| {
         HostPort::new(host, port.unwrap_or(first)).map(|at| at.to_string()).map_err(|e| bad(&e.to_string()))
     };
@@ -231,6 +240,8 @@ mod tests {
         ] {
             assert_eq!(places(text).as_deref(), Ok(at));
         }
+        let why = places("fd00::3:7100").unwrap_err();
+        assert!(why.contains("write [fd00::3:7100] or [fd00::3]:7100"), "{why}");
         for text in ["", ":7", "a:0", "a:x", "a:b:7", "a:70000", "a,", "[::1", "[::1]7", "10.0.0.256"] {
             assert!(places(text).unwrap_err().contains("--rendezvous"), "{text}");
         }

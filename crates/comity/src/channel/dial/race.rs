@@ -1,8 +1,10 @@
-//! One round of tries, side by side: each address a moment after the one before it, and the first that has authenticated wins.
+//! One round of tries, side by side: the best two addresses a moment apart, then all others together, and the first that has authenticated
+//! wins.
 //!
 //! ```text
 //!   0 ms    the best address   connecting ................... an answer: its proof is sent, the others are closed
 //!   200 ms  the next                     connecting ... greeted ........ closed without a proof: the listener forgets it
+//!   400 ms  all others                             connecting ..........
 //! ```
 //! One that answers "not now" is tried again while others are under way: they may take seconds to come to nothing.
 //!
@@ -33,7 +35,11 @@ use std::{
 };
 
 /// How much later the next address is tried while those before it say nothing.
-const STAGGER: Duration = Duration::from_millis(200);
+pub(super) const STAGGER: Duration = Duration::from_millis(200);
+/// Addresses that are tried one by one; where none of them answers, the order of the others is no longer worth a wait.
+const ONE_BY_ONE: usize = 2;
+/// Connections in the making at a time: a process may have few descriptors.
+const MAX_RUNNERS: usize = 32;
 /// How often to look whether there is still no answer.
 const DIAL_CHECK: Duration = Duration::from_millis(250);
 
@@ -56,6 +62,7 @@ impl Deref for Tried {
 struct Runner {
     index: usize,
     stage: Stage,
+    begun: Instant,
     /// It is given up then.
     until: Instant,
     /// After which pause it is tried again, where it is to be.
@@ -90,6 +97,11 @@ impl Runner {
         }
     }
 
+    /// Whether its address has said nothing for so long that another would have answered.
+    fn is_silent(&self) -> bool {
+        self.is_connecting() && self.begun.elapsed() >= STAGGER / 2
+    }
+
     /// Whether its address was not tried before in this round.
     fn is_first(&self) -> bool {
         self.pause == FIRST_PAUSE
@@ -104,8 +116,15 @@ fn source(socket: &Socket) -> Option<IpAddr> {
     socket.local_addr().ok()?.as_socket().map(|a| a.ip()).filter(|ip| !ip.is_unspecified())
 }
 
-/// Which target it was, and the connection.
-pub(super) type Winner = (usize, (Stream, Sealing));
+/// The connection that came first.
+#[derive(Debug)]
+pub(crate) struct Winner {
+    /// Its target.
+    pub(crate) index: usize,
+    pub(crate) connection: (Stream, Sealing),
+    /// Targets that had time to answer and did not.
+    pub(crate) silent: Vec<usize>,
+}
 
 /// How a step of a try ended.
 enum Stepped {
@@ -158,11 +177,15 @@ impl<'a> Race<'a> {
                 Ok(ready) => ready,
                 Err(e) => return Err(vec![(0, Tried { from: None, miss: Miss::Stop(e) })]),
             };
-            for (runner, ready) in std::mem::take(&mut self.runners).into_iter().zip(ready) {
+            let mut runners = std::mem::take(&mut self.runners).into_iter().zip(ready);
+            while let Some((runner, ready)) = runners.next() {
                 let pause = runner.pause;
                 match self.step(runner, ready) {
                     Stepped::Goes(runner) => self.runners.push(runner),
-                    Stepped::Won(index, won) => return Ok((index, won)),
+                    Stepped::Won(index, connection) => {
+                        self.runners.extend(runners.map(|(runner, _)| runner));
+                        return Ok(Winner { index, connection, silent: self.silent() });
+                    }
                     Stepped::Lost(index, tried) if tried.is_final() => return Err(vec![(index, tried)]),
                     Stepped::Lost(index, tried) => {
                         self.lose(index, tried, pause);
@@ -176,6 +199,11 @@ impl<'a> Race<'a> {
                 self.again.clear();
             }
         }
+    }
+
+    fn silent(&self) -> Vec<usize> {
+        let lost = self.lost.iter().filter(|(_, tried)| tried.is_silence()).map(|(i, _)| *i);
+        lost.chain(self.runners.iter().filter(|r| r.is_silent()).map(|r| r.index)).collect()
     }
 
     fn lose(&mut self, index: usize, tried: Tried, pause: Duration) {
@@ -195,10 +223,11 @@ impl<'a> Race<'a> {
     /// Begin with what is due: at once where nobody is under way.
     fn start(&mut self) {
         while let Some(target) = self.targets.get(self.next.0)
-            && (self.runners.is_empty() || Instant::now() >= self.next.1 && !self.is_within_host())
+            && (self.runners.is_empty() || self.has_room() && Instant::now() >= self.next.1)
         {
             let index = self.next.0;
-            self.next = (index + 1, Instant::now() + STAGGER);
+            let pause = if index < ONE_BY_ONE { STAGGER } else { Duration::ZERO };
+            self.next = (index + 1, Instant::now() + pause);
             self.try_at(index, target, FIRST_PAUSE);
         }
         while self.next_again().is_some_and(|at| Instant::now() >= at) {
@@ -211,22 +240,28 @@ impl<'a> Race<'a> {
     }
 
     fn try_at(&mut self, index: usize, target: &Target, pause: Duration) {
-        let until = self.patience.until.min(Instant::now() + TRY);
+        let begun = Instant::now();
+        let until = self.patience.until.min(begun + TRY);
         match connect(target) {
-            Ok(socket) => self.runners.push(Runner { index, stage: Stage::Connecting(socket), until, pause }),
+            Ok(socket) => {
+                let stage = Stage::Connecting(socket);
+                self.runners.push(Runner { index, stage, begun, until, pause });
+            }
             Err(miss) => self.lose(index, Tried { from: None, miss }, pause),
         }
     }
 
-    /// Whether the socket of this host is being tried: it answers or never will, and who lacks descriptors needs no second connection.
-    fn is_within_host(&self) -> bool {
-        self.runners.iter().any(|r| matches!(self.targets.get(r.index), Some(Target::Unix(_))))
+    /// Whether another may be tried beside those under way. While the socket of this host is being tried none is: it answers or never will,
+    /// and who lacks descriptors needs no second connection.
+    fn has_room(&self) -> bool {
+        let is_within = |r: &Runner| matches!(self.targets.get(r.index), Some(Target::Unix(_)));
+        self.runners.len() < MAX_RUNNERS && !self.runners.iter().any(is_within)
     }
 
     /// Sleep until something is ready or due; by runner whether it is ready.
     fn wait(&self) -> Result<Vec<bool>, Error> {
         let looked = self.runners.iter().filter(|r| !r.is_connecting()).map(|_| Instant::now() + DIAL_CHECK);
-        let waits = self.next.0 < self.targets.len() && !self.is_within_host();
+        let waits = self.next.0 < self.targets.len() && self.has_room();
         let next = waits.then_some(self.next.1);
         let next = next.into_iter().chain(self.next_again());
         let until = self.runners.iter().map(|r| r.until).chain(looked).chain(next).min();
@@ -249,6 +284,7 @@ impl<'a> Race<'a> {
     fn step(&self, runner: Runner, ready: bool) -> Stepped {
         let (index, pause, from, late) =
             (runner.index, runner.pause, runner.from(), Instant::now() >= runner.until);
+        let begun = runner.begun;
         let lost = |miss| Stepped::Lost(index, Tried { from, miss });
         let silence = || io::Error::new(ErrorKind::TimedOut, "it does not answer");
         match runner.stage {
@@ -276,7 +312,7 @@ impl<'a> Race<'a> {
                             unanswered = Instant::now();
                         }
                         let stage = Stage::Greeted { stream, initiator, unanswered };
-                        Stepped::Goes(Runner { index, stage, until: runner.until, pause })
+                        Stepped::Goes(Runner { index, stage, begun, until: runner.until, pause })
                     }
                 }
             }
@@ -313,7 +349,8 @@ impl<'a> Race<'a> {
         // Small enough for an empty socket buffer.
         (&stream).write_all(&first).map_err(|e| Miss::Refused(Refusal::Ended(Some(e))))?;
         let stage = Stage::Greeted { stream, initiator: Box::new(initiator), unanswered };
-        Ok(Runner { index, stage, until: self.patience.until.min(unanswered + self.limit), pause })
+        let until = self.patience.until.min(unanswered + self.limit);
+        Ok(Runner { index, stage, begun: unanswered, until, pause })
     }
 }
 
@@ -332,7 +369,7 @@ impl Race<'_> {
 }
 
 /// A socket that connects to `target`.
-fn connect(target: &Target) -> Result<Socket, Miss> {
+pub(super) fn connect(target: &Target) -> Result<Socket, Miss> {
     let addr = match target {
         Target::Tcp(a) => SockAddr::from(*a),
         Target::Unix(name) => listener::unix_addr(name).map_err(Miss::Nowhere)?,
@@ -351,43 +388,4 @@ fn connect(target: &Target) -> Result<Socket, Miss> {
         }
         Err(e) => Err(Miss::Nobody(e)),
     }
-}
-
-/// Those of `targets` that take a connection: all that do so soon after the first.
-pub(crate) fn answering(targets: &[Target], patience: &DialLimits<'_>) -> Result<Vec<usize>, Miss> {
-    let mut until = patience.until.min(Instant::now() + TRY);
-    let mut open = Vec::new();
-    for (i, target) in targets.iter().enumerate() {
-        match connect(target) {
-            Ok(socket) => open.push((i, socket)),
-            Err(miss @ Miss::Stop(_)) => return Err(miss),
-            Err(_) => {}
-        }
-    }
-    let mut found = Vec::new();
-    while !open.is_empty() && Instant::now() < until {
-        let mut fds: Vec<_> =
-            patience.wakers.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
-        let first = fds.len();
-        fds.extend(open.iter().map(|(_, s)| PollFd::from_borrowed_fd(s.as_fd(), PollFlags::OUT)));
-        // WAIT(until): connections: three seconds at most
-        poll_joining(&mut fds, Some(until)).map_err(Miss::Stop)?;
-        let ready: Vec<bool> = fds.iter().map(|f| !f.revents().is_empty()).collect();
-        if ready.iter().take(first).any(|r| *r) {
-            (patience.check)().map_err(Miss::Stop)?;
-        }
-        let mut done = ready.into_iter().skip(first);
-        open.retain(|(i, socket)| {
-            let is_done = done.next() == Some(true);
-            if is_done && matches!(socket.take_error(), Ok(None)) && socket.peer_addr().is_ok() {
-                found.push(*i);
-            }
-            !is_done
-        });
-        if !found.is_empty() {
-            until = until.min(Instant::now() + STAGGER);
-        }
-    }
-    found.sort_unstable();
-    Ok(found)
 }

@@ -38,7 +38,7 @@ fn who_is_told_to_come_again_does_so_while_another_address_says_nothing() {
         let begun = Instant::now();
         let won = dial_any(&targets, &secret(), &hello, &patience, false);
         done.store(true, Ordering::Relaxed);
-        assert_eq!(won.unwrap().0, 0);
+        assert_eq!(won.unwrap().index, 0);
         assert!(begun.elapsed() < TRY / 2, "{:?}", begun.elapsed());
     });
 }

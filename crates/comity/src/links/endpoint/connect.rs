@@ -19,6 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// A failure that took less was no wait.
+const AT_ONCE: Duration = Duration::from_secs(1);
 /// A pause of one who looks at a store that has ended.
 const ENDED: Duration = Duration::from_millis(10);
 /// How long to wait for a better reason than that a rank ended.
@@ -70,6 +72,12 @@ impl Endpoint {
         self.await_higher(control, &meeting, (&news, &store), &check)
     }
 
+    /// The addresses at which this rank listens, in words.
+    fn own_place(&self) -> String {
+        let own = self.cards.get(self.me).into_iter().flat_map(|card| &card.addrs);
+        own.map(|a| a.at.to_string()).collect::<Vec<_>>().join(", ")
+    }
+
     /// A control connection to a lower rank.
     fn dial_one(
         &self,
@@ -89,18 +97,21 @@ impl Endpoint {
             sealed: self.sealed,
         };
         let way = self.way();
-        let (targets, vain) = way.control_targets(rank);
+        let (targets, vain) = way.control_targets(rank, patience);
         match way.dial(rank, &targets, &vain, &hello, patience) {
             Ok((stream, seals)) => control.attach(rank, stream, seals),
             Err(Miss::Stop(e)) => return Err(e),
             Err(miss) => {
                 let at: Vec<String> = card.addrs.iter().map(|a| a.at.to_string()).collect();
                 let here = self.facts.get(self.me).map_or("", |f| f.host.as_str());
+                // Where there is no way it is known at once.
+                let waited = begun.elapsed().min(limit);
+                let within =
+                    if waited < AT_ONCE { String::new() } else { format!(" within {}", seconds(waited)) };
                 let words = format!(
-                    "could not be reached at {} from rank {} on host {here} within {} ({miss}); can the hosts connect to each other there? A cable or a network that both have would do, or a rank that reaches both (COMITY_RELAY=1); COMITY_ADDRS on rank {rank} chooses other addresses",
+                    "could not be reached at {} from rank {} on host {here}{within} ({miss}); can the hosts connect to each other there, or does a firewall drop these ports (COMITY_PORTS chooses them)? A cable or a network that both have would do, or a rank that reaches both (COMITY_RELAY=1); COMITY_ADDRS on rank {rank} chooses other addresses",
                     at.join(", "),
-                    self.me,
-                    seconds(begun.elapsed().min(limit))
+                    self.me
                 );
                 let found = Fault { rank, words, because_of: Vec::new() };
                 let unreachable = JoinCause::Unreachable;
@@ -131,8 +142,9 @@ impl Endpoint {
             }
             if Instant::now() >= until + WORD {
                 let words = format!(
-                    "joined but did not connect to rank {} within {}; can its host reach this one?",
+                    "joined but did not connect to rank {} at {} within {}; can its host reach this one there, or does a firewall drop these ports (COMITY_PORTS chooses them)?",
                     self.me,
+                    self.own_place(),
                     seconds(limit)
                 );
                 // That one may still have been waiting for a third, which others know of.

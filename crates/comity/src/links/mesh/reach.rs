@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Error, LinkKind, Result,
-    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, Target, answering, dial, dial_any},
+    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, TRY, Target, answering, dial, dial_any},
     transport::{Candidates, Connected, Connector, Missed, Pair, Transport},
 };
 use rustix::event::PollFlags;
@@ -71,15 +71,12 @@ impl Connector for Path<'_, '_> {
 
     fn candidates(&self) -> Candidates {
         let group = self.making.opening.group;
-        let (mesh, rank) = (&group.mesh, group.world_rank(self.rank));
-        match mesh.cards.get(rank) {
-            Some(card) if mesh.book.relay_of(rank).is_none() => mesh.book.candidates(rank, card),
-            _ => Candidates::default(),
-        }
+        let rank = group.world_rank(self.rank);
+        self.making.patiently(self.rank, |patience| group.mesh.way().link_candidates(rank, patience))
     }
 
     fn answering(&self, targets: &[Target]) -> Result<Vec<usize>, Miss> {
-        self.making.patiently(self.rank, |patience| answering(targets, patience))
+        self.making.patiently(self.rank, |patience| answering(targets, patience, TRY))
     }
 
     fn reach(
@@ -109,7 +106,7 @@ impl Connector for Path<'_, '_> {
         let won = self
             .making
             .patiently(self.rank, |patience| dial_any(targets, &mesh.secret, &hello, patience, false));
-        won.map(|(_, connection)| connection)
+        won.map(|won| won.connection)
     }
 
     fn silence(&self) -> Option<Duration> {

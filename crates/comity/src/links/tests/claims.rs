@@ -90,15 +90,17 @@ fn who_is_missing_is_said_now_and_then_and_each_arrival_restarts_the_limit() {
     thread::scope(|s| {
         let first = s.spawn(move || (join(0), begun.elapsed()));
         let heard = said.recv_timeout(LONG).unwrap();
-        assert_eq!(heard, "1 of 3 ranks are here after 5 s; waiting for ranks 1, 2");
+        assert_eq!(heard, format!("1 of 3 ranks are here, at {at}, after 5 s; waiting for ranks 1, 2"));
         let came = begun.elapsed();
         let second = join(2);
         let (first, ended) = first.join().unwrap();
         assert!(ended >= came + limit && ended < came + limit + Duration::from_secs(5), "{came:?} {ended:?}");
         for e in [first, second] {
-            assert_eq!(e, "only 2 of 3 ranks joined within 6.5 s: missing rank 1 (never connected)");
+            let words = "only 2 of 3 ranks joined within 6.5 s: missing rank 1 (never connected)";
+            assert_eq!(e, format!("{words}; the ranks meet at {at}"));
         }
-        assert_eq!(said.try_recv().unwrap(), "2 of 3 ranks are here after 10 s; waiting for rank 1");
+        let words = said.try_recv().unwrap();
+        assert_eq!(words, format!("2 of 3 ranks are here, at {at}, after 10 s; waiting for rank 1"));
     });
 }
 

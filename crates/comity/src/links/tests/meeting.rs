@@ -149,7 +149,10 @@ fn everyone_hears_who_is_missing() {
     for e in errors {
         assert_eq!(
             e.to_string(),
-            "only 2 of 4 ranks joined within 1.5 s: missing ranks 1, 3 (never connected)"
+            format!(
+                "only 2 of 4 ranks joined within 1.5 s: missing ranks 1, 3 (never connected); the ranks meet at {}",
+                store.addr()
+            )
         );
         assert!(
             matches!(&e, Error::Join(why) if why.cause == crate::JoinCause::Missing && e.ranks() == [1, 3]),

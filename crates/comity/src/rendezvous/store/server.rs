@@ -97,6 +97,8 @@ pub(super) struct Server {
     pub(super) condemned: Option<(u32, String)>,
     /// Processes of other jobs or with other keys that were turned away, and where the last came from.
     pub(super) foreign: (u64, Option<SocketAddr>),
+    /// The addresses at which ranks come.
+    place: Vec<SocketAddr>,
     /// Ranks that the last group waited for in vain, and what became of it.
     missed: HashMap<u32, (JoinError, Instant)>,
     /// Connections that only have something left to be sent.
@@ -111,8 +113,10 @@ impl Server {
         size: u32,
         join: Duration,
     ) -> Self {
+        let place = listeners.iter().filter_map(|l| l.local_addr().ok()).collect();
         Self {
             shared,
+            place,
             acceptor: Acceptor::new(listeners, secret),
             size,
             join,
@@ -227,12 +231,12 @@ impl Server {
             return;
         }
         if now >= round.until {
-            let why = missing(round, self.size, self.foreign);
+            let why = missing(round, self.size, self.foreign, &self.place);
             return self.refuse_round(&why, None);
         }
         if now >= round.say {
             round.say = now + SAY;
-            self.shared.say(&super::words::waiting(round, self.size, self.foreign));
+            self.shared.say(&super::words::waiting(round, self.size, self.foreign, &self.place));
         }
         if round.tell.take_if(|t| now >= *t).is_some() {
             let here = FromStore::Waiting { here: round.members.len() as u32 }.encode();

@@ -24,29 +24,54 @@ pub(super) fn claimed(rank: u32, first: &Who, second: &Who) -> String {
     )
 }
 
-/// Why the join limit ended a round.
-pub(super) fn missing(round: &Round, size: u32, foreign: (u64, Option<SocketAddr>)) -> JoinError {
+/// Why the join limit ended a round of ranks that meet at `place`.
+pub(super) fn missing(
+    round: &Round,
+    size: u32,
+    foreign: (u64, Option<SocketAddr>),
+    place: &[SocketAddr],
+) -> JoinError {
     let absent = absent(round, size);
     let how = if foreign.0 == 0 { "never connected" } else { "never let in" };
     let words = format!(
-        "only {} of {size} ranks joined within {}: missing {} ({how}){}",
+        "only {} of {size} ranks joined within {}: missing {} ({how}){}; the ranks meet at {}{}",
         round.members.len(),
         seconds(round.limit),
         ranks(&absent),
-        refused(foreign)
+        refused(foreign),
+        shown(place),
+        firewall(place)
     );
     JoinError::new(words).of(absent.iter().map(|r| *r as usize)).because(JoinCause::Missing)
 }
 
-/// What is said while ranks are missing.
-pub(super) fn waiting(round: &Round, size: u32, foreign: (u64, Option<SocketAddr>)) -> String {
+/// Sentence while ranks are missing.
+pub(super) fn waiting(
+    round: &Round,
+    size: u32,
+    foreign: (u64, Option<SocketAddr>),
+    place: &[SocketAddr],
+) -> String {
     format!(
-        "{} of {size} ranks are here after {} s; waiting for {}{}",
+        "{} of {size} ranks are here, at {}, after {} s; waiting for {}{}",
         round.members.len(),
+        shown(place),
         Instant::now().saturating_duration_since(round.begun).as_secs(),
         ranks(&absent(round, size)),
         refused(foreign)
     )
+}
+
+fn shown(place: &[SocketAddr]) -> String {
+    place.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// A likely reason why a process of another host does not come to `place`, and what to do; nothing where all are on one host.
+pub(in crate::rendezvous) fn firewall(place: &[SocketAddr]) -> &'static str {
+    match place.iter().all(|at| at.ip().is_loopback()) {
+        true => "",
+        false => "; if a firewall guards a host, let it pass that port",
+    }
 }
 
 fn absent(round: &Round, size: u32) -> Vec<u32> {

@@ -46,7 +46,7 @@ pub(super) const PLAIN: Shape = Shape {
 pub(super) const CHAIN: &[Cable] =
     &[(0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"), (1, 2, "bc", "10.71.2.1/30", "10.71.2.2/30")];
 
-const TRIANGLE: Shape = Shape {
+pub(super) const TRIANGLE: Shape = Shape {
     name: "triangle",
     cables: &[
         (0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"),
@@ -224,7 +224,7 @@ impl<'a> Lan<'a> {
         Task::new("ip").args(["netns", "exec", &self.names[host]])
     }
 
-    fn rank(&self, rank: usize, comity: &Path, key: &Path) -> Task {
+    pub(super) fn rank(&self, rank: usize, comity: &Path, key: &Path) -> Task {
         let Shape { hosts, master, vars, launched, .. } = self.shape;
         let program = ["bench", "all_reduce", "--sizes", "4M", "--budget", "0.3"];
         let (place, size) = (rank.to_string(), hosts.to_string());

@@ -54,7 +54,7 @@ impl Connector for CutBehind {
 
     fn candidates(&self) -> Candidates {
         let here = OwnAddr { at: ([127, 0, 0, 1], 7).into(), prefix: 8, speed: 0, is_inner: false };
-        AddressBook::default().candidates(0, &Card { addrs: vec![here], ..card(1, true) })
+        AddressBook::default().candidates(&Card { addrs: vec![here], ..card(1, true) })
     }
 
     fn answering(&self, targets: &[Target]) -> Result<Vec<usize>, Miss> {
