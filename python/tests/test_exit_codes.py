@@ -72,7 +72,9 @@ def test_a_suite_that_runs_nothing() -> None:
 
 def test_a_case_of_faults_that_there_is_not() -> None:
     script = ROOT / "bench" / "faults" / "peers.py"
-    done = subprocess.run([sys.executable, str(script), "gloo", "kil"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script), "gloo", "kil"], capture_output=True, text=True, check=False
+    )
     assert done.returncode != 0 and "kil" in done.stderr
 
 

@@ -3,8 +3,8 @@
     python python/tests/versions.py --wheel comity-0.1.0-cp311-abi3-linux_x86_64.whl 2.7.1 2.8.0 2.10.0
 
 Runs `python/tests/pytorch` on 2 processes, without `test_frameworks.py`: all collectives, the training stacks, failures, launchers.
-Prints a row for each version, and ends with 1 if one fails. A version before 2.7 must be refused with a sentence. Each one needs some 7 GB of disk while it is
-tested, since PyPI's wheels bring CUDA along.
+Prints a row for each version, and ends with 1 if one fails. A version before 2.7 must be refused with a sentence. Each one needs some 7 GB
+of disk while it is tested, since PyPI's wheels bring CUDA along.
 """
 
 from __future__ import annotations
