@@ -7,8 +7,20 @@ use tasks::child::Task;
 const MACOS: &str = "aarch64-apple-darwin";
 
 /// What has code of its own for a system. The rest is checked for macOS in the deep checks.
-const NATIVE: [&str; 10] =
-    ["-p", "comity", "-p", "comity-kernel", "-p", "comity-cli", "-p", "comity-py", "-p", "xtask"];
+const NATIVE: [&str; 12] = [
+    "-p",
+    "comity",
+    "-p",
+    "comity-kernel",
+    "-p",
+    "comity-cli",
+    "-p",
+    "comity-py",
+    "-p",
+    "toolbox",
+    "-p",
+    "xtask",
+];
 
 pub(super) fn format(_: &Scope) -> Outcome {
     rustfmt_check()?.echo().run()?;

@@ -175,5 +175,5 @@ fn gates(_: &Scope) -> Outcome {
 }
 
 fn demo(_: &Scope) -> Outcome {
-    crate::demo::run(crate::demo::Profile::Tests).map(Done::Passed)
+    tasks::demo::run(tasks::demo::Profile::Tests).map(Done::Passed)
 }
