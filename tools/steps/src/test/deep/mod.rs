@@ -38,7 +38,7 @@ pub(super) struct Part {
 
 const fn part(name: &'static str, about: &'static str, pieces: usize, run: fn(&Scope) -> Outcome) -> Part {
     // Each command in it has a limit of its own.
-    Part { step: Step { name, about, limit: 0, run }, pieces }
+    Part { step: Step { name, about, usual: 0, needs: None, run }, pieces }
 }
 
 pub(super) const PARTS: &[Part] = &[
