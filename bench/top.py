@@ -32,12 +32,14 @@ def alone(_: str, job: subprocess.Popen[str]) -> None:
 def once(comity: str, job: subprocess.Popen[str]) -> None:
     """`comity top --once` each second: each is a process, which looks twice."""
     begun = time.monotonic()
-    looks = 0
+    looks, shown = 0, 0
     while job.poll() is None:
         looks += 1
         time.sleep(max(0.0, begun + looks * EVERY - time.monotonic()))
-        # The job may end meanwhile, which is no matter.
-        subprocess.run([comity, "top", "--once", str(job.pid)], capture_output=True, check=False)
+        # The job may not yet have its door, or end meanwhile, which is no matter.
+        look = subprocess.run([comity, "top", "--once", str(job.pid)], capture_output=True, check=False)
+        shown += look.returncode == 0
+    assert shown, "comity top --once showed nothing"
 
 
 def live(comity: str, job: subprocess.Popen[str]) -> None:

@@ -317,6 +317,8 @@ def launcher(peer, sign):
         while alive(mark) < 3 and now() < until and p.poll() is None:
             time.sleep(0.1)
         started = alive(mark)
+        if started < 3:
+            raise SystemExit(f"{started} of 3 ranks started: nothing was tried")
         time.sleep(2)
         p.send_signal(sign)
         time.sleep(5)
@@ -336,7 +338,10 @@ def launcher(peer, sign):
 def main():
     if sys.argv[1] == "rank":
         return rank_main(sys.argv[2], sys.argv[3])
-    peer = sys.argv[1]
+    every = ["kill", "stop", "size", "dtype", "op", "late", "stranger", "launcher"]
+    peer, *cases = sys.argv[1:]
+    if unknown := {peer} - {"gloo", "mlx"} | set(cases) - set(every):
+        raise SystemExit(f"neither a library nor a case: {', '.join(sorted(unknown))}")
     if peer == "gloo":
         import torch
 
@@ -345,8 +350,7 @@ def main():
         from importlib.metadata import version
 
         print("mlx", version("mlx"), "ring on the CPU")
-    cases = sys.argv[2:] or ["kill", "stop", "size", "dtype", "op", "late", "stranger", "launcher"]
-    for case in cases:
+    for case in cases or every:
         print(f"{case}:", flush=True)
         if case == "kill":
             fault(peer, case, signal.SIGKILL)

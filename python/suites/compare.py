@@ -121,6 +121,8 @@ class Verdict:
         self.only_reference = sorted(
             name for name, o in self.theirs.items() if o.state == PASSED and not self._passes(name)
         )
+        if not self.theirs:
+            self.wrong.append("no test was run")
         known = {k.test: k for k in expected.known if self.ranks in k.ranks}
         for name in self.only_reference:
             ours = self.ours.get(name, Outcome(FAILED, text="it was not run"))

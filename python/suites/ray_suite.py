@@ -214,6 +214,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="empty, with a short name")
     parser.add_argument("--only", nargs="+", help="these parts: names of functions of this file")
     args = parser.parse_args()
+    parts: list[Callable[[], str]] = [operations, two_groups, killed, errors, example, secrets_kept]
+    names = [part.__name__ for part in parts]
+    if unknown := set(args.only or []) - set(names):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init(
         address="local",
@@ -225,7 +229,6 @@ def main() -> None:
     )
     comity.ray.register()
     comity.ray.register()
-    parts: list[Callable[[], str]] = [operations, two_groups, killed, errors, example, secrets_kept]
     try:
         for part in parts:
             if not args.only or part.__name__ in args.only:

@@ -3,8 +3,8 @@
     python python/tests/versions.py --wheel comity-0.1.0-cp311-abi3-linux_x86_64.whl 2.7.1 2.8.0 2.10.0
 
 Runs `python/tests/pytorch` on 2 processes, without `test_frameworks.py`: all collectives, the training stacks, failures, launchers.
-Prints a row for each version. A version before 2.7 must be refused with a sentence. Each one needs some 7 GB of disk while it is
-tested, since PyPI's wheels bring CUDA along.
+Prints a row for each version, and ends with 1 if one fails. A version before 2.7 must be refused with a sentence. Each one needs some 7 GB
+of disk while it is tested, since PyPI's wheels bring CUDA along.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def run(*command: str | Path, limit: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-def row(version: str, wheel: Path, more: list[str], logs: Path | None) -> tuple[str, str]:
-    """The torch that was tested, and what came of it."""
+def row(version: str, wheel: Path, more: list[str], logs: Path | None) -> tuple[bool, str, str]:
+    """Whether all is right, the torch that was tested, and the result in words."""
     home = Path(tempfile.mkdtemp(prefix=f"comity-torch-{version}-"))
     try:
         run(sys.executable, "-m", "venv", home, limit=120)
@@ -53,11 +53,12 @@ def row(version: str, wheel: Path, more: list[str], logs: Path | None) -> tuple[
         wanted = [f"torch=={version}", "numpy", "pytest", "setuptools", wheel]
         got = run(python, "-m", "pip", "install", "--quiet", "--no-cache-dir", *wanted, limit=INSTALL)
         if got.returncode:
-            return version, f"cannot be installed: {got.stdout.splitlines()[-1]}"
+            return False, version, f"cannot be installed: {got.stdout.splitlines()[-1]}"
         named = run(python, "-c", "import torch; print(torch.__version__)", limit=300).stdout.strip()
         if tuple(map(int, version.split(".")[:2])) < (2, 7):
             refused = run(python, "-c", REFUSAL, limit=300)
-            return named, "refused: " + refused.stdout.strip() if not refused.returncode else refused.stdout
+            good = refused.returncode == 0
+            return good, named, "refused: " + refused.stdout.strip() if good else refused.stdout
         begun = time.monotonic()
         tests = run(
             python,
@@ -81,9 +82,9 @@ def row(version: str, wheel: Path, more: list[str], logs: Path | None) -> tuple[
             (x for x in reversed(tests.stdout.splitlines()) if re.search(r"passed|failed|error", x)), "?"
         )
         failed = "".join(f"\n    {x}" for x in tests.stdout.splitlines() if x.startswith(("FAILED", "ERROR")))
-        return named, f"{last} ({took:.0f} s){failed}"
+        return tests.returncode == 0, named, f"{last} ({took:.0f} s){failed}"
     except subprocess.TimeoutExpired as e:
-        return version, f"took too long: {e.cmd}"
+        return False, version, f"took too long: {e.cmd}"
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -97,9 +98,13 @@ def main() -> None:
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="where to keep what the tests print")
     parser.add_argument("versions", nargs="+")
     args = parser.parse_args()
+    good = True
     for version in args.versions:
-        named, said = row(version, args.wheel.resolve(), args.tests, args.logs)
+        right, named, said = row(version, args.wheel.resolve(), args.tests, args.logs)
         print(f"torch {named}: {said}", flush=True)
+        good &= right
+    if not good:
+        raise SystemExit("FAILED")
 
 
 if __name__ == "__main__":

@@ -1,93 +1,33 @@
-//! Project tasks: `cargo xtask demo | check | test | bench | c-install | chaos | softverbs | rdma-vm`.
+//! `cargo xtask demo`, and the door to all other tasks: the program of `tools/toolbox`, which takes longer to compile.
 
-use std::process::ExitCode;
-use steps::TaskError;
-
-const HELP: &str = "\
-cargo xtask demo                 build, then train a small network on 1, 2 and 4 ranks of this machine
-cargo xtask check [--since COMMIT]  formatting, clippy and tests of what changed: seconds
-cargo xtask test                 the gate: install what the tests need and run them; 25 minutes
-    --only NAME                  this step alone (repeatable)
-    --seed N                     the share that N chooses, not the commit
-    --list                       name the steps and parts
-    --prepare                    install what is needed, and run none
-cargo xtask test --deep [PART...]   everything at full size, written to bench/record/deep.md; goes on where it was cut off
-    --hours H                    of the soak (2)
-    --again                      also what has passed at this state of the code
-cargo xtask bench                time Comity beside gloo, MLX, Open MPI and MPICH: tables, a page, a figure; 20 minutes
-    --against LIST               these alone, of gloo,mlx,openmpi,mpich; or none
-    --full                       every operation, size and type on 2, 4 and 8 ranks: hours; goes on where it was cut off
-    --many                       all_reduce on 2, 4, 8, 16 and 28 ranks, as far as there are cores
-    --built FOLDER               build and install nothing: comity, mpi-openmpi and mpi-mpich lie there
-    --plan                       say what would run, and how long
-    --only PART --rounds N       this part alone (repeatable), so many rounds
-    --record                     write to bench/record and docs/pictures too
-    --draw FILE                  measure nothing: write what this peers.json holds
-cargo xtask c-install --prefix DIR  build and install libcomity for C: library, headers, pkg-config, CMake, Swift's module map
-    --debug                      of the build that the tests use
-cargo xtask chaos                break running jobs at random and check what every rank is told
-    --minutes M  --seed S        how long (5), and which faults (a new seed)
-    --release                    what is built with optimisation
-    --only FAULT                 these faults alone (repeatable)
-    --trials N                   at most so many in each lane
-    --trial FAULT:SEED           one trial, over and over: what a failure prints
-    --soak MINUTES               no faults: eight ranks to a core, nobody is given up
-    --detection S                the limit of that run (5); shorter is stricter
-cargo xtask softverbs FOLDER     build the software RDMA device and lay it out there as libibverbs.so.1
-cargo xtask rdma-vm COMMAND...   run shell commands in a QEMU guest with rdma-core and Debian's Soft-RoCE driver
-    --file PATH                  a program that is to be there too (repeatable)
-    --limit SECONDS              for each command (60)
-";
+use std::{
+    env,
+    ffi::OsString,
+    os::unix::process::CommandExt,
+    process::{Command, ExitCode},
+};
+use tasks::{child::catch_signals, demo};
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    if let Err(e) = tasks::child::catch_signals() {
-        eprintln!("xtask: cannot catch signals: {e}");
-        return ExitCode::FAILURE;
-    }
-    let result: Result<(), TaskError> = match args[..] {
-        ["demo"] => steps::demo(),
-        ["test", ref rest @ ..] => steps::test(rest),
-        ["check", ref rest @ ..] => steps::check(rest),
-        ["bench", ref rest @ ..] => match bench::BenchChoice::parse(rest) {
-            Ok(choice) => bench::run(&choice).map_err(TaskError::Failed),
-            Err(e) => Err(TaskError::Usage(e)),
-        },
-        // A part of bench, which starts it.
-        ["bench-limit", ref rest @ ..] => bench::limit(rest).map_err(TaskError::Failed),
-        ["c-install", ref rest @ ..] => steps::c_install(rest),
-        // A part of test, which starts it.
-        ["step", ref rest @ ..] => steps::step(rest),
-        ["chaos", ref rest @ ..] => match chaos::Choice::parse(rest) {
-            Ok(choice) => chaos::run(&choice).map(|note| println!("{note}")).map_err(TaskError::Failed),
-            Err(e) => Err(TaskError::Usage(e)),
-        },
-        ["softverbs", folder] => steps::softverbs(folder.as_ref()),
-        ["rdma-vm", ref rest @ ..] => match guest::Choice::parse(rest) {
-            Ok(choice) => guest::run(choice).map_err(TaskError::Failed),
-            Err(e) => Err(TaskError::Usage(e)),
-        },
-        // A part of chaos, which starts it.
-        ["chaos-lane", ref rest @ ..] => chaos::lane(rest).map_err(TaskError::Failed),
-        ["-h" | "--help" | "help"] => {
-            print!("{HELP}");
-            Ok(())
-        }
-        [] => Err(TaskError::Usage("say which task".into())),
-        [first, ..] => Err(TaskError::Usage(format!("{first:?} and what follows it is no task"))),
-    };
+    let args: Vec<OsString> = env::args_os().skip(1).collect();
+    let result = if args == ["demo"] { train() } else { Err(open_toolbox(&args)) };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(TaskError::Failed(e)) => {
+        Err(e) => {
             eprintln!("xtask: {e}");
             ExitCode::FAILURE
         }
-        Err(TaskError::Usage(e)) => usage(&e),
     }
 }
 
-fn usage(what: &str) -> ExitCode {
-    eprint!("xtask: {what}\n\n{HELP}");
-    ExitCode::from(2)
+fn train() -> Result<(), String> {
+    catch_signals().map_err(|e| format!("cannot catch signals: {e}"))?;
+    demo::run(demo::Profile::Demo).map(drop)
+}
+
+/// Become the toolbox, built if it is not yet. Returns why this process could not.
+fn open_toolbox(args: &[OsString]) -> String {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let why = Command::new(cargo).args(["run", "--quiet", "--package", "toolbox", "--"]).args(args).exec();
+    format!("cannot start cargo: {why}")
 }

@@ -25,7 +25,7 @@ const MORE: u32 = 2;
 /// Measure and write, or draw what was measured.
 ///
 /// # Errors
-/// Comity cannot be built, somebody interrupted it, or files cannot be written. A peer that fails is a remark.
+/// Comity cannot be built, failed or was wrong, somebody interrupted it, or files cannot be written. A peer that fails is a remark.
 pub fn run(choice: &BenchChoice) -> Result<(), String> {
     if let Some(file) = &choice.draw {
         return write(&Record::read(file)?, choice.record);
@@ -49,6 +49,7 @@ pub fn run(choice: &BenchChoice) -> Result<(), String> {
         let again = work.disturbed(&launches, more);
         work.all(&again)?;
     }
+    let broken = work.broken();
     let set = if choice.full { " --full" } else { "" };
     let set = if choice.many { " --many" } else { set };
     let command = format!("cargo xtask bench{set}{}", if choice.built.is_some() { " --built" } else { "" });
@@ -60,7 +61,8 @@ pub fn run(choice: &BenchChoice) -> Result<(), String> {
         remarks: work.remarks,
         lines: work.lines,
     };
-    write(&record, choice.record)
+    write(&record, choice.record)?;
+    if broken.is_empty() { Ok(()) } else { Err(broken.join("\n")) }
 }
 
 fn parts(choice: &BenchChoice) -> Result<Vec<Part>, String> {
@@ -89,6 +91,8 @@ struct Work<'a> {
     until: Option<Instant>,
     lines: Vec<Line>,
     remarks: Vec<String>,
+    /// Launches of Comity that failed.
+    failed: Vec<String>,
     count: usize,
 }
 
@@ -110,6 +114,7 @@ impl<'a> Work<'a> {
             until: (!choice.full).then(|| Instant::now() + plan::LIMIT),
             lines: Vec::new(),
             remarks: ready.remarks(),
+            failed: Vec::new(),
             count: 0,
         })
     }
@@ -149,7 +154,13 @@ impl<'a> Work<'a> {
                 self.lines.extend(lines);
             }
             Err(e) if is_interrupted() => return Err(e),
-            Err(e) => self.remark(format!("{} failed: {}", launch.key(), first_lines(&e))),
+            Err(e) => {
+                let words = format!("{} failed: {}", launch.key(), first_lines(&e));
+                if launch.who.is_ours() {
+                    self.failed.push(words.clone());
+                }
+                self.remark(words);
+            }
         }
         Ok(())
     }
@@ -157,6 +168,13 @@ impl<'a> Work<'a> {
     fn remark(&mut self, what: String) {
         println!("!!! {what}");
         self.remarks.push(what);
+    }
+
+    /// Failures and wrong results of Comity: those of a peer are remarks.
+    fn broken(&self) -> Vec<String> {
+        let wrong = self.lines.iter().filter(|l| l.who.is_ours() && !l.ok);
+        let words = |l: &Line| format!("{}: the result of {} bytes is wrong", l.who.name, l.cell.bytes);
+        self.failed.iter().cloned().chain(wrong.map(words)).collect()
     }
 
     /// A further round for those with a cell that no undisturbed launch has.
@@ -264,6 +282,7 @@ mod tests {
             until: None,
             lines: vec![bad, line("comity", 8, 1.0)],
             remarks: vec![],
+            failed: vec![],
             count: 0,
         };
         let parts = plan::sample();
@@ -278,5 +297,17 @@ mod tests {
         .unwrap();
         work.all(&again).unwrap();
         assert!(work.disturbed(&launches, 1).is_empty() && work.lines.len() == 3);
+    }
+
+    #[test]
+    fn a_wrong_result_of_comity_alone_fails_the_run() {
+        let ready = Ready::default();
+        let wrong = |who| Line { ok: false, ..line(who, 8, 1.0) };
+        let broken = |line| {
+            let (until, folder, remarks, failed) = (None, PathBuf::new(), vec![], vec![]);
+            Work { ready: &ready, folder, until, lines: vec![line], remarks, failed, count: 0 }.broken()
+        };
+        assert_eq!(broken(wrong("comity")), ["comity: the result of 8 bytes is wrong"]);
+        assert!(broken(wrong("gloo")).is_empty() && broken(line("comity", 8, 1.0)).is_empty());
     }
 }

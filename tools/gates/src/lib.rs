@@ -52,6 +52,7 @@ pub fn check(root: &Path) -> Result<usize, String> {
         ("python", "py"),
         ("bench", "py"),
         ("examples", "py"),
+        ("examples", "rs"),
         ("tools", "py"),
     ] {
         sources(&root.join(folder), kind, &mut files).map_err(|e| format!("cannot list {folder}: {e}"))?;

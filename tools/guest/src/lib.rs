@@ -31,7 +31,7 @@ const MODULES: [&str; 8] =
     ["crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe", "dummy", "veth", "bridge", "sch_netem"];
 
 /// Seconds that the guest may take to boot and to go down, on a busy host.
-const BOOT: u64 = 120;
+const BOOT: u64 = 300;
 
 /// Some lines of shell to run in the guest, and how long they may take.
 #[derive(Debug)]

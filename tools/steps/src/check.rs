@@ -33,7 +33,7 @@ struct Changed {
 }
 
 /// Folders and the packages in them.
-const PACKAGES: [(&str, &str); 19] = [
+const PACKAGES: [(&str, &str); 21] = [
     ("crates/comity/", "comity"),
     ("crates/comity-kernel/", "comity-kernel"),
     ("crates/comity-plan/", "comity-plan"),
@@ -43,6 +43,7 @@ const PACKAGES: [(&str, &str); 19] = [
     ("crates/comity-c/", "comity-c"),
     ("crates/comity-candle/", "comity-candle"),
     ("crates/comity-py/", "comity-py"),
+    ("examples/demo/", "demo"),
     ("tools/bench/", "bench"),
     ("tools/chaos/", "chaos"),
     ("tools/gates/", "gates"),
@@ -52,6 +53,7 @@ const PACKAGES: [(&str, &str); 19] = [
     ("tools/scope/", "scope"),
     ("tools/tasks/", "tasks"),
     ("tools/steps/", "steps"),
+    ("tools/toolbox/", "toolbox"),
     ("xtask/", "xtask"),
 ];
 
@@ -79,7 +81,7 @@ pub(crate) fn run(choice: &CheckChoice) -> Result<(), String> {
     let step = |what: &str, task: Task| -> Result<(), String> {
         let begun = Instant::now();
         println!("=== {what}");
-        task.limit(900).echo().run()?;
+        task.limit(1800).echo().run()?;
         println!("=== {what}: {:.1} s", begun.elapsed().as_secs_f64());
         Ok(())
     };

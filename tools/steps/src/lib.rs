@@ -1,9 +1,8 @@
 //! The steps of the gate and of the deep checks, and the other tasks of `cargo xtask` that are no tool of their own: the quick check,
-//! the demo, and laying out the software RDMA device.
+//! and laying out the software RDMA device.
 
 mod c;
 mod check;
-mod demo;
 mod softverbs;
 mod test;
 
@@ -39,12 +38,6 @@ pub fn test(args: &[&str]) -> Result<(), TaskError> {
 /// One step of [`test()`], which starts it as a process of its own.
 pub fn step(args: &[&str]) -> Result<(), TaskError> {
     Ok(test::step(args)?)
-}
-
-/// `cargo xtask demo`: the same training on 1, 2 and 4 ranks.
-pub fn demo() -> Result<(), TaskError> {
-    demo::run(demo::Profile::Release)?;
-    Ok(())
 }
 
 /// Install what is lacking of these: a program, or a file by its whole path, and the Debian package that holds it.

@@ -1,6 +1,7 @@
-//! What the workspace's tools share: child processes that have a deadline and are all ended, and where things lie.
+//! What the workspace's tools share: child processes that have a deadline and are all ended, where things lie, and the demo.
 
 pub mod child;
+pub mod demo;
 mod family;
 pub mod place;
 
@@ -12,7 +13,7 @@ use child::Task;
 /// # Errors
 /// What cargo said.
 pub fn build_tests() -> Result<(), String> {
-    Task::cargo().args(["build", "--workspace", "--all-targets"]).limit(1800).run().map(drop)
+    Task::cargo().args(["build", "--workspace", "--all-targets"]).limit(3600).run().map(drop)
 }
 
 /// Whether this is CI, where a missing requirement is a failure.

@@ -6,9 +6,24 @@ use tasks::child::Task;
 
 const MACOS: &str = "aarch64-apple-darwin";
 
+/// Seconds for a command of cargo: the limit of its step comes before.
+const COMPILING: u64 = 3600;
+
 /// What has code of its own for a system. The rest is checked for macOS in the deep checks.
-const NATIVE: [&str; 10] =
-    ["-p", "comity", "-p", "comity-kernel", "-p", "comity-cli", "-p", "comity-py", "-p", "xtask"];
+const NATIVE: [&str; 12] = [
+    "-p",
+    "comity",
+    "-p",
+    "comity-kernel",
+    "-p",
+    "comity-cli",
+    "-p",
+    "comity-py",
+    "-p",
+    "toolbox",
+    "-p",
+    "xtask",
+];
 
 pub(super) fn format(_: &Scope) -> Outcome {
     rustfmt_check()?.echo().run()?;
@@ -17,7 +32,7 @@ pub(super) fn format(_: &Scope) -> Outcome {
 
 pub(super) fn clippy(_: &Scope) -> Outcome {
     let task = Task::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
-    task.limit(900).echo().run()?;
+    task.limit(COMPILING).echo().run()?;
     Ok(Done::Passed("no warning".into()))
 }
 
@@ -25,7 +40,7 @@ pub(super) fn documents(_: &Scope) -> Outcome {
     // With the examples, whose dependencies clippy has looked at: without them all would be looked at once more, with other features.
     let task = Task::cargo().args(["doc", "--workspace", "--no-deps", "--lib", "--bins", "--examples"]);
     let task = task.env("RUSTDOCFLAGS", "-D warnings");
-    task.limit(300).echo().run()?;
+    task.limit(COMPILING).echo().run()?;
     Ok(Done::Passed("no warning".into()))
 }
 
@@ -41,9 +56,9 @@ pub(super) fn tests(scope: &Scope) -> Outcome {
     let args = ["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "slow"];
     let task =
         scope.tell(Task::cargo().args(args).args(["--profile", if scope.deep { "deep" } else { "gate" }]));
-    let out = task.limit(if scope.deep { 7200 } else { 900 }).echo().run()?;
+    let out = task.limit(if scope.deep { 7200 } else { COMPILING }).echo().run()?;
     let ran = nextest_count(&out)?;
-    let docs = count(&Task::cargo().args(["test", "--workspace", "--doc"]).limit(600).echo().run()?)?;
+    let docs = count(&Task::cargo().args(["test", "--workspace", "--doc"]).limit(COMPILING).echo().run()?)?;
     Ok(Done::Passed(format!("{ran} tests and {docs} examples of documents, by {nextest}")))
 }
 
@@ -98,7 +113,7 @@ pub(super) fn macos(scope: &Scope) -> Outcome {
     let check = Task::cargo().args(["check", "--target", MACOS, "--target-dir", "target/macos"]).args(parts);
     // A dependency has C code, for which there is no compiler of that system here. Types are checked without its objects.
     let check = check.env("CC_aarch64_apple_darwin", "true").env("AR_aarch64_apple_darwin", "true");
-    check.limit(1500).echo().run()?;
+    check.limit(COMPILING).echo().run()?;
     Ok(Done::Passed("it compiles; nothing ran".into()))
 }
 

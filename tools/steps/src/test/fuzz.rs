@@ -70,7 +70,7 @@ pub(super) fn run(scope: &Scope) -> Outcome {
     // Of less optimised code fewer inputs are tried, and it is there in half the time.
     let quick: &[&str] = if scope.deep { &[] } else { &["--config", "profile.release.opt-level=1"] };
     let build = nightly::cargo(&[&build[..], &["--target", &host], &shared, quick].concat());
-    build.env("RUSTFLAGS", FLAGS).limit(1200).run()?;
+    build.env("RUSTFLAGS", FLAGS).limit(3600).run()?;
     let folder = root().join("fuzz/target").join(host).join("release");
     let crashes = root().join("fuzz/artifacts");
     fs::create_dir_all(&crashes).map_err(|e| format!("cannot make {}: {e}", crashes.display()))?;

@@ -18,11 +18,11 @@ use super::{
     step::{Row, table},
 };
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use steps::{EVERY, FIRST, MACOS, OVER_SSH, SIDE_BY_SIDE, TESTS, TURNS, Turn};
+use tasks::child::is_interrupted;
 
 /// What the whole may take.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
@@ -31,19 +31,16 @@ const LIMIT: Duration = Duration::from_secs(25 * 60);
 pub(super) const PREPARE: Step = Step {
     name: "prepare",
     about: "install the programs and Python packages that the tests use",
-    limit: 900,
+    usual: 200,
+    needs: None,
     run: prepare,
 };
 
 /// All steps that there are.
 pub(super) fn all() -> impl Iterator<Item = &'static Step> {
     let turns = TURNS.iter().flat_map(|t| t.beside.iter().chain([&t.last]));
-    [&PREPARE].into_iter().chain(FIRST).chain(jobs()).chain([&MACOS]).chain(&OVER_SSH).chain(turns)
-}
-
-/// What runs something in every gate.
-fn jobs() -> impl Iterator<Item = &'static Step> {
-    [&TESTS].into_iter().chain(SIDE_BY_SIDE.into_iter().flatten()).chain(EVERY)
+    let jobs = [&TESTS].into_iter().chain(SIDE_BY_SIDE.into_iter().flatten()).chain(EVERY);
+    [&PREPARE].into_iter().chain(FIRST).chain(jobs).chain([&MACOS]).chain(&OVER_SSH).chain(turns)
 }
 
 /// Whose turn it is.
@@ -57,7 +54,7 @@ fn over_ssh(scope: &Scope) -> &'static [Step] {
     std::slice::from_ref(&OVER_SSH[(scope.seed >> 40) as usize % OVER_SSH.len()])
 }
 
-/// Everything whose turn it is, up to the first that fails.
+/// Everything whose turn it is. One that fails does not keep those from running that do not need it.
 pub(super) fn run(scope: &Scope) -> Result<(), String> {
     let begun = Instant::now();
     let mut rows = Vec::new();
@@ -77,79 +74,63 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
         scope.seed,
         names.join(", ")
     );
+    let shown = |step: &Step| step.apart(scope, true);
     let prepared = thread::scope(|s| {
         let prepared = s.spawn(|| PREPARE.apart(scope, false));
-        one_after_another(FIRST, scope, &mut rows);
+        one_after_another(FIRST, &mut rows, shown);
         prepared.join()
     });
     rows.push(prepared.map_err(|_| "the thread that installs what is needed panicked".to_owned())?);
-    if rows.iter().all(|r| r.outcome.is_ok()) {
-        // Then no more is begun beside.
-        let failed = AtomicBool::new(false);
-        let computed = thread::scope(|s| {
-            let computed = s.spawn(|| {
-                let steps = [&MACOS].into_iter().chain(turn.beside);
-                let wanted = steps.take_while(|_| !failed.load(Ordering::Relaxed));
-                wanted.map(|step| step.beside(scope)).collect::<Vec<_>>()
-            });
-            one_after_another([&TESTS], scope, &mut rows);
-            if rows.iter().all(|r| r.outcome.is_ok()) {
-                side_by_side(scope, &mut rows);
-            }
-            if rows.iter().all(|r| r.outcome.is_ok()) {
-                one_after_another(EVERY.iter().chain(over_ssh), scope, &mut rows);
-            }
-            failed.store(rows.iter().any(|r| r.outcome.is_err()), Ordering::Relaxed);
-            computed.join()
+    let computed = thread::scope(|s| {
+        let mut computed = rows.clone();
+        let first = rows.len();
+        let computed = s.spawn(move || {
+            let steps = [&MACOS].into_iter().chain(turn.beside);
+            one_after_another(steps, &mut computed, |step| step.beside(scope));
+            computed.split_off(first)
         });
-        rows.extend(computed.map_err(|_| "the thread of the steps that only compute panicked".to_owned())?);
-    }
-    if rows.iter().all(|r| r.outcome.is_ok()) {
-        one_after_another([&turn.last], scope, &mut rows);
-    }
+        one_after_another([&TESTS], &mut rows, shown);
+        side_by_side(scope, &mut rows);
+        one_after_another(EVERY.iter().chain(over_ssh), &mut rows, shown);
+        computed.join()
+    });
+    rows.extend(computed.map_err(|_| "the thread of the steps that only compute panicked".to_owned())?);
+    one_after_another([&turn.last], &mut rows, shown);
     end(&rows, before + begun.elapsed(), scope)
 }
 
-/// These steps alone, after `build` where one of them uses what that makes: a step's limit has no time for it.
+/// These steps alone, after `build` where one of them uses its product: a step's limit has no time for it.
 pub(super) fn some(names: &[&str], scope: &Scope) -> Result<(), String> {
     let (begun, mut rows) = (Instant::now(), Vec::new());
-    let mut jobs = jobs().chain(&OVER_SSH).chain(TURNS.iter().map(|t| &t.last));
-    let uses_build = jobs.any(|s| names.contains(&s.name));
-    for step in all().filter(|s| names.contains(&s.name) || uses_build && s.name == "build") {
-        rows.push(step.apart(scope, true));
-        if rows.iter().any(|r| r.outcome.is_err()) {
-            break;
-        }
-    }
+    let uses_build = all().any(|s| names.contains(&s.name) && s.needs == Some("build"));
+    let steps = all().filter(|s| names.contains(&s.name) || uses_build && s.name == "build");
+    one_after_another(steps, &mut rows, |step| step.apart(scope, true));
     end(&rows, begun.elapsed(), scope)
 }
 
-fn one_after_another(steps: impl IntoIterator<Item = &'static Step>, scope: &Scope, rows: &mut Vec<Row>) {
-    for step in steps {
-        let row = step.apart(scope, true);
-        let failed = row.outcome.is_err();
+/// Run those of the steps that have the product they need, until somebody interrupts this program.
+fn one_after_another(
+    steps: impl IntoIterator<Item = &'static Step>,
+    rows: &mut Vec<Row>,
+    run: impl Fn(&Step) -> Row,
+) {
+    for step in steps.into_iter().take_while(|_| !is_interrupted()) {
+        let row = step.blocked(rows).unwrap_or_else(|| run(step));
         rows.push(row);
-        if failed {
-            return;
-        }
     }
 }
 
 /// The first row shows what it does; what the other says comes step by step.
 fn side_by_side(scope: &Scope, rows: &mut Vec<Row>) {
     let [first, second] = SIDE_BY_SIDE;
+    let mut beside = rows.clone();
+    let before = rows.len();
     let others = thread::scope(|s| {
-        let others = s.spawn(|| {
-            let mut rows = Vec::new();
-            for step in second {
-                rows.push(step.apart(scope, false));
-                if rows.iter().any(|r| r.outcome.is_err()) {
-                    break;
-                }
-            }
-            rows
+        let others = s.spawn(move || {
+            one_after_another(second, &mut beside, |step| step.apart(scope, false));
+            beside.split_off(before)
         });
-        one_after_another(first, scope, rows);
+        one_after_another(first, rows, |step| step.apart(scope, true));
         others.join()
     });
     let panicked = || Row {
@@ -166,22 +147,28 @@ fn end(rows: &[Row], took: Duration, scope: &Scope) -> Result<(), String> {
     if took > LIMIT {
         println!("!!! longer than the {} minutes that a check may take", LIMIT.as_secs() / 60);
     }
-    match rows.iter().find(|r| r.outcome.is_err()) {
-        None => {
-            let tests: u64 = rows.iter().map(tests_of).sum();
-            if tests > 0 {
-                println!("tests: {tests} passed, 0 failed");
-            }
-            Ok(())
-        }
-        Some(Row { name, outcome, .. }) => {
-            let why = outcome.as_ref().err().map_or("", String::as_str);
-            Err(format!(
-                "the step {name} failed: {why}\nit alone: cargo xtask test --only {name} --seed {}",
-                scope.seed
-            ))
-        }
+    if is_interrupted() {
+        return Err("interrupted: the table has the steps up to then".into());
     }
+    let failed = failures(rows, scope);
+    if !failed.is_empty() {
+        return Err(failed);
+    }
+    let tests: u64 = rows.iter().map(tests_of).sum();
+    if tests > 0 {
+        println!("tests: {tests} passed, 0 failed");
+    }
+    Ok(())
+}
+
+/// A paragraph for each step that failed.
+fn failures(rows: &[Row], scope: &Scope) -> String {
+    let failed = rows.iter().filter_map(|r| Some((&r.name, r.outcome.as_ref().err()?)));
+    let words = failed.map(|(name, why)| {
+        let alone = format!("cargo xtask test --only {name} --seed {}", scope.seed);
+        format!("the step {name} failed: {why}\nit alone: {alone}")
+    });
+    words.collect::<Vec<_>>().join("\n")
 }
 
 /// The tests that a step counted: the number before that word in its note.
@@ -226,7 +213,42 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
+        let needed: Vec<_> = all().filter_map(|s| s.needs).collect();
+        assert!(needed.len() > 10 && needed.iter().all(|n| names.contains(n)));
         let of = |number: u64| turn(&Scope::gate(Some(number << 20))).last.name;
         assert_eq!([of(0), of(1), of(2), of(3)], ["address", "thread", "guest", "address"]);
+    }
+
+    #[test]
+    fn a_step_that_fails_keeps_only_those_from_running_that_need_it() {
+        let mut rows = Vec::new();
+        let run = |step: &Step| Row {
+            name: step.name.into(),
+            took: Duration::ZERO,
+            outcome: match step.name {
+                "clippy" | "build" => Err("it broke".into()),
+                _ => Ok(Done::Passed("fine".into())),
+            },
+        };
+        one_after_another(FIRST.iter().chain([&TESTS, &MACOS]), &mut rows, run);
+        let words: Vec<_> = rows.iter().map(|r| (r.name.as_str(), r.outcome.clone())).collect();
+        let (fine, broken) = (Ok(Done::Passed("fine".into())), Err("it broke".to_owned()));
+        assert_eq!(
+            words,
+            [
+                ("format", fine.clone()),
+                ("gates", fine.clone()),
+                ("clippy", broken.clone()),
+                ("documents", fine.clone()),
+                ("build", broken),
+                ("tests", Ok(Done::NotRun("the step build failed".into()))),
+                ("macos", fine),
+            ]
+        );
+        let told = failures(&rows, &Scope::gate(Some(7)));
+        assert!(
+            told.contains("the step clippy failed: it broke") && told.contains("--only build --seed 7"),
+            "{told}"
+        );
     }
 }

@@ -34,7 +34,7 @@ fn config() -> Result<PathBuf, String> {
         Some(said) => said,
         None => {
             let task = Task::cargo().args(["build", "--workspace", "--lib", "--bins"]);
-            task.limit(1200).run()?;
+            task.limit(3600).run()?;
             said(&built("debug", "build")).ok_or_else(|| format!("{CRATE} has compiled nothing"))?
         }
     };

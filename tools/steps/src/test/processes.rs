@@ -7,8 +7,11 @@ use std::{
 };
 use tasks::{child::Task, place::built};
 
-/// Seconds that a short check may take on a slow machine.
-pub(super) const QUICK: u64 = 120;
+/// Seconds that a job of a short check may take: ten times as long as the slowest, 8 ranks on 2 cores.
+pub(super) const QUICK: u64 = 600;
+
+/// The same for a job that takes a minute or two.
+const LONG: u64 = 1200;
 
 /// The command, built if it is not yet.
 pub(super) fn comity() -> Result<PathBuf, String> {
@@ -17,11 +20,11 @@ pub(super) fn comity() -> Result<PathBuf, String> {
 }
 
 pub(super) fn full(_: &Scope) -> Outcome {
-    Task::cargo().args(["build", "--release", "-p", "comity-cli"]).limit(1200).run()?;
+    Task::cargo().args(["build", "--release", "-p", "comity-cli"]).limit(3600).run()?;
     let comity = built("release", "comity");
-    let large = check(Task::new(&comity), &comity, 2, 600, &["--quick", "--large", "--ops", "all_reduce"]);
+    let large = check(Task::new(&comity), &comity, 2, LONG, &["--quick", "--large", "--ops", "all_reduce"]);
     timed("2 ranks, more than 4 GiB", large)?;
-    let out = timed("4 ranks, everything", check(Task::new(&comity), &comity, 4, 600, &[]))?;
+    let out = timed("4 ranks, everything", check(Task::new(&comity), &comity, 4, LONG, &[]))?;
     Ok(Done::Passed(last_line(&out)))
 }
 
@@ -31,9 +34,11 @@ pub(super) fn load(_: &Scope) -> Outcome {
     Task::cargo().args(["build", "--workspace", "--example", "load"]).limit(600).run()?;
     let load = built("debug", "examples/load");
     for (n, what, much) in [("64", "flight", "1000"), ("4", "groups", "1000"), ("3", "grow", "20")] {
-        let task = Task::new(&comity).args(["launch", "-n", n, "--timeout", "240", "--"]);
-        let out =
-            timed(&format!("{n} ranks, {what} {much}"), task.args([&load]).args([what, much]).limit(270))?;
+        let task = Task::new(&comity).args(["launch", "-n", n, "--timeout", &LONG.to_string(), "--"]);
+        let out = timed(
+            &format!("{n} ranks, {what} {much}"),
+            task.args([&load]).args([what, much]).limit(LONG + 30),
+        )?;
         println!("{}", last_line(&out));
     }
     Ok(Done::Passed(

@@ -10,7 +10,7 @@ use tasks::{child::Task, place::own};
 /// What a step came to: a note for the table, or what failed.
 pub(super) type Outcome = Result<Done, String>;
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Done {
     Passed(String),
     /// It could not run here, and why. Never for something that the checks at landing rely on.
@@ -22,16 +22,22 @@ pub(super) enum Done {
 pub(super) struct Step {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
-    /// Seconds after which it is ended: some three times what it takes on 2 cores. Deep, [`DEEP_LIMIT`] for each piece.
-    pub(super) limit: u64,
+    /// Seconds that it takes on 2 cores in the gate; [`Step::limit`] goes by them.
+    pub(super) usual: u64,
+    /// The step whose product it uses: it is not run when that one failed.
+    pub(super) needs: Option<&'static str>,
     pub(super) run: fn(&Scope) -> Outcome,
 }
 
 /// Seconds for a piece of a deep part, beside what was asked of it.
 const DEEP_LIMIT: u64 = 3 * 3600;
+/// So many times as long as usual a step may take: a slow machine, or one that has other work, is no failure.
+const PATIENCE: u64 = 10;
+/// Seconds that every step may take.
+const LEAST_LIMIT: u64 = 120;
 
 /// A line of the table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) took: Duration,
@@ -39,6 +45,27 @@ pub(super) struct Row {
 }
 
 impl Step {
+    /// Seconds after which it is ended.
+    pub(super) fn limit(&self, scope: &Scope) -> u64 {
+        if scope.deep {
+            DEEP_LIMIT + (scope.hours * 3600.0) as u64
+        } else {
+            (self.usual * PATIENCE).max(LEAST_LIMIT)
+        }
+    }
+
+    /// A row that says so, if the step that this one needs brought nothing.
+    pub(super) fn blocked(&self, rows: &[Row]) -> Option<Row> {
+        let needed = rows.iter().find(|r| self.needs == Some(&r.name))?;
+        let why = match needed.outcome {
+            Ok(Done::Passed(_)) => return None,
+            Ok(Done::NotRun(_)) => format!("the step {} was not run", needed.name),
+            Err(_) => format!("the step {} failed", needed.name),
+        };
+        println!("!!! {} WAS NOT RUN: {why}", self.name);
+        Some(Row { name: self.name.into(), took: Duration::ZERO, outcome: Ok(Done::NotRun(why)) })
+    }
+
     /// In this process; the last line says what came of it.
     pub(super) fn here(&self, scope: &Scope) -> Result<(), String> {
         println!("\n=== {}: {}", self.name, self.about);
@@ -74,11 +101,10 @@ impl Step {
 
     fn started(&self, scope: &Scope, shown: bool, idle: bool) -> Outcome {
         let own = own()?;
-        let limit = if scope.deep { DEEP_LIMIT + (scope.hours * 3600.0) as u64 } else { self.limit };
         let kind = if scope.deep { "deep" } else { "gate" };
         let numbers = format!("{}:{}:{}", scope.seed, scope.hours, scope.piece);
         let words = ["step", self.name, kind, &numbers];
-        let task = Task::new(own).args(words).limit(limit).gentle();
+        let task = Task::new(own).args(words).limit(self.limit(scope)).gentle();
         let task = if idle { task.idle() } else { task };
         let (text, failure) = match (if shown { task.echo() } else { task }).run() {
             Ok(text) => (text, None),
@@ -145,6 +171,30 @@ mod tests {
         assert_eq!(said("=== loom FAILED after 3.0 s: it broke"), Some(Err("it broke".into())));
         assert_eq!(said("!!! loom WAS NOT RUN: no nightly"), Some(Ok(Done::NotRun("no nightly".into()))));
         assert_eq!(said("=== miri passed in 3.0 s: 2 tests"), None);
+    }
+
+    fn step(name: &'static str, usual: u64, needs: Option<&'static str>) -> Step {
+        Step { name, about: "", usual, needs, run: |_| Ok(Done::Passed(String::new())) }
+    }
+
+    #[test]
+    fn a_step_may_take_ten_times_as_long_as_usual() {
+        let limit = |usual, scope| step("a", usual, None).limit(scope);
+        let gate = Scope::gate(Some(0));
+        assert_eq!([limit(150, &gate), limit(1, &gate)], [1500, 120]);
+        assert!(limit(0, &Scope::deep(2.0)) > 2 * 3600);
+    }
+
+    #[test]
+    fn a_step_without_the_product_that_it_needs_is_not_run() {
+        let row = |outcome| [Row { name: "build".into(), took: Duration::ZERO, outcome }];
+        let tests = step("tests", 1, Some("build"));
+        let why = |rows: &[Row]| tests.blocked(rows).map(|r| r.outcome);
+        let not_run = |why: &str| Some(Ok(Done::NotRun(why.into())));
+        assert_eq!(why(&row(Err("it broke".into()))), not_run("the step build failed"));
+        assert_eq!(why(&row(Ok(Done::NotRun("no".into())))), not_run("the step build was not run"));
+        assert!(why(&row(Ok(Done::Passed(String::new())))).is_none() && why(&[]).is_none());
+        assert!(step("gates", 1, None).blocked(&row(Err("it broke".into()))).is_none());
     }
 
     #[test]

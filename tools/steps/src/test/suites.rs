@@ -1,5 +1,5 @@
-//! Suites that others wrote, run against Comity and beside what they were written for. The programs in `python/suites` run them,
-//! count, and compare with what is known.
+//! Suites that others wrote, run against Comity and beside what they were written for, and small programs after what others' users
+//! reported. The programs in `python/suites` run them, count, and compare with what is known.
 
 use super::{Done, Outcome, missing, python, scope::Scope};
 
@@ -18,6 +18,11 @@ pub(super) fn mlx(_: &Scope) -> Outcome {
         Ok(source) => run("mlx_suite.py", &["--source", &source]),
         Err(_) => Ok(Done::NotRun("COMITY_MLX_SOURCE names no checkout of github.com/ml-explore/mlx".into())),
     }
+}
+
+/// Small programs after reports of other systems' users, beside gloo.
+pub(super) fn strangers(_: &Scope) -> Outcome {
+    run("strangers.py", &[])
 }
 
 fn run(program: &str, args: &[&str]) -> Outcome {

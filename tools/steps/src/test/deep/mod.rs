@@ -38,7 +38,7 @@ pub(super) struct Part {
 
 const fn part(name: &'static str, about: &'static str, pieces: usize, run: fn(&Scope) -> Outcome) -> Part {
     // Each command in it has a limit of its own.
-    Part { step: Step { name, about, limit: 0, run }, pieces }
+    Part { step: Step { name, about, usual: 0, needs: None, run }, pieces }
 }
 
 pub(super) const PARTS: &[Part] = &[
@@ -60,6 +60,7 @@ pub(super) const PARTS: &[Part] = &[
     part("slurm", "under srun: two nodes of a real Slurm", 1, slurm::check),
     part("python", "the Python package as released, every framework", 1, python::check),
     part("torch-suite", "torch's own tests of a backend, beside gloo", 1, suites::torch),
+    part("strangers", "small programs after other systems' reports, beside gloo", 1, suites::strangers),
     part("ray", "actors of a real Ray: every operation, two groups, a killed actor", 1, ray::check),
     part("mlx-suite", "MLX's own distributed tests, beside its ring", 1, suites::mlx),
     part("address", "all tests under AddressSanitizer", sanitizers::PIECES, sanitizers::address),

@@ -1,4 +1,4 @@
-//! The gate's steps: what runs in each of its parts, and how long each may take.
+//! The gate's steps: what runs in each of its parts, and how long each takes.
 
 use crate::test::{
     Done, Outcome, Step, book, c, cargo, chaos, cluster, conformance, counts, fuzz, hosts, launchers, python,
@@ -8,23 +8,37 @@ use tasks::place::root;
 
 /// Steps that only read and compile, so that nothing disturbs them: `prepare` runs beside them.
 pub(super) const FIRST: &[Step] = &[
-    Step { name: "format", about: "rustfmt", limit: 60, run: cargo::format },
+    Step { name: "format", about: "rustfmt", usual: 6, needs: None, run: cargo::format },
     Step {
         name: "gates",
         about: "imports, unsafe code, waits, names and file sizes are as they should be",
-        limit: 60,
+        usual: 6,
+        needs: None,
         run: gates,
     },
-    Step { name: "clippy", about: "lints, none allowed", limit: 900, run: cargo::clippy },
-    Step { name: "documents", about: "rustdoc, no warning allowed", limit: 300, run: cargo::documents },
-    Step { name: "build", about: "everything that the tests use, once", limit: 1200, run: cargo::build },
+    Step { name: "clippy", about: "lints, none allowed", usual: 200, needs: None, run: cargo::clippy },
+    Step {
+        name: "documents",
+        about: "rustdoc, no warning allowed",
+        usual: 60,
+        needs: None,
+        run: cargo::documents,
+    },
+    Step {
+        name: "build",
+        about: "everything that the tests use, once",
+        usual: 320,
+        needs: None,
+        run: cargo::build,
+    },
 ];
 
 /// First of all that runs something.
 pub(super) const TESTS: Step = Step {
     name: "tests",
     about: "unit, property, integration and documentation tests",
-    limit: 900,
+    usual: 200,
+    needs: Some("build"),
     run: cargo::tests,
 };
 
@@ -33,27 +47,37 @@ pub(super) const SIDE_BY_SIDE: [&[Step]; 2] = [
     &[Step {
         name: "conformance",
         about: "every operation over each link and backend: shared memory, TCP, MPI, NCCL's stand-in",
-        limit: 480,
+        usual: 150,
+        needs: Some("build"),
         run: conformance::run,
     }],
     &[
-        Step { name: "demo", about: "train on 1, 2 and 4 ranks; the weights agree", limit: 240, run: demo },
+        Step {
+            name: "demo",
+            about: "train on 1, 2 and 4 ranks; the weights agree",
+            usual: 30,
+            needs: Some("build"),
+            run: demo,
+        },
         Step {
             name: "launchers",
             about: "under torch's variables, Open MPI and MPICH",
-            limit: 240,
+            usual: 65,
+            needs: Some("build"),
             run: launchers::run,
         },
         Step {
             name: "counts",
             about: "instructions of one small call, by single steps: Rust, C, NumPy and torch, each below its limit",
-            limit: 300,
+            usual: 90,
+            needs: Some("build"),
             run: counts::run,
         },
         Step {
             name: "c",
             about: "libcomity installed: its symbols, C programs as jobs, examples by pkg-config and CMake",
-            limit: 180,
+            usual: 40,
+            needs: Some("build"),
             run: c::run,
         },
     ],
@@ -64,28 +88,38 @@ pub(super) const EVERY: &[Step] = &[
     Step {
         name: "rdma",
         about: "rdma-core's programs on a software device; layouts against its header",
-        limit: 300,
+        usual: 75,
+        needs: Some("build"),
         run: rdma::run,
     },
     Step {
         name: "hosts",
         about: "two and three hosts as network namespaces: IPv4 and IPv6, cables without a switch, a relay",
-        limit: 180,
+        usual: 70,
+        needs: Some("build"),
         run: hosts::check,
     },
     Step {
         name: "python",
         about: "the Python package, installed; 1 to 4 processes",
-        limit: 900,
+        usual: 220,
+        needs: Some("build"),
         run: python::check,
     },
     Step {
         name: "book",
         about: "the documents as a book: no warning; links, paths, examples in Python",
-        limit: 300,
+        usual: 60,
+        needs: Some("build"),
         run: book::check,
     },
-    Step { name: "chaos", about: "jobs broken at random, for a minute", limit: 300, run: chaos::run },
+    Step {
+        name: "chaos",
+        about: "jobs broken at random, for a minute",
+        usual: 90,
+        needs: Some("build"),
+        run: chaos::run,
+    },
 ];
 
 /// Jobs on three hosts over ssh; one of them a run.
@@ -93,13 +127,15 @@ pub(super) const OVER_SSH: [Step; 2] = [
     Step {
         name: "ssh",
         about: "comity launch over ssh: three hosts with their own sshd, and what can happen to them",
-        limit: 180,
+        usual: 60,
+        needs: Some("build"),
         run: ssh::check,
     },
     Step {
         name: "cluster",
         about: "comity cluster and doctor on three hosts: cables found, set up, undone; planted faults found",
-        limit: 180,
+        usual: 60,
+        needs: Some("build"),
         run: cluster::check,
     },
 ];
@@ -112,8 +148,8 @@ pub(super) struct Turn {
     pub(super) last: Step,
 }
 
-/// What only compiles, or tries a bounded number of things: it may take as long as the whole.
-pub(super) const BESIDE: u64 = 1500;
+/// Seconds of a step that runs in the time of others: it only compiles, or tries a bounded number of things.
+pub(super) const BESIDE: u64 = 300;
 
 pub(super) const TURNS: [Turn; 3] = [
     Turn {
@@ -121,15 +157,23 @@ pub(super) const TURNS: [Turn; 3] = [
             Step {
                 name: "address-build",
                 about: "what the step address runs, compiled",
-                limit: BESIDE,
+                usual: BESIDE,
+                needs: None,
                 run: sanitizers::build_address,
             },
-            Step { name: "miri", about: "undefined behaviour in pure code", limit: BESIDE, run: cargo::miri },
+            Step {
+                name: "miri",
+                about: "undefined behaviour in pure code",
+                usual: BESIDE,
+                needs: None,
+                run: cargo::miri,
+            },
         ],
         last: Step {
             name: "address",
             about: "threads and processes under AddressSanitizer",
-            limit: 900,
+            usual: 150,
+            needs: Some("address-build"),
             run: sanitizers::address,
         },
     },
@@ -138,42 +182,57 @@ pub(super) const TURNS: [Turn; 3] = [
             Step {
                 name: "thread-build",
                 about: "what the step thread runs, compiled",
-                limit: BESIDE,
+                usual: BESIDE,
+                needs: None,
                 run: sanitizers::build_thread,
             },
             Step {
                 name: "loom",
                 about: "all interleavings of the lock-free parts",
-                limit: BESIDE,
+                usual: BESIDE,
+                needs: None,
                 run: cargo::loom,
             },
         ],
         last: Step {
             name: "thread",
             about: "threads and processes under ThreadSanitizer",
-            limit: 900,
+            usual: 150,
+            needs: Some("thread-build"),
             run: sanitizers::thread,
         },
     },
     Turn {
-        beside: &[Step { name: "fuzz", about: "decoders on hostile bytes", limit: BESIDE, run: fuzz::run }],
+        beside: &[Step {
+            name: "fuzz",
+            about: "decoders on hostile bytes",
+            usual: BESIDE,
+            needs: None,
+            run: fuzz::run,
+        }],
         last: Step {
             name: "guest",
             about: "the kernel's Soft-RoCE and rdma-core's library, in a QEMU guest",
-            limit: 600,
+            usual: 200,
+            needs: Some("build"),
             run: rdma_vm::run,
         },
     },
 ];
 
 /// In every run, in time that the others leave.
-pub(super) const MACOS: Step =
-    Step { name: "macos", about: "type-check for aarch64-apple-darwin", limit: BESIDE, run: cargo::macos };
+pub(super) const MACOS: Step = Step {
+    name: "macos",
+    about: "type-check for aarch64-apple-darwin",
+    usual: BESIDE,
+    needs: None,
+    run: cargo::macos,
+};
 
 fn gates(_: &Scope) -> Outcome {
     ::gates::check(root()).map(|count| Done::Passed(format!("{count} files")))
 }
 
 fn demo(_: &Scope) -> Outcome {
-    crate::demo::run(crate::demo::Profile::Tests).map(Done::Passed)
+    tasks::demo::run(tasks::demo::Profile::Tests).map(Done::Passed)
 }

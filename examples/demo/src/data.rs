@@ -1,24 +1,28 @@
 //! The samples, and the random numbers that order them.
 
 use super::Result;
-use candle_core::{Device, Tensor};
 use std::path::Path;
 
-const PIXELS: usize = 64;
+/// Pixels of an image, 8x8.
+pub const PIXELS: usize = 64;
 
 /// 8x8 images of handwritten digits.
-pub(crate) struct Digits {
-    images: Tensor,
-    labels: Tensor,
+#[derive(Debug)]
+pub struct Digits {
+    images: Vec<f32>,
+    labels: Vec<u8>,
     /// Indices of the samples to learn from.
-    pub(crate) train: Vec<usize>,
-    /// Indices of those to test with.
-    pub(crate) held_out: Vec<usize>,
+    pub train: Vec<usize>,
+    /// Indices of the samples to test with.
+    pub held_out: Vec<usize>,
 }
 
 impl Digits {
     /// Read lines of 64 pixels from 0 to 16, then the digit. Every fifth sample is held out.
-    pub(crate) fn read(file: &Path) -> Result<Self> {
+    ///
+    /// # Errors
+    /// The file cannot be read, or a line is something else: its number.
+    pub fn read(file: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(file)
             .map_err(|e| format!("cannot read {}: {e}; name the samples with --data FILE", file.display()))?;
         let (mut images, mut labels) = (Vec::new(), Vec::new());
@@ -36,30 +40,36 @@ impl Digits {
                 );
             }
             images.extend(pixels.iter().map(|&p| f32::from(p) / 16.0));
-            labels.push(u32::from(label));
+            labels.push(label);
         }
         let n = labels.len();
         if n < 5 {
             return Err(format!("{} holds {n} samples; at least 5 are needed", file.display()).into());
         }
         let (held_out, train) = (0..n).partition(|i| i % 5 == 4);
-        let images = Tensor::from_vec(images, (n, PIXELS), &Device::Cpu)?;
-        Ok(Self { images, labels: Tensor::from_vec(labels, n, &Device::Cpu)?, train, held_out })
+        Ok(Self { images, labels, train, held_out })
     }
 
-    /// The images and labels of these samples.
-    pub(crate) fn batch(&self, samples: &[usize]) -> candle_core::Result<(Tensor, Tensor)> {
-        let at: Vec<u32> = samples.iter().map(|&i| i as u32).collect();
-        let at = Tensor::new(at, &Device::Cpu)?;
-        Ok((self.images.index_select(&at, 0)?, self.labels.index_select(&at, 0)?))
+    /// The pixels of these samples, from 0 to 1, a row each, and their digits.
+    #[must_use]
+    pub fn batch(&self, samples: &[usize]) -> (Vec<f32>, Vec<u8>) {
+        let rows = samples.iter().flat_map(|at| &self.images[at * PIXELS..][..PIXELS]);
+        (rows.copied().collect(), samples.iter().map(|at| self.label(*at)).collect())
+    }
+
+    pub(crate) fn label(&self, sample: usize) -> u8 {
+        self.labels[sample]
     }
 }
 
 /// SplitMix64: the same numbers on every rank and machine.
-pub(crate) struct Random(u64);
+#[derive(Debug)]
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// The sequence that this seed begins.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -70,8 +80,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From -1 to 1.
-    pub(crate) fn uniform(&mut self) -> f32 {
+    /// A number from -1 to 1.
+    pub fn uniform(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 

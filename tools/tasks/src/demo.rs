@@ -1,10 +1,10 @@
 //! The same training on 1, 2 and 4 ranks, and how far the results are apart.
 
-use std::path::Path;
-use tasks::{
+use crate::{
     child::Task,
-    place::{Scratch, built},
+    place::{Scratch, built, root},
 };
+use std::path::Path;
 
 const RANKS: [usize; 3] = [1, 2, 4];
 /// The weights may differ from those of one rank by rounding only.
@@ -13,28 +13,31 @@ const LEAST_ACCURACY: f64 = 0.95;
 
 /// How it is built.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Profile {
+pub enum Profile {
     /// As the tests need it, who have built it already.
     Tests,
-    /// As users build it.
-    Release,
+    /// What can be had in minutes.
+    Demo,
 }
 
 /// Build, train, compare; the result in a few words.
-pub(crate) fn run(profile: Profile) -> Result<String, String> {
-    println!("building the command and the example ...");
+///
+/// # Errors
+/// It cannot be built, a run failed, or the results are apart.
+pub fn run(profile: Profile) -> Result<String, String> {
+    println!("building the command and the program ...");
     let folder = match profile {
-        Profile::Tests => tasks::build_tests().map(|()| "debug")?,
-        Profile::Release => {
-            let parts = ["-p", "comity-cli", "-p", "comity-candle", "--bin", "comity", "--example", "digits"];
-            Task::cargo().args(["build", "--release"]).args(parts).limit(1800).echo().run()?;
-            "release"
+        Profile::Tests => crate::build_tests().map(|()| "debug")?,
+        Profile::Demo => {
+            let parts = ["-p", "comity-cli", "-p", "demo", "--bin", "comity", "--bin", "digits"];
+            Task::cargo().args(["build", "--profile", "demo"]).args(parts).limit(3600).echo().run()?;
+            "demo"
         }
     };
 
-    let (comity, digits) = (built(folder, "comity"), built(folder, "examples/digits"));
+    let (comity, digits) = (built(folder, "comity"), built(folder, "digits"));
     let scratch = Scratch::new("demo").map_err(|e| format!("cannot make a folder for the weights: {e}"))?;
-    let weights = scratch.join("one-rank.safetensors");
+    let weights = scratch.join("one-rank.weights");
     let mut rows = Vec::new();
     for n in RANKS {
         println!("\ntraining on {n} rank{}:", if n == 1 { "" } else { "s" });
@@ -58,7 +61,7 @@ pub(crate) fn run(profile: Profile) -> Result<String, String> {
 }
 
 fn typed(comity: &Path, digits: &Path) -> String {
-    let here = |p: &Path| p.strip_prefix(tasks::place::root()).unwrap_or(p).display().to_string();
+    let here = |p: &Path| p.strip_prefix(root()).unwrap_or(p).display().to_string();
     format!("{} launch -n 4 -- {}", here(comity), here(digits))
 }
 
@@ -82,7 +85,7 @@ fn judge(rows: &[(usize, Outcome)]) -> Result<String, String> {
     Ok(format!("weights within {largest:.1e} of one rank's"))
 }
 
-/// What the example says in its last line.
+/// Numbers of the last line that the program prints.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Outcome {
     accuracy: f64,
@@ -110,6 +113,7 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn the_last_line_is_understood() {
@@ -118,6 +122,19 @@ mod tests {
         assert_eq!(o, Outcome { accuracy: 0.975, samples_per_s: 31000.0, difference: Some(4.1e-7) });
         assert_eq!(Outcome::find("accuracy 0.9750, 31000 samples/s").unwrap().difference, None);
         assert_eq!(Outcome::find("epoch   1  loss 2.0  accuracy 0.5000  900 samples/s"), None);
+    }
+
+    /// A newcomer waits for what the demo compiles: no framework, and no more crates than now.
+    #[test]
+    fn the_demo_compiles_little() {
+        let tree = ["tree", "--offline", "--prefix", "none", "--edges", "normal,build"];
+        let out =
+            Task::cargo().args(tree).args(["-p", "comity-cli", "-p", "demo", "-p", "xtask"]).run().unwrap();
+        let names: BTreeSet<&str> = out.lines().filter_map(|l| l.split(' ').next()).collect();
+        assert!(names.contains("comity") && names.contains("demo"), "{names:?}");
+        assert!(!names.contains("candle-core") && names.len() <= 170, "{}: {names:?}", names.len());
+        let own = Task::cargo().args(tree).args(["-p", "xtask"]).run().unwrap();
+        assert!(own.lines().count() < 20, "{own}");
     }
 
     #[test]

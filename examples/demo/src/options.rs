@@ -1,9 +1,9 @@
 //! The command line.
 
-use super::training::{Result, Settings};
+use super::Result;
 use std::{ffi::OsString, path::PathBuf, str::FromStr};
 
-pub(crate) const HELP: &str = "\
+pub(super) const HELP: &str = "\
 Train a small network on handwritten digits; run under `comity launch -n N -- digits`
 
   --data FILE      samples, 64 pixels and a digit a line (default: data/digits.csv of the source)
@@ -11,15 +11,40 @@ Train a small network on handwritten digits; run under `comity launch -n N -- di
   --batch N        samples a step, over all ranks (default: 128)
   --rate X         learning rate (default: 0.4)
   --seed N         of the first weights and the order of samples (default: 1)
-  --weights FILE   save the trained weights (safetensors)
+  --weights FILE   save the trained weights
   --compare FILE   say how far the trained weights are from those in FILE
 ";
 
-pub(crate) struct Options {
-    pub(crate) data: PathBuf,
-    pub(crate) settings: Settings,
-    pub(crate) weights: Option<PathBuf>,
-    pub(crate) compare: Option<PathBuf>,
+/// Settings of the training, the same on every rank.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Passes over the samples.
+    pub epochs: usize,
+    /// Samples a step, over all ranks.
+    pub batch: usize,
+    /// Learning rate.
+    pub rate: f64,
+    /// Seed of the first weights and of the order of samples.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { epochs: 30, batch: 128, rate: 0.4, seed: 1 }
+    }
+}
+
+/// The command line, understood.
+#[derive(Debug)]
+pub struct Options {
+    /// File of the samples.
+    pub data: PathBuf,
+    /// Numbers of the training.
+    pub settings: Settings,
+    /// File to write the weights to.
+    pub weights: Option<PathBuf>,
+    /// File of weights to compare with.
+    pub compare: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -31,7 +56,10 @@ impl Default for Options {
 
 impl Options {
     /// `None` when help was asked for.
-    pub(crate) fn parse(mut args: impl Iterator<Item = OsString>) -> Result<Option<Self>> {
+    ///
+    /// # Errors
+    /// An option that there is not, or one without its value.
+    pub fn parse(mut args: impl Iterator<Item = OsString>) -> Result<Option<Self>> {
         let mut options = Self::default();
         while let Some(flag) = args.next() {
             let flag = flag.to_string_lossy().into_owned();
