@@ -12,6 +12,8 @@ let package = Package(
         .systemLibrary(name: "CComity", path: "swift/Sources/CComity", pkgConfig: "comity"),
         .target(name: "Comity", dependencies: ["CComity"], path: "swift/Sources/Comity"),
         .executableTarget(name: "hello", dependencies: ["Comity"], path: "swift/Examples/hello"),
+        .executableTarget(name: "ComityTestRank", dependencies: ["Comity"], path: "swift/Tests/Rank"),
+        .testTarget(name: "ComityTests", dependencies: ["Comity", "ComityTestRank"], path: "swift/Tests/ComityTests"),
     ],
     swiftLanguageModes: [.v6]
 )

@@ -25,8 +25,7 @@ public struct LibraryVersion: Sendable, Hashable, CustomStringConvertible {
         return major == own.major && (major > 0 ? minor >= own.minor : minor == own.minor)
     }
 
-    static func check() throws(ComityError) {
-        let loaded = loaded
+    static func check(_ loaded: LibraryVersion = .loaded) throws(ComityError) {
         if !loaded.fits {
             var details = ComityError.Details(
                 message: "libcomity is of version \(loaded), and this package is for \(package); install libcomity \(package)")
