@@ -1,4 +1,5 @@
 import CComity
+import Dispatch
 
 /// A call under way in the background, and what comes of it.
 ///
@@ -38,9 +39,12 @@ public final class Request<Value: Sendable>: Sendable {
             if !isFinished {
                 await withTaskCancellationHandler {
                     await finish()
-                } onCancel: {
-                    // The group may have ended, and then the call says how.
-                    try? group.abort("the task on rank \(group.rank) that waited for a call was cancelled")
+                } onCancel: { [group] in
+                    // Elsewhere: the runtime holds a lock of the task here, which the end of the call needs to resume it.
+                    DispatchQueue.global().async {
+                        // The group may have ended, and then the call says how.
+                        try? group.abort("the task on rank \(group.rank) that waited for a call was cancelled")
+                    }
                 }
             }
             do {
