@@ -2,7 +2,7 @@
 
 use crate::test::{
     Done, Outcome, Step, book, c, cargo, chaos, cluster, conformance, counts, fuzz, hosts, launchers, python,
-    rdma, rdma_vm, sanitizers, scope::Scope, ssh,
+    rdma, rdma_vm, sanitizers, scope::Scope, ssh, swift,
 };
 use tasks::place::root;
 
@@ -115,7 +115,7 @@ pub(super) struct Turn {
 /// What only compiles, or tries a bounded number of things: it may take as long as the whole.
 pub(super) const BESIDE: u64 = 1500;
 
-pub(super) const TURNS: [Turn; 3] = [
+pub(super) const TURNS: [Turn; 4] = [
     Turn {
         beside: &[
             Step {
@@ -162,6 +162,20 @@ pub(super) const TURNS: [Turn; 3] = [
             about: "the kernel's Soft-RoCE and rdma-core's library, in a QEMU guest",
             limit: 600,
             run: rdma_vm::run,
+        },
+    },
+    Turn {
+        beside: &[Step {
+            name: "swift-build",
+            about: "what the step swift runs, compiled; once a Debian with Swift",
+            limit: BESIDE,
+            run: swift::build,
+        }],
+        last: Step {
+            name: "swift",
+            about: "the Swift package: its tests, examples under comity launch",
+            limit: 600,
+            run: swift::check,
         },
     },
 ];
