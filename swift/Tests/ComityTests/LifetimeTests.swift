@@ -36,6 +36,21 @@ final class LifetimeTests: XCTestCase {
         XCTAssertLessThan(after.kibibytes, before.kibibytes + 1000)
     }
 
+    func testWithoutALauncherOneRankIsAGroupUnlessItMustBeThere() async throws {
+        let group = try await Group()
+        XCTAssertEqual([group.rank, group.size], [0, 1])
+        let half = try await group.split(color: 0)
+        XCTAssertEqual(half?.size, 1)
+        let none = try await group.split(color: nil)
+        XCTAssertNil(none)
+        do throws(ComityError) {
+            _ = try await Group(strict: true)
+            XCTFail("there is no launcher")
+        } catch {
+            guard case .configuration = error else { return XCTFail("not .configuration: \(error)") }
+        }
+    }
+
     func testMembersAndStatisticsAreKnown() throws {
         try onRanks(2) { group in
             _ = try group.allReduce([1.0])
