@@ -32,6 +32,7 @@ mod ssh;
 mod sshd;
 mod step;
 mod suites;
+mod swift;
 
 pub(crate) use cargo::rustfmt_check;
 use scope::Scope;

@@ -10,7 +10,7 @@ use super::{
     scope::Scope,
     slurm, ssh,
     step::{Row, table},
-    suites,
+    suites, swift,
 };
 use progress::{Progress, State};
 use std::time::Duration;
@@ -50,6 +50,7 @@ pub(super) const PARTS: &[Part] = &[
     part("full", "every operation, type and size, 4 processes, as released", 1, processes::full),
     part("load", "64 ranks, 1,000 calls in flight; nothing grows", 1, processes::load),
     part("c", "the C interface: every rank count, link and fault; leaks; JAX", 1, c::run),
+    part("swift", "the Swift package", 1, swift::check),
     part("rdma", "rdma-core's programs on a software device; Comity's links over it", 1, rdma::run),
     part("guest", "the kernel's Soft-RoCE in a QEMU guest, every case", 1, rdma_vm::run),
     part("hosts", "two hosts, as network namespaces, IPv4 and IPv6", 1, hosts::check),

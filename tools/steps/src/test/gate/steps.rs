@@ -2,7 +2,7 @@
 
 use crate::test::{
     Done, Outcome, Step, book, c, cargo, chaos, cluster, conformance, counts, fuzz, hosts, launchers, python,
-    rdma, rdma_vm, sanitizers, scope::Scope, ssh,
+    rdma, rdma_vm, sanitizers, scope::Scope, ssh, swift,
 };
 use tasks::place::root;
 
@@ -151,7 +151,7 @@ pub(super) struct Turn {
 /// Seconds of a step that runs in the time of others: it only compiles, or tries a bounded number of things.
 pub(super) const BESIDE: u64 = 300;
 
-pub(super) const TURNS: [Turn; 3] = [
+pub(super) const TURNS: [Turn; 4] = [
     Turn {
         beside: &[
             Step {
@@ -216,6 +216,20 @@ pub(super) const TURNS: [Turn; 3] = [
             usual: 200,
             needs: Some("build"),
             run: rdma_vm::run,
+        },
+    },
+    Turn {
+        beside: &[Step {
+            name: "swift-build",
+            about: "what the step swift runs, compiled; once a Debian with Swift",
+            limit: BESIDE,
+            run: swift::build,
+        }],
+        last: Step {
+            name: "swift",
+            about: "the Swift package: its tests, examples under comity launch",
+            limit: 600,
+            run: swift::check,
         },
     },
 ];

@@ -1,0 +1,2 @@
+// What pkg-config finds: libcomity's own header.
+#include <comity.h>

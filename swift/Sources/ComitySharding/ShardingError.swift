@@ -1,0 +1,50 @@
+/// Shape that cannot be cut among ranks, and the sizes that could.
+public enum ShardingError: Error, Sendable, Hashable {
+    /// A dimension is no multiple of the number of ranks.
+    case indivisible(dimension: Int, of: String, across: Int)
+    /// A shard would have a part of a quantization group.
+    case quantizationGroup(inputDimensions: Int, groupSize: Int, across: Int)
+    /// Segments that no dimension of this size has.
+    case invalidSegments(reason: String)
+    /// The layer is quantized, and the operation is for others; or the other way around.
+    case quantizedLayer(String)
+    /// The layer lacks a parameter.
+    case missingParameter(String)
+    /// A scalar has no dimension to cut.
+    case scalarParameter(String)
+    /// An axis or a shape that the values do not have.
+    case invalidShape(reason: String)
+    /// A place that no group has.
+    case invalidRank(rank: Int, size: Int)
+}
+
+extension ShardingError: CustomStringConvertible {
+    public var description: String {
+        switch self {
+        case .indivisible(let dimension, let name, let size):
+            return "\(name) has \(dimension) elements, which cannot be cut into \(size) equal parts; "
+                + multiples(of: size, near: dimension)
+        case .quantizationGroup(let dimension, let groupSize, let size):
+            return "\(dimension) inputs in quantization groups of \(groupSize) cannot be cut into \(size) parts of whole groups; "
+                + multiples(of: groupSize, times: size, near: dimension)
+        case .invalidSegments(let reason), .invalidShape(let reason): return reason
+        case .quantizedLayer(let name): return "\(name) is quantized; use the quantized form of this function"
+        case .missingParameter(let name): return "the layer has no parameter \(name)"
+        case .scalarParameter(let name): return "\(name) is a scalar and has no dimension to cut; leave it whole"
+        case .invalidRank(let rank, let size): return "rank \(rank) of \(size) is no place in a group"
+        }
+    }
+
+    /// Sizes next to this one that would work.
+    private func multiples(of unit: Int, times count: Int = 1, near value: Int) -> String {
+        let (step, isTooLarge) = unit.multipliedReportingOverflow(by: count)
+        guard step > 0, !isTooLarge else { return "no size would work" }
+        let below = value / step * step
+        let (above, overflow) = below.addingReportingOverflow(step)
+        switch (below > 0, overflow) {
+        case (true, false): return "\(below) or \(above) would work"
+        case (true, true): return "\(below) would work"
+        default: return "\(above) would work"
+        }
+    }
+}

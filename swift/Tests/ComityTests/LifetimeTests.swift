@@ -1,0 +1,81 @@
+import Comity
+import XCTest
+
+/// Nothing is left behind.
+final class LifetimeTests: XCTestCase {
+    func testGroupsAndRequestsAreFreed() async throws {
+        weak var group: Group?
+        weak var request: Request<[Double]>?
+        do {
+            let made = try Group.local(ranks: 1)[0]
+            let started = try made.startAllReduce([1.0])
+            (group, request) = (made, started)
+            let sum = try await started.value
+            XCTAssertEqual(sum, [1.0])
+        }
+        XCTAssertNil(group)
+        XCTAssertNil(request)
+    }
+
+    func testAThousandGroupsLeaveNothingOpen() throws {
+        func openAndClose(_ times: Int) throws {
+            for i in 0..<times {
+                let groups = try Group.local(ranks: 2)
+                let requests = try groups.map { try $0.startAllReduce([i]) }
+                XCTAssertEqual(try requests[0].wait(), [2 * i])
+                try groups.forEach { try $0.close() }
+            }
+        }
+        try openAndClose(10)
+        let before = try open()
+        try openAndClose(1000)
+        let after = try open()
+        XCTAssertLessThanOrEqual(after.descriptors, before.descriptors)
+        XCTAssertLessThanOrEqual(after.threads, before.threads)
+        // Without a leak a few pages come and go: a kilobyte a group would be a thousand.
+        XCTAssertLessThan(after.kibibytes, before.kibibytes + 1000)
+    }
+
+    func testWithoutALauncherOneRankIsAGroupUnlessItMustBeThere() async throws {
+        let group = try await Group()
+        XCTAssertEqual([group.rank, group.size], [0, 1])
+        let half = try await group.split(color: 0)
+        XCTAssertEqual(half?.size, 1)
+        let none = try await group.split(color: nil)
+        XCTAssertNil(none)
+        do throws(ComityError) {
+            _ = try await Group(strict: true)
+            XCTFail("there is no launcher")
+        } catch {
+            guard case .configuration = error else { return XCTFail("not .configuration: \(error)") }
+        }
+    }
+
+    func testMembersAndStatisticsAreKnown() throws {
+        try onRanks(2) { group in
+            _ = try group.allReduce([1.0])
+            let members = try group.members
+            XCTAssertEqual(members.map(\.rank), [0, 1])
+            XCTAssertNil(members[group.rank].link)
+            XCTAssertEqual(try group.statistics.calls, 1)
+            XCTAssertEqual(try group.statistics.errors, 0)
+            try group.setTimeout(.seconds(7))
+            XCTAssertEqual(group.timeout, .seconds(7))
+        }
+    }
+
+    /// What this process has open.
+    private func open() throws -> (descriptors: Int, threads: Int, kibibytes: Int) {
+        #if os(Linux)
+        let descriptors = try FileManager.default.contentsOfDirectory(atPath: "/proc/self/fd").count
+        let status = try String(contentsOfFile: "/proc/self/status", encoding: .utf8)
+        func number(_ name: String) -> Int {
+            let line = status.split(separator: "\n").first { $0.hasPrefix(name) } ?? ""
+            return line.split(whereSeparator: { !$0.isNumber }).first.flatMap { Int($0) } ?? 0
+        }
+        return (descriptors, number("Threads:"), number("VmRSS:"))
+        #else
+        throw XCTSkip("what a process has open is read from /proc")
+        #endif
+    }
+}

@@ -1,0 +1,110 @@
+//! The Swift package: built, tested and documented in a Debian that has Swift.
+//!
+//! ```text
+//!   debian.rs  the Debian under target/, made once; commands in it
+//!   build      libcomity installed, the package and its tests compiled: beside the jobs, for it only computes
+//!   check      the tests, which start processes; examples under comity launch; the book's program; DocC without a warning
+//! ```
+
+mod debian;
+
+use super::{Done, Outcome, missing, requirements, scope::Scope};
+use crate::c;
+use debian::Debian;
+use std::fs;
+use tasks::place::{built, program, root, target};
+
+const PAGE: &str = "docs/start/swift.md";
+/// Examples, on so many ranks, and the words of one of them.
+const EXAMPLES: [(&str, usize, &str); 1] = [("hello", 3, "rank 2 of 3: the sum is 3")];
+
+/// The programs that make the Debian.
+const NEEDED: [requirements::Program; 2] = [("debootstrap", "debootstrap"), ("unshare", "util-linux")];
+
+/// The package, its tests and examples, compiled.
+pub(super) fn build(_: &Scope) -> Outcome {
+    match compiled()? {
+        Ok(_) => Ok(Done::Passed("the package, its tests and examples, without a warning".into())),
+        Err(not_run) => Ok(not_run),
+    }
+}
+
+/// The tests and all that needs ranks.
+pub(super) fn check(_: &Scope) -> Outcome {
+    let debian = match compiled()? {
+        Ok(debian) => debian,
+        Err(not_run) => return Ok(not_run),
+    };
+    let tests = tests(&debian)?;
+    for (name, ranks, words) in EXAMPLES {
+        let example = target().join("swift-build/debug").join(name);
+        let task = debian.task(&[&built("debug", "comity").display().to_string(), "launch"]);
+        let task = task.args(["-n", &ranks.to_string(), "--timeout", "100", "--"]).args([example]).limit(130);
+        let out = task.run()?;
+        if !out.contains(words) {
+            return Err(format!("the example {name} did not say `{words}`:\n{out}"));
+        }
+    }
+    of_the_book()?;
+    Ok(Done::Passed(format!("{tests} tests; {} examples", EXAMPLES.len())))
+}
+
+/// The Debian with everything compiled, or why it cannot be here.
+fn compiled() -> Result<Result<Debian, Done>, String> {
+    if !cfg!(target_os = "linux") {
+        return Ok(Err(Done::NotRun("the toolchain is that of Debian's packages".into())));
+    }
+    if !rustix::process::geteuid().is_root() || program("apt-get").is_none() {
+        return missing("only root on Debian can make a Debian with Swift under target/".into()).map(Err);
+    }
+    if let not_run @ Done::NotRun(_) = requirements::programs(&NEEDED)? {
+        return Ok(Err(not_run));
+    }
+    let debian = Debian::kept()?;
+    tasks::build_tests()?;
+    c::install(&debian::prefix(), "debug")?;
+    let out = debian.swift(&["build", "--build-tests"]).limit(900).echo().run()?;
+    // A target that is not compiled again has shown its warnings before, and failed then.
+    if let Some(line) = out.lines().find(|l| l.contains("warning:") || l.contains("error:")) {
+        let _ = fs::remove_dir_all(debian::scratch());
+        return Err(format!("the package does not compile without a warning: {line}"));
+    }
+    Ok(Ok(debian))
+}
+
+/// The tests of the package; how many.
+fn tests(debian: &Debian) -> Result<usize, String> {
+    let out = debian.swift(&["test", "--skip-build"]).limit(400).echo().run()?;
+    executed(&out).ok_or_else(|| "the tests did not say how many there were".into())
+}
+
+/// The number in XCTest's last line of totals, where none failed.
+fn executed(out: &str) -> Option<usize> {
+    let line = out.lines().rev().find(|l| l.trim_start().starts_with("Executed "))?;
+    let count = line.split_whitespace().nth(1)?.parse().ok()?;
+    (count > 0 && line.contains("with 0 failures")).then_some(count)
+}
+
+/// The page has the program of the example `hello`.
+fn of_the_book() -> Result<(), String> {
+    let read = |name: &str| fs::read_to_string(root().join(name)).map_err(|e| format!("{name}: {e}"));
+    let (page, hello) = (read(PAGE)?, read("swift/Examples/hello/main.swift")?);
+    let program = hello.split_once("import Comity").map_or("", |(_, rest)| rest);
+    if page.contains(&format!("```swift\nimport Comity{program}```")) {
+        return Ok(());
+    }
+    Err(format!("{PAGE} has another program than swift/Examples/hello/main.swift"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_are_understood() {
+        let of = |last: &str| executed(&format!("\t Executed 2 tests, with 0 failures\n{last}\nbye\n"));
+        assert_eq!(of("\t Executed 24 tests, with 0 failures (0 unexpected) in 3.0 (3.0) seconds"), Some(24));
+        assert_eq!(of("\t Executed 24 tests, with 1 failures (0 unexpected) in 3.0 (3.0) seconds"), None);
+        assert_eq!(executed("nothing"), None);
+    }
+}
