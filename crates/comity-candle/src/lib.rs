@@ -23,11 +23,29 @@
 //! # Ok::<(), comity_candle::Error>(())
 //! ```
 
+mod attention;
+mod collective;
+mod embedding;
 mod error;
 mod gradients;
+mod linear;
+mod ops;
+mod parameter;
+mod quantized;
+mod sharding;
 
+pub use attention::{AttentionLayers, Heads, ShardedAttention};
+pub use embedding::{ShardedEmbedding, sharded_cross_entropy};
 pub use error::{Error, Result};
 pub use gradients::average_gradients;
+pub use linear::{AllToShardedLinear, ShardedLinear, ShardedToAllLinear, shard_linear};
+pub use ops::{
+    all_gather, all_gather_v, all_max, all_min, all_sum, all_to_all, broadcast, recv, reduce_scatter,
+    reduce_scatter_v, send, sum_gradients,
+};
+pub use parameter::{Direction, Parameter, broadcast_variables, shard_in_place, variables};
+pub use quantized::{QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, shard_quantized};
+pub use sharding::{Partition, Segments, Sharding, ShardingCause, ShardingError};
 
 /// The example of the book is run as a doctest.
 #[cfg(doctest)]
