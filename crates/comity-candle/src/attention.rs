@@ -1,7 +1,8 @@
 //! Attention whose heads are divided among the ranks.
 
 use crate::{
-    AllToShardedLinear, Error, Parameter, Result, ShardedLinear, Sharding, ShardingCause, ShardingError, ops,
+    AllToShardedLinear, Error, Parameter, Partition, Result, ShardedLinear, ShardedToAllLinear, Sharding,
+    ShardingCause, ShardingError, ops,
 };
 use candle_core::{D, Module, Tensor};
 use candle_nn::{Linear, VarBuilder};
@@ -27,7 +28,6 @@ pub struct Heads {
     all: usize,
     all_keys: usize,
     width: usize,
-    sharding: Sharding,
     queries: Vec<Range<usize>>,
 }
 
@@ -40,7 +40,8 @@ impl Heads {
         Self::with(queries, keys, width, ranks, Sharding::balanced())
     }
 
-    /// As [`new`](Self::new), shared by another rule than balanced shares, such as by weights.
+    /// As [`new`](Self::new), shared by another rule than balanced shares, such as by weights. Its unit is so many heads, which stay
+    /// together where a quantization block is longer than a head.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -57,10 +58,10 @@ impl Heads {
         }
         let replicated = keys < ranks;
         let unit = if replicated { 1 } else { queries / keys };
-        let partition = sharding.clone().unit(unit).partition(queries, ranks);
+        let partition = sharding.clone().whole_blocks(unit).partition(queries, ranks);
         let partition = partition.map_err(|e| e.at("", "heads"))?;
         let queries_of = (0..ranks).map(|r| partition.of(r)[0].clone()).collect();
-        Ok(Self { all: queries, all_keys: keys, width, sharding, queries: queries_of })
+        Ok(Self { all: queries, all_keys: keys, width, queries: queries_of })
     }
 
     /// A rank's heads of queries.
@@ -90,15 +91,20 @@ impl Heads {
         self.all_keys < self.queries.len()
     }
 
-    /// The sharding of the weights of queries, and of the inputs of the layer after the heads.
-    pub fn of_queries(&self) -> Sharding {
-        let unit = if self.replicates_keys() { 1 } else { self.all / self.all_keys };
-        self.sharding.clone().unit(unit * self.width)
+    /// The rows of queries that each rank has.
+    pub(crate) fn query_partition(&self) -> Partition {
+        self.rows(self.all, |rank| self.queries(rank))
     }
 
-    /// The sharding of the weights of keys and values, where they are divided.
-    pub fn of_keys(&self) -> Sharding {
-        self.sharding.clone().unit(self.width)
+    /// The rows of keys that each rank uses: two ranks may use the same.
+    pub(crate) fn key_partition(&self) -> Partition {
+        self.rows(self.all_keys, |rank| self.keys(rank))
+    }
+
+    fn rows(&self, heads: usize, of: impl Fn(usize) -> Range<usize>) -> Partition {
+        let ranges =
+            (0..self.queries.len()).map(|rank| of(rank).start * self.width..of(rank).end * self.width);
+        Partition::overlapping(heads * self.width, ranges)
     }
 }
 
@@ -160,17 +166,17 @@ impl ShardedAttention {
     /// [`Error::Sharding`] when the heads were not made for this number of ranks.
     pub fn new(group: &Group, width: usize, heads: &Heads, vb: VarBuilder) -> Result<Self> {
         fits(group, heads, &vb.prefix())?;
-        let (inner, inner_keys) = (heads.all * heads.width, heads.all_keys * heads.width);
+        let inner_keys = heads.all_keys * heads.width;
         let keys = |vb: VarBuilder| -> Result<KeyLayer> {
             if heads.replicates_keys() {
                 return Ok(KeyLayer::Whole(candle_nn::linear_no_bias(width, inner_keys, vb)?));
             }
-            let layer = AllToShardedLinear::new(group, width, inner_keys, false, &heads.of_keys(), vb)?;
+            let layer = AllToShardedLinear::fresh(group, width, heads.key_partition(), false, &vb)?;
             Ok(KeyLayer::Divided(ShardedLinear::AllToSharded(layer)))
         };
-        let q = AllToShardedLinear::new(group, width, inner, false, &heads.of_queries(), vb.pp("q_proj"))?;
-        let o =
-            crate::ShardedToAllLinear::new(group, inner, width, false, &heads.of_queries(), vb.pp("o_proj"))?;
+        let rows = heads.query_partition();
+        let q = AllToShardedLinear::fresh(group, width, rows.clone(), false, &vb.pp("q_proj"))?;
+        let o = ShardedToAllLinear::fresh(group, rows, width, false, &vb.pp("o_proj"))?;
         Ok(Self {
             group: group.clone(),
             heads: heads.clone(),
@@ -186,37 +192,35 @@ impl ShardedAttention {
     /// # Errors
     /// [`Error::Sharding`] when the heads do not fit the layers or the number of ranks.
     pub fn from_layers(group: &Group, layers: &AttentionLayers<'_>, heads: &Heads) -> Result<Self> {
-        use crate::Direction::{AllToSharded, ShardedToAll};
         fits(group, heads, "ShardedAttention")?;
         let keys = |linear: &Linear| -> Result<KeyLayer> {
             if heads.replicates_keys() {
                 return Ok(KeyLayer::Whole(linear.clone()));
             }
-            let layer = crate::shard_linear(group, linear, AllToSharded, &heads.of_keys())?;
-            Ok(KeyLayer::Divided(layer))
+            let layer = AllToShardedLinear::part_of(group, linear, heads.key_partition())?;
+            Ok(KeyLayer::Divided(ShardedLinear::AllToSharded(layer)))
         };
+        let rows = heads.query_partition();
+        let q = AllToShardedLinear::part_of(group, layers.q, rows.clone())?;
+        let o = ShardedToAllLinear::part_of(group, layers.o, rows)?;
         Ok(Self {
             group: group.clone(),
             heads: heads.clone(),
-            queries: crate::shard_linear(group, layers.q, AllToSharded, &heads.of_queries())?,
+            queries: ShardedLinear::AllToSharded(q),
             keys: keys(layers.k)?,
             values: keys(layers.v)?,
-            out: crate::shard_linear(group, layers.o, ShardedToAll, &heads.of_queries())?,
+            out: ShardedLinear::ShardedToAll(o),
         })
     }
 
-    /// An attention of layers that are divided already, such as quantized ones; keys and values of fewer heads than ranks are not
-    /// taken here.
-    ///
-    /// # Errors
-    /// [`Error::Sharding`] when there are fewer heads of keys than ranks, or the heads were made for another number of ranks.
-    pub fn from_sharded(group: &Group, heads: &Heads, [q, k, v, o]: [ShardedLinear; 4]) -> Result<Self> {
+    /// An attention of layers that are divided already: queries, keys, values, output. Each rank has the keys that its queries use,
+    /// of which ranks may share some; shared ones are not to be trained.
+    pub(crate) fn from_sharded(
+        group: &Group,
+        heads: &Heads,
+        [q, k, v, o]: [ShardedLinear; 4],
+    ) -> Result<Self> {
         fits(group, heads, "ShardedAttention")?;
-        if heads.replicates_keys() {
-            let cause = ShardingCause::TooManyRanks { units: heads.all_keys, unit: 1 };
-            let e = ShardingError::new("heads of keys", group.size(), cause);
-            return Err(e.at("ShardedAttention", "heads of keys").into());
-        }
         Ok(Self {
             group: group.clone(),
             heads: heads.clone(),

@@ -1,7 +1,7 @@
 //! Errors: the group's, candle's, and those of shardings that do not fit.
 
 use crate::ShardingError;
-use std::io;
+use std::{io, path::PathBuf};
 
 /// Result of an operation on tensors across ranks.
 ///
@@ -42,6 +42,15 @@ pub enum Error {
     /// A layer or a tensor cannot be spread over the ranks as asked.
     #[error(transparent)]
     Sharding(#[from] Box<ShardingError>),
+
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
 
     /// Gradients of this type cannot be averaged.
     #[error("variable {index} of the list is {dtype}; gradients of f16, bf16, f32 and f64 can be averaged")]

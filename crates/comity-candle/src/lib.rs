@@ -24,21 +24,25 @@
 //! ```
 
 mod attention;
+mod checkpoint;
 mod collective;
 mod embedding;
 mod error;
 mod gradients;
 mod linear;
+mod load;
 mod ops;
 mod parameter;
 mod quantized;
 mod sharding;
 
 pub use attention::{AttentionLayers, Heads, ShardedAttention};
+pub use checkpoint::{load_checkpoint, save_checkpoint};
 pub use embedding::{ShardedEmbedding, sharded_cross_entropy};
 pub use error::{Error, Result};
 pub use gradients::average_gradients;
 pub use linear::{AllToShardedLinear, ShardedLinear, ShardedToAllLinear, shard_linear};
+pub use load::Weights;
 pub use ops::{
     all_gather, all_gather_v, all_max, all_min, all_sum, all_to_all, broadcast, recv, reduce_scatter,
     reduce_scatter_v, send, sum_gradients,

@@ -60,9 +60,20 @@ impl AllToShardedLinear {
     ) -> Result<Self> {
         let name = name_of(&vb, "AllToShardedLinear");
         let outputs = sharding.partition(outputs, group.size()).map_err(|e| e.at(&name, "output"))?;
+        Self::fresh(group, inputs, outputs, bias, &vb)
+    }
+
+    /// A new layer whose outputs are divided so.
+    pub(crate) fn fresh(
+        group: &Group,
+        inputs: usize,
+        outputs: Partition,
+        bias: bool,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
         let rows = outputs.sizes()[group.rank()];
-        let local = fresh(inputs, (rows, inputs), bias.then_some(rows), &vb)?;
-        Ok(Self { group: group.clone(), local, outputs, name })
+        let local = fresh(inputs, (rows, inputs), bias.then_some(rows), vb)?;
+        Ok(Self { group: group.clone(), local, outputs, name: name_of(vb, "AllToShardedLinear") })
     }
 
     /// This rank's part of a layer that every rank has whole. Where its parameters are variables, those of the part are too.
@@ -73,6 +84,13 @@ impl AllToShardedLinear {
         let name = "AllToShardedLinear";
         let (outputs, _) = linear.weight().dims2()?;
         let outputs = sharding.partition(outputs, group.size()).map_err(|e| e.at(name, "output"))?;
+        Self::part_of(group, linear, outputs)
+    }
+
+    /// This rank's part of a layer whose outputs are divided so.
+    pub(crate) fn part_of(group: &Group, linear: &Linear, outputs: Partition) -> Result<Self> {
+        let name = "AllToShardedLinear";
+        expect(group, name, "weight", linear.weight(), &[outputs.size(), linear.weight().dim(1)?])?;
         let weight = part(linear.weight(), Some((0, &outputs)), group.rank())?;
         let bias = linear.bias().map(|b| part(b, Some((0, &outputs)), group.rank())).transpose()?;
         Self::from_parts(group, name, weight, bias, outputs)
@@ -159,10 +177,21 @@ impl ShardedToAllLinear {
         vb: VarBuilder,
     ) -> Result<Self> {
         let name = name_of(&vb, "ShardedToAllLinear");
-        let partition = sharding.partition(inputs, group.size()).map_err(|e| e.at(&name, "input"))?;
-        let columns = partition.sizes()[group.rank()];
-        let local = fresh(inputs, (outputs, columns), bias.then_some(outputs), &vb)?;
-        Ok(Self { group: group.clone(), local, inputs: partition, name })
+        let inputs = sharding.partition(inputs, group.size()).map_err(|e| e.at(&name, "input"))?;
+        Self::fresh(group, inputs, outputs, bias, &vb)
+    }
+
+    /// A new layer whose inputs are divided so.
+    pub(crate) fn fresh(
+        group: &Group,
+        inputs: Partition,
+        outputs: usize,
+        bias: bool,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let columns = inputs.sizes()[group.rank()];
+        let local = fresh(inputs.size(), (outputs, columns), bias.then_some(outputs), vb)?;
+        Ok(Self { group: group.clone(), local, inputs, name: name_of(vb, "ShardedToAllLinear") })
     }
 
     /// This rank's part of a layer that every rank has whole. Where its parameters are variables, those of the part are too.
@@ -173,6 +202,13 @@ impl ShardedToAllLinear {
         let name = "ShardedToAllLinear";
         let (_, inputs) = linear.weight().dims2()?;
         let inputs = sharding.partition(inputs, group.size()).map_err(|e| e.at(name, "input"))?;
+        Self::part_of(group, linear, inputs)
+    }
+
+    /// This rank's part of a layer whose inputs are divided so.
+    pub(crate) fn part_of(group: &Group, linear: &Linear, inputs: Partition) -> Result<Self> {
+        let name = "ShardedToAllLinear";
+        expect(group, name, "weight", linear.weight(), &[linear.weight().dim(0)?, inputs.size()])?;
         let weight = part(linear.weight(), Some((1, &inputs)), group.rank())?;
         let bias = linear.bias().map(|b| part(b, None, group.rank())).transpose()?;
         Self::from_parts(group, name, weight, bias, inputs)

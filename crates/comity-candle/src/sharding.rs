@@ -232,6 +232,11 @@ pub struct Partition {
 }
 
 impl Partition {
+    /// One range for each rank; two may have the same elements.
+    pub(crate) fn overlapping(size: usize, ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
+        Self { size, parts: ranges.into_iter().map(|r| vec![r]).collect() }
+    }
+
     /// A rank's ranges, one for each segment.
     ///
     /// # Panics

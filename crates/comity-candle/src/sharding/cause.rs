@@ -88,10 +88,25 @@ pub enum ShardingCause {
         /// The names closest to it.
         similar: Vec<String>,
     },
-    /// Some ranks opened another file than rank 0.
+    /// Some ranks opened another file than most.
     Files {
         /// These ranks.
         differing: Vec<usize>,
+    },
+    /// Some ranks give other parameters than rank 0.
+    Parameters {
+        /// These ranks.
+        differing: Vec<usize>,
+    },
+    /// Some ranks could not write; they have the reason.
+    Unwritable {
+        /// These ranks.
+        ranks: Vec<usize>,
+    },
+    /// Some ranks cannot read the file; they have the reason.
+    Unreadable {
+        /// These ranks.
+        ranks: Vec<usize>,
     },
 }
 
@@ -179,14 +194,28 @@ impl fmt::Display for ShardingError {
                     similar.join(", ")
                 )
             }
-            ShardingCause::Files { differing } => {
-                let list: Vec<String> = differing.iter().map(usize::to_string).collect();
-                write!(
-                    f,
-                    "rank {} has another {dimension} than rank 0; copy the same file to all {ranks} ranks",
-                    list.join(", ")
-                )
+            ShardingCause::Files { differing } => write!(
+                f,
+                "{} another {dimension} than most; copy the same to all {ranks} ranks",
+                have(differing)
+            ),
+            ShardingCause::Parameters { differing } => write!(
+                f,
+                "{} other {dimension} than rank 0; give the same names, shapes and types on all {ranks} ranks",
+                have(differing)
+            ),
+            ShardingCause::Unwritable { ranks } => {
+                write!(f, "{} not written the {dimension}; their own errors say why", have(ranks))
+            }
+            ShardingCause::Unreadable { ranks } => {
+                write!(f, "{} no readable {dimension}; their own errors say why", have(ranks))
             }
         }
     }
+}
+
+/// "rank 2 has", "ranks 1, 3 have".
+fn have(ranks: &[usize]) -> String {
+    let list = ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    if ranks.len() == 1 { format!("rank {list} has") } else { format!("ranks {list} have") }
 }

@@ -4,6 +4,7 @@ mod attention;
 mod embedding;
 mod errors;
 mod linear;
+mod load;
 mod ops;
 mod quantized;
 
