@@ -25,21 +25,28 @@
 
 mod attention;
 mod checkpoint;
+mod clip;
 mod collective;
+mod data_parallel;
 mod embedding;
 mod error;
+mod fully_shard;
 mod gradients;
 mod linear;
 mod load;
 mod ops;
 mod parameter;
 mod quantized;
+mod sampler;
 mod sharding;
 
 pub use attention::{AttentionLayers, Heads, ShardedAttention};
 pub use checkpoint::{load_checkpoint, save_checkpoint};
+pub use clip::clip_grad_norm_sharded;
+pub use data_parallel::DataParallel;
 pub use embedding::{ShardedEmbedding, sharded_cross_entropy};
 pub use error::{Error, Result};
+pub use fully_shard::{FullySharded, fully_shard, fully_shard_as};
 pub use gradients::average_gradients;
 pub use linear::{AllToShardedLinear, ShardedLinear, ShardedToAllLinear, shard_linear};
 pub use load::Weights;
@@ -49,6 +56,7 @@ pub use ops::{
 };
 pub use parameter::{Direction, Parameter, broadcast_variables, shard_in_place, variables};
 pub use quantized::{QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, shard_quantized};
+pub use sampler::{Sampler, Share};
 pub use sharding::{Partition, Segments, Sharding, ShardingCause, ShardingError};
 
 /// The example of the book is run as a doctest.

@@ -1,8 +1,10 @@
 //! Sharded operations and layers on ranks that are threads, against the whole on one rank: forward and backward.
 
 mod attention;
+mod data_parallel;
 mod embedding;
 mod errors;
+mod fully_shard;
 mod linear;
 mod load;
 mod ops;
@@ -10,11 +12,18 @@ mod quantized;
 
 use candle_core::{DType, Device, Tensor, Var};
 use comity::Group;
+use comity_candle::Error;
 use std::{thread, time::Duration};
 
 /// `f` on each of `n` ranks; the results by rank.
 fn on_ranks<T: Send>(n: usize, f: impl Fn(&Group) -> comity_candle::Result<T> + Sync) -> Vec<T> {
-    try_on_ranks(n, f).into_iter().map(|r| r.unwrap()).collect()
+    let results = try_on_ranks(n, f);
+    // The cause, rather than what the others were told of it.
+    let cause = results.iter().filter_map(|r| r.as_ref().err()).min_by_key(|e| matches!(e, Error::Group(_)));
+    if let Some(cause) = cause {
+        panic!("{cause}");
+    }
+    results.into_iter().map(Result::unwrap).collect()
 }
 
 fn try_on_ranks<T: Send>(
