@@ -1,8 +1,8 @@
 //! Attention whose heads are divided among the ranks.
 
 use crate::{
-    AllToShardedLinear, Error, Parameter, Partition, Result, ShardedLinear, ShardedToAllLinear, Sharding,
-    ShardingCause, ShardingError, ops,
+    AllToShardedLinear, Error, KvCache, Parameter, Partition, Result, ShardedLinear, ShardedToAllLinear,
+    Sharding, ShardingCause, ShardingError, causal_mask, ops,
 };
 use candle_core::{D, Module, Tensor};
 use candle_nn::{Linear, VarBuilder};
@@ -276,6 +276,58 @@ impl ShardedAttention {
     /// # Errors
     /// [`Error::Group`] as [`Group::all_reduce`]; candle's.
     pub fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        Ok(self.out.forward(&self.mix(q, k, v, mask)?)?)
+    }
+
+    /// As [`attend`](Self::attend), where each sequence of the batch goes on from its own keys and values in `cache`, which takes the new
+    /// ones. Each sees what came before it.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{VarBuilder, VarMap};
+    /// # use comity_candle::{Heads, KvCache, ShardedAttention};
+    /// # let group = comity::Group::single();
+    /// # let vars = VarMap::new();
+    /// # let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    /// # let attention = ShardedAttention::new(&group, 32, &Heads::new(4, 2, 8, group.size())?, vb)?;
+    /// let mut cache = KvCache::new(2); // two requests
+    /// for (request, length) in [(0, 5), (1, 3)] {
+    ///     let prompt = Tensor::ones((1, length, 32), DType::F32, &Device::Cpu)?;
+    ///     let (q, k, v) = attention.project(&prompt)?;
+    ///     attention.attend_cached(&q, &k, &v, &mut cache, &[request])?;
+    /// }
+    /// let tokens = Tensor::ones((2, 1, 32), DType::F32, &Device::Cpu)?; // one more token of each
+    /// let (q, k, v) = attention.project(&tokens)?;
+    /// let y = attention.attend_cached(&q, &k, &v, &mut cache, &[0, 1])?;
+    /// assert_eq!((y.dims(), cache.len(0), cache.len(1)), (&[2, 1, 32][..], 6, 4));
+    /// # Ok::<(), comity_candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    pub fn attend_cached(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        cache: &mut KvCache,
+        requests: &[usize],
+    ) -> Result<Tensor> {
+        let mut rows = Vec::with_capacity(requests.len());
+        for (i, &request) in requests.iter().enumerate() {
+            let of = |x: &Tensor| x.narrow(0, i, 1);
+            let before = cache.len(request);
+            let (keys, values) = cache.append(request, &of(k)?, &of(v)?)?;
+            let time = q.dim(2)?;
+            let mask = if time > 1 { Some(causal_mask(time, before, q.device())?) } else { None };
+            rows.push(self.mix(&of(q)?, &keys, &values, mask.as_ref())?);
+        }
+        // One sum over the ranks for the whole batch.
+        Ok(self.out.forward(&Tensor::cat(&rows, 0)?)?)
+    }
+
+    /// The attention of this rank's heads, side by side.
+    fn mix(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
         let (batch, heads, time, width) = q.dims4()?;
         let (k, v) = (self.for_queries(k)?, self.for_queries(v)?);
         let scores = (q.contiguous()?.matmul(&k.t()?.contiguous()?)? / (width as f64).sqrt())?;
@@ -284,8 +336,7 @@ impl ShardedAttention {
             None => scores,
         };
         let y = candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(&v)?;
-        let y = y.transpose(1, 2)?.contiguous()?.reshape((batch, time, heads * width))?;
-        Ok(self.out.forward(&y)?)
+        Ok(y.transpose(1, 2)?.contiguous()?.reshape((batch, time, heads * width))?)
     }
 
     /// The keys or values of each of this rank's queries.

@@ -24,6 +24,7 @@
 //! ```
 
 mod attention;
+mod cache;
 mod checkpoint;
 mod clip;
 mod collective;
@@ -38,9 +39,11 @@ mod ops;
 mod parameter;
 mod quantized;
 mod sampler;
+mod sampling;
 mod sharding;
 
 pub use attention::{AttentionLayers, Heads, ShardedAttention};
+pub use cache::{KvCache, causal_mask};
 pub use checkpoint::{load_checkpoint, save_checkpoint};
 pub use clip::clip_grad_norm_sharded;
 pub use data_parallel::DataParallel;
@@ -57,6 +60,7 @@ pub use ops::{
 pub use parameter::{Direction, Parameter, broadcast_variables, shard_in_place, variables};
 pub use quantized::{QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, shard_quantized};
 pub use sampler::{Sampler, Share};
+pub use sampling::Sampling;
 pub use sharding::{Partition, Segments, Sharding, ShardingCause, ShardingError};
 
 /// The example of the book is run as a doctest.
