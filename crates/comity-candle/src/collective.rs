@@ -3,6 +3,38 @@
 use crate::Result;
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Shape, Tensor, WithDType};
 use comity::{Element, Group, ReduceOp};
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+thread_local! {
+    static WAITED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Time that this thread has spent in calls of this crate to other ranks, those inside forward and backward passes included. Calls that travel while it
+/// computes count only as far as it waits for them.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+///
+/// let group = comity::Group::single();
+/// let before = comity_candle::time_in_calls();
+/// comity_candle::all_sum(&group, &Tensor::new(1f32, &Device::Cpu)?)?;
+/// println!("{:?} in calls", comity_candle::time_in_calls() - before);
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+pub fn time_in_calls() -> Duration {
+    WAITED.get()
+}
+
+/// The result of `f`, whose time counts as time in calls.
+pub(crate) fn in_calls<T>(f: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let out = f();
+    WAITED.set(WAITED.get() + start.elapsed());
+    out
+}
 
 /// One call of a group on a tensor's elements.
 #[derive(Clone, Debug)]
@@ -73,7 +105,7 @@ impl Exchange {
         macro_rules! by_type {
             ($($kind:ident),*) => {
                 match storage {
-                    $(CpuStorage::$kind(x) => CpuStorage::$kind(self.call(&x[start..end], dims)?),)*
+                    $(CpuStorage::$kind(x) => CpuStorage::$kind(in_calls(|| self.call(&x[start..end], dims))?),)*
                     other => candle_core::bail!("{} cannot send elements of {:?}", self.route.name(), candle_core::backend::BackendStorage::dtype(other)),
                 }
             };

@@ -8,7 +8,7 @@
 //! Candle says of no gradient when it is final. An identity on a variable does: its own gradient is asked for just then. So the model is
 //! built for each step, out of such identities, which costs a copy of the weights.
 
-use crate::{Error, Result, broadcast_variables, gradients::Bundle};
+use crate::{Error, Result, broadcast_variables, collective::in_calls, gradients::Bundle};
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var, backprop::GradStore};
 use candle_nn::{Init, VarBuilder, VarMap, var_builder::SimpleBackend};
 use comity::{Group, ReduceOp, Request};
@@ -168,7 +168,7 @@ impl DataParallel {
         self.group.all_reduce(&mut present, ReduceOp::Or)?;
         for (bucket, request) in std::mem::take(&mut state.pending) {
             // WAIT: a request, whose call has a deadline
-            let bundle = request.wait()?;
+            let bundle = in_calls(|| request.wait())?;
             let variables = bucket.iter().map(|&i| &self.variables[i].1);
             for (&i, average) in bucket.iter().zip(bundle.split(variables)?) {
                 let v = &self.variables[i].1;

@@ -10,7 +10,7 @@
 
 use crate::{
     Error, Parameter, Partition, Result, Weights,
-    collective::{Exchange, Route},
+    collective::{Exchange, Route, in_calls},
 };
 use candle_core::{
     CpuStorage, CustomOp2, DType, Device, Layout, Shape, Tensor, Var, backend::BackendStorage,
@@ -292,7 +292,7 @@ impl Inner {
     fn whole(&self) -> Result<Tensor> {
         let coming = self.coming.lock().unwrap_or_else(PoisonError::into_inner).take();
         // WAIT: a request, whose call has a deadline
-        coming.unwrap_or_else(|| self.gather()).wait()
+        in_calls(|| coming.unwrap_or_else(|| self.gather()).wait())
     }
 
     /// The parameters, out of all ranks' parts.

@@ -5,7 +5,7 @@
 //! f32   [ w1 | b1 ] [ w3 | b3 ]   one all_reduce each, in the order in which they close
 //! ```
 
-use crate::{Error, Result};
+use crate::{Error, Result, collective::in_calls};
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
 use comity::{Group, ReduceOp};
 use half::{bf16, f16};
@@ -94,7 +94,7 @@ fn average(group: &Group, bucket: &mut Vec<&Var>, gradients: &mut GradStore) -> 
         .map(|v| gradients.get(v).map_or_else(|| v.zeros_like(), |g| Ok(g.clone())))
         .collect::<candle_core::Result<_>>()?;
     let mut bundle = Bundle::of(&mine)?;
-    bundle.average(group)?;
+    in_calls(|| bundle.average(group))?;
     let averages = bundle.split(bucket.iter().copied())?;
     for (v, average) in bucket.into_iter().zip(averages) {
         gradients.insert(v, average);

@@ -46,6 +46,7 @@ pub use attention::{AttentionLayers, Heads, ShardedAttention};
 pub use cache::{KvCache, causal_mask};
 pub use checkpoint::{load_checkpoint, save_checkpoint};
 pub use clip::clip_grad_norm_sharded;
+pub use collective::time_in_calls;
 pub use data_parallel::DataParallel;
 pub use embedding::{ShardedEmbedding, sharded_cross_entropy};
 pub use error::{Error, Result};

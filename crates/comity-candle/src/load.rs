@@ -102,9 +102,27 @@ impl Weights {
         Self { prefix: self.full(&name.to_string()), ..self.clone() }
     }
 
-    /// The group that opened the files.
+    /// The group whose ranks have a part each.
     pub fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// The same files, divided among the ranks of another group that this rank is in, such as one made by
+    /// [`split`](Group::split).
+    #[must_use]
+    pub fn for_group(&self, group: &Group) -> Self {
+        Self { group: group.clone(), ..self.clone() }
+    }
+
+    /// Elements that a quantized tensor has in a block, or 1: what lies between two layers is divided in such units.
+    ///
+    /// # Errors
+    /// [`Error::Sharding`] when there is no tensor of this name.
+    pub fn block_size(&self, name: &str) -> Result<usize> {
+        Ok(match self.place(name)?.kind {
+            Kind::Blocks(kind) => kind.block_size(),
+            Kind::Plain(_) => 1,
+        })
     }
 
     /// The names of all tensors in the files.
