@@ -35,8 +35,10 @@ mod fully_shard;
 mod gradients;
 mod linear;
 mod load;
+mod mesh;
 mod ops;
 mod parameter;
+mod pipeline;
 mod quantized;
 mod sampler;
 mod sampling;
@@ -54,11 +56,13 @@ pub use fully_shard::{FullySharded, fully_shard, fully_shard_as};
 pub use gradients::average_gradients;
 pub use linear::{AllToShardedLinear, ShardedLinear, ShardedToAllLinear, shard_linear};
 pub use load::Weights;
+pub use mesh::DeviceMesh;
 pub use ops::{
     all_gather, all_gather_v, all_max, all_min, all_sum, all_to_all, broadcast, recv, reduce_scatter,
     reduce_scatter_v, send, sum_gradients,
 };
 pub use parameter::{Direction, Parameter, broadcast_variables, shard_in_place, variables};
+pub use pipeline::{Passes, Pipeline, divide_layers};
 pub use quantized::{QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, shard_quantized};
 pub use sampler::{Sampler, Share};
 pub use sampling::Sampling;

@@ -83,9 +83,9 @@ pub enum ShardingCause {
     },
     /// A scalar has no axis to divide.
     Scalar,
-    /// The tensor is not there.
+    /// The tensor, or the axis of a mesh, is not there.
     Missing {
-        /// The names closest to it.
+        /// Some that are.
         similar: Vec<String>,
     },
     /// Some ranks opened another file than most.
@@ -188,11 +188,7 @@ impl fmt::Display for ShardingError {
                 write!(f, "there is no such {dimension} in the file")
             }
             ShardingCause::Missing { similar } => {
-                write!(
-                    f,
-                    "there is no such {dimension} in the file; similar names are {}",
-                    similar.join(", ")
-                )
+                write!(f, "there is no such {dimension}; there are {}", similar.join(", "))
             }
             ShardingCause::Files { differing } => write!(
                 f,

@@ -144,7 +144,7 @@ fn a_missing_tensor_is_named_with_its_neighbours() {
             panic!("no error")
         };
         assert_eq!(e.layer, "a.upp.weight");
-        assert!(e.to_string().contains("similar names are "), "{e}");
+        assert!(e.to_string().contains("there is no such tensor; there are "), "{e}");
         Ok(())
     });
 }

@@ -8,6 +8,7 @@ mod fully_shard;
 mod linear;
 mod load;
 mod ops;
+mod pipeline;
 mod quantized;
 
 use candle_core::{DType, Device, Tensor, Var};
