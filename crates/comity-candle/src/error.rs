@@ -1,4 +1,7 @@
-//! What can go wrong: the group or the tensors.
+//! Errors: the group's, candle's, and those of shardings that do not fit.
+
+use crate::ShardingError;
+use std::{io, path::PathBuf};
 
 /// Result of an operation on tensors across ranks.
 ///
@@ -11,13 +14,19 @@
 /// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation on tensors across ranks failed.
+/// Reason why an operation on tensors across ranks failed.
+///
+/// Layers are candle's modules, and return candle's error. Turned into this one, by `?` in a function that returns
+/// [`Result`], it is [`Error::Group`] or [`Error::Sharding`] again where it was one of them.
 ///
 /// ```
 /// use comity_candle::Error;
 ///
 /// let e = Error::from(comity::Error::Closed);
 /// assert!(matches!(&e, Error::Group(e) if e.is_fatal()));
+///
+/// let from_a_layer = candle_core::Error::from(e);
+/// assert!(matches!(Error::from(from_a_layer), Error::Group(comity::Error::Closed)));
 /// ```
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
@@ -26,9 +35,22 @@ pub enum Error {
     #[error(transparent)]
     Group(#[from] comity::Error),
 
-    /// Candle said no.
+    /// Candle refused an operation.
     #[error(transparent)]
-    Tensor(#[from] candle_core::Error),
+    Tensor(candle_core::Error),
+
+    /// A layer or a tensor cannot be spread over the ranks as asked.
+    #[error(transparent)]
+    Sharding(#[from] Box<ShardingError>),
+
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
 
     /// Gradients of this type cannot be averaged.
     #[error("variable {index} of the list is {dtype}; gradients of f16, bf16, f32 and f64 can be averaged")]
@@ -38,4 +60,55 @@ pub enum Error {
         /// Its type, as candle names it.
         dtype: &'static str,
     },
+}
+
+impl From<ShardingError> for Error {
+    fn from(e: ShardingError) -> Self {
+        Self::Sharding(Box::new(e))
+    }
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(e: candle_core::Error) -> Self {
+        use candle_core::Error as Candle;
+        match e {
+            Candle::Io(e) if e.get_ref().is_some_and(|inner| inner.is::<Self>()) => {
+                match e.into_inner().map(|inner| inner.downcast::<Self>()) {
+                    Some(Ok(own)) => *own,
+                    Some(Err(other)) => Self::Tensor(Candle::Io(io::Error::other(other))),
+                    None => Self::Tensor(Candle::UnwrapNone),
+                }
+            }
+            Candle::Context { inner, .. }
+            | Candle::WithPath { inner, .. }
+            | Candle::WithBacktrace { inner, .. }
+                if is_ours(&inner) =>
+            {
+                Self::from(*inner)
+            }
+            e => Self::Tensor(e),
+        }
+    }
+}
+
+/// Whether an error of this crate is at the bottom of candle's.
+fn is_ours(e: &candle_core::Error) -> bool {
+    use candle_core::Error as Candle;
+    match e {
+        Candle::Io(e) => e.get_ref().is_some_and(|inner| inner.is::<Error>()),
+        Candle::Context { inner, .. }
+        | Candle::WithPath { inner, .. }
+        | Candle::WithBacktrace { inner, .. } => is_ours(inner),
+        _ => false,
+    }
+}
+
+/// Candle's error, for modules and gradients; its only variant that hands back the error inside is that of files.
+impl From<Error> for candle_core::Error {
+    fn from(e: Error) -> Self {
+        match e {
+            Error::Tensor(e) => e,
+            e => Self::Io(io::Error::other(e)),
+        }
+    }
 }

@@ -5,9 +5,9 @@
 //! f32   [ w1 | b1 ] [ w3 | b3 ]   one all_reduce each, in the order in which they close
 //! ```
 
-use crate::{Error, Result};
-use candle_core::{DType, Device, Tensor, Var, WithDType, backprop::GradStore};
-use comity::{Element, Group, ReduceOp};
+use crate::{Error, Result, collective::in_calls};
+use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
+use comity::{Group, ReduceOp};
 use half::{bf16, f16};
 use std::mem;
 
@@ -66,64 +66,92 @@ fn average_in_buckets(
     let mut present: Vec<bool> = variables.iter().map(|v| gradients.get(v).is_some()).collect();
     group.all_reduce(&mut present, ReduceOp::Or)?;
 
-    let mut halves = Bucket::<f16>::new(limit);
-    let mut brains = Bucket::<bf16>::new(limit);
-    let mut singles = Bucket::<f32>::new(limit);
-    let mut doubles = Bucket::<f64>::new(limit);
+    let mut buckets: [Vec<&Var>; 4] = Default::default();
     for (v, _) in variables.into_iter().zip(present).filter(|(_, present)| *present) {
-        match v.dtype() {
-            DType::F16 => halves.add(v, group, gradients)?,
-            DType::BF16 => brains.add(v, group, gradients)?,
-            DType::F64 => doubles.add(v, group, gradients)?,
-            _ => singles.add(v, group, gradients)?,
+        let bucket = match v.dtype() {
+            DType::F16 => &mut buckets[0],
+            DType::BF16 => &mut buckets[1],
+            DType::F64 => &mut buckets[3],
+            _ => &mut buckets[2],
+        };
+        let bytes = |v: &Var| v.elem_count() * v.dtype().size_in_bytes();
+        if !bucket.is_empty() && bucket.iter().copied().map(bytes).sum::<usize>() + bytes(v) > limit {
+            average(group, bucket, gradients)?;
         }
+        bucket.push(v);
     }
-    halves.average(group, gradients)?;
-    brains.average(group, gradients)?;
-    singles.average(group, gradients)?;
-    doubles.average(group, gradients)
+    buckets.iter_mut().try_for_each(|bucket| average(group, bucket, gradients))
+}
+
+/// Average the gradients of a bucket, put them back into the store, and leave it empty.
+fn average(group: &Group, bucket: &mut Vec<&Var>, gradients: &mut GradStore) -> Result<()> {
+    let bucket = mem::take(bucket);
+    if bucket.is_empty() {
+        return Ok(());
+    }
+    let mine: Vec<Tensor> = bucket
+        .iter()
+        .map(|v| gradients.get(v).map_or_else(|| v.zeros_like(), |g| Ok(g.clone())))
+        .collect::<candle_core::Result<_>>()?;
+    let mut bundle = Bundle::of(&mine)?;
+    in_calls(|| bundle.average(group))?;
+    let averages = bundle.split(bucket.iter().copied())?;
+    for (v, average) in bucket.into_iter().zip(averages) {
+        gradients.insert(v, average);
+    }
+    Ok(())
 }
 
 /// Gradients of one type, end to end.
-struct Bucket<'a, T> {
-    variables: Vec<&'a Var>,
-    data: Vec<T>,
-    limit: usize,
+pub(crate) enum Bundle {
+    F16(Vec<f16>),
+    BF16(Vec<bf16>),
+    F32(Vec<f32>),
+    F64(Vec<f64>),
 }
 
-impl<'a, T: WithDType + Element> Bucket<'a, T> {
-    fn new(limit: usize) -> Self {
-        Self { variables: Vec::new(), data: Vec::new(), limit }
+macro_rules! each_type {
+    ($bundle:expr, $data:ident => $body:expr) => {
+        match $bundle {
+            Bundle::F16($data) => $body,
+            Bundle::BF16($data) => $body,
+            Bundle::F32($data) => $body,
+            Bundle::F64($data) => $body,
+        }
+    };
+}
+
+impl Bundle {
+    /// Gradients that have the type of the first.
+    pub(crate) fn of(gradients: &[Tensor]) -> Result<Self> {
+        let mut bundle = match gradients.first().map(Tensor::dtype) {
+            Some(DType::F16) => Self::F16(Vec::new()),
+            Some(DType::BF16) => Self::BF16(Vec::new()),
+            Some(DType::F64) => Self::F64(Vec::new()),
+            _ => Self::F32(Vec::new()),
+        };
+        for g in gradients {
+            each_type!(&mut bundle, data => data.append(&mut g.flatten_all()?.to_vec1()?));
+        }
+        Ok(bundle)
     }
 
-    fn add(&mut self, v: &'a Var, group: &Group, gradients: &mut GradStore) -> Result<()> {
-        let count = v.elem_count();
-        if !self.data.is_empty() && (self.data.len() + count) * size_of::<T>() > self.limit {
-            self.average(group, gradients)?;
-        }
-        match gradients.get(v) {
-            Some(g) => self.data.extend(g.flatten_all()?.to_vec1::<T>()?),
-            None => self.data.resize(self.data.len() + count, T::zero()),
-        }
-        self.variables.push(v);
-        Ok(())
+    pub(crate) fn average(&mut self, group: &Group) -> Result<()> {
+        each_type!(self, data => match data.is_empty() {
+            true => Ok(()),
+            false => Ok(group.all_reduce(data, ReduceOp::Avg)?),
+        })
     }
 
-    /// Average what is in the bucket, put it back into the store, and start again empty.
-    fn average(&mut self, group: &Group, gradients: &mut GradStore) -> Result<()> {
-        if self.data.is_empty() {
-            self.variables.clear();
-            return Ok(());
-        }
-        group.all_reduce(&mut self.data, ReduceOp::Avg)?;
-        let mut rest = &self.data[..];
-        for v in mem::take(&mut self.variables) {
-            let (mine, others) = rest.split_at(v.elem_count());
-            let average = Tensor::from_slice(mine, v.shape(), &Device::Cpu)?.to_device(v.device())?;
-            gradients.insert(v, average);
-            rest = others;
-        }
-        self.data.clear();
-        Ok(())
+    /// Tensors of the variables' shapes, on their devices.
+    pub(crate) fn split<'a>(&self, variables: impl Iterator<Item = &'a Var>) -> Result<Vec<Tensor>> {
+        let mut at = 0;
+        let tensors = variables.map(|v| {
+            let range = at..at + v.elem_count();
+            at = range.end;
+            let x = each_type!(self, data => Tensor::from_slice(&data[range], v.shape(), &Device::Cpu)?);
+            x.to_device(v.device())
+        });
+        Ok(tensors.collect::<candle_core::Result<_>>()?)
     }
 }

@@ -1,0 +1,216 @@
+//! The training itself, in each of its ways.
+
+use super::{
+    model::{Block, End, Model, Shape, Start},
+    text::Text,
+};
+use candle_core::{DType, Device, Tensor};
+use candle_nn::{AdamW, Optimizer, ParamsAdamW, VarBuilder, VarMap};
+use comity::{Group, ReduceOp};
+use comity_candle::{DataParallel, FullySharded, Parameter, Sampler, fully_shard, time_in_calls};
+use std::{error::Error, time::Instant};
+
+pub(crate) type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// How ranks share the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Data,
+    Tensor,
+    FullySharded,
+    Both,
+}
+
+impl Mode {
+    pub(crate) fn parse(word: &str) -> Result<Self> {
+        Ok(match word {
+            "dp" => Self::Data,
+            "tp" => Self::Tensor,
+            "fsdp" => Self::FullySharded,
+            "2d" => Self::Both,
+            _ => return Err(format!("there is no mode {word:?}; there are dp, tp, fsdp and 2d").into()),
+        })
+    }
+}
+
+/// The same on every rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) mode: Mode,
+    pub(crate) model: Shape,
+    pub(crate) steps: usize,
+    /// Samples a step, over all ranks.
+    pub(crate) batch: usize,
+    pub(crate) rate: f64,
+    pub(crate) seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let model = Shape { vocabulary: 0, context: 64, width: 64, layers: 2, heads: 4 };
+        Self { mode: Mode::Data, model, steps: 100, batch: 32, rate: 0.003, seed: 1 }
+    }
+}
+
+/// Losses, the same on every rank, and this rank's figures.
+pub(crate) struct Outcome {
+    pub(crate) losses: Vec<f64>,
+    pub(crate) samples_per_s: f64,
+    pub(crate) share_in_calls: f64,
+    pub(crate) weight_bytes: usize,
+}
+
+/// A step on this rank's samples: their letters, those that follow, and the weight of their loss. The result is their loss.
+type Step<'a> = Box<dyn FnMut(&Tensor, &Tensor, f64) -> Result<f64> + 'a>;
+
+pub(crate) fn train(
+    group: &Group,
+    text: &Text,
+    settings: &Settings,
+    say: impl Fn(String),
+) -> Result<Outcome> {
+    let shape = Shape { vocabulary: text.vocabulary, ..settings.model.clone() };
+    let (samples, batch) = (text.samples(shape.context), settings.batch);
+    let pair = if group.size() % 2 == 0 { 2 } else { 1 };
+    let width = match settings.mode {
+        Mode::Data | Mode::FullySharded => 1,
+        Mode::Tensor => group.size(),
+        Mode::Both => pair,
+    };
+    // Ranks side by side share the layers; those with the same place among them share the batch.
+    let of = |color: usize| group.split(Some(color as i32), 0).map(|g| g.unwrap_or_else(Group::single));
+    let (layers, data) = (of(group.rank() / width)?, of(group.rank() % width)?);
+    if batch < data.size() || batch > samples {
+        return Err(format!(
+            "--batch {batch} must lie between {}, the ranks that share it, and {samples}, the samples of the text",
+            data.size()
+        )
+        .into());
+    }
+    let sampler = Sampler::new(samples, batch, settings.seed);
+    let (weight_bytes, mut step) = match settings.mode {
+        Mode::FullySharded => fully_sharded(&data, &shape, settings)?,
+        _ => replicated(&layers, &data, &shape, settings)?,
+    };
+    let (mut losses, mut epoch) = (Vec::new(), 0);
+    let (start, in_calls) = (Instant::now(), time_in_calls());
+    let mut shares = Vec::new();
+    while losses.len() < settings.steps {
+        if shares.is_empty() {
+            shares = sampler.epoch(&data, epoch);
+            epoch += 1;
+        }
+        let Some(share) = shares.pop() else { break };
+        let (ids, targets) = text.batch(&share.samples, shape.context)?;
+        let mut loss = [step(&ids, &targets, share.weight)?];
+        data.all_reduce(&mut loss, ReduceOp::Avg)?;
+        losses.push(loss[0]);
+        let done = losses.len();
+        if done == 1 || done % 10 == 0 || done == settings.steps {
+            let rate = (done * batch) as f64 / start.elapsed().as_secs_f64();
+            say(format!("step {done:4}  loss {:.4}  {rate:.0} samples/s", loss[0]));
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Outcome {
+        samples_per_s: (losses.len() * batch) as f64 / seconds,
+        share_in_calls: (time_in_calls() - in_calls).as_secs_f64() / seconds,
+        losses,
+        weight_bytes,
+    })
+}
+
+fn adam(settings: &Settings) -> ParamsAdamW {
+    ParamsAdamW { lr: settings.rate, weight_decay: 0.0, ..Default::default() }
+}
+
+fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> usize {
+    tensors.into_iter().map(|x| x.elem_count() * x.dtype().size_in_bytes()).sum()
+}
+
+/// Layers shared by one group, and the batch by another.
+fn replicated<'a>(
+    layers: &Group,
+    data: &Group,
+    shape: &Shape,
+    settings: &Settings,
+) -> Result<(usize, Step<'a>)> {
+    let vars = VarMap::new();
+    let model = Model::new(layers, shape, VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
+    let parameters = model.parameters();
+    drop(model);
+    begin(layers, &parameters, settings.seed)?;
+    let mut training = DataParallel::new(data, &vars)?;
+    let mut adam = AdamW::new(vars.all_vars(), adam(settings))?;
+    let (layers, shape) = (layers.clone(), shape.clone());
+    let held = bytes(parameters.iter().map(|p| &p.tensor));
+    let step = move |ids: &Tensor, targets: &Tensor, weight: f64| -> Result<f64> {
+        let (loss, gradients) = training.gradients(&[()], |vb, ()| {
+            Ok((Model::new(&layers, &shape, vb)?.loss(ids, targets)? * weight)?)
+        })?;
+        adam.step(&gradients)?;
+        Ok(loss)
+    };
+    Ok((held, Box::new(step)))
+}
+
+/// Every layer in parts, gathered while it is used.
+fn fully_sharded<'a>(data: &Group, shape: &Shape, settings: &Settings) -> Result<(usize, Step<'a>)> {
+    let one = Group::single();
+    let vars = VarMap::new();
+    let model = Model::new(&one, shape, VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
+    let parameters = model.parameters();
+    drop(model);
+    begin(&one, &parameters, settings.seed)?;
+    let prefixes = ["start.".to_string()]
+        .into_iter()
+        .chain((0..shape.layers).map(|i| format!("blocks.{i}.")))
+        .chain(["end.".to_string()]);
+    let named = prefixes.map(|prefix| {
+        let own = |p: &Parameter| Some((p.name.strip_prefix(&prefix)?.to_string(), p.tensor.detach()));
+        parameters.iter().filter_map(own).collect()
+    });
+    let layers: Vec<FullySharded> = fully_shard(data, named)?;
+    let variables: Vec<_> = layers.iter().map(|l| l.variable().clone()).collect();
+    let held = bytes(variables.iter().map(|v| v.as_tensor()));
+    let mut adam = AdamW::new(variables, adam(settings))?;
+    let shape = shape.clone();
+    let step = move |ids: &Tensor, targets: &Tensor, weight: f64| -> Result<f64> {
+        let mut x = ids.clone();
+        for (i, layer) in layers.iter().enumerate() {
+            let (shape, targets, last) = (shape.clone(), targets.clone(), layers.len() - 1);
+            x = layer.forward(&x, move |vb, x| match i {
+                0 => Start::new(&Group::single(), &shape, vb)?.forward(x),
+                i if i == last => End::new(&Group::single(), &shape, vb)?.loss(x, &targets),
+                _ => Block::new(&Group::single(), &shape, vb)?.forward(x),
+            })?;
+        }
+        let loss = (x * weight)?;
+        adam.step(&loss.backward()?)?;
+        Ok(f64::from(loss.to_scalar::<f32>()?))
+    };
+    Ok((held, Box::new(step)))
+}
+
+/// Set every parameter to this rank's part of numbers that depend on its name and the seed alone.
+fn begin(group: &Group, parameters: &[Parameter], seed: u64) -> Result<()> {
+    for p in parameters.iter().filter(|p| !p.name.contains("norm")) {
+        let shape = p.whole_shape();
+        let inputs = *shape.last().unwrap_or(&1);
+        let scale = if p.name.starts_with("start") { 0.3 } else { (1.0 / inputs as f64).sqrt() };
+        let mut state = p.name.bytes().fold(seed, |h, b| h.wrapping_mul(0x0100_0000_01b3) ^ u64::from(b));
+        let values: Vec<f32> = (0..shape.iter().product())
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                ((state >> 40) as f32 / (1 << 23) as f32 - 1.0) * scale as f32
+            })
+            .collect();
+        let whole = Tensor::from_vec(values, shape, &Device::Cpu)?;
+        let mine = match &p.part {
+            Some((axis, partition)) => partition.take(&whole, *axis, group.rank())?,
+            None => whole,
+        };
+        p.variable().ok_or_else(|| format!("{} is no variable", p.name))?.set(&mine)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Calls of the group on candle's storages, without gradients.
+
+use crate::Result;
+use candle_core::{CpuStorage, CustomOp1, Device, Layout, Shape, Tensor, WithDType};
+use comity::{Element, Group, ReduceOp};
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+thread_local! {
+    static WAITED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Time that this thread has spent in calls of this crate to other ranks, those inside forward and backward passes included. Calls that travel while it
+/// computes count only as far as it waits for them.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+///
+/// let group = comity::Group::single();
+/// let before = comity_candle::time_in_calls();
+/// comity_candle::all_sum(&group, &Tensor::new(1f32, &Device::Cpu)?)?;
+/// println!("{:?} in calls", comity_candle::time_in_calls() - before);
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+pub fn time_in_calls() -> Duration {
+    WAITED.get()
+}
+
+/// The result of `f`, whose time counts as time in calls.
+pub(crate) fn in_calls<T>(f: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let out = f();
+    WAITED.set(WAITED.get() + start.elapsed());
+    out
+}
+
+/// One call of a group on a tensor's elements.
+#[derive(Clone, Debug)]
+pub(crate) enum Route {
+    /// A copy; nothing travels.
+    None,
+    /// The same result on every rank.
+    Reduce(ReduceOp),
+    /// All rows; rank `r` has so many.
+    Gather(Vec<usize>),
+    /// Rank `r` keeps so many rows of the sum.
+    Scatter(Vec<usize>),
+    /// An equal part to each rank.
+    AllToAll,
+    /// The root's elements.
+    Broadcast(usize),
+    /// To another rank; a zero is left.
+    Send { to: usize, tag: u32 },
+    /// From another rank.
+    Receive { from: usize, tag: u32, shape: Shape },
+}
+
+impl Route {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::None => "sum_gradients",
+            Self::Reduce(ReduceOp::Max) => "all_max",
+            Self::Reduce(ReduceOp::Min) => "all_min",
+            Self::Reduce(_) => "all_sum",
+            Self::Gather(_) => "all_gather",
+            Self::Scatter(_) => "reduce_scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Broadcast(_) => "broadcast",
+            Self::Send { .. } => "send",
+            Self::Receive { .. } => "recv",
+        }
+    }
+}
+
+/// A route in a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Exchange {
+    pub(crate) group: Group,
+    pub(crate) route: Route,
+}
+
+impl Exchange {
+    pub(crate) fn new(group: &Group, route: Route) -> Self {
+        Self { group: group.clone(), route }
+    }
+
+    /// The result for `x`, without a gradient.
+    pub(crate) fn apply(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let y = x.to_device(&Device::Cpu)?.contiguous()?.apply_op1_no_bwd(self)?;
+        y.to_device(x.device())
+    }
+
+    /// The result for a contiguous storage, and its shape.
+    pub(crate) fn run(
+        &self,
+        storage: &CpuStorage,
+        layout: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            candle_core::bail!("{} needs a contiguous tensor", self.route.name());
+        };
+        let dims = layout.dims();
+        macro_rules! by_type {
+            ($($kind:ident),*) => {
+                match storage {
+                    $(CpuStorage::$kind(x) => CpuStorage::$kind(in_calls(|| self.call(&x[start..end], dims))?),)*
+                    other => candle_core::bail!("{} cannot send elements of {:?}", self.route.name(), candle_core::backend::BackendStorage::dtype(other)),
+                }
+            };
+        }
+        let out = by_type!(U8, U32, I16, I32, I64, BF16, F16, F32, F64);
+        Ok((out, self.shape(layout.shape())))
+    }
+
+    fn shape(&self, of: &Shape) -> Shape {
+        let rows = |n: usize| {
+            let mut dims = of.dims().to_vec();
+            if let Some(first) = dims.first_mut() {
+                *first = n;
+            }
+            Shape::from(dims)
+        };
+        match &self.route {
+            Route::Gather(sizes) => rows(sizes.iter().sum()),
+            Route::Scatter(sizes) => rows(sizes.get(self.group.rank()).copied().unwrap_or_default()),
+            Route::Send { .. } => Shape::from(()),
+            Route::Receive { shape, .. } => shape.clone(),
+            _ => of.clone(),
+        }
+    }
+
+    fn call<T: WithDType + Element>(&self, x: &[T], dims: &[usize]) -> Result<Vec<T>> {
+        let group = &self.group;
+        let width: usize = dims.iter().skip(1).product();
+        let elements = |sizes: &[usize]| sizes.iter().map(|rows| rows * width).collect::<Vec<_>>();
+        let empty = |count: usize| vec![T::zero(); count];
+        Ok(match &self.route {
+            Route::None => x.to_vec(),
+            Route::Reduce(op) => {
+                let mut y = x.to_vec();
+                group.all_reduce(&mut y, *op)?;
+                y
+            }
+            Route::Gather(sizes) => {
+                let counts = elements(sizes);
+                let mut y = empty(counts.iter().sum());
+                group.all_gather_v(x, &mut y, &counts)?;
+                y
+            }
+            Route::Scatter(sizes) => {
+                let counts = elements(sizes);
+                let mut y = empty(counts.get(group.rank()).copied().unwrap_or_default());
+                group.reduce_scatter_v(x, &mut y, &counts, ReduceOp::Sum)?;
+                y
+            }
+            Route::AllToAll => {
+                let mut y = empty(x.len());
+                group.all_to_all(x, &mut y)?;
+                y
+            }
+            Route::Broadcast(root) => {
+                let mut y = x.to_vec();
+                group.broadcast(&mut y, *root)?;
+                y
+            }
+            Route::Send { to, tag } => {
+                group.send(x, *to, *tag)?;
+                empty(1)
+            }
+            Route::Receive { from, tag, shape } => {
+                let mut y = empty(shape.elem_count());
+                group.recv(&mut y, *from, *tag)?;
+                y
+            }
+        })
+    }
+}
+
+impl CustomOp1 for Exchange {
+    fn name(&self) -> &'static str {
+        self.route.name()
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        self.run(storage, layout)
+    }
+}

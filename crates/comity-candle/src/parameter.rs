@@ -1,0 +1,191 @@
+//! Parameters of a model that is spread over ranks: name, tensor, and which part of the whole it is.
+
+use crate::{Error, Partition, Result, Sharding};
+use candle_core::{Tensor, Var};
+use comity::Group;
+use std::collections::HashMap;
+
+/// A parameter, or this rank's part of one.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use comity_candle::{Parameter, Sharding};
+///
+/// let parts = Sharding::balanced().partition(6, 3)?;
+/// let mine = Tensor::zeros((2, 4), DType::F32, &Device::Cpu)?;
+/// let p = Parameter::sharded("up.weight", mine, 0, parts);
+/// assert_eq!(p.whole_shape(), [6, 4]);
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Parameter {
+    /// Its name in the model.
+    pub name: String,
+    /// What this rank holds of it.
+    pub tensor: Tensor,
+    /// The axis that is divided and how; `None` when every rank has the whole.
+    pub part: Option<(usize, Partition)>,
+}
+
+impl Parameter {
+    /// A parameter that every rank holds whole.
+    pub fn whole(name: impl Into<String>, tensor: Tensor) -> Self {
+        Self { name: name.into(), tensor, part: None }
+    }
+
+    /// This rank's part of a parameter.
+    pub fn sharded(name: impl Into<String>, tensor: Tensor, axis: usize, partition: Partition) -> Self {
+        Self { name: name.into(), tensor, part: Some((axis, partition)) }
+    }
+
+    /// The variable that an optimiser changes, where the tensor is one.
+    pub fn variable(&self) -> Option<Var> {
+        if self.tensor.is_variable() { Var::from_tensor(&self.tensor).ok() } else { None }
+    }
+
+    /// The shape of the whole parameter.
+    pub fn whole_shape(&self) -> Vec<usize> {
+        let mut dims = self.tensor.dims().to_vec();
+        if let Some((axis, partition)) = &self.part
+            && let Some(dim) = dims.get_mut(*axis)
+        {
+            *dim = partition.size();
+        }
+        dims
+    }
+}
+
+/// The variables among parameters, in their order: for an optimiser.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use comity_candle::{Parameter, variables};
+///
+/// let w = Var::new(&[1f32], &Device::Cpu)?;
+/// assert_eq!(variables(&[Parameter::whole("w", w.as_tensor().clone())]).len(), 1);
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+pub fn variables<'a>(parameters: impl IntoIterator<Item = &'a Parameter>) -> Vec<Var> {
+    parameters.into_iter().filter_map(Parameter::variable).collect()
+}
+
+/// Side of a weight that is divided: its outputs or its inputs.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use comity_candle::Direction;
+///
+/// let weight = Tensor::zeros((8, 4), DType::F32, &Device::Cpu)?;
+/// assert_eq!(Direction::AllToSharded.axis("up.weight", &weight), Some(0));
+/// assert_eq!(Direction::ShardedToAll.axis("down.weight", &weight), Some(1));
+/// assert_eq!(Direction::ShardedToAll.axis("down.bias", &weight.get(0)?), None); // kept whole
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Every rank has the whole input, and computes its part of the outputs.
+    AllToSharded,
+    /// Every rank has its part of the input; a sum over the ranks gives all of them the whole output.
+    ShardedToAll,
+}
+
+impl Direction {
+    /// The axis of a parameter that is divided; `None` for one that stays whole, which a bias does where inputs are divided.
+    ///
+    /// A layer that adds a whole bias before the sum adds it once for each rank: [`ShardedToAllLinear`](crate::ShardedToAllLinear)
+    /// adds it after.
+    pub fn axis(self, name: &str, tensor: &Tensor) -> Option<usize> {
+        let (bias, rank) = (name.ends_with("bias"), tensor.rank());
+        match self {
+            Self::AllToSharded if bias => rank.checked_sub(1),
+            Self::AllToSharded => (rank > 0).then_some(rank.saturating_sub(2)),
+            Self::ShardedToAll if bias => None,
+            Self::ShardedToAll => rank.checked_sub(1),
+        }
+    }
+}
+
+/// Leave this rank's part of named tensors in the place of the whole, and return how each was divided. Adds no communication.
+///
+/// `rule` gives the axis and the sharding of a tensor, or `None` to keep it whole. Made into a
+/// [`VarBuilder`](candle_nn::VarBuilder), the tensors build any model of candle's with this rank's sizes, such as its number of
+/// heads.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use comity_candle::{Direction, Sharding, shard_in_place};
+///
+/// let group = comity::Group::single();
+/// let mut tensors = [("up.weight".to_string(), Tensor::zeros((8, 4), DType::F32, &Device::Cpu)?)].into();
+/// let rule = |name: &str, x: &Tensor| Some((Direction::AllToSharded.axis(name, x)?, Sharding::balanced()));
+/// shard_in_place(&group, &mut tensors, rule)?;
+/// assert_eq!(tensors["up.weight"].dims(), [8 / group.size(), 4]);
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Sharding`] with the tensor's name: nothing was changed.
+pub fn shard_in_place(
+    group: &Group,
+    tensors: &mut HashMap<String, Tensor>,
+    rule: impl Fn(&str, &Tensor) -> Option<(usize, Sharding)>,
+) -> Result<HashMap<String, (usize, Partition)>> {
+    let mut parts = HashMap::new();
+    let mut mine = Vec::new();
+    for (name, x) in tensors.iter() {
+        let Some((axis, sharding)) = rule(name, x) else { continue };
+        let (part, partition) = take_part(group, name, x, axis, &sharding)?;
+        mine.push((name.clone(), part));
+        parts.insert(name.clone(), (axis, partition));
+    }
+    tensors.extend(mine);
+    Ok(parts)
+}
+
+/// This rank's part of a tensor, with a name for errors.
+pub(crate) fn take_part(
+    group: &Group,
+    name: &str,
+    x: &Tensor,
+    axis: usize,
+    sharding: &Sharding,
+) -> Result<(Tensor, Partition)> {
+    use crate::{ShardingCause, ShardingError};
+    let dimension = format!("axis {axis}");
+    let Ok(size) = x.dim(axis) else {
+        let cause = match x.rank() {
+            0 => ShardingCause::Scalar,
+            _ => ShardingCause::Shape { expected: vec![0; axis + 1], got: x.dims().to_vec() },
+        };
+        return Err(ShardingError::new(&dimension, group.size(), cause).at(name, &dimension).into());
+    };
+    let partition = sharding.partition(size, group.size()).map_err(|e| e.at(name, &dimension))?;
+    let part = partition.take(x, axis, group.rank())?;
+    // What an optimiser changes stays a variable.
+    let part = if x.is_variable() { Var::from_tensor(&part)?.into_inner() } else { part };
+    Ok((part, partition))
+}
+
+/// Give every rank the values that rank `root` has of these variables: the same start for all.
+///
+/// ```
+/// use candle_core::{Device, Var};
+///
+/// let group = comity::Group::single();
+/// let w = Var::rand(-1f32, 1.0, 4, &Device::Cpu)?; // candle's random numbers differ from rank to rank
+/// comity_candle::broadcast_variables(&group, [&w], 0)?;
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Group`] as [`Group::broadcast`], such as a mismatch when the ranks' variables differ in shape.
+pub fn broadcast_variables<'a>(
+    group: &Group,
+    variables: impl IntoIterator<Item = &'a Var>,
+    root: usize,
+) -> Result<()> {
+    for v in variables {
+        v.set(&crate::broadcast(group, &v.as_detached_tensor(), root)?.detach()).map_err(Error::Tensor)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! The choice of the next token, the same on every rank.
+
+use crate::{Partition, Result, all_gather_v, sampler::next_random};
+use candle_core::{D, DType, Tensor};
+use comity::Group;
+
+/// Random choice of tokens by their scores. With the same seed, ranks that have the same scores choose alike.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use comity_candle::{Sampling, Sharding};
+///
+/// let group = comity::Group::single(); // under `comity launch`: comity::init()?
+/// let vocabulary = Sharding::balanced().partition(4, group.size())?;
+/// let scores = Tensor::new(&[[0f32, 9.0, 1.0, 2.0]], &Device::Cpu)?; // this rank's part of each request's
+/// let mut greedy = Sampling::new(1).temperature(0.0);
+/// assert_eq!(greedy.choose(&group, &scores, &vocabulary)?, [1]);
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Sampling {
+    temperature: f64,
+    top: usize,
+    state: u64,
+}
+
+impl Sampling {
+    /// Choice in proportion to the scores' exponentials, by this seed.
+    pub fn new(seed: u64) -> Self {
+        Self { temperature: 1.0, top: usize::MAX, state: seed }
+    }
+
+    /// Divisor of the scores; at 0 the token with the highest is chosen.
+    #[must_use]
+    pub fn temperature(mut self, temperature: f64) -> Self {
+        self.temperature = temperature;
+        self
+    }
+
+    /// Choice among so many tokens with the highest scores.
+    #[must_use]
+    pub fn top(mut self, tokens: usize) -> Self {
+        self.top = tokens.max(1);
+        self
+    }
+
+    /// A token for each request, out of scores whose last axis is this rank's part of the vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::Group`](crate::Error::Group) as [`Group::all_gather`].
+    pub fn choose(&mut self, group: &Group, scores: &Tensor, vocabulary: &Partition) -> Result<Vec<u32>> {
+        let mine = scores.dim(D::Minus1)?;
+        let scores = scores.detach().reshape(((), mine))?.to_dtype(DType::F32)?;
+        let all = all_gather_v(group, &scores, 1, &vocabulary.sizes())?;
+        let rows: Vec<Vec<f32>> = all.to_vec2()?;
+        // Gathered scores stand by rank; a token's number is its place in the vocabulary.
+        let tokens: Vec<u32> = (0..vocabulary.ranks())
+            .flat_map(|r| vocabulary.of(r).iter().cloned().flatten())
+            .map(|t| t as u32)
+            .collect();
+        Ok(rows.into_iter().map(|row| self.one(row.into_iter().zip(tokens.iter().copied()))).collect())
+    }
+
+    fn one(&mut self, scores: impl Iterator<Item = (f32, u32)>) -> u32 {
+        let mut best: Vec<(f32, u32)> = scores.collect();
+        best.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        best.truncate(self.top);
+        let Some(&(highest, first)) = best.first() else { return 0 };
+        if self.temperature <= 0.0 {
+            return first;
+        }
+        let weight = |score: f32| (f64::from(score - highest) / self.temperature).exp();
+        let total: f64 = best.iter().map(|b| weight(b.0)).sum();
+        let mut left = (next_random(&mut self.state) >> 11) as f64 / (1u64 << 53) as f64 * total;
+        for &(score, token) in &best {
+            left -= weight(score);
+            if left < 0.0 {
+                return token;
+            }
+        }
+        first
+    }
+}

@@ -1,0 +1,82 @@
+//! The example's training in each of its ways, on ranks that are threads: the losses must be those of one rank.
+
+#[path = "../examples/gpt/model.rs"]
+mod model;
+#[path = "../examples/gpt/options.rs"]
+#[allow(dead_code)]
+mod options;
+#[path = "../examples/gpt/text.rs"]
+mod text;
+#[path = "../examples/gpt/training.rs"]
+#[allow(dead_code)]
+mod training;
+
+use comity::Group;
+use options::Options;
+use std::{thread, time::Duration};
+use text::Text;
+use training::{Mode, Outcome, Settings, train};
+
+fn on_ranks(n: usize, text: &Text, settings: &Settings) -> Vec<Outcome> {
+    let groups = Group::local(n).unwrap();
+    thread::scope(|s| {
+        let ranks: Vec<_> = groups
+            .into_iter()
+            .map(|g| s.spawn(move || train(&g.with_timeout(Duration::from_secs(60)), text, settings, |_| ())))
+            .collect();
+        ranks.into_iter().map(|r| r.join().unwrap().unwrap()).collect()
+    })
+}
+
+fn small(mode: Mode) -> Settings {
+    let mut settings = Settings { mode, steps: 4, batch: 6, rate: 0.01, ..Settings::default() };
+    settings.model = model::Shape { vocabulary: 0, context: 8, width: 12, layers: 2, heads: 4 };
+    settings
+}
+
+#[test]
+fn every_way_of_sharing_the_work_learns_the_same() {
+    let text = Text::read(&Options::default().text).unwrap();
+    let one = on_ranks(1, &text, &small(Mode::Data)).remove(0);
+    assert!(one.losses[3] < one.losses[0], "{:?}", one.losses);
+    let ways = vec![
+        (Mode::Data, 3),
+        (Mode::Tensor, 2),
+        (Mode::Tensor, 3),
+        (Mode::Tensor, 4),
+        (Mode::FullySharded, 1),
+        (Mode::FullySharded, 3),
+        (Mode::Both, 4),
+    ];
+    for (mode, n) in scope::Scope::from_env().share(ways, 2) {
+        let ranks = on_ranks(n, &text, &small(mode));
+        for (a, b) in ranks.iter().flat_map(|r| r.losses.iter().zip(&one.losses)) {
+            assert!((a - b).abs() < 2e-4, "{mode:?} on {n} ranks: {:?} {:?}", ranks[0].losses, one.losses);
+        }
+        let held: Vec<usize> = ranks.iter().map(|r| r.weight_bytes).collect();
+        match mode {
+            Mode::Data => assert!(held.iter().all(|h| *h == one.weight_bytes)),
+            // The whole, and what each rank has whole: norms, places, biases.
+            _ => assert!(held.iter().sum::<usize>() < one.weight_bytes * 3 / 2 * n.min(2), "{held:?}"),
+        }
+    }
+}
+
+#[test]
+fn bad_options_are_named() {
+    let parse = |args: &[&str]| Options::parse(args.iter().map(|a| (*a).into())).map(|o| o.is_some());
+    assert!(parse(&["--mode", "tp", "--steps", "3"]).unwrap());
+    assert!(!parse(&["--help"]).unwrap());
+    for (args, says) in [
+        (&["--mode", "both"][..], "there are dp, tp, fsdp and 2d"),
+        (&["--steps", "few"], "--steps needs a number, got \"few\""),
+        (&["--plot"], "--plot needs a value"),
+        (&["--fast"], "no option --fast"),
+    ] {
+        assert!(parse(args).unwrap_err().to_string().contains(says), "{args:?}");
+    }
+    let text = Text::read(&Options::default().text).unwrap();
+    let settings = Settings { batch: 0, ..small(Mode::Data) };
+    let e = train(&Group::single(), &text, &settings, |_| ()).map(|_| ()).unwrap_err();
+    assert!(e.to_string().contains("--batch 0"), "{e}");
+}

@@ -1,0 +1,191 @@
+//! The example's Llama on ranks that are threads: small random checkpoints, the same tokens on every number of ranks.
+
+#[path = "../examples/llama/config.rs"]
+mod config;
+#[path = "../examples/llama/generate.rs"]
+#[allow(dead_code)]
+mod generate;
+#[path = "../examples/llama/model.rs"]
+mod model;
+
+use candle_core::{
+    DType, Device, Tensor,
+    quantized::{
+        GgmlDType, QTensor,
+        gguf_file::{self, Value},
+    },
+};
+use comity::Group;
+use generate::{Outcome, Settings, generate};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+pub(crate) type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+const VOCABULARY: usize = 50;
+const WIDTH: usize = 32;
+const HEAD: usize = 16;
+const HEADS: usize = 6;
+const INNER: usize = 96;
+const LAYERS: usize = 3;
+
+/// A folder that is removed in the end.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn folder(name: &str) -> Folder {
+    let path = std::env::temp_dir().join(format!("comity-llama-{name}-{}", std::process::id()));
+    fs::create_dir_all(&path).unwrap();
+    Folder(path)
+}
+
+fn noise(shape: (usize, usize), name: &str) -> Tensor {
+    let mut state = name.bytes().fold(7u64, |h, b| h.wrapping_mul(0x0100_0000_01b3) ^ u64::from(b));
+    let values: Vec<f32> = (0..shape.0 * shape.1)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 40) as f32 / (1 << 23) as f32 - 1.0) * 0.2
+        })
+        .collect();
+    Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+}
+
+/// All tensors by the names of one of the formats; `keys` heads of keys.
+fn tensors(names: &config::Names, keys: usize, tied: bool) -> Vec<(String, Tensor)> {
+    let ones = |name: String| (name, Tensor::ones(WIDTH, DType::F32, &Device::Cpu).unwrap());
+    let matrix = |name: String, shape| {
+        let x = noise(shape, &name);
+        (name, x)
+    };
+    let mut all = vec![matrix(format!("{}.weight", names.tokens), (VOCABULARY, WIDTH))];
+    all.push(ones(format!("{}.weight", names.norm)));
+    if !tied {
+        all.push(matrix(format!("{}.weight", names.scores), (VOCABULARY, WIDTH)));
+    }
+    for i in 0..LAYERS {
+        let name = |part: &str| format!("{}.{i}.{part}.weight", names.layers);
+        let (q, k) = (HEADS * HEAD, keys * HEAD);
+        for (part, shape) in names.attention.iter().zip([(q, WIDTH), (k, WIDTH), (k, WIDTH), (WIDTH, q)]) {
+            all.push(matrix(name(part), shape));
+        }
+        all.push(matrix(name(names.up), (INNER, WIDTH)));
+        all.push(matrix(name(names.gate), (INNER, WIDTH)));
+        all.push(matrix(name(names.down), (WIDTH, INNER)));
+        all.extend(names.norms.map(|n| ones(name(n))));
+    }
+    all
+}
+
+fn safetensors(folder: &Path, keys: usize, tied: bool) {
+    let config = format!(
+        r#"{{"hidden_size": {WIDTH}, "num_hidden_layers": {LAYERS}, "num_attention_heads": {HEADS},
+        "num_key_value_heads": {keys}, "head_dim": {HEAD}, "max_position_embeddings": 64, "rms_norm_eps": 1e-5}}"#
+    );
+    fs::write(folder.join("config.json"), config).unwrap();
+    let all = tensors(&config::SAFETENSORS, keys, tied).into_iter().collect();
+    candle_core::safetensors::save(&all, folder.join("model.safetensors")).unwrap();
+}
+
+fn gguf(file: &Path, keys: usize) {
+    let number = |n: usize| Value::U32(n as u32);
+    let metadata = [
+        ("general.architecture", Value::String("llama".into())),
+        ("llama.embedding_length", number(WIDTH)),
+        ("llama.block_count", number(LAYERS)),
+        ("llama.attention.head_count", number(HEADS)),
+        ("llama.attention.head_count_kv", number(keys)),
+        ("llama.attention.key_length", number(HEAD)),
+        ("llama.context_length", number(64)),
+    ];
+    let quantize = |x: &Tensor| {
+        let kind = if x.rank() == 2 { GgmlDType::Q8_0 } else { GgmlDType::F32 };
+        QTensor::quantize(x, kind).unwrap()
+    };
+    let all: Vec<(String, QTensor)> =
+        tensors(&config::GGUF, keys, false).iter().map(|(n, x)| (n.clone(), quantize(x))).collect();
+    let tensors: Vec<(&str, &QTensor)> = all.iter().map(|(n, x)| (n.as_str(), x)).collect();
+    let metadata: Vec<(&str, &Value)> = metadata.iter().map(|(n, v)| (*n, v)).collect();
+    gguf_file::write(&mut fs::File::create(file).unwrap(), &metadata, &tensors).unwrap();
+}
+
+fn on_ranks(n: usize, model: &Path, prompts: &[Vec<u32>], settings: &Settings) -> Vec<Result<Outcome>> {
+    let groups = Group::local(n).unwrap();
+    thread::scope(|s| {
+        let run = |g: Group| {
+            generate(&g.with_timeout(Duration::from_secs(30)), model, prompts, settings, |_, _| ())
+        };
+        let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || run(g))).collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    })
+}
+
+fn tokens(n: usize, model: &Path, prompts: &[Vec<u32>], settings: &Settings) -> Vec<Vec<u32>> {
+    let mut all: Vec<_> =
+        on_ranks(n, model, prompts, settings).into_iter().map(|r| r.unwrap().tokens).collect();
+    let first = all.remove(0);
+    assert!(all.iter().all(|a| *a == first), "ranks differ");
+    first
+}
+
+fn prompts() -> Vec<Vec<u32>> {
+    vec![vec![1, 17, 3, 42, 8], vec![30, 2]]
+}
+
+#[test]
+fn any_number_of_ranks_says_the_same() {
+    let settings = Settings { tokens: 5, temperature: 1.0, ..Settings::default() };
+    for (keys, tied) in [(2, true), (3, false)] {
+        let folder = folder(&format!("tokens-{keys}"));
+        safetensors(&folder.0, keys, tied);
+        let want = tokens(1, &folder.0, &prompts(), &settings);
+        assert!(want[0].len() == 5 && want[0].iter().any(|t| *t != want[0][0]), "{want:?}");
+        let cases = vec![(2, 1), (2, 2), (3, 1), (3, 3), (4, 1), (4, 2)];
+        for (n, pipeline) in scope::Scope::from_env().share(cases, 2) {
+            let settings = Settings { pipeline, ..settings.clone() };
+            assert_eq!(tokens(n, &folder.0, &prompts(), &settings), want, "{n} ranks, {pipeline} stages");
+        }
+    }
+}
+
+#[test]
+fn a_cache_says_what_reading_all_again_says() {
+    let folder = folder("cache");
+    safetensors(&folder.0, 2, false);
+    let settings = Settings { tokens: 4, ..Settings::default() };
+    let want = tokens(2, &folder.0, &prompts(), &settings);
+    for (prompt, want) in prompts().into_iter().zip(want) {
+        let mut all = prompt;
+        for token in want {
+            let one = Settings { tokens: 1, ..settings.clone() };
+            assert_eq!(tokens(1, &folder.0, &[all.clone()], &one), [[token]]);
+            all.push(token);
+        }
+    }
+}
+
+#[test]
+fn quantized_blocks_are_shared_whole() {
+    let folder = folder("gguf");
+    let file = folder.0.join("model.gguf");
+    gguf(&file, 1);
+    let settings = Settings { tokens: 4, ..Settings::default() };
+    let want = tokens(1, &file, &prompts(), &settings);
+    // Two heads of 16 fill a block of 32: three ranks at most.
+    for (n, pipeline) in scope::Scope::from_env().share(vec![(2, 1), (3, 1), (4, 2)], 2) {
+        let settings = Settings { pipeline, ..settings.clone() };
+        assert_eq!(tokens(n, &file, &prompts(), &settings), want, "{n} ranks, {pipeline} stages");
+    }
+    let e = on_ranks(4, &file, &prompts(), &settings).remove(0).err().unwrap().to_string();
+    assert!(e.contains("the heads of 6 cannot be shared by 4 ranks") && e.contains("up to 3 ranks"), "{e}");
+    let e = on_ranks(3, &file, &prompts(), &Settings { pipeline: 2, ..settings }).remove(0).err().unwrap();
+    assert_eq!(e.to_string(), "--pipeline 2 does not divide 3 ranks");
+}

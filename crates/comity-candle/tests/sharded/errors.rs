@@ -1,0 +1,95 @@
+//! Bad inputs: typed errors that name layer, dimension, ranks and what would work.
+
+use super::{noise, on_ranks, try_on_ranks};
+use candle_core::{Module, Tensor};
+use candle_nn::Linear;
+use comity::Group;
+use comity_candle::{
+    AllToShardedLinear, Error, Heads, Result, Segments, ShardedToAllLinear, Sharding, ShardingCause,
+    ShardingError, all_sum, reduce_scatter, shard_in_place,
+};
+
+fn sharding_error<T>(r: Result<T>) -> ShardingError {
+    match r {
+        Err(Error::Sharding(e)) => *e,
+        Err(e) => panic!("another error: {e}"),
+        Ok(_) => panic!("no error"),
+    }
+}
+
+#[test]
+fn sizes_that_do_not_divide_are_named_with_those_that_do() {
+    on_ranks(4, |g| {
+        let layer = Linear::new(noise((10, 3), 1), None);
+        let e = sharding_error(AllToShardedLinear::from_linear(g, &layer, &Sharding::even()));
+        assert_eq!((e.layer.as_str(), e.dimension.as_str(), e.ranks), ("AllToShardedLinear", "output", 4));
+        assert_eq!(
+            e.to_string(),
+            "AllToShardedLinear: the output of 10 cannot be shared equally by 4 ranks; 8 and 12 can, \
+             and Sharding::balanced() shares any size"
+        );
+        let e = sharding_error(ShardedToAllLinear::from_linear(g, &layer, &Sharding::balanced()));
+        assert_eq!(
+            e.to_string(),
+            "ShardedToAllLinear: the input of 3 cannot be shared by 4 ranks: there are 3; run on up to 3 ranks"
+        );
+        let e = sharding_error(reduce_scatter(g, &noise((4, 6), 1), 1));
+        assert_eq!((e.layer.as_str(), e.dimension.as_str()), ("reduce_scatter", "axis 1"));
+        Ok(())
+    });
+}
+
+#[test]
+fn more_ranks_than_heads_are_refused() {
+    let e = Heads::new(2, 1, 8, 3).unwrap_err();
+    assert_eq!(e.cause, ShardingCause::TooManyRanks { units: 2, unit: 1 });
+    assert_eq!(
+        e.to_string(),
+        "the heads of 2 cannot be shared by 3 ranks: there are 2; run on up to 2 ranks"
+    );
+    assert!(matches!(Heads::new(6, 4, 8, 1).unwrap_err().cause, ShardingCause::Indivisible { .. }));
+}
+
+#[test]
+fn mistakes_show_on_one_rank() {
+    let g = &Group::single();
+    let layer = Linear::new(noise((10, 4), 1), None);
+    let three = Sharding::balanced().segments(Segments::Count(3));
+    let e = sharding_error(AllToShardedLinear::from_linear(g, &layer, &three));
+    assert_eq!(e.cause, ShardingCause::Segments { segments: Segments::Count(3), size: 10 });
+    let scalar = || [("loss.scale".to_string(), noise((), 1))].into();
+    let e = sharding_error(shard_in_place(g, &mut scalar(), |_, _| Some((0, Sharding::balanced()))));
+    assert_eq!((e.layer.as_str(), e.cause), ("loss.scale", ShardingCause::Scalar));
+}
+
+#[test]
+fn an_input_of_another_width_is_named_through_candle() {
+    on_ranks(2, |g| {
+        let layer = Linear::new(noise((3, 8), 1), None);
+        let layer = ShardedToAllLinear::from_linear(g, &layer, &Sharding::balanced())?;
+        let forward = || -> Result<Tensor> { Ok(layer.forward(&noise((2, 8), 2))?) };
+        let e = sharding_error(forward());
+        assert_eq!(e.cause, ShardingCause::Shape { expected: vec![2, 4], got: vec![2, 8] });
+        assert_eq!((e.layer.as_str(), e.dimension.as_str()), ("ShardedToAllLinear", "input"));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_in_a_backward_pass_is_named() {
+    let results = try_on_ranks(3, |g| {
+        let w = super::variable(&noise(4, 1));
+        let y = comity_candle::sum_gradients(g, &w)?;
+        let loss = all_sum(g, &y.sum_all()?)?;
+        if g.rank() == 1 {
+            g.abort("out of memory");
+            return Ok(());
+        }
+        loss.backward()?;
+        Ok(())
+    });
+    for rank in [0, 2] {
+        let Err(Error::Group(e)) = &results[rank] else { panic!("{:?}", results[rank]) };
+        assert!(e.is_fatal() && e.to_string().contains("rank 1"), "{e}");
+    }
+}
