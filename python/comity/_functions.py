@@ -75,10 +75,9 @@ def init(
     """Meet the other ranks, and return the group of all of them.
 
     Rank and size come from the environment: the variables of ``comity launch``, mlx.launch, torchrun, Open MPI, MPICH or Slurm. Without
-    them the group is this process alone; with ``strict`` that is an error. A second call with the same backend returns the same
-    group. If that group was closed, or a call of it has failed, the ranks meet anew: then call this on every rank. Where this raises, also by a
-    signal handler (Ctrl-C), this process holds nothing of the attempt, and may call it again. In a child that was forked from a rank it
-    raises `Forked`.
+    them the group is this process alone; with ``strict`` that is an error. A second call with the same backend returns the same group. If
+    that group was closed, or a call of it has failed, the ranks meet anew: then call this on every rank. Where this raises, also by
+    Ctrl-C, nothing is left of the attempt: call it again. A child that was forked from a rank gets `Forked`.
 
     Args:
         backend: "any"; "shm" and "tcp" (MLX: "ring") allow one kind of link; "jaccl" puts RDMA first; with "mpi" MPI carries the data;
