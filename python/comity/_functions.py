@@ -76,15 +76,13 @@ def init(
     """Meet the other ranks, and return the group of all of them.
 
     Rank and size come from the environment: the variables of ``comity launch``, mlx.launch, torchrun, Open MPI, MPICH or Slurm. Without
-    them the group is this process alone; with ``strict`` that is an error. A second call with the same backend returns the same
-    group. If that group was closed, or a call of it has failed, the ranks meet anew: then call this on every rank. Where this raises, also by a
-    signal handler (Ctrl-C), this process holds nothing of the attempt, and may call it again. In a child that was forked from a rank it
-    raises `Forked`.
+    them the group is this process alone; with ``strict`` that is an error. A second call with this backend returns the same group. If that
+    was closed, or a call of it failed, the ranks meet anew: call this on every rank. If it raises, you may call it again; in a forked child
+    of a rank it raises `Forked`.
 
     Args:
-        backend: "any"; "shm" and "tcp" (MLX: "ring") allow one kind of link; "jaccl" puts RDMA first; with "mpi" MPI carries the data;
-            with "nccl" calls also take arrays on the CUDA device `device` (by default the rank's number on its host), which NCCL
-            moves.
+        backend: "any"; "shm" and "tcp" (MLX: "ring") allow one kind of link; "jaccl" puts RDMA first; with "mpi" MPI carries the data; with
+            "nccl" calls also take arrays on the CUDA device `device` (by default the rank's number on its host), which NCCL moves.
         strict: Raise `Config` when no launcher's variables are set.
         timeout: Seconds that a call may take; 300. With ``math.inf`` a call waits as long as all ranks live.
         key: The job's secret, as 32 bytes or 64 hexadecimal digits.

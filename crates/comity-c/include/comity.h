@@ -102,7 +102,7 @@ typedef enum {
      */
     COMITY_ERR_CLOSED = 13,
     /**
-     * The handle belongs to the process that this one was forked from.
+     * The handle belongs to the process that this one was forked from, or that one is in a job, in which this one has no place.
      */
     COMITY_ERR_FORKED = 14,
     /**
@@ -567,7 +567,8 @@ const char *comity_version_text(void);
  * Slurm are understood. A group of one where no launcher's variables are set.
  *
  * @param out Gets the group, yours to free with comity_group_free().
- * @return Also COMITY_ERR_CONFIG for broken variables, COMITY_ERR_JOIN when the ranks do not come together within the join limit.
+ * @return Also COMITY_ERR_CONFIG for broken variables, COMITY_ERR_JOIN when the ranks do not come together within the join limit, and
+ * COMITY_ERR_FORKED in a child that was forked from a process of the job.
  */
 comity_status comity_init(comity_group **out);
 

@@ -1,6 +1,8 @@
 //! From variables, or the functions of a store, to a group.
 
-use crate::{errors, exchange::Callables, group::PyGroup, interrupt::Wish, logging, request::watched};
+use crate::{
+    errors, exchange::Callables, group::PyGroup, interrupt::JoinInterrupt, logging, request::watched,
+};
 use comity::{Config, ConfigError, Group, Key, Launcher};
 use pyo3::prelude::*;
 use std::{collections::HashMap, ffi::OsString, sync::Arc};
@@ -25,7 +27,7 @@ fn key(bytes: Option<[u8; 32]>, config: Config) -> Config {
 
 /// The group, unless a signal handler raises before the ranks have met: then this rank gives up joining.
 fn connected(py: Python<'_>, config: Config) -> PyResult<Group> {
-    let wish = Arc::<Wish>::default();
+    let wish = Arc::<JoinInterrupt>::default();
     let heard = wish.clone();
     watched(py, None, move || heard.heed(|| config.connect()), move |words| wish.set(words))
 }

@@ -8,9 +8,9 @@ use std::{
 
 /// Why what another thread waits in is to be given up, once that is so.
 #[derive(Debug, Default)]
-pub(crate) struct Wish(Mutex<Option<String>>);
+pub(crate) struct JoinInterrupt(Mutex<Option<String>>);
 
-impl Wish {
+impl JoinInterrupt {
     pub(crate) fn set(&self, words: String) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(words);
     }
@@ -29,7 +29,7 @@ impl Wish {
 }
 
 thread_local! {
-    static HEEDED: RefCell<Option<Arc<Wish>>> = const { RefCell::new(None) };
+    static HEEDED: RefCell<Option<Arc<JoinInterrupt>>> = const { RefCell::new(None) };
     static ARMED: Cell<bool> = const { Cell::new(false) };
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }

@@ -225,5 +225,5 @@ def check_a_forked_worker_does_not_join(g: comity.Group) -> None:
     # A program that is started anew is no copy of this process. It has no place of its own, unless it is told one.
     alone = [sys.executable, "-c", "import comity; print(comity.init(strict=False).size)"]
     env = {k: v for k, v in os.environ.items() if not k.startswith(("COMITY_", "MLX_")) and k not in PLACE}
-    assert subprocess.run(alone, env=env, capture_output=True, timeout=60).stdout == b"1\n"
+    assert subprocess.run(alone, env=env, capture_output=True, timeout=60, check=True).stdout == b"1\n"
     assert g.all_sum(1) == g.size

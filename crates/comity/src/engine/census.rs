@@ -146,7 +146,7 @@ fn awaited(answers: &[Option<Reached>], rank: usize) -> Option<usize> {
 /// the root of a gather, say, that the others have left.
 fn without_waiting(missing: Vec<usize>, answers: &[Option<Reached>]) -> Vec<usize> {
     let is_asleep = |r: usize| answers.get(r).copied().flatten().is_some_and(|a| a.lacks.is_some());
-    let waits = |r: usize| awaited(answers, r).map_or(is_asleep(r), |whom| missing.contains(&whom));
+    let waits = |r: usize| awaited(answers, r).map_or_else(|| is_asleep(r), |whom| missing.contains(&whom));
     let guilty: Vec<usize> = missing.iter().copied().filter(|r| !waits(*r)).collect();
     // They wait for one another: nobody is innocent.
     if guilty.is_empty() { missing } else { guilty }
