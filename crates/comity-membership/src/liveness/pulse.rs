@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 /// How often a silent one is asked, at least.
 const FASTEST_ASK: Duration = Duration::from_millis(250);
 
+/// How many limits of this process's lateness are not counted as another's silence, at most.
+const MOST_LATE: u32 = 3;
+
 #[derive(Debug)]
 pub(super) struct Pulse {
     pub(super) heard: Instant,
@@ -55,7 +58,7 @@ impl Pulse {
 
     /// For how long since it was heard this process had no turn, its beats being late by `late` in all.
     fn missed(&self, limit: Duration, late: Duration) -> Duration {
-        late.saturating_sub(self.late).min(limit)
+        late.saturating_sub(self.late).min(limit * MOST_LATE)
     }
 
     /// When to ask it next whether it lives. It is asked while it is silent, and some times afterwards, so that it knows that this process lives.
