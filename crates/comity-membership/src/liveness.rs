@@ -283,8 +283,8 @@ impl Liveness {
             if silence >= limit {
                 *place = None;
                 verdicts.push(Verdict::Dead { rank, silence });
-            } else if heard_until.saturating_duration_since(pulse.carried) >= limit * RESENT {
-                let silence = heard_until.saturating_duration_since(pulse.carried);
+            } else if pulse.stands(limit, self.late, heard_until) >= limit * RESENT {
+                let silence = pulse.stands(limit, self.late, heard_until);
                 *place = None;
                 verdicts.push(Verdict::Stuck { rank, silence });
             } else if silence >= suspicion && !pulse.suspect {
