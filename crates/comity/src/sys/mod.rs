@@ -40,7 +40,7 @@ pub(crate) use inherited::inherited;
 pub(crate) use interfaces::{Interface, addresses_in_use, interfaces};
 pub(crate) use map::Mapping;
 #[cfg(test)]
-pub(crate) use peer_memory::DENIED;
+pub(crate) use peer_memory::NO_READS;
 pub(crate) use peer_memory::{PeerMemory, bytes_pulled};
 pub(crate) use poll::poll_until;
 pub(crate) use region::{Region, SharedMemory};
