@@ -453,7 +453,7 @@ typedef struct {
      */
     void *stream;
     /**
-     * Seconds that this call may take; 0: the group's limit. A call in the background begins when its turn comes.
+     * Seconds that this call may take; 0: the group's limit, INFINITY: none. A call in the background begins when its turn comes.
      */
     double timeout;
 } comity_call;
@@ -620,14 +620,14 @@ comity_status comity_group_stats(comity_group *group,
                                  comity_stats *out);
 
 /**
- * How long a call may take, in seconds; a negative number if there is no such group.
+ * How long a call may take, in seconds; INFINITY where there is no limit, a negative number if there is no such group.
  */
 double comity_group_timeout(comity_group *group);
 
 /**
  * Let calls that are made from now on take so long (at first 300, or COMITY_TIMEOUT). A call that runs out of time ends the group.
  *
- * @param timeout Seconds, more than 0. comity_call has a limit for one call.
+ * @param timeout Seconds, more than 0; INFINITY: as long as all ranks live. comity_call has a limit for one call.
  */
 comity_status comity_group_set_timeout(comity_group *group,
                                        double timeout);
@@ -1034,7 +1034,7 @@ comity_status comity_config_secure(comity_config *config,
                                    comity_secure secure);
 
 /**
- * How long a call may take, in seconds; at first 300.
+ * How long a call may take, in seconds; at first 300. INFINITY: as long as all ranks live.
  */
 comity_status comity_config_timeout(comity_config *config,
                                     double timeout);

@@ -17,8 +17,8 @@
 //! longer than that one, which is judged first.
 //!
 //! On a crowded host this process's own beats go out late, for it has no turn, and nobody there has. What its beats were late by since a rank
-//! was last heard does not count as that rank's silence, up to the limit; a beat that is late by a fifth of the time between two counts as in
-//! time. So a rank that is gone is found within twice the limit at the latest, however crowded the host is.
+//! was last heard does not count as that rank's silence, up to three times the limit; a beat that is late by less than a fifth of the time
+//! between two counts as in time. So a rank that is gone is found within four times the limit at the latest, however crowded the host is.
 //!
 //! A process may not have run itself for half the limit: a closed laptop, a paused virtual machine, Ctrl-Z. It cannot say who was silent
 //! meanwhile. So every rank gets the whole limit anew, once: a rank that truly is gone is found none the less.
@@ -283,8 +283,8 @@ impl Liveness {
             if silence >= limit {
                 *place = None;
                 verdicts.push(Verdict::Dead { rank, silence });
-            } else if heard_until.saturating_duration_since(pulse.carried) >= limit * RESENT {
-                let silence = heard_until.saturating_duration_since(pulse.carried);
+            } else if pulse.stands(limit, self.late, heard_until) >= limit * RESENT {
+                let silence = pulse.stands(limit, self.late, heard_until);
                 *place = None;
                 verdicts.push(Verdict::Stuck { rank, silence });
             } else if silence >= suspicion && !pulse.suspect {

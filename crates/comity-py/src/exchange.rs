@@ -60,9 +60,8 @@ impl Exchange for Callables {
     fn share(&self, _rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         let key = format!("{}/{}", self.prefix, self.shares.fetch_add(1, Ordering::Relaxed));
         let Some(text) = mine else { return self.read(&key, until) };
-        let set = visit(|py| {
-            interpreter::call(self.set.bind(py), &(&key, text).into_pyobject(py)?).map(drop)
-        });
+        let set =
+            visit(|py| interpreter::call(self.set.bind(py), &(&key, text).into_pyobject(py)?).map(drop));
         set.unwrap_or(Ok(())).map_err(|e| self.failed(&e))?;
         Ok(text.to_owned())
     }

@@ -79,7 +79,10 @@ impl Drop for Halt {
 }
 
 /// Call `callable` with `args` on a thread of ours.
-pub(crate) fn call<'py>(callable: &Bound<'py, PyAny>, args: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn call<'py>(
+    callable: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
     // pyo3's own declaration rules out that the call is unwound, which is how such a thread is taken down.
     unsafe extern "C-unwind" {
         fn PyObject_Call(

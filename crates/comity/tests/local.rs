@@ -325,7 +325,9 @@ fn half_precision_averages_do_not_overflow_by_any_algorithm() {
             let check = |what: &str, got: &[f16], wanted: f32| {
                 assert!(got.iter().all(|v| v.to_f32() == wanted), "{what} of {algorithm:?} on {n}: {got:?}");
             };
-            for (given, wanted) in [(60_000.0, 60_000.0), (1.0, 1.0), (g.rank() as f32 * 8.0, (n - 1) as f32 * 4.0)] {
+            for (given, wanted) in
+                [(60_000.0, 60_000.0), (1.0, 1.0), (g.rank() as f32 * 8.0, (n - 1) as f32 * 4.0)]
+            {
                 let (large, rank) = (f16::from_f32(given), g.rank());
                 let mut x = [large; COUNT];
                 g.all_reduce(&mut x, ReduceOp::Avg)?;

@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 /// How often a silent one is asked, at least.
 const FASTEST_ASK: Duration = Duration::from_millis(250);
 
+/// How many limits of this process's lateness are not counted as another's silence, at most.
+const MOST_LATE: u32 = 3;
+
 #[derive(Debug)]
 pub(super) struct Pulse {
     pub(super) heard: Instant,
@@ -48,14 +51,20 @@ impl Pulse {
         heard_until.saturating_duration_since(self.heard).saturating_sub(self.missed(limit, late))
     }
 
+    /// For how long its own connection has carried nothing, as far as this process had turns to hear it.
+    pub(super) fn stands(&self, limit: Duration, late: Duration, heard_until: Instant) -> Duration {
+        heard_until.saturating_duration_since(self.carried).saturating_sub(self.missed(limit, late))
+    }
+
     /// When to look at it at the latest. It is asked soon after it is suspect, so that is seen then.
     pub(super) fn due(&self, limit: Duration, late: Duration) -> Instant {
-        (self.heard + limit + self.missed(limit, late)).min(self.carried + limit * RESENT).min(self.asks(limit))
+        let dead = (self.heard + limit).min(self.carried + limit * RESENT);
+        (dead + self.missed(limit, late)).min(self.asks(limit))
     }
 
     /// For how long since it was heard this process had no turn, its beats being late by `late` in all.
     fn missed(&self, limit: Duration, late: Duration) -> Duration {
-        late.saturating_sub(self.late).min(limit)
+        late.saturating_sub(self.late).min(limit * MOST_LATE)
     }
 
     /// When to ask it next whether it lives. It is asked while it is silent, and some times afterwards, so that it knows that this process lives.

@@ -6,7 +6,7 @@
 //! [`Membership`](crate::Membership). A run fails when one of these is broken:
 //!
 //! - Every member of a group that a fault concerns, if it runs and has not left, learns of a failure within the limit + 1 s, and as much later as
-//!   ranks had no turns meanwhile, up to the limit; where
+//!   ranks had no turns meanwhile, up to three times the limit; where
 //!   one death or abort is all that happens to a whole group, within the time its notes need. What only silence shows is found within that
 //!   time from when first beats have come of all, or from five minutes after the last that came.
 //! - The culprit and the witness named are true: it ended, aborted, or cannot be heard by that witness. Where

@@ -60,25 +60,17 @@ impl NativeBackend {
         let whole = also ^ fingerprint(Algorithm::Direct, 0, call.counts);
         let shape = if pairwise { 0 } else { whole };
         let common = Header { info: told, shape, epoch: 0, group_id, lends: false };
-        let header = |direction: Direction, peer: usize| {
-            // Parts that differ by pair are known to the two alone.
-            let shape = match direction {
-                Direction::Out if pairwise => call.counts.get(peer).map_or(0, |&c| c as u64),
-                Direction::In if pairwise => call.recv_counts.get(peer).map_or(0, |&c| c as u64),
-                _ => whole,
-            };
-            Header { shape, ..common }
+        let headers = Headers { common, pairwise, counts: call.counts, recv_counts: call.recv_counts };
+        let header = |direction, peer| headers.of(direction, peer);
+        let task = Task {
+            info: &call.info,
+            reduce: ReduceOp::Sum,
+            header: &header,
+            call: Some(&common),
+            limit,
+            pulls: false,
+            short: None,
         };
-        let task =
-            Task {
-                info: &call.info,
-                reduce: ReduceOp::Sum,
-                header: &header,
-                call: Some(&common),
-                limit,
-                pulls: false,
-                short: None,
-            };
         let nothing = &mut Memory::new(None, None, &mut []);
         let out = self.engine.run(&mut kept.schedule, nothing, &task, &mut || ());
         if out.is_ok() {
@@ -152,32 +144,19 @@ impl NativeBackend {
         begun: &mut dyn FnMut(),
     ) -> Result<()> {
         let info = &call.info;
-        let (group_id, rank, size) =
-            (self.members().group_id as u16, self.members().rank, self.members().size());
-        let mut key = self.key(kind, call);
+        let (group_id, rank) = (self.members().group_id as u16, self.members().rank);
+        let (key, divides) = self.schedule(kind, call);
         let (plain, part) = (call.counts.is_empty(), info.count * key.elem);
-        self.come_last(key, call);
-        let divides = self.divides_first(info);
-        if divides {
-            key = self.apart(key, call);
-        }
         let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
         let pairwise = kind == Kind::AllToAll && !plain;
-        let counts = (call.counts, call.recv_counts);
         // With parts that differ by pair nobody knows the others' totals.
         let agreed = if pairwise { CallInfo { count: 0, ..*info } } else { *info };
         let (asked, lends) = (kept.lends.is_some(), kept.lends == Some(true));
         let shape = if pairwise { 0 } else { kept.shape };
         let common = Header { info: agreed, shape, epoch: 0, group_id, lends: false };
-        let header = |direction: Direction, peer: usize| {
-            let shape = match direction {
-                Direction::Out if pairwise => counts.0.get(peer).map_or(0, |&c| c as u64),
-                Direction::In if pairwise => counts.1.get(peer).map_or(0, |&c| c as u64),
-                _ => shape,
-            };
-            // The hint is no part of the call, which all ranks know alike.
-            Header { shape, lends, ..common }
-        };
+        let headers = Headers { common, pairwise, counts: call.counts, recv_counts: call.recv_counts };
+        // The hint is no part of the call, which all ranks know alike.
+        let header = |direction, peer| Header { lends, ..headers.of(direction, peer) };
         let short = kept.short.then(|| {
             let header = common.encode();
             ShortHeaders { out: header, into: header }
@@ -188,7 +167,7 @@ impl NativeBackend {
             self.scratch.resize(tmp, 0);
         }
         let tmp = &mut self.scratch[..tmp];
-        let mut divided = Vec::new();
+        let (mut divided, size) = (Vec::new(), self.engine.members().size());
         let mut memory = memory_of(call.bufs.take(), (rank * part, part), tmp);
         if divides {
             average::divide_input(&mut memory, &mut divided, size);
@@ -218,20 +197,41 @@ impl NativeBackend {
 }
 
 impl NativeBackend {
-    /// Whether each contribution to a call is divided before it is added: the schedule that stands last stores partial sums.
-    fn divides_first(&self, info: &CallInfo) -> bool {
-        average::is_of_halves(info) && self.kept.last().is_some_and(|kept| !kept.adds_at_once)
-    }
-
-    /// Have in place of the last schedule one for an input that lies apart from the output; its key.
-    fn apart(&mut self, key: ScheduleKey, call: &Call<'_>) -> ScheduleKey {
+    /// Have the schedule of `call` stand last. Its key, and whether each contribution is divided before it is added: an average of `f16`
+    /// by a schedule that stores partial sums. What is divided lies apart from the output.
+    fn schedule(&mut self, kind: Kind, call: &Call<'_>) -> (ScheduleKey, bool) {
+        let key = self.key(kind, call);
+        self.come_last(key, call);
+        let stores = self.kept.last().is_some_and(|kept| !kept.adds_at_once);
+        if !stores || !average::is_of_halves(&call.info) {
+            return (key, false);
+        }
         if !call.counts.is_empty() {
             // Of unequal parts: of no use for another.
             self.kept.pop();
         }
         let key = ScheduleKey { in_place: false, shift: None, ..key };
         self.come_last(key, call);
-        key
+        (key, true)
+    }
+}
+
+/// The headers of a call. Parts that differ by pair are known to the two alone.
+struct Headers<'a> {
+    common: Header,
+    pairwise: bool,
+    counts: &'a [usize],
+    recv_counts: &'a [usize],
+}
+
+impl Headers<'_> {
+    fn of(&self, direction: Direction, peer: usize) -> Header {
+        let counts = match direction {
+            _ if !self.pairwise => return self.common,
+            Direction::Out => self.counts,
+            Direction::In => self.recv_counts,
+        };
+        Header { shape: counts.get(peer).map_or(0, |&c| c as u64), ..self.common }
     }
 }
 

@@ -33,6 +33,7 @@ pub use backend::BackendKind;
 use comity_plan::Algorithm;
 pub use connect_when::ConnectWhen;
 pub use detection::Detection;
+pub(crate) use hostfile::HOSTFILE;
 pub use launcher::{Found, Launcher};
 pub use meet::Meet;
 pub use network::AddressNote;
@@ -45,7 +46,6 @@ use std::{
 };
 pub use table::VARIABLES;
 pub use trust::Secure;
-pub(crate) use hostfile::HOSTFILE;
 pub(crate) use trust::{Insecure, Trust};
 pub use variable::{Topic, Variable};
 

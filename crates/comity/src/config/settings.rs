@@ -88,7 +88,11 @@ fn call_limit(vars: &Vars<'_>) -> Result<Option<Duration>> {
         return Ok(Some(MAX_TIMEOUT));
     }
     vars.seconds(NAME).or_else(|_| {
-        wrong(NAME, &text, "is neither a number of seconds such as 300 or 2.5 nor none (as long as all ranks live)")
+        wrong(
+            NAME,
+            &text,
+            "is neither a number of seconds such as 300 or 2.5 nor none (as long as all ranks live)",
+        )
     })
 }
 

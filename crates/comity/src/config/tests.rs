@@ -232,7 +232,10 @@ fn a_call_need_have_no_limit() {
     // Ranks that never come are given up.
     assert!(from(&[("COMITY_JOIN_TIMEOUT", "none")]).is_err());
     let e = from(&[("COMITY_TIMEOUT", "inf")]).unwrap_err().to_string();
-    assert!(e.contains("COMITY_TIMEOUT=\"inf\" is neither a number of seconds such as 300 or 2.5 nor none"), "{e}");
+    assert!(
+        e.contains("COMITY_TIMEOUT=\"inf\" is neither a number of seconds such as 300 or 2.5 nor none"),
+        "{e}"
+    );
 }
 
 #[test]

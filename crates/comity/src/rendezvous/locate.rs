@@ -69,8 +69,16 @@ pub(super) fn locate(config: &Config, until: Instant) -> Result<Located> {
         _ => false,
     };
     let serve = |at: StoreBind| {
-        Store::start_with(at, config.size, &known, &config.job, config.join_timeout, config.insecure, is_unnamed)
-            .inspect(|s| s.on_waiting(|words| tell(0, words)))
+        Store::start_with(
+            at,
+            config.size,
+            &known,
+            &config.job,
+            config.join_timeout,
+            config.insecure,
+            is_unnamed,
+        )
+        .inspect(|s| s.on_waiting(|words| tell(0, words)))
     };
     match &config.meet {
         Meet::Alone => Err(Error::config(format!("{} ranks need a place to meet", config.size))),

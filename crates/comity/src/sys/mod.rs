@@ -42,7 +42,7 @@ pub(crate) use interrupt::{Asking, give_up, nap, poll_joining};
 pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use map::Mapping;
 #[cfg(test)]
-pub(crate) use peer_memory::DENIED;
+pub(crate) use peer_memory::NO_READS;
 #[cfg(target_os = "linux")]
 pub(crate) use peer_memory::peer_of;
 pub(crate) use peer_memory::{PeerMemory, bytes_pulled};

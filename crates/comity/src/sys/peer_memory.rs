@@ -35,7 +35,7 @@ pub(crate) fn peer_of(socket: &UnixStream) -> io::Result<libc::ucred> {
 #[cfg(test)]
 thread_local! {
     /// Whether this thread may not read any more.
-    pub(crate) static DENIED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static NO_READS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// The memory of one process.
@@ -81,7 +81,7 @@ impl PeerMemory {
             return Ok(0);
         }
         #[cfg(test)]
-        if DENIED.get() {
+        if NO_READS.get() {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         let local = libc::iovec { iov_base: dst.as_mut_ptr().cast(), iov_len: dst.len() };

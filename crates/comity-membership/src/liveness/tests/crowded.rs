@@ -18,7 +18,7 @@ fn time_in_which_this_process_had_no_turn_is_nobodys_silence() {
     let (noted, dead) = verdicts.split_at(1);
     assert!(matches!(noted, [Verdict::Suspect { .. }]), "{noted:?}");
     assert_eq!(dead, [Verdict::Dead { rank: 1, silence: ms(5000) }], "at 9 s, of which 4 do not count");
-    // However crowded, twice the limit is the most; and who is heard begins anew.
+    // However crowded, four times the limit is the most; and who is heard begins anew.
     let mut l = started_at(3, zero);
     assert!(l.beats(zero));
     let mut found = None;
@@ -32,5 +32,5 @@ fn time_in_which_this_process_had_no_turn_is_nobodys_silence() {
             }
         }
     }
-    assert_eq!(found, Some((1, 12_000)));
+    assert_eq!(found, Some((1, 21_600)), "at the first look after 20 s");
 }

@@ -65,7 +65,15 @@ impl NativeBackend {
             into: encoded(into.is_some(), Direction::In),
         });
         let pulls = route.out.is_some_and(|(_, len)| len <= MOST_ONE_WAY);
-        let task = Task { info, reduce: ReduceOp::Sum, header: &header, call: None, limit, pulls, short: short.as_ref() };
+        let task = Task {
+            info,
+            reduce: ReduceOp::Sum,
+            header: &header,
+            call: None,
+            limit,
+            pulls,
+            short: short.as_ref(),
+        };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
             self.routes.remove(at);

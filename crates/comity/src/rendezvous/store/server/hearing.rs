@@ -18,12 +18,12 @@ use std::{
 /// How often at most to tell the ranks that wait that another one has come.
 const TELL: Duration = Duration::from_millis(500);
 
-/// How long a group of an unnamed job waits for a second claimant: as long as its own ranks took to come, within these. Of two jobs that
-/// were started at the same moment, the ranks of both come by then.
+/// Wait of a group of an unnamed job for a second claimant: twice the time that its own ranks took to come, within these. Of two jobs that
+/// were started at the same moment, the ranks of both come by then, unless a machine is so busy that a process starts seconds later.
 const MOMENT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
 
 fn moment(spread: Duration) -> Duration {
-    spread.clamp(MOMENT.0, MOMENT.1)
+    (2 * spread).clamp(MOMENT.0, MOMENT.1)
 }
 
 /// How a rank that had come is there no more.

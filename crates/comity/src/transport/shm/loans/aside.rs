@@ -19,7 +19,7 @@ pub(in crate::transport::shm) const ASIDE: usize = 64 << 10;
 
 /// The rest of a declined loan, as its lender lays it aside.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
+pub(super) struct Remainder {
     /// The loan.
     number: u64,
     address: usize,

@@ -2,7 +2,7 @@
 
 use super::{
     ADDRESS, Board, DENIED, FORGET, KNOWN, LEAST_GAIN, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, MOMENT,
-    MOST_KNOWN, MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, aside::Rest, pull::Nonce,
+    MOST_KNOWN, MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, aside::Remainder, pull::Nonce,
     speed::Turns,
 };
 use crate::{
@@ -64,7 +64,7 @@ pub(in crate::transport::shm) struct Lender {
     pub(super) returned: u64,
     shown: u64,
     pub(super) out: VecDeque<Out>,
-    pub(super) rest: Rest,
+    pub(super) rest: Remainder,
     passed: Vec<Passed>,
     announced: u32,
     /// How many regions were gone at the last look.
@@ -99,7 +99,7 @@ impl Lender {
             returned: 0,
             shown: 0,
             out: VecDeque::new(),
-            rest: Rest::default(),
+            rest: Remainder::default(),
             passed: Vec::new(),
             announced: 0,
             gone: 0,

@@ -6,7 +6,7 @@ use super::{
     tests::{Ends, LONG, Lent, keeps_order, offer},
     *,
 };
-use crate::sys::DENIED;
+use crate::sys::NO_READS;
 use crate::transport::{
     Link, LinkKind, SMALL_WANT, Stays,
     conformance::{bytes, eventually, expect},
@@ -143,7 +143,7 @@ fn what_cannot_be_read_any_more_comes_beside_the_ring() {
             got.len() - before
         };
         assert!(read(b.as_mut()) > 0);
-        DENIED.set(true);
+        NO_READS.set(true);
         while read(b.as_mut()) > 0 {}
         assert_eq!(read(b.as_mut()), 0, "nothing comes before the lender looks");
         eventually("all bytes", || {
@@ -153,7 +153,7 @@ fn what_cannot_be_read_any_more_comes_beside_the_ring() {
         assert!(got == [&memory[..], &memory, b"tail"].concat());
         // From now on the ring carries it.
         through_the_ring((a.as_mut(), b.as_mut()), &memory, Stays::Yes);
-        DENIED.set(false);
+        NO_READS.set(false);
     }
 }
 
