@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
-#: What an entry of the list is: the test looks for gloo's own words; it is of something that the framework does, or is asked to refuse, for
-#: its own library only; Comity has a defect that is known.
-KINDS = ("gloo_words", "framework", "open")
+#: What an entry of the list is: the test is of something that the framework does, or is asked to refuse, for its own library only; Comity
+#: has a defect that is known.
+KINDS = ("framework", "open")
 #: How a line of a traceback begins that says what was raised.
 _RAISED = re.compile(r"(?:[a-z_][\w]*\.)*[A-Z]\w*: ")
 #: Where torch begins to tell of another rank.

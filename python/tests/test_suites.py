@@ -53,8 +53,9 @@ def test_tests_are_counted() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["torch_known.toml", "mlx_known.toml"])
-def test_lists_can_be_read(name: str, tmp_path: Path) -> None:
+def test_lists_can_be_read(tmp_path: Path) -> None:
+    assert Expected.read(SUITES / "torch_known.toml").passes[2] > 0
+    name = "mlx_known.toml"
     assert Expected.read(SUITES / name).known
     bad = tmp_path / name
     bad.write_text((SUITES / name).read_text().replace('kind = "framework"', 'kind = "other"'))
