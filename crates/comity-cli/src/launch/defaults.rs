@@ -3,10 +3,10 @@ use super::Setting;
 use super::bind::{RankBinding, usable_cores};
 use std::ffi::OsStr;
 
-/// The variable by which OpenMP, and most libraries of linear algebra after it, are told their number of threads.
-const THREADS: &str = "OMP_NUM_THREADS";
+/// The variables by which OpenMP, and most libraries of linear algebra after it, and those in Rust are told their number of threads.
+const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 /// Whoever sets one of these has chosen.
-const THREAD_CHOICES: [&str; 4] = [THREADS, "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"];
+const THREAD_CHOICES: [&str; 4] = [THREADS[0], THREADS[1], "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
 /// Makes Python write each line when it is printed, not when its buffer is full or it ends.
 const UNBUFFERED: &str = "PYTHONUNBUFFERED";
 
@@ -35,7 +35,8 @@ impl ThreadShare {
 
 impl std::fmt::Display for ThreadShare {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{THREADS}={} for each rank: ", self.threads)?;
+        let [all @ .., last] = THREADS.map(|name| format!("{name}={}", self.threads));
+        write!(f, "{} and {last} for each rank: ", all.join(", "))?;
         match self.of {
             Some((cores, ranks)) => {
                 let word = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
@@ -48,9 +49,9 @@ impl std::fmt::Display for ThreadShare {
 
 /// The variables, as names and values.
 pub(super) fn variables(env: &[Setting], share: Option<ThreadShare>) -> Vec<(&'static str, String)> {
-    let threads = share.map(|share| (THREADS, share.threads.to_string()));
+    let threads = share.iter().flat_map(|share| THREADS.map(|name| (name, share.threads.to_string())));
     let unbuffered = (!is_set(UNBUFFERED, env)).then(|| (UNBUFFERED, "1".to_owned()));
-    threads.into_iter().chain(unbuffered).collect()
+    threads.chain(unbuffered).collect()
 }
 
 /// Whether the rank would find this variable: from the shell, or by the user's setting for the ranks.
@@ -67,7 +68,7 @@ mod tests {
         let threads = |cores, ranks| ThreadShare::of(cores, ranks).threads;
         assert_eq!([(8, 2), (8, 3), (2, 4), (1, 1), (4, 0)].map(|(c, r)| threads(c, r)), [4, 2, 1, 1, 4]);
         let said = ThreadShare::of(8, 1).to_string();
-        assert_eq!(said, "OMP_NUM_THREADS=8 for each rank: 8 cores for 1 rank");
+        assert_eq!(said, "OMP_NUM_THREADS=8 and RAYON_NUM_THREADS=8 for each rank: 8 cores for 1 rank");
     }
 
     #[test]
@@ -77,6 +78,7 @@ mod tests {
             assert_eq!(ThreadShare::new(&env, None, 2), None, "{name}");
         }
         let env = [Setting::parse(format!("{UNBUFFERED}=").into()).unwrap()];
-        assert_eq!(variables(&env, Some(ThreadShare::of(2, 2))), [(THREADS, "1".to_owned())]);
+        let all = variables(&env, Some(ThreadShare::of(2, 2)));
+        assert_eq!(all, THREADS.map(|name| (name, "1".to_owned())));
     }
 }

@@ -7,7 +7,7 @@
 //! | `line` | `rank`, `stream` (`out`, `err`), `text` |
 //! | `exit` | `rank`, `host`, and `code` or `signal` |
 //! | `failure` | `text` |
-//! | `restart` | `number`, `of`: the job begins again after an `end` |
+//! | `restart` | `number`, `of`: the job begins again after an `end`; the same number once more where a host was away |
 //! | `end` | `code` |
 //!
 //! Each has `event` and `time`, in seconds since 1970.

@@ -74,8 +74,8 @@ Ctrl-Z (SIGTSTP) stops the ranks with the launcher, and `fg`, `bg` or SIGCONT co
 Each rank finds COMITY_RANK, COMITY_SIZE, COMITY_LOCAL_RANK, COMITY_LOCAL_SIZE, COMITY_STORE, COMITY_JOB,
 COMITY_KEY_FD, COMITY_ROOT_CAUSE_FD and COMITY_RESTART in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
 for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX. Unless you set it: PYTHONUNBUFFERED=1
-(PYTHONUNBUFFERED= turns it off), and OMP_NUM_THREADS, the host's cores over its ranks, unless OMP_NUM_THREADS,
-MKL_NUM_THREADS, OPENBLAS_NUM_THREADS or RAYON_NUM_THREADS is set.";
+(PYTHONUNBUFFERED= turns it off), and OMP_NUM_THREADS and RAYON_NUM_THREADS, the host's cores over its ranks, unless
+one of these, MKL_NUM_THREADS or OPENBLAS_NUM_THREADS is set.";
 
 /// What `comity launch` takes.
 #[derive(Debug, clap::Args)]

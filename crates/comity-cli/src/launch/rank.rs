@@ -139,25 +139,49 @@ impl Pipe {
     }
 }
 
-/// What is changed for a rank in the environment of the launcher; None removes a variable.
-pub(super) fn environment(
-    job: &Job,
-    meeting: &Meeting,
-    metrics: Option<&Metrics>,
-    rank: usize,
-) -> Vec<(OsString, Option<OsString>)> {
+/// Variables and their values; None removes a variable.
+type Variables = Vec<(OsString, Option<OsString>)>;
+
+/// The changes for a rank in the environment of the launcher.
+pub(super) fn environment(job: &Job, meeting: &Meeting, metrics: Option<&Metrics>, rank: usize) -> Variables {
     let stats = metrics.and_then(|m| m.fd(rank)).map(|fd| fd.to_string());
     let (local, local_size) = ((job.local.0 + rank).to_string(), job.local.1.to_string());
     let (rank, size) = ((job.first + rank).to_string(), job.world.to_string());
-    let master = meeting.master();
-    let mut all: Vec<(OsString, Option<OsString>)> = Vec::new();
+    let mut all = offered(job, meeting);
+    all.extend(job.env.iter().map(|s| (s.name.clone(), Some(s.value.clone()))));
+    let mut set = |name: &str, value: Option<&str>| all.push((name.into(), value.map(Into::into)));
+    for (name, value) in [
+        ("COMITY_RANK", &rank),
+        ("RANK", &rank),
+        ("COMITY_LOCAL_RANK", &local),
+        ("LOCAL_RANK", &local),
+        ("COMITY_SIZE", &size),
+        ("WORLD_SIZE", &size),
+        ("COMITY_LOCAL_SIZE", &local_size),
+        ("LOCAL_WORLD_SIZE", &local_size),
+    ] {
+        set(name, Some(value));
+    }
+    set("MLX_RANK", (job.world > 1).then_some(&rank));
+    set("COMITY_STORE", Some(&meeting.store()));
+    set("COMITY_JOB", Some(&meeting.job));
+    set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
+    set("COMITY_RESTART", Some(&job.restarts.number.to_string()));
+    set("COMITY_STATS_FD", stats.as_deref());
+    set("COMITY_ROOT_CAUSE_FD", Some(&meeting.root_cause_fd().to_string()));
+    all
+}
+
+/// Variables that the user may set otherwise with `--env`.
+fn offered(job: &Job, meeting: &Meeting) -> Variables {
+    let mut all = Variables::new();
     let mut set = |name: &str, value: Option<String>| all.push((name.into(), value.map(Into::into)));
     for (name, value) in defaults::variables(&job.env, job.threads) {
         set(name, Some(value));
     }
-    // These can be chosen with --env.
     set("TORCHELASTIC_RESTART_COUNT", Some(job.restarts.number.to_string()));
     set("TORCHELASTIC_MAX_RESTARTS", Some(job.restarts.most.to_string()));
+    let master = meeting.master();
     set("MASTER_ADDR", Some(HostPort::from(master).host().to_owned()));
     set("MASTER_PORT", Some(master.port().to_string()));
     set("MLX_HOSTFILE", meeting.host_file());
@@ -180,26 +204,5 @@ pub(super) fn environment(
     }
     // Each sees its own cores, and how many ranks may turn is for all to know.
     set("COMITY_HOST_CORES", job.binding.as_ref().map(|b| b.host_cores().to_string()));
-    all.extend(job.env.iter().map(|s| (s.name.clone(), Some(s.value.clone()))));
-    let mut set = |name: &str, value: Option<&str>| all.push((name.into(), value.map(Into::into)));
-    for (name, value) in [
-        ("COMITY_RANK", &rank),
-        ("RANK", &rank),
-        ("COMITY_LOCAL_RANK", &local),
-        ("LOCAL_RANK", &local),
-        ("COMITY_SIZE", &size),
-        ("WORLD_SIZE", &size),
-        ("COMITY_LOCAL_SIZE", &local_size),
-        ("LOCAL_WORLD_SIZE", &local_size),
-    ] {
-        set(name, Some(value));
-    }
-    set("MLX_RANK", (job.world > 1).then_some(&rank));
-    set("COMITY_STORE", Some(&meeting.store()));
-    set("COMITY_JOB", Some(&meeting.job));
-    set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
-    set("COMITY_RESTART", Some(&job.restarts.number.to_string()));
-    set("COMITY_STATS_FD", stats.as_deref());
-    set("COMITY_ROOT_CAUSE_FD", Some(&meeting.root_cause_fd().to_string()));
     all
 }

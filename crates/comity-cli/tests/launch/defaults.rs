@@ -1,6 +1,6 @@
 //! Variables that ranks get unless the user has set them: threads, and output at once.
 use super::harness::*;
-use super::hosts::stand_in;
+use super::hosts::{executable, stand_in};
 use std::process::Command;
 use std::time::Duration;
 
@@ -42,7 +42,10 @@ fn ranks_share_the_cores_of_their_host() {
     let ssh = stand_in(dir.path()).display().to_string();
     let (said, all) = threads(&["--ssh", &ssh, "--hosts", "a:2,b", "--verbose"], &[]);
     assert_eq!(all.iter().flatten().sum::<usize>(), 2 * (one / 2).max(1) + one, "{all:?}");
-    for host in ["host a: OMP_NUM_THREADS=", &format!("host b: OMP_NUM_THREADS={one} for each rank")] {
+    for host in [
+        "host a: OMP_NUM_THREADS=",
+        &format!("host b: OMP_NUM_THREADS={one} and RAYON_NUM_THREADS={one} for each"),
+    ] {
         assert_eq!(said.matches(host).count(), 1, "{said}");
     }
 }
@@ -61,6 +64,19 @@ fn a_choice_of_the_user_stays() {
         let flag = format!("{name}=7");
         assert_eq!(threads(&["-n", "2", "--env", &flag], &[]).1, [chosen; 2], "{name}");
     }
+}
+
+#[test]
+fn mpi_s_launcher_hands_them_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mpirun");
+    let say =
+        "[ $1 = --version ] && echo 'mpirun (Open MPI) 5.0.5' || echo $OMP_NUM_THREADS $PYTHONUNBUFFERED";
+    executable(&path, &format!("#!/bin/sh\n{say}\n"));
+    let done = start_with(&["-n", "4096", "--backend", "mpi", "--", "true"], |command| {
+        clean(command, &[]).env("COMITY_MPIRUN", &path);
+    });
+    assert_eq!(done.finish().out, "1 1\n");
 }
 
 /// What rank 0 shows of this program of Python's, and the exit code.

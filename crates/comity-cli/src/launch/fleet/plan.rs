@@ -91,14 +91,13 @@ impl FleetPlan {
         wrong.extend(too_many_ports(&args, &file.hosts, &counts));
         let ports = meeting_ports(&args, &env).map_err(|e| wrong.push(e)).unwrap_or_default();
         let stage = stage::files(&args.fleet.stage).map_err(|all| wrong.extend(all)).unwrap_or_default();
-        let all: usize = counts.iter().sum();
-        let stdin_rank = talked_to(&args, all, &mut wrong);
+        let world: usize = counts.iter().sum();
+        let stdin_rank = talked_to(&args, world, &mut wrong);
         let events = args.json_events.as_deref().map(job::events).transpose();
         let events = events.map_err(|e| wrong.push(e.text)).ok().flatten();
         if !wrong.is_empty() {
             return Err(wrong);
         }
-        let world = all;
         let backend = backend.unwrap_or_default();
         let part = |host: &FleetHost| HostPart {
             world,
