@@ -24,7 +24,7 @@ pub(crate) struct FindArgs {
     announced: bool,
 
     /// How many seconds to listen for them
-    #[arg(long, value_name = "SECONDS", default_value_t = 3, requires = "announced", value_parser = clap::value_parser!(u32).range(1..=600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, conflicts_with_all = ["hosts", "hostfile"], value_parser = clap::value_parser!(u32).range(1..=600))]
     listen: u32,
 
     /// One JSON object

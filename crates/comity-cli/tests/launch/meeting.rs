@@ -30,7 +30,9 @@ fn the_port_is_that_of_bind_or_of_comity_ports() {
     let with = |words: &[&str], shell: Option<&str>| {
         start_with(&[&["--ssh", &ssh, "--hosts", "a,b"], words, &SAY].concat(), |command| {
             command.env_remove("COMITY_PORTS");
-            shell.iter().for_each(|ports| drop(command.env("COMITY_PORTS", ports)));
+            if let Some(ports) = shell {
+                command.env("COMITY_PORTS", ports);
+            }
         })
         .finish()
     };

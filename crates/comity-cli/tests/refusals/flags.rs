@@ -111,7 +111,7 @@ pub(crate) fn all(dir: &Path) -> Vec<Case> {
         (&["check", "--links", "--algorithm", "ring"], ["--links", "--algorithm"]),
         (&["check", "--links", "--seed", "1"], ["--links", "--seed"]),
         (&["top", "--once", "--every", "2"], ["--once", "--every"]),
-        (&["cluster", "find", "--hosts", "a", "--listen", "5"], ["--announced", "--listen"]),
+        (&["cluster", "find", "--hosts", "a", "--listen", "5"], ["--hosts", "--listen"]),
         (&["cluster", "config", "--hosts", "a", "--undo", "x"], ["--auto-setup", "--undo"]),
         (&["cluster", "config", "--hosts", "a", "--dot", "--output", "x"], ["--dot", "--output"]),
         (&["cluster", "config", "--hosts", "a", "--dot", "--auto-setup"], ["--dot", "--auto-setup"]),
