@@ -67,7 +67,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// Its output is kept, not shown; a minute is its limit.
+    /// Its output is kept, not shown; five minutes are its limit.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         let mut command = Command::new(program);
         command.current_dir(crate::place::root());
@@ -81,7 +81,7 @@ impl Task {
                 command.env_remove(name);
             }
         }
-        Self { command, limit: Duration::from_secs(60), echo: false, heeds_signals: true, grace: GRACE }
+        Self { command, limit: Duration::from_secs(300), echo: false, heeds_signals: true, grace: GRACE }
     }
 
     /// The cargo that runs this program.

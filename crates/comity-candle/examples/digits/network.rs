@@ -79,8 +79,5 @@ impl Network for Layers {
 fn batch(digits: &Digits, samples: &[usize]) -> candle_core::Result<(Tensor, Tensor)> {
     let (pixels, labels) = digits.batch(samples);
     let labels: Vec<u32> = labels.into_iter().map(u32::from).collect();
-    Ok((
-        Tensor::from_vec(pixels, (samples.len(), PIXELS), &Device::Cpu)?,
-        Tensor::new(labels, &Device::Cpu)?,
-    ))
+    Ok((Tensor::from_vec(pixels, (samples.len(), PIXELS), &Device::Cpu)?, Tensor::new(labels, &Device::Cpu)?))
 }

@@ -129,6 +129,11 @@ impl<'a> CheckRow<'a> {
 
     /// Hold `got` against what was expected, bit for bit.
     pub(super) fn expect<T: Sample>(&mut self, case: &Case, got: &[T], want: impl Fn(usize) -> T) {
+        self.expect_each(case, got, &want);
+    }
+
+    /// Compiled once for each type, and not once more for each place that expects something.
+    fn expect_each<T: Sample>(&mut self, case: &Case, got: &[T], want: &dyn Fn(usize) -> T) {
         let wrong = got.iter().enumerate().find(|&(i, x)| x.bits() != want(i).bits());
         if let Some((i, x)) = wrong {
             self.differs(case, Some(i), format!("{x:?}"), format!("{:?}", want(i)));
@@ -210,6 +215,11 @@ pub(super) struct GuardedBuffer<T> {
 
 impl<T: Sample> GuardedBuffer<T> {
     pub(super) fn new(count: usize, of: impl Fn(usize) -> T) -> Self {
+        Self::filled(count, &of)
+    }
+
+    /// As [`CheckRow::expect_each`]: once for each type.
+    fn filled(count: usize, of: &dyn Fn(usize) -> T) -> Self {
         let total = count + 2 * GUARD;
         let value = |at: usize| if (GUARD..GUARD + count).contains(&at) { of(at - GUARD) } else { stale(at) };
         Self { all: (0..total).map(value).collect() }

@@ -224,7 +224,7 @@ impl<'a> Net<'a> {
         let (config, hosts) = (format!("--ssh-arg={}", path("config")), path("hosts"));
         let task = self.desk(&[comity, "launch", "--ssh-arg=-F", &config, "--hostfile", &hosts]);
         let own = self.folder.join("own");
-        task.args(flags).args(["--"]).args(words).folder(&own).limit(90).start()
+        task.args(flags).args(["--"]).args(words).folder(&own).limit(300).start()
     }
 
     /// What a line of shell says on a host.

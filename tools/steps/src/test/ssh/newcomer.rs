@@ -93,7 +93,7 @@ pub(super) fn under_mpi(net: &Net<'_>, comity: &str) -> Result<(), String> {
     let second = ["mpiexec.mpich", "-launcher", "ssh", "-launcher-exec", &ssh, "-localhost", "10.78.0.1"];
     let more = ["-f", &mpich, "-n", "2"];
     for words in [[&first[..], &ways, &vars, &bench].concat(), [&second[..], &more, &bench].concat()] {
-        let said = net.desk(&words).limit(90).run()?;
+        let said = net.desk(&words).limit(300).run()?;
         if !said.contains("2 ranks on 2 hosts (a, b), links tcp") {
             return Err(format!("{} did not start a job on two hosts:\n{said}", words[0]));
         }

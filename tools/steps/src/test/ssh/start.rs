@@ -86,7 +86,7 @@ fn many(comity: &str) -> Result<String, String> {
     let own = begun.elapsed();
     best("64 hosts, a stand-in for ssh", MANY + own, || {
         let words = ["launch", "--ssh", &ssh, "--hosts", &hosts, "--", "sh", "-c", "echo $RANK"];
-        let said = Task::new(comity).args(words).limit(90).run()?;
+        let said = Task::new(comity).args(words).limit(300).run()?;
         let ranks = said.lines().filter(|l| l.starts_with('[')).count();
         if ranks == 64 { Ok(()) } else { Err(format!("{ranks} ranks of 64 spoke:\n{said}")) }
     })
