@@ -4,7 +4,7 @@ import PackageDescription
 
 let package = Package(
     name: "comity",
-    platforms: [.macOS(.v13), .iOS(.v16)],
+    platforms: [.macOS(.v13)],
     products: [
         .library(name: "Comity", targets: ["Comity"]),
         .library(name: "ComitySharding", targets: ["ComitySharding"]),
@@ -19,9 +19,12 @@ let package = Package(
         .executableTarget(
             name: "tensor-parallel", dependencies: ["Comity", "ComitySharding"], path: "swift/Examples/tensor-parallel"),
         .executableTarget(name: "ComityTestRank", dependencies: ["Comity"], path: "swift/Tests/Rank"),
+        .target(name: "CAllocations", path: "swift/Tests/CAllocations"),
+        .executableTarget(name: "ComityTestSpeed", dependencies: ["CAllocations", "CComity", "Comity"], path: "swift/Tests/Speed"),
         .testTarget(name: "ComityTests", dependencies: ["Comity", "ComityTestRank"], path: "swift/Tests/ComityTests"),
         .testTarget(
             name: "ComityShardingTests", dependencies: ["ComitySharding"], path: "swift/Tests/ComityShardingTests"),
     ],
-    swiftLanguageModes: [.v6]
+    swiftLanguageModes: [.v6],
+    cLanguageStandard: .gnu11
 )

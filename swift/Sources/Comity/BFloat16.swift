@@ -1,4 +1,3 @@
-
 /// Upper half of a `Float`: its sign, its exponent, and 7 bits of its fraction.
 ///
 /// ```swift

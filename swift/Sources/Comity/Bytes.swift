@@ -1,9 +1,9 @@
 import CComity
 
 #if canImport(FoundationEssentials)
-import FoundationEssentials
+    import FoundationEssentials
 #else
-import Foundation
+    import Foundation
 #endif
 
 /// Operations on bytes whose type is known at run time only.
@@ -13,6 +13,8 @@ extension Group {
     /// - Parameters:
     ///   - bytes: Whole elements. They need no alignment.
     ///   - type: Type of the elements.
+    ///   - reduction: How elements are combined.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     public func allReduce(
         _ bytes: UnsafeMutableRawBufferPointer, as type: ElementType, _ reduction: Reduction = .sum, timeout: Duration? = nil
     ) throws(ComityError) {
@@ -48,6 +50,8 @@ extension Group {
     /// - Parameters:
     ///   - data: Whole elements.
     ///   - type: Type of the elements.
+    ///   - reduction: How elements are combined.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     public func allReduce(
         _ data: inout Data, as type: ElementType, _ reduction: Reduction = .sum, timeout: Duration? = nil
     ) throws(ComityError) {

@@ -93,7 +93,7 @@ public struct Configuration: Sendable {
         place = nil
     }
 
-    /// What the environment says, under any launcher that ``Group/init(strict:)`` understands.
+    /// What the environment says, under any launcher that `Group(strict:)` understands.
     public static var environment: Configuration {
         Configuration()
     }

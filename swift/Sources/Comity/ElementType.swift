@@ -1,4 +1,3 @@
-
 import CComity
 
 /// Type of the elements of a buffer, as libcomity numbers it.
@@ -126,9 +125,9 @@ extension Int: CollectiveElement {
 }
 
 #if !((os(macOS) || targetEnvironment(macCatalyst)) && arch(x86_64))
-extension Float16: CollectiveElement {
-    public static var elementType: ElementType { .float16 }
-}
+    extension Float16: CollectiveElement {
+        public static var elementType: ElementType { .float16 }
+    }
 #endif
 
 extension Float: CollectiveElement {

@@ -19,6 +19,7 @@ extension Group {
     /// - Parameters:
     ///   - values: As many elements on every rank.
     ///   - root: The rank whose values all get.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     @inlinable
     public func broadcast<T: CollectiveElement>(
         _ values: inout [T], from root: Int, timeout: Duration? = nil
@@ -38,7 +39,9 @@ extension Group {
 
     /// Join the values of all ranks, by rank: every rank gets the result.
     ///
-    /// - Parameter values: As many elements on every rank.
+    /// - Parameters:
+    ///   - values: As many elements on every rank.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     @inlinable
     public func allGather<T: CollectiveElement>(_ values: [T], timeout: Duration? = nil) throws(ComityError) -> [T] {
         try run(try allGatherPlan(try plan(T.self), values.count).limited(timeout), from: values)
@@ -52,7 +55,10 @@ extension Group {
     /// let all = try group.allGather(mine, counts: counts)
     /// ```
     ///
-    /// - Parameter counts: Elements that each rank gives, the same numbers on every rank.
+    /// - Parameters:
+    ///   - values: This rank's elements.
+    ///   - counts: Elements that each rank gives, the same numbers on every rank.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     @inlinable
     public func allGather<T: CollectiveElement>(
         _ values: [T], counts: [Int], timeout: Duration? = nil
@@ -76,6 +82,7 @@ extension Group {
     /// - Parameters:
     ///   - values: As many elements on every rank.
     ///   - root: The rank that gets the result.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     /// - Returns: The result at the root, `nil` elsewhere.
     @inlinable
     public func gather<T: CollectiveElement>(
@@ -104,6 +111,7 @@ extension Group {
     ///   - values: At the root `count` elements for each rank; elsewhere not used.
     ///   - count: Elements of a part.
     ///   - root: The rank whose values are given out.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     /// - Returns: This rank's part.
     @inlinable
     public func scatter<T: CollectiveElement>(
@@ -128,7 +136,9 @@ extension Group {
 
     /// Give each rank an equal part of the values, by rank, and get a part from each.
     ///
-    /// - Parameter values: As many elements for each rank.
+    /// - Parameters:
+    ///   - values: As many elements for each rank.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     /// - Returns: A part from each rank, by rank.
     @inlinable
     public func allToAll<T: CollectiveElement>(_ values: [T], timeout: Duration? = nil) throws(ComityError) -> [T] {
@@ -144,8 +154,10 @@ extension Group {
     /// Give each rank its part of the values, and get a part from each, where parts have different numbers of elements.
     ///
     /// - Parameters:
+    ///   - values: This rank's elements.
     ///   - sendCounts: Elements that go to each rank.
     ///   - receiveCounts: Elements that come from each rank.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     @inlinable
     public func allToAll<T: CollectiveElement>(
         _ values: [T], sendCounts: [Int], receiveCounts: [Int], timeout: Duration? = nil

@@ -41,7 +41,8 @@ public final class Group: Sendable {
     /// The group of this process's job, found in the environment: the variables of `comity launch`, MLX, torchrun, Open MPI, MPICH and
     /// Slurm are understood.
     ///
-    /// - Parameter strict: Whether the variables of a launcher must be there. If not, a process without them is a group of one.
+    /// - Parameters:
+    ///   - strict: Whether the variables of a launcher must be there. If not, a process without them is a group of one.
     /// - Throws: ``ComityError/configuration(_:)`` for broken variables, ``ComityError/join(_:)`` when the ranks do not come together
     ///   within the join limit.
     public convenience init(strict: Bool = false) throws(ComityError) {

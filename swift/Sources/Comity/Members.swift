@@ -66,7 +66,8 @@ extension Group {
 
     /// Let calls that are made from now on take so long.
     ///
-    /// - Parameter timeout: More than zero.
+    /// - Parameters:
+    ///   - timeout: More than zero.
     public func setTimeout(_ timeout: Duration) throws(ComityError) {
         try check(comity_group_set_timeout(handle.pointer, timeout.inSeconds))
     }
@@ -80,7 +81,9 @@ extension Group {
     /// let half = try group.split(color: group.rank % 2)
     /// ```
     ///
-    /// - Parameter color: 0 or more; `nil` to be in none of the groups.
+    /// - Parameters:
+    ///   - color: 0 or more; `nil` to be in none of the groups.
+    ///   - key: Orders the ranks of a color.
     /// - Returns: The group of this rank's color; `nil` without a color.
     public func split(color: Int?, key: Int = 0) throws(ComityError) -> Group? {
         if let color, !(0...Int(Int32.max)).contains(color) {

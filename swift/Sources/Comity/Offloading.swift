@@ -5,20 +5,22 @@ import Dispatch
 extension Group {
     /// The group of this process's job, found in the environment.
     public convenience init(strict: Bool = false) async throws(ComityError) {
-        self.init(owning: try await Self.made { () throws(ComityError) in
-            try LibraryVersion.check()
-            var made: OpaquePointer?
-            try check(strict ? comity_init_strict(&made) : comity_init(&made))
-            return Handle(pointer: made)
-        }.pointer)
+        self.init(
+            owning: try await Self.made { () throws(ComityError) in
+                try LibraryVersion.check()
+                var made: OpaquePointer?
+                try check(strict ? comity_init_strict(&made) : comity_init(&made))
+                return Handle(pointer: made)
+            }.pointer)
     }
 
     /// Meet the other ranks and make the group of all of them.
     public convenience init(_ configuration: Configuration) async throws(ComityError) {
-        self.init(owning: try await Self.made { () throws(ComityError) in
-            try LibraryVersion.check()
-            return Handle(pointer: try configuration.connect())
-        }.pointer)
+        self.init(
+            owning: try await Self.made { () throws(ComityError) in
+                try LibraryVersion.check()
+                return Handle(pointer: try configuration.connect())
+            }.pointer)
     }
 
     /// Split into groups of equal color: every rank calls this.

@@ -5,7 +5,7 @@ extension Group {
     /// Send values to a rank, which receives them with the same tag, type and count.
     ///
     /// Returns when the values are on their way, which may be before they are received. Two ranks that both send much before they
-    /// receive wait for each other: use ``exchange(_:to:receiving:from:tag:timeout:)``.
+    /// receive wait for each other: use `exchange`.
     ///
     /// ```swift
     /// if group.rank == 0 {
@@ -16,7 +16,11 @@ extension Group {
     /// }
     /// ```
     ///
-    /// - Parameter tag: 0 to 0x7fffffff.
+    /// - Parameters:
+    ///   - values: This rank's elements.
+    ///   - destination: The rank that receives.
+    ///   - tag: 0 to 0x7fffffff.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     @inlinable
     public func send<T: CollectiveElement>(
         _ values: [T], to destination: Int, tag: Int = 0, timeout: Duration? = nil
@@ -37,8 +41,11 @@ extension Group {
     /// Receive values from a rank.
     ///
     /// - Parameters:
+    ///   - type: Type of the elements.
     ///   - count: Number of elements, which the other rank knows too.
+    ///   - source: The rank that sends.
     ///   - tag: The sender's.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     /// - Throws: ``ComityError/mismatch(_:)`` when the rank sends another type or number of elements.
     @inlinable
     public func receive<T: CollectiveElement>(
@@ -72,7 +79,13 @@ extension Group {
     /// let fromLeft = try group.exchange([Float(group.rank)], to: right, receiving: 1, from: left)
     /// ```
     ///
-    /// - Parameter count: Number of elements to receive.
+    /// - Parameters:
+    ///   - values: This rank's elements.
+    ///   - destination: The rank that receives.
+    ///   - count: Number of elements to receive.
+    ///   - source: The rank that sends.
+    ///   - tag: A number that both ranks give, from 0 to 0x7fffffff.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     @inlinable
     public func exchange<T: CollectiveElement>(
         _ values: [T], to destination: Int, receiving count: Int, from source: Int, tag: Int = 0, timeout: Duration? = nil

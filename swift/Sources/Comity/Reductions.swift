@@ -13,6 +13,7 @@ extension Group {
     ///
     /// - Parameters:
     ///   - values: This rank's values, and then the result. All ranks give as many. After an error their content is undefined.
+    ///   - reduction: How elements are combined.
     ///   - timeout: How long the call may take; `nil`: the group's ``timeout``.
     @inlinable
     public func allReduce<T: CollectiveElement>(
@@ -77,7 +78,11 @@ extension Group {
 
     /// Combine the values of all ranks, element by element, in place at one of them. Elsewhere the values stay.
     ///
-    /// - Parameter root: The rank that gets the result.
+    /// - Parameters:
+    ///   - values: This rank's elements.
+    ///   - reduction: How elements are combined.
+    ///   - root: The rank that gets the result.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     @inlinable
     public func reduce<T: CollectiveElement>(
         _ values: inout [T], _ reduction: Reduction = .sum, to root: Int, timeout: Duration? = nil
@@ -92,7 +97,11 @@ extension Group {
 
     /// Combine the values of all ranks, element by element.
     ///
-    /// - Parameter root: The rank that gets the result.
+    /// - Parameters:
+    ///   - values: This rank's elements.
+    ///   - reduction: How elements are combined.
+    ///   - root: The rank that gets the result.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     /// - Returns: The result at the root, `nil` elsewhere.
     @inlinable
     public func reduce<T: CollectiveElement>(
@@ -119,7 +128,10 @@ extension Group {
     /// let part = try group.reduceScatter([Float](repeating: 1, count: 4 * group.size))  // 4 elements
     /// ```
     ///
-    /// - Parameter values: As many elements for each rank.
+    /// - Parameters:
+    ///   - values: As many elements for each rank.
+    ///   - reduction: How elements are combined.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     /// - Returns: This rank's part.
     @inlinable
     public func reduceScatter<T: CollectiveElement>(
@@ -130,7 +142,11 @@ extension Group {
 
     /// Combine the values of all ranks, element by element, and give each rank its part of the result.
     ///
-    /// - Parameter counts: Elements of each rank's part, the same numbers on every rank.
+    /// - Parameters:
+    ///   - values: This rank's elements.
+    ///   - reduction: How elements are combined.
+    ///   - counts: Elements of each rank's part, the same numbers on every rank.
+    ///   - timeout: How long the call may take; `nil`: as long as the group allows.
     @inlinable
     public func reduceScatter<T: CollectiveElement>(
         _ values: [T], _ reduction: Reduction = .sum, counts: [Int], timeout: Duration? = nil

@@ -27,7 +27,9 @@ public enum Gradients {
 
     /// Factor that brings gradients of this norm to at most `maximum`: 1 for those that are below it.
     ///
-    /// - Parameter sumOfSquares: That of the shards of all ranks, added up.
+    /// - Parameters:
+    ///   - sumOfSquares: That of the shards of all ranks, added up.
+    ///   - maximum: Largest norm.
     public static func clippingFactor(sumOfSquares: Double, maximum: Double) -> Double {
         min(maximum / (sumOfSquares.squareRoot() + 1e-6), 1)
     }

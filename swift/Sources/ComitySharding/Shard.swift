@@ -48,6 +48,7 @@ public struct Shard: Sendable, Hashable {
     ///   - length: Number of inputs before they were packed.
     ///   - packed: Elements of the packed weight, of its scales or of its biases.
     ///   - groupSize: Inputs that share a scale.
+    ///   - segments: Parts that are cut each by itself.
     public func ranges(
         of length: Int, packed: Int, groupSize: Int, segments: Segments = .whole
     ) throws(ShardingError) -> [Range<Int>] {
@@ -74,6 +75,7 @@ public struct Shard: Sendable, Hashable {
     ///   - values: Elements in row-major order.
     ///   - shape: Elements of each dimension.
     ///   - axis: Dimension that is cut.
+    ///   - segments: Parts that are cut each by itself.
     public func slice<T>(
         _ values: [T], shape: [Int], axis: Int, segments: Segments = .whole
     ) throws(ShardingError) -> [T] {

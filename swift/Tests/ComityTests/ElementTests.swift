@@ -26,7 +26,8 @@ final class ElementTests: XCTestCase {
 
     func testTypesHaveTheSizesOfTheirElements() {
         XCTAssertEqual(ElementType.allCases.map(\.size), [1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8])
-        XCTAssertEqual(ElementType.allCases.map(\.description).joined(separator: " "),
+        XCTAssertEqual(
+            ElementType.allCases.map(\.description).joined(separator: " "),
             "bool u8 u16 u32 u64 i8 i16 i32 i64 f16 bf16 f32 f64 c64")
         XCTAssertEqual(MemoryLayout<Complex64>.stride, 8)
         XCTAssertEqual(MemoryLayout<BFloat16>.stride, 2)

@@ -14,9 +14,9 @@ struct Job {
     /// Program of a rank, which is built beside the tests.
     private static func program() throws -> URL {
         #if os(Linux)
-        let tests = URL(fileURLWithPath: try FileManager.default.destinationOfSymbolicLink(atPath: "/proc/self/exe"))
+            let tests = URL(fileURLWithPath: try FileManager.default.destinationOfSymbolicLink(atPath: "/proc/self/exe"))
         #else
-        let tests = Bundle(for: Marker.self).bundleURL
+            let tests = Bundle(for: Marker.self).bundleURL
         #endif
         return tests.deletingLastPathComponent().appendingPathComponent("ComityTestRank")
     }
@@ -47,7 +47,7 @@ struct Job {
                     output.add(line, rank)
                     if rank == 0, line.hasPrefix("share ") {
                         let text = Data((line.dropFirst("share ".count) + "\n").utf8)
-                        others.forEach { try? $0.write(contentsOf: text) }
+                        for other in others { try? other.write(contentsOf: text) }
                     }
                 }
                 ended.leave()
@@ -55,9 +55,9 @@ struct Job {
         }
         let inTime = ended.wait(timeout: .now() + limit) == .success
         if !inTime {
-            processes.forEach { kill($0.processIdentifier, SIGKILL) }
+            for process in processes { kill(process.processIdentifier, SIGKILL) }
         }
-        processes.forEach { $0.waitUntilExit() }
+        for process in processes { process.waitUntilExit() }
         let lines = output.lines
         XCTAssert(inTime, "\(name) on \(ranks) ranks did not end: \(lines)")
         return Job(
@@ -79,7 +79,7 @@ struct Job {
 }
 
 #if !os(Linux)
-private final class Marker {}
+    private final class Marker {}
 #endif
 
 /// Lines of all ranks, which several threads add to.

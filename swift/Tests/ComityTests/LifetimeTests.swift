@@ -23,7 +23,7 @@ final class LifetimeTests: XCTestCase {
                 let groups = try Group.local(ranks: 2)
                 let requests = try groups.map { try $0.startAllReduce([i]) }
                 XCTAssertEqual(try requests[0].wait(), [2 * i])
-                try groups.forEach { try $0.close() }
+                for group in groups { try group.close() }
             }
         }
         try openAndClose(10)
@@ -67,15 +67,15 @@ final class LifetimeTests: XCTestCase {
     /// What this process has open.
     private func open() throws -> (descriptors: Int, threads: Int, kibibytes: Int) {
         #if os(Linux)
-        let descriptors = try FileManager.default.contentsOfDirectory(atPath: "/proc/self/fd").count
-        let status = try String(contentsOfFile: "/proc/self/status", encoding: .utf8)
-        func number(_ name: String) -> Int {
-            let line = status.split(separator: "\n").first { $0.hasPrefix(name) } ?? ""
-            return line.split(whereSeparator: { !$0.isNumber }).first.flatMap { Int($0) } ?? 0
-        }
-        return (descriptors, number("Threads:"), number("VmRSS:"))
+            let descriptors = try FileManager.default.contentsOfDirectory(atPath: "/proc/self/fd").count
+            let status = try String(contentsOfFile: "/proc/self/status", encoding: .utf8)
+            func number(_ name: String) -> Int {
+                let line = status.split(separator: "\n").first { $0.hasPrefix(name) } ?? ""
+                return line.split(whereSeparator: { !$0.isNumber }).first.flatMap { Int($0) } ?? 0
+            }
+            return (descriptors, number("Threads:"), number("VmRSS:"))
         #else
-        throw XCTSkip("what a process has open is read from /proc")
+            throw XCTSkip("what a process has open is read from /proc")
         #endif
     }
 }

@@ -1,5 +1,6 @@
-@testable import Comity
 import XCTest
+
+@testable import Comity
 
 /// Arguments that no call can have: each is an error with a sentence, and nothing traps.
 final class MisuseTests: XCTestCase {

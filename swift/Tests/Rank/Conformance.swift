@@ -26,7 +26,7 @@ extension Int: Checked {}
 extension Float: Checked {}
 extension Double: Checked {}
 #if !((os(macOS) || targetEnvironment(macCatalyst)) && arch(x86_64))
-extension Float16: Checked {}
+    extension Float16: Checked {}
 #endif
 
 extension BFloat16: Checked {
@@ -56,7 +56,7 @@ func conformance(_ group: Group) throws -> Int {
     try checks.all(Int64.self)
     try checks.all(Int.self)
     #if !((os(macOS) || targetEnvironment(macCatalyst)) && arch(x86_64))
-    try checks.all(Float16.self)
+        try checks.all(Float16.self)
     #endif
     try checks.all(BFloat16.self)
     try checks.all(Float.self)
@@ -130,7 +130,8 @@ final class Checks {
         // So that the average is a whole number: all ranks give i, and rank 0 as much more as there are ranks.
         let isAverage = reduction == .average
         let average: (Int) -> Int = { $0 % 7 + 1 }
-        let mine: [T] = isAverage
+        let mine: [T] =
+            isAverage
             ? (0..<n).map { T(small: average($0) + (rank == 0 ? size : 0) - 1) } : values(rank, n, range)
         let wanted: [T] = (0..<n).map { isAverage ? T(small: average($0)) : combined(reduction, $0, range) }
 

@@ -27,6 +27,21 @@ shift
 exec chroot "$new" "$@"
 "#;
 
+/// Symbols of each library, then their pages. Debian's compiler names its platform otherwise than Swift's own does.
+const DOCUMENT: &str = r#"
+set -e
+platform=$(swiftc -print-target-info | sed -n 's/.*"triple": "\(.*\)",/\1/p')
+prefix=$1; built=$2; out=$3; shift 3
+rm -rf "$out"
+for library; do
+    mkdir -p "$out/$library"
+    swift symbolgraph-extract -module-name "$library" -I "$built/debug/Modules" -I "$prefix/include" -target "$platform" \
+        -output-dir "$out/$library" -minimum-access-level public
+    /usr/libexec/swift/bin/docc convert swift/Sources/"$library"/*.docc --additional-symbol-graph-dir "$out/$library" \
+        --output-path "$out/$library.doccarchive" --warnings-as-errors
+done
+"#;
+
 /// The Debian, ready.
 #[derive(Debug)]
 pub(super) struct Debian(PathBuf);
@@ -89,6 +104,13 @@ impl Debian {
     /// A command of Swift's package manager.
     pub(super) fn swift(&self, words: &[&str]) -> Task {
         self.task(&["swift"]).args(words).args(["--scratch-path"]).args([scratch()])
+    }
+
+    /// Pages of documentation, without a warning.
+    pub(super) fn document(&self, libraries: &[&str]) -> Result<(), String> {
+        let task = self.task(&["sh", "-c", DOCUMENT, "document"]);
+        let task = task.args([prefix(), scratch(), target().join("swift-pages")]);
+        task.args(libraries).limit(120).run().map(drop)
     }
 
     /// A command as root in it, where these folders are too.

@@ -3,20 +3,31 @@
 //! ```text
 //!   debian.rs  the Debian under target/, made once; commands in it
 //!   build      libcomity installed, the package and its tests compiled: beside the jobs, for it only computes
-//!   check      the tests, which start processes; examples under comity launch; the book's program; DocC without a warning
+//!   check      the tests, which start processes; examples under comity launch; the book's program; format; DocC without a warning
+//!   snippets.rs  the examples in comments, compiled
 //! ```
 
 mod debian;
+mod snippets;
 
 use super::{Done, Outcome, missing, requirements, scope::Scope};
 use crate::c;
 use debian::Debian;
 use std::fs;
-use tasks::place::{built, program, root, target};
+use tasks::{
+    child::Task,
+    place::{built, program, root, target},
+};
 
 const PAGE: &str = "docs/start/swift.md";
 /// Examples, on so many ranks, and the words of one of them.
-const EXAMPLES: [(&str, usize, &str); 1] = [("hello", 3, "rank 2 of 3: the sum is 3")];
+const EXAMPLES: [(&str, usize, &str); 3] = [
+    ("hello", 3, "rank 2 of 3: the sum is 3"),
+    ("overlap", 3, "rank 2: 8 layers summed over 3 ranks, in all 108.0"),
+    ("tensor-parallel", 4, "rank 3 of 4: 192 weights, differs from one rank by 0.0"),
+];
+/// Libraries whose documentation is built.
+const LIBRARIES: [&str; 2] = ["Comity", "ComitySharding"];
 
 /// The programs that make the Debian.
 const NEEDED: [requirements::Program; 2] = [("debootstrap", "debootstrap"), ("unshare", "util-linux")];
@@ -35,18 +46,44 @@ pub(super) fn check(_: &Scope) -> Outcome {
         Ok(debian) => debian,
         Err(not_run) => return Ok(not_run),
     };
+    let lint = ["swift", "format", "lint", "--strict", "--recursive", "Package.swift", "swift"];
+    debian.task(&lint).run()?;
     let tests = tests(&debian)?;
     for (name, ranks, words) in EXAMPLES {
-        let example = target().join("swift-build/debug").join(name);
-        let task = debian.task(&[&built("debug", "comity").display().to_string(), "launch"]);
-        let task = task.args(["-n", &ranks.to_string(), "--timeout", "100", "--"]).args([example]).limit(130);
-        let out = task.run()?;
+        let out = job(&debian, ranks, &format!("swift-build/debug/{name}")).run()?;
         if !out.contains(words) {
             return Err(format!("the example {name} did not say `{words}`:\n{out}"));
         }
     }
+    digits(&debian)?;
+    debian.document(&LIBRARIES)?;
+    let snippets = snippets::compile(&debian)?;
     of_the_book()?;
-    Ok(Done::Passed(format!("{tests} tests; {} examples", EXAMPLES.len())))
+    let examples = EXAMPLES.len() + 1;
+    Ok(Done::Passed(format!("{tests} tests; {examples} examples; DocC, {snippets} examples in it")))
+}
+
+/// A job of a program under `target/`.
+fn job(debian: &Debian, ranks: usize, program: &str) -> Task {
+    let task = debian.task(&["env"]).args([built("debug", "comity")]);
+    let task = task.args(["launch", "-n", &ranks.to_string(), "--timeout", "100", "--"]);
+    task.args([target().join(program)]).limit(130)
+}
+
+/// The example in Swift learns as the one in Rust: the first epoch has the same loss and accuracy.
+fn digits(debian: &Debian) -> Result<(), String> {
+    let swift = job(debian, 2, "swift-build/debug/digits").args(["data/digits.csv", "1"]).run()?;
+    let rust = job(debian, 2, "debug/examples/digits").args(["--epochs", "1", "--data", "data/digits.csv"]).run()?;
+    match (learnt(&swift), learnt(&rust)) {
+        (Some(a), Some(b)) if a == b => Ok(()),
+        _ => Err(format!("digits learns in Swift otherwise than in Rust:\n{swift}\n{rust}")),
+    }
+}
+
+/// Loss and accuracy of the first epoch.
+fn learnt(out: &str) -> Option<[f64; 2]> {
+    let after = |name: &str| out.split_once(name)?.1.split_whitespace().next()?.parse().ok();
+    Some([after("loss ")?, after("accuracy ")?])
 }
 
 /// The Debian with everything compiled, or why it cannot be here.
@@ -106,5 +143,7 @@ mod tests {
         assert_eq!(of("\t Executed 24 tests, with 0 failures (0 unexpected) in 3.0 (3.0) seconds"), Some(24));
         assert_eq!(of("\t Executed 24 tests, with 1 failures (0 unexpected) in 3.0 (3.0) seconds"), None);
         assert_eq!(executed("nothing"), None);
+        let line = "[0] epoch   1  loss 1.9367  accuracy 0.8162  248 samples/s";
+        assert_eq!((learnt(line), learnt("loss")), (Some([1.9367, 0.8162]), None));
     }
 }
