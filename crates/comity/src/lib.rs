@@ -89,7 +89,7 @@ pub use costs::LinkCosts;
 pub use engine::{Interrupt, interrupt_with};
 pub use error::{ConfigError, Crossed, Error, JoinCause, JoinError, Misuse, Peer, Result};
 pub use exchange::Exchange;
-pub use group::{Group, Request, Scope, init, init_strict};
+pub use group::{Communicator, Group, Request, Scope, init, init_strict};
 pub use key::Key;
 pub use stats::Stats;
 pub use transport::LinkKind;
