@@ -73,9 +73,8 @@ impl KvCache {
                 let grow = |old: Option<&Tensor>, like: &Tensor| {
                     let (batch, heads, _, width) = like.dims4()?;
                     let new = Tensor::zeros((batch, heads, room, width), like.dtype(), like.device())?;
-                    match old {
-                        Some(old) => new.slice_set(&old.narrow(2, 0, len)?.contiguous()?, 2, 0)?,
-                        None => {}
+                    if let Some(old) = old {
+                        new.slice_set(&old.narrow(2, 0, len)?.contiguous()?, 2, 0)?;
                     }
                     Result::Ok(new)
                 };

@@ -38,7 +38,7 @@ pub(crate) fn in_calls<T>(f: impl FnOnce() -> T) -> T {
 
 /// One call of a group on a tensor's elements.
 #[derive(Clone, Debug)]
-pub(crate) enum Route {
+pub(crate) enum CallKind {
     /// A copy; nothing travels.
     None,
     /// The same result on every rank.
@@ -57,7 +57,7 @@ pub(crate) enum Route {
     Receive { from: usize, tag: u32, shape: Shape },
 }
 
-impl Route {
+impl CallKind {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::None => "sum_gradients",
@@ -74,16 +74,16 @@ impl Route {
     }
 }
 
-/// A route in a group.
+/// A call in a group.
 #[derive(Clone, Debug)]
-pub(crate) struct Exchange {
+pub(crate) struct TensorCall {
     pub(crate) group: Group,
-    pub(crate) route: Route,
+    pub(crate) kind: CallKind,
 }
 
-impl Exchange {
-    pub(crate) fn new(group: &Group, route: Route) -> Self {
-        Self { group: group.clone(), route }
+impl TensorCall {
+    pub(crate) fn new(group: &Group, kind: CallKind) -> Self {
+        Self { group: group.clone(), kind }
     }
 
     /// The result for `x`, without a gradient.
@@ -99,14 +99,14 @@ impl Exchange {
         layout: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let Some((start, end)) = layout.contiguous_offsets() else {
-            candle_core::bail!("{} needs a contiguous tensor", self.route.name());
+            candle_core::bail!("{} needs a contiguous tensor", self.kind.name());
         };
         let dims = layout.dims();
         macro_rules! by_type {
-            ($($kind:ident),*) => {
+            ($($variant:ident),*) => {
                 match storage {
-                    $(CpuStorage::$kind(x) => CpuStorage::$kind(in_calls(|| self.call(&x[start..end], dims))?),)*
-                    other => candle_core::bail!("{} cannot send elements of {:?}", self.route.name(), candle_core::backend::BackendStorage::dtype(other)),
+                    $(CpuStorage::$variant(x) => CpuStorage::$variant(in_calls(|| self.call(&x[start..end], dims))?),)*
+                    other => candle_core::bail!("{} cannot send elements of {:?}", self.kind.name(), candle_core::backend::BackendStorage::dtype(other)),
                 }
             };
         }
@@ -122,11 +122,11 @@ impl Exchange {
             }
             Shape::from(dims)
         };
-        match &self.route {
-            Route::Gather(sizes) => rows(sizes.iter().sum()),
-            Route::Scatter(sizes) => rows(sizes.get(self.group.rank()).copied().unwrap_or_default()),
-            Route::Send { .. } => Shape::from(()),
-            Route::Receive { shape, .. } => shape.clone(),
+        match &self.kind {
+            CallKind::Gather(sizes) => rows(sizes.iter().sum()),
+            CallKind::Scatter(sizes) => rows(sizes.get(self.group.rank()).copied().unwrap_or_default()),
+            CallKind::Send { .. } => Shape::from(()),
+            CallKind::Receive { shape, .. } => shape.clone(),
             _ => of.clone(),
         }
     }
@@ -136,40 +136,40 @@ impl Exchange {
         let width: usize = dims.iter().skip(1).product();
         let elements = |sizes: &[usize]| sizes.iter().map(|rows| rows * width).collect::<Vec<_>>();
         let empty = |count: usize| vec![T::zero(); count];
-        Ok(match &self.route {
-            Route::None => x.to_vec(),
-            Route::Reduce(op) => {
+        Ok(match &self.kind {
+            CallKind::None => x.to_vec(),
+            CallKind::Reduce(op) => {
                 let mut y = x.to_vec();
                 group.all_reduce(&mut y, *op)?;
                 y
             }
-            Route::Gather(sizes) => {
+            CallKind::Gather(sizes) => {
                 let counts = elements(sizes);
                 let mut y = empty(counts.iter().sum());
                 group.all_gather_v(x, &mut y, &counts)?;
                 y
             }
-            Route::Scatter(sizes) => {
+            CallKind::Scatter(sizes) => {
                 let counts = elements(sizes);
                 let mut y = empty(counts.get(group.rank()).copied().unwrap_or_default());
                 group.reduce_scatter_v(x, &mut y, &counts, ReduceOp::Sum)?;
                 y
             }
-            Route::AllToAll => {
+            CallKind::AllToAll => {
                 let mut y = empty(x.len());
                 group.all_to_all(x, &mut y)?;
                 y
             }
-            Route::Broadcast(root) => {
+            CallKind::Broadcast(root) => {
                 let mut y = x.to_vec();
                 group.broadcast(&mut y, *root)?;
                 y
             }
-            Route::Send { to, tag } => {
+            CallKind::Send { to, tag } => {
                 group.send(x, *to, *tag)?;
                 empty(1)
             }
-            Route::Receive { from, tag, shape } => {
+            CallKind::Receive { from, tag, shape } => {
                 let mut y = empty(shape.elem_count());
                 group.recv(&mut y, *from, *tag)?;
                 y
@@ -178,9 +178,9 @@ impl Exchange {
     }
 }
 
-impl CustomOp1 for Exchange {
+impl CustomOp1 for TensorCall {
     fn name(&self) -> &'static str {
-        self.route.name()
+        self.kind.name()
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {

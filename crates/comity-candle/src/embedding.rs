@@ -2,7 +2,7 @@
 
 use crate::{
     Parameter, Partition, Result, Sharding,
-    collective::{Exchange, Route},
+    collective::{CallKind, TensorCall},
     linear::expect,
     ops,
     parameter::take_part,
@@ -178,7 +178,7 @@ pub fn sharded_cross_entropy(
     let greatest = z.detach().max_keepdim(1)?;
     let greatest = match group.size() {
         1 => greatest,
-        _ => Exchange::new(group, Route::Reduce(ReduceOp::Max)).apply(&greatest)?,
+        _ => TensorCall::new(group, CallKind::Reduce(ReduceOp::Max)).apply(&greatest)?,
     };
     let z = z.broadcast_sub(&greatest)?;
     let total = ops::all_sum(group, &z.exp()?.sum(1)?)?;

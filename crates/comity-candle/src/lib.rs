@@ -1,6 +1,7 @@
-//! Training with [candle](candle_core) across ranks.
+//! Models of [candle](candle_core) across ranks: data-, tensor- and pipeline-parallel, and fully sharded.
 //!
-//! Data parallelism is one call between `backward` and the optimiser's step: [`average_gradients`].
+//! Data parallelism is one call between `backward` and the optimiser's step: [`average_gradients`]. The layers of tensor parallelism are
+//! candle's modules: [`AllToShardedLinear`] and [`ShardedToAllLinear`] take the place of two linear layers.
 //!
 //! ```
 //! use candle_core::{Device, Tensor, Var};
@@ -22,6 +23,57 @@
 //! assert_eq!(w.to_vec1::<f32>()?, [0.9, 1.9]);
 //! # Ok::<(), comity_candle::Error>(())
 //! ```
+//!
+//! # Gradients of operations
+//!
+//! The loss is the same on every rank, because the operations before it made it so. The derivative of that one loss by each rank's own
+//! input follows. With `g` the gradient of the result:
+//!
+//! | operation | forward on rank `r` of `n` | gradient of rank `r`'s input |
+//! |---|---|---|
+//! | [`all_sum`] | `y = x_0 + ... + x_(n-1)` | `g` |
+//! | [`all_max`], [`all_min`] | `y = max(x_0, ..., x_(n-1))` | `g` where `x_r` is the extreme, in equal parts to the ranks that have it; else 0 |
+//! | [`all_gather`] | `y = x_0, ..., x_(n-1)` joined | part `r` of `g` |
+//! | [`reduce_scatter`] | `y_r` = part `r` of `x_0 + ... + x_(n-1)` | `g_0, ..., g_(n-1)` joined |
+//! | [`all_to_all`] | part `s` of `y_r` = part `r` of `x_s` | part `s` = part `r` of `g_s` |
+//! | [`broadcast`] | `y = x_root` | `g` on the root, else 0 |
+//! | [`send`], [`recv`] | `y` on the receiver `= x` on the sender | `g` travels back |
+//! | [`sum_gradients`] | `y = x` | `g_0 + ... + g_(n-1)` |
+//!
+//! [`sum_gradients`] stands where ranks go on with different parts of the same `x`: the layers with divided outputs do it themselves.
+//! PyTorch's functional `all_reduce` and burn's have another convention, in which each rank has a loss of its own: their gradient of a sum
+//! is summed once more.
+//!
+//! # Beside MLX's layers
+//!
+//! | MLX (`mlx.nn`, `mx.distributed`) | Swift port | here |
+//! |---|---|---|
+//! | `all_sum`, `all_max`, `all_min` | `allSum`, `allMax`, `allMin` | [`all_sum`], [`all_max`], [`all_min`]; the extreme's gradient goes to who has it, in MLX to everyone |
+//! | `all_gather` | `allGather` | [`all_gather`], [`all_gather_v`]; along any axis |
+//! | `sum_scatter` | `sumScatter` | [`reduce_scatter`], [`reduce_scatter_v`]; with a gradient, along any axis |
+//! | `all_to_all` (in a branch) | none | [`all_to_all`] |
+//! | `send`, `recv`, `recv_like` | `send`, `recv`, `recvLike` | [`send`], [`recv`]; with gradients |
+//! | none | none | [`broadcast`], [`broadcast_variables`] |
+//! | `sum_gradients` | `sumGradients` | [`sum_gradients`] |
+//! | `AllToShardedLinear`, `ShardedToAllLinear` | the same | [`AllToShardedLinear`], [`ShardedToAllLinear`] |
+//! | `from_linear` | `fromLinear` | [`AllToShardedLinear::from_linear`], [`ShardedToAllLinear::from_linear`] |
+//! | `QuantizedAllToShardedLinear`, `QuantizedShardedToAllLinear` | the same | [`QuantizedAllToShardedLinear`], [`QuantizedShardedToAllLinear`]: GGUF's types |
+//! | `from_quantized_linear` | `fromQuantizedLinear` | [`QuantizedAllToShardedLinear::from_quantized`], [`QuantizedShardedToAllLinear::from_quantized`] |
+//! | none | `toQuantized` of a sharded layer | [`AllToShardedLinear::quantize`], [`ShardedToAllLinear::quantize`] |
+//! | `shard_linear` | `shardLinear` | [`shard_linear`], [`shard_quantized`] |
+//! | `shard_inplace`, with a string or a predicate | `shardInPlace` | [`shard_in_place`] with [`ShardingType::axis`] or a rule |
+//! | `segments`: a number, indices, fractions | `Segments` | [`Segments`] |
+//! | `ValueError` | `ShardingError` | [`ShardingError`], [`ShardingCause`] |
+//! | equal shares only | equal shares only | [`Sharding`]: balanced, by weights, or equal; in whole units |
+//! | `average_gradients` | `averageGradients` | [`average_gradients`], [`DataParallel`]: overlapped with the backward pass |
+//! | none | `groupBySize` | no use for it: buckets are made inside |
+//! | `clip_grad_norm_sharded` | none | [`clip_grad_norm_sharded`] |
+//! | `fully_shard` | `fullyShard` | [`fully_shard`], [`fully_shard_as`]: uneven, with prefetch |
+//! | none | none | [`ShardedEmbedding`], [`sharded_cross_entropy`], [`ShardedAttention`], [`Pipeline`], [`DeviceMesh`] |
+//! | `sharded_load` of mlx-lm | none | [`Weights`]; [`save_checkpoint`], [`load_checkpoint`] |
+//!
+//! What ran where: all of it on the CPU, on Linux. Tensors on a GPU travel through host memory; that is compiled only. Fully sharded layers
+//! and the overlap of [`DataParallel`] compute on the CPU.
 
 mod attention;
 mod cache;
@@ -61,7 +113,7 @@ pub use ops::{
     all_gather, all_gather_v, all_max, all_min, all_sum, all_to_all, broadcast, recv, reduce_scatter,
     reduce_scatter_v, send, sum_gradients,
 };
-pub use parameter::{Direction, Parameter, broadcast_variables, shard_in_place, variables};
+pub use parameter::{Parameter, ShardingType, broadcast_variables, shard_in_place, variables};
 pub use pipeline::{Passes, Pipeline, divide_layers};
 pub use quantized::{QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, shard_quantized};
 pub use sampler::{Sampler, Share};

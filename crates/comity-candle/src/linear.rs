@@ -10,7 +10,7 @@
 //! A layer of the first kind, work on single elements or heads, and a layer of the second kind need one sum over the ranks
 //! together, and another one backwards.
 
-use crate::{Direction, Error, Parameter, Partition, Result, Sharding, ShardingCause, ShardingError, ops};
+use crate::{Error, Parameter, Partition, Result, Sharding, ShardingCause, ShardingError, ShardingType, ops};
 use candle_core::{D, Module, Tensor, Var};
 use candle_nn::{Init, Linear, VarBuilder};
 use comity::Group;
@@ -320,11 +320,11 @@ pub(crate) fn check_input(group: &Group, layer: &str, x: &Tensor, inputs: &Parti
 /// ```
 /// use candle_core::{DType, Device, Module, Tensor};
 /// use candle_nn::Linear;
-/// use comity_candle::{Direction, Sharding, shard_linear};
+/// use comity_candle::{ShardingType, Sharding, shard_linear};
 ///
 /// let group = comity::Group::single();
 /// let whole = Linear::new(Tensor::ones((6, 4), DType::F32, &Device::Cpu)?, None);
-/// let layer = shard_linear(&group, &whole, Direction::ShardedToAll, &Sharding::balanced())?;
+/// let layer = shard_linear(&group, &whole, ShardingType::ShardedToAll, &Sharding::balanced())?;
 /// let mine = 4 / group.size();
 /// let y = layer.forward(&Tensor::ones((1, mine), DType::F32, &Device::Cpu)?)?;
 /// assert_eq!(y.to_vec2::<f32>()?, [[4.0; 6]]);
@@ -372,14 +372,14 @@ impl Module for ShardedLinear {
 pub fn shard_linear(
     group: &Group,
     linear: &Linear,
-    direction: Direction,
+    direction: ShardingType,
     sharding: &Sharding,
 ) -> Result<ShardedLinear, Error> {
     Ok(match direction {
-        Direction::AllToSharded => {
+        ShardingType::AllToSharded => {
             ShardedLinear::AllToSharded(AllToShardedLinear::from_linear(group, linear, sharding)?)
         }
-        Direction::ShardedToAll => {
+        ShardingType::ShardedToAll => {
             ShardedLinear::ShardedToAll(ShardedToAllLinear::from_linear(group, linear, sharding)?)
         }
     })

@@ -9,12 +9,12 @@
 mod source;
 
 pub(crate) use source::Area;
-use source::{Kind, Place, Source};
+use source::{ElementKind, Source, TensorPlace};
 
 use crate::{
-    AllToShardedLinear, Direction, Error, Heads, Partition, QuantizedAllToShardedLinear,
-    QuantizedShardedToAllLinear, Result, ShardedAttention, ShardedEmbedding, ShardedLinear,
-    ShardedToAllLinear, Sharding, ShardingCause, ShardingError,
+    AllToShardedLinear, Error, Heads, Partition, QuantizedAllToShardedLinear, QuantizedShardedToAllLinear,
+    Result, ShardedAttention, ShardedEmbedding, ShardedLinear, ShardedToAllLinear, Sharding, ShardingCause,
+    ShardingError, ShardingType,
 };
 use candle_core::{
     DType, Device, Tensor,
@@ -33,7 +33,7 @@ use std::{
 ///
 /// ```
 /// use candle_core::{DType, Device, Module, Tensor};
-/// use comity_candle::{Direction, Sharding, Weights};
+/// use comity_candle::{ShardingType, Sharding, Weights};
 ///
 /// # let folder = std::env::temp_dir().join(format!("comity-candle-doc-{}", std::process::id()));
 /// # std::fs::create_dir_all(&folder)?;
@@ -43,7 +43,7 @@ use std::{
 /// let group = comity::Group::single(); // under `comity launch`: comity::init()?
 /// let weights = Weights::open(&group, [&file], DType::F32, &Device::Cpu)?;
 /// let layer = weights.pp("layers").pp(0);
-/// let up = layer.linear("up", Direction::AllToSharded, &Sharding::balanced())?;
+/// let up = layer.linear("up", ShardingType::AllToSharded, &Sharding::balanced())?;
 /// let y = up.forward(&Tensor::ones((1, 4), DType::F32, &Device::Cpu)?)?;
 /// assert_eq!(y.dims(), [1, 8 / group.size()]);
 /// # std::fs::remove_dir_all(&folder)?;
@@ -120,8 +120,8 @@ impl Weights {
     /// [`Error::Sharding`] when there is no tensor of this name.
     pub fn block_size(&self, name: &str) -> Result<usize> {
         Ok(match self.place(name)?.kind {
-            Kind::Blocks(kind) => kind.block_size(),
-            Kind::Plain(_) => 1,
+            ElementKind::Blocks(kind) => kind.block_size(),
+            ElementKind::Plain(_) => 1,
         })
     }
 
@@ -164,8 +164,8 @@ impl Weights {
     pub fn tensor(&self, name: &str) -> Result<Tensor> {
         let place = self.place(name)?;
         match place.kind {
-            Kind::Plain(_) => self.plain(place, &Area::whole(&place.shape)),
-            Kind::Blocks(_) => {
+            ElementKind::Plain(_) => self.plain(place, &Area::whole(&place.shape)),
+            ElementKind::Blocks(_) => {
                 let whole = self.quantized(name)?;
                 Ok(whole.dequantize(&self.device)?.to_dtype(self.dtype)?)
             }
@@ -185,8 +185,8 @@ impl Weights {
     pub(crate) fn part_of(&self, name: &str, axis: usize, partition: &Partition) -> Result<Tensor> {
         let place = self.place(name)?;
         match place.kind {
-            Kind::Plain(_) => self.plain(place, &self.area(name, place, axis, partition)?),
-            Kind::Blocks(_) => {
+            ElementKind::Plain(_) => self.plain(place, &self.area(name, place, axis, partition)?),
+            ElementKind::Blocks(_) => {
                 let part = self.blocks_of(name, axis, partition)?;
                 Ok(part.dequantize(&self.device)?.to_dtype(self.dtype)?)
             }
@@ -205,14 +205,14 @@ impl Weights {
         };
         let last = axis + 1 == place.shape.len();
         let sharding = match place.kind {
-            Kind::Blocks(kind) if last => sharding.clone().whole_blocks(kind.block_size()),
+            ElementKind::Blocks(kind) if last => sharding.clone().whole_blocks(kind.block_size()),
             _ => sharding.clone(),
         };
         sharding.partition(size, self.group.size()).map_err(fail)
     }
 
     /// Where this rank's part lies within a tensor.
-    fn area(&self, name: &str, place: &Place, axis: usize, partition: &Partition) -> Result<Area> {
+    fn area(&self, name: &str, place: &TensorPlace, axis: usize, partition: &Partition) -> Result<Area> {
         if place.shape.get(axis) != Some(&partition.size()) {
             let mut expected = place.shape.clone();
             expected.iter_mut().skip(axis).take(1).for_each(|d| *d = partition.size());
@@ -223,8 +223,8 @@ impl Weights {
         Ok(Area::part(&place.shape, axis, partition.of(self.group.rank())))
     }
 
-    fn plain(&self, place: &Place, area: &Area) -> Result<Tensor> {
-        let Kind::Plain(dtype) = place.kind else { return Err(candle_core::Error::UnwrapNone.into()) };
+    fn plain(&self, place: &TensorPlace, area: &Area) -> Result<Tensor> {
+        let ElementKind::Plain(dtype) = place.kind else { return Err(candle_core::Error::UnwrapNone.into()) };
         let dtype = DType::try_from(dtype)?;
         let bytes = self.source.read(place, area, dtype.size_in_bytes(), 1)?;
         Ok(Tensor::from_raw_buffer(&bytes, dtype, &area.shape, &self.device)?.to_dtype(self.dtype)?)
@@ -258,8 +258,8 @@ impl Weights {
         self.blocks(name, place, &self.area(name, place, axis, partition)?)
     }
 
-    fn blocks(&self, name: &str, place: &Place, area: &Area) -> Result<QTensor> {
-        let Kind::Blocks(kind) = place.kind else {
+    fn blocks(&self, name: &str, place: &TensorPlace, area: &Area) -> Result<QTensor> {
+        let ElementKind::Blocks(kind) = place.kind else {
             let cause =
                 ShardingCause::DType { expected: "a quantized type".into(), got: place.kind.to_string() };
             return Err(ShardingError::new("tensor", self.group.size(), cause)
@@ -284,37 +284,37 @@ impl Weights {
     ///
     /// # Errors
     /// As [`part`](Self::part).
-    pub fn linear(&self, name: &str, direction: Direction, sharding: &Sharding) -> Result<ShardedLinear> {
-        let axis = usize::from(direction == Direction::ShardedToAll);
+    pub fn linear(&self, name: &str, direction: ShardingType, sharding: &Sharding) -> Result<ShardedLinear> {
+        let axis = usize::from(direction == ShardingType::ShardedToAll);
         let weight = format!("{name}.weight");
         let partition = self.partition(&weight, axis, sharding)?;
         self.linear_of(name, direction, partition)
     }
 
-    fn linear_of(&self, name: &str, direction: Direction, partition: Partition) -> Result<ShardedLinear> {
+    fn linear_of(&self, name: &str, direction: ShardingType, partition: Partition) -> Result<ShardedLinear> {
         let (g, layer) = (&self.group, self.full(name));
         let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
-        let quantized = matches!(self.place(&weight)?.kind, Kind::Blocks(_));
+        let quantized = matches!(self.place(&weight)?.kind, ElementKind::Blocks(_));
         let bias = match (self.shape(&bias), direction) {
             (None, _) => None,
-            (Some(_), Direction::AllToSharded) => Some(self.part_of(&bias, 0, &partition)?),
-            (Some(_), Direction::ShardedToAll) => Some(self.tensor(&bias)?),
+            (Some(_), ShardingType::AllToSharded) => Some(self.part_of(&bias, 0, &partition)?),
+            (Some(_), ShardingType::ShardedToAll) => Some(self.tensor(&bias)?),
         };
         Ok(match (direction, quantized) {
-            (Direction::AllToSharded, false) => {
+            (ShardingType::AllToSharded, false) => {
                 let w = self.part_of(&weight, 0, &partition)?;
                 ShardedLinear::AllToSharded(AllToShardedLinear::from_parts(g, &layer, w, bias, partition)?)
             }
-            (Direction::ShardedToAll, false) => {
+            (ShardingType::ShardedToAll, false) => {
                 let w = self.part_of(&weight, 1, &partition)?;
                 ShardedLinear::ShardedToAll(ShardedToAllLinear::from_parts(g, &layer, w, bias, partition)?)
             }
-            (Direction::AllToSharded, true) => {
+            (ShardingType::AllToSharded, true) => {
                 let w = self.blocks_of(&weight, 0, &partition)?;
                 let layer = QuantizedAllToShardedLinear::from_parts(g, &layer, w, bias, partition)?;
                 ShardedLinear::QuantizedAllToSharded(layer)
             }
-            (Direction::ShardedToAll, true) => {
+            (ShardingType::ShardedToAll, true) => {
                 let w = self.blocks_of(&weight, 1, &partition)?;
                 let layer = QuantizedShardedToAllLinear::from_parts(g, &layer, w, bias, partition)?;
                 ShardedLinear::QuantizedShardedToAll(layer)
@@ -337,7 +337,7 @@ impl Weights {
     /// # Errors
     /// As [`part`](Self::part), and when the layers have other sizes than the heads.
     pub fn attention(&self, [q, k, v, o]: [&str; 4], heads: &Heads) -> Result<ShardedAttention> {
-        use Direction::{AllToSharded, ShardedToAll};
+        use ShardingType::{AllToSharded, ShardedToAll};
         let keys = |name: &str| self.linear_of(name, AllToSharded, heads.key_partition());
         let queries = |name: &str, direction| self.linear_of(name, direction, heads.query_partition());
         let layers = [queries(q, AllToSharded)?, keys(k)?, keys(v)?, queries(o, ShardedToAll)?];
@@ -361,7 +361,7 @@ impl Weights {
         if self.prefix.is_empty() { name.to_string() } else { format!("{}.{name}", self.prefix) }
     }
 
-    fn place(&self, name: &str) -> Result<&Place> {
+    fn place(&self, name: &str) -> Result<&TensorPlace> {
         let name = self.full(name);
         self.source.places.get(&name).ok_or_else(|| {
             // Names of the same layer, or of the same kind in another one.

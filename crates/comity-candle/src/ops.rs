@@ -1,35 +1,17 @@
 //! Operations between ranks with gradients.
 //!
-//! Gradients follow one convention: **the loss is the same on every rank**, because the operations before it made it so. The
-//! derivative of that one loss by each rank's own input follows:
-//!
-//! | operation | forward on rank `r` of `n` | gradient of rank `r`'s input, with `g` the gradient of the result |
-//! |---|---|---|
-//! | [`all_sum`] | `y = x_0 + ... + x_(n-1)` | `g` |
-//! | [`all_max`], [`all_min`] | `y = max(x_0, ..., x_(n-1))` | `g` where `x_r` is the extreme, in equal parts to the ranks that have it; else 0 |
-//! | [`all_gather`] | `y = x_0 \| ... \| x_(n-1)` | part `r` of `g` |
-//! | [`reduce_scatter`] | `y_r` = part `r` of `x_0 + ... + x_(n-1)` | `g_0 \| ... \| g_(n-1)` |
-//! | [`all_to_all`] | part `s` of `y_r` = part `r` of `x_s` | part `s` = part `r` of `g_s` |
-//! | [`broadcast`] | `y = x_root` | `g` on the root, else 0 |
-//! | [`send`], [`recv`] | `y` on the receiver `= x` on the sender | `g` travels back |
-//! | [`sum_gradients`] | `y = x` | `g_0 + ... + g_(n-1)` |
-//!
-//! [`sum_gradients`] stands where ranks go on with different parts of the same `x`: in front of a layer whose outputs are divided
-//! among them. PyTorch's functional `all_reduce` and burn's have another convention, in which each rank has a loss of its own:
-//! their gradients of a sum are summed once more.
-//!
-//! Tensors on a GPU travel through host memory.
+//! The crate's page has the mathematics. Tensors on a GPU travel through host memory.
 
 use crate::{
     Result,
-    collective::{Exchange, Route},
+    collective::{CallKind, TensorCall},
 };
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var};
 use comity::{Group, ReduceOp};
 
-/// A forward route and the gradient's way back.
+/// A call forward, and the gradient's way back.
 struct Collective {
-    exchange: Exchange,
+    call: TensorCall,
     back: Back,
 }
 
@@ -43,8 +25,8 @@ enum Back {
     Extreme,
     /// Rows of it: the first, and how many.
     Rows(usize, usize),
-    /// Over another route.
-    Route(Route),
+    /// Another call.
+    Call(CallKind),
     /// To this rank alone.
     Root(usize),
     /// From the rank that received the tensor, which has this shape.
@@ -55,34 +37,34 @@ enum Back {
 
 impl CustomOp1 for Collective {
     fn name(&self) -> &'static str {
-        self.exchange.route.name()
+        self.call.kind.name()
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        self.exchange.run(storage, layout)
+        self.call.run(storage, layout)
     }
 
     fn bwd(&self, x: &Tensor, y: &Tensor, gradient: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let group = &self.exchange.group;
-        let over = |route: Route| Exchange::new(group, route).apply(gradient);
+        let group = &self.call.group;
+        let over = |kind: CallKind| TensorCall::new(group, kind).apply(gradient);
         Ok(Some(match &self.back {
             Back::Same => gradient.clone(),
-            Back::Sum => over(Route::Reduce(ReduceOp::Sum))?,
+            Back::Sum => over(CallKind::Reduce(ReduceOp::Sum))?,
             Back::Extreme => {
                 let mine = x.eq(y)?.to_dtype(DType::F32)?;
-                let owners = Exchange::new(group, Route::Reduce(ReduceOp::Sum)).apply(&mine)?;
+                let owners = TensorCall::new(group, CallKind::Reduce(ReduceOp::Sum)).apply(&mine)?;
                 gradient.mul(&(mine / owners)?.to_dtype(gradient.dtype())?)?
             }
             Back::Rows(start, rows) => gradient.narrow(0, *start, *rows)?,
-            Back::Route(route) => over(route.clone())?,
+            Back::Call(kind) => over(kind.clone())?,
             Back::Root(root) if *root == group.rank() => gradient.clone(),
             Back::Root(_) => x.zeros_like()?,
             Back::Receive { from, tag, shape } => {
-                let route = Route::Receive { from: *from, tag: *tag, shape: shape.clone() };
-                Exchange::new(group, route).apply(&Tensor::zeros(1, x.dtype(), x.device())?)?
+                let kind = CallKind::Receive { from: *from, tag: *tag, shape: shape.clone() };
+                TensorCall::new(group, kind).apply(&Tensor::zeros(1, x.dtype(), x.device())?)?
             }
             Back::Send { to, tag } => {
-                over(Route::Send { to: *to, tag: *tag })?;
+                over(CallKind::Send { to: *to, tag: *tag })?;
                 // The variable behind a received tensor is there only so that its gradient is computed.
                 return Ok(None);
             }
@@ -90,8 +72,8 @@ impl CustomOp1 for Collective {
     }
 }
 
-fn apply(group: &Group, x: &Tensor, route: Route, back: Back) -> Result<Tensor> {
-    let op = Collective { exchange: Exchange::new(group, route), back };
+fn apply(group: &Group, x: &Tensor, kind: CallKind, back: Back) -> Result<Tensor> {
+    let op = Collective { call: TensorCall::new(group, kind), back };
     let (device, x) = (x.device(), x.to_device(&Device::Cpu)?.contiguous()?);
     Ok(x.apply_op1(op)?.to_device(device)?)
 }
@@ -121,7 +103,7 @@ pub fn all_sum(group: &Group, x: &Tensor) -> Result<Tensor> {
     if group.size() == 1 {
         return Ok(x.clone());
     }
-    apply(group, x, Route::Reduce(ReduceOp::Sum), Back::Same)
+    apply(group, x, CallKind::Reduce(ReduceOp::Sum), Back::Same)
 }
 
 /// Greatest of every rank's `x`, element by element.
@@ -132,7 +114,7 @@ pub fn all_max(group: &Group, x: &Tensor) -> Result<Tensor> {
     if group.size() == 1 {
         return Ok(x.clone());
     }
-    apply(group, x, Route::Reduce(ReduceOp::Max), Back::Extreme)
+    apply(group, x, CallKind::Reduce(ReduceOp::Max), Back::Extreme)
 }
 
 /// Least of every rank's `x`, element by element.
@@ -143,7 +125,7 @@ pub fn all_min(group: &Group, x: &Tensor) -> Result<Tensor> {
     if group.size() == 1 {
         return Ok(x.clone());
     }
-    apply(group, x, Route::Reduce(ReduceOp::Min), Back::Extreme)
+    apply(group, x, CallKind::Reduce(ReduceOp::Min), Back::Extreme)
 }
 
 /// Join every rank's `x`, by rank, along an axis. All have the same shape.
@@ -175,7 +157,7 @@ pub fn all_gather_v(group: &Group, x: &Tensor, axis: usize, sizes: &[usize]) -> 
     }
     let start = sizes.iter().take(rank).sum();
     let own = sizes.get(rank).copied().unwrap_or_default();
-    along(x, axis, |x| apply(group, x, Route::Gather(sizes.to_vec()), Back::Rows(start, own)))
+    along(x, axis, |x| apply(group, x, CallKind::Gather(sizes.to_vec()), Back::Rows(start, own)))
 }
 
 /// Add up every rank's `x`, and keep part `r` of the sum along an axis.
@@ -206,8 +188,8 @@ pub fn reduce_scatter_v(group: &Group, x: &Tensor, axis: usize, sizes: &[usize])
     if group.size() == 1 && sizes == [x.dim(axis)?] {
         return Ok(x.clone());
     }
-    let back = Back::Route(Route::Gather(sizes.to_vec()));
-    along(x, axis, |x| apply(group, x, Route::Scatter(sizes.to_vec()), back))
+    let back = Back::Call(CallKind::Gather(sizes.to_vec()));
+    along(x, axis, |x| apply(group, x, CallKind::Scatter(sizes.to_vec()), back))
 }
 
 /// Send part `r` of `x` along an axis to rank `r`; the result has one part from each rank, by rank.
@@ -220,7 +202,7 @@ pub fn all_to_all(group: &Group, x: &Tensor, axis: usize) -> Result<Tensor> {
     if group.size() == 1 {
         return Ok(x.clone());
     }
-    along(x, axis, |x| apply(group, x, Route::AllToAll, Back::Route(Route::AllToAll)))
+    along(x, axis, |x| apply(group, x, CallKind::AllToAll, Back::Call(CallKind::AllToAll)))
 }
 
 /// Copy the root's `x` to every rank; all have the same shape and type.
@@ -228,7 +210,7 @@ pub fn all_to_all(group: &Group, x: &Tensor, axis: usize) -> Result<Tensor> {
 /// # Errors
 /// [`Error::Group`](crate::Error::Group) as [`Group::broadcast`].
 pub fn broadcast(group: &Group, x: &Tensor, root: usize) -> Result<Tensor> {
-    apply(group, x, Route::Broadcast(root), Back::Root(root))
+    apply(group, x, CallKind::Broadcast(root), Back::Root(root))
 }
 
 /// Return `x`; its gradient is summed over all ranks.
@@ -254,7 +236,7 @@ pub fn sum_gradients(group: &Group, x: &Tensor) -> Result<Tensor> {
     if group.size() == 1 {
         return Ok(x.clone());
     }
-    apply(group, x, Route::None, Back::Sum)
+    apply(group, x, CallKind::None, Back::Sum)
 }
 
 /// Send `x` to rank `to`, which receives it with [`recv`]; the gradient comes back from there.
@@ -285,7 +267,7 @@ pub fn sum_gradients(group: &Group, x: &Tensor) -> Result<Tensor> {
 /// [`Error::Group`](crate::Error::Group) as [`Group::send`].
 pub fn send(group: &Group, x: &Tensor, to: usize, tag: u32) -> Result<Tensor> {
     let back = Back::Receive { from: to, tag, shape: x.shape().clone() };
-    apply(group, x, Route::Send { to, tag }, back)
+    apply(group, x, CallKind::Send { to, tag }, back)
 }
 
 /// Receive a tensor of this shape and type that rank `from` sends with [`send`]; its gradient goes back there.
@@ -302,6 +284,6 @@ pub fn recv(
 ) -> Result<Tensor> {
     // Candle computes gradients only of what hangs on a variable.
     let anchor = Var::zeros(1, dtype, &Device::Cpu)?;
-    let route = Route::Receive { from, tag, shape: shape.into() };
-    Ok(apply(group, &anchor, route, Back::Send { to: from, tag })?.to_device(device)?)
+    let kind = CallKind::Receive { from, tag, shape: shape.into() };
+    Ok(apply(group, &anchor, kind, Back::Send { to: from, tag })?.to_device(device)?)
 }

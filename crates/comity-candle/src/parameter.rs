@@ -73,23 +73,23 @@ pub fn variables<'a>(parameters: impl IntoIterator<Item = &'a Parameter>) -> Vec
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use comity_candle::Direction;
+/// use comity_candle::ShardingType;
 ///
 /// let weight = Tensor::zeros((8, 4), DType::F32, &Device::Cpu)?;
-/// assert_eq!(Direction::AllToSharded.axis("up.weight", &weight), Some(0));
-/// assert_eq!(Direction::ShardedToAll.axis("down.weight", &weight), Some(1));
-/// assert_eq!(Direction::ShardedToAll.axis("down.bias", &weight.get(0)?), None); // kept whole
+/// assert_eq!(ShardingType::AllToSharded.axis("up.weight", &weight), Some(0));
+/// assert_eq!(ShardingType::ShardedToAll.axis("down.weight", &weight), Some(1));
+/// assert_eq!(ShardingType::ShardedToAll.axis("down.bias", &weight.get(0)?), None); // kept whole
 /// # Ok::<(), comity_candle::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum ShardingType {
     /// Every rank has the whole input, and computes its part of the outputs.
     AllToSharded,
     /// Every rank has its part of the input; a sum over the ranks gives all of them the whole output.
     ShardedToAll,
 }
 
-impl Direction {
+impl ShardingType {
     /// The axis of a parameter that is divided; `None` for one that stays whole, which a bias does where inputs are divided.
     ///
     /// A layer that adds a whole bias before the sum adds it once for each rank: [`ShardedToAllLinear`](crate::ShardedToAllLinear)
@@ -113,11 +113,11 @@ impl Direction {
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use comity_candle::{Direction, Sharding, shard_in_place};
+/// use comity_candle::{ShardingType, Sharding, shard_in_place};
 ///
 /// let group = comity::Group::single();
 /// let mut tensors = [("up.weight".to_string(), Tensor::zeros((8, 4), DType::F32, &Device::Cpu)?)].into();
-/// let rule = |name: &str, x: &Tensor| Some((Direction::AllToSharded.axis(name, x)?, Sharding::balanced()));
+/// let rule = |name: &str, x: &Tensor| Some((ShardingType::AllToSharded.axis(name, x)?, Sharding::balanced()));
 /// shard_in_place(&group, &mut tensors, rule)?;
 /// assert_eq!(tensors["up.weight"].dims(), [8 / group.size(), 4]);
 /// # Ok::<(), comity_candle::Error>(())

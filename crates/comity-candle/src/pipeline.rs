@@ -207,7 +207,7 @@ fn receive(group: &Group, from: usize) -> Result<Tensor> {
 /// use comity_candle::divide_layers;
 ///
 /// // An embedding, four blocks and a large last layer.
-/// assert_eq!(divide_layers(&[30, 10, 10, 10, 10, 30], 3)?, [0..1, 1..5, 5..6]);
+/// assert_eq!(divide_layers(&[40, 10, 10, 10, 10, 40], 3)?, [0..1, 1..5, 5..6]);
 /// # Ok::<(), comity_candle::Error>(())
 /// ```
 ///

@@ -3,7 +3,8 @@
 //! The weights are not trained. Gradients pass through to the input, which candle's own `QMatMul` does not do.
 
 use crate::{
-    AllToShardedLinear, Direction, Parameter, Partition, Result, ShardedLinear, ShardedToAllLinear, Sharding,
+    AllToShardedLinear, Parameter, Partition, Result, ShardedLinear, ShardedToAllLinear, Sharding,
+    ShardingType,
     linear::{check_input, expect},
     ops,
 };
@@ -245,14 +246,14 @@ pub fn shard_quantized(
     group: &Group,
     weight: &QTensor,
     bias: Option<&Tensor>,
-    direction: Direction,
+    direction: ShardingType,
     sharding: &Sharding,
 ) -> Result<ShardedLinear> {
     Ok(match direction {
-        Direction::AllToSharded => ShardedLinear::QuantizedAllToSharded(
+        ShardingType::AllToSharded => ShardedLinear::QuantizedAllToSharded(
             QuantizedAllToShardedLinear::from_quantized(group, weight, bias, sharding)?,
         ),
-        Direction::ShardedToAll => ShardedLinear::QuantizedShardedToAll(
+        ShardingType::ShardedToAll => ShardedLinear::QuantizedShardedToAll(
             QuantizedShardedToAllLinear::from_quantized(group, weight, bias, sharding)?,
         ),
     })

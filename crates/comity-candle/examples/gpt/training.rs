@@ -71,7 +71,7 @@ pub(crate) fn train(
 ) -> Result<Outcome> {
     let shape = Shape { vocabulary: text.vocabulary, ..settings.model.clone() };
     let (samples, batch) = (text.samples(shape.context), settings.batch);
-    let pair = if group.size() % 2 == 0 { 2 } else { 1 };
+    let pair = if group.size().is_multiple_of(2) { 2 } else { 1 };
     let width = match settings.mode {
         Mode::Data | Mode::FullySharded => 1,
         Mode::Tensor => group.size(),

@@ -63,7 +63,7 @@ impl Config {
         if weights.metadata("general.architecture").is_some() {
             return Self::from_gguf(weights);
         }
-        let folder = if model.is_dir() { model } else { model.parent().unwrap_or(Path::new(".")) };
+        let folder = if model.is_dir() { model } else { model.parent().unwrap_or_else(|| Path::new(".")) };
         let file = folder.join("config.json");
         let text =
             std::fs::read_to_string(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
@@ -79,7 +79,7 @@ impl Config {
             layers: number("num_hidden_layers")?,
             heads,
             keys: number("num_key_value_heads").unwrap_or(heads),
-            head_width: number("head_dim").unwrap_or(width / heads.max(1)),
+            head_width: number("head_dim").unwrap_or_else(|_| width / heads.max(1)),
             norm_eps: json["rms_norm_eps"].as_f64().unwrap_or(1e-5),
             rope_base: json["rope_theta"].as_f64().unwrap_or(10_000.0),
             context: number("max_position_embeddings").unwrap_or(2048),
@@ -103,7 +103,7 @@ impl Config {
             layers: number("block_count")?,
             heads,
             keys: number("attention.head_count_kv").unwrap_or(heads),
-            head_width: number("attention.key_length").unwrap_or(width / heads.max(1)),
+            head_width: number("attention.key_length").unwrap_or_else(|_| width / heads.max(1)),
             norm_eps: float("attention.layer_norm_rms_epsilon").unwrap_or(1e-5),
             rope_base: float("rope.freq_base").unwrap_or(10_000.0),
             context: number("context_length").unwrap_or(2048),

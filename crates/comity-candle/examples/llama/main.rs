@@ -93,7 +93,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>> {
 }
 
 fn tokenizer(model: &Path) -> Result<Tokenizer> {
-    let folder = if model.is_dir() { model } else { model.parent().unwrap_or(Path::new(".")) };
+    let folder = if model.is_dir() { model } else { model.parent().unwrap_or_else(|| Path::new(".")) };
     let file = folder.join("tokenizer.json");
     Tokenizer::from_file(&file).map_err(|e| format!("cannot read {}: {e}; give --ids", file.display()).into())
 }

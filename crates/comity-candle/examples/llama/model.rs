@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::{RmsNorm, rotary_emb};
 use comity::Group;
 use comity_candle::{
-    Direction, Heads, KvCache, Partition, ShardedAttention, ShardedEmbedding, ShardedLinear, Sharding,
+    Heads, KvCache, Partition, ShardedAttention, ShardedEmbedding, ShardedLinear, Sharding, ShardingType,
     Weights,
 };
 use std::ops::Range;
@@ -58,9 +58,9 @@ impl Block {
         let share = Sharding::balanced().unit(weights.block_size(&format!("{}.weight", names.down))?);
         Ok(Self {
             attention: weights.attention(names.attention, &heads)?,
-            up: weights.linear(names.up, Direction::AllToSharded, &share)?,
-            gate: weights.linear(names.gate, Direction::AllToSharded, &share)?,
-            down: weights.linear(names.down, Direction::ShardedToAll, &share)?,
+            up: weights.linear(names.up, ShardingType::AllToSharded, &share)?,
+            gate: weights.linear(names.gate, ShardingType::AllToSharded, &share)?,
+            down: weights.linear(names.down, ShardingType::ShardedToAll, &share)?,
             norms: [
                 norm(weights, names.norms[0], config.norm_eps)?,
                 norm(weights, names.norms[1], config.norm_eps)?,
@@ -109,7 +109,7 @@ impl Model {
                 return Ok(Scores::Tied(tokens()?));
             }
             let height = weights.shape(&format!("{}.weight", names.scores)).map_or(0, |s| s[0]);
-            let layer = weights.linear(names.scores, Direction::AllToSharded, &even)?;
+            let layer = weights.linear(names.scores, ShardingType::AllToSharded, &even)?;
             Ok(Scores::Own(layer, even.partition(height, tensor.size())?))
         };
         let end = || -> Result<_> { Ok((norm(&weights, names.norm, config.norm_eps)?, scores()?)) };

@@ -24,7 +24,7 @@ const SAMPLE: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct Source {
     files: Vec<(PathBuf, File)>,
-    pub(crate) places: HashMap<String, Place>,
+    pub(crate) places: HashMap<String, TensorPlace>,
     pub(crate) metadata: HashMap<String, gguf_file::Value>,
     pub(crate) checksum: u64,
     pub(crate) read: AtomicU64,
@@ -32,21 +32,21 @@ pub(crate) struct Source {
 
 /// A tensor's place in a file.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct TensorPlace {
     file: usize,
     offset: u64,
     pub(crate) shape: Vec<usize>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ElementKind,
 }
 
 /// Elements of a tensor.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ElementKind {
     Plain(Dtype),
     Blocks(GgmlDType),
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ElementKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain(kind) => kind.fmt(f),
@@ -162,7 +162,8 @@ impl Source {
         let file = self.files.len();
         for (name, info) in metadata.tensors() {
             let offset = start + info.data_offsets.0 as u64;
-            let place = Place { file, offset, shape: info.shape.clone(), kind: Kind::Plain(info.dtype) };
+            let place =
+                TensorPlace { file, offset, shape: info.shape.clone(), kind: ElementKind::Plain(info.dtype) };
             self.places.insert(name, place);
         }
         Ok(start)
@@ -174,13 +175,14 @@ impl Source {
         let (start, index) = (content.tensor_data_offset, self.files.len());
         for (name, info) in content.tensor_infos {
             let kind = match info.ggml_dtype {
-                GgmlDType::F32 => Kind::Plain(Dtype::F32),
-                GgmlDType::F16 => Kind::Plain(Dtype::F16),
-                GgmlDType::BF16 => Kind::Plain(Dtype::BF16),
-                kind => Kind::Blocks(kind),
+                GgmlDType::F32 => ElementKind::Plain(Dtype::F32),
+                GgmlDType::F16 => ElementKind::Plain(Dtype::F16),
+                GgmlDType::BF16 => ElementKind::Plain(Dtype::BF16),
+                kind => ElementKind::Blocks(kind),
             };
             let offset = start.saturating_add(info.offset);
-            self.places.insert(name, Place { file: index, offset, shape: info.shape.dims().to_vec(), kind });
+            self.places
+                .insert(name, TensorPlace { file: index, offset, shape: info.shape.dims().to_vec(), kind });
         }
         self.metadata.extend(content.metadata);
         Ok(start)
@@ -212,7 +214,13 @@ impl Source {
     }
 
     /// The bytes of a part of a tensor, whose blocks of `block` elements have `size` bytes.
-    pub(crate) fn read(&self, place: &Place, area: &Area, size: usize, block: usize) -> Result<Vec<u8>> {
+    pub(crate) fn read(
+        &self,
+        place: &TensorPlace,
+        area: &Area,
+        size: usize,
+        block: usize,
+    ) -> Result<Vec<u8>> {
         let (path, file) = &self.files[place.file];
         let total: u64 = area.runs(size, block).map(|r| r.end - r.start).sum();
         let mut bytes = vec![0; total as usize];

@@ -128,13 +128,20 @@ impl std::error::Error for ShardingError {}
 
 impl fmt::Display for ShardingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { layer, dimension, ranks, cause } = self;
-        if !layer.is_empty() {
-            write!(f, "{layer}: ")?;
+        if !self.layer.is_empty() {
+            write!(f, "{}: ", self.layer)?;
         }
+        self.size(f).unwrap_or_else(|| self.tensor(f))
+    }
+}
+
+impl ShardingError {
+    /// The text about sizes and units, where the cause is one of those.
+    fn size(&self, f: &mut fmt::Formatter<'_>) -> Option<fmt::Result> {
+        let Self { dimension, ranks, cause, .. } = self;
         let blocks =
             |unit: usize| if unit > 1 { format!(" in whole units of {unit}") } else { String::new() };
-        match cause {
+        Some(match cause {
             ShardingCause::Indivisible { size, unit, even } => {
                 let step = if *even { unit * ranks } else { *unit };
                 let below = size / step * step;
@@ -143,15 +150,13 @@ impl fmt::Display for ShardingError {
                     _ => format!("{below} and {} can", below + step),
                 };
                 let how = if *even { "equally " } else { "" };
+                let balanced = *even && size.is_multiple_of(*unit) && size / unit >= *ranks;
+                let hint = if balanced { ", and Sharding::balanced() shares any size" } else { "" };
+                let units = blocks(*unit);
                 write!(
                     f,
-                    "the {dimension} of {size} cannot be shared {how}by {ranks} ranks{}; {works}",
-                    blocks(*unit)
-                )?;
-                if *even && size.is_multiple_of(*unit) && size / unit >= *ranks {
-                    write!(f, ", and Sharding::balanced() shares any size")?;
-                }
-                Ok(())
+                    "the {dimension} of {size} cannot be shared {how}by {ranks} ranks{units}; {works}{hint}"
+                )
             }
             ShardingCause::TooManyRanks { units, unit } => write!(
                 f,
@@ -166,12 +171,18 @@ impl fmt::Display for ShardingError {
                 f,
                 "units {units:?} do not fit the {dimension} of {segments} segments: give one, or one for each, none of them 0"
             ),
-            ShardingCause::Weights(weights) => {
-                write!(
-                    f,
-                    "weights {weights:?} of the {dimension} are not one positive number for each of {ranks} ranks"
-                )
-            }
+            ShardingCause::Weights(weights) => write!(
+                f,
+                "weights {weights:?} of the {dimension} are not one positive number for each of {ranks} ranks"
+            ),
+            _ => return None,
+        })
+    }
+
+    /// The text about a tensor or a file.
+    fn tensor(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dimension, ranks, cause, .. } = self;
+        match cause {
             ShardingCause::Shape { expected, got } => {
                 write!(
                     f,
@@ -185,7 +196,7 @@ impl fmt::Display for ShardingError {
                 write!(f, "the {dimension} is a scalar, which {ranks} ranks cannot share; keep it whole")
             }
             ShardingCause::Missing { similar } if similar.is_empty() => {
-                write!(f, "there is no such {dimension} in the file")
+                write!(f, "there is no such {dimension}")
             }
             ShardingCause::Missing { similar } => {
                 write!(f, "there is no such {dimension}; there are {}", similar.join(", "))
@@ -206,6 +217,7 @@ impl fmt::Display for ShardingError {
             ShardingCause::Unreadable { ranks } => {
                 write!(f, "{} no readable {dimension}; their own errors say why", have(ranks))
             }
+            other => write!(f, "{other:?}"),
         }
     }
 }

@@ -7,7 +7,7 @@ use candle_core::{
 use candle_nn::{Linear, Optimizer, SGD, VarBuilder, VarMap, linear};
 use comity::Group;
 use comity_candle::{
-    DataParallel, Direction, Parameter, Result, Sampler, Sharding, clip_grad_norm_sharded, shard_linear,
+    DataParallel, Parameter, Result, Sampler, Sharding, ShardingType, clip_grad_norm_sharded, shard_linear,
     variables,
 };
 use std::{
@@ -149,8 +149,8 @@ fn the_norm_is_that_of_the_whole_model() {
     let two =
         Linear::new(variable(&noise((3, 6), 3)).into_inner(), Some(variable(&noise(3, 4)).into_inner()));
     let clip = |g: &Group| -> Result<(f64, Vec<(Parameter, Tensor)>)> {
-        let up = shard_linear(g, &one, Direction::AllToSharded, &Sharding::balanced())?;
-        let down = shard_linear(g, &two, Direction::ShardedToAll, &Sharding::balanced())?;
+        let up = shard_linear(g, &one, ShardingType::AllToSharded, &Sharding::balanced())?;
+        let down = shard_linear(g, &two, ShardingType::ShardedToAll, &Sharding::balanced())?;
         let loss = down.forward(&up.forward(&noise((5, 4), 5))?.relu()?)?.sqr()?.sum_all()?;
         let mut gradients = loss.backward()?;
         let parameters = [up.parameters("up"), down.parameters("down")].concat();

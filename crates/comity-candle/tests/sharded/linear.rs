@@ -4,7 +4,7 @@ use super::{near, noise, on_ranks, variable};
 use candle_core::{DType, Module, Tensor, Var};
 use candle_nn::Linear;
 use comity_candle::{
-    AllToShardedLinear, Direction, Parameter, Segments, ShardedToAllLinear, Sharding, shard_in_place,
+    AllToShardedLinear, Parameter, Segments, ShardedToAllLinear, Sharding, ShardingType, shard_in_place,
     variables,
 };
 use std::collections::HashMap;
@@ -124,8 +124,8 @@ fn named_tensors_are_sharded_in_place_by_a_rule() {
         .into();
         let parts = shard_in_place(g, &mut all, |name, x| {
             let direction = match name {
-                n if n.contains(".up.") => Direction::AllToSharded,
-                n if n.contains(".down.") => Direction::ShardedToAll,
+                n if n.contains(".up.") => ShardingType::AllToSharded,
+                n if n.contains(".down.") => ShardingType::ShardedToAll,
                 _ => return None,
             };
             Some((direction.axis(name, x)?, Sharding::balanced()))

@@ -7,7 +7,7 @@ use candle_core::{
 };
 use candle_nn::Linear;
 use comity_candle::{
-    Direction, Error, Heads, Parameter, Segments, Sharding, ShardingCause, Weights, load_checkpoint,
+    Error, Heads, Parameter, Segments, Sharding, ShardingCause, ShardingType, Weights, load_checkpoint,
     save_checkpoint, shard_linear,
 };
 use std::{
@@ -71,8 +71,8 @@ fn each_rank_reads_its_bytes_of_safetensors() {
 
             let before = weights.bytes_read();
             let a = weights.pp("a");
-            let up = a.linear("up", Direction::AllToSharded, &rule)?;
-            let down = a.linear("down", Direction::ShardedToAll, &rule)?;
+            let up = a.linear("up", ShardingType::AllToSharded, &rule)?;
+            let down = a.linear("down", ShardingType::ShardedToAll, &rule)?;
             let mine = rule.partition(10, n)?.sizes()[g.rank()] as u64;
             assert_eq!(weights.bytes_read() - before, mine * 4 * (4 + 1 + 3) + 3 * 4);
             let whole = |name: &str| {
@@ -124,7 +124,7 @@ fn each_rank_reads_its_blocks_of_gguf() {
         });
     }
     let e = on_ranks(3, |g| {
-        Ok(open(g, &file)?.linear("o", Direction::ShardedToAll, &Sharding::even()).map(|_| ()))
+        Ok(open(g, &file)?.linear("o", ShardingType::ShardedToAll, &Sharding::even()).map(|_| ()))
     });
     let e = e[0].as_ref().unwrap_err().to_string();
     assert!(
@@ -140,7 +140,7 @@ fn a_missing_tensor_is_named_with_its_neighbours() {
     candle_core::safetensors::save(&model(), &file).unwrap();
     on_ranks(2, |g| {
         let a = open(g, &file)?.pp("a");
-        let Err(Error::Sharding(e)) = a.linear("upp", Direction::AllToSharded, &Sharding::even()) else {
+        let Err(Error::Sharding(e)) = a.linear("upp", ShardingType::AllToSharded, &Sharding::even()) else {
             panic!("no error")
         };
         assert_eq!(e.layer, "a.upp.weight");
@@ -178,8 +178,8 @@ fn pair(g: &comity::Group, seed: u64) -> comity_candle::Result<Vec<Parameter>> {
     let v = |x: Tensor| variable(&x).into_inner();
     let up = Linear::new(v(noise((10, 4), seed)), Some(v(noise(10, seed + 1).to_dtype(DType::BF16)?)));
     let down = Linear::new(v(noise((3, 10), seed + 2)), Some(v(noise(3, seed + 3))));
-    let up = shard_linear(g, &up, Direction::AllToSharded, &Sharding::balanced())?;
-    let down = shard_linear(g, &down, Direction::ShardedToAll, &Sharding::balanced())?;
+    let up = shard_linear(g, &up, ShardingType::AllToSharded, &Sharding::balanced())?;
+    let down = shard_linear(g, &down, ShardingType::ShardedToAll, &Sharding::balanced())?;
     Ok([up.parameters("up"), down.parameters("down")].concat())
 }
 

