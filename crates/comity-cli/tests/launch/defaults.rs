@@ -7,7 +7,7 @@ const THREAD_CHOICES: [&str; 4] =
     ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"];
 const UNBUFFERED: &str = "PYTHONUNBUFFERED";
 
-/// Without what the shell of this test may say, and with `env`.
+/// The command without these variables of this test's own shell, and with `env`.
 fn clean<'a>(command: &'a mut Command, env: &[(&str, &str)]) -> &'a mut Command {
     THREAD_CHOICES.iter().chain([&UNBUFFERED]).for_each(|name| {
         command.env_remove(name);

@@ -19,7 +19,7 @@ pub(crate) fn process_of(job: &Job, rank: usize) -> Pid {
     wait_for("the rank's process", || job.running("comity").iter().map(|p| p.pid).find(|pid| is_it(*pid)))
 }
 
-/// As short a limit of silence as ranks on a busy machine bear.
+/// Limit of silence, as short as ranks on a busy machine bear.
 pub(crate) fn detection() -> String {
     format!("COMITY_DETECTION={}", slowness())
 }
