@@ -78,7 +78,7 @@ fn mpi_s_launcher_hands_them_on() {
     assert_eq!(done.finish().out, "1 1\n");
 }
 
-/// What a rank shows of this program of Python's, and the exit code.
+/// Output of a rank that runs this program of Python's, and the exit code.
 fn python(flags: &[&str], env: &[(&str, &str)], program: &str) -> (String, i32) {
     let words = [&["--tag-output"], flags, &["--", "python3", "-c", program]].concat();
     let done = start_with(&words, |command| {
