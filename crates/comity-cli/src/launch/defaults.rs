@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 
 /// The variables by which OpenMP, and most libraries of linear algebra after it, and those in Rust are told their number of threads.
 const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
-/// Whoever sets one of these has chosen.
+/// Variables by which a user chooses a number of threads.
 const THREAD_CHOICES: [&str; 4] = [THREADS[0], THREADS[1], "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
 /// Makes Python write each line when it is printed, not when its buffer is full or it ends.
 const UNBUFFERED: &str = "PYTHONUNBUFFERED";

@@ -19,6 +19,11 @@ pub(crate) fn process_of(job: &Job, rank: usize) -> Pid {
     wait_for("the rank's process", || job.running("comity").iter().map(|p| p.pid).find(|pid| is_it(*pid)))
 }
 
+/// Limit of silence, as short as ranks on a busy machine bear.
+pub(crate) fn detection() -> String {
+    format!("COMITY_DETECTION={}", slowness())
+}
+
 /// Calls for a long time, and an end with 0 whatever becomes of them.
 pub(crate) const CALLS: &str = "\"$COMITY\" bench all --sizes 8:64K --budget 100 > $D/rows$RANK; exit 0";
 
@@ -31,7 +36,7 @@ pub(crate) fn await_rows(dir: &Path) {
 /// Rank 1 is stopped in its calls; rank 0 gives it up, and ends with 0 all the same.
 fn stop_one(flags: &[&str], host: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let env = programs(&["COMITY_DETECTION=1", &format!("D={}", dir.path().display())]);
+    let env = programs(&[&detection(), &format!("D={}", dir.path().display())]);
     let env: Vec<_> = env.iter().map(String::as_str).collect();
     let job = start(&[flags, &env, &["--", "sh", "-c", CALLS]].concat());
     await_rows(dir.path());
@@ -92,7 +97,7 @@ fn missing(prepare: &str, env: &[&str]) {
 
 #[test]
 fn a_rank_that_is_stopped_before_it_joins_is_named() {
-    missing("kill -STOP $$", &["COMITY_JOIN_TIMEOUT=1"]);
+    missing("kill -STOP $$", &[&format!("COMITY_JOIN_TIMEOUT={}", 2 * slowness())]);
 }
 
 #[test]

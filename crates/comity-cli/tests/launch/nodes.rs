@@ -1,5 +1,5 @@
 //! Launchers without ssh: each host's own, here both on this one.
-use super::given_up::{CALLS, await_rows, process_of, programs};
+use super::given_up::{CALLS, await_rows, detection, process_of, programs};
 use super::harness::*;
 use rustix::process::Signal;
 use std::net::TcpListener;
@@ -70,7 +70,7 @@ fn a_rank_that_fails_ends_all_nodes_with_one_verdict() {
 fn a_stopped_rank_that_another_node_gave_up_ends_all() {
     let dir = tempfile::tempdir().unwrap();
     let at = place();
-    let env = programs(&["COMITY_DETECTION=1", &format!("D={}", dir.path().display())]);
+    let env = programs(&[&detection(), &format!("D={}", dir.path().display())]);
     let env: Vec<_> = env.iter().map(String::as_str).collect();
     let words = [&env[..], &["--", "sh", "-c", CALLS]].concat();
     let jobs = [0, 1].map(|n| node(dir.path(), &at, n, 2, &words));

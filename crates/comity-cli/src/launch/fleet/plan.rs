@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// As long as a host may take to start again, with a good deal to spare.
+/// Time for a host to start again, with a good deal to spare.
 const WAIT_FOR_HOSTS: Duration = Duration::from_secs(600);
 
 /// A job on several hosts.
