@@ -14,9 +14,6 @@ pub(super) fn unheeded(args: &LaunchArgs) -> Vec<String> {
         let flags = given.iter().filter(|(_, is_given)| *is_given);
         all.extend(flags.map(|(flag, _)| format!("{flag} {why}")));
     };
-    if !is_mpi {
-        refuse(&[("--mpi-arg", !fleet.mpi_arg.is_empty())], "is for --backend mpi, whose launcher gets it");
-    }
     if args.node.is_given() {
         let why = "is not for --nnodes: each host's launcher starts its own ranks, as the shell there says";
         refuse(&fleet.of_several_hosts(), why);
@@ -28,8 +25,6 @@ pub(super) fn unheeded(args: &LaunchArgs) -> Vec<String> {
         );
     } else if !fleet.is_given() {
         refuse(&fleet.of_ssh(), "is for ranks on other hosts: name them with --hosts or --hostfile");
-        let rings = [("--connections-per-ip", fleet.has_connections())];
-        refuse(&rings, "is for ranks on other hosts: name them with --hosts or --hostfile");
     }
     if !args.node.is_given() {
         refuse(
@@ -41,6 +36,22 @@ pub(super) fn unheeded(args: &LaunchArgs) -> Vec<String> {
         refuse(&of_own_ranks(args), "is not for --backend mpi, whose launcher starts the ranks");
     }
     all
+}
+
+/// A sentence for each flag of `mlx.launch` that does nothing here. `mlx.launch` takes them beside any others, so a command written for it runs.
+pub(super) fn idle_flags_of_mlx(args: &LaunchArgs) -> Vec<String> {
+    let fleet = &args.fleet;
+    let is_mpi = args.backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi);
+    [
+        ("--mpi-arg is for --backend mpi, whose launcher gets it", !is_mpi && !fleet.mpi_arg.is_empty()),
+        (
+            "--connections-per-ip is for ranks on other hosts: name them with --hosts or --hostfile",
+            !fleet.is_given() && fleet.has_connections(),
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(why, is_idle)| is_idle.then(|| why.to_owned()))
+    .collect()
 }
 
 /// Flags for ranks that this launcher itself starts and carries.

@@ -222,6 +222,7 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
         unheeded.iter().for_each(|why| eprintln!("comity launch: {why}"));
         return USAGE;
     }
+    flags::idle_flags_of_mlx(&args).iter().for_each(|why| eprintln!("comity launch: {why}"));
     if args.node.is_given() {
         return nodes::launch(args);
     }

@@ -67,18 +67,14 @@ fn flags_that_do_nothing_beside_others() {
         refused(&[&node, flags, &["--", "true"]].concat(), &[says]);
     }
     for (flags, says) in [
-        (&["--mpi-arg", "-v"][..], "--mpi-arg is for --backend mpi"),
-        (&["--ssh-arg", "-v"], "--ssh-arg is for ranks on other hosts"),
+        (&["--ssh-arg", "-v"][..], "--ssh-arg is for ranks on other hosts"),
         (&["--no-stage-comity"], "--no-stage-comity is for ranks on other hosts"),
         (&["--mixed-programs"], "--mixed-programs is for ranks on other hosts"),
-        (&["--connections-per-ip", "2"], "--connections-per-ip is for ranks on other hosts"),
         (&["--wait-for-hosts", "9"], "--wait-for-hosts is for jobs that are started again"),
         (
             &["--hosts", "localhost", "--wait-for-hosts", "9"],
             "--wait-for-hosts is for jobs that are started again",
         ),
-        (&["--hosts", "localhost", "--nccl-port", "99"], "--nccl-port is for --backend nccl"),
-        (&["--backend", "nccl", "--starting-port", "9000"], "--starting-port is for MLX's ring"),
         (&["-n", "2", "--repeat-hosts", "3"], "'--repeat-hosts <N>'"),
         (&["--backend", "mpi", "--json-events", "1"], "--json-events is not for --backend mpi"),
         (&["--backend", "mpi", "--stdin-rank", "0"], "--stdin-rank is not for --backend mpi"),
@@ -86,6 +82,22 @@ fn flags_that_do_nothing_beside_others() {
         (&["--backend", "mpi", "--bind-to", "core"], "--bind-to is not for --backend mpi"),
     ] {
         refused(&[flags, &["--", "true"]].concat(), &[says]);
+    }
+}
+
+#[test]
+fn flags_of_mlx_do_nothing_and_say_so() {
+    for (flags, says) in [
+        (&["--mpi-arg", "-v"][..], "--mpi-arg is for --backend mpi"),
+        (&["--connections-per-ip", "2"], "--connections-per-ip is for ranks on other hosts"),
+        (&["--hosts", "localhost", "--nccl-port", "99"], "--nccl-port is for --backend nccl"),
+        (
+            &["--hosts", "localhost", "--backend", "jaccl", "--starting-port", "9000"],
+            "--starting-port is for MLX's ring",
+        ),
+    ] {
+        let done = run(&[flags, &["--", "true"]].concat());
+        assert!(done.code == 0 && done.err.contains(says), "{flags:?}: {} {}", done.code, done.err);
     }
 }
 

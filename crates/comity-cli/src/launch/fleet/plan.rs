@@ -79,7 +79,11 @@ impl FleetPlan {
         let file = named(&args)?;
         let mut wrong = Vec::new();
         let backend = backend(&args, file.backend).map_err(|e| wrong.push(e)).ok();
-        wrong.extend(args.fleet.unheeded(backend.unwrap_or_default()));
+        // mlx.launch takes its flags beside any backend: a command written for it runs.
+        args.fleet
+            .unheeded(backend.unwrap_or_default())
+            .iter()
+            .for_each(|why| eprintln!("comity launch: {why}"));
         if args.metrics.is_some() {
             wrong.push("--metrics is for one host: start the ranks of each host with it there".into());
         }
