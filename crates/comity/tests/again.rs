@@ -130,5 +130,9 @@ fn a_rank_that_could_not_join_tries_again() {
     again(&Site { at: free, is_there: false });
     let any = (Ipv4Addr::LOCALHOST, 0).into();
     let store = Store::start(any, 3, &Key::from([7; 32]), "again", LONG).unwrap();
+    if cfg!(target_os = "linux") {
+        // Its thread gives itself its name.
+        await_held("a store", (1, held().1));
+    }
     again(&Site { at: store.addr(), is_there: true });
 }
