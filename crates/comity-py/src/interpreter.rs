@@ -71,8 +71,8 @@ struct Halt;
 
 impl Drop for Halt {
     fn drop(&mut self) {
-        // WAIT: a thread that the interpreter no longer lets in; the process ends
         loop {
+            // WAIT: a thread that the interpreter no longer lets in; the process ends
             thread::park();
         }
     }
@@ -84,6 +84,7 @@ pub(crate) fn call<'py>(
     args: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
     // pyo3's own declaration rules out that the call is unwound, which is how such a thread is taken down.
+    // SAFETY: the declaration of Python's stable interface.
     unsafe extern "C-unwind" {
         fn PyObject_Call(
             callable: *mut ffi::PyObject,
@@ -105,8 +106,8 @@ pub(crate) fn close(py: Python<'_>) {
     update(|now| Some(now | CLOSED));
     let until = Instant::now() + LAST_WORDS;
     py.detach(|| {
-        // WAIT(until): the jobs that are queued or running: 2 s at most
         while visits(VISITS.load(Ordering::Acquire)) & COUNT > 0 && Instant::now() < until {
+            // WAIT(until): the jobs that are queued or running: 2 s at most
             thread::sleep(LOOK);
         }
     });

@@ -56,24 +56,16 @@ impl NativeBackend {
         };
         let at = self.come_near(route);
         let Some((_, kept)) = self.routes.get_mut(at) else { return Err(Error::Closed) };
-        let encoded = |there: bool, direction| match there {
-            true => header(direction, 0).encode(),
-            false => [0; HEADER],
-        };
+        let encoded =
+            |there: bool, direction| if there { header(direction, 0).encode() } else { [0; HEADER] };
         let short = kept.short.then(|| ShortHeaders {
             out: encoded(out.is_some(), Direction::Out),
             into: encoded(into.is_some(), Direction::In),
         });
         let pulls = route.out.is_some_and(|(_, len)| len <= MOST_ONE_WAY);
-        let task = Task {
-            info,
-            reduce: ReduceOp::Sum,
-            header: &header,
-            call: None,
-            limit,
-            pulls,
-            short: short.as_ref(),
-        };
+        // Nothing is added.
+        let reduce = ReduceOp::Sum;
+        let task = Task { info, reduce, header: &header, call: None, limit, pulls, short: short.as_ref() };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
             self.routes.remove(at);

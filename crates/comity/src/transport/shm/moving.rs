@@ -123,7 +123,9 @@ impl ShmLink {
     /// Lay the rest of what the peer declined beside the ring, as far as there is room.
     pub(super) fn lay_aside(&mut self) {
         // SAFETY: only called while a caller still keeps what it has lent; the place beside the ring of this direction.
-        if unsafe { self.lender.lay_aside(self.board(true), self.aside(true)) } && wakes_reader(self.shared(true)) {
+        if unsafe { self.lender.lay_aside(self.board(true), self.aside(true)) }
+            && wakes_reader(self.shared(true))
+        {
             self.wake();
         }
     }

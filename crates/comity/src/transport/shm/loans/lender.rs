@@ -2,8 +2,8 @@
 
 use super::{
     ADDRESS, Board, DENIED, FORGET, KNOWN, LEAST_GAIN, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, MOMENT,
-    MOST_KNOWN, MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, aside::Remainder, pull::Nonce,
-    speed::Turns,
+    MOST_KNOWN, MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, aside::Remainder,
+    pull::Nonce, speed::Turns,
 };
 use crate::{
     sys::{PeerMemory, Region, Tracer, send_byte_with},
@@ -44,7 +44,7 @@ struct Passed {
 
 /// A loan that was not returned: its number, where it lies, and up to where it goes, in bytes lent and in bytes of bodies.
 #[derive(Debug)]
-pub(super) struct Out {
+pub(super) struct OutLoan {
     pub(super) number: u64,
     pub(super) address: usize,
     pub(super) len: usize,
@@ -63,7 +63,7 @@ pub(in crate::transport::shm) struct Lender {
     lent: u64,
     pub(super) returned: u64,
     shown: u64,
-    pub(super) out: VecDeque<Out>,
+    pub(super) out: VecDeque<OutLoan>,
     pub(super) rest: Remainder,
     passed: Vec<Passed>,
     announced: u32,
@@ -296,7 +296,7 @@ impl Lender {
         self.lent += n as u64;
         self.copied(n);
         let (address, number) = (body.as_ptr() as usize, self.shown);
-        self.out.push_back(Out { number, address, len: n, lent: self.lent, body: self.body });
+        self.out.push_back(OutLoan { number, address, len: n, lent: self.lent, body: self.body });
         n
     }
 
