@@ -2,7 +2,7 @@
 
 Torch's own process group passes a call to the backend and returns a holder in C++ of the backend's work, which answers `wait` and
 `get_future` only: `is_completed` is False for ever, and a receive from any rank does not say from which. This group makes the same call and
-returns the backend's work itself. C++ itself (the reducer of DistributedDataParallel, functional collectives) gets the holder.
+returns the backend's work itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from . import tracing
 from .backend import Backend, made
 from .cuda import CudaWork
 from .futures import Future
-from .work import Done, Held, Work
+from .work import Done, Work
 
 #: Methods that return a work.
 _CALLS = [
@@ -43,6 +43,7 @@ class Group(dist.ProcessGroup):
     def __init__(self, backend: Backend, store: Any, devices: Iterable[torch.device]) -> None:
         super().__init__(store, backend._rank, backend._size)
         self._comity = backend
+        backend._alone = True
         self._set_default_backend(_CUSTOM)
         for device in devices:
             self._register_backend(device, _CUSTOM, backend)
@@ -81,8 +82,9 @@ def _returning_ours(name: str) -> Callable[..., Any]:
     base = getattr(dist.ProcessGroup, name)
 
     def call(self: Group, *args: Any, **options: Any) -> Any:
-        made.work = None
         held = base(self, *args, **options)
+        if held is None:
+            return None
         work, made.work = made.work, None
         return held if work is None else work
 
@@ -92,7 +94,7 @@ def _returning_ours(name: str) -> Callable[..., Any]:
     return tracing.skipped(call)
 
 
-tracing.skip_methods(Group, Work, CudaWork, Held, Done, Future)
+tracing.skip_methods(Group, Work, CudaWork, Done, Future)
 for _name in _CALLS:
     if hasattr(dist.ProcessGroup, _name):
         setattr(Group, _name, _returning_ours(_name))
