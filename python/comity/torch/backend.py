@@ -12,7 +12,6 @@ from torch._C import _distributed_c10d as _c10d
 
 from . import builtin, tracing
 from .lifecycle import Lifecycle, Options
-from .work import Held, Work
 
 #: Methods that C++ calls and that return a work.
 _CALLS = [
@@ -24,11 +23,9 @@ _CALLS = [
 
 
 class _Made(threading.local):
-    """The work of the call that this thread made last, for `group.py`."""
+    """The work of the call that this thread made last, for `group.py`, which takes it."""
 
     work: Any = None
-    #: Whether the thread is in such a call; those that it makes are parts of it.
-    within = False
 
 
 made = _Made()
@@ -36,6 +33,8 @@ made = _Made()
 
 class Backend(Lifecycle, _c10d.Backend):
     """See the module."""
+
+    _alone = False
 
     def __init__(
         self,
@@ -99,25 +98,21 @@ class Backend(Lifecycle, _c10d.Backend):
         )
 
 
-def _held(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The call with its work as C++ holds it."""
+def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, whose work the group finds in `made`."""
 
     @functools.wraps(method)
     def call(self: Backend, *args: Any, **options: Any) -> Any:
-        if made.within:
-            return method(self, *args, **options)
-        made.within = True
-        try:
-            work = made.work = method(self, *args, **options)
-        finally:
-            made.within = False
-        return Held(work) if isinstance(work, Work) else work
+        work = method(self, *args, **options)
+        if self._alone:
+            made.work = work
+        return work
 
     return tracing.skipped(call)
 
 
 for _name in _CALLS:
-    setattr(Backend, _name, _held(getattr(Backend, _name)))
+    setattr(Backend, _name, _noted(getattr(Backend, _name)))
 
 
 def create(opts: Any, settings: Any) -> Backend:

@@ -76,6 +76,8 @@ class Calls:
     _pending: list[Any] | None
     _codec: Codec | None
     _channels: turns.Channels
+    #: Whether works reach the program as they are, so that their futures can be Comity's: not in a group of several backends.
+    _alone = True
     _metrics: metrics.Metrics
 
     def _call(self, call: Call) -> _c10d.Work:
@@ -104,7 +106,8 @@ class Calls:
             self._metrics.failed(op)
             raise self._named(e) from None
         note = self._metrics.noting(op, size, begun)
-        return self._noted(Work(request, result, all_of(after), note, channel.turns))
+        order = channel.turns if self._alone else None
+        return self._noted(Work(request, result, all_of(after), note, order))
 
     def _now(self, op: str, opts: Any, result: Any, memory: Buffer, args: Args) -> _c10d.Work | None:
         """As `_call`, for what small calls mostly are: in place, on memory of the host that nothing has to be done with, for a caller that

@@ -98,7 +98,8 @@ class Collectives(Reductions, PointToPoint):
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> _c10d.Work:
         pairs = zip(outputs, inputs, strict=True)
-        works = [self.all_gather_single(output, input, opts) for output, input in pairs]
+        # Not by way of `self`: these are parts of one call.
+        works = [Collectives.all_gather_single(self, output, input, opts) for output, input in pairs]
         return self._several(works, outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced

@@ -110,7 +110,7 @@ class CudaWork(Work):
     def is_completed(self) -> bool:
         return super().is_completed() and self._event.passed()
 
-    def plain_future(self) -> torch.futures.Future:
+    def get_future(self) -> torch.futures.Future:
         with self._lock:
             if self._future is not None:
                 return self._future
@@ -134,7 +134,7 @@ class CudaWork(Work):
             if self._future is not None:
                 return self._future
             base = torch.futures.Future(devices=[self._lane.device])
-            # What a callback raises is an error for C++; see `Work.plain_future`.
+            # What a callback raises is an error for C++; see `Work.get_future`.
             self._future = base.then(value)
 
         def done(error: BaseException | None) -> None:

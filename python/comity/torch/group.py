@@ -2,11 +2,12 @@
 
 Torch's own process group passes a call to the backend and returns a holder in C++ of the backend's work, which answers `wait` and
 `get_future` only: `is_completed` is False for ever, and a receive from any rank does not say from which. This group makes the same call and
-returns the backend's work itself. C++ itself (the reducer of DistributedDataParallel, functional collectives) gets the holder.
+returns the backend's work itself.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
@@ -19,13 +20,15 @@ from . import tracing
 from .backend import Backend, made
 from .cuda import CudaWork
 from .futures import Future
-from .work import Done, Held, Work
+from .work import Done, Work
 
 #: Methods that return a work.
 _CALLS = [
     "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "allgather_coalesced", "gather", "gather_single", "scatter",
     "reduce_scatter", "alltoall", "barrier", "send", "recv", "recv_anysource", "_end_coalescing",
 ]  # fmt: skip
+#: Methods for what is to see each call.
+_HOOKS = ["register_pre_hook", "unregister_pre_hook", "register_post_hook", "unregister_post_hook"]
 #: Those with a new name from torch 2.15 on. C++ looks for both, the new one first, so only one may be there.
 _RENAMED = {
     "all_gather_single": "_allgather_base",
@@ -43,9 +46,31 @@ class Group(dist.ProcessGroup):
     def __init__(self, backend: Backend, store: Any, devices: Iterable[torch.device]) -> None:
         super().__init__(store, backend._rank, backend._size)
         self._comity = backend
-        self._set_default_backend(_CUSTOM)
-        for device in devices:
-            self._register_backend(device, _CUSTOM, backend)
+        backend._alone = True
+        # Makes the calls. The methods of this class would look for this class's first, which takes longer than all the rest.
+        self._inner = dist.ProcessGroup(store, backend._rank, backend._size)
+        self._recorder: Any = None
+        devices = list(devices)
+        for group in (super(), self._inner):
+            group._set_default_backend(_CUSTOM)
+            for device in devices:
+                group._register_backend(device, _CUSTOM, backend)
+
+    def _set_group_desc(self, desc: str) -> None:
+        """The last that torch says of a new group before it attaches what looks at calls."""
+        super()._set_group_desc(desc)
+        inner = self._inner
+        inner._set_group_name(self.group_name)
+        inner._set_group_desc(desc)
+        c10d = dist.distributed_c10d
+        attach = getattr(c10d, "_maybe_attach_flight_recorder", None)
+        if attach is not None and self._recorder is None:
+            ranks = self._comity._settings.global_ranks_in_group or range(self._comity._size)
+            attach(inner, dist.BackendConfig(dist.Backend("comity")), list(ranks))
+            # Torch keeps it for groups that it knows.
+            self._recorder = c10d._world.pg_flight_recorder_hooks.pop(inner, None)
+        if os.environ.get("TORCH_DIST_NAN_CHECK") == "1":
+            _c10d.NanCheckHook.attach(inner)
 
     def getBackendName(self) -> str:
         """The name in DistributedDataParallel's log."""
@@ -81,21 +106,31 @@ def _returning_ours(name: str) -> Callable[..., Any]:
     base = getattr(dist.ProcessGroup, name)
 
     def call(self: Group, *args: Any, **options: Any) -> Any:
-        made.work = None
-        held = base(self, *args, **options)
+        held = base(self._inner, *args, **options)
+        if held is None:
+            return None
         work, made.work = made.work, None
         return held if work is None else work
 
-    # In a method of its own name pybind calls the base's, not this one again.
-    call.__code__ = call.__code__.replace(co_name=name)
     call.__name__ = name
     return tracing.skipped(call)
 
 
-tracing.skip_methods(Group, Work, CudaWork, Held, Done, Future)
+def _of_inner(name: str) -> Callable[..., Any]:
+    """Torch's method of that name, on the group that makes the calls."""
+
+    def call(self: Group, *args: Any) -> Any:
+        return getattr(self._inner, name)(*args)
+
+    return call
+
+
+tracing.skip_methods(Group, Work, CudaWork, Done, Future)
 for _name in _CALLS:
     if hasattr(dist.ProcessGroup, _name):
         setattr(Group, _name, _returning_ours(_name))
+for _name in _HOOKS:
+    setattr(Group, _name, _of_inner(_name))
 for _name, _before in _RENAMED.items():
     _known = _name if hasattr(dist.ProcessGroup, _name) else _before
     setattr(Group, _known, _returning_ours(_known))

@@ -165,7 +165,8 @@ class Reductions(Calls):
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
     ) -> _c10d.Work:
         pairs = zip(outputs, inputs, strict=True)
-        works = [self.reduce_scatter_single(output, input, opts) for output, input in pairs]
+        # Not by way of `self`: these are parts of one call.
+        works = [Reductions.reduce_scatter_single(self, output, input, opts) for output, input in pairs]
         return self._several(works, outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced

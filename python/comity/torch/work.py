@@ -134,7 +134,6 @@ class Work(_c10d.Work):
         self._ended = ended
         self._lock = threading.Lock()
         self._future: torch.futures.Future | None = None
-        self._ordered: Future | None = None
         self._flaw: BaseException | None = None
         if finish is not None:
             # Outputs are complete also where nobody waits.
@@ -172,23 +171,15 @@ class Work(_c10d.Work):
         self.wait()  # WAIT: a request, whose call has a deadline, or a `Pending`, which has a limit
 
     def get_future(self) -> torch.futures.Future:
-        if self.turns is None:
-            return self.plain_future()
-        with self._lock:
-            if self._ordered is not None:
-                return self._ordered
-            future = self._ordered = Future(self.turns)
-        self._complete_with(future)
-        return future
-
-    def plain_future(self) -> torch.futures.Future:
-        """The one for C++, which sees an error as one, and takes no turns."""
         with self._lock:
             if self._future is not None:
                 return self._future
-            # `set_exception` stores a value as far as C++ can see; only what a callback raises is an error there.
-            base = torch.futures.Future()
-            self._future = base.then(value)
+            if self.turns is not None:
+                base = self._future = Future(self.turns)
+            else:
+                # `set_exception` stores a value as far as C++ can see; only what a callback raises is an error there.
+                base = torch.futures.Future()
+                self._future = base.then(value)
         self._complete_with(base)
         return self._future
 
@@ -235,20 +226,6 @@ class Work(_c10d.Work):
         return getattr(self._request, "source", -1)
 
     _source_rank = source_rank
-
-
-class Held(_c10d.Work):
-    """The work as C++ holds it."""
-
-    def __init__(self, work: Work) -> None:
-        super().__init__()
-        self._work = work
-
-    def wait(self, timeout: timedelta | float | None = None) -> bool:
-        return self._work.wait(timeout)
-
-    def get_future(self) -> torch.futures.Future:
-        return self._work.plain_future()
 
 
 class Done(_c10d.Work):

@@ -29,14 +29,11 @@ impl NativeBackend {
             _ => (None, None),
         };
         let message = |count: usize, dtype: DType, other: usize| CallInfo {
-            op: Op::Send,
-            seq: 0,
             count,
             dtype: Some(dtype),
-            reduce: None,
             root: Some(other),
             tag: info.tag,
-            objects: false,
+            ..CallInfo::new(Op::Send)
         };
         let out = src.zip(to).map(|(s, to)| message(s.count(), s.dtype(), to));
         let mut into = dst.as_ref().zip(from).map(|(d, from)| message(d.count(), d.dtype(), from));
