@@ -58,6 +58,18 @@ const TABLE: [Row; 34] = [
     (&["report", "records"], "--trace", &["", "missing/trace", "/proc/none"]),
 ];
 
+/// Two flags of which one would be passed over in silence.
+const PAIRS: &[(&[&str], [&str; 2])] = &[
+    (&["bench", "--iters", "5", "--budget", "1"], ["--iters", "--budget"]),
+    (&["check", "--links", "--algorithm", "ring"], ["--links", "--algorithm"]),
+    (&["check", "--links", "--seed", "1"], ["--links", "--seed"]),
+    (&["top", "--once", "--every", "2"], ["--once", "--every"]),
+    (&["cluster", "find", "--hosts", "a", "--listen", "5"], ["--hosts", "--listen"]),
+    (&["cluster", "config", "--hosts", "a", "--undo", "x"], ["--auto-setup", "--undo"]),
+    (&["cluster", "config", "--hosts", "a", "--dot", "--output", "x"], ["--dot", "--output"]),
+    (&["cluster", "config", "--hosts", "a", "--dot", "--auto-setup"], ["--dot", "--auto-setup"]),
+];
+
 /// 120 made from the seed, and those below.
 pub(crate) fn all(dir: &Path) -> Vec<Case> {
     std::fs::write(dir.join("file"), "").unwrap();
@@ -105,19 +117,7 @@ pub(crate) fn all(dir: &Path) -> Vec<Case> {
     add(&["report", "file"], &["file"]);
     add(&["report", "none"], &["none", "no flight records"]);
     add(&["report", "garbage"], &["rank-7.group-1f.flight.json", "JSON"]);
-    // Of two flags none is passed over in silence.
-    for (args, says) in [
-        (&["bench", "--iters", "5", "--budget", "1"][..], ["--iters", "--budget"]),
-        (&["check", "--links", "--algorithm", "ring"], ["--links", "--algorithm"]),
-        (&["check", "--links", "--seed", "1"], ["--links", "--seed"]),
-        (&["top", "--once", "--every", "2"], ["--once", "--every"]),
-        (&["cluster", "find", "--hosts", "a", "--listen", "5"], ["--hosts", "--listen"]),
-        (&["cluster", "config", "--hosts", "a", "--undo", "x"], ["--auto-setup", "--undo"]),
-        (&["cluster", "config", "--hosts", "a", "--dot", "--output", "x"], ["--dot", "--output"]),
-        (&["cluster", "config", "--hosts", "a", "--dot", "--auto-setup"], ["--dot", "--auto-setup"]),
-    ] {
-        add(args, &says);
-    }
+    PAIRS.iter().for_each(|(args, says)| add(args, says));
     let bytes = || OsString::from_vec(b"\xff\xfe".to_vec());
     for command in ["bench", "plan"] {
         let mut case = Case::new(&[command]);

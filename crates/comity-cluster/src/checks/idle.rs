@@ -92,7 +92,10 @@ fn dead_ends(cluster: &Cluster, host: usize) -> Option<Check> {
         n => format!(" and {n} more"),
     };
     let names = dead.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
-    let used = joined.into_iter().collect::<Vec<_>>().join(",");
+    // One whose cable is out may be used again.
+    let others = cabled(facts).filter(|n| own(n).next().is_some() || joined.contains(n.name.as_str()));
+    let used: BTreeSet<&str> = others.map(|n| n.name.as_str()).collect();
+    let used = used.into_iter().collect::<Vec<_>>().join(",");
     Some(Check::not_tried(
         "cable",
         format!("{} {names}{more}", cluster.name(host)),

@@ -194,8 +194,9 @@ fn over_exchange(
         return Ok(Located::at(addrs, key));
     }
     let all_here = config.local.is_some_and(|(_, n)| n == config.size);
-    let (ip, others) = match config.addrs.first() {
-        Some(a) => (a.ip(), Vec::new()),
+    let (ip, others) = match config.addrs.split_first() {
+        // Of a triangle of cables another rank may know any of them.
+        Some((first, others)) => (first.ip(), others.to_vec()),
         None if all_here => (IpAddr::from(Ipv4Addr::LOCALHOST), Vec::new()),
         None => {
             let toward = exchange.address().map(|at| at.resolve(until)).transpose()?;
@@ -254,6 +255,39 @@ fn serve_in(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Where rank 0 posts; nobody else asks.
+    #[derive(Debug, Default)]
+    struct Board(std::sync::Mutex<String>);
+
+    impl std::fmt::Display for Board {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a board")
+        }
+    }
+
+    impl crate::exchange::Exchange for Board {
+        fn share(&self, _: usize, _: usize, mine: Option<&str>, _: Instant) -> Result<String> {
+            let text = mine.unwrap_or_default().to_owned();
+            self.0.lock().unwrap().clone_from(&text);
+            Ok(text)
+        }
+    }
+
+    // Elsewhere a loopback has one address.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn rank_0_posts_each_address_that_its_user_names() {
+        let board = std::sync::Arc::new(Board::default());
+        let addrs: [SocketAddr; 2] = ["127.0.0.1:0", "127.0.0.2:0"].map(|at| at.parse().unwrap());
+        let config = Config::new(0, 2).exchange(board.clone()).addrs(addrs);
+        let located = locate(&config, Instant::now()).unwrap();
+        assert!(located.store.is_some_and(|store| store.addrs().len() == 2));
+        let text = board.0.lock().unwrap().clone();
+        let at = text.split('/').next().unwrap_or_default();
+        let ips: Vec<_> = at.split(',').map(|at| at.split(':').next().unwrap_or_default()).collect();
+        assert_eq!(ips, ["127.0.0.1", "127.0.0.2"]);
+    }
 
     #[test]
     fn a_host_between_is_looked_at_too() {

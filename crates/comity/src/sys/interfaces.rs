@@ -126,8 +126,7 @@ unsafe fn interface(entry: &libc::ifaddrs) -> Option<Interface> {
     let prefix = mask.map_or(0, |(m, _)| bits(m) as u8);
     let found = Interface { speed: speed(&name), name, index, ip, prefix, is_loopback };
     // An interface gives itself such an address, whether it leads anywhere or not.
-    let has_cable = entry.ifa_flags as libc::c_int & libc::IFF_RUNNING != 0;
-    let is_vain = found.is_link_local() && (!has_cable || is_port(&found.name));
+    let is_vain = found.is_link_local() && is_port(&found.name);
     (!is_vain).then_some(found)
 }
 

@@ -36,6 +36,7 @@ pub(crate) fn answering(
     }
     let mut found = Vec::new();
     while !open.is_empty() && Instant::now() < until {
+        // WAIT(until): connections: three seconds at most
         let done = wait(&open, patience, until)?;
         let mut done = done.into_iter();
         open.retain(|(i, socket)| {
