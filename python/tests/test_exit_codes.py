@@ -83,3 +83,13 @@ def test_a_benchmark_of_looking_that_saw_nothing() -> None:
 
     with pytest.raises(AssertionError, match="showed nothing"):
         top.once("false", subprocess.Popen(["sleep", "0.1"]))
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_stranger_that_fails(monkeypatch: pytest.MonkeyPatch, good: bool) -> None:
+    import strangers
+
+    # The end of gloo is told, and fails nothing.
+    monkeypatch.setattr(strangers, "run", lambda _, backend: (good and backend == "comity", ""))
+    monkeypatch.setattr(sys, "argv", ["strangers.py", "--only", "one_tensor"])
+    assert strangers.main() == (0 if good else 1)
