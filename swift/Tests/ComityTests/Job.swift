@@ -9,7 +9,7 @@ struct Job {
     var codes: [Int32]
 
     /// How long a job may take.
-    private static let limit: TimeInterval = 60
+    private static let limit: TimeInterval = 120
 
     /// Program of a rank, which is built beside the tests.
     private static func program() throws -> URL {

@@ -93,10 +93,12 @@ final class Checks {
     func all<T: Checked>(_ type: T.Type, _ numbers: [Int] = [1, 2, 3]) throws {
         let range = numbers[0]...numbers[numbers.count - 1]
         for n in T.self == Float.self ? [0, 37, 40_000] : [0, 37] {
-            for reduction in Reduction.allCases where T.elementType.supports(reduction) {
-                try reduce(type, reduction, n, range)
-            }
+            try reduce(type, .max, n, range)
             try move(type, n, range)
+        }
+        for reduction in Reduction.allCases where T.elementType.supports(reduction) {
+            let (mine, wanted): ([T], [T]) = operands(reduction, 9, range)
+            try equal(try group.allReduce(mine, reduction), wanted, "\(reduction) of \(T.elementType)")
         }
         try uneven(type, range)
         if let unsupported = Reduction.allCases.first(where: { !T.elementType.supports($0) }) {
@@ -115,11 +117,21 @@ final class Checks {
         case .product: return T(small: all.reduce(1, *))
         case .min: return T(small: all.reduce(range.upperBound, Swift.min))
         case .max: return T(small: all.reduce(range.lowerBound, Swift.max))
-        case .average: return T(small: 0)  // Its numbers are others: see `reduce`.
+        case .average: return T(small: 0)  // Its numbers are others: see `operands`.
         case .bitwiseAnd: return T(small: all.reduce(isBool ? 1 : -1, &))
         case .bitwiseOr: return T(small: all.reduce(0, |))
         case .bitwiseXor: return T(small: all.reduce(0, ^))
         }
+    }
+
+    /// This rank's elements for a reduction, and the result.
+    private func operands<T: Checked>(_ reduction: Reduction, _ n: Int, _ range: ClosedRange<Int>) -> ([T], [T]) {
+        guard reduction == .average else {
+            return (values(group.rank, n, range), (0..<n).map { combined(reduction, $0, range) })
+        }
+        // So that the average is a whole number: all ranks give i, and rank 0 as much more as there are ranks.
+        let more = group.rank == 0 ? group.size : 0
+        return ((0..<n).map { T(small: $0 % 7 + more) }, (0..<n).map { T(small: $0 % 7 + 1) })
     }
 
     private func reduce<T: Checked>(
@@ -127,13 +139,7 @@ final class Checks {
     ) throws {
         let (rank, size) = (group.rank, group.size)
         let what = "\(reduction) of \(n) \(T.elementType)"
-        // So that the average is a whole number: all ranks give i, and rank 0 as much more as there are ranks.
-        let isAverage = reduction == .average
-        let average: (Int) -> Int = { $0 % 7 + 1 }
-        let mine: [T] =
-            isAverage
-            ? (0..<n).map { T(small: average($0) + (rank == 0 ? size : 0) - 1) } : values(rank, n, range)
-        let wanted: [T] = (0..<n).map { isAverage ? T(small: average($0)) : combined(reduction, $0, range) }
+        let (mine, wanted): ([T], [T]) = operands(reduction, n, range)
 
         try equal(try group.allReduce(mine, reduction), wanted, "allReduce, \(what)")
         var inPlace = mine

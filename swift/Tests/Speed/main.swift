@@ -20,6 +20,9 @@ func round(_ calls: Int, _ call: () throws -> Void) rethrows -> (nanoseconds: Do
 func measure(_ group: Group, _ inC: OpaquePointer?) throws {
     // Calls of a round, and rounds of each way, which take turns.
     let (calls, rounds) = (200, 501)
+    let inMemory = UnsafeMutablePointer<Double>.allocate(capacity: 1)
+    inMemory.initialize(to: 1)
+    defer { inMemory.deallocate() }
     var number = 1.0
     var array = [1.0]
     var times = [[Double]](repeating: [], count: 3)
@@ -27,7 +30,7 @@ func measure(_ group: Group, _ inC: OpaquePointer?) throws {
     for turn in 0...rounds {
         let took = [
             round(calls) {
-                if comity_all_reduce(inC, &number, &number, 1, COMITY_F64, COMITY_MAX) != COMITY_OK {
+                if comity_all_reduce(inC, inMemory, inMemory, 1, COMITY_F64, COMITY_MAX) != COMITY_OK {
                     fatalError(String(cString: comity_last_error()))
                 }
             },

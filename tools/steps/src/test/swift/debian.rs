@@ -3,10 +3,7 @@
 //! Commands run in it with a mount namespace of their own, so that no mount is left behind, however they end. The repository lies there
 //! under the same path as here.
 
-use std::{
-    fs,
-    path::PathBuf,
-};
+use std::{fs, path::PathBuf};
 use tasks::{
     child::Task,
     place::{root, target},
@@ -74,7 +71,8 @@ impl Debian {
         let task = Task::new("debootstrap").args(["--variant=minbase", RELEASE]).args([&fresh.0]);
         proxied(task.args([mirror()?]), &proxy).limit(600).run()?;
         // What is cut short is made anew, so nothing has to reach the disk in order.
-        let install = ["-o", "Acquire::Retries=5", "-o", "Dpkg::Options::=--force-unsafe-io", "install", "-y"];
+        let install =
+            ["-o", "Acquire::Retries=5", "-o", "Dpkg::Options::=--force-unsafe-io", "install", "-y"];
         let task = fresh.enter(&[], &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
         let task = task.args(install).args(["--no-install-recommends"]).args(PACKAGES);
         proxied(task, &proxy).limit(900).run()?;
@@ -115,7 +113,8 @@ impl Debian {
 
     /// A command as root in it, where these folders are too.
     fn enter(&self, places: &[PathBuf], words: &[&str]) -> Task {
-        let task = Task::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", ENTER, "enter"]);
+        let task =
+            Task::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", ENTER, "enter"]);
         task.args([&self.0]).args(places).args(["--"]).args(words)
     }
 }
@@ -124,7 +123,8 @@ impl Debian {
 fn mirror() -> Result<String, String> {
     let known = || {
         let format = "$(LABEL) $(REPO_URI)";
-        let out = Task::new("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"]).run()?;
+        let out =
+            Task::new("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"]).run()?;
         Ok::<_, String>(of_debian(&out))
     };
     if let Some(mirror) = known()? {
@@ -165,7 +165,8 @@ mod tests {
 
     #[test]
     fn the_mirror_and_the_proxy_are_read_as_apt_says_them() {
-        let targets = "Debian-Security http://a/security/\nDebian http://a/debian/\nDebian http://b/debian/\n";
+        let targets =
+            "Debian-Security http://a/security/\nDebian http://a/debian/\nDebian http://b/debian/\n";
         assert_eq!(of_debian(targets).as_deref(), Some("http://a/debian/"));
         assert_eq!(of_debian("Other http://a/\n"), None);
         assert_eq!(value_of("proxy='http://a:3142/'\n").as_deref(), Some("http://a:3142/"));

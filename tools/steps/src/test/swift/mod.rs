@@ -73,7 +73,8 @@ fn job(debian: &Debian, ranks: usize, program: &str) -> Task {
 /// The example in Swift learns as the one in Rust: the first epoch has the same loss and accuracy.
 fn digits(debian: &Debian) -> Result<(), String> {
     let swift = job(debian, 2, "swift-build/debug/digits").args(["data/digits.csv", "1"]).run()?;
-    let rust = job(debian, 2, "debug/examples/digits").args(["--epochs", "1", "--data", "data/digits.csv"]).run()?;
+    let rust =
+        job(debian, 2, "debug/examples/digits").args(["--epochs", "1", "--data", "data/digits.csv"]).run()?;
     match (learnt(&swift), learnt(&rust)) {
         (Some(a), Some(b)) if a == b => Ok(()),
         _ => Err(format!("digits learns in Swift otherwise than in Rust:\n{swift}\n{rust}")),
