@@ -5,7 +5,7 @@ mod page;
 mod progress;
 
 use super::{
-    Done, Outcome, Step, browser, c, cargo, chaos, cluster, conformance, dependencies, fuzz, hosts,
+    Done, Outcome, Step, browser, c, candle, cargo, chaos, cluster, conformance, dependencies, fuzz, hosts,
     launchers, processes, python, ray, rdma, rdma_vm, sanitizers,
     scope::Scope,
     slurm, ssh,
@@ -50,6 +50,7 @@ pub(super) const PARTS: &[Part] = &[
     part("full", "every operation, type and size, 4 processes, as released", 1, processes::full),
     part("load", "64 ranks, 1,000 calls in flight; nothing grows", 1, processes::load),
     part("c", "the C interface: every rank count, link and fault; leaks; JAX", 1, c::run),
+    part("candle", "a language model trained in five ways, as processes", 1, candle::check),
     part("rdma", "rdma-core's programs on a software device; Comity's links over it", 1, rdma::run),
     part("guest", "the kernel's Soft-RoCE in a QEMU guest, every case", 1, rdma_vm::run),
     part("hosts", "two hosts, as network namespaces, IPv4 and IPv6", 1, hosts::check),
