@@ -12,7 +12,7 @@ use comity_candle::{Parameter, Passes, Pipeline, divide_layers};
 /// A part of the model.
 enum Part {
     Start(Start),
-    Block(Block),
+    Block(Box<Block>),
     End(End),
 }
 
@@ -28,7 +28,7 @@ impl Part {
             i if i <= shape.layers => {
                 let part = Block::new(&one, shape, vb.pp("blocks").pp(i - 1))?;
                 let parameters = part.parameters(&format!("blocks.{}", i - 1));
-                (Self::Block(part), parameters)
+                (Self::Block(Box::new(part)), parameters)
             }
             _ => {
                 let part = End::new(&one, shape, vb.pp("end"))?;
