@@ -218,8 +218,13 @@ fn write_part(file: &File, offset: u64, p: &Parameter, rank: usize, x: &Tensor) 
         Some((axis, partition)) => Area::part(&whole, *axis, partition.of(rank)),
         None => Area::whole(&whole),
     };
-    let mut at = 0;
-    for run in area.runs(p.tensor.dtype().size_in_bytes(), 1) {
+    let (size, mut at) = (p.tensor.dtype().size_in_bytes(), 0);
+    let needed: u64 = area.runs(size, 1).map(|r| r.end - r.start).sum();
+    if bytes.len() as u64 != needed {
+        let text = format!("{}: rank {rank} has {} bytes, and its part has {needed}", p.name, bytes.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    for run in area.runs(size, 1) {
         let len = (run.end - run.start) as usize;
         file.write_all_at(&bytes[at..at + len], offset + run.start)?;
         at += len;

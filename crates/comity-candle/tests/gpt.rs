@@ -5,6 +5,8 @@ mod model;
 #[path = "../examples/gpt/options.rs"]
 #[allow(dead_code)]
 mod options;
+#[path = "../examples/gpt/stages.rs"]
+mod stages;
 #[path = "../examples/gpt/text.rs"]
 mod text;
 #[path = "../examples/gpt/training.rs"]
@@ -46,6 +48,8 @@ fn every_way_of_sharing_the_work_learns_the_same() {
         (Mode::Tensor, 4),
         (Mode::FullySharded, 1),
         (Mode::FullySharded, 3),
+        (Mode::Pipeline, 2),
+        (Mode::Pipeline, 4),
         (Mode::Both, 4),
     ];
     for (mode, n) in scope::Scope::from_env().share(ways, 2) {
@@ -68,7 +72,7 @@ fn bad_options_are_named() {
     assert!(parse(&["--mode", "tp", "--steps", "3"]).unwrap());
     assert!(!parse(&["--help"]).unwrap());
     for (args, says) in [
-        (&["--mode", "both"][..], "there are dp, tp, fsdp and 2d"),
+        (&["--mode", "both"][..], "there are dp, tp, fsdp, pp and 2d"),
         (&["--steps", "few"], "--steps needs a number, got \"few\""),
         (&["--plot"], "--plot needs a value"),
         (&["--fast"], "no option --fast"),

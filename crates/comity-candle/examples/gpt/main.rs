@@ -1,4 +1,4 @@
-//! A small language model that learns a text letter by letter: data-parallel, tensor-parallel, fully sharded, or both of the first two.
+//! A small language model that learns a text letter by letter: data-parallel, tensor-parallel, fully sharded, as a pipeline, or both of the first two.
 //!
 //! ```text
 //! cargo build --release --package comity-candle --example gpt
@@ -9,6 +9,7 @@
 
 mod model;
 mod options;
+mod stages;
 mod text;
 mod training;
 

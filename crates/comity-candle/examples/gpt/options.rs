@@ -9,6 +9,7 @@ Train a small language model on a text, letter by letter; run under `comity laun
   --mode MODE      dp: each rank has the model and a share of the batch (the default)
                    tp: each rank has a part of every layer and the whole batch
                    fsdp: each rank keeps a part of every layer, and has a share of the batch
+                   pp: each rank has some of the layers, and micro-batches go through them
                    2d: pairs of ranks share the layers, and the pairs share the batch
   --text FILE      what to learn (default: a page of the book)
   --steps N        (default: 100)

@@ -2,6 +2,7 @@
 
 use super::{
     model::{Block, End, Model, Shape, Start},
+    stages::pipelined,
     text::Text,
 };
 use candle_core::{DType, Device, Tensor};
@@ -18,6 +19,7 @@ pub(crate) enum Mode {
     Data,
     Tensor,
     FullySharded,
+    Pipeline,
     Both,
 }
 
@@ -27,8 +29,9 @@ impl Mode {
             "dp" => Self::Data,
             "tp" => Self::Tensor,
             "fsdp" => Self::FullySharded,
+            "pp" => Self::Pipeline,
             "2d" => Self::Both,
-            _ => return Err(format!("there is no mode {word:?}; there are dp, tp, fsdp and 2d").into()),
+            _ => return Err(format!("there is no mode {word:?}; there are dp, tp, fsdp, pp and 2d").into()),
         })
     }
 }
@@ -61,7 +64,7 @@ pub(crate) struct Outcome {
 }
 
 /// A step on this rank's samples: their letters, those that follow, and the weight of their loss. The result is their loss.
-type Step<'a> = Box<dyn FnMut(&Tensor, &Tensor, f64) -> Result<f64> + 'a>;
+pub(crate) type Step<'a> = Box<dyn FnMut(&Tensor, &Tensor, f64) -> Result<f64> + 'a>;
 
 pub(crate) fn train(
     group: &Group,
@@ -74,7 +77,7 @@ pub(crate) fn train(
     let pair = if group.size().is_multiple_of(2) { 2 } else { 1 };
     let width = match settings.mode {
         Mode::Data | Mode::FullySharded => 1,
-        Mode::Tensor => group.size(),
+        Mode::Tensor | Mode::Pipeline => group.size(),
         Mode::Both => pair,
     };
     // Ranks side by side share the layers; those with the same place among them share the batch.
@@ -90,6 +93,7 @@ pub(crate) fn train(
     let sampler = Sampler::new(samples, batch, settings.seed);
     let (weight_bytes, mut step) = match settings.mode {
         Mode::FullySharded => fully_sharded(&data, &shape, settings)?,
+        Mode::Pipeline => pipelined(&layers, &shape, settings)?,
         _ => replicated(&layers, &data, &shape, settings)?,
     };
     let (mut losses, mut epoch) = (Vec::new(), 0);
@@ -120,11 +124,11 @@ pub(crate) fn train(
     })
 }
 
-fn adam(settings: &Settings) -> ParamsAdamW {
+pub(crate) fn adam(settings: &Settings) -> ParamsAdamW {
     ParamsAdamW { lr: settings.rate, weight_decay: 0.0, ..Default::default() }
 }
 
-fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> usize {
+pub(crate) fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> usize {
     tensors.into_iter().map(|x| x.elem_count() * x.dtype().size_in_bytes()).sum()
 }
 
@@ -193,7 +197,7 @@ fn fully_sharded<'a>(data: &Group, shape: &Shape, settings: &Settings) -> Result
 }
 
 /// Set every parameter to this rank's part of numbers that depend on its name and the seed alone.
-fn begin(group: &Group, parameters: &[Parameter], seed: u64) -> Result<()> {
+pub(crate) fn begin(group: &Group, parameters: &[Parameter], seed: u64) -> Result<()> {
     for p in parameters.iter().filter(|p| !p.name.contains("norm")) {
         let shape = p.whole_shape();
         let inputs = *shape.last().unwrap_or(&1);

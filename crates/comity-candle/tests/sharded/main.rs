@@ -5,6 +5,7 @@ mod data_parallel;
 mod embedding;
 mod errors;
 mod fully_shard;
+mod killed;
 mod linear;
 mod load;
 mod ops;

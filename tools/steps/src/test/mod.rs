@@ -6,6 +6,7 @@
 mod book;
 mod browser;
 mod c;
+mod candle;
 mod cargo;
 mod chaos;
 mod cluster;
