@@ -72,7 +72,7 @@
 //! | none | none | [`ShardedEmbedding`], [`sharded_cross_entropy`], [`ShardedAttention`], [`Pipeline`], [`DeviceMesh`] |
 //! | `sharded_load` of mlx-lm | none | [`Weights`]; [`save_checkpoint`], [`load_checkpoint`] |
 //!
-//! What ran where: all of it on the CPU, on Linux. Tensors on a GPU travel through host memory; that is compiled only. Fully sharded layers
+//! What ran where: all of it on the CPU, on Linux. Tensors on a GPU travel through host memory; that is neither compiled in the tests nor run. Fully sharded layers
 //! and the overlap of [`DataParallel`] compute on the CPU.
 
 mod attention;
