@@ -300,7 +300,6 @@ def test_an_interrupted_init_leaves_nothing_behind() -> None:
     code = """
 import os, signal, subprocess, sys, threading, time
 import comity
-
 ALONE = "import comity; assert comity.init().all_sum(1) == 2"
 
 def held():

@@ -164,8 +164,9 @@ impl FleetArgs {
         self.connections_per_ip != 1
     }
 
-    /// A sentence for each flag that this backend, as MLX calls it, does not heed.
-    pub(super) fn unheeded(&self, backend: &str) -> Vec<String> {
+    /// Write a line for each flag that this backend, as MLX calls it, does not heed. mlx.launch takes these beside any backend, so a command
+    /// written for it runs.
+    pub(super) fn say_unheeded(&self, backend: &str) {
         let is_ring = !backend.starts_with("jaccl") && backend != "nccl";
         let rings = "is for MLX's ring";
         [
@@ -175,8 +176,9 @@ impl FleetArgs {
         ]
         .into_iter()
         .filter(|(_, is_unheeded, _)| *is_unheeded)
-        .map(|(flag, _, why)| format!("{flag} {why}, and this job has --backend {backend}"))
-        .collect()
+        .for_each(|(flag, _, why)| {
+            eprintln!("comity launch: {flag} {why}, and this job has --backend {backend}")
+        });
     }
 
     /// `--print-python`

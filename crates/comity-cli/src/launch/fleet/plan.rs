@@ -74,19 +74,19 @@ impl PlannedHost {
     }
 }
 
+/// Why `--metrics` cannot be, where it is given.
+fn metrics_of_several_hosts(args: &LaunchArgs) -> Option<String> {
+    args.metrics.as_ref()?;
+    Some("--metrics is for one host: start the ranks of each host with it there".into())
+}
+
 impl FleetPlan {
     pub(super) fn check(args: LaunchArgs) -> Result<Self, Vec<String>> {
         let file = named(&args)?;
         let mut wrong = Vec::new();
         let backend = backend(&args, file.backend).map_err(|e| wrong.push(e)).ok();
-        // mlx.launch takes its flags beside any backend: a command written for it runs.
-        args.fleet
-            .unheeded(backend.unwrap_or_default())
-            .iter()
-            .for_each(|why| eprintln!("comity launch: {why}"));
-        if args.metrics.is_some() {
-            wrong.push("--metrics is for one host: start the ranks of each host with it there".into());
-        }
+        args.fleet.say_unheeded(backend.unwrap_or_default());
+        wrong.extend(metrics_of_several_hosts(&args));
         let env = settings(&args, file.env, &file.hosts, &mut wrong);
         let command = words(&args).map_err(|e| wrong.push(e)).unwrap_or_default();
         let (each, total) = (args.fleet.repeat_hosts.unwrap_or(args.n), args.fleet.total);
@@ -97,8 +97,8 @@ impl FleetPlan {
         let stage = stage::files(&args.fleet.stage).map_err(|all| wrong.extend(all)).unwrap_or_default();
         let world: usize = counts.iter().sum();
         let stdin_rank = talked_to(&args, world, &mut wrong);
-        let events = args.json_events.as_deref().map(job::events).transpose();
-        let events = events.map_err(|e| wrong.push(e.text)).ok().flatten();
+        let events =
+            args.json_events.as_deref().and_then(|to| job::events(to).map_err(|e| wrong.push(e.text)).ok());
         if !wrong.is_empty() {
             return Err(wrong);
         }

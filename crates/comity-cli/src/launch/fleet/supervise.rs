@@ -94,6 +94,18 @@ enum FleetSource {
     Noise(usize),
 }
 
+/// The store at `at`, or why the ranks cannot meet there.
+fn meeting_store(plan: &FleetPlan, of: (&Key, &str), at: IpAddr) -> Result<Store, NotBegun> {
+    open_store(plan, of, at, &[]).map_err(|e| {
+        let why = format!(
+            "the ranks cannot meet at {at}: {e}; --bind chooses another address or port of this machine"
+        );
+        // One that was named is the user's to mend.
+        let is_named = plan.bind.is_some() || *plan.ports.end() > 0;
+        (vec![why], if is_named { USAGE } else { REFUSED })
+    })
+}
+
 impl Fleet {
     fn open(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) -> Result<Self, NotBegun> {
         let refused = |why: String| (vec![why], REFUSED);
@@ -107,14 +119,7 @@ impl Fleet {
                 .unwrap_or_else(meet::loopback),
         };
         let (key, job) = meet::identity(plan.insecure).map_err(fail)?;
-        let store = open_store(&plan, (&key, &job), at, &[]).map_err(|e| {
-            let why = format!(
-                "the ranks cannot meet at {at}: {e}; --bind chooses another address or port of this machine"
-            );
-            // One that was named is the user's to mend.
-            let is_named = plan.bind.is_some() || *plan.ports.end() > 0;
-            (vec![why], if is_named { USAGE } else { REFUSED })
-        })?;
+        let store = meeting_store(&plan, (&key, &job), at)?;
         let output = Outputs::open().map_err(fail)?;
         store.on_waiting(output.voice());
         let ranks = ranks(&plan).map_err(|why| (vec![why], USAGE))?;
