@@ -30,8 +30,9 @@ final class LifetimeTests: XCTestCase {
         let before = try open()
         try openAndClose(1000)
         let after = try open()
-        XCTAssertLessThanOrEqual(after.descriptors, before.descriptors)
-        XCTAssertLessThanOrEqual(after.threads, before.threads)
+        // The runtime's own threads come and go; one for each group would be a thousand.
+        XCTAssertLessThan(after.descriptors, before.descriptors + 20)
+        XCTAssertLessThan(after.threads, before.threads + 20)
         // Without a leak a few pages come and go: a kilobyte a group would be a thousand.
         XCTAssertLessThan(after.kibibytes, before.kibibytes + 1000)
     }
