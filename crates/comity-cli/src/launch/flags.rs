@@ -50,7 +50,8 @@ pub(super) fn idle_flags_of_mlx(args: &LaunchArgs) -> Vec<String> {
         ),
     ]
     .into_iter()
-    .filter_map(|(why, is_idle)| is_idle.then(|| why.to_owned()))
+    .filter(|(_, is_idle)| *is_idle)
+    .map(|(why, _)| why.to_owned())
     .collect()
 }
 
