@@ -158,8 +158,10 @@ mod tests {
         for at in [28 * 128 + 5, 64 * 128 + 9, 64 * 128 + 128 + 77, before.len() - 1] {
             let moved = |by: f32| {
                 let mut moved = network.clone();
-                let mut weights = [&mut moved.hidden, &mut moved.output].into_iter().flat_map(Layer::values_mut);
-                *weights.nth(at).unwrap() += by;
+                {
+                    let layers = [&mut moved.hidden, &mut moved.output];
+                    *layers.into_iter().flat_map(Layer::values_mut).nth(at).unwrap() += by;
+                }
                 loss(&moved)
             };
             let slope = (moved(0.01) - moved(-0.01)) / 0.02;
