@@ -29,13 +29,13 @@ pub fn run(profile: Profile) -> Result<String, String> {
     let folder = match profile {
         Profile::Tests => crate::build_tests().map(|()| "debug")?,
         Profile::Demo => {
-            let parts = ["-p", "comity-cli", "-p", "demo", "--bin", "comity", "--bin", "digits"];
+            let parts = ["-p", "comity-cli", "-p", "demo", "--bin", "comity", "--bin", "demo-digits"];
             Task::cargo().args(["build", "--profile", "demo"]).args(parts).limit(3600).echo().run()?;
             "demo"
         }
     };
 
-    let (comity, digits) = (built(folder, "comity"), built(folder, "digits"));
+    let (comity, digits) = (built(folder, "comity"), built(folder, "demo-digits"));
     let scratch = Scratch::new("demo").map_err(|e| format!("cannot make a folder for the weights: {e}"))?;
     let weights = scratch.join("one-rank.weights");
     let mut rows = Vec::new();
