@@ -117,6 +117,6 @@ fn bad_variables() {
 fn bad_flags() {
     let dir = tempfile::tempdir().unwrap();
     let cases = flags::all(dir.path());
-    assert_eq!(cases.len(), 150);
+    assert_eq!(cases.len(), 158);
     check_all(&cases, dir.path());
 }
