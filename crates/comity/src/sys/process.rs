@@ -2,8 +2,8 @@
 //!
 //! A forked child shares the connections of its parent, and all that says which rank the parent is. It is not that rank.
 
-use super::fnv;
 use crate::{Error, Result};
+use aws_lc_rs::digest::{SHA256, digest};
 use std::{
     process,
     sync::{
@@ -110,19 +110,40 @@ impl Drop for JobPlace {
     }
 }
 
-/// A number that no other process of a job has: also no forked child of this one, and none that has the same id in another container.
+/// A number that no other process of a job has: also no forked child of this one, and none that has the same id in another container. Two
+/// copies of this library in one process have the same one, on Linux.
 pub(crate) fn process_number() -> Result<u64> {
-    static RANDOM: AtomicU64 = AtomicU64::new(0);
-    let mut random = RANDOM.load(Ordering::Relaxed);
-    if random == 0 {
-        let mut bytes = [0; 8];
-        getrandom::fill(&mut bytes).map_err(|e| Error::os("telling this process from others", e))?;
-        let new = u64::from_ne_bytes(bytes) | 1;
-        random =
-            RANDOM.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|r| r, |_| new);
+    let random = match random_bytes_of_the_program() {
+        Some(bytes) => bytes,
+        None => random_bytes_of_the_library()?,
+    };
+    // Nobody is told the bytes themselves: the C library guards its stack with them.
+    let digest = digest(&SHA256, &[&random[..], &process::id().to_ne_bytes()].concat());
+    Ok(digest.as_ref().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+/// Bytes that the system made for this process when its program started.
+#[cfg(target_os = "linux")]
+fn random_bytes_of_the_program() -> Option<[u8; 16]> {
+    // SAFETY: reads what the system handed to this process at its start.
+    let at = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const [u8; 16];
+    // SAFETY: no address, or that of 16 bytes which nobody writes to.
+    unsafe { at.as_ref() }.copied()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn random_bytes_of_the_program() -> Option<[u8; 16]> {
+    None
+}
+
+fn random_bytes_of_the_library() -> Result<[u8; 16]> {
+    static RANDOM: OnceLock<[u8; 16]> = OnceLock::new();
+    if let Some(bytes) = RANDOM.get() {
+        return Ok(*bytes);
     }
-    let here = HomeProcess::here().bits();
-    Ok(fnv([random.to_ne_bytes(), here.to_ne_bytes()].as_flattened()))
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|e| Error::os("telling this process from others", e))?;
+    Ok(*RANDOM.get_or_init(|| bytes))
 }
 
 #[cfg(test)]
