@@ -42,7 +42,7 @@ pub struct ShardedEmbedding {
 
 impl ShardedEmbedding {
     /// A new embedding out of a [`VarBuilder`] over variables, which then hold this rank's rows. It begins as
-    /// [`candle_nn::embedding`] does.
+    /// [`candle_nn::embedding()`] does.
     ///
     /// # Errors
     /// [`Error::Sharding`](crate::Error::Sharding) when `sharding` does not fit the vocabulary.

@@ -46,7 +46,7 @@ pub struct AllToShardedLinear {
 
 impl AllToShardedLinear {
     /// A new layer out of a [`VarBuilder`] over variables, which then hold this rank's rows. The weights begin as those of
-    /// [`candle_nn::linear`] do. A bias follows if `bias`.
+    /// [`candle_nn::linear()`] do. A bias follows if `bias`.
     ///
     /// # Errors
     /// [`Error::Sharding`] when `sharding` does not fit the outputs.
