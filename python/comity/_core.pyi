@@ -120,8 +120,8 @@ class Args:
         timeout: float | None = None,
         objects: bool = False,
     ) -> Args:
-        """`counts` and `recv_counts` are elements by rank, `timeout` seconds (None: the group's; infinity: no limit). `objects`: the call is a
-        part of one that moves objects, and no call of arrays matches it."""
+        """`counts` and `recv_counts` are elements by rank, `timeout` seconds (None: the group's; infinity: no limit). `objects`: the call
+        is a part of one that moves objects, and no call of arrays matches it."""
 
     def replace(self, *, place: OnDevice | None = None, timeout: float | None = None) -> Args:
         """The same but for what is given."""
