@@ -77,14 +77,37 @@ impl HomeProcess {
     }
 }
 
-/// How many [`JobPlace`]s this process holds, or the one that it was forked from held at the fork.
-static HELD: AtomicU32 = AtomicU32::new(0);
-/// The process that holds them.
-static HOLDER: AtomicU64 = AtomicU64::new(0);
-
-/// A place in a job, which this process holds. There is no lock: another thread may fork at any time.
+/// The places in jobs that a process holds. There is no lock: another thread may fork at any time.
 #[derive(Debug)]
-pub(crate) struct JobPlace(HomeProcess);
+struct Places {
+    /// Their number, also in a child that was forked from the process that holds them.
+    held: AtomicU32,
+    /// The process that holds them.
+    holder: AtomicU64,
+}
+
+impl Places {
+    const fn new() -> Self {
+        Self { held: AtomicU32::new(0), holder: AtomicU64::new(0) }
+    }
+
+    fn take(&'static self) -> Result<JobPlace> {
+        let (here, holder) = (HomeProcess::here(), self.holder.load(Ordering::Acquire));
+        if self.held.load(Ordering::Acquire) > 0 && holder != here.bits() {
+            return Err(HomeProcess { id: (holder >> 32) as u32, ..here }.forked());
+        }
+        self.holder.store(here.bits(), Ordering::Release);
+        self.held.fetch_add(1, Ordering::AcqRel);
+        Ok(JobPlace { places: self, home: here })
+    }
+}
+
+/// A place in a job, which this process holds.
+#[derive(Debug)]
+pub(crate) struct JobPlace {
+    places: &'static Places,
+    home: HomeProcess,
+}
 
 impl JobPlace {
     /// Take one.
@@ -92,20 +115,15 @@ impl JobPlace {
     /// # Errors
     /// [`Error::Forked`] in a child that was forked while its parent held one.
     pub(crate) fn take() -> Result<Self> {
-        let (here, holder) = (HomeProcess::here(), HOLDER.load(Ordering::Acquire));
-        if HELD.load(Ordering::Acquire) > 0 && holder != here.bits() {
-            return Err(HomeProcess { id: (holder >> 32) as u32, ..here }.forked());
-        }
-        HOLDER.store(here.bits(), Ordering::Release);
-        HELD.fetch_add(1, Ordering::AcqRel);
-        Ok(Self(here))
+        static PLACES: Places = Places::new();
+        PLACES.take()
     }
 }
 
 impl Drop for JobPlace {
     fn drop(&mut self) {
-        if self.0.is_here() {
-            HELD.fetch_sub(1, Ordering::AcqRel);
+        if self.home.is_here() {
+            self.places.held.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
@@ -211,9 +229,11 @@ mod tests {
 
     #[test]
     fn a_child_takes_no_place_while_its_parent_holds_one() {
-        assert!(in_child(|| JobPlace::take().is_ok()), "the parent holds none");
-        let places = [JobPlace::take().unwrap(), JobPlace::take().unwrap()];
-        let forked = || matches!(JobPlace::take(), Err(Error::Forked { home, process }) if home != process);
+        // Other tests hold places of their own meanwhile.
+        static PLACES: Places = Places::new();
+        assert!(in_child(|| PLACES.take().is_ok()), "the parent holds none");
+        let places = [PLACES.take().unwrap(), PLACES.take().unwrap()];
+        let forked = || matches!(PLACES.take(), Err(Error::Forked { home, process }) if home != process);
         assert!(in_child(forked));
         // What it drops is not its own.
         assert!(in_child(move || {
@@ -221,6 +241,6 @@ mod tests {
             forked()
         }));
         // `places` went with the closure, here too.
-        assert!(in_child(|| JobPlace::take().is_ok()), "the parent holds none any more");
+        assert!(in_child(|| PLACES.take().is_ok()), "the parent holds none any more");
     }
 }
