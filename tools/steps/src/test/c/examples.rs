@@ -62,9 +62,9 @@ fn of_the_book(installed: &Installed) -> Result<(), String> {
     if !page.contains(&format!("```c\n#include{program}```")) {
         return Err(format!("{PAGE} has another program than examples/c/hello.c"));
     }
-    let commands: Vec<_> = page.lines().filter(|l| l.starts_with("cc ")).collect();
+    let commands: Vec<_> = page.lines().filter(|l| l.starts_with("cc hello.c ")).collect();
     let [shared, inside] = commands.as_slice() else {
-        return Err(format!("{PAGE} has other `cc` commands than one for each library"));
+        return Err(format!("{PAGE} has other commands for hello.c than one for each library"));
     };
     fs::write(installed.scratch.join("hello.c"), &hello).map_err(|e| format!("hello.c: {e}"))?;
     let library = installed.library();
