@@ -204,7 +204,7 @@ pub extern "C" fn comity_group_member(
     })
 }
 
-/// What the group has done on this rank so far.
+/// Counters of the group on this rank so far.
 ///
 /// @param out Its `size` must be set to sizeof(comity_stats).
 // SAFETY: the name is this library's own.

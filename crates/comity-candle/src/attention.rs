@@ -40,11 +40,11 @@ impl Heads {
         Self::with(queries, keys, width, ranks, Sharding::balanced())
     }
 
-    /// As [`new`](Self::new), shared by another rule than balanced shares, such as by weights. Its unit is so many heads, which stay
+    /// The same as [`new`](Self::new), shared by another rule than balanced shares, such as by weights. Its unit is so many heads, which stay
     /// together where a quantization block is longer than a head.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Those of [`new`](Self::new).
     pub fn with(
         queries: usize,
         keys: usize,
@@ -279,7 +279,7 @@ impl ShardedAttention {
         Ok(self.out.forward(&self.mix(q, k, v, mask)?)?)
     }
 
-    /// As [`attend`](Self::attend), where each sequence of the batch goes on from its own keys and values in `cache`, which takes the new
+    /// Attention as by [`attend`](Self::attend), where each sequence of the batch goes on from its own keys and values in `cache`, which takes the new
     /// ones. Each sees what came before it.
     ///
     /// ```
@@ -304,7 +304,7 @@ impl ShardedAttention {
     /// ```
     ///
     /// # Errors
-    /// As [`attend`](Self::attend).
+    /// Those of [`attend`](Self::attend).
     pub fn attend_cached(
         &self,
         q: &Tensor,

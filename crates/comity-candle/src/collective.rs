@@ -36,7 +36,7 @@ pub(crate) fn in_calls<T>(f: impl FnOnce() -> T) -> T {
     out
 }
 
-/// One call of a group on a tensor's elements.
+/// A call of a group on a tensor's elements.
 #[derive(Clone, Debug)]
 pub(crate) enum CallKind {
     /// A copy; nothing travels.

@@ -95,7 +95,7 @@ impl DataParallel {
     /// rank; those of the last travel as they become final. A variable that no rank's loss needs has no gradient.
     ///
     /// # Errors
-    /// What `loss` returns, and [`average_gradients`](crate::average_gradients) does.
+    /// Errors of `loss`, and those of [`average_gradients`](crate::average_gradients).
     pub fn gradients<B>(
         &mut self,
         micro_batches: &[B],
@@ -225,7 +225,7 @@ fn scalar(loss: &Tensor) -> Result<f64> {
     Ok(loss.to_dtype(DType::F64)?.to_scalar::<f64>()?)
 }
 
-/// One backward pass.
+/// A backward pass.
 struct Step {
     group: Group,
     variables: Arc<Vec<(String, Var)>>,

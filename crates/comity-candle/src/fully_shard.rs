@@ -120,10 +120,10 @@ pub fn fully_shard(
     fully_shard_as(group, layers, None)
 }
 
-/// As [`fully_shard`], with the type in which weights travel and are computed with, such as `bf16`; each rank's part keeps its own.
+/// The same as [`fully_shard`], with the type in which weights travel and are computed with, such as `bf16`; each rank's part keeps its own.
 ///
 /// # Errors
-/// As [`fully_shard`].
+/// Those of [`fully_shard`].
 pub fn fully_shard_as(
     group: &Group,
     layers: impl IntoIterator<Item = Vec<(String, Tensor)>>,
@@ -182,7 +182,7 @@ impl FullySharded {
     /// Every rank calls this, in the same order; `x` may differ.
     ///
     /// # Errors
-    /// What `compute` returns; [`Error::Group`] as [`Group::all_gather`].
+    /// Errors of `compute`; [`Error::Group`] as from [`Group::all_gather`].
     pub fn forward(
         &self,
         x: &Tensor,
@@ -236,7 +236,7 @@ impl FullySharded {
     /// Take this rank's rows of each parameter from a checkpoint.
     ///
     /// # Errors
-    /// As [`Weights::part`].
+    /// Those of [`Weights::part`].
     pub fn load(&self, weights: &Weights) -> Result<()> {
         let (inner, rank) = (&self.inner, self.inner.group.rank());
         let mut mine = Vec::new();

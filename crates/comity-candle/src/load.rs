@@ -62,7 +62,7 @@ impl Weights {
     /// Open files, or the safetensors files of a folder, on every rank; each reads their headers and checks with the others that all
     /// have the same ones. Tensors are read later, and become `dtype` on `device`.
     ///
-    /// What is compared is each file's size, its header and a few bytes from the start, the middle and the end of every tensor.
+    /// The ranks compare each file's size, its header and a few bytes from the start, the middle and the end of every tensor.
     ///
     /// # Errors
     /// [`Error::File`] on the rank that cannot read a file; [`Error::Sharding`] that names the ranks whose files differ or are not
@@ -135,7 +135,7 @@ impl Weights {
         self.source.places.get(&self.full(name)).map(|p| p.shape.as_slice())
     }
 
-    /// What a GGUF file says about its model.
+    /// Metadata of a GGUF file about its model.
     pub fn metadata(&self, name: &str) -> Option<&gguf_file::Value> {
         self.source.metadata.get(name)
     }
@@ -175,7 +175,7 @@ impl Weights {
     /// This rank's part of a tensor along an axis, and how the axis is divided.
     ///
     /// # Errors
-    /// As [`tensor`](Self::tensor); [`Error::Sharding`] when `sharding` does not fit the axis.
+    /// Those of [`tensor`](Self::tensor); [`Error::Sharding`] when `sharding` does not fit the axis.
     pub fn part(&self, name: &str, axis: usize, sharding: &Sharding) -> Result<(Tensor, Partition)> {
         let partition = self.partition(name, axis, sharding)?;
         Ok((self.part_of(name, axis, &partition)?, partition))
@@ -233,7 +233,7 @@ impl Weights {
     /// A whole quantized tensor.
     ///
     /// # Errors
-    /// As [`tensor`](Self::tensor); [`Error::Sharding`] when it is not quantized.
+    /// Those of [`tensor`](Self::tensor); [`Error::Sharding`] when it is not quantized.
     pub fn quantized(&self, name: &str) -> Result<QTensor> {
         let place = self.place(name)?;
         self.blocks(name, place, &Area::whole(&place.shape))
@@ -242,7 +242,7 @@ impl Weights {
     /// This rank's part of a quantized tensor, and how the axis is divided: along the last axis, in whole blocks.
     ///
     /// # Errors
-    /// As [`quantized`](Self::quantized) and [`part`](Self::part).
+    /// Those of [`quantized`](Self::quantized) and [`part`](Self::part).
     pub fn quantized_part(
         &self,
         name: &str,
@@ -283,7 +283,7 @@ impl Weights {
     /// This rank's part of the linear layer `name`: its weight, quantized or not, and its bias where the file has one.
     ///
     /// # Errors
-    /// As [`part`](Self::part).
+    /// Those of [`part`](Self::part).
     pub fn linear(&self, name: &str, direction: ShardingType, sharding: &Sharding) -> Result<ShardedLinear> {
         let axis = usize::from(direction == ShardingType::ShardedToAll);
         let weight = format!("{name}.weight");
@@ -325,7 +325,7 @@ impl Weights {
     /// This rank's part of the embedding `name`.
     ///
     /// # Errors
-    /// As [`part`](Self::part).
+    /// Those of [`part`](Self::part).
     pub fn embedding(&self, name: &str, sharding: &Sharding) -> Result<ShardedEmbedding> {
         let (rows, vocabulary) = self.part(&format!("{name}.weight"), 0, sharding)?;
         ShardedEmbedding::from_parts(&self.group, &self.full(name), rows, vocabulary)
@@ -335,7 +335,7 @@ impl Weights {
     /// keys, each reads it.
     ///
     /// # Errors
-    /// As [`part`](Self::part), and when the layers have other sizes than the heads.
+    /// Those of [`part`](Self::part), and when the layers have other sizes than the heads.
     pub fn attention(&self, [q, k, v, o]: [&str; 4], heads: &Heads) -> Result<ShardedAttention> {
         use ShardingType::{AllToSharded, ShardedToAll};
         let keys = |name: &str| self.linear_of(name, AllToSharded, heads.key_partition());
@@ -347,7 +347,7 @@ impl Weights {
     /// Every whole tensor under this prefix that `wanted` takes, as a [`VarBuilder`] of candle's, for what is not divided.
     ///
     /// # Errors
-    /// As [`tensor`](Self::tensor).
+    /// Those of [`tensor`](Self::tensor).
     pub fn whole(&self, wanted: impl Fn(&str) -> bool) -> Result<VarBuilder<'static>> {
         let mut tensors = HashMap::new();
         let prefix = if self.prefix.is_empty() { String::new() } else { format!("{}.", self.prefix) };

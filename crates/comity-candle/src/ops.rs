@@ -149,7 +149,7 @@ pub fn all_gather(group: &Group, x: &Tensor, axis: usize) -> Result<Tensor> {
 /// Join every rank's `x` along an axis, of which rank `r` has `sizes[r]`.
 ///
 /// # Errors
-/// As [`all_gather`]; [`Error::Group`](crate::Error::Group) when `sizes` is not one size for each rank, this one's its own.
+/// Those of [`all_gather`]; [`Error::Group`](crate::Error::Group) when `sizes` is not one size for each rank, this one's its own.
 pub fn all_gather_v(group: &Group, x: &Tensor, axis: usize, sizes: &[usize]) -> Result<Tensor> {
     let rank = group.rank();
     if group.size() == 1 && sizes == [x.dim(axis)?] {
@@ -183,7 +183,7 @@ pub fn reduce_scatter(group: &Group, x: &Tensor, axis: usize) -> Result<Tensor> 
 /// Add up every rank's `x`, and keep part `r` of the sum along an axis, of which rank `r` has `sizes[r]`.
 ///
 /// # Errors
-/// As [`reduce_scatter`]; [`Error::Group`](crate::Error::Group) when `sizes` do not add up to the axis.
+/// Those of [`reduce_scatter`]; [`Error::Group`](crate::Error::Group) when `sizes` do not add up to the axis.
 pub fn reduce_scatter_v(group: &Group, x: &Tensor, axis: usize, sizes: &[usize]) -> Result<Tensor> {
     if group.size() == 1 && sizes == [x.dim(axis)?] {
         return Ok(x.clone());
@@ -195,7 +195,7 @@ pub fn reduce_scatter_v(group: &Group, x: &Tensor, axis: usize, sizes: &[usize])
 /// Send part `r` of `x` along an axis to rank `r`; the result has one part from each rank, by rank.
 ///
 /// # Errors
-/// As [`reduce_scatter`].
+/// Those of [`reduce_scatter`].
 pub fn all_to_all(group: &Group, x: &Tensor, axis: usize) -> Result<Tensor> {
     let parts = crate::Sharding::even().partition(x.dim(axis)?, group.size());
     parts.map_err(|e| e.at("all_to_all", &format!("axis {axis}")))?;

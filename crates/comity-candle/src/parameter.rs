@@ -21,7 +21,7 @@ use std::collections::HashMap;
 pub struct Parameter {
     /// Its name in the model.
     pub name: String,
-    /// What this rank holds of it.
+    /// The range that this rank holds.
     pub tensor: Tensor,
     /// The axis that is divided and how; `None` when every rank has the whole.
     pub part: Option<(usize, Partition)>,

@@ -80,7 +80,7 @@ impl Pipeline {
     /// stage returns the loss.
     ///
     /// # Errors
-    /// What `stage` returns; [`Error::Group`], also when a rank of the pipeline fails.
+    /// Errors of `stage`; [`Error::Group`], also when a rank of the pipeline fails.
     pub fn run<B>(
         &mut self,
         micro_batches: &[B],

@@ -23,7 +23,7 @@ pub struct Sampler {
     seed: u64,
 }
 
-/// One rank's share of a batch.
+/// A rank's share of a batch.
 ///
 /// ```
 /// # let group = comity::Group::single();

@@ -52,7 +52,7 @@ public indirect enum ComityError: Error, Sendable, Hashable {
 
     /// All that is known of a failure.
     public struct Details: Sendable, Hashable {
-        /// What happened, to whom, and what to do next, in one sentence.
+        /// The event, the rank it happened to, and the next step, in one sentence.
         public var message: String
         /// First rank at fault; `nil` where none is, or none is known.
         public var rank: Int?
@@ -64,11 +64,11 @@ public indirect enum ComityError: Error, Sendable, Hashable {
         public var processID: Int?
         /// Call of this rank: `all_reduce #3 f32[8] sum`. `nil` outside of a call.
         public var call: String?
-        /// Of a mismatch: the other rank's call.
+        /// The other rank's call, of a mismatch.
         public var peerCall: String?
-        /// Of a mismatch: what differs first, such as `dtype` or `count`.
+        /// The first difference of a mismatch, such as `dtype` or `count`.
         public var difference: String?
-        /// Of a timeout: how long the call was allowed to take.
+        /// The limit of the call that timed out.
         public var limit: Duration?
         /// Whether the group cannot be used any more, or was never made.
         public var isFatal = false
@@ -91,7 +91,7 @@ public indirect enum ComityError: Error, Sendable, Hashable {
         }
     }
 
-    /// What happened, to whom, and what to do next, in one sentence.
+    /// The event, the rank it happened to, and the next step, in one sentence.
     public var message: String { details.message }
 
     /// First rank at fault; `nil` where none is, or none is known.
@@ -100,7 +100,7 @@ public indirect enum ComityError: Error, Sendable, Hashable {
     /// Whether the group cannot be used any more, or was never made.
     public var isFatal: Bool { details.isFatal }
 
-    /// What to do, by kind of failure. ``message`` may say it more exactly.
+    /// The next step, by kind of failure. ``message`` may say it more exactly.
     public var remedy: String {
         switch self {
         case .misuse: return "Mend the call."

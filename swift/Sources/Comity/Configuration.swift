@@ -10,7 +10,7 @@ import CComity
 /// let group = try Group(configuration)
 /// ```
 ///
-/// What is `nil` has its default. Under a launcher begin with ``environment`` and change what you want.
+/// Settings that are `nil` have their defaults. Under a launcher begin with ``environment`` and change what you want.
 public struct Configuration: Sendable {
     /// Where the ranks meet.
     public enum Meeting: Sendable {
@@ -41,15 +41,15 @@ public struct Configuration: Sendable {
         case insecure(publicAddresses: Bool)
     }
 
-    /// What carries out the calls.
+    /// The backend that carries out the calls.
     public enum Backend: UInt32, Sendable, Hashable {
         /// Comity's own plans over its own links.
         case any = 0
         /// An MPI library, in a job that its launcher started.
         case mpi = 1
-        /// As ``any``, and NCCL for CUDA memory.
+        /// The same as ``any``, and NCCL for CUDA memory.
         case nccl = 2
-        /// As ``any``, with RDMA before all other links.
+        /// The same as ``any``, with RDMA before all other links.
         case jaccl = 3
     }
 
@@ -71,7 +71,7 @@ public struct Configuration: Sendable {
     public var detectionLimit: Duration?
     /// Kinds of link that may be used, such as `shm` and `tcp`.
     public var links: [String]?
-    /// What carries out the calls.
+    /// The backend that carries out the calls.
     public var backend: Backend?
     /// RDMA devices that lead from each rank to each other: JSON in MLX's form, or a path to such a file.
     public var devices: String?
@@ -93,7 +93,7 @@ public struct Configuration: Sendable {
         place = nil
     }
 
-    /// What the environment says, under any launcher that `Group(strict:)` understands.
+    /// The settings of the environment, under any launcher that `Group(strict:)` understands.
     public static var environment: Configuration {
         Configuration()
     }

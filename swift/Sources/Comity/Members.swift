@@ -44,7 +44,7 @@ extension Group {
         }
     }
 
-    /// What the group has done on this rank so far.
+    /// Counters of the group on this rank so far.
     public var statistics: Statistics {
         get throws(ComityError) {
             var stats = comity_stats()

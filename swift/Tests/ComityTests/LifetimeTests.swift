@@ -65,7 +65,7 @@ final class LifetimeTests: XCTestCase {
         }
     }
 
-    /// What this process has open.
+    /// The open descriptors of this process.
     private func open() throws -> (descriptors: Int, threads: Int, kibibytes: Int) {
         #if os(Linux)
             let descriptors = try FileManager.default.contentsOfDirectory(atPath: "/proc/self/fd").count

@@ -16,7 +16,7 @@ const LEAST_ACCURACY: f64 = 0.95;
 pub enum Profile {
     /// As the tests need it, who have built it already.
     Tests,
-    /// What can be had in minutes.
+    /// A build for a newcomer, within minutes.
     Demo,
 }
 

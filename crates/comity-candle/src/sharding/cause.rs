@@ -20,7 +20,7 @@ pub struct ShardingError {
     pub dimension: String,
     /// The number of ranks that should share it.
     pub ranks: usize,
-    /// What does not fit.
+    /// The mismatch.
     pub cause: ShardingCause,
 }
 

@@ -21,7 +21,7 @@ fn whole(dtype: DType, fused: usize) -> (Linear, Linear) {
     (up, Linear::new(v((OUTPUTS, HIDDEN), 3), Some(b(OUTPUTS, 4))))
 }
 
-/// What lies between the layers: a gate where the first is fused.
+/// The function between the layers: a gate where the first is fused.
 fn between(h: &Tensor, fused: usize) -> candle_core::Result<Tensor> {
     match fused {
         1 => h.relu(),

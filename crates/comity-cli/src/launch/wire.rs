@@ -43,7 +43,7 @@ pub(super) enum FleetOrder {
     InputEnd,
     /// Of the file that was asked for; nothing at its end.
     Piece(Vec<u8>),
-    /// Of a connection to rank 0.
+    /// The part of a connection to rank 0.
     Master(MasterPacket),
     /// Say what the ranks do.
     Look,
@@ -90,7 +90,7 @@ pub(super) enum GuardEvent {
     Say(String),
     /// What the ranks here do, as JSON.
     View(Vec<u8>),
-    /// Of a connection to rank 0.
+    /// The part of a connection to rank 0.
     Master(MasterPacket),
     /// The ranks have taken the input.
     Taken,

@@ -10,7 +10,7 @@ fn port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// What each rank said: the store, and the place of torch's rank 0.
+/// The rank's line: the store, and the place of torch's rank 0.
 fn said(done: &Done) -> Vec<[String; 3]> {
     let words = |line: &str| -> Vec<String> { line.split(' ').skip(1).map(str::to_owned).collect() };
     done.sorted().iter().map(|line| words(line).try_into().unwrap()).collect()

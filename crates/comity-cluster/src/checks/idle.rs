@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 /// Interfaces named one by one.
 const MAX_NAMED: usize = 6;
 
-/// What is wrong with interfaces that carry nothing from one of the hosts to another.
+/// Faults of interfaces that carry nothing from one of the hosts to another.
 pub fn idle(cluster: &Cluster) -> Vec<Check> {
     if cluster.hosts.len() < 2 {
         return Vec::new();

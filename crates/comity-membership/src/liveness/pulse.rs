@@ -20,7 +20,7 @@ pub(super) struct Pulse {
     pub(super) asked: Option<Instant>,
     /// When its own connection spoke again after a suspicion: what goes there may still wait to be sent again.
     pub(super) doubt: Option<Instant>,
-    /// What its engines had done by its last beat.
+    /// Progress of its engines by its last beat.
     pub(super) progress: Option<u64>,
     pub(super) suspect: bool,
     /// Its time was extended because this process slept.

@@ -145,7 +145,7 @@ impl Acceptor {
         self.step_until(None, judge)
     }
 
-    /// As [`step`](Self::step), and leave the rest for the next step once that time has come. The arithmetic of a handshake is short, but
+    /// Do as [`step`](Self::step), and leave the rest for the next step once that time has come. The arithmetic of a handshake is short, but
     /// on a crowded host many take seconds.
     pub(crate) fn step_until(
         &mut self,

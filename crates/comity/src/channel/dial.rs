@@ -201,7 +201,7 @@ pub(crate) fn dial(
     dial_any(targets, secret, hello, patience, false).map(|won| won.connection)
 }
 
-/// As [`dial`]; also which of them it was, and which said nothing. One that `is_elsewhere`, on another host, and has met already is given up
+/// Dial as [`dial`] does; also say which of them it was, and which said nothing. One that `is_elsewhere`, on another host, and has met already is given up
 /// ([`Miss::NoWay`]) when it is known that no address leads there.
 pub(crate) fn dial_any(
     targets: &[Target],

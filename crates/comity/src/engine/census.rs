@@ -67,7 +67,7 @@ impl Census<'_> {
         Ok(Late { call, after, missing: without_waiting(missing, &answers), stalled })
     }
 
-    /// As [`hold`](Self::hold), of a call between two ranks alone that waits for `others`: they, or the ranks that those wait for themselves.
+    /// Hold the census as [`hold`](Self::hold) does, of a call between two ranks alone that waits for `others`: they, or the ranks that those wait for themselves.
     pub(crate) fn hold_pair(
         &self,
         call: CallInfo,

@@ -41,7 +41,7 @@ pub(crate) struct GroupStatus {
     lacks: AtomicU64,
     /// What the members answered last about how far they have come.
     answers: Mutex<Vec<Option<Reached>>>,
-    /// What members that close the group said: how many calls they have made, and what these come to.
+    /// Words of the members that close the group: how many calls they have made, and what these come to.
     concluded: Mutex<Vec<Option<(u64, u64)>>>,
     /// The group that this one is split from: should it fail meanwhile, not all members come.
     above: OnceLock<Arc<Self>>,

@@ -74,7 +74,7 @@ pub(crate) fn nap(left: Duration) -> Duration {
     Asking::new().nap(left)
 }
 
-/// As [`poll_until`], by a thread that joins: an error if it is to give up.
+/// Poll as [`poll_until`] does, by a thread that joins: an error if it is to give up.
 pub(crate) fn poll_joining(fds: &mut [PollFd<'_>], until: Option<Instant>) -> Result<usize> {
     loop {
         let now = Instant::now();

@@ -103,7 +103,7 @@ impl ShmLink {
         Ok(())
     }
 
-    /// What there is of the rest of a loan that was declined.
+    /// Bytes at hand of the remainder of a loan that was declined.
     fn peek_aside(&mut self, want: usize) -> Result<&[u8], LinkError> {
         // SAFETY: the place beside the ring of that direction.
         match unsafe { self.borrower.fetch_aside(self.board(false), self.aside(false), want) } {

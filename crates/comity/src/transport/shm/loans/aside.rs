@@ -32,7 +32,7 @@ impl Lender {
     /// Lay the next bytes of a declined loan in `place`, which has room for [`ASIDE`]; whether there were some.
     ///
     /// # Safety
-    /// What is lent is still there, and nobody writes to it. `place` is this direction's.
+    /// The lent memory is still there, and nobody writes to it. `place` is this direction's.
     pub(in crate::transport::shm) unsafe fn lay_aside(&mut self, board: &Board, place: *mut u8) -> bool {
         let declined = board.borrower.0.declined.load(Ordering::Acquire);
         let Some(out) = self.out.front().filter(|o| o.number == declined) else { return false };
