@@ -3,13 +3,12 @@
 use crate::{
     boundary::{answer, value},
     errors::{self, CFault},
-    fork::HomeProcess,
     handles::{self, Used, comity_group},
     raw,
     types::{comity_member, comity_stats, comity_status},
     words,
 };
-use comity::Group;
+use comity::{Group, tools::HomeProcess};
 use std::{
     ffi::{CString, c_char},
     mem::ManuallyDrop,
@@ -108,7 +107,8 @@ pub(crate) fn hand_out(out: *mut *mut comity_group, group: Group) -> Result<(), 
 /// Slurm are understood. A group of one where no launcher's variables are set.
 ///
 /// @param out Gets the group, yours to free with comity_group_free().
-/// @return Also COMITY_ERR_CONFIG for broken variables, COMITY_ERR_JOIN when the ranks do not come together within the join limit.
+/// @return Also COMITY_ERR_CONFIG for broken variables, COMITY_ERR_JOIN when the ranks do not come together within the join limit, and
+/// COMITY_ERR_FORKED in a child that was forked from a process of the job.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_init(out: *mut *mut comity_group) -> comity_status {
@@ -225,16 +225,19 @@ pub extern "C" fn comity_group_stats(group: *mut comity_group, out: *mut comity_
     })
 }
 
-/// How long a call may take, in seconds; a negative number if there is no such group.
+/// How long a call may take, in seconds; INFINITY where there is no limit, a negative number if there is no such group.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_timeout(group: *mut comity_group) -> f64 {
-    value(-1.0, || Ok(handles::find(group)?.limited(0.0)?.timeout().as_secs_f64()))
+    value(-1.0, || {
+        let limit = handles::find(group)?.limited(0.0)?.timeout();
+        Ok(if limit == Duration::MAX { f64::INFINITY } else { limit.as_secs_f64() })
+    })
 }
 
 /// Let calls that are made from now on take so long (at first 300, or COMITY_TIMEOUT). A call that runs out of time ends the group.
 ///
-/// @param timeout Seconds, more than 0. comity_call has a limit for one call.
+/// @param timeout Seconds, more than 0; INFINITY: as long as all ranks live. comity_call has a limit for one call.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_set_timeout(group: *mut comity_group, timeout: f64) -> comity_status {
