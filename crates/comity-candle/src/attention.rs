@@ -77,7 +77,8 @@ impl Heads {
     /// # Panics
     /// For a rank outside the group.
     pub fn keys(&self, rank: usize) -> Range<usize> {
-        let (mine, each) = (self.queries(rank), self.all / self.all_keys);
+        let mine = self.queries(rank);
+        let each = self.all / self.all_keys;
         mine.start / each..(mine.end - 1) / each + 1
     }
 
@@ -329,7 +330,8 @@ impl ShardedAttention {
     /// The attention of this rank's heads, side by side.
     fn mix(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
         let (batch, heads, time, width) = q.dims4()?;
-        let (k, v) = (self.for_queries(k)?, self.for_queries(v)?);
+        let k = self.for_queries(k)?;
+        let v = self.for_queries(v)?;
         let scores = (q.contiguous()?.matmul(&k.t()?.contiguous()?)? / (width as f64).sqrt())?;
         let scores = match mask {
             Some(mask) => scores.broadcast_add(&mask.to_dtype(scores.dtype())?)?,
@@ -342,7 +344,8 @@ impl ShardedAttention {
     /// The keys or values of each of this rank's queries.
     fn for_queries(&self, x: &Tensor) -> Result<Tensor> {
         let rank = self.group.rank();
-        let (queries, keys) = (self.heads.queries(rank), self.heads.keys(rank));
+        let queries = self.heads.queries(rank);
+        let keys = self.heads.keys(rank);
         let each = self.heads.all / self.heads.all_keys;
         if each == 1 {
             return Ok(x.contiguous()?);

@@ -63,7 +63,8 @@ impl KvCache {
             self.requests.resize_with(request + 1, || None);
         }
         let added = k.dim(2)?;
-        let (k, v) = (k.detach().contiguous()?, v.detach().contiguous()?);
+        let k = k.detach().contiguous()?;
+        let v = v.detach().contiguous()?;
         let place = &mut self.requests[request];
         let mut held = match place.take() {
             Some(held) if held.len + added <= held.keys.dim(2)? => held,

@@ -104,13 +104,17 @@ impl FilePlan {
         let kind = |p: &Parameter| Dtype::from(p.tensor.dtype());
         let mut order: Vec<usize> = (0..parameters.len()).collect();
         order.sort_by(|&a, &b| {
-            let (a, b) = (&parameters[a], &parameters[b]);
+            let a = &parameters[a];
+            let b = &parameters[b];
             kind(b).cmp(&kind(a)).then_with(|| a.name.cmp(&b.name))
         });
-        let (mut at, mut begins, mut infos) = (0, vec![0; parameters.len()], Vec::new());
+        let mut at = 0;
+        let mut begins = vec![0; parameters.len()];
+        let mut infos = Vec::new();
         for i in order {
             let p = &parameters[i];
-            let (dtype, shape) = (kind(p), p.whole_shape());
+            let dtype = kind(p);
+            let shape = p.whole_shape();
             let bytes = shape.iter().product::<usize>() * dtype.bitsize() / 8;
             begins[i] = at;
             infos.push((p.name.clone(), TensorInfo { dtype, shape, data_offsets: (at, at + bytes) }));
@@ -218,7 +222,8 @@ fn write_part(file: &File, offset: u64, p: &Parameter, rank: usize, x: &Tensor) 
         Some((axis, partition)) => Area::part(&whole, *axis, partition.of(rank)),
         None => Area::whole(&whole),
     };
-    let (size, mut at) = (p.tensor.dtype().size_in_bytes(), 0);
+    let size = p.tensor.dtype().size_in_bytes();
+    let mut at = 0;
     let needed: u64 = area.runs(size, 1).map(|r| r.end - r.start).sum();
     if bytes.len() as u64 != needed {
         let text = format!("{}: rank {rank} has {} bytes, and its part has {needed}", p.name, bytes.len());

@@ -105,7 +105,8 @@ impl DataParallel {
             return Err(candle_core::Error::Msg("there is no micro-batch to learn from".into()).into());
         };
         let share = 1.0 / micro_batches.len() as f64;
-        let (mut mean, mut sum) = (0.0, None);
+        let mut mean = 0.0;
+        let mut sum = None;
         for batch in first {
             let loss = (loss(self.builder(None), batch)? * share)?;
             mean += scalar(&loss)?;
@@ -205,7 +206,8 @@ impl DataParallel {
         let total: usize = order.iter().map(|&i| bytes(i)).sum();
         let limit = (total / BUCKETS).clamp(SMALLEST, LARGEST);
         let mut buckets: Vec<Vec<usize>> = Vec::new();
-        let (mut size, mut dtype) = (0, None);
+        let mut size = 0;
+        let mut dtype = None;
         for i in order {
             let kind = self.variables[i].1.dtype();
             if dtype != Some(kind) || size >= limit {

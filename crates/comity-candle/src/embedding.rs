@@ -121,7 +121,8 @@ struct Owned {
 impl Owned {
     fn find(ids: &Tensor, vocabulary: &Partition, rank: usize) -> candle_core::Result<Self> {
         let all: Vec<u32> = ids.flatten_all()?.to_dtype(DType::U32)?.to_vec1()?;
-        let (mut at, mut mask) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
+        let mut at = Vec::with_capacity(all.len());
+        let mut mask = Vec::with_capacity(all.len());
         for id in all {
             if id as usize >= vocabulary.size() {
                 candle_core::bail!("token {id} is outside a vocabulary of {}", vocabulary.size());

@@ -148,7 +148,8 @@ impl FullySharded {
         if let Some(index) = parameters.iter().position(|(_, x)| !floats || x.dtype() != dtype) {
             return Err(Error::DType { index, dtype: parameters[index].1.dtype().as_str() });
         }
-        let (mut mine, mut pieces) = (Vec::new(), Vec::new());
+        let mut mine = Vec::new();
+        let mut pieces = Vec::new();
         for (name, x) in parameters {
             let piece = Piece::new(name, &x, group.size());
             let rows = &piece.rows[group.rank()];
@@ -282,7 +283,9 @@ impl Inner {
     }
 
     fn gather(&self) -> Request<Tensor, Error> {
-        let (flat, counts, dtype) = (self.flat.as_detached_tensor(), self.counts(), self.compute_dtype);
+        let flat = self.flat.as_detached_tensor();
+        let counts = self.counts();
+        let dtype = self.compute_dtype;
         self.group.spawn_as(move |g| {
             let mine = flat.to_dtype(dtype)?;
             Ok(TensorCall::new(g, CallKind::Gather(counts)).apply(&mine)?)

@@ -194,7 +194,8 @@ impl Weights {
     }
 
     fn partition(&self, name: &str, axis: usize, sharding: &Sharding) -> Result<Partition> {
-        let (place, dimension) = (self.place(name)?, format!("axis {axis}"));
+        let place = self.place(name)?;
+        let dimension = format!("axis {axis}");
         let fail = |e: ShardingError| Error::from(e.at(&self.full(name), &dimension));
         let Some(&size) = place.shape.get(axis) else {
             let cause = match place.shape.len() {
@@ -292,8 +293,10 @@ impl Weights {
     }
 
     fn linear_of(&self, name: &str, direction: ShardingType, partition: Partition) -> Result<ShardedLinear> {
-        let (g, layer) = (&self.group, self.full(name));
-        let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+        let g = &self.group;
+        let layer = self.full(name);
+        let weight = format!("{name}.weight");
+        let bias = format!("{name}.bias");
         let quantized = matches!(self.place(&weight)?.kind, ElementKind::Blocks(_));
         let bias = match (self.shape(&bias), direction) {
             (None, _) => None,

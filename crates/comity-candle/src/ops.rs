@@ -74,7 +74,8 @@ impl CustomOp1 for Collective {
 
 fn apply(group: &Group, x: &Tensor, kind: CallKind, back: Back) -> Result<Tensor> {
     let op = Collective { call: TensorCall::new(group, kind), back };
-    let (device, x) = (x.device(), x.to_device(&Device::Cpu)?.contiguous()?);
+    let device = x.device();
+    let x = x.to_device(&Device::Cpu)?.contiguous()?;
     Ok(x.apply_op1(op)?.to_device(device)?)
 }
 

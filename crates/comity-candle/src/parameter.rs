@@ -95,7 +95,8 @@ impl ShardingType {
     /// A layer that adds a whole bias before the sum adds it once for each rank: [`ShardedToAllLinear`](crate::ShardedToAllLinear)
     /// adds it after.
     pub fn axis(self, name: &str, tensor: &Tensor) -> Option<usize> {
-        let (bias, rank) = (name.ends_with("bias"), tensor.rank());
+        let bias = name.ends_with("bias");
+        let rank = tensor.rank();
         match self {
             Self::AllToSharded if bias => rank.checked_sub(1),
             Self::AllToSharded => (rank > 0).then_some(rank.saturating_sub(2)),

@@ -90,13 +90,16 @@ impl Pipeline {
         if count == 0 {
             return Err(candle_core::Error::Msg("there is no micro-batch to learn from".into()).into());
         }
-        let (rank, stages) = (self.ahead.rank(), self.ahead.size());
+        let rank = self.ahead.rank();
+        let stages = self.ahead.size();
         let first = match self.passes {
             Passes::AllForwardFirst => count,
             Passes::OneForwardOneBackward => (stages - rank).min(count),
         };
-        let (mut held, mut sent) = (VecDeque::new(), Vec::new());
-        let (mut loss, mut sum) = ([0f64], None);
+        let mut held = VecDeque::new();
+        let mut sent = Vec::new();
+        let mut loss = [0f64];
+        let mut sum = None;
         for i in 0..count + first {
             if i >= first {
                 self.backward(&mut held, &mut sum, &mut sent)?;
@@ -130,7 +133,8 @@ impl Pipeline {
         sum: &mut Option<GradStore>,
         sent: &mut Vec<Request<(), Error>>,
     ) -> Result<()> {
-        let (rank, stages) = (self.back.rank(), self.back.size());
+        let rank = self.back.rank();
+        let stages = self.back.size();
         let Some(Held { input, output }) = held.pop_front() else { return Ok(()) };
         let loss =
             if rank + 1 < stages { (&output * receive(&self.back, rank + 1)?)?.sum_all()? } else { output };
@@ -219,7 +223,8 @@ pub fn divide_layers(sizes: &[u64], stages: usize) -> Result<Vec<Range<usize>>> 
         return Err(ShardingError::new("layers", stages, cause).into());
     }
     // The smallest limit under which the layers fit into so many stages.
-    let (mut low, mut high) = (sizes.iter().copied().max().unwrap_or(0), sizes.iter().sum());
+    let mut low = sizes.iter().copied().max().unwrap_or(0);
+    let mut high = sizes.iter().sum();
     while low < high {
         let limit = low + (high - low) / 2;
         if cut(sizes, stages, limit).is_some() { high = limit } else { low = limit + 1 }
@@ -229,7 +234,9 @@ pub fn divide_layers(sizes: &[u64], stages: usize) -> Result<Vec<Range<usize>>> 
 
 /// Layers of each stage, none of which is larger than `limit`, and none without layers.
 fn cut(sizes: &[u64], stages: usize, limit: u64) -> Option<Vec<Range<usize>>> {
-    let (mut made, mut start, mut size) = (Vec::new(), 0, 0);
+    let mut made = Vec::new();
+    let mut start = 0;
+    let mut size = 0;
     for (i, bytes) in sizes.iter().enumerate() {
         let missing = stages - made.len() - 1;
         // A stage ends when it is full, or when each layer left has to be a stage.

@@ -64,7 +64,8 @@ fn rows(q: &QTensor, ranges: &[Range<usize>]) -> candle_core::Result<QTensor> {
 /// Columns of a quantized matrix, which begin and end with a block.
 fn columns(q: &QTensor, ranges: &[Range<usize>]) -> candle_core::Result<QTensor> {
     let (height, columns) = q.shape().dims2()?;
-    let (block, size) = (q.dtype().block_size(), q.dtype().type_size());
+    let block = q.dtype().block_size();
+    let size = q.dtype().type_size();
     let row = columns / block * size;
     let data = q.data()?;
     let mut bytes = Vec::new();

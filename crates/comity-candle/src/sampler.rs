@@ -54,7 +54,8 @@ impl Sampler {
         for i in (1..order.len()).rev() {
             order.swap(i, (next_random(&mut random) % (i as u64 + 1)) as usize);
         }
-        let (rank, ranks) = (group.rank(), group.size());
+        let rank = group.rank();
+        let ranks = group.size();
         order
             .chunks_exact(self.batch)
             .map(|chosen| {

@@ -206,7 +206,8 @@ fn apportion(units: usize, weights: &[f64], ranks: usize) -> Result<Vec<usize>, 
 }
 
 fn least_common_multiple(a: usize, b: usize) -> usize {
-    let (mut x, mut y) = (a, b);
+    let mut x = a;
+    let mut y = b;
     while y != 0 {
         (x, y) = (y, x % y);
     }

@@ -73,7 +73,8 @@ fn tensors(names: &config::Names, keys: usize, tied: bool) -> Vec<(String, Tenso
     }
     for i in 0..LAYERS {
         let name = |part: &str| format!("{}.{i}.{part}.weight", names.layers);
-        let (q, k) = (HEADS * HEAD, keys * HEAD);
+        let q = HEADS * HEAD;
+        let k = keys * HEAD;
         for (part, shape) in names.attention.iter().zip([(q, WIDTH), (k, WIDTH), (k, WIDTH), (WIDTH, q)]) {
             all.push(matrix(name(part), shape));
         }

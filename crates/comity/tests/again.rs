@@ -52,7 +52,8 @@ struct Site {
 
 impl Site {
     fn config(&self, rank: usize, size: usize) -> Config {
-        let (config, at) = (Config::new(rank, size), self.at.to_string());
+        let config = Config::new(rank, size);
+        let at = self.at.to_string();
         let config = if self.is_there { config.store(&at) } else { config.rendezvous(&at) };
         config.unwrap().job("again").key(Key::from([7; 32])).join_timeout(LONG)
     }

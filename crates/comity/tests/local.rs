@@ -328,7 +328,8 @@ fn half_precision_averages_do_not_overflow_by_any_algorithm() {
             for (given, wanted) in
                 [(60_000.0, 60_000.0), (1.0, 1.0), (g.rank() as f32 * 8.0, (n - 1) as f32 * 4.0)]
             {
-                let (large, rank) = (f16::from_f32(given), g.rank());
+                let large = f16::from_f32(given);
+                let rank = g.rank();
                 let mut x = [large; COUNT];
                 g.all_reduce(&mut x, ReduceOp::Avg)?;
                 check("all_reduce", &x, wanted);
@@ -345,7 +346,8 @@ fn half_precision_averages_do_not_overflow_by_any_algorithm() {
                 check("reduce_scatter in place", own, wanted);
                 check("the other parts", &[before, after].concat(), given);
                 let counts: Vec<usize> = (1..=n).collect();
-                let (whole, mut part) = (vec![large; counts.iter().sum()], vec![f16::ZERO; rank + 1]);
+                let whole = vec![large; counts.iter().sum()];
+                let mut part = vec![f16::ZERO; rank + 1];
                 g.reduce_scatter_v(&whole, &mut part, &counts, ReduceOp::Avg)?;
                 check("reduce_scatter of unequal parts", &part, wanted);
             }

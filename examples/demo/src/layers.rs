@@ -153,7 +153,8 @@ mod tests {
         let group = Group::local(1).unwrap().remove(0);
         let mut stepped = network.clone();
         stepped.step(&group, &digits, &[0, 5, 77], 1.0, 1.0).unwrap();
-        let (before, after) = (network.weights().unwrap(), stepped.weights().unwrap());
+        let before = network.weights().unwrap();
+        let after = stepped.weights().unwrap();
         // A weight of a pixel in the middle, a bias, a weight of the second layer, its last bias.
         for at in [28 * 128 + 5, 64 * 128 + 9, 64 * 128 + 128 + 77, before.len() - 1] {
             let moved = |by: f32| {

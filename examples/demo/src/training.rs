@@ -26,7 +26,9 @@ pub fn train<N: Network>(
     new: impl FnOnce(&mut Random) -> Result<N>,
     say: impl Fn(String),
 ) -> Result<Trained<N>> {
-    let (rank, ranks, batch) = (group.rank(), group.size(), settings.batch);
+    let rank = group.rank();
+    let ranks = group.size();
+    let batch = settings.batch;
     let samples = digits.train.len();
     if batch < ranks || batch > samples {
         return Err(format!(
@@ -38,7 +40,8 @@ pub fn train<N: Network>(
     let mut random = Random::new(settings.seed);
     let mut network = new(&mut random)?;
     let mut order: Vec<usize> = digits.train.clone();
-    let (start, mut samples_seen) = (Instant::now(), 0);
+    let start = Instant::now();
+    let mut samples_seen = 0;
 
     for epoch in 1..=settings.epochs {
         random.shuffle(&mut order);

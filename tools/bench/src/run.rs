@@ -304,7 +304,10 @@ mod tests {
         let ready = Ready::default();
         let wrong = |who| Line { ok: false, ..line(who, 8, 1.0) };
         let broken = |line| {
-            let (until, folder, remarks, failed) = (None, PathBuf::new(), vec![], vec![]);
+            let until = None;
+            let folder = PathBuf::new();
+            let remarks = vec![];
+            let failed = vec![];
             Work { ready: &ready, folder, until, lines: vec![line], remarks, failed, count: 0 }.broken()
         };
         assert_eq!(broken(wrong("comity")), ["comity: the result of 8 bytes is wrong"]);

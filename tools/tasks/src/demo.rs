@@ -35,7 +35,8 @@ pub fn run(profile: Profile) -> Result<String, String> {
         }
     };
 
-    let (comity, digits) = (built(folder, "comity"), built(folder, "demo-digits"));
+    let comity = built(folder, "comity");
+    let digits = built(folder, "demo-digits");
     let scratch = Scratch::new("demo").map_err(|e| format!("cannot make a folder for the weights: {e}"))?;
     let weights = scratch.join("one-rank.weights");
     let mut rows = Vec::new();

@@ -41,7 +41,8 @@ impl Part {
 
 /// Numbers of each part, by which the parts are divided.
 fn sizes(shape: &Shape) -> Vec<u64> {
-    let (width, letters) = (shape.width as u64, shape.vocabulary as u64);
+    let width = shape.width as u64;
+    let letters = shape.vocabulary as u64;
     let mut sizes = vec![10 * width * width; shape.layers];
     sizes.insert(0, (letters + shape.context as u64) * width);
     sizes.push(letters * width);
@@ -55,7 +56,8 @@ pub(crate) fn pipelined<'a>(group: &Group, shape: &Shape, settings: &Settings) -
     let vars = VarMap::new();
     let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
     let mine = divide_layers(&sizes(shape), group.size())?[group.rank()].clone();
-    let (mut parts, mut parameters) = (Vec::new(), Vec::new());
+    let mut parts = Vec::new();
+    let mut parameters = Vec::new();
     for index in mine {
         let (part, its) = Part::new(index, shape, &vb)?;
         parts.push(part);
@@ -69,7 +71,8 @@ pub(crate) fn pipelined<'a>(group: &Group, shape: &Shape, settings: &Settings) -
     let count = 2 * group.size();
     let step = move |ids: &Tensor, targets: &Tensor, weight: f64| -> Result<f64> {
         let rows = ids.dim(0)?;
-        let (ids, targets) = (ids.chunk(count.min(rows), 0)?, targets.chunk(count.min(rows), 0)?);
+        let ids = ids.chunk(count.min(rows), 0)?;
+        let targets = targets.chunk(count.min(rows), 0)?;
         let share = weight * ids.len() as f64 / rows as f64;
         let micro: Vec<Rows> = ids
             .into_iter()

@@ -66,6 +66,21 @@ pub(crate) struct Outcome {
 /// A step on this rank's samples: their letters, those that follow, and the weight of their loss. The result is their loss.
 pub(crate) type Step<'a> = Box<dyn FnMut(&Tensor, &Tensor, f64) -> Result<f64> + 'a>;
 
+/// Number of ranks that share the layers of one model.
+fn ranks_side_by_side(mode: Mode, ranks: usize) -> usize {
+    match mode {
+        Mode::Data | Mode::FullySharded => 1,
+        Mode::Tensor | Mode::Pipeline => ranks,
+        Mode::Both => {
+            if ranks.is_multiple_of(2) {
+                2
+            } else {
+                1
+            }
+        }
+    }
+}
+
 pub(crate) fn train(
     group: &Group,
     text: &Text,
@@ -73,16 +88,13 @@ pub(crate) fn train(
     say: impl Fn(String),
 ) -> Result<Outcome> {
     let shape = Shape { vocabulary: text.vocabulary, ..settings.model.clone() };
-    let (samples, batch) = (text.samples(shape.context), settings.batch);
-    let pair = if group.size().is_multiple_of(2) { 2 } else { 1 };
-    let width = match settings.mode {
-        Mode::Data | Mode::FullySharded => 1,
-        Mode::Tensor | Mode::Pipeline => group.size(),
-        Mode::Both => pair,
-    };
+    let samples = text.samples(shape.context);
+    let batch = settings.batch;
+    let width = ranks_side_by_side(settings.mode, group.size());
     // Ranks side by side share the layers; those with the same place among them share the batch.
     let of = |color: usize| group.split(Some(color as i32), 0).map(|g| g.unwrap_or_else(Group::single));
-    let (layers, data) = (of(group.rank() / width)?, of(group.rank() % width)?);
+    let layers = of(group.rank() / width)?;
+    let data = of(group.rank() % width)?;
     if batch < data.size() || batch > samples {
         return Err(format!(
             "--batch {batch} must lie between {}, the ranks that share it, and {samples}, the samples of the text",
@@ -96,8 +108,10 @@ pub(crate) fn train(
         Mode::Pipeline => pipelined(&layers, &shape, settings)?,
         _ => replicated(&layers, &data, &shape, settings)?,
     };
-    let (mut losses, mut epoch) = (Vec::new(), 0);
-    let (start, in_calls) = (Instant::now(), time_in_calls());
+    let mut losses = Vec::new();
+    let mut epoch = 0;
+    let start = Instant::now();
+    let in_calls = time_in_calls();
     let mut shares = Vec::new();
     while losses.len() < settings.steps {
         if shares.is_empty() {
@@ -146,7 +160,8 @@ fn replicated<'a>(
     begin(layers, &parameters, settings.seed)?;
     let mut training = DataParallel::new(data, &vars)?;
     let mut adam = AdamW::new(vars.all_vars(), adam(settings))?;
-    let (layers, shape) = (layers.clone(), shape.clone());
+    let layers = layers.clone();
+    let shape = shape.clone();
     let held = bytes(parameters.iter().map(|p| &p.tensor));
     let step = move |ids: &Tensor, targets: &Tensor, weight: f64| -> Result<f64> {
         let (loss, gradients) = training.gradients(&[()], |vb, ()| {
@@ -182,7 +197,9 @@ fn fully_sharded<'a>(data: &Group, shape: &Shape, settings: &Settings) -> Result
     let step = move |ids: &Tensor, targets: &Tensor, weight: f64| -> Result<f64> {
         let mut x = ids.clone();
         for (i, layer) in layers.iter().enumerate() {
-            let (shape, targets, last) = (shape.clone(), targets.clone(), layers.len() - 1);
+            let shape = shape.clone();
+            let targets = targets.clone();
+            let last = layers.len() - 1;
             x = layer.forward(&x, move |vb, x| match i {
                 0 => Start::new(&Group::single(), &shape, vb)?.forward(x),
                 i if i == last => End::new(&Group::single(), &shape, vb)?.loss(x, &targets),

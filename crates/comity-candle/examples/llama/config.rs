@@ -73,7 +73,8 @@ impl Config {
             let n = json[name].as_u64().map(|n| n as usize);
             n.ok_or_else(|| format!("{} has no number {name:?}", file.display()))
         };
-        let (width, heads) = (number("hidden_size")?, number("num_attention_heads")?);
+        let width = number("hidden_size")?;
+        let heads = number("num_attention_heads")?;
         Ok(Self {
             width,
             layers: number("num_hidden_layers")?,
@@ -97,7 +98,8 @@ impl Config {
             Ok(value.to_u32()? as usize)
         };
         let float = |name: &str| find(&format!("llama.{name}")).and_then(|v| v.to_f32().ok()).map(f64::from);
-        let (width, heads) = (number("embedding_length")?, number("attention.head_count")?);
+        let width = number("embedding_length")?;
+        let heads = number("attention.head_count")?;
         Ok(Self {
             width,
             layers: number("block_count")?,

@@ -50,7 +50,8 @@ pub(crate) fn generate(
     }
     let width = group.size() / stages;
     let of = |color: usize| group.split(Some(color as i32), 0).map(|g| g.unwrap_or_else(Group::single));
-    let (tensor, pipeline) = (of(group.rank() / width)?, of(group.rank() % width)?);
+    let tensor = of(group.rank() / width)?;
+    let pipeline = of(group.rank() % width)?;
     let weights = Weights::open(group, [model], settings.dtype, &Device::Cpu)?;
     let config = Config::read(model, &weights)?;
     let end = config.end;
@@ -64,7 +65,8 @@ pub(crate) fn generate(
         let ids = Tensor::new(vec![prompt.clone()], &Device::Cpu)?;
         last.extend(next(&mut model, &mut sampling, &ids, &[request])?);
     }
-    let (start, in_calls) = (Instant::now(), time_in_calls());
+    let start = Instant::now();
+    let in_calls = time_in_calls();
     let mut open: Vec<usize> = (0..prompts.len()).collect();
     let mut count = 0;
     loop {

@@ -49,7 +49,8 @@ fn norm(weights: &Weights, name: &str, eps: f64) -> Result<RmsNorm> {
 
 impl Block {
     fn load(weights: &Weights, config: &Config) -> Result<Self> {
-        let (names, ranks) = (&config.names, weights.group().size());
+        let names = &config.names;
+        let ranks = weights.group().size();
         // As many heads together as fill whole blocks of the layer after them.
         let block = weights.block_size(&format!("{}.weight", names.attention[3]))?;
         let together = (1..=block).find(|n| (n * config.head_width).is_multiple_of(block)).unwrap_or(1);
@@ -76,7 +77,8 @@ impl Block {
         requests: &[usize],
     ) -> Result<Tensor> {
         let (q, k, v) = self.attention.project(&self.norms[0].forward(x)?)?;
-        let (q, k) = (turn(&q)?, turn(&k)?);
+        let q = turn(&q)?;
+        let k = turn(&k)?;
         let x = (self.attention.attend_cached(&q, &k, &v, &mut self.cache, requests)? + x)?;
         let h = self.norms[1].forward(&x)?;
         let h = (self.gate.forward(&h)?.silu()? * self.up.forward(&h)?)?;
@@ -86,7 +88,8 @@ impl Block {
 
 /// This rank's blocks: as even as it goes, the first stages have one more.
 fn share(layers: usize, pipeline: &Group) -> Range<usize> {
-    let (rank, ranks) = (pipeline.rank(), pipeline.size());
+    let rank = pipeline.rank();
+    let ranks = pipeline.size();
     let start = |r: usize| r * (layers / ranks) + r.min(layers % ranks);
     start(rank)..start(rank + 1)
 }
@@ -99,8 +102,10 @@ impl Model {
         tensor: &Group,
         pipeline: &Group,
     ) -> Result<Self> {
-        let (weights, names) = (weights.for_group(tensor), config.names);
-        let (first, last) = (pipeline.rank() == 0, pipeline.rank() + 1 == pipeline.size());
+        let weights = weights.for_group(tensor);
+        let names = config.names;
+        let first = pipeline.rank() == 0;
+        let last = pipeline.rank() + 1 == pipeline.size();
         let even = Sharding::balanced();
         let tied = weights.shape(&format!("{}.weight", names.scores)).is_none();
         let tokens = || weights.embedding(names.tokens, &even);
@@ -146,7 +151,8 @@ impl Model {
         requests: &[usize],
     ) -> Result<Option<(Tensor, Partition)>> {
         let (batch, time) = ids.dims2()?;
-        let (rank, stages) = (self.pipeline.rank(), self.pipeline.size());
+        let rank = self.pipeline.rank();
+        let stages = self.pipeline.size();
         let mut x = match &self.tokens {
             Some(tokens) => tokens.forward(ids)?.to_dtype(self.dtype)?,
             None => {
@@ -166,7 +172,8 @@ impl Model {
         }
         let places = Tensor::new(places, &Device::Cpu)?;
         let of = |table: &Tensor| table.index_select(&places, 0)?.reshape((batch, time, ()));
-        let (cos, sin) = (of(&self.cos)?, of(&self.sin)?);
+        let cos = of(&self.cos)?;
+        let sin = of(&self.sin)?;
         let turn = |x: &Tensor| -> Result<Tensor> {
             let turn = if self.config.interleaved { rotary_emb::rope_i } else { rotary_emb::rope };
             Ok(turn(&x.contiguous()?, &cos, &sin)?)

@@ -62,11 +62,13 @@ impl Bert {
             let n = config[name].as_u64().map(|n| n as usize);
             Ok(n.ok_or_else(|| format!("{} has no number {name:?}", file.display()))?)
         };
-        let (width, count) = (number("hidden_size")?, number("num_attention_heads")?);
+        let width = number("hidden_size")?;
+        let count = number("num_attention_heads")?;
         let eps = config["layer_norm_eps"].as_f64().unwrap_or(1e-12);
         let weights = Weights::open(group, [folder.join("model.safetensors")], DType::F32, &Device::Cpu)?;
         let heads = Heads::new(count, count, width / count.max(1), group.size())?;
-        let (embeddings, layers) = (weights.pp("embeddings"), weights.pp("encoder.layer"));
+        let embeddings = weights.pp("embeddings");
+        let layers = weights.pp("encoder.layer");
         Ok(Self {
             words: Embedding::new(embeddings.tensor("word_embeddings.weight")?, width),
             places: embeddings.tensor("position_embeddings.weight")?,

@@ -76,7 +76,8 @@ impl Area {
     pub(crate) fn part(shape: &[usize], axis: usize, ranges: &[Range<usize>]) -> Self {
         let mut part = shape.to_vec();
         part[axis] = ranges.iter().map(Range::len).sum();
-        let (outer, inner) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
+        let outer = shape[..axis].iter().product();
+        let inner = shape[axis + 1..].iter().product();
         Self { outer, length: shape[axis], inner, ranges: ranges.to_vec(), shape: part }
     }
 
@@ -172,7 +173,8 @@ impl Source {
     /// Add a GGUF file; where its data starts.
     fn add_gguf(&mut self, file: &File) -> io::Result<u64> {
         let content = gguf_file::Content::read(&mut BufReader::new(file)).map_err(io::Error::other)?;
-        let (start, index) = (content.tensor_data_offset, self.files.len());
+        let start = content.tensor_data_offset;
+        let index = self.files.len();
         for (name, info) in content.tensor_infos {
             let kind = match info.ggml_dtype {
                 GgmlDType::F32 => ElementKind::Plain(Dtype::F32),

@@ -25,7 +25,8 @@ fn plain(x: &Tensor, [q, k, v, o]: &[Linear; 4], heads: usize, keys: usize) -> c
         y.contiguous()?.reshape((batch, heads, time, HEAD))
     };
     let q = split(q.forward(x)?, heads)?;
-    let (k, v) = (spread(split(k.forward(x)?, keys)?)?, spread(split(v.forward(x)?, keys)?)?);
+    let k = spread(split(k.forward(x)?, keys)?)?;
+    let v = spread(split(v.forward(x)?, keys)?)?;
     let scores = (q.matmul(&k.t()?)? / 2.0)?.broadcast_add(&mask())?;
     let y = candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(&v)?;
     o.forward(&y.transpose(1, 2)?.contiguous()?.reshape((batch, time, heads * HEAD))?)
@@ -44,7 +45,8 @@ fn heads_are_divided_and_keys_replicated_where_they_are_few() {
             linear(keys * HEAD, WIDTH, 3),
             linear(WIDTH, queries * HEAD, 4),
         ];
-        let (x0, c) = (noise((2, TIME, WIDTH), 5), noise((2, TIME, WIDTH), 6));
+        let x0 = noise((2, TIME, WIDTH), 5);
+        let c = noise((2, TIME, WIDTH), 6);
         let x = variable(&x0);
         let want = plain(&x, &layers, queries, keys).unwrap();
         let all = (&want * &c).unwrap().sum_all().unwrap().backward().unwrap();

@@ -81,7 +81,8 @@ fn a_rank_that_is_killed_in_training_is_named() {
     let bind = "127.0.0.1:0".parse().unwrap();
     let store = tools::Store::start(bind, 3, &Key::from(KEY), "-", LIMIT).unwrap();
     let at = store.addr().to_string();
-    let (mut one, mut two) = (Rank::start(1, &at), Rank::start(2, &at));
+    let mut one = Rank::start(1, &at);
+    let mut two = Rank::start(2, &at);
     let killer = std::thread::spawn(move || {
         let mut line = String::new();
         while !line.contains("training") {

@@ -47,7 +47,8 @@ fn compare(n: usize, dtype: DType, up: &Sharding, down: &Sharding, fused: usize,
     let x = variable(&x0);
     let want = two.forward(&between(&one.forward(&x).unwrap(), fused).unwrap()).unwrap();
     let all = (&want * &c).unwrap().sum_all().unwrap().backward().unwrap();
-    let (one, two) = (&one, &two);
+    let one = &one;
+    let two = &two;
     on_ranks(n, |g| {
         let up = AllToShardedLinear::from_linear(g, one, up)?;
         let down = ShardedToAllLinear::from_linear(g, two, down)?;

@@ -54,7 +54,8 @@ fn each_rank_reads_its_bytes_of_safetensors() {
     let file = folder.0.join("model.safetensors");
     let all = model();
     candle_core::safetensors::save(&all, &file).unwrap();
-    let (all, x) = (&all, noise((2, 4), 9));
+    let all = &all;
+    let x = noise((2, 4), 9);
     for n in 1..=4 {
         on_ranks(n, |g| {
             let weights = Weights::open(g, [&folder.0], DType::F32, &Device::Cpu)?;
@@ -103,7 +104,8 @@ fn each_rank_reads_its_blocks_of_gguf() {
     let tensors = [("q.weight", &q), ("k.weight", &k), ("v.weight", &v), ("o.weight", &o), ("q.bias", &bias)];
     let count = gguf_file::Value::U32(4);
     gguf_file::write(&mut fs::File::create(&file).unwrap(), &[("heads", &count)], &tensors).unwrap();
-    let (x, far) = (noise((1, 3, 64), 9), 1e-2);
+    let x = noise((1, 3, 64), 9);
+    let far = 1e-2;
     let attention = |g: &comity::Group| -> comity_candle::Result<Tensor> {
         let weights = open(g, &file)?;
         assert_eq!(weights.metadata("heads").unwrap().to_u32()?, 4);
@@ -196,7 +198,8 @@ fn a_checkpoint_is_one_file_for_any_number_of_ranks() {
         }
         for m in [1, 2, 4] {
             on_ranks(m, |g| {
-                let (into, want) = (pair(g, 70)?, pair(g, 1)?);
+                let into = pair(g, 70)?;
+                let want = pair(g, 1)?;
                 load_checkpoint(g, &file, &into)?;
                 into.iter().zip(&want).for_each(|(a, b)| near(&a.tensor, &b.tensor, 0.0));
                 Ok(())

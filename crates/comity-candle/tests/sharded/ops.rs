@@ -28,7 +28,8 @@ fn gathered_rows_get_their_part_of_the_gradient() {
     for n in 1..=4 {
         let sizes: Vec<usize> = (1..=n).collect();
         let total = sizes.iter().sum();
-        let (whole, c) = (noise((2, total, 2), 1), noise((2, total, 2), 2));
+        let whole = noise((2, total, 2), 1);
+        let c = noise((2, total, 2), 2);
         on_ranks(n, |g| {
             let start = sizes[..g.rank()].iter().sum();
             let mine = |x: &Tensor| x.narrow(1, start, sizes[g.rank()]);
@@ -90,7 +91,8 @@ fn parts_sent_to_all_send_their_gradients_back() {
 fn the_root_of_a_broadcast_has_the_gradient() {
     for n in 1..=3 {
         on_ranks(n, |g| {
-            let (root, c) = (n - 1, noise(4, 9));
+            let root = n - 1;
+            let c = noise(4, 9);
             let x = variable(&noise(4, g.rank() as u64));
             let y = broadcast(g, &x, root)?;
             near(&y, &noise(4, root as u64), 0.0);
@@ -108,7 +110,8 @@ fn extremes_give_their_gradient_to_who_has_them() {
         let d = &Device::Cpu;
         let of = [[1f32, 5.0, 2.0], [4.0, 5.0, 2.0], [0.0, 1.0, 2.0]];
         let x = variable(&Tensor::new(&of[g.rank()], d)?);
-        let (most, least) = (all_max(g, &x)?, all_min(g, &x)?);
+        let most = all_max(g, &x)?;
+        let least = all_min(g, &x)?;
         assert_eq!(most.to_vec1::<f32>()?, [4.0, 5.0, 2.0]);
         assert_eq!(least.to_vec1::<f32>()?, [0.0, 1.0, 2.0]);
         let c = Tensor::new(&[6f32, 6.0, 6.0], d)?;
@@ -127,7 +130,8 @@ fn a_gradient_travels_back_through_a_chain_of_ranks() {
     // w0 on rank 0, w1 on rank 1, ...: y = w0 * w1 * ... * w(n-1) on the last rank.
     for n in 2..=4 {
         on_ranks(n, |g| {
-            let (r, d) = (g.rank(), &Device::Cpu);
+            let r = g.rank();
+            let d = &Device::Cpu;
             let w = variable(&Tensor::new(&[r as f32 + 2.0, 1.0], d)?);
             let x = match r {
                 0 => w.as_tensor().clone(),

@@ -71,7 +71,8 @@ fn stages_learn_what_the_whole_model_learns() {
             on_ranks(n, |g| {
                 let range = divide_layers(&[1; LAYERS], n)?[g.rank()].clone();
                 let mine = layers();
-                let (count, most) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+                let count = Arc::new(AtomicUsize::new(0));
+                let most = AtomicUsize::new(0);
                 let mut pipeline = Pipeline::new(g, passes)?;
                 let (loss, gradients) = pipeline.run(&batches, |input, batch| {
                     let x = compute(&mine[range.clone()], &input.unwrap_or_else(|| batch.clone()))?;
@@ -105,7 +106,8 @@ fn a_grid_of_stages_and_shares_learns_the_same() {
     let whole = &whole;
     on_ranks(4, |g| {
         let mesh = DeviceMesh::new(g, &[("data", 2), ("pipeline", 2)])?;
-        let (data, stages) = (mesh.group("data")?, mesh.group("pipeline")?);
+        let data = mesh.group("data")?;
+        let stages = mesh.group("pipeline")?;
         let range = divide_layers(&[1; LAYERS], 2)?[stages.rank()].clone();
         let mine = layers();
         let share = &batches[2 * data.rank()..][..2];

@@ -16,8 +16,10 @@ fn compare(n: usize, dtype: GgmlDType, inputs: usize, hidden: usize, activations
     let quantize = |shape: (usize, usize), seed| {
         Arc::new(QTensor::quantize(&(noise(shape, seed) * 0.1).unwrap(), dtype).unwrap())
     };
-    let (one, two) = (quantize((hidden, inputs), 1), quantize((5, hidden), 2));
-    let (b1, b2) = (noise(hidden, 3), noise(5, 4));
+    let one = quantize((hidden, inputs), 1);
+    let two = quantize((5, hidden), 2);
+    let b1 = noise(hidden, 3);
+    let b2 = noise(5, 4);
     let x0 = noise((1, 2, inputs), 5).to_dtype(activations).unwrap();
     let c = noise((1, 2, 5), 6);
 
@@ -31,7 +33,8 @@ fn compare(n: usize, dtype: GgmlDType, inputs: usize, hidden: usize, activations
     let h = linear(&one, &b1).forward(&x).unwrap().relu().unwrap();
     let loss = (linear(&two, &b2).forward(&h).unwrap() * &c).unwrap().sum_all().unwrap();
     let gradient = loss.backward().unwrap().get(&x).unwrap().clone();
-    let (one, two) = (&*one, &*two);
+    let one = &*one;
+    let two = &*two;
     on_ranks(n, |g| {
         let sharding = Sharding::balanced().unit(dtype.block_size());
         let up = QuantizedAllToShardedLinear::from_quantized(g, one, Some(&b1), &sharding)?;
@@ -71,7 +74,8 @@ fn a_sharded_layer_is_quantized_in_its_place() {
         let down = ShardedToAllLinear::from_linear(g, &down, &sharding)?;
         let x = noise((3, 32), 4);
         let want = down.forward(&up.forward(&x)?)?;
-        let (up, down) = (up.quantize(GgmlDType::Q8_0)?, down.quantize(GgmlDType::Q8_0)?);
+        let up = up.quantize(GgmlDType::Q8_0)?;
+        let down = down.quantize(GgmlDType::Q8_0)?;
         near(&down.forward(&up.forward(&x)?)?, &want, 0.5);
         Ok(())
     });

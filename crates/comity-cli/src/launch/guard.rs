@@ -62,7 +62,9 @@ impl Orders {
         rustix::fs::fcntl_setfl(&input, rustix::fs::fcntl_getfl(&input)? | OFlags::NONBLOCK)?;
         let now = Instant::now();
         let (reader, ready) = (FrameReader::default(), VecDeque::new());
-        let (heard, beat_due, master) = (now, now, None);
+        let heard = now;
+        let beat_due = now;
+        let master = None;
         Ok(Self { input, reader, ready, heard, beat_due, feeding: false, closed: false, master })
     }
 
@@ -174,7 +176,8 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     output.event(&GuardEvent::Ready(Box::new(ready)));
     let Some(FleetOrder::Go(mut go)) = orders.wait(&output) else { return Ok(REFUSED) };
     if part.size < part.world {
-        let (port, tell) = ((part.first == 0).then(|| go.master.port()), output.teller());
+        let port = (part.first == 0).then(|| go.master.port());
+        let tell = output.teller();
         let (master, at) = Master::start(port, move |packet| tell(&GuardEvent::Master(packet)))?;
         orders.master = Some(master);
         go.master = at;

@@ -70,7 +70,8 @@ impl MasterPacket {
             (b'e', []) => MasterPart::End,
             _ => return None,
         };
-        let (host, connection) = (u32::from_le_bytes(*host), u32::from_le_bytes(*connection));
+        let host = u32::from_le_bytes(*host);
+        let connection = u32::from_le_bytes(*connection);
         Some(Self { host, connection, part })
     }
 }

@@ -19,7 +19,8 @@ fn said(done: &Done) -> Vec<[String; 3]> {
 #[test]
 fn the_port_is_that_of_bind_or_of_comity_ports() {
     let dir = tempfile::tempdir().unwrap();
-    let (one, ssh) = (port(), stand_in(dir.path()).display().to_string());
+    let one = port();
+    let ssh = stand_in(dir.path()).display().to_string();
     let expected = format!("127.0.0.1:{one}");
     for bind in [format!("127.0.0.1:{one}"), format!(":{one}")] {
         let done = fleet(dir.path(), &[&["--hosts", "a,b", "--bind", &bind][..], &SAY].concat());

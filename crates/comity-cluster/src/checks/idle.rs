@@ -28,7 +28,8 @@ fn cabled(host: &HostFacts) -> impl Iterator<Item = &Nic> {
 
 /// Interfaces with an address and without a carrier; a cable whose two ends are down is told once.
 fn unplugged(cluster: &Cluster) -> Vec<Check> {
-    let (mut rows, mut told) = (Vec::new(), BTreeSet::new());
+    let mut rows = Vec::new();
+    let mut told = BTreeSet::new();
     for (host, facts) in cluster.hosts.iter().enumerate() {
         for nic in cabled(facts).filter(|n| !n.is_up) {
             let Some(address) = own(nic).next() else { continue };

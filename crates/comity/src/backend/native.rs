@@ -167,7 +167,8 @@ impl NativeBackend {
             self.scratch.resize(tmp, 0);
         }
         let tmp = &mut self.scratch[..tmp];
-        let (mut divided, size) = (Vec::new(), self.engine.members().size());
+        let mut divided = Vec::new();
+        let size = self.engine.members().size();
         let mut memory = memory_of(call.bufs.take(), (rank * part, part), tmp);
         if divides {
             average::divide_input(&mut memory, &mut divided, size);

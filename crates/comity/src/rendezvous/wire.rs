@@ -108,8 +108,12 @@ impl Facts {
     }
 
     fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (card, host, pid, process) = (Card::take(r)?, r.text()?, r.u32()?, r.u64()?);
-        let (wishes, silence) = (r.u8()?, r.u32()?);
+        let card = Card::take(r)?;
+        let host = r.text()?;
+        let pid = r.u32()?;
+        let process = r.u64()?;
+        let wishes = r.u8()?;
+        let silence = r.u32()?;
         if wishes > 3 {
             return Err(Malformed);
         }

@@ -114,8 +114,10 @@ impl End<'_> {
     /// Compare with the calls of rank `r`, if it closes too, or has: it said then what it had made.
     fn compare(&self, r: usize) -> Result<(), Failure> {
         let Some((at, theirs)) = self.status.concluded(r) else { return Ok(()) };
-        let (made, ledger) = (self.made, self.status.ledger());
-        let (ours, has_left) = (ledger.digest(at).1, self.status.has_left(r));
+        let made = self.made;
+        let ledger = self.status.ledger();
+        let ours = ledger.digest(at).1;
+        let has_left = self.status.has_left(r);
         let who = format!("rank {r}{}", if has_left { ", which has left" } else { "" });
         let cause = match at.cmp(&made) {
             // One that is here can say which call differs.

@@ -92,7 +92,8 @@ impl Places {
     }
 
     fn take(&'static self) -> Result<JobPlace> {
-        let (here, holder) = (HomeProcess::here(), self.holder.load(Ordering::Acquire));
+        let here = HomeProcess::here();
+        let holder = self.holder.load(Ordering::Acquire);
         if self.held.load(Ordering::Acquire) > 0 && holder != here.bits() {
             return Err(HomeProcess { id: (holder >> 32) as u32, ..here }.forked());
         }
@@ -186,7 +187,8 @@ mod tests {
 
     #[test]
     fn a_child_is_told_from_its_parent() {
-        let (home, number) = (HomeProcess::here(), process_number().unwrap());
+        let home = HomeProcess::here();
+        let number = process_number().unwrap();
         assert!(home.is_here() && home == HomeProcess::here() && process_number() == Ok(number));
         assert!(in_child(|| !home.is_here() && process_number().is_ok_and(|n| n != number)));
         assert!(home.is_here());

@@ -132,7 +132,8 @@ impl AddressBook {
         // How many of the two share a network with it.
         let beside = |card: &Card, other: &Card| {
             let within = |a: &OwnAddr, b: &OwnAddr| {
-                let (ip, prefix) = (a.at.ip(), a.prefix);
+                let ip = a.at.ip();
+                let prefix = a.prefix;
                 // All link-local addresses look as if they were in one network.
                 !a.is_inner && !a.is_link_local() && as_interface(ip, prefix).holds(b.at.ip())
             };

@@ -13,8 +13,10 @@ const LIMIT: u64 = 600;
 
 pub(crate) fn check(_: &Scope) -> Outcome {
     tasks::build_tests()?;
-    let (comity, gpt) = (built("debug", "comity"), built("debug", "examples/gpt"));
-    let (mut one, mut largest) = (None, 0f64);
+    let comity = built("debug", "comity");
+    let gpt = built("debug", "examples/gpt");
+    let mut one = None;
+    let mut largest = 0f64;
     for (mode, n) in RUNS {
         let limit = LIMIT.to_string();
         let out = Task::new(&comity)

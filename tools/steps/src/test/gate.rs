@@ -232,7 +232,8 @@ mod tests {
         };
         one_after_another(FIRST.iter().chain([&TESTS, &MACOS]), &mut rows, run);
         let words: Vec<_> = rows.iter().map(|r| (r.name.as_str(), r.outcome.clone())).collect();
-        let (fine, broken) = (Ok(Done::Passed("fine".into())), Err("it broke".to_owned()));
+        let fine = Ok(Done::Passed("fine".into()));
+        let broken = Err("it broke".to_owned());
         assert_eq!(
             words,
             [

@@ -93,7 +93,8 @@ impl Fleet {
         if *self.plan.ports.end() > 0 {
             // It holds the port.
             let elsewhere = (meet::loopback(), 0).into();
-            let (world, join) = (self.plan.world, self.plan.join);
+            let world = self.plan.world;
+            let join = self.plan.join;
             match Store::start(elsewhere, world, &self.key, &self.job, join) {
                 Ok(store) => self.store = store,
                 Err(_) => return,

@@ -91,7 +91,8 @@ fn start_again(plan: &FleetPlan, restart: u32, mut rest: Duration, signals: &Sig
             return (code, end);
         }
         let since = *since.get_or_insert_with(Instant::now);
-        let (limit, left) = (plan.wait_for_hosts, plan.wait_for_hosts.saturating_sub(since.elapsed()));
+        let limit = plan.wait_for_hosts;
+        let left = plan.wait_for_hosts.saturating_sub(since.elapsed());
         let limit = limit.as_secs_f64();
         if left.is_zero() {
             eprintln!("comity launch: given up, because hosts were waited for {limit} s (--wait-for-hosts)");

@@ -148,7 +148,8 @@ impl Supervisor {
             nodes.heard.state.fetch_or(FAILING, Ordering::AcqRel);
         }
         if let (Some(nodes), Some((rank, by))) = (&self.nodes, self.given_up_here().first()) {
-            let (rank, by) = (*rank as u64 + 1, *by as u64);
+            let rank = *rank as u64 + 1;
+            let by = *by as u64;
             nodes.heard.given_up.store(by << 32 | rank, Ordering::Release);
         }
     }

@@ -139,7 +139,8 @@ fn who_was_silent_for_long_leaves_the_others_less_time() {
 
 #[test]
 fn a_grace_of_the_users_holds_and_says_who_was_cut_off() {
-    let (now, grace) = (Instant::now(), Duration::from_secs(60));
+    let now = Instant::now();
+    let grace = Duration::from_secs(60);
     let job = || Shutdown::new(2, None).with_grace(grace);
     let mut shutdown = job();
     assert_eq!(shutdown.stop(INT, now), Some(StopOrder::Term));

@@ -116,7 +116,8 @@ fn a_step_leaves_newcomers_for_the_next_when_its_time_is_over() {
     const ALL: usize = 40;
     let (mut acceptor, at) = listening();
     let mut dialers: Vec<_> = (0..ALL).map(|_| Dialer::start(at, Channel::Join)).collect();
-    let (mut most, mut let_in) = (0, 0);
+    let mut most = 0;
+    let mut let_in = 0;
     let end = Instant::now() + Duration::from_secs(20);
     while let_in < ALL {
         assert!(Instant::now() < end, "{let_in} of {ALL} were let in");

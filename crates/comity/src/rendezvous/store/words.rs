@@ -15,7 +15,8 @@ pub(super) fn whereabouts(who: &Who) -> String {
 
 /// Two processes for one rank.
 pub(super) fn claimed(rank: u32, first: &Who, second: &Who) -> String {
-    let (first, mut second) = (whereabouts(first), whereabouts(second));
+    let first = whereabouts(first);
+    let mut second = whereabouts(second);
     if first == second {
         second += " in another container";
     }

@@ -48,7 +48,8 @@ fn interfaces_that_lead_nowhere_are_tried_last() {
 
 #[test]
 fn a_guess_that_answers_is_none_and_one_that_does_not_is_not_asked_again() {
-    let (mut all, mut host) = (found(3), KnownHost::default());
+    let mut all = found(3);
+    let mut host = KnownHost::default();
     let good = guess(4, 5);
     assert!(all.good_guesses().contains(&good));
     host.answered.push(spot(good));

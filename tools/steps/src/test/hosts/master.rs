@@ -60,7 +60,8 @@ pub(super) fn check(comity: &Path) -> Result<Vec<&'static str>, String> {
     for (shape, hosts) in CASES {
         let start = Instant::now();
         let lan = Lan::new(shape)?;
-        let (ssh, file) = (scratch.join("ssh"), scratch.join("hosts.json"));
+        let ssh = scratch.join("ssh");
+        let file = scratch.join("hosts.json");
         let write = |path: &Path, text: String| {
             fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))
         };

@@ -126,7 +126,8 @@ fn executed(out: &str) -> Option<usize> {
 /// The page has the program of the example `hello`.
 fn of_the_book() -> Result<(), String> {
     let read = |name: &str| fs::read_to_string(root().join(name)).map_err(|e| format!("{name}: {e}"));
-    let (page, hello) = (read(PAGE)?, read("swift/Examples/hello/main.swift")?);
+    let page = read(PAGE)?;
+    let hello = read("swift/Examples/hello/main.swift")?;
     let program = hello.split_once("import Comity").map_or("", |(_, rest)| rest);
     if page.contains(&format!("```swift\nimport Comity{program}```")) {
         return Ok(());

@@ -295,7 +295,8 @@ impl Lender {
         self.offered = None;
         self.lent += n as u64;
         self.copied(n);
-        let (address, number) = (body.as_ptr() as usize, self.shown);
+        let address = body.as_ptr() as usize;
+        let number = self.shown;
         self.out.push_back(OutLoan { number, address, len: n, lent: self.lent, body: self.body });
         n
     }
