@@ -11,7 +11,7 @@ pub(super) const FIRST: &[Step] = &[
     Step { name: "format", about: "rustfmt", usual: 6, needs: None, run: cargo::format },
     Step {
         name: "gates",
-        about: "imports, unsafe code, waits, names and file sizes are as they should be",
+        about: "imports, unsafe code, waits and doc comments are as they should be",
         usual: 6,
         needs: None,
         run: gates,
