@@ -15,7 +15,7 @@ fn launch(n: usize) -> Command {
             c.env_remove(&name);
         }
     }
-    c.args(["launch", "--timeout", "60", "--no-tag-output", "-n", &n.to_string(), "--"]);
+    c.args(["launch", "--timeout", "60", "--tag-output=never", "-n", &n.to_string(), "--"]);
     c
 }
 

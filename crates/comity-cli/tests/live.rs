@@ -235,7 +235,7 @@ fn over_hosts_the_launcher_answers_for_all() {
     let ssh = dir.path().join("ssh");
     std::fs::write(&ssh, SSH).unwrap();
     std::fs::set_permissions(&ssh, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let flags = ["--hosts", "a,b:2", "--ssh", ssh.to_str().unwrap(), "--bind", "127.0.0.1"];
+    let flags = ["--hosts", "a,b:2", "--ssh", ssh.to_str().unwrap(), "--meet-at", "127.0.0.1"];
     let role = format!("{ROLE}=hang");
     let flags = [&flags[..], &["--env", &role, "--env", "COMITY_DETECTION=100"]].concat();
     let job = Job::start("over_hosts_the_launcher_answers_for_all", "launch", &flags);

@@ -1,6 +1,6 @@
 //! Flags that would do nothing beside the others: whoever gives one is told so before anything runs.
-use super::LaunchArgs;
 use super::bind::BindWish;
+use super::{LaunchArgs, TagWish};
 
 /// A flag and whether it was given.
 type Given = (&'static str, bool);
@@ -63,7 +63,7 @@ fn of_own_ranks(args: &LaunchArgs) -> Vec<Given> {
         ("--json-events", args.json_events.is_some()),
         ("--grace", args.grace.is_some()),
         ("--log-dir", args.log_dir.is_some()),
-        ("--no-tag-output", args.no_tag_output),
+        ("--tag-output=never", args.tag_output == TagWish::Never),
         ("--metrics", args.metrics.is_some()),
         ("--bind-to", args.bind_to != BindWish::Off),
         ("--secure data", args.secure == Some(comity::Secure::Data)),

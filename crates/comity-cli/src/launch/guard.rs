@@ -17,7 +17,7 @@ use super::wire::{
     SILENCE,
 };
 use super::wish::FrontLine;
-use super::{REFUSED, Setting, stage};
+use super::{REFUSED, Setting, TagWish, stage};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -260,8 +260,7 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
         }),
         backend: part.backend.as_deref().and_then(comity::BackendKind::from_name),
         metrics: None,
-        tag: false,
-        untagged: true,
+        tag: TagWish::Never,
         verbose: false,
     })
 }

@@ -4,7 +4,7 @@ use super::defaults::ThreadShare;
 use super::shutdown::PATIENCE;
 use super::terminal::RankTerminal;
 use super::wire::Restarts;
-use super::{LaunchArgs, REFUSED, Setting, USAGE, journal};
+use super::{LaunchArgs, REFUSED, Setting, TagWish, USAGE, journal};
 use crate::report;
 use rustix::fs::{Access, CWD};
 use std::ffi::{OsStr, OsString};
@@ -63,9 +63,7 @@ pub(super) struct Job {
     pub(super) backend: Option<comity::BackendKind>,
     /// Who asks for the ranks' counters comes here.
     pub(super) metrics: Option<TcpListener>,
-    pub(super) tag: bool,
-    /// Tags are not wanted, however many ranks there are.
-    pub(super) untagged: bool,
+    pub(super) tag: TagWish,
     pub(super) verbose: bool,
 }
 
@@ -110,7 +108,7 @@ pub(super) const OURS: [&str; 18] = [
 
 impl Job {
     pub(super) fn check(args: LaunchArgs) -> Result<Self, LaunchRefusal> {
-        let size = args.n as usize;
+        let size = args.ranks as usize;
         let stdin_rank = args.stdin_rank();
         let mut command = args.command.into_iter();
         let name = command.next().unwrap_or_default();
@@ -161,8 +159,7 @@ impl Job {
             secure: args.secure,
             backend: args.backend.map(|b| b.kind()).filter(|b| *b != comity::BackendKind::Any),
             metrics,
-            tag: args.tag_output || (size > 1 && !args.no_tag_output),
-            untagged: args.no_tag_output,
+            tag: args.tag_output,
             verbose: args.verbose,
         })
     }

@@ -56,11 +56,11 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The exit code for input that a user can correct.
+/// Exit code for input that a user can correct.
 const USAGE: u8 = 2;
 /// The exit code when the machine refuses something that was asked correctly.
 const REFUSED: u8 = 1;
-/// What the supervisor answers to SIGTSTP, in the place of a process's number.
+/// Answer of the supervisor to SIGTSTP, in the place of a process's number.
 const ALL_STOPPED: i32 = 0;
 
 const AFTER: &str = "\
@@ -77,73 +77,105 @@ for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX
 (PYTHONUNBUFFERED= turns it off), and OMP_NUM_THREADS and RAYON_NUM_THREADS, the host's cores over its ranks, unless
 one of these, MKL_NUM_THREADS or OPENBLAS_NUM_THREADS is set.";
 
-/// What `comity launch` takes.
+/// Headings of `comity launch --help`.
+mod section {
+    pub(super) const RANKS: &str = "Ranks";
+    pub(super) const HOSTS: &str = "Hosts";
+    pub(super) const SSH: &str = "ssh";
+    pub(super) const ENDING: &str = "Ending";
+    pub(super) const OUTPUT: &str = "Output";
+    pub(super) const SECURITY: &str = "Security";
+    pub(super) const MLX: &str = "MLX's flags";
+}
+
+/// Arguments of `comity launch`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct LaunchArgs {
-    /// How many ranks to start; with --hosts or --hostfile, on each host that does not say how many
-    #[arg(short, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    n: u32,
+    /// Start this many ranks; with --hosts or --hostfile, on each host that does not say how many
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = section::RANKS)]
+    ranks: u32,
 
     /// Set a variable for every rank (repeatable)
-    #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(Setting::parse))]
+    #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(Setting::parse), help_heading = section::RANKS)]
     env: Vec<Setting>,
 
-    /// What carries the ranks' calls: `any` for the best there is (the default), `jaccl` for RDMA first, `nccl`, or `mpi`, which starts them with MPI's own launcher; also MLX's `ring` and `jaccl-ring`
-    #[arg(long, value_name = "NAME", value_parser = asked::AskedBackend::parser(), hide_possible_values = true)]
-    backend: Option<asked::AskedBackend>,
-
-    /// The directory in which the ranks start
-    #[arg(long, value_name = "DIR")]
+    /// Start the ranks in this directory
+    #[arg(long, value_name = "DIR", help_heading = section::RANKS)]
     cwd: Option<PathBuf>,
 
+    /// Carry the ranks' calls by `any` (the best there is, the default), `jaccl` (RDMA first), `nccl`, or `mpi` (MPI's own launcher
+    /// starts the ranks); also MLX's `ring` and `jaccl-ring`
+    #[arg(long, value_name = "NAME", value_parser = asked::AskedBackend::parser(), hide_possible_values = true, help_heading = section::RANKS)]
+    backend: Option<asked::AskedBackend>,
+
+    /// Bind each rank to a core of its own (core), or to the cores that share a third-level cache (complex)
+    #[arg(
+        long,
+        value_enum,
+        value_name = "CORES",
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = false,
+        help_heading = section::RANKS
+    )]
+    bind_to: bind::BindWish,
+
     /// End the job after this many seconds, with exit code 124
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
     timeout: Option<Duration>,
 
-    /// How long ranks may take to end after SIGTERM before they are killed (default: 3), say to write a checkpoint
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    /// Let ranks take this long to end after SIGTERM before they are killed (default: 3), say to write a checkpoint
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
     grace: Option<Duration>,
 
     /// Also write each rank's output, untagged, to DIR/rank-N.out and DIR/rank-N.err, and its last calls when a
     /// group fails, for `comity report DIR`
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = section::OUTPUT)]
     log_dir: Option<PathBuf>,
 
-    /// Make no job key: whoever can connect to a rank and knows the job's name can join
-    #[arg(hide_short_help = true, long)]
-    insecure: bool,
+    /// Start each line with its rank, as in "[2] ": always, never, or with two ranks or more (auto)
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_enum,
+        value_name = "WHEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t,
+        default_missing_value = "always",
+        hide_possible_values = true,
+        help_heading = section::OUTPUT
+    )]
+    tag_output: TagWish,
 
-    /// What the job key protects: handshake (who may connect, the default) or data (what goes over TCP, too)
-    #[arg(hide_short_help = true, long, value_name = "WHAT", conflicts_with = "insecure", value_parser = crate::here::secure_parser(), hide_possible_values = true)]
-    secure: Option<comity::Secure>,
-    /// Answer GET /metrics at this address, such as 127.0.0.1:9400, with each rank's counters for Prometheus
-    #[arg(hide_short_help = true, long, value_name = "ADDR", value_parser = metrics::address)]
-    metrics: Option<SocketAddr>,
-
-    /// Start each line with its rank, as in "[2] " (the default with two ranks or more)
-    #[arg(hide_short_help = true, long, overrides_with = "no_tag_output")]
-    tag_output: bool,
-
-    /// Pass lines through as they are
-    #[arg(hide_short_help = true, long)]
-    no_tag_output: bool,
-
-    /// Say what is started, with which variables, and how each rank ended
-    #[arg(long, short)]
+    /// Show what is started, with which variables, and how each rank ended
+    #[arg(long, short, help_heading = section::OUTPUT)]
     verbose: bool,
 
-    /// Give standard input to this rank alone, and show what it writes as it comes: for a debugger in one rank
-    #[arg(hide_short_help = true, long, value_name = "RANK")]
+    /// Give standard input to this rank alone, and show its output as it comes: for a debugger in one rank
+    #[arg(hide_short_help = true, long, value_name = "RANK", help_heading = section::OUTPUT)]
     stdin_rank: Option<usize>,
 
-    /// The same, with a terminal of the rank's own: line editing, Ctrl-C and colours are the rank's; Ctrl-] ends the job
-    #[arg(hide_short_help = true, long, value_name = "RANK", conflicts_with_all = ["stdin_rank", "print_python"])]
+    /// Give this rank a terminal of its own: line editing, Ctrl-C and colours are the rank's; Ctrl-] ends the job
+    #[arg(hide_short_help = true, long, value_name = "RANK", conflicts_with_all = ["stdin_rank", "print_python"], help_heading = section::OUTPUT)]
     tty: Option<usize>,
 
-    /// Also write what happens to FILE, or to the open descriptor of this number: one JSON object a line
-    #[arg(hide_short_help = true, long, value_name = "FILE")]
+    /// Write each event of the job to FILE, or to the open descriptor of this number, as one JSON object a line
+    #[arg(hide_short_help = true, long, value_name = "FILE", help_heading = section::OUTPUT)]
     json_events: Option<OsString>,
+
+    /// Answer GET /metrics at this address, such as 127.0.0.1:9400, with each rank's counters for Prometheus
+    #[arg(hide_short_help = true, long, value_name = "ADDR", value_parser = metrics::address, help_heading = section::OUTPUT)]
+    metrics: Option<SocketAddr>,
+
+    /// Make no job key: whoever can connect to a rank and knows the job's name can join
+    #[arg(hide_short_help = true, long, help_heading = section::SECURITY)]
+    insecure: bool,
+
+    /// Protect by the job key the handshake (who may connect, the default) or data (everything that goes over TCP, too)
+    #[arg(hide_short_help = true, long, value_name = "PART", conflicts_with = "insecure", value_parser = crate::here::secure_parser(), hide_possible_values = true, help_heading = section::SECURITY)]
+    secure: Option<comity::Secure>,
 
     #[command(flatten)]
     fleet: fleet::FleetArgs,
@@ -151,23 +183,33 @@ pub(crate) struct LaunchArgs {
     #[command(flatten)]
     node: nodes::NodeArgs,
 
-    /// Bind each rank to a core of its own, or to the cores that share a third-level cache: core, complex, off
-    #[arg(
-        long,
-        value_enum,
-        value_name = "WHAT",
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = false
-    )]
-    bind_to: bind::BindWish,
-
     /// The command that every rank runs, with its arguments
     #[arg(required_unless_present = "print_python", trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// One `--env`.
+/// `--tag-output`: whether each line of output starts with its rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum TagWish {
+    /// With two ranks or more.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl TagWish {
+    /// Whether the lines of a job of so many ranks are tagged.
+    fn applies(self, ranks: usize) -> bool {
+        match self {
+            Self::Auto => ranks > 1,
+            Self::Always => true,
+            Self::Never => false,
+        }
+    }
+}
+
+/// Variable of `--env`.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     name: OsString,

@@ -3,7 +3,7 @@
 //! This process becomes that launcher (exec), so signals, output and the exit code are the launcher's.
 
 use super::defaults::{self, ThreadShare};
-use super::{LaunchArgs, REFUSED, USAGE, job::LaunchRefusal};
+use super::{LaunchArgs, REFUSED, TagWish, USAGE, job::LaunchRefusal};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::process::CommandExt,
@@ -50,7 +50,7 @@ fn prepare(args: &LaunchArgs) -> Result<Command, LaunchRefusal> {
         // Both families read it; seconds, not less than one.
         command.env("MPIEXEC_TIMEOUT", limit.as_secs().max(1).to_string());
     }
-    let share = ThreadShare::new(&args.env, None, args.n as usize);
+    let share = ThreadShare::new(&args.env, None, args.ranks as usize);
     command.envs(defaults::variables(&args.env, share));
     for set in &args.env {
         command.env(&set.name, &set.value);
@@ -64,7 +64,7 @@ fn prepare(args: &LaunchArgs) -> Result<Command, LaunchRefusal> {
 
 /// The launcher's arguments, up to and with the command of the ranks.
 fn flags(family: Family, args: &LaunchArgs, root: bool) -> Vec<OsString> {
-    let mut flags: Vec<OsString> = vec!["-n".into(), args.n.to_string().into()];
+    let mut flags: Vec<OsString> = vec!["-n".into(), args.ranks.to_string().into()];
     let mut add = |more: &[&str]| flags.extend(more.iter().map(OsString::from));
     match family {
         Family::OpenMpi(major) => {
@@ -76,7 +76,7 @@ fn flags(family: Family, args: &LaunchArgs, root: bool) -> Vec<OsString> {
             if root {
                 add(&["--allow-run-as-root"]);
             }
-            if args.tag_output {
+            if args.tag_output == TagWish::Always {
                 add(&["--tag-output"]);
             }
             add(&["-x", "COMITY_BACKEND"]);
@@ -85,7 +85,7 @@ fn flags(family: Family, args: &LaunchArgs, root: bool) -> Vec<OsString> {
             }
         }
         Family::Hydra => {
-            if args.tag_output {
+            if args.tag_output == TagWish::Always {
                 add(&["-l"]);
             }
         }

@@ -87,7 +87,7 @@ impl Rank {
         let global = job.first + rank;
         let lines = |stream: OutputStream| match job.straight || job.stdin_rank == Some(global) {
             true => Lines::Straight,
-            false => Lines::new(global, job.world, job.tag, stream.has_colour()),
+            false => Lines::new(global, job.world, job.tag.applies(job.world), stream.has_colour()),
         };
         let pipes = [
             Pipe { stream: OutputStream::Out, fd: Some(out), lines: lines(OutputStream::Out), log: log_out },

@@ -16,9 +16,9 @@ const SAY: &str =
 #[test]
 fn ranks_get_cores_of_their_own_or_all_as_before() {
     let cores = std::thread::available_parallelism().unwrap().get();
-    let off = script(2, &["--no-tag-output"], SAY);
+    let off = script(2, &["--tag-output=never"], SAY);
     assert_eq!(off.out, format!("{0}\n{0}\n", own()));
-    let complex = script(2, &["--no-tag-output", "--bind-to", "complex"], SAY);
+    let complex = script(2, &["--tag-output=never", "--bind-to", "complex"], SAY);
     assert!(
         complex.out.lines().all(|l| l.starts_with(&format!("{cores} "))),
         "{} {}",
@@ -26,7 +26,7 @@ fn ranks_get_cores_of_their_own_or_all_as_before() {
         complex.err
     );
     // A launcher inside a bound rank has one core to give.
-    let inner = "exec $COMITY launch -n 1 --no-tag-output --bind-to core -- $COMITY launch -n 2 --bind-to core -- true";
+    let inner = "exec $COMITY launch -n 1 --tag-output=never --bind-to core -- $COMITY launch -n 2 --bind-to core -- true";
     let one = start_line(inner, "").finish();
     assert_eq!(one.code, 2, "{} {}", one.out, one.err);
     for part in ["--bind-to core", "2 ranks", "may use 1 core", "--bind-to complex or --bind-to off"] {
@@ -35,7 +35,7 @@ fn ranks_get_cores_of_their_own_or_all_as_before() {
     if cores < 2 {
         return;
     }
-    let bound = script(2, &["--no-tag-output", "--bind-to", "core"], SAY);
+    let bound = script(2, &["--tag-output=never", "--bind-to", "core"], SAY);
     if bound.code == 2 {
         // Two threads of one core are no two cores.
         assert!(bound.err.contains("2 ranks") && bound.err.contains("1 core (2 threads)"), "{}", bound.err);
@@ -76,7 +76,7 @@ fn other_words_and_mpi_s_launcher_are_refused() {
 #[test]
 fn each_host_binds_its_own_ranks() {
     let dir = tempfile::tempdir().unwrap();
-    let say = ["--bind-to", "core", "--no-tag-output", "--", "sh", "-c", SAY];
+    let say = ["--bind-to", "core", "--tag-output=never", "--", "sh", "-c", SAY];
     let done = fleet(dir.path(), &[&["--hosts", "a,b"][..], &say].concat());
     assert_eq!(done.code, 0, "{}", done.err);
     // Both stand for this machine, so both begin with its first core.

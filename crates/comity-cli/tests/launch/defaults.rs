@@ -18,7 +18,7 @@ fn clean<'a>(command: &'a mut Command, env: &[(&str, &str)]) -> &'a mut Command 
 /// The launcher's own words, and each rank's number of threads, where it has one.
 fn threads(flags: &[&str], env: &[(&str, &str)]) -> (String, Vec<Option<usize>>) {
     let words =
-        [flags, &["--no-tag-output", "--", "sh", "-c", "echo threads ${OMP_NUM_THREADS:-none}"]].concat();
+        [flags, &["--tag-output=never", "--", "sh", "-c", "echo threads ${OMP_NUM_THREADS:-none}"]].concat();
     let done = start_with(&words, |command| {
         clean(command, env);
     })

@@ -23,7 +23,7 @@ fn the_port_is_that_of_bind_or_of_comity_ports() {
     let ssh = stand_in(dir.path()).display().to_string();
     let expected = format!("127.0.0.1:{one}");
     for bind in [format!("127.0.0.1:{one}"), format!(":{one}")] {
-        let done = fleet(dir.path(), &[&["--hosts", "a,b", "--bind", &bind][..], &SAY].concat());
+        let done = fleet(dir.path(), &[&["--hosts", "a,b", "--meet-at", &bind][..], &SAY].concat());
         assert_eq!(done.code, 0, "{}", done.err);
         assert!(said(&done).iter().all(|[store, ..]| *store == expected), "{bind}: {:?}", said(&done));
     }
@@ -46,8 +46,8 @@ fn the_port_is_that_of_bind_or_of_comity_ports() {
     // Somebody has it.
     let holder = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let taken = holder.local_addr().unwrap().to_string();
-    let done = fleet(dir.path(), &[&["--hosts", "a", "--bind", &taken][..], &SAY].concat());
-    assert!(done.code == 2 && done.err.contains(&taken) && done.err.contains("--bind"), "{}", done.err);
+    let done = fleet(dir.path(), &[&["--hosts", "a", "--meet-at", &taken][..], &SAY].concat());
+    assert!(done.code == 2 && done.err.contains(&taken) && done.err.contains("--meet-at"), "{}", done.err);
     let done = with(&[], Some("7100-x"));
     assert!(done.code == 2 && done.err.contains("COMITY_PORTS=7100-x: no range"), "{}", done.err);
 }

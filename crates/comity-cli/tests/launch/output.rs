@@ -8,7 +8,7 @@ use std::time::Duration;
 #[test]
 fn ten_thousand_lines_of_four_ranks_never_mix() {
     let text = "i=0; while [ $i -lt 10000 ]; do echo \"line $i of $RANK: abcdefghijklmnopqrstuvwxyz\"; i=$((i+1)); done";
-    for flags in [&["--tag-output"][..], &["--no-tag-output"]] {
+    for flags in [&["--tag-output"][..], &["--tag-output=never"]] {
         let done = script(4, flags, text);
         assert_eq!(done.code, 0);
         let mut next = [0; 4];

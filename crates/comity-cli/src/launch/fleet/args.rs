@@ -1,5 +1,5 @@
-//! What `comity launch` takes for jobs on several hosts.
-use crate::launch::seconds;
+//! Arguments of `comity launch` for jobs on several hosts.
+use crate::launch::{seconds, section};
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -9,95 +9,95 @@ use std::time::Duration;
 #[derive(Debug, Default, clap::Args)]
 pub(in crate::launch) struct FleetArgs {
     /// Start ranks on these hosts over ssh: a,b:4,user@c (:4 for four ranks there)
-    #[arg(long, value_name = "LIST", conflicts_with = "hostfile", allow_hyphen_values = true)]
+    #[arg(long, value_name = "LIST", conflicts_with = "hostfile", allow_hyphen_values = true, help_heading = section::HOSTS)]
     pub(super) hosts: Option<String>,
 
-    /// The same from a file: MLX's JSON, Open MPI's lines (a slots=4), or ours (docs/hosts.md)
-    #[arg(long, value_name = "FILE")]
+    /// Start ranks on the hosts of this file: MLX's JSON, Open MPI's lines (a slots=4), or ours (docs/hosts.md)
+    #[arg(long, value_name = "FILE", help_heading = section::HOSTS)]
     pub(super) hostfile: Option<PathBuf>,
 
-    /// The same as -n, as mlx.launch calls it
-    #[arg(long, value_name = "N", hide = true, conflicts_with = "n", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// `-n`, as mlx.launch calls it
+    #[arg(long, value_name = "N", hide = true, conflicts_with = "ranks", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) repeat_hosts: Option<u32>,
 
-    /// So many ranks in all, filling the hosts in their order
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// Start this many ranks in all, filling the hosts in their order
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = section::HOSTS)]
     pub(super) total: Option<u32>,
 
     /// Read variables for every rank from a file with a line NAME=VALUE for each
-    #[arg(hide_short_help = true, long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE", help_heading = section::RANKS)]
     pub(super) env_file: Vec<PathBuf>,
 
     /// Put this interpreter before the command, and look for comity in it where a host has no command of that name
-    #[arg(long, value_name = "PROGRAM")]
+    #[arg(long, value_name = "PROGRAM", help_heading = section::RANKS)]
     pub(super) python: Option<String>,
 
     /// Hand this to ssh, before its other arguments (repeatable)
-    #[arg(hide_short_help = true, long, value_name = "ARG", allow_hyphen_values = true)]
+    #[arg(hide_short_help = true, long, value_name = "ARG", allow_hyphen_values = true, help_heading = section::SSH)]
     pub(super) ssh_arg: Vec<OsString>,
 
-    /// When the job fails, start it again, so many times, with a pause that doubles from 1 s to 30 s
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Start a job that failed again, this many times, with a pause that doubles from 1 s to 30 s
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = section::ENDING)]
     pub(super) max_restarts: u32,
 
-    /// How long a restart waits for hosts that are away (default: 600), which does not count as another one
-    #[arg(hide_short_help = true, long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    /// Wait this long for hosts that are away before a restart (default: 600); the wait counts as no restart
+    #[arg(hide_short_help = true, long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
     pub(super) wait_for_hosts: Option<Duration>,
 
-    /// More arguments for MPI's launcher, with --backend mpi (repeatable)
-    #[arg(hide_short_help = true, long, value_name = "ARG", allow_hyphen_values = true)]
+    /// Hand this to MPI's launcher, with --backend mpi (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "ARG", allow_hyphen_values = true, help_heading = section::MLX)]
     pub(in crate::launch) mpi_arg: Vec<String>,
 
     /// Print the interpreter that --python names, or python3, and do nothing else
-    #[arg(hide_short_help = true, long)]
+    #[arg(hide_short_help = true, long, help_heading = section::MLX)]
     pub(in crate::launch) print_python: bool,
 
-    /// The program that is run as ssh
-    #[arg(hide_short_help = true, long, value_name = "PROGRAM", default_value = "ssh")]
+    /// Run this program as ssh
+    #[arg(hide_short_help = true, long, value_name = "PROGRAM", default_value = "ssh", help_heading = section::SSH)]
     pub(super) ssh: OsString,
 
-    /// The address of this machine at which the hosts' ranks meet, a port of it (:7100), or both (10.0.0.1:7100); default: those by which
-    /// hosts know it, and a free port, of COMITY_PORTS where that is set
-    #[arg(hide_short_help = true, long, value_name = "ADDR[:PORT]", value_parser = BindPlace::parse)]
-    pub(super) bind: Option<BindPlace>,
+    /// Let the ranks meet at this address of this machine, a port of it (:7100), or both (10.0.0.1:7100); default: the addresses by
+    /// which the hosts know it, and a free port, of COMITY_PORTS where that is set
+    #[arg(hide_short_help = true, long, value_name = "ADDR[:PORT]", value_parser = MeetingPlace::parse, help_heading = section::HOSTS)]
+    pub(super) meet_at: Option<MeetingPlace>,
 
     /// Copy these files to every host that lacks them or has other content, into the directory of the ranks (repeatable)
-    #[arg(long, value_name = "FILE", num_args = 1..)]
+    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = section::HOSTS)]
     pub(super) stage: Vec<PathBuf>,
 
     /// Do not copy this program to hosts that have no comity of its version
-    #[arg(hide_short_help = true, long)]
+    #[arg(hide_short_help = true, long, help_heading = section::HOSTS)]
     pub(super) no_stage_comity: bool,
 
     /// Let hosts run programs and scripts of the same name whose content differs
-    #[arg(hide_short_help = true, long)]
+    #[arg(hide_short_help = true, long, help_heading = section::HOSTS)]
     pub(super) mixed_programs: bool,
 
-    /// Say what each host would run, and run nothing
-    #[arg(long)]
+    /// Show the command of each host, and run nothing
+    #[arg(long, help_heading = section::HOSTS)]
     pub(super) dry_run: bool,
 
-    /// Addresses for MLX's ring: so many for each IP of a host
-    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Give MLX's ring this many addresses for each IP of a host
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = section::MLX)]
     pub(super) connections_per_ip: u32,
 
-    /// The first port of MLX's ring; default: ports that are free
-    #[arg(hide_short_help = true, long, short = 'p', value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..))]
+    /// Give MLX's ring ports from this one on; default: free ports
+    #[arg(hide_short_help = true, long, short = 'p', value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..), help_heading = section::MLX)]
     pub(super) starting_port: Option<u16>,
 
-    /// The port at which MLX's NCCL ranks meet; default: one that is free
-    #[arg(hide_short_help = true, long, value_name = "PORT")]
+    /// Let MLX's NCCL ranks meet at this port; default: a free port
+    #[arg(hide_short_help = true, long, value_name = "PORT", help_heading = section::MLX)]
     pub(super) nccl_port: Option<u16>,
 }
 
-/// `--bind`: where the ranks meet on this machine, as far as the user chooses it.
+/// `--meet-at`: address and port of this machine where the ranks meet, as far as the user chooses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BindPlace {
+pub(super) struct MeetingPlace {
     pub(super) ip: Option<IpAddr>,
     pub(super) port: Option<u16>,
 }
 
-impl BindPlace {
+impl MeetingPlace {
     fn parse(text: &str) -> Result<Self, String> {
         if let Ok(ip) = text.parse() {
             return Ok(Self { ip: Some(ip), port: None });
@@ -131,7 +131,7 @@ impl FleetArgs {
             ("--repeat-hosts", self.repeat_hosts.is_some()),
             ("--python", self.python.is_some()),
             ("--env-file", !self.env_file.is_empty()),
-            ("--bind", self.bind.is_some()),
+            ("--meet-at", self.meet_at.is_some()),
             ("--stage", !self.stage.is_empty()),
             ("--dry-run", self.dry_run),
             ("--starting-port", self.starting_port.is_some()),
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_place_to_meet_is_an_address_a_port_or_both() {
-        let parsed = |text| BindPlace::parse(text).map(|p| (p.ip.map(|ip| ip.to_string()), p.port));
+        let parsed = |text| MeetingPlace::parse(text).map(|p| (p.ip.map(|ip| ip.to_string()), p.port));
         let ip = |text: &str| Some(text.to_owned());
         for (text, expected) in [
             ("10.0.0.1", (ip("10.0.0.1"), None)),

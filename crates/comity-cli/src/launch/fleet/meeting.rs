@@ -61,7 +61,7 @@ impl Fleet {
     /// The addresses of the store: those by which hosts know this machine, and those of hosts between, where a rank passes on what comes.
     fn ways(&self) -> Vec<SocketAddr> {
         let mut all = self.store.addrs().to_vec();
-        if self.plan.bind.is_none() {
+        if self.plan.meet_at.is_none() {
             for ip in self.seen_from() {
                 if !all.iter().any(|a| a.ip() == ip) {
                     all.push(SocketAddr::new(ip, self.store.addr().port()));
@@ -86,7 +86,7 @@ impl Fleet {
     pub(super) fn listen_everywhere(&mut self) {
         let first = self.store.addr().ip();
         let also: Vec<IpAddr> = self.seen_from().into_iter().filter(|ip| *ip != first).collect();
-        if also.is_empty() || self.plan.bind.is_some() {
+        if also.is_empty() || self.plan.meet_at.is_some() {
             return;
         }
         let identity = (&self.key, self.job.as_str());

@@ -50,7 +50,7 @@ pub(super) struct FleetPlan {
     /// Copied to hosts that have none of its version.
     pub(super) program: Option<OwnProgram>,
     pub(super) way: ssh::SshWay,
-    pub(super) bind: Option<IpAddr>,
+    pub(super) meet_at: Option<IpAddr>,
     /// The port at which the ranks meet is one of these; 0 stands for any.
     pub(super) ports: RangeInclusive<u16>,
     pub(super) connections_per_ip: usize,
@@ -89,7 +89,7 @@ impl FleetPlan {
         wrong.extend(metrics_of_several_hosts(&args));
         let env = settings(&args, file.env, &file.hosts, &mut wrong);
         let command = words(&args).map_err(|e| wrong.push(e)).unwrap_or_default();
-        let (each, total) = (args.fleet.repeat_hosts.unwrap_or(args.n), args.fleet.total);
+        let (each, total) = (args.fleet.repeat_hosts.unwrap_or(args.ranks), args.fleet.total);
         let counts = spread(&file.hosts, each as usize, total.map(|n| n as usize));
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
         wrong.extend(too_many_ports(&args, &file.hosts, &counts));
@@ -117,7 +117,7 @@ impl FleetPlan {
             world,
             insecure: args.insecure,
             verbose: args.verbose,
-            tag: args.tag_output || (world > 1 && !args.no_tag_output),
+            tag: args.tag_output.applies(world),
             dry_run: fleet.dry_run,
             timeout: args.timeout,
             grace: args.grace.unwrap_or(PATIENCE),
@@ -133,7 +133,7 @@ impl FleetPlan {
             mixed_programs: fleet.mixed_programs,
             way: way(&fleet, program.as_ref()),
             program,
-            bind: fleet.bind.and_then(|place| place.ip),
+            meet_at: fleet.meet_at.and_then(|place| place.ip),
             ports: ports.unwrap_or(0..=0),
             connections_per_ip: fleet.connections_per_ip as usize,
             starting_port: fleet.starting_port,
@@ -170,10 +170,10 @@ fn way(fleet: &FleetArgs, program: Option<&OwnProgram>) -> ssh::SshWay {
     ssh::SshWay { ssh, args, python, copies, any_version: false }
 }
 
-/// The ports of which the store of the ranks takes one: that of `--bind`, or those of COMITY_PORTS, of which ranks take others.
+/// The ports of which the store of the ranks takes one: that of `--meet-at`, or those of COMITY_PORTS, of which ranks take others.
 fn meeting_ports(args: &LaunchArgs, env: &[(String, String)]) -> Result<Option<RangeInclusive<u16>>, String> {
     const NAME: &str = "COMITY_PORTS";
-    if let Some(port) = args.fleet.bind.and_then(|place| place.port) {
+    if let Some(port) = args.fleet.meet_at.and_then(|place| place.port) {
         return Ok(Some(port..=port));
     }
     let set = env.iter().rev().find(|(name, _)| name == NAME).map(|(_, value)| value.clone());

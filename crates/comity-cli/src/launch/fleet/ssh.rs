@@ -127,7 +127,7 @@ fn towards(way: &SshWay, host: &FleetHost) -> Result<IpAddr, String> {
     let to = (named, 9).to_socket_addrs().map_err(|e| {
         format!(
             "host {}: no host has this name ({named:?}: {e}); check the spelling, or give it a HostName in ~/.ssh/config. \
-             If ssh alone knows it, by a jump host say, name with --bind an address of this machine that the hosts can reach",
+             If ssh alone knows it, by a jump host say, name with --meet-at an address of this machine that the hosts can reach",
             host.name
         )
     })?;
@@ -139,7 +139,7 @@ fn towards(way: &SshWay, host: &FleetHost) -> Result<IpAddr, String> {
         }
     }
     Err(format!(
-        "host {}: this machine has no way to it ({last}); say --bind ADDRESS, one of this machine's that the hosts can reach",
+        "host {}: this machine has no way to it ({last}); say --meet-at ADDRESS, one of this machine's that the hosts can reach",
         host.name
     ))
 }

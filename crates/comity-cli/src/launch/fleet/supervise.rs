@@ -98,10 +98,10 @@ enum FleetSource {
 fn meeting_store(plan: &FleetPlan, of: (&Key, &str), at: IpAddr) -> Result<Store, NotBegun> {
     open_store(plan, of, at, &[]).map_err(|e| {
         let why = format!(
-            "the ranks cannot meet at {at}: {e}; --bind chooses another address or port of this machine"
+            "the ranks cannot meet at {at}: {e}; --meet-at chooses another address or port of this machine"
         );
         // One that was named is the user's to mend.
-        let is_named = plan.bind.is_some() || *plan.ports.end() > 0;
+        let is_named = plan.meet_at.is_some() || *plan.ports.end() > 0;
         (vec![why], if is_named { USAGE } else { REFUSED })
     })
 }
@@ -112,7 +112,7 @@ impl Fleet {
         let fail = |e: io::Error| refused(format!("cannot prepare the job: {e}"));
         let open_files = stand_alone().map_err(fail)?;
         let mut far = plan.hosts.iter().map(|h| &h.host).filter(|h| !h.is_here());
-        let at = match plan.bind {
+        let at = match plan.meet_at {
             Some(at) => at,
             None => ssh::towards_any(&plan.way, &mut far)
                 .map_err(|all| (all, USAGE))?

@@ -1,18 +1,19 @@
-//! What `comity launch` takes for hosts that start their own launchers.
+//! Arguments of `comity launch` for hosts that start their own launchers.
+use crate::launch::section;
 
-/// Which of them this is, and where they meet.
+/// Number of this host, and the meeting place.
 #[derive(Debug, Default, clap::Args)]
 pub(in crate::launch) struct NodeArgs {
-    /// Without ssh: each of N hosts starts its own launcher, with the same COMITY_KEY_FILE or --insecure
-    #[arg(hide_short_help = true, long, value_name = "N", requires_all = ["node_rank", "rendezvous"], conflicts_with_all = ["hosts", "hostfile", "total", "max_restarts", "metrics"], value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// Do without ssh: each of N hosts starts its own launcher, with the same COMITY_KEY_FILE or --insecure
+    #[arg(hide_short_help = true, long, value_name = "N", requires_all = ["node_rank", "rendezvous"], conflicts_with_all = ["hosts", "hostfile", "total", "max_restarts", "metrics"], value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = section::HOSTS)]
     pub(super) nnodes: Option<u32>,
 
-    /// Which of these hosts this is, from 0: ranks are numbered in this order
-    #[arg(hide_short_help = true, long, value_name = "R", requires_all = ["nnodes", "rendezvous"], value_parser = clap::value_parser!(u32).range(..4096))]
+    /// Number this host among them, from 0: ranks are numbered in this order
+    #[arg(hide_short_help = true, long, value_name = "R", requires_all = ["nnodes", "rendezvous"], value_parser = clap::value_parser!(u32).range(..4096), help_heading = section::HOSTS)]
     pub(super) node_rank: Option<u32>,
 
-    /// Where the launchers meet: a name or an address of node 0's host by which this host knows it, or several with a comma between; the default port is 29400
-    #[arg(hide_short_help = true, long, value_name = "HOST[:PORT],...", requires_all = ["nnodes", "node_rank"])]
+    /// Meet the other launchers here: names or addresses of node 0's host by which this host knows it, with commas between; the default port is 29400
+    #[arg(hide_short_help = true, long, value_name = "HOST[:PORT],...", requires_all = ["nnodes", "node_rank"], help_heading = section::HOSTS)]
     pub(super) rendezvous: Option<String>,
 }
 

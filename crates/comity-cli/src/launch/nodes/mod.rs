@@ -74,7 +74,6 @@ fn open(
     let Some(agreed) = wait(call, &job, &mut front_end, &output)? else { return Ok(None) };
     let Agreement { go, store, kept, group, words, first, world } = agreed;
     (job.first, job.world) = (first, world);
-    job.tag = job.tag || world > 1 && !job.untagged;
     if let Some(dir) = log_dir {
         job.logs = Some(job::open_logs(&dir, first..first + job.size)?);
         job.flights = Some(job::clear_flights(&dir)?);

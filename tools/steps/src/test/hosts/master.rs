@@ -71,7 +71,7 @@ pub(super) fn check(comity: &Path) -> Result<Vec<&'static str>, String> {
         write(&file, format!(r#"{{"hosts": [{}]}}"#, listed.join(", ")))?;
         let task = lan.within(0).args([comity]).args(["launch", "--no-stage-comity", "--ssh"]).args([&ssh]);
         // The ranks meet at one port of all addresses of the launcher's host.
-        let task = task.args(["--bind", ":7403", "--hostfile"]).args([&file]).args(["--"]).args([&python]);
+        let task = task.args(["--meet-at", ":7403", "--hostfile"]).args([&file]).args(["--"]).args([&python]);
         let said = task.args(["-c", PROGRAM]).env("PATH", with_folder_of(comity)).limit(60).run();
         let said = said.map_err(|e| format!("MASTER_ADDR in a {}: {e}", shape.name))?;
         if said.matches("met at rank 0: [1, 2]").count() != hosts.len() {

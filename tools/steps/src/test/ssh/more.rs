@@ -17,10 +17,10 @@ pub(super) fn restarts(net: &Net, comity: &str) -> Result<(), String> {
 
 pub(super) fn binds(net: &Net, comity: &str) -> Result<(), String> {
     let words = ["sh", "-c", "echo met at $COMITY_STORE"];
-    let said = net.launch_with(comity, &["--bind", "10.78.0.1"], &words)?.wait()?;
+    let said = net.launch_with(comity, &["--meet-at", "10.78.0.1"], &words)?.wait()?;
     all_in(&said, &["[2@c] met at 10.78.0.1:"])?;
-    let job = net.launch_with(comity, &["--bind", "10.78.0.77"], &words)?;
-    ended(job, "exit status: 2", &["the ranks cannot meet at 10.78.0.77", "--bind chooses another"])
+    let job = net.launch_with(comity, &["--meet-at", "10.78.0.77"], &words)?;
+    ended(job, "exit status: 2", &["the ranks cannot meet at 10.78.0.77", "--meet-at chooses another"])
 }
 
 /// Under another name the launcher's own program is not looked for there.
