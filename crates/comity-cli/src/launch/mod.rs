@@ -60,7 +60,7 @@ use std::time::Duration;
 const USAGE: u8 = 2;
 /// The exit code when the machine refuses something that was asked correctly.
 const REFUSED: u8 = 1;
-/// What the supervisor answers to SIGTSTP, in the place of a process's number.
+/// Answer of the supervisor to SIGTSTP, in the place of a process's number.
 const ALL_STOPPED: i32 = 0;
 
 const AFTER: &str = "\
@@ -77,11 +77,11 @@ for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX
 (PYTHONUNBUFFERED= turns it off), and OMP_NUM_THREADS and RAYON_NUM_THREADS, the host's cores over its ranks, unless
 one of these, MKL_NUM_THREADS or OPENBLAS_NUM_THREADS is set.";
 
-/// What `comity launch` takes.
+/// Arguments of `comity launch`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct LaunchArgs {
-    /// How many ranks to start; with --hosts or --hostfile, on each host that does not say how many
+    /// Number of ranks to start; with --hosts or --hostfile, on each host that does not give its own
     #[arg(short, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
     n: u32,
 
@@ -89,7 +89,7 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(Setting::parse))]
     env: Vec<Setting>,
 
-    /// What carries the ranks' calls: `any` for the best there is (the default), `jaccl` for RDMA first, `nccl`, or `mpi`, which starts them with MPI's own launcher; also MLX's `ring` and `jaccl-ring`
+    /// Carrier of the ranks' calls: `any` for the best there is (the default), `jaccl` for RDMA first, `nccl`, or `mpi`, which starts them with MPI's own launcher; also MLX's `ring` and `jaccl-ring`
     #[arg(long, value_name = "NAME", value_parser = asked::AskedBackend::parser(), hide_possible_values = true)]
     backend: Option<asked::AskedBackend>,
 
@@ -101,7 +101,7 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     timeout: Option<Duration>,
 
-    /// How long ranks may take to end after SIGTERM before they are killed (default: 3), say to write a checkpoint
+    /// Time that ranks have to end after SIGTERM before they are killed (default: 3), say to write a checkpoint
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     grace: Option<Duration>,
 
@@ -114,7 +114,7 @@ pub(crate) struct LaunchArgs {
     #[arg(hide_short_help = true, long)]
     insecure: bool,
 
-    /// What the job key protects: handshake (who may connect, the default) or data (what goes over TCP, too)
+    /// Use of the job key: handshake (who may connect, the default) or data (what goes over TCP, too)
     #[arg(hide_short_help = true, long, value_name = "WHAT", conflicts_with = "insecure", value_parser = crate::here::secure_parser(), hide_possible_values = true)]
     secure: Option<comity::Secure>,
     /// Answer GET /metrics at this address, such as 127.0.0.1:9400, with each rank's counters for Prometheus
@@ -167,7 +167,7 @@ pub(crate) struct LaunchArgs {
     command: Vec<OsString>,
 }
 
-/// One `--env`.
+/// Setting of one `--env`.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     name: OsString,

@@ -1,23 +1,23 @@
-//! What `comity launch` takes for hosts that start their own launchers.
+//! Arguments of `comity launch` for hosts that start their own launchers.
 
-/// Which of them this is, and where they meet.
+/// Number of this host among them, and the place where they meet.
 #[derive(Debug, Default, clap::Args)]
 pub(in crate::launch) struct NodeArgs {
     /// Without ssh: each of N hosts starts its own launcher, with the same COMITY_KEY_FILE or --insecure
     #[arg(hide_short_help = true, long, value_name = "N", requires_all = ["node_rank", "rendezvous"], conflicts_with_all = ["hosts", "hostfile", "total", "max_restarts", "metrics"], value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) nnodes: Option<u32>,
 
-    /// Which of these hosts this is, from 0: ranks are numbered in this order
+    /// Number of this host among them, from 0: ranks are numbered in this order
     #[arg(hide_short_help = true, long, value_name = "R", requires_all = ["nnodes", "rendezvous"], value_parser = clap::value_parser!(u32).range(..4096))]
     pub(super) node_rank: Option<u32>,
 
-    /// Where the launchers meet: a name or an address of node 0's host by which this host knows it, or several with a comma between; the default port is 29400
+    /// Place to meet: a name or an address of node 0's host by which this host knows it, or several with a comma between; the default port is 29400
     #[arg(hide_short_help = true, long, value_name = "HOST[:PORT],...", requires_all = ["nnodes", "node_rank"])]
     pub(super) rendezvous: Option<String>,
 }
 
 impl NodeArgs {
-    /// Whether this launcher is one of several.
+    /// Returns whether this launcher is one of several.
     pub(in crate::launch) fn is_given(&self) -> bool {
         self.nnodes.is_some()
     }
