@@ -244,7 +244,7 @@ pub fn links(cluster: &Cluster, all: &[LinkMeasure]) -> Vec<Check> {
     rows
 }
 
-/// End to which the cable of an end leads, if that is not the other end.
+/// Cable of an end, in words, if it does not lead to the other end.
 fn elsewhere(cluster: &Cluster, m: &LinkMeasure) -> Option<String> {
     let (from, to) = (m.from.as_ref()?, m.to.as_ref()?);
     let has = |c: &&Cable, e: &Plug| c.a == *e || c.b == *e;
