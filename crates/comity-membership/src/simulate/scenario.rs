@@ -302,8 +302,8 @@ impl Scenario {
         cuts.max_by_key(|(_, end)| end.unwrap_or(u64::MAX))
     }
 
-    /// Return whether nothing happens but one fault, the cut in question. What was held up is sent again late then; besides other faults, or a goodbye that comes so
-    /// late, one that can be blamed would be hard to tell from one that cannot.
+    /// Return whether nothing happens but one fault, the cut in question. What was held up is sent again late then; besides other faults, or
+    /// a goodbye that comes so late, one that can be blamed would be hard to tell from one that cannot.
     pub(super) fn is_only_cut(&self) -> bool {
         self.faults.len() == 1 && self.goodbyes.is_empty()
     }
