@@ -3,7 +3,7 @@
 use super::contender::Peer;
 use std::path::PathBuf;
 
-/// What was asked for.
+/// Choice of a run, from the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BenchChoice {
     pub(crate) against: Vec<Peer>,
