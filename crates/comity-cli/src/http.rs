@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const MOST: usize = 32;
 /// Bytes of a request.
 const LONGEST: usize = 8 << 10;
-/// Limit on the time in which a request comes, and on that in which its answer goes.
+/// Limit on a visit, from the connection to the end of the answer.
 const LIMIT: Duration = Duration::from_secs(5);
 const TEXT: &str = "text/plain; charset=utf-8";
 

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Mode of a file that everybody may read whom the user's mask lets, or the user alone.
+/// Mode of a file: readable for all that the user's mask lets, or for the user alone.
 pub(crate) const FOR_ALL: u32 = 0o666;
 pub(crate) const FOR_USER: u32 = 0o600;
 /// Other names that are tried beside one that is taken.

@@ -6,7 +6,7 @@ use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Returns whether these words are a command of the few kinds that steps are made of. An undo file may come from anybody, and `ip` alone could
+/// Returns whether this is a command of the few kinds that steps are made of. An undo file may come from anybody, and `ip` alone could
 /// start any program.
 pub fn is_step(words: &[String]) -> bool {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -19,7 +19,7 @@ pub fn is_step(words: &[String]) -> bool {
     }
 }
 
-/// A command, as a list of words, and its undo command.
+/// A command, as a list of arguments, and its undo command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetupStep {
     /// Command to run.

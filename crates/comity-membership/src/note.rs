@@ -107,7 +107,7 @@ pub enum Note<R: Reason> {
 }
 
 impl<R: Reason> Note<R> {
-    /// Return whether all processes of a large job are told this.
+    /// Return whether this note goes to all processes of a large job.
     pub(crate) fn is_for_all(&self) -> bool {
         matches!(
             self,
@@ -120,7 +120,7 @@ impl<R: Reason> Note<R> {
         )
     }
 
-    /// Return whether a large job's processes tell each other this through neighbours.
+    /// Return whether a large job's processes send each other this note through neighbours.
     pub(crate) fn is_for_one(&self) -> bool {
         matches!(self, Self::Waits { .. } | Self::Connect { .. } | Self::Census { .. } | Self::Reached { .. })
     }

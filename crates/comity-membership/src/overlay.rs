@@ -90,7 +90,7 @@ pub(crate) struct Overlay<R: Reason> {
     news: Vec<Note<R>>,
     /// The ranks to which this one has a connection.
     pub(crate) connected: BTreeSet<usize>,
-    /// Number of news that this rank has told.
+    /// Number of news that this rank has sent.
     pub(crate) number: u64,
     /// Numbers of each rank's news that have come.
     seen: BTreeMap<usize, Seen>,
@@ -222,7 +222,7 @@ impl<R: Reason> Overlay<R> {
         origin < self.size && origin != self.me && self.seen.entry(origin).or_default().take(number)
     }
 
-    /// Return whether the failure of a group is to be told: each rank does so once.
+    /// Return whether the failure of a group is to be passed on: each rank does so once.
     pub(crate) fn tells(&mut self, group_id: u64) -> bool {
         if self.told.contains(&group_id) {
             return false;

@@ -30,7 +30,7 @@ pub struct Pace {
     pub limit: Option<Duration>,
     /// Between two beats.
     pub beat: Duration,
-    /// Time to leave what others say unread after the last look. What waits for a place here, or has a call to make, is served at once.
+    /// Time for which messages stay unread after the last look. A connection or call that waits for this thread is served at once.
     pub rest: Duration,
 }
 

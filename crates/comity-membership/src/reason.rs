@@ -9,7 +9,7 @@ pub trait Reason: Clone + Debug + Eq {
     /// A call, as a member announces it to the members that it waits for.
     type Call: Copy + Debug + Eq;
 
-    /// Progress of a member with its calls. The default says that it has made none.
+    /// Progress of a member with its calls. The default: it has made none.
     type Reached: Copy + Debug + Default + Eq;
 
     /// Member `by` saw that member `culprit` is gone, or the connection to it. The cause goes on after "rank 3 ...".

@@ -60,7 +60,7 @@ impl Record {
         Self::from_json(&text).map_err(|e| format!("{}: {e}", path.display()))
     }
 
-    /// Machine on which it ran, in words that begin a sentence.
+    /// Machine on which it ran, as the beginning of a sentence.
     pub(crate) fn place(&self) -> String {
         let words = machine::words(&self.machine);
         words[..1].to_uppercase() + &words[1..]

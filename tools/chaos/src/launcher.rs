@@ -1,4 +1,4 @@
-//! Trial with `comity launch`: who dies, what is said of it, and what is left.
+//! Trial with `comity launch`: a death, the reports of it, and the things left behind.
 
 pub(super) mod fleet;
 

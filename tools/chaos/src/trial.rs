@@ -1,4 +1,4 @@
-//! A trial with a crew: the fault, and whether every rank was told what is promised, in time.
+//! A trial with a crew: the fault, and whether every rank got the promised error, in time.
 
 use super::{
     blame::{is_missing, lost_store, names, never_came},
@@ -37,7 +37,7 @@ pub(super) struct Outcome {
     pub(super) row: Option<&'static str>,
     /// A death was told later than it is to be in 99 of 100 cases: worth a look, but no broken promise.
     pub(super) slow: bool,
-    /// Lines of the trial: who said what, when.
+    /// Lines of the trial, each with its process and time.
     pub(super) story: String,
 }
 

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Interval at which the sender is told that there is no receive yet.
+/// Interval of notes to the sender that there is no receive yet.
 const REMIND: Duration = Duration::from_millis(5);
 /// Messages taken from one connection before others have their turn.
 const TURN: usize = 64;
@@ -51,7 +51,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Return whether it has a message for which there is no receive, or has not said who it is, so that reading on has to wait.
+    /// Return whether it has a message for which there is no receive, or is not known to be the peer, so that reading on has to wait.
     pub(crate) fn blocked(&self) -> bool {
         self.reminded.is_some() || !self.known
     }

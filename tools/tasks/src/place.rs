@@ -1,4 +1,4 @@
-//! Places of things: the workspace, what cargo built, programs, a folder that goes away.
+//! Places of things: the workspace, files that cargo built, programs, a folder that goes away.
 
 use std::{
     env, fs, io,

@@ -43,7 +43,7 @@ impl BenchRow {
         (gigabytes > 0.0).then(|| self.merged.cpu_s / gigabytes)
     }
 
-    /// JSON object of the row with everything, also of the group, so that lines can be told apart wherever they end up.
+    /// JSON object of the row with everything, also of the group, so that lines can be distinguished wherever they end up.
     pub(super) fn to_json(&self, world: &Value) -> Value {
         let m = &self.merged;
         json!({

@@ -17,7 +17,7 @@ const SMALL: usize = 1000;
 /// A row of the table: one method of the group, on every type and size.
 pub(super) struct CheckRow<'a> {
     pub(super) group: &'a Group,
-    /// Makes the calls that are checked.
+    /// Group through which the checked calls go.
     pub(super) via: Through<'a>,
     pub(super) options: &'a Options,
     pub(super) name: String,

@@ -216,7 +216,7 @@ fn within(got: f64, expected: f64, bound: f64) -> Result<(), String> {
     if (got - expected).abs() <= bound { Ok(()) } else { Err(format!("{expected:e} ± {bound:.1e}")) }
 }
 
-/// Bound on the rounding of `n` additions: half a unit in the last place of each partial sum, doubled since the
+/// Checks `got` within the rounding of `n` additions: half a unit in the last place of each partial sum, doubled since the
 /// reference rounds too.
 fn sum_is_near(op: ReduceOp, epsilon: f64, of: impl Iterator<Item = f64>, got: f64) -> Result<(), String> {
     let (mut n, mut sum, mut all) = (0.0, 0.0, 0.0);

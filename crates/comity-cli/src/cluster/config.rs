@@ -23,7 +23,7 @@ pub(crate) struct ConfigArgs {
     #[command(flatten)]
     reach: ReachArgs,
 
-    /// Transport that is to carry the data
+    /// Network to carry the data
     #[arg(long, value_enum, default_value = "auto")]
     over: OverChoice,
 
@@ -192,7 +192,7 @@ fn tells_its_cables(cluster: &Cluster, over: OverChoice) -> Result<(), Trouble> 
     if untold.is_empty() || over == OverChoice::Ethernet { Ok(()) } else { Err((BAD_INPUT, untold)) }
 }
 
-/// Keeps in `file` what the user's own hostfile has of hosts beside their addresses.
+/// Keeps in `file` the settings of hosts in the user's own hostfile, beside their addresses.
 fn keep(file: &mut Value, hosts: &[FleetHost]) {
     for entry in file["hosts"].as_array_mut().into_iter().flatten() {
         let Some(host) = hosts.iter().find(|h| entry["ssh"] == h.name.as_str()) else { continue };

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const HELLO: Duration = Duration::from_secs(40);
 /// The longest line.
 const LONGEST_LINE: u64 = 4 << 20;
-/// Most bytes kept of what ssh prints.
+/// Most bytes kept of the output of ssh.
 const NOISE_KEPT: u64 = 16 << 10;
 /// Until an agent that is not needed any more has ended.
 const FAREWELL: Duration = Duration::from_secs(2);

@@ -198,7 +198,7 @@ fn directory(part: &HostPart) -> Result<Option<PathBuf>, LaunchRefusal> {
     }
 }
 
-/// Digests of what ought to have the same content on every host: the user's own program and script, not what a system brings.
+/// Digests of the files that ought to be the same on every host: the user's own program and script, not those of the system.
 fn digests(part: &HostPart, job: &Job) -> Vec<(String, String)> {
     let dir = job.cwd.clone().unwrap_or_default();
     let Some((name, args)) = part.command.split_first() else { return Vec::new() };

@@ -20,7 +20,7 @@ impl Handed {
         self.fd.as_fd()
     }
 
-    /// Reads what ranks have written at offset `at`.
+    /// Reads bytes that ranks have written at offset `at`.
     pub(super) fn read(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         Ok(rustix::io::pread(&self.fd, buffer, at)?)
     }

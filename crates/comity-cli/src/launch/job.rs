@@ -61,7 +61,7 @@ pub(super) struct Job {
     pub(super) secure: Option<comity::Secure>,
     /// None: what the shell says, or the best there is.
     pub(super) backend: Option<comity::BackendKind>,
-    /// Listener for those who ask for the ranks' counters.
+    /// Listener for requests of the ranks' counters.
     pub(super) metrics: Option<TcpListener>,
     pub(super) tag: bool,
     /// Tags are not wanted, however many ranks there are.

@@ -2,7 +2,7 @@
 use super::ending::Ending;
 use std::time::{Duration, Instant};
 
-/// Time for which the others may go on after a rank failed, so that they can report what they saw of it.
+/// Time for which the others may go on after a rank failed, so that they can report the failure.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 /// Time that a rank has to end after SIGTERM, unless `--grace` says otherwise.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
@@ -154,7 +154,7 @@ impl Shutdown {
         self.cause = Some(StopReason::Failed { rank, ending });
     }
 
-    /// Returns whether the end of a rank still says something about it.
+    /// Returns whether the end of a rank still counts as its own.
     pub(super) fn judges(&self) -> bool {
         matches!(self.phase, Phase::Running | Phase::Grace { .. })
     }

@@ -72,7 +72,7 @@ pub(super) struct Supervisor {
     pub(super) ends: Vec<Option<RankEnd>>,
     pub(super) kills: Kills,
     pub(super) metrics: Option<Metrics>,
-    /// Socket at which others ask what the job does.
+    /// Socket at which others ask for the state of the job.
     door: Option<Door>,
     /// The limit of open files with which the job was started, and which the ranks get.
     open_files: Rlimit,

@@ -159,11 +159,11 @@ pub(super) struct Ready {
     pub(super) system: String,
     /// Files it would run that ought to be the same everywhere: the name, and the digest of the content.
     pub(super) digests: Vec<(String, String)>,
-    /// Number of threads for each rank, in words.
+    /// Number of threads for each rank, as text.
     pub(super) threads: Option<String>,
 }
 
-/// Meeting of the ranks: its addresses, and what it needs.
+/// Meeting of the ranks: its addresses, variables and files.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Go {
     pub(super) job: String,

@@ -87,7 +87,7 @@ struct Watched {
 
 /// Source of the answers.
 enum Source {
-    /// Launchers of this host; several where launchers of several nodes run here.
+    /// Sockets of launchers of this host; several where launchers of several nodes run here.
     Sockets(Vec<PathBuf>),
     Hosts(JobHosts),
 }

@@ -1,4 +1,4 @@
-//! Part of a rank that is to be killed, stopped or left alone; it reports what it sees, with the time.
+//! Part of a rank that is to be killed, stopped or left alone; it reports events, with the time.
 use comity::{Error, Group, ReduceOp};
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;
@@ -80,7 +80,7 @@ fn act(role: &str, group: Group) {
     say("closed", rank as i64, json!({ "millis": begun.elapsed().as_millis() as u64 }));
 }
 
-/// Result of the calls of this role; none where the process is to end without a word more.
+/// Result of the calls of this role; none where the process is to end without a report.
 fn play(role: &str, group: &Group, told: &dyn Fn(&str)) -> Option<comity::Result<()>> {
     let rank = group.rank();
     Some(match role.split_once(' ').unwrap_or((role, "")) {

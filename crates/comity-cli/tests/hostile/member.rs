@@ -122,7 +122,7 @@ impl Member {
         Self { name, child, stdin, lines }
     }
 
-    /// Next event, which must be of this kind; returns its words.
+    /// Text of the next event, which must be of this kind.
     pub(crate) fn hear(&self, event: &str) -> String {
         match self.lines.recv_timeout(LONG) {
             Ok(line) => match line.split_once(' ') {

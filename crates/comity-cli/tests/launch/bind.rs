@@ -9,7 +9,7 @@ fn own() -> String {
     list.trim().to_owned()
 }
 
-/// Script that prints the cores of the host as each rank was told, and the processors that it may use.
+/// Script that prints the number of the host's cores, as the launcher gives it to each rank, and the processors that it may use.
 const SAY: &str =
     "echo $COMITY_HOST_CORES $(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)";
 

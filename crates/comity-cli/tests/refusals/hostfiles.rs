@@ -75,7 +75,7 @@ fn good(dice: &mut Dice) -> Vec<Vec<Value>> {
     (0..ranks).map(|r| (0..1 + dice.below(3)).map(|i| of(r, i)).collect()).collect()
 }
 
-/// A bad file, and the words that its refusal must have.
+/// A bad file, and the text that its refusal must contain.
 fn one(kind: usize, dice: &mut Dice) -> (Vec<u8>, Vec<String>) {
     let mut hosts = good(dice);
     let r = dice.below(hosts.len());

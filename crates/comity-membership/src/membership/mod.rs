@@ -110,7 +110,7 @@ impl<R: Reason> Membership<R> {
         self.overlay.is_some()
     }
 
-    /// Return whether this process was told to [make](Action::Dial) a connection to `rank`, and has not said how that went.
+    /// Return whether this process is to [make](Action::Dial) a connection to `rank`, and has not reported the result.
     pub fn is_dialing(&self, rank: usize) -> bool {
         self.overlay.as_ref().is_some_and(|o| o.dialing.contains_key(&rank))
     }

@@ -57,7 +57,7 @@ pub(super) struct Judge {
     /// By rank and group.
     reasons: HashMap<(usize, usize), SimulatedFailure>,
     departures: HashMap<(usize, usize), Departure>,
-    /// Number of members that a rank told that a group has failed.
+    /// Number of members to which a rank has sent the failure of a group.
     told: HashMap<(usize, usize), usize>,
     /// When each rank last ran again.
     woke: Vec<u64>,
@@ -163,7 +163,7 @@ impl Judge {
         }
     }
 
-    /// Check what a rank decides when its group has failed and does so again.
+    /// Check the reason by which a rank finds a group to have failed that has failed before.
     pub(super) fn fails_again(&mut self, rank: usize, group: usize, failure: &SimulatedFailure) {
         match self.reasons.get(&(rank, group)) {
             Some(first) if first != failure => {

@@ -5,7 +5,7 @@ use crate::{Action, Heard, Note, flood};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mutant {
-    /// Ranks that are told of a failure in a large group do not pass it on.
+    /// Ranks that hear of a failure in a large group do not pass it on.
     NoForward,
     /// Whoever passes it on or sees it tells everyone in a large group.
     TellsAll,
@@ -21,7 +21,7 @@ pub(super) enum Mutant {
     ForgetsEarly,
     /// Nobody is given up.
     IgnoresSilence,
-    /// Ranks that a flood has missed are not told with the next beat.
+    /// Ranks that a flood has missed get no note with the next beat.
     NotSure,
     /// The rank that passes it on is named as the one that saw it.
     WrongWitness,

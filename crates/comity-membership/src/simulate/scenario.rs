@@ -287,7 +287,7 @@ impl Scenario {
         self.delay.1 + self.lag.1
     }
 
-    /// Find a cut that keeps what is sent from one rank to another at a time, and until when; for ever, if one does.
+    /// Find the cut that keeps a message from one rank to another back at a time, and until when; for ever, if one does.
     pub(super) fn cut(&self, from: usize, to: usize, sent: u64) -> Option<(u64, Option<u64>)> {
         let cuts = self.faults.iter().filter_map(|f| match f {
             PlantedFault::Cut { side, both, at, to: end }

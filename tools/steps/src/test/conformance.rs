@@ -27,7 +27,7 @@ struct Row {
     check: &'static [&'static str],
     /// Flags of `comity bench`, which runs in place of `comity check` then: it compares one call of each row.
     bench: &'static [&'static str],
-    /// Check of what must be there first; the variables, or why the row cannot run here.
+    /// Check of the row's requirements; the variables, or why it cannot run here.
     vars: fn() -> Result<Vars, String>,
     /// Ranks go to hosts of this many by name, which share memory with no other.
     per_host: Option<usize>,

@@ -133,7 +133,7 @@ pub(super) fn thread(scope: &Scope) -> Outcome {
     THREAD.run(scope)
 }
 
-/// Compile what the step of a gate runs.
+/// Compile the tests that the step of a gate runs.
 pub(super) fn build_address(_: &Scope) -> Outcome {
     ADDRESS.build()
 }

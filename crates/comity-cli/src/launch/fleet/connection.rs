@@ -58,7 +58,7 @@ pub(super) struct HostConnection {
     pub(super) staging: bool,
     /// It has none of this program, and what it is; asked for once.
     pub(super) lacks: Option<String>,
-    /// The question was answered.
+    /// It was answered whether it gets a copy.
     pub(super) asked: bool,
     /// Rest of this program that it still gets.
     copy: Option<Take<File>>,

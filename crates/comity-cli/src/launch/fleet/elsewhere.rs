@@ -77,7 +77,7 @@ fn together(answers: Vec<(String, Result<JobView, String>)>) -> Result<JobView, 
     Ok(all)
 }
 
-/// Hosts that a word means, in place of a job: a file, or a list.
+/// Hosts by an argument that may also name a job: a file, or a list.
 pub(crate) fn of_word(word: &str, way: SshWay) -> Option<Result<JobHosts, String>> {
     if Path::new(word).is_file() {
         return Some(JobHosts::of_file(Path::new(word), way));

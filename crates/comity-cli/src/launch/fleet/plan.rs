@@ -56,7 +56,7 @@ pub(super) struct FleetPlan {
     pub(super) connections_per_ip: usize,
     pub(super) starting_port: Option<u16>,
     pub(super) nccl_port: Option<u16>,
-    /// Backend as the hostfile or the flag names it, in MLX's words where these differ.
+    /// Backend as the hostfile or the flag names it, by MLX's names where these differ.
     pub(super) backend: &'static str,
 }
 
@@ -142,7 +142,7 @@ impl FleetPlan {
         })
     }
 
-    /// Description of what this host would run, for `--dry-run`.
+    /// Description of the commands of this host, for `--dry-run`.
     pub(super) fn shown(&self, host: &PlannedHost) -> String {
         let part = &host.part;
         let last = part.first + part.size - 1;

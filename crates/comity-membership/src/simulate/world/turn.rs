@@ -89,7 +89,7 @@ impl SimulatedWorld<'_> {
         }
     }
 
-    /// Take what has come by now.
+    /// Take the events that have come by now.
     fn take_inbox(&mut self, rank: usize) -> Inbox {
         let process = &mut self.processes[rank];
         let mut all = Inbox::default();

@@ -197,7 +197,7 @@ mod tests {
         Task::new("sh").args(["-c", "sh -c \"$0\"; exit $?"]).args([format!("{before}; {body}")]).limit(limit)
     }
 
-    /// Count; none where the system forbids it, which the step says, and which fails in CI.
+    /// Count; none where the system forbids it, which the step reports, and which fails in CI.
     fn counted(body: &str, pairs: usize) -> Option<Result<Vec<u64>, String>> {
         match count(script(body, 60), 1, pairs) {
             Ok(counts) => Some(Ok(counts)),

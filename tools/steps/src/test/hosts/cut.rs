@@ -47,7 +47,7 @@ enum Case {
     Parting(How),
 }
 
-/// Cut what each case says; in a job that is encrypted or not.
+/// Run the cases, each in a job that is encrypted or not; return those that ran.
 pub(super) fn check(scope: &Scope, key: &Path) -> Result<Vec<&'static str>, String> {
     let cases = [
         Case::Cables(How::Out, "handshake"),

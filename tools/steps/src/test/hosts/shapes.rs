@@ -20,7 +20,7 @@ pub(super) struct Shape {
     pub(super) cables: &'static [Cable],
     /// Lines for `ip -n HOST`.
     pub(super) also: &'static [(usize, &'static str)],
-    /// Address of rank 0, as each rank was told it.
+    /// Address of rank 0 for each rank.
     pub(super) master: &'static [&'static str],
     pub(super) vars: &'static [(&'static str, &'static str)],
     /// The cables that carry the job's bytes; the others carry few.

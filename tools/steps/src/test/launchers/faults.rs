@@ -99,7 +99,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Check that a rank has said all these words.
+    /// Check that a rank's output contains all these texts.
     fn said(&self, rank: usize, words: &[&str]) -> Result<(), String> {
         let said = fs::read_to_string(self.folder.join(&format!("said.{rank}"))).unwrap_or_default();
         match words.iter().find(|w| !said.contains(**w)) {
