@@ -37,7 +37,7 @@ impl Record {
     }
 
     /// # Errors
-    /// What in the text makes no sense.
+    /// The text makes no sense; the error says where.
     pub(crate) fn from_json(text: &str) -> Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
         if value["format"] != FORMAT {

@@ -90,7 +90,7 @@ impl Choice {
     /// From the command line.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The arguments make no sense; the text says why.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
         let (mut choice, mut args) = (Self::minutes(5.0), args.iter());
         while let Some(&arg) = args.next() {

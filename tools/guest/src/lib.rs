@@ -70,7 +70,7 @@ pub struct Choice {
 
 impl Choice {
     /// # Errors
-    /// What is wrong with the command line.
+    /// The command line makes no sense; the text says why.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
         let mut choice = Self { files: Vec::new(), limit: 60, commands: Vec::new() };
         let mut args = args.iter();

@@ -61,7 +61,7 @@ pub(crate) unsafe fn read<'a>(at: usize, len: usize) -> &'a [u8] {
 /// Bytes to write.
 ///
 /// # Safety
-/// As [`read`], and nobody else looks at them meanwhile.
+/// Like [`read`], and nobody else looks at them meanwhile.
 pub(crate) unsafe fn write<'a>(at: usize, len: usize) -> &'a mut [u8] {
     if len == 0 {
         return &mut [];

@@ -11,7 +11,7 @@ use child::Task;
 /// dependencies with other features, and build candle once more.
 ///
 /// # Errors
-/// What cargo said.
+/// The build failed: the output of cargo.
 pub fn build_tests() -> Result<(), String> {
     Task::cargo().args(["build", "--workspace", "--all-targets"]).limit(3600).run().map(drop)
 }

@@ -194,7 +194,7 @@ impl Shutdown {
     }
 
     /// The connection to host `host` ended, where `ranks` were still running: as if they had ended.
-    /// What it was `silent` before is time that the others have no more: nothing of the job may be left 5 s after a cable was cut.
+    /// The time that it was `silent` before is lost to the others: nothing of the job may be left 5 s after a cable was cut.
     pub(super) fn host_lost(&mut self, host: usize, ranks: usize, now: Instant, silent: Duration) {
         self.alive = self.alive.saturating_sub(ranks);
         let first = match self.phase {
