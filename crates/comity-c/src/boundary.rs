@@ -1,4 +1,4 @@
-//! What a function of the interface does around its work: panics end here, and results become a status.
+//! Guard around the work of each function of the interface: panics end here, and results become a status.
 
 use crate::{errors::CFault, types::comity_status};
 use std::panic::{AssertUnwindSafe, catch_unwind};

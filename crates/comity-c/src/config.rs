@@ -15,7 +15,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// What is behind a `comity_config`.
+/// Object behind a `comity_config`.
 pub(crate) struct ConfigHandle(Mutex<Config>);
 
 /// Change a configuration; one that cannot be changed so stays as it is.
@@ -53,7 +53,7 @@ pub extern "C" fn comity_config_new(rank: i32, size: i32, out: *mut *mut comity_
     })
 }
 
-/// What the environment says; see comity_init().
+/// Make a configuration from the environment; see comity_init().
 ///
 /// @param out Gets the configuration, yours to free with comity_config_free().
 // SAFETY: the name is this library's own.
@@ -153,7 +153,7 @@ pub extern "C" fn comity_config_key(
     })
 }
 
-/// As comity_config_key(), from a file that only its owner can read.
+/// Like comity_config_key(), from a file that only its owner can read.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_config_key_file(config: *mut comity_config, path: *const c_char) -> comity_status {

@@ -15,28 +15,28 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-/// What the key protects; at first COMITY_SECURE_HANDSHAKE. All ranks must say the same.
+/// Use of the key; at first COMITY_SECURE_HANDSHAKE. The same on all ranks.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_config_secure(config: *mut comity_config, secure: SecureNumber) -> comity_status {
     change(config, |c| Ok(c.secure(types::secure(secure)?)))
 }
 
-/// How long a call may take, in seconds; at first 300. INFINITY: as long as all ranks live.
+/// Limit on a call, in seconds; at first 300. INFINITY: as long as all ranks live.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_config_timeout(config: *mut comity_config, timeout: f64) -> comity_status {
     change(config, |c| Ok(c.timeout(seconds("the timeout", timeout)?)))
 }
 
-/// How long to wait until all ranks have met, in seconds; at first 60.
+/// Limit on the time until all ranks have met, in seconds; at first 60.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_config_join_timeout(config: *mut comity_config, timeout: f64) -> comity_status {
     change(config, |c| Ok(c.join_timeout(seconds("the join timeout", timeout)?)))
 }
 
-/// How long a rank may be silent before the others give it up, in seconds: 0.1 to 86400, or 0 for ever; at first 5.
+/// Silence after which the others give a rank up, in seconds: 0.1 to 86400, or 0 for never; at first 5.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_config_detection(config: *mut comity_config, limit: f64) -> comity_status {
@@ -64,7 +64,7 @@ pub extern "C" fn comity_config_links(config: *mut comity_config, kinds: *const 
     })
 }
 
-/// What carries out the calls; at first COMITY_BACKEND_ANY.
+/// Backend for the calls; at first COMITY_BACKEND_ANY.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_config_backend(config: *mut comity_config, backend: BackendNumber) -> comity_status {
@@ -109,7 +109,7 @@ pub extern "C" fn comity_config_connections(config: *mut comity_config, connecti
     change(config, |c| Ok(c.connections(count("the number of connections", connections.into())?)))
 }
 
-/// How many threads may send long messages over TCP beside the rank's own.
+/// Number of threads that may send long messages over TCP beside the rank's own.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_config_send_threads(config: *mut comity_config, threads: i32) -> comity_status {

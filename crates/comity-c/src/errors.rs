@@ -42,7 +42,7 @@ thread_local! {
 }
 
 impl CFault {
-    /// Of this kind, with this sentence.
+    /// Makes a fault of this status, with this sentence.
     #[cold]
     fn new(status: comity_status, text: String, fatal: bool) -> Self {
         Self(Arc::new(ErrorRecord {
@@ -87,7 +87,7 @@ impl CFault {
         Self::internal(&format!("a mistake in Comity: {said}; please report it"))
     }
 
-    /// As this thread's last error.
+    /// Keeps it as this thread's last error.
     #[cold]
     pub(crate) fn keep(self) -> comity_status {
         let status = self.0.status;
@@ -166,7 +166,7 @@ pub extern "C" fn comity_error_take(out: *mut *mut comity_error) -> comity_statu
     })
 }
 
-/// What is known of an error.
+/// Describe an error.
 ///
 /// @param error From comity_error_take().
 /// @param out Its `size` must be set to sizeof(comity_error_info). What it points to is valid until comity_error_free().

@@ -11,10 +11,10 @@ use std::{
 /// Room for the text of any exchange.
 const ROOM: usize = 1024;
 
-/// How rank 0 tells the others one short text, over a channel of the program's. All ranks are called equally often; call k of one rank
+/// Function by which rank 0 sends the others a short text, over a channel of the program's. All ranks are called equally often; call k of one rank
 /// belongs to call k of the others.
 ///
-/// @param mine On rank 0 the text to tell: 1 to 512 printable characters. NULL on the others.
+/// @param mine On rank 0 the text to send: 1 to 512 printable characters. NULL on the others.
 /// @param seconds The time that is left.
 /// @param out Gets the text on the other ranks, with a NUL at its end.
 /// @param room Bytes at `out`.

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-/// What is behind a `comity_group`.
+/// Object behind a `comity_group`.
 pub(crate) struct GroupHandle {
     group: ManuallyDrop<Group>,
     /// The limit that this handle was given since, as the bits of seconds; 0: that of the group.
@@ -48,7 +48,7 @@ impl GroupHandle {
         Ok(&self.group)
     }
 
-    /// Whether calls have the limit that the group has.
+    /// Returns whether calls have the limit that the group has.
     #[inline]
     pub(crate) fn usual_limit(&self) -> bool {
         self.limit.load(Ordering::Relaxed) == 0
@@ -121,7 +121,7 @@ pub extern "C" fn comity_init(out: *mut *mut comity_group) -> comity_status {
     })
 }
 
-/// As comity_init(), but COMITY_ERR_CONFIG where no launcher's variables are set.
+/// Like comity_init(), but COMITY_ERR_CONFIG where no launcher's variables are set.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_init_strict(out: *mut *mut comity_group) -> comity_status {
@@ -133,7 +133,7 @@ pub extern "C" fn comity_init_strict(out: *mut *mut comity_group) -> comity_stat
 
 /// Groups for `size` threads of this process, which talk through memory: for tests, and for programs without processes.
 ///
-/// @param size How many ranks; 1 is a group of this process alone.
+/// @param size Number of ranks; 1 is a group of this process alone.
 /// @param out Gets `size` groups by rank, each yours to free with comity_group_free().
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
@@ -159,7 +159,7 @@ pub extern "C" fn comity_group_rank(group: *mut comity_group) -> i32 {
     value(-1, || Ok(handles::find(group)?.open()?.rank() as i32))
 }
 
-/// How many ranks the group has; -1 if there is no such group.
+/// Number of ranks of the group; -1 if there is no such group.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_size(group: *mut comity_group) -> i32 {
@@ -204,7 +204,7 @@ pub extern "C" fn comity_group_member(
     })
 }
 
-/// What the group has done on this rank so far.
+/// Counters of the group on this rank.
 ///
 /// @param out Its `size` must be set to sizeof(comity_stats).
 // SAFETY: the name is this library's own.
@@ -225,7 +225,7 @@ pub extern "C" fn comity_group_stats(group: *mut comity_group, out: *mut comity_
     })
 }
 
-/// How long a call may take, in seconds; INFINITY where there is no limit, a negative number if there is no such group.
+/// Limit on a call, in seconds; INFINITY where there is none, a negative number if there is no such group.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_timeout(group: *mut comity_group) -> f64 {
@@ -275,7 +275,7 @@ pub extern "C" fn comity_group_split(
 /// The group of some members; only they call this, all with the same list and label. Calls of `group` may run meanwhile.
 ///
 /// @param members Ranks of `group` in their new order, this one among them.
-/// @param count How many.
+/// @param count Number of `members`.
 /// @param label Tells apart groups of the same members.
 /// @param out Gets the group, yours to free with comity_group_free().
 // SAFETY: the name is this library's own.

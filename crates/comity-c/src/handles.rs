@@ -1,4 +1,4 @@
-//! What is behind a handle: C holds a token, which is no address, so that a handle that was freed, of another kind, or no handle at all
+//! Table of the objects behind handles: C holds a token, which is no address, so that a handle that was freed, of another kind, or no handle at all
 //! is found out instead of followed.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //! Kinds are 1 to 4, so an address of anything aligned to 8 bytes is no token. A slot's generation grows each time that it is given
 //! back, and a slot whose generation is at its end is never used again; so no token is ever given out twice.
 //!
-//! Who uses an object counts as its user, with one addition and one subtraction. Freeing a handle ends its life at once; the object
+//! A function that uses an object counts as its user, with one addition and one subtraction. Freeing a handle ends its life at once; the object
 //! goes with its last user. There are no locks, so a forked child finds the table usable. A thread stays a user of the group that it
 //! [used last](kept), so that small calls do without the two.
 
@@ -43,7 +43,7 @@ pub(crate) trait HandleKind: Sized {
     type Inside: Send + Sync + 'static;
     /// 1 to 4.
     const KIND: usize;
-    /// As C knows it.
+    /// Name in C.
     const NAME: &'static str;
     fn wrap(inside: Self::Inside) -> Object;
     fn of(object: &Object) -> Option<&Self::Inside>;
@@ -52,7 +52,7 @@ pub(crate) trait HandleKind: Sized {
 /// Makes the types of handles, and the one that can hold what is behind any of them.
 macro_rules! handles {
     ($($(#[$about:meta])* $name:ident = $kind:literal: $variant:ident($inside:ty);)*) => {
-        /// What is behind some handle.
+        /// Object behind some handle.
         pub(crate) enum Object {
             $($variant(Box<$inside>),)*
         }
@@ -97,7 +97,7 @@ pub struct comity_request {
     _private: (),
 }
 
-/// What a process says about itself before it meets the others. Any thread may use it. Free it with comity_config_free().
+/// Settings of a process before it meets the others. Any thread may use it. Free it with comity_config_free().
 #[derive(Debug)]
 pub struct comity_config {
     _private: (),
@@ -225,7 +225,7 @@ impl<H: HandleKind> Drop for Used<H> {
     }
 }
 
-/// One user less; the last one of a handle that was freed takes the object away.
+/// Takes one user away; the last one of a handle that was freed takes the object away.
 #[inline]
 fn leave(slot: &'static Slot, index: u32) {
     let state = slot.state.fetch_sub(1, Ordering::AcqRel) - 1;
@@ -250,7 +250,7 @@ fn clear(slot: &'static Slot, index: u32, state: u64) {
     drop(object);
 }
 
-/// What is behind a handle.
+/// Finds the object behind a handle, and counts as its user.
 #[inline]
 pub(crate) fn find<H: HandleKind>(handle: *const H) -> Result<Used<H>, CFault> {
     let token = handle.addr();

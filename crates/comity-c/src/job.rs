@@ -1,4 +1,4 @@
-//! One call as C asks for it, and the method of [`Group`] that makes it.
+//! A call as C asks for it, and the method of [`Group`] that makes it.
 
 use crate::{
     errors::CFault,
@@ -26,7 +26,7 @@ pub(crate) struct CheckedCall {
 /// Elements that go to each rank, and come from each where that is another number.
 type Parts = (Vec<usize>, Vec<usize>);
 
-/// How the two buffers lie.
+/// Overlap of the two buffers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shape {
     Apart,
@@ -167,7 +167,7 @@ fn lengths(
     })
 }
 
-/// Where the buffers are, or why the group has nothing to do with that.
+/// Memory of the buffers, or the reason why the group cannot use it.
 fn place(group: &Group, call: &comity_call) -> Result<Place, CFault> {
     if !types::on_device(call.place)? {
         return Ok(Place::Host);
@@ -180,7 +180,7 @@ fn place(group: &Group, call: &comity_call) -> Result<Place, CFault> {
     }
 }
 
-/// How the buffers lie; an error for those that share bytes in a way that no operation has.
+/// Overlap of the buffers; an error for those that share bytes in a way that no operation has.
 fn shape(op: Op, rank: usize, src: CMemory, dst: CMemory, uneven: bool) -> Result<Shape, CFault> {
     let (s, d) = (src.range(), dst.range());
     let overlap = s.start < d.end && d.start < s.end;

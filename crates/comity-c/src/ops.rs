@@ -13,7 +13,7 @@ use comity::Place;
 use std::{ffi::c_void, ptr};
 
 impl comity_call {
-    /// One on host memory.
+    /// Makes a call on host memory.
     pub(crate) fn of(op: comity_op) -> Self {
         Self {
             size: size_of::<Self>(),

@@ -23,7 +23,7 @@ pub extern "C" fn comity_all_gather(
     run_on(group, &comity_call { src, dst, count, dtype, ..comity_call::of(comity_op::COMITY_ALL_GATHER) })
 }
 
-/// As comity_all_gather(), where rank r gives counts[r] elements. It has no form in place.
+/// Like comity_all_gather(), where rank r gives counts[r] elements. It has no form in place.
 ///
 /// @param counts One number for each rank, the same on every rank.
 // SAFETY: the name is this library's own.
@@ -57,7 +57,7 @@ pub extern "C" fn comity_reduce_scatter(
     run_on(group, &comity_call { reduce: op, ..call })
 }
 
-/// As comity_reduce_scatter(), where part r has counts[r] elements. It has no form in place.
+/// Like comity_reduce_scatter(), where part r has counts[r] elements. It has no form in place.
 ///
 /// @param counts One number for each rank, the same on every rank.
 // SAFETY: the name is this library's own.
@@ -129,7 +129,7 @@ pub extern "C" fn comity_all_to_all(
     run_on(group, &comity_call { src, dst, count, dtype, ..comity_call::of(comity_op::COMITY_ALL_TO_ALL) })
 }
 
-/// As comity_all_to_all(), where this rank gives send_counts[r] elements to rank r and gets recv_counts[r] from it, each side's parts
+/// Like comity_all_to_all(), where this rank gives send_counts[r] elements to rank r and gets recv_counts[r] from it, each side's parts
 /// one after the other. It has no form in place.
 ///
 /// @param send_counts One number for each rank.

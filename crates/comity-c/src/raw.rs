@@ -14,7 +14,7 @@ use std::{
 
 /// The first field of a struct that may grow.
 pub(crate) trait Growing: Copy {
-    /// What a struct of the first version takes.
+    /// Bytes of a struct of the first version.
     const FIRST: usize;
 }
 
@@ -34,7 +34,7 @@ impl Growing for crate::types::comity_stats {
     const FIRST: usize = 56;
 }
 
-/// That something can be written there.
+/// Checks that a result can be written there.
 pub(crate) fn check_out<T>(what: &str, at: *mut T) -> Result<(), CFault> {
     if at.is_null() { Err(CFault::misuse(format!("{what} is NULL"))) } else { Ok(()) }
 }
@@ -138,7 +138,7 @@ pub(crate) struct CMemory {
 }
 
 impl CMemory {
-    /// What was given, if it can be memory at all. `what` is its name in the header.
+    /// Checks that it can be memory at all. `what` is its name in the header.
     #[inline(always)]
     pub(crate) fn new(
         what: &str,

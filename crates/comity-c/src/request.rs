@@ -20,7 +20,7 @@ use std::{
 /// It must be short, must not wait for a request, and must not free the group. comity_request_test() says inside of it how it went.
 pub type comity_done_fn = Option<extern "C" fn(context: *mut c_void)>;
 
-/// What is behind a `comity_request`.
+/// Object behind a `comity_request`.
 pub(crate) struct RequestHandle {
     pub(crate) state: Arc<RequestCell>,
     pub(crate) home: HomeProcess,
@@ -47,11 +47,11 @@ struct Bell {
 }
 
 thread_local! {
-    /// Whether this thread is in a callback, which holds its group's turn.
+    /// True while this thread is in a callback, which holds its group's turn.
     static TOLD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is in a callback. It may be a group's own, which ends with the group.
+/// Returns whether this thread is in a callback. It may be a group's own, which ends with the group.
 pub(crate) fn is_in_callback() -> bool {
     TOLD.get()
 }
@@ -61,7 +61,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl RequestCell {
-    /// What it came to, if it has ended.
+    /// Result, if it has ended.
     pub(crate) fn out(&self) -> Option<Result<(), CFault>> {
         lock(&self.inner).out.clone()
     }
@@ -162,7 +162,7 @@ pub(crate) fn wait_any(all: &[&RequestCell], until: Option<Instant>) -> Result<O
     Ok(ended())
 }
 
-/// What a request that may have ended is for C.
+/// Status for C of a request that may have ended.
 pub(crate) fn status_of(state: &RequestCell) -> Result<comity_status, CFault> {
     match state.out() {
         None => Ok(comity_status::COMITY_PENDING),

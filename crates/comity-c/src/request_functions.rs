@@ -33,9 +33,9 @@ pub extern "C" fn comity_start(
     })
 }
 
-/// How a request stands.
+/// Status of a request.
 ///
-/// @return COMITY_PENDING while it is under way; then what the call came to, each time that it is asked.
+/// @return COMITY_PENDING while it is under way; then the status of its call, on every call of this function.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_request_test(request: *mut comity_request) -> comity_status {
@@ -60,8 +60,8 @@ fn until(seconds: f64) -> Result<Option<Instant>, CFault> {
 
 /// Wait until a request has ended. It always does: at the latest at the limit of its call.
 ///
-/// @param seconds How long to wait; less than 0: as long as it takes.
-/// @return What the call came to; COMITY_PENDING where it is still under way after `seconds`, which harms nothing.
+/// @param seconds Limit on the wait; less than 0: as long as it takes.
+/// @return The status of the call; COMITY_PENDING where it is still under way after `seconds`, which harms nothing.
 /// COMITY_ERR_ORDER in a callback.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
@@ -77,9 +77,9 @@ pub extern "C" fn comity_request_wait(request: *mut comity_request, seconds: f64
 /// Wait until one of several requests has ended.
 ///
 /// @param requests `count` handles; NULL among them are passed over.
-/// @param seconds How long to wait; less than 0: as long as it takes.
+/// @param seconds Limit on the wait; less than 0: as long as it takes.
 /// @param index Gets the place in `requests` of one that has ended; -1 where none has, or all are NULL.
-/// @return What that call came to; COMITY_PENDING where none has ended after `seconds`; COMITY_OK where all are NULL.
+/// @return The status of that call; COMITY_PENDING where none has ended after `seconds`; COMITY_OK where all are NULL.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_request_wait_any(

@@ -1,18 +1,18 @@
 //! Numbers and structs that both sides of the interface know.
 //!
-//! What C passes for an enum arrives as a `u32`, since C may pass any number; [`known`] turns it into Rust's.
+//! Enums arrive from C as a `u32`, since C may pass any number; [`known`] turns it into Rust's.
 
 use crate::errors::CFault;
 use comity::{BackendKind, DType, Op, ReduceOp, Secure};
 use std::ffi::{c_char, c_void};
 
-/// What a function came to. 0 and 1 are no errors.
+/// Status code of a call. 0 and 1 are no errors.
 ///
 /// After an error comity_last_error() has a sentence for it, and comity_error_take() an object with all that is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum comity_status {
-    /** It went well. */
+    /** Success. */
     COMITY_OK = 0,
     /** A request is still under way. */
     COMITY_PENDING = 1,
@@ -73,7 +73,7 @@ pub enum comity_dtype {
     COMITY_C64 = 13,
 }
 
-/// How elements of different ranks are combined. Every rank gets the same bits.
+/// Way to combine elements of different ranks. Every rank gets the same bits.
 ///
 /// COMITY_AVG is not defined on COMITY_BOOL; the last three are defined on integers and COMITY_BOOL only. Integers wrap.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +110,7 @@ pub enum comity_op {
     COMITY_BARRIER = 12,
 }
 
-/// Where the bytes of a call's buffers are.
+/// Memory of a call's buffers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(dead_code, reason = "for C")]
@@ -121,7 +121,7 @@ pub enum comity_place {
     COMITY_CUDA = 1,
 }
 
-/// What carries out the calls of a group.
+/// Backend for the calls of a group.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(dead_code, reason = "for C")]
@@ -136,18 +136,18 @@ pub enum comity_backend {
     COMITY_BACKEND_JACCL = 3,
 }
 
-/// What the job's key protects.
+/// Use of the job's key.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(dead_code, reason = "for C")]
 pub enum comity_secure {
-    /** Who may connect. */
+    /** The right to connect. */
     COMITY_SECURE_HANDSHAKE = 0,
     /** That, and everything that goes over TCP. */
     COMITY_SECURE_DATA = 1,
 }
 
-/// One call of a group, for comity_run() and comity_start(). Set `size` to sizeof(comity_call) and all that is not used to 0.
+/// A call of a group, for comity_run() and comity_start(). Set `size` to sizeof(comity_call) and all that is not used to 0.
 ///
 /// A later version may add fields at the end; 0 in them will mean what this version does.
 #[derive(Clone, Copy, Debug)]
@@ -189,7 +189,7 @@ pub struct comity_call {
     pub timeout: f64,
 }
 
-/// What is known of an error. The pointers are valid until comity_error_free() of that error.
+/// Description of an error. The pointers are valid until comity_error_free() of that error.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct comity_error_info {
@@ -240,7 +240,7 @@ pub struct comity_member {
     pub link: *const c_char,
 }
 
-/// What a group has done on this rank so far.
+/// Counters of a group on this rank.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct comity_stats {
@@ -252,7 +252,7 @@ pub struct comity_stats {
     pub errors: u64,
     /** Payload bytes sent to other ranks. */
     pub bytes_sent: u64,
-    /** How often a member was silent for a fifth of the detection limit. */
+    /** Number of times that a member was silent for a fifth of the detection limit. */
     pub suspicions: u64,
     /** Seconds asleep, waiting for other ranks. */
     pub parked: f64,
@@ -262,20 +262,20 @@ pub struct comity_stats {
 
 /// Numbers that C passes for enums; in the header they have the enums' names.
 pub type OpNumber = u32;
-/// As [`OpNumber`].
+/// Like [`OpNumber`].
 pub type DTypeNumber = u32;
-/// As [`OpNumber`].
+/// Like [`OpNumber`].
 pub type ReduceNumber = u32;
-/// As [`OpNumber`].
+/// Like [`OpNumber`].
 pub type PlaceNumber = u32;
-/// As [`OpNumber`].
+/// Like [`OpNumber`].
 pub type BackendNumber = u32;
-/// As [`OpNumber`].
+/// Like [`OpNumber`].
 pub type SecureNumber = u32;
-/// As [`OpNumber`].
+/// Like [`OpNumber`].
 pub type StatusNumber = u32;
 
-/// What stands at place `n` of `all`, or words that say which numbers there are.
+/// Element `n` of `all`, or a sentence on the numbers that there are.
 #[inline]
 fn known<T: Copy>(what: &str, all: &[T], first: usize, n: u32) -> Result<T, CFault> {
     match (n as usize).checked_sub(first).and_then(|n| all.get(n)) {

@@ -1,4 +1,4 @@
-//! What errors say, in the types of C.
+//! Descriptions of errors, in the types of C.
 
 use crate::types::{self, DTypeNumber, ReduceNumber, StatusNumber, comity_status};
 use comity::{Error, Peer};
@@ -136,7 +136,7 @@ pub extern "C" fn comity_dtype_size(dtype: DTypeNumber) -> usize {
     types::dtype(dtype).map_or(0, comity::DType::size)
 }
 
-/// Whether a reduction is defined on a type: 1 or 0.
+/// Returns whether a reduction is defined on a type: 1 or 0.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_dtype_supports(dtype: DTypeNumber, op: ReduceNumber) -> i32 {

@@ -40,12 +40,12 @@ pub(crate) struct JobTrust {
     #[arg(long)]
     insecure: bool,
 
-    /// What the key protects: handshake (who may join), or data over TCP too
+    /// Use of the key: handshake (who may join), or data over TCP too
     #[arg(long, value_name = "WHAT", value_parser = secure_parser(), hide_possible_values = true)]
     secure: Option<Secure>,
 }
 
-/// What `--secure` takes.
+/// Parser of the values of `--secure`.
 pub(crate) fn secure_parser() -> impl TypedValueParser<Value = Secure> {
     PossibleValuesParser::new(["handshake", "data"])
         .map(|s| if s == "data" { Secure::Data } else { Secure::Handshake })
@@ -74,7 +74,7 @@ pub(crate) fn join(backend: Option<BackendKind>, trust: &JobTrust) -> Result<Gro
     config.connect()
 }
 
-/// Where the buffers of a check or a benchmark are.
+/// Memory of the buffers of a check or a benchmark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum DeviceKind {
     #[default]
@@ -82,7 +82,7 @@ pub(crate) enum DeviceKind {
     Cuda,
 }
 
-/// As [`join`], with a stream of this rank's device where buffers are to be there.
+/// Like [`join`], with a stream of this rank's device where buffers are to be there.
 pub(crate) fn join_for(
     backend: Option<BackendKind>,
     device: DeviceKind,

@@ -1,4 +1,4 @@
-//! As much of HTTP as a scrape or a page needs: GET, an answer, the end. One thread, and a bound on everything that
+//! HTTP as far as a scrape or a page needs it: GET, an answer, the end. One thread, and a bound on everything that
 //! a stranger could make large: connections, bytes of a request, time.
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const MOST: usize = 32;
 /// Bytes of a request.
 const LONGEST: usize = 8 << 10;
-/// How long a request may take to come, and an answer to go.
+/// Limit on a visit, from the connection to the end of the answer.
 const LIMIT: Duration = Duration::from_secs(5);
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -26,13 +26,13 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// That a page is not there, or may not be seen.
+    /// Answers that a page is not there, or may not be seen.
     pub(crate) fn refusal(status: &'static str, why: &str) -> Self {
         Self { status, kind: TEXT, headers: "", body: format!("{why}\n") }
     }
 }
 
-/// One visitor.
+/// A visitor's connection.
 struct Visit {
     stream: TcpStream,
     request: Vec<u8>,

@@ -11,7 +11,7 @@ use comity_cluster::cores::cpu_words;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// What `comity info` takes.
+/// Arguments of `comity info`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Outside a job it tells what a group of one would be; under a launcher, what each rank found.
@@ -21,7 +21,7 @@ pub(crate) struct InfoArgs {
     /// Every variable: what it does, its value and where that comes from
     #[arg(long)]
     settings: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -41,7 +41,7 @@ pub(crate) fn info(args: InfoArgs) -> u8 {
     config.map_or_else(|e| here::failed("info", &e), |_| printed)
 }
 
-/// What `--settings` says.
+/// Output of `--settings`.
 pub(crate) fn all_settings() -> String {
     settings::to_text(Config::from_env().as_ref(), &|name| std::env::var_os(name))
 }
@@ -113,7 +113,7 @@ fn to_json(config: &Config) -> Value {
     })
 }
 
-/// How the cores lie, and which of them this process may use.
+/// Layout of the cores, and those that this process may use; a line each.
 fn topology() -> Vec<String> {
     let (Some(all), Some(own)) = (launch::host_cores(), launch::allowed_cores()) else {
         return vec!["the system does not say how they lie".into()];

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// What `comity key` takes.
+/// Subcommands of `comity key`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum KeyCommand {
     /// Make a key in a new file that only you can read
@@ -115,7 +115,7 @@ fn send(
     Err(wrong)
 }
 
-/// What ssh, or the host, said of a key that did not come there.
+/// Sentence for a key that was not copied to `host`, from the output of ssh or of the host.
 fn not_copied(host: &str, ended: &Output) -> String {
     let said = String::from_utf8_lossy(&ended.stderr);
     // By this code it is ssh that failed.

@@ -1,4 +1,4 @@
-//! What shells and `man` want to know of this command, and hints for flags in the wrong place; all made from its definition.
+//! Completions for shells, pages for `man`, and hints for flags in the wrong place; all made from this command's definition.
 use crate::say::say;
 use clap::{
     Command,
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The exit code for input that a user can correct.
 const USAGE: u8 = 2;
 
-/// What `comity completions` takes.
+/// Arguments of `comity completions`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 bash: comity completions bash > ~/.local/share/bash-completion/completions/comity
@@ -27,7 +27,7 @@ enum Shell {
     Fish,
 }
 
-/// What `comity man` takes.
+/// Arguments of `comity man`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
     /// The folder to write comity.1, comity-launch.1 and the others to
@@ -64,7 +64,7 @@ fn pages(dir: &Path, command: Command) -> std::io::Result<()> {
     clap_mangen::generate_to(command.disable_help_subcommand(true), dir)
 }
 
-/// What is said after an error about a flag that another part of the command has.
+/// Hint after an error about a flag that another subcommand has.
 pub(crate) fn hint(error: &clap::Error, command: &Command, words: &[String]) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
@@ -134,7 +134,7 @@ fn unflagged(command: &str, words: &[String], word: &str) -> Option<String> {
     Some(format!("hint: comity cluster {rest} {flag} {word}"))
 }
 
-/// What is said of the words of a command that look as if they were meant for the launcher.
+/// Hint on arguments of a command that look as if they were meant for the launcher.
 pub(crate) fn misplaced(command: &[String], has_hosts: bool) -> Option<String> {
     let is = |word: &String, flag: &str| {
         word == flag || word.strip_prefix(flag).is_some_and(|r| r.starts_with('='))

@@ -23,7 +23,7 @@ const OPS: [&str; 9] = [
     "barrier",
 ];
 
-/// What `comity plan` takes.
+/// Arguments of `comity plan`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 OP is all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all or
@@ -40,7 +40,7 @@ pub(crate) struct PlanArgs {
     #[arg(value_name = "OP", value_parser = PossibleValuesParser::new(OPS), hide_possible_values = true)]
     op: String,
 
-    /// How many ranks
+    /// Number of ranks
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
 

@@ -19,7 +19,7 @@ const MOST_FILES: usize = 100_000;
 /// The exit code for input that a user can correct.
 const USAGE: u8 = 2;
 
-/// What `comity report` takes.
+/// Arguments of `comity report`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A rank writes a flight record, rank-N.group-ID.flight.json, when one of its groups fails and comity launch

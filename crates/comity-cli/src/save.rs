@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Who may read a file: all whom the user's mask lets, or the user alone.
+/// Mode of a file: readable for all that the user's mask lets, or for the user alone.
 pub(crate) const FOR_ALL: u32 = 0o666;
 pub(crate) const FOR_USER: u32 = 0o600;
 /// Other names that are tried beside one that is taken.
@@ -38,7 +38,7 @@ pub(crate) fn create(path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a file can be put there; it writes a little beside it and removes that.
+/// Checks that a file can be put there; it writes a little beside it and removes that.
 pub(crate) fn can_be_put(path: &Path) -> io::Result<()> {
     match place_of(path)? {
         Some(place) => Beside::written(&place, b"\n", FOR_USER).map(drop),

@@ -1,4 +1,4 @@
-//! What a command prints on standard output, and what it says when that is lost.
+//! Output of a command on standard output, and the message when that is lost.
 use std::io::{self, ErrorKind, Write};
 
 /// The exit code where the output was lost.
@@ -25,7 +25,7 @@ pub(crate) fn said(text: &[u8]) -> Result<(), String> {
     taken(out.write_all(text).and_then(|()| out.flush()))
 }
 
-/// What became of writing to standard output.
+/// Result of writing to standard output; a reader that went away is no fault.
 ///
 /// # Errors
 /// It was lost.
@@ -46,7 +46,7 @@ pub(crate) struct LinesSaid {
 }
 
 impl LinesSaid {
-    /// One that does not speak prints nothing.
+    /// Makes one that prints nothing where `speaks` is false.
     pub(crate) fn new(speaks: bool) -> Self {
         Self { speaks, lost: None }
     }

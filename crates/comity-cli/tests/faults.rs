@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the distribution of a kind of death is measured.
+/// Time for which the distribution of a kind of death is measured.
 const MEASURE: Duration = Duration::from_secs(6);
 
 fn ms(n: u64) -> Duration {
@@ -37,7 +37,7 @@ fn took(said: &Value, since: u64) -> f64 {
     said["at"].as_u64().unwrap().saturating_sub(since) as f64 / 1e6
 }
 
-/// As many milliseconds, or more where everything takes longer.
+/// Bound in milliseconds, larger where everything takes longer.
 fn at_most(millis: u32) -> f64 {
     f64::from(millis * slowness())
 }

@@ -30,10 +30,10 @@ const TEST: &str = "ten_thousand_hostile_connections_harm_nobody";
 const HALF_OPEN: usize = 64;
 const MEMORY_EACH: usize = 64 << 10;
 const TIME_EACH: Duration = Duration::from_secs(2);
-/// What is seen late here, besides what a thread that only sleeps is late (which is subtracted).
+/// Bound on lateness here, besides that of a thread that only sleeps (which is subtracted).
 const SLACK: Duration = Duration::from_millis(250);
 
-/// What a process sends first to a store at whose place this test listens.
+/// First message of a process to a store at whose place this test listens.
 fn recorded_first(key: [u8; 32]) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
@@ -83,7 +83,7 @@ fn recorded_handshake() -> (Vec<u8>, Vec<u8>) {
     })
 }
 
-/// What a phase cost the processes that were attacked.
+/// Resources of the attacked processes before a phase.
 struct Before {
     files: usize,
     memory: usize,

@@ -5,7 +5,7 @@ use std::process::{self, Command};
 
 const ROLE: &str = "LEAVING_TEST_ROLE";
 
-/// One rank: it makes a call that no other rank waits for, and ends as `role` says.
+/// A rank: it makes a call that no other rank waits for, and ends as `role` says.
 fn act(role: &str) -> ! {
     let group = comity::init().unwrap();
     group.barrier().unwrap();

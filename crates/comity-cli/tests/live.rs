@@ -25,7 +25,7 @@ use std::{
 /// The variable that makes a process of this test a rank, and tells it what to do.
 const ROLE: &str = "LIVE_TEST_ROLE";
 
-/// Whether this process is a rank; then it has played its part.
+/// Plays the part of a rank if this process is one, and returns whether it is.
 fn acted() -> bool {
     let Ok(role) = std::env::var(ROLE) else { return false };
     let group = comity::init().unwrap();

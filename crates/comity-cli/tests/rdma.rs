@@ -16,7 +16,7 @@ use std::{
 };
 
 const COMITY: &str = env!("CARGO_BIN_EXE_comity");
-/// As TCP: the default limit on silence, and a second.
+/// Bound as for TCP: the default limit on silence, and a second.
 const PROMISE: Duration = Duration::from_secs(6);
 /// Longer than anything takes that is to succeed.
 const LONG: Duration = Duration::from_secs(120);
@@ -230,7 +230,7 @@ impl Running {
         Pid::from_child(&self.ranks[rank])
     }
 
-    /// What `rank` says when its call fails.
+    /// Error of `rank` when its call fails.
     fn error(&mut self, rank: usize) -> String {
         self.hear(|l| l.starts_with(&format!("[{rank}] comity check: ")))
     }

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What is promised. A machine that runs other tests too may be slow now and then: the best of some tries counts.
+/// Promised bound. A machine that runs other tests too may be slow now and then: the best of some tries counts.
 const AT_ONCE: Duration = Duration::from_millis(100);
 const TRIES: usize = 20;
 

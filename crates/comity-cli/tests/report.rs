@@ -100,7 +100,7 @@ fn killed_job(logs: &Path) -> Vec<String> {
     flights
 }
 
-/// What is told of the job above from the records in `dir/logs`.
+/// Checks the report on the job above from the records in `dir/logs`.
 fn read_records(dir: &Path) {
     let (logs, trace) = (dir.join("logs"), dir.join("trace.json"));
     let at = logs.to_str().unwrap();

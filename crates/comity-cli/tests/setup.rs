@@ -60,7 +60,7 @@ fn comity(dir: &Path, words: &[&str]) -> (Option<i32>, String) {
     (status.code(), String::from_utf8(stderr).unwrap())
 }
 
-/// What was run, as "HOST WORD WORD ...".
+/// Commands that were run, as "HOST WORD WORD ...".
 fn ran(dir: &Path) -> Vec<String> {
     let text = fs::read_to_string(dir.join("ran")).unwrap_or_default();
     let line = |line: &str| {

@@ -18,13 +18,13 @@ use std::{
 
 const ROLE: &str = "SLOW_TEST_ROLE";
 const TEST: &str = "the_slow_rank_is_named";
-/// What a step takes before its call.
+/// Time of a step before its call.
 const STEP: Duration = Duration::from_millis(30);
 
-/// How much longer the slow rank takes, in percent, and how many steps are made.
+/// Time of the slow rank's step, in percent of the others', and the number of steps.
 const KINDS: [(u32, u32); 3] = [(200, 12), (1000, 4), (110, 40)];
 
-/// One job: who is slow of how many ranks, and what they call.
+/// A job: the slow rank, the number of ranks, and their calls.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     slow: usize,
@@ -45,7 +45,7 @@ impl Trial {
         format!("{} {} {} {}", self.slow, self.percent, self.steps, self.count)
     }
 
-    /// What each rank does, with one's own part of it from the environment.
+    /// Plays a rank, whose own part is in the environment.
     fn act(words: &str) -> comity::Error {
         let words: Vec<usize> = words.split(' ').map(|w| w.parse().unwrap()).collect();
         let [slow, percent, steps, count] = words[..] else { panic!("{words:?}") };

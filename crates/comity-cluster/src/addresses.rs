@@ -5,7 +5,7 @@ use crate::subnet::Subnet;
 use serde::Serialize;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Where networks of a cable are taken from: parts of the private ranges that few use.
+/// Pools of networks for cables: parts of the private ranges that few use.
 const POOLS: [([u8; 4], u8); 3] = [([10, 93, 0, 0], 16), ([172, 29, 0, 0], 16), ([192, 168, 224, 0], 19)];
 /// Two addresses, the network's and the broadcast's.
 const CABLE: u8 = 30;
@@ -16,18 +16,18 @@ const CABLE_V6: u8 = 64;
 /// The addresses of a cable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CableAddresses {
-    /// Of the end at the first host.
+    /// Address of the end at the first host.
     pub a: Subnet,
-    /// Of the other.
+    /// Address of the other end.
     pub b: Subnet,
-    /// Whether both are there already.
+    /// True if both are there already.
     pub kept: bool,
 }
 
 /// Addresses for the cables, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AddressPlan {
-    /// One for each of [`Cluster::cables`].
+    /// Addresses for each of [`Cluster::cables`].
     pub cables: Vec<CableAddresses>,
 }
 

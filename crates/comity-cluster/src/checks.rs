@@ -10,7 +10,7 @@ pub use links::{LinkMeasure, cables, links};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// How a check ended.
+/// Verdict of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckVerdict {
@@ -25,13 +25,13 @@ pub enum CheckVerdict {
 /// A row of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What is checked: ssh, version, port, ...
+    /// Name of the check: ssh, version, port, ...
     pub check: &'static str,
-    /// Where: a host, or two.
+    /// Place: a host, or two.
     pub at: String,
-    /// How it ended.
+    /// Verdict.
     pub verdict: CheckVerdict,
-    /// What was found, and what mends it.
+    /// Finding, and its remedy.
     pub said: String,
 }
 
@@ -41,7 +41,7 @@ impl Check {
         Self { check, at, verdict, said: said.chars().filter(|c| !c.is_control()).collect() }
     }
 
-    /// As it should be.
+    /// Makes a check that passed.
     pub fn passed(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
         Self::of(check, at.into(), CheckVerdict::Passed, &said.into())
     }

@@ -1,4 +1,4 @@
-//! What is run on each host to give its cables addresses, and how it is undone.
+//! Commands that give the cables of each host addresses, and the commands that undo them.
 use crate::addresses::AddressPlan;
 use crate::facts::{HostFacts, HostSystem};
 use crate::graph::Cluster;
@@ -6,7 +6,7 @@ use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Whether these words are a command of the few kinds that steps are made of. An undo file may come from anybody, and `ip` alone could
+/// Returns whether this is a command of the few kinds that steps are made of. An undo file may come from anybody, and `ip` alone could
 /// start any program.
 pub fn is_step(words: &[String]) -> bool {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -19,12 +19,12 @@ pub fn is_step(words: &[String]) -> bool {
     }
 }
 
-/// One command, as a list of words, and the one that undoes it.
+/// A command, as a list of arguments, and its undo command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetupStep {
-    /// What is run.
+    /// Command to run.
     pub run: Vec<String>,
-    /// What undoes it; empty where nothing must.
+    /// Command that undoes it; empty where none is needed.
     pub undo: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ pub struct SetupStep {
 pub struct HostSetup {
     /// The host, as ssh takes it.
     pub ssh: String,
-    /// Who it was: [`HostFacts::identity`].
+    /// Identity of the host: [`HostFacts::identity`].
     pub identity: String,
     /// In their order.
     pub steps: Vec<SetupStep>,

@@ -1,4 +1,4 @@
-//! What is known of a host.
+//! Facts about a host.
 use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
 
@@ -15,14 +15,14 @@ pub enum HostSystem {
     Other,
 }
 
-/// What is known of a host; what it did not say is absent.
+/// Facts about a host; those that it did not report are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostFacts {
     /// The name by which ssh reaches it.
     pub ssh: String,
-    /// What it calls itself.
+    /// Name that it has for itself.
     pub hostname: String,
-    /// Which system it runs.
+    /// System that it runs.
     pub system: HostSystem,
     /// The system, its release and the machine, for people.
     pub release: String,
@@ -44,26 +44,26 @@ pub struct HostFacts {
     pub rdma: RdmaFacts,
     /// A Mac's Thunderbolt ports.
     pub thunderbolt: Vec<ThunderboltPort>,
-    /// Whether commands can be run as root: by root, or by sudo without a password.
+    /// True if commands can be run as root: by root, or by sudo without a password.
     pub root: Option<bool>,
-    /// Whether that is because ssh logs in as root.
+    /// True if that is because ssh logs in as root.
     pub is_root: bool,
-    /// What its processes may use.
+    /// Limits of its processes.
     pub limits: Limits,
-    /// What could not be asked.
+    /// Questions that could not be answered.
     pub problems: Vec<Problem>,
 }
 
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nic {
-    /// As the system calls it.
+    /// Name by the system.
     pub name: String,
     /// Its hardware address.
     pub mac: String,
-    /// Whether it is of containers or virtual machines, a tunnel, or a bridge: no cable leads to another host of ours.
+    /// True if it is of containers or virtual machines, a tunnel, or a bridge: no cable leads to another host of ours.
     pub is_inner: bool,
-    /// Whether it carries packets.
+    /// True if it carries packets.
     pub is_up: bool,
     /// The largest packet.
     pub mtu: u64,
@@ -88,7 +88,7 @@ impl Nic {
 }
 
 impl HostFacts {
-    /// Whether it has addresses of IPv6 and none of IPv4, but those of the link alone.
+    /// Returns whether it has addresses of IPv6 and none of IPv4, but those of the link alone.
     pub fn is_v6_alone(&self) -> bool {
         let outer = || self.nics.iter().filter(|n| !n.is_inner);
         outer().all(|n| n.v4().next().is_none()) && outer().any(|n| n.v6().next().is_some())
@@ -98,7 +98,7 @@ impl HostFacts {
 /// RDMA on a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaFacts {
-    /// What `rdma_ctl status` says on a Mac.
+    /// State by `rdma_ctl status` on a Mac.
     pub enabled: Option<bool>,
     /// Its devices.
     pub devices: Vec<RdmaDevice>,
@@ -107,7 +107,7 @@ pub struct RdmaFacts {
 /// A device, with its first port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaDevice {
-    /// As verbs call it.
+    /// Name by verbs.
     pub name: String,
     /// The network interface of the same hardware.
     pub nic: Option<String>,
@@ -124,13 +124,13 @@ pub struct ThunderboltPort {
     pub receptacle: String,
     /// Its domain's identity.
     pub domain: String,
-    /// Those of the domains behind it, the nearest first.
+    /// Identities of the domains behind it, the nearest first.
     pub peers: Vec<String>,
     /// Bits a second.
     pub speed: Option<u64>,
 }
 
-/// What processes of a login there may use.
+/// Limits of the processes of a login there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Open files, the limit that cannot be raised; None where it is unlimited.
@@ -146,11 +146,11 @@ pub struct Limits {
 /// Something that could not be asked or done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What it is about.
+    /// Subject of the problem.
     pub about: String,
-    /// What happened.
+    /// Cause of the problem.
     pub why: String,
-    /// What mends it.
+    /// Remedy.
     pub mend: String,
 }
 
@@ -171,7 +171,7 @@ impl HostFacts {
         (active && fast).then_some(device)
     }
 
-    /// Whether the port of this interface runs faster than Thunderbolt 4 can: RDMA needs that.
+    /// Returns whether the port of this interface runs faster than Thunderbolt 4 can: RDMA needs that.
     pub fn is_thunderbolt5(&self, nic: &str) -> bool {
         let port = self.thunderbolt.iter().find(|p| p.nic == nic);
         port.and_then(|p| p.speed).is_some_and(|s| s > THUNDERBOLT_4)

@@ -16,16 +16,16 @@ pub struct Plug {
     pub nic: String,
 }
 
-/// One interface heard another's beacon.
+/// Beacon of an interface that another one heard.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HeardBeacon {
-    /// Who heard.
+    /// Interface that heard it.
     pub at: Plug,
-    /// Whom.
+    /// Interface that sent it.
     pub from: Plug,
 }
 
-/// What a cable is.
+/// Kind of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CableKind {
@@ -42,24 +42,24 @@ pub struct Cable {
     pub a: Plug,
     /// Its other end.
     pub b: Plug,
-    /// What it is.
+    /// Kind of the cable.
     pub kind: CableKind,
     /// Bits a second: the slower end's.
     pub speed: Option<u64>,
-    /// Whether RDMA devices at both ends can use it.
+    /// True if RDMA devices at both ends can use it.
     pub rdma: bool,
 }
 
 /// Interfaces of three hosts or more that reach each other: a switch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Network {
-    /// Who is in it.
+    /// Interfaces in it.
     pub ends: Vec<Plug>,
     /// The subnet that its interfaces share, where they do.
     pub subnet: Option<Subnet>,
 }
 
-/// What was found.
+/// Hosts, cables and networks that were found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
     /// The hosts, in the order that the user gave them.
@@ -68,7 +68,7 @@ pub struct Cluster {
     pub cables: Vec<Cable>,
     /// The networks of several.
     pub networks: Vec<Network>,
-    /// What is odd, with what mends it: about hosts and cables together.
+    /// Oddities, each with its remedy: about hosts and cables together.
     pub notes: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ impl Cluster {
         self.hosts.get(end.host).is_some_and(|h| h.nic(&end.nic).is_some())
     }
 
-    /// How a host is called in words.
+    /// Name of a host for people.
     pub fn name(&self, host: usize) -> &str {
         self.hosts.get(host).map_or("?", |h| h.ssh.as_str())
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// What is to carry the data.
+/// Carrier of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// Thunderbolt cables, by TCP.

@@ -1,9 +1,9 @@
-//! Whether the hosts are cabled as a mesh, a ring, or less.
+//! Layout of the cables between the hosts: a mesh, a ring, or less.
 use crate::graph::Cluster;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// How hosts are joined.
+/// Kind of a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayoutKind {
@@ -20,7 +20,7 @@ pub enum LayoutKind {
 /// The hosts in an order, and what joins them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CableLayout {
-    /// What it is.
+    /// Kind of the layout.
     pub kind: LayoutKind,
     /// Places in [`Cluster::hosts`], in the order of ranks; neighbours in a ring.
     pub order: Vec<usize>,

@@ -25,7 +25,7 @@
 //! | [`draw`] | drawings |
 //! | [`checks`] | verdicts over what was measured |
 //!
-//! What is read of Macs is written from the documented formats; it was not run on Apple hardware.
+//! Code that reads the output of Macs is written from the documented formats; it was not run on Apple hardware.
 pub mod addresses;
 pub mod checks;
 pub mod commands;

@@ -10,7 +10,7 @@ use serde_json::json;
 pub(crate) struct Port {
     /// The domain at the other end.
     pub(crate) peer: Option<String>,
-    /// How many hubs stand before it.
+    /// Number of hubs before it.
     pub(crate) hubs: usize,
     pub(crate) speed: &'static str,
 }
@@ -21,13 +21,13 @@ pub(crate) struct Mac {
     pub(crate) name: String,
     pub(crate) hostname: String,
     pub(crate) ports: Vec<Port>,
-    /// Whether its Thunderbolt ports are members of `bridge0`.
+    /// True if its Thunderbolt ports are members of `bridge0`.
     pub(crate) bridge: bool,
     pub(crate) sudo: bool,
     pub(crate) rdma: bool,
     /// More lines of `ifconfig` for en0.
     pub(crate) en0: &'static str,
-    /// Whether `networksetup` may be run.
+    /// True if `networksetup` may be run.
     pub(crate) networksetup: bool,
 }
 
@@ -54,7 +54,7 @@ impl Mac {
         }
     }
 
-    /// What the survey's script would print there.
+    /// Output of the survey's script there.
     pub(crate) fn printed(&self, number: usize) -> String {
         let mut t = String::from("@@survey 1\n");
         let mut section = |name: &str, text: &str, code: i32| {
@@ -182,7 +182,7 @@ pub(crate) fn ring(n: usize) -> Vec<(usize, usize)> {
     (0..n).map(|i| (i, (i + 1) % n)).collect()
 }
 
-/// What the readers make of them.
+/// Facts that the readers find in the output of each.
 pub(crate) fn facts(macs: &[Mac]) -> Vec<HostFacts> {
     macs.iter().enumerate().map(|(i, m)| facts_of(&m.name, &m.printed(i))).collect()
 }

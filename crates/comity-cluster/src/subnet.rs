@@ -39,13 +39,13 @@ impl Subnet {
         u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
     }
 
-    /// Whether the address is in this network.
+    /// Returns whether the address is in this network.
     pub fn holds(&self, ip: IpAddr) -> bool {
         self.ip.is_ipv4() == ip.is_ipv4()
             && (Self::bits(self.ip) ^ Self::bits(ip)) & Self::mask(self.prefix) == 0
     }
 
-    /// Whether an address is in both.
+    /// Returns whether an address is in both.
     pub fn overlaps(&self, other: &Self) -> bool {
         let shorter = if self.prefix <= other.prefix { self } else { other };
         self.ip.is_ipv4() == other.ip.is_ipv4()
@@ -71,7 +71,7 @@ impl Subnet {
         Self { ip, prefix: self.prefix }
     }
 
-    /// Whether every address is in it: the default route.
+    /// Returns whether every address is in it: the default route.
     pub fn is_everything(&self) -> bool {
         self.prefix == 0
     }

@@ -352,7 +352,7 @@ fn every_step_of_a_setup_is_one_that_is_run() {
     }
 }
 
-/// What three Macs print, for tests of the whole command. `WRITE_MACS=1 cargo test -p comity-cluster recorded` writes it anew.
+/// Output of three Macs, for tests of the whole command. `WRITE_MACS=1 cargo test -p comity-cluster recorded` writes it anew.
 #[test]
 fn recorded_macs_print_what_the_samples_do() {
     let mut all = macs(3, &mesh(3));

@@ -1,4 +1,4 @@
-//! What a setup did, and what of it is still there to be undone.
+//! Steps of a setup, and those of them that are still there to be undone.
 //!
 //! A setup may have been cut off in its middle, and a host that restarts forgets all of it. So each step is looked up in what the host says of
 //! itself: what is not there is undone already, and what somebody else changed since is left to people.
@@ -8,28 +8,28 @@ use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// What was done, so that it can be undone.
+/// Steps that were done, so that they can be undone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndoFile {
     /// The form of this file.
     pub comity_undo: u32,
-    /// What was done, host by host.
+    /// Steps that were done, host by host.
     pub hosts: Vec<HostSetup>,
 }
 
 /// The form that this version writes and reads.
 const FORM: u32 = 1;
 
-/// What is left to do on a host.
+/// Work that is left to do on a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UndoWork {
     /// The commands, in the order in which they are run.
     pub commands: Vec<Vec<String>>,
-    /// What is undone already, for people.
+    /// Steps that are undone already, for people.
     pub notes: Vec<String>,
 }
 
-/// How a step is found.
+/// State in which a step is found.
 enum StepState {
     InForce,
     Undone,
@@ -38,7 +38,7 @@ enum StepState {
 }
 
 impl UndoFile {
-    /// Of these hosts.
+    /// Makes a file of these hosts.
     pub fn new(hosts: Vec<HostSetup>) -> Self {
         Self { comity_undo: FORM, hosts }
     }
@@ -62,7 +62,7 @@ impl UndoFile {
 }
 
 impl HostSetup {
-    /// What is still to be undone on this host, the last step first.
+    /// Finds the steps that are still to be undone on this host, the last step first.
     ///
     /// # Errors
     /// Somebody else changed what a step did, so what was there before cannot be known; or the host does not say what it has.

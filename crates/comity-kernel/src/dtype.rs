@@ -18,7 +18,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DType {
-    /// One byte, 0 or 1.
+    /// A byte, 0 or 1.
     Bool = 0,
     /// Unsigned 8 bits.
     U8 = 1,
@@ -102,7 +102,7 @@ impl DType {
         Self::ALL.into_iter().find(|d| d.name() == name)
     }
 
-    /// Whether `op` is defined on this type; see [`ReduceOp`].
+    /// Returns whether `op` is defined on this type; see [`ReduceOp`].
     pub const fn supports(self, op: ReduceOp) -> bool {
         let float = matches!(self, Self::F16 | Self::BF16 | Self::F32 | Self::F64 | Self::C64);
         match op {
@@ -119,7 +119,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// How elements of different ranks are combined.
+/// Reduction: the way in which elements of different ranks are combined.
 ///
 /// | op | `bool` | integers | floats | `c64` |
 /// |---|---|---|---|---|

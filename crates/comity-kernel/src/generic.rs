@@ -8,7 +8,7 @@ use std::array::from_fn;
 /// The loops are methods so that a set which the build target lacks can enable it around them. Shorter slices
 /// end a loop; bytes after the last whole element stay as they are.
 pub(super) trait Isa: Copy {
-    /// Whether [`widen`](Self::widen) and [`narrow`](Self::narrow) are instructions.
+    /// True if [`widen`](Self::widen) and [`narrow`](Self::narrow) are instructions.
     const F16: bool;
 
     /// `f16` to `f32`.

@@ -1,4 +1,4 @@
-//! What one element is to the loops: how its bytes become a value, and what can be done with two values.
+//! An element in the loops: how its bytes become a value, and what can be done with two values.
 //!
 //! Everything here is free of branches where it can be, so that the compiler turns the loops of
 //! `generic` into vector code at every instruction set they are compiled for.
@@ -13,11 +13,11 @@ pub(super) const WIDE: usize = 16;
 pub(super) trait Lane {
     /// `[u8; size]`.
     type Bytes: Copy;
-    /// What is computed with: `f32` for the half types, else the element itself.
+    /// Type in which the loops compute: `f32` for the half types, else the element itself.
     type Value: Copy;
     /// Memory for partial results that are not rounded.
     type Acc: Lane<Value = Self::Value>;
-    /// Whether [`Isa`] may have instructions to load and store it.
+    /// True if [`Isa`] may have instructions to load and store it.
     const F16: bool = false;
 
     fn split(bytes: &[u8]) -> &[Self::Bytes];

@@ -1,11 +1,11 @@
-//! One element at a time, written from the table of `ReduceOp` and sharing nothing with the loops: what
-//! tests compare with.
+//! Reference for tests: element by element, written from the table of `ReduceOp` and sharing nothing with
+//! the loops.
 
 use crate::{C64, DType, ReduceOp};
 use half::{bf16, f16};
 use std::cmp::Ordering;
 
-/// One element of an integer type.
+/// Combines two elements of an integer type.
 macro_rules! int {
     ($t:ty, $op:expr, $a:expr, $b:expr) => {{
         let (a, b) = (<$t>::from_ne_bytes(first($a)), <$t>::from_ne_bytes(first($b)));

@@ -230,7 +230,7 @@ fn halves_narrow_as_the_half_crate_at_every_rounding_border() {
     }
 }
 
-/// What `n_way_reduce` promises: in order, halves in `f32` and rounded once, averages divided before that.
+/// Reduces as `n_way_reduce` promises: in order, halves in `f32` and rounded once, averages divided before that.
 fn n_way_reduced(dtype: DType, op: ReduceOp, ranks: usize, operands: &[Vec<u8>]) -> Vec<u8> {
     let avg = op == ReduceOp::Avg;
     let halves = |wide: fn([u8; 2]) -> f32, narrow: fn(f32) -> [u8; 2]| {

@@ -1,4 +1,4 @@
-//! What comes in to [`Membership`](crate::Membership), and what goes out of it.
+//! Events that come in to [`Membership`](crate::Membership), and actions that go out of it.
 
 use crate::{Note, Reason, Verdict};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The cause of death of a process whose connection ended without a goodbye.
 pub const DIED: &str = "died: its control connection closed";
 
-/// How this process stands with another.
+/// Presence of another process, as this one knows it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Presence {
     /// It is this process itself.
@@ -28,13 +28,13 @@ pub enum Presence {
 pub struct Fault {
     /// The process of whom the words are.
     pub rank: usize,
-    /// What became of it, as the rest of the sentence "rank 3 ...".
+    /// Its fate, as the rest of the sentence "rank 3 ...".
     pub words: String,
     /// The processes on whose account it gave up, where it said so.
     pub because_of: Vec<usize>,
 }
 
-/// What came over a control connection.
+/// Event on a control connection.
 #[derive(Clone, Debug)]
 pub enum Heard<R: Reason> {
     /// A note.
@@ -43,19 +43,19 @@ pub enum Heard<R: Reason> {
     End(&'static str),
 }
 
-/// What the caller is to do, in this order.
+/// Action of the caller, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<R: Reason> {
     /// Send a note. A process that cannot be reached is found when it is next read.
     Tell {
         /// The processes to tell.
         to: Vec<usize>,
-        /// What to tell them.
+        /// The note.
         note: Note<R>,
     },
     /// Send a heartbeat to every process that has no note waiting for room.
     Beat {
-        /// How far this process's engines have come.
+        /// Progress of this process's engines.
         progress: u64,
     },
     /// Close the connection to a process. It is heard and told no more.
@@ -111,7 +111,7 @@ pub enum Action<R: Reason> {
         member: usize,
         /// Calls up to this number count for the digest.
         at: u64,
-        /// What the calls of the member that asks come to.
+        /// Digest of the calls of the member that asks.
         digest: u64,
     },
     /// A member has answered how far it has come.
@@ -163,7 +163,7 @@ pub enum NoConnection {
     NoAnswer,
 }
 
-/// What is to be logged.
+/// Entry for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
     /// A process was judged for its silence.

@@ -1,4 +1,4 @@
-//! Whom a rank tells first that a group has failed.
+//! Ranks that a rank tells first that a group has failed.
 //!
 //! Up to [`DIRECT`] members, whoever sees a failure tells all. Above, each rank that learns of it for the first time tells its partners.
 //! These are the nearest members at distance 1, 2, 4, 8, ... on both sides of it, around the ring of those that are there.

@@ -1,4 +1,4 @@
-//! Who is there, who belongs to which group, and what a death, a silence or an abort means for it.
+//! Membership of a job and its groups, and the consequences of a death, a silence or an abort.
 //!
 //! This crate decides. It reads no clock, sends nothing and waits for nothing. Events come in with their time, and
 //! actions go out:

@@ -1,4 +1,4 @@
-//! Who has fallen silent: a decision about times that others measured. No clock is read and nothing is sent here.
+//! Ranks that have fallen silent: a decision about times that others measured. No clock is read and nothing is sent here.
 //!
 //! A rank beats from when its first group stands. Before that silence means nothing: ranks that make their links take the processor from
 //! those that have. So nobody is judged before every rank's first beat has come, or before five minutes have passed in which no rank has
@@ -13,8 +13,8 @@
 //! | is not heard for the whole limit | dead |
 //! | answers over new connections, and is not heard on its own for [`RESENT`] times the limit | dead: what its connection was to carry is lost |
 //!
-//! What a third rank passes on falls silent with that rank. So whoever is heard through a rank that is silent itself gets a tenth of the limit
-//! longer than that one, which is judged first.
+//! A rank that is heard through a third one falls silent with that one. So where the third rank is silent itself, the other gets a tenth of
+//! the limit longer, and the third is judged first.
 //!
 //! On a crowded host this process's own beats go out late, for it has no turn, and nobody there has. What its beats were late by since a rank
 //! was last heard does not count as that rank's silence, up to three times the limit; a beat that is late by less than a fifth of the time
@@ -34,11 +34,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long to wait for the next rank to connect or to begin to beat. Then ranks that do not beat are judged all the same: they may have been
+/// Time to wait for the next rank to connect or to begin to beat. Then ranks that do not beat are judged all the same: they may have been
 /// stopped.
 const UNBORN: Duration = Duration::from_secs(300);
 
-/// Within how many times the limit on silence a connection carries something again that was cut for less than that limit. TCP sends again
+/// Multiple of the limit on silence within which a connection carries something again that was cut for less than that limit. TCP sends again
 /// after a time that grows with each round trip it has seen, also with one that a cut of before made long, and doubles at each try: the first
 /// after `r`, the next after `3 r`. If the first comes just before the cable is back, the next comes at thrice that time.
 pub const RESENT: u32 = 3;
@@ -46,7 +46,7 @@ pub const RESENT: u32 = 3;
 /// A beat that is late by less than such a part of the time between two is in time.
 const PUNCTUAL: u32 = 5;
 
-/// What became of a process's silence.
+/// Verdict on a process's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It was silent for long enough to be noted.
@@ -55,7 +55,7 @@ pub enum Verdict {
         rank: usize,
         /// For how long.
         silence: Duration,
-        /// How far its engines had come when it was last heard.
+        /// Progress of its engines when it was last heard.
         progress: Option<u64>,
     },
     /// It was silent for the whole limit. It is not judged again.
@@ -83,7 +83,7 @@ pub(crate) struct Liveness {
     interval: Duration,
     /// Boxed: a rank of a large job judges few of all.
     peers: Vec<Option<Box<Pulse>>>,
-    /// Who is heard through a third process, and which may be that one.
+    /// Ranks that are heard through a third process, with those which may be that one.
     through: BTreeMap<usize, Vec<usize>>,
     /// Processes that have connected and sent no beat yet.
     met: HashSet<usize>,
@@ -135,7 +135,7 @@ impl Liveness {
         self.beat = Some(now);
     }
 
-    /// What `rank` says comes through one of `relays`; directly if there is none.
+    /// Note that `rank` is heard through one of `relays`; directly if there is none.
     pub(crate) fn pass_through(&mut self, rank: usize, relays: Vec<usize>) {
         match relays.is_empty() {
             true => self.through.remove(&rank),
@@ -143,7 +143,7 @@ impl Liveness {
         };
     }
 
-    /// Whether what `rank` says comes through `relay`.
+    /// Return whether `rank` is heard through `relay`.
     pub(crate) fn is_through(&self, rank: usize, relay: usize) -> bool {
         self.through.get(&rank).is_some_and(|relays| relays.contains(&relay))
     }
@@ -182,7 +182,7 @@ impl Liveness {
         }
     }
 
-    /// How long nothing has been heard from `rank`; `None` if nobody is judged, or if this process did not run itself for half the
+    /// Time since `rank` was last heard; `None` if nobody is judged, or if this process did not run itself for half the
     /// limit meanwhile.
     pub(crate) fn silence(&self, rank: usize, now: Instant) -> Option<Duration> {
         let (limit, pulse) = (self.limit?, self.peers.get(rank)?.as_ref()?);
@@ -190,7 +190,7 @@ impl Liveness {
         (!slept).then(|| now.saturating_duration_since(pulse.heard))
     }
 
-    /// Whether `rank` has not been heard for most of the limit, or was given up at this very look.
+    /// Return whether `rank` has not been heard for half the limit, or was given up at this very look.
     pub(crate) fn is_quiet(&self, rank: usize, now: Instant) -> bool {
         let (Some(limit), Some(place)) = (self.limit, self.peers.get(rank)) else { return false };
         place.as_ref().is_none_or(|p| now.saturating_duration_since(p.heard) >= limit / 2)
@@ -222,7 +222,7 @@ impl Liveness {
         }
     }
 
-    /// Whom to ask at `now` whether they live: processes whose own connections say nothing, or did not until lately.
+    /// Ranks to ask at `now` whether they live: processes whose own connections say nothing, or did not until lately.
     pub(crate) fn asks(&mut self, now: Instant) -> Vec<usize> {
         let Some(limit) = self.limit else { return Vec::new() };
         // Nobody is judged then, and questions would take the processor from those that make links.
@@ -299,7 +299,7 @@ impl Liveness {
         verdicts
     }
 
-    /// Whether a beat is to be sent now. If so, the next one is due an interval later.
+    /// Return whether a beat is to be sent now. If so, the next one is due an interval later.
     pub(crate) fn beats(&mut self, now: Instant) -> bool {
         let (Some(limit), Some(at)) = (self.limit, self.beat) else { return false };
         let due = at <= now;
@@ -331,7 +331,7 @@ impl Liveness {
         self.first = self.peers.iter().flatten().map(|p| p.due(limit, self.late)).min();
     }
 
-    /// What was heard of `rank` may mean that it is to be looked at before all others.
+    /// Bring the next look forward where `rank`, of which something was heard, is due before all others.
     fn bring_forward(&mut self, rank: usize) {
         if let (Some(limit), Some(Some(pulse))) = (self.limit, self.peers.get(rank)) {
             let due = pulse.due(limit, self.late);
@@ -339,13 +339,13 @@ impl Liveness {
         }
     }
 
-    /// How long one may be silent.
+    /// Limit on silence.
     pub(crate) fn limit(&self) -> Option<Duration> {
         self.limit
     }
 }
 
-/// Whether a process that last judged at `last` did not run for so long that it cannot judge at `now`.
+/// Return whether a process that last judged at `last` did not run for so long that it cannot judge at `now`.
 fn sleeps(limit: Duration, last: Instant, now: Instant) -> bool {
     now.saturating_duration_since(last) > limit / 2
 }

@@ -1,8 +1,8 @@
-//! What two processes say to each other on their control connection. As values: the library makes bytes of them.
+//! Messages of two processes on their control connection. As values: the library makes bytes of them.
 
 use crate::Reason;
 
-/// What one process says to another. Groups have numbers that all processes know alike, their ids.
+/// Message of one process to another. Groups have numbers that all processes know alike, their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note<R: Reason> {
     /// The sender leaves a group in good order.
@@ -40,19 +40,19 @@ pub enum Note<R: Reason> {
         group_id: u64,
         /// Calls up to this number count for the digest.
         at: u64,
-        /// What the sender's calls come to.
+        /// Digest of the sender's calls.
         digest: u64,
     },
     /// The answer to a census.
     Reached {
         /// The group.
         group_id: u64,
-        /// How far the sender has come.
+        /// Progress of the sender.
         reached: R::Reached,
     },
     /// The sender lives.
     Heartbeat {
-        /// How far its engines have come.
+        /// Progress of its engines.
         progress: u64,
     },
     /// The sender ends.
@@ -86,28 +86,28 @@ pub enum Note<R: Reason> {
     },
     /// In a large job: news of one process for all, which everyone passes on once.
     Spread {
-        /// Whose news they are.
+        /// Process whose news they are.
         origin: usize,
         /// The number of this news among all of its origin, from 1.
         number: u64,
-        /// What it says.
+        /// The news.
         note: Box<Self>,
     },
     /// In a large job: news of one process for some, passed on from neighbour to neighbour.
     Passed {
-        /// Whose news they are.
+        /// Process whose news they are.
         from: usize,
         /// The processes that they are for.
         to: Vec<usize>,
-        /// How often they were passed on.
+        /// Number of times that they were passed on.
         hops: u8,
-        /// What it says.
+        /// The news.
         note: Box<Self>,
     },
 }
 
 impl<R: Reason> Note<R> {
-    /// Whether all processes of a large job are told this.
+    /// Return whether this note goes to all processes of a large job.
     pub(crate) fn is_for_all(&self) -> bool {
         matches!(
             self,
@@ -120,7 +120,7 @@ impl<R: Reason> Note<R> {
         )
     }
 
-    /// Whether a large job's processes tell each other this through neighbours.
+    /// Return whether a large job's processes send each other this note through neighbours.
     pub(crate) fn is_for_one(&self) -> bool {
         matches!(self, Self::Waits { .. } | Self::Connect { .. } | Self::Census { .. } | Self::Reached { .. })
     }

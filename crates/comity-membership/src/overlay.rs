@@ -48,7 +48,7 @@ const MAX_AHEAD: usize = 256;
 const NEAR: usize = 16;
 /// If more ranks than this are lost by hearsay, a whole part of the graph is lost, and others find it in one piece too.
 const MANY: usize = 64;
-/// What is said of one whose process does not listen any more.
+/// Cause of the loss of a rank whose process does not listen any more.
 pub(crate) const NOT_THERE: &str = "has ended";
 
 /// The neighbours of `mine` among the ranks that are `there`: its partners, and those whose partner it is.
@@ -79,20 +79,20 @@ pub fn overlay_neighbours(me: usize, size: usize) -> Vec<usize> {
     around(me, size, |_| true)
 }
 
-/// What one rank knows of the graph.
+/// State of the graph, as one rank knows it.
 #[derive(Debug)]
 pub(crate) struct Overlay<R: Reason> {
     pub(crate) me: usize,
     pub(crate) size: usize,
-    /// How many neighbours have not connected yet, while the ranks meet.
+    /// Number of neighbours that have not connected yet, while the ranks meet.
     missing: usize,
     /// All news until then: those that connect later are told them.
     news: Vec<Note<R>>,
     /// The ranks to which this one has a connection.
     pub(crate) connected: BTreeSet<usize>,
-    /// How many news this rank has told.
+    /// Number of news that this rank has sent.
     pub(crate) number: u64,
-    /// What has been heard of each rank's news.
+    /// Numbers of each rank's news that have come.
     seen: BTreeMap<usize, Seen>,
     /// Groups whose failure was told or passed on.
     told: VecDeque<u64>,
@@ -100,9 +100,9 @@ pub(crate) struct Overlay<R: Reason> {
     pub(crate) opened: VecDeque<u64>,
     /// Edges that are gone: who says so, and of whom.
     pub(crate) lost: BTreeMap<(usize, usize), Loss>,
-    /// Those that the graph has closed over: they ended in good order, or no edge leads to them. One that is only dead to this rank is in it.
+    /// Ranks that the graph has closed over: they ended in good order, or no edge leads to them. One that is only dead to this rank is in it.
     out: Vec<bool>,
-    /// How many those are.
+    /// Number of those ranks.
     outs: usize,
     /// The neighbours of each rank, once that was needed.
     graph: Option<Graph>,
@@ -135,7 +135,7 @@ pub(crate) struct Loss {
 /// The neighbours of all ranks, in little room.
 #[derive(Debug)]
 struct Graph {
-    /// Where the neighbours of each rank begin.
+    /// Index in `all` at which the neighbours of each rank begin.
     begins: Vec<u32>,
     all: Vec<u32>,
 }
@@ -162,13 +162,13 @@ impl Loss {
         Self { cause: String::new(), silence: None }
     }
 
-    /// Whether somebody saw that the rank is lost.
+    /// Return whether somebody saw that the rank is lost.
     pub(crate) fn is_seen(&self) -> bool {
         !self.cause.is_empty() && self.cause != NOT_THERE
     }
 }
 
-/// Which of a rank's news have come.
+/// Numbers of a rank's news that have come.
 #[derive(Debug, Default)]
 struct Seen {
     upto: u64,
@@ -217,12 +217,12 @@ impl<R: Reason> Overlay<R> {
         }
     }
 
-    /// Whether news number so of `origin` have not come before.
+    /// Return whether news of this number from `origin` have not come before.
     pub(crate) fn is_new(&mut self, origin: usize, number: u64) -> bool {
         origin < self.size && origin != self.me && self.seen.entry(origin).or_default().take(number)
     }
 
-    /// Whether the failure of a group is to be told: each rank does so once.
+    /// Return whether the failure of a group is to be passed on: each rank does so once.
     pub(crate) fn tells(&mut self, group_id: u64) -> bool {
         if self.told.contains(&group_id) {
             return false;

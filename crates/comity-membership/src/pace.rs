@@ -1,4 +1,4 @@
-//! How long a rank may be silent, and how often each says that it lives.
+//! Limit on a rank's silence, and the interval of its beats.
 //!
 //! Up to 64 ranks every rank beats to every other, above to its neighbours in a graph. Where all beat to all, beats grow with the square of
 //! the ranks. 256 ranks that beat twice a second on two cores did nothing else, and some fell silent for want of a turn. So each core of a
@@ -13,9 +13,9 @@ use std::time::Duration;
 /// Unoptimised and beside other work, a beat cost 140 us of processor time with 32 and 64 ranks on two cores. It cost 40 us with 128 ranks,
 /// where several are read at a time.
 const BUDGET: f64 = 20_000.0;
-/// How long a control thread rests, as a part of the shortest time between two beats; at most so long, and not at all below.
+/// Rest of a control thread, as a part of the shortest time between two beats; at most so long, and not at all below.
 const REST: (u32, Duration, Duration) = (4, Duration::from_millis(100), Duration::from_millis(20));
-/// How much of the limit each rank of a core takes at least: chosen, not derived. With 128 ranks to a core, whose first calls made their
+/// Part of the limit for each rank of a core, at least: chosen, not derived. With 128 ranks to a core, whose first calls made their
 /// links beside other work, one came to no turn for 5.1 s.
 const TURN: Duration = Duration::from_millis(100);
 /// The longest time between two beats, where there is room for so many.
@@ -23,14 +23,14 @@ const SLOWEST: Duration = Duration::from_millis(500);
 /// A limit has so many beats: several may be lost or late.
 const BEATS: u32 = 10;
 
-/// How long a process may be silent, and how often each says that it lives.
+/// Limit on a process's silence, and interval of its beats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// A process that is silent for so long is given up. With `None` nobody is, and nobody beats.
     pub limit: Option<Duration>,
     /// Between two beats.
     pub beat: Duration,
-    /// How long to leave what others say unread after the last look. What waits for a place here, or has a call to make, is served at once.
+    /// Time for which messages stay unread after the last look. A connection or call that waits for this thread is served at once.
     pub rest: Duration,
 }
 
@@ -43,7 +43,7 @@ impl From<Option<Duration>> for Pace {
 }
 
 impl Pace {
-    /// Of a job whose ranks may be silent for `limit` and beat to so many others each: `hosts` has the ranks and the cores of each.
+    /// Pace of a job whose ranks may be silent for `limit` and beat to so many others each: `hosts` has the ranks and the cores of each.
     pub fn of(limit: Option<Duration>, hosts: &[(usize, u16)], others: usize) -> Self {
         let asked = Self::from(limit);
         let least = least(hosts, others);

@@ -1,4 +1,4 @@
-//! What this crate must know of the library that uses it.
+//! Interface of this crate to the library that uses it.
 
 use std::fmt::Debug;
 
@@ -9,7 +9,7 @@ pub trait Reason: Clone + Debug + Eq {
     /// A call, as a member announces it to the members that it waits for.
     type Call: Copy + Debug + Eq;
 
-    /// How far a member has come with its calls. The default says that it has made none.
+    /// Progress of a member with its calls. The default: it has made none.
     type Reached: Copy + Debug + Default + Eq;
 
     /// Member `by` saw that member `culprit` is gone, or the connection to it. The cause goes on after "rank 3 ...".
@@ -32,6 +32,6 @@ pub trait Reason: Clone + Debug + Eq {
     /// The member that saw it, by its rank in the group.
     fn witness(&self) -> usize;
 
-    /// What happened, in words.
+    /// Event, in words.
     fn cause(&self) -> &str;
 }

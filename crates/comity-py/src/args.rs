@@ -74,11 +74,11 @@ pub(crate) struct Checked {
     pub(crate) counts: Option<Vec<usize>>,
     /// Elements from each rank, for all_to_all.
     pub(crate) recv_counts: Option<Vec<usize>>,
-    /// Where all buffers are; `None`: host memory.
+    /// Memory of all buffers; `None`: host memory.
     pub(crate) place: Option<OnDevice>,
     /// To set behind the call's work on a device.
     pub(crate) event: Option<Py<PyEvent>>,
-    /// Whether it is a part of a call that moves objects.
+    /// True if it is a part of a call that moves objects.
     pub(crate) objects: bool,
 }
 
@@ -102,7 +102,7 @@ impl CallArgs {
     }
 }
 
-/// What was given as a rank, a tag or counts, which Python's numbers need not be.
+/// Checks of the numbers given as a rank, a tag or counts, which may be any in Python.
 struct Numbers<'a> {
     group: &'a Group,
     op: &'a str,

@@ -19,7 +19,7 @@ use pyo3::{
 
 static NUMPY: PyOnceLock<NumPy> = PyOnceLock::new();
 
-/// What NumPy's arrays are told by, once it is imported.
+/// Types by which NumPy's arrays are recognized, once it is imported.
 struct NumPy {
     ndarray: Py<PyType>,
     empty_like: Py<PyAny>,

@@ -25,7 +25,7 @@ struct Pool {
     home: u32,
     queue: Mutex<Queue>,
     came: Condvar,
-    /// That of a forked child, which has none of these threads, and in which one of them may hold the lock for ever.
+    /// Pool of a forked child, which has none of these threads, and in which one of them may hold the lock for ever.
     child: OnceLock<Box<Self>>,
 }
 

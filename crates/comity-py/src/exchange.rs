@@ -25,7 +25,7 @@ impl Callables {
         JoinError::new(format!("{self} failed: {e}")).into()
     }
 
-    /// What is posted under `key`, once it is.
+    /// Reads the text posted under `key`, once it is there.
     fn read(&self, key: &str, until: Instant) -> Result<String> {
         let left = until.saturating_duration_since(Instant::now()).as_secs_f64();
         let got = visit(|py| {

@@ -36,7 +36,7 @@ pub(crate) struct PyGroup {
 /// Rank, host and process id.
 type Member = (usize, Option<String>, Option<u32>);
 
-/// One call that runs on its caller's thread.
+/// A call that runs on its caller's thread.
 struct Busy<'a>(&'a AtomicUsize);
 
 impl Drop for Busy<'_> {
@@ -122,7 +122,7 @@ impl PyGroup {
         Some(out.map_err(raised))
     }
 
-    /// As `run`, of a call that is complete; `None` where it cannot be made at once.
+    /// Like `run`, of a call that is complete; `None` where it cannot be made at once.
     fn at_once(
         &self,
         py: Python<'_>,
@@ -171,7 +171,7 @@ impl PyGroup {
         self.inner.as_ref().and_then(comity::Group::device)
     }
 
-    /// How long a call may take, in seconds; infinity where there is no limit.
+    /// Limit on a call, in seconds; infinity where there is none.
     #[getter]
     fn timeout(&self) -> f64 {
         match self.limit.load(Ordering::Relaxed) {
@@ -204,7 +204,7 @@ impl PyGroup {
         Ok(SharedBytes::new(py.detach(|| group.alloc(bytes))))
     }
 
-    /// What this group has done on this rank so far.
+    /// Counters of this group on this rank.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.open(py)?.stats();
         let dict = PyDict::new(py);

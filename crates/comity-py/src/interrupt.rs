@@ -41,12 +41,12 @@ pub(crate) fn arm() {
     }
 }
 
-/// What a signal handler raised during the last call, if anything.
+/// Exception that a signal handler raised during the last call, if any.
 pub(crate) fn taken() -> Option<PyErr> {
     RAISED.take()
 }
 
-/// What an exception from a signal handler is called when the other ranks are told.
+/// Description of an exception from a signal handler for the other ranks.
 pub(crate) fn words(py: Python<'_>, e: &PyErr) -> String {
     let class = e.get_type(py).name().map_or_else(|_| "a signal".into(), |n| n.to_string());
     format!("its program was interrupted by a signal ({class})")

@@ -66,14 +66,14 @@ mod _core {
         m.add("VERSION", env!("CARGO_PKG_VERSION"))
     }
 
-    /// Whether a reduction is defined on a type, both by name.
+    /// Return whether a reduction, by its name, is defined on a type, by its number.
     #[pyfunction]
     fn supports(dtype: u8, reduce: &str) -> bool {
         let dtype = DType::ALL.get(usize::from(dtype));
         dtype.zip(ReduceOp::from_name(reduce)).is_some_and(|(d, o)| d.supports(o))
     }
 
-    /// Whether what a backend needs can be loaded here; not so for names that there are none of.
+    /// Return whether the library that a backend needs can be loaded here; false for unknown names.
     #[pyfunction]
     fn is_available(backend: &str) -> bool {
         BackendKind::from_name(backend).is_some_and(BackendKind::is_available)

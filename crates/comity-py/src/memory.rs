@@ -47,7 +47,7 @@ impl HeldMemory {
         PyTuple::new(py, self.buffer.shape())
     }
 
-    /// Whether the elements lie one after the other, the last axis fastest.
+    /// True if the elements lie one after the other, the last axis fastest.
     #[getter]
     fn contiguous(&self) -> bool {
         self.buffer.is_c_contiguous()

@@ -49,7 +49,7 @@ impl PyEvent {
 }
 
 impl RawBuffer {
-    /// What was given, if it can be memory at all; else words that say why not.
+    /// Checks that it can be memory at all; the error says why not.
     pub(crate) fn new((ptr, dtype, count): (usize, u8, usize), place: Place) -> Result<Self, String> {
         let Some(&dtype) = DType::ALL.get(usize::from(dtype)) else {
             return Err(format!("{dtype} is no type's number; see comity._core.DTYPES"));

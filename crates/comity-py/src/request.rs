@@ -12,13 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an attempt that was given up is waited for. Its waits ask ten times a second, and a store says last words for half a second.
+/// Time to wait for an attempt that was given up. Its waits ask ten times a second, and a store sends last words for half a second.
 const ENDING: Duration = Duration::from_secs(3);
 
-/// How long a wait goes without a look at signals.
+/// Time that a wait goes without a look at signals.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// What the group's thread and Python share of one piece of work.
+/// State of a piece of work, shared by the group's thread and Python.
 pub(crate) struct RequestState {
     /// This process's rank in the group, for errors.
     rank: Option<usize>,
@@ -30,7 +30,7 @@ pub(crate) struct RequestState {
 struct Inner {
     out: Option<Result<(), Error>>,
     callbacks: Vec<Py<PyAny>>,
-    /// What owns the memory. Let go under the interpreter's lock where that is at hand.
+    /// Owner of the memory. Let go under the interpreter's lock where that is at hand.
     hold: Option<Py<PyAny>>,
 }
 
@@ -104,7 +104,7 @@ impl RequestState {
         self.lock().out.is_some()
     }
 
-    /// How it ended; also lets go of the memory.
+    /// Result; also lets go of the memory.
     pub(crate) fn out(&self, py: Python<'_>) -> Option<Result<(), PyErr>> {
         let mut inner = self.lock();
         let out = inner.out.clone()?;
@@ -186,7 +186,7 @@ impl PyRequest {
         self.state.is_done()
     }
 
-    /// Whether it ends within this moment, which is spent looking.
+    /// Looks for `seconds` whether it ends; returns whether it has.
     fn settles(&self, py: Python<'_>, seconds: f64) -> bool {
         if self.state.is_done() {
             return true;

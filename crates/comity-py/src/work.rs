@@ -1,4 +1,4 @@
-//! One call as Python asks for it, and the method of [`Group`] that makes it.
+//! A call as Python asks for it, and the method of [`Group`] that makes it.
 
 use crate::{
     args::{Checked, OnDevice},
@@ -6,7 +6,7 @@ use crate::{
 };
 use comity::{Error, Group, Misuse, Op, Place, ReduceOp, tools};
 
-/// What Python gave for a buffer: address, number of the type, elements.
+/// Buffer from Python: address, number of the type, elements.
 pub(crate) type Given = (usize, u8, usize);
 
 /// A call whose arguments are complete.
@@ -19,7 +19,7 @@ pub(crate) struct PreparedCall {
     shape: Shape,
 }
 
-/// How the two buffers lie.
+/// Overlap of the two buffers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shape {
     Apart,
@@ -163,7 +163,7 @@ impl PreparedCall {
         Error::Misuse { op: self.op, misuse }
     }
 
-    /// Where an operation works in place and an input was given all the same: copy it.
+    /// Copies the input where an operation works in place and an input was given all the same.
     fn fill(&self) -> comity::Result<()> {
         match (&self.inp, &self.out, self.shape) {
             (Some(i), Some(o), Shape::Apart) => i.copy_to(o),
@@ -172,7 +172,7 @@ impl PreparedCall {
     }
 }
 
-/// Where the buffers of a call are, or words that say why the group has nothing to do with that.
+/// Memory of the buffers of a call, or the reason why the group cannot use it.
 fn place(group: &Group, given: Option<OnDevice>) -> Result<Place, String> {
     let Some((device, stream)) = given else { return Ok(Place::Host) };
     match (device, group.device()) {
@@ -185,7 +185,7 @@ fn place(group: &Group, given: Option<OnDevice>) -> Result<Place, String> {
     }
 }
 
-/// Whether an operation needs an input and an output here.
+/// Returns whether an operation needs an input and an output here.
 fn needs(op: Op, group: &Group, args: &Checked, has_inp: bool) -> (bool, bool) {
     let root = args.root == Some(group.rank());
     match op {

@@ -7,7 +7,7 @@ use std::{thread, time::Instant};
 /// A trained network, the same on every rank but for the time.
 #[derive(Debug)]
 pub struct Trained<N> {
-    /// As the last step left it.
+    /// Network as the last step left it.
     pub network: N,
     /// Part of the held-out samples that it knows.
     pub accuracy: f32,

@@ -1,4 +1,4 @@
-//! What is timed: an operation, on how many ranks, of how many bytes of which type.
+//! Cells of the measurement: an operation, on how many ranks, of how many bytes of which type.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl Operation {
         Self::Barrier,
     ];
 
-    /// As `comity bench` calls it, and the programs of the peers do.
+    /// Name in `comity bench` and in the programs of the peers.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
@@ -42,7 +42,7 @@ impl Operation {
         Self::ALL.into_iter().find(|o| o.name() == name)
     }
 
-    /// What the bytes and the time stand for.
+    /// Meaning of the bytes and the time.
     pub(crate) const fn about(self) -> &'static str {
         match self {
             Self::AllReduce => "in place",
@@ -55,7 +55,7 @@ impl Operation {
         }
     }
 
-    /// Whether the buffer holds a part for each rank.
+    /// Return whether the buffer holds a part for each rank.
     pub(crate) const fn has_parts(self) -> bool {
         matches!(self, Self::AllGather | Self::ReduceScatter | Self::AllToAll)
     }
@@ -86,7 +86,7 @@ impl Element {
     }
 }
 
-/// What a row of results is about.
+/// Subject of a row of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Cell {
     pub(crate) op: Operation,

@@ -3,7 +3,7 @@
 use super::cell::size;
 use std::fmt::Write;
 
-/// One picture of some panels beside each other. Times have the same axis in all, rates each their own.
+/// Picture of some panels beside each other. Times have the same axis in all, rates each their own.
 #[derive(Debug)]
 pub(crate) struct Picture {
     pub(crate) title: String,
@@ -35,7 +35,7 @@ pub(crate) enum Stroke {
     Dashed,
 }
 
-/// What goes up.
+/// Quantity on the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Axis {
     /// Microseconds, logarithmic.
@@ -56,10 +56,10 @@ const ROW: f64 = 17.0;
 /// Words of neighbours below the axis do not touch with so much between.
 const APART: f64 = 50.0;
 
-/// Where values are.
+/// Places of values in a picture.
 struct Scale {
     sizes: Vec<u64>,
-    /// Of each panel; alike for times.
+    /// Marks of each panel; alike for times.
     marks: Vec<Vec<f64>>,
     axis: Axis,
     wide: f64,

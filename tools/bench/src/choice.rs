@@ -3,7 +3,7 @@
 use super::contender::Peer;
 use std::path::PathBuf;
 
-/// What was asked for.
+/// Choice of a run, from the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BenchChoice {
     pub(crate) against: Vec<Peer>,
@@ -28,7 +28,7 @@ impl BenchChoice {
     /// Read the words strictly: a word that means nothing is an error, as is one said twice.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The arguments make no sense; the text says why.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
         let mut choice = Self {
             against: Peer::ALL.to_vec(),

@@ -1,4 +1,4 @@
-//! Who is timed: Comity, the peers, and the limits of the machine.
+//! Contenders of the measurement: Comity, the peers, and the limits of the machine.
 
 use super::cell::{Element, Operation};
 
@@ -24,7 +24,7 @@ impl Peer {
     }
 }
 
-/// What carries the bytes.
+/// Carrier of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Wire {
     Memory,
@@ -45,7 +45,7 @@ impl Wire {
     }
 }
 
-/// What is started for it.
+/// Program that is started for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     /// This program itself, with the name of a limit.
@@ -76,7 +76,7 @@ pub(crate) struct Contender {
     pub(crate) colour: &'static str,
 }
 
-/// What Open MPI needs to keep the temporary buffer of a call rather than to ask the system for it each time.
+/// Variable that lets Open MPI keep the temporary buffer of a call rather than ask the system for it each time.
 const KEEP_BUFFERS: (&str, &str) = (
     "GLIBC_TUNABLES",
     "glibc.malloc.mmap_threshold=2147483648:glibc.malloc.trim_threshold=4294967296:glibc.malloc.top_pad=268435456",
@@ -229,17 +229,17 @@ impl Contender {
         matches!(self.program, Program::Limit(_))
     }
 
-    /// Whether it is Comity, however it is called.
+    /// Return whether it is Comity, by whatever name.
     pub(crate) fn is_ours(&self) -> bool {
         self.peer.is_none() && !self.is_limit()
     }
 
-    /// Whether it is a library that users drive from Python.
+    /// Return whether it is a library that users drive from Python.
     pub(crate) fn is_python(&self) -> bool {
         matches!(self.program, Program::Python(_))
     }
 
-    /// Whether its program in Python needs this module.
+    /// Return whether its program in Python needs this module.
     pub(crate) fn imports(&self, module: &str) -> bool {
         match self.program {
             Program::Python("gloo") => module == "torch",
@@ -250,7 +250,7 @@ impl Contender {
         }
     }
 
-    /// Whether the library has this at all.
+    /// Return whether the library has this at all.
     pub(crate) fn can(&self, op: Operation, element: Element) -> bool {
         match self.program {
             // A barrier has no buffer to share.

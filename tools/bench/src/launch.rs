@@ -1,4 +1,4 @@
-//! One launch: the ranks of a contender are started, waited for, and what they wrote is read.
+//! A launch: the ranks of a contender are started, waited for, and the files that they wrote are read.
 
 use super::{
     contender::{Contender, Program, Wire},
@@ -48,7 +48,7 @@ pub(crate) fn carry_out(launch: &Launch<'_>, ready: &Ready) -> Result<Vec<Line>,
     merge::lines(launch, &texts, Surroundings { took, stolen, distance })
 }
 
-/// What a program is told: operations, sizes, seconds.
+/// Arguments of a program: operations, sizes, seconds.
 struct Told {
     ops: Vec<&'static str>,
     sizes: String,
@@ -160,7 +160,7 @@ fn by_hand(task: Task, rank: usize, spaces: &Spaces) -> Task {
     task.env("COMITY_HOST", format!("host-{rank}"))
 }
 
-/// How a user starts it, for the page.
+/// Command by which a user starts it, for the page.
 pub(crate) fn typed(who: &Contender) -> String {
     let env: String = who.env.iter().map(|(name, value)| format!("{name}={value} ")).collect();
     let flags: String = who.flags.iter().map(|f| format!(" {f}")).collect();

@@ -1,4 +1,4 @@
-//! One line of results: a cell of one launch, and how disturbed the machine was.
+//! A line of results: a cell of one launch, and how disturbed the machine was.
 
 use super::{
     cell::{Cell, Element, Operation},
@@ -6,12 +6,12 @@ use super::{
 };
 use serde_json::{Value, json};
 
-/// How far the first two cores are from each other, by a flag that they hand to and fro.
+/// Distance of the first two cores from each other, by a flag that they hand to and fro.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Distance {
-    /// One complex of cores with a common cache.
+    /// In a complex of cores with a common cache.
     Near,
-    /// Two of them, or two sockets.
+    /// In two complexes, or two sockets.
     Far,
     /// It changed meanwhile, or is in between.
     Mixed,
@@ -31,13 +31,13 @@ impl Distance {
     }
 }
 
-/// What one launch says of one cell.
+/// Results of one launch for one cell.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Line {
     pub(crate) who: &'static Contender,
     pub(crate) cell: Cell,
     pub(crate) round: u32,
-    /// Whether the call that was checked came out right.
+    /// True if the call that was checked came out right.
     pub(crate) ok: bool,
     /// Calls timed.
     pub(crate) calls: u64,

@@ -22,7 +22,7 @@ pub(crate) fn cores() -> Vec<usize> {
     if found.is_empty() { vec![0] } else { found }
 }
 
-/// As many as there are.
+/// Numbers of the cores: as many as there are.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn cores() -> Vec<usize> {
     (0..thread::available_parallelism().map_or(1, usize::from)).collect()
@@ -126,7 +126,7 @@ pub(crate) fn distance(before: Option<f64>, after: Option<f64>) -> Distance {
     }
 }
 
-/// What readers of results want to know of it.
+/// Description for readers of results.
 pub(crate) fn describe() -> Value {
     let line = |file: &str| fs::read_to_string(file).unwrap_or_default();
     let of = |text: &str, key: &str| {

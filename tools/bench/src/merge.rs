@@ -14,7 +14,7 @@ const TICKS: f64 = 0.02;
 /// The hypervisor may keep so much of a core.
 const STOLEN: f64 = 0.05;
 
-/// What is known of a launch beside its ranks' files.
+/// Facts about a launch beside its ranks' files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Surroundings {
     /// Seconds of the whole command.
@@ -92,7 +92,7 @@ fn merged(launch: &Launch<'_>, each: &[&Value], around: Surroundings) -> Result<
     })
 }
 
-/// Of each sample the slowest rank's time, sorted.
+/// Times of the slowest rank in each sample, sorted.
 fn slowest(each: &[&Value]) -> Option<Vec<f64>> {
     let times: Option<Vec<&Vec<Value>>> = each.iter().map(|v| v["times_ns"].as_array()).collect();
     let times = times?;

@@ -1,4 +1,4 @@
-//! What is started, in which order, and how long it takes.
+//! Launches of a run, their order, and how long they take.
 //!
 //! A part is some operations at some sizes on some ranks. In each round of a part every contender is started once, one after
 //! the other, so that what changes on the machine meets all of them. Rounds go over all parts before the next one begins.
@@ -9,7 +9,7 @@ use super::{
 };
 use std::time::Duration;
 
-/// What the measuring of the default run may take; it starts nothing after that.
+/// Time for the measuring of the default run; it starts nothing after that.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// Operations at sizes on ranks.
@@ -26,18 +26,18 @@ pub(crate) struct Part {
     pub(crate) who: Who,
 }
 
-/// Who takes part in a part.
+/// Contenders that take part in a part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Who {
     /// All on this host.
     All,
     /// Without Comity through Python and what is not a default: the same cells again would say little.
     Defaults,
-    /// Those that cross namespaces.
+    /// Contenders that cross namespaces.
     Namespaces,
 }
 
-/// One contender in one round of a part.
+/// Launch of one contender in one round of a part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch<'a> {
     pub(crate) part: &'a Part,
@@ -132,7 +132,7 @@ pub(crate) fn full() -> Vec<Part> {
 }
 
 impl Part {
-    /// Those that take part, of Comity, the limits and these peers.
+    /// Contenders that take part, of Comity, the limits and these peers.
     pub(crate) fn contenders(&self, against: &[Peer]) -> Vec<&'static Contender> {
         let fits = |c: &&Contender| {
             let crosses = c.wire == Wire::Namespaces;
@@ -165,7 +165,7 @@ pub(crate) fn launches<'a>(parts: &'a [Part], against: &[Peer]) -> Vec<Launch<'a
     all
 }
 
-/// What is known of a contender's speed before it is measured: seconds to start, microseconds of the smallest call, the same
+/// Speed of a contender before it is measured: seconds to start, microseconds of the smallest call, the same
 /// where there are more ranks than cores, and GB/s.
 fn habits(who: &Contender, ranks: f64, cores: f64) -> (f64, f64, f64, f64) {
     let each = (ranks / cores).max(1.0);
@@ -184,7 +184,7 @@ fn habits(who: &Contender, ranks: f64, cores: f64) -> (f64, f64, f64, f64) {
 }
 
 impl Launch<'_> {
-    /// Of a file.
+    /// Name of its files.
     pub(crate) fn key(&self) -> String {
         format!("{}.{}.{}", self.part.name, self.round, self.who.name)
     }

@@ -10,12 +10,12 @@ const FORMAT: u64 = 1;
 /// A run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Record {
-    /// Of the day when it ended.
+    /// Day on which it ended.
     pub(crate) date: String,
     pub(crate) command: String,
     pub(crate) machine: Value,
     pub(crate) versions: Map<String, Value>,
-    /// Who did not take part and why, what failed, what there was no time for.
+    /// Contenders that did not take part and why, launches that failed, and those for which there was no time.
     pub(crate) remarks: Vec<String>,
     pub(crate) lines: Vec<Line>,
 }
@@ -37,7 +37,7 @@ impl Record {
     }
 
     /// # Errors
-    /// What in the text makes no sense.
+    /// The text makes no sense; the error says where.
     pub(crate) fn from_json(text: &str) -> Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
         if value["format"] != FORMAT {
@@ -60,7 +60,7 @@ impl Record {
         Self::from_json(&text).map_err(|e| format!("{}: {e}", path.display()))
     }
 
-    /// Where it ran, in words that begin a sentence.
+    /// Machine on which it ran, as the beginning of a sentence.
     pub(crate) fn place(&self) -> String {
         let words = machine::words(&self.machine);
         words[..1].to_uppercase() + &words[1..]

@@ -1,4 +1,4 @@
-//! What is written of a run: tables, one page with curves, the figure of the README.
+//! Reports on a run: tables, one page with curves, the figure of the README.
 
 use super::{
     cell::{Element, Operation},
@@ -58,7 +58,7 @@ pub(crate) fn markdown(record: &Record) -> String {
     text
 }
 
-/// Where, when, what, and what was left out.
+/// Place, time and content of the run, and what was left out.
 fn facts(record: &Record, all: &Summary) -> Vec<String> {
     let m = &record.machine;
     let mut facts = vec![
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(figure(&half), None);
     }
 
-    /// What is committed was written by this code.
+    /// Compares the committed documents with those that this code writes.
     #[test]
     fn the_documents_are_current() {
         let record = Record::read(&root().join("bench/record/peers.json")).unwrap();

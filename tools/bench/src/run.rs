@@ -82,10 +82,10 @@ fn parts(choice: &BenchChoice) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-/// What was done so far.
+/// State of a run so far.
 struct Work<'a> {
     ready: &'a Ready,
-    /// Of files, one for each launch.
+    /// Folder of the files, one for each launch.
     folder: PathBuf,
     /// Nothing is started after that.
     until: Option<Instant>,

@@ -1,4 +1,4 @@
-//! What has to be there: Comity as released, the peers, the program in C compiled by each MPI.
+//! Programs that have to be there: Comity as released, the peers, the program in C compiled by each MPI.
 
 use super::contender::{CONTENDERS, Contender, Peer};
 use std::{
@@ -12,7 +12,7 @@ use tasks::{
 
 pub(crate) const PROGRAMS: &str = "tools/bench/programs";
 
-/// Where Debian has a library's files of an architecture.
+/// Path of a library on Debian, by architecture.
 macro_rules! library {
     ($file:literal) => {
         if cfg!(target_arch = "aarch64") {
@@ -29,7 +29,7 @@ const OPEN_MPI: [(&str, &str); 3] =
 const MPICH: [(&str, &str); 3] =
     [("mpirun.mpich", "mpich"), (library!("mpich/include/mpi.h"), "libmpich-dev"), ("cc", "gcc")];
 
-/// Where what is started lies.
+/// Paths of the programs that are started.
 #[derive(Debug, Default)]
 pub(crate) struct Ready {
     pub(crate) comity: PathBuf,
@@ -125,7 +125,7 @@ impl Ready {
         self.missing.extend(CONTENDERS.iter().filter(|c| who(c)).map(|c| (c.name, why.to_owned())));
     }
 
-    /// One for each reason, of one line.
+    /// Remark for each reason, of one line.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
         for (who, why) in &self.missing {

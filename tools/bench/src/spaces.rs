@@ -12,12 +12,12 @@ use tasks::child::Task;
 const CABLE: &str = "cable";
 const PORT: u16 = 29_500;
 
-/// Where the ranks of a launch run.
+/// Namespaces in which the ranks of a launch run.
 #[derive(Debug)]
 pub(crate) enum Spaces {
     /// All on this host.
     Here,
-    /// One in each of these namespaces.
+    /// A rank in each of these namespaces.
     Two([String; 2]),
 }
 

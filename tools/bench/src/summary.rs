@@ -7,7 +7,7 @@ use super::{
 };
 use std::collections::BTreeMap;
 
-/// What is known of a contender in a cell.
+/// Figures of a contender in a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Figures {
     /// Microseconds: the median of the launches' medians, the least of all calls, the median of the launches' 99th percentiles.
@@ -23,7 +23,7 @@ pub(crate) struct Figures {
     pub(crate) rough: bool,
 }
 
-/// What tables have in common: an operation on a type and on some ranks.
+/// Series of a table: an operation on a type and on some ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Series {
     pub(crate) ranks: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Series {
 #[derive(Debug)]
 pub(crate) struct Summary {
     cells: BTreeMap<(Cell, &'static str), Figures>,
-    /// How far the cores were from each other in most launches.
+    /// Distance of the cores from each other in most launches.
     pub(crate) distance: Distance,
     /// Wrong results, which count nowhere.
     pub(crate) wrong: Vec<String>,
@@ -77,7 +77,7 @@ impl Summary {
         all
     }
 
-    /// Who has a number somewhere in a series, on a wire.
+    /// Contenders that have a number somewhere in a series, on a wire.
     pub(crate) fn who(&self, series: Series, wire: Wire) -> Vec<&'static Contender> {
         let there = |c: &&Contender| {
             c.wire == wire && self.sizes(series).iter().any(|&b| self.get(series.cell(b), c).is_some())
@@ -85,7 +85,7 @@ impl Summary {
         CONTENDERS.iter().filter(there).collect()
     }
 
-    /// How often as fast `ours` is as `theirs`.
+    /// Speed of `ours` over that of `theirs`.
     pub(crate) fn ratio(&self, cell: Cell, ours: &Contender, theirs: &Contender) -> Option<f64> {
         let (ours, theirs) = (self.get(cell, ours)?, self.get(cell, theirs)?);
         (ours.median > 0.0).then(|| theirs.median / ours.median)
@@ -112,7 +112,7 @@ impl Series {
     }
 }
 
-/// How far the cores were in most of them.
+/// Distance of the cores in most of them.
 fn usual(lines: &[Line]) -> Distance {
     let count = |d: Distance| lines.iter().filter(|l| l.distance == d).count();
     match (count(Distance::Near), count(Distance::Far)) {
@@ -122,7 +122,7 @@ fn usual(lines: &[Line]) -> Distance {
     }
 }
 
-/// Which lines of a cell count, and whether they are rough.
+/// Lines of a cell that count, and whether they are rough.
 fn counted<'a>(lines: &[&'a Line], distance: Distance) -> (Vec<&'a Line>, bool) {
     let kept = |f: &dyn Fn(&Line) -> bool| lines.iter().copied().filter(|l| f(l)).collect::<Vec<_>>();
     let best = kept(&|l| !l.disturbed && l.distance == distance);
@@ -148,7 +148,7 @@ fn figures(lines: &[&Line], distance: Distance) -> Figures {
     }
 }
 
-/// Of an even number the mean of the two in the middle.
+/// Median; of an even number the mean of the two in the middle.
 pub(crate) fn median(mut of: Vec<f64>) -> Option<f64> {
     of.sort_by(f64::total_cmp);
     let (high, low) = (of.get(of.len() / 2)?, of.get((of.len() - 1) / 2)?);

@@ -75,7 +75,7 @@ fn words(f: &Figures) -> String {
     }
 }
 
-/// Whom a form of Comity on a wire is compared with: those on the same wire, and those that have no other.
+/// Rivals of a form of Comity on a wire: those on the same wire, and those that have no other.
 fn rivals(ours: &Contender) -> Vec<&'static Contender> {
     let fits = |c: &&Contender| {
         // gloo and MLX have nothing else within a host.
@@ -85,7 +85,7 @@ fn rivals(ours: &Contender) -> Vec<&'static Contender> {
     CONTENDERS.iter().filter(fits).collect()
 }
 
-/// Of each form of Comity: its share of the limit, and how often as fast as each peer it is.
+/// Ratios of each form of Comity: its share of the limit, and how often as fast as each peer it is.
 fn ratios(all: &Summary, series: Series, wire: Wire) -> Option<Table> {
     let ours: Vec<_> = all.who(series, wire).into_iter().filter(|c| c.is_ours()).collect();
     let sizes = all.sizes(series);
@@ -119,7 +119,7 @@ fn times_as_fast(ratio: f64) -> String {
     if ratio < 9.995 { format!("{ratio:.2}") } else { format!("{ratio:.0}") }
 }
 
-/// What starting costs, and memory: of a launch with a barrier, and of one with an all_reduce of 64 MiB.
+/// Costs of starting, and memory: of a launch with a barrier, and of one with an all_reduce of 64 MiB.
 pub(crate) fn start(all: &Summary) -> Option<Table> {
     const LARGE: u64 = 64 << 20;
     let of = |op| all.series().into_iter().find(|s| s.op == op && s.ranks == 2);

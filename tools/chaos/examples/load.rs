@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What this process holds.
+/// Resources that this process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     descriptors: usize,
@@ -229,7 +229,7 @@ fn grow(group: &Group, seconds: usize) -> Result<bool, Error> {
     finish(group, early, right, &format!("{calls} sums in {seconds} s"))
 }
 
-/// Whether all was right and nothing has grown, on every rank.
+/// Report whether all was right and nothing has grown, on every rank.
 fn finish(group: &Group, early: Option<Held>, right: bool, what: &str) -> Result<bool, Error> {
     group.barrier()?;
     let late = Held::now()?;

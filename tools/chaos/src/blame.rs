@@ -1,4 +1,4 @@
-//! Whom an error holds to blame, by what it says to programs.
+//! Ranks that an error holds to blame, by its fields for programs.
 
 use super::processes::Said;
 
@@ -7,22 +7,22 @@ pub(super) fn blamed(out: &Said) -> Vec<usize> {
     out.field(1).split(',').filter_map(|rank| rank.parse().ok()).collect()
 }
 
-/// Whether this rank is among them.
+/// Return whether this rank is among them.
 pub(super) fn names(out: &Said, rank: usize) -> bool {
     blamed(out).contains(&rank)
 }
 
-/// Whether an error says that this rank was never seen.
+/// Return whether an error says that this rank was never seen.
 pub(super) fn never_came(out: &Said, rank: usize) -> bool {
     is_missing(out) && names(out, rank)
 }
 
-/// Whether an error says that ranks were never seen.
+/// Return whether an error says that ranks were never seen.
 pub(super) fn is_missing(out: &Said) -> bool {
     joins(out, "missing")
 }
 
-/// Whether an error says that the store of rank 0 ended before all had met.
+/// Return whether an error says that the store of rank 0 ended before all had met.
 pub(super) fn lost_store(out: &Said) -> bool {
     joins(out, "ended") && names(out, 0) && out.field(4) != "-"
 }
@@ -31,7 +31,7 @@ fn joins(out: &Said, cause: &str) -> bool {
     out.field(0) == "join" && out.field(3) == cause
 }
 
-/// Who saw a rank go, if not the one that says so.
+/// Rank that saw another go, if not the one that reports it.
 pub(super) fn seen_by(out: &Said) -> Option<usize> {
     out.field(5).parse().ok()
 }

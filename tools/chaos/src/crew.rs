@@ -15,29 +15,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long anything takes that must come, on a machine that does other things too.
+/// Limit on anything that must come, on a machine that does other things too.
 pub(super) const LONG: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 struct Member {
     process: Started,
-    /// What it held after its first job.
+    /// Least that it held after a job: descriptors, threads, shared maps.
     held: Option<Vec<usize>>,
 }
 
 #[derive(Debug)]
 pub(super) struct Crew {
     worker: PathBuf,
-    /// Whether the members are on hosts of their own: two on each, and then one on each.
+    /// True if the members are on hosts of their own: two on each, and then one on each.
     hosts: bool,
     pub(super) processes: Processes,
     members: Vec<Option<Member>>,
-    /// What was said in this trial, with ranks.
+    /// Lines of this trial, with ranks.
     pub(super) heard: Vec<Said>,
     jobs: u16,
 }
 
-/// How a job is joined.
+/// Way to join a job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Play<'a> {
     pub(super) role: &'a str,
@@ -183,7 +183,7 @@ impl Crew {
         }
     }
 
-    /// What a rank has said of this kind.
+    /// Line of this kind from a rank.
     pub(super) fn said(&self, rank: usize, event: &str) -> Option<&Said> {
         let by = self.by(rank);
         self.heard.iter().find(|s| s.by == by && s.event == event)
@@ -215,7 +215,7 @@ impl Crew {
         }
     }
 
-    /// Whether ranks hold more than they held after their first job: descriptors, threads, memory of groups.
+    /// Find ranks that hold more than they held after earlier jobs: descriptors, threads, memory of groups.
     pub(super) fn leaks(&mut self, ranks: impl Iterator<Item = usize>) -> Vec<String> {
         let mut found = Vec::new();
         for rank in ranks {

@@ -10,7 +10,7 @@ pub(super) const MOST: usize = 8;
 /// Ranks of a group that has a host for each.
 const APART: usize = super::net::HOSTS;
 
-/// Which kind of processes a lane keeps; each lane has namespaces of its own.
+/// Kind of processes that a lane keeps; each lane has namespaces of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     /// Ranks that join one job after the other, on one host.
@@ -30,7 +30,7 @@ impl Lane {
         ["crew", "launcher", "silence", "fleet"][self as usize]
     }
 
-    /// What it does, and how often of all.
+    /// Faults of the lane, and the weight of each.
     fn faults(self) -> &'static [(Fault, u64)] {
         use Fault::*;
         match self {
@@ -217,7 +217,7 @@ impl Fault {
         Self::HostCut,
     ];
 
-    /// As typed after `--only`.
+    /// Name after `--only`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Kill(Phase::Join) => "kill-join",
@@ -274,7 +274,7 @@ impl Fault {
     }
 }
 
-/// One trial. All that is random in it comes from its seed; when exactly a process is hit does not.
+/// A trial. All that is random in it comes from its seed; when exactly a process is hit does not.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) fault: Fault,

@@ -1,4 +1,4 @@
-//! One lane: a process that is alone with its trials in namespaces of its own, and makes one after the other.
+//! A lane: a process that is alone with its trials in namespaces of its own, and makes one after the other.
 
 use super::{
     crew::Crew,
@@ -21,13 +21,13 @@ use tasks::{
 
 /// The size of `/dev/shm` and `/tmp` in a lane, in bytes.
 pub(super) const ROOM: usize = 1 << 20;
-/// How often the rows are saved, and how often a word is said.
+/// Interval at which the rows are saved, and interval of its lines.
 const SAVE: Duration = Duration::from_secs(5);
 const WORD: Duration = Duration::from_secs(60);
-/// What is told of trials that failed.
+/// Most failed trials that are described.
 const TOLD: usize = 10;
 
-/// What a lane is to do.
+/// Orders for a lane.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Orders {
     pub(super) lane: Lane,
@@ -40,7 +40,7 @@ pub(super) struct Orders {
     pub(super) trial: Option<u64>,
     /// At most so many.
     pub(super) trials: u64,
-    /// Where the rows go.
+    /// File for the rows.
     pub(super) rows: PathBuf,
 }
 

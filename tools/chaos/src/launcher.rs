@@ -1,4 +1,4 @@
-//! One trial with `comity launch`: who dies, what is said of it, and what is left.
+//! Trial with `comity launch`: a death, the reports of it, and the things left behind.
 
 pub(super) mod fleet;
 
@@ -31,7 +31,7 @@ pub(super) struct Launcher {
     pub(super) group: Result<Group, String>,
 }
 
-/// What is known of a job under way.
+/// State of a job under way.
 struct Job<'a> {
     processes: &'a mut Processes,
     launcher: Started,
@@ -284,7 +284,7 @@ fn story(heard: &[Said], from: u64) -> String {
     heard.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Where control groups are made, of version 1 and 2, and how their memory is limited.
+/// Directories in which control groups are made, of version 1 and 2, and the files that limit their memory.
 const ROOTS: [(&str, &[(&str, &str)]); 2] = [
     ("/sys/fs/cgroup/memory", &[("memory.limit_in_bytes", MEMORY)]),
     ("/sys/fs/cgroup", &[("memory.max", MEMORY), ("memory.swap.max", "0")]),

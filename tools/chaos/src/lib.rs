@@ -35,7 +35,7 @@ use tasks::{
 /// Minutes up to which a run takes a share.
 const GATE: f64 = 2.0;
 
-/// How what is broken was built.
+/// Build of the programs that are broken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Profile {
     /// With all else that tests use.
@@ -44,7 +44,7 @@ enum Profile {
     Release,
 }
 
-/// What was asked for.
+/// Choice of a run, from the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     minutes: f64,
@@ -66,7 +66,7 @@ impl Choice {
         Self { profile: Profile::Tests, soak: Some(hours * 60.0), ..choice }
     }
 
-    /// As the tests need it, who have built all that they use already.
+    /// Choice for the tests, which have built all that they use already.
     pub fn for_tests(minutes: f64, seed: u64) -> Self {
         Self { profile: Profile::Tests, seed, gate: minutes <= GATE, ..Self::minutes(minutes) }
     }
@@ -90,7 +90,7 @@ impl Choice {
     /// From the command line.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The arguments make no sense; the text says why.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
         let (mut choice, mut args) = (Self::minutes(5.0), args.iter());
         while let Some(&arg) = args.next() {

@@ -13,7 +13,7 @@ use tasks::child::Task;
 
 pub(super) const HOSTS: usize = 4;
 
-/// How a host is cut off.
+/// Direction in which a host is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     Both,
@@ -21,7 +21,7 @@ pub(super) enum Cut {
     Inward,
 }
 
-/// Which way packets of a host wait.
+/// Direction in which packets of a host wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slow {
     Both,
@@ -67,7 +67,7 @@ pub(super) fn hosts() -> Result<(), String> {
     Ok(())
 }
 
-/// One of a host's cables is cut, or put back; the host sees it, or packets vanish.
+/// Cut one of a host's cables, or put it back; the host sees it, or packets vanish.
 pub(super) fn turn(host: usize, cable: usize, is_seen: bool, is_cut: bool) -> Result<(), String> {
     let (switch, c, cable) = CABLES[cable];
     match (is_seen, is_cut) {
@@ -139,7 +139,7 @@ fn halves(mut each: impl FnMut(&str) -> Result<(), String>) -> Result<(), String
     each("10.66.0.128/25")
 }
 
-/// What listens in the network of a process.
+/// Listeners in the network of a process.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Listeners {
     pub(super) ports: Vec<u16>,

@@ -21,7 +21,7 @@ pub(super) fn monotonic() -> u64 {
 /// Something that a process said.
 #[derive(Clone, Debug)]
 pub(super) struct Said {
-    /// Which process, counted from the lane's start.
+    /// Number of the process, counted from the lane's start.
     pub(super) by: usize,
     pub(super) event: String,
     pub(super) rank: usize,
@@ -79,7 +79,7 @@ impl Processes {
         self.lines.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }
 
-    /// How a process ended, if it has; also takes note of all others that have.
+    /// End of a process, if it has ended; also takes note of all others that have.
     pub(super) fn ended(&mut self, pid: Pid) -> Option<WaitStatus> {
         while let Ok(Some((pid, status))) = waitpid(None, WaitOptions::NOHANG) {
             self.ended.insert(pid.as_raw_pid(), status);
@@ -87,7 +87,7 @@ impl Processes {
         self.ended.get(&pid.as_raw_pid()).copied()
     }
 
-    /// How a process ends, until then.
+    /// Wait for the end of a process, until then.
     pub(super) fn wait(&mut self, pid: Pid, until: Instant) -> Option<WaitStatus> {
         loop {
             let status = self.ended(pid);

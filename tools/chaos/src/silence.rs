@@ -11,7 +11,7 @@ use super::{
 use rustix::process::Signal;
 use std::{net::TcpListener, time::Instant};
 
-/// How long a host is cut off at most without being given up by a limit of `PATIENT`, in microseconds.
+/// Longest time for which a host is cut off without being given up by a limit of `PATIENT`, in microseconds.
 const LONG_BLIP: u64 = 4_000_000;
 
 pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
@@ -32,7 +32,7 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result
     Ok(())
 }
 
-/// What the first beats take to come on a busy machine, in microseconds.
+/// Time until the first beats have come on a busy machine, in microseconds.
 const FIRST_BEATS: u64 = 150_000;
 
 fn start(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
@@ -175,7 +175,7 @@ fn cable_blip(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(),
     Ok(())
 }
 
-/// Who has another cable is given up by nobody, however long one is out.
+/// A host that has another cable is given up by nobody, however long one is out.
 fn second_cable(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     let mut random = plan.random.clone();
     let (host, first, is_seen) = (Crew::host(plan.victim), random.index(2), random.below(2) == 0);
@@ -192,7 +192,7 @@ fn second_cable(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(
     Ok(())
 }
 
-/// Who is only slow is given up by nobody, also while the ranks join.
+/// A host that is only slow is given up by nobody, also while the ranks join.
 fn delay(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     let mut random = plan.random.clone();
     let (host, early) = (Crew::host(plan.victim), random.below(2) == 0);

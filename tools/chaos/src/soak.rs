@@ -74,7 +74,7 @@ pub(super) fn run(profile: &str, minutes: f64, limit: f64) -> Result<String, Str
     ))
 }
 
-/// What all ranks together hold.
+/// Resources that all ranks together hold.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     /// Resident, in pages.

@@ -1,4 +1,4 @@
-//! What was tried and what came of it, by fault.
+//! Trials and their results, by fault.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -46,7 +46,7 @@ impl Table {
         self.0.values().map(|r| r.tried - r.kept).sum()
     }
 
-    /// What of kills is later than promised, in all phases together.
+    /// Sentence where kills are known later than promised, in all phases together.
     pub(super) fn late(&self) -> Option<String> {
         let kills = self.0.iter().filter(|(fault, _)| is_kill_of_eight(fault));
         let times: Vec<f64> = kills.flat_map(|(_, row)| &row.times).copied().collect();

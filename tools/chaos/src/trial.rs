@@ -1,4 +1,4 @@
-//! One trial with a crew: the fault, and whether every rank was told what is promised, in time.
+//! A trial with a crew: the fault, and whether every rank got the promised error, in time.
 
 use super::{
     blame::{is_missing, lost_store, names, never_came},
@@ -15,18 +15,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a rank may be silent, in seconds: the default. A process that ends is found long before.
+/// Limit on a rank's silence, in seconds: the default. A process that ends is found long before.
 pub(super) const PATIENT: f64 = 5.0;
 /// The same in trials of silence: `fast`.
 pub(super) const SILENCE: f64 = 1.0;
 /// No call blocks past the limit and this much, in milliseconds.
 pub(super) const SLACK: f64 = 1000.0;
-/// How long a group may take to close, in milliseconds.
+/// Time in which a group must close, in milliseconds.
 const CLOSED: f64 = 5000.0;
-/// How long the call after an error may take.
+/// Time for the call after an error, in microseconds.
 const AGAIN: f64 = 250_000.0;
 
-/// What came of a trial.
+/// Outcome of a trial.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Promises that were broken.
@@ -37,7 +37,7 @@ pub(super) struct Outcome {
     pub(super) row: Option<&'static str>,
     /// A death was told later than it is to be in 99 of 100 cases: worth a look, but no broken promise.
     pub(super) slow: bool,
-    /// What was said, by whom, when.
+    /// Lines of the trial, each with its process and time.
     pub(super) story: String,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// What is promised whatever happens: results are right, nothing is left.
+/// Check the promises that hold whatever happens: results are right, nothing is left.
 fn look_after(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
     for said in &crew.heard {
         if said.event == "wrong" {
@@ -299,7 +299,7 @@ fn full(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), Strin
     files.iter().try_for_each(fs::remove_file).map_err(|e| format!("cannot remove the filler: {e}"))
 }
 
-/// Who does not belong to the job disturbs nobody.
+/// Processes that do not belong to the job disturb nobody.
 fn strangers(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
     let mut random = plan.random.clone();
     let port = crew.next_port();

@@ -75,7 +75,7 @@ impl Archive {
     }
 }
 
-/// One entry: 13 numbers of 8 hexadecimal digits, the name, the data, each padded to 4 bytes.
+/// Write an entry: 13 numbers of 8 hexadecimal digits, the name, the data, each padded to 4 bytes.
 fn put(out: &mut impl Write, number: usize, path: &str, mode: u32, data: &[u8]) -> io::Result<()> {
     let size = u32::try_from(data.len()).map_err(io::Error::other)?;
     let name = path.len() as u32 + 1;

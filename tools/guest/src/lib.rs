@@ -21,7 +21,7 @@ use tasks::{
 const PROGRAMS: [&str; 8] =
     ["ip", "tc", "rdma", "ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "setpriv"];
 
-/// What rdma-core loads at run time.
+/// Libraries that rdma-core loads at run time.
 const LIBRARIES: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so"];
 const DRIVER: &str = "/etc/libibverbs.d/rxe.driver";
@@ -42,25 +42,25 @@ pub struct Command {
     pub limit: u64,
 }
 
-/// How a command ended in the guest.
+/// End of a command in the guest.
 #[derive(Debug, PartialEq)]
 pub struct Answer {
     /// Its exit code.
     pub code: i32,
-    /// What it wrote, errors too.
+    /// Its output, errors too.
     pub output: String,
-    /// How long it took.
+    /// Seconds that it took.
     pub seconds: f64,
 }
 
-/// What the guest has besides the programs above: each of these at `/programs/NAME`.
+/// Files of the guest besides the programs above: each of these at `/programs/NAME`.
 #[derive(Debug, Default)]
 pub struct Guest {
     /// Programs of the host.
     pub files: Vec<PathBuf>,
 }
 
-/// What the command line asks for.
+/// Choice of a run, from the command line.
 #[derive(Debug, PartialEq)]
 pub struct Choice {
     files: Vec<PathBuf>,
@@ -70,7 +70,7 @@ pub struct Choice {
 
 impl Choice {
     /// # Errors
-    /// What is wrong with the command line.
+    /// The command line makes no sense; the text says why.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
         let mut choice = Self { files: Vec::new(), limit: 60, commands: Vec::new() };
         let mut args = args.iter();

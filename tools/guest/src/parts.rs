@@ -8,7 +8,7 @@ use tasks::{child::Task, place::target};
 
 #[derive(Debug)]
 pub(super) struct Parts {
-    /// Where all of it lies.
+    /// Folder of all of it.
     pub(super) folder: PathBuf,
     pub(super) kernel: PathBuf,
     pub(super) modules: PathBuf,

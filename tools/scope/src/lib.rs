@@ -1,4 +1,4 @@
-//! How much of a large matrix a run of the tests takes: a share that the commit chooses, or all of it. Imports nothing but std.
+//! Share of a large matrix that a run of the tests takes: one that the commit chooses, or all of it. Imports nothing but std.
 //!
 //! A matrix is dealt out like cards, each case to one of a few hands, and a run takes the hand that its number names. So a
 //! rerun of a commit repeats the same cases. Each of four hands is missed by twenty commits in a row once in three hundred times.
@@ -29,7 +29,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// What the variables say.
+    /// Read the variables.
     ///
     /// # Panics
     /// If [`SEED`] is set and is no number: a test must not run on something else than what was asked for.

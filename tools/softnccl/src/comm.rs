@@ -27,7 +27,7 @@ pub(crate) const INVALID_ARGUMENT: i32 = 4;
 pub(crate) const INVALID_USAGE: i32 = 5;
 pub(crate) const REMOTE: i32 = 6;
 
-/// One call, in addresses and bytes.
+/// A call, in addresses and bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     AllReduce { src: usize, dst: usize, len: usize, dtype: i32, op: i32 },
@@ -135,7 +135,7 @@ fn meet(id: &[u8], rank: usize, size: usize, device: i32) -> io::Result<(Vec<Opt
     Ok((peers, devices))
 }
 
-/// What leaves and what comes, between this rank and one other.
+/// Bytes that leave, and bytes that come, between this rank and one other.
 struct Out<'a>(usize, &'a [u8]);
 struct In<'a>(usize, &'a mut [u8]);
 
@@ -164,7 +164,7 @@ impl Comm {
         0
     }
 
-    /// Whether the device knows the memory, and the ranks are there.
+    /// Return whether the device knows the memory, and the ranks are there.
     fn is_sound(&self, part: &Part) -> bool {
         let (n, known) = (self.size(), memory::is_known);
         match *part {
@@ -346,7 +346,7 @@ impl Comm {
     }
 }
 
-/// Where each other rank's bytes go.
+/// Rows for the bytes of each other rank.
 fn rows(all: &mut [Vec<u8>], me: usize) -> Vec<In<'_>> {
     all.iter_mut().enumerate().filter(|(r, _)| *r != me).map(|(r, row)| In(r, row)).collect()
 }

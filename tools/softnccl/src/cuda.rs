@@ -40,7 +40,7 @@ pub(crate) fn current() -> Option<c_int> {
     visible().get(CURRENT.get().checked_sub(1)?).copied()
 }
 
-/// Where a caller wants one value written.
+/// Write a value where the caller wants it.
 fn put<T>(at: *mut T, value: T) -> Code {
     if at.is_null() {
         return INVALID_VALUE;
@@ -240,7 +240,7 @@ export! {
     }
 }
 
-/// Where an event was recorded.
+/// Place at which an event was recorded: the stream, and the work given to it before.
 type Event = Option<(Arc<stream::Stream>, u64)>;
 
 static EVENTS: Mutex<Table<Event>> = Mutex::new(Table::new());

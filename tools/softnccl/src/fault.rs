@@ -1,4 +1,4 @@
-//! What goes wrong on purpose.
+//! Faults on purpose.
 //!
 //! ```text
 //!   init-hang@R     rank R never comes out of ncclCommInitRankConfig
@@ -55,13 +55,13 @@ fn wanted() -> Option<Fault> {
     })
 }
 
-/// Whether making a communicator goes wrong for `rank`.
+/// Return the fault of making a communicator, if it goes wrong for `rank`.
 pub(crate) fn at_init(rank: usize) -> Option<Kind> {
     let fault = wanted().filter(|f| f.rank == rank)?;
     matches!(fault.kind, Kind::InitHang | Kind::InitError).then_some(fault.kind)
 }
 
-/// Whether `rank`'s next piece of work goes wrong. Counts.
+/// Return the fault of `rank`'s next piece of work, if it goes wrong. Counts.
 pub(crate) fn at_work(rank: usize) -> Option<Kind> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let n = COUNT.fetch_add(1, Ordering::Relaxed) + 1;

@@ -1,8 +1,8 @@
 //! NCCL and the CUDA driver as far as Comity calls them, without a GPU: for tests, never for use.
 //!
-//! One library has the symbols of both, so `COMITY_CUDA` and `COMITY_NCCL` name the same file. Device memory is host memory; a
+//! The same library has the symbols of both, so `COMITY_CUDA` and `COMITY_NCCL` name the same file. Device memory is host memory; a
 //! stream is a thread that takes work in turn; ranks meet at sockets of Linux's abstract namespace, so that nothing is left behind.
-//! What a caller may do wrong with the real ones is an error here too: memory that the device does not know, work without a
+//! Mistakes that a caller can make with the real ones are errors here too: memory that the device does not know, work without a
 //! current context, a type or reduction that NCCL lacks.
 //!
 //! ```text

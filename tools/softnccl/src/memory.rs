@@ -30,7 +30,7 @@ pub(crate) fn take(len: usize) -> Option<usize> {
     Some(at.expose_provenance())
 }
 
-/// Whether it was known.
+/// Give memory back; false if it was not known.
 pub(crate) fn give(at: usize) -> bool {
     let Some(len) = lock(&KNOWN).remove(&at) else { return false };
     if let Some(layout) = layout(len) {
@@ -40,7 +40,7 @@ pub(crate) fn give(at: usize) -> bool {
     true
 }
 
-/// Whether a device may touch all of it.
+/// Return whether a device may touch all of it.
 pub(crate) fn is_known(at: usize, len: usize) -> bool {
     let known = lock(&KNOWN);
     len == 0 || known.range(..=at).next_back().is_some_and(|(start, size)| at + len <= start + size)
@@ -61,7 +61,7 @@ pub(crate) unsafe fn read<'a>(at: usize, len: usize) -> &'a [u8] {
 /// Bytes to write.
 ///
 /// # Safety
-/// As [`read`], and nobody else looks at them meanwhile.
+/// Like [`read`], and nobody else looks at them meanwhile.
 pub(crate) unsafe fn write<'a>(at: usize, len: usize) -> &'a mut [u8] {
     if len == 0 {
         return &mut [];

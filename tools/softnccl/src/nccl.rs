@@ -19,7 +19,7 @@ type Code = c_int;
 #[repr(C)]
 struct Id([u8; 128]);
 
-/// What every version of `ncclConfig_t` begins with.
+/// Fields with which every version of `ncclConfig_t` begins.
 #[repr(C)]
 struct Config {
     size: usize,
@@ -28,7 +28,7 @@ struct Config {
     blocking: c_int,
 }
 
-/// How many groups were begun, and what was called in them: communicator, stream, call.
+/// Number of groups begun, and the calls made in them: communicator, stream, call.
 type Group = (usize, Vec<(usize, usize, Part)>);
 
 thread_local! {

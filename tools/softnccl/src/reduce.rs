@@ -19,7 +19,7 @@ const MAX: i32 = 2;
 const MIN: i32 = 3;
 const AVG: i32 = 4;
 
-/// Whether NCCL has that reduction.
+/// Return whether NCCL has that reduction.
 pub(crate) fn is_known(op: i32) -> bool {
     (SUM..=AVG).contains(&op)
 }
@@ -69,7 +69,7 @@ macro_rules! float {
     }};
 }
 
-/// What all ranks gave, in the order of ranks, into `out`.
+/// Reduce the contributions of all ranks, in the order of ranks, into `out`.
 pub(crate) fn reduce(dtype: i32, op: i32, parts: &[&[u8]], out: &mut [u8]) {
     match dtype {
         0 => whole!(i8, op, parts, out),

@@ -72,7 +72,7 @@ impl Stream {
         self.news.notify_all();
     }
 
-    /// How much was given so far.
+    /// Number of pieces of work given so far.
     pub(crate) fn given(&self) -> u64 {
         lock(&self.state).given
     }

@@ -228,7 +228,7 @@ pub(crate) struct ibv_device {
     pub(crate) ibdev_path: [c_char; 256],
 }
 
-/// What the header's inline functions call: the only way to post and to poll.
+/// Functions that the header's inline functions call: the only way to post and to poll.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct ibv_context_ops {

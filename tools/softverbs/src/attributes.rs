@@ -1,4 +1,4 @@
-//! What `infiniband/verbs.h` says of a device and of a port, re-declared with the header's own names; compared with it as `abi.rs` is.
+//! Attributes of a device and of a port in `infiniband/verbs.h`, re-declared with the header's own names; compared with it as `abi.rs` is.
 
 #![allow(non_camel_case_types, missing_debug_implementations)]
 

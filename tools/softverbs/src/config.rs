@@ -17,10 +17,10 @@ pub(crate) struct Device {
     pub(crate) address: Ipv4Addr,
 }
 
-/// What happens to messages of UC, as shares of them.
+/// Faults of messages of UC, as shares of them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Faults {
-    /// Of packets: a message is lost with any of its packets.
+    /// Share of packets: a message is lost with any of its packets.
     pub(crate) drop: f64,
     pub(crate) duplicate: f64,
     pub(crate) corrupt: f64,
@@ -37,7 +37,7 @@ pub(crate) struct Quirks {
     pub(crate) no_channel: bool,
     /// Every so many receives end with an error.
     pub(crate) wc_err: Option<u64>,
-    /// Where the IPv4-mapped GID stands; by default 1. Without one it differs from device to device.
+    /// Index of the IPv4-mapped GID; by default 1. Without one it differs from device to device.
     pub(crate) gid_index: Option<usize>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Config {
     pub(crate) most_bytes: usize,
 }
 
-/// Of this host, or of a network of hosts that are tested: never of strangers.
+/// Return whether an address is of this host, or of a network of hosts that are tested: never of strangers.
 pub(crate) fn is_near(address: Ipv4Addr) -> bool {
     address.is_loopback() || address.is_private()
 }
@@ -129,7 +129,7 @@ impl Config {
         (0..3.max(mapped + 1)).map(gid).collect()
     }
 
-    /// Where the IPv4-mapped GID of a device stands.
+    /// Index of a device's IPv4-mapped GID.
     pub(crate) fn mapped_at(&self, device: usize) -> usize {
         self.quirks.gid_index.unwrap_or((device + 1) % 3)
     }
@@ -139,7 +139,7 @@ impl Config {
         self.cables.as_ref().is_none_or(|cables| cables.iter().any(joins))
     }
 
-    /// Whether the link between two addresses is taken away at the moment.
+    /// Return whether the link between two addresses is taken away at the moment.
     pub(crate) fn down(&self, ends: &[Ipv4Addr]) -> bool {
         let Some(text) = self.link_down.as_ref().and_then(|file| std::fs::read_to_string(file).ok()) else {
             return false;

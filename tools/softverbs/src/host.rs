@@ -1,4 +1,4 @@
-//! What all queue pairs of a process share: configuration, registered memory, completion queues, chance.
+//! State that all queue pairs of a process share: configuration, registered memory, completion queues, chance.
 
 use crate::{
     config::Config,
@@ -46,7 +46,7 @@ impl Host {
         (self.chance >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Whether something happens that has this share. Without any, the row of random numbers stays where it is.
+    /// Return whether something happens that has this share. Without any, the row of random numbers stays where it is.
     pub(crate) fn strikes(&mut self, share: f64) -> bool {
         share > 0.0 && self.random() < share
     }

@@ -54,7 +54,7 @@ pub(crate) struct Peer {
     pub(crate) cabled: bool,
 }
 
-/// What a new pair is to be.
+/// Attributes of a new pair.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) device: usize,
@@ -81,12 +81,12 @@ pub(crate) struct Pair {
     pub(crate) receives_used: u32,
 }
 
-/// How much of a queue's depth a message takes: in `apple` mode depths are counted in frames.
+/// Part of a queue's depth that a message takes: in `apple` mode depths are counted in frames.
 pub(crate) fn units(config: &Config, length: usize) -> u32 {
     if config.apple() { u32::try_from(length.div_ceil(FRAME).max(1)).unwrap_or(u32::MAX) } else { 1 }
 }
 
-/// How much of a queue's depth can be used. A ring of N frames holds N - 1: reported of macOS, where 63 messages of
+/// Part of a queue's depth that can be used. A ring of N frames holds N - 1: reported of macOS, where 63 messages of
 /// 16 frames fit a depth of 1024.
 pub(crate) fn usable(config: &Config, depth: u32) -> u32 {
     if config.apple() { depth.saturating_sub(1) } else { depth }

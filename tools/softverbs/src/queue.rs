@@ -22,7 +22,7 @@ pub(crate) struct Entry {
     pub(crate) solicited: bool,
 }
 
-/// Where events of a queue go, and the address of the client's completion queue.
+/// Receiver of a queue's events, and the address of the client's completion queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Channel {
     pub(crate) events: Arc<Events>,
@@ -44,7 +44,7 @@ impl Events {
         Ok(Self { reader, writer, unread: Mutex::default() })
     }
 
-    /// What the client polls.
+    /// Descriptor that the client polls.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }

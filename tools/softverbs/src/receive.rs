@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the sender is told that there is no receive yet.
+/// Interval of notes to the sender that there is no receive yet.
 const REMIND: Duration = Duration::from_millis(5);
 /// Messages taken from one connection before others have their turn.
 const TURN: usize = 64;
@@ -51,13 +51,13 @@ impl Incoming {
         Ok(())
     }
 
-    /// Whether it has a message for which there is no receive, so that reading on has to wait.
+    /// Return whether it has a message for which there is no receive, or is not known to be the peer, so that reading on has to wait.
     pub(crate) fn blocked(&self) -> bool {
         self.reminded.is_some() || !self.known
     }
 }
 
-/// What became of the frame in front of a connection.
+/// Fate of the frame in front of a connection.
 enum Landing {
     Done,
     /// There is no receive for it yet.

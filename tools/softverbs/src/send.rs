@@ -18,11 +18,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a message that is to be overtaken waits for another.
+/// Time that a message which is to be overtaken waits for another.
 const OVERTAKEN: Duration = Duration::from_millis(5);
-/// How long until an `apple` pair looks for its peer again.
+/// Time until an `apple` pair looks for its peer again.
 const AGAIN: Duration = Duration::from_millis(20);
-/// What one try of `rnr_retry` stands for.
+/// Time that one try of `rnr_retry` stands for.
 const NOT_READY: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl Sender {
         self.held = None;
     }
 
-    /// What a thread that waits has to wait for: the connection, and whether it has something to write.
+    /// Connection for which a thread has to wait, and whether it has something to write.
     pub(crate) fn waits_on(&self) -> Option<(&TcpStream, bool)> {
         self.stream.as_ref().map(|s| (s, self.writing.is_some()))
     }

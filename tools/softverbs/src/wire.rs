@@ -1,4 +1,4 @@
-//! What travels between two queue pairs: frames of 24 bytes, some followed by a message, over one TCP connection for each direction.
+//! Frames between two queue pairs, of 24 bytes, some followed by a message, over one TCP connection for each direction.
 
 use std::{
     io::{ErrorKind, Read},

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What create_qp of Apple's provider is reported to say of RC: EOPNOTSUPP of macOS.
+/// Error of create_qp for RC, as reported of Apple's provider: EOPNOTSUPP of macOS.
 const MACOS_EOPNOTSUPP: i32 = 102;
 
 #[derive(Debug)]
@@ -180,7 +180,7 @@ impl World {
         Ok(number)
     }
 
-    /// Where a new pair is reached. Its number is the port, so no two processes of this host have the same for one address; for another of
+    /// Listener of a new pair. Its number is the port, so no two processes of this host have the same for one address; for another of
     /// this process's addresses the system gives the same port out again, so those are passed over, and kept meanwhile.
     fn listen(&self, address: Ipv4Addr) -> Result<(TcpListener, u32), Errno> {
         let mut taken = Vec::new();
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// Whether the client moves every connection itself: it polls all the queues that pairs use, and sleeps on none.
+    /// Return whether the client moves every connection itself: it polls all the queues that pairs use, and sleeps on none.
     pub(crate) fn is_polled(&self, lately: Duration) -> bool {
         let mut used = self.host.queues.values().filter(|q| !q.pairs.is_empty());
         used.all(|q| q.armed.is_none() && q.polled.is_some_and(|t| t.elapsed() < lately))

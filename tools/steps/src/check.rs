@@ -7,7 +7,7 @@ use tasks::{
     place::{built, root},
 };
 
-/// What was asked for.
+/// Choice of a check, from the command line.
 #[derive(Debug, PartialEq)]
 pub(crate) struct CheckChoice {
     since: String,
@@ -23,7 +23,7 @@ impl CheckChoice {
     }
 }
 
-/// Of a workspace, what has to be looked at.
+/// Changed parts of a workspace, which have to be looked at.
 #[derive(Debug, Default, PartialEq)]
 struct Changed {
     packages: BTreeSet<&'static str>,

@@ -35,7 +35,7 @@ pub fn test(args: &[&str]) -> Result<(), TaskError> {
     Ok(test::run(&choice)?)
 }
 
-/// One step of [`test()`], which starts it as a process of its own.
+/// Run a step of [`test()`], which starts it as a process of its own.
 pub fn step(args: &[&str]) -> Result<(), TaskError> {
     Ok(test::step(args)?)
 }

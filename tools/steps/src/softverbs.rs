@@ -3,7 +3,7 @@
 use std::{env::consts::DLL_SUFFIX, fs, path::Path};
 use tasks::{child::Task, place::built};
 
-/// What programs ask for: rdma-core's name, and the one on macOS.
+/// Names that programs load: rdma-core's, and the one on macOS.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdma.dylib"];
 
 /// Build it, and put it into `folder`, for `LD_LIBRARY_PATH`.

@@ -18,11 +18,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long children may take to end when asked; `comity launch` gives its ranks 5 s.
+/// Time that children have to end when asked; `comity launch` gives its ranks 3 s.
 const GRACE: Duration = Duration::from_secs(8);
 /// The same for a task of this program, which ends children of its own.
 const LONG_GRACE: Duration = Duration::from_secs(20);
-/// Of a command that did not end in time, and whose output was shown, so many lines are shown again.
+/// Number of last lines that are shown again of a command that did not end in time, and whose output was shown.
 const LAST_LINES: usize = 20;
 
 /// Variables that would put the children into some job.
@@ -45,7 +45,7 @@ pub fn catch_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether one of those signals has come.
+/// Return whether one of those signals has come.
 #[must_use]
 pub fn is_interrupted() -> bool {
     interrupted().load(Ordering::Relaxed)
@@ -192,7 +192,7 @@ impl Task {
     }
 }
 
-/// As one would type it.
+/// Writes the command as one would type it.
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in self.command.get_envs() {

@@ -11,10 +11,10 @@ const RANKS: [usize; 3] = [1, 2, 4];
 const LARGEST_DIFFERENCE: f64 = 1e-5;
 const LEAST_ACCURACY: f64 = 0.95;
 
-/// How it is built.
+/// Build of the demo.
 #[derive(Clone, Copy, Debug)]
 pub enum Profile {
-    /// As the tests need it, who have built it already.
+    /// Build as the tests need it, which have built it already.
     Tests,
     /// A build for a newcomer, within minutes.
     Demo,

@@ -10,7 +10,7 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// What a process has started, itself and by others, with the times they started at. Empty where there is no /proc.
+/// Processes that a process has started, itself and by others, with the times they started at. Empty where there is no /proc.
 pub(crate) fn descendants(of: u32) -> Vec<(u32, String)> {
     let mut children: HashMap<u32, Vec<(u32, String)>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {

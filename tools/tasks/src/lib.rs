@@ -1,4 +1,4 @@
-//! What the workspace's tools share: child processes that have a deadline and are all ended, where things lie, and the demo.
+//! Code that the workspace's tools share: child processes that have a deadline and are all ended, where things lie, and the demo.
 
 pub mod child;
 pub mod demo;
@@ -11,12 +11,12 @@ use child::Task;
 /// dependencies with other features, and build candle once more.
 ///
 /// # Errors
-/// What cargo said.
+/// The build failed: the output of cargo.
 pub fn build_tests() -> Result<(), String> {
     Task::cargo().args(["build", "--workspace", "--all-targets"]).limit(3600).run().map(drop)
 }
 
-/// Whether this is CI, where a missing requirement is a failure.
+/// Return whether this is CI, where a missing requirement is a failure.
 #[must_use]
 pub fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|v| v == "true" || v == "1")

@@ -1,4 +1,4 @@
-//! Where things lie: the workspace, what cargo built, programs, a folder that goes away.
+//! Places of things: the workspace, files that cargo built, programs, a folder that goes away.
 
 use std::{
     env, fs, io,
@@ -12,7 +12,7 @@ pub fn root() -> &'static Path {
     own.ancestors().nth(2).unwrap_or(own)
 }
 
-/// What cargo built in a profile's folder (`debug`, `release`), under the workspace's root where it can be.
+/// File that cargo built in a profile's folder (`debug`, `release`), under the workspace's root where it can be.
 pub fn built(profile: &str, name: &str) -> PathBuf {
     target().join(profile).join(name)
 }
@@ -32,7 +32,7 @@ pub fn own() -> Result<PathBuf, String> {
     }
 }
 
-/// What `/etc/passwd` is to be for an sshd of a test: the users of this machine and sshd's own, and root at home in this folder, where no
+/// Content of `/etc/passwd` for an sshd of a test: the users of this machine and sshd's own, and root at home in this folder, where no
 /// script of a login is.
 ///
 /// # Errors

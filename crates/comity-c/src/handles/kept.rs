@@ -12,13 +12,13 @@ use super::{LIVE, Slot, Used, comity_group, find, index, leave, slot};
 use crate::{errors::CFault, group::GroupHandle, request::is_in_callback};
 use std::{cell::Cell, mem, ops::Deref, ptr, sync::atomic::Ordering};
 
-/// Of one thread.
+/// Group that a thread used last.
 struct LastGroup {
     token: Cell<usize>,
     /// None where no group is kept.
     slot: Cell<Option<&'static Slot>>,
     inside: Cell<*const GroupHandle>,
-    /// Whether a call has it: what is called meanwhile on this thread must not put another in its place.
+    /// True while a call has it: what is called meanwhile on this thread must not put another in its place.
     in_call: Cell<bool>,
 }
 
@@ -34,7 +34,7 @@ thread_local! {
 }
 
 impl LastGroup {
-    /// Whether this handle's group is kept, no call has it, and it was not freed.
+    /// Returns whether this handle's group is kept, no call has it, and it was not freed.
     #[inline]
     fn has(&self, token: usize) -> bool {
         // This thread is a user of the slot, so its generation stays. A free that comes after this look finds a user here.
@@ -67,13 +67,13 @@ impl Drop for LastGroup {
 /// A group that stays while this does.
 pub(crate) struct UsedGroup {
     inside: *const GroupHandle,
-    /// What this thread keeps, if it is this group. Null: this is a user of its own, of the slot in the token.
+    /// Group that this thread keeps, if it is this one. Null: this is a user of its own, of the slot in the token.
     last: *const LastGroup,
     token: usize,
 }
 
 impl UsedGroup {
-    /// What is behind a handle.
+    /// Finds the group behind a handle.
     #[inline]
     pub(crate) fn find(handle: *const comity_group) -> Result<Self, CFault> {
         let kept = LAST_GROUP.try_with(|last| {

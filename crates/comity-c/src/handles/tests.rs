@@ -68,7 +68,7 @@ fn threads_that_free_and_look_agree() {
     assert_eq!(Arc::strong_count(&weak), 1);
 }
 
-/// Whether nobody uses the slot of this handle any more, and what was behind it is gone.
+/// Returns whether nobody uses the slot of this handle any more, and the object behind it is gone.
 fn gone(handle: *mut comity_group) -> bool {
     let slot = slot(index(handle.addr())).unwrap();
     let state = slot.state.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Which interface of which host is at the other end of a cable: all say who they are on each interface, by multicast of the link
+//! Beacons, which find the interface and host at the other end of a cable: all say who they are on each interface, by multicast of the link
 //! alone, and note whom they hear. It needs no address but the one that every interface gives itself.
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 /// A group of the link that nobody else uses (one of those free for all, RFC 4291).
 const GROUP: Ipv6Addr = Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0, 0xc0, 0x417);
 const PAUSE: Duration = Duration::from_millis(40);
-/// How long an interface is waited for that has no address to send from. A cable that was just plugged in has one after 2 s: the
+/// Time to wait for an interface that has no address to send from. A cable that was just plugged in has one after 2 s: the
 /// interface looks for a second one with the same address first (RFC 4862, 5.4: up to 1 s at random, then 1 s).
 const READY: Duration = Duration::from_millis(2500);
 const LARGEST: usize = 512;
 
-/// Who says that it is there.
+/// Datagram by which an interface announces itself.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Beacon {
     token: String,
@@ -26,7 +26,7 @@ struct Beacon {
 /// An interface and whom it heard: the host's number and the interface there.
 type HeardThere = (String, usize, String);
 
-/// What was heard.
+/// Beacons that were heard.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct BeaconAnswer {
     pub(crate) heard: Vec<HeardThere>,

@@ -12,22 +12,22 @@ pub(super) const PROTOCOL_OF_AGENT: u32 = 1;
 pub(crate) struct HelloLine {
     pub(crate) protocol: u32,
     pub(crate) version: String,
-    /// What the survey's script printed.
+    /// Output of the survey's script.
     pub(crate) survey: String,
 }
 
 impl HelloLine {
-    /// Whether this program understands the agent.
+    /// Returns whether this program understands the agent.
     pub(crate) fn is_understood(&self) -> bool {
         self.protocol == PROTOCOL_OF_AGENT
     }
 }
 
-/// What an agent is told to do.
+/// Order to an agent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AgentOrder {
-    /// What time is it?
+    /// Tell the time.
     Clock,
     /// Tell who you are on each interface, and listen who else does.
     Beacon { token: String, host: usize, port: u16, nics: Vec<String>, millis: u64 },
@@ -35,7 +35,7 @@ pub(crate) enum AgentOrder {
     Serve { token: String, ips: Vec<IpAddr>, range: Option<(u16, u16)> },
     /// Connect, measure the way, and what comes from there for so long; send datagrams of these sizes.
     Dial { token: String, to: SocketAddr, from: Option<IpAddr>, sizes: Vec<usize>, millis: u64 },
-    /// Which datagrams came?
+    /// Tell which datagrams came.
     Arrived,
     /// A proof of which job key is in this file.
     Key { file: Option<String>, nonce: String },

@@ -31,7 +31,7 @@ const IDLE: Duration = Duration::from_secs(120);
 /// The longest order.
 const LONGEST_ORDER: u64 = 1 << 20;
 
-/// What `comity agent` takes.
+/// Arguments of `comity agent`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AgentArgs {
     /// Read a few bytes of process PID at ADDRESS, and say whether that is allowed
@@ -90,7 +90,7 @@ fn say(line: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// What this host says of itself.
+/// Surveys this host and returns the script's output.
 pub(crate) fn survey() -> String {
     let run = Command::new("sh").args(["-c", SURVEY]).stdin(Stdio::null()).output();
     run.map_or_else(|e| format!("sh: {e}"), |o| String::from_utf8_lossy(&o.stdout).into_owned())

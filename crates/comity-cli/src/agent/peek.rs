@@ -1,7 +1,7 @@
-//! Whether a process may read the memory of another of the same user: MPI's large messages and debuggers need it.
+//! Checks whether a process may read the memory of another of the same user: MPI's large messages and debuggers need it.
 use std::process::{Command, Stdio};
 
-/// What the child is to find.
+/// Bytes that the child is to find.
 static SIGN: [u8; 8] = *b"comity!\n";
 
 /// Has a child read this process's memory.

@@ -27,7 +27,7 @@ type Arrival = (IpAddr, usize);
 /// An address and its port, or why it has none.
 type PortOf = (IpAddr, Result<u16, String>);
 
-/// What came of a connection.
+/// Result of a connection.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct DialResult {
     /// Why there is none: refused, timeout, no route, or the system's words.
@@ -42,7 +42,7 @@ pub(crate) struct DialResult {
     pub(crate) datagrams: Option<String>,
 }
 
-/// What is listened at.
+/// The ports that are listened at, by the datagrams that came there.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     arrived: Arc<Mutex<BTreeSet<Arrival>>>,

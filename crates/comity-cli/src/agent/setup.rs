@@ -1,4 +1,4 @@
-//! What changes this host, or looks into a file of it.
+//! Orders that change this host, or look into a file of it.
 use aws_lc_rs::hmac;
 use comity::Key;
 use comity_cluster::commands::is_step;

@@ -9,7 +9,7 @@ const PAGE: usize = 4096;
 /// Elements of either sort.
 #[derive(Debug)]
 pub(super) enum HostBuffer<T: Element> {
-    /// Those in the range.
+    /// The elements in the range.
     Private(Vec<T>, Range<usize>),
     Shared(SharedBuffer<T>),
 }

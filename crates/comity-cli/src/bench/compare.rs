@@ -14,7 +14,7 @@ pub(super) struct Earlier {
     colours: bool,
 }
 
-/// What makes two rows comparable.
+/// Key of a row: rows with the same one are comparable.
 fn key(row: &Value) -> String {
     ["op", "bytes", "dtype", "redop"].map(|k| row[k].to_string()).join(" ")
         + " "
@@ -46,13 +46,13 @@ impl Earlier {
         Ok(Self { rows, colours })
     }
 
-    /// How often as fast this row is as the earlier one.
+    /// Earlier median time over this row's: above 1, this one is faster.
     pub(super) fn ratio(&self, row: &Value) -> Option<f64> {
         let (old, new) = (self.rows.get(&key(row))?, row["median_us"].as_f64()?);
         (new > 0.0).then(|| old / new)
     }
 
-    /// What is added to a row of the table.
+    /// Text that is added to a row of the table.
     pub(super) fn words(&self, row: &Value) -> String {
         let Some(ratio) = self.ratio(row) else { return "   (not in the earlier run)".into() };
         let (word, colour) = match ratio {

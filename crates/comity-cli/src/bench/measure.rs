@@ -1,4 +1,4 @@
-//! How a cell is timed.
+//! Timing of a cell.
 //!
 //! Calls are made back to back, without a barrier between them. A sample is one call, or the mean of a batch where more
 //! calls fit into the time than samples are kept. The time of a call is that of the rank where it took longest.
@@ -18,7 +18,7 @@ const MOST_SAMPLES: usize = 20_000;
 /// Fewer steps than this tell nothing.
 const LEAST_STEPS: usize = 5;
 
-/// What one rank measured.
+/// Measurements of one rank.
 #[derive(Clone, Debug)]
 pub(super) struct Samples {
     /// Wrong elements of the call that was checked.
@@ -99,7 +99,7 @@ pub(super) fn measure<T: Sample>(
     })
 }
 
-/// What all ranks measured.
+/// Measurements of all ranks.
 #[derive(Clone, Debug)]
 pub(super) struct Merged {
     pub(super) wrong: u64,

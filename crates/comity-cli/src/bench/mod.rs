@@ -43,11 +43,11 @@ is what each link carries then, as nccl-tests count it; CPU is processor time of
 bytes. One call of each row is checked before the clock runs; #wrong counts elements, and any of
 them makes the exit code 1.";
 
-/// What `comity bench` takes.
+/// Arguments of `comity bench`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct BenchArgs {
-    /// What to measure
+    /// Operations to measure
     #[arg(value_name = "OP", value_parser = op_parser(), hide_possible_values = true)]
     ops: Vec<String>,
 
@@ -67,11 +67,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "OP", default_value = "sum", value_parser = reduce_parser(), hide_possible_values = true)]
     op: ReduceOp,
 
-    /// How long to measure each row, at least 5 calls
+    /// Time to measure each row, at least 5 calls
     #[arg(long, value_name = "SECONDS", default_value = "0.25", value_parser = seconds)]
     budget: f64,
 
-    /// How many calls to measure for each row, instead of --budget
+    /// Number of calls to measure for each row, instead of --budget
     #[arg(long, value_name = "N", conflicts_with = "budget", value_parser = count)]
     iters: Option<usize>,
 
@@ -87,7 +87,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "NAME", value_parser = here::algorithm_parser(), hide_possible_values = true)]
     algorithm: Option<Algorithm>,
 
-    /// Where buffers are: host, or cuda, with NCCL
+    /// Memory of the buffers: host, or cuda, with NCCL
     #[arg(long, value_enum, value_name = "KIND", default_value_t, hide_possible_values = true)]
     device: here::DeviceKind,
 
@@ -99,7 +99,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = count)]
     batch: Option<usize>,
 
-    /// One JSON object for each row
+    /// Print a JSON object for each row
     #[arg(long)]
     json: bool,
 
@@ -145,7 +145,7 @@ fn count(s: &str) -> Result<usize, String> {
     ok.ok_or_else(|| "calls are a whole number from 1 to 100000000".into())
 }
 
-/// How long to measure a cell.
+/// Limits on the measurement of a cell.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     /// Seconds.
@@ -276,14 +276,14 @@ fn table(
     Ok(wrong)
 }
 
-/// What this rank has read in the memory of others, if it has.
+/// Comment line on the bytes that this rank has read in the memory of others, if any.
 fn pulled() -> Option<String> {
     let bytes = tools::bytes_pulled();
     (bytes > 0)
         .then(|| format!("# comity read {} MiB where they lay in the memory of other ranks", bytes >> 20))
 }
 
-/// What to measure; of all only what the algorithm can carry out.
+/// Operations to measure; of `all` only those that the algorithm can carry out.
 fn ops(names: &[String], algorithm: Option<Algorithm>) -> Result<Vec<BenchOp>> {
     let serves =
         |op: &BenchOp| algorithm.is_none_or(|a| Kind::from_name(op.name()).is_some_and(|k| a.serves(k)));

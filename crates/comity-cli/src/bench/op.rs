@@ -7,7 +7,7 @@ use comity::{
     tools::cuda::{Buffer, Cuda},
 };
 
-/// What can be measured.
+/// Operation that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BenchOp {
     AllReduce,
@@ -58,7 +58,7 @@ impl BenchOp {
         Self::ALL.into_iter().find(|o| o.name() == name)
     }
 
-    /// What the numbers stand for.
+    /// Meaning of the numbers in the table.
     pub(super) const fn about(self) -> &'static str {
         match self {
             Self::AllReduce => "in place",
@@ -73,12 +73,12 @@ impl BenchOp {
         }
     }
 
-    /// Whether the reduction asked for says anything here.
+    /// Returns whether the operation reduces, so that the reduction asked for counts.
     pub(super) const fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
 
-    /// Whether the buffer holds a part for each rank.
+    /// Returns whether the buffer holds a part for each rank.
     pub(super) const fn has_parts(self) -> bool {
         matches!(self, Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Gather | Self::Scatter)
     }
@@ -91,7 +91,7 @@ impl BenchOp {
         }
     }
 
-    /// What makes of bytes per second what each link carries, as nccl-tests count it.
+    /// Factor from bytes per second of the buffer to those on each link, as nccl-tests count it.
     pub(super) fn bus(self, ranks: usize) -> f64 {
         let n = ranks as f64;
         match self {
@@ -111,7 +111,7 @@ pub(super) struct Cell<'a, T: Element> {
     full: HostBuffer<T>,
     /// The other one: a part, or of the same size.
     other: HostBuffer<T>,
-    /// Where the calls work instead, if anywhere.
+    /// Buffers on a device, where the calls use these instead.
     there: Option<There>,
 }
 
@@ -162,7 +162,7 @@ impl<'a, T: Sample> Cell<'a, T> {
         self.there.as_ref().map_or(Ok(()), |t| t.cuda.finish())
     }
 
-    /// As [`call`](Self::call), on the device's buffers.
+    /// Like [`call`](Self::call), on the device's buffers.
     fn call_there(
         group: &Group,
         op: BenchOp,
@@ -200,7 +200,7 @@ impl<'a, T: Sample> Cell<'a, T> {
         }
     }
 
-    /// What is timed.
+    /// Makes the calls that are timed.
     pub(super) fn step(&mut self) -> Result<()> {
         self.call(0)?;
         if self.op.calls() == 2 && self.op != BenchOp::PingPong {
@@ -240,7 +240,7 @@ impl<'a, T: Sample> Cell<'a, T> {
         }
     }
 
-    /// One call, with root 0, on data that every rank knows; how many elements came out wrong on this rank. Zeros are
+    /// Makes one call, with root 0, on data that every rank knows; returns the number of wrong elements on this rank. Zeros are
     /// left behind.
     pub(super) fn check(&mut self) -> Result<u64> {
         let (me, n, reduce) = (self.group.rank(), self.group.size(), self.reduce);

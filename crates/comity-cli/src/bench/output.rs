@@ -20,7 +20,7 @@ pub(super) const COLUMNS: [&str; 14] = [
     "wrong",
 ];
 
-/// One row; none of the values needs quotes.
+/// A row of comma-separated values; none of them needs quotes.
 pub(super) fn csv(row: &Value) -> String {
     let cell = |name: &&str| match if *name == "ranks" { &row["world"]["ranks"] } else { &row[*name] } {
         Value::Null => String::new(),
@@ -33,7 +33,7 @@ pub(super) fn csv(row: &Value) -> String {
 const COLOURS: [&str; 6] = ["#1f6fb4", "#c4560a", "#2a7d3c", "#8a4bb0", "#b3252f", "#0b7c86"];
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;
-/// Of the labels beside the curves.
+/// Width of the labels beside the curves.
 const LEFT: f64 = 84.0;
 
 /// Times and bandwidths of all rows, on one page that needs nothing else.

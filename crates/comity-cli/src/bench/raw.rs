@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-/// One rank's file.
+/// File of one rank.
 pub(super) struct RawFile {
     file: File,
     path: String,

@@ -1,11 +1,11 @@
-//! One row of the table, as text and as JSON.
+//! A row of the table, as text and as JSON.
 
 use super::{measure::Merged, op::BenchOp};
 use comity::{DType, ReduceOp};
 use serde_json::{Value, json};
 use std::fmt;
 
-/// One operation at one size.
+/// Row of one operation at one size.
 pub(super) struct BenchRow {
     pub(super) op: BenchOp,
     pub(super) bytes: u64,
@@ -17,7 +17,7 @@ pub(super) struct BenchRow {
 }
 
 impl BenchRow {
-    /// What stands above the rows of an operation.
+    /// Lines above the rows of an operation.
     pub(super) fn head(op: BenchOp, dtype: DType, reduce: ReduceOp) -> String {
         let of = if op == BenchOp::Barrier { String::new() } else { format!(" {dtype}") };
         let by = if op.reduces() { format!(" {reduce}") } else { String::new() };
@@ -43,7 +43,7 @@ impl BenchRow {
         (gigabytes > 0.0).then(|| self.merged.cpu_s / gigabytes)
     }
 
-    /// One object with everything, also of the group, so that lines can be told apart wherever they end up.
+    /// JSON object of the row with everything, also of the group, so that lines can be distinguished wherever they end up.
     pub(super) fn to_json(&self, world: &Value) -> Value {
         let m = &self.merged;
         json!({

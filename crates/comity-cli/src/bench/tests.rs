@@ -8,7 +8,7 @@ struct Cli {
     args: BenchArgs,
 }
 
-/// What rank 0 says on `n` ranks.
+/// Lines that rank 0 prints on `n` ranks.
 fn lines(n: usize, flags: &[&str]) -> Vec<String> {
     let args = Cli::try_parse_from([&["bench"], flags].concat()).unwrap().args;
     let groups = Group::local(n).unwrap();

@@ -9,7 +9,7 @@ use super::{
 use comity::{Algorithm, DType, Group, Result, tools};
 use comity_plan::Kind;
 
-/// What checks an operation.
+/// Checks of an operation.
 const fn check(kind: Kind) -> &'static [Check] {
     match kind {
         Kind::AllReduce => &[reduce::all_reduce, reduce::all_reduce_into],

@@ -1,4 +1,4 @@
-//! One row of the table under way: its cases, their buffers, and what was found wrong.
+//! A row of the table under way: its cases, their buffers, and the differences that were found.
 
 use super::{
     Options,
@@ -17,7 +17,7 @@ const SMALL: usize = 1000;
 /// A row of the table: one method of the group, on every type and size.
 pub(super) struct CheckRow<'a> {
     pub(super) group: &'a Group,
-    /// What makes the calls that are checked.
+    /// Group through which the checked calls go.
     pub(super) via: Through<'a>,
     pub(super) options: &'a Options,
     pub(super) name: String,
@@ -30,14 +30,14 @@ pub(super) struct CheckRow<'a> {
     pub(super) first: Option<Difference>,
 }
 
-/// What was called, as a difference tells it.
+/// Description of a call, for a difference.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Case {
     pub(super) dtype: Option<DType>,
     pub(super) reduce: Option<ReduceOp>,
     pub(super) count: usize,
     pub(super) root: Option<usize>,
-    /// What else there is to know, such as the kind of data.
+    /// Further facts, such as the kind of data.
     pub(super) note: &'static str,
 }
 
@@ -140,7 +140,7 @@ impl<'a> CheckRow<'a> {
         }
     }
 
-    /// As [`expect`](Self::expect), where a complex product's zeros may have either sign.
+    /// Like [`expect`](Self::expect), where a complex product's zeros may have either sign.
     pub(super) fn expect_reduced<T: Sample>(&mut self, case: &Case, op: ReduceOp, got: &[T], want: &[T]) {
         let settled = |x: T| x.settle(op).bits();
         let wrong = got.iter().zip(want).position(|(&x, &y)| settled(x) != settled(y));
@@ -156,7 +156,7 @@ impl<'a> CheckRow<'a> {
         }
     }
 
-    /// Whether memory beside the buffer was written.
+    /// Checks that no memory beside the buffer was written.
     pub(super) fn expect_guarded<T: Sample>(&mut self, case: &Case, buf: &GuardedBuffer<T>) {
         let len = buf.all.len();
         let beside = (0..GUARD).chain(len - GUARD..len);
@@ -203,7 +203,7 @@ impl<'a> CheckRow<'a> {
     }
 }
 
-/// What rank `r` gives at `i` in a reduction.
+/// Returns the value that rank `r` gives at `i` in a reduction.
 pub(super) fn given<T: Sample>(deal: Deal, data: Data, op: ReduceOp, n: usize) -> impl Fn(usize, usize) -> T {
     move |r, i| T::give(Give { data, op, n, draw: deal.draw(r, i), turn: r + i })
 }
@@ -218,7 +218,7 @@ impl<T: Sample> GuardedBuffer<T> {
         Self::filled(count, &of)
     }
 
-    /// As [`CheckRow::expect_each`]: once for each type.
+    /// Like [`CheckRow::expect_each`]: compiled once for each type.
     fn filled(count: usize, of: &dyn Fn(usize) -> T) -> Self {
         let total = count + 2 * GUARD;
         let value = |at: usize| if (GUARD..GUARD + count).contains(&at) { of(at - GUARD) } else { stale(at) };

@@ -1,4 +1,4 @@
-//! What groups are: barriers that hold, groups of groups, work in the background, misuse that harms nothing.
+//! Properties of groups: barriers that hold, groups of groups, work in the background, misuse that harms nothing.
 
 use super::{
     case::{Case, CheckRow},

@@ -9,10 +9,10 @@ use super::{
 use crate::size::bytes;
 use comity::{Group, ReduceOp, Result};
 
-/// What is added to 2 and to 4 GiB, so that nothing divides.
+/// Elements added to 2 and to 4 GiB, so that nothing divides.
 const ODD: usize = 13;
 
-/// One row.
+/// Row of one method on a large buffer.
 struct Large {
     method: &'static str,
     /// Bytes of the largest buffer.

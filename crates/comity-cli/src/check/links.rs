@@ -4,7 +4,7 @@ use crate::{here, say::say};
 use comity::{Group, LinkCosts};
 use std::{fmt::Write as _, time::Duration};
 
-/// What measuring may take, about; a slow link takes longer.
+/// Time for measuring, about; a slow link takes longer.
 const BUDGET: Duration = Duration::from_secs(8);
 /// Groups above this are told by their slowest pairs: a table would be wider than a page.
 const WIDE: usize = 12;

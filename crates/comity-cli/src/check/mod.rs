@@ -81,7 +81,7 @@ const ROWS: [(&str, &str, Check); 24] = [
     ("misuse", "misuse", groups::misuse),
 ];
 
-/// What `comity check` takes.
+/// Arguments of `comity check`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct CheckArgs {
@@ -101,7 +101,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "NAME", value_parser = here::algorithm_parser(), hide_possible_values = true)]
     algorithm: Option<Algorithm>,
 
-    /// Where buffers are: host, or cuda, with NCCL
+    /// Memory of the buffers: host, or cuda, with NCCL
     #[arg(long, value_enum, value_name = "KIND", default_value_t, hide_possible_values = true)]
     device: here::DeviceKind,
 
@@ -150,7 +150,7 @@ pub(crate) fn dtype_parser() -> impl TypedValueParser<Value = DType> {
         .try_map(|name| DType::from_name(&name).ok_or("no such type"))
 }
 
-/// What to check.
+/// Choice of checks.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The operations, by the names of `--ops`; empty for all.
@@ -198,10 +198,10 @@ pub fn run(group: &Group, options: &Options) -> Result<Report> {
     run_with(group, options, &mut |_| {})
 }
 
-/// As [`run`], with each line of the table as soon as it is known.
+/// Like [`run`], with each line of the table as soon as it is known.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 pub fn run_with(group: &Group, options: &Options, each: &mut dyn FnMut(&Line)) -> Result<Report> {
     let mut report = Report::default();
     if let Some(algorithm) = options.algorithm {

@@ -28,7 +28,7 @@ fn by_part(row: &CheckRow<'_>, dtype: DType) -> Vec<usize> {
     row.parts(dtype)
 }
 
-/// What rank `r` holds at `i`.
+/// Returns the value that rank `r` holds at `i`.
 fn held<T: Sample>(row: &CheckRow<'_>) -> impl Fn(usize, usize) -> T + use<T> {
     let deal = row.deal();
     move |r, i| T::any(deal.draw(r, i))

@@ -7,7 +7,7 @@ use super::{
 };
 use comity::{DType, ReduceOp, Result};
 
-/// What is reduced.
+/// Operation, kind of data and count of a reduction.
 #[derive(Clone, Copy)]
 struct On {
     op: ReduceOp,

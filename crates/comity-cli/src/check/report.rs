@@ -1,21 +1,21 @@
-//! What a check found: the rows of the table and the first difference, the same on every rank.
+//! Result of a check: the rows of the table and the first difference, the same on every rank.
 
 use super::{Options, case::CheckRow};
 use comity::{DType, Group, ReduceOp, Result};
 use serde_json::{Value, json};
 use std::fmt;
 
-/// What a check found, on all ranks together.
+/// Result of a check, on all ranks together.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// One for each method, in the order of the table.
+    /// A line for each method, in the order of the table.
     pub lines: Vec<Line>,
     /// The first difference, by row, then by rank.
     pub first: Option<Difference>,
 }
 
 impl Report {
-    /// Whether every result was right on every rank, as far as this rank knows.
+    /// Returns whether every result was right on every rank, as far as this rank knows.
     pub fn is_right(&self) -> bool {
         self.first.is_none() && self.lines.iter().all(|l| l.wrong == 0)
     }
@@ -95,9 +95,9 @@ pub struct Difference {
     pub rank: usize,
     /// The element.
     pub index: Option<usize>,
-    /// What was there.
+    /// Value that was there.
     pub got: String,
-    /// What should have been there.
+    /// Value that should have been there.
     pub expected: String,
 }
 

@@ -27,7 +27,7 @@ impl Deref for Through<'_> {
     }
 }
 
-/// What a slice holds, on the device.
+/// Copies a slice to the device.
 fn up<T: Element>(cuda: &Cuda, data: &[T]) -> Result<Buffer> {
     let mut buffer = cuda.buffer(size_of_val(data))?;
     buffer.write(data)?;

@@ -1,4 +1,4 @@
-//! What ranks hold, which every rank can compute for every other, and the scalar reference.
+//! Values that ranks hold, which every rank can compute for every other, and the scalar reference.
 //!
 //! Three kinds of data go into reductions. `Exact` values are chosen so that every order of combining
 //! them gives the same bits: small whole numbers to add, powers of two to multiply. `Special` ones are
@@ -41,7 +41,7 @@ pub(crate) fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What one rank gives to a reduction of `n` ranks at one index.
+/// Parameters of the value that one rank gives to a reduction of `n` ranks at one index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Give {
     pub(crate) data: Data,
@@ -55,7 +55,7 @@ pub(crate) struct Give {
 
 /// An element type of the check.
 pub(crate) trait Sample: Element + Debug {
-    /// Whether `Real` and `Special` say something about it.
+    /// True for types that round: `Real` and `Special` data are for these alone.
     const FLOAT: bool = false;
 
     /// Any value, for operations that move.
@@ -73,13 +73,13 @@ pub(crate) trait Sample: Element + Debug {
     /// The bits, with one NaN for all.
     fn bits(self) -> u64;
 
-    /// What the order of combining may change although the data are `Exact`: nothing, but for the sign of a
+    /// Normalizes what the order of combining may change although the data are `Exact`: nothing, but for the sign of a
     /// complex product's zeros.
     fn settle(self, _op: ReduceOp) -> Self {
         self
     }
 
-    /// Whether `got` is what rounding allows for these `Real` values; else what was expected.
+    /// Checks that `got` is within rounding of these `Real` values; the error says which value was expected.
     fn near(_op: ReduceOp, _of: &[Self], _got: Self) -> Result<(), String> {
         Ok(())
     }
@@ -216,7 +216,7 @@ fn within(got: f64, expected: f64, bound: f64) -> Result<(), String> {
     if (got - expected).abs() <= bound { Ok(()) } else { Err(format!("{expected:e} ± {bound:.1e}")) }
 }
 
-/// What the rounding of `n` additions may add up to: half a unit in the last place of each partial sum, doubled since the
+/// Checks `got` within the rounding of `n` additions: half a unit in the last place of each partial sum, doubled since the
 /// reference rounds too.
 fn sum_is_near(op: ReduceOp, epsilon: f64, of: impl Iterator<Item = f64>, got: f64) -> Result<(), String> {
     let (mut n, mut sum, mut all) = (0.0, 0.0, 0.0);

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 /// The kind of service.
 const KIND: &str = "_comity._tcp.local.";
-/// How many hosts are taken of those that announce themselves: anybody in the network can.
+/// Most hosts taken of those that announce themselves: anybody in the network can.
 const MOST: usize = 256;
 /// Until the network has heard that this host is no longer there.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// What `comity cluster announce` takes.
+/// Arguments of `comity cluster announce`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It runs until Ctrl-C, and needs no other right than to send to the networks of this host. Who finds the host still needs ssh to enter it.
@@ -154,7 +154,7 @@ fn is_of_the_link(ip: &IpAddr) -> bool {
     }
 }
 
-/// How `ssh` reaches it: by its name, where the user's configuration knows that, else by its first address.
+/// Host by which `ssh` reaches it: by its name, where the user's configuration knows that, else by its first address.
 pub(super) fn reached(one: &HeardHost, known: &[String]) -> Option<FleetHost> {
     let is_known = known.contains(&one.name);
     let name = if is_known { one.name.clone() } else { one.addresses.first()?.to_string() };

@@ -13,7 +13,7 @@ use comity_cluster::layout::{CableLayout, LayoutKind, layout};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// What `comity cluster config` takes.
+/// Arguments of `comity cluster config`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It prints the commands that give cables addresses; with --auto-setup it runs them, as root or by sudo without a
@@ -23,7 +23,7 @@ pub(crate) struct ConfigArgs {
     #[command(flatten)]
     reach: ReachArgs,
 
-    /// What is to carry the data
+    /// Network to carry the data
     #[arg(long, value_enum, default_value = "auto")]
     over: OverChoice,
 
@@ -43,7 +43,7 @@ pub(crate) struct ConfigArgs {
     #[arg(long)]
     no_auto_setup: bool,
 
-    /// Where --auto-setup writes what undoes it
+    /// File to which --auto-setup writes the undo commands
     #[arg(long, value_name = "FILE", default_value = "comity-undo.json", requires = "auto_setup")]
     undo: PathBuf,
 
@@ -88,7 +88,7 @@ enum BackendChoice {
     JacclRing,
 }
 
-/// What was chosen.
+/// Result of the choice: the cluster, its cables, addresses and file.
 struct Chosen {
     cluster: Cluster,
     layout: CableLayout,
@@ -164,7 +164,7 @@ fn put(output: Option<&Path>, chosen: &Chosen) -> Result<(), Trouble> {
     }
 }
 
-/// Whether every file that is to be written can be: before anything is changed on any host.
+/// Checks that every file that is to be written can be: before anything is changed on any host.
 fn can_write(args: &ConfigArgs) -> Result<(), Trouble> {
     let undo = Some(&args.undo).filter(|_| args.auto_setup);
     let files = [("--output", args.output.as_ref()), ("--svg", args.svg.as_ref()), ("--undo", undo)];
@@ -192,7 +192,7 @@ fn tells_its_cables(cluster: &Cluster, over: OverChoice) -> Result<(), Trouble> 
     if untold.is_empty() || over == OverChoice::Ethernet { Ok(()) } else { Err((BAD_INPUT, untold)) }
 }
 
-/// What the user's own hostfile says of hosts beside their addresses.
+/// Keeps in `file` the settings of hosts in the user's own hostfile, beside their addresses.
 fn keep(file: &mut Value, hosts: &[FleetHost]) {
     for entry in file["hosts"].as_array_mut().into_iter().flatten() {
         let Some(host) = hosts.iter().find(|h| entry["ssh"] == h.name.as_str()) else { continue };

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// What `comity cluster find` takes.
+/// Arguments of `comity cluster find`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without hosts: those that ~/.ssh/config names, else those that announce themselves (comity cluster announce). It changes nothing on them.
@@ -23,11 +23,11 @@ pub(crate) struct FindArgs {
     #[arg(long, conflicts_with_all = ["hosts", "hostfile"])]
     announced: bool,
 
-    /// How many seconds to listen for them
+    /// Seconds to listen for them
     #[arg(long, value_name = "SECONDS", default_value_t = 3, conflicts_with_all = ["hosts", "hostfile"], value_parser = clap::value_parser!(u32).range(1..=600))]
     listen: u32,
 
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -57,14 +57,14 @@ pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
     if absent.is_empty() { Ok(()) } else { Err((FAULTY, absent)) }
 }
 
-/// Whether standard output shows colours.
+/// Returns colours where standard output shows them.
 pub(super) fn paint() -> Paint {
     let plain =
         std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) || !std::io::stdout().is_terminal();
     if plain { Paint::Plain } else { Paint::Colours }
 }
 
-/// Those that announce themselves, told on standard error as they are reached.
+/// Hosts that announce themselves, printed on standard error as they are reached.
 fn heard(time: Duration, known: &[String]) -> Result<Vec<FleetHost>, Trouble> {
     let mut hosts = Vec::new();
     for one in announce::listen(time)? {

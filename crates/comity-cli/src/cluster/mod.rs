@@ -11,7 +11,7 @@ pub(crate) use whole::{answer_limit, beacons, token};
 
 use std::path::PathBuf;
 
-/// What `comity cluster` takes.
+/// Subcommands of `comity cluster`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum ClusterCommand {
     /// Say what the hosts are, and how they are cabled
@@ -54,7 +54,7 @@ pub(crate) fn cluster(command: ClusterCommand) -> u8 {
     }
 }
 
-/// What went wrong: the exit code and its sentences.
+/// Failure of a command: the exit code and its sentences.
 type Trouble = (u8, Vec<String>);
 
 /// Prints it on standard output.

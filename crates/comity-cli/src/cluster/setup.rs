@@ -79,7 +79,7 @@ fn roll_back(file: &Path, reach: &ReachArgs) -> Vec<String> {
     }
 }
 
-/// Which of the hosts that are `wanted` cannot run commands as root.
+/// Sentences for those of the `wanted` hosts that cannot run commands as root.
 fn refused(team: &mut HostTeam, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut wrong = Vec::new();
     for (_, member) in team.there() {
@@ -134,7 +134,7 @@ fn write_new(path: &Path, file: &UndoFile) -> std::io::Result<()> {
     save::create(path, text.as_bytes(), save::FOR_USER)
 }
 
-/// What is left to undo on each host of the file, or who changed what since.
+/// Work left to undo on each host of the file, or sentences for those that cannot be undone.
 fn left(team: &mut HostTeam, file: &UndoFile) -> Result<Vec<(String, UndoWork)>, Vec<String>> {
     let (mut all, mut wrong) = (Vec::new(), Vec::new());
     for setup in &file.hosts {

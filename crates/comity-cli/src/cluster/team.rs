@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 const HELLO: Duration = Duration::from_secs(40);
 /// The longest line.
 const LONGEST_LINE: u64 = 4 << 20;
-/// How much is kept of what ssh says.
+/// Most bytes kept of the output of ssh.
 const NOISE_KEPT: u64 = 16 << 10;
 /// Until an agent that is not needed any more has ended.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How hosts are reached.
+/// Flags for the way by which hosts are reached.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct WayArgs {
     /// Hand this to ssh, before its other arguments (repeatable)
@@ -48,7 +48,7 @@ impl WayArgs {
     }
 }
 
-/// Which hosts, and how they are reached.
+/// Flags for the hosts, and for the way by which they are reached.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct ReachArgs {
     /// The hosts: a,b,user@c
@@ -81,7 +81,7 @@ const AGENT: FarCommand<'static> = FarCommand { words: &["agent"], otherwise: SU
 pub(crate) struct Member {
     pub(crate) host: FleetHost,
     pub(crate) facts: HostFacts,
-    /// Whether there is an agent that takes orders, or why not.
+    /// Ok if there is an agent that takes orders, else the reason.
     pub(crate) agent: Result<(), String>,
     child: Child,
     to: Option<ChildStdin>,
@@ -107,7 +107,7 @@ impl HostTeam {
         self.0.iter_mut().enumerate().filter_map(|(i, m)| Some((i, m.as_mut().ok()?)))
     }
 
-    /// What became of those that have not.
+    /// Reasons of the hosts that have not answered.
     pub(crate) fn absent(&self) -> Vec<String> {
         self.0.iter().filter_map(|m| m.as_ref().err().cloned()).collect()
     }

@@ -6,7 +6,7 @@ use comity_cluster::graph::{Cluster, HeardBeacon, Plug};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long beacons are told, by an interface that has an address.
+/// Time for which an interface that has an address sends beacons.
 const BEACONS: Duration = Duration::from_millis(1500);
 /// For an answer, beside the time that the order takes.
 pub(super) const ANSWER: Duration = Duration::from_secs(20);
@@ -16,7 +16,7 @@ pub(crate) const fn answer_limit() -> Duration {
     ANSWER
 }
 
-/// Whom the interfaces of the hosts hear. Where one had no address at first all say it once more. Problems are added to the notes.
+/// Interfaces of the hosts with those that they hear. Where one had no address at first all say it once more. Problems are added to the notes.
 pub(crate) fn beacons(team: &mut HostTeam, notes: &mut Vec<String>) -> Vec<HeardBeacon> {
     let mut heard = Vec::new();
     let late = said(team, notes, &mut heard);
@@ -26,7 +26,7 @@ pub(crate) fn beacons(team: &mut HostTeam, notes: &mut Vec<String>) -> Vec<Heard
     heard
 }
 
-/// One round; whether an interface had no address at first.
+/// Runs one round; returns whether an interface had no address at first.
 fn said(team: &mut HostTeam, notes: &mut Vec<String>, heard: &mut Vec<HeardBeacon>) -> bool {
     let (token, port) = (token(), 20_000 + (std::process::id() % 20_000) as u16);
     let carries = |n: &&Nic| n.is_up && !n.is_inner && n.bridge.is_none();

@@ -8,12 +8,12 @@ use comity_cluster::subnet::Subnet;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// How long a cable is filled, each way.
+/// Time for which a cable is filled, each way, in ms.
 const FILL_MS: u64 = 120;
 /// The same of one that seemed slow: something else may have used it.
 const FILL_AGAIN_MS: u64 = 500;
 const TRIES: usize = 5;
-/// What a datagram has beside its content: the headers of IP and UDP.
+/// Bytes of a datagram beside its content: the headers of IP and UDP.
 const HEADERS_V4: usize = 28;
 const HEADERS_V6: usize = 48;
 const SMALL: usize = 64;
@@ -61,7 +61,7 @@ pub(super) fn links_of(
     all
 }
 
-/// What seemed slow is measured again, and the best counts.
+/// Measures again each way that seemed slow; the best counts.
 fn again(
     team: &mut HostTeam,
     cluster: &Cluster,

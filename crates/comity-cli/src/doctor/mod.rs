@@ -15,7 +15,7 @@ use std::time::Instant;
 /// Readings of a clock; the one with the shortest way there and back counts.
 const READINGS: usize = 5;
 
-/// What `comity doctor` takes.
+/// Arguments of `comity doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without hosts it looks at this machine alone. It changes nothing on any host; while it measures, cables are busy.
@@ -36,7 +36,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "FILE")]
     key: Option<String>,
 
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -101,7 +101,7 @@ fn examine(named: &[FleetHost], way: &SshWay, args: &DoctorArgs) -> Vec<Check> {
     checks
 }
 
-/// What is known of each host that answered.
+/// Checks on the facts of each host that answered.
 fn of_hosts(team: &mut HostTeam, cluster: &Cluster, named: &[FleetHost]) -> Vec<Check> {
     let listed = |ssh: &str| -> Vec<IpAddr> {
         named.iter().find(|h| h.name == ssh).map(|h| h.ips.clone()).unwrap_or_default()
@@ -139,7 +139,7 @@ fn clocks(team: &mut HostTeam) -> Vec<Check> {
     team.there().map(one).collect()
 }
 
-/// Whether memory can be read, and which job key there is.
+/// Checks whether memory can be read, and which job key there is.
 fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
     let mut checks = Vec::new();
     for (_, member) in team.there() {
@@ -191,7 +191,7 @@ fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
     checks
 }
 
-/// What mends a key that a host cannot use.
+/// Remedy for a key that a host cannot use.
 fn no_key(said: &str, at: &str, file: &str, is_here: bool) -> String {
     // The sentence has the remedy: the key is there, and its rights or its owner are wrong.
     if said.contains("chmod 600") || said.contains("install -m 600") {

@@ -14,7 +14,7 @@ struct Setting {
     value: Option<(String, String)>,
 }
 
-/// What `found` says of each variable; of a configuration that makes no sense, what the environment says.
+/// Value of each variable in `found`; of a configuration that makes no sense, the value in the environment.
 fn all(found: Result<&Config, &Error>, var: &dyn Fn(&str) -> Option<OsString>) -> Vec<Setting> {
     let of = |about: &'static Variable| {
         let own = var(about.name).map(|v| (v.to_string_lossy().into_owned(), "the environment".to_owned()));

@@ -6,7 +6,7 @@ use comity::BackendKind;
 /// MLX's names beside ours, and what they are here.
 const MLX: [(&str, BackendKind); 2] = [("ring", BackendKind::Any), ("jaccl-ring", BackendKind::Jaccl)];
 
-/// What is to carry the ranks' calls, as the user called it.
+/// Backend for the ranks' calls, by the user's name for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AskedBackend {
     name: &'static str,

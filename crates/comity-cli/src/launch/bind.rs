@@ -5,7 +5,7 @@
 use comity_cluster::cores::{BindTo, CoreMap, cpu_list, cpu_words};
 use serde::{Deserialize, Serialize};
 
-/// What `--bind-to` says.
+/// Value of `--bind-to`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub(crate) enum BindWish {
     /// Wherever the system puts them.
@@ -24,14 +24,14 @@ pub(super) struct RankBinding {
     map: CoreMap,
 }
 
-/// What is bound: a set as the system takes it.
+/// Set of processors that a rank is bound to, as the system takes it.
 #[cfg(target_os = "linux")]
 pub(super) type ProcessorSet = rustix::thread::CpuSet;
 #[cfg(not(target_os = "linux"))]
 pub(super) type ProcessorSet = ();
 
 impl RankBinding {
-    /// As wished, for `ranks` ranks of this host; why not, for the user.
+    /// Binding as wished, for `ranks` ranks of this host; the error is for the user.
     pub(super) fn check(wish: BindWish, ranks: usize) -> Result<Option<Self>, String> {
         let (to, name) = match wish {
             BindWish::Off => return Ok(None),
@@ -50,14 +50,14 @@ impl RankBinding {
         Ok(Some(Self { to, map }))
     }
 
-    /// What rank number `local` of the `ranks` of this host may use.
+    /// Processors of rank number `local` of the `ranks` of this host.
     pub(super) fn of(&self, (local, ranks): (usize, usize)) -> Result<(ProcessorSet, String), String> {
         let places = self.map.places(self.to, ranks)?;
         let cpus = places.get(local).ok_or("there is no such rank on this host")?;
         Ok((set(cpus)?, cpu_words(cpus)))
     }
 
-    /// How many cores the rank with the fewest of `ranks` on this host is bound to.
+    /// Number of cores of the rank with the fewest, of `ranks` on this host.
     pub(super) fn cores_of_each(&self, ranks: usize) -> usize {
         let places = self.map.places(self.to, ranks).unwrap_or_default();
         let cores = |cpus: &Vec<usize>| {
@@ -68,18 +68,18 @@ impl RankBinding {
         places.iter().filter_map(cores).min().unwrap_or(1).clamp(1, available())
     }
 
-    /// How many processors all may use at a time: a control group may have a quota of fewer than it names.
+    /// Number of processors that all may use at a time: a control group may have a quota of fewer than it names.
     pub(super) fn host_cores(&self) -> usize {
         self.map.processors().len().min(available())
     }
 }
 
-/// How many processors this process may use at a time, by its affinity and the quota of its control group.
+/// Number of processors that this process may use at a time, by its affinity and the quota of its control group.
 fn available() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// How many cores this process may use at a time.
+/// Number of cores that this process may use at a time.
 pub(super) fn usable_cores() -> usize {
     allowed_cores().map_or(usize::MAX, |map| map.counts().cores).min(available())
 }
@@ -103,13 +103,13 @@ fn set(_: &[usize]) -> Result<ProcessorSet, String> {
     Ok(())
 }
 
-/// How the cores of this host lie, where the system says.
+/// Layout of this host's cores, where the system tells it.
 pub(crate) fn host_cores() -> Option<CoreMap> {
     let read = |path: &str| std::fs::read_to_string(format!("/sys/devices/system/{path}")).ok();
     CoreMap::read(read)
 }
 
-/// Those of them that this process may use.
+/// The cores of this host that this process may use.
 pub(crate) fn allowed_cores() -> Option<CoreMap> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let list = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:"))?;

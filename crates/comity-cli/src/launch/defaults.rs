@@ -54,7 +54,7 @@ pub(super) fn variables(env: &[Setting], share: Option<ThreadShare>) -> Vec<(&'s
     threads.chain(unbuffered).collect()
 }
 
-/// Whether the rank would find this variable: from the shell, or by the user's setting for the ranks.
+/// Returns whether the rank would find this variable: from the shell, or by the user's setting for the ranks.
 fn is_set(name: &str, env: &[Setting]) -> bool {
     env.iter().any(|s| s.name == OsStr::new(name)) || std::env::var_os(name).is_some()
 }

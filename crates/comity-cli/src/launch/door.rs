@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long a visitor may take to read the answer.
+/// Limit on a write of the answer to a visitor.
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// The socket, while this value lives.

@@ -1,4 +1,4 @@
-//! How a process ended, in a number and in words.
+//! End of a process, in a number and in words.
 use rustix::process::WaitStatus;
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl Ending {
         self != Self::Exit(0)
     }
 
-    /// As shells count: 128 + signal.
+    /// Exit code as shells count it: 128 + signal.
     pub(super) fn code(self) -> u8 {
         match self {
             Self::Exit(code) => (code & 0xff) as u8,
@@ -26,7 +26,7 @@ impl Ending {
         }
     }
 
-    /// Whether this may well be a consequence of another rank's end: an error that was reported and given up on,
+    /// Returns whether this may well be a consequence of another rank's end: an error that was reported and given up on,
     /// a write to a rank that is gone. A crash or a kill is no consequence.
     pub(super) fn may_be_a_consequence(self) -> bool {
         matches!(self, Self::Exit(_) | Self::Signal(libc::SIGABRT | libc::SIGPIPE))

@@ -13,11 +13,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether a terminal in whose background this process runs is in its foreground now.
+/// Interval of looks whether a terminal in whose background this process runs is in its foreground now.
 const FOREGROUND: Duration = Duration::from_secs(1);
-/// How long the supervisor may take to stop the ranks.
+/// Time that the supervisor has to stop the ranks.
 const HALT: Duration = Duration::from_secs(1);
-/// How long processes may take to vanish once the supervisor was killed.
+/// Time that processes have to vanish once the supervisor was killed.
 const VANISH: Duration = Duration::from_secs(2);
 
 /// Waits for the supervisor's end and returns the exit code.
@@ -56,7 +56,7 @@ struct FrontEnd {
     line: UnixStream,
     /// Leads to the supervisor's standard input; None after the end of ours.
     relay: Option<OwnedFd>,
-    /// What was read and not yet taken.
+    /// Bytes that were read and not yet taken.
     piece: Vec<u8>,
     signals: Signals,
     /// The process groups of the ranks, as the supervisor tells them.

@@ -102,7 +102,7 @@ impl Orders {
         }
     }
 
-    /// Whether the launcher is to be told that this guard is there.
+    /// Returns whether a beat to the launcher is due, and plans the next.
     fn beat(&mut self) -> bool {
         let now = Instant::now();
         let due = now >= self.beat_due;
@@ -188,7 +188,7 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     Ok(Supervisor::guard(job, meeting, (front_end, output, orders), open_files)?.run())
 }
 
-/// Where the ranks start; none is the home directory.
+/// Directory in which the ranks start; none is the home directory.
 fn directory(part: &HostPart) -> Result<Option<PathBuf>, LaunchRefusal> {
     let Some(dir) = part.cwd.as_ref().map(PathBuf::from) else { return Ok(None) };
     match job::directory(&dir) {
@@ -198,7 +198,7 @@ fn directory(part: &HostPart) -> Result<Option<PathBuf>, LaunchRefusal> {
     }
 }
 
-/// What ought to have the same content on every host: the user's own program and script, not what a system brings.
+/// Digests of the files that ought to be the same on every host: the user's own program and script, not those of the system.
 fn digests(part: &HostPart, job: &Job) -> Vec<(String, String)> {
     let dir = job.cwd.clone().unwrap_or_default();
     let Some((name, args)) = part.command.split_first() else { return Vec::new() };
@@ -312,7 +312,7 @@ fn any(of: IpAddr) -> IpAddr {
     }
 }
 
-/// Of the connection by which `ssh` came to this host the address with this number: 0 is where it came from, 2 where to.
+/// Address with this number of the connection by which `ssh` came to this host: 0 is where it came from, 2 where to.
 fn called(number: usize) -> Option<IpAddr> {
     let words = std::env::var("SSH_CONNECTION").ok()?;
     let at = words.split_whitespace().nth(number)?;

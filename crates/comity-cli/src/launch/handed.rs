@@ -20,7 +20,7 @@ impl Handed {
         self.fd.as_fd()
     }
 
-    /// What ranks have written at this place.
+    /// Reads bytes that ranks have written at offset `at`.
     pub(super) fn read(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         Ok(rustix::io::pread(&self.fd, buffer, at)?)
     }
@@ -68,7 +68,7 @@ fn nameless(flags: rustix::fs::MemfdFlags) -> io::Result<OwnedFd> {
         .map_err(|e| comity::tools::refused_call("memfd_create", "to hand ranks the job's key", e))
 }
 
-/// Where an inherited descriptor cannot be opened anew by a path, the file keeps its name until the job ends.
+/// Name of the file: where an inherited descriptor cannot be opened anew by a path, it stays until the job ends.
 #[cfg(not(target_os = "linux"))]
 #[derive(Debug)]
 struct Name(std::path::PathBuf);

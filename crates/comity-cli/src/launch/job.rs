@@ -1,4 +1,4 @@
-//! What was asked for, checked against this machine before anything is started.
+//! A job that the user asked for, checked against this machine before anything is started.
 use super::bind::RankBinding;
 use super::defaults::ThreadShare;
 use super::shutdown::PATIENCE;
@@ -26,15 +26,15 @@ pub(super) struct Job {
     pub(super) first: usize,
     /// Ranks on all hosts.
     pub(super) world: usize,
-    /// As typed: what a rank sees as its name.
+    /// Program as typed: a rank sees this as its name.
     pub(super) name: OsString,
-    /// What is run.
+    /// Path of the program.
     pub(super) program: PathBuf,
     pub(super) args: Vec<OsString>,
     pub(super) env: Vec<Setting>,
     pub(super) cwd: Option<PathBuf>,
     pub(super) timeout: Option<Duration>,
-    /// How long ranks may take to end after SIGTERM.
+    /// Time that ranks have to end after SIGTERM.
     pub(super) grace: Duration,
     /// Per rank, for its output and its errors.
     pub(super) logs: Option<Vec<[File; 2]>>,
@@ -50,18 +50,18 @@ pub(super) struct Job {
     pub(super) straight: bool,
     /// The first rank's number among those of this host, and how many those are.
     pub(super) local: (usize, usize),
-    /// Which processors they may use, if that is for the launcher to say.
+    /// Processors that the ranks may use, if the launcher is to bind them.
     pub(super) binding: Option<RankBinding>,
-    /// How many threads each is told to use; none where the user chose.
+    /// Number of threads for each rank; none where the user chose.
     pub(super) threads: Option<ThreadShare>,
-    /// Where ranks leave their flight records.
+    /// Directory in which ranks leave their flight records.
     pub(super) flights: Option<PathBuf>,
     pub(super) restarts: Restarts,
     pub(super) insecure: bool,
     pub(super) secure: Option<comity::Secure>,
     /// None: what the shell says, or the best there is.
     pub(super) backend: Option<comity::BackendKind>,
-    /// Who asks for the ranks' counters comes here.
+    /// Listener for requests of the ranks' counters.
     pub(super) metrics: Option<TcpListener>,
     pub(super) tag: TagWish,
     pub(super) verbose: bool,

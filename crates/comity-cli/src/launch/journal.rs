@@ -26,10 +26,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Past this many bytes that nobody took, lines of ranks are left out, and it is said how many.
 const UNTAKEN: usize = 16 << 20;
-/// How long a reader is waited for at the end.
+/// Time to wait for a reader at the end.
 const READER: Duration = Duration::from_secs(2);
 
-/// Where the events go; nowhere if nobody asked.
+/// Writer of the events; it writes nowhere if nobody asked.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     to: Option<Sender<String>>,

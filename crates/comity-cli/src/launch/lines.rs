@@ -2,7 +2,7 @@
 /// A line longer than this is written in parts, so that a rank that never ends its line needs no more memory.
 pub(super) const LONGEST: usize = 64 << 10;
 
-/// One output stream of one rank.
+/// Output stream of a rank.
 #[derive(Debug)]
 pub(super) enum Lines {
     /// Its bytes pass at once, also a prompt that waits for an answer: the only rank, untagged; the one that a user talks to.
@@ -19,9 +19,9 @@ pub(super) struct WholeLines {
     part: Vec<u8>,
     /// The line has begun in an earlier part.
     begun: bool,
-    /// Of a line that is written over (by `\r`) only what it says last is shown.
+    /// Only the last text of a line that is written over (by `\r`) is shown.
     updates: bool,
-    /// What it said before the last `\r`, unless that was nothing.
+    /// Text before the last `\r`, unless that was empty.
     before: Vec<u8>,
     /// There was a `\r` in this line, and what it says was not asked for since.
     updated: Option<bool>,
@@ -64,7 +64,7 @@ impl Lines {
         }
     }
 
-    /// What a line that is written over says now, with its tag, if that is news.
+    /// Current text of a line that is written over, with its tag, if that is news.
     pub(super) fn progress(&mut self) -> Option<Vec<u8>> {
         let Self::Whole(lines) = self else { return None };
         let updated = lines.updated.as_mut()?;

@@ -1,4 +1,4 @@
-//! What the ranks need to find each other: a job key, a store, and addresses for the libraries that bring their own.
+//! Things that the ranks need to find each other: a job key, a store, and addresses for the libraries that bring their own.
 use super::{Setting, handed::Handed, wire::Go};
 use comity::{Key, tools::Store};
 use socket2::{Domain, Socket, Type};
@@ -16,7 +16,7 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// How long the ranks may take to come together, as they read it themselves; a rank says what is wrong with a broken value.
+/// Time in which the ranks must come together, as they read it themselves; a rank reports a broken value.
 pub(super) fn join_limit(env: &[Setting]) -> Duration {
     let name = "COMITY_JOIN_TIMEOUT";
     let set = env.iter().rev().find(|s| s.name == name).map(|s| s.value.clone());
@@ -36,7 +36,7 @@ pub(super) struct Meeting {
     kept: Vec<Reserved>,
     /// None in a job without a key.
     key_file: Option<Handed>,
-    /// Where ranks write which rank their failure follows from ([`root_cause_of`](Self::root_cause_of)).
+    /// File in which ranks write which rank their failure follows from ([`root_cause_of`](Self::root_cause_of)).
     root_causes: Handed,
     host_file: Option<Handed>,
     /// Files that variables of these names lead to.
@@ -107,7 +107,7 @@ impl Meeting {
         }
     }
 
-    /// Where the ranks meet, with a comma between several addresses.
+    /// Addresses at which the ranks meet, with a comma between several.
     pub(super) fn store(&self) -> String {
         self.store_at.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
     }
@@ -125,7 +125,7 @@ impl Meeting {
         self.root_causes.fd()
     }
 
-    /// Which rank is the root cause, as a rank knows: for a meeting that came to nothing, the store knows; for a group that failed, it stands in
+    /// Root cause, as rank `by` knows it: for a meeting that came to nothing, the store knows; for a group that failed, it stands in
     /// a file that all ranks have (`COMITY_ROOT_CAUSE_FD`): four bytes for each, that rank's number and one.
     pub(super) fn root_cause_of(&self, by: usize) -> Option<usize> {
         let mut word = [0; WORD as usize];

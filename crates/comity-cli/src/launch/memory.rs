@@ -1,7 +1,7 @@
 //! Evidence that the kernel killed a rank for want of memory: its counters of such kills.
 use std::path::{Path, PathBuf};
 
-/// Where the kernel counts, and how many kills it had counted.
+/// Counters of the kernel, each with the kills that it had counted.
 #[derive(Debug)]
 pub(super) struct Kills {
     counters: Vec<Counter>,
@@ -26,7 +26,7 @@ impl Kills {
         Self { counters }
     }
 
-    /// What speaks for lack of memory as the cause of a SIGKILL that was noticed now.
+    /// Evidence that lack of memory caused a SIGKILL that was noticed now.
     pub(super) fn evidence(&mut self) -> Option<&'static str> {
         let mut own = None;
         for counter in &mut self.counters {

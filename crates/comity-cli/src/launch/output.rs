@@ -29,12 +29,12 @@ impl OutputStream {
         }
     }
 
-    /// Whether it leads to a terminal on which lines can be written over.
+    /// Returns whether it leads to a terminal on which lines can be written over.
     pub(super) fn is_live(self) -> bool {
         rustix::termios::isatty(self.fd()) && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
     }
 
-    /// Whether what is written there may have colours.
+    /// Returns whether text that is written there may have colours.
     pub(super) fn has_colour(self) -> bool {
         self.is_live() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
     }
@@ -102,7 +102,7 @@ impl Outputs {
         move |event| out.put(OutputStream::Out, &event.encode())
     }
 
-    /// Whether there is a launcher on another host.
+    /// Returns whether the launcher is on another host, and gets frames.
     pub(super) fn is_framed(&self) -> bool {
         self.framed
     }
@@ -151,7 +151,7 @@ impl Outputs {
         &self.waker
     }
 
-    /// Whether something is still to be written.
+    /// Returns whether something is still to be written.
     pub(super) fn is_pending(&self) -> bool {
         self.out.lock().size > 0 || self.err.lock().size > 0
     }
@@ -176,7 +176,7 @@ impl Outputs {
     }
 }
 
-/// Whether standard output and error are the same file, pipe or terminal.
+/// Returns whether standard output and error are the same file, pipe or terminal.
 fn one_place() -> bool {
     match (rustix::fs::fstat(OutputStream::Out.fd()), rustix::fs::fstat(OutputStream::Err.fd())) {
         (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
@@ -195,7 +195,7 @@ struct Queue {
     pieces: Vec<(OutputStream, Vec<u8>)>,
     /// Bytes queued or being written.
     size: usize,
-    /// How often the writer got something written.
+    /// Number of times that the writer got something written.
     written: u64,
     inside_line: bool,
     /// The cursor stands behind a line that is to be written over.

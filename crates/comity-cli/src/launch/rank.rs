@@ -1,4 +1,4 @@
-//! One rank: its environment, its start, and the launcher's ends of its pipes.
+//! A rank: its environment, its start, and the launcher's ends of its pipes.
 use super::defaults;
 use super::job::Job;
 use super::lines::Lines;
@@ -24,7 +24,7 @@ pub(super) struct Rank {
     pub(super) pipes: [Pipe; 2],
 }
 
-/// One of a rank's output streams.
+/// Output stream of a rank.
 #[derive(Debug)]
 pub(super) struct Pipe {
     pub(super) stream: OutputStream,
@@ -127,7 +127,7 @@ impl Pipe {
         (Ok(()), 0)
     }
 
-    /// What a line that is written over says now.
+    /// Current text of a line that is written over.
     pub(super) fn progress(&mut self) -> Option<Vec<u8>> {
         self.lines.progress()
     }

@@ -1,14 +1,14 @@
-//! What is done to the ranks, and when: the rules of ending a job, without a clock or a process in them.
+//! Rules of ending a job, without a clock or a process in them: the signals that ranks get, and when.
 use super::ending::Ending;
 use std::time::{Duration, Instant};
 
-/// How long the others may go on after a rank failed, so that they can report what they saw of it.
+/// Time for which the others may go on after a rank failed, so that they can report the failure.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
-/// How long a rank may take to end after SIGTERM, unless `--grace` says otherwise.
+/// Time that a rank has to end after SIGTERM, unless `--grace` says otherwise.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// The same when the launcher was killed: nothing may outlive it by 2 s.
 const PATIENCE_ORPHANED: Duration = Duration::from_secs(1);
-/// How long a process may take to vanish after SIGKILL before it is left behind (it hangs in the kernel).
+/// Time that a process has to vanish after SIGKILL before it is left behind (it hangs in the kernel).
 const VANISH: Duration = Duration::from_secs(10);
 /// A rank that crashed holds its connections until the kernel has taken it apart, so a peer may report the
 /// loss and exit first. A crash seen this soon after such an exit is taken for its cause.
@@ -61,7 +61,7 @@ impl StopReason {
     }
 }
 
-/// What is to be sent to every rank that still runs.
+/// Order for every rank that still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopOrder {
     Term,
@@ -89,13 +89,13 @@ pub(super) struct Shutdown {
     failed_at: Option<Instant>,
     /// Failures before the others were ended: these say something about their rank.
     failures: Vec<(usize, Ending)>,
-    /// Those that ended with 0 before the others were ended.
+    /// Ranks that ended with 0 before the others were ended.
     well: Vec<usize>,
-    /// How long ranks may take to end after SIGTERM.
+    /// Time that ranks have to end after SIGTERM.
     patience: Duration,
     /// The same when one of them or a host has failed.
     patience_failed: Duration,
-    /// How long ranks were given that were killed because they had not ended by then.
+    /// Time that ranks had before they were killed, where some had not ended by then.
     cut_after: Option<Duration>,
 }
 
@@ -121,7 +121,7 @@ impl Shutdown {
         Self { patience: grace, patience_failed: grace, ..self }
     }
 
-    /// How long ranks had to end after SIGTERM, if some were killed because they took longer.
+    /// Time that ranks had to end after SIGTERM, if some were killed because they took longer.
     pub(super) fn cut_after(&self) -> Option<Duration> {
         self.cut_after
     }
@@ -154,7 +154,7 @@ impl Shutdown {
         self.cause = Some(StopReason::Failed { rank, ending });
     }
 
-    /// Whether the end of a rank still says something about it.
+    /// Returns whether the end of a rank still counts as its own.
     pub(super) fn judges(&self) -> bool {
         matches!(self.phase, Phase::Running | Phase::Grace { .. })
     }
@@ -194,7 +194,7 @@ impl Shutdown {
     }
 
     /// The connection to host `host` ended, where `ranks` were still running: as if they had ended.
-    /// What it was `silent` before is time that the others have no more: nothing of the job may be left 5 s after a cable was cut.
+    /// The time that it was `silent` before is lost to the others: nothing of the job may be left 5 s after a cable was cut.
     pub(super) fn host_lost(&mut self, host: usize, ranks: usize, now: Instant, silent: Duration) {
         self.alive = self.alive.saturating_sub(ranks);
         let first = match self.phase {
@@ -265,7 +265,7 @@ impl Shutdown {
         }
     }
 
-    /// What is due by now.
+    /// Moves on to the phase that is due by now; returns its order.
     pub(super) fn tick(&mut self, now: Instant) -> Option<StopOrder> {
         match self.phase {
             Phase::Running if self.timeout.is_some_and(|t| now >= t) => self.stop(StopReason::TimedOut, now),

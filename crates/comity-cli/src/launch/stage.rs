@@ -19,7 +19,7 @@ const PIECE: u64 = 1 << 20;
 /// A file that every host is to have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StagedFile {
-    /// As it was typed: here and there relative to the directory of the job.
+    /// Name as typed: here and there relative to the directory of the job.
     pub(super) name: String,
     digest: String,
     mode: u32,

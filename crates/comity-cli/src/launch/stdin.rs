@@ -1,6 +1,6 @@
 //! The launcher's standard input, given to every rank.
 //!
-//! One piece at a time is in hand, and the next one is read when every rank that still listens has taken it:
+//! A single piece is in hand at a time, and the next one is read when every rank that still listens has taken it:
 //! memory is bounded, and a rank that does not read holds up the others' input but nothing else.
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -32,7 +32,7 @@ const END_KEY: &[u8] = b"\x04\x04";
 struct Sink {
     fd: OwnedFd,
     terminal: bool,
-    /// How much of the piece it has taken.
+    /// Bytes of the piece that it has taken.
     taken: usize,
 }
 
@@ -41,7 +41,7 @@ impl StdinFeed {
         Self { source: Some(source), given: false, piece: Vec::new(), sinks: Vec::new() }
     }
 
-    /// One whose pieces are given.
+    /// Makes a feed whose pieces are given.
     pub(super) fn given() -> Self {
         Self { source: None, given: true, piece: Vec::new(), sinks: Vec::new() }
     }
@@ -58,7 +58,7 @@ impl StdinFeed {
         self.pump(false);
     }
 
-    /// Whether every rank has taken the piece.
+    /// Returns whether every rank has taken the piece.
     pub(super) fn is_taken(&self) -> bool {
         self.sinks.iter().flatten().all(|s| s.taken == self.piece.len())
     }
@@ -84,7 +84,7 @@ impl StdinFeed {
         }
     }
 
-    /// What to poll for: the source when every rank has taken the piece, else the ranks that have not.
+    /// Descriptors to poll: the source when every rank has taken the piece, else the ranks that have not.
     pub(super) fn wants(&self) -> impl Iterator<Item = PollFd<'_>> {
         let waiting = self.sinks.iter().flatten().filter(|s| s.taken < self.piece.len());
         let idle = waiting.clone().next().is_none() && self.sinks.iter().any(Option::is_some);

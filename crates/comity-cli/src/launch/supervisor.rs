@@ -33,7 +33,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long it is tried to end them, and how long a pipe may stay open after that.
+/// Time for ending the processes that ranks left, and for which a pipe may stay open after that.
 const LEFT_OPEN: Duration = Duration::from_secs(2);
 
 /// Lines shown of the report on a job that failed.
@@ -61,22 +61,22 @@ pub(super) struct Supervisor {
     signals: Signals,
     /// To the process that the user started.
     front_end: FrontLine,
-    /// Those of a launcher on another host.
+    /// Orders of a launcher on another host.
     pub(super) orders: Option<Orders>,
     /// The first process of the guard was killed: how the ranks end from now on says nothing about them.
     pub(super) is_bereft: bool,
     /// The launchers on other hosts that this one agreed with.
     pub(super) nodes: Option<Nodes>,
     pub(super) journal: Journal,
-    /// How the ranks that have ended did.
+    /// End of each rank that has ended.
     pub(super) ends: Vec<Option<RankEnd>>,
     pub(super) kills: Kills,
     pub(super) metrics: Option<Metrics>,
-    /// Where it can be asked what the job does.
+    /// Socket at which others ask for the state of the job.
     door: Option<Door>,
     /// The limit of open files with which the job was started, and which the ranks get.
     open_files: Rlimit,
-    /// What speaks for lack of memory as the end of the rank at fault.
+    /// Evidence that lack of memory ended the rank at fault.
     memory: Option<&'static str>,
     /// When it was last looked whether ranks are stopped.
     looked: Instant,
@@ -91,7 +91,7 @@ pub(super) struct Supervisor {
     buffer: Vec<u8>,
 }
 
-/// How a rank ended.
+/// End of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RankEnd {
     pub(super) ending: Ending,
@@ -100,7 +100,7 @@ pub(super) struct RankEnd {
     pub(super) early: bool,
 }
 
-/// What a descriptor in the poll set belongs to.
+/// Source of a descriptor in the poll set.
 #[derive(Clone, Copy)]
 enum Source {
     FrontEnd,

@@ -1,4 +1,4 @@
-//! What needs `unsafe` in the launcher: fork, the moment between fork and exec of a rank, signal dispositions.
+//! Calls of the launcher that need `unsafe`: fork, the moment between fork and exec of a rank, signal dispositions.
 use super::bind::ProcessorSet;
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Resource, Rlimit};
@@ -21,7 +21,7 @@ pub(super) fn fork() -> io::Result<Fork> {
     }
 }
 
-/// Where a process stands among those of a terminal.
+/// Place of a process among those of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// In a process group of its own.

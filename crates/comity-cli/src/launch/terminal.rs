@@ -19,7 +19,7 @@ pub(super) struct RankTerminal {
 }
 
 impl RankTerminal {
-    /// As large as the user's.
+    /// Makes a terminal for `rank`, as large as the user's.
     pub(super) fn of(rank: usize) -> Self {
         let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout());
         let size = size.or_else(|_| rustix::termios::tcgetwinsize(rustix::stdio::stdin()));
@@ -83,7 +83,7 @@ impl Drop for RawTerminal {
     }
 }
 
-/// Whether standard input is this process's terminal, and another job is in its foreground: what is typed then is
+/// Returns whether standard input is this process's terminal, and another job is in its foreground: what is typed then is
 /// not for this one.
 pub(super) fn in_background() -> bool {
     rustix::termios::tcgetpgrp(rustix::stdio::stdin()).is_ok_and(|group| group != rustix::process::getpgrp())

@@ -1,4 +1,4 @@
-//! What the launcher says of a job that has ended: one line, and the exit code.
+//! Verdict of the launcher on a job that has ended: one line, and the exit code.
 use super::REFUSED;
 use super::ending::Ending;
 use super::output::OutputStream;
@@ -9,21 +9,21 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// What is known of a job that has ended.
+/// Facts about a job that has ended.
 pub(super) struct Findings<'a> {
     pub(super) cause: Option<&'a StopReason>,
     /// "rank 3 (pid 77, host c)"
     pub(super) name: &'a dyn Fn(usize) -> String,
-    /// Whether the rank was stopped when it was told to end.
+    /// Returns whether the rank was stopped when it got the order to end.
     pub(super) was_stopped: &'a dyn Fn(usize) -> bool,
-    /// What speaks for lack of memory as the end of the rank at fault.
+    /// Evidence that lack of memory ended the rank at fault.
     pub(super) memory: Option<&'a str>,
     pub(super) timeout: Option<Duration>,
     /// Why not all ranks could be started.
     pub(super) unstarted: Option<&'a (String, u8)>,
     /// Why the output cannot be written.
     pub(super) unread: Option<(OutputStream, Errno)>,
-    /// What is said of a host that was lost.
+    /// Sentence on a host that was lost.
     pub(super) lost_host: &'a dyn Fn(usize) -> String,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn with_cut_off<'a>(
     Some(text)
 }
 
-/// How all ranks ended and where their output is, for a job that failed: "how they ended: 1: exited with code 7; 0, 2-5: ...".
+/// Ends of all ranks and the place of their output, for a job that failed: "how they ended: 1: exited with code 7; 0, 2-5: ...".
 pub(super) fn summary(
     cause: Option<&StopReason>,
     endings: &[Option<Ending>],

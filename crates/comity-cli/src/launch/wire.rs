@@ -1,4 +1,4 @@
-//! What the launcher and the guard on another host say to each other: frames over the two pipes of `ssh`.
+//! Protocol of the launcher and the guard on another host: frames over the two pipes of `ssh`.
 //!
 //! ```text
 //! kind u8 | length u32, little-endian | so many bytes
@@ -19,14 +19,14 @@ use serde::{Deserialize, Serialize};
 pub(super) const PROTOCOL: u32 = 5;
 /// The longest frame.
 pub(super) const LARGEST: usize = 4 << 20;
-/// What a guard says before its first frame: a login script may print before that.
+/// Bytes that a guard sends before its first frame: a login script may print before that.
 pub(super) const GREETING: &[u8] = b"\0comity-guard\0";
-/// How often each side says that it is there.
+/// Interval of each side's beats.
 pub(super) const BEAT: std::time::Duration = std::time::Duration::from_millis(500);
 /// A side that was silent for so long is gone.
 pub(super) const SILENCE: std::time::Duration = std::time::Duration::from_millis(3000);
 
-/// What the launcher says.
+/// Order of the launcher.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FleetOrder {
     /// Look whether this can be run.
@@ -41,7 +41,7 @@ pub(super) enum FleetOrder {
     Pass(PassedSignal),
     Input(Vec<u8>),
     InputEnd,
-    /// Of the file that was asked for; nothing at its end.
+    /// Piece of the file that was asked for; empty at its end.
     Piece(Vec<u8>),
     /// The part of a connection to rank 0.
     Master(MasterPacket),
@@ -52,7 +52,7 @@ pub(super) enum FleetOrder {
     Beat,
 }
 
-/// What the guard says.
+/// Event from the guard.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum GuardEvent {
     Hello(Box<GuardHello>),
@@ -79,7 +79,7 @@ pub(super) enum GuardEvent {
     Ended {
         rank: u32,
         ending: Ending,
-        /// Which rank it says was the root cause.
+        /// Rank that it names as the root cause.
         root_cause: Option<u32>,
         memory: String,
     },
@@ -88,7 +88,7 @@ pub(super) enum GuardEvent {
         rank: u32,
     },
     Say(String),
-    /// What the ranks here do, as JSON.
+    /// View of the ranks here, as JSON.
     View(Vec<u8>),
     /// The part of a connection to rank 0.
     Master(MasterPacket),
@@ -134,14 +134,14 @@ pub(super) struct HostPart {
     pub(super) at: Option<std::net::IpAddr>,
     /// So many ports are wanted.
     pub(super) ports: usize,
-    /// What each of its ranks is bound to.
+    /// Processors to which each of its ranks is bound.
     pub(super) bind_to: BindWish,
     pub(super) restarts: Restarts,
-    /// What it is to have before it runs.
+    /// Files that it is to have before it runs.
     pub(super) stage: Vec<StagedFile>,
 }
 
-/// How often the job was started again, and how often it may be.
+/// Number of times that the job was started again, and the limit on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Restarts {
     pub(super) number: u32,
@@ -153,21 +153,21 @@ pub(super) struct Restarts {
 pub(super) struct Ready {
     pub(super) at: std::net::IpAddr,
     pub(super) ports: Vec<u16>,
-    /// Where `ssh` came from: the launcher, or a host between.
+    /// Address from which `ssh` came: the launcher's, or that of a host between.
     pub(super) from: Option<std::net::IpAddr>,
-    /// What kind of machine it is, as in "linux-x86_64".
+    /// Kind of machine, as in "linux-x86_64".
     pub(super) system: String,
-    /// What it would run that ought to be the same everywhere: the name, and the digest of the content.
+    /// Files it would run that ought to be the same everywhere: the name, and the digest of the content.
     pub(super) digests: Vec<(String, String)>,
-    /// How many threads each rank is told to use, in words.
+    /// Number of threads for each rank, as text.
     pub(super) threads: Option<String>,
 }
 
-/// Where the ranks meet.
+/// Meeting of the ranks: its addresses, variables and files.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Go {
     pub(super) job: String,
-    /// Of several addresses each rank takes one that it reaches.
+    /// Addresses of the store; each rank takes one that it reaches.
     pub(super) store: Vec<std::net::SocketAddr>,
     pub(super) master: std::net::SocketAddr,
     /// Variables that name addresses of the job.

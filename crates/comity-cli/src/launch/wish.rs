@@ -1,11 +1,11 @@
-//! What the front end passes on from the terminal, as the process behind it hears it.
+//! Wishes that the front end passes on from the terminal, as the process behind it hears them.
 use super::ALL_STOPPED;
 use super::shutdown::StopReason;
 use super::signals::PassedSignal;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
-/// What the user wants.
+/// Wish of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum UserWish {
     /// Ctrl-Z; to be answered by [`FrontLine::all_stopped`].

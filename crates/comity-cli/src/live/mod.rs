@@ -17,7 +17,7 @@ use std::{
 };
 use view::JobView;
 
-/// How long a launcher may take to answer: it asks other hosts for at most a second.
+/// Time that a launcher has to answer: it asks other hosts for at most a second.
 const ANSWER: Duration = Duration::from_secs(5);
 /// An answer is never longer.
 const LONGEST: u64 = 256 << 20;
@@ -30,7 +30,7 @@ pub(crate) fn folder() -> PathBuf {
     }
 }
 
-/// Where the launcher with this process id listens.
+/// Socket of the launcher with this process id.
 pub(crate) fn socket_of(pid: Pid) -> PathBuf {
     folder().join(format!("{}.sock", pid.as_raw_pid()))
 }

@@ -1,4 +1,4 @@
-//! What a launcher answers about its job, as JSON. Times are ages, since hosts' clocks differ.
+//! Answer of a launcher about its job, as JSON. Times are ages, since hosts' clocks differ.
 use comity::tools::{FlightCall, FlightState, LiveGroup, Sheet};
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -75,7 +75,7 @@ pub(crate) struct GroupView {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CallView {
-    /// As errors name it.
+    /// Description of the call, as in errors.
     pub(crate) text: String,
     pub(crate) op: String,
     pub(crate) seq: u64,
@@ -83,7 +83,7 @@ pub(crate) struct CallView {
     pub(crate) bytes: u64,
     /// "begun", "done" or "failed".
     pub(crate) state: String,
-    /// How long ago it began and ended.
+    /// Ages of its begin and end, in nanoseconds.
     pub(crate) began_ns: u64,
     pub(crate) ended_ns: u64,
     pub(crate) waited_ns: u64,
@@ -120,7 +120,7 @@ impl JobView {
         }
     }
 
-    /// Which ranks this tells of, where that is not all.
+    /// Sentence on the ranks that this shows, where these are not all.
     pub(crate) fn missing(&self) -> Option<String> {
         let shown = self.ranks.len();
         if !self.is_part || shown >= self.size {
@@ -149,7 +149,7 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
-/// What a rank's sheet says.
+/// View of a rank, from its sheet.
 pub(crate) fn rank(sheet: &Sheet, rank: usize, host: &str) -> RankView {
     let (live, tally, at_ns) = (sheet.live(), sheet.read(), now());
     RankView {

@@ -15,7 +15,7 @@ use std::{
     path::Path,
 };
 
-/// Of a longer file the end is taken.
+/// Most bytes of a file, from its end.
 const MOST: u64 = 16 << 20;
 
 /// Writes the archive; what is in it, by name.

@@ -7,12 +7,12 @@ use regex::bytes::{Captures, Regex};
 use std::ffi::OsString;
 use std::ops::Range;
 
-/// What stands for a secret.
+/// Text in the place of a secret.
 const REMOVED: &[u8] = b"[removed]";
 /// Shorter values stand for other things as well.
 const SHORTEST: usize = 8;
 
-/// Whether a variable is named as secrets are. The name of a file with a key is none.
+/// Returns whether a variable is named as secrets are. The name of a file with a key is none.
 pub(super) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     let is_within = |w: &&str| name.contains(*w);
@@ -41,7 +41,7 @@ fn is_shown_secret(name: &str, value: &[u8]) -> bool {
             || !is_number && ["KEY", "TOKEN", "AUTH"].iter().any(ends))
 }
 
-/// What must not be told, the longest first: of a key its bytes and their digits.
+/// Values to remove, the longest first: of a key its bytes and their digits.
 pub(super) fn secrets(vars: &[(OsString, OsString)]) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = Vec::new();
     for (name, value) in vars {
@@ -73,7 +73,7 @@ pub(super) fn remove(text: &mut Vec<u8>, secrets: &[Vec<u8>]) {
     }
 }
 
-/// How an output shows secrets.
+/// Patterns by which an output shows secrets.
 pub(super) struct ShownSecrets {
     named: Regex,
     header: Regex,

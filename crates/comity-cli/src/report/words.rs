@@ -43,7 +43,7 @@ fn of_group(flights: &[Flight], heard: &BTreeSet<usize>) -> String {
     )
 }
 
-/// Where each rank is, of a group; `heard` are the ranks of the job that left a record of any group:
+/// Place of each rank of a group; `heard` are the ranks of the job that left a record of any group:
 /// "rank 3 is at all_reduce #812 f32[1048576]; ranks 0-2 wait for it in all_gather #813".
 fn sentence(flights: &[Flight], heard: &BTreeSet<usize>) -> String {
     let here: BTreeSet<usize> = flights.iter().map(|f| f.rank).collect();
@@ -99,8 +99,8 @@ fn sentence(flights: &[Flight], heard: &BTreeSet<usize>) -> String {
     clauses.join("; ")
 }
 
-/// Whom `rank` waits for in the end. In a ring ranks wait for a neighbour that waits itself, in the same call: the last in
-/// the chain holds all up.
+/// Rank that `rank` waits for in the end. In a ring ranks wait for a neighbour that waits itself, in the same call: the last
+/// in the chain holds all up.
 fn holder(
     mut rank: usize,
     waits: &BTreeMap<usize, usize>,
@@ -117,7 +117,7 @@ fn holder(
     Some(to)
 }
 
-/// Where ranks stand that wait for nobody else.
+/// Place of ranks that wait for nobody else.
 fn stands(who: &str, count: usize, is_inside: bool, call: &str) -> String {
     match (is_inside, call) {
         (true, call) => format!("{who} {} at {call}", if count == 1 { "is" } else { "are" }),
@@ -126,7 +126,7 @@ fn stands(who: &str, count: usize, is_inside: bool, call: &str) -> String {
     }
 }
 
-/// How far a rank has come: the number of its last collective call, whatever it has sent since.
+/// Progress of a rank: the number of its last collective call, whatever it has sent since.
 fn position(f: &Flight) -> u64 {
     f.calls.iter().rev().map(|c| c.info.seq).find(|&s| s > 0).unwrap_or(0)
 }
@@ -196,7 +196,7 @@ fn ranks(set: &BTreeSet<usize>) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// What `rank` of 4 leaves after one call: operation, number, peer.
+    /// Flight record that `rank` of 4 leaves after one call: operation, number, peer.
     pub(in crate::report) fn flight(rank: usize, op: &str, seq: u64, peer: Option<usize>) -> Flight {
         let peer = peer.map_or_else(|| "null".into(), |p| p.to_string());
         let text = format!(

@@ -24,7 +24,7 @@ const USAGE: u8 = 2;
 /// Between the two looks of `--once`: longer than a rank sleeps at a time.
 const ONCE: Duration = Duration::from_millis(600);
 
-/// What `comity top` takes.
+/// Arguments of `comity top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Shown are jobs that `comity launch` started by this user on this host. Keys: q ends, p pauses, arrows scroll.
@@ -54,10 +54,10 @@ pub(crate) struct TopArgs {
     way: WayArgs,
 }
 
-/// What `comity stacks` takes.
+/// Arguments of `comity stacks`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StacksArgs {
-    /// As of `comity top`
+    /// The job, as for `comity top`
     #[arg(value_name = "JOB|HOSTFILE")]
     job: Option<String>,
 
@@ -85,9 +85,9 @@ struct Watched {
     gone: Option<String>,
 }
 
-/// Who is asked.
+/// Source of the answers.
 enum Source {
-    /// Of this host; several where launchers of several nodes run here.
+    /// Sockets of launchers of this host; several where launchers of several nodes run here.
     Sockets(Vec<PathBuf>),
     Hosts(JobHosts),
 }
@@ -188,7 +188,7 @@ pub(crate) fn stacks(args: StacksArgs) -> u8 {
     say("stacks", stacks::stacks(&job.last), 0)
 }
 
-/// Whether the user allows colours: see <https://no-color.org>.
+/// Returns whether the user allows colours: see <https://no-color.org>.
 pub(crate) fn has_colour() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && std::env::var_os("TERM").is_none_or(|t| t != "dumb")

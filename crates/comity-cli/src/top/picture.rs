@@ -78,7 +78,7 @@ pub(crate) struct Finding {
 /// Most links that are shown.
 const LINES: usize = 256;
 
-/// What `now` shows, and how it has changed since `before`.
+/// Picture of `now`, and of its changes since `before`.
 pub(crate) fn picture(before: Option<&JobView>, now: &JobView) -> Picture {
     let old = |rank: usize| before.and_then(|v| v.ranks.iter().find(|r| r.rank == rank));
     let mut rows: Vec<Row> = now.ranks.iter().map(|r| row(old(r.rank), r)).collect();
@@ -207,7 +207,7 @@ fn culprit(rows: &[Row]) -> Option<(usize, Vec<usize>)> {
     votes.into_iter().max_by_key(|(rank, from)| (from.len(), std::cmp::Reverse(*rank)))
 }
 
-/// Who holds the others up, and how that is said.
+/// Rank that holds the others up, with the sentence on it.
 fn slowest(rows: &[Row], culprit: Option<(usize, Vec<usize>)>) -> Option<(usize, Finding)> {
     let stuck = rows.iter().filter(|r| r.mark == RankMark::Waits).filter_map(|r| r.age).fold(0.0, f64::max);
     if let (Some((rank, from)), true) = (&culprit, stuck > HANGS) {
@@ -280,7 +280,7 @@ fn failures(now: &JobView, rows: &[Row], findings: &mut Vec<Finding>) {
     }
 }
 
-/// What one end has counted: bytes so far, bits a second.
+/// Counters of one end: bytes so far, bits a second.
 type LinkEnd = Option<(u64, Option<f64>)>;
 
 /// A link by its ranks, with what went there and back.

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the user has chosen.
+/// Choices of the user.
 #[derive(Debug, Default)]
 struct Chosen {
     paused: bool,
@@ -107,7 +107,7 @@ const LEAST_RANKS: usize = 3;
 /// A terminal of fewer lines goes without the command and without empty lines.
 const LOW: u16 = 16;
 
-/// What was found, in at most so many lines; the last one says that more follows.
+/// Findings, in at most so many lines; the last one says that more follows.
 fn found(picture: &Picture, width: u16, most: usize) -> Vec<Line<'static>> {
     let folded = |f: &super::picture::Finding| {
         let lines = folded(&format!("! {}", f.text), usize::from(width));
@@ -179,7 +179,7 @@ fn draw(frame: &mut Frame<'_>, picture: &Picture, chosen: &mut Chosen) {
 
 /// The column of calls, which takes what is left.
 const CALL: usize = 4;
-/// What a narrow terminal goes without, the first first: process ids, states (the marks say what is wrong), numbers of calls, hosts, rates,
+/// Columns that a narrow terminal goes without, in this order: process ids, states (the marks say what is wrong), numbers of calls, hosts, rates,
 /// shares of waiting, ages.
 const SPARED: [usize; 8] = [2, 3, 10, 1, 9, 8, 7, 5];
 

@@ -1,4 +1,4 @@
-//! Where each rank is: the end of its flight recorder, while the job runs.
+//! Place of each rank: the end of its flight recorder, while the job runs.
 use super::picture::busiest;
 use super::text::age;
 use crate::live::view::{CallView, JobView, RankState, RankView};
@@ -39,7 +39,7 @@ pub(super) fn stacks(job: &JobView) -> String {
     out
 }
 
-/// What tells ranks apart: the same call, the same state.
+/// Text by which ranks are grouped: the same call, the same state.
 fn does(rank: &RankView) -> String {
     match (rank.state, busiest(rank)) {
         (RankState::Waiting, _) => "not started".into(),

@@ -1,4 +1,4 @@
-//! What a rank does that is to be killed, stopped or left alone; it tells what it sees, with the time.
+//! Part of a rank that is to be killed, stopped or left alone; it reports events, with the time.
 use comity::{Error, Group, ReduceOp};
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;
@@ -14,7 +14,7 @@ use std::{
 
 /// The variable that makes a process of this test an actor, and tells it what to do.
 pub(crate) const ROLE: &str = "FAULTS_TEST_ROLE";
-/// What an actor's words begin with, among those of the test harness.
+/// Prefix of an actor's lines, among those of the test harness.
 pub(crate) const SAYS: &str = "actor: ";
 
 const COUNT: usize = 20_000;
@@ -25,7 +25,7 @@ pub(crate) fn monotonic() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Whether this process is an actor; then it has played its part.
+/// Plays the part of an actor if this process is one, and returns whether it is.
 pub(crate) fn acted() -> bool {
     let Ok(role) = std::env::var(ROLE) else { return false };
     if role == "leftovers" {
@@ -80,7 +80,7 @@ fn act(role: &str, group: Group) {
     say("closed", rank as i64, json!({ "millis": begun.elapsed().as_millis() as u64 }));
 }
 
-/// What the calls of this role came to; none where the process is to end without a word more.
+/// Result of the calls of this role; none where the process is to end without a report.
 fn play(role: &str, group: &Group, told: &dyn Fn(&str)) -> Option<comity::Result<()>> {
     let rank = group.rank();
     Some(match role.split_once(' ').unwrap_or((role, "")) {

@@ -47,7 +47,7 @@ impl Crew {
         })
     }
 
-    /// As [`start`](Self::start), with variables that differ by rank.
+    /// Like [`start`](Self::start), with variables that differ by rank.
     pub(crate) fn start_each(
         test: &str,
         role: &str,
@@ -82,7 +82,7 @@ impl Crew {
         crew
     }
 
-    /// As [`start`](Self::start), all ranks, under `comity launch`.
+    /// Like [`start`](Self::start), all ranks, under `comity launch`.
     pub(crate) fn launch(test: &str, role: &str, n: usize, env: &[(&str, &str)]) -> Self {
         let (send, lines) = channel();
         let mut crew = Self::new(lines);
@@ -128,7 +128,7 @@ impl Crew {
         child
     }
 
-    /// What each of `ranks` says of this kind, in that order, as soon as all have.
+    /// Events of this kind of each of `ranks`, in that order, as soon as all have come.
     pub(crate) fn hear(&mut self, event: &str, ranks: impl IntoIterator<Item = usize>) -> Vec<Value> {
         let end = Instant::now() + patient(LONG);
         ranks
@@ -153,7 +153,7 @@ impl Crew {
             .collect()
     }
 
-    /// What `rank` has said of this kind before what was heard last.
+    /// Event of this kind from `rank`, of those that were heard already.
     pub(crate) fn said(&self, rank: usize, event: &str) -> Option<Value> {
         self.heard.iter().find(|v| v["rank"] == rank && v["event"] == event).cloned()
     }

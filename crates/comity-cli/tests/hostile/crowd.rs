@@ -26,9 +26,9 @@ pub(crate) enum Kind {
     Garbage,
     /// A header that announces more than anyone sends.
     HugeLength,
-    /// What a rank with another key sends first.
+    /// First message of a rank with another key.
     WrongKey,
-    /// What a rank with the right key once sent first, and nothing more.
+    /// First message that a rank with the right key once sent, and nothing more.
     ReplayFirst,
     /// And third.
     ReplayBoth,
@@ -64,7 +64,7 @@ pub(crate) struct Recorded {
     pub(crate) third: Vec<u8>,
 }
 
-/// What the machine owes its threads: by how much a thread that sleeps, and wants nothing else, has run late in all. On a machine
+/// Lateness of the machine: by how much a thread that sleeps, and wants nothing else, has run late in all. On a machine
 /// with free cores that is next to nothing; where it is not, the other side was late by no less.
 #[derive(Clone, Debug, Default)]
 struct Lateness(Arc<AtomicU64>);
@@ -144,14 +144,14 @@ impl Crowd {
     }
 }
 
-/// One connection, up to its end.
+/// A connection, up to its end.
 struct Hostile {
     kind: Kind,
     stream: TcpStream,
     since: Instant,
-    /// How late the machine was then.
+    /// Lateness of the machine then.
     late: Duration,
-    /// What it has still to send, and when it goes on.
+    /// Bytes that it has still to send, and the time at which it goes on.
     words: Vec<u8>,
     at: Instant,
 }

@@ -29,7 +29,7 @@ fn say(event: &str, words: impl std::fmt::Display) {
     println!("{SAYS}{event} {words}");
 }
 
-/// Whether this process is a member; then it has played its part.
+/// Plays the part of a member if this process is one, and returns whether it is.
 pub(crate) fn acted() -> bool {
     let Ok(role) = std::env::var(ROLE) else { return false };
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -122,7 +122,7 @@ impl Member {
         Self { name, child, stdin, lines }
     }
 
-    /// What it says next, which must be of this kind.
+    /// Text of the next event, which must be of this kind.
     pub(crate) fn hear(&self, event: &str) -> String {
         match self.lines.recv_timeout(LONG) {
             Ok(line) => match line.split_once(' ') {
@@ -137,7 +137,7 @@ impl Member {
         self.stdin.borrow_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// How many all-reduces it has made.
+    /// Number of all-reduces it has made.
     pub(crate) fn calls(&self) -> u64 {
         self.tell("calls");
         self.hear("calls").parse().unwrap()
@@ -147,7 +147,7 @@ impl Member {
         format!("/proc/{}/{what}", self.child.id())
     }
 
-    /// How many descriptors it has open.
+    /// Number of descriptors it has open.
     pub(crate) fn files(&self) -> usize {
         fs::read_dir(self.proc("fd")).unwrap_or_else(|e| panic!("{}: {e}", self.name)).count()
     }
@@ -211,7 +211,7 @@ impl Member {
         table.lines().skip(1).filter_map(of).collect()
     }
 
-    /// Where it listens.
+    /// Addresses at which it listens.
     pub(crate) fn listeners(&self) -> Vec<SocketAddr> {
         self.sockets("0A")
     }

@@ -1,4 +1,4 @@
-//! What a user can get wrong: an answer at once that names the place, and exit code 2.
+//! Mistakes of a user: an answer at once that names the place, and exit code 2.
 use super::harness::*;
 use std::time::{Duration, Instant};
 

@@ -9,7 +9,7 @@ fn own() -> String {
     list.trim().to_owned()
 }
 
-/// What each rank may use, and how many cores it was told that its host has.
+/// Script that prints the number of the host's cores, as the launcher gives it to each rank, and the processors that it may use.
 const SAY: &str =
     "echo $COMITY_HOST_CORES $(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)";
 

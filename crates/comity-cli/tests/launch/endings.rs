@@ -3,7 +3,7 @@ use super::harness::*;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// What ranks have to end by themselves after SIGTERM: an end before it was not waited for.
+/// Time that ranks have to end by themselves after SIGTERM: an end before it was not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the ranks find, and what others do not find of it.
+//! Environment of the ranks, and the parts of it that others do not find.
 use super::harness::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! How a job on several hosts ends, begins again, and takes its input; with the stand-in for ssh.
+//! Ends, restarts and input of a job on several hosts; with the stand-in for ssh.
 use super::harness::*;
 use super::hosts::{executable, fleet, stand_in};
 use rustix::process::{Pid, Signal, kill_process};

@@ -18,14 +18,14 @@ pub(crate) fn deadline() -> Duration {
 pub(crate) struct Job {
     pub(crate) child: Child,
     pub(crate) mark: String,
-    /// Where its ranks' output goes as well.
+    /// Directory to which its ranks' output goes as well.
     pub(crate) logs: Option<std::path::PathBuf>,
     out: Option<JoinHandle<Vec<u8>>>,
     err: Option<JoinHandle<Vec<u8>>>,
 }
 
 pub(crate) struct Done {
-    /// As a shell shows it: 128 + signal when `comity` itself was killed.
+    /// Exit code as a shell shows it: 128 + signal when `comity` itself was killed.
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -123,13 +123,13 @@ impl Job {
         marked(&self.mark)
     }
 
-    /// What a rank has written so far.
+    /// Output of a rank so far.
     pub(crate) fn log_of(&self, rank: usize) -> String {
         let file = self.logs.as_ref().map(|dir| dir.join(format!("rank-{rank}.out")));
         file.and_then(|f| std::fs::read_to_string(f).ok()).unwrap_or_default()
     }
 
-    /// Those of them that run this program.
+    /// Processes of them that run this program.
     pub(crate) fn running(&self, name: &str) -> Vec<Process> {
         self.processes().into_iter().filter(|p| p.name == name).collect()
     }

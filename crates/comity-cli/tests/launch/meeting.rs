@@ -1,4 +1,4 @@
-//! Where the ranks of `--hosts` meet: the port that the user wants, and the place where torch's rank 0 is found.
+//! Place where the ranks of `--hosts` meet: the port that the user wants, and the place where torch's rank 0 is found.
 use super::harness::*;
 use super::hosts::{fleet, stand_in};
 use std::net::{Ipv4Addr, TcpListener};

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// One scrape, by name and labels as they stand there.
+/// A scrape, by name and labels as they stand there.
 type Page = BTreeMap<String, f64>;
 
 fn scrape(addr: SocketAddr) -> Page {

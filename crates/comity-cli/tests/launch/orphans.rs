@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What is promised for a launcher that is killed.
+/// Promised bound for a launcher that is killed.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Ranks with children: one in the rank's group, one in a session of its own, one that also forgot its parent and

@@ -1,4 +1,4 @@
-//! Where the job key is not: arguments, environments, logs, records, and the memory that a core dump shows; and where ranks
+//! Places where the job key must not be: arguments, environments, logs, records, and the memory that a core dump shows; and where ranks
 //! do not listen.
 #![cfg(target_os = "linux")]
 use super::harness::*;
@@ -38,8 +38,8 @@ fn find(bytes: &[u8], forms: &[(&'static str, Vec<u8>)]) -> Vec<&'static str> {
     forms.iter().filter(|(_, form)| holds(form)).map(|(name, _)| *name).collect()
 }
 
-/// Where a process shows the secret: its arguments, its environment, and what a core dump of it would hold, which is the
-/// memory that can be read and was not excluded. And how many bytes of memory that were.
+/// Places where a process shows the secret: its arguments, its environment, and what a core dump of it would hold, which is
+/// the memory that can be read and was not excluded. And the number of bytes of that memory.
 fn search(pid: i32, forms: &[(&'static str, Vec<u8>)]) -> (Vec<String>, usize) {
     let mut found = Vec::new();
     for file in ["cmdline", "environ"] {

@@ -61,8 +61,8 @@ fn ranks_that_have_ended_do_not_keep_others_from_input() {
     assert_eq!((done.code, done.sorted()), (0, vec!["[0] 1048576", "[2] 1048576"]));
 }
 
-/// A rank that says whether it has a terminal, reads lines, and is asked to end by a key.
-/// What it has come to it leaves as files in the folder `$1`.
+/// A rank that reports whether it has a terminal, reads lines, and is asked to end by a key.
+/// It leaves a file for each of its steps in the folder `$1`.
 const TALKER: &str = "[ $RANK = 1 ] || exec sleep 1; test -t 0 && test -t 1 && test -t 2 && tty; stty size; \
      trap 'echo caught; : > $1/caught' INT; while read a || read a; do echo got $a; : > $1/$a; done; echo end";
 

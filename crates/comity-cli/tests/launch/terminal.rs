@@ -1,4 +1,4 @@
-//! What is different on a terminal: colours, and lines that are written over. `script` (bsdutils) brings one.
+//! Differences on a terminal: colours, and lines that are written over. `script` (bsdutils) brings one.
 use super::harness::*;
 
 fn on_a_terminal(before: &str, words: &str) -> String {

@@ -22,13 +22,13 @@ fn comity(home: &Path) -> Command {
 
 const SMALL: [&str; 6] = ["--at-ranks", "2", "--at-sizes", "64,65536", "--within", "0.1"];
 
-/// What was measured, and where it lies.
+/// File of the measurements, where there is one.
 fn tuned(home: &Path) -> Option<PathBuf> {
     let folder = fs::read_dir(home.join("comity")).ok()?;
     folder.map(|f| f.unwrap().path()).next()
 }
 
-/// What rank 0 of two would choose for a small all_reduce.
+/// Algorithm that rank 0 of two would choose for a small all_reduce.
 fn chosen(prepare: &str, home: &Path) -> String {
     let survey = "bench all_reduce --survey --at-sizes 64 --budget 0.0001";
     let script = format!("{prepare} exec {ME} {survey}");

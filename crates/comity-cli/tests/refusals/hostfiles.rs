@@ -75,7 +75,7 @@ fn good(dice: &mut Dice) -> Vec<Vec<Value>> {
     (0..ranks).map(|r| (0..1 + dice.below(3)).map(|i| of(r, i)).collect()).collect()
 }
 
-/// One bad file, and what must be said of it.
+/// A bad file, and the text that its refusal must contain.
 fn one(kind: usize, dice: &mut Dice) -> (Vec<u8>, Vec<String>) {
     let mut hosts = good(dice);
     let r = dice.below(hosts.len());
@@ -209,7 +209,7 @@ fn by_hand() -> Vec<Bad> {
     made
 }
 
-/// What is no file that can be read, or no text.
+/// Files that cannot be read, or hold no text.
 fn no_texts(dir: &Path) -> Vec<Case> {
     let mut cases = Vec::new();
     // 100 MB that nobody may read to their end.

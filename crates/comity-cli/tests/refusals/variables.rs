@@ -139,7 +139,7 @@ pub(crate) fn all(dir: &Path) -> Vec<Case> {
     cases
 }
 
-/// One of those that read them.
+/// A command that reads them.
 fn command(dice: &mut Dice) -> Case {
     let all = [&["info"][..], &["check", "--quick"], &["bench", "--iters", "5"], &["info", "--json"]];
     Case::new(all[dice.below(all.len())])

@@ -1,4 +1,4 @@
-//! What is checked of each host by itself, and of all hosts' names and addresses together.
+//! Checks of each host by itself, and of all hosts' names and addresses together.
 use super::Check;
 use crate::facts::{HostFacts, HostSystem, Nic, bits_in_words};
 use crate::graph::Cluster;
@@ -171,7 +171,7 @@ fn duplicates(cluster: &Cluster) -> Vec<Check> {
     twice.map(said).collect()
 }
 
-/// How far a host's clock is from this machine's, in seconds, and how sure that is.
+/// Checks a host's clock: it is `ahead` of this machine's by so many seconds, give or take `unsure`.
 pub fn clock(host: &str, ahead: f64, unsure: f64) -> Check {
     let problem = (ahead.abs() - unsure > CLOCK).then(|| {
         format!(

@@ -53,7 +53,7 @@ fn unplugged(cluster: &Cluster) -> Vec<Check> {
     rows
 }
 
-/// Where the cable of an interface leads, as its addresses say.
+/// End to which the cable of an interface leads, by its addresses.
 fn partner(cluster: &Cluster, host: usize, nic: &Nic) -> Option<(Subnet, Plug)> {
     let others = cluster.hosts.iter().enumerate().filter(|(other, _)| *other != host);
     let mut ends = others.flat_map(|(other, facts)| cabled(facts).map(move |n| (other, n)));

@@ -1,4 +1,4 @@
-//! What is checked between two hosts: cables, ways, ports, sizes of packets, speed.
+//! Checks between two hosts: cables, ways, ports, sizes of packets, speed.
 use super::Check;
 use crate::facts::{HostFacts, HostSystem, bits_in_words};
 use crate::graph::{Cable, Cluster, Plug};
@@ -6,14 +6,14 @@ use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Of its speed a cable carries at least this part, over TCP.
+/// Least part of its speed that a cable carries over TCP.
 const LEAST_PART: f64 = 0.1;
 /// And of what the median of cables of its speed carries.
 const LEAST_OF_MEDIAN: f64 = 0.1;
 /// A message there and back within a network takes less.
 const SLOW_ROUND_US: f64 = 20_000.0;
 
-/// What was measured from one address to another.
+/// Measurements from one address to another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkMeasure {
     /// The host that connected, and its interface.
@@ -24,9 +24,9 @@ pub struct LinkMeasure {
     pub from_ip: Option<IpAddr>,
     /// The address and port to which it did.
     pub to_ip: Option<IpAddr>,
-    /// That port.
+    /// Port to which it connected.
     pub port: u16,
-    /// Whether both are in one network.
+    /// True if both are in one network.
     pub shares_network: bool,
     /// Why there was no connection.
     pub failed: Option<String>,
@@ -36,9 +36,9 @@ pub struct LinkMeasure {
     pub bits: Option<f64>,
     /// The sizes of datagrams that were sent, smallest first.
     pub sizes: Vec<usize>,
-    /// Those that were answered.
+    /// Sizes of the datagrams that were answered.
     pub echoed: Vec<usize>,
-    /// Those that arrived.
+    /// Sizes of the datagrams that arrived.
     pub arrived: Vec<usize>,
     /// Why they could not be sent.
     pub datagrams: Option<String>,
@@ -200,7 +200,7 @@ impl<'a> Way<'a> {
 }
 
 impl LinkMeasure {
-    /// Whether its speed is so far from what it should be that it is worth measuring again.
+    /// Returns whether its speed is so far from the expected one that it is worth measuring again.
     pub fn is_doubtful(&self, cluster: &Cluster, all: &[Self]) -> bool {
         let Some(way) = Way::of(cluster, self) else { return false };
         self.bits.is_some()
@@ -244,7 +244,7 @@ pub fn links(cluster: &Cluster, all: &[LinkMeasure]) -> Vec<Check> {
     rows
 }
 
-/// Where the cable of an end leads, if that is not the other end.
+/// Cable of an end, in words, if it does not lead to the other end.
 fn elsewhere(cluster: &Cluster, m: &LinkMeasure) -> Option<String> {
     let (from, to) = (m.from.as_ref()?, m.to.as_ref()?);
     let has = |c: &&Cable, e: &Plug| c.a == *e || c.b == *e;
@@ -253,7 +253,7 @@ fn elsewhere(cluster: &Cluster, m: &LinkMeasure) -> Option<String> {
     Some(format!("a cable is {}", cluster.cable_in_words(cable)))
 }
 
-/// Whether some third host reaches both.
+/// Returns whether some third host reaches both.
 fn has_between(all: &[LinkMeasure], m: &LinkMeasure) -> bool {
     let host = |e: &Option<Plug>| e.as_ref().map(|e| e.host);
     let near = |h: Option<usize>| {
@@ -264,7 +264,7 @@ fn has_between(all: &[LinkMeasure], m: &LinkMeasure) -> bool {
     x.iter().any(|h| y.contains(h))
 }
 
-/// Whether each cable joins the two ends whose addresses belong together.
+/// Checks that each cable joins the two ends whose addresses belong together.
 pub fn cables(cluster: &Cluster) -> Vec<Check> {
     let of = |end: &Plug| -> Vec<Subnet> {
         let nic = cluster.hosts.get(end.host).and_then(|h| h.nic(&end.nic));

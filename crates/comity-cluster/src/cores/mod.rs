@@ -26,7 +26,7 @@ struct Processor {
     node: usize,
 }
 
-/// What a rank is bound to.
+/// Share of the cores that a rank is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindTo {
     /// A core of its own, with all threads that it has.
@@ -42,7 +42,7 @@ pub struct CoreMap {
     processors: Vec<Processor>,
 }
 
-/// How many there are of each.
+/// Numbers of processors, cores and so on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreCounts {
     /// Threads of cores.
@@ -112,14 +112,14 @@ impl CoreMap {
         Some(Self { processors })
     }
 
-    /// Those of it that a process may use; `None` if that is none.
+    /// Keeps the processors that a process may use; `None` if there are none.
     pub fn allowed(&self, allowed: &[usize]) -> Option<Self> {
         let some = self.processors.iter().filter(|p| allowed.contains(&p.id)).copied();
         let processors: Vec<Processor> = some.collect();
         (!processors.is_empty()).then_some(Self { processors })
     }
 
-    /// How many there are of each.
+    /// Counts processors, cores, complexes, sockets and NUMA nodes.
     pub fn counts(&self) -> CoreCounts {
         let of =
             |what: fn(&Processor) -> usize| self.processors.iter().map(what).collect::<BTreeSet<_>>().len();

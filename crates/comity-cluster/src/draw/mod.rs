@@ -16,7 +16,7 @@ struct Joint {
     ends: Vec<Plug>,
     /// "Thunderbolt, 80 Gb/s, RDMA".
     words: String,
-    /// Which of the colours it has: by kind and speed.
+    /// Class, for its colour: by kind and speed.
     class: String,
     /// A network of several, with its name.
     network: Option<String>,

@@ -1,4 +1,4 @@
-//! As SVG: hosts on a circle, each with its interfaces side by side, so that no label lies over another; cables as curves within.
+//! Drawing as SVG: hosts on a circle, each with its interfaces side by side, so that no label lies over another; cables as curves within.
 use super::{COLOURS, Joint, classes, joints};
 use crate::graph::Cluster;
 use std::f64::consts::{PI, TAU};
@@ -12,7 +12,7 @@ const MARGIN: f64 = 190.0;
 const LABEL: f64 = 74.0;
 const FONT: &str = "font-family=\"Helvetica, Arial, sans-serif\"";
 
-/// Where something is plugged in: its angle, the joint's number, the interface.
+/// Place at which something is plugged in: its angle, the joint's number, the interface.
 struct Slot<'a> {
     angle: f64,
     joint: usize,

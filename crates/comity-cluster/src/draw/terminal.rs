@@ -9,7 +9,7 @@
 use super::{Joint, classes, joints};
 use crate::graph::Cluster;
 
-/// Whether lines may have colours.
+/// Colours or none in the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
     /// The terminal's colours.
@@ -23,7 +23,7 @@ struct Row {
     text: String,
     /// The joint's number.
     joint: Option<usize>,
-    /// What stands behind the lines.
+    /// Text behind the lines.
     behind: String,
 }
 
@@ -88,7 +88,7 @@ fn far_ends(cluster: &Cluster, joint: &Joint, own: usize) -> String {
     format!("{}  {}", far.join(", "), joint.words)
 }
 
-/// Where a joint's line runs: its column, its first and last row.
+/// Course of a joint's line: its column, its first and last row.
 struct Track {
     track: usize,
     first: usize,

@@ -1,4 +1,4 @@
-//! What drawings must be.
+//! Requirements on drawings.
 use super::*;
 use crate::samples::{cluster, macs, mesh, ring};
 

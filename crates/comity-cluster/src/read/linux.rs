@@ -1,4 +1,4 @@
-//! What programs and files of Linux say.
+//! Readers for the output of programs and files of Linux.
 use super::sections::Sections;
 use crate::facts::{HostFacts, Nic, RdmaDevice};
 use crate::subnet::Subnet;

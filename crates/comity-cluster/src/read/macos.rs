@@ -1,4 +1,4 @@
-//! What programs of macOS say. Written from the documented formats; not run on Apple hardware.
+//! Readers for the output of programs of macOS. Written from the documented formats; not run on Apple hardware.
 use super::sections::Sections;
 use crate::facts::{HostFacts, Nic, Problem, RdmaDevice, THUNDERBOLT_4, ThunderboltPort};
 use crate::subnet::Subnet;

@@ -1,4 +1,4 @@
-//! What the readers make of texts. Those of Macs are written from the documented formats; not run on Apple hardware.
+//! Results of the readers. The texts of Macs are written from the documented formats; not run on Apple hardware.
 use super::*;
 use crate::facts::THUNDERBOLT_4;
 use crate::samples::{FOUR, Mac, domain, facts, linux, macs, ring};

@@ -1,12 +1,12 @@
-//! One rank as it was heard.
+//! A rank as it was heard.
 
 use super::RESENT;
 use std::time::{Duration, Instant};
 
-/// How often a silent one is asked, at least.
+/// Longest interval at which a silent rank is asked.
 const FASTEST_ASK: Duration = Duration::from_millis(250);
 
-/// How many limits of this process's lateness are not counted as another's silence, at most.
+/// Most limits of this process's lateness that are not counted as another's silence.
 const MOST_LATE: u32 = 3;
 
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Pulse {
     }
 }
 
-/// How often to ask one that is silent: twice as often as it should have been heard, for each question is answered at once or never.
+/// Interval at which a silent rank is asked: half of that at which it should have been heard, for each question is answered at once or never.
 pub(super) fn spacing(limit: Duration) -> Duration {
     (limit / 20).min(FASTEST_ASK)
 }

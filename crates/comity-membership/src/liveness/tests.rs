@@ -14,7 +14,7 @@ fn ms(n: u64) -> Duration {
 }
 
 impl Liveness {
-    /// Where all was heard until now.
+    /// Tick where all was heard until now.
     fn tick_at(&mut self, now: Instant) -> Vec<Verdict> {
         self.tick(now, now)
     }

@@ -1,4 +1,4 @@
-//! What members ask each other: who waits in which call, and how far each has come.
+//! Questions of members to each other: who waits in which call, and how far each has come.
 
 use super::Membership;
 use crate::{Note, Reason};

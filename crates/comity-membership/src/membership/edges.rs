@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Between two looks for neighbours, where nothing limits silence.
 const LOOK_AROUND: Duration = Duration::from_millis(500);
-/// What a rank is lost for that nobody on this side watched.
+/// Cause of the loss of a rank that nobody on this side watched.
 const OUT_OF_REACH: &str = "cannot be heard of any more: nothing is heard from any rank that watches it";
 
 impl<R: Reason> Membership<R> {
@@ -18,7 +18,7 @@ impl<R: Reason> Membership<R> {
         self.limit().map_or(LOOK_AROUND, |limit| (limit / 10).min(LOOK_AROUND))
     }
 
-    /// Whether a process is there, as far as this one knows: connected or, in a large job, not heard to have ended.
+    /// Return whether a process is there, as far as this one knows: connected or, in a large job, not heard to have ended.
     pub(super) fn is_known(&self, rank: usize) -> bool {
         match self.presences.get(rank) {
             Some(Presence::Live) => true,

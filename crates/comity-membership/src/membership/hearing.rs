@@ -1,4 +1,4 @@
-//! What comes from the other processes, and what it means.
+//! Notes from the other processes, and their consequences.
 
 use super::{KeepLast, MAX_EARLY, Membership};
 use crate::{Action, Heard, Note, Presence, Reason, Word};

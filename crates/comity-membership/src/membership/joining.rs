@@ -1,4 +1,4 @@
-//! How the processes meet: who is there, and what became of one who never will be.
+//! Meeting of the processes: which are there, and the fate of those that never will be.
 
 use super::Membership;
 use crate::{Action, DIED, Fault, Note, Presence, Reason};
@@ -23,7 +23,7 @@ impl<R: Reason> Membership<R> {
         true
     }
 
-    /// What `rank` says comes through one of `relays`, each a process on the host between: where that one falls silent, it is blamed first. Call
+    /// Note that `rank` is heard through one of `relays`, each a process on the host between: where that one falls silent, it is blamed first. Call
     /// this for each connection that was [attached](Self::attach), with none for one that leads there directly.
     pub fn pass_through(&mut self, rank: usize, relays: Vec<usize>) {
         self.liveness.pass_through(rank, relays);
@@ -61,7 +61,7 @@ impl<R: Reason> Membership<R> {
         Ok(absent)
     }
 
-    /// Who is at fault, and why, if others say that a group has failed that this process has not opened yet.
+    /// Process at fault, and why, if others say that a group has failed that this process has not opened yet.
     pub fn early_abort(&self) -> Option<Fault> {
         self.early.iter().find_map(|(_, note)| match note {
             Note::Abort { failure, .. } => Some(Fault {

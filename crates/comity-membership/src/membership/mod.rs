@@ -44,14 +44,14 @@ struct Group<R> {
 }
 
 impl<R> Group<R> {
-    /// Whether a member has, as far as this rank knows, neither left nor ended.
+    /// Return whether a member has, as far as this rank knows, neither left nor ended.
     fn has(&self, presences: &[Presence], member: usize) -> bool {
         let presence = self.members.get(member).and_then(|rank| presences.get(*rank));
         presence == Some(&Presence::Live) && self.left.get(member) == Some(&false)
     }
 }
 
-/// What one process knows of the others of its job, and decides about them.
+/// State of the other processes of a job, as one process knows it, and its decisions about them.
 ///
 /// Processes have numbers from 0, their ranks. A group is a list of processes; its members are numbered in that order.
 /// Methods that change something push [`Action`]s, which [`actions`](Self::actions) hands out. Times may not run
@@ -63,10 +63,10 @@ pub struct Membership<R: Reason> {
     groups: BTreeMap<u64, Group<R>>,
     closed: VecDeque<u64>,
     early: VecDeque<(usize, Note<R>)>,
-    /// Who has opened groups that this rank has not opened yet.
+    /// Ranks that have opened groups which this rank has not opened yet.
     entered: BTreeMap<u64, BTreeSet<usize>>,
     liveness: Liveness,
-    /// Of a job whose processes are not all connected to each other.
+    /// Graph of a job whose processes are not all connected to each other.
     overlay: Option<Overlay<R>>,
     /// This process has said goodbye.
     leaving: bool,
@@ -105,17 +105,17 @@ impl<R: Reason> Membership<R> {
         one
     }
 
-    /// Whether the processes are not all connected to each other.
+    /// Return whether the processes are not all connected to each other.
     pub fn is_sparse(&self) -> bool {
         self.overlay.is_some()
     }
 
-    /// Whether this process was told to [make](Action::Dial) a connection to `rank`, and has not said how that went.
+    /// Return whether this process is to [make](Action::Dial) a connection to `rank`, and has not reported the result.
     pub fn is_dialing(&self, rank: usize) -> bool {
         self.overlay.as_ref().is_some_and(|o| o.dialing.contains_key(&rank))
     }
 
-    /// Whether this process has a control connection to `rank`.
+    /// Return whether this process has a control connection to `rank`.
     pub fn is_connected(&self, rank: usize) -> bool {
         match &self.overlay {
             Some(overlay) => overlay.connected.contains(&rank),
@@ -128,12 +128,12 @@ impl<R: Reason> Membership<R> {
         std::mem::take(&mut self.actions)
     }
 
-    /// How this process stands with `rank`; `None` if there is no such process.
+    /// Presence of `rank`; `None` if there is no such process.
     pub fn presence(&self, rank: usize) -> Option<&Presence> {
         self.presences.get(rank)
     }
 
-    /// How long a process may be silent.
+    /// Limit on a process's silence.
     pub fn limit(&self) -> Option<Duration> {
         self.liveness.limit()
     }
@@ -149,7 +149,7 @@ impl<R: Reason> Membership<R> {
         Some(&self.groups.get(&group_id)?.members)
     }
 
-    /// Whether this process has left a group.
+    /// Return whether this process has left a group.
     pub fn is_closed(&self, group_id: u64) -> bool {
         self.closed.contains(&group_id)
     }
@@ -190,7 +190,7 @@ impl<R: Reason> Membership<R> {
 
     /// Forget a group, and tell its members unless it never came to be. False if it is not open.
     ///
-    /// Those who still wait for this rank must not take it for the culprit: when the group has failed they are told why.
+    /// Members that still wait for this rank must not take it for the culprit: when the group has failed they are told why.
     pub fn leave(&mut self, group_id: u64, tell: bool) -> bool {
         let Some(group) = self.groups.get(&group_id) else { return false };
         if tell && group.failed.is_some() {

@@ -4,7 +4,7 @@ use super::{Group, Membership};
 use crate::{Action, Note, Presence, Reason, Verdict, Word};
 use std::time::{Duration, Instant};
 
-/// What a rank says that hears nobody.
+/// Addition to the cause by a rank that hears nobody.
 const ALONE: &str = ", and nothing of any other rank either; perhaps it is this host that is cut off";
 
 impl<R: Reason> Membership<R> {
@@ -68,7 +68,7 @@ impl<R: Reason> Membership<R> {
         }
     }
 
-    /// Whether nothing is heard of any other rank either, `rank` being given up.
+    /// Return whether nothing is heard of any other rank either, `rank` being given up.
     fn hears_nobody(&self, rank: usize, now: Instant) -> bool {
         let others = self.presences.iter().enumerate();
         let others = others.filter(|(r, p)| *r != rank && **p == Presence::Live && self.is_connected(*r));

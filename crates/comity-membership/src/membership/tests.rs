@@ -29,7 +29,7 @@ fn met(size: usize, silence: Option<Duration>) -> (Membership<SimulatedFailure>,
     (m, now)
 }
 
-/// Whom a note about a failure goes to, and the failure that is taken over.
+/// Receivers of a note about a failure, and the failure that is taken over.
 fn failed(m: &mut Membership<SimulatedFailure>) -> (Vec<usize>, Option<SimulatedFailure>) {
     let (mut told, mut found) = (Vec::new(), None);
     for action in m.actions() {

@@ -4,7 +4,7 @@ use super::*;
 use crate::simulate::SimulatedFailure;
 use proptest::prelude::*;
 
-/// How many steps the farthest rank is away from `origin`.
+/// Number of steps from `origin` to the farthest rank.
 fn depth(origin: usize, size: usize, there: &dyn Fn(usize) -> bool) -> Option<usize> {
     let mut knows = vec![false; size];
     knows[origin] = true;

@@ -3,24 +3,24 @@
 use super::scenario::{PlantedFault, SECOND, Scenario};
 use std::collections::BTreeSet;
 
-/// Where no first beat has come for so long, silence counts none the less.
+/// Time without a first beat after which silence counts none the less.
 pub(super) const UNBORN: u64 = 300 * SECOND;
 
-/// Of every rank, whom it has not heard yet.
+/// Ranks that each rank has not heard yet.
 #[derive(Debug)]
 pub(super) struct Beginnings {
     size: usize,
     /// By hearer * size + speaker.
     heard: Vec<bool>,
-    /// How many each has not heard.
+    /// Number of those that each has not heard.
     missing: Vec<usize>,
-    /// Whom each hears at all, if not everyone.
+    /// Ranks that each hears at all, if not everyone.
     neighbours: Option<Vec<BTreeSet<usize>>>,
     /// When each heard one for the first time, last.
     last: Vec<u64>,
     /// For how long each is stopped.
     stops: Vec<u64>,
-    /// Who runs, so that what it has not heard counts.
+    /// Ranks that run, so that what they have not heard counts.
     pub(super) running: Vec<bool>,
 }
 

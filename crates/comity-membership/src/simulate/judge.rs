@@ -10,7 +10,7 @@ use super::{
 use crate::{Action, Note, flood};
 use std::collections::HashMap;
 
-/// What did go wrong, and so may be found.
+/// Fault that did happen, and so may be found.
 #[derive(Clone, Debug)]
 pub(super) enum Cause {
     /// A process was killed, lost its power, or was stopped for so long that it may be, or `surely` must be, given up; the latter if it is
@@ -42,7 +42,7 @@ pub(super) enum Cause {
     },
 }
 
-/// How a rank left a group.
+/// Departure of a rank from a group.
 #[derive(Clone, Copy, Debug)]
 struct Departure {
     at: u64,
@@ -57,7 +57,7 @@ pub(super) struct Judge {
     /// By rank and group.
     reasons: HashMap<(usize, usize), SimulatedFailure>,
     departures: HashMap<(usize, usize), Departure>,
-    /// How many members a rank told that a group has failed.
+    /// Number of members to which a rank has sent the failure of a group.
     told: HashMap<(usize, usize), usize>,
     /// When each rank last ran again.
     woke: Vec<u64>,
@@ -163,7 +163,7 @@ impl Judge {
         }
     }
 
-    /// What a rank does when its group has failed and does so again.
+    /// Check the reason by which a rank finds a group to have failed that has failed before.
     pub(super) fn fails_again(&mut self, rank: usize, group: usize, failure: &SimulatedFailure) {
         match self.reasons.get(&(rank, group)) {
             Some(first) if first != failure => {
@@ -370,7 +370,7 @@ impl Judge {
         }
     }
 
-    /// Where nothing but one death or abort troubles a group that is whole, how soon all know.
+    /// Time within which all know, where nothing but one death or abort troubles a group that is whole.
     fn promptly(&self, s: &Scenario, g: usize) -> Option<u64> {
         let [fault] = &s.faults[..] else { return None };
         let whole = |at: &u64| {

@@ -16,7 +16,7 @@
 //!
 //! `COMITY_SIM_SEEDS=1000000` runs so many seeds, `COMITY_SIM_SEEDS=1000000..2000000` those, `COMITY_SIM_SEED=12345` repeats one and prints what happened.
 //!
-//! What is not in it: how ranks meet, sockets, and what the engine makes of a link that breaks.
+//! Outside the simulation: how ranks meet, sockets, and what the engine makes of a link that breaks.
 
 mod beginnings;
 mod failure;

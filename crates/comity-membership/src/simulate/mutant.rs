@@ -5,7 +5,7 @@ use crate::{Action, Heard, Note, flood};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mutant {
-    /// Those that are told of a failure in a large group do not pass it on.
+    /// Ranks that hear of a failure in a large group do not pass it on.
     NoForward,
     /// Whoever passes it on or sees it tells everyone in a large group.
     TellsAll,
@@ -13,15 +13,15 @@ pub(super) enum Mutant {
     WrongCulprit,
     /// Every reason replaces the one before.
     LastReason,
-    /// That a member left in good order is not heard, so its later end counts as a death.
+    /// A leave in good order is not heard, so the member's later end counts as a death.
     DeafToLeave,
     /// A member that leaves a failed group says that it leaves in good order.
     LeavesFailed,
-    /// What is said of groups that are not open yet is forgotten.
+    /// Notes on groups that are not open yet are forgotten.
     ForgetsEarly,
     /// Nobody is given up.
     IgnoresSilence,
-    /// Whom a flood has missed is not told with the next beat.
+    /// Ranks that a flood has missed get no note with the next beat.
     NotSure,
     /// The rank that passes it on is named as the one that saw it.
     WrongWitness,
@@ -36,7 +36,7 @@ pub(super) enum Mutant {
 }
 
 impl Mutant {
-    /// Of the graph of large jobs.
+    /// Mistakes in the graph of large jobs.
     pub(super) const SPARSE: [Self; 3] = [Self::KeepsLosses, Self::DeafToLosses, Self::NoNewNeighbours];
 
     pub(super) const ALL: [Self; 11] = [
@@ -53,7 +53,7 @@ impl Mutant {
         Self::AsksNobody,
     ];
 
-    /// Whether only groups beyond the direct size can show it.
+    /// Return whether only groups beyond the direct size can show it.
     pub(super) fn is_of_floods(self) -> bool {
         matches!(self, Self::NoForward | Self::TellsAll | Self::NotSure | Self::WrongWitness)
     }
@@ -136,7 +136,7 @@ impl Mutant {
     }
 }
 
-/// What a note says, also where it is passed on.
+/// News in a note, also where it is passed on.
 fn said(note: &Note<SimulatedFailure>) -> &Note<SimulatedFailure> {
     if let Note::Spread { note, .. } = note { note } else { note }
 }

@@ -1,4 +1,4 @@
-//! What is to happen in a run: made from its seed alone. Times are microseconds.
+//! Events of a run: made from its seed alone. Times are microseconds.
 
 mod late;
 mod special;
@@ -16,17 +16,17 @@ pub(super) const NEVER: u64 = u64::MAX / 2;
 pub(super) struct Scenario {
     pub(super) seed: u64,
     pub(super) size: usize,
-    /// How long a rank may be silent.
+    /// Limit on a rank's silence.
     pub(super) limit: u64,
-    /// Of a note on its way.
+    /// Range of a note's time on its way.
     pub(super) delay: (u64, u64),
-    /// Of a control thread that has something to do.
+    /// Range of the time until a control thread acts that has something to do.
     pub(super) lag: (u64, u64),
     pub(super) groups: Vec<SimulatedGroup>,
     /// Ranks whose processes end in good order, and when.
     pub(super) goodbyes: Vec<(usize, u64)>,
     pub(super) faults: Vec<PlantedFault>,
-    /// How long ranks keep a group that has failed; `None`: to the end.
+    /// Range of the time for which ranks keep a group that has failed; `None`: to the end.
     pub(super) linger: Option<(u64, u64)>,
     pub(super) end: u64,
     /// Ranks are connected to their neighbours in the graph only.
@@ -55,7 +55,7 @@ pub(super) enum PlantedFault {
     Stop { rank: usize, at: u64, to: Option<u64>, host: bool },
     /// Nothing comes from ranks for which `side` is true to the others, nor back if `both`.
     Cut { side: Vec<bool>, both: bool, at: u64, to: Option<u64> },
-    /// One connection breaks.
+    /// A connection breaks.
     Reset { a: usize, b: usize, at: u64 },
     /// The control thread of a rank gets its turn late.
     Slow { rank: usize, at: u64, to: u64, lag: u64 },
@@ -244,7 +244,7 @@ impl Scenario {
         }
     }
 
-    /// One fault at most, when all groups are open.
+    /// Plant one fault at most, when all groups are open.
     fn strike_once(&mut self, rng: &mut Rng, opened: u64) {
         let at = opened + 20 * MS + self.slack() + rng.between(0, self.limit / 5);
         let fault = match rng.below(10) {
@@ -273,7 +273,7 @@ impl Scenario {
         side
     }
 
-    /// Whom a rank has control connections to at first.
+    /// Ranks to which a rank has control connections at first.
     pub(super) fn neighbours(&self, rank: usize) -> Vec<usize> {
         if self.sparse {
             overlay_neighbours(rank, self.size)
@@ -282,12 +282,12 @@ impl Scenario {
         }
     }
 
-    /// How much later than at once a note that is sent is acted on where nothing is wrong.
+    /// Time from the sending of a note until it is acted on, at most, where nothing is wrong.
     pub(super) fn slack(&self) -> u64 {
         self.delay.1 + self.lag.1
     }
 
-    /// Whether a cut keeps what is sent from one rank to another at a time, and until when; for ever, if one does.
+    /// Find the cut that keeps a message from one rank to another back at a time, and until when; for ever, if one does.
     pub(super) fn cut(&self, from: usize, to: usize, sent: u64) -> Option<(u64, Option<u64>)> {
         let cuts = self.faults.iter().filter_map(|f| match f {
             PlantedFault::Cut { side, both, at, to: end }
@@ -302,8 +302,8 @@ impl Scenario {
         cuts.max_by_key(|(_, end)| end.unwrap_or(u64::MAX))
     }
 
-    /// Whether a cut is all that happens. What was held up is sent again late then; besides other faults, or a goodbye that comes so
-    /// late, one that can be blamed would be hard to tell from one that cannot.
+    /// Return whether nothing happens but one fault, the cut in question. What was held up is sent again late then; besides other faults, or
+    /// a goodbye that comes so late, one that can be blamed would be hard to tell from one that cannot.
     pub(super) fn is_only_cut(&self) -> bool {
         self.faults.len() == 1 && self.goodbyes.is_empty()
     }
@@ -349,7 +349,7 @@ impl Scenario {
         cuts.max().unwrap_or(0)
     }
 
-    /// Whether a rank is stopped a second time within the limit after it was let go.
+    /// Return whether a rank is stopped a second time within the limit after it was let go.
     pub(super) fn stopped_again(&self, rank: usize) -> bool {
         let stops = || {
             self.faults.iter().filter_map(|f| match f {
@@ -376,7 +376,7 @@ impl PlantedFault {
         }
     }
 
-    /// Whether no silence must pass before it is found.
+    /// Return whether no silence must pass before it is found.
     fn is_seen_at_once(&self) -> bool {
         matches!(self, Self::Kill { sends: None, .. } | Self::Abort { .. } | Self::Reset { .. })
     }

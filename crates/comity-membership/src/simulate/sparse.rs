@@ -86,7 +86,7 @@ fn the_graph_closes_over_those_that_have_ended() {
     }
 }
 
-/// Whether no edge of a large job's graph leads from one rank to the other once those between the two sides are gone.
+/// Return whether no edge of a large job's graph leads from one rank to the other once those between the two sides are gone.
 pub(super) fn apart(s: &Scenario, side: &[bool], one: usize, other: usize) -> bool {
     let mut here = vec![false; s.size];
     here[one] = true;

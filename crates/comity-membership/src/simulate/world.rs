@@ -28,7 +28,7 @@ struct Process {
     running: bool,
     /// Not running before this, if at all: stopped.
     stopped: u64,
-    /// How many more notes it sends before it is killed.
+    /// Number of notes that it still sends before it is killed.
     sends: Option<u32>,
     inbox: BinaryHeap<Reverse<Due<(usize, Item)>>>,
     /// When its control thread began to wait.
@@ -37,7 +37,7 @@ struct Process {
     turn: u64,
     /// By group.
     members: Vec<SimulatedMember>,
-    /// Those that it has a connection to, or had.
+    /// Ranks that it has a connection to, or had.
     linked: BTreeSet<usize>,
 }
 
@@ -50,12 +50,12 @@ fn membership(scenario: &Scenario, rank: usize) -> Membership<SimulatedFailure> 
     }
 }
 
-/// What a process has of one group.
+/// State of a process in one group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SimulatedMember {
     pub(super) entered: Option<u64>,
     pub(super) left: Option<u64>,
-    /// As its watch holds it: the first, and when.
+    /// Failure as its watch holds it: the first, and when.
     pub(super) failed: Option<(u64, SimulatedFailure)>,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct SimulatedWorld<'a> {
     pub(super) notes: u64,
 }
 
-/// What made a process act.
+/// Occasion on which a process acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occasion {
     Call,

@@ -16,9 +16,9 @@ pub(super) struct Buffers {
     op: Operation,
     ranks: usize,
     small: bool,
-    /// What threads read, one each.
+    /// Buffers that threads read, one each.
     from: Vec<Vec<f32>>,
-    /// What they write, one each.
+    /// Buffers that they write, one each.
     to: Vec<Vec<f32>>,
 }
 

@@ -1,4 +1,4 @@
-//! What this machine allows: the least that any library has to do, by threads that share everything.
+//! Limits of this machine: the least that any library has to do, by threads that share everything.
 //!
 //! ```text
 //!   memory.rs   buffers that all threads see: each byte is read and written as often as the operation needs, and no more
@@ -31,7 +31,7 @@ const WARM: f64 = 20.0;
 /// Times the budget.
 const OVERRUN: f64 = 4.0;
 
-/// What is to be timed.
+/// Measurements of a limit.
 #[derive(Debug)]
 pub(crate) struct LimitJob {
     kind: String,
@@ -96,14 +96,14 @@ struct Times {
 #[derive(Debug, Default)]
 struct Flag(AtomicU64);
 
-/// Where threads wait for each other.
+/// Barrier of the threads.
 #[derive(Debug)]
 struct Meeting {
     flags: Vec<Flag>,
     crowded: bool,
 }
 
-/// One thread at the meeting.
+/// Turn of a thread at the meeting.
 #[derive(Debug)]
 struct Turn<'a> {
     meeting: &'a Meeting,

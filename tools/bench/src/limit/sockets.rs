@@ -8,9 +8,9 @@ use std::{
     net::{Ipv4Addr, TcpListener, TcpStream},
 };
 
-/// What is sent and received at a time; it stays in the cache.
+/// Bytes sent and received at a time; they stay in the cache.
 const PIECE: usize = 256 << 10;
-/// What Comity sets within a host, and what every user may set.
+/// Congestion control that Comity sets within a host, and that every user may set.
 #[cfg(target_os = "linux")]
 const CONGESTION: &[u8] = b"reno";
 

@@ -30,7 +30,7 @@ pub(crate) struct Calls {
     /// The same on all ranks.
     shared: Random,
     made: u64,
-    /// What keeps this rank from being on time, its own.
+    /// Random numbers of this rank's own, which keep it from being on time.
     own: Option<Random>,
     seed: u64,
 }
@@ -49,7 +49,7 @@ impl Calls {
         self.made
     }
 
-    /// One call, and every fourth time one by which the ranks agree to end; true when one of them wanted to.
+    /// Make a call, and every fourth time one by which the ranks agree to end; true when one of them wanted to.
     pub(crate) fn step(&mut self, group: &Group, end: bool, words: &Words) -> Result<bool> {
         let (rank, n) = (group.rank(), group.size());
         let seed = self.seed;

@@ -1,4 +1,4 @@
-//! What a rank says, in lines that a program reads.
+//! Output of a rank, in lines that a program reads.
 use comity::Error;
 use std::{
     fmt::Display,
@@ -56,7 +56,7 @@ impl Words {
         self.say(event, &[&kind(e.root()), &who, e, &or_none(cause), &or_none(address), &or_none(seen_by)]);
     }
 
-    /// What this process still holds: descriptors, threads, shared memory of groups.
+    /// Report the resources that this process still holds: descriptors, threads, shared memory of groups.
     pub(crate) fn left(&self) {
         let count = |what: &str| fs::read_dir(format!("/proc/self/{what}")).map_or(0, Iterator::count);
         // A thread that was joined is listed until the system has put it away.

@@ -1,4 +1,4 @@
-//! What a trial is called in the table.
+//! Name of a trial in the table.
 use super::{Fault, MOST, Phase, Plan};
 
 impl Plan {

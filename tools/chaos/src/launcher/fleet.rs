@@ -28,12 +28,12 @@ use tasks::{
 
 /// Hosts of a job.
 const HOSTS: usize = 3;
-/// Where keys and settings are: the lane's own, and gone with it.
+/// Folder of keys and settings: the lane's own, and gone with it.
 const FOLDER: &str = "/run/ssh";
 /// From a cut until nothing runs on the host: 3 s of silence, and 5 s to end.
 const SILENT_END: Duration = Duration::from_secs(8);
 
-/// What jobs over ssh need.
+/// Things that jobs over ssh need.
 #[derive(Debug)]
 pub(crate) struct Fleet {
     comity: PathBuf,
@@ -253,7 +253,7 @@ fn serve() -> Result<Vec<Child>, String> {
     answered().map(|()| servers)
 }
 
-/// Whether root is so only here.
+/// Return whether root is so only here.
 fn is_mapped() -> bool {
     let map = fs::read_to_string(Path::new("/proc/self/uid_map")).unwrap_or_default();
     map.split_whitespace().nth(2).is_none_or(|n| n != "4294967295")

@@ -21,7 +21,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// As Thunderbolt devices are reported to call theirs.
+/// Transport type that Thunderbolt devices are reported to have.
 const TRANSPORT_THUNDERBOLT: c_int = 100;
 
 /// The addresses of the devices and a null, which stay for good.

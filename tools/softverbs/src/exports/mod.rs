@@ -91,13 +91,13 @@ fn set_errno(value: i32) {
     unsafe { *place = value };
 }
 
-/// What functions that make something return when they cannot.
+/// Result of functions that make something, when they cannot.
 fn refused<T>(Errno(e): Errno) -> *mut T {
     set_errno(e);
     ptr::null_mut()
 }
 
-/// What functions that do something return: 0, or the error's number, which is in errno too.
+/// Result of functions that do something: 0, or the error's number, which is in errno too.
 fn code(result: Result<(), Errno>) -> c_int {
     match result {
         Ok(()) => 0,

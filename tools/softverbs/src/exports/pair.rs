@@ -112,7 +112,7 @@ fn length(list: &[ibv_sge]) -> usize {
     list.iter().map(|p| p.length as usize).sum()
 }
 
-/// What posting returns: rdma-core's says a positive number and which request it was, Apple's is reported to say a
+/// Result of posting: rdma-core's says a positive number and which request it was, Apple's is reported to say a
 /// negative one and nothing else.
 fn posted<T>(result: Result<(), (Errno, *mut T)>, bad: &mut *mut T, apple: bool) -> c_int {
     match result {

@@ -1,4 +1,4 @@
-//! What the configuration orders to go wrong does go wrong, the same way for the same seed.
+//! Faults of the configuration do happen, the same way for the same seed.
 
 use super::*;
 use crate::abi::IBV_WC_RETRY_EXC_ERR;

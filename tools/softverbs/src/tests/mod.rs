@@ -27,7 +27,7 @@ use std::{
 
 pub(super) const MEMORY: usize = 1 << 16;
 
-/// One end: a world of its own with one pair.
+/// An end: a world of its own with one pair.
 #[derive(Debug)]
 struct End {
     world: World,

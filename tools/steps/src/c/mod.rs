@@ -19,7 +19,7 @@ const LINK_NAME: &str = if cfg!(target_os = "macos") { "libcomity.dylib" } else 
 /// The table of symbols and layouts.
 pub(crate) const TABLE: &str = "crates/comity-c/abi.txt";
 const HEADERS: [&str; 2] = ["comity.h", "comity.hpp"];
-/// What rustc says that a program with the archive must be linked with.
+/// Libraries with which a program with the archive must be linked, as rustc says.
 pub(crate) const SYSTEM: &[&str] = if cfg!(target_os = "macos") {
     &["-lSystem", "-lc", "-lm"]
 } else {

@@ -9,7 +9,7 @@ const MACOS: &str = "aarch64-apple-darwin";
 /// Seconds for a command of cargo: the limit of its step comes before.
 const COMPILING: u64 = 3600;
 
-/// What has code of its own for a system. The rest is checked for macOS in the deep checks.
+/// Packages with code of their own for a system. The rest is checked for macOS in the deep checks.
 const NATIVE: [&str; 12] = [
     "-p",
     "comity",
@@ -117,7 +117,7 @@ pub(super) fn macos(scope: &Scope) -> Outcome {
     Ok(Done::Passed("it compiles; nothing ran".into()))
 }
 
-/// How many tests `cargo test` says it ran. None at all means that a filter fits nothing any more.
+/// Number of tests that `cargo test` says it ran. None at all means that a filter fits nothing any more.
 pub(super) fn count(output: &str) -> Result<u64, String> {
     let ran: u64 = output.lines().filter_map(passed).sum();
     if ran == 0 { Err("no test ran".into()) } else { Ok(ran) }

@@ -3,7 +3,7 @@
 use super::{Done, Outcome, missing, scope::Scope, sshd::sshd};
 use ::chaos::Choice;
 
-/// Of a gate's run.
+/// Minutes of a gate's run.
 const MINUTES: f64 = 1.0;
 
 pub(super) fn run(scope: &Scope) -> Outcome {

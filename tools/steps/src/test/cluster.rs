@@ -170,7 +170,7 @@ fn configures(desk: &mut Desk<'_, '_>) -> Result<(), String> {
     Ok(())
 }
 
-/// One host's user cannot become root: nothing is done on any.
+/// The user of one host cannot become root: nothing is done on any.
 fn lacks_sudo(desk: &mut Desk<'_, '_>) -> Result<(), String> {
     let script = desk.net.write("user-id", "#!/bin/sh\necho 501\n")?;
     Task::new("chmod").args(["755"]).args([&script]).run()?;
@@ -224,7 +224,7 @@ fn bare(desk: &Desk<'_, '_>) -> Result<(), String> {
     Ok(())
 }
 
-/// What changes nothing: `find` and the drawing for Graphviz.
+/// Commands that change nothing: `find` and the drawing for Graphviz.
 fn looks(desk: &Desk<'_, '_>) -> Result<(), String> {
     let found = desk.run(&["cluster", "find"], &["--hosts", "a,b,c"])?;
     has(&found, &["comity ", "10.93.0.1/30", "cores"])?;

@@ -1,4 +1,4 @@
-//! One suite over every way that data can travel: `comity check`, a row for each link and backend.
+//! Suite over every way that data can travel: `comity check`, a row for each link and backend.
 //!
 //! A row says how many ranks, by which variables and flags the ranks take that way, and what rank 0's first line then has
 //! to say: nothing may fall back to another way in silence. A new link or backend is a new row here.
@@ -22,12 +22,12 @@ struct Row {
     name: &'static str,
     /// A job for each of these numbers of ranks.
     ranks: &'static [usize],
-    /// Of `comity launch`, and of `comity check`.
+    /// Flags of `comity launch`; `check` has those of `comity check`.
     launch: &'static [&'static str],
     check: &'static [&'static str],
-    /// Of `comity bench`, which runs in place of `comity check` then: it compares one call of each row.
+    /// Flags of `comity bench`, which runs in place of `comity check` then: it compares one call of each row.
     bench: &'static [&'static str],
-    /// What must be there first; the variables, or why the row cannot run here.
+    /// Check of the row's requirements; the variables, or why it cannot run here.
     vars: fn() -> Result<Vars, String>,
     /// Ranks go to hosts of this many by name, which share memory with no other.
     per_host: Option<usize>,

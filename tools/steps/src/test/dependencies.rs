@@ -1,4 +1,4 @@
-//! What the workspace depends on, and what its public API changed: `cargo-deny` and `cargo-semver-checks`.
+//! Dependencies of the workspace, and changes of its public API: `cargo-deny` and `cargo-semver-checks`.
 //!
 //! Licences, bans and sources need no network. Advisories need their database, which is fetched from GitHub.
 
@@ -62,7 +62,7 @@ fn no_database(why: &str) -> bool {
     why.contains("failed to fetch advisory database")
 }
 
-/// What the public API changed since the last release. Before the first one: since what the origin has, and without a verdict.
+/// Changes of the public API since the last release. Before the first one: since what the origin has, and without a verdict.
 pub(super) fn semver(_: &Scope) -> Outcome {
     let tool = match cargo_tool("semver-checks", SEMVER) {
         Ok(version) => version,

@@ -11,7 +11,7 @@ use tasks::{
     place::{Scratch, root},
 };
 
-/// As `fuzz/Cargo.toml` lists them.
+/// Targets as `fuzz/Cargo.toml` lists them.
 const TARGETS: [Target; 6] = [
     Target { name: "frame", longest: 64 << 10, memory: 1 },
     Target { name: "handshake", longest: 4 << 10, memory: 1 },
@@ -25,7 +25,7 @@ const TARGETS: [Target; 6] = [
 /// Resident memory of one, the sanitizer's included.
 const RESIDENT: &str = "-rss_limit_mb=768";
 
-/// How many run at once.
+/// Number of targets that run at once.
 const AT_ONCE: usize = 2;
 
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -42,7 +42,7 @@ struct Target {
     memory: usize,
 }
 
-/// Of a deep run: so many at once.
+/// Pieces of a deep run, of so many targets each.
 pub(super) const PIECES: usize = TARGETS.len().div_ceil(AT_ONCE);
 
 /// Seconds for each target in a gate.
@@ -104,7 +104,7 @@ pub(super) fn run(scope: &Scope) -> Outcome {
 }
 
 impl Target {
-    /// What it finds new is kept in `fuzz/corpus` where that exists, for a longer search; else it goes.
+    /// Start the target. New inputs are kept in `fuzz/corpus` where that exists, for a longer search; else they go.
     fn start(
         &self,
         folder: &Path,
@@ -132,7 +132,7 @@ impl Target {
         Ok((task.limit(seconds + 120).start()?, scratch))
     }
 
-    /// How many inputs it has tried when it ends.
+    /// Number of inputs that it has tried when it ends.
     fn runs(&self, running: Running) -> Result<u64, String> {
         let out = running.wait().map_err(|e| {
             format!("{e}\nthe input is in fuzz/artifacts; give it to the program to see it again")

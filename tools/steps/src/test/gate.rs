@@ -24,7 +24,7 @@ use std::{
 use steps::{EVERY, FIRST, MACOS, OVER_SSH, SIDE_BY_SIDE, TESTS, TURNS, Turn};
 use tasks::child::is_interrupted;
 
-/// What the whole may take.
+/// Time for the whole gate.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// Brings what later steps need, beside the first of them.
@@ -178,7 +178,7 @@ fn tests_of(row: &Row) -> u64 {
     words.windows(2).find(|w| w[1].starts_with("test")).and_then(|w| w[0].parse().ok()).unwrap_or(0)
 }
 
-/// How long ago the shell began that built this program, if it said so: seconds since 1970 in `GATE_BEGAN`.
+/// Time since the shell began that built this program, if it said so: seconds since 1970 in `GATE_BEGAN`.
 fn since_the_start() -> Option<Duration> {
     let began: f64 = std::env::var("GATE_BEGAN").ok()?.parse().ok()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();

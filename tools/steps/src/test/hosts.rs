@@ -5,7 +5,7 @@
 //! namespace a: ranks 0, 1  10.77.0.1  fd77::1 --- veth --- fd77::2  10.77.0.2  ranks 2, 3 :namespace b
 //! ```
 //!
-//! Which link a pair took shows in the kernel's counters: what two ranks of one host say to each other in shared memory is
+//! Counters of the kernel show which link a pair took: what two ranks of one host say to each other in shared memory is
 //! not on its loopback, and what ranks of two hosts say is on the cable.
 
 mod cut;

@@ -61,7 +61,7 @@ fn torch() -> Outcome {
     }
 }
 
-/// What Debian has of MPI.
+/// Launchers of MPI that Debian has.
 const MPI: [Launcher; 2] = [
     Launcher {
         program: "mpirun.openmpi",

@@ -39,7 +39,7 @@ pub(crate) use cargo::rustfmt_check;
 use scope::Scope;
 use step::{Done, Outcome, Step};
 
-/// Which steps to run.
+/// Choice of steps, from the command line.
 #[derive(Debug, PartialEq)]
 pub(crate) enum StepChoice {
     List,
@@ -124,7 +124,7 @@ pub(crate) fn run(choice: &StepChoice) -> Result<(), String> {
     }
 }
 
-/// One step in this process: `xtask step NAME gate|deep SEED:HOURS:PIECE`, which the functions above start.
+/// Run a step in this process: `xtask step NAME gate|deep SEED:HOURS:PIECE`, which the functions above start.
 pub(crate) fn step(args: &[&str]) -> Result<(), String> {
     let wrong = || "a step is started by `cargo xtask test`".to_owned();
     let [name, kind, numbers] = args else { return Err(wrong()) };

@@ -49,7 +49,7 @@ fn config() -> Result<PathBuf, String> {
     Ok(file)
 }
 
-/// What the build script of the ordinary build told cargo last.
+/// Last output of the build script of the ordinary build.
 fn said(folder: &Path) -> Option<String> {
     let entries = fs::read_dir(folder).ok()?.flatten();
     let ours = entries.filter(|e| e.file_name().to_string_lossy().starts_with(&format!("{CRATE}-")));

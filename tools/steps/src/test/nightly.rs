@@ -23,7 +23,7 @@ pub(super) fn install() -> Result<(), String> {
     check().and_then(|()| miri())
 }
 
-/// Whether there is one, with the standard library's source.
+/// Check that there is one, with the standard library's source.
 pub(super) fn check() -> Result<(), String> {
     let sysroot = Task::new("rustc").args(["+nightly", "--print", "sysroot"]).run()?;
     let source = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
@@ -37,7 +37,7 @@ pub(super) fn check() -> Result<(), String> {
     }
 }
 
-/// Whether it has Miri.
+/// Check that it has Miri.
 pub(super) fn miri() -> Result<(), String> {
     cargo(&["miri", "--version"]).run().map(drop)
 }

@@ -184,7 +184,7 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
 }
 
-/// How many tests pytest says passed. One that was skipped has shown nothing.
+/// Number of tests that passed, by pytest. One that was skipped has shown nothing.
 fn tests_in(output: &str) -> Result<u64, String> {
     let last = output.lines().rev().find(|l| l.contains(" passed")).unwrap_or_default();
     let count = last.split_whitespace().zip(last.split_whitespace().skip(1));

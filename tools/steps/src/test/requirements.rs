@@ -59,7 +59,7 @@ pub(super) fn cargo_tool(name: &str, built: &str) -> Result<String, String> {
     Ok(said.lines().next().unwrap_or_default().to_owned())
 }
 
-/// Where cargo looks for programs of users.
+/// Folder in which cargo looks for programs of users.
 fn cargo_bin() -> Option<PathBuf> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))?;

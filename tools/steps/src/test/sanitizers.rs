@@ -21,9 +21,9 @@ use tasks::{
 #[derive(Debug)]
 struct Sanitizer {
     name: &'static str,
-    /// What cargo needs besides: a standard library that is watched too, where its own synchronisation counts.
+    /// Further flags of cargo: a standard library that is watched too, where its own synchronisation counts.
     flags: &'static [&'static str],
-    /// What rustc needs besides.
+    /// Further flags of rustc.
     rustflags: &'static str,
     variable: &'static str,
     options: &'static str,
@@ -31,11 +31,11 @@ struct Sanitizer {
     also: &'static str,
     /// So many times longer than otherwise may anything take in [`PROGRAMS`].
     slowness: &'static str,
-    /// Of jobs: those over TCP take the thread sanitizer longer than a gate can wait.
+    /// Links of the jobs: those over TCP take the thread sanitizer longer than a gate can wait.
     links: &'static [&'static str],
     /// Tests that have one thread and no unsafe code, for which it is too slow, or that hold a time.
     skipped: &'static [&'static str],
-    /// Where it takes bearable time: the loops of reductions.
+    /// Packages of the reductions' loops, where it takes bearable time.
     kernels: &'static [&'static str],
     /// The stand-ins for libraries are watched too: else it does not see their locks.
     watches_stand_ins: bool,
@@ -43,10 +43,10 @@ struct Sanitizer {
 
 /// Built together, tests and command: alone each would have its dependencies with other features, and be built once more.
 const PARTS: &[&str] = &["-p", "comity", "-p", "comity-cli", "--test", "local", "--lib", "--bin", "comity"];
-/// Of a gate.
+/// Parts of a gate.
 const LIBRARY: &[&str] = &["-p", "comity", "--test", "local", "--lib"];
 
-/// What a gate leaves to the deep checks, besides what is skipped there.
+/// Tests that a gate leaves to the deep checks, besides those that are skipped there.
 const LONG: [&str; 13] = [
     "any_order_of_calls",
     "links::tests",
@@ -133,7 +133,7 @@ pub(super) fn thread(scope: &Scope) -> Outcome {
     THREAD.run(scope)
 }
 
-/// What the step of a gate runs, compiled.
+/// Compile the tests that the step of a gate runs.
 pub(super) fn build_address(_: &Scope) -> Outcome {
     ADDRESS.build()
 }
@@ -238,7 +238,7 @@ impl Sanitizer {
     }
 }
 
-/// What sanitizers say in processes that tests start, whatever becomes of their output and exit codes.
+/// Reports of sanitizers in processes that tests start, whatever becomes of their output and exit codes.
 struct Findings(PathBuf);
 
 impl Findings {

@@ -1,4 +1,4 @@
-//! How much of what is large a run takes: the share that its commit chooses, or all of it. The crate `scope` says how.
+//! Share of the large matrices that a run takes: the one that its commit chooses, or all of it. The crate `scope` deals it out.
 
 use scope::{DEEP, SEED};
 use tasks::{child::Task, place::root};
@@ -12,7 +12,7 @@ pub(crate) struct Scope {
     pub(crate) deep: bool,
     /// Hours of the soak.
     pub(crate) hours: f64,
-    /// Which piece of a deep part.
+    /// Number of the piece of a deep part.
     pub(crate) piece: usize,
 }
 
@@ -28,7 +28,7 @@ impl Scope {
         Self { deep: true, hours, ..Self::gate(None) }
     }
 
-    /// What this run takes of a matrix that is dealt to so many hands.
+    /// Share that this run takes of a matrix that is dealt to so many hands.
     pub(crate) fn share<T>(&self, cases: Vec<T>, hands: u64) -> Vec<T> {
         scope::Scope { seed: self.seed, deep: self.deep }.share(cases, hands)
     }

@@ -6,12 +6,12 @@
 //!                  +-- c 10.78.0.4
 //! ```
 //!
-//! Of what is not a job's end the gate takes half. Then one of two shapes without a switch (deep: both), in which the desk has a rank: a triangle, where each two of the desk, a and b have a
-//! cable of their own, and a chain, where a is on the way to b.
+//! Ends of jobs are all in the gate, and half of the rest. Then one of two shapes without a switch (deep: both), in which the desk has a rank:
+//! a triangle, where each two of the desk, a and b have a cable of their own, and a chain, where a is on the way to b.
 //!
 //! The deep part also holds how long jobs take to start: three hosts, eight, and 64 behind a stand-in for ssh.
 //!
-//! What is checked: a job runs; a rank is killed, a cable is cut, the launcher is killed, a program fails or is missing. Each time
+//! Cases: a job runs; a rank is killed, a cable is cut, the launcher is killed, a program fails or is missing. Each time
 //! the last line and the exit code are right, and nothing is left on any host.
 
 mod more;

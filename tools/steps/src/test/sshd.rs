@@ -100,7 +100,7 @@ impl<'a> SshNet<'a> {
         fs::read_to_string(path.with_extension("pub")).map_err(|e| e.to_string())
     }
 
-    /// One more server on a host, known to the desk's ssh by its name.
+    /// Start one more server on a host, known to the desk's ssh by its name.
     pub(super) fn serve_as(&mut self, also: &SshHost<'_>) -> Result<(), String> {
         let number = HOSTS.iter().position(|h| *h == also.host).ok_or("no such host")? + 2;
         let at = format!("10.78.0.{number}");

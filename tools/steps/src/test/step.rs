@@ -7,7 +7,7 @@ use super::scope::Scope;
 use std::time::{Duration, Instant};
 use tasks::{child::Task, place::own};
 
-/// What a step came to: a note for the table, or what failed.
+/// Outcome of a step: a note for the table, or what failed.
 pub(super) type Outcome = Result<Done, String>;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -123,7 +123,7 @@ impl Step {
     }
 }
 
-/// What the program said of its step.
+/// Outcome of a step, from the output of the program.
 fn outcome(name: &str, text: &str) -> Option<Outcome> {
     text.lines().rev().find_map(|line| {
         if let Some(why) = line.strip_prefix(&format!("!!! {name} WAS NOT RUN: ")) {
@@ -139,7 +139,7 @@ fn outcome(name: &str, text: &str) -> Option<Outcome> {
     })
 }
 
-/// What each step came to.
+/// Table of the steps' outcomes.
 pub(super) fn table(rows: &[Row]) -> String {
     let mut text = String::from("step          seconds  result");
     for Row { name, took, outcome } in rows {

@@ -15,7 +15,7 @@ const MOST_ROUNDS: usize = 5;
 /// A job that takes longer hangs.
 const JOB_LIMIT: &str = "600";
 
-/// What every job measures.
+/// Measurements that every job makes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SurveyJob<'a> {
     pub(super) name: &'a str,
@@ -28,7 +28,7 @@ pub(super) struct SurveyJob<'a> {
     pub(super) usual: bool,
 }
 
-/// What was measured under the same circumstances.
+/// Circumstances of a measurement: timings with the same ones can be compared.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TimingPlace {
     pub(super) op: String,
@@ -37,7 +37,7 @@ pub(super) struct TimingPlace {
     pub(super) bytes: u64,
 }
 
-/// One algorithm there.
+/// Timings of one algorithm there.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Timed {
     pub(super) algorithm: String,
@@ -47,7 +47,7 @@ pub(super) struct Timed {
     pub(super) chosen: bool,
 }
 
-/// What all jobs found.
+/// Timings of all jobs.
 #[derive(Debug, Default)]
 pub(super) struct Timings {
     pub(super) all: Vec<(TimingPlace, Timed)>,
@@ -67,7 +67,7 @@ pub(super) fn middle(mut all: Vec<f64>) -> f64 {
     all.get(all.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
-/// One round at least; another if it is likely to fit.
+/// Runs at least one round; another if it is likely to fit into `within`.
 pub(super) fn run(job: &SurveyJob<'_>, ranks: &[usize], within: Duration) -> Result<Timings, String> {
     let start = Instant::now();
     let mut found = Timings::default();
@@ -97,7 +97,7 @@ pub(super) fn run(job: &SurveyJob<'_>, ranks: &[usize], within: Duration) -> Res
     Ok(found)
 }
 
-/// One job of this very program.
+/// Runs a job of this very program.
 fn one(job: &SurveyJob<'_>, link: HostLink, n: usize) -> Result<Vec<SurveyRow>, String> {
     let bad = |why: String| format!("{}: the job of {n} ranks over {} {why}", job.name, link.name());
     let me = own_words().map_err(|e| bad(format!("cannot be started: {e}")))?;

@@ -30,12 +30,12 @@ const PROBES: [u64; 9] = [8, 128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 1
 const RANKS: [usize; 13] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 /// Rank counts at which predictions are held against measurements.
 const PROBED_RANKS: [usize; 11] = [2, 3, 4, 5, 8, 11, 16, 28, 32, 64, 128];
-/// How long each of the two may take, about.
+/// Time that each of the two may take, in seconds, about.
 const WITHIN: f64 = 140.0;
-/// What one algorithm at one size may take in a round.
+/// Time for one algorithm at one size in a round, in seconds.
 const BUDGET: f64 = 3e-3;
 
-/// What `comity bench` takes for this.
+/// Arguments of `comity bench` for this.
 #[derive(Debug, clap::Args)]
 pub(super) struct TuneArgs {
     /// Measure the cost model's numbers on this host, for a file that jobs find
@@ -62,23 +62,23 @@ pub(super) struct TuneArgs {
     #[arg(long, value_name = "N", value_delimiter = ',', hide = true)]
     pub(super) at_sizes: Vec<u64>,
 
-    /// One job of these
+    /// Be a rank of such a job
     #[arg(long, hide = true, requires = "at_sizes")]
     survey: bool,
 }
 
 impl TuneArgs {
-    /// Whether this process only starts jobs.
+    /// Returns whether this process only starts jobs.
     pub(super) fn runs_jobs(&self) -> bool {
         self.tune || self.predict
     }
 
-    /// Whether this is a rank of such a job.
+    /// Returns whether this is a rank of such a job.
     pub(super) fn is_survey(&self) -> bool {
         self.survey
     }
 
-    /// Whether an operation is among those named, or none is.
+    /// Returns whether an operation is among those named, or none is named.
     fn wants(&self, ops: &[String], kind: Kind) -> bool {
         ops.is_empty() || ops.iter().any(|op| op == kind.name() || op == "all")
     }
@@ -212,7 +212,7 @@ fn predict(args: &BenchArgs, cores: usize) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Where the user keeps configurations.
+/// Directory in which the user keeps configurations.
 fn config_home() -> Option<PathBuf> {
     let folder = |name: &str| env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     folder("XDG_CONFIG_HOME").or_else(|| folder("HOME").map(|home| home.join(".config")))

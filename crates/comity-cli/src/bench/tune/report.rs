@@ -53,7 +53,7 @@ impl Circumstance<'_> {
         self.timed.iter().copied().min_by(|a, b| a.us().total_cmp(&b.us()))
     }
 
-    /// How much longer the choice takes than the best, by the middle of the rounds: the two are compared within a round, in one job.
+    /// Time of the chosen algorithm over that of the best, by the middle of the rounds: the two are compared within a round, in one job.
     fn slower(&self) -> f64 {
         let Some(chosen) = self.chosen() else { return 1.0 };
         let against = |t: &&Timed| {

@@ -1,4 +1,4 @@
-//! One job of `--tune` and `--predict`: every algorithm of every operation at some sizes, each timed, with what was expected of it.
+//! A job of `--tune` and `--predict`: every algorithm of every operation at some sizes, each timed, with its predicted time.
 
 use super::super::{BenchArgs, BenchOp, Cell, elements};
 use crate::here;
@@ -15,17 +15,17 @@ const LONG: f64 = 2e-3;
 /// The most steps that are timed.
 const MOST: f64 = 50_000.0;
 
-/// One timing.
+/// Timing of one algorithm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct SurveyRow {
     pub(super) op: String,
     pub(super) algorithm: String,
-    /// Of the whole buffer, as asked for.
+    /// Bytes of the whole buffer, as asked for.
     pub(super) bytes: u64,
     /// Microseconds of a call: the median of what the slowest rank took.
     pub(super) us: f64,
     pub(super) predicted_us: f64,
-    /// Whether it is what Comity would choose.
+    /// It is the algorithm that Comity would choose.
     pub(super) chosen: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is expected must hold in every order of combining, and wrong values must be found.
+//! Expected values must hold in every order of combining, and wrong values must be found.
 
 use super::*;
 use comity::DType;

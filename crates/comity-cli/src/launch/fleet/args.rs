@@ -119,7 +119,7 @@ impl MeetingPlace {
 }
 
 impl FleetArgs {
-    /// Whether something was asked for that the launcher of several hosts does; without a host it means this one.
+    /// Returns whether something was asked for that the launcher of several hosts does; without a host it means this one.
     pub(in crate::launch) fn is_given(&self) -> bool {
         let hosts = self.hosts.is_some() || self.hostfile.is_some() || self.total.is_some();
         hosts || self.max_restarts > 0 || self.of_several_hosts().iter().any(|(_, is_given)| *is_given)
@@ -139,7 +139,7 @@ impl FleetArgs {
         ]
     }
 
-    /// Those that only mean something where there is another host.
+    /// Flags that only mean something where there is another host.
     pub(in crate::launch) fn of_ssh(&self) -> [(&'static str, bool); 4] {
         [
             ("--ssh-arg", !self.ssh_arg.is_empty()),
@@ -149,12 +149,12 @@ impl FleetArgs {
         ]
     }
 
-    /// Those of jobs that are started again.
+    /// Flags for jobs that are started again.
     pub(in crate::launch) fn of_restarts(&self) -> [(&'static str, bool); 1] {
         [("--wait-for-hosts", self.wait_for_hosts.is_some())]
     }
 
-    /// Those that need `--max-restarts`, where that is missing.
+    /// Flags that need `--max-restarts`, where that is missing.
     pub(in crate::launch) fn of_waiting(&self) -> [(&'static str, bool); 1] {
         self.of_restarts().map(|(flag, is_given)| (flag, is_given && self.max_restarts == 0))
     }

@@ -15,12 +15,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How much is kept of what `ssh` itself says.
+/// Most bytes kept of the output of `ssh` itself.
 const NOISE: usize = 16 << 10;
-/// Of this program in one piece.
+/// Bytes of this program in one piece.
 const COPIED: u64 = 256 << 10;
 
-/// How far a host is.
+/// Progress of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostPhase {
     /// No guard has answered yet.
@@ -44,7 +44,7 @@ pub(super) struct HostConnection {
     queue: Vec<u8>,
     pub(super) from: Option<OwnedFd>,
     pub(super) err: Option<OwnedFd>,
-    /// What `ssh` and the login said.
+    /// Output of `ssh` and the login.
     noise: Vec<u8>,
     reader: FrameReader,
     greeted: bool,
@@ -58,9 +58,9 @@ pub(super) struct HostConnection {
     pub(super) staging: bool,
     /// It has none of this program, and what it is; asked for once.
     pub(super) lacks: Option<String>,
-    /// That was answered.
+    /// It was answered whether it gets a copy.
     pub(super) asked: bool,
-    /// What it still gets of this program.
+    /// Rest of this program that it still gets.
     copy: Option<Take<File>>,
 }
 
@@ -107,7 +107,7 @@ impl HostConnection {
         })
     }
 
-    /// Where there is something to send.
+    /// Descriptor to write to, where there is something to send.
     pub(super) fn wants_out(&self) -> Option<&OwnedFd> {
         self.to.as_ref().filter(|_| !self.queue.is_empty() || self.copy.is_some())
     }
@@ -167,7 +167,7 @@ impl HostConnection {
         }
     }
 
-    /// Whether it takes longer than it may.
+    /// Returns whether it takes longer than it may.
     pub(super) fn is_late(&self, since: Instant, limit: Duration) -> bool {
         // One that gets files is heard.
         let since = if self.staging { self.heard } else { since };
@@ -228,12 +228,12 @@ impl HostConnection {
         Ok(events)
     }
 
-    /// Whether a guard that has answered has fallen silent.
+    /// Returns whether a guard that has answered has fallen silent.
     pub(super) fn is_silent(&self) -> bool {
         self.greeted && self.from.is_some() && self.heard.elapsed() > SILENCE
     }
 
-    /// What `ssh` said and how it ended, as a sentence for a host that did not come to run.
+    /// Output of `ssh` and its end, as a sentence for a host that did not come to run.
     pub(super) fn why_not(&mut self, host: &str) -> String {
         let mut buffer = [0; 4096];
         // It says its last words and ends right after its output does.

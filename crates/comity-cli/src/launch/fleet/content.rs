@@ -9,7 +9,7 @@ use crate::launch::wire::FleetOrder;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long a host may take to answer.
+/// Time that a host has to answer.
 const CONNECT: Duration = Duration::from_secs(30);
 /// When it is said for the first time which hosts are waited for, and how often after that.
 const PATIENCE_SHOWN: Duration = Duration::from_secs(2);

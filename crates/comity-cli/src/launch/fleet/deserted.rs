@@ -3,7 +3,7 @@ use super::supervise::Fleet;
 use crate::launch::wire::FleetOrder;
 use std::time::{Duration, Instant};
 
-/// How often hosts are asked whether a rank that was given up is stopped.
+/// Interval at which hosts are asked whether a rank that was given up is stopped.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Fleet {

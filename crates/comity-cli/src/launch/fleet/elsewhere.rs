@@ -11,12 +11,12 @@ use std::process::{Command, Stdio};
 pub(crate) struct JobHosts {
     hosts: Vec<FleetHost>,
     way: SshWay,
-    /// Which job, where several run.
+    /// Id of the job, where several run.
     job: Option<String>,
 }
 
 impl JobHosts {
-    /// Those of a hostfile.
+    /// Hosts of a hostfile.
     fn of_file(path: &Path, way: SshWay) -> Result<Self, String> {
         let file = hostfile::read(path).map_err(|all| all.join("; "))?;
         Ok(Self { hosts: file.hosts, way, job: None })
@@ -54,7 +54,7 @@ fn ask(way: &SshWay, host: &FleetHost, job: Option<&str>) -> Result<JobView, Str
     }
 }
 
-/// One picture of the answers, each with its host's name.
+/// Joins the answers into one picture, each with its host's name.
 fn together(answers: Vec<(String, Result<JobView, String>)>) -> Result<JobView, String> {
     let whole = answers.iter().filter_map(|(_, a)| a.as_ref().ok()).find(|v| !v.is_part);
     if let Some(whole) = whole {
@@ -77,7 +77,7 @@ fn together(answers: Vec<(String, Result<JobView, String>)>) -> Result<JobView, 
     Ok(all)
 }
 
-/// Whether a word means hosts and no job: a file, or a list.
+/// Hosts by an argument that may also name a job: a file, or a list.
 pub(crate) fn of_word(word: &str, way: SshWay) -> Option<Result<JobHosts, String>> {
     if Path::new(word).is_file() {
         return Some(JobHosts::of_file(Path::new(word), way));

@@ -1,4 +1,4 @@
-//! What the hosts say of themselves and their ranks.
+//! Events of the hosts and their ranks.
 use super::connection::HostPhase;
 use super::plan::FleetPlan;
 use super::program;
@@ -24,9 +24,9 @@ pub(super) struct FarRank {
     pub(super) stopped: bool,
     /// The rank that it says was the root cause.
     pub(super) root_cause: Option<usize>,
-    /// What speaks for lack of memory as its end.
+    /// Evidence that lack of memory ended it.
     pub(super) memory: String,
-    /// How it ended.
+    /// Exit code or signal of its end.
     pub(super) ending: Option<Ending>,
     lines: [Lines; 2],
     logs: [Option<File>; 2],

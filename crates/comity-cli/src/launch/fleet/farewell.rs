@@ -6,7 +6,7 @@ use crate::launch::verdict::{Findings, summary};
 use crate::launch::wire::SILENCE;
 use std::time::{Duration, Instant};
 
-/// How long hosts may take to end what ranks left running, and `ssh` to end after that.
+/// Time that hosts have to end the processes that ranks left, and that `ssh` has to end after that.
 const FAREWELL: Duration = SILENCE.saturating_add(Duration::from_secs(1));
 
 impl Fleet {
@@ -33,7 +33,7 @@ impl Fleet {
         self.ranks.iter_mut().for_each(|rank| rank.finish(&self.output));
     }
 
-    /// How all ranks ended, for a job that failed.
+    /// Ends of all ranks, for a job that failed.
     pub(super) fn summary(&self) -> Option<String> {
         let endings: Vec<_> = self.ranks.iter().map(|r| r.ending).collect();
         let ran = self.running && self.unstarted.is_none();

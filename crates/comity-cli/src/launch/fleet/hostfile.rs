@@ -12,7 +12,7 @@ use std::path::Path;
 /// More than any cluster's.
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// What a hostfile says.
+/// Content of a hostfile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FleetFile {
     pub(crate) hosts: Vec<FleetHost>,

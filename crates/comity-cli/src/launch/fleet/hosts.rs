@@ -4,9 +4,9 @@ use std::net::IpAddr;
 /// A host, and what is particular to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FleetHost {
-    /// As `ssh` takes it, with the user before it if one was given.
+    /// Name as `ssh` takes it, with the user before it if one was given.
     pub(crate) name: String,
-    /// How many ranks, where it says so.
+    /// Number of ranks, where the list or file gives it.
     pub(crate) slots: Option<usize>,
     pub(crate) port: Option<u16>,
     pub(crate) identity: Option<String>,

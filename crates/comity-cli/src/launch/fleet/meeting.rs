@@ -1,4 +1,4 @@
-//! Where the ranks of all hosts meet, as the hosts are told it, and what other libraries read of that.
+//! Meeting of the ranks of all hosts, as the hosts get its addresses, and as other libraries read them.
 use super::plan::FleetPlan;
 use super::supervise::Fleet;
 use crate::launch::meet;
@@ -111,7 +111,7 @@ impl Fleet {
         }
     }
 
-    /// What MLX's backends read: files that variables lead to, and variables.
+    /// Settings that MLX's backends read: files that variables lead to, and variables.
     fn for_mlx(&self, ring: &[Vec<String>], master: SocketAddr) -> (Named, Named) {
         let (mut files, mut vars) = (Vec::new(), Vec::new());
         let mut var = |name: &str, value: String| vars.push((name.to_owned(), value));

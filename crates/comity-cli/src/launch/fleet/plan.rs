@@ -1,4 +1,4 @@
-//! What is to run on which host, checked as far as this machine can know it.
+//! Plan of a job on several hosts, checked as far as this machine can know it.
 use super::args::FleetArgs;
 use super::hosts::FleetHost;
 use super::program::OwnProgram;
@@ -33,12 +33,12 @@ pub(super) struct FleetPlan {
     pub(super) tag: bool,
     pub(super) dry_run: bool,
     pub(super) timeout: Option<Duration>,
-    /// How long ranks may take to end after SIGTERM.
+    /// Time that ranks have to end after SIGTERM.
     pub(super) grace: Duration,
     pub(super) max_restarts: u32,
-    /// How long a restart waits for hosts that are away.
+    /// Time that a restart waits for hosts that are away.
     pub(super) wait_for_hosts: Duration,
-    /// How often it was started before.
+    /// Number of earlier starts.
     pub(super) restart: u32,
     pub(super) join: Duration,
     pub(super) log_dir: Option<PathBuf>,
@@ -56,7 +56,7 @@ pub(super) struct FleetPlan {
     pub(super) connections_per_ip: usize,
     pub(super) starting_port: Option<u16>,
     pub(super) nccl_port: Option<u16>,
-    /// As the hostfile or the flag says, in MLX's words where these differ.
+    /// Backend as the hostfile or the flag names it, by MLX's names where these differ.
     pub(super) backend: &'static str,
 }
 
@@ -142,7 +142,7 @@ impl FleetPlan {
         })
     }
 
-    /// What this host would run, for `--dry-run`.
+    /// Description of the commands of this host, for `--dry-run`.
     pub(super) fn shown(&self, host: &PlannedHost) -> String {
         let part = &host.part;
         let last = part.first + part.size - 1;
@@ -163,7 +163,7 @@ impl FleetPlan {
     }
 }
 
-/// How the hosts are reached.
+/// Way by which the hosts are reached.
 fn way(fleet: &FleetArgs, program: Option<&OwnProgram>) -> ssh::SshWay {
     let copies = program.map(|p| p.folder.clone());
     let (ssh, args, python) = (fleet.ssh.clone(), fleet.ssh_arg.clone(), fleet.python.clone());
@@ -186,7 +186,7 @@ fn meeting_ports(args: &LaunchArgs, env: &[(String, String)]) -> Result<Option<R
     }
 }
 
-/// Whether the ports from --starting-port on go beyond the last there is.
+/// Sentence for the case that the ports from --starting-port on go beyond the last there is.
 fn too_many_ports(args: &LaunchArgs, hosts: &[FleetHost], counts: &[usize]) -> Option<String> {
     let first = args.fleet.starting_port?;
     let each = |(host, ranks): (&FleetHost, &usize)| ranks * host.ips.len().max(1);
@@ -291,7 +291,7 @@ fn backend(args: &LaunchArgs, file: Option<AskedBackend>) -> Result<&'static str
     }
 }
 
-/// How many ranks each host has.
+/// Deals the ranks; returns the number for each host.
 fn spread(hosts: &[FleetHost], each: usize, total: Option<usize>) -> Result<Vec<usize>, String> {
     let slots: Vec<usize> = hosts.iter().map(|h| h.slots.unwrap_or(each)).collect();
     let all: usize = slots.iter().sum();

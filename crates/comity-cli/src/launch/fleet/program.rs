@@ -3,7 +3,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// What a host says that looks for this program and has none, before its system and its processor; a zero byte ends it.
+/// Output of a host that looks for this program and has none, before its system and its processor; a zero byte ends it.
 const LACKS: &[u8] = b"\0comity-lacks ";
 
 /// The program that runs here.
@@ -39,7 +39,7 @@ pub(super) fn lacking(said: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(&rest[..end]).chars().filter(|c| !c.is_control()).collect())
 }
 
-/// Whether programs of this machine run on such a one, as `uname -s` and `uname -m` name it.
+/// Returns whether programs of this machine run on such a system, as `uname -s` and `uname -m` name it.
 pub(super) fn runs_on(system: &str) -> bool {
     let own = match std::env::consts::OS {
         "linux" => "Linux",

@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long hosts have for their answers.
+/// Time that hosts have for their answers.
 const ANSWERS: Duration = Duration::from_secs(1);
 
 /// The socket, and what connects the thread behind it with the launcher's own.

@@ -6,12 +6,12 @@ use std::ffi::OsString;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::process::{Command, Stdio};
 
-/// How hosts are reached.
+/// Way by which hosts are reached.
 #[derive(Clone, Debug)]
 pub(crate) struct SshWay {
     /// The program that is run as `ssh`.
     pub(crate) ssh: OsString,
-    /// What it is handed before all else.
+    /// Arguments before all others.
     pub(crate) args: Vec<OsString>,
     /// An interpreter that may have the Python package.
     pub(crate) python: Option<String>,
@@ -21,7 +21,7 @@ pub(crate) struct SshWay {
     pub(crate) any_version: bool,
 }
 
-/// What is run on the other host.
+/// Command on the other host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FarCommand<'a> {
     /// The words after `comity`.
@@ -33,7 +33,7 @@ pub(crate) struct FarCommand<'a> {
 /// A host's part of a job.
 pub(super) const GUARD: FarCommand<'static> = FarCommand { words: &["guard"], otherwise: "" };
 
-/// What runs on the other host, where `$1` is the path of this program, `$2` its version (empty where any will do) and `$3` the folder of its
+/// Script on the other host, where `$1` is the path of this program, `$2` its version (empty where any will do) and `$3` the folder of its
 /// copies (empty where it is not copied), `$4` an interpreter, `$5` a script and the rest arguments: the same program, else the command, else the Python
 /// package, else a copy that is there or that the launcher sends, else another version, which says so, else the script.
 const FIND: &str = r#"own=$1; version=$2; folder=$3; python=$4; otherwise=$5; shift 5; other=; package=;
@@ -52,10 +52,10 @@ rm -f "$new"; echo comity-was-not-kept >&2; exit 127; fi; fi;
 [ -z "$other" ] || exec "$other" "$@"; [ -z "$package" ] || exec "$python" -m comity "$@";
 echo comity-is-not-here >&2; [ -z "$otherwise" ] || exec sh -c "$otherwise"; exit 127"#;
 
-/// What [`FIND`] says last.
+/// Last output of [`FIND`].
 pub(super) const NOT_THERE: &str = "comity-is-not-here";
 
-/// What it says when a copy came to nothing.
+/// Its output when a copy came to nothing.
 const NOT_KEPT: &str = "comity-was-not-kept";
 
 /// The program and its arguments that start this command on this host.

@@ -52,7 +52,7 @@ pub(super) struct Fleet {
     pub(super) unstarted: Option<(String, u8)>,
     /// The ranks that did not end in time after SIGTERM.
     cut_off: Option<CutOff>,
-    /// What cannot be run, one sentence a host, and the exit code.
+    /// Problems, one sentence a host, with the exit code.
     pub(super) problems: Vec<(String, u8)>,
     /// Why a host was lost.
     pub(super) losses: Vec<(usize, String)>,
@@ -387,7 +387,7 @@ impl Fleet {
         self.connections.iter_mut().for_each(|c| c.send(order));
     }
 
-    /// Where the ranks meet.
+    /// Address at which the ranks meet.
     pub(super) fn address(&self) -> IpAddr {
         self.at
     }

@@ -14,7 +14,7 @@ struct Wires {
 }
 
 impl Wires {
-    /// As the launcher does it.
+    /// Passes a packet on like the launcher.
     fn pass(&self, from: u32, mut packet: MasterPacket) {
         let decoded = MasterPacket::decode(&packet.encode());
         assert_eq!(decoded.as_ref(), Some(&packet));

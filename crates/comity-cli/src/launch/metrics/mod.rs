@@ -1,4 +1,4 @@
-//! What the ranks have done so far and do just now: for Prometheus (`--metrics`), and for `comity top` and `comity stacks`.
+//! Counters of the ranks, and their calls just now: for Prometheus (`--metrics`), and for `comity top` and `comity stacks`.
 //!
 //! Each rank inherits a sheet of memory and counts there; a thread of the supervisor reads the sheets when somebody asks. No
 //! rank waits for it or notices it, and what a rank did stands there also after it was killed.
@@ -23,7 +23,7 @@ use text::Host;
 const WAITING: i32 = -2;
 const RUNNING: i32 = -1;
 
-/// What is known of the ranks, for whoever asks.
+/// State of the ranks, for whoever asks.
 #[derive(Debug)]
 struct JobMetrics {
     host: Host,
@@ -44,7 +44,7 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct Metrics {
     metrics: Arc<JobMetrics>,
-    /// What the ranks inherit.
+    /// Descriptors that the ranks inherit.
     fds: Vec<OwnedFd>,
 }
 
@@ -73,7 +73,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// What answers `comity top` about the ranks here.
+    /// Returns the function that answers `comity top` about the ranks here.
     pub(super) fn view(
         &self,
         job: &Job,
@@ -95,7 +95,7 @@ impl Metrics {
         }
     }
 
-    /// What the ranks do just now.
+    /// State of the ranks just now.
     pub(super) fn look(&self) -> Vec<RankView> {
         self.metrics.look()
     }
@@ -148,7 +148,7 @@ impl JobMetrics {
     }
 }
 
-/// What stands for a job's name where anybody may read it: in a job without a key, whoever knows the name can join. 64 bits of
+/// Id that stands for a job's name where anybody may read it: in a job without a key, whoever knows the name can join. 64 bits of
 /// its SHA-256, which tell the jobs of a site apart and do not lead back to the name.
 pub(super) fn job_id(name: &str) -> String {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, name.as_bytes());

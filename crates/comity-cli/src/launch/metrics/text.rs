@@ -74,7 +74,7 @@ impl Page {
         self.line(name, &[("rank", &rank.to_string())], value);
     }
 
-    /// What the groups of the ranks have counted.
+    /// Adds the counters of the ranks' groups.
     fn tallies(&mut self, ranks: &Ranks) {
         self.each("comity_groups_open", "gauge", "Groups that are open in the rank.", ranks, |t| t.groups);
         self.head("comity_calls_total", "counter", "Calls that succeeded, by operation.");

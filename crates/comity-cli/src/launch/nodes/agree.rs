@@ -1,4 +1,4 @@
-//! How the launchers come together, and what they agree on.
+//! Agreement of the launchers: how they come together, and the facts that all of them get.
 use super::super::job::{Job, LaunchRefusal};
 use super::super::meet::{self, Reserved};
 use super::super::supervisor::host;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Of the variables for ranks, those that hold for the launchers' own connections.
+/// Variables for ranks that hold for the launchers' own connections too.
 const HEEDED: [&str; 6] = [
     "COMITY_ADDRS",
     "COMITY_INTERFACES",
@@ -22,10 +22,10 @@ const HEEDED: [&str; 6] = [
 ];
 /// More than any node has to say.
 const LONGEST_WORD: u64 = 1 << 20;
-/// How many ports are tried for the store, where it listens at several addresses.
+/// Number of ports that are tried for the store, where it listens at several addresses.
 const TRIES: usize = 8;
 
-/// Which node this is, and where the nodes meet.
+/// Number of this node, and the place where the nodes meet.
 #[derive(Clone, Debug)]
 pub(super) struct NodeCall {
     pub(super) node: usize,
@@ -57,15 +57,15 @@ impl NodeCall {
     }
 }
 
-/// What a node says of itself.
+/// Description that a node sends of itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NodeWord {
     pub(super) host: String,
     /// Ranks here.
     pub(super) size: usize,
-    /// Where its ranks can be reached.
+    /// Address at which its ranks can be reached.
     at: IpAddr,
-    /// One for rank 0 of torch, then one for each rank.
+    /// A port for rank 0 of torch, then one for each rank.
     ports: Vec<u16>,
     backend: String,
     secure: String,
@@ -74,7 +74,7 @@ pub(super) struct NodeWord {
     command: Vec<String>,
 }
 
-/// What all nodes know when they agree.
+/// Facts that all nodes know when they agree.
 pub(super) struct Agreement {
     pub(super) go: Go,
     /// On node 0.
@@ -227,7 +227,7 @@ fn open_store(
     begin(0)
 }
 
-/// What nodes ask for that does not go together: a sentence each.
+/// Differences between the nodes' wishes: a sentence each.
 fn differences(words: &[NodeWord]) -> Vec<String> {
     let Some((first, others)) = words.split_first() else { return Vec::new() };
     let mut all = Vec::new();
@@ -249,7 +249,7 @@ fn differences(words: &[NodeWord]) -> Vec<String> {
     all
 }
 
-/// What each node says.
+/// Gathers the message of each node.
 pub(super) fn gather<T: Serialize + for<'a> Deserialize<'a>>(
     group: &Group,
     own: &T,

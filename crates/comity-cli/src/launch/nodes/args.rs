@@ -18,7 +18,7 @@ pub(in crate::launch) struct NodeArgs {
 }
 
 impl NodeArgs {
-    /// Whether this launcher is one of several.
+    /// Returns whether this launcher is one of several.
     pub(in crate::launch) fn is_given(&self) -> bool {
         self.nnodes.is_some()
     }

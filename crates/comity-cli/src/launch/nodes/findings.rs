@@ -1,4 +1,4 @@
-//! What each node found at the end of its ranks, and what all of them make of it.
+//! Findings of each node at the end of its ranks, and the verdict that all of them draw from these.
 use super::watch::{Nodes, RUNNING};
 use crate::launch::REFUSED;
 use crate::launch::ending::Ending;
@@ -45,7 +45,7 @@ impl Supervisor {
         self.shutdown_of_host(node);
     }
 
-    /// What this node has found.
+    /// Findings of this node.
     pub(super) fn findings(&self) -> NodeFindings {
         let since = self.nodes.as_ref().map(|n| n.since);
         let mut ranks = Vec::new();

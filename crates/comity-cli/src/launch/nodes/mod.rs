@@ -6,7 +6,7 @@
 //! node 2: launcher, rank 4                --+
 //! ```
 //!
-//! As a group they [agree](agree) on the job: whose ranks are which, where the ranks meet, a fresh key. Then they [watch](watch)
+//! The launchers [agree](agree) on the job as a group: whose ranks are which, where the ranks meet, a fresh key. Then they [watch](watch)
 //! each other: one whose rank fails, or that is gone, ends the ranks of all. At the end each has the others' findings, so all
 //! say the same last line and exit with the same code.
 mod agree;
@@ -33,7 +33,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How often it is said that other nodes are waited for.
+/// Interval of the lines that other nodes are waited for.
 const SAID: Duration = Duration::from_secs(5);
 
 /// Runs this node's part to its end and returns the exit code.

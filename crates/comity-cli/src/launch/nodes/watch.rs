@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often.
+/// Interval at which the nodes tell each other their state.
 const TOLD: Duration = Duration::from_millis(100);
-/// How long the others' ranks may take to end when this node's have, beside `--grace`.
+/// Time that the others' ranks have to end when this node's have, beside `--grace`.
 const OTHERS: Duration = Duration::from_secs(20);
 
-/// How a node's ranks are.
+/// State of a node's ranks: they run.
 pub(super) const RUNNING: u8 = 0;
-/// One has failed, or the job is to end for another reason.
+/// A rank has failed, or the job is to end for another reason.
 pub(super) const FAILING: u8 = 1;
 /// All have ended.
 const OVER: u8 = 2;
@@ -32,7 +32,7 @@ pub(in crate::launch) struct Nodes {
     waker: UnixStream,
 }
 
-/// What the thread and the supervisor tell each other.
+/// State that the thread and the supervisor share.
 #[derive(Debug, Default)]
 pub(super) struct Overheard {
     /// This node's.

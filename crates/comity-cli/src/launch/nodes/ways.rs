@@ -1,4 +1,4 @@
-//! Where the launchers meet, and by which addresses the nodes know node 0.
+//! Addresses at which the launchers meet, and by which the nodes know node 0.
 //!
 //! ```text
 //! a triangle of cables: node 1 knows node 0 as 10.1.1.1, node 2 knows it as 10.1.3.1
@@ -11,11 +11,11 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// As torchrun's.
+/// Default port, the same as torchrun's.
 const PORT: u16 = 29400;
 /// More addresses of node 0 than there are ways to it.
 const MOST: usize = 16;
-/// How long an address of node 0 may take to answer, where there are several.
+/// Time that an address of node 0 has to answer, where there are several.
 const ANSWER: Duration = Duration::from_millis(700);
 
 /// `--rendezvous`, with a port at each address: the one that another has, else [`PORT`].
@@ -61,12 +61,12 @@ fn split(one: &str) -> Option<(&str, Option<u16>)> {
     (!host.is_empty() && !host.contains(':')).then_some((host, Some(port(text)?)))
 }
 
-/// What this host knows of the way to node 0.
+/// Ways of this host to node 0.
 #[derive(Debug)]
 pub(super) struct NodeWays {
     /// Addresses of node 0, the best first.
     pub(super) known: Vec<SocketAddr>,
-    /// Where the others reach this node.
+    /// Address at which the others reach this node.
     pub(super) own: SocketAddr,
 }
 
@@ -115,12 +115,12 @@ impl NodeWays {
         }
     }
 
-    /// What the other nodes are told.
+    /// Addresses of node 0 for the other nodes.
     pub(super) fn ips(&self) -> Vec<IpAddr> {
         self.known.iter().map(SocketAddr::ip).take(MOST).collect()
     }
 
-    /// Of what node 0 says, where the ranks of this other node find the store: first by the addresses that this node knows.
+    /// Addresses at which the ranks of this other node find the store, of those that node 0 sent: first those that this node knows.
     pub(super) fn to_store(&self, told: &[SocketAddr]) -> Vec<SocketAddr> {
         let port = told.first().map_or(0, SocketAddr::port);
         let with_port = |at: &SocketAddr| {
@@ -141,7 +141,7 @@ impl NodeWays {
     }
 }
 
-/// Of all addresses by which nodes know node 0, in the order of the nodes: those that this host, node 0, has, and the others.
+/// Sorts all addresses by which nodes know node 0, in the order of the nodes: those that this host, node 0, has, and the others.
 pub(super) fn sort_out(said: &[Vec<IpAddr>], own: SocketAddr) -> (Vec<SocketAddr>, Vec<IpAddr>) {
     let mut seen: Vec<IpAddr> = Vec::new();
     // What the others reach comes before what this host calls itself: that may be 127.0.1.1.

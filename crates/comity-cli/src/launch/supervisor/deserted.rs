@@ -4,7 +4,7 @@ use crate::launch::nodes::Nodes;
 use crate::launch::tree;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether a rank that was given up is stopped.
+/// Interval of looks whether a rank that was given up is stopped.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Supervisor {

@@ -7,7 +7,7 @@ use crate::launch::verdict::Findings;
 use rustix::process::{Signal, WaitOptions};
 use std::time::{Duration, Instant};
 
-/// What ranks leave running gets SIGTERM when the last rank has ended, and SIGKILL after this.
+/// Time between SIGTERM, when the last rank has ended, and SIGKILL for the processes that ranks left running.
 const STRAYS: Duration = Duration::from_millis(500);
 
 impl Supervisor {

@@ -1,9 +1,9 @@
-//! What the ranks write, on its way out: while they run, and what is left when they have ended.
+//! Output of the ranks on its way out: while they run, and the rest when they have ended.
 use super::{LEFT_OPEN, Supervisor};
 use crate::launch::shutdown::StopReason;
 use std::time::{Duration, Instant};
 
-/// How long the reader of the output may do nothing when the job was ended from outside.
+/// Time for which the reader of the output may do nothing when the job was ended from outside.
 const READER: Duration = Duration::from_secs(2);
 
 impl Supervisor {

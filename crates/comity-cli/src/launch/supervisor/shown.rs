@@ -1,4 +1,4 @@
-//! What of the job can be seen from outside: its counters, and what its ranks do just now.
+//! View of the job from outside: its counters, and its ranks' calls just now.
 use super::Supervisor;
 use crate::launch::door::Door;
 use crate::launch::metrics::Metrics;

@@ -99,7 +99,7 @@ impl Supervisor {
     }
 }
 
-/// What the launchers of several nodes want to know.
+/// Answers for the launchers of several nodes.
 impl Supervisor {
     pub(in crate::launch) fn cause(&self) -> Option<&StopReason> {
         self.shutdown.cause()
@@ -123,7 +123,7 @@ impl Supervisor {
         self.ranks.get(number).map_or(0, |r| r.pid.as_raw_pid())
     }
 
-    /// What speaks for lack of memory as the end of this rank.
+    /// Evidence that lack of memory ended this rank.
     pub(in crate::launch) fn memory_of(&self, number: usize) -> Option<&'static str> {
         match self.shutdown.cause() {
             Some(StopReason::Failed { rank, .. }) if *rank == number => self.memory,

@@ -21,7 +21,7 @@ fn who_still_connects_with_others_is_not_judged() {
     );
 }
 
-/// One rank has connected with all and beats; while another has not, its silence means nothing.
+/// A rank has connected with all and beats; while another has not, its silence means nothing.
 #[test]
 fn nobody_is_judged_while_any_rank_connects() {
     let (limit, zero) = (ms(5000), Instant::now());
@@ -85,7 +85,7 @@ fn each_rank_that_arrives_renews_the_five_minutes() {
     assert_eq!(dead, (1..10).map(|rank| (rank, end)).collect::<Vec<_>>());
 }
 
-/// What was silent while others joined gets the whole limit, also where nobody was to be looked at in the meantime.
+/// A rank that was silent while others joined gets the whole limit, also where nobody was to be looked at in the meantime.
 #[test]
 fn silence_counts_from_when_the_last_has_begun() {
     let (mut l, zero) = (Liveness::new(3, Some(LIMIT)), Instant::now());

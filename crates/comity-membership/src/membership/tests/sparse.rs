@@ -10,7 +10,7 @@ type SparseRank = Membership<SimulatedFailure>;
 struct SparseJob {
     ranks: Vec<SparseRank>,
     wire: VecDeque<(usize, usize, Note<SimulatedFailure>)>,
-    /// What each is to do besides telling others.
+    /// Actions of each besides telling others.
     done: Vec<Vec<Action<SimulatedFailure>>>,
     now: Instant,
 }
@@ -21,7 +21,7 @@ impl SparseJob {
         Self { ranks, wire: VecDeque::new(), done: vec![Vec::new(); size], now: Instant::now() }
     }
 
-    /// One whose ranks have all met.
+    /// Make a job whose ranks have all met.
     fn met(size: usize) -> Self {
         let mut job = Self::new(size);
         for a in 0..size {

@@ -1,14 +1,14 @@
-//! How much later a failure is known where ranks have no turns.
+//! Delay of the news of a failure where ranks have no turns.
 
 use super::{MS, PlantedFault, Scenario};
 
 impl Scenario {
-    /// How much later still because of slow control threads.
+    /// Further delay because of slow control threads.
     pub(in crate::simulate) fn slowness(&self) -> u64 {
         self.faults.iter().map(|f| if let PlantedFault::Slow { lag, .. } = f { *lag } else { 0 }).sum()
     }
 
-    /// How much of the time in which ranks have no turns counts as nobody's silence, at most.
+    /// Part of the time in which ranks have no turns that counts as nobody's silence, at most.
     pub(in crate::simulate) fn lateness(&self) -> u64 {
         let late = self.faults.iter().map(|f| match f {
             PlantedFault::Slow { at, to, lag, .. } => to - at + lag,

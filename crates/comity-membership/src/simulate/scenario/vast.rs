@@ -3,7 +3,7 @@
 use super::{MS, PlantedFault, Rng, SECOND, Scenario, SimulatedGroup};
 use crate::overlay_neighbours;
 
-/// What happens in a vast job.
+/// Event in a vast job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::simulate) enum Vast {
     /// A rank is killed.
@@ -42,7 +42,7 @@ impl Vast {
         Self::Bared,
     ];
 
-    /// Whether ranks are to learn of a failure.
+    /// Return whether ranks are to learn of a failure.
     pub(in crate::simulate) fn is_fatal(self) -> bool {
         !matches!(self, Self::Hiccup | Self::LeftAndKilled)
     }

@@ -1,4 +1,4 @@
-//! What is still to happen in a simulated world, ordered by time.
+//! Events that are still to happen in a simulated world, ordered by time.
 
 use crate::{NoConnection, Note, simulate::SimulatedFailure};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ pub(super) enum Item {
     Answer,
     /// A control connection is made.
     Connected,
-    /// One was not.
+    /// A control connection was not made.
     Missed(NoConnection),
 }
 

@@ -1,11 +1,11 @@
-//! What processes send each other: how long it is on its way, and what a cut or a host that stands still does to it.
+//! Messages between processes: how long each is on its way, and what a cut or a host that stands still does to it.
 
 use super::{Due, Item, SimulatedWorld};
 use crate::{NoConnection, Presence, simulate::scenario::PlantedFault};
 use std::cmp::Reverse;
 
 impl SimulatedWorld<'_> {
-    /// One end of a connection is closed.
+    /// Close one end of a connection.
     pub(super) fn shut(&mut self, from: usize, to: usize) {
         self.send(from, to, Item::End);
         self.broken[from * self.scenario.size + to] = true;

@@ -1,4 +1,4 @@
-//! What a process has decided, carried out in the simulated world.
+//! Actions of a process, carried out in the simulated world.
 
 use super::{DueEvent, Item, Occasion, SimulatedWorld};
 use crate::{

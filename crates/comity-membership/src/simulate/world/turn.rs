@@ -10,12 +10,12 @@ use std::cmp::Reverse;
 /// For how long a question may lie before a process that does not run, in microseconds: `comity` drops it then.
 const ANSWER: u64 = 2_000_000;
 
-/// What has come.
+/// Events that have come.
 #[derive(Default)]
 struct Inbox {
     /// Notes and ends of connections.
     heard: Vec<(usize, Heard<SimulatedFailure>)>,
-    /// Who asked or answered that it lives, with whether it asked.
+    /// Ranks that asked or answered that they live, with whether they asked.
     alive: Vec<(usize, bool)>,
     /// New connections; those that were missed, and why.
     connected: Vec<(usize, Option<NoConnection>)>,
@@ -89,7 +89,7 @@ impl SimulatedWorld<'_> {
         }
     }
 
-    /// What has come by now.
+    /// Take the events that have come by now.
     fn take_inbox(&mut self, rank: usize) -> Inbox {
         let process = &mut self.processes[rank];
         let mut all = Inbox::default();

@@ -5,7 +5,7 @@ use crate::test::{Done, python};
 use std::net::TcpListener;
 use tasks::place::root;
 
-/// What ran; an error also where Python or JAX is missing, since this is a part of the deep checks.
+/// Run the program; an error also where Python or JAX is missing, since this is a part of the deep checks.
 pub(super) fn run(installed: &Installed) -> Result<(), String> {
     if let Done::NotRun(why) = python::prepare()? {
         return Err(why);

@@ -20,7 +20,7 @@ use tasks::{
     place::{Scratch, built, program, root},
 };
 
-/// What the step needs, and Debian's package for it.
+/// Programs that the step needs, and Debian's package for each.
 const PROGRAMS: [(&str, &str); 6] = [
     ("cc", "gcc"),
     ("c++", "g++"),
@@ -55,7 +55,7 @@ impl Installed {
         self.prefix.join("lib")
     }
 
-    /// What pkg-config says of it.
+    /// Flags for it, from pkg-config.
     fn flags(&self) -> Result<Vec<String>, String> {
         let path = self.library().join("pkgconfig").display().to_string();
         let said = Task::new("pkg-config")

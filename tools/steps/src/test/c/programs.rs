@@ -8,7 +8,7 @@ use std::{
 };
 use tasks::child::Task;
 
-/// As many hands as share the jobs of a gate.
+/// Number of hands that share the jobs of a gate.
 const HANDS: u64 = 4;
 /// The compiler's: it sees all that the process takes and gives back, libcomity's included, and says at the end what nothing points to any
 /// more. Not valgrind: it takes the system's vDSO away, which a dependency then still reads.

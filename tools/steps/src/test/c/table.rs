@@ -1,11 +1,11 @@
-//! What the library exports and how its structs lie, against the committed table; and the headers, by every compiler that is here.
+//! Exports of the library and the layout of its structs, against the committed table; and the headers, by every compiler that is here.
 
 use super::{Installed, STRICT, compilers};
 use crate::c;
 use std::{collections::BTreeSet, fmt::Write, fs};
 use tasks::{child::Task, place::root};
 
-/// How many symbols there are, all of them right.
+/// Number of symbols, all of them right.
 pub(super) fn check(installed: &Installed) -> Result<usize, String> {
     let count = exported(installed)?;
     dependencies(installed)?;

@@ -20,7 +20,7 @@ const PLANTED: usize = 100;
 /// The interpreter that the limits are of: others take other numbers for the same code.
 const PYTHON: &str = "3.11";
 
-/// What the jobs are started with.
+/// Programs of the jobs.
 struct Programs {
     installed: c::Installed,
     /// The same program as [`c::Installed`] has, through Rust.

@@ -1,14 +1,14 @@
-//! How many instructions each call may take. A change that takes more raises its line, and says why.
+//! Limits on the instructions of each call. A change that takes more raises its line, and says why.
 
 use std::fmt;
 
 /// The day on which the numbers were counted: Rust 1.95, Python 3.11, torch 2.15.
 pub(super) const DATE: &str = "2026-11-27";
 
-/// One case.
+/// A case, with its limit.
 #[derive(Debug)]
 pub(super) struct Limit {
-    /// `Rust`, `C`, or what `eight_bytes.py` takes.
+    /// `Rust`, `C`, or an argument of `eight_bytes.py`.
     pub(super) language: &'static str,
     pub(super) ranks: usize,
     /// The median on that day.
@@ -21,9 +21,9 @@ const fn limit(language: &'static str, ranks: usize, seen: u64, most: u64) -> Li
     Limit { language, ranks, seen, most }
 }
 
-/// Of debug builds, which leave the library as it is: see `profile.dev` in the workspace's manifest.
+/// Limits for debug builds, which leave the library as it is: see `profile.dev` in the workspace's manifest.
 ///
-/// What a second rank adds is the same from every language, so Python's calls are counted on one.
+/// A second rank adds the same from every language, so Python's calls are counted on one.
 pub(super) const LIMITS: &[Limit] = &[
     limit("Rust", 1, 7_676, 8_450),
     limit("Rust", 2, 22_380, 24_600),
@@ -34,7 +34,7 @@ pub(super) const LIMITS: &[Limit] = &[
     limit("torch", 1, 90_645, 99_700),
 ];
 
-/// What a count comes to.
+/// Verdict on a count.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Within,

@@ -6,7 +6,7 @@
 //!   limits.rs   what each case may take
 //! ```
 //!
-//! What is counted is what the gate has built, unoptimised but for the loops of reductions: the numbers are larger than a user's.
+//! Code as the gate has built it is counted, unoptimised but for the loops of reductions: the numbers are larger than a user's.
 
 #[cfg(target_os = "linux")]
 mod cases;

@@ -177,7 +177,7 @@ fn wait_asleep(rank: Pid) -> Result<(), Uncounted> {
     Ok(())
 }
 
-/// Whether all threads of a process sleep.
+/// Return whether all threads of a process sleep.
 fn sleeps(process: Pid) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return false };
     threads.flatten().all(|thread| {
@@ -197,7 +197,7 @@ mod tests {
         Task::new("sh").args(["-c", "sh -c \"$0\"; exit $?"]).args([format!("{before}; {body}")]).limit(limit)
     }
 
-    /// Where the system forbids it the step says so, and fails in CI.
+    /// Count; none where the system forbids it, which the step reports, and which fails in CI.
     fn counted(body: &str, pairs: usize) -> Option<Result<Vec<u64>, String>> {
         match count(script(body, 60), 1, pairs) {
             Ok(counts) => Some(Ok(counts)),

@@ -25,7 +25,7 @@ const CHAOS: f64 = 10.0;
 const SEEDS: u64 = 10_000;
 /// Ranks of the largest simulated job.
 const VAST: usize = 4096;
-/// Of jobs that nothing ends, in virtual time.
+/// Hours of virtual time for jobs that nothing ends.
 const HOURS: u64 = 10_000;
 /// Seconds for each fuzz target.
 pub(super) const FUZZ: u64 = 600;

@@ -1,4 +1,4 @@
-//! Which pieces of a part have passed at this state of the code: a file in `target/deep`, so that a run that was cut off goes on.
+//! Pieces of a part that have passed at this state of the code: a file in `target/deep`, so that a run that was cut off goes on.
 
 use std::{
     fs,
@@ -11,12 +11,12 @@ use tasks::{
     place::{root, target},
 };
 
-/// What a run is of.
+/// State of the code that a run is of.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct State {
     /// The commit, in ten digits, and whether something is not committed.
     pub(super) commit: String,
-    /// Of all files but documents and records: those change nothing that is checked.
+    /// Hash of all files but documents and records: those change nothing that is checked.
     mark: u64,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Those of an earlier run of the same code.
+    /// Read the pieces of an earlier run of the same code.
     pub(super) fn read(part: &str, state: &State) -> Self {
         let file = target().join("deep").join(part);
         let mut progress = Self { file, mark: state.mark, pieces: Vec::new() };
@@ -67,7 +67,7 @@ impl Progress {
         self.pieces.iter().map(|(took, _)| *took).sum()
     }
 
-    /// Of all pieces together.
+    /// Note on all pieces together.
     pub(super) fn note(&self) -> String {
         let notes: Vec<&str> = self.pieces.iter().map(|(_, note)| note.as_str()).collect();
         sum(&notes).unwrap_or_else(|| notes.join("; "))

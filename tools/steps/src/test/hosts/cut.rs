@@ -28,7 +28,7 @@ const SECONDS: &str = "5";
 /// A round takes no longer, in milliseconds, than the pause that is promised and this for its own.
 const OWN: u64 = 2500;
 
-/// How a cable is cut.
+/// Way to cut a cable.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     /// The end at the first host is set down, which the other sees.
@@ -37,17 +37,17 @@ enum How {
     Silent,
 }
 
-/// What is broken.
+/// Fault of a job.
 #[derive(Clone, Copy)]
 enum Case {
-    /// One cable, then the other, in a job that is encrypted so far.
+    /// A cable, then the other, in a job that is encrypted so far.
     Cables(How, &'static str),
     DeadRelay,
     /// A cable, before a rank sends its last message over it and ends without closing the group.
     Parting(How),
 }
 
-/// What is cut, how; in a job that is encrypted or not.
+/// Run the cases, each in a job that is encrypted or not; return those that ran.
 pub(super) fn check(scope: &Scope, key: &Path) -> Result<Vec<&'static str>, String> {
     let cases = [
         Case::Cables(How::Out, "handshake"),

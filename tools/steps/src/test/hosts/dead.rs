@@ -26,7 +26,7 @@ const HOSTS: Shape = Shape {
 
 /// Pairs of such interfaces on each host.
 const DEAD: usize = 8;
-/// One after the other they took half a minute; beside each other they take less than a second.
+/// Limit on the job: one interface after the other they took half a minute; beside each other they take less than a second.
 const LIMIT: Duration = Duration::from_secs(15);
 
 pub(super) fn check(comity: &Path, key: &Path) -> Result<&'static str, String> {

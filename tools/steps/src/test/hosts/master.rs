@@ -5,7 +5,7 @@ use super::shapes::{CHAIN, Lan, PLAIN, Shape, TRIANGLE};
 use std::{ffi::OsString, fs, os::unix::fs::PermissionsExt, path::Path, time::Instant};
 use tasks::place::{Scratch, program};
 
-/// As torch's store: rank 0 listens at all addresses, sooner or later, and the others connect to the one that they were given.
+/// Program like torch's store: rank 0 listens at all addresses, sooner or later, and the others connect to the one that they were given.
 const PROGRAM: &str = r#"
 import os, socket, time
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -96,7 +96,7 @@ fn script(names: &[String], hosts: &[(&str, &str, &str)]) -> String {
     )
 }
 
-/// Where a host looks for `comity`.
+/// Search path with the folder of `comity`.
 fn with_folder_of(comity: &Path) -> OsString {
     let mut path = comity.parent().map(|p| p.as_os_str().to_owned()).unwrap_or_default();
     path.push(":");

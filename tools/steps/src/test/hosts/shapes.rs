@@ -20,14 +20,14 @@ pub(super) struct Shape {
     pub(super) cables: &'static [Cable],
     /// Lines for `ip -n HOST`.
     pub(super) also: &'static [(usize, &'static str)],
-    /// What each rank was told of rank 0's address.
+    /// Address of rank 0 for each rank.
     pub(super) master: &'static [&'static str],
     pub(super) vars: &'static [(&'static str, &'static str)],
     /// The cables that carry the job's bytes; the others carry few.
     pub(super) busy: &'static [&'static str],
     /// Each host has a launcher of its own, which is told this address (`comity launch --nnodes`).
     pub(super) launched: bool,
-    /// What a rank says, where the job cannot run.
+    /// Words of a rank's error, where the job cannot run.
     pub(super) refused: Option<&'static [&'static str]>,
 }
 

@@ -16,12 +16,12 @@ time.sleep(120)
 /// Seconds that a job may take: those that its ranks wait for each other, and some for a slow machine.
 const LIMIT: u64 = 100;
 
-/// What starts ranks, and the library of MPI that it is for.
+/// Launcher of ranks, and the library of MPI that it is for.
 pub(super) struct Launcher {
     pub(super) program: &'static str,
     pub(super) flags: &'static [&'static str],
     pub(super) library: &'static str,
-    /// What ranks do, of which one is killed.
+    /// Command of the ranks, of which one is killed.
     pub(super) killed: &'static [&'static str],
 }
 
@@ -99,7 +99,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether a rank has said all these words.
+    /// Check that a rank's output contains all these texts.
     fn said(&self, rank: usize, words: &[&str]) -> Result<(), String> {
         let said = fs::read_to_string(self.folder.join(&format!("said.{rank}"))).unwrap_or_default();
         match words.iter().find(|w| !said.contains(**w)) {

@@ -21,7 +21,7 @@ struct Structure {
     whole: bool,
 }
 
-/// How many lines were compared.
+/// Number of lines that were compared.
 pub(super) fn check(file: &Path, scratch: &Scratch) -> Result<usize, String> {
     let source = fs::read_to_string(file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
     let names = names(&source);

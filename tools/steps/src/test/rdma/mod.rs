@@ -15,16 +15,16 @@ use tasks::{
     place::{Scratch, program, root},
 };
 
-/// What describes the interface in Rust, each on its own.
+/// Files that describe the interface in Rust, each on its own.
 const MIRRORS: [&str; 3] =
     ["crates/comity/src/sys/verbs/abi.rs", "tools/softverbs/src/abi.rs", "tools/softverbs/src/attributes.rs"];
 /// Fewer comparisons mean that the files were not understood.
 const LEAST_LINES: usize = 500;
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
-/// How each case of `conform.c` ends.
+/// Expected end of each case of `conform.c`.
 const CONFORM: &str = include_str!("conform.txt");
 const TOOLS: [&str; 4] = ["ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong"];
-/// What they say of a port that is not free.
+/// Message of these tools on a port that is not free.
 const TAKEN: &str = "Couldn't listen to port";
 
 const DEVICES: &str = "left=127.0.0.21,right=127.0.0.22";
@@ -192,7 +192,7 @@ pub(super) fn conform(scratch: &Scratch) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// Whether the cases ended as they do on any provider.
+/// Check that the cases ended as they do on any provider.
 pub(super) fn conforms(said: &str) -> Result<(), String> {
     let lines =
         |text: &str| text.lines().map(str::trim_end).filter(|l| !l.is_empty()).map(str::to_owned).collect();

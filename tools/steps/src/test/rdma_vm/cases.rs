@@ -1,4 +1,4 @@
-//! What runs in the guest: rdma-core's own programs, then Comity over RC and UC; and what the kernel of the host may not have: Yama, and
+//! Cases in the guest: rdma-core's own programs, then Comity over RC and UC; and things that the kernel of the host may lack: Yama, and
 //! a slow cable that loses packets.
 
 use super::{Case, Expected};
@@ -23,7 +23,7 @@ fn lossy(share: &str) -> String {
     ["left", "right"].map(|end| format!("tc qdisc add dev {end} root netem loss {share}\n")).concat()
 }
 
-/// Whether some were.
+/// Command that fails unless packets were lost.
 const LOST: &str = "tc -s qdisc\ntc -s qdisc | grep -q 'dropped [1-9]'";
 
 /// rdma-core's own programs, which show that the devices and cables of this guest are sound.
@@ -96,7 +96,7 @@ const JOB: u64 = 250;
 /// Operations that need every pair, and one type, for the sake of time.
 const SOME: &str = "--quick --ops all_reduce,all_to_all,send,split --dtypes bf16";
 
-/// What a job may use: RDMA and nothing else, so that no pair of ranks falls back in silence.
+/// Links of a job: RDMA and nothing else, so that no pair of ranks falls back in silence.
 const RDMA: &str = "COMITY_LINKS=rdma";
 /// RDMA, and what there is for pairs without a cable.
 const ANY: &str = "";

@@ -10,12 +10,12 @@ use tasks::{child::Task, place::Scratch};
 /// Cables, switches and their devices.
 const NETWORK: &str = include_str!("network.sh");
 
-/// What a case is to come to.
+/// Expected end of a case.
 #[derive(Debug)]
 enum Expected {
     /// Exit code 0, and these words in the output.
     Words(&'static [&'static str]),
-    /// What `conform.c` says on any provider.
+    /// Output of `conform.c` on any provider.
     Conformance,
     /// It has to be ended.
     NoEnd,
@@ -30,7 +30,7 @@ struct Case {
     expected: Expected,
 }
 
-/// Of so many hands, a gate's run takes one, and always the first case, without which the rest says nothing.
+/// Number of hands, of which a gate's run takes one, and always the first case, without which the rest says nothing.
 const HANDS: u64 = 3;
 
 pub(super) fn run(scope: &Scope) -> Outcome {

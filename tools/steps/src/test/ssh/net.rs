@@ -22,7 +22,7 @@ pub(super) struct Net<'a> {
     sshd: Vec<Running>,
 }
 
-/// Which host has cables to which.
+/// Cables between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cabling {
     /// The desk and three hosts at one switch; the ranks run on the hosts.
@@ -58,7 +58,7 @@ impl Cabling {
         }
     }
 
-    /// Whether all are at one switch.
+    /// Return whether all are at one switch.
     fn is_switched(self) -> bool {
         matches!(self, Self::Switch | Self::Eight)
     }
@@ -227,7 +227,7 @@ impl<'a> Net<'a> {
         task.args(flags).args(["--"]).args(words).folder(&own).limit(300).start()
     }
 
-    /// What a line of shell says on a host.
+    /// Output of a line of shell on a host.
     pub(super) fn on(&self, host: &str, line: &str) -> Result<String, String> {
         self.desk(&["ssh", "-F"]).args([self.folder.join("config")]).args([host, line]).run()
     }

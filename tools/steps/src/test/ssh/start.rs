@@ -1,4 +1,4 @@
-//! How long jobs over ssh take from the command to their end: the released program, the best of some tries, since others use the machine.
+//! Time of jobs over ssh from the command to their end: the released program, the best of some tries, since others use the machine.
 
 use super::{
     Scope,
@@ -15,11 +15,11 @@ use tasks::{
     place::{Scratch, built},
 };
 
-/// One that fits is enough.
+/// Number of tries; one that fits is enough.
 const TRIES: usize = 10;
-/// What ssh alone took where these goals were set. What it takes beyond that here is the machine's doing.
+/// Time of ssh alone where these goals were set. More than that here is the machine's doing.
 const SSH_THERE: Duration = Duration::from_millis(300);
-/// Of a job of five calls on three hosts; of eight hosts; of 64, without what the stand-in for ssh takes by itself.
+/// Goals for a job of five calls: on three hosts, on eight, and on 64, without the time that the stand-in for ssh takes by itself.
 const THREE: Duration = Duration::from_millis(1200);
 const EIGHT: Duration = Duration::from_secs(2);
 const MANY: Duration = Duration::from_secs(2);
@@ -92,7 +92,7 @@ fn many(comity: &str) -> Result<String, String> {
     })
 }
 
-/// How much longer ssh alone takes here, to all hosts at once.
+/// Time that ssh alone takes here beyond that, to all hosts at once.
 fn beyond(net: &Net<'_>) -> Result<Duration, String> {
     let config = net.folder.join("config").display().to_string();
     let hosts = net.cabling.hosts().join(" ");

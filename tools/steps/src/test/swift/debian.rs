@@ -43,12 +43,12 @@ done
 #[derive(Debug)]
 pub(super) struct Debian(PathBuf);
 
-/// Where libcomity is installed for it.
+/// Folder in which libcomity is installed for it.
 pub(super) fn prefix() -> PathBuf {
     target().join("swift-prefix")
 }
 
-/// Where Swift writes what it builds.
+/// Folder into which Swift builds.
 pub(super) fn scratch() -> PathBuf {
     target().join("swift-build")
 }
