@@ -1,4 +1,4 @@
-//! What of a device is given back when it is dropped: memory, streams, marks.
+//! Resources of a device that are given back when they are dropped: memory, streams, marks.
 
 use super::{CudaContext, Handle, NOT_READY, StreamId};
 use crate::Result;
@@ -136,7 +136,7 @@ impl Mark {
         Ok(self)
     }
 
-    /// Whether the stream has come past it.
+    /// Returns true if the stream has passed the mark.
     pub(crate) fn is_passed(&self) -> Result<bool> {
         self.device.within(|| {
             // SAFETY: created here.

@@ -28,7 +28,7 @@ const OLDEST: c_int = 21_800;
 /// `NCCL_CONFIG_UNDEF_INT`.
 const UNDEFINED: c_int = c_int::MIN;
 
-/// What all ranks of a communicator must hold to make it.
+/// Identifier that all ranks of a communicator must hold to make it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct UniqueId(pub(crate) [u8; 128]);
@@ -179,7 +179,7 @@ impl Nccl {
     }
 }
 
-/// Where PyPI's wheels put it, below the directories that Python imports from.
+/// Returns the paths of PyPI's wheels, below the directories that Python imports from.
 fn in_wheels() -> Vec<OsString> {
     let mut roots: Vec<std::path::PathBuf> = Vec::new();
     if let Some(venv) = std::env::var_os("VIRTUAL_ENV") {
