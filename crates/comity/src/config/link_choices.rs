@@ -1,4 +1,4 @@
-//! Which links a process uses, and how: setters.
+//! Choice of links, and their options: setters.
 
 use super::{BackendKind, Config};
 use crate::{Error, LinkKind, Result};
@@ -18,7 +18,7 @@ impl Config {
         self
     }
 
-    /// What carries out the calls; default [`BackendKind::Any`]. With [`BackendKind::Mpi`] rank and size come from MPI.
+    /// Backend that carries out the calls; default [`BackendKind::Any`]. With [`BackendKind::Mpi`] rank and size come from MPI.
     ///
     /// ```
     /// use comity::{BackendKind, Config};
@@ -74,7 +74,7 @@ impl Config {
         self
     }
 
-    /// How many threads may send long messages over TCP beside the rank's own, while others are received: one a link, for links of two
+    /// Number of threads that may send long messages over TCP beside the rank's own, while others are received: one a link, for links of two
     /// [connections](Self::connections) in all. Default: one for every four cores of this rank's share of its host.
     ///
     /// ```

@@ -1,10 +1,10 @@
-//! Where ranks meet.
+//! Meeting point of the ranks.
 
 use super::HostPort;
 use crate::exchange::Exchange;
 use std::{fmt, sync::Arc};
 
-/// Where ranks meet. [`Config::meet`](super::Config::meet) returns it.
+/// Meeting point of the ranks. [`Config::meet`](super::Config::meet) returns it.
 ///
 /// ```
 /// use comity::{Config, Meet};
