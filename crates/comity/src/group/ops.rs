@@ -117,7 +117,7 @@ impl Group {
         self.reducing_parts(Bufs::Both(src, dst), op, part, &[])
     }
 
-    /// As [`reduce_scatter`](Self::reduce_scatter), with the result in part `r` of `buf`; the rest of it stays as it is.
+    /// Reduces as [`reduce_scatter`](Self::reduce_scatter), with the result in part `r` of `buf`; the rest of it stays as it is.
     ///
     /// ```
     /// # use comity::ReduceOp;
@@ -138,7 +138,7 @@ impl Group {
         self.reducing_parts(Bufs::OwnOut(buf), op, part, &[])
     }
 
-    /// As [`reduce_scatter`](Self::reduce_scatter), where part `r` has `counts[r]` elements.
+    /// Reduces as [`reduce_scatter`](Self::reduce_scatter), where part `r` has `counts[r]` elements.
     ///
     /// `counts` has one entry for each rank and is the same on all. `src` has their sum of elements, `dst` this rank's entry.
     ///

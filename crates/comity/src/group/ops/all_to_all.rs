@@ -33,7 +33,7 @@ impl Group {
         self.checked(&mut call)
     }
 
-    /// As [`all_to_all`](Self::all_to_all), where the parts that arrive replace those that leave.
+    /// Exchanges as [`all_to_all`](Self::all_to_all), where the parts that arrive replace those that leave.
     ///
     /// ```
     /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
@@ -56,7 +56,7 @@ impl Group {
         self.checked(&mut call)
     }
 
-    /// As [`all_to_all`](Self::all_to_all), where this rank gives `send_counts[r]` elements to rank `r` and gets `recv_counts[r]` from it.
+    /// Exchanges as [`all_to_all`](Self::all_to_all), where this rank gives `send_counts[r]` elements to rank `r` and gets `recv_counts[r]` from it.
     ///
     /// Each buffer has its parts one after the other, and the sum of its counts as length. What one rank sends is what the other expects:
     /// `send_counts[b]` on rank `a` equals `recv_counts[a]` on rank `b`.

@@ -50,7 +50,7 @@ impl Group {
         self.moving(Op::AllGather, Bufs::Both(src, dst), None)
     }
 
-    /// As [`all_gather`](Self::all_gather), with this rank's part in its place in `buf` already.
+    /// Gathers as [`all_gather`](Self::all_gather), with this rank's part in its place in `buf` already.
     ///
     /// ```
     /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
@@ -73,7 +73,7 @@ impl Group {
         self.checked(&mut call)
     }
 
-    /// As [`all_gather`](Self::all_gather), where rank `r` gives `counts[r]` elements.
+    /// Gathers as [`all_gather`](Self::all_gather), where rank `r` gives `counts[r]` elements.
     ///
     /// `counts` has one entry for each rank and is the same on all. `src` has this rank's entry of elements, `dst` their sum.
     ///
