@@ -1,4 +1,4 @@
-//! How this process reaches another: at one of its addresses, else through a rank that has a way to both.
+//! Way of this process to another: at one of its addresses, else through a rank that has a way to both.
 
 use crate::{
     Peer,
@@ -11,12 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long to look for a rank that passes bytes on. It takes some six seconds to know that there is no direct way; both are less than ten.
+/// Time limit for finding a rank that relays. It takes some six seconds to know that there is no direct way; both are less than ten.
 const RELAY_LIMIT: Duration = Duration::from_millis(3400);
 /// Addresses of each of them that are tried.
 const RELAY_ADDRS: usize = 2;
 
-/// Who wants to reach whom, and all that is known of how.
+/// Ways of a process to the others: its identity, their addresses and the key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way<'a> {
     pub(super) me: usize,
@@ -68,7 +68,7 @@ impl Way<'_> {
         !guesses.is_empty()
     }
 
-    /// Whether another rank is on another host.
+    /// Returns true if a rank is on another host.
     pub(super) fn is_elsewhere(&self, rank: usize) -> bool {
         match (self.cards.get(self.me), self.cards.get(rank)) {
             (Some(ours), Some(theirs)) => ours.host_id != theirs.host_id,

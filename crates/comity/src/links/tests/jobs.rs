@@ -1,4 +1,4 @@
-//! Who may meet: keys that are needed, told over exchanges, or not wanted; secrecy that all must agree on; and two jobs that find
+//! Admission to a job: keys that are needed, told over exchanges, or not wanted; secrecy that all must agree on; and two jobs that find
 //! each other at the same ports.
 
 use super::*;
