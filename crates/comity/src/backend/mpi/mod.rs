@@ -33,7 +33,7 @@ use crate::{
 use comity_plan::{Buf, Slice};
 use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 
-/// Where the ranks of a group come together in MPI, in errors.
+/// Name of the function in which the ranks of a group come together, in errors.
 const LIBRARY: &str = "MPI (MPI_Comm_dup)";
 
 /// Carries out calls with MPI, on buffers that Comity owns.
