@@ -91,7 +91,7 @@ pub unsafe fn copy(device: u32, to: usize, from: usize, len: usize, stream: usiz
 pub struct Event(Mark);
 
 impl Event {
-    /// One that is nowhere yet, and so is passed.
+    /// Makes an event that is nowhere yet, and so is passed.
     ///
     /// # Errors
     /// As [`Cuda::open`].
@@ -123,7 +123,7 @@ impl Event {
         unsafe { self.0.hold(stream) }
     }
 
-    /// Whether the device has come past it.
+    /// Returns true if the device has passed it.
     ///
     /// # Errors
     /// As [`Cuda::finish`].
@@ -138,7 +138,7 @@ impl Buffer {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns true if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -12,7 +12,7 @@ use std::{io, os::fd::RawFd};
 #[derive(Clone, Debug)]
 pub(crate) struct RootCauseReport {
     fd: RawFd,
-    /// Which file it was: the program may have opened another one under that number.
+    /// Identity of the file: the program may have opened another one under that number.
     file: (u64, u64),
     /// In the job.
     rank: usize,

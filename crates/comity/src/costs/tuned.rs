@@ -18,7 +18,7 @@ const LONGEST: u64 = 1 << 20;
 /// The version of Comity whose numbers these are: another may have other algorithms, or quicker ones.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What `comity bench --tune` measured on a host.
+/// Measurements of a host by `comity bench --tune`.
 ///
 /// ```
 /// use comity::tools::TunedFile;
@@ -45,7 +45,7 @@ pub struct TunedFile {
     pub version: String,
     /// The name of the host.
     pub host: String,
-    /// What kind of processor it has.
+    /// Model of its processor.
     pub processor: String,
     /// Cores that ranks could use.
     pub cores: usize,
@@ -60,7 +60,7 @@ impl TunedFile {
         Self { costs, version: VERSION.into(), host, processor, cores, date }
     }
 
-    /// As text that [`from_json`](Self::from_json) reads.
+    /// Writes the text that [`from_json`](Self::from_json) reads.
     pub fn to_json(&self) -> String {
         let link = |link: HostLink| {
             let (class, table) = (self.costs.class(link), self.costs.table(link));
@@ -146,7 +146,7 @@ impl TunedFile {
         })
     }
 
-    /// Whether [`save`](Self::save) can write there: before measuring for minutes. Its folder is made.
+    /// Checks that [`save`](Self::save) can write there: before measuring for minutes. Its folder is made.
     ///
     /// ```
     /// let path = std::env::temp_dir().join("costs-example.json");
@@ -199,7 +199,7 @@ fn read(path: &Path) -> Result<Option<String>, String> {
     Ok(Some(text))
 }
 
-/// Whether nobody but this user can have written a file of this owner and mode: others could choose how its jobs move data.
+/// Checks that nobody but this user can have written a file of this owner and mode: others could choose how its jobs move data.
 fn is_safe(owner: u32, mode: u32, me: u32) -> Result<(), String> {
     if owner != me {
         return Err(format!("belongs to user {owner}, and this process runs as user {me}"));
