@@ -90,7 +90,7 @@ fn cut_each(parts: &Parts, (lo, len): (usize, usize)) -> Parts {
 }
 
 impl<'a> Call<'a> {
-    /// Returns the length of a segment of `segment` elements for buffers of `len`, in elements: the same on every rank.
+    /// Returns the length of a segment, in elements, of buffers of `len`, where `segment` is wanted: the same on every rank.
     fn segment(&self, len: usize, segment: usize) -> usize {
         // Ranks do not know one another's counts.
         let private = self.shape.kind == Kind::AllToAll && !self.shape.counts.is_empty();

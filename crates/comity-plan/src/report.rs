@@ -91,7 +91,7 @@ pub struct PlanReport {
 /// Reports the plan of an operation.
 ///
 /// # Errors
-/// What of the request makes no sense.
+/// The fault of the request.
 pub fn plan_report(ask: &PlanRequest<'_>) -> Result<PlanReport, String> {
     let ranks = ask.ranks;
     let kind = check(ask)?;

@@ -126,7 +126,7 @@ pub(crate) struct Recorder {
     root_cause: Option<(RootCauseReport, Arc<[usize]>)>,
 }
 
-/// Directory of the file, and the ranks' names in it.
+/// Directory of the file, and the members, rank and host for its name and text.
 #[derive(Clone, Debug)]
 struct Place {
     dir: Arc<Path>,
@@ -221,7 +221,7 @@ impl Recorder {
         }
     }
 
-    /// Write the file, where one is wanted, and tell the launcher the root cause. What goes wrong with it must not hide why the group failed: it is logged.
+    /// Write the file, where one is wanted, and tell the launcher the root cause. An error of the file must not hide why the group failed: it is logged.
     pub(crate) fn write(&self, group_id: u64, error: &Error) {
         if let Some((root_cause, members)) = &self.root_cause
             && let Some(&culprit) = culprit(error).and_then(|r| members.get(r))

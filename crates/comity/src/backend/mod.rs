@@ -69,7 +69,7 @@ pub(crate) trait Backend: Send + fmt::Debug {
     }
 
     /// The backend of a new group of two `members` or more (ranks of this group, in the new order). Every member calls this, in the
-    /// same order. One of one rank is never asked.
+    /// same order. A group of one rank is never asked.
     fn split(
         &mut self,
         _members: &[usize],

@@ -201,8 +201,8 @@ pub(crate) fn dial(
     dial_any(targets, secret, hello, patience, false).map(|won| won.connection)
 }
 
-/// Dial as [`dial`] does; also say which of them it was, and which said nothing. One that `is_elsewhere`, on another host, and has met already is given up
-/// ([`Miss::NoWay`]) when it is known that no address leads there.
+/// Dial as [`dial`] does; also return which of them answered, and which were silent. A process that `is_elsewhere`, on another host, and has
+/// met already is given up ([`Miss::NoWay`]) when it is known that no address leads there.
 pub(crate) fn dial_any(
     targets: &[Target],
     secret: &Secret,

@@ -62,7 +62,7 @@ impl Config {
         self
     }
 
-    /// TCP connections per pair of addresses; the larger wish of a pair of ranks holds. Of an even number each direction has half for
+    /// TCP connections per pair of addresses; the larger wish of a pair of ranks holds. If the number is even, each direction has half for
     /// its long messages; short ones take the first both ways. Default: 2 where a rank of the pair has
     /// [threads for sending](Self::send_threads) and the lower one a single address, else 1.
     ///

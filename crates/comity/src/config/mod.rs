@@ -222,7 +222,7 @@ impl Config {
     /// Reads the files and descriptors that the variables name and nothing else.
     ///
     /// # Errors
-    /// As [`from_env`](Self::from_env).
+    /// The errors of [`from_env`](Self::from_env).
     ///
     /// ```
     /// let config = comity::Config::from_vars(|name| match name {

@@ -1,4 +1,4 @@
-//! Meeting point, key and time limits: setters. Those of links are in `link_choices`, those of addresses in `network`.
+//! Meeting point, key and time limits: setters. Setters of links are in `link_choices`, setters of addresses in `network`.
 
 use super::{
     Config, Costs, Detection, HostPort, Insecure, MAX_TIMEOUT, Meet, Secure, hostfile, settings, vars,

@@ -86,7 +86,7 @@ impl TunedFile {
     /// The numbers of a text that [`to_json`](Self::to_json) made.
     ///
     /// # Errors
-    /// What is wrong with the text, as the rest of a sentence.
+    /// The fault of the text, as the rest of a sentence.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         let value: Value = serde_json::from_str(text)
             .map_err(|e| ConfigError::new(format!("is not JSON: {e}")).at(e.line(), e.column()))?;
@@ -136,7 +136,7 @@ impl TunedFile {
     /// Write it, whole or not at all, for this user to read. Its folder is made.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let (mut file, new) = beside(path)?;
         let text = self.to_json() + "\n";
@@ -155,14 +155,14 @@ impl TunedFile {
     /// ```
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn check_place(path: &Path) -> io::Result<()> {
         let (_, new) = beside(path)?;
         std::fs::remove_file(new)
     }
 }
 
-/// A new file beside this one, and its name. One that a process of this number left is gone.
+/// A new file beside this one, and its name. A file that a process of this number left is gone.
 fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
     if let Some(dir) = path.parent() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;

@@ -45,7 +45,7 @@ pub fn init() -> Result<Group> {
 /// ```
 ///
 /// # Errors
-/// As [`init`], and [`Error::Config`] when this process is in no job.
+/// The errors of [`init`], and [`Error::Config`] when this process is in no job.
 pub fn init_strict() -> Result<Group> {
     let config = Config::from_env()?;
     if config.found().launcher == Launcher::Alone {

@@ -48,7 +48,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// As any call.
+    /// The errors of any call.
     pub fn measure_links(&self, budget: Duration) -> Result<LinkCosts> {
         let (me, n) = (self.rank(), self.size());
         let turns = turns(n);

@@ -243,7 +243,7 @@ impl Group {
     /// Before it leaves in good order, this rank compares the calls that it has made with those of the others. That takes a round trip to each of them,
     /// which needs no call there, and up to 2 s if one of them has made fewer.
     ///
-    /// Dropping the last handle leaves, too. What it finds then goes to standard error, and the process ends with code 1 when it exits.
+    /// Dropping the last handle leaves, too. A difference that it finds then goes to standard error, and the process ends with code 1 when it exits.
     ///
     /// ```
     /// use comity::{Error, Group};

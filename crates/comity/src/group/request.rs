@@ -46,7 +46,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// What `f` returns; [`Error::Os`] when the system gives no thread. A panic in `f` goes on in `wait`.
+    /// The error that `f` returns; [`Error::Os`] when the system gives no thread. A panic in `f` goes on in `wait`.
     pub fn spawn<R: Send + 'static>(
         &self,
         f: impl FnOnce(&Self) -> Result<R> + Send + 'static,
@@ -72,7 +72,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// As [`spawn`](Self::spawn).
+    /// The errors of [`spawn`](Self::spawn).
     pub fn spawn_as<R: Send + 'static, E: From<Error> + Send + 'static>(
         &self,
         f: impl FnOnce(&Self) -> Result<R, E> + Send + 'static,
@@ -321,7 +321,7 @@ impl<R, E> Request<R, E> {
     /// Block until the work has ended. A panic in it goes on here.
     ///
     /// # Errors
-    /// What the work returned; [`Error::Order`] in background work of the same group when this request comes later.
+    /// The error that the work returned; [`Error::Order`] in background work of the same group when this request comes later.
     pub fn wait(self) -> Result<R, E>
     where
         E: From<Error>,

@@ -123,7 +123,7 @@ impl Makers {
         lock(&self.open).as_ref().is_some_and(|open| open.values().any(|m| m.leaving.is_some()))
     }
 
-    /// Leave the groups whose last bytes have come, or will not come. Whether there are others.
+    /// Leave the groups whose last bytes have come, or will not come. Returns true if there are others.
     pub(super) fn leave_due(&self) -> bool {
         let open = lock(&self.open);
         let makers = open.iter().flatten().filter_map(|(id, maker)| Some((*id, maker, maker.leaving?)));

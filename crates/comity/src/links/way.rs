@@ -45,7 +45,7 @@ impl Way<'_> {
         }
     }
 
-    /// The addresses of another rank for a link. Of guesses that would be the best those that answer come first, and are no guesses any more.
+    /// The addresses of another rank for a link. If guesses would be the best, those that answer come first, and are no guesses any more.
     pub(super) fn link_candidates(&self, rank: usize, patience: &DialLimits<'_>) -> Candidates {
         let Some(card) = self.cards.get(rank).filter(|_| self.book.relay_of(rank).is_none()) else {
             return Candidates::default();
@@ -55,7 +55,7 @@ impl Way<'_> {
         if self.ask(card, &guesses, patience) { self.book.candidates(card) } else { found }
     }
 
-    /// Learn which of these addresses of a host lead there. Whether there was something to learn.
+    /// Learn which of these addresses of a host lead there. Returns true if there was something to learn.
     fn ask(&self, card: &Card, guesses: &[SocketAddr], patience: &DialLimits<'_>) -> bool {
         let targets: Vec<_> = guesses.iter().copied().map(Target::Tcp).collect();
         // Whoever stops this is heard again by the dialling that follows.
@@ -103,7 +103,7 @@ impl Way<'_> {
         (targets, vain)
     }
 
-    /// Connect to a rank at one of `targets`, else through another rank. What leads nowhere from here is told in an error.
+    /// Connect to a rank at one of `targets`, else through another rank. An error names the addresses that lead nowhere from here.
     pub(super) fn dial(
         &self,
         rank: usize,

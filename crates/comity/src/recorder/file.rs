@@ -134,7 +134,7 @@ impl Flight {
     /// Read what a file of this name holds.
     ///
     /// # Errors
-    /// What is wrong with it, as the rest of a sentence that begins with the file's name.
+    /// Its fault, as the rest of a sentence that begins with the file's name.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Self, String> {
         let Some((world_rank, group)) = Self::of_name(name) else {
             return Err("is not named as a flight record is (rank-N.group-HEX.flight.json)".into());

@@ -148,7 +148,7 @@ fn own_at(config: &Config, port: u16) -> Vec<SocketAddr> {
     own
 }
 
-/// At rank 0's first port. Who reaches none of its addresses asks the ranks next to it in the file to pass on.
+/// At rank 0's first port. A rank that reaches none of its addresses asks the ranks next to it in the file to pass on.
 fn in_hostfile(
     config: &Config,
     ranks: &[Vec<HostPort>],

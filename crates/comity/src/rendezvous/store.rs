@@ -91,7 +91,7 @@ pub(crate) enum NoStore {
 struct Shared {
     waker: Waker,
     stop: AtomicBool,
-    /// The first rank that ended without a word, and one; 0 if there is none. One that gave up says itself on whose account.
+    /// The first rank that ended without a word, and one; 0 if there is none. A rank that gave up says itself on whose account.
     culprit: AtomicU32,
     /// Ranks that are known to have ended, and how.
     gone: Mutex<Vec<(u32, String)>>,
@@ -159,7 +159,7 @@ impl Store {
     /// Serve a job at `bind`, and at each of the other addresses where nothing is in the way; otherwise as [`start`](Self::start).
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub fn start_at(
         bind: SocketAddr,
         also: &[SocketAddr],
@@ -211,7 +211,7 @@ impl Store {
     /// Serve a job at a socket that listens already; otherwise as [`start`](Self::start).
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub fn from_listener(
         listener: TcpListener,
         size: usize,

@@ -83,7 +83,7 @@ impl Sheet {
     /// An empty one, for the launcher, and the descriptor that the rank is to inherit.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The errors of the system.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
         let (words, fd) = Words::create(LEN)?;
         Ok((Self { words }, fd))

@@ -45,7 +45,7 @@ pub(crate) trait Ask {
     fn abort(&self, failure: &Failure);
 }
 
-/// Compare the calls that this rank, `mine` of `size`, has made with those of the others. What differs has been told to all.
+/// Compare the calls that this rank, `mine` of `size`, has made with those of the others. All have been told of a difference.
 pub(crate) fn conclude(
     status: &GroupStatus,
     mine: usize,

@@ -8,7 +8,7 @@
 //!
 //! The contract, held by the `conformance` tests over every implementation:
 //! - `put` accepts a prefix of `head` followed by `body`, possibly nothing; what it has accepted
-//!   reaches the peer without further calls. What it has not accepted may reach the peer as well, and is offered again before
+//!   reaches the peer without further calls. Bytes that it has not accepted may reach the peer as well, and is offered again before
 //!   anything else, in any pieces: a link may have announced it already.
 //! - `peek` lends the bytes that lie ready, without a gap; `consume` gives back a prefix of them.
 //!   `peek` may return fewer bytes than are ready (the ring wraps there, a frame ends there), but
@@ -19,11 +19,11 @@
 //!   depends on those may leave this rank, or be believed. A frame that was begun may be held back until the rest of it is put;
 //!   no frame goes beyond what was offered in one call.
 //! - A link may lend the body of a message that `stays` instead of carrying it: what it has accepted reaches the peer only while the
-//!   caller leaves it as it is, as far as `lent` says. Who receives asks `still_holds` before it believes what it has read.
+//!   caller leaves it as it is, as far as `lent` says. The receiver asks `still_holds` before it believes the bytes.
 //! - After an error every call returns it again, but bytes that arrived before it are lent first.
 //! - `arm` announces that this side is about to sleep in `poll` on `fds`: from then until `disarm`
 //!   the peer's `put` or `consume` makes one of them ready. A caller arms, tries once more, then
-//!   polls. Which descriptors those are changes with every call that moves bytes.
+//!   polls. The set of descriptors changes with every call that moves bytes.
 //! - Where a link `is_memory`, a `put` at the very moment of `arm` may make none ready: the caller polls for [`NAP`] at first, tries again,
 //!   and then polls on, still armed.
 //! - A link that is dropped delivers what it has accepted; then the peer sees it closed.
@@ -34,7 +34,7 @@ use std::{fmt, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 /// The largest `want` that [`Link::peek`] fills in one piece when the bytes are there.
 pub(crate) const SMALL_WANT: usize = 64;
 
-/// The first sleep of one that has armed a link through memory. What a core stores is seen by the others a thousand times sooner.
+/// The first sleep of a rank that has armed a link through memory. A core's stores are seen by the others a thousand times sooner.
 pub(crate) const NAP: Duration = Duration::from_micros(100);
 
 /// Why a link ended, as the rest of the sentence "rank 3 ...": "closed its connection".

@@ -13,7 +13,7 @@
 //!     the higher rank   connect         Reached::Link, or Soon: attach when the stream is readable, or Not, and why
 //!     the lower rank    accept          when all connections of the link have come
 //! ```
-//! Who makes links fills in how to connect and what to wait for ([`Connector`]); a transport knows nothing of groups, failures or the store.
+//! The maker of links fills in the way to connect and to wait ([`Connector`]); a transport knows nothing of groups, failures or the store.
 //!
 //! May import: `address`, `call`, `channel`, `fuzz_input`, `error`, `sync`, `sys`.
 

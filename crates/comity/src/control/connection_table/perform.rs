@@ -149,7 +149,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Ask a silent process over a new connection. What stays within the host is not lost; and the end that made the connection asks, for it
+    /// Ask a silent process over a new connection. Bytes that stay within the host are not lost; and the end that made the connection asks, for it
     /// knows where the other one listens.
     fn ask_anew(&mut self, rank: usize, rest: &mut Rest) {
         let patience = self.patience().unwrap_or_default();

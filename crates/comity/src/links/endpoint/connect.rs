@@ -25,8 +25,8 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 const ENDED: Duration = Duration::from_millis(10);
 /// Time limit for a better reason than that a rank ended.
 const EXPLANATION: Duration = Duration::from_millis(50);
-/// Time for which a rank waits longer for the others' connections than for its own. A rank that did not come may have waited for a third
-/// rank until the limit. It says so now.
+/// Time beyond its own limit for which a rank waits for the others' connections. A rank that did not come may have waited for a third
+/// rank until the limit. It reports so now.
 const WORD: Duration = Duration::from_millis(200);
 
 impl Endpoint {

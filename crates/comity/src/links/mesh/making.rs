@@ -26,7 +26,7 @@ const BEHIND: Duration = Duration::from_secs(5);
 /// Rounds of the control thread in which they may still come within a host: they have come by the time of one more.
 const ROUNDS: u64 = 2;
 
-/// Time for which a rank waits longer for a rank that is to connect than that rank tries, which says at its limit why it could not.
+/// Time beyond the connecting rank's limit for which its connection is awaited: at its limit that rank reports why it could not connect.
 const WORD: Duration = Duration::from_secs(1);
 
 /// Interval at which a rank of a large job is asked to connect.

@@ -180,7 +180,7 @@ fn secrecy_is_for_all_or_for_none() {
     }
 }
 
-/// Two jobs of two ranks start at the same moment with the same addresses. One gets them and is right; the other is told.
+/// Two jobs of two ranks start at the same moment with the same addresses. One job gets them and is right; the other gets an error.
 #[test]
 #[cfg(target_os = "linux")]
 fn jobs_at_the_same_ports_never_mix() {

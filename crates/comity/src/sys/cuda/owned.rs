@@ -119,7 +119,7 @@ impl Mark {
     /// Have what comes on `stream` wait until it is passed, where it stands now.
     ///
     /// # Safety
-    /// As for `set`.
+    /// The conditions of `set`.
     pub(crate) unsafe fn hold(&self, stream: StreamId) -> Result<()> {
         let s = ptr::with_exposed_provenance_mut(stream);
         self.device.within(|| {

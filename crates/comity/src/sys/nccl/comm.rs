@@ -76,7 +76,7 @@ impl Comm {
     /// Enqueues a part, on the communicator as it is now. The turn is held.
     ///
     /// # Safety
-    /// As for [`enqueue`](Self::enqueue).
+    /// The conditions of [`enqueue`](Self::enqueue).
     unsafe fn put(&self, part: &Part, s: usize) -> Result<()> {
         let (comm, call) = (self.handle()?, &self.nccl.call);
         // SAFETY: the caller's promise. The communicator was there a moment ago, and an abort waits for the turn that is held here

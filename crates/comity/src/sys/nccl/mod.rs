@@ -1,7 +1,7 @@
 //! NCCL, found at run time: some twenty functions.
 //!
 //! The configuration is passed as its prefix of NCCL 2.18, with that version's number: a library copies as much of it as both
-//! know. Communicators are of the blocking kind: the other kind starts a thread for every call (40 us). What may block is made on
+//! know. Communicators are of the blocking kind: the other kind starts a thread for every call (40 us). Calls that may block are made on
 //! a thread of its own, or ended by [`Comm::abort`] from another thread.
 
 mod comm;

@@ -210,7 +210,7 @@ impl Server {
         }
     }
 
-    /// Nobody need wait for a rank that is known to have ended. One that joined before is missed by its connection.
+    /// Nobody need wait for a rank that is known to have ended. A rank that joined before is missed by its connection.
     pub(super) fn miss_the_gone(&mut self) {
         let Some(round) = &self.round else { return };
         let gone = self.shared.gone().iter().find(|(r, _)| !round.members.contains_key(r)).cloned();

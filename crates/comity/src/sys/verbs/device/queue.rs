@@ -84,7 +84,7 @@ impl Device {
         })
     }
 
-    /// Give a queue pair back. What was posted and has not completed never will.
+    /// Give a queue pair back. Requests that were posted and have not completed never will.
     pub(crate) fn destroy(&mut self, number: u32) {
         let Some(qp) = self.queue(number) else { return };
         self.queues.retain(|q| *q != qp);

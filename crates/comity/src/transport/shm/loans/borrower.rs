@@ -221,7 +221,7 @@ impl Borrower {
         }
     }
 
-    /// `n` bytes of the loan were read. Whether the lender is told now, and is to be woken.
+    /// `n` bytes of the loan were read. Returns true if the lender is told now, and is to be woken.
     pub(in crate::transport::shm) fn read(&mut self, board: &Board, n: usize) -> bool {
         let Some(loan) = &mut self.loan else { return false };
         loan.at = match loan.at {

@@ -62,7 +62,7 @@ const WHOLE: usize = 64;
 const RETURN: u64 = 64 << 10;
 /// Loans under way.
 const LOANS: usize = 64;
-/// Regions that a peer maps at once. What lies in others goes through the ring.
+/// Regions that a peer maps at once. Messages in others go through the ring.
 const REGIONS: usize = 256;
 /// The byte that carries a region's descriptor over the waker's socket.
 pub(super) const REGION: u8 = b'R';
