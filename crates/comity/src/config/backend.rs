@@ -22,9 +22,9 @@ pub enum BackendKind {
     Any,
     /// An MPI library, in a job that its launcher started.
     Mpi,
-    /// Acts as [`Any`](Self::Any) for buffers in host memory; NCCL for buffers in CUDA memory.
+    /// Comity's own plans, as [`Any`](Self::Any), for buffers in host memory; NCCL for buffers in CUDA memory.
     Nccl,
-    /// Acts as [`Any`](Self::Any), with RDMA before all other links, as MLX's backend of this name does. Pairs without a device take shared
+    /// Comity's own plans, as [`Any`](Self::Any), with RDMA before all other links, like MLX's backend of this name. Pairs without a device take shared
     /// memory or TCP.
     Jaccl,
 }
