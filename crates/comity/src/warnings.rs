@@ -1,6 +1,6 @@
 //! Warnings for a process whose program listens to no events of `tracing`: the command, and the Python package.
 //!
-//! Only events of level `WARN` are printed. An error is returned to the caller, and events below a warning
+//! Only events of level `WARN` are passed on. An error is returned to the caller, and events below a warning
 //! matter to those who look for them.
 
 use std::fmt::{self, Write};

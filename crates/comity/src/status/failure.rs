@@ -45,7 +45,7 @@ pub(crate) struct Late {
 /// Cause for a member that left in good order while a message of it was due.
 pub(crate) const LEFT: &str = "left the group";
 
-/// Beginning of such a failure's text.
+/// Beginning of the text of a disagreement.
 const DISAGREE: &str = "ranks disagree: ";
 
 impl Failure {

@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-/// Exchange between the maker of links and the engine that uses them.
+/// Handover between the maker of links and the engine that uses them.
 #[derive(Debug)]
 pub(crate) struct MadeLinks {
     /// Made, and not taken over yet, by rank.

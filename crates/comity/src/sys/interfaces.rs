@@ -166,7 +166,7 @@ fn is_port(_: &str) -> bool {
     false
 }
 
-/// Returns the interface's speed in Mbit/s, as the system gives it. It gives none for radio, nor for cables whose driver lacks it.
+/// Returns the interface's speed in Mbit/s, as the system gives it; 0 if unknown. Radio and Thunderbolt, of which it may give none, have a usual value.
 #[cfg(target_os = "linux")]
 fn speed(name: &str) -> u32 {
     /// Speed of radio on a good day, in Mbit/s.

@@ -8,7 +8,7 @@
 //!
 //! The contract, held by the `conformance` tests over every implementation:
 //! - `put` accepts a prefix of `head` followed by `body`, possibly nothing; what it has accepted
-//!   reaches the peer without further calls. Bytes that it has not accepted may reach the peer as well, and is offered again before
+//!   reaches the peer without further calls. Bytes that it has not accepted may reach the peer as well, and are offered again before
 //!   anything else, in any pieces: a link may have announced it already.
 //! - `peek` lends the bytes that lie ready, without a gap; `consume` gives back a prefix of them.
 //!   `peek` may return fewer bytes than are ready (the ring wraps there, a frame ends there), but

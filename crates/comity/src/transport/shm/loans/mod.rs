@@ -11,7 +11,7 @@
 //! A message is lent if its caller can leave it where it is (`stays`), it is long, and it lies in a region that the peer has mapped. The
 //! first message from a region goes through the ring, for the peer has yet to map it.
 //!
-//! Where both ends want that ([`Pull`]), a message outside of every region is lent too: the loan names an address, and the peer has the system read
+//! If both ends want that ([`Pull`]), a message outside of every region is lent too: the loan names an address, and the peer has the system read
 //! there, straight to its place or, to combine it, into [`Piece`] a piece at a time. Before the first such loan the peer reads a
 //! random number there, which shows that it is allowed to and that it reads the right process. By default that is done
 //! as long as it is quicker than the ring (`speed`).
