@@ -1,4 +1,4 @@
-//! Which algorithm, and in what segments: the cheapest by what all ranks know alike.
+//! Choice of the algorithm and its segments: the cheapest by facts that all ranks know alike.
 //!
 //! ```text
 //!   Shape ──common──> Common ─┐
@@ -17,7 +17,7 @@ use crate::{
     topology::Topology,
 };
 
-/// How to carry out a call.
+/// Algorithm and segments of a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// The algorithm.
@@ -46,7 +46,7 @@ pub fn choose(call: &Common<'_>, world: &Topology, prefer: Option<Algorithm>) ->
     Choice { algorithm, segment: segment(&model, call.kind, algorithm), predicted }
 }
 
-/// As [`choose`], with the algorithm given. Infinite seconds where it cannot carry out the call.
+/// Prices a call as [`choose`], with the algorithm given. Infinite seconds where it cannot carry out the call.
 pub fn price(call: &Common<'_>, world: &Topology, algorithm: Algorithm) -> Choice {
     let model = Model::new(call, world);
     let predicted = seconds(&model, call.kind, algorithm);
@@ -172,7 +172,7 @@ mod tests {
         Topology::new(vec![0; n], 2).measured(PairCosts::new(n, pairs).unwrap())
     }
 
-    /// Whether any rank's plan sends from one of the two to the other.
+    /// Returns true if any rank's plan sends from one of the two to the other.
     fn crosses(shape: &Shape, algorithm: Algorithm, (a, b): (usize, usize)) -> bool {
         (0..shape.size).any(|rank| {
             let plan = build(&Shape { rank, ..*shape }, algorithm, 0);

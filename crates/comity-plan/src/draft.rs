@@ -22,7 +22,7 @@ pub(crate) struct Draft {
     steps: Vec<Step>,
     pub(crate) round: u32,
     tmp: usize,
-    /// Whether messages without elements are sent: only a barrier's are.
+    /// True if messages without elements are sent: only a barrier's are.
     pub(crate) empty: bool,
 }
 

@@ -103,7 +103,7 @@ fn rounds(t: &mut String, report: &PlanReport, shape: &Shape, grid: &[Plan]) {
     t.push_str(&format!("       -> sends to   <- takes from   += adds what comes from{more}\n"));
 }
 
-/// What an act sends: an arrow and the receivers.
+/// Returns the arrow and the receivers of an act.
 fn outward(op: &StepOp) -> (&str, Vec<usize>) {
     match op {
         StepOp::Send { to, .. } => ("->", vec![*to]),

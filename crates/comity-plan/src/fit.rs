@@ -27,11 +27,11 @@ pub struct Timing {
     pub kind: Kind,
     /// By which algorithm.
     pub algorithm: Algorithm,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: usize,
     /// Bytes of the whole buffer.
     pub bytes: u64,
-    /// How long it took.
+    /// Duration of the call.
     pub seconds: f64,
 }
 
@@ -45,7 +45,7 @@ const FURTHEST: f64 = 100.0;
 /// The numbers that are fitted: alpha, beta, busy, crowd, same, gamma.
 type Numbers = [f64; 6];
 
-/// What a machine's timings say, over shared memory and over TCP; `None` where one of them has none, or its timings do not have every size
+/// Fits costs to a machine's timings, over shared memory and over TCP; `None` where one of them has none, or its timings do not have every size
 /// for every rank count, or are no times of two ranks or more.
 pub fn fit(shm: &[Timing], tcp: &[Timing]) -> Option<TunedCosts> {
     let is_time = |t: &Timing| t.ranks >= 2 && t.seconds.is_finite() && t.seconds > 0.0;
@@ -115,7 +115,7 @@ fn predicted(t: &Timing, world: &Topology) -> f64 {
     price(&Shape::new(t.kind, 0, t.ranks, count, ELEM).common(), world, t.algorithm).predicted
 }
 
-/// What the formulas leave. Operations without bytes have the same ratio at every size.
+/// Returns the measured over the predicted times. Operations without bytes have the same ratio at every size.
 fn ratios(timings: &[Timing], numbers: &Numbers) -> Option<RatioTable> {
     let sorted = |all: &mut dyn Iterator<Item = u64>| {
         let mut all: Vec<u64> = all.collect();

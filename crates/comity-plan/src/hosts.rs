@@ -1,4 +1,4 @@
-//! Which ranks share a host, as one rank sees it. May import `draft`.
+//! Ranks that share a host, as one rank sees them. May import `draft`.
 
 use crate::draft::Team;
 
@@ -39,7 +39,7 @@ impl Hosts {
         self.ranks.concat()
     }
 
-    /// Whether all hosts have the same number of ranks.
+    /// Returns true if all hosts have the same number of ranks.
     pub(crate) fn is_even(&self) -> bool {
         self.ranks.iter().all(|r| r.len() == self.ranks[0].len())
     }

@@ -62,9 +62,9 @@ pub use tuned::{HostLink, RatioRow, RatioTable, TunedCosts};
 /// A buffer of a call. For operations in place `In` and `Out` are the same memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Buf {
-    /// What this rank contributes. Never written (except through `Out`, when in place).
+    /// This rank's contribution. Never written (except through `Out`, when in place).
     In,
-    /// Where the result goes.
+    /// The result.
     Out,
     /// The plan's own memory, `Plan::tmp` elements.
     Tmp,
@@ -73,7 +73,7 @@ pub enum Buf {
 /// `len` elements of `buf`, from `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
-    /// Which buffer.
+    /// Buffer that it lies in.
     pub buf: Buf,
     /// First element.
     pub at: usize,
@@ -81,7 +81,7 @@ pub struct Slice {
     pub len: usize,
 }
 
-/// What happens to received elements.
+/// Treatment of received elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReceiveMode {
     /// They are the result.
@@ -95,23 +95,23 @@ pub enum ReceiveMode {
     },
 }
 
-/// What one step does.
+/// Action of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StepOp {
     /// Send `src` to rank `to`.
     Send {
         /// The receiver.
         to: usize,
-        /// What.
+        /// Elements to send.
         src: Slice,
     },
     /// Take `dst.len` elements from rank `from`.
     Recv {
         /// The sender.
         from: usize,
-        /// Where they go.
+        /// Destination of the elements.
         dst: Slice,
-        /// How.
+        /// Treatment of the elements.
         mode: ReceiveMode,
     },
     /// Take `dst.len` elements from each rank in `from` (ascending, without this rank) and combine them with
@@ -121,7 +121,7 @@ pub enum StepOp {
         from: Vec<usize>,
         /// This rank's operand.
         own: Slice,
-        /// Where the result goes.
+        /// Destination of the result.
         dst: Slice,
         /// Nothing is added to `dst` afterwards (an average divides here).
         last: bool,
@@ -135,16 +135,16 @@ pub enum StepOp {
     },
 }
 
-/// One step of one rank.
+/// A step of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
     /// When: the same number on both sides of a message.
     pub round: u32,
-    /// What.
+    /// Action.
     pub op: StepOp,
 }
 
-/// What one rank does in one call, in order.
+/// Steps of a rank in a call, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The steps, by ascending round.

@@ -1,4 +1,4 @@
-//! What a round of messages costs: the words in which each algorithm says how long it takes.
+//! Cost of a round of messages: the terms in which each algorithm's formula gives its time.
 //!
 //! A message costs `alpha`, a byte `beta`, a byte added `gamma`. Further messages of a round overlap, but for the time in which they keep
 //! their ends `busy`; a rank that sends to all and takes from all is busy nearly three times as long:
@@ -28,8 +28,8 @@ const MOST_RANKS: usize = 128;
 /// Up to so many bytes: the part of the formula's time that calls take whose few messages go through memory and past the schedule, which the
 /// engine makes so up to the last length. Measured with 2, 4, 8 and 16 ranks: 0.5 to 0.7 at 8 B, 0.7 to 0.8 from 1 KiB on.
 const LEAN: [(f64, f64); 2] = [(256.0, 0.55), (8192.0, 0.75)];
-/// Of two ranks over TCP: up to so many bytes a rank that sends all and adds all at once takes this part of the formula's time, since it adds
-/// while the system moves bytes. Measured: 310 for 390 us at 1 MiB, 1,340 for 1,390 at 4 MiB, equal at 16, a tenth more at 64.
+/// Limit in bytes and factor, for two ranks over TCP: up to so many bytes a rank that sends all and adds all at once takes this part of the
+/// formula's time, since it adds while the system moves bytes. Measured: 310 for 390 us at 1 MiB, 1,340 for 1,390 at 4 MiB, equal at 16, a tenth more at 64.
 const AT_ONCE: (f64, f64) = (8.0 * 1048576.0, 0.85);
 
 /// A call in the numbers that cost.
@@ -42,7 +42,7 @@ pub(crate) struct Model<'a> {
     pub(crate) hosts: f64,
     /// Ranks of the fullest host.
     pub(crate) local: f64,
-    /// Whether all hosts have as many ranks.
+    /// True if all hosts have as many ranks.
     pub(crate) even: bool,
     /// Bytes of the whole buffer; of one part, on average, where ranks have parts.
     pub(crate) bytes: f64,
@@ -51,7 +51,7 @@ pub(crate) struct Model<'a> {
     pairs: Option<Pairs<'a>>,
 }
 
-/// What was measured, and who stands where.
+/// Measured costs, and the host of each rank.
 #[derive(Debug)]
 struct Pairs<'a> {
     costs: &'a PairCosts,
@@ -62,7 +62,7 @@ struct Pairs<'a> {
     root: usize,
 }
 
-/// One rank's messages of one round, to its own host and to others.
+/// A rank's messages of a round, to its own host and to others.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     near: Part,
@@ -104,7 +104,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// How far an algorithm is from its formula on this machine: known of ranks that share a host and have a core each.
+    /// Returns the measured over the predicted time of an algorithm on this machine: known of ranks that share a host and have a core each.
     pub(crate) fn ratio(&self, kind: Kind, algorithm: Algorithm) -> f64 {
         if self.hosts > 1.0 || self.pairs.is_some() || self.share() > 1.0 {
             return 1.0;
@@ -116,7 +116,7 @@ impl<'a> Model<'a> {
         costs.ratio(*link, kind, algorithm, self.n, bytes)
     }
 
-    /// As [`ratio`](Self::ratio), on a machine of which nothing is known.
+    /// Returns the ratio as [`ratio`](Self::ratio), on a machine without measurements.
     fn usual_ratio(&self, kind: Kind, algorithm: Algorithm) -> f64 {
         let parts: &[(f64, f64)] = match (self.world.usual, kind, algorithm) {
             (Some(Shm), Kind::AllReduce | Kind::Barrier, Algorithm::Direct | Algorithm::Doubling) => &LEAN,
@@ -126,7 +126,7 @@ impl<'a> Model<'a> {
         parts.iter().find(|(most, _)| self.bytes <= *most).map_or(1.0, |(_, part)| *part)
     }
 
-    /// How many ranks a core serves.
+    /// Returns the number of ranks that a core serves.
     fn share(&self) -> f64 {
         (self.local / self.world.cores.max(1) as f64).max(1.0)
     }
@@ -252,7 +252,7 @@ impl<'a> Model<'a> {
         near * self.within(1.0, bytes) + (self.hosts - 1.0) * self.far_round(1.0, bytes, OneWay)
     }
 
-    /// Whether ranks at a distance of `by` share a host. Unless counts are powers of two, some pairs lie astride two
+    /// Returns true if ranks at a distance of `by` share a host. Unless counts are powers of two, some pairs lie astride two
     /// hosts at any distance.
     fn is_near(&self, by: f64) -> bool {
         let aligned = self.even && self.local.log2().fract() == 0.0 && self.n.log2().fract() == 0.0;
@@ -310,7 +310,7 @@ impl<'a> Model<'a> {
         distances.take_while(|&by| by < n).map(round).sum()
     }
 
-    /// What rank `from` moves when it sends `bytes` to each of some.
+    /// Returns the load of rank `from` when it sends `bytes` to each of some.
     fn load(&self, p: &Pairs<'_>, from: usize, to: impl Iterator<Item = usize>, bytes: f64) -> Load {
         let (share, mut load) = (self.share(), Load::default());
         for q in to {

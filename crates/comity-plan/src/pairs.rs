@@ -1,6 +1,6 @@
-//! What messages cost: on a kind of link, and as measured between each two ranks. Imports nothing.
+//! Cost of messages: on a kind of link, and as measured between each two ranks. Imports nothing.
 
-/// What messages cost on a kind of link.
+/// Cost of messages on a kind of link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// Seconds per message.
@@ -9,17 +9,17 @@ pub struct Cost {
     pub beta: f64,
 }
 
-/// What is known of a kind of link. The numbers are fitted to 1,744 measured medians, of every algorithm of all_reduce, broadcast and
+/// Cost parameters of a kind of link. The numbers are fitted to 1,744 measured medians, of every algorithm of all_reduce, broadcast and
 /// reduce, 8 B to 16 MiB, 2 to 16 ranks on 2 and 16 cores (bench/record/2026-11-23-algorithms.md).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkClass {
-    /// One message alone.
+    /// Cost of a message alone.
     pub cost: Cost,
     /// The part of a message's time for which it keeps each of its ends busy: more messages of a round overlap but for that.
     pub busy: f64,
-    /// How much longer bytes take that come to a rank from several others at once.
+    /// Factor for the time of bytes that come to a rank from several others at once.
     pub crowd: f64,
-    /// How much busier than by one message a rank is that sends the same to all and takes from all.
+    /// Factor for the busy time of a rank that sends the same to all and takes from all, over that of one message.
     pub same: f64,
 }
 
@@ -32,7 +32,7 @@ impl LinkClass {
         Self { cost: Cost { alpha: 11e-6, beta: 1.0 / 3e9 }, busy: 0.3, crowd: 1.1, same: 1.75 };
 }
 
-/// What messages cost between each two ranks of a group, the same numbers on all of them.
+/// Cost of messages between each two ranks of a group, the same numbers on all of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PairCosts {
     size: usize,
@@ -48,7 +48,7 @@ impl PairCosts {
             .then_some(Self { size, pairs })
     }
 
-    /// How many ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -69,7 +69,7 @@ impl PairCosts {
         1.0 / self.pair(from, to).beta
     }
 
-    /// One direction of a pair.
+    /// Returns the cost of a direction of a pair.
     ///
     /// # Panics
     /// For a rank that is not there.
@@ -78,7 +78,7 @@ impl PairCosts {
         self.pairs[from * self.size + to]
     }
 
-    /// Those of some ranks, in this order.
+    /// Returns the costs of some ranks, in this order.
     pub fn of(&self, members: &[usize]) -> Option<Self> {
         if members.iter().any(|&m| m >= self.size) {
             return None;

@@ -90,7 +90,7 @@ fn cut_each(parts: &Parts, (lo, len): (usize, usize)) -> Parts {
 }
 
 impl<'a> Call<'a> {
-    /// What `segment` comes to for buffers of `len`: the same on every rank.
+    /// Returns the length of a segment, in elements, of buffers of `len`, where `segment` is wanted: the same on every rank.
     fn segment(&self, len: usize, segment: usize) -> usize {
         // Ranks do not know one another's counts.
         let private = self.shape.kind == Kind::AllToAll && !self.shape.counts.is_empty();
@@ -129,7 +129,7 @@ impl<'a> Call<'a> {
         Segment { parts: here, incoming, own_src, own_dst, ..around }
     }
 
-    /// What a segment of `src` and `dst` says besides its parts.
+    /// Makes a segment of `src` and `dst` without its parts.
     fn around(&self, src: Slice, dst: Slice) -> Segment<'a> {
         let small = self.shape.count.saturating_mul(self.shape.elem) / self.team.len().max(1) < SMALL;
         let (team, hosts, root) = (self.team, self.hosts, self.shape.root);

@@ -16,13 +16,13 @@ use crate::{
 /// Ranks beyond this are not laid out.
 const MOST_RANKS: usize = 4096;
 
-/// What [`plan_report`] is asked.
+/// Request to [`plan_report`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PlanRequest<'a> {
     /// The operation's name.
     pub op: &'a str,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: usize,
     /// Bytes of the whole buffer, as `comity bench` counts them: for all_gather and gather of the result, for reduce_scatter, scatter and
     /// all_to_all of what is dealt out. Parts are equal.
@@ -31,11 +31,11 @@ pub struct PlanRequest<'a> {
     pub hosts: usize,
     /// Cores of each host; as many as it has ranks where nobody says.
     pub cores: Option<usize>,
-    /// What messages cost within a host.
+    /// Cost of messages within a host.
     pub within: LinkClass,
     /// Overrules the cost model.
     pub algorithm: Option<Algorithm>,
-    /// What was measured between these ranks.
+    /// Costs that were measured between these ranks.
     pub costs: Option<&'a PairCosts>,
 }
 
@@ -46,13 +46,13 @@ impl<'a> PlanRequest<'a> {
     }
 }
 
-/// What an operation would do. See [`plan_report`].
+/// Plan of an operation, with its expected cost. See [`plan_report`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PlanReport {
     /// The operation.
     pub op: &'static str,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: usize,
     /// Bytes of the call, as [`PlanRequest::bytes`].
     pub bytes: usize,
@@ -68,17 +68,17 @@ pub struct PlanReport {
     pub sent_most: usize,
     /// Bytes sent by all ranks together.
     pub sent_total: usize,
-    /// Of these, bytes that pass between hosts.
+    /// Part of these bytes that pass between hosts.
     pub sent_between_hosts: usize,
     /// Bytes of working memory of the rank that needs most.
     pub memory: usize,
-    /// What the cost model expects.
+    /// Time that the cost model expects.
     pub seconds: f64,
-    /// Of these, for messages and for ranks that take turns on a core.
+    /// Part of this time for messages and for ranks that take turns on a core.
     pub messages_s: f64,
-    /// Of these, for bytes that move.
+    /// Part of this time for bytes that move.
     pub bytes_s: f64,
-    /// Of these, for bytes that are added.
+    /// Part of this time for bytes that are added.
     pub adding_s: f64,
     /// Numbers and a drawing, at most 110 columns wide.
     pub text: String,
@@ -88,10 +88,10 @@ pub struct PlanReport {
     pub svg: String,
 }
 
-/// What an operation would do.
+/// Reports the plan of an operation.
 ///
 /// # Errors
-/// What of the request makes no sense.
+/// The fault of the request.
 pub fn plan_report(ask: &PlanRequest<'_>) -> Result<PlanReport, String> {
     let ranks = ask.ranks;
     let kind = check(ask)?;
@@ -153,7 +153,7 @@ pub fn plan_report(ask: &PlanRequest<'_>) -> Result<PlanReport, String> {
     Ok(report)
 }
 
-/// Whether there can be such a plan.
+/// Checks that there can be such a plan.
 fn check(ask: &PlanRequest<'_>) -> Result<Kind, String> {
     let kind = Kind::from_name(ask.op).ok_or_else(|| {
         format!("no plan for {:?}; there are {}", ask.op, names(Kind::ALL.iter().map(|k| k.name())))

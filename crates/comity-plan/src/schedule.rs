@@ -1,4 +1,4 @@
-//! What of a plan may move now: the sans-IO heart that the engine and the simulator both drive.
+//! Parts of a plan that may move now: the sans-IO heart that the engine and the simulator both drive.
 //!
 //! Between two ranks messages keep the plan's order; otherwise steps overlap wherever their data
 //! allow. A step that reads a range waits for the earlier steps that write it, a step that
@@ -31,7 +31,7 @@ use touched::Touched;
 /// A step's place in the schedule.
 pub type Id = u32;
 
-/// What a peer's queue asks for next.
+/// Next request of a peer's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
     /// The step.
@@ -51,7 +51,7 @@ struct Item {
     ended: bool,
     /// Range of `Schedule::deps`.
     deps: (u32, u32),
-    /// Whether what this send reads may stay where it is until the peer has read it ([`Schedule::stays`]).
+    /// True if the elements of this send may stay in place until the peer has read them ([`Schedule::stays`]).
     stays: bool,
 }
 
@@ -161,25 +161,25 @@ impl Schedule {
         self.tmp
     }
 
-    /// How many steps there are; their places are below it, in the plan's order.
+    /// Returns the number of steps; their places are below it, in the plan's order.
     #[inline]
     pub fn steps(&self) -> Id {
         self.items.len() as Id
     }
 
-    /// Whether every step has ended.
+    /// Returns true if every step has ended.
     #[inline]
     pub fn is_done(&self) -> bool {
         self.left == 0
     }
 
-    /// How many peers this rank sends to; send queues are numbered below it.
+    /// Returns the number of peers that this rank sends to; send queues are numbered below it.
     #[inline]
     pub fn send_queues(&self) -> usize {
         self.sends.len()
     }
 
-    /// How many peers this rank receives from; receive queues are numbered below it.
+    /// Returns the number of peers that this rank receives from; receive queues are numbered below it.
     #[inline]
     pub fn recv_queues(&self) -> usize {
         self.recvs.len()
@@ -197,7 +197,7 @@ impl Schedule {
         self.recvs[queue].peer
     }
 
-    /// What a send queue wants next, or `None` when it has ended or its next message, one without elements, may not
+    /// Returns a send queue's next request, or `None` when it has ended or its next message, one without elements, may not
     /// go yet.
     #[inline]
     pub fn next_send(&self, queue: usize) -> Option<Want> {
@@ -210,19 +210,19 @@ impl Schedule {
         Some(Want { done: q.lent, ..self.want(id) })
     }
 
-    /// Whether something of a send queue has not left, or must still be kept.
+    /// Returns true if an element of a send queue has not left, or must still be kept.
     #[inline]
     pub fn send_is_open(&self, queue: usize) -> bool {
         self.sends[queue].sends()
     }
 
-    /// Whether the elements of a send may stay where they are until the peer has read them from there.
+    /// Returns true if the elements of a send may stay in place until the peer has read them from there.
     #[inline]
     pub fn stays(&self, id: Id) -> bool {
         self.items[id as usize].stays
     }
 
-    /// What a receive queue wants next, or `None` when it has ended.
+    /// Returns a receive queue's next request, or `None` when it has ended.
     #[inline]
     pub fn next_recv(&self, queue: usize) -> Option<Want> {
         let q = &self.recvs[queue];
@@ -241,13 +241,13 @@ impl Schedule {
         self.items[id as usize].len
     }
 
-    /// Whether the queue's next message is its first, and so carries the call's header.
+    /// Returns true if the queue's next message is its first, and so carries the call's header.
     #[inline]
     pub fn is_first_send(&self, queue: usize) -> bool {
         self.sends[queue].at == 0
     }
 
-    /// As [`is_first_send`](Self::is_first_send), for receives.
+    /// Answers as [`is_first_send`](Self::is_first_send), for receives.
     #[inline]
     pub fn is_first_recv(&self, queue: usize) -> bool {
         self.recvs[queue].at == 0
@@ -303,7 +303,7 @@ impl Schedule {
         }
     }
 
-    /// Whether the n-way reduce `id` is at the head of all its senders' queues.
+    /// Returns true if the n-way reduce `id` is at the head of all its senders' queues.
     #[inline]
     pub fn n_way_is_ready(&self, id: Id) -> bool {
         let StepOp::NWayReduce { from, .. } = self.op(id) else { return false };
@@ -325,14 +325,14 @@ impl Schedule {
         }
     }
 
-    /// How many ranks there are to hear from whose first message has elements. All of them announce themselves before anything
+    /// Returns the number of ranks to hear from whose first message has elements. All of them announce themselves before anything
     /// else, so waiting for that cannot stop the plan.
     #[inline]
     pub fn expected_headers(&self) -> usize {
         self.expected_headers
     }
 
-    /// Whether the next local copy writes what the caller sees and is better left for later: until all have been `heard`, or, on
+    /// Returns true if the next local copy writes a buffer that the caller sees and is better left for later: until all have been `heard`, or, on
     /// a rank that hears from nobody, until all else has ended.
     #[inline]
     pub fn copy_can_wait(&self, heard: bool) -> bool {

@@ -1,4 +1,4 @@
-//! What a call asks of a plan: as one rank sees it, and as all ranks know it alike. Imports nothing.
+//! Shape of a call, from which its plan follows: as one rank sees it, and as all ranks know it alike. Imports nothing.
 
 /// The collective operations, as plans see them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ pub enum Kind {
     Barrier,
 }
 
-/// One rank's view of one call. Ranges of the buffers `In` and `Out`, in elements:
+/// A rank's view of a call. Ranges of the buffers `In` and `Out`, in elements:
 ///
 /// | kind | `count` | `In` | `Out` |
 /// |---|---|---|---|
@@ -37,7 +37,7 @@ pub enum Kind {
 /// | all_to_all | a part | a part for each rank | a part of each rank, or `In` itself when parts are equal |
 /// | barrier | 0 | unused | unused |
 ///
-/// Where `In` and `Out` are one memory from the same start, `Schedule::new` wants `in_place`; where
+/// If `In` and `Out` are one memory from the same start, `Schedule::new` wants `in_place`; if
 /// one is a part of the other it wants `false`, as no plan reads an own part after writing it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape<'a> {
@@ -45,7 +45,7 @@ pub struct Shape<'a> {
     pub kind: Kind,
     /// This rank.
     pub rank: usize,
-    /// How many ranks.
+    /// Number of ranks.
     pub size: usize,
     /// Elements; see the table.
     pub count: usize,
@@ -90,7 +90,7 @@ impl Kind {
         }
     }
 
-    /// Whether the buffer holds a part for each rank.
+    /// Returns true if the buffer holds a part for each rank.
     pub const fn has_parts(self) -> bool {
         matches!(self, Self::AllGather | Self::ReduceScatter | Self::Gather | Self::Scatter | Self::AllToAll)
     }
@@ -112,7 +112,7 @@ impl<'a> Shape<'a> {
         self.counts.get(i).copied().unwrap_or(self.count)
     }
 
-    /// What all ranks know alike of this call.
+    /// Returns the facts of this call that all ranks know alike.
     pub fn common(&self) -> Common<'a> {
         let lengths = match (self.kind, self.counts) {
             (Kind::Barrier, _) => Lengths::Equal(0),
@@ -125,13 +125,13 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// What all ranks know alike of a call: all that a choice of an algorithm may look at. A choice by anything else would differ
+/// Facts of a call that all ranks know alike: no choice of an algorithm may look at others. A choice by anything else would differ
 /// from rank to rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Common<'a> {
     /// The operation.
     pub kind: Kind,
-    /// How many ranks.
+    /// Number of ranks.
     pub size: usize,
     /// Bytes of one element.
     pub elem: usize,
@@ -141,12 +141,12 @@ pub struct Common<'a> {
     pub lengths: Lengths<'a>,
 }
 
-/// How many elements a call moves, as far as all ranks know.
+/// Number of elements that a call moves, as far as all ranks know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lengths<'a> {
-    /// Of the whole buffer, or of each part.
+    /// Elements of the whole buffer, or of each part.
     Equal(usize),
-    /// Of each rank's part.
+    /// Elements of each rank's part.
     Listed(&'a [usize]),
     /// all_to_all of unequal parts: a rank knows what it sends and what it gets, and nobody knows the rest.
     Private,

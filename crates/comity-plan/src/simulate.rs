@@ -17,30 +17,30 @@ pub(super) struct Value {
     pub(super) sum: u64,
     /// A hash of the order of additions: equal only if the bits of a float would be.
     pub(super) tree: u64,
-    /// How often an average was taken.
+    /// Number of averages that were taken.
     pub(super) averaged: u32,
 }
 
-/// How a run is to go.
+/// Options of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
     /// Elements in flight from one rank to another.
     pub(super) capacity: usize,
     pub(super) in_place: bool,
-    /// What may stay is read from the sender's memory when the peer receives it.
+    /// Elements that may stay are read from the sender's memory when the peer receives them.
     pub(super) lends: bool,
     /// Mixes the order in which ranks and queues get their turn; 0 keeps it.
     pub(super) disorder: u64,
 }
 
-/// What a run did.
+/// Outcome of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     /// Elements that each rank sent.
     pub(super) sent: Vec<usize>,
     /// Messages that each rank sent.
     pub(super) messages: Vec<usize>,
-    /// What each rank has at the end.
+    /// Output of each rank at the end.
     pub(super) out: Vec<Vec<Value>>,
 }
 
@@ -61,13 +61,13 @@ pub(super) fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 29)
 }
 
-/// What rank `r` contributes at `i`.
+/// Returns element `i` of rank `r`'s contribution.
 fn given(r: usize, i: usize) -> Value {
     let sum = mix(r as u64 + 1, i as u64);
     Value { sum, tree: sum, averaged: 0 }
 }
 
-/// As a float's addition: commutative, not associative.
+/// Adds as floats do: commutative, not associative.
 fn add(a: Value, b: Value, last: bool) -> Value {
     let tree = mix(a.tree.min(b.tree), a.tree.max(b.tree));
     Value { sum: a.sum.wrapping_add(b.sum), tree, averaged: a.averaged + b.averaged + u32::from(last) }
@@ -96,7 +96,7 @@ fn lengths(s: &Shape) -> (usize, usize) {
     }
 }
 
-/// What `Out` must hold at the end, as sums.
+/// Returns the expected contents of `Out` at the end, as sums.
 fn expected(shapes: &[Shape], sums: &[u64], rank: usize) -> Vec<u64> {
     let s = &shapes[rank];
     let out = lengths(s).1;

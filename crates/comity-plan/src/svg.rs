@@ -15,7 +15,7 @@ const COLOURS: [&str; 8] =
 const LEFT: usize = 170;
 const PITCH: usize = 84;
 const TOP: usize = 128;
-/// Of a lane without labels and with them.
+/// Heights of a lane without labels and with them.
 const LANES: [usize; 2] = [13, 24];
 
 /// A message: its sender, its receiver, its bytes.
@@ -111,7 +111,7 @@ fn head(t: &mut String, report: &PlanReport, shape: &Shape, end: usize) {
     }
 }
 
-/// One round from `y` on; its height.
+/// Draws a round from `y` on. Returns its height.
 fn band(t: &mut String, (round, y): (u32, usize), messages: &[Message], shape: &Shape) -> usize {
     let colour = round as usize % COLOURS.len();
     let (least, most) = messages.iter().fold((usize::MAX, 0), |(a, b), m| (a.min(m.2), b.max(m.2)));

@@ -1,4 +1,4 @@
-//! Where the ranks are, and what moving between them costs: what all ranks of a group know alike. May import `pairs` and `tuned`.
+//! Hosts of the ranks, and the cost of moving between them: facts that all ranks of a group know alike. May import `pairs` and `tuned`.
 
 use crate::{
     pairs::{Cost, LinkClass, PairCosts},
@@ -6,7 +6,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Where the ranks are, and what moving between them costs.
+/// Hosts of the ranks, and the cost of moving between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     /// Host of each rank, any numbers; empty when all share one.
@@ -23,9 +23,9 @@ pub struct Topology {
     pub gamma: f64,
     /// Seconds to hand a core from one rank to the next.
     pub switch: f64,
-    /// What was measured between the ranks, if that was asked for.
+    /// Costs that were measured between the ranks, if that was asked for.
     pub pairs: Option<PairCosts>,
-    /// What was measured on this machine before, and over which links its ranks move their data.
+    /// Earlier measurements on this machine, and the kind of link over which its ranks move their data.
     pub tuned: Option<(Arc<TunedCosts>, HostLink)>,
 }
 

@@ -1,9 +1,9 @@
-//! What a round does to the ends of its messages: how long each keeps a rank busy, and how much longer bytes take that cross. Imports
+//! Effect of a round on the ends of its messages: the time for which each keeps a rank busy, and the delay of bytes that cross. Imports
 //! `pairs`.
 
 use crate::pairs::LinkClass;
 
-/// How ranks send and take in a round.
+/// Pattern of a rank's sends and receives in a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Traffic {
     /// A rank only sends, or only takes, or does both with one other.
@@ -14,11 +14,11 @@ pub(crate) enum Traffic {
     Same,
 }
 
-/// How much busier than by one message alone [`Traffic::BothWays`] makes a rank.
+/// Factor for the busy time of a rank under [`Traffic::BothWays`], over that of one message alone.
 const BOTH_WAYS: f64 = 2.8;
-/// How much longer [`Traffic::Same`] bytes take for each message above [`FEW`].
+/// Further time of [`Traffic::Same`] bytes for each message above [`FEW`], as a part of their time.
 const CROWDED: f64 = 0.035;
-/// As many messages of [`Traffic::Same`] at once cost their bytes nothing.
+/// Number of [`Traffic::Same`] messages at once that cost their bytes nothing.
 const FEW: f64 = 3.0;
 
 impl Traffic {
@@ -32,7 +32,7 @@ impl Traffic {
             }
     }
 
-    /// How much longer bytes take that come from `messages` others at once.
+    /// Returns the factor for the time of bytes that come from `messages` others at once.
     pub(crate) fn crowd(self, class: &LinkClass, messages: f64) -> f64 {
         match self {
             Self::BothWays if messages > 1.0 => class.crowd,

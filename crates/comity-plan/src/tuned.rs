@@ -1,4 +1,4 @@
-//! What was measured on one machine: numbers of its links, and how far each algorithm is from what the model says by them.
+//! Measurements of a machine: numbers of its links, and the ratio of each algorithm's time to the model's by them.
 //!
 //! The model's formulas know rounds, messages and bytes. They do not know caches, or how well the rounds of one algorithm overlap on this
 //! processor. So beside the fitted numbers stands a ratio for each algorithm: measured over predicted, at some rank counts and sizes.
@@ -26,7 +26,7 @@ const MOST_BYTES: usize = 40 << 10;
 /// First byte of the bytes.
 const FORMAT: u8 = 1;
 
-/// What ranks of one host move their data over.
+/// Link over which ranks of a host move their data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostLink {
     /// Shared memory.
@@ -70,7 +70,7 @@ pub struct RatioTable {
 /// The numbers of one machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TunedCosts {
-    /// Of shared memory, then of TCP over loopback.
+    /// Classes of shared memory, then of TCP over loopback.
     classes: [LinkClass; 2],
     gamma: f64,
     tables: [RatioTable; 2],
@@ -120,12 +120,12 @@ impl RatioTable {
         &self.bytes
     }
 
-    /// One for each algorithm of each operation.
+    /// Returns the rows, one for each algorithm of each operation.
     pub fn rows(&self) -> &[RatioRow] {
         &self.rows
     }
 
-    /// Of a call of `n` ranks over a buffer of so many bytes in all; 1 where the algorithm was not measured.
+    /// Returns the ratio of a call of `n` ranks over a buffer of so many bytes in all; 1 where the algorithm was not measured.
     fn ratio(&self, kind: Kind, algorithm: Algorithm, n: f64, bytes: f64) -> f64 {
         let Some(row) = self.rows.iter().find(|r| r.kind == kind && r.algorithm == algorithm) else {
             return 1.0;
@@ -187,7 +187,7 @@ impl TunedCosts {
         (all && sound(gamma) && new.len() <= MOST_BYTES).then_some(new)
     }
 
-    /// Of a kind of link.
+    /// Returns the class of a kind of link.
     pub fn class(&self, link: HostLink) -> LinkClass {
         self.classes[link as usize]
     }
@@ -197,7 +197,7 @@ impl TunedCosts {
         self.gamma
     }
 
-    /// Of a kind of link.
+    /// Returns the table of a kind of link.
     pub fn table(&self, link: HostLink) -> &RatioTable {
         &self.tables[link as usize]
     }
@@ -213,7 +213,7 @@ impl TunedCosts {
         1 + 11 * 8 + self.tables.iter().map(|t| knots(t) + rows(t)).sum::<usize>()
     }
 
-    /// What [`from_bytes`](Self::from_bytes) reads.
+    /// Encodes for [`from_bytes`](Self::from_bytes).
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut b = vec![FORMAT];
         let all = self.classes.iter().flat_map(numbers).chain([self.gamma]);

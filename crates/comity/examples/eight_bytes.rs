@@ -29,7 +29,7 @@ fn marker() {
     let _ = kill_process(getpid(), Signal::URG);
 }
 
-/// What is counted.
+/// The call whose instructions are counted.
 #[inline(never)]
 fn one_call(group: &Group, x: &mut [f32; 2]) -> Result<()> {
     group.all_reduce(black_box(x), ReduceOp::Sum)

@@ -44,13 +44,13 @@ impl HostPort {
         Ok(Self { host: host.to_owned(), port })
     }
 
-    /// One or several, with a comma between.
+    /// Parses one address, or several with a comma between.
     pub(crate) fn list(text: &str) -> Result<Vec<Self>> {
         let wrong = |why| ConfigError::new(format!("{}: {why}", shown(text))).with_value(text).into();
         parse_list(text).map_err(wrong)
     }
 
-    /// Whether the host stands for this one, on every host.
+    /// Returns true if the host stands for this one, on every host.
     pub(crate) fn is_loopback(&self) -> bool {
         self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
@@ -65,12 +65,12 @@ impl HostPort {
         self.port
     }
 
-    /// Whether the host is `0.0.0.0` or `::`.
+    /// Returns true if the host is `0.0.0.0` or `::`.
     pub(crate) fn is_unspecified(&self) -> bool {
         self.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
     }
 
-    /// What is wrong with a link-local address that says no interface of this host: a system does not know where to send.
+    /// Returns the fault of a link-local address that names no interface of this host: a system does not know where to send.
     pub(crate) fn lacks_interface(&self) -> Option<String> {
         let Some(SocketAddr::V6(at)) = self.literal() else { return None };
         if !at.ip().is_unicast_link_local() || at.scope_id() > 0 {

@@ -1,4 +1,4 @@
-//! One call as headers, errors, logs and traces see it.
+//! A call as headers, errors, logs and traces see it.
 
 use crate::{DType, ReduceOp};
 use std::fmt;
@@ -100,7 +100,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// What a call was, without its buffers.
+/// A call without its buffers.
 ///
 /// Displays as `all_reduce #812 f32[1048576] sum`. Errors carry it:
 ///
@@ -135,7 +135,7 @@ pub struct CallInfo {
     pub root: Option<usize>,
     /// Tag, for send and recv.
     pub tag: Option<u32>,
-    /// Whether it is a part of a call that moves objects, such as Python's `all_gather_object`: their lengths go first.
+    /// True for a part of a call that moves objects, such as Python's `all_gather_object`: their lengths go first.
     pub objects: bool,
 }
 

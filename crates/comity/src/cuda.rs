@@ -80,7 +80,7 @@ impl Cuda {
 /// device, and lives.
 ///
 /// # Errors
-/// As [`Cuda::finish`].
+/// The errors of [`Cuda::finish`].
 pub unsafe fn copy(device: u32, to: usize, from: usize, len: usize, stream: usize) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe { CudaContext::open(device)?.copy(to, from, len, stream) }
@@ -91,10 +91,10 @@ pub unsafe fn copy(device: u32, to: usize, from: usize, len: usize, stream: usiz
 pub struct Event(Mark);
 
 impl Event {
-    /// One that is nowhere yet, and so is passed.
+    /// Makes an event that is nowhere yet, and so is passed.
     ///
     /// # Errors
-    /// As [`Cuda::open`].
+    /// The errors of [`Cuda::open`].
     pub fn new(device: u32) -> Result<Self> {
         Ok(Self(CudaContext::open(device)?.unset()?))
     }
@@ -105,7 +105,7 @@ impl Event {
     /// The stream (`cudaStream_t`) is one of the device, and lives.
     ///
     /// # Errors
-    /// As [`Cuda::finish`].
+    /// The errors of [`Cuda::finish`].
     pub unsafe fn set(&self, stream: usize) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.0.set(stream) }
@@ -114,19 +114,19 @@ impl Event {
     /// Have what comes on `stream` wait until it is passed, where it stands now.
     ///
     /// # Safety
-    /// As for [`set`](Self::set).
+    /// The conditions of [`set`](Self::set).
     ///
     /// # Errors
-    /// As [`Cuda::finish`].
+    /// The errors of [`Cuda::finish`].
     pub unsafe fn hold(&self, stream: usize) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.0.hold(stream) }
     }
 
-    /// Whether the device has come past it.
+    /// Returns true if the device has passed it.
     ///
     /// # Errors
-    /// As [`Cuda::finish`].
+    /// The errors of [`Cuda::finish`].
     pub fn is_passed(&self) -> Result<bool> {
         self.0.is_passed()
     }
@@ -138,7 +138,7 @@ impl Buffer {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns true if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -146,7 +146,7 @@ impl Buffer {
     /// Fill it from the start, and wait until that is done.
     ///
     /// # Errors
-    /// As [`Cuda::finish`].
+    /// The errors of [`Cuda::finish`].
     pub fn write<T: Element>(&mut self, data: &[T]) -> Result<()> {
         let len = size_of_val(data);
         assert!(len <= self.len, "{len} bytes into a buffer of {}", self.len);
@@ -159,7 +159,7 @@ impl Buffer {
     /// Its first bytes, when all that was put on the stream is done.
     ///
     /// # Errors
-    /// As [`Cuda::finish`].
+    /// The errors of [`Cuda::finish`].
     pub fn read<T: Element>(&self, data: &mut [T]) -> Result<()> {
         let len = size_of_val(data);
         assert!(len <= self.len, "{len} bytes out of a buffer of {}", self.len);

@@ -1,4 +1,4 @@
-//! What the entries of fuzz targets draw their choices from.
+//! Source of the choices of fuzz targets' entries.
 
 /// Bytes that steer a target, 0 when they are used up.
 pub(crate) struct FuzzInput<'a>(pub(crate) &'a [u8]);

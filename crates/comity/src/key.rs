@@ -180,7 +180,7 @@ impl Key {
         Some(Self(Arc::new(key)))
     }
 
-    /// What stands for a key where none is wanted.
+    /// Returns the key of a job without one.
     pub(crate) fn zeros() -> Self {
         Self(Arc::new(Hidden::new()))
     }
@@ -201,7 +201,7 @@ impl Key {
     }
 }
 
-/// Whether a key file of user `owner` may be read by a process of user `me`: its own, or root's, who can do anything anyway.
+/// Returns true if a process of user `me` may trust a key file of user `owner`: its own, or root's, who can do anything anyway.
 fn is_trusted(owner: u32, me: u32) -> bool {
     owner == me || owner == 0
 }

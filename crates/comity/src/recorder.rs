@@ -35,7 +35,7 @@ const NONE: u8 = 0xff;
 const OBJECTS: u8 = 0x80;
 pub(crate) const NOBODY: u32 = u32::MAX;
 
-/// One call.
+/// Record of a call.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Record {
@@ -55,22 +55,22 @@ struct Record {
 
 const _: () = assert!(size_of::<Record>() == 64);
 
-/// Where a call's end, its time asleep and its last bytes stand among its [`words`](Record::words).
+/// Indices of a call's end, its time asleep and its last bytes among its [`words`](Record::words).
 const END: usize = 3;
 const WAITED: usize = 4;
 const LAST: usize = 7;
-/// Where the state begins in the last of them, in bits.
+/// First bit of the state in the last word.
 const STATE: u32 = 56;
 
 impl Record {
-    /// As the launcher's sheet has it.
+    /// Returns the record in the layout of the launcher's sheet.
     #[inline]
     fn words(&self) -> [u64; CALL] {
         let place = u64::from(self.root) | (u64::from(self.tag) << 32);
         [self.seq, self.count, self.begin, self.end, self.waited, place, 0, self.last]
     }
 
-    /// What [`words`](Self::words) say; `None` for what no rank writes.
+    /// Decodes [`words`](Self::words); `None` for a state that no rank writes.
     fn of(words: [u64; CALL]) -> Option<Self> {
         let [seq, count, begin, end, waited, place, _, last] = words;
         FlightState::of((last >> STATE) as u8)?;
@@ -117,16 +117,16 @@ impl Record {
 pub(crate) struct Recorder {
     /// Grows to its length once; its pages cost nothing before they are used.
     ring: Vec<Record>,
-    /// How many calls there were.
+    /// Number of calls so far.
     made: u64,
-    /// What the group had slept in all when the last call began, in nanoseconds.
+    /// Sleep of the group in all when the last call began, in nanoseconds.
     slept: u64,
     place: Option<Place>,
-    /// Whom the launcher is told of, and who is who there.
+    /// Report to the launcher, and the ranks of the job by rank of the group.
     root_cause: Option<(RootCauseReport, Arc<[usize]>)>,
 }
 
-/// Where the file goes, and who is who there.
+/// Directory of the file, and the members, rank and host for its name and text.
 #[derive(Clone, Debug)]
 struct Place {
     dir: Arc<Path>,
@@ -221,7 +221,7 @@ impl Recorder {
         }
     }
 
-    /// Write the file, where one is wanted, and tell the launcher the root cause. What goes wrong with it must not hide why the group failed: it is logged.
+    /// Write the file, where one is wanted, and tell the launcher the root cause. An error of the file must not hide why the group failed: it is logged.
     pub(crate) fn write(&self, group_id: u64, error: &Error) {
         if let Some((root_cause, members)) = &self.root_cause
             && let Some(&culprit) = culprit(error).and_then(|r| members.get(r))
@@ -245,7 +245,7 @@ fn is_long(info: &CallInfo) -> bool {
     info.count >= LONG / info.dtype.map_or(1, DType::size)
 }
 
-/// Who an error says is at fault, by rank in the group.
+/// Returns the rank in the group that an error blames.
 pub(crate) fn culprit(e: &Error) -> Option<usize> {
     match e.root() {
         Error::PeerLost { peer, .. } | Error::Mismatch { peer, .. } => Some(peer.rank),

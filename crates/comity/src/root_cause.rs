@@ -1,7 +1,7 @@
 //! Word to the launcher of which rank is the root cause of a group's failure, as this rank knows.
 //!
 //! A rank that exits is missed by its peers before its process has ended, so one of them may be gone first, with the error
-//! that it got for a reason. What each rank writes here lets the launcher tell such a consequence from the root cause. The file is memory that
+//! that it got for a reason. Each rank's entry here lets the launcher tell such a consequence from the root cause. The file is memory that
 //! all ranks of a launcher inherit, a number of four bytes for each: the rank that is the root cause, and one.
 
 use crate::sys;
@@ -12,7 +12,7 @@ use std::{io, os::fd::RawFd};
 #[derive(Clone, Debug)]
 pub(crate) struct RootCauseReport {
     fd: RawFd,
-    /// Which file it was: the program may have opened another one under that number.
+    /// Identity of the file: the program may have opened another one under that number.
     file: (u64, u64),
     /// In the job.
     rank: usize,

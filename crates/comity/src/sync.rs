@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a thread that ends the process waits for a lock.
+/// Time limit for a lock, for a thread that ends the process.
 const LOCK_SOON: Duration = Duration::from_millis(500);
 
 /// Lock, whatever a panicking thread left behind: our locked sections keep their data whole.

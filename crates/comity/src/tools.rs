@@ -1,4 +1,4 @@
-//! What the command `comity`, the Python package and the tests of this project need of the library, and programs do not.
+//! Functions for the command `comity`, the Python package and the tests of this project, which programs do not need.
 //!
 //! **No promise of stability.** Anything here may change or go in any release, also in one that changes nothing else that is
 //! public. `comity-cli` and `comity-py` are released with `comity` and ask for exactly its version. If you build a launcher or a
@@ -55,7 +55,7 @@ pub fn hosts(group: &Group) -> Option<Vec<usize>> {
     group.hosts()
 }
 
-/// What this process would use of each kind of link, the preferred ones first, and why.
+/// Lists the use that this process would make of each kind of link, the preferred ones first, and the reasons.
 ///
 /// ```
 /// let notes = comity::tools::link_notes(&comity::Config::from_env()?);
@@ -89,7 +89,7 @@ pub fn network_in_words(config: &Config) -> String {
     config.network_in_words()
 }
 
-/// What plans would be chosen by, and where those numbers are from.
+/// Returns the costs that plans would be chosen by, and their source.
 ///
 /// ```
 /// let note = comity::tools::costs_note(&comity::Config::from_env()?);
@@ -100,7 +100,7 @@ pub fn costs_note(config: &Config) -> CostsNote {
     config.costs_note()
 }
 
-/// What kind of processor this host has, in the system's words; nothing where it does not say.
+/// Returns the processor's model, in the system's words; empty where the system does not give it.
 ///
 /// ```
 /// println!("{}", comity::tools::processor());
@@ -120,7 +120,7 @@ pub fn on_warning(tell: impl Fn(&str) + Send + Sync + 'static) -> bool {
     crate::warnings::on_warning(tell)
 }
 
-/// How many bytes of messages this process has read where they lay in the memory of other ranks, so far.
+/// Returns the number of message bytes that this process has read in the memory of other ranks, so far.
 ///
 /// ```
 /// assert_eq!(comity::tools::bytes_pulled(), 0);
@@ -159,8 +159,8 @@ pub fn prefer_algorithm(group: &Group, algorithm: Option<Algorithm>) -> bool {
     group.prefer_algorithm(algorithm)
 }
 
-/// How the group would carry out a call with equal parts of `count` elements of `elem` bytes and root 0, by the cheapest algorithm or by this
-/// one where it can, and how long it expects that to take. The same on every member.
+/// Predicts the algorithm and the time of a call with equal parts of `count` elements of `elem` bytes and root 0, by the cheapest algorithm or
+/// by this one where it can. The same on every member.
 ///
 /// `None` where Comity does not choose the algorithm: over MPI and NCCL, and in a group of one.
 ///

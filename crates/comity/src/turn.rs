@@ -31,7 +31,7 @@ impl Turn {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether all tickets were served that this thread can know of.
+    /// Returns true if all tickets were served that this thread can know of.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         // In this order: none was open when the first number was read if no further one was taken until the second.
@@ -126,8 +126,8 @@ mod loom_tests {
         });
     }
 
-    /// As a group does it: who finds no ticket open and the lock free has its turn without a ticket, and who has a ticket waits for that lock,
-    /// too. Whoever was let in is alone.
+    /// A thread that finds no ticket open and the lock free has its turn without a ticket, as in a group, and one with a ticket waits for that lock,
+    /// too. The thread that was let in is alone.
     #[test]
     fn a_turn_without_a_ticket_is_nobody_elses() {
         loom::model(|| {

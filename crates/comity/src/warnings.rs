@@ -1,7 +1,7 @@
 //! Warnings for a process whose program listens to no events of `tracing`: the command, and the Python package.
 //!
-//! Of all events only those of level `WARN` are told. An error is returned to whoever made the call, and what is less than a warning
-//! matters to those who look for it.
+//! Only events of level `WARN` are passed on. An error is returned to the caller, and events below a warning
+//! matter to those who look for them.
 
 use std::fmt::{self, Write};
 use tracing::{
@@ -12,7 +12,7 @@ use tracing::{
     subscriber::set_global_default,
 };
 
-/// Where the crate's events come from.
+/// Target of the crate's events.
 const TARGET: &str = "comity";
 
 struct WarningVoice<F>(F);

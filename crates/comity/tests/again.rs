@@ -44,7 +44,7 @@ fn await_held(what: &str, before: (usize, usize)) {
     }
 }
 
-/// Where rank 0 runs the store, unless it is there already.
+/// Address of rank 0's store, which starts there unless it runs already.
 struct Site {
     at: SocketAddr,
     is_there: bool,

@@ -12,7 +12,7 @@ use std::{
 };
 
 const LONG: Duration = Duration::from_secs(60);
-/// Of calls that are to run out of time.
+/// Time limit of calls that are to run out of time.
 const LIMIT: Duration = Duration::from_millis(250);
 
 type Call = (&'static str, fn(&Group, &mut [f32]) -> Result<()>);
@@ -60,7 +60,7 @@ fn world(hosts: &[&str], kinds: &[LinkKind]) -> Vec<Group> {
     })
 }
 
-/// What a survivor names, and whether it says so in words that tools look for.
+/// Returns the ranks that a survivor's error names, and checks that its text has the words that tools look for.
 fn named(e: &Error, what: &str) -> Vec<usize> {
     let Error::Timeout { waiting_for, stalled: None, .. } = e.root() else { panic!("{what}: {e}") };
     assert!(e.to_string().contains(" timed out after "), "{what}: {e}");
@@ -194,7 +194,7 @@ fn a_message_that_does_not_come_names_its_sender_to_all() {
     }
 }
 
-/// As short as it can be for answers to come.
+/// Shortest limit at which answers still come.
 const SHORT: Duration = Duration::from_millis(125);
 
 /// Ranks wait for rank 0 that have left the call in which it waits, or wait for its message; it waits for the last rank, by itself or by way of

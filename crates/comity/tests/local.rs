@@ -365,7 +365,7 @@ fn nothing_to_move_is_still_a_call_that_must_agree() {
     assert!(errors.iter().any(|e| matches!(e, Error::Mismatch { differs: "count", .. })), "{errors:?}");
 }
 
-/// What makes a user's debug builds quick is said where users look, alike.
+/// The lines that make a user's debug builds quick are the same in every place where users look.
 #[test]
 fn the_lines_for_debug_builds_are_the_same_everywhere() {
     let lines = [

@@ -50,7 +50,7 @@ fn passed_on(m: &Model<'_>) -> f64 {
     m.levels(m.n, |by| 2.0 * m.hop(by, first / 2.0)) + m.shift(m.bytes - first)
 }
 
-/// One of the trees.
+/// A tree of the two.
 #[derive(Clone, Copy)]
 enum Tree {
     First,
@@ -91,7 +91,7 @@ fn place(label: usize, m: usize) -> Place {
     }
 }
 
-/// How deep a tree over 1 to `m` is.
+/// Returns the depth of a tree over 1 to `m`.
 fn height(m: usize) -> u32 {
     m.checked_ilog2().map_or(0, |k| k + 1)
 }

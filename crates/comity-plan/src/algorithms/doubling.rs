@@ -111,7 +111,7 @@ pub(super) fn all_reduce(d: &mut Draft, team: &Team, src: Slice, dst: Slice) {
     d.round += u32::from(extra > 0);
 }
 
-/// How many rounds [`all_reduce`] takes on `n` ranks.
+/// Returns the number of rounds of [`all_reduce`] on `n` ranks.
 pub(super) fn rounds(n: usize) -> u32 {
     let levels = n.ilog2();
     levels + if n.is_power_of_two() { 0 } else { 2 }

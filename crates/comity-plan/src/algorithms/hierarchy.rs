@@ -126,7 +126,7 @@ fn all_gather(d: &mut Draft, hosts: &Hosts, own: Slice, out: Slice, parts: &Part
     d.round += 1;
 }
 
-/// What a host adds to a rank elsewhere is summed on the host first, then crosses once.
+/// Sums a host's contributions to a rank elsewhere on the host first; the sum then crosses once.
 fn reduce_scatter(d: &mut Draft, hosts: &Hosts, src: Slice, parts: &Parts, dst: Slice) {
     let (all, local) = hosts.all();
     let alone = hosts.ranks.len() == 1;

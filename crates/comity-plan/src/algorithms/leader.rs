@@ -1,4 +1,4 @@
-//! One rank speaks for each host.
+//! Algorithms in which one rank of each host speaks for it.
 //!
 //! ```text
 //!   all_reduce, host A holds 0 1, host B holds 2 3:
@@ -70,7 +70,7 @@ pub(super) fn across(d: &mut Draft, team: &Team, src: Slice, dst: Slice, small: 
     }
 }
 
-/// How many rounds [`across`] takes between `n` hosts.
+/// Returns the number of rounds of [`across`] between `n` hosts.
 fn across_rounds(n: usize, small: bool) -> u32 {
     match n {
         0..=2 => doubling::rounds(n),

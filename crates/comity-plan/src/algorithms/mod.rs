@@ -19,13 +19,13 @@ use crate::{
 pub(crate) struct Definition {
     /// In reports and flags.
     pub(crate) name: &'static str,
-    /// How ranks stand in [`Segment::team`].
+    /// Order of the ranks in [`Segment::team`].
     pub(crate) order: Order,
-    /// What it can carry out.
+    /// Operations that it can carry out.
     pub(crate) serves: &'static [Service],
 }
 
-/// One operation that an algorithm can carry out.
+/// An operation that an algorithm can carry out.
 #[derive(Debug)]
 pub(crate) struct Service {
     /// The operation.
@@ -34,19 +34,19 @@ pub(crate) struct Service {
     pub(crate) steps: fn(&mut Draft, &Segment<'_>),
     /// Expected seconds of the whole call, on two ranks or more.
     pub(crate) seconds: fn(&Model<'_>) -> f64,
-    /// Whether a buffer is cut into segments.
+    /// Rule for cutting a buffer into segments.
     pub(crate) cuts: Cuts,
     /// The most elements that a rank sends. The simulator holds every plan to it.
     #[cfg_attr(not(test), expect(dead_code, reason = "the simulator is built for tests only"))]
     pub(crate) sends: fn(Extent) -> usize,
 }
 
-/// Whether a buffer is cut into segments, which follow each other through the rounds.
+/// Rule for cutting a buffer into segments, which follow each other through the rounds.
 #[derive(Debug)]
 pub(crate) enum Cuts {
     /// Never: neighbouring parts travel in one message.
     Never,
-    /// Where a caller asks for it. Nothing is gained.
+    /// If a caller asks for it. Nothing is gained.
     Asked {
         /// About how many steps a segment has on `n` ranks.
         steps: fn(usize) -> usize,
@@ -55,17 +55,17 @@ pub(crate) enum Cuts {
     Gains {
         /// About how many steps a segment has on `n` ranks.
         steps: fn(usize) -> usize,
-        /// How many messages a segment's elements are divided among.
+        /// Number of messages that a segment's elements are divided among.
         messages: fn(&Model<'_>) -> f64,
     },
 }
 
-/// How ranks stand in a team.
+/// Order of the ranks in a team.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// In the order of their numbers.
     ByRank,
-    /// Those of a host side by side, so that neighbours are as near as can be.
+    /// Ranks of a host side by side, so that neighbours are as near as can be.
     ByHost,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Extent {
     pub(crate) hosts: usize,
 }
 
-/// One segment of a call, as one rank sees it.
+/// A segment of a call, as one rank sees it.
 #[derive(Debug)]
 pub(crate) struct Segment<'a> {
     /// All ranks, in the order that the algorithm asked for.
@@ -91,7 +91,7 @@ pub(crate) struct Segment<'a> {
     pub(crate) hosts: &'a Hosts,
     /// The root's number; 0 where there is no root.
     pub(crate) root: usize,
-    /// Whether a message between hosts is so small that rounds cost more than bytes.
+    /// True if a message between hosts is so small that rounds cost more than bytes.
     pub(crate) small: bool,
     /// This segment of `In`; for operations with parts all of `In`.
     pub(crate) src: Slice,
@@ -113,7 +113,7 @@ impl Segment<'_> {
         (0..self.team.len()).find(|&p| self.team.rank(p) == self.root).unwrap_or(0)
     }
 
-    /// Whether this rank is the root.
+    /// Returns true if this rank is the root.
     pub(crate) fn is_root(&self) -> bool {
         self.team.rank(self.team.me) == self.root
     }
@@ -133,7 +133,7 @@ macro_rules! algorithms {
     ($($file:ident => $name:ident: $about:literal,)*) => {
         $(mod $file;)*
 
-        /// How a call is carried out: the name of an algorithm.
+        /// Algorithm that carries out a call.
         ///
         /// ```
         /// use comity_plan::{Algorithm, Kind};
@@ -155,7 +155,7 @@ macro_rules! algorithms {
             /// Every algorithm. Where two cost the same the first is preferred.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// What it does, in a line.
+            /// Returns its description, in a line.
             pub const fn about(self) -> &'static str {
                 match self {
                     $(Self::$name => $about,)*
@@ -185,12 +185,12 @@ impl Algorithm {
         Self::ALL.iter().copied().find(|a| a.name() == name)
     }
 
-    /// Whether all contributions to an element are added in one step, so that no partial sum is stored.
+    /// Returns true if all contributions to an element are added in one step, so that no partial sum is stored.
     pub const fn adds_at_once(self) -> bool {
         matches!(self, Self::Direct | Self::TwoPhase)
     }
 
-    /// Whether it can carry out the operation.
+    /// Returns true if it can carry out the operation.
     pub fn serves(self, kind: Kind) -> bool {
         self.service(kind).is_some()
     }
@@ -201,7 +201,7 @@ impl Algorithm {
 }
 
 impl Kind {
-    /// What can carry it out, at least one algorithm.
+    /// Returns the algorithms that can carry it out, at least one.
     pub fn algorithms(self) -> impl Iterator<Item = Algorithm> {
         Algorithm::ALL.iter().copied().filter(move |a| a.serves(self))
     }

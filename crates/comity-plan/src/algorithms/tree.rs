@@ -141,17 +141,17 @@ pub(super) fn broadcast(d: &mut Draft, team: &Team, root: usize, buf: Slice) {
     d.round = first + tree.rounds;
 }
 
-/// How many rounds [`reduce`] and [`broadcast`] take on `n` ranks.
+/// Returns the number of rounds of [`reduce`] and [`broadcast`] on `n` ranks.
 pub(super) fn rounds(n: usize) -> u32 {
     n.next_power_of_two().ilog2()
 }
 
-/// Whether this position has no children in the tree of `root`, and so never sums.
+/// Returns true if this position has no children in the tree of `root`, and so never sums.
 pub(super) fn is_leaf(team: &Team, root: usize) -> bool {
     Branch::new(team, root).children().next().is_none()
 }
 
-/// What lies below a child, in the order of numbers, as this position keeps it: one slice of `mine` elsewhere,
+/// Returns the slices below a child, in the order of numbers, as this position keeps them: one slice of `mine` elsewhere,
 /// at the root the places in the caller's buffer, which wrap at most once.
 fn pieces(
     tree: &Branch,
@@ -183,7 +183,7 @@ fn halves(tree: &Branch, at: &[usize], mine: Slice, end: usize) -> Vec<Slice> {
     vec![mine.part((0, head)), mine.part((head, len - head))]
 }
 
-/// Where each number's part begins when all lie in the order of numbers.
+/// Returns the start of each number's part when all lie in the order of numbers.
 fn starts(tree: &Branch, parts: &Parts) -> Vec<usize> {
     let mut at = vec![0];
     (0..tree.n).for_each(|v| at.push(at[v] + parts[tree.position(v)].1));

@@ -2,25 +2,25 @@
 
 use super::Id;
 
-/// One direction between this rank and a peer: step ids in order, and the one in progress.
+/// A direction between this rank and a peer: step ids in order, and the one in progress.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) peer: usize,
     pub(super) ids: Vec<Id>,
     pub(super) at: usize,
-    /// Of sends: elements of the one in progress that have left.
+    /// Elements of the send in progress that have left.
     pub(super) lent: usize,
-    /// Of sends: the oldest one of which this rank must still keep something.
+    /// Oldest send of which this rank must still keep some elements.
     pub(super) kept: usize,
 }
 
 impl Queue {
-    /// Whether a step of it has not ended, for a queue of receives.
+    /// Returns true if a step of it has not ended, for a queue of receives.
     pub(super) fn receives(&self) -> bool {
         self.at < self.ids.len()
     }
 
-    /// Whether a step of it has not ended, for a queue of sends.
+    /// Returns true if a step of it has not ended, for a queue of sends.
     pub(super) fn sends(&self) -> bool {
         self.kept < self.ids.len()
     }

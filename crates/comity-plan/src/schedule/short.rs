@@ -1,10 +1,10 @@
-//! Which schedules can be made step by step, without a look at what may move now.
+//! Schedules that can be made step by step, without a look at the steps that may move now.
 
 use super::{Item, Queue, Schedule};
 use crate::{Buf, StepOp};
 
 impl Schedule {
-    /// Whether its steps can be made one after the other: at most one message to each rank and one from each, of `most` elements or
+    /// Returns true if its steps can be made one after the other: at most one message to each rank and one from each, of `most` elements or
     /// fewer, and nothing written to `Out` before the last of those that come.
     pub fn is_short(&self, most: usize) -> bool {
         let once = |queues: &[Queue]| queues.iter().all(|q| q.ids.len() == 1);

@@ -1,4 +1,4 @@
-//! Which sends may stay where they are until the peer has read them from there.
+//! Sends whose elements may stay in place until the peer has read them from there.
 //!
 //! ```text
 //!   round 3   send A  -------------> the peer reads A here, when its round 3 has come
@@ -49,7 +49,7 @@ impl Schedule {
     }
 }
 
-/// What of `Out` a step changes, from where to where.
+/// Returns the range of `Out` that a step changes, its start and its end.
 fn written(op: &StepOp, shift: isize) -> Option<(isize, isize)> {
     let dst = match op {
         StepOp::Send { .. } => return None,

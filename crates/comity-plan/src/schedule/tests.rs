@@ -1,4 +1,4 @@
-//! One rank's steps, a few at a time.
+//! A rank's steps, a few at a time.
 
 use super::*;
 use crate::{ReceiveMode, Step};

@@ -1,10 +1,10 @@
-//! Which earlier steps a step waits for, by the ranges that they touch.
+//! Earlier steps that a step waits for, by the ranges that they touch.
 
 use super::{Dep, Id};
 use crate::{Buf, Plan, ReceiveMode, Slice, Step, StepOp};
 use std::collections::BTreeMap;
 
-/// Who has touched which range so far, to find what a step must wait for.
+/// Steps by the ranges that they have touched so far, to find those that a step must wait for.
 pub(super) struct Touched {
     in_place: bool,
     /// No slice is longer: what begins this far before a range cannot reach it.

@@ -1,15 +1,15 @@
-//! What is under way from one rank to another.
+//! Values under way from one rank to another.
 
 use super::Value;
 use std::collections::VecDeque;
 
 #[derive(Default)]
 pub(super) struct Underway {
-    /// What the receiver can take, each with whether it is only lent.
+    /// Values that the receiver can take, each with whether it is only lent.
     values: VecDeque<(Value, bool)>,
     /// Round and length of messages begun and not yet received from.
     pub(super) begun: VecDeque<(u32, usize)>,
-    /// Where each value that the sender keeps lies in its memory, if it is lent; others are kept only behind one that is.
+    /// Place of each kept value in the sender's memory, if it is lent; others are kept only behind one that is.
     kept: VecDeque<Option<usize>>,
     taken: usize,
     settled: usize,
@@ -27,12 +27,12 @@ impl Underway {
         }
     }
 
-    /// How many values the receiver can take.
+    /// Returns the number of values that the receiver can take.
     pub(super) fn ready(&self) -> usize {
         self.values.len()
     }
 
-    /// How many values take up room.
+    /// Returns the number of values that take up room.
     pub(super) fn held(&self) -> usize {
         self.copies
     }
@@ -45,7 +45,7 @@ impl Underway {
         Some(v)
     }
 
-    /// How many more values the sender need not keep.
+    /// Returns the number of further values that the sender need not keep.
     pub(super) fn settle(&mut self, lent: &mut [u32]) -> usize {
         let before = self.settled;
         while let Some(next) = self.kept.front() {

@@ -1,4 +1,4 @@
-//! What a rank of the simulator has.
+//! Memory of a rank of the simulator.
 
 use super::Value;
 use crate::{Buf, Slice};
@@ -6,7 +6,7 @@ use crate::{Buf, Slice};
 /// `In`, `Out` and `Tmp`, each from its place; in place they overlap.
 pub(super) struct RankMemory {
     pub(super) values: Vec<Value>,
-    /// How often each is lent.
+    /// Number of times that each is lent.
     pub(super) lent: Vec<u32>,
     pub(super) places: [(usize, usize); 3],
 }

@@ -20,7 +20,7 @@ fn layouts(n: usize) -> Vec<Vec<usize>> {
     all.into_iter().take(if n > 1 { 6 } else { 1 }).collect()
 }
 
-/// Whether the plans depend on where ranks are.
+/// Returns true if the plans depend on the hosts of the ranks.
 fn knows_hosts(a: Algorithm, kind: Kind, n: usize) -> bool {
     let here = |hosts: &[usize]| {
         let shape = Shape { hosts, ..Shape::new(kind, 0, n, if kind == Kind::Barrier { 0 } else { n }, 4) };
@@ -53,7 +53,7 @@ struct Sweep<'a> {
     counts: &'a [usize],
     /// Segment and capacity.
     ways: &'a [(usize, usize)],
-    /// Whether every layout, root and way meets every count.
+    /// True if every layout, root and way meets every count.
     all: bool,
     /// If not, how many cases.
     each: usize,

@@ -10,7 +10,7 @@
 use crate::{CallInfo, DType, Op, ReduceOp, view::Memory};
 use comity_kernel as kernel;
 
-/// Whether a call is an average of `f16`.
+/// Returns true if a call is an average of `f16`.
 pub(super) fn is_of_halves(info: &CallInfo) -> bool {
     let adds = matches!(info.op, Op::AllReduce | Op::Reduce | Op::ReduceScatter);
     adds && info.reduce == Some(ReduceOp::Avg) && info.dtype == Some(DType::F16)

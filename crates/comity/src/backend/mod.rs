@@ -1,4 +1,4 @@
-//! What carries out a group's calls.
+//! Backends: they carry out a group's calls.
 //!
 //! May import: `call`, `config`, `engine`, `error`, `exchange`, `stats`, `status`, `sync`, `sys`,
 //! `transport`, `view`.
@@ -42,9 +42,9 @@ pub(crate) struct Call<'a> {
 pub(crate) enum Bufs<'a> {
     /// Nothing moves.
     None,
-    /// One buffer to read.
+    /// A buffer to read.
     In(View<'a>),
-    /// One buffer to write.
+    /// A buffer to write.
     Out(ViewMut<'a>),
     /// Separate buffers.
     Both(View<'a>, ViewMut<'a>),
@@ -61,15 +61,15 @@ pub(crate) trait Backend: Send + fmt::Debug {
     /// Carry out a call. After a fatal error the backend is not used again.
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()>;
 
-    /// As [`run`](Self::run), of a call that need not be moved: it is long. `begun` notes that the call has begun: at once, or while its first
-    /// message is under way.
+    /// Runs as [`run`](Self::run), for a call that need not be moved: it is long. `begun` notes that the call has begun: at once, or while its
+    /// first message is under way.
     fn run_noted(&mut self, call: &mut Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
         begun();
         self.run(call.take(), limit)
     }
 
     /// The backend of a new group of two `members` or more (ranks of this group, in the new order). Every member calls this, in the
-    /// same order. One of one rank is never asked.
+    /// same order. A group of one rank is never asked.
     fn split(
         &mut self,
         _members: &[usize],
@@ -93,10 +93,10 @@ pub(crate) trait Backend: Send + fmt::Debug {
         Ok(())
     }
 
-    /// What ends a call under way from another thread; `None` when no call can take long.
+    /// Returns the handle that ends a call under way from another thread; `None` when no call can take long.
     fn abort_handle(&self) -> Option<AbortHandle>;
 
-    /// What makes groups of some members without the others; `None` where nothing does.
+    /// Returns the factory for groups of some members without the others; `None` where there is none.
     fn subgroup_factory(&self) -> Option<SubgroupFactory> {
         None
     }
@@ -107,8 +107,8 @@ pub(crate) trait Backend: Send + fmt::Debug {
         false
     }
 
-    /// How a call with equal parts and root 0 would be carried out, by the cheapest or by this algorithm, and how long it would take; `None`
-    /// where plans are not what carries out calls.
+    /// Predicts the algorithm and the time of a call with equal parts and root 0, by the cheapest or by this algorithm; `None`
+    /// for a backend without plans.
     fn predict(&self, _kind: Kind, _count: usize, _elem: usize, _by: Option<Algorithm>) -> Option<Choice> {
         None
     }

@@ -83,7 +83,7 @@ impl NativeBackend {
         out
     }
 
-    /// As [`Backend::split`], as what it is.
+    /// Splits as [`Backend::split`], and returns the backend itself.
     pub(crate) fn part(
         &mut self,
         members: &[usize],
@@ -109,7 +109,7 @@ impl NativeBackend {
         Self::open_below(world, members, group_id, counters, until, None)
     }
 
-    /// As [`open`](Self::open), of some members of the group that `above` is the status of.
+    /// Opens as [`open`](Self::open), for some members of the group that `above` is the status of.
     fn open_below(
         world: Arc<dyn World>,
         members: Vec<usize>,
@@ -319,7 +319,7 @@ impl Backend for NativeBackend {
     }
 }
 
-/// Where the members are, and what is known of their links: the same for all of them.
+/// Returns the members' hosts, and the cost of their links: the same for all of them.
 fn topology(world: &dyn World, host: Vec<usize>, members: &[usize]) -> Topology {
     let mut topology = Topology::new(host, world.cores());
     let mut link = HostLink::Shm;

@@ -38,16 +38,16 @@ const MAX_HALF_OPEN: usize = 64;
 const LIMIT: Duration = Duration::from_secs(1);
 /// The time they have for the proof once they were answered; in all it is the two seconds that SECURITY.md names.
 pub(crate) const PROOF: Duration = Duration::from_secs(1);
-/// How long to wait for the proof where the connection is for a link of a running job. The other side believes that the link is made as soon
+/// Time limit for the proof where the connection is for a link of a running job. The other side believes that the link is made as soon
 /// as the proof is on its way. A cable that is cut for some seconds delays it by half as long again.
 const PROOF_OF_LINK: Duration = Duration::from_secs(15);
-/// How long a connection that was answered is left alone when others want its place. The other side believes that it is in as soon as its
+/// Time for which an answered connection keeps its place when others want it. The other side believes that it is in as soon as its
 /// proof is on its way, and would take this rank for dead.
 const BELIEVES: Duration = Duration::from_millis(500);
 /// For how long connections must have been turned away before that is taken for a lack of one's own: strangers who hold descriptors
 /// are gone by then.
 const LACK: Duration = Duration::from_millis(2500);
-/// How long to leave new connections alone when descriptors have run out, or all have a place who may not go.
+/// Pause in accepting when descriptors have run out, or when every place is held by a connection that may not go.
 const PAUSE: Duration = Duration::from_millis(50);
 const _: () = assert!(LIMIT.as_millis() + PROOF.as_millis() <= 2000);
 /// A step lasts that long where there is so much to do.
@@ -81,11 +81,11 @@ pub(crate) struct Acceptor {
     /// Given up when descriptors run out, so that waiting connections can be turned away.
     reserve: Option<OwnedFd>,
     paused: Option<Instant>,
-    /// What this process lacked when a connection could not be taken.
+    /// Error of the last accept that failed for a lack in this process, such as of descriptors.
     lacked: Option<Errno>,
     /// Since when no connection was taken for that.
     starved: Option<Instant>,
-    /// Where those came from that hold another key or look for another job, since this was last asked; `None` from this host.
+    /// Source addresses of the peers that hold another key or look for another job, since the last query; `None` from this host.
     foreign: Vec<Option<SocketAddr>>,
     /// Takes what is for another.
     relay: Option<Arc<Relay>>,
@@ -111,7 +111,7 @@ impl Acceptor {
         Self { relay, ..self }
     }
 
-    /// What it listened at.
+    /// Returns the listeners.
     pub(crate) fn into_listeners(self) -> Vec<Listener> {
         self.listeners
     }
@@ -121,17 +121,17 @@ impl Acceptor {
         self.lacked.take()
     }
 
-    /// Whether that has gone on for so long that no other rank will get in.
+    /// Returns true if the lack has lasted so long that no other rank will get in.
     pub(crate) fn is_starved(&self) -> bool {
         self.starved.is_some_and(|since| since.elapsed() >= LACK)
     }
 
-    /// Where those came from that hold another key or look for another job, since this was last asked.
+    /// Takes the source addresses of the peers that hold another key or look for another job, since the last query.
     pub(crate) fn foreign(&mut self) -> Vec<Option<SocketAddr>> {
         std::mem::take(&mut self.foreign)
     }
 
-    /// What to poll for, and when to [`step`](Self::step) at the latest.
+    /// Adds the descriptors to poll to `fds`. Returns the time of the next [`step`](Self::step) at the latest.
     pub(crate) fn interest<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) -> Option<Instant> {
         if self.paused.is_none() {
             fds.extend(self.listeners.iter().map(|l| PollFd::new(l, PollFlags::IN)));
@@ -227,10 +227,10 @@ impl Acceptor {
         }
     }
 
-    /// Who makes room for another: the oldest connection of the address that holds most.
+    /// Chooses the connection that makes room for another: the oldest of the address that holds most.
     ///
-    /// It is one that has not shown the key. If those that have, or replay one who did, are more than half, it is one of these, unless all
-    /// of them were answered only now.
+    /// It is a connection that has not shown the key. If those that have, or replay a peer that did, are more than half, it is one of these,
+    /// unless all of them were answered only now.
     fn victim(&self) -> Option<usize> {
         let knowing = self.half_open.iter().filter(|h| h.responder.knows_key()).count();
         let go = knowing > self.half_open.len() / 2;
@@ -296,7 +296,7 @@ enum Fate {
 }
 
 impl HalfOpen {
-    /// Whether the other side may just have come to believe that it is in.
+    /// Returns true if the other side may just have come to believe that it is in.
     fn believes(&self) -> bool {
         self.answered.is_some_and(|at| at.elapsed() < BELIEVES)
     }

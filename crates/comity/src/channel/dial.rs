@@ -24,25 +24,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long to wait for a connection, and at first for an answer. A listener that is alive answers in microseconds. One that lost us in a
-/// flood of strangers drops us after a while.
+/// Time limit for a connection, and at first for an answer. A live listener answers in microseconds. A listener that lost us in a flood of
+/// strangers drops us after a while.
 pub(crate) const TRY: Duration = Duration::from_secs(3);
-/// How long to wait for an answer at most. Each try waits twice as long as the one before: a listener that has few turns would do
+/// Longest wait for an answer. Each try waits twice as long as the one before: a listener that has few turns would do
 /// nothing but answer those who have left.
 const LONGEST_TRY: Duration = Duration::from_secs(24);
 /// When there is no way to a host whose process has met already: after this, in the second round of tries at least. A round in which
 /// nothing answers takes [`TRY`].
 const NO_WAY: Duration = Duration::from_secs(1);
-/// How long to try where a host answers and nobody listens: it is another host with this address, or something refuses in its place.
+/// Time limit where a host answers and nobody listens: it is another host with this address, or something refuses in its place.
 const NO_LISTENER: Duration = Duration::from_secs(8);
-/// How long to try where only a rank answers that may not pass on: an interface may still come up.
+/// Time limit where only a rank answers that may not relay: an interface may still come up.
 const BARRED: Duration = Duration::from_secs(4);
 /// A listener drops a connection over which no hello comes after a second.
 const UNANSWERED: Duration = Duration::from_millis(900);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where to connect to.
+/// Address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Tcp(SocketAddr),
@@ -59,7 +59,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// How long to wait, and what ends the wait early.
+/// Time limit of a dial, and the events that end it early.
 pub(crate) struct DialLimits<'a> {
     pub(crate) until: Instant,
     /// When one of these is readable, `check` is asked (and drains it).
@@ -106,7 +106,7 @@ pub(crate) enum Miss {
 }
 
 impl Miss {
-    /// Whether another try may do better.
+    /// Returns true if another try may succeed.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Stop(_) | Self::Nowhere(_) | Self::NoWay(_) => false,
@@ -116,7 +116,7 @@ impl Miss {
         }
     }
 
-    /// Whether no other address needs to be tried.
+    /// Returns true if no other address needs to be tried.
     fn is_final(&self) -> bool {
         match self {
             Self::Stop(_) => true,
@@ -128,7 +128,7 @@ impl Miss {
         }
     }
 
-    /// Whether somebody is there who says at once that it is too early.
+    /// Returns true if the peer's host answers at once that it is too early.
     fn is_not_now(&self) -> bool {
         match self {
             Self::Refused(Refusal::Busy | Refusal::Ended(None)) => true,
@@ -145,17 +145,17 @@ impl Miss {
         }
     }
 
-    /// Whether a rank answered that may not pass on.
+    /// Returns true if a rank answered that may not relay.
     fn is_relay_off(&self) -> bool {
         matches!(self, Self::Refused(Refusal::No(words)) if words.starts_with(RELAY_OFF))
     }
 
-    /// Whether there is no way there at all, as this host's own table of routes says.
+    /// Returns true if this host's routing table has no route there.
     fn is_off_the_map(&self) -> bool {
         matches!(self, Self::Nobody(e) if e.kind() == ErrorKind::NetworkUnreachable)
     }
 
-    /// Whether there was no answer at all, for no fault of this process.
+    /// Returns true if there was no answer at all, for no fault of this process.
     fn is_silence(&self) -> bool {
         match self {
             Self::Nobody(e) => self.reached() == Reached::Nothing && !is_own(e),
@@ -163,7 +163,7 @@ impl Miss {
         }
     }
 
-    /// What it says of the way there.
+    /// Returns the furthest point on the way that the failed try proves.
     fn reached(&self) -> Reached {
         match self {
             Self::Nobody(e) if e.kind() == ErrorKind::ConnectionRefused => Reached::Host,
@@ -173,7 +173,7 @@ impl Miss {
     }
 }
 
-/// How far a try came.
+/// Furthest point that a try reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reached {
     Nothing,
@@ -201,8 +201,8 @@ pub(crate) fn dial(
     dial_any(targets, secret, hello, patience, false).map(|won| won.connection)
 }
 
-/// Dial as [`dial`] does; also say which of them it was, and which said nothing. One that `is_elsewhere`, on another host, and has met already is given up
-/// ([`Miss::NoWay`]) when it is known that no address leads there.
+/// Dial as [`dial`] does; also return which of them answered, and which were silent. A process that `is_elsewhere`, on another host, and has
+/// met already is given up ([`Miss::NoWay`]) when it is known that no address leads there.
 pub(crate) fn dial_any(
     targets: &[Target],
     secret: &Secret,
@@ -263,16 +263,16 @@ pub(crate) fn dial_any(
     }
 }
 
-/// Whether a rank that may not pass on answered, and nothing else is in reach: waiting changes neither.
+/// Returns true if a rank that may not relay answered, and nothing else is in reach: waiting changes neither.
 fn is_barred(missed: &[(usize, Tried)]) -> bool {
     missed.iter().any(|(_, miss)| miss.is_relay_off())
         && missed.iter().all(|(_, miss)| miss.is_relay_off() || miss.is_off_the_map())
 }
 
-/// What is said of a path that drops full packets.
+/// Diagnosis for a path that drops full packets.
 const FULL_PACKETS: &str = "small packets are answered there and full ones are not: something between the hosts drops them; give the interfaces of both, and what is between them, the same MTU (ip link set dev NAME mtu 1500)";
 
-/// Whether one who did not answer a hello in a full packet answers a small one at once.
+/// Returns true if a listener that did not answer a hello in a full packet answers a small one at once.
 fn drops_full_packets(
     targets: &[Target],
     secret: &Secret,
@@ -292,7 +292,7 @@ fn drops_full_packets(
     }
 }
 
-/// What became of a round of tries: what is final, else what may still change, and what each attempt got.
+/// Sums up a round of tries: the final miss if there is one, else the miss that may still change, with the result of each attempt.
 fn summary(targets: &[Target], missed: Vec<(usize, Tried)>) -> Miss {
     let list = || {
         let each = missed.iter().map(|(i, tried)| {
@@ -323,7 +323,7 @@ fn summary(targets: &[Target], missed: Vec<(usize, Tried)>) -> Miss {
     }
 }
 
-/// Whether this process lacks something, which is no fault of a peer, and waiting does not end it.
+/// Returns true if this process lacks a resource, which is no fault of a peer, and waiting does not end it.
 pub(crate) fn is_own(e: &io::Error) -> bool {
     let own = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::NOSPC, Errno::FBIG];
     Errno::from_io_error(e).is_some_and(|e| own.contains(&e))

@@ -33,21 +33,21 @@ pub(crate) const STORE: u32 = u32::MAX;
 static PATTERN: LazyLock<Option<snow::params::NoiseParams>> =
     LazyLock::new(|| "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s".parse().ok());
 
-/// What a process says that was taken for another: who has the address there may be on another host.
+/// Refusal by a process that was taken for another: the process that the address belongs to may be on another host.
 pub(crate) const NOT_THE_ONE: &str = "it is not the rank, or not of the group, that you look for";
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Channel {
     /// To the store.
     Join,
     Control,
-    /// One of those that make a link of a transport, which has this number.
+    /// A connection of a link. The transport has this number.
     Link {
         transport: u8,
         index: u16,
         of: u16,
-        /// Which making of it this is, from 1; 0 of a link that is not made again when its path is cut.
+        /// Number of times the link has been made, from 1; 0 of a link that is not made again when its path is cut.
         making: u16,
     },
     /// Only to see whether the other lives: its control connection may be late.
@@ -56,7 +56,7 @@ pub(crate) enum Channel {
     Resume,
 }
 
-/// Who connects to whom, for what.
+/// First message of a connection: its sender, its addressee and its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) from: u32,
@@ -66,7 +66,7 @@ pub(crate) struct Hello {
     /// The group, for `Link`.
     pub(crate) group_id: u64,
     pub(crate) channel: Channel,
-    /// What follows the handshake is encrypted.
+    /// True if everything after the handshake is encrypted.
     pub(crate) sealed: bool,
 }
 
@@ -113,7 +113,7 @@ impl Hello {
     }
 }
 
-/// What both ends must know beforehand.
+/// Knowledge that both ends must share beforehand.
 #[derive(Clone)]
 pub(crate) struct Secret {
     /// All zero for a job that the user wanted without a key.
@@ -152,11 +152,11 @@ pub(crate) struct Initiator {
     sealed: bool,
     /// The answer is followed by padding.
     is_padded: bool,
-    /// What the answer brought, until the padding is there.
+    /// Result of the answer, until the padding is there.
     agreed: Option<Agreed>,
 }
 
-/// What is left to do for the connecting side once the answer is there.
+/// Last steps of the connecting side, once the answer is there.
 #[derive(Debug)]
 pub(crate) struct Agreed {
     /// The bytes to send last.
@@ -164,7 +164,7 @@ pub(crate) struct Agreed {
     pub(crate) seals: Option<Box<Seals>>,
 }
 
-/// Where the key goes in the handshake.
+/// Position of the key in the handshake.
 const PSK: usize = 0;
 
 /// The keys that encrypt what follows the handshake.
@@ -194,8 +194,8 @@ impl Initiator {
         })
     }
 
-    /// What to send behind the first bytes, so that they fill a packet of `len` bytes; the other side answers in kind. Some paths carry
-    /// small packets only, and say nothing of others: that must show before the connection is used.
+    /// Returns the padding to send behind the first bytes, so that they fill a packet of `len` bytes; the other side answers in kind. Some paths
+    /// carry small packets only, and drop others silently: that must show before the connection is used.
     pub(crate) fn pad(&mut self, len: usize) -> Vec<u8> {
         self.is_padded = true;
         padding(len)
@@ -237,7 +237,7 @@ impl Initiator {
     }
 }
 
-/// What the listener says to a hello.
+/// The listener's decision on a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HelloVerdict {
     Yes,
@@ -267,7 +267,7 @@ enum Stage {
     },
 }
 
-/// How far a [`Responder`] came.
+/// Next action that a [`Responder`] asks for.
 #[derive(Debug)]
 pub(crate) enum HandshakeStep {
     /// Wait for more.
@@ -291,12 +291,12 @@ impl Responder {
         Self { incoming: Incoming::default(), stage: Stage::Hello }
     }
 
-    /// Whether the other side has shown that it holds the key (or a recording of one who did).
+    /// Returns true if the other side has shown that it holds the key (or a recording of a peer that did).
     pub(crate) fn knows_key(&self) -> bool {
         matches!(self.stage, Stage::Proof { .. })
     }
 
-    /// What it wants that was answered, and has to prove now that it is no recording.
+    /// Returns the hello that was answered, whose sender has to prove now that it is no recording.
     pub(crate) fn admitted(&self) -> Option<&Hello> {
         match &self.stage {
             Stage::Hello => None,

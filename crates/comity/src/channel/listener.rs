@@ -51,7 +51,7 @@ impl Listener {
         Ok(rustix::net::listen(self, BACKLOG)?)
     }
 
-    /// One that listens already.
+    /// Takes a socket that listens already.
     pub(crate) fn from_tcp(listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self::Tcp(listener))
@@ -122,7 +122,7 @@ impl Drop for Unlink {
     }
 }
 
-/// Where a socket by name lies in the file system, if it does.
+/// Returns the path of a named socket in the file system, if it has one.
 fn unix_path(name: &str) -> Option<PathBuf> {
     (!cfg!(target_os = "linux")).then(|| std::env::temp_dir().join(name))
 }

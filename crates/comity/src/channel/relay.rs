@@ -32,17 +32,17 @@ use std::{
 const ROOM: usize = 64 * 1024;
 /// Connections at the same time; with [`ROOM`] this bounds the memory.
 const MAX_PASSED: usize = 256;
-/// What one hears who is one too many.
+/// Refusal of a connection above the limit of relayed connections.
 pub(super) const RELAY_FULL: &str = "it passes on what others say over 256 connections already, and takes no more; a cable or a network that the two hosts share needs none of them";
-/// How the answer begins to one who looks for a rank that passes on, and found one that may not.
+/// Beginning of the refusal by a rank that may not relay.
 pub(crate) const RELAY_OFF: &str = "it passes nothing on, for it was started with COMITY_RELAY=0";
-/// How long to try to connect to the other: its connector gives up first.
+/// Time limit for the connection to the addressee: its connector gives up first.
 const PASS_LIMIT: Duration = Duration::from_secs(3);
-/// How long one direction may be over while nothing moves in the other: who closes, or is refused, soon closes both.
+/// Time for which one direction may be over while nothing moves in the other: a peer that closes, or is refused, soon closes both.
 const HALF: Duration = Duration::from_secs(15);
 /// Connections over which nothing has come after the hello, which a stranger may have recorded: the oldest makes room for another.
 const MAX_YOUNG: usize = 64;
-/// How long what two others still say to each other goes on when this process ends.
+/// Time for which relaying goes on when this process ends.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Finds the addresses of the process that a hello is for; none for a hello to this process, or where nothing is passed on.
@@ -81,12 +81,12 @@ impl Relay {
         Self { find: Box::new(find), thread: Mutex::default() }
     }
 
-    /// Whether a hello is for another, and is passed on.
+    /// Returns true if a hello is for another process, and is relayed.
     pub(crate) fn takes(&self, hello: &Hello) -> bool {
         (self.find)(hello).is_some()
     }
 
-    /// Whether no more is passed on for now.
+    /// Returns true if no more connections are relayed for now.
     pub(crate) fn is_full(&self) -> bool {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.as_ref().is_some_and(|(shared, _)| {
@@ -158,7 +158,7 @@ enum Far {
     Connected(TcpStream),
 }
 
-/// What has come and not gone yet, of one direction.
+/// Bytes of a direction that have come and not gone yet.
 #[derive(Default)]
 struct Flow {
     bytes: Vec<u8>,
@@ -223,7 +223,7 @@ impl Flow {
 }
 
 impl Passed {
-    /// What can be done now; false: it is over. `room` is for a moment, whatever it holds.
+    /// Moves the bytes that can move now. Returns false when the connection is over. `room` is scratch memory.
     fn advance(&mut self, room: &mut [u8]) -> bool {
         if let Far::Connecting(goals, until) = &mut self.far {
             goals.retain(|s| matches!(s.take_error(), Ok(None)));
@@ -247,7 +247,7 @@ impl Passed {
         both.is_ok() && !(self.outward.told && self.inward.told) && !is_over
     }
 
-    /// One direction is over.
+    /// Returns true if a direction is over.
     fn is_half(&self) -> bool {
         self.outward.told || self.inward.told
     }

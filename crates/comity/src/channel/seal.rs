@@ -13,10 +13,10 @@ use zeroize::Zeroizing;
 /// Bytes that sealing adds.
 pub(crate) const TAG: usize = 16;
 
-/// One direction of a connection.
+/// Cipher of one direction of a connection.
 pub(crate) struct Seal(LessSafeKey);
 
-/// Both.
+/// Ciphers of both directions.
 pub(crate) struct Seals {
     pub(crate) send: Seal,
     pub(crate) recv: Seal,
@@ -49,7 +49,7 @@ impl Seal {
         tag.as_ref().try_into().map_err(|_| Unsealed)
     }
 
-    /// As [`seal_in_place`](Self::seal_in_place), from `text` into `out`, which is as long.
+    /// Encrypts as [`seal_in_place`](Self::seal_in_place), from `text` into `out`, which is as long.
     pub(crate) fn seal(
         &self,
         number: u64,
@@ -76,7 +76,7 @@ impl Seal {
         opened.map(drop).map_err(|_| Unsealed)
     }
 
-    /// As [`open_in_place`](Self::open_in_place), from `sealed` into `out`, which is as long, and zero afterwards if it fails.
+    /// Decrypts as [`open_in_place`](Self::open_in_place), from `sealed` into `out`, which is as long, and zero afterwards if it fails.
     pub(crate) fn open(
         &self,
         number: u64,

@@ -39,7 +39,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Where the other end is, over TCP.
+    /// Returns the peer's address, over TCP.
     pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(s) => s.peer_addr().ok(),
@@ -47,7 +47,7 @@ impl Stream {
         }
     }
 
-    /// Whether the other system has all that was sent, so that closing loses nothing.
+    /// Returns true if the peer's system has all that was sent, so that closing loses nothing.
     pub(crate) fn has_arrived(&self) -> bool {
         match self {
             Self::Tcp(s) => sys::has_arrived(s.as_fd()),
@@ -88,7 +88,7 @@ impl AsFd for Stream {
     }
 }
 
-/// What encrypts an authenticated connection, if anything does.
+/// Ciphers of an authenticated connection, if it is encrypted.
 pub(crate) type Sealing = Option<Box<Seals>>;
 
 /// An authenticated connection that carries messages.
@@ -103,7 +103,7 @@ pub(crate) struct Conn {
     outbox: VecDeque<Arc<[u8]>>,
     /// Bytes in `outbox`.
     queued: usize,
-    /// How much of the first of `outbox` has gone.
+    /// Bytes of the first of `outbox` that have gone.
     sent: usize,
 }
 
@@ -149,7 +149,7 @@ impl Conn {
         self.send_frames(frame(body).into())
     }
 
-    /// As [`send`](Self::send), of bytes that [`frame`] made.
+    /// Sends as [`send`](Self::send), but bytes that [`frame`] made.
     pub(crate) fn send_frames(&mut self, frames: Arc<[u8]>) -> io::Result<()> {
         // The system takes nothing of nothing, which looks like the end of the stream.
         if frames.is_empty() {
@@ -188,7 +188,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Whether something waits for room.
+    /// Returns true if some bytes wait for room.
     pub(crate) fn is_pending(&self) -> bool {
         !self.outbox.is_empty()
     }

@@ -1,9 +1,9 @@
-//! What can carry out the calls of a group.
+//! Backends that carry out the calls of a group.
 
 use crate::LinkKind;
 use std::fmt;
 
-/// What carries out the calls of a group (`COMITY_BACKEND`).
+/// Backend that carries out the calls of a group (`COMITY_BACKEND`).
 ///
 /// ```
 /// use comity::BackendKind;
@@ -22,9 +22,9 @@ pub enum BackendKind {
     Any,
     /// An MPI library, in a job that its launcher started.
     Mpi,
-    /// As [`Any`](Self::Any) for buffers in host memory; NCCL for buffers in CUDA memory.
+    /// Comity's own plans, as [`Any`](Self::Any), for buffers in host memory; NCCL for buffers in CUDA memory.
     Nccl,
-    /// As [`Any`](Self::Any), with RDMA before all other links: what MLX calls by this name. Pairs without a device take shared
+    /// Comity's own plans, as [`Any`](Self::Any), with RDMA before all other links, like MLX's backend of this name. Pairs without a device take shared
     /// memory or TCP.
     Jaccl,
 }
@@ -54,7 +54,7 @@ impl BackendKind {
         LinkKind::LISTED.iter().copied().find(takes)
     }
 
-    /// Whether the library that it needs can be loaded here. Whether a group can be made is another question.
+    /// Returns true if the library that it needs can be loaded here. Making a group may still fail.
     pub fn is_available(self) -> bool {
         match self {
             Self::Any => true,

@@ -1,11 +1,11 @@
-//! Whether a configuration makes sense as a whole, asked before anything is opened.
+//! Checks of a configuration as a whole, before anything is opened.
 
 use super::{Config, MAX_TIMEOUT, Meet, Secure, bad, bad_value};
 use crate::{LinkKind, MAX_SIZE, Result};
 use std::net::IpAddr;
 
 impl Config {
-    /// Whether the whole makes sense; asked before anything is opened.
+    /// Checks the configuration as a whole, before anything is opened.
     pub(crate) fn check(&self) -> Result<()> {
         check_place("size", self.size, "rank", self.rank)?;
         if let Some((rank, size)) = self.local {
@@ -62,7 +62,7 @@ impl Config {
     }
 }
 
-/// What is said of where to meet, of links and of devices must fit the rest.
+/// Checks that the meeting point, the links and the devices fit the rest.
 impl Config {
     fn check_meeting(&self) -> Result<()> {
         match &self.meet {
@@ -147,7 +147,7 @@ fn check_place(size_is: &str, size: usize, rank_is: &str, rank: usize) -> Result
     Ok(())
 }
 
-/// Whether one can listen on `ip` and say so to a peer.
+/// Checks that a process can listen on `ip` and announce it to a peer.
 fn check_own(ip: IpAddr) -> Result<(), &'static str> {
     if ip.is_unspecified() {
         return Err(

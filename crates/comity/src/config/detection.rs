@@ -1,4 +1,4 @@
-//! How long a rank may be silent before the others give it up.
+//! Detection limit: the longest silence before the others give a rank up.
 
 use super::{
     bad_value,
@@ -12,7 +12,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// Above this `Off` is meant.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// How long a rank may be silent before the others give it up for dead.
+/// Detection limit: the longest silence before the others give a rank up for dead.
 ///
 /// A rank that is killed is noticed at once, whatever you choose here. The choice is for ranks that fall silent: a rank that is stopped, or
 /// whose host lost its network or its power. Each rank sends ten beats within the limit, and at least two a second, whatever its program
@@ -47,7 +47,7 @@ pub enum Detection {
 }
 
 impl Detection {
-    /// How long a rank may be silent; `None`: for ever.
+    /// Returns the longest silence of a rank; `None` is no limit.
     pub fn limit(self) -> Option<Duration> {
         match self {
             Self::Fast => Some(Duration::from_secs(1)),

@@ -16,7 +16,7 @@ use crate::{
 };
 use std::{ffi::OsString, path::Path, sync::Arc};
 
-/// What [`Config::from_vars`] promises.
+/// Implements [`Config::from_vars`].
 pub(super) fn read(var: &dyn Fn(&str) -> Option<OsString>) -> Result<Config> {
     let vars = Vars::new(var);
     let place = Place::find(&vars)?;
@@ -110,7 +110,7 @@ fn comity(vars: &Vars<'_>) -> Result<Option<Place>> {
     Ok(Some(Place { launcher, why, rank, size, local, meet, job }))
 }
 
-/// As MLX starts the ranks of its NCCL backend, which has no hostfile.
+/// Reads the place of a rank of MLX's NCCL backend, which has no hostfile.
 fn mlx_nccl(vars: &Vars<'_>) -> Result<Option<Place>> {
     if vars.is_set("MLX_HOSTFILE") || !vars.is_set("MLX_WORLD_SIZE") {
         return Ok(None);

@@ -28,7 +28,7 @@ const MOST_ADDRS: usize = 64;
 /// A hostfile that made sense by itself.
 #[derive(Debug)]
 pub(super) struct Hostfile {
-    /// As the user wrote it.
+    /// Path as the user wrote it.
     path: String,
     /// By rank; empty where the file leaves the rank out.
     pub(super) ranks: Vec<Vec<HostPort>>,
@@ -97,7 +97,7 @@ impl Hostfile {
         Ok(Self { path: path.to_owned(), ranks, hash })
     }
 
-    /// Whether `rank`, which `rank_is` gave, finds its place in it; and the store, if the ranks meet at rank 0's first address.
+    /// Checks that `rank`, which `rank_is` gave, finds its place in it. Returns the store, if the ranks meet at rank 0's first address.
     pub(super) fn check(
         &self,
         rank_is: &str,
@@ -144,7 +144,7 @@ impl Hostfile {
     }
 }
 
-/// How the name of a job begins that is named after its hostfile.
+/// Prefix of the name of a job that is named after its hostfile.
 pub(crate) const HOSTFILE: &str = "mlx-";
 
 const FORM: &str = "one entry per rank, such as [[\"10.0.0.1:5000\"], [\"10.0.0.2:5000\"]]";

@@ -58,7 +58,7 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// What was found in the environment, and why it was believed. [`Config::found`](super::Config::found) returns it.
+/// Launcher that the environment shows, and the evidence. [`Config::found`](super::Config::found) returns it.
 ///
 /// ```
 /// let config = comity::Config::from_env()?;

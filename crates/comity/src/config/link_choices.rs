@@ -1,4 +1,4 @@
-//! Which links a process uses, and how: setters.
+//! Choice of links, and their options: setters.
 
 use super::{BackendKind, Config};
 use crate::{Error, LinkKind, Result};
@@ -18,7 +18,7 @@ impl Config {
         self
     }
 
-    /// What carries out the calls; default [`BackendKind::Any`]. With [`BackendKind::Mpi`] rank and size come from MPI.
+    /// Backend that carries out the calls; default [`BackendKind::Any`]. With [`BackendKind::Mpi`] rank and size come from MPI.
     ///
     /// ```
     /// use comity::{BackendKind, Config};
@@ -62,7 +62,7 @@ impl Config {
         self
     }
 
-    /// TCP connections per pair of addresses; the larger wish of a pair of ranks holds. Of an even number each direction has half for
+    /// TCP connections per pair of addresses; the larger wish of a pair of ranks holds. If the number is even, each direction has half for
     /// its long messages; short ones take the first both ways. Default: 2 where a rank of the pair has
     /// [threads for sending](Self::send_threads) and the lower one a single address, else 1.
     ///
@@ -74,7 +74,7 @@ impl Config {
         self
     }
 
-    /// How many threads may send long messages over TCP beside the rank's own, while others are received: one a link, for links of two
+    /// Number of threads that may send long messages over TCP beside the rank's own, while others are received: one a link, for links of two
     /// [connections](Self::connections) in all. Default: one for every four cores of this rank's share of its host.
     ///
     /// ```

@@ -1,10 +1,10 @@
-//! Where ranks meet.
+//! Meeting point of the ranks.
 
 use super::HostPort;
 use crate::exchange::Exchange;
 use std::{fmt, sync::Arc};
 
-/// Where ranks meet. [`Config::meet`](super::Config::meet) returns it.
+/// Meeting point of the ranks. [`Config::meet`](super::Config::meet) returns it.
 ///
 /// ```
 /// use comity::{Config, Meet};
@@ -19,7 +19,7 @@ use std::{fmt, sync::Arc};
 pub enum Meet {
     /// Nowhere: a group of one.
     Alone,
-    /// At a store that runs elsewhere, such as the launcher's; its addresses. One that belongs to a rank's host leads to the store too: that
+    /// At a store that runs elsewhere, such as the launcher's; its addresses. An address of a rank's host leads to the store too: that
     /// rank passes on what comes there.
     Store(Vec<HostPort>),
     /// At a store that rank 0 runs at these addresses and, at the same port, at all others of its own; as above.

@@ -1,4 +1,4 @@
-//! Where a process stands in its job and how it meets the others: given by value, or found in the environment.
+//! Place of a process in its job and its way to meet the others: given by value, or found in the environment.
 //!
 //! May import: `address`, `root_cause`, `call`, `error`, `exchange`, `key`, `sys`, `transport`.
 
@@ -81,7 +81,7 @@ pub struct Config {
     pub(crate) detection: Detection,
     /// The kinds of link that may be used.
     pub(crate) links: Kinds,
-    /// What was chosen about each of them.
+    /// Choices about each of them.
     pub(crate) transports: TransportSettings,
     pub(crate) backend: BackendKind,
     pub(crate) connect_when: ConnectWhen,
@@ -104,12 +104,12 @@ pub struct Config {
     pub(crate) ports: Option<(u16, u16)>,
     /// Pass on what two others say that have no way to each other, and have others pass on what is said from here.
     pub(crate) relay: bool,
-    /// What is cut between two hosts goes on over another path.
+    /// Links that are cut between two hosts go on over another path.
     pub(crate) second_path: bool,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
     pub(crate) root_cause: Option<RootCauseReport>,
-    /// Where a launcher wants counters.
+    /// Descriptor of the launcher's sheet of counters, if it wants them.
     pub(crate) stats_fd: Option<i32>,
     /// Cores that the ranks of this host share, where a launcher has given each some of its own.
     pub(crate) host_cores: Option<u16>,
@@ -122,19 +122,19 @@ const SPARSE_ABOVE: usize = 64;
 /// By what the cost model of a group's plans goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Costs {
-    /// What links of each kind usually cost.
+    /// Usual costs of links of each kind.
     #[default]
     Usual,
-    /// What was measured on rank 0's host, where there is a file of that below this folder of configurations; else the usual.
+    /// Measurements on rank 0's host, from its file below this folder of configurations; without one, the usual costs.
     Found(PathBuf),
-    /// What the ranks measure when they have met.
+    /// Measurements that the ranks make when they have met.
     Measure,
-    /// What was measured before.
+    /// Earlier measurements, from this file.
     File(PathBuf),
 }
 
 impl Costs {
-    /// Whether somebody asked for them, so that ranks gather before their first group.
+    /// Returns true if the user asked for them, so that ranks gather before their first group.
     pub(crate) fn are_asked_for(&self) -> bool {
         matches!(self, Self::Measure | Self::File(_))
     }
@@ -188,7 +188,7 @@ impl Config {
         }
     }
 
-    /// What the environment says. The first of these that is there decides, and a variable that is set but makes no sense is
+    /// Reads the environment. The first of these that is there decides, and a variable that is set but makes no sense is
     /// an error, never passed over:
     ///
     /// | Launcher | Variables |
@@ -218,11 +218,11 @@ impl Config {
         Self::from_vars(|name| std::env::var_os(name))
     }
 
-    /// As [`from_env`](Self::from_env), with the variables from a function: for tests, and for launchers that show what a rank would do.
+    /// Reads as [`from_env`](Self::from_env), with the variables from a function: for tests, and for launchers that show what a rank would do.
     /// Reads the files and descriptors that the variables name and nothing else.
     ///
     /// # Errors
-    /// As [`from_env`](Self::from_env).
+    /// The errors of [`from_env`](Self::from_env).
     ///
     /// ```
     /// let config = comity::Config::from_vars(|name| match name {
@@ -252,17 +252,17 @@ impl Config {
         self.local
     }
 
-    /// How long to wait until all ranks have met; see [`join_timeout`](Self::join_timeout).
+    /// Returns the time limit for all ranks to meet; see [`join_timeout`](Self::join_timeout).
     pub fn join_limit(&self) -> Duration {
         self.join_timeout
     }
 
-    /// Where the ranks meet.
+    /// Returns the meeting point of the ranks.
     pub fn meet(&self) -> &Meet {
         &self.meet
     }
 
-    /// What was found in the environment, and why it was believed.
+    /// Returns the launcher that the environment shows, and the evidence.
     pub fn found(&self) -> &Found {
         &self.found
     }

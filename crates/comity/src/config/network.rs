@@ -1,4 +1,4 @@
-//! What a process does with its host's networks: setters, and what `comity info` says of it.
+//! Use of the host's networks: setters, and the report of `comity info`.
 
 use super::Config;
 use crate::{
@@ -27,7 +27,7 @@ pub struct AddressNote {
     pub address: String,
     /// In Mbit/s, where the system tells.
     pub speed: Option<u32>,
-    /// Whether a job of several hosts would use it.
+    /// True if a job of several hosts would use it.
     pub used: bool,
 }
 
@@ -68,7 +68,7 @@ impl Config {
         self
     }
 
-    /// Whether two hosts that share two networks go on over the second when the first is cut; default: they do, where both ranks say so. Linux
+    /// Lets two hosts that share two networks go on over the second when the first is cut; default: yes, where both ranks allow it. Linux
     /// only. It costs such pairs a copy of what they send.
     ///
     /// ```
@@ -79,7 +79,7 @@ impl Config {
         self
     }
 
-    /// Whether ranks pass on what two others say that have no way to each other; default: they do. The two encrypt it.
+    /// Lets ranks relay between two others that have no way to each other; default: yes. The two encrypt the traffic.
     ///
     /// ```
     /// let config = comity::Config::new(0, 1).relay(false);
@@ -130,7 +130,7 @@ impl Config {
         all.iter().map(note).collect()
     }
 
-    /// Where this rank would listen and whether it would pass on, in words. For `comity info`.
+    /// Describes this rank's listening ports and its relaying, in words. For `comity info`.
     pub(crate) fn network_in_words(&self) -> String {
         let ports = match self.ports {
             Some((first, last)) => format!("ports {first} to {last}"),

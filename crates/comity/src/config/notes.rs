@@ -1,9 +1,9 @@
-//! Which kinds of link this process would use, and why: for `comity info`.
+//! Kinds of link that this process would use, and the reasons: for `comity info`.
 
 use super::Config;
 use crate::LinkKind;
 
-/// Whether a kind of link would be used, and why.
+/// Decision for a kind of link, and the reason.
 ///
 /// ```
 /// for note in comity::tools::link_notes(&comity::Config::from_env()?) {
@@ -15,7 +15,7 @@ use crate::LinkKind;
 pub struct LinkNote {
     /// The kind.
     pub kind: LinkKind,
-    /// Whether it would be used.
+    /// True if it would be used.
     pub used: bool,
     /// With whom, or why not.
     pub why: String,

@@ -1,4 +1,4 @@
-//! Where the ranks meet, who may join, how long to wait: setters. Those of links are in `link_choices`, those of addresses in `network`.
+//! Meeting point, key and time limits: setters. Setters of links are in `link_choices`, setters of addresses in `network`.
 
 use super::{
     Config, Costs, Detection, HostPort, Insecure, MAX_TIMEOUT, Meet, Secure, hostfile, settings, vars,
@@ -184,7 +184,7 @@ impl Config {
         self
     }
 
-    /// As [`key`](Self::key), from a file that only its owner can read.
+    /// Sets the key as [`key`](Self::key) does, from a file that only its owner can read.
     ///
     /// # Errors
     /// [`Error::Config`](crate::Error::Config) with the file, when it cannot be read, holds no key, or others than its owner can read it.
@@ -220,7 +220,7 @@ impl Config {
         self
     }
 
-    /// What the key protects; default [`Secure::Handshake`]. All ranks must say the same.
+    /// Protection that the key gives; default [`Secure::Handshake`]. All ranks must choose the same.
     ///
     /// ```
     /// use comity::{Config, Secure};
@@ -242,7 +242,7 @@ impl Config {
         self
     }
 
-    /// How long a call may take; default 5 minutes, longer than a slow checkpoint on another rank and shorter than a night. With
+    /// Time limit of a call; default 5 minutes, longer than a slow checkpoint on another rank and shorter than a night. With
     /// `Duration::MAX` a call waits as long as all ranks live: [`detection`](Self::detection) limits silence all the same.
     ///
     /// ```
@@ -255,7 +255,7 @@ impl Config {
         self
     }
 
-    /// How long to wait until all ranks have met; default one minute, the time in which a launcher starts the last
+    /// Time limit for all ranks to meet; default one minute, the time in which a launcher starts the last
     /// process of a large job on a cold file system.
     ///
     /// ```
@@ -268,7 +268,7 @@ impl Config {
         self
     }
 
-    /// How long a rank may be silent before the others give it up; default 5 s. The ranks agree on the most patient of their
+    /// Longest silence of a rank before the others give it up; default 5 s. The ranks agree on the most patient of their
     /// choices.
     ///
     /// ```

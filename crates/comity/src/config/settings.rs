@@ -80,7 +80,7 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     Ok(())
 }
 
-/// How long a call may take.
+/// Reads the time limit of a call.
 fn call_limit(vars: &Vars<'_>) -> Result<Option<Duration>> {
     const NAME: &str = "COMITY_TIMEOUT";
     let Some(text) = vars.text(NAME)? else { return Ok(None) };
@@ -109,7 +109,7 @@ fn costs(vars: &Vars<'_>) -> Result<Costs> {
     })
 }
 
-/// Where it listens, and what goes over which interface.
+/// Reads the addresses to listen on, and the rules for interfaces.
 fn network(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(text) = vars.text("COMITY_ADDRS")? {
         config.addrs = text

@@ -18,7 +18,7 @@ fn from(vars: Vars<'_>) -> Result<Config> {
     Config::from_vars(|name| vars.iter().rev().find(|(n, _)| *n == name).map(|(_, v)| v.into()))
 }
 
-/// What `f` comes to, within 100 ms: the best of some tries counts, for the machine may be busy.
+/// Returns the result of `f` within 100 ms: the best of some tries counts, for the machine may be busy.
 fn at_once<T>(f: impl Fn() -> T) -> T {
     for _ in 0..20 {
         let (start, out) = (Instant::now(), f());

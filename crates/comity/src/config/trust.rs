@@ -7,7 +7,7 @@ use std::{
     sync::Once,
 };
 
-/// What the job key protects (`COMITY_SECURE`).
+/// Protection that the job key gives (`COMITY_SECURE`).
 ///
 /// ```
 /// use comity::{Config, Secure};
@@ -18,10 +18,10 @@ use std::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Secure {
-    /// Who may connect. What follows on a connection is in the clear, with checksums against damage.
+    /// Proof of the key when a connection opens. Afterwards it is in the clear, with checksums against damage.
     #[default]
     Handshake,
-    /// That, and everything that goes over TCP: AES-GCM hides it and shows changes. Shared memory never leaves the host and
+    /// The handshake, and everything that goes over TCP: AES-GCM hides it and shows changes. Shared memory never leaves the host and
     /// is as it was.
     Data,
 }
@@ -38,7 +38,7 @@ impl Secure {
     }
 }
 
-/// Whether the user said in so many words that no key is wanted.
+/// The user's explicit choice to have no key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Insecure {
     /// No: a key is needed.
@@ -72,7 +72,7 @@ impl Insecure {
     }
 }
 
-/// Where the key comes from.
+/// Source of the key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Trust<'a> {
     /// This rank holds it.
@@ -127,7 +127,7 @@ impl Config {
         )
     }
 
-    /// What this module can say about a configuration before anything is opened.
+    /// Checks a configuration's key before anything is opened.
     pub(super) fn check_trust(&self) -> Result<()> {
         if self.insecure == Insecure::No {
             return Ok(());
@@ -152,7 +152,7 @@ fn note_once() {
     });
 }
 
-/// Whether hosts elsewhere on the internet may reach this address.
+/// Returns true if hosts elsewhere on the internet may reach this address.
 fn is_public(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {

@@ -1,8 +1,8 @@
-//! What a row of the table of variables holds. `docs/make/settings.py` reads the titles of topics here.
+//! A row of the table of variables. `docs/make/settings.py` reads the titles of topics here.
 
 use std::fmt;
 
-/// What a [`Variable`] is about: the parts of the page of settings, in their order.
+/// Topic of a [`Variable`]: the parts of the page of settings, in their order.
 ///
 /// ```
 /// assert_eq!(comity::tools::Topic::Limits.to_string(), "Limits of time");
@@ -10,23 +10,23 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Topic {
-    /// Which rank this process is, and where.
+    /// Rank of this process, and its host.
     Place,
-    /// Where ranks meet, and on which addresses they listen.
+    /// Meeting point of the ranks, and the addresses that they listen on.
     Meeting,
-    /// Who may join, and what is encrypted.
+    /// Keys and encryption.
     Trust,
-    /// How long something may take.
+    /// Time limits.
     Limits,
-    /// What carries bytes between two ranks.
+    /// Links between two ranks.
     Links,
-    /// What carries out calls, and how.
+    /// Backends and algorithms of calls.
     Calls,
-    /// Where libraries are found.
+    /// Paths of libraries.
     Libraries,
-    /// What is written down, and where.
+    /// Logs and records, and their places.
     Reports,
-    /// What `comity launch` hands to its ranks; nobody else sets these.
+    /// Variables that `comity launch` sets for its ranks; nobody else sets these.
     Launcher,
 }
 
@@ -41,11 +41,11 @@ pub enum Topic {
 pub struct Variable {
     /// Its name: `COMITY_TIMEOUT`.
     pub name: &'static str,
-    /// What it is about.
+    /// Topic that it belongs to.
     pub topic: Topic,
-    /// What it does, in one sentence. Words in backticks are code.
+    /// Effect of the variable, in one sentence. Words in backticks are code.
     pub about: &'static str,
-    /// What holds where it is not set.
+    /// Default where it is not set.
     pub default: &'static str,
     /// A value that it can have.
     pub example: &'static str,

@@ -75,7 +75,7 @@ impl<'a> Vars<'a> {
         }
     }
 
-    /// One `host:port`, or several with a comma between.
+    /// Reads one `host:port`, or several with a comma between.
     pub(super) fn host_ports(&self, name: &'static str) -> Result<Option<Vec<HostPort>>> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         match address::parse_list(&text) {

@@ -1,4 +1,4 @@
-//! What a process holds of the others: connections, descriptors of processes, and the statuses of groups.
+//! A process's table of the others: connections, descriptors of processes, and the statuses of groups.
 //!
 //! It carries out what [`Membership`] decides. Changed only under the lock of [`ControlPlane`](super::running::ControlPlane), by its thread
 //! and by those that call it.
@@ -25,11 +25,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Of a peer that lets notes pile up.
+/// Cause of death of a peer that lets notes pile up.
 const FULL: &str =
     "does not take what is said to it: more waits for it on its control connection than is kept";
 
-/// How soon to try again to end a job whose groups are just being made.
+/// Pause before another try to end a job whose groups are just being made.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// An authenticated connection of a link.
@@ -43,14 +43,14 @@ pub(crate) struct Arrival {
     pub(crate) until: Instant,
 }
 
-/// What the control thread waits for on behalf of one other process.
+/// Descriptors of another process that the control thread waits on.
 #[derive(Debug)]
 pub(super) struct WatchedPeer {
     pub(super) rank: usize,
     pub(super) stream: Arc<Stream>,
     /// There is something to send.
     pub(super) pending: bool,
-    /// What is to be sent waits for word over another connection.
+    /// The notes to send wait until another connection is known to work.
     pub(super) unsaid: bool,
     /// It can go on over another connection.
     pub(super) has_second: bool,
@@ -58,7 +58,7 @@ pub(super) struct WatchedPeer {
     pub(super) process: Option<Arc<OwnedFd>>,
 }
 
-/// What this process holds of each other rank: its control connection, its process descriptor, the groups that both are in.
+/// Table of the other ranks: each one's control connection, its process descriptor, the groups that both are in.
 #[derive(Debug)]
 pub(super) struct ConnectionTable {
     me: usize,
@@ -78,7 +78,7 @@ pub(super) struct ConnectionTable {
     pub(super) wanted: Vec<(u64, usize)>,
     /// In a large job: what goes out to each at the end of this turn.
     outgoing: BTreeMap<usize, Vec<Vec<u8>>>,
-    /// What the engines of groups that are over had done.
+    /// Progress of the engines of groups that are over.
     progress: u64,
     /// The process leaves; nothing is sent after this.
     pub(super) stop: Option<Instant>,
@@ -108,7 +108,7 @@ impl ConnectionTable {
         self.me
     }
 
-    /// Whether not all ranks are connected to each other.
+    /// Returns true if not all ranks are connected to each other.
     pub(super) fn is_sparse(&self) -> bool {
         self.membership.is_sparse()
     }
@@ -247,7 +247,7 @@ impl ConnectionTable {
         }
     }
 
-    /// What the launcher's store has to say.
+    /// Reads the messages of the launcher's store.
     fn hear_store(&mut self) {
         let Some(store) = &mut self.store else { return };
         match store.hear() {
@@ -275,12 +275,12 @@ impl ConnectionTable {
         self.carry_out();
     }
 
-    /// Whether something waits for room.
+    /// Returns true if some bytes wait for room.
     pub(super) fn is_pending(&self) -> bool {
         self.conns.iter().flatten().any(KeptConn::is_pending)
     }
 
-    /// Who is connected.
+    /// Returns the connected peers.
     pub(super) fn live(&self) -> Vec<WatchedPeer> {
         let conns = self.conns.iter().zip(&self.processes).enumerate();
         let mut live = Vec::new();
@@ -376,7 +376,7 @@ impl ConnectionTable {
         self.carry_out();
     }
 
-    /// How far this process's engines have come.
+    /// Returns the progress of this process's engines.
     fn progress(&self) -> u64 {
         self.progress + self.statuses.values().map(|w| w.progress()).sum::<u64>()
     }

@@ -23,7 +23,7 @@ fn pair() -> (UnixStream, UnixStream) {
     (peer, us)
 }
 
-/// What is a message says the same when it is written again; lengths are bounded before anything is kept.
+/// Every valid message encodes to the bytes that it was decoded from; lengths are bounded before anything is kept.
 pub fn messages(bytes: &[u8]) {
     if let Ok(m) = ToStore::decode(bytes) {
         assert_eq!(m.encode(), bytes);

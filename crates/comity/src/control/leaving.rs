@@ -1,4 +1,4 @@
-//! What a process still does that exits without dropping its groups.
+//! Last work of a process that exits without dropping its groups.
 //!
 //! It leaves them in good order, so peers that have what they need go on. It compares its calls with theirs, as closing does.
 

@@ -1,4 +1,4 @@
-//! What two ranks say on their control connection, as bytes: as compact and as bounded as all messages.
+//! Notes that two ranks exchange on their control connection, as bytes: as compact and as bounded as all messages.
 
 use crate::{
     CallInfo, DType, Op, ReduceOp,
@@ -15,14 +15,14 @@ const OBJECTS: u8 = 0x80;
 /// Between two ranks, on their control connection.
 pub(crate) type ControlNote = comity_membership::Note<Failure>;
 
-/// Whether it is a beat, of which each says what the one before did.
+/// Returns true for a beat, which repeats the one before.
 pub(super) fn is_beat(note: &[u8]) -> bool {
     note.first() == Some(&BEAT)
 }
 
 const BEAT: u8 = 3;
 
-/// What another crate defines, as bytes.
+/// Encoding of another crate's types as bytes.
 pub(crate) trait Encoding: Sized {
     fn encode(&self) -> Vec<u8>;
 
@@ -127,7 +127,7 @@ impl Encoding for ControlNote {
     }
 }
 
-/// What a neighbour passes on; not what it passes on of what was passed on.
+/// Decodes a note that a neighbour passes on; it may not itself be passed on.
 fn plain(bytes: &[u8]) -> Result<Box<ControlNote>, Malformed> {
     if matches!(bytes.first(), Some(12 | 13)) {
         return Err(Malformed);
@@ -136,7 +136,7 @@ fn plain(bytes: &[u8]) -> Result<Box<ControlNote>, Malformed> {
 }
 
 impl Writer {
-    /// What goes over a large job's graph.
+    /// Encodes a note for a large job's graph.
     fn of_the_graph(&mut self, note: &ControlNote) {
         let w = self;
         match note {

@@ -1,4 +1,4 @@
-//! How long a rank of this job may be silent, from the table that all have.
+//! Detection limit of this job, from the table that all ranks have.
 
 use crate::rendezvous::Facts;
 use comity_membership::{Pace, overlay_neighbours};

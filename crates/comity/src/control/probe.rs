@@ -28,9 +28,9 @@ use std::{
 
 /// Tries at the same time. While a cable is off all of them are in vain, and once it is on each takes a round trip or two.
 const MOST: usize = 64;
-/// How long to wait for a connection: the next try may have one at once.
+/// Time limit for a connection: the next try may have one at once.
 const CONNECT: Duration = Duration::from_millis(500);
-/// How long to wait for an answer in all, of a process that may have few turns.
+/// Time limit for an answer in all, of a process that may have few turns.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// The new connections over which silent ranks are asked whether they live.
@@ -40,7 +40,7 @@ pub(crate) struct Probes {
     /// To whom it is addressed is filled in.
     hello: Hello,
     open: Vec<Probe>,
-    /// Who is asked next, and where, as soon as there is room.
+    /// Ranks to ask next, with their addresses, as soon as there is room.
     next: VecDeque<(usize, SocketAddr, Option<u64>)>,
     /// [`CONNECT`] and [`ANSWER`], or less where the limit on silence is short.
     patience: [Duration; 2],
@@ -107,7 +107,7 @@ impl Probes {
         }
     }
 
-    /// What to poll for, and when to [`step`](Self::step) at the latest.
+    /// Adds the sockets to poll to `fds`. Returns the time of the next [`step`](Self::step) at the latest.
     pub(crate) fn interest<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) -> Option<Instant> {
         let flags = |p: &Probe| if p.initiator.is_some() { PollFlags::IN } else { PollFlags::OUT };
         fds.extend(self.open.iter().map(|p| PollFd::new(&p.socket, flags(p))));

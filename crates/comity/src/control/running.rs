@@ -1,6 +1,6 @@
-//! What a process knows of the others once they have met, kept true by the control thread.
+//! State of the others once the processes have met, kept true by the control thread.
 //!
-//! One control connection per pair of processes carries leave, abort, goodbye and, all the time, beats. Its end without a goodbye is a death,
+//! A control connection per pair of processes carries leave, abort, goodbye and, all the time, beats. Its end without a goodbye is a death,
 //! and so is silence. Then every group with that member fails here, and its other members are told. So those who cannot see the death learn
 //! of it as fast. The same thread listens for the connections of links and keeps them until their group asks.
 
@@ -34,15 +34,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long to go on sending when the process leaves.
+/// Time for which a leaving process goes on sending.
 pub(super) const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// What a process allows the others.
+/// Permissions and limits for the other processes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     /// To make links of these kinds.
     pub(crate) links: Kinds,
-    /// What goes over TCP is encrypted, and nothing else is taken.
+    /// TCP traffic is encrypted, and clear traffic is refused.
     pub(crate) sealed: bool,
     /// Connections of groups that were not opened are dropped after this.
     pub(crate) patience: Duration,
@@ -65,16 +65,16 @@ pub(crate) struct ControlPlane {
     pub(super) waker: Waker,
     /// Rings when a process has connected, gone or died: for the thread that joins. None once it has: a descriptor less.
     news: Mutex<Option<Arc<Waker>>>,
-    /// What this process lacked, as a number of the system, when it last turned a connection away for that; or 0.
+    /// Error number of this process's lack when it last turned a connection away for it; or 0.
     lacked: AtomicI32,
-    /// That has gone on for long.
+    /// The lack has lasted long.
     starved: AtomicBool,
     /// This rank's first group stands: it beats from now on, and judges who is silent.
     begun: AtomicBool,
-    /// How often the control thread has taken in what came.
+    /// Number of rounds in which the control thread has read its connections.
     rounds: AtomicU64,
     pub(super) desk: OnceLock<Weak<dyn LinkDesk>>,
-    /// How often a silent rank was asked.
+    /// Number of questions to silent ranks.
     asked: AtomicU64,
     dialer: OnceLock<Weak<dyn ControlDialer>>,
 }
@@ -90,10 +90,10 @@ pub(crate) trait LinkDesk: Send + Sync + std::fmt::Debug {
     /// A member of a group wants a link, or has made a connection for one.
     fn attend(&self, group_id: u64);
 
-    /// Where another rank listens in the networks that both hosts are in now.
+    /// Returns the addresses of another rank in the networks that both hosts are in now.
     fn paths(&self, rank: usize) -> Vec<SocketAddr>;
 
-    /// Whether its host and this one share two networks, as far as both ranks tell.
+    /// Returns true if its host and this one share two networks, as far as both ranks know.
     fn has_second(&self, rank: usize) -> bool;
 
     /// The ranks with this address, where it is of another host than that of `rank`: one of them passes on what that one says.
@@ -237,7 +237,7 @@ impl ControlPlane {
         self.waker.wake();
     }
 
-    /// How a control connection with `rank` came about, and who may pass it on.
+    /// Returns the origin of a control connection with `rank`, and the ranks that may relay it.
     fn origin(&self, rank: usize, stream: &Stream, is_ours: bool) -> (Origin, Vec<usize>) {
         let Some((at, desk)) = stream.peer_addr().zip(self.desk.get().and_then(Weak::upgrade)) else {
             return (Origin { is_ours, ..Origin::default() }, Vec::new());
@@ -246,7 +246,7 @@ impl ControlPlane {
         (Origin { is_ours, is_passed_on: !relays.is_empty(), has_second: desk.has_second(rank) }, relays)
     }
 
-    /// Who has not connected yet, or what became of one who never will.
+    /// Returns the ranks that have not connected yet, or the fault of one that never will.
     pub(crate) fn missing(&self) -> Result<Vec<usize>, Fault> {
         self.lock().membership().absent()
     }
@@ -259,17 +259,17 @@ impl ControlPlane {
         (code != 0).then(why)
     }
 
-    /// What this process lacks, if it has lacked it for so long that the others will not get in.
+    /// Returns this process's lack, if it has lasted so long that the others will not get in.
     pub(crate) fn starved(&self) -> Option<Error> {
         self.lacked().filter(|_| self.starved.load(Ordering::Relaxed))
     }
 
-    /// Who others say is at fault in a group that this rank has not opened.
+    /// Returns the fault that others report in a group that this rank has not opened.
     pub(crate) fn early_abort(&self) -> Option<Fault> {
         self.lock().membership().early_abort()
     }
 
-    /// One that said why it could not join.
+    /// Returns the fault of a rank that announced why it could not join.
     pub(crate) fn gave_up(&self) -> Option<Fault> {
         self.lock().membership().gave_up()
     }
@@ -295,7 +295,7 @@ impl ControlPlane {
         mine
     }
 
-    /// Who of a group's ranks wants this one to connect to it.
+    /// Takes the ranks of a group that want this rank to connect to them.
     pub(crate) fn wanted(&self, group_id: u64) -> Vec<usize> {
         let wanted = &mut self.lock().wanted;
         let (mine, others): (Vec<_>, _) = std::mem::take(wanted).into_iter().partition(|w| w.0 == group_id);
@@ -308,7 +308,7 @@ impl ControlPlane {
         let _ = self.desk.set(desk);
     }
 
-    /// Whether not all pairs have a control connection.
+    /// Returns true if not all pairs have a control connection.
     pub(crate) fn is_sparse(&self) -> bool {
         self.rules.sparse
     }
@@ -339,12 +339,12 @@ impl ControlPlane {
         self.waker.wake();
     }
 
-    /// How long a rank may be silent.
+    /// Returns the longest silence of a rank.
     pub(crate) fn silence(&self) -> Option<Duration> {
         self.rules.silence.limit
     }
 
-    /// How often the control thread has taken in what came.
+    /// Returns the number of rounds in which the control thread has read its connections.
     pub(crate) fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Acquire)
     }
@@ -374,7 +374,7 @@ impl ControlPlane {
         self.waker.wake();
     }
 
-    /// Where a rank of a group waits for this one; see [`World::waits`](crate::status::World::waits).
+    /// Returns the call in which a rank of a group waits for this one; see [`World::waits`](crate::status::World::waits).
     pub(crate) fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
         self.lock().waits(group_id, rank)
     }
@@ -385,7 +385,7 @@ impl ControlPlane {
         self.waker.wake();
     }
 
-    /// Whether there is a control connection to a rank.
+    /// Returns true if there is a control connection to a rank.
     #[cfg(test)]
     pub(crate) fn is_connected_for_test(&self, rank: usize) -> bool {
         self.lock().membership().is_connected(rank)

@@ -1,4 +1,4 @@
-//! Which numbers hold for this process, and from which file.
+//! Choice of the costs that hold for this process, and their file.
 
 use super::{TunedFile, tuned::VERSION};
 use crate::{BackendKind, Config, config::Costs, sys::here::host_name};
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What plans are chosen by: for `comity info`.
+/// Costs that plans are chosen by: for `comity info`.
 ///
 /// ```
 /// let note = comity::tools::costs_note(&comity::Config::from_env()?);
@@ -26,7 +26,7 @@ pub struct CostsNote {
     pub why: String,
 }
 
-/// Where the numbers of this host and version lie, below the user's folder of configurations.
+/// Returns the path of this host's and version's costs, below the user's folder of configurations.
 ///
 /// ```
 /// let place = comity::tools::costs_place("/home/me/.config".as_ref());
@@ -38,8 +38,8 @@ pub fn costs_place(config_home: &Path) -> PathBuf {
     config_home.join("comity").join(format!("costs-{}-{host}.json", VERSION))
 }
 
-/// What rank 0 tells the others when they meet: the numbers of the file that is found, as bytes; none of another rank, and where there is
-/// no file. One that is there and cannot be used is told to the user, and the usual numbers hold.
+/// Returns rank 0's announcement to the others when they meet: the costs of the file that is found, as bytes; empty on another rank, and where
+/// there is no file. If a file is there and cannot be used, the user is told, and the usual costs hold.
 pub(crate) fn tuned_bytes(config: &Config) -> Vec<u8> {
     let Costs::Found(home) = &config.costs else { return Vec::new() };
     // MPI has plans of its own.
@@ -81,7 +81,7 @@ impl Config {
     }
 }
 
-/// What is said of the file at this place.
+/// Describes the file at this place.
 fn found(place: PathBuf) -> CostsNote {
     let (used, date, why) = match TunedFile::load(&place) {
         Ok(Some(file)) => {

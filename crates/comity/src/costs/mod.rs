@@ -1,4 +1,4 @@
-//! What the cost model of a group goes by, beside constants: costs of each pair of ranks, and what `comity bench --tune` measured on a host.
+//! Variable inputs of a group's cost model: costs of each pair of ranks, and `comity bench --tune`'s measurements of a host.
 //!
 //! ```text
 //!   pairs.rs   LinkCosts: a latency and a bandwidth for each pair; measured when ranks have met, or read from a file that was named

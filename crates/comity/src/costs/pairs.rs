@@ -1,10 +1,10 @@
-//! What messages cost between each two ranks, and its text.
+//! Cost of messages between each two ranks, and its text.
 
 use crate::ConfigError;
 use comity_plan::{Cost, PairCosts};
 use serde_json::{Value, json};
 
-/// What messages cost between each two ranks of a group, in seconds and in bytes per second; all ranks have the same numbers.
+/// Cost of messages between each two ranks of a group, in seconds and in bytes per second; all ranks have the same numbers.
 ///
 /// [`Group::measure_links`](crate::Group::measure_links) measures them, [`from_json`](Self::from_json) reads them from a file's text.
 ///
@@ -102,7 +102,7 @@ impl LinkCosts {
 }
 
 impl AsRef<PairCosts> for LinkCosts {
-    /// As plans see them.
+    /// Returns the costs as plans see them.
     fn as_ref(&self) -> &PairCosts {
         &self.0
     }

@@ -18,7 +18,7 @@ const LONGEST: u64 = 1 << 20;
 /// The version of Comity whose numbers these are: another may have other algorithms, or quicker ones.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What `comity bench --tune` measured on a host.
+/// Measurements of a host by `comity bench --tune`.
 ///
 /// ```
 /// use comity::tools::TunedFile;
@@ -45,7 +45,7 @@ pub struct TunedFile {
     pub version: String,
     /// The name of the host.
     pub host: String,
-    /// What kind of processor it has.
+    /// Model of its processor.
     pub processor: String,
     /// Cores that ranks could use.
     pub cores: usize,
@@ -60,7 +60,7 @@ impl TunedFile {
         Self { costs, version: VERSION.into(), host, processor, cores, date }
     }
 
-    /// As text that [`from_json`](Self::from_json) reads.
+    /// Writes the text that [`from_json`](Self::from_json) reads.
     pub fn to_json(&self) -> String {
         let link = |link: HostLink| {
             let (class, table) = (self.costs.class(link), self.costs.table(link));
@@ -86,7 +86,7 @@ impl TunedFile {
     /// The numbers of a text that [`to_json`](Self::to_json) made.
     ///
     /// # Errors
-    /// What is wrong with the text, as the rest of a sentence.
+    /// The fault of the text, as the rest of a sentence.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         let value: Value = serde_json::from_str(text)
             .map_err(|e| ConfigError::new(format!("is not JSON: {e}")).at(e.line(), e.column()))?;
@@ -136,7 +136,7 @@ impl TunedFile {
     /// Write it, whole or not at all, for this user to read. Its folder is made.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let (mut file, new) = beside(path)?;
         let text = self.to_json() + "\n";
@@ -146,7 +146,7 @@ impl TunedFile {
         })
     }
 
-    /// Whether [`save`](Self::save) can write there: before measuring for minutes. Its folder is made.
+    /// Checks that [`save`](Self::save) can write there: before measuring for minutes. Its folder is made.
     ///
     /// ```
     /// let path = std::env::temp_dir().join("costs-example.json");
@@ -155,14 +155,14 @@ impl TunedFile {
     /// ```
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn check_place(path: &Path) -> io::Result<()> {
         let (_, new) = beside(path)?;
         std::fs::remove_file(new)
     }
 }
 
-/// A new file beside this one, and its name. One that a process of this number left is gone.
+/// A new file beside this one, and its name. A file that a process of this number left is gone.
 fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
     if let Some(dir) = path.parent() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
@@ -199,7 +199,7 @@ fn read(path: &Path) -> Result<Option<String>, String> {
     Ok(Some(text))
 }
 
-/// Whether nobody but this user can have written a file of this owner and mode: others could choose how its jobs move data.
+/// Checks that nobody but this user can have written a file of this owner and mode: others could choose how its jobs move data.
 fn is_safe(owner: u32, mode: u32, me: u32) -> Result<(), String> {
     if owner != me {
         return Err(format!("belongs to user {owner}, and this process runs as user {me}"));

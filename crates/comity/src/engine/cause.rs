@@ -18,8 +18,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long after a link broke to wait for word of whose fault it was. It comes within milliseconds; a control thread that gets no
-/// processor for some tenths of a second must not make this rank blame one that only closed.
+/// Time limit, after a link broke, for the report of the rank at fault. It comes within milliseconds; a control thread that gets no
+/// processor for some tenths of a second must not make this rank blame a peer that only closed.
 const LINK_WORD: Duration = Duration::from_millis(500);
 /// The same after a library failed, which can see that a peer is gone before the control connections say which.
 const LIBRARY_WORD: Duration = Duration::from_secs(1);
@@ -40,9 +40,9 @@ pub(crate) enum Stop {
     Left(usize),
     /// A peer made another call.
     Differs(usize, Differs),
-    /// What a peer did that breaks a rule.
+    /// A peer broke a rule: its rank, and the fault.
     Peer(usize, String),
-    /// How the link to a peer ended.
+    /// The link to a peer ended: its rank, and the cause.
     Link(usize, String),
     /// An error of this rank, which the others are told of.
     Own(Error),
@@ -50,17 +50,17 @@ pub(crate) enum Stop {
     Told(Error),
 }
 
-/// What ended well, or why it stopped.
+/// Result of a step, or the reason that it stopped.
 pub(crate) type Stopped<T> = Result<T, Stop>;
 
-/// What a call lacked when its limit passed.
+/// Outstanding messages of a call when its limit passed.
 #[derive(Default)]
 pub(crate) struct Lacking {
     /// The call, if the others are to compare it with theirs now.
     pub(crate) tell: Option<Header>,
-    /// Whom this rank waited for first, and for how long nothing had moved.
+    /// Member that this rank waited for first, and the time in which nothing had moved.
     pub(crate) first: Option<(usize, Duration)>,
-    /// Whom it waited for, if two ranks alone make the call and a census cannot tell.
+    /// Members that it waited for, if two ranks alone make the call and a census cannot tell.
     pub(crate) pair: Option<Vec<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! Who has made a call whose limit has passed.
+//! Census of the ranks that have made a call whose limit has passed.
 //!
 //! ```text
 //!   rank 0, whose limit passed        control threads of the others
@@ -20,14 +20,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long answers are waited for: control threads answer within milliseconds, on a crowded host within some tenths of a second.
+/// Time limit for the answers: control threads answer within milliseconds, on a crowded host within some tenths of a second.
 const ANSWERS: Duration = Duration::from_millis(500);
 /// Between two looks whether they have come.
 const CENSUS_POLL: Duration = Duration::from_millis(1);
 /// For so long nothing must have moved between two ranks to say so, if the limit is not shorter.
 const STILL: Duration = Duration::from_secs(1);
 
-/// Who is asked, and what for.
+/// The group whose members are asked, and this rank's place in it.
 pub(crate) struct Census<'a> {
     pub(crate) world: &'a dyn World,
     pub(crate) status: &'a GroupStatus,
@@ -37,8 +37,8 @@ pub(crate) struct Census<'a> {
 }
 
 impl Census<'_> {
-    /// What became of `call`, which this rank waits in for `after`: whoever has not made it, or where it stands still. This rank itself lacks
-    /// something of `lacks` for that long. An error if the group has failed for another reason meanwhile.
+    /// Returns the state of `call`, in which this rank has waited for `after`: the ranks that have not made it, or the place where it stands
+    /// still. This rank itself lacks something of `lacks` for that long. An error if the group has failed for another reason meanwhile.
     pub(crate) fn hold(
         &self,
         call: CallInfo,
@@ -82,7 +82,7 @@ impl Census<'_> {
         Ok(Late { call, after, missing, stalled: None })
     }
 
-    /// Who of those that are named waits for this rank, and in which call.
+    /// Returns the named ranks that wait for this rank, each with its call.
     pub(crate) fn crossed(&self, late: &Late, members: &[Peer]) -> Vec<Crossed> {
         let crossed = late.missing.iter().filter_map(|&r| {
             let (call, elsewhere) = self.world.waits(self.group_id, r)?;
@@ -115,7 +115,7 @@ impl Census<'_> {
         longest.filter(|(since, ..)| *since >= STILL.min(after / 2)).map(|(_, r, whom)| (r, whom))
     }
 
-    /// How far the others say that they have come, as far as it comes in time.
+    /// Returns the progress of the others, as far as their answers come in time.
     fn ask(&self) -> Result<Vec<Option<Reached>>, Failure> {
         self.status.forget_answers();
         let others: Vec<usize> = (0..self.size).filter(|r| *r != self.rank).collect();

@@ -67,7 +67,7 @@ impl Members {
         members.iter().map(|&m| self.ranks[m]).collect()
     }
 
-    /// How patiently to wait here: ranks outside this group run on the same cores.
+    /// Returns the patience of waits on this host: ranks outside this group run on the same cores.
     pub(crate) fn patience(&self) -> Patience {
         let host = self.world.hosts().get(self.world.rank()).copied();
         let here = self.world.hosts().iter().filter(|&&h| Some(h) == host).count();

@@ -40,7 +40,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Whether the links have more for n-way reduce `id`, of which `pulled` bytes were combined just now.
+    /// Returns true if the links have more for n-way reduce `id`, of which `pulled` bytes were combined just now.
     fn goes_on(&self, q: usize, id: Id, pulled: usize) -> bool {
         let StepOp::NWayReduce { from, .. } = self.schedule.op(id) else { return false };
         let links = &self.engine.links;
@@ -88,7 +88,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// What the links of `from` lend, as many bytes of each in `sources`, which are whole elements and `most` or fewer: how many.
+/// Fills `sources` with equally many bytes that each link of `from` lends, whole elements and at most `most`. Returns their number.
 #[inline]
 fn gather<'a>(
     links: &'a mut Links,

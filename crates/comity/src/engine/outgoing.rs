@@ -1,4 +1,4 @@
-//! What this rank sends to a peer, as messages: where the stream stands. May import `stats`, `status` and `transport`.
+//! Outgoing messages to a peer, and the position of the stream. May import `stats`, `status` and `transport`.
 
 use crate::{
     stats::LiveLink,
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Most a lead can be: a header and padding to a cache line.
 pub(super) const LEAD: usize = LEN + 64;
 
-/// What this rank sends to a peer.
+/// Outgoing stream of messages to a peer.
 #[derive(Debug)]
 pub(super) struct Tx {
     pos: u64,
@@ -24,7 +24,7 @@ pub(super) struct Tx {
     pub(super) blocked: bool,
     /// Payload bytes that have left and that the peer may still read in this rank's memory.
     pub(super) lent: usize,
-    /// Where the bytes are seen from outside.
+    /// Byte counters that outside readers see.
     pub(super) live: Option<Arc<LiveLink>>,
 }
 
@@ -42,7 +42,7 @@ impl Tx {
         }
     }
 
-    /// Whether the current message has begun.
+    /// Returns true if the current message has begun.
     pub(super) fn is_open(&self) -> bool {
         self.open
     }
@@ -138,7 +138,7 @@ impl Tx {
         returned > 0
     }
 
-    /// Whether the lead has left.
+    /// Returns true if the lead has left.
     pub(super) fn lead_is_sent(&self) -> bool {
         self.lead_at == self.lead_len
     }

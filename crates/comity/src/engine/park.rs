@@ -1,4 +1,4 @@
-//! How a rank sleeps: on the descriptors of the links that lack something, and the group's waker.
+//! Sleep of a rank: on the descriptors of the links that lack something, and the group's waker.
 
 use super::{Engine, Members};
 use crate::{recorder::NOBODY, transport::Interest};
@@ -7,8 +7,8 @@ use rustix::event::{PollFd, PollFlags};
 use std::{sync::atomic::Ordering, time::Duration};
 
 impl Engine {
-    /// Whether `peer` left and this rank lacks something of it that cannot be under way. What it sent over a network may arrive
-    /// after word that it left; there the end of the connection tells.
+    /// Returns true if `peer` left and this rank lacks something of it that cannot be under way. Bytes that it sent over a network may arrive
+    /// after its goodbye; there the end of the connection tells.
     pub(super) fn has_left(&self, peer: usize) -> bool {
         let (lacks, status) = (self.rx[peer].starved || self.tx[peer].blocked, &self.members.status);
         let is_all_here = match &self.links[peer] {
@@ -19,7 +19,7 @@ impl Engine {
         lacks && is_all_here && status.has_left(peer)
     }
 
-    /// What each open queue lacks.
+    /// Lists each peer's missing bytes or room.
     pub(super) fn lacks(&self) -> impl Iterator<Item = (usize, Interest)> {
         self.tx.iter().zip(&self.rx).enumerate().filter_map(|(p, (tx, rx))| {
             let i = Interest { recv: rx.starved, send: tx.blocked };
@@ -27,7 +27,7 @@ impl Engine {
         })
     }
 
-    /// Whether a link through memory lacks something.
+    /// Returns true if a link through memory lacks something.
     pub(super) fn lacks_memory(&self) -> bool {
         self.lacks().any(|(p, _)| self.links[p].as_ref().is_some_and(|l| l.is_memory()))
     }

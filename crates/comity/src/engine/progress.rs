@@ -23,7 +23,7 @@ const MOVES_PER_CHECK: u32 = 32;
 /// After so long without a byte a rank tells those it waits for which call it is in.
 const ASK: Duration = Duration::from_millis(60);
 
-/// How far a call has come.
+/// Progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallProgress {
     Done,
@@ -33,7 +33,7 @@ pub(crate) enum CallProgress {
     Stuck,
 }
 
-/// What makes a call go on: links, or a library.
+/// Driver of a call: links, or a library.
 pub(crate) trait Progress {
     fn members(&self) -> &Members;
 
@@ -43,10 +43,10 @@ pub(crate) trait Progress {
     /// Nothing has moved for `idle` and this rank is about to sleep: why not to wait any longer. True to look once more first.
     fn idle(&mut self, idle: Duration) -> Stopped<bool>;
 
-    /// What it lacks at the call's limit, after nothing has moved for `idle`.
+    /// Returns the outstanding messages at the call's limit, after nothing has moved for `idle`.
     fn lacking(&self, idle: Duration) -> Lacking;
 
-    /// Whom it waits for.
+    /// Returns the members that it waits for.
     fn waits_for(&self) -> Vec<usize>;
 
     /// Announce sleep. True if that was not announced before, and one more look must come first.
@@ -58,7 +58,7 @@ pub(crate) trait Progress {
     fn sleep(&mut self, limit: Duration, idle: Duration);
 }
 
-/// One call's waiting.
+/// Waiting of a call.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     wait: Wait,
@@ -66,7 +66,7 @@ pub(crate) struct Waiting {
     moves: u32,
     /// The call as all members know it; none for a call of two ranks alone.
     call: Option<Header>,
-    /// Who was told of it.
+    /// Members that were told of it.
     told: Vec<usize>,
 }
 
@@ -78,12 +78,12 @@ impl Waiting {
         Self { wait, asking, moves: 0, call, told: Vec::new() }
     }
 
-    /// How long the call may take.
+    /// Returns the time limit of the call.
     pub(crate) fn limit(&self) -> Duration {
         self.wait.limit()
     }
 
-    /// What this call has learnt, for the next.
+    /// Returns the patience that this call has learnt, for the next.
     pub(crate) fn patience(&self) -> Patience {
         self.wait.patience()
     }

@@ -25,7 +25,7 @@ use crate::{
 use comity_plan::Schedule;
 use std::time::Duration;
 
-/// One rank's links of one group.
+/// A rank's links of a group.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(super) members: Members,
@@ -33,13 +33,13 @@ pub(crate) struct Engine {
     pub(super) tx: Vec<Tx>,
     pub(super) rx: Vec<Rx>,
     pub(super) patience: Patience,
-    /// How long a member may be silent.
+    /// Longest silence of a member.
     pub(super) silence: Option<Duration>,
     /// To how many members there is no link yet.
     pub(super) unlinked: usize,
 }
 
-/// What a call is made of besides its data.
+/// Properties of a call besides its data.
 pub(crate) struct Task<'a> {
     /// Announced to peers, and named in errors.
     pub(crate) info: &'a CallInfo,
@@ -49,9 +49,9 @@ pub(crate) struct Task<'a> {
     pub(crate) header: &'a dyn Fn(Direction, usize) -> Header,
     /// The call as told to ranks that are waited for; `None` for calls between two ranks alone.
     pub(crate) call: Option<&'a Header>,
-    /// How long it may take.
+    /// Time limit of the call.
     pub(crate) limit: Duration,
-    /// Whether its messages are quicker if the system copies them out of the sender's memory.
+    /// True if its messages are quicker when the system copies them out of the sender's memory.
     pub(crate) pulls: bool,
     /// The headers of a call that [`is_short`](super::is_short).
     pub(crate) short: Option<&'a ShortHeaders>,
@@ -64,7 +64,7 @@ pub(crate) enum Direction {
     In,
 }
 
-/// One call under way.
+/// A call under way.
 pub(super) struct Run<'a, 'm> {
     pub(super) engine: &'a mut Engine,
     pub(super) schedule: &'a mut Schedule,
@@ -78,7 +78,7 @@ pub(super) struct Run<'a, 'm> {
     napped: bool,
     /// It has slept, and nothing has moved since.
     lacking: bool,
-    /// Who had left at the last look that found nothing.
+    /// Member that had left at the last look that found nothing.
     leaver: Option<usize>,
     /// Some links that the call needs are still being made.
     linking: bool,
@@ -86,7 +86,7 @@ pub(super) struct Run<'a, 'm> {
     begun: Option<&'a mut dyn FnMut()>,
 }
 
-/// Who is the root cause, if not the peer whose queue was looked at: an n-way reduce takes from several.
+/// Fault, and the rank that caused it, if not the peer whose queue was looked at: an n-way reduce takes from several.
 pub(super) struct StepFault(pub(super) Option<usize>, pub(super) HeaderRefusal);
 
 impl<E: Into<HeaderRefusal>> From<E> for StepFault {
@@ -184,12 +184,12 @@ impl Engine {
         &self.links
     }
 
-    /// How many bytes peers have read, or may read, where they lie.
+    /// Returns the number of bytes that peers have read, or may read, in place.
     pub(crate) fn lent(&self) -> u64 {
         self.links.iter().flatten().map(|l| l.lent_in_all()).sum()
     }
 
-    /// Whether the last header of every other member said that its messages were read where they lay.
+    /// Returns true if the last header of every other member announced that its messages were read in place.
     pub(crate) fn all_lend(&self) -> bool {
         self.rx.iter().enumerate().all(|(rank, rx)| rank == self.members.rank || rx.lends)
     }

@@ -6,7 +6,7 @@
 //!                                               └───────────────────────┴──> the schedule goes on from this step (run.rs)
 //! ```
 //!
-//! What this rank notes of the call waits until its first messages are put: it is done while they are on their way to the other cores.
+//! Notes about the call wait until its first messages are put: this rank makes them while the messages are on their way to the other cores.
 //!
 //! The same bytes travel over the same links in the same order, and are combined by the same kernels. Whatever is not as expected stays
 //! where it is for the schedule, which finds it as if nothing else had looked. So there is nothing here of failures, limits and sleep.
@@ -41,7 +41,7 @@ pub(crate) struct ShortHeaders {
     pub(crate) into: [u8; HEADER],
 }
 
-/// Whether calls by `schedule`, in bytes, on `size` ranks are made so.
+/// Returns true if calls by `schedule`, in bytes, on `size` ranks are made so.
 pub(crate) fn is_short(size: usize, schedule: &Schedule) -> bool {
     (2..=FEW).contains(&size) && schedule.is_short(LONGEST)
 }
@@ -95,7 +95,7 @@ impl Engine {
         false
     }
 
-    /// As [`take_short`](Self::take_short), of several peers: nothing is taken before the messages of all are there.
+    /// Takes messages as [`take_short`](Self::take_short), from several peers: nothing is taken before the messages of all are there.
     #[inline]
     fn take_short_of_all(
         &mut self,

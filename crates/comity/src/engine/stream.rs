@@ -1,4 +1,4 @@
-//! What a peer sends to this rank, as messages: where the stream stands, and what came too early.
+//! Incoming messages of a peer: the position of the stream, and the messages that came too early.
 
 use super::outgoing::LEAD;
 use crate::{
@@ -36,7 +36,7 @@ enum At {
     Stash(usize),
 }
 
-/// What this rank receives from a peer.
+/// Incoming stream of messages from a peer.
 #[derive(Debug)]
 pub(super) struct Rx {
     pos: u64,
@@ -44,21 +44,21 @@ pub(super) struct Rx {
     head: [u8; LEAD],
     stash: VecDeque<StashedMessage>,
     stashed: usize,
-    /// What the last header said of the peer's messages: [`Header::lends`].
+    /// Value of [`Header::lends`] in the peer's last header.
     pub(super) lends: bool,
     /// The link had no bytes at the last look.
     pub(super) starved: bool,
-    /// How many bytes the link had received at the last look before a sleep, and since when.
+    /// Number of bytes that the link had received at the last look before a sleep, and the time of the last arrival.
     pub(super) arrived: (u64, Option<Instant>),
     /// When this rank saw that the peer had left the group.
     pub(super) left: Option<Instant>,
     /// Payload bytes that are in their place but that the schedule does not know of: the link has not checked them yet.
     pub(super) pending: usize,
-    /// Where the bytes are seen from outside.
+    /// Byte counters that outside readers see.
     pub(super) live: Option<Arc<LiveLink>>,
 }
 
-/// What stands at the beginning of a message.
+/// Beginning of a message.
 #[derive(Debug)]
 pub(super) enum Begin {
     /// Nothing yet.
@@ -94,7 +94,7 @@ impl Rx {
         Self { pos: 0, at, head, stash, stashed, lends, starved, arrived, left, pending, live }
     }
 
-    /// Whether no byte has come for so long.
+    /// Returns true if no byte has come for so long.
     pub(super) fn is_quiet(&self, now: Instant, long: Duration) -> bool {
         self.arrived.1.is_none_or(|since| now - since > long)
     }
@@ -251,17 +251,17 @@ impl Rx {
         Ok(())
     }
 
-    /// Whether the next byte is the first of a message.
+    /// Returns true if the next byte is the first of a message.
     pub(super) fn is_between(&self) -> bool {
         matches!(self.at, At::Start)
     }
 
-    /// How many bytes of the stream came before.
+    /// Returns the number of earlier bytes of the stream.
     pub(super) fn pos(&self) -> u64 {
         self.pos
     }
 
-    /// Whether the payload of the current message has begun.
+    /// Returns true if the payload of the current message has begun.
     pub(super) fn is_in_body(&self) -> bool {
         matches!(self.at, At::Body)
     }

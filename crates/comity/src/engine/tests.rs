@@ -1,4 +1,4 @@
-//! How the engine treats a link that lends a frame at a time, and one that has not seen that this rank sleeps.
+//! Engine over a link that lends a frame at a time, and over a link that has not seen that this rank sleeps.
 
 use crate::{
     Group, LinkKind, ReduceOp, Result,
@@ -22,7 +22,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 type Pipe = Arc<Mutex<Vec<u8>>>;
 
-/// What all links of a test share: the bytes under way, by sender and receiver, and how many of a body each put took.
+/// State that all links of a test share: the bytes under way, by sender and receiver, and the body bytes that each put took.
 #[derive(Debug, Default)]
 struct Shared {
     pipes: Mutex<HashMap<(usize, usize), Pipe>>,

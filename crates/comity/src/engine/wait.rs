@@ -1,4 +1,4 @@
-//! How a rank waits: spin, then yield, then park.
+//! Stages of a rank's wait: spin, then yield, then park.
 //!
 //! A peer that runs answers within microseconds, so a rank first spins for about ten of them; then it yields, so
 //! that ranks which share a core with it get on; waking a sleeping core costs some 20 us, so only after a multiple of that
@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(1500);
 /// Pauses of one call that are forgiven. A machine so crowded that each look comes late must not keep a call from ever ending.
 const PAUSES: u8 = 16;
 
-/// How long each stage lasts.
+/// Length of each stage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     /// Spin this long, in looks without a clock; a look takes some 50 ns.
@@ -47,7 +47,7 @@ pub(crate) struct Patience {
     shared: u32,
     /// Below [`SHARED`], another number in each process.
     turn: u32,
-    /// How often stepping aside was tried since this thread had a core of its own.
+    /// Number of times that stepping aside was tried since this thread had a core of its own.
     tries: u8,
 }
 
@@ -72,7 +72,7 @@ impl Patience {
     }
 }
 
-/// What to do after a look that found nothing.
+/// Next action after a look that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Look again.
@@ -85,7 +85,7 @@ pub(crate) enum Stage {
     Park,
 }
 
-/// One call's waiting.
+/// Waiting of a call.
 #[derive(Debug)]
 pub(crate) struct Wait {
     patience: Patience,
@@ -96,7 +96,7 @@ pub(crate) struct Wait {
     until: Option<Instant>,
     /// The last look at the clock.
     looked: Option<Instant>,
-    /// How many more pauses are forgiven.
+    /// Number of pauses that are still forgiven.
     pauses: u8,
 }
 
@@ -119,12 +119,12 @@ impl Wait {
         self.since = None;
     }
 
-    /// How long the call may take.
+    /// Returns the time limit of the call.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// What this call has learnt, for the next.
+    /// Returns the patience that this call has learnt, for the next.
     pub(crate) fn patience(&self) -> Patience {
         self.patience
     }
@@ -141,7 +141,7 @@ impl Wait {
         }
     }
 
-    /// Whether it is time to step aside: ranks have a core each here, and this one does not run on its own.
+    /// Returns true if it is time to step aside: ranks have a core each here, and this one does not run on its own.
     fn steps_aside(&mut self) -> bool {
         let p = &mut self.patience;
         let due = p.most > 0 && p.shared >= (SHARED + p.turn) << p.tries;
@@ -168,7 +168,7 @@ impl Wait {
         if now - since < self.patience.yields { Stage::Yield } else { Stage::Park }
     }
 
-    /// What passed since the last look is not counted if this process was stopped meanwhile.
+    /// Leaves the time since the last look out of the count if this process was stopped meanwhile.
     #[inline]
     fn look(&mut self, now: Instant) {
         let gap = self.looked.replace(now).map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
@@ -179,7 +179,7 @@ impl Wait {
         }
     }
 
-    /// How long nothing has moved, since the first look at the clock.
+    /// Returns the time in which nothing has moved, since the first look at the clock.
     pub(crate) fn waited(&self) -> Duration {
         self.since.map_or(Duration::ZERO, |s| s.elapsed())
     }

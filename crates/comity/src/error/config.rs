@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What is wrong with a configuration, and where it stands.
+/// Fault of a configuration, and its place.
 ///
 /// ```
 /// use comity::{Config, Error};

@@ -19,14 +19,14 @@ pub struct JoinError {
     /// The ranks at fault, by their numbers in the job, or in the group that its members make: those that are missing, or the one
     /// that ended, gave up or cannot be reached. Empty where no rank is known to be at fault.
     pub ranks: Vec<usize>,
-    /// What became of them.
+    /// Why they did not join.
     pub cause: JoinCause,
     /// The address that was tried in vain, as the sentence has it.
     pub address: Option<String>,
     words: String,
 }
 
-/// What kept ranks from coming together, in one word for programs.
+/// Reason that kept ranks from coming together, as a short name for programs.
 ///
 /// ```
 /// use comity::JoinCause;

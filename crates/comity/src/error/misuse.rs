@@ -19,11 +19,11 @@ pub enum Misuse {
     /// A buffer has the wrong number of elements.
     #[error("the {buffer} holds {got} elements, expected {expected}{why}")]
     Length {
-        /// Which buffer: "source" or "destination".
+        /// Name of the buffer: "source" or "destination".
         buffer: &'static str,
-        /// What the rule asks.
+        /// Length that the rule asks.
         expected: usize,
-        /// What was given.
+        /// Length that was given.
         got: usize,
         /// The rule, as the rest of the sentence; may be empty.
         why: &'static str,
@@ -31,9 +31,9 @@ pub enum Misuse {
     /// Two buffers of one call have different types.
     #[error("the source is {src} and the destination {dst}; they must be the same")]
     DTypes {
-        /// Of the source.
+        /// Element type of the source.
         src: DType,
-        /// Of the destination.
+        /// Element type of the destination.
         dst: DType,
     },
     /// The reduction is not defined on this type.

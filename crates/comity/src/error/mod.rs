@@ -60,9 +60,9 @@ pub enum Error {
     /// The backend cannot run here: its library, device or permission is missing.
     #[error("{backend} is not available: {reason}")]
     Unavailable {
-        /// Which backend or link.
+        /// Name of the backend or link.
         backend: &'static str,
-        /// What is missing, where it was looked for, and what mends it.
+        /// Missing part, the places searched, and the remedy.
         reason: String,
     },
 
@@ -96,7 +96,7 @@ pub enum Error {
         peer: Peer,
         /// Its call.
         theirs: CallInfo,
-        /// What differs first: "dtype", "count", ...
+        /// First difference: "dtype", "count", ...
         differs: &'static str,
     },
 
@@ -114,7 +114,7 @@ pub enum Error {
         /// If all had made it: the two between which nothing moves, first the one that waits. Those of them that do not read this are in
         /// `waiting_for` as well.
         stalled: Option<[Peer; 2]>,
-        /// Those who waited for this rank, in calls that it has not come to; empty on other ranks than `rank`.
+        /// Ranks that waited for this rank, in calls that it has not come to; empty on other ranks than `rank`.
         crossed: Vec<Crossed>,
     },
 
@@ -123,33 +123,33 @@ pub enum Error {
     PeerLost {
         /// The member.
         peer: Peer,
-        /// What was seen, as the rest of a sentence: "closed its connections".
+        /// Observation, as the rest of a sentence: "closed its connections".
         cause: String,
         /// The members on whose account it gave up, where it said so; mostly empty.
         because_of: Vec<usize>,
         /// Another member that saw it and told this one; None where this rank saw it itself.
         seen_by: Option<usize>,
-        /// Whether it closed the group in good order, and a call still needed it.
+        /// True if it closed the group in good order, and a call still needed it.
         left: bool,
-        /// What this rank was doing.
+        /// Call under way on this rank.
         call: Option<CallInfo>,
     },
 
     /// Another rank reported a failure that this rank did not see itself.
     #[error("{by} gave up the group: {reason}{}; mend that, then restart the job", During(.call))]
     Aborted {
-        /// Who reported it.
+        /// Rank that reported it.
         by: Peer,
         /// Its words.
         reason: String,
-        /// What this rank was doing.
+        /// Call under way on this rank.
         call: Option<CallInfo>,
     },
 
     /// A library outside this project said no.
     #[error("{library}: {message} (code {code})")]
     Library {
-        /// Which one.
+        /// Name of the library.
         library: &'static str,
         /// Its code.
         code: i64,
@@ -160,7 +160,7 @@ pub enum Error {
     /// The operating system refused something this process needs.
     #[error("{what}: {message}")]
     Os {
-        /// What was tried.
+        /// Failed action.
         what: String,
         /// The system's words.
         message: String,
@@ -194,7 +194,7 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
-    /// Whether the group is unusable after this error, or was never made: true for all but `Misuse`, `Order`, `Config`, `Unavailable`
+    /// Returns true if the group is unusable after this error, or was never made: for all but `Misuse`, `Order`, `Config`, `Unavailable`
     /// and `Forked`.
     pub fn is_fatal(&self) -> bool {
         !matches!(
@@ -228,7 +228,7 @@ impl Error {
         }
     }
 
-    /// As others are told it who wait for this rank to join.
+    /// Returns the error for ranks that wait for this rank to join.
     pub(crate) fn as_join(&self) -> JoinError {
         match self {
             Self::Join(why) => why.clone(),
@@ -262,7 +262,7 @@ impl Error {
     }
 }
 
-/// How many descriptors this process may have.
+/// Returns the limit of descriptors of this process.
 fn most_files() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }

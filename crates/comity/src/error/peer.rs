@@ -53,6 +53,6 @@ pub struct Crossed {
     pub peer: Peer,
     /// The call in which it waited.
     pub call: CallInfo,
-    /// That call is one of another group, with its own numbers of ranks and calls.
+    /// True if that call is on another group, with its own numbers of ranks and calls.
     pub elsewhere: bool,
 }

@@ -1,9 +1,9 @@
-//! What errors say.
+//! Texts of errors.
 
 use super::*;
 use crate::Op;
 
-/// What a user reads first is what happened, and last what to do.
+/// An error begins with the event and ends with the remedy.
 #[test]
 fn errors_end_with_what_to_do_next() {
     let peer = Peer { rank: 2, host: Some("m3".into()), pid: Some(4711) };

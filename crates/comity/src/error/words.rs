@@ -1,4 +1,4 @@
-//! How errors are put in words.
+//! Texts of errors.
 
 use super::{Crossed, Peer};
 use crate::CallInfo;
@@ -19,7 +19,7 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Who else saw it.
+/// Rank that saw the failure first.
 pub(super) struct SeenBy<'a>(pub(super) &'a Option<usize>);
 
 impl fmt::Display for SeenBy<'_> {
@@ -36,10 +36,10 @@ impl fmt::Display for During<'_> {
     }
 }
 
-/// What differs in an all_to_all: what one rank sends another, and what that one expects.
+/// Difference in an all_to_all: the size of the part that a rank sends another, and the size that the other expects.
 pub(crate) const PART: &str = "the size of a part";
 
-/// What to do about a call that timed out.
+/// Advice about a call that timed out.
 pub(super) fn advice(named: &[Peer], stalled: bool) -> &'static str {
     match (stalled, named) {
         (true, _) => "look at the network between those two,",
@@ -71,7 +71,7 @@ impl fmt::Display for Calls<'_> {
     }
 }
 
-/// What a call that timed out waited for.
+/// Ranks that a call waited for when it timed out.
 pub(super) struct Waited<'a>(
     pub(super) &'a CallInfo,
     pub(super) &'a [Peer],

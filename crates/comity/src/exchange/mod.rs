@@ -93,7 +93,7 @@ pub trait Exchange: Send + Sync + fmt::Debug + fmt::Display {
     }
 }
 
-/// How often each process has shared over an exchange, by name.
+/// Number of shares of this process, by the exchange's name.
 static SHARES: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
 /// The number of this process's next share over the exchange `name`: as many as it has made before.
@@ -141,7 +141,7 @@ fn is_text(text: &str) -> bool {
     !text.is_empty() && text.len() <= MAX_EXCHANGE_TEXT && text.bytes().all(fits)
 }
 
-/// What came back from elsewhere, if it is a text.
+/// Checks that an answer is a text.
 fn checked(text: String, from: &dyn fmt::Display) -> Result<String> {
     if is_text(&text) {
         Ok(text)
@@ -152,7 +152,7 @@ fn checked(text: String, from: &dyn fmt::Display) -> Result<String> {
 
 /// A stream with a deadline on every byte.
 trait Timed: Read {
-    /// As `write`, but an end that is gone is an error and never a signal, whatever the program does with signals.
+    /// Writes as `write` does, but an end that is gone is an error and never a signal, whatever the program does with signals.
     fn send(&self, buf: &[u8]) -> io::Result<usize>;
 
     fn limit(&self, limit: Duration) -> io::Result<()>;

@@ -96,7 +96,7 @@ fn finalize_at_exit() {
     });
 }
 
-/// One conversation with the manager.
+/// A conversation with the manager.
 struct Talk<S> {
     stream: S,
     /// The name of the job's key-value space, once known.
@@ -221,7 +221,7 @@ mod tests {
         thread,
     };
 
-    /// What Hydra's proxy does, with the answers recorded from it.
+    /// Acts as Hydra's proxy, with the answers recorded from it.
     fn manager(
         stream: UnixStream,
         values: Arc<Mutex<HashMap<String, String>>>,

@@ -175,7 +175,7 @@ mod tests {
         Ok(text)
     }
 
-    /// What torch's server does with the requests that the exchange makes.
+    /// Answers the exchange's requests as torch's server does.
     fn serve(mut stream: TcpStream, values: &Values) -> io::Result<()> {
         let mut hello = [0; 5];
         stream.read_exact(&mut hello)?;

@@ -131,7 +131,7 @@ impl UnixExchange {
     }
 }
 
-/// What was posted, by the number of the share.
+/// Posted texts, by the number of the share.
 type Texts = BTreeMap<u64, Zeroizing<String>>;
 
 /// Rank 0's end: a thread that answers until this is dropped.
@@ -209,7 +209,7 @@ fn answer(mut stream: UnixStream, texts: &Mutex<Texts>) -> io::Result<()> {
     write_all(&stream, &reply, until)
 }
 
-/// Where the socket is, by system.
+/// Socket address, by system.
 #[cfg(target_os = "linux")]
 mod place {
     use super::*;
@@ -239,7 +239,7 @@ mod place {
     pub(super) fn unbind(_name: &str) {}
 }
 
-/// Where the socket is, by system.
+/// Socket address, by system.
 #[cfg(not(target_os = "linux"))]
 mod place {
     use super::*;

@@ -1,4 +1,4 @@
-//! What a group says of itself: ranks, links, limit, counters.
+//! Properties of a group: ranks, links, limit, counters.
 
 use super::Group;
 use crate::{LinkKind, Peer, Stats, config::MAX_TIMEOUT};
@@ -49,7 +49,7 @@ impl Group {
         Self { objects: true, ..self.clone() }
     }
 
-    /// How long a call through this handle may take, `Duration::MAX` where there is no limit; see [`with_timeout`](Self::with_timeout).
+    /// Returns the time limit of a call through this handle, `Duration::MAX` where there is no limit; see [`with_timeout`](Self::with_timeout).
     ///
     /// ```
     /// use std::time::Duration;
@@ -85,7 +85,7 @@ impl Group {
 
     /// The kind of link to each rank, by rank; `None` for this rank itself.
     ///
-    /// Where no call has needed a link yet, it is the kind that is tried first.
+    /// If no call has needed a link yet, it is the kind that is tried first.
     ///
     /// ```
     /// use comity::{Group, LinkKind};
@@ -110,7 +110,7 @@ impl Group {
         self.core.device
     }
 
-    /// What this group has done on this rank so far: calls, bytes, waiting.
+    /// Returns the counters of this group on this rank: calls, bytes, waiting.
     ///
     /// ```
     /// let group = comity::Group::single();

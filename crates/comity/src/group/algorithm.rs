@@ -1,4 +1,4 @@
-//! How a group carries out its operations, where somebody wants to say.
+//! Algorithm of a group's operations, where the user chooses one.
 
 use super::Group;
 use crate::sync::lock;

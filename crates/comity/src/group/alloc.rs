@@ -29,7 +29,7 @@ impl Group {
     /// ```
     ///
     /// # Panics
-    /// As a vector does that is longer than memory can be.
+    /// If the buffer is longer than memory can be, as a vector does.
     pub fn alloc<T: Element>(&self, count: usize) -> SharedBuffer<T> {
         let bytes = count.saturating_mul(size_of::<T>());
         let reads = |k: &Option<LinkKind>| k.and_then(LinkKind::about).is_some_and(|a| a.reads_buffers);

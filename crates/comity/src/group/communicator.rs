@@ -52,25 +52,25 @@ pub trait Communicator<T>: Send + Sync {
     /// Add up every rank's `x`, which has one length on all; every rank has the sum in `x`.
     ///
     /// # Errors
-    /// Those of [`Group::all_reduce`].
+    /// The errors of [`Group::all_reduce`].
     fn all_sum(&self, x: &mut [T]) -> io::Result<()>;
 
     /// Join every rank's `mine`, by rank, in `all`, which is as long as all of them.
     ///
     /// # Errors
-    /// Those of [`Group::all_gather`].
+    /// The errors of [`Group::all_gather`].
     fn all_gather(&self, mine: &[T], all: &mut [T]) -> io::Result<()>;
 
     /// Add up every rank's `all`, and keep this rank's part, by rank, in `mine`.
     ///
     /// # Errors
-    /// Those of [`Group::reduce_scatter`].
+    /// The errors of [`Group::reduce_scatter`].
     fn sum_scatter(&self, all: &[T], mine: &mut [T]) -> io::Result<()>;
 
     /// Copy the root's `x` to every rank.
     ///
     /// # Errors
-    /// Those of [`Group::broadcast`].
+    /// The errors of [`Group::broadcast`].
     fn broadcast(&self, x: &mut [T], root: usize) -> io::Result<()>;
 }
 

@@ -31,7 +31,7 @@ pub fn init() -> Result<Group> {
     Config::from_env()?.connect()
 }
 
-/// As [`init`], but an error where no launcher's variables are set.
+/// Joins as [`init`] does, but fails where no launcher's variables are set.
 ///
 /// ```
 /// use comity::Error;
@@ -45,7 +45,7 @@ pub fn init() -> Result<Group> {
 /// ```
 ///
 /// # Errors
-/// As [`init`], and [`Error::Config`] when this process is in no job.
+/// The errors of [`init`], and [`Error::Config`] when this process is in no job.
 pub fn init_strict() -> Result<Group> {
     let config = Config::from_env()?;
     if config.found().launcher == Launcher::Alone {
@@ -168,7 +168,7 @@ impl Config {
         }
     }
 
-    /// Where the launcher reads them, if it wants to. What goes wrong with that is no reason to run no job.
+    /// Returns the counters, in the launcher's sheet if it gave one. A job runs without its sheet too: a failure is only logged.
     fn counters(&self) -> Arc<Counters> {
         let sheet = self.stats_fd.and_then(|fd| match inherited(fd).and_then(|fd| Sheet::attach(&fd)) {
             Ok(sheet) => Some(Arc::new(sheet)),

@@ -1,4 +1,4 @@
-//! What messages cost on each pair's link: measured, agreed on, and written down.
+//! Cost of messages on each pair's link: measured, agreed on, and written down.
 
 use super::{Group, Recorder};
 use crate::{
@@ -14,7 +14,7 @@ use std::{
 
 /// Up to so many ranks one pair at a time is measured; above, a rank is in one pair at a time.
 const ONE_BY_ONE: usize = 16;
-/// What one direction of a pair may take, about.
+/// Approximate bounds of the time for a direction of a pair: the least and the most.
 const SLOT: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(150));
 const MOST_ECHOES: u32 = 200;
 const PUSHES: (usize, usize) = (4 << 10, 16 << 20);
@@ -23,7 +23,7 @@ const MOST_TEXT: usize = 64 << 20;
 /// Names the group that ranks measure in before there is any other.
 const GROUP_ID: u64 = u64::MAX - 0x636f;
 
-/// What the rank that measures asks of the other.
+/// Requests of the measuring rank to the other.
 const ECHO: u64 = 0;
 const TAKE: u64 = 1;
 const DONE: u64 = 2;
@@ -48,7 +48,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// As any call.
+    /// The errors of any call.
     pub fn measure_links(&self, budget: Duration) -> Result<LinkCosts> {
         let (me, n) = (self.rank(), self.size());
         let turns = turns(n);
@@ -191,7 +191,7 @@ pub(super) fn learn(world: &Arc<dyn World>, costs: &Costs, limit: Duration) -> R
     Ok(())
 }
 
-/// How long a group may measure before it is there.
+/// Time limit of the measurements before the first group is there.
 const BUDGET: Duration = Duration::from_secs(2);
 
 /// A file of costs that is sound.

@@ -45,7 +45,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a call may take when nobody says otherwise.
+/// Time limit of a call by default.
 pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 
 /// Ranks that call collectives together.
@@ -82,11 +82,11 @@ pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 pub struct Group {
     core: Arc<Core>,
     limit: Duration,
-    /// Whether calls through this handle are parts of one that moves objects.
+    /// True if calls through this handle are parts of a call that moves objects.
     objects: bool,
 }
 
-/// What all handles of one group share.
+/// State that all handles of a group share.
 pub(crate) struct Core {
     /// Whose connections these are.
     home: HomeProcess,
@@ -97,7 +97,7 @@ pub(crate) struct Core {
     counters: Arc<Counters>,
     /// Jobs for the group's own thread, which starts with the first.
     worker: Mutex<Option<mpsc::Sender<BackgroundTask>>>,
-    /// Whether background work holds the turn. Only then is `TURN` looked at, which in a shared library is a call.
+    /// True if background work holds the turn. Only then is `TURN` looked at, which in a shared library is a call.
     in_background: AtomicBool,
     /// Reaches calls under way from other threads.
     abort_handle: Option<AbortHandle>,
@@ -243,7 +243,7 @@ impl Group {
     /// Before it leaves in good order, this rank compares the calls that it has made with those of the others. That takes a round trip to each of them,
     /// which needs no call there, and up to 2 s if one of them has made fewer.
     ///
-    /// Dropping the last handle leaves, too. What it finds then goes to standard error, and the process ends with code 1 when it exits.
+    /// Dropping the last handle leaves, too. A difference that it finds then goes to standard error, and the process ends with code 1 when it exits.
     ///
     /// ```
     /// use comity::{Error, Group};
@@ -317,7 +317,7 @@ impl Group {
         ran.map_err(|e| *e)
     }
 
-    /// Whether this thread runs background work of this group, and so holds its turn.
+    /// Returns true if this thread runs background work of this group, and so holds its turn.
     #[inline]
     fn in_own_background(&self) -> bool {
         /// Not inlined: the compiler would take the address of `TURN` before it is needed.

@@ -31,7 +31,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Those of every call ([`Group`]); [`Misuse::Reduction`] when `op` is not defined on the type.
+    /// The errors of every call ([`Group`]); [`Misuse::Reduction`] when `op` is not defined on the type.
     pub fn all_reduce<'a>(&self, buf: impl Into<ViewMut<'a>>, op: ReduceOp) -> Result<()> {
         let buf = buf.into();
         self.reducing(Op::AllReduce, Bufs::InPlace(buf), op, None)
@@ -53,7 +53,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); [`Misuse::Length`] when the lengths differ.
+    /// The errors of [`all_reduce`](Self::all_reduce); [`Misuse::Length`] when the lengths differ.
     pub fn all_reduce_into<'a>(
         &self,
         src: impl Into<View<'a>>,
@@ -81,7 +81,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); [`Misuse::Rank`] for a root outside the group.
+    /// The errors of [`all_reduce`](Self::all_reduce); [`Misuse::Rank`] for a root outside the group.
     pub fn reduce<'a>(&self, buf: impl Into<ViewMut<'a>>, op: ReduceOp, root: usize) -> Result<()> {
         let buf = buf.into();
         self.has(Op::Reduce, "root", root)?;
@@ -104,7 +104,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); [`Misuse::Length`] unless `src` has `n` times the length of `dst`.
+    /// The errors of [`all_reduce`](Self::all_reduce); [`Misuse::Length`] unless `src` has `n` times the length of `dst`.
     pub fn reduce_scatter<'a>(
         &self,
         src: impl Into<View<'a>>,
@@ -117,7 +117,7 @@ impl Group {
         self.reducing_parts(Bufs::Both(src, dst), op, part, &[])
     }
 
-    /// As [`reduce_scatter`](Self::reduce_scatter), with the result in part `r` of `buf`; the rest of it stays as it is.
+    /// Reduces as [`reduce_scatter`](Self::reduce_scatter), with the result in part `r` of `buf`; the rest of it stays as it is.
     ///
     /// ```
     /// # use comity::ReduceOp;
@@ -131,14 +131,14 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); [`Misuse::Length`] unless the length of `buf` is a multiple of `n`.
+    /// The errors of [`all_reduce`](Self::all_reduce); [`Misuse::Length`] unless the length of `buf` is a multiple of `n`.
     pub fn reduce_scatter_in_place<'a>(&self, buf: impl Into<ViewMut<'a>>, op: ReduceOp) -> Result<()> {
         let buf = buf.into();
         let part = self.part_of(Op::ReduceScatter, "buffer", buf.count())?;
         self.reducing_parts(Bufs::OwnOut(buf), op, part, &[])
     }
 
-    /// As [`reduce_scatter`](Self::reduce_scatter), where part `r` has `counts[r]` elements.
+    /// Reduces as [`reduce_scatter`](Self::reduce_scatter), where part `r` has `counts[r]` elements.
     ///
     /// `counts` has one entry for each rank and is the same on all. `src` has their sum of elements, `dst` this rank's entry.
     ///
@@ -155,7 +155,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); [`Misuse::Counts`] and [`Misuse::Length`] when lengths do not fit.
+    /// The errors of [`all_reduce`](Self::all_reduce); [`Misuse::Counts`] and [`Misuse::Length`] when lengths do not fit.
     pub fn reduce_scatter_v<'a>(
         &self,
         src: impl Into<View<'a>>,
@@ -189,7 +189,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Those of every call: see [`Group`].
+    /// The errors of every call: see [`Group`].
     pub fn barrier(&self) -> Result<()> {
         self.checked(&mut Call::new(Op::Barrier, Bufs::None))
     }

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One piece of background work.
+/// A piece of background work.
 pub(super) type BackgroundTask = Box<dyn FnOnce() + Send>;
 
 impl Group {
@@ -46,7 +46,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// What `f` returns; [`Error::Os`] when the system gives no thread. A panic in `f` goes on in `wait`.
+    /// The error that `f` returns; [`Error::Os`] when the system gives no thread. A panic in `f` goes on in `wait`.
     pub fn spawn<R: Send + 'static>(
         &self,
         f: impl FnOnce(&Self) -> Result<R> + Send + 'static,
@@ -54,7 +54,7 @@ impl Group {
         self.spawn_as(f)
     }
 
-    /// As [`spawn`](Self::spawn), for work with an error type of its own, which [`Error`] can become.
+    /// Spawns as [`spawn`](Self::spawn), for work with an error type of its own, which [`Error`] can become.
     ///
     /// Name the type where the compiler cannot know it: in the result, or as `spawn_as::<_, MyError>(...)`.
     ///
@@ -72,7 +72,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// As [`spawn`](Self::spawn).
+    /// The errors of [`spawn`](Self::spawn).
     pub fn spawn_as<R: Send + 'static, E: From<Error> + Send + 'static>(
         &self,
         f: impl FnOnce(&Self) -> Result<R, E> + Send + 'static,
@@ -96,7 +96,7 @@ impl Group {
         request
     }
 
-    /// As [`spawn`](Self::spawn), for borrowed buffers: all work spawned in the scope has ended when `scope` returns.
+    /// Spawns as [`spawn`](Self::spawn), for borrowed buffers: all work spawned in the scope has ended when `scope` returns.
     ///
     /// The scope has a thread of its own, which starts with the first piece of work.
     ///
@@ -220,7 +220,7 @@ type ScopeWorker<'scope> = mpsc::Sender<Box<dyn FnOnce() + Send + 'scope>>;
 #[must_use = "wait for the result, or `detach` to let the work finish unobserved"]
 pub struct Request<R, E = Error> {
     slot: Arc<Slot<R, E>>,
-    /// Which group and turn, to refuse a wait that could never end.
+    /// Address of the group's core, to refuse a wait that could never end.
     core: usize,
     ticket: u64,
 }
@@ -228,7 +228,7 @@ pub struct Request<R, E = Error> {
 struct Slot<R, E> {
     out: Mutex<Option<Outcome<R, E>>>,
     done: Condvar,
-    /// Who is to look again when it is done, if a task waits.
+    /// Waker of the task that waits for it, if any.
     waker: Mutex<Option<Waker>>,
 }
 
@@ -256,7 +256,7 @@ impl<'scope> Scope<'scope, '_> {
         self.spawn_as(f)
     }
 
-    /// As [`spawn`](Self::spawn), for work with an error type of its own. See [`Group::spawn_as`].
+    /// Spawns as [`spawn`](Self::spawn), for work with an error type of its own. See [`Group::spawn_as`].
     ///
     /// ```
     /// # use comity::{Group, ReduceOp};
@@ -313,7 +313,7 @@ impl fmt::Debug for Scope<'_, '_> {
 }
 
 impl<R, E> Request<R, E> {
-    /// Whether [`wait`](Self::wait) would return at once.
+    /// Returns true if [`wait`](Self::wait) would return at once.
     pub fn is_done(&self) -> bool {
         lock(&self.slot.out).is_some()
     }
@@ -321,7 +321,7 @@ impl<R, E> Request<R, E> {
     /// Block until the work has ended. A panic in it goes on here.
     ///
     /// # Errors
-    /// What the work returned; [`Error::Order`] in background work of the same group when this request comes later.
+    /// The error that the work returned; [`Error::Order`] in background work of the same group when this request comes later.
     pub fn wait(self) -> Result<R, E>
     where
         E: From<Error>,
@@ -339,7 +339,7 @@ impl<R, E> Request<R, E> {
         }
     }
 
-    /// As [`wait`](Self::wait); gives the request back when it is not done within `limit`.
+    /// Waits as [`wait`](Self::wait); gives the request back when it is not done within `limit`.
     ///
     /// # Errors
     /// The request itself, still under way.

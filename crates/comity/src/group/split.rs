@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What stands for "no color" between ranks.
+/// Number that stands for "no color" between ranks.
 const STAY_OUT: i32 = -1;
 
 impl Group {
@@ -99,8 +99,8 @@ impl Group {
     }
 }
 
-/// Who is at fault, in the group that `me` could not split because of `e`, and how: another of the new group's `members` may
-/// have found it first, and told.
+/// Returns the rank at fault and its failure, in the group that `me` could not split because of `e`: another of the new group's `members`
+/// may have found it first, and told.
 fn root_cause(e: &Error, me: usize, members: &[usize]) -> Failure {
     let unable = |words: &dyn fmt::Display| format!("could not split the group: {words}");
     match e {
@@ -122,7 +122,7 @@ fn name(parent: u64, split: u64, color: i32) -> u64 {
         .max(1)
 }
 
-/// As [`name`], for a group that only its members make.
+/// Returns the name as [`name`] does, for a group that only its members make.
 pub(super) fn name_of(parent: u64, label: u64, members: &[usize]) -> u64 {
     let start = mix(mix(parent.wrapping_add(0xd1b5_4a32_d192_ed03)).wrapping_add(label));
     members.iter().fold(start, |x, &m| mix(x.wrapping_add(m as u64 + 1))).max(1)

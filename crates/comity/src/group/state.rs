@@ -1,4 +1,4 @@
-//! What carries out a group's calls, and what became of them: one call runs at a time, and the first failure is kept.
+//! Backend of a group's calls, and their results: one call runs at a time, and the first failure is kept.
 
 use crate::{
     Error, Op, Result,
@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// What one call of a group at a time changes.
+/// State that a call of a group changes, one call at a time.
 pub(super) struct CallState {
     pub(super) backend: Option<Box<dyn Backend>>,
     pub(super) seq: u64,
@@ -43,7 +43,7 @@ impl CallState {
         Ok(())
     }
 
-    /// As [`run`](Self::run), of a call that has more parts, and so has not ended when this one has.
+    /// Runs as [`run`](Self::run), for a call that has more parts, and so has not ended when this part has.
     pub(super) fn run_part(
         &mut self,
         call: &mut Call<'_>,

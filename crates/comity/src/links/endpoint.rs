@@ -45,21 +45,21 @@ pub(crate) struct Endpoint {
     root_cause: Option<RootCauseReport>,
     sealed: bool,
     costs: OnceLock<LinkCosts>,
-    /// What rank 0 has told.
+    /// Tuned costs that rank 0 announced.
     tuned: Option<Arc<TunedCosts>>,
     algorithm: Option<Algorithm>,
-    /// Which a forked child does not have. None for a world of one.
+    /// Place in the job, which a forked child does not have. None for a world of one.
     place: Option<JobPlace>,
     /// Ended before the goodbye, so that all that was sent has come when the others hear it.
     transports: Arc<Transports>,
     /// The kind of link that goes before all others.
     first: Option<LinkKind>,
-    /// How long the making of a link may take.
+    /// Time limit for making a link.
     limit: Duration,
     /// All links are made when a group opens.
     all: bool,
     makers: Arc<Makers>,
-    /// What is known of the ways to the others.
+    /// Addresses that lead to the others.
     book: Arc<AddressBook>,
     /// Control connections to neighbours in the graph only.
     sparse: bool,
@@ -79,7 +79,7 @@ struct MetAll {
     secret: Secret,
     table: Table,
     listeners: Vec<Listener>,
-    /// What passes on for those who reach the store through this process.
+    /// Relays for the processes that reach the store through this one.
     relays: Vec<Arc<Relay>>,
 }
 
@@ -192,7 +192,7 @@ impl Endpoint {
         }
     }
 
-    /// Of a job of one rank.
+    /// Makes the endpoint of a job of one rank.
     fn alone(config: &Config) -> Self {
         let facts = vec![facts(config, Announced::default(), Vec::new(), String::new())];
         Self::new(config, Secret::new(&Key::zeros(), &config.job, 0), Table { world: 0, facts })
@@ -233,13 +233,13 @@ impl Endpoint {
         }
     }
 
-    /// Whom the control thread tells who wants links.
+    /// Returns the desk to which the control thread reports ranks that want links.
     fn desk(&self) -> Weak<dyn LinkDesk> {
         let makers: Weak<Makers> = Arc::downgrade(&self.makers);
         makers
     }
 
-    /// What making links takes.
+    /// Returns the mesh, for making links.
     fn mesh(&self, running: &Running) -> Mesh {
         Mesh {
             me: self.me,
@@ -258,7 +258,7 @@ impl Endpoint {
         }
     }
 
-    /// What passes on what two others say that have no way to each other.
+    /// Returns the relay between ranks that have no way to each other.
     fn relay(&self, config: &Config) -> Option<Arc<Relay>> {
         if !config.relay || self.peers.len() < 3 {
             return None;
@@ -275,7 +275,7 @@ impl Endpoint {
         Some(Arc::new(Relay::new(find)))
     }
 
-    /// How the others are reached.
+    /// Returns the ways to the others.
     pub(super) fn way(&self) -> Way<'_> {
         Way { me: self.me, cards: &self.cards, peers: &self.peers, book: &self.book, secret: &self.secret }
     }

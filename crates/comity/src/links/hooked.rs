@@ -7,11 +7,11 @@ use crate::{
 };
 use std::{fmt, sync::Arc, time::Instant};
 
-/// How a rank opens a group, by its id and members; the last argument opens it as [`LocalWorld`] does.
+/// Opening of a group by a rank, given its id and members; the last argument opens it as [`LocalWorld`] does.
 pub(crate) type Opening =
     dyn Fn(&LocalWorld, u64, &[usize], &dyn Fn() -> Result<Links>) -> Result<Links> + Send + Sync;
 
-/// One thread's view of it.
+/// A thread's view of it.
 pub(crate) struct HookedWorld {
     inner: LocalWorld,
     opening: Arc<Opening>,

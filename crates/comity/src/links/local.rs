@@ -14,7 +14,7 @@ use std::{
     time::Instant,
 };
 
-/// One thread's view of the world.
+/// A thread's view of the world.
 pub(crate) struct LocalWorld {
     rank: usize,
     hub: Arc<Hub>,
@@ -22,18 +22,18 @@ pub(crate) struct LocalWorld {
     hosts: Vec<usize>,
 }
 
-/// Where the threads' ends of links wait for their owners, and who is in which group.
+/// Ends of links that wait for their owners' threads, and the members of each group.
 #[derive(Default)]
 struct Hub {
     /// Ends made by the peer that came first, by group id, owner and peer.
     ends: Mutex<HashMap<End, Box<dyn Link>>>,
     /// Members and statuses of each open group, by group id and world rank.
     groups: Mutex<HashMap<(u64, usize), Open>>,
-    /// What ranks that wait have told members that had not opened the group yet: group id, to, from.
+    /// Calls that waiting ranks announced to members that had not opened the group yet: group id, to, from.
     asked: Mutex<HashMap<(u64, usize, usize), Header>>,
     /// Groups that failed, for members that have not opened them yet.
     failed: Mutex<HashMap<u64, Failure>>,
-    /// How many members have left a group. One that opens it when others have failed and left is told why, so a group is forgotten when all
+    /// Number of members that have left a group. A member that opens it when others have failed and left is told why, so a group is forgotten when all
     /// have left.
     left: Mutex<HashMap<u64, usize>>,
 }

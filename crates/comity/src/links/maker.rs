@@ -24,7 +24,7 @@ use std::{
 
 /// In a job that allows any silence: after how long a silent path counts as cut, and after how long it is given up.
 const ANY_SILENCE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
-/// How much longer than that a group is not left: until the path is seen to be cut, and until another one is found.
+/// Time beyond that for which a group is not left: until the path is seen to be cut, and until another one is found.
 const SEEN: Duration = Duration::from_millis(300);
 const FOUND: Duration = Duration::from_secs(1);
 /// Between two looks of a process that leaves whether all has come.
@@ -43,7 +43,7 @@ pub(super) struct Makers {
     cards: Arc<[Card]>,
 }
 
-/// One group.
+/// A group whose links can be made.
 #[derive(Debug)]
 struct Maker {
     group: Arc<Opened>,
@@ -54,7 +54,7 @@ struct Maker {
 
 #[derive(Debug, Default)]
 struct MakerState {
-    /// What this rank wants and the thread has not seen.
+    /// Ranks that this rank wants links to and the thread has not seen.
     wanted: Vec<usize>,
     /// Ranks whose links want other connections.
     mending: Vec<usize>,
@@ -99,7 +99,7 @@ impl Makers {
         }
     }
 
-    /// Whether a group is left later, which is seen to here: where the path is cut over which its last bytes go, they take another one.
+    /// Returns true if a group is left later. Such a group is looked after here: where the path of its last bytes is cut, they take another one.
     pub(super) fn leaves_later(&self, group_id: u64) -> bool {
         let mark = |leaving: Option<Instant>| {
             if let Some(maker) = lock(&self.open).as_mut().and_then(|open| open.get_mut(&group_id)) {
@@ -118,12 +118,12 @@ impl Makers {
         is_seen_to
     }
 
-    /// Whether groups are to be left later.
+    /// Returns true if groups are to be left later.
     pub(super) fn is_leaving(&self) -> bool {
         lock(&self.open).as_ref().is_some_and(|open| open.values().any(|m| m.leaving.is_some()))
     }
 
-    /// Leave the groups whose last bytes have come, or will not come. Whether there are others.
+    /// Leave the groups whose last bytes have come, or will not come. Returns true if there are others.
     pub(super) fn leave_due(&self) -> bool {
         let open = lock(&self.open);
         let makers = open.iter().flatten().filter_map(|(id, maker)| Some((*id, maker, maker.leaving?)));
@@ -266,7 +266,7 @@ impl Maker {
         all.filter(|owed| !has_left(owed.peer)).collect()
     }
 
-    /// Whether a group that was left at `since` need not stay.
+    /// Returns true if a group that was left at `since` need not stay.
     fn may_leave(&self, since: Instant) -> bool {
         let owed = self.owed();
         let limit = self.group.mesh.control.silence();

@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a process knows of all, for making links.
+/// A process's knowledge of all ranks, for making links.
 #[derive(Debug)]
 pub(super) struct Mesh {
     pub(super) me: usize,
@@ -35,11 +35,11 @@ pub(super) struct Mesh {
     pub(super) secret: Secret,
     pub(super) sealed: bool,
     pub(super) control: Arc<ControlPlane>,
-    /// What this process can use.
+    /// Transports that this process can use.
     pub(super) transports: Arc<Transports>,
     /// The kind that goes before those that the table prefers.
     pub(super) first: Option<LinkKind>,
-    /// How long the making of a link may take.
+    /// Time limit for making a link.
     pub(super) limit: Duration,
     /// All links are made when a group opens.
     pub(super) all: bool,
@@ -75,7 +75,7 @@ impl Opened {
 }
 
 impl Mesh {
-    /// How the others are reached.
+    /// Returns the ways to the others.
     pub(super) fn way(&self) -> Way<'_> {
         Way { me: self.me, cards: &self.cards, peers: &self.peers, book: &self.book, secret: &self.secret }
     }
@@ -149,7 +149,7 @@ impl Mesh {
     }
 }
 
-/// Who is still waited for; `None`: nobody.
+/// Ranks that are still waited for; `None`: nobody.
 type StillMissing = Result<Option<Vec<usize>>, MeshError>;
 
 /// A wait for other members: what ends it, and what is then said of whom.
@@ -157,14 +157,14 @@ struct Opening<'a> {
     group: &'a Opened,
     until: Instant,
     begun: Instant,
-    /// How long from each member that comes, while the job's first group is opened: on a crowded host hundreds of them take long.
+    /// Time limit from each member that comes, while the job's first group is opened: on a crowded host hundreds of them take long.
     renewed: Option<Duration>,
     /// Woken with the group's own waker, which the engine drains; `None` where there is no engine yet.
     waker: Option<&'a Waker>,
 }
 
 impl Opening<'_> {
-    /// What to poll for.
+    /// Returns the descriptor to poll.
     fn waker_fd(&self) -> BorrowedFd<'_> {
         self.waker.map_or_else(|| self.group.status.waker_fd(), Waker::fd)
     }

@@ -23,12 +23,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long one try takes at most.
+/// Time limit for a try.
 const TRIES: Duration = Duration::from_secs(1);
 /// And then through other ranks, which know their ways: it takes them milliseconds.
 const THROUGH: Duration = Duration::from_millis(500);
 
-/// How this process reaches others, of its own.
+/// This process's own ways to the others.
 #[derive(Debug)]
 pub(super) struct OwnWay {
     pub(super) me: usize,
@@ -134,7 +134,7 @@ impl RedialState {
     }
 }
 
-/// What a try that failed says of the other rank.
+/// Returns the conclusion about the other rank from a failed try.
 fn why(miss: &Miss) -> NoConnection {
     match miss {
         Miss::Nobody(e) | Miss::NoWay(e)

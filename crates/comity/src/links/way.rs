@@ -1,4 +1,4 @@
-//! How this process reaches another: at one of its addresses, else through a rank that has a way to both.
+//! Way of this process to another: at one of its addresses, else through a rank that has a way to both.
 
 use crate::{
     Peer,
@@ -11,12 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long to look for a rank that passes bytes on. It takes some six seconds to know that there is no direct way; both are less than ten.
+/// Time limit for finding a rank that relays. It takes some six seconds to know that there is no direct way; both are less than ten.
 const RELAY_LIMIT: Duration = Duration::from_millis(3400);
 /// Addresses of each of them that are tried.
 const RELAY_ADDRS: usize = 2;
 
-/// Who wants to reach whom, and all that is known of how.
+/// Ways of a process to the others: its identity, their addresses and the key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way<'a> {
     pub(super) me: usize,
@@ -45,7 +45,7 @@ impl Way<'_> {
         }
     }
 
-    /// The addresses of another rank for a link. Of guesses that would be the best those that answer come first, and are no guesses any more.
+    /// The addresses of another rank for a link. If guesses would be the best, those that answer come first, and are no guesses any more.
     pub(super) fn link_candidates(&self, rank: usize, patience: &DialLimits<'_>) -> Candidates {
         let Some(card) = self.cards.get(rank).filter(|_| self.book.relay_of(rank).is_none()) else {
             return Candidates::default();
@@ -55,7 +55,7 @@ impl Way<'_> {
         if self.ask(card, &guesses, patience) { self.book.candidates(card) } else { found }
     }
 
-    /// Learn which of these addresses of a host lead there. Whether there was something to learn.
+    /// Learn which of these addresses of a host lead there. Returns true if there was something to learn.
     fn ask(&self, card: &Card, guesses: &[SocketAddr], patience: &DialLimits<'_>) -> bool {
         let targets: Vec<_> = guesses.iter().copied().map(Target::Tcp).collect();
         // Whoever stops this is heard again by the dialling that follows.
@@ -68,7 +68,7 @@ impl Way<'_> {
         !guesses.is_empty()
     }
 
-    /// Whether another rank is on another host.
+    /// Returns true if a rank is on another host.
     pub(super) fn is_elsewhere(&self, rank: usize) -> bool {
         match (self.cards.get(self.me), self.cards.get(rank)) {
             (Some(ours), Some(theirs)) => ours.host_id != theirs.host_id,
@@ -103,7 +103,7 @@ impl Way<'_> {
         (targets, vain)
     }
 
-    /// Connect to a rank at one of `targets`, else through another rank. What leads nowhere from here is told in an error.
+    /// Connect to a rank at one of `targets`, else through another rank. An error names the addresses that lead nowhere from here.
     pub(super) fn dial(
         &self,
         rank: usize,

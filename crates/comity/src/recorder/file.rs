@@ -15,7 +15,7 @@ use std::{
 const VERSION: u64 = 1;
 const MOST_TEXT: usize = 4096;
 
-/// What one rank wrote when one of its groups failed: a flight record.
+/// File that a rank wrote when one of its groups failed: a flight record.
 ///
 /// ```
 /// use comity::tools::Flight;
@@ -50,7 +50,7 @@ pub struct Flight {
     pub members: Vec<usize>,
     /// The group's name.
     pub group: u64,
-    /// Where the process ran.
+    /// Host of the process.
     pub host: Option<String>,
     /// Its process id.
     pub pid: u32,
@@ -58,15 +58,15 @@ pub struct Flight {
     pub written: u64,
     /// Why the group failed, as this rank saw it.
     pub error: String,
-    /// Who that says is at fault, by rank in the group.
+    /// Rank in the group that the error blames.
     pub culprit: Option<usize>,
-    /// How many calls there were in all.
+    /// Number of calls in all.
     pub made: u64,
     /// The last of them, oldest first.
     pub calls: Vec<FlightCall>,
 }
 
-/// One call of a [`Flight`], or of a rank that still runs.
+/// A call of a [`Flight`], or of a rank that still runs.
 ///
 /// ```
 /// let in_seconds = |call: &comity::tools::FlightCall| (call.end - call.begin) as f64 / 1e9;
@@ -74,21 +74,21 @@ pub struct Flight {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlightCall {
-    /// What was called.
+    /// Arguments of the call.
     pub info: CallInfo,
     /// Nanoseconds since 1970.
     pub begin: u64,
     /// Not before `begin`.
     pub end: u64,
-    /// Who was waited for, by rank in the group.
+    /// Member that it waited for, by rank in the group.
     pub peer: Option<usize>,
     /// Time asleep, in nanoseconds.
     pub waited: u64,
-    /// How far it came.
+    /// State of the call.
     pub state: FlightState,
 }
 
-/// How far a call came.
+/// State of a call.
 ///
 /// ```
 /// assert_eq!(comity::tools::FlightState::Begun.name(), "begun");
@@ -113,7 +113,7 @@ impl FlightState {
         Self::ALL.into_iter().map(|(s, _)| s).find(|s| *s as u8 == number)
     }
 
-    /// One word for it: "begun".
+    /// Returns its name: "begun".
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(s, _)| *s == self).map_or("", |(_, n)| n)
     }
@@ -134,7 +134,7 @@ impl Flight {
     /// Read what a file of this name holds.
     ///
     /// # Errors
-    /// What is wrong with it, as the rest of a sentence that begins with the file's name.
+    /// Its fault, as the rest of a sentence that begins with the file's name.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Self, String> {
         let Some((world_rank, group)) = Self::of_name(name) else {
             return Err("is not named as a flight record is (rank-N.group-HEX.flight.json)".into());
@@ -269,7 +269,7 @@ fn list<'a>(of: &'a Value, field: &str, most: usize) -> Result<&'a Vec<Value>, S
     l.ok_or_else(|| format!("has no field \"{field}\" with a list of at most {most}"))
 }
 
-/// One row; `None` when it is none.
+/// Parses a row; `None` when it is malformed.
 fn call(row: &Value, size: u64, shift: impl Fn(u64) -> u64) -> Option<FlightCall> {
     let row = row.as_array().filter(|r| r.len() == 12)?;
     // The outer option: is it well formed? The inner one: is there one?

@@ -2,7 +2,7 @@
 
 use super::{Flight, KEPT};
 
-/// What a record says lies within the group and the bounds, and can be shown on a terminal.
+/// Every rank and count of a record lies within the group and the bounds, and every text can be shown on a terminal.
 pub fn flight(bytes: &[u8]) {
     let Ok(f) = Flight::parse("rank-0.group-0.flight.json", bytes) else { return };
     let size = f.members.len();

@@ -4,7 +4,7 @@ use super::{FlightCall, NOBODY, Record};
 use crate::{LinkKind, stats::Sheet, sys::clock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What one rank does just now, as its launcher sees it.
+/// Current state of a rank, as its launcher sees it.
 ///
 /// ```
 /// use comity::tools::{LiveRank, Sheet};
@@ -28,7 +28,7 @@ pub struct LiveRank {
     pub links: Vec<LivePath>,
 }
 
-/// One open group of a rank. [`LiveRank`] lists them.
+/// An open group of a rank. [`LiveRank`] lists them.
 ///
 /// ```
 /// let is_stuck = |g: &comity::tools::LiveGroup| g.asleep.as_secs() > 60;
@@ -43,17 +43,17 @@ pub struct LiveGroup {
     pub rank: usize,
     /// Its number of ranks.
     pub size: usize,
-    /// How many calls there were.
+    /// Number of calls so far.
     pub made: u64,
     /// The rank of the job that the call under way last slept for.
     pub waits_for: Option<usize>,
-    /// How long the call under way has slept, if it sleeps.
+    /// Time for which the call under way has slept, if it sleeps.
     pub asleep: Duration,
     /// The last calls, oldest first; the last of them may be under way.
     pub calls: Vec<FlightCall>,
 }
 
-/// What went over the links to one rank, in bytes with headers. [`LiveRank`] lists them.
+/// Traffic of the links to one rank, in bytes with headers. [`LiveRank`] lists them.
 ///
 /// ```
 /// let both_ways = |p: &comity::tools::LivePath| p.sent + p.received;
@@ -73,7 +73,7 @@ pub struct LivePath {
 }
 
 impl Sheet {
-    /// What the rank does just now. It need not help, so it may hang, be stopped or have been killed.
+    /// Reads the rank's current state. The rank need not help, so it may hang, be stopped or have been killed.
     pub fn live(&self) -> LiveRank {
         let now = clock::exact();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);

@@ -1,4 +1,4 @@
-//! What a process tells the others of itself.
+//! Facts that a process announces to the others.
 
 use super::{listen::OwnListeners, wire::Facts};
 use crate::{
@@ -19,7 +19,7 @@ pub(crate) fn agree_on_secrecy(facts: &[Facts]) -> Result<()> {
     )))
 }
 
-/// What to tell the others of this process; also opens the socket for those of the same host.
+/// Collects the facts to announce to the others; also opens the socket for those of the same host.
 pub(crate) fn announce(
     config: &Config,
     links: Announced,
@@ -49,7 +49,7 @@ pub(crate) fn announce(
     Ok((listeners, facts))
 }
 
-/// What this rank announces, made of what is known already.
+/// Makes this rank's announcement of facts that are known already.
 pub(crate) fn facts(config: &Config, links: Announced, addrs: Vec<OwnAddr>, unix: String) -> Facts {
     let found = || thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX));
     let cores = config.host_cores.unwrap_or_else(found);

@@ -1,4 +1,4 @@
-//! What rank 0 posts on an exchange: where its store is, and by what the ranks know one another.
+//! Text that rank 0 posts on an exchange: the addresses of its store, and the key by which the ranks know one another.
 //!
 //! `10.0.0.1:5000,[fd00::1]:5000/key-HEX` where rank 0 has made the job's key; `/held` where it holds one that every rank must have of its
 //! own; `/open` where none is wanted. Nothing here is ever part of an error: it may be the key.
@@ -32,7 +32,7 @@ pub(super) fn compose(at: &[SocketAddr], trust: Trust<'_>, key: &Key) -> Zeroizi
     text
 }
 
-/// What another rank makes of it: the store's addresses, and the key.
+/// Reads the text on another rank: the store's addresses, and the key.
 pub(super) fn read(text: &str, trust: Trust<'_>, rank: usize) -> Result<(Vec<SocketAddr>, Key)> {
     let nonsense = || Error::join("the exchange holds what no rank 0 of this version of Comity gives");
     let (at, word) = text.rsplit_once('/').ok_or_else(nonsense)?;

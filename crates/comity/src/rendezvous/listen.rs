@@ -1,4 +1,4 @@
-//! Where a rank listens: at the addresses that its user names, else at those of its network interfaces.
+//! Addresses at which a rank listens: those that its user names, else those of its network interfaces.
 
 use super::{meet::StoreClient, store::cannot_listen};
 use crate::{
@@ -77,7 +77,7 @@ impl StoreClient {
         Ok(addrs)
     }
 
-    /// Whether no rank can be on another host.
+    /// Returns true if no rank can be on another host.
     fn is_within_host(&self, config: &Config) -> bool {
         let all_here = config.local.is_some_and(|(_, n)| n == config.size);
         match &config.meet {
@@ -111,7 +111,7 @@ impl StoreClient {
     }
 }
 
-/// What is wrong with rules that leave nothing.
+/// Describes the fault of rules that leave no interface.
 fn no_interface(config: &Config, rules: &str, all: &[Interface]) -> String {
     let have: Vec<_> = all.iter().map(|i| format!("{} {}/{}", i.name, i.ip, i.prefix)).collect();
     let have = if have.is_empty() { "none that is up".into() } else { have.join(", ") };

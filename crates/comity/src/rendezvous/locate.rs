@@ -1,4 +1,4 @@
-//! Where the store is, and who runs it.
+//! Location of the store, and the rank that runs it.
 
 use super::{
     exchanged,
@@ -27,10 +27,10 @@ pub(super) fn tell(rank: usize, words: &str) {
     let _ = writeln!(std::io::stderr(), "comity: rank {rank}: {words}");
 }
 
-/// Where the store is.
+/// Location of the store.
 pub(super) struct Located {
     pub(super) addrs: Vec<SocketAddr>,
-    /// Where ranks listen that may pass on what is said to it.
+    /// Addresses of ranks that may relay to it.
     pub(super) relays: Vec<SocketAddr>,
     /// The store itself, if this rank runs it.
     pub(super) store: Option<Store>,
@@ -46,7 +46,7 @@ impl Located {
     }
 }
 
-/// How rank 0 starts the store: at the first of these that is its own, and at the others where it can.
+/// Starts the store on rank 0: at the first of these that is its own, and at the others where it can.
 type Serve<'a> = &'a dyn Fn(StoreBind) -> Result<Store, NoStore>;
 
 /// Find the store, or start it.
@@ -148,7 +148,7 @@ fn own_at(config: &Config, port: u16) -> Vec<SocketAddr> {
     own
 }
 
-/// At rank 0's first port. Who reaches none of its addresses asks the ranks next to it in the file to pass on.
+/// At rank 0's first port. A rank that reaches none of its addresses asks the ranks next to it in the file to pass on.
 fn in_hostfile(
     config: &Config,
     ranks: &[Vec<HostPort>],
@@ -256,7 +256,7 @@ fn serve_in(
 mod tests {
     use super::*;
 
-    /// Where rank 0 posts; nobody else asks.
+    /// Board on which rank 0 posts; nobody else asks.
     #[derive(Debug, Default)]
     struct Board(std::sync::Mutex<String>);
 

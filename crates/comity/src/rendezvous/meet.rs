@@ -1,4 +1,4 @@
-//! How a rank meets the others: finds the store, says what it is, and gets the table of everyone.
+//! Meeting of a rank with the others: it finds the store, announces itself, and gets the table of everyone.
 
 use super::{
     locate::{Located, locate, tell},
@@ -21,13 +21,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How much longer than its own limit a rank waits for the store, which says who is missing.
+/// Time beyond its own limit for which a rank waits for the store, which says who is missing.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long rank 0 waits for an answer of whoever holds its address.
+/// Time for which rank 0 waits for an answer of the process that holds its address.
 const CLAIM: Duration = Duration::from_secs(2);
 
-/// How long a store that does not answer is not spoken of: ranks rarely start at the same time.
+/// Time before the first report of a store that does not answer: ranks rarely start at the same time.
 const UNTOLD: Duration = Duration::from_secs(8);
 
 /// A rank that speaks with the store.
@@ -149,7 +149,7 @@ impl StoreClient {
         }
     }
 
-    /// How long to wait for the next rank to come.
+    /// Returns the time limit for the next rank to come.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
     }
@@ -158,7 +158,7 @@ impl StoreClient {
         &self.conn
     }
 
-    /// Whether the store says that it did not come to a group, or has ended (false).
+    /// Returns false if the store has ended. Fails if it says that the ranks did not come to a group.
     pub(crate) fn hear(&mut self) -> Result<bool> {
         let open = self.conn.fill();
         match self.conn.next().map(|m| m.map(|m| FromStore::decode(&m))) {
@@ -244,7 +244,7 @@ impl Site {
         Self { name, address, host }
     }
 
-    /// What is wrong with it, on account of whoever runs it.
+    /// Returns the error for a fault of the store, on account of the rank that runs it.
     fn about(&self, words: String) -> JoinError {
         let why = JoinError::new(words).of(self.host);
         match self.address {

@@ -1,4 +1,4 @@
-//! How the ranks of a job meet: a store knows who has come, and tells everyone who everyone is.
+//! Meeting of a job's ranks: a store collects their announcements, and sends the table of all to everyone.
 //!
 //! ```text
 //!   rank 0 without a launcher: starts the store, posts its address (and a key where none is held) on the launcher's exchange

@@ -28,7 +28,7 @@ pub(crate) struct PassingOn {
     ended: Arc<(AtomicBool, Waker)>,
     thread: Option<JoinHandle<Acceptor>>,
     relay: Arc<Relay>,
-    /// How many of its listeners are the rank's.
+    /// Number of its listeners that are the rank's.
     own: usize,
 }
 

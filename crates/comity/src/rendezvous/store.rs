@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-/// Where the ranks of one job meet. It runs in a thread of its own, and ends when dropped.
+/// Meeting point of the ranks of a job. It runs in a thread of its own, and ends when dropped.
 ///
 /// ```
 /// use comity::{Config, Key, tools::Store};
@@ -55,7 +55,7 @@ use std::{
 /// ```
 #[derive(Debug)]
 pub struct Store {
-    /// Where it listens; never empty.
+    /// Addresses at which it listens; never empty.
     addrs: Vec<SocketAddr>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -63,17 +63,17 @@ pub struct Store {
 
 /// The job that a store's own process is in, once it has met.
 pub(crate) trait StoreJob: Send + Sync + fmt::Debug {
-    /// Whether `rank` is in it: it is this process, or connected.
+    /// Returns true if `rank` is in it: it is this process, or connected.
     fn holds(&self, rank: usize) -> bool;
 
     /// End the job because of `rank`: fail every group that has it, on all its members. False if none is open.
     fn condemn(&self, rank: usize, cause: &str) -> bool;
 }
 
-/// Where a store is to listen.
+/// Addresses for a store to listen at.
 #[derive(Debug)]
 pub(crate) struct StoreBind {
-    /// One of these at least.
+    /// At least one of these.
     pub(crate) named: Vec<SocketAddr>,
     /// Here where nothing is in the way.
     pub(crate) also: Vec<SocketAddr>,
@@ -91,13 +91,13 @@ pub(crate) enum NoStore {
 struct Shared {
     waker: Waker,
     stop: AtomicBool,
-    /// The first rank that ended without a word, and one; 0 if there is none. One that gave up says itself on whose account.
+    /// The first rank that ended without a word, and one; 0 if there is none. A rank that gave up says itself on whose account.
     culprit: AtomicU32,
     /// Ranks that are known to have ended, and how.
     gone: Mutex<Vec<(u32, String)>>,
     /// The job of the process that runs the store, once it has met.
     job: Mutex<Option<Weak<dyn StoreJob>>>,
-    /// Who is told which ranks are missing.
+    /// Output for the reports of missing ranks.
     voice: Mutex<Option<Voice>>,
 }
 
@@ -120,7 +120,7 @@ impl Shared {
         self.job.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
     }
 
-    /// Whether `rank` lives in it.
+    /// Returns true if `rank` lives in it.
     fn holds(&self, rank: u32) -> bool {
         self.job().is_some_and(|job| job.holds(rank as usize))
     }
@@ -159,7 +159,7 @@ impl Store {
     /// Serve a job at `bind`, and at each of the other addresses where nothing is in the way; otherwise as [`start`](Self::start).
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub fn start_at(
         bind: SocketAddr,
         also: &[SocketAddr],
@@ -211,7 +211,7 @@ impl Store {
     /// Serve a job at a socket that listens already; otherwise as [`start`](Self::start).
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub fn from_listener(
         listener: TcpListener,
         size: usize,

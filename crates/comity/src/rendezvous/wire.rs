@@ -1,4 +1,4 @@
-//! What ranks and the store say to each other, as bytes.
+//! Messages between ranks and the store, as bytes.
 //!
 //! Compact, big-endian, and read with every length bounded before anything is allocated from it.
 
@@ -19,26 +19,26 @@ use std::net::SocketAddr;
 /// The longest costs: with all else they fit a frame.
 const MAX_TUNED: usize = 44 << 10;
 
-/// What a rank tells the others about itself.
+/// Facts that a rank announces about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// What those that it is linked to go by.
+    /// Facts for the ranks that it is linked to.
     pub(crate) card: Card,
     pub(crate) host: String,
     pub(crate) pid: u32,
     /// Its process's number among all: two containers may have one `pid`.
     pub(crate) process: u64,
-    /// Whether rings go before other plans.
+    /// True if rings go before other plans.
     pub(crate) ring: bool,
-    /// Whether what goes over TCP is to be encrypted.
+    /// True if TCP traffic is to be encrypted.
     pub(crate) sealed: bool,
-    /// How long this rank lets another be silent, in milliseconds; 0: for ever.
+    /// Longest silence of another that this rank allows, in milliseconds; 0: for ever.
     pub(crate) silence: u32,
-    /// Of rank 0: what was measured on its host, by which all choose plans. Empty: the usual costs hold.
+    /// Rank 0's measurements of its host, by which all choose plans. Empty: the usual costs hold.
     pub(crate) tuned: Vec<u8>,
 }
 
-/// What a process says of itself that is none of ours.
+/// Returns another process's facts, for tests.
 #[cfg(test)]
 pub(crate) fn facts_of(host: &str, pid: u32, addrs: Vec<SocketAddr>) -> Facts {
     Facts {

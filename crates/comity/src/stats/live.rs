@@ -1,4 +1,4 @@
-//! What a group does just now, for whoever looks from outside: on the launcher's sheet only, so elsewhere it costs nothing.
+//! Current call of a group, for readers outside of the process: on the launcher's sheet only, so elsewhere it costs nothing.
 //!
 //! ```text
 //!   of each group:  head (8 words)   4 calls (8 words each), the newest at place (made - 1) % 4
@@ -40,7 +40,7 @@ const OUT: usize = 1;
 const IN: usize = 2;
 const OWNER: usize = 3;
 
-/// Where a group says what it does.
+/// Slot that shows a group's current call.
 #[derive(Debug)]
 pub(crate) struct LiveSlot {
     sheet: Arc<Sheet>,
@@ -95,7 +95,7 @@ impl LiveSlot {
     }
 }
 
-/// Where a link of a group counts.
+/// Byte counters of a group's link.
 #[derive(Debug)]
 pub(crate) struct LiveLink {
     sheet: Arc<Sheet>,
@@ -166,7 +166,7 @@ impl Sheet {
         (0..GROUPS).filter(|&i| self.word(i).load(Relaxed) != 0).filter_map(|i| self.group(i)).collect()
     }
 
-    /// One group; `None` before it has said what it is.
+    /// Reads a group; `None` before it is initialized.
     fn group(&self, index: usize) -> Option<RawGroup> {
         let first = super::sheet::LIVE + index * GROUP;
         let word = |i: usize| self.word(first + i).load(Relaxed);

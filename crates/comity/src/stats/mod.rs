@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-/// What a group has done on this rank so far. [`Group::stats`](crate::Group::stats) reads it.
+/// Counters of a group on this rank. [`Group::stats`](crate::Group::stats) reads them.
 ///
 /// ```
 /// use comity::{Group, ReduceOp};
@@ -41,7 +41,7 @@ pub struct Stats {
     pub bytes_sent: u64,
     /// Time that calls slept while they waited for other ranks. Spinning and yielding do not count.
     pub parked: Duration,
-    /// How often a member was silent for a fifth of the limit of [`Detection`](crate::Detection).
+    /// Number of times that a member was silent for a fifth of the limit of [`Detection`](crate::Detection).
     pub suspicions: u64,
     /// The longest time for which nothing was heard from one member, not even a beat.
     ///
@@ -62,7 +62,7 @@ mod at {
     pub(super) const SUSPICIONS: usize = 2 * OPS + 2;
     /// Payload bytes of all operations, those of the call under way included.
     pub(super) const SENT: usize = 2 * OPS + 3;
-    /// Of one member, in nanoseconds. A maximum where the others are sums.
+    /// Longest silence of a member, in nanoseconds. A maximum where the others are sums.
     pub(super) const SILENCE_NS: usize = 2 * OPS + 4;
     pub(super) const LAST: usize = SILENCE_NS;
 }
@@ -71,9 +71,9 @@ mod at {
 #[derive(Debug)]
 pub(crate) struct Counters {
     place: Place,
-    /// Whom the call under way waited for when it first slept; the recorder clears it.
+    /// Member that the call under way waited for when it first slept; the recorder clears it.
     pub(crate) parked_on: AtomicU32,
-    /// Of the bytes sent, those that an operation was given.
+    /// Bytes sent that are already counted to an operation.
     given: AtomicU64,
     /// The longest silence, in nanoseconds: a place on a sheet may hold that of an earlier group.
     silence_ns: AtomicU64,
@@ -149,7 +149,7 @@ impl Counters {
         }
     }
 
-    /// Where this group says what it does, if somebody can look there.
+    /// Returns the slot that shows this group's current call, if the launcher gave a sheet.
     #[inline]
     pub(crate) fn live(&self) -> Option<&LiveSlot> {
         match &self.place {
@@ -165,7 +165,7 @@ impl Counters {
         }
     }
 
-    /// Where its link to rank `peer` of the job counts, if somebody can look there.
+    /// Takes a slot for the counters of its link to rank `peer` of the job, if the launcher gave a sheet.
     pub(crate) fn link(&self, peer: usize, kind: u8) -> Option<Arc<LiveLink>> {
         match &self.place {
             Place::Own(_) => None,

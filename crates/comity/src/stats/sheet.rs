@@ -24,13 +24,13 @@ use std::{
 pub(super) const GROUPS: usize = 62;
 /// Numbers of one group, in whole cache lines.
 pub(super) const WORDS: usize = 32;
-/// Who holds each slot, before the slots.
+/// Length of the list of slot owners, before the slots.
 const OWNERS: usize = 64;
-/// Where the slots end.
+/// End of the slots.
 const SLOTS: usize = OWNERS + GROUPS * WORDS;
-/// Where each group says what it does.
+/// Start of the groups' live slots.
 pub(super) const LIVE: usize = SLOTS;
-/// Where links count.
+/// Start of the links' counters.
 const LINKS: usize = LIVE + GROUPS * live::GROUP;
 /// Whole pages, also of 16 KiB.
 const LEN: usize = 3 * (16 << 10) / 8;
@@ -51,7 +51,7 @@ pub struct Sheet {
     words: Words,
 }
 
-/// What one rank has done, all of its groups together.
+/// Counters of a rank, summed over all of its groups.
 ///
 /// ```
 /// let (sheet, _fd) = comity::tools::Sheet::create()?;
@@ -83,7 +83,7 @@ impl Sheet {
     /// An empty one, for the launcher, and the descriptor that the rank is to inherit.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The errors of the system.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
         let (words, fd) = Words::create(LEN)?;
         Ok((Self { words }, fd))
@@ -94,7 +94,7 @@ impl Sheet {
         Ok(Self { words: Words::attach(fd, LEN)? })
     }
 
-    /// What the rank has done so far.
+    /// Reads the rank's counters.
     pub fn read(&self) -> Tally {
         let all = |i: usize| {
             self.words[OWNERS..SLOTS].chunks_exact(WORDS).map(move |s| s[i].load(Ordering::Relaxed))
@@ -125,13 +125,13 @@ impl Sheet {
         &self.words[i]
     }
 
-    /// Where the words of each link begin.
+    /// Returns the index of the first word of each link.
     pub(super) fn links(&self) -> impl Iterator<Item = usize> + use<> {
         (LINKS..=LEN - live::LINK).step_by(live::LINK)
     }
 }
 
-/// What stands for this process as an owner.
+/// Returns the number that marks this process as an owner.
 pub(super) fn owner() -> u64 {
     u64::from(std::process::id())
 }
@@ -154,7 +154,7 @@ pub(super) struct Slot {
     sheet: Arc<Sheet>,
     index: usize,
     first: usize,
-    /// What it held when the group took it.
+    /// Counters when the group took the slot.
     before: Box<[u64; WORDS]>,
     pub(super) live: LiveSlot,
 }

@@ -23,11 +23,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a rank that leaves waits for one that has made fewer calls.
+/// Time for which a leaving rank waits for a member that has made fewer calls.
 const BEHIND: Duration = Duration::from_secs(2);
-/// How often such a one is asked again.
+/// Interval at which such a member is asked again.
 const AGAIN: Duration = Duration::from_millis(50);
-/// How long the answer to a difference is waited for.
+/// Time limit for the answer to a difference.
 const WORD: Duration = Duration::from_millis(500);
 /// In groups up to this size all are asked; above, those at distance 1, 2, 4, ...: if any two differ, two neighbours do.
 const ALL: usize = 64;
@@ -35,7 +35,7 @@ const ALL: usize = 64;
 /// A difference was found by a handle that was dropped, so nobody could be told but by the exit code.
 static UNTOLD: AtomicBool = AtomicBool::new(false);
 
-/// What closing needs of the world.
+/// Services that closing needs of the world.
 pub(crate) trait Ask {
     /// Ask `ranks` how far they have come, and what their calls up to number `at` come to ([`World::census`](super::World::census)).
     fn census(&self, at: u64, ranks: &[usize]);
@@ -45,7 +45,7 @@ pub(crate) trait Ask {
     fn abort(&self, failure: &Failure);
 }
 
-/// Compare the calls that this rank, `mine` of `size`, has made with those of the others. What differs has been told to all.
+/// Compare the calls that this rank, `mine` of `size`, has made with those of the others. All have been told of a difference.
 pub(crate) fn conclude(
     status: &GroupStatus,
     mine: usize,
@@ -172,7 +172,7 @@ pub(crate) fn untold(words: &str) {
     UNTOLD.store(true, atomic::Ordering::Relaxed);
 }
 
-/// Whether this process has to end with an error for it.
+/// Returns true if this process has to end with an error for such a difference.
 pub(crate) fn is_untold() -> bool {
     UNTOLD.load(atomic::Ordering::Relaxed)
 }

@@ -12,12 +12,12 @@ pub(crate) struct Failure {
     pub(crate) culprit: usize,
     /// The member that saw it.
     pub(crate) by: usize,
-    /// What happened, as the rest of the sentence "rank 3 ...": "died: its connections closed".
+    /// Event, as the rest of the sentence "rank 3 ...": "died: its connections closed".
     pub(crate) cause: String,
     pub(crate) why: FailureKind,
 }
 
-/// Which error a failure becomes.
+/// Kind of error that a failure becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
     /// A member or its link is gone; the members on whose account it gave up, where it said so.
@@ -42,10 +42,10 @@ pub(crate) struct Late {
     pub(crate) stalled: Option<(usize, usize)>,
 }
 
-/// What is said of a member that left in good order while something of it was due.
+/// Cause for a member that left in good order while a message of it was due.
 pub(crate) const LEFT: &str = "left the group";
 
-/// How the words of such a failure begin.
+/// Beginning of the text of a disagreement.
 const DISAGREE: &str = "ranks disagree: ";
 
 impl Failure {
@@ -87,7 +87,7 @@ impl Failure {
         Self::reported(by, format!("{DISAGREE}{how}; {todo}"))
     }
 
-    /// What happened, where nobody knows the members but by number.
+    /// Returns the failure as a sentence that names members by number only.
     pub(crate) fn sentence(&self) -> String {
         match self.why {
             FailureKind::Reported => format!("rank {}: {}", self.by, self.cause),
@@ -95,7 +95,7 @@ impl Failure {
         }
     }
 
-    /// Whether the members made different calls.
+    /// Returns true if the members made different calls.
     pub(crate) fn is_disagreement(&self) -> bool {
         match self.why {
             FailureKind::Differs(_) => true,
@@ -170,7 +170,7 @@ impl Reason for Failure {
 }
 
 impl Late {
-    /// What a member that is not waited for is told.
+    /// Returns the error for a member that is not waited for.
     pub(crate) fn error(
         &self,
         by: usize,

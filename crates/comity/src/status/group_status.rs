@@ -28,9 +28,9 @@ pub(crate) struct GroupStatus {
     /// This rank leaves, a call under way or not.
     closing: AtomicBool,
     left: Vec<AtomicBool>,
-    /// How many members have left; lets a call skip the list.
+    /// Number of members that have left; lets a call skip the list.
     left_count: AtomicU32,
-    /// How often a call has begun or ended.
+    /// Number of times that a call has begun or ended.
     progress: AtomicU64,
     counters: Arc<Counters>,
     waker: Waker,
@@ -39,7 +39,7 @@ pub(crate) struct GroupStatus {
     opened: Instant,
     /// The member that the engine sleeps for, plus one, and since which millisecond; 0 while it does not sleep.
     lacks: AtomicU64,
-    /// What the members answered last about how far they have come.
+    /// Latest answers of the members about their progress.
     answers: Mutex<Vec<Option<Reached>>>,
     /// Words of the members that close the group: how many calls they have made, and what these come to.
     concluded: Mutex<Vec<Option<(u64, u64)>>>,
@@ -104,7 +104,7 @@ impl GroupStatus {
         self.wake();
     }
 
-    /// Whether [`close`](Self::close) was called.
+    /// Returns true if [`close`](Self::close) was called.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
@@ -121,12 +121,12 @@ impl GroupStatus {
         self.progress.store(self.progress.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Whether the engine is in a call.
+    /// Returns true if the engine is in a call.
     pub(crate) fn is_in_call(&self) -> bool {
         self.progress() % 2 == 1
     }
 
-    /// How often [`advance`](Self::advance) was called.
+    /// Returns the number of calls of [`advance`](Self::advance).
     pub(crate) fn progress(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
     }
@@ -143,7 +143,7 @@ impl GroupStatus {
         self.lacks.store(0, Ordering::Relaxed);
     }
 
-    /// How far this rank has come, with what its calls up to number `at` come to.
+    /// Returns this rank's progress, with the digest of its calls up to number `at`.
     pub(crate) fn reached(&self, at: u64) -> Reached {
         let lacks = self.lacks.load(Ordering::Relaxed);
         let now = self.opened.elapsed().as_millis() as u64;
@@ -169,12 +169,12 @@ impl GroupStatus {
         }
     }
 
-    /// What [`asked`](Self::asked) was told last of `member`.
+    /// Returns the latest call number and digest that [`asked`](Self::asked) got of `member`.
     pub(crate) fn concluded(&self, member: usize) -> Option<(u64, u64)> {
         lock(&self.concluded).get(member).copied().flatten()
     }
 
-    /// What was answered since [`forget_answers`](Self::forget_answers), by rank.
+    /// Returns the answers since [`forget_answers`](Self::forget_answers), by rank.
     pub(crate) fn answers(&self) -> Vec<Option<Reached>> {
         lock(&self.answers).clone()
     }
@@ -194,13 +194,13 @@ impl GroupStatus {
         self.counters.silent(silence);
     }
 
-    /// Whether any member has left.
+    /// Returns true if any member has left.
     #[inline]
     pub(crate) fn anyone_left(&self) -> bool {
         self.left_count.load(Ordering::Acquire) > 0
     }
 
-    /// Whether `rank` has left in good order.
+    /// Returns true if `rank` has left in good order.
     pub(crate) fn has_left(&self, rank: usize) -> bool {
         self.left.get(rank).is_some_and(|l| l.load(Ordering::Acquire))
     }

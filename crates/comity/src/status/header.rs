@@ -1,4 +1,4 @@
-//! What the first message between two ranks in a call begins with.
+//! Header of the first message between two ranks in a call.
 //!
 //! ```text
 //!   0     1      2       3        4           8      16      24   28     30
@@ -25,7 +25,7 @@ const NO_ROOT: u32 = u32::MAX;
 /// The tag of what backends say to each other between two ranks: above those of users.
 pub(crate) const ANNOUNCE: u32 = MAX_TAG + 1;
 
-/// One call as one rank announces it to one peer.
+/// A call as a rank announces it to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) info: CallInfo,
@@ -54,7 +54,7 @@ impl Header {
         b
     }
 
-    /// What an encoded header says of `lends`.
+    /// Returns `lends` of an encoded header.
     pub(crate) fn says_lends(b: &[u8; LEN]) -> bool {
         b[3] & LENDS != 0
     }
@@ -88,7 +88,7 @@ impl Header {
         Some(Self { info, shape: word(16..24), epoch, group_id, lends: Self::says_lends(b) })
     }
 
-    /// What can differ, in words for the error's reader, the first that does being named.
+    /// Fields that can differ, in words for the error's reader; the first difference is named.
     pub(crate) const DIFFERENCES: [&'static str; 10] = [
         "group",
         "operation",
@@ -101,10 +101,10 @@ impl Header {
         Self::PLAN,
         PART,
     ];
-    /// What all ranks must know alike beyond the words of the call.
+    /// Name for the facts, besides the call's arguments, that all ranks must know alike.
     pub(crate) const PLAN: &'static str = "per-rank counts or plan";
 
-    /// One of [`DIFFERENCES`](Self::DIFFERENCES); `None` when both sides make the same call.
+    /// Returns an element of [`DIFFERENCES`](Self::DIFFERENCES); `None` when both sides make the same call.
     pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
         let (a, b) = (&self.info, &other.info);
         let same = [

@@ -32,7 +32,7 @@ pub(crate) struct Differs {
     pub(crate) ours: CallInfo,
     /// The call of the other rank.
     pub(crate) theirs: CallInfo,
-    /// One of [`Header::DIFFERENCES`].
+    /// Element of [`Header::DIFFERENCES`].
     pub(crate) what: &'static str,
 }
 
@@ -86,7 +86,7 @@ impl Ledger {
         self.made.store(seq, Ordering::Release);
     }
 
-    /// Whether this rank has come to a call that another one told. Two loads.
+    /// Returns true if this rank has come to a call that another rank announced. Two loads.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.due.load(Ordering::Relaxed) <= self.made.load(Ordering::Relaxed)
@@ -195,7 +195,7 @@ impl Ledger {
     }
 }
 
-/// Whether a rank whose last call was number `made` still knows number `seq`. The slot of the call after the last may be changing.
+/// Returns true if a rank whose last call was number `made` still knows number `seq`. The slot of the call after the last may be changing.
 fn is_kept(seq: u64, made: u64) -> bool {
     seq > 0 && made >= seq && made + 1 - seq < KEPT as u64
 }

@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-/// What makes links and what uses them hand each other.
+/// Handover between the maker of links and the engine that uses them.
 #[derive(Debug)]
 pub(crate) struct MadeLinks {
     /// Made, and not taken over yet, by rank.
@@ -68,7 +68,7 @@ impl MadeLinks {
         }
     }
 
-    /// Whether there will be no link to `rank`, which has left.
+    /// Returns true if there will be no link to `rank`, which has left.
     pub(crate) fn is_ruled_out(&self, rank: usize) -> bool {
         self.none.get(rank).is_some_and(|n| n.load(Ordering::Acquire))
     }
@@ -82,12 +82,12 @@ impl MadeLinks {
         }
     }
 
-    /// How many other members have opened the group.
+    /// Returns the number of other members that have opened the group.
     pub(crate) fn entered(&self) -> usize {
         self.entered_count.load(Ordering::Acquire) as usize
     }
 
-    /// Whether `rank` has.
+    /// Returns true if `rank` has opened the group.
     pub(crate) fn has_entered(&self, rank: usize) -> bool {
         self.entered.get(rank).is_some_and(|e| e.load(Ordering::Acquire))
     }

@@ -1,4 +1,4 @@
-//! What the members of a group know of it, and tell each other: the call each makes, how far each has come, and why it failed.
+//! State of a group that its members share: the call each makes, how far each has come, and why it failed.
 //!
 //! ```text
 //!   GroupStatus: the flag and the waker that every wait of a group looks at; set by the engine, by control threads, by the group's handle

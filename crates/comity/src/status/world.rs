@@ -1,4 +1,4 @@
-//! What a group asks of the world it lives in.
+//! Services that a group asks of the world it lives in.
 
 use super::{Failure, GroupStatus, Header};
 use crate::{LinkCosts, LinkKind, Peer, Result, transport::Link};
@@ -13,7 +13,7 @@ use std::{
 /// Links by rank of the group; `None` for oneself, and for those that are not made yet.
 pub(crate) type Links = Vec<Option<Box<dyn Link>>>;
 
-/// What a group asks of the world it lives in: the processes that met, or the threads of [`crate::Group::local`].
+/// Services that a group asks of the world it lives in: the processes that met, or the threads of [`crate::Group::local`].
 ///
 /// `members` are world ranks in group order.
 pub(crate) trait World: Send + Sync + fmt::Debug {
@@ -29,17 +29,17 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// Cores of the host that has fewest: a number that all ranks know alike.
     fn cores(&self) -> usize;
 
-    /// Whether the ranks of each host share memory: all know alike.
+    /// Returns true if the ranks of each host share memory: all know alike.
     fn shares_memory(&self) -> bool {
         true
     }
 
-    /// What messages cost between its ranks, if they have agreed on that.
+    /// Returns the cost of messages between its ranks, if they have agreed on it.
     fn costs(&self) -> Option<&LinkCosts> {
         None
     }
 
-    /// What was measured on rank 0's host before, which holds where [`costs`](Self::costs) are not known.
+    /// Returns the earlier measurements on rank 0's host, which hold where [`costs`](Self::costs) are not known.
     fn tuned(&self) -> Option<&Arc<TunedCosts>> {
         None
     }
@@ -52,12 +52,12 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// Plan by these costs from now on. All ranks have agreed on them, and every rank calls this before it opens a group.
     fn learn(&self, _costs: LinkCosts) {}
 
-    /// How long a rank may be silent; `None`: for ever.
+    /// Returns the detection limit: the longest silence of a rank. `None` is no limit.
     fn silence(&self) -> Option<Duration> {
         None
     }
 
-    /// What goes before the cheapest algorithm where it can carry out an operation. Ranks that say different things are told in their
+    /// Returns the algorithm that is preferred to the cheapest where it can carry out an operation. Ranks that differ in it learn so in their
     /// first call.
     fn prefers(&self) -> Option<Algorithm> {
         None

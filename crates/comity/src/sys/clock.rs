@@ -10,7 +10,7 @@ pub(crate) fn exact() -> u64 {
     ns(clock_gettime(ClockId::Monotonic))
 }
 
-/// As it was at the kernel's last tick.
+/// Returns the time at the kernel's last tick, in nanoseconds.
 #[inline]
 pub(crate) fn coarse() -> u64 {
     #[cfg(target_os = "linux")]

@@ -103,7 +103,7 @@ impl CudaDriver {
         Ok(cuda)
     }
 
-    /// How many devices this process sees.
+    /// Returns the number of devices that this process sees.
     pub(crate) fn devices(&self) -> Result<u32> {
         let mut n = 0;
         // SAFETY: writes one int.
@@ -173,7 +173,7 @@ impl CudaContext {
         String::from_utf8_lossy(&text[..end]).into_owned()
     }
 
-    /// What no other device has.
+    /// Returns the device's UUID, which no other device has.
     pub(crate) fn uuid(&self) -> Result<[u8; 16]> {
         let (mut uuid, mut device) = ([0; 16], 0);
         // SAFETY: writes one device, then 16 bytes.

@@ -1,4 +1,4 @@
-//! What is still to be done when the process ends by itself.
+//! Work that remains when the process ends by itself.
 
 use std::{
     ffi::{c_int, c_void},

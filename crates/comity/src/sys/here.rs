@@ -1,4 +1,4 @@
-//! What this process tells the others about the machine it runs on.
+//! Facts about this process's machine that it announces to the others.
 
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ pub(crate) fn host_name() -> String {
     if name.is_empty() { "localhost".into() } else { name }
 }
 
-/// What kind of processor this host has, in the system's words; nothing where it does not say.
+/// Returns the processor's model, in the system's words; empty where the system does not give it.
 pub(crate) fn processor() -> String {
     // One of hundreds of cores says enough.
     let mut head = String::new();
@@ -94,7 +94,7 @@ fn choose(
         .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
-/// Whether another host could connect to it as it stands: a link-local IPv6 address lacks its interface.
+/// Returns true if another host could connect to it as it stands: a link-local IPv6 address lacks its interface.
 fn is_outside(ip: &IpAddr) -> bool {
     let lacks_scope = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
     !ip.is_loopback() && !ip.is_unspecified() && !lacks_scope

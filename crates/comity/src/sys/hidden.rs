@@ -55,7 +55,7 @@ unsafe impl Send for Hidden {}
 unsafe impl Sync for Hidden {}
 
 impl Hidden {
-    /// Of zeros.
+    /// Returns bytes that are all zero.
     pub(crate) fn new() -> Self {
         Self { page: Page::take(), plain: [0; SIZE] }
     }

@@ -21,7 +21,7 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    /// Whether it leads to other processes of this host (containers, virtual machines) or through a tunnel. Its addresses are often
+    /// Returns true if it leads to other processes of this host (containers, virtual machines) or through a tunnel. Its addresses are often
     /// the same on every host.
     pub(crate) fn is_inner(&self) -> bool {
         const INNER: [&str; 16] = [
@@ -45,7 +45,7 @@ impl Interface {
         INNER.iter().any(|begin| self.name.starts_with(begin))
     }
 
-    /// Whether `ip` is in its network.
+    /// Returns true if `ip` is in its network.
     pub(crate) fn holds(&self, ip: IpAddr) -> bool {
         match (self.ip, ip) {
             (IpAddr::V4(a), IpAddr::V4(b)) => {
@@ -58,7 +58,7 @@ impl Interface {
         }
     }
 
-    /// Whether its address means something on this interface only.
+    /// Returns true if its address is valid on this interface only.
     pub(crate) fn is_link_local(&self) -> bool {
         matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
     }
@@ -84,7 +84,7 @@ pub(crate) fn addresses_in_use() -> Vec<IpAddr> {
     })
 }
 
-/// What `of` makes of the entries that have all these flags.
+/// Returns the results of `of` on the entries that have all these flags.
 fn with_flags<T>(flags: libc::c_int, of: impl Fn(&libc::ifaddrs) -> Option<T>) -> Vec<T> {
     let mut first = std::ptr::null_mut();
     // SAFETY: it writes a pointer to a list, which is freed below.
@@ -154,7 +154,7 @@ unsafe fn address(at: *const libc::sockaddr, family: Option<i32>) -> Option<(IpA
     Some((ip, family))
 }
 
-/// Whether an interface is a part of a bridge or a bond, such as a container's end of a virtual cable: its packets are that one's.
+/// Returns true for a part of a bridge or a bond, such as a container's end of a virtual cable: its packets are the bridge's.
 #[cfg(target_os = "linux")]
 fn is_port(name: &str) -> bool {
     let about = std::path::Path::new("/sys/class/net").join(name);
@@ -166,10 +166,10 @@ fn is_port(_: &str) -> bool {
     false
 }
 
-/// What the system says of an interface's speed. It says nothing of radio, nor of cables whose driver has no such word.
+/// Returns the interface's speed in Mbit/s, as the system gives it; 0 if unknown. Radio and Thunderbolt, of which it may give none, have a usual value.
 #[cfg(target_os = "linux")]
 fn speed(name: &str) -> u32 {
-    /// As much as radio gives on a good day.
+    /// Speed of radio on a good day, in Mbit/s.
     const RADIO: u32 = 300;
     const THUNDERBOLT: u32 = 20_000;
     let about = std::path::Path::new("/sys/class/net").join(name);

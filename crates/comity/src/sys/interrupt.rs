@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a waiting call goes without a look.
+/// Interval at which a waiting call asks.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// A question that a waiting call asks: why it is to be given up, or `None` to go on waiting. See [`interrupt_with`].
@@ -24,7 +24,7 @@ thread_local! {
     static ASK: Cell<Option<Interrupt>> = const { Cell::new(None) };
 }
 
-/// Whether any thread ever had a question: where none had, no call looks at `ASK`, which in a shared library is a call.
+/// True once any thread has had a question: where none had, no call looks at `ASK`, which in a shared library is a call.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Have calls in which this thread waits ask `ask` about ten times a second whether to give up; `None` for never.
@@ -89,7 +89,7 @@ pub(crate) fn poll_joining(fds: &mut [PollFd<'_>], until: Option<Instant>) -> Re
     }
 }
 
-/// One call's questions.
+/// Questions of a call.
 #[derive(Debug)]
 pub(crate) struct Asking {
     ask: Option<Interrupt>,

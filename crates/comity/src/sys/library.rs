@@ -6,12 +6,12 @@ use std::{
     ffi::{OsStr, OsString, c_int},
 };
 
-/// Who else sees the symbols of a library.
+/// Visibility of a library's symbols.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SymbolScope {
     /// Nobody.
     Own,
-    /// What is loaded later, such as the library's own plugins.
+    /// Libraries that are loaded later, such as the library's own plugins.
     Process,
 }
 

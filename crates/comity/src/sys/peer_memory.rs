@@ -12,7 +12,7 @@ use std::{
 /// Bytes of messages that this process has read in others.
 static PULLED: AtomicU64 = AtomicU64::new(0);
 
-/// How many bytes of messages this process has read in others.
+/// Returns the number of message bytes that this process has read in others.
 pub(crate) fn bytes_pulled() -> u64 {
     PULLED.load(Ordering::Relaxed)
 }
@@ -34,7 +34,7 @@ pub(crate) fn peer_of(socket: &UnixStream) -> io::Result<libc::ucred> {
 
 #[cfg(test)]
 thread_local! {
-    /// Whether this thread may not read any more.
+    /// True if this thread may not read any more.
     pub(crate) static NO_READS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// Of the process at the other end of a Unix socket: the one that connected, or the one that listened.
+    /// Returns the memory of the process at the other end of a Unix socket: the process that connected, or the process that listened.
     #[cfg(target_os = "linux")]
     pub(crate) fn of(socket: &UnixStream) -> io::Result<Self> {
         match peer_of(socket)?.pid {
@@ -67,7 +67,7 @@ impl PeerMemory {
         PULLED.fetch_add(n as u64, Ordering::Relaxed);
     }
 
-    /// Of this process.
+    /// Returns the memory of this process.
     pub(crate) fn own() -> Self {
         Self { pid: std::process::id() as i32 }
     }

@@ -20,7 +20,7 @@ extern "C" fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How many forks lead to this process from the one that asked first; `None` where the system keeps no count.
+/// Returns the number of forks from the process that asked first to this one; `None` where the system keeps no count.
 ///
 /// A process and one that was forked from it never have equal numbers. The C library's `fork`, which every language uses, is counted; a bare
 /// `clone` is not.
@@ -49,7 +49,7 @@ impl HomeProcess {
         Self { id: process::id(), forks: forks() }
     }
 
-    /// Whether this is still that process.
+    /// Returns true if this is still that process.
     #[inline]
     pub fn is_here(self) -> bool {
         match self.forks {
@@ -169,7 +169,7 @@ fn random_bytes_of_the_library() -> Result<[u8; 16]> {
 mod tests {
     use super::*;
 
-    /// Whether `good` in a forked child. It may do no more than a child of several threads can.
+    /// Returns the result of `good` in a forked child. It may do no more than a child of several threads can.
     fn in_child(good: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child calls `good`, which reads and writes atomic numbers, and `_exit`.
         let child = unsafe { libc::fork() };

@@ -19,11 +19,11 @@ use std::{
 
 /// All regions of this process, by their begin.
 static REGIONS: RwLock<BTreeMap<usize, Arc<Region>>> = RwLock::new(BTreeMap::new());
-/// How many there are: where there are none, nobody takes the lock.
+/// Number of regions: where there are none, nobody takes the lock.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 /// Their bytes.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
-/// How many there were that are gone.
+/// Number of regions that are gone.
 static GONE: AtomicU64 = AtomicU64::new(0);
 /// At most so many bytes.
 static MOST: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -57,12 +57,12 @@ impl Region {
         self.id
     }
 
-    /// Whether it has an owner.
+    /// Returns true if the region has an owner.
     pub(crate) fn lives(id: u64) -> bool {
         REGIONS.read().unwrap_or_else(PoisonError::into_inner).values().any(|r| r.id == id)
     }
 
-    /// How many regions of this process are gone: when it changes, those that peers map may be among them.
+    /// Returns the number of this process's regions that are gone: when it changes, those that peers map may be among them.
     pub(crate) fn gone() -> u64 {
         GONE.load(Ordering::Relaxed)
     }

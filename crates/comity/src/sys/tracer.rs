@@ -1,4 +1,4 @@
-//! Whom Linux's Yama lets read this process: an ancestor of it, and one process more that it names, with all that descends from that one.
+//! Processes that Linux's Yama lets read this one: its ancestors, and one process more that it names, with all that descends from that one.
 //!
 //! ```text
 //!   launcher 40 --- rank 41        scope 1: 40 may read 41, but 42 may not
@@ -12,14 +12,14 @@ use std::{
     sync::atomic::{AtomicI64, Ordering},
 };
 
-/// Whom to name once a peer was refused.
+/// Process to name once a peer was refused.
 static NAMED: AtomicI64 = AtomicI64::new(NOBODY);
 const NOBODY: i64 = 0;
 const ANYBODY: i64 = -1;
 /// Ancestors looked at.
 const MOST: usize = 13;
 
-/// What a process says of itself to those of its host: its namespace of processes, and itself and its ancestors there.
+/// Position of a process among the processes of its host: its PID namespace, and its own and its ancestors' numbers there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lineage {
     namespace: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Lineage {
 }
 
 impl Lineage {
-    /// Of this process; none where nothing has to be named, or naming does not help.
+    /// Reads this process's lineage; none where nothing has to be named, or naming does not help.
     pub(crate) fn own() -> Option<Self> {
         (yama_scope()? == 1).then(Self::read).flatten()
     }
@@ -42,7 +42,7 @@ impl Lineage {
         Some(Self { namespace, pids })
     }
 
-    /// As bytes to announce.
+    /// Encodes it for the announcement.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         self.namespace
             .to_le_bytes()
@@ -51,7 +51,7 @@ impl Lineage {
             .collect()
     }
 
-    /// What a peer announced; none if it says nothing.
+    /// Decodes a peer's announcement; none if it is empty.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (namespace, pids) = bytes.split_first_chunk()?;
         let pids = pids.as_chunks().0.iter().map(|p| u32::from_le_bytes(*p)).collect();
@@ -82,7 +82,7 @@ fn parent_in(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Whom this process lets read it.
+/// Process that this process lets read it.
 #[derive(Debug)]
 pub(crate) enum Tracer {}
 

@@ -1,4 +1,4 @@
-//! How long a TCP connection's round trip takes.
+//! Round-trip time of a TCP connection.
 
 use std::{
     os::fd::{AsRawFd, BorrowedFd},
@@ -27,7 +27,7 @@ impl TcpInfo {
         self.rates_and_bytes[2]
     }
 
-    /// Whether something was sent again more than once, or a full window asked about, and nothing came back.
+    /// Returns true if a packet was sent again more than once, or a full window asked about, and nothing came back.
     pub(super) fn is_repeating(&self) -> bool {
         const UNACKNOWLEDGED: usize = 4;
         let [_, _, repeats, probes, ..] = self.states;
@@ -47,7 +47,7 @@ pub(crate) fn least_round_trip(socket: BorrowedFd<'_>) -> Option<Duration> {
     (trip != u32::MAX).then(|| Duration::from_micros(trip.into()))
 }
 
-/// What the system says of a TCP connection.
+/// Reads the system's state of a TCP connection.
 pub(super) fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
     let mut info = std::mem::MaybeUninit::<TcpInfo>::zeroed();
     // Below 2^32 on every system.

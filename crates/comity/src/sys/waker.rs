@@ -17,7 +17,7 @@ pub(crate) struct Waker {
 }
 
 impl Waker {
-    /// One that wakes nobody yet.
+    /// Makes a waker that wakes nobody yet.
     #[cfg(target_os = "linux")]
     pub(crate) fn new() -> io::Result<Self> {
         use crate::sys::refused;
@@ -26,7 +26,7 @@ impl Waker {
         Ok(Self { rx: fd.map_err(|e| refused("eventfd", "to wake its threads", e))? })
     }
 
-    /// One that wakes nobody yet.
+    /// Makes a waker that wakes nobody yet.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn new() -> io::Result<Self> {
         use rustix::{
@@ -55,7 +55,7 @@ impl Waker {
         while matches!(read(&self.rx, &mut b), Ok(64)) {}
     }
 
-    /// What to poll for readable.
+    /// Returns the descriptor to poll for readable.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.rx.as_fd()
     }

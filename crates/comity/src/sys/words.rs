@@ -22,7 +22,7 @@ impl Words {
         Ok((Self { map, count }, fd))
     }
 
-    /// Those behind a descriptor that another process made.
+    /// Attaches to the numbers behind a descriptor that another process made.
     pub(crate) fn attach(fd: &impl AsFd, count: usize) -> io::Result<Self> {
         Ok(Self { map: Mapping::attach(fd, count * size_of::<AtomicU64>())?, count })
     }

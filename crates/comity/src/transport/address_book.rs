@@ -94,7 +94,7 @@ impl AddressBook {
         lock(&self.known).hosts.entry(theirs.host_id).or_default().last = Some(spot(at));
     }
 
-    /// Which addresses of this host took a connection, and which did not.
+    /// Records the addresses of this host that took a connection, and those that did not.
     pub(crate) fn hear(&self, theirs: &Card, answered: &[SocketAddr], silent: &[SocketAddr]) {
         let mut known = lock(&self.known);
         let host = known.hosts.entry(theirs.host_id).or_default();

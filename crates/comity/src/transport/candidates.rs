@@ -62,7 +62,7 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// Whether this host has it, too.
+    /// Returns true if this host has the address, too.
     pub(crate) fn is_own(&self) -> bool {
         self.preference.is_own
     }
@@ -76,7 +76,7 @@ impl Candidate {
 pub(super) struct Here<'a> {
     /// All but those that the user leaves out.
     pub(super) own: Vec<Interface>,
-    /// Those.
+    /// Interfaces that the user leaves out.
     pub(super) left_out: Vec<Interface>,
     /// The interfaces that lead everywhere.
     pub(super) default: Vec<u32>,
@@ -85,7 +85,7 @@ pub(super) struct Here<'a> {
 }
 
 impl Here<'_> {
-    /// What is tried for one address that a rank announced, or why nothing is.
+    /// Returns the candidates for an address that a rank announced, or the reason that there are none.
     fn candidates(&self, theirs: &OwnAddr) -> Result<Vec<Candidate>, String> {
         if let SocketAddr::V6(at) = theirs.at
             && at.ip().is_unicast_link_local()
@@ -153,7 +153,7 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    /// How many of the first ones a link is to use at the same time, where all of them work.
+    /// Returns the number of first candidates that a link is to use at the same time, where all of them work.
     pub(crate) fn side_by_side(&self, are_named: bool) -> usize {
         let Some(first) = self.all.first() else { return 0 };
         let mut seen = Vec::new();
@@ -179,7 +179,7 @@ impl Candidates {
         self.guesses_if(|_| true)
     }
 
-    /// Those that would go before all others if they were known to answer.
+    /// Returns the guesses that would go before all others if they were known to answer.
     pub(crate) fn good_guesses(&self) -> Vec<SocketAddr> {
         let best = self.all.iter().map(|c| &c.preference).find(|p| !p.is_guess);
         self.guesses_if(|c| best.is_none_or(|best| c.preference.quality() < best.quality()))
@@ -190,7 +190,7 @@ impl Candidates {
         guesses.filter(|c| is_wanted(c)).map(|c| c.at).collect()
     }
 
-    /// Whether no network of both hosts is known that leads there.
+    /// Returns true if no network of both hosts is known that leads there.
     pub(crate) fn is_guesswork(&self) -> bool {
         let is_known =
             |p: &Preference| !p.is_guess && !p.is_own && !p.is_silent && !p.is_inner && !p.is_routed;

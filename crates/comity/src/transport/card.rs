@@ -1,4 +1,4 @@
-//! What ranks say of themselves to those that they may be linked to.
+//! Announcements of ranks to those that they may be linked to.
 
 use super::LinkKind;
 use crate::{
@@ -16,7 +16,7 @@ const MAX_BYTES: usize = 64;
 /// An address on which a rank listens, and what is known of the network that leads there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnAddr {
-    /// Of a link-local one the scope means something on its own host only.
+    /// Address and port. The scope of a link-local address is valid on its own host only.
     pub(crate) at: SocketAddr,
     /// Leading bits that all addresses of its network have in common; 0 where that is unknown.
     pub(crate) prefix: u8,
@@ -35,12 +35,12 @@ impl OwnAddr {
         Self { at, prefix: i.prefix, speed: i.speed, is_inner: i.is_inner() }
     }
 
-    /// Whether it means something on its own link only.
+    /// Returns true if the address is valid on its own link only.
     pub(super) fn is_link_local(&self) -> bool {
         matches!(self.at.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
     }
 
-    /// Which kind it is, and its network; of the link each address is one.
+    /// Returns the kind of the address, and its network; each link-local address is one.
     fn network(&self) -> (usize, u128) {
         // No peer is believed to have told a length that there is.
         let rest = |prefix: u8| 128u32.saturating_sub(prefix.into());
@@ -52,7 +52,7 @@ impl OwnAddr {
         }
     }
 
-    /// Whether both are in one network, which leads out of their hosts.
+    /// Returns true if both are in one network, which leads out of their hosts.
     fn is_beside(&self, other: &Self) -> bool {
         let (ours, theirs) = (self.network(), other.network());
         let is_same = ours.0 == 2 || self.prefix > 0 && self.prefix == other.prefix && ours.1 == theirs.1;
@@ -71,23 +71,23 @@ impl OwnAddr {
     }
 }
 
-/// What a rank says of itself to those that it may be linked to.
+/// Announcement of a rank to those that it may be linked to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
     /// Equal for processes of one host.
     pub(crate) host_id: u64,
     pub(crate) cores: u16,
-    /// What it can use, and what each transport says.
+    /// Links that it can use, with each transport's announcement.
     pub(crate) links: Announced,
     /// The name of the socket for processes of the same host; empty without one.
     pub(crate) unix: String,
-    /// Where it listens.
+    /// Addresses at which it listens.
     pub(crate) addrs: Vec<OwnAddr>,
     /// Its user has named them, so a link uses each that works; else the best.
     pub(crate) are_named: bool,
     /// It passes on what two others say that have no way to each other.
     pub(crate) relays: bool,
-    /// What is cut goes on over another path.
+    /// Links that are cut go on over another path.
     pub(crate) second_path: bool,
 }
 
@@ -102,7 +102,7 @@ impl Card {
         w.u8(u8::from(self.are_named) | u8::from(self.relays) << 1 | u8::from(self.second_path) << 2);
     }
 
-    /// Whether the two share two networks as far as both tell, and both go on over the second: the same for either of them.
+    /// Returns true if the two share two networks as far as both know, and both go on over the second: the same for either of them.
     pub(crate) fn shares_two(&self, other: &Self) -> bool {
         let networks = self.networks(other).into_iter().zip(other.networks(self));
         self.second_path
@@ -111,8 +111,8 @@ impl Card {
             && networks.map(|(ours, theirs)| ours.min(theirs)).max() >= Some(2)
     }
 
-    /// How many networks of this one the other is in: of IPv4, of IPv6, and of the link, which tell only where there are no others, for those of
-    /// all hosts look alike. One cable often has one of each.
+    /// Counts the networks of this host that the other is in: of IPv4, of IPv6, and of the link, which tell only where there are no others, for
+    /// those of all hosts look alike. One cable often has one of each.
     fn networks(&self, other: &Self) -> [usize; 3] {
         let mut found = [Vec::new(), Vec::new(), Vec::new()];
         for own in self.addrs.iter().filter(|a| other.addrs.iter().any(|b| a.is_beside(b))) {
@@ -141,12 +141,12 @@ impl Card {
     }
 }
 
-/// What a rank says of its transports: those that it can use, by number, each with a few bytes of its own.
+/// Announcement of a rank's transports: those that it can use, by number, each with a few bytes of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Announced(Vec<(u8, Vec<u8>)>);
 
 impl Announced {
-    /// What it says of this one, if it can use it.
+    /// Returns the bytes of this transport, if the rank can use it.
     pub(crate) fn of(&self, kind: LinkKind) -> Option<&[u8]> {
         self.0.iter().find(|(n, _)| kind.wire() == Some(*n)).map(|(_, bytes)| bytes.as_slice())
     }
@@ -155,7 +155,7 @@ impl Announced {
         self.of(kind).is_some()
     }
 
-    /// Whether it can share memory with ranks of its host.
+    /// Returns true if it can share memory with ranks of its host.
     pub(crate) fn shares_memory(&self) -> bool {
         LinkKind::LISTED.iter().any(|k| self.has(*k) && k.about().is_some_and(|a| a.shares_memory))
     }
@@ -200,9 +200,9 @@ pub(crate) struct Pair<'a> {
     pub(crate) group_id: u64,
     pub(crate) ours: &'a Card,
     pub(crate) theirs: &'a Card,
-    /// Of all ranks of the job.
+    /// Cards of all ranks of the job.
     pub(crate) all: &'a [Card],
-    /// Which making of the link the connections that came are for; see [`Channel::Link`](crate::channel::Channel::Link).
+    /// Number of times that the link has been made, for the connections that came; see [`Channel::Link`](crate::channel::Channel::Link).
     pub(crate) making: u16,
 }
 
@@ -213,7 +213,7 @@ impl<'a> Pair<'a> {
         Some(Self { me, peer, group_id, ours, theirs, all, making: 0 })
     }
 
-    /// Whether processes of one host can reach each other over its own socket; why not.
+    /// Checks that processes of one host can reach each other over its own socket; the reason if not.
     pub(crate) fn share_a_host(&self) -> Result<(), String> {
         match self.ours.host_id == self.theirs.host_id {
             false => Err("its host is another".into()),
@@ -239,7 +239,7 @@ mod tests {
         Card { host_id, cores: 1, links, unix, addrs, are_named: false, relays: false, second_path: true }
     }
 
-    /// What either says.
+    /// Returns [`Card::shares_two`] of two hosts with these addresses, equal both ways.
     fn two(ours: &[(&str, u8)], theirs: &[(&str, u8)]) -> bool {
         let (a, b) = (card(1, ours), card(2, theirs));
         assert_eq!(a.shares_two(&b), b.shares_two(&a));

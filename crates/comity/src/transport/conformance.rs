@@ -40,7 +40,7 @@ macro_rules! conformance {
 }
 pub(crate) use conformance;
 
-/// What `step` gives at last; fails the test when that takes too long.
+/// Returns the final result of `step`; fails the test when that takes too long.
 pub(crate) fn eventually<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -243,7 +243,7 @@ pub(crate) fn pushes_back_and_recovers(make: impl Fn() -> LinkEnds) {
     });
 }
 
-/// Whether a descriptor of `link` becomes ready within `limit`.
+/// Returns true if a descriptor of `link` becomes ready within `limit`.
 pub(crate) fn wakes(link: &dyn Link, interest: Interest, limit: Duration) -> bool {
     let mut fds = Vec::new();
     link.fds(interest, &mut fds);

@@ -1,4 +1,4 @@
-//! Which network interfaces may be used: `COMITY_INTERFACES`.
+//! Rules for the network interfaces that may be used: `COMITY_INTERFACES`.
 //!
 //! Entries with a comma between: the begin of a name (`en`), a whole name (`=en0`), an address, a network (`10.0.0.0/8`), each with `!`
 //! before it to leave that out. `^` and `=` before the first one hold for all, as in `NCCL_SOCKET_IFNAME`.
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 /// The entries of `COMITY_INTERFACES`, in their order. Without entries every interface may be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InterfaceRules {
-    /// As the user wrote them.
+    /// Text as the user wrote it.
     text: String,
     with: Vec<InterfaceRule>,
     without: Vec<InterfaceRule>,
@@ -56,7 +56,7 @@ impl InterfaceRule {
 }
 
 impl InterfaceRules {
-    /// What `text` says, or what is wrong with it as the rest of a sentence.
+    /// Parses `text`; the fault is the rest of a sentence.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut rules = Self { text: text.into(), ..Self::default() };
         let (text, all_without) = text.strip_prefix('^').map_or((text, false), |t| (t, true));
@@ -73,12 +73,12 @@ impl InterfaceRules {
         Ok(rules)
     }
 
-    /// As the user wrote them; none where there are none.
+    /// Returns the text as the user wrote it; none where there are no rules.
     pub(crate) fn text(&self) -> Option<&str> {
         (!self.text.is_empty()).then_some(&self.text)
     }
 
-    /// Whether an interface's address may be used. Loopback only where an entry names it.
+    /// Returns true if an interface's address may be used. Loopback only where an entry names it.
     pub(crate) fn allow(&self, i: &Interface) -> bool {
         let fits = |rules: &[InterfaceRule]| rules.iter().any(|r| r.fits(i));
         let wanted = if self.with.is_empty() { !i.is_loopback } else { fits(&self.with) };

@@ -1,4 +1,4 @@
-//! One end of a link between two ranks, and what holds for every one.
+//! An end of a link between two ranks, and the contract of every link.
 //!
 //! A link carries one stream of bytes each way, reliably and in order, and never blocks. It
 //! lends bytes where they arrived, so that the engine reduces straight from a shared-memory
@@ -8,7 +8,7 @@
 //!
 //! The contract, held by the `conformance` tests over every implementation:
 //! - `put` accepts a prefix of `head` followed by `body`, possibly nothing; what it has accepted
-//!   reaches the peer without further calls. What it has not accepted may reach the peer as well, and is offered again before
+//!   reaches the peer without further calls. Bytes that it has not accepted may reach the peer as well, and are offered again before
 //!   anything else, in any pieces: a link may have announced it already.
 //! - `peek` lends the bytes that lie ready, without a gap; `consume` gives back a prefix of them.
 //!   `peek` may return fewer bytes than are ready (the ring wraps there, a frame ends there), but
@@ -19,11 +19,11 @@
 //!   depends on those may leave this rank, or be believed. A frame that was begun may be held back until the rest of it is put;
 //!   no frame goes beyond what was offered in one call.
 //! - A link may lend the body of a message that `stays` instead of carrying it: what it has accepted reaches the peer only while the
-//!   caller leaves it as it is, as far as `lent` says. Who receives asks `still_holds` before it believes what it has read.
+//!   caller leaves it as it is, as far as `lent` says. The receiver asks `still_holds` before it believes the bytes.
 //! - After an error every call returns it again, but bytes that arrived before it are lent first.
 //! - `arm` announces that this side is about to sleep in `poll` on `fds`: from then until `disarm`
 //!   the peer's `put` or `consume` makes one of them ready. A caller arms, tries once more, then
-//!   polls. Which descriptors those are changes with every call that moves bytes.
+//!   polls. The set of descriptors changes with every call that moves bytes.
 //! - Where a link `is_memory`, a `put` at the very moment of `arm` may make none ready: the caller polls for [`NAP`] at first, tries again,
 //!   and then polls on, still armed.
 //! - A link that is dropped delivers what it has accepted; then the peer sees it closed.
@@ -34,14 +34,14 @@ use std::{fmt, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 /// The largest `want` that [`Link::peek`] fills in one piece when the bytes are there.
 pub(crate) const SMALL_WANT: usize = 64;
 
-/// The first sleep of one that has armed a link through memory. What a core stores is seen by the others a thousand times sooner.
+/// The first sleep of a rank that has armed a link through memory. A core's stores are seen by the others a thousand times sooner.
 pub(crate) const NAP: Duration = Duration::from_micros(100);
 
 /// Why a link ended, as the rest of the sentence "rank 3 ...": "closed its connection".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LinkError(pub(crate) String);
 
-/// What the engine waits for on a link's descriptors.
+/// Events that the engine waits for on a link's descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interest {
     /// Bytes to take.
@@ -50,7 +50,7 @@ pub(crate) struct Interest {
     pub(crate) send: bool,
 }
 
-/// Whether a message's body can stay where it is until the peer has read it there.
+/// Permission to leave a message's body in place until the peer has read it there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stays {
     /// It is written to, or the caller wants to go on.
@@ -59,11 +59,11 @@ pub(crate) enum Stays {
     Yes,
     /// It can, and one copy that the system makes from there is quicker than two through memory of both.
     Pulled,
-    /// As [`Pulled`](Self::Pulled) if the peer begins to read at once; else the caller wants to go on.
+    /// It can, as with [`Pulled`](Self::Pulled), if the peer begins to read at once; else the caller wants to go on.
     AtOnce,
 }
 
-/// One end of a link, which keeps the contract above.
+/// An end of a link, which keeps the contract above.
 pub(crate) trait Link: Send + fmt::Debug {
     /// The medium.
     fn kind(&self) -> LinkKind;
@@ -74,23 +74,23 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// Accept a prefix of `head` followed by `body`; how many bytes in all.
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
 
-    /// How many bytes of the message under way are worth offering in one call.
+    /// Returns the number of bytes of the message under way that are worth offering in one call.
     fn offer_size(&self) -> usize {
         self.chunk()
     }
 
-    /// What is put next is the begin of a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile; `stays` says
-    /// whether it can leave the body where it is until the peer has read it. It may decide
-    /// how the message travels; whatever is put without such word comes as well.
+    /// Announces that the next put begins a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile; `stays` says
+    /// whether it can leave the body where it is until the peer has read it. The link may decide
+    /// how the message travels; bytes that are put without an announcement come as well.
     fn announce(&mut self, _len: usize, _is_busy: bool, _stays: Stays) {}
 
-    /// How many of the bytes of bodies that were accepted last the peer may still read where they lie. The caller leaves them as they
+    /// Returns the number of the last accepted bytes of bodies that the peer may still read in place. The caller leaves them as they
     /// are; an error ends that.
     fn lent(&mut self) -> Result<usize, LinkError> {
         Ok(0)
     }
 
-    /// How many bytes of bodies the peer was offered to read where they lie, from the begin on.
+    /// Returns the number of bytes of bodies that the peer was offered to read in place, from the begin on.
     fn lent_in_all(&self) -> u64 {
         0
     }
@@ -98,7 +98,7 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// The caller gives up: it may write to what is [`lent`](Self::lent) from now on, and the peer must not believe what it reads there.
     fn revoke(&mut self) {}
 
-    /// Whether bytes may reach the peer that were offered and not accepted yet.
+    /// Returns true if bytes may reach the peer that were offered and not accepted yet.
     #[cfg(test)]
     fn runs_ahead(&self) -> bool {
         false
@@ -120,39 +120,39 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// Move ready bytes to `dst`; how many.
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError>;
 
-    /// How many of the bytes that [`peek`](Self::peek) lends are worth combining in one go.
+    /// Returns the number of bytes lent by [`peek`](Self::peek) that are worth combining in one go.
     fn piece(&self) -> usize {
         self.chunk()
     }
 
-    /// How many of the bytes given out last are not checked yet.
+    /// Returns the number of the bytes given out last that are not checked yet.
     fn unproven(&self) -> usize {
         0
     }
 
-    /// Whether the peer owes the rest of something that it had at hand when it began.
+    /// Returns true if the peer owes the rest of a piece that it had at hand when it began.
     fn is_inside(&self) -> bool {
         false
     }
 
-    /// How many bytes have come so far, also those that cannot be given out yet; for links that hold such back.
+    /// Returns the number of bytes that have come so far, also those that cannot be given out yet; for links that hold such back.
     fn arrived(&self) -> u64 {
         0
     }
 
-    /// Whether the next [`peek`](Self::peek) would lend more without a look at the system, as far as can be told; for links that
+    /// Returns true if the next [`peek`](Self::peek) would lend more without a look at the system, as far as can be told; for links that
     /// lend a frame at a time.
     fn has_more(&self) -> bool {
         false
     }
 
-    /// Whether both ends see the same memory: what was put lies before a peer that looks, and neither asks the system for it.
+    /// Returns true if both ends see the same memory: put bytes lie before a peer that looks, and neither asks the system for them.
     fn is_memory(&self) -> bool {
         false
     }
 
-    /// Whether bytes of the peer may come after word, over another connection, that it left: then only the end of the link says that
-    /// no more will.
+    /// Returns true if bytes of the peer may come after its goodbye, which comes over another connection: then only the end of the link says
+    /// that no more will.
     fn may_lag(&self) -> bool {
         true
     }

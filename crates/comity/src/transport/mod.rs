@@ -13,7 +13,7 @@
 //!     the higher rank   connect         Reached::Link, or Soon: attach when the stream is readable, or Not, and why
 //!     the lower rank    accept          when all connections of the link have come
 //! ```
-//! Who makes links fills in how to connect and what to wait for ([`Connector`]); a transport knows nothing of groups, failures or the store.
+//! The maker of links fills in the way to connect and to wait ([`Connector`]); a transport knows nothing of groups, failures or the store.
 //!
 //! May import: `address`, `call`, `channel`, `fuzz_input`, `error`, `sync`, `sys`.
 
@@ -47,14 +47,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One kind of link as one process has it. Functions without `self` say what is known without a process.
+/// A kind of link as a process has it. Functions without `self` answer without a process.
 pub(crate) trait Transport: Send + Sync + fmt::Debug {
-    /// What a user may choose about it; `()` where there is nothing.
+    /// Settings that a user may choose; `()` where there are none.
     type Settings: Clone + Default + fmt::Debug
     where
         Self: Sized;
 
-    /// What holds of it everywhere.
+    /// Returns the properties that hold everywhere.
     fn about() -> About
     where
         Self: Sized;
@@ -67,7 +67,7 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Whether its settings make sense, in a job of `size` ranks.
+    /// Checks its settings, in a job of `size` ranks.
     fn check(_: &Self::Settings, _size: usize) -> Result<()>
     where
         Self: Sized,
@@ -75,7 +75,7 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// What `comity info` says of it.
+    /// Returns the report for `comity info`.
     fn note(_: &Self::Settings, seen: Seen<'_>) -> TransportInfo
     where
         Self: Sized;
@@ -85,7 +85,7 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
     where
         Self: Sized;
 
-    /// What the others hear of it, besides that this process can use it.
+    /// Returns its announcement to the others, besides that this process can use it.
     fn announce(&self) -> Vec<u8> {
         Vec::new()
     }
@@ -93,7 +93,7 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
     /// All have met: by rank what each said of itself. This one is `me`.
     fn meet(&mut self, _me: usize, _cards: &[Card]) {}
 
-    /// Whether it leads to the other rank of a pair in which both can use it; why not.
+    /// Checks that it leads to the other rank of a pair in which both can use it; the reason if not.
     fn leads(&self, pair: &Pair<'_>) -> Result<(), String>;
 
     /// A link of what the pair has between it already.
@@ -117,7 +117,7 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
         connector: &dyn Connector,
     ) -> Result<Connected, Missed>;
 
-    /// Whether the link of this pair goes on over other connections when its path is cut.
+    /// Returns true if the link of this pair goes on over other connections when its path is cut.
     fn lasts(&self, _: &Pair<'_>) -> bool {
         false
     }
@@ -132,7 +132,7 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Whether there are such links.
+    /// Returns true if there are such links.
     fn is_tended(&self) -> bool {
         false
     }
@@ -146,16 +146,16 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
     fn forgive(&self, _group_id: u64) {}
 }
 
-/// What is on its way to a rank.
+/// Bytes on their way to a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owed {
-    /// Of the world.
+    /// The receiving rank, in the world.
     pub(crate) peer: usize,
     /// The path there is cut, and another one looked for.
     pub(crate) is_cut: bool,
 }
 
-/// What holds of a transport everywhere.
+/// Properties of a transport that hold everywhere.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About {
     /// Pairs may use it where no user has chosen kinds of link.
@@ -168,7 +168,7 @@ pub(crate) struct About {
     pub(crate) shares_memory: bool,
     /// Its links read buffers where they lie that the sender's process lets them map.
     pub(crate) reads_buffers: bool,
-    /// What it carries stays on the host, or is encrypted where the job wants that.
+    /// Its traffic stays on the host, or is encrypted where the job wants that.
     pub(crate) is_private: bool,
     /// The name of the backend that takes it before all others, where users know one.
     pub(crate) first_for: Option<&'static str>,
@@ -180,7 +180,7 @@ pub(crate) type NewLink = io::Result<Box<dyn Link>>;
 /// An authenticated connection, and what seals it.
 pub(crate) type Connection = (Stream, Sealing);
 
-/// What came of trying to make a link.
+/// Result of trying to make a link.
 pub(crate) enum Connected {
     Link(NewLink),
     /// To be [attached](Transport::attach) when it is readable.
@@ -192,7 +192,7 @@ pub(crate) enum Connected {
 /// Nobody was reached, and no other transport would help.
 #[derive(Debug)]
 pub(crate) struct Missed {
-    /// Where it was tried, in words.
+    /// Address that was tried, in words.
     pub(crate) at: String,
     pub(crate) miss: Miss,
 }
@@ -219,13 +219,13 @@ pub(crate) fn within_host(connections: Vec<Connection>) -> std::result::Result<U
     streams.next().ok_or_else(|| Connected::Not("it brought no socket of this host".into()))
 }
 
-/// What `comity info` says of a transport that leads to the ranks of this host.
+/// Returns `comity info`'s report on a transport that leads to the ranks of this host.
 pub(crate) fn info_of_host(seen: Seen<'_>) -> TransportInfo {
     let name = seen("COMITY_HOST").map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
     TransportInfo { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
 }
 
-/// How a transport reaches the other rank of a pair, and waits for it.
+/// Way of a transport to the other rank of a pair, to connect and to wait.
 pub(crate) trait Connector {
     /// Connect to the lower rank of the pair, for connection `index` of `of` that make the link.
     fn dial(&self, target: Target, index: u16, of: u16) -> Result<Connection, Miss>;
@@ -233,23 +233,23 @@ pub(crate) trait Connector {
     /// The addresses of the lower rank that lead there, the best first; none where a third rank passes on what the two say.
     fn candidates(&self) -> Candidates;
 
-    /// Those of `targets` that take a connection now.
+    /// Returns the indices of those `targets` that take a connection now.
     fn answering(&self, targets: &[Target]) -> Result<Vec<usize>, Miss>;
 
-    /// As [`dial`](Self::dial), to whichever of `targets` answers first, tried side by side; where none does, through another rank. `vain`
-    /// says of other addresses why they lead nowhere.
+    /// Connects as [`dial`](Self::dial), to whichever of `targets` answers first, tried side by side; where none does, through another rank. `vain`
+    /// gives the reasons that other addresses lead nowhere.
     fn reach(&self, targets: &[Target], vain: &[String], index: u16, of: u16) -> Result<Connection, Miss>;
 
-    /// What is dialed from now on is for this making of the link.
+    /// Sets the making of the link that later dials are for.
     fn name(&self, making: u16);
 
-    /// What is [dialed](Self::dial) from now on is given up after so long; none: when the link must stand.
+    /// Limits the time of later [dials](Self::dial); none: until the link must stand.
     fn hurry(&self, within: Option<Duration>);
 
-    /// As [`dial`](Self::dial), to whichever of `targets` answers first, soon or not at all.
+    /// Connects as [`dial`](Self::dial), to whichever of `targets` answers first, soon or not at all.
     fn reach_soon(&self, targets: &[Target], index: u16, of: u16) -> Result<Connection, Miss>;
 
-    /// How long a rank may be silent.
+    /// Returns the longest silence of a rank.
     fn silence(&self) -> Option<Duration>;
 
     /// Wait until `fd` is readable (true) or a time has come (false); an error ends the whole.
@@ -259,12 +259,12 @@ pub(crate) trait Connector {
     fn until(&self) -> Instant;
 }
 
-/// What a process knows of its job before the ranks have met.
+/// Facts about the job that a process has before the ranks have met.
 #[derive(Debug)]
 pub(crate) struct JobInfo {
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    /// What leaves the host must be encrypted.
+    /// Traffic that leaves the host must be encrypted.
     pub(crate) sealed: bool,
     /// The backend that goes before all else over one kind of link, which then must be there.
     pub(crate) wanted: Option<(LinkKind, &'static str)>,
@@ -278,17 +278,17 @@ pub(crate) trait Variables {
     /// The same of a whole number up to `most`.
     fn number(&self, name: &'static str, most: usize) -> Result<Option<usize>>;
 
-    /// That a value cannot be used, and why, as the rest of the sentence "NAME=value ...".
+    /// Returns the error for a value that cannot be used, and why, as the rest of the sentence "NAME=value ...".
     fn refusal(&self, name: &str, value: &str, why: &str) -> Error;
 }
 
 /// The value of a variable that was set when the configuration was read.
 pub(crate) type Seen<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What `comity info` says of a transport.
+/// Report of `comity info` on a transport.
 #[derive(Debug)]
 pub(crate) struct TransportInfo {
-    /// Whether it can be used on this host.
+    /// True if it can be used on this host.
     pub(crate) works: bool,
     /// With whom, or why not.
     pub(crate) why: String,

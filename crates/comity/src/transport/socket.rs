@@ -39,7 +39,7 @@ pub(super) fn receive(socket: impl AsFd, parts: &mut [IoSliceMut<'_>]) -> Result
     }
 }
 
-/// Whether the system gave a connection up, so that another one may do; no word of the other end.
+/// Returns true if the system gave a connection up, so that another one may do; the other end sent nothing about it.
 pub(super) fn is_cut(e: &LinkError) -> bool {
     e.0.starts_with(LOST)
 }

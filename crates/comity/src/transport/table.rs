@@ -1,4 +1,4 @@
-//! What the table of transports makes: [`LinkKind`] with its words and numbers, the settings, and what a process has opened.
+//! Types that the table of transports makes: [`LinkKind`] with its names and numbers, the settings, and a process's open transports.
 
 use super::{Announced, Card, LinkKind, Transport};
 use std::fmt;
@@ -26,7 +26,7 @@ macro_rules! transports {
         }
 
         impl LinkKind {
-            /// What the table lists, in the order in which pairs prefer them.
+            /// Kinds of the table, in the order in which pairs prefer them.
             pub(crate) const LISTED: &'static [Self] = &[$(Self::$Kind,)*];
 
             /// The name in reports, flags and variables.
@@ -53,7 +53,7 @@ macro_rules! transports {
                 }
             }
 
-            /// What holds of it everywhere, if it is listed.
+            /// Returns the properties that hold everywhere, if it is listed.
             pub(crate) fn about(self) -> Option<$crate::transport::About> {
                 match self {
                     $(Self::$Kind => Some(<$folder::$Kind as Transport>::about()),)*
@@ -62,7 +62,7 @@ macro_rules! transports {
             }
         }
 
-        /// What users may choose about each transport.
+        /// Settings of each transport that users may choose.
         #[derive(Clone, Debug, Default)]
         pub(crate) struct TransportSettings {
             $(pub(crate) $folder: <$folder::$Kind as Transport>::Settings,)*
@@ -75,13 +75,13 @@ macro_rules! transports {
                 Ok(())
             }
 
-            /// Whether they make sense, in a job of `size` ranks.
+            /// Checks the settings, in a job of `size` ranks.
             pub(crate) fn check(&self, size: usize) -> Result<()> {
                 $(<$folder::$Kind as Transport>::check(&self.$folder, size)?;)*
                 Ok(())
             }
 
-            /// What `comity info` says of a kind that is listed.
+            /// Returns `comity info`'s report on a kind that is listed.
             pub(crate) fn note(&self, kind: LinkKind, seen: Seen<'_>) -> Option<TransportInfo> {
                 match kind {
                     $(LinkKind::$Kind => Some(<$folder::$Kind as Transport>::note(&self.$folder, seen)),)*
@@ -91,7 +91,7 @@ macro_rules! transports {
         }
 
         impl Transports {
-            /// Those of the `allowed` kinds that this process can use.
+            /// Finds the transports of the `allowed` kinds that this process can use.
             pub(crate) fn find(allowed: Kinds, settings: &TransportSettings, job: &JobInfo) -> Result<Self> {
                 let mut all = Self::default();
                 $(if allowed.has(LinkKind::$Kind)
@@ -119,7 +119,7 @@ impl LinkKind {
         Self::LISTED.iter().copied().find(|k| k.wire() == Some(wire))
     }
 
-    /// Those that link processes, so that users may choose among them.
+    /// Returns the kinds that link processes, so that users may choose among them.
     pub(crate) fn choices() -> impl Iterator<Item = Self> {
         Self::LISTED.iter().copied().filter(|k| k.about().is_some_and(|a| a.between_processes))
     }
@@ -136,7 +136,7 @@ impl fmt::Display for LinkKind {
 pub(crate) struct Kinds(u32);
 
 impl Kinds {
-    /// What pairs may use where no user has chosen.
+    /// Returns the kinds that pairs may use where no user has chosen.
     pub(crate) fn usual() -> Self {
         LinkKind::choices().filter(|k| k.about().is_some_and(|a| a.by_default)).collect()
     }
@@ -160,7 +160,7 @@ impl FromIterator<LinkKind> for Kinds {
     }
 }
 
-/// What a process has opened, in the table's order.
+/// Transports that a process has opened, in the table's order.
 #[derive(Debug, Default)]
 pub(crate) struct Transports(Vec<(LinkKind, Box<dyn Transport>)>);
 
@@ -169,7 +169,7 @@ impl Transports {
         self.0.push((kind, transport));
     }
 
-    /// What the others hear of them.
+    /// Returns their announcement to the others.
     pub(crate) fn announce(&self) -> Announced {
         self.0.iter().map(|(kind, t)| (*kind, t.announce())).collect()
     }

@@ -32,7 +32,7 @@ pub struct SharedBuffer<T: Element> {
     home: Home,
 }
 
-/// What keeps the memory.
+/// Owner of the memory.
 enum Home {
     Shared {
         _memory: SharedMemory,
@@ -71,7 +71,7 @@ impl<T: Element> SharedBuffer<T> {
         self.begin
     }
 
-    /// Whether the other ranks of this host may read it where it lies.
+    /// Returns true if the other ranks of this host may read the memory in place.
     pub fn is_shared(&self) -> bool {
         self.why_not().is_none()
     }

@@ -25,7 +25,7 @@ impl<'a> Memory<'a> {
         Self { input, output, tmp: (tmp.as_mut_ptr(), tmp.len()), life: PhantomData }
     }
 
-    /// As [`new`](Self::new) in place, with `In` being `len` bytes of the output from `at`.
+    /// Views memory as [`new`](Self::new) in place, with `In` being `len` bytes of the output from `at`.
     pub(crate) fn within(output: ViewMut<'a>, at: usize, len: usize, tmp: &'a mut [u8]) -> Self {
         let mut m = Self::new(None, Some(output), tmp);
         assert!(at + len <= m.output.1);
@@ -34,7 +34,7 @@ impl<'a> Memory<'a> {
         m
     }
 
-    /// As [`new`](Self::new) in place, with `Out` being `len` bytes of the buffer from `at` and `In` all of it.
+    /// Views memory as [`new`](Self::new) in place, with `Out` being `len` bytes of the buffer from `at` and `In` all of it.
     pub(crate) fn around(buffer: ViewMut<'a>, at: usize, len: usize, tmp: &'a mut [u8]) -> Self {
         let mut m = Self::new(None, Some(buffer), tmp);
         assert!(at + len <= m.output.1);

@@ -11,7 +11,7 @@ pub(crate) use memory::Memory;
 use crate::{DType, Element};
 use std::marker::PhantomData;
 
-/// Where a buffer's bytes live: in host memory or on a CUDA device.
+/// Location of a buffer's bytes: host memory or a CUDA device.
 ///
 /// ```
 /// use comity::{Place, View};
@@ -112,7 +112,7 @@ impl<'a> View<'a> {
         self.dtype
     }
 
-    /// Where the bytes live.
+    /// Returns the location of the bytes.
     pub fn place(&self) -> Place {
         self.place
     }
@@ -153,7 +153,7 @@ impl<'a> ViewMut<'a> {
         self.dtype
     }
 
-    /// Where the bytes live.
+    /// Returns the location of the bytes.
     pub fn place(&self) -> Place {
         self.place
     }

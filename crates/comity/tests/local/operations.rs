@@ -2,7 +2,7 @@
 use super::{ok, run};
 use comity::{Group, ReduceOp, Result};
 
-/// What rank `r` gives.
+/// Returns element `i` of rank `r`'s contribution.
 fn of(r: usize, i: usize) -> i64 {
     (r * 1000 + i * 7 + 1) as i64
 }

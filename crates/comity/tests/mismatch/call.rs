@@ -3,7 +3,7 @@
 use comity::{DType, Element, Group, Op, ReduceOp, Result};
 use std::time::{Duration, Instant};
 
-/// What one rank calls.
+/// A rank's call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Call {
     pub(super) op: Op,
@@ -17,7 +17,7 @@ pub(super) struct Call {
     pub(super) tag: u32,
 }
 
-/// Where parts have counts of their own.
+/// Counts of the parts, equal or of their own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Counts {
     Same,
@@ -41,7 +41,7 @@ impl Call {
         matches!(self.op, Op::Reduce | Op::Broadcast | Op::Gather | Op::Scatter)
     }
 
-    /// Whether the result of `rank` is made of what `from` gives.
+    /// Returns true if the result of `rank` is made of the contribution of `from`.
     pub(super) fn needs(&self, rank: usize, from: usize) -> bool {
         match self.op {
             Op::Reduce | Op::Gather => rank == self.root,
@@ -52,7 +52,7 @@ impl Call {
         }
     }
 
-    /// Whether `theirs`, made by `from`, gives what this call, made by `rank`, asks for.
+    /// Returns true if `theirs`, made by `from`, gives what this call, made by `rank`, asks for.
     pub(super) fn agrees(&self, rank: usize, theirs: &Self, from: usize) -> bool {
         if (self.op, theirs.op) == (Op::AllToAll, Op::AllToAll) && self.counts != Counts::Same {
             // What a rank expects of others is nobody else's affair.
@@ -71,7 +71,7 @@ pub(super) fn next(rank: usize, n: usize) -> usize {
     (rank + 1) % n
 }
 
-/// What became of one call.
+/// Outcome of a call.
 pub(super) struct Outcome {
     pub(super) result: Result<()>,
     pub(super) took: Duration,

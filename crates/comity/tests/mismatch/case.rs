@@ -4,7 +4,7 @@ use crate::call::{Call, Outcome, make};
 use comity::{Error, Group, Op, Request, Result};
 use std::{thread, time::Duration};
 
-/// How long a call may take. Nobody is to be told by it.
+/// Time limit of a call. No rank is to fail by it.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// `limit`, so many times longer as the sanitizers' parts of `cargo xtask test --deep` say that everything takes.
@@ -49,7 +49,7 @@ impl Case {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
     Now,
-    /// As background work.
+    /// In background work.
     Later,
 }
 
@@ -57,7 +57,7 @@ fn later(g: &Group, call: Call) -> Request<Outcome> {
     g.spawn(move |g| Ok(make(g, &call)))
 }
 
-/// What the case came to, by rank: each call up to the first that failed, and one more.
+/// Returns the outcomes of the case, by rank: each call up to the first that failed, and one more.
 pub(super) fn play(case: &Case, groups: &[Group], how: How) -> Vec<Vec<Outcome>> {
     let play_rank = |g: &Group| {
         let g = g.with_timeout(patient(LIMIT));
@@ -81,7 +81,7 @@ pub(super) fn play(case: &Case, groups: &[Group], how: How) -> Vec<Vec<Outcome>>
     })
 }
 
-/// What is wrong with how the case came out.
+/// Returns the fault of the outcomes, if any.
 pub(super) fn judge(case: &Case, outcomes: &[Vec<Outcome>]) -> Result<(), String> {
     // With more ranks calls take several rounds, and a rank can hear of another in any of them.
     let direct = outcomes.len() <= 4;

@@ -46,7 +46,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// One rank calls another operation, or the same with another argument.
+/// A rank calls another operation, or the same with another argument.
 fn arguments(n: usize, odd: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for (i, op) in COLLECTIVES.into_iter().enumerate() {

@@ -9,7 +9,7 @@ use comity::{Config, Crossed, DType, Detection, Error, Group, Key, LinkKind, Op,
 use std::{collections::BTreeSet, net::Ipv4Addr, thread, time::Duration};
 
 const JOIN: Duration = Duration::from_secs(30);
-/// As usual.
+/// Longest silence of a rank, the default.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// A job of `n` ranks, each with connections of its own; rank r is on host `hosts[r]`.
@@ -34,7 +34,7 @@ fn each<T: Send>(n: usize, f: impl Fn(usize) -> T + Sync) -> Vec<T> {
     })
 }
 
-/// One odd rank after the other.
+/// Returns the cases, with one odd rank after the other.
 fn cases(n: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     let mut odd = 0;
@@ -142,7 +142,7 @@ fn hosts_of_different_size() {
     check(&world(&["a", "b", "b", "a", "c", "a", "a"], &kinds), &kinds);
 }
 
-/// What may be legal, because another thread could still make the call, is told at the limit, with what the others wait in.
+/// A call that may be legal, because another thread could still make it, fails at the limit, and the error names the calls of the others.
 fn told_at_the_limit(groups: &[Group]) {
     // Long enough for every rank to come to its call, beside what else runs.
     let limit = patient(Duration::from_secs(3));

@@ -34,7 +34,7 @@ fn ranks_that_disagree_are_told_and_nothing_is_written() {
     }
 }
 
-/// What a rank reads of another's buffer after that gave up is never a result.
+/// Bytes that a rank reads of another's buffer after that rank gave up are never a result.
 #[test]
 fn a_rank_that_gives_up_in_the_middle_spoils_no_result() {
     for (place, after) in PLACES.into_iter().flat_map(|p| [0u64, 1, 3, 10, 30].map(|after| (p, after))) {

@@ -11,7 +11,7 @@ use std::{thread, time::Duration};
 const LONG: Duration = Duration::from_secs(60);
 const KEY: [u8; 32] = [5; 32];
 
-/// Where messages lie that peers read.
+/// Location of messages that peers read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// In buffers of `Group::alloc`.

@@ -1,4 +1,4 @@
-//! What external backends share: they wait for a library that works by itself, instead of for links.
+//! Shared parts of external backends: they wait for a library that works by itself, instead of for links.
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +17,7 @@ use std::{
 /// The shortest and the longest sleep between two looks: such a library has no descriptor to sleep on.
 const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
 
-/// How long after a member's word that it leaves a call that it may have finished is waited for.
+/// Time limit, after a member's goodbye, for a call that it may have finished.
 const BEHIND: Duration = Duration::from_secs(1);
 
 /// A library that works by itself, and is asked again and again whether it is done.
@@ -88,7 +88,7 @@ impl<F: FnMut() -> Stopped<bool>> Progress for Library<'_, F> {
     }
 }
 
-/// As [`Members::explain`], of what is no call: the members do not come together in `library`.
+/// Explains as [`Members::explain`], but outside of a call: the members do not come together in `library`.
 pub(super) fn explain_joining(members: &Members, stop: Stop, library: &str, limit: Duration) -> Error {
     let late = |waiting_for: &[Peer]| {
         let names: Vec<String> = waiting_for.iter().map(Peer::to_string).collect();
@@ -118,7 +118,7 @@ pub(super) fn explain_joining(members: &Members, stop: Stop, library: &str, limi
     }
 }
 
-/// Whether a send of `len` bytes, `theirs`, that `peer` made before the one that is waited for can be kept beside `kept` bytes.
+/// Checks that a send of `len` bytes, `theirs`, that `peer` made before the awaited one can be kept beside `kept` bytes.
 pub(super) fn room(kept: usize, len: usize, peer: usize, theirs: CallInfo) -> Stopped<()> {
     if kept.saturating_add(len) <= STASH { Ok(()) } else { Err(Stop::flood(peer, theirs)) }
 }

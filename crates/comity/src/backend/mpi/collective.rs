@@ -19,10 +19,10 @@ use std::{collections::VecDeque, ops::Range};
 const CHUNK: usize = 4 << 20;
 /// Chunks under way at once: one is copied while another travels.
 const DEPTH: usize = 2;
-/// Of a rank's announcement: its header and a number of the call's own.
+/// Length of a rank's announcement, in bytes: its header and a number of the call's own.
 const WORD: usize = HEADER + 8;
 
-/// How a call is cut: which bytes of which buffer leave in chunk `k`, and where those that come go.
+/// Chunks of a call: the bytes of each buffer that leave in chunk `k`, and the place of those that come.
 struct Cut {
     op: Op,
     rank: usize,
@@ -195,7 +195,7 @@ impl Cut {
         }
     }
 
-    /// Which bytes of a part of `len` travel in chunk `k`.
+    /// Returns the bytes of a part of `len` that travel in chunk `k`.
     fn piece(&self, k: usize, len: usize) -> Range<usize> {
         (k * self.step).min(len)..((k + 1) * self.step).min(len)
     }
@@ -262,7 +262,7 @@ impl Cut {
         }
     }
 
-    /// Whether each contribution is divided before it is added: MPI stores partial sums.
+    /// Returns true if each contribution is divided before it is added: MPI stores partial sums.
     fn divides_first(&self) -> bool {
         self.averages() && self.dtype == DType::F16
     }
@@ -308,7 +308,7 @@ impl Cut {
     }
 }
 
-/// What ranks must agree on beyond the call's own words (FNV-1a).
+/// Hashes the facts, besides the call's arguments, that ranks must agree on (FNV-1a).
 fn hash(counts: &[usize]) -> u64 {
     counts.iter().fold(0xcbf2_9ce4_8422_2325, |h, &w| (h ^ w as u64).wrapping_mul(0x0100_0000_01b3))
 }

@@ -26,7 +26,7 @@ impl<H: MpiHandle> Making<H> {
         Ok(Self { mpi, thread: Some(thread) })
     }
 
-    /// Whether [`finish`](Self::finish) returns at once.
+    /// Returns true if [`finish`](Self::finish) returns at once.
     pub(super) fn is_done(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }

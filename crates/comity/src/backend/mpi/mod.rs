@@ -5,7 +5,7 @@
 //!            then, chunk by chunk:  user's buffer -> ours -> MPI_I... -> ours -> user's buffer
 //! ```
 //!
-//! Cost: one small all_gather and two copies more than MPI's own call. What they buy: ranks that disagree are told before a byte
+//! Cost: one small all_gather and two copies more than MPI's own call. In return, ranks that disagree are told before a byte
 //! moves; a call ends at its limit, or when a member dies, because MPI never holds memory of the caller; and no count
 //! reaches the 2^31 at which MPI's older functions end.
 
@@ -33,7 +33,7 @@ use crate::{
 use comity_plan::{Buf, Slice};
 use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 
-/// Where the ranks of a group come together in MPI, in errors.
+/// Name of the function in which the ranks of a group come together, in errors.
 const LIBRARY: &str = "MPI (MPI_Comm_dup)";
 
 /// Carries out calls with MPI, on buffers that Comity owns.

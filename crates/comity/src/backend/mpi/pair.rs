@@ -34,19 +34,19 @@ struct Sender<H: MpiHandle> {
 /// A message that comes.
 struct Receiver<H: MpiHandle> {
     from: usize,
-    /// As errors name it.
+    /// Call as errors name it.
     call: CallInfo,
     wanted: CallInfo,
     len: usize,
     got: usize,
-    /// One of another tag that is in the way.
+    /// Message of another tag that is in the way.
     other: Option<(Header, Vec<u8>)>,
     begun: bool,
     done: bool,
     pending: Option<Pending<H>>,
 }
 
-/// Which bytes come after the first `at`.
+/// Returns the range of the bytes after the first `at`.
 fn next(at: usize, len: usize) -> Range<usize> {
     at..(at + CHUNK).min(len)
 }
@@ -183,7 +183,7 @@ impl<H: MpiHandle> MpiBackend<H> {
         }
     }
 
-    /// What one message of MPI brought.
+    /// Takes in a message of MPI.
     fn take(&mut self, r: &mut Receiver<H>, bytes: &[u8], memory: &mut Memory<'_>) -> Stopped<()> {
         let is_bool = r.wanted.dtype == Some(DType::Bool);
         if let Some((h, kept)) = &mut r.other {
@@ -221,7 +221,7 @@ impl<H: MpiHandle> MpiBackend<H> {
         Ok(())
     }
 
-    /// What is wanted may be here already.
+    /// Looks for the message among those kept.
     fn unstash(&mut self, r: &mut Receiver<H>, memory: &mut Memory<'_>) -> Stopped<()> {
         let kept = &mut self.stash[r.from];
         let Some(i) = kept.iter().position(|(h, _)| h.info.tag == r.wanted.tag) else { return Ok(()) };
@@ -233,7 +233,7 @@ impl<H: MpiHandle> MpiBackend<H> {
     }
 }
 
-/// Whether what comes is what is wanted, which is told before a byte of it is written.
+/// Checks that the message is the wanted one, before a byte of it is written.
 fn fits<H: MpiHandle>(r: &Receiver<H>, header: &Header) -> Stopped<()> {
     let (theirs, ours) = (header.info, r.wanted);
     if (theirs.count, theirs.dtype) == (ours.count, ours.dtype) {

@@ -1,4 +1,4 @@
-//! How a process that MPI started becomes a member: its place comes from MPI, and so does the exchange on which rank 0 tells the
+//! Membership of a process that MPI started: its place comes from MPI, and so does the exchange on which rank 0 tells the
 //! others where to meet.
 
 use super::{LIBRARY, Making, MpiBackend};

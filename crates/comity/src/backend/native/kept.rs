@@ -19,17 +19,17 @@ pub(super) struct KeptSchedule {
     pub(super) key: ScheduleKey,
     pub(super) schedule: Schedule,
     pub(super) shape: u64,
-    /// Whether no partial sum is stored.
+    /// True if no partial sum is stored.
     pub(super) adds_at_once: bool,
-    /// Whether its calls can be made step by step.
+    /// True if its calls can be made step by step.
     pub(super) short: bool,
-    /// Whether its messages are quicker if the system copies them out of the sender's memory.
+    /// True if its messages are quicker when the system copies them out of the sender's memory.
     pub(super) pulls: bool,
-    /// Whether its last call's messages were read where they lay; `None` if nobody asks.
+    /// True if its last call's messages were read in place; `None` if nobody asks.
     pub(super) lends: Option<bool>,
 }
 
-/// What a schedule depends on, besides the group.
+/// Properties of a call that determine its schedule, besides the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ScheduleKey {
     pub(super) kind: Kind,
@@ -37,14 +37,14 @@ pub(super) struct ScheduleKey {
     pub(super) elem: usize,
     pub(super) root: usize,
     pub(super) in_place: bool,
-    /// How far after `Out` `In` begins in one memory with it, where they do not begin together; in bytes.
+    /// Distance from `Out` to `In` in one memory, in bytes, where they do not begin together.
     pub(super) shift: Option<isize>,
     /// Not in segments: all ranks read the messages where they lie.
     pub(super) in_one_piece: bool,
 }
 
 impl NativeBackend {
-    /// What the schedule of `call` depends on.
+    /// Returns the key of `call`'s schedule.
     #[inline]
     pub(super) fn key(&self, kind: Kind, call: &Call<'_>) -> ScheduleKey {
         let (count, elem) = (call.info.count, call.info.dtype.map_or(1, DType::size));
@@ -115,7 +115,7 @@ impl NativeBackend {
     }
 }
 
-/// Whether no rank gives or gets anything.
+/// Returns true if no rank gives or gets anything.
 fn is_empty(key: ScheduleKey, call: &Call<'_>) -> bool {
     let pairwise = key.kind == Kind::AllToAll && !call.counts.is_empty();
     key.count == 0 && !pairwise && call.counts.iter().all(|&c| c == 0)
@@ -150,7 +150,7 @@ fn scaled(mut plan: Plan, elem: usize) -> Plan {
     plan
 }
 
-/// What all ranks must agree on beyond the call's own words (FNV-1a).
+/// Hashes the facts, besides the call's arguments, that all ranks must agree on (FNV-1a).
 pub(super) fn fingerprint(algorithm: Algorithm, segment: usize, counts: &[usize]) -> u64 {
     let words = [algorithm as usize, segment, counts.len()];
     words

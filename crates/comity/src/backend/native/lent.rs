@@ -1,4 +1,4 @@
-//! Which calls go in one piece: those whose messages every rank reads where they lie.
+//! Calls that go in one piece: those whose messages every rank reads in place.
 //!
 //! ```text
 //!   call      1             2             3                               4
@@ -66,14 +66,14 @@ impl InOnePiece {
     }
 }
 
-/// Whether calls by this choice are asked whether they can go in one piece.
+/// Returns true if calls by this choice may go in one piece, subject to the ranks' agreement.
 pub(super) fn is_asked(kind: Kind, choice: &Choice) -> bool {
     kind == Kind::AllReduce && choice.algorithm == Algorithm::TwoPhase && choice.segment > 0
 }
 
-/// Whether a call is quicker if the system copies its long messages out of the sender's memory, where the peers let it.
+/// Returns true if a call is quicker when the system copies its long messages out of the sender's memory, where the peers let it.
 ///
-/// One copy in place of two: it pays where all ranks send and receive at once, so that none waits while another copies, and where little
+/// It saves one of two copies. That pays where all ranks send and receive at once, so that none waits while another copies, and where little
 /// or nothing is added. Of unequal parts of an all_gather the shortest counts: where a rank sends next to nothing, others wait for it.
 pub(super) fn gains_by_pull(call: AgreedCall, size: usize, counts: &[usize]) -> bool {
     let (kind, count, elem) = call;
@@ -134,7 +134,7 @@ mod tests {
     /// Not whole segments.
     const COUNT: usize = (1 << 18) + 1001;
 
-    /// Which calls went in one piece, whether each gave the bits of the first, and what the calls come to in the ledger.
+    /// Calls that went in one piece, equality of each result with the first's bits, and the digest of the calls in the ledger.
     type Seen = (Vec<bool>, bool, Option<u64>);
 
     /// Does all_reduces by two-phase on threads: with buffers that peers read in those calls that `lends` (rank, call) says.

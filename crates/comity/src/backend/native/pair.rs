@@ -93,8 +93,8 @@ impl NativeBackend {
         Ok(true)
     }
 
-    /// Where the schedule of this route stands among those kept, not in the oldest quarter. So nearly those used least lately go first, and who
-    /// sends and receives in turn moves nothing.
+    /// Returns the index of this route's schedule among those kept, not in the oldest quarter. So nearly those used least lately go first,
+    /// and a rank that sends and receives in turn moves nothing.
     fn come_near(&mut self, route: Route) -> usize {
         let routes = &mut self.routes;
         match routes.iter().rposition(|(r, _)| *r == route) {
@@ -115,7 +115,7 @@ impl NativeBackend {
 #[derive(Debug)]
 pub(super) struct PairSchedule {
     schedule: Schedule,
-    /// Whether its calls can be made step by step.
+    /// True if its calls can be made step by step.
     short: bool,
 }
 
@@ -126,7 +126,7 @@ impl PairSchedule {
     }
 }
 
-/// Who gets and who gives how many bytes in a send, recv or sendrecv.
+/// Peer and length of each direction of a send, recv or sendrecv.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     out: Option<(usize, usize)>,

@@ -1,4 +1,4 @@
-//! One device's communicator, and putting work on a stream with it.
+//! A device's communicator, and putting work on a stream with it.
 
 use super::{Members, Spot, Stopped, Waiting, guard::Guard, parts::StreamWork};
 use crate::{
@@ -22,7 +22,7 @@ pub(super) struct DeviceComm {
     guard: Guard,
 }
 
-/// What a communicator needs of this machine.
+/// Opens the device and the library for a communicator.
 pub(super) fn open(device: u32) -> Result<(CudaContext, &'static Nccl)> {
     Ok((CudaContext::open(device)?, Nccl::find()?))
 }

@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often to look at work that is under way.
+/// Interval at which work under way is polled.
 const STREAM_POLL: Duration = Duration::from_millis(5);
 /// Communicators of groups that are over, kept because a peer's device may still write to their memory.
 const MAX_RETIRED: usize = 64;

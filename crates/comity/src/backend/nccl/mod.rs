@@ -39,11 +39,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What tells calls on device memory from calls on host memory, which travel another way.
+/// Mark of calls on device memory, as against calls on host memory, which travel another way.
 const ON_DEVICE: u64 = 0x6375_6461;
-/// Where the ranks of a group come together in NCCL, in errors.
+/// Name of the function in which the ranks of a group come together, in errors.
 const LIBRARY: &str = "NCCL (ncclCommInitRankConfig; NCCL_DEBUG=INFO shows more)";
-/// What a rank says of itself before NCCL is asked for anything: whether it can, and its device's UUID.
+/// Length of a rank's announcement before NCCL is used, in bytes: whether it is able, and its device's UUID.
 const ABLE: usize = 1 + 16;
 
 /// Carries out calls on CUDA buffers with NCCL, and the others over links.
@@ -57,7 +57,7 @@ pub(crate) struct NcclBackend {
     stash: Vec<VecDeque<UnmatchedSend>>,
 }
 
-/// Where and when the bytes of a call on device memory move.
+/// Device and stream of a call on device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Spot {
     device: u32,

@@ -19,7 +19,7 @@ pub(super) struct UnmatchedSend {
     bytes: DeviceMemory,
 }
 
-/// What sends so many bytes from there, if there is somebody to send to.
+/// Returns the work that sends so many bytes from there, if there is a receiver.
 fn sending(what: Option<(usize, (usize, usize))>) -> StreamWork {
     let mut work = StreamWork::default();
     if let Some((to, (src, bytes))) = what.filter(|(_, (_, bytes))| *bytes > 0) {
@@ -133,10 +133,10 @@ impl NcclBackend {
     }
 }
 
-/// How many elements, and of which type.
+/// Number of elements, and their type.
 type Elements = (usize, DType);
 
-/// What leaves, and what comes.
+/// Returns the elements to send and to receive.
 fn lengths(bufs: &Bufs<'_>) -> (Option<Elements>, Option<Elements>) {
     match bufs {
         Bufs::In(s) => (Some((s.count(), s.dtype())), None),
@@ -151,7 +151,7 @@ fn length(theirs: &CallInfo) -> usize {
     theirs.count * theirs.dtype.map_or(1, DType::size)
 }
 
-/// Whether what comes in `call` is what is wanted.
+/// Checks that the message in `call` is the wanted one.
 fn fits(call: CallInfo, theirs: &CallInfo, wanted: &CallInfo, from: usize) -> Stopped<()> {
     if (theirs.count, theirs.dtype) == (wanted.count, wanted.dtype) {
         return Ok(());

@@ -7,7 +7,7 @@ use crate::{
     sys::{cuda::DeviceMemory, nccl::Part},
 };
 
-/// What goes on the stream for a call.
+/// Work that goes on the stream for a call.
 #[derive(Debug, Default)]
 pub(super) struct StreamWork {
     /// Copies within the device: from, to, bytes. They go first.
@@ -37,7 +37,7 @@ pub(super) fn ends(bufs: &Bufs<'_>) -> (Option<AddressRange>, Option<AddressRang
     }
 }
 
-/// Where a part begins, in bytes, and how many elements it has; one after the other.
+/// Returns the first byte and the number of elements of each part; one after the other.
 fn offsets(counts: &[usize], elem: usize) -> Vec<(usize, usize)> {
     let mut at = 0;
     let place = |&count: &usize| {

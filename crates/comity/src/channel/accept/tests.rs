@@ -1,4 +1,4 @@
-//! How long the proof of a handshake is waited for, and who goes when there are too many.
+//! Time limit for the proof of a handshake, and choice of the connection that goes when there are too many.
 
 use super::*;
 use crate::{
@@ -26,7 +26,7 @@ fn step(acceptor: &mut Acceptor) -> usize {
     acceptor.step(&mut |_, _| HelloVerdict::Yes).len()
 }
 
-/// One that connects.
+/// Connecting side.
 struct Dialer {
     stream: TcpStream,
     initiator: Option<Initiator>,
@@ -53,7 +53,7 @@ impl Dialer {
     }
 }
 
-/// Whether a connection for `channel` is let in whose proof comes `late` after the answer.
+/// Returns true if a connection for `channel` is let in when its proof comes `late` after the answer.
 fn is_let_in(channel: Channel, late: Duration) -> bool {
     let (mut acceptor, at) = listening();
     let mut dialer = Dialer::start(at, channel);
@@ -74,7 +74,7 @@ fn is_let_in(channel: Channel, late: Duration) -> bool {
     step(&mut acceptor) == 1
 }
 
-/// One that was answered believes that it is in. If it went, it would take the listener's process for dead.
+/// An answered connection believes that it is in. If it went, its process would take the listener's process for dead.
 #[test]
 fn who_was_answered_keeps_its_place_when_others_come() {
     let (mut acceptor, at) = listening();

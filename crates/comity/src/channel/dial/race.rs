@@ -1,4 +1,4 @@
-//! One round of tries, side by side: the best two addresses a moment apart, then all others together, and the first that has authenticated
+//! A round of tries, side by side: the best two addresses a moment apart, then all others together, and the first that has authenticated
 //! wins.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //!   200 ms  the next                     connecting ... greeted ........ closed without a proof: the listener forgets it
 //!   400 ms  all others                             connecting ..........
 //! ```
-//! One that answers "not now" is tried again while others are under way: they may take seconds to come to nothing.
+//! An address that answers "not now" is tried again while others are under way: they may take seconds to come to nothing.
 //!
 //! Only the winner sends the last message of the handshake, so the listener never believes that two came.
 
@@ -34,16 +34,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How much later the next address is tried while those before it say nothing.
+/// Delay before the next address is tried while the earlier ones are silent.
 pub(super) const STAGGER: Duration = Duration::from_millis(200);
 /// Addresses that are tried one by one; where none of them answers, the order of the others is no longer worth a wait.
 const ONE_BY_ONE: usize = 2;
 /// Connections in the making at a time: a process may have few descriptors.
 const MAX_RUNNERS: usize = 32;
-/// How often to look whether there is still no answer.
+/// Interval of the checks for a lasting silence.
 const DIAL_CHECK: Duration = Duration::from_millis(250);
 
-/// What one try got, and from which address here.
+/// Failure of a try, and the local address that it was made from.
 #[derive(Debug)]
 pub(super) struct Tried {
     pub(super) from: Option<IpAddr>,
@@ -97,12 +97,12 @@ impl Runner {
         }
     }
 
-    /// Whether its address has said nothing for so long that another would have answered.
+    /// Returns true if the address has been silent for so long that another would have answered.
     fn is_silent(&self) -> bool {
         self.is_connecting() && self.begun.elapsed() >= STAGGER / 2
     }
 
-    /// Whether its address was not tried before in this round.
+    /// Returns true if this is the address's first try in this round.
     fn is_first(&self) -> bool {
         self.pause == FIRST_PAUSE
     }
@@ -126,24 +126,24 @@ pub(crate) struct Winner {
     pub(crate) silent: Vec<usize>,
 }
 
-/// How a step of a try ended.
+/// Result of a step of a try.
 enum Stepped {
     Goes(Runner),
     Won(usize, (Stream, Sealing)),
     Lost(usize, Tried),
 }
 
-/// One round over all addresses of one process: who was tried, who has answered.
+/// A round over all addresses of a process: the tries under way, and those that were refused.
 pub(super) struct Race<'a> {
     targets: &'a [Target],
     secret: &'a Secret,
     hello: &'a Hello,
     patience: &'a DialLimits<'a>,
-    /// How long to wait for an answer.
+    /// Time limit for an answer.
     limit: Duration,
     runners: Vec<Runner>,
     lost: Vec<(usize, Tried)>,
-    /// Those that are tried again: when, and the pause after the next refusal.
+    /// Addresses to try again: the index, the time of the next try, and the pause after the next refusal.
     again: Vec<(usize, Instant, Duration)>,
     /// The next target, and when it is tried at the latest.
     next: (usize, Instant),
@@ -251,8 +251,8 @@ impl<'a> Race<'a> {
         }
     }
 
-    /// Whether another may be tried beside those under way. While the socket of this host is being tried none is: it answers or never will,
-    /// and who lacks descriptors needs no second connection.
+    /// Returns true if another address may be tried beside those under way. While the socket of this host is being tried none is: it answers
+    /// or never will, and a process that lacks descriptors needs no second connection.
     fn has_room(&self) -> bool {
         let is_within = |r: &Runner| matches!(self.targets.get(r.index), Some(Target::Unix(_)));
         self.runners.len() < MAX_RUNNERS && !self.runners.iter().any(is_within)
@@ -355,7 +355,7 @@ impl<'a> Race<'a> {
 }
 
 impl Race<'_> {
-    /// How many bytes fill a packet of a connection that will carry many.
+    /// Returns the payload of a full packet, in bytes, of a connection that will carry many.
     fn packet(&self, stream: &Stream) -> Option<usize> {
         let Stream::Tcp(stream) = stream else { return None };
         let is_link = matches!(self.hello.channel, Channel::Link { .. });

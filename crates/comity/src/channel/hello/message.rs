@@ -111,7 +111,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Whether another try may do better.
+    /// Returns true if another try may succeed.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self, Self::Ended(_) | Self::Busy)
     }

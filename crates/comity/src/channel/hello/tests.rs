@@ -38,7 +38,7 @@ fn yes(_: &Hello) -> HelloVerdict {
     HelloVerdict::Yes
 }
 
-/// What the listener says to `first`, and the listener.
+/// Returns the listener and its response to `first`.
 fn respond(secret: &Secret, first: &[u8], verdict: HelloVerdict) -> (Responder, HandshakeStep) {
     let mut r = Responder::new();
     let step = r.step(Drip(first), secret, &mut |_| verdict.clone());

@@ -9,7 +9,7 @@ use crate::{
     },
 };
 
-/// Where rank 0's store is, unless `MASTER_PORT` says it: torch's usual port.
+/// Port of rank 0's store without `MASTER_PORT`: torch's usual port.
 const PORT: u16 = 29_500;
 
 /// The place that one of them gave.

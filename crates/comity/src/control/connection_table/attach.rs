@@ -13,13 +13,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long to wait for word that last words have come before another path is tried.
+/// Time limit for the acknowledgement of the last words before another path is tried.
 const LAST_ASK: Duration = Duration::from_millis(250);
 
-/// How many processes of a large job are watched by a pidfd beside their connection: the nearest of this host.
+/// Number of processes of a large job that are watched by a pidfd beside their connection: the nearest of this host.
 const NEAREST: usize = 4;
 
-/// Whom a note says to be lost.
+/// Returns the rank that a note declares lost.
 pub(super) fn lost(note: &ControlNote) -> Option<usize> {
     match note {
         ControlNote::Spread { note, .. } => match **note {
@@ -31,7 +31,7 @@ pub(super) fn lost(note: &ControlNote) -> Option<usize> {
 }
 
 impl ConnectionTable {
-    /// Whether a rank that has connected is to be watched by a descriptor. In a large job it takes the place of one that is farther away.
+    /// Returns true if a rank that has connected is to be watched by a descriptor. In a large job it takes the place of one that is farther away.
     fn is_watched(&mut self, rank: usize, stream: &Stream) -> bool {
         if !self.is_sparse() || !matches!(stream, Stream::Unix(_)) {
             return self.watched.contains(&rank);
@@ -52,7 +52,7 @@ impl ConnectionTable {
         farthest.is_some()
     }
 
-    /// Whether the process of a rank that another one has lost is no more. Its connection may not have ended: a child that it forked keeps
+    /// Returns true if the process of a rank that another rank has lost is no more. Its connection may not have ended: a child that it forked keeps
     /// its sockets open. Where it is there, its end is seen from now on.
     pub(super) fn has_ended(&mut self, rank: usize) -> bool {
         let (Some(place @ None), Some(Some(conn))) = (self.processes.get_mut(rank), self.conns.get(rank))
@@ -98,7 +98,7 @@ impl ConnectionTable {
         self.carry_out()
     }
 
-    /// Whether new connection `number` may take the place of the one with `rank`.
+    /// Returns true if new connection `number` may take the place of the one with `rank`.
     pub(in crate::control) fn may_resume(&self, rank: usize, number: u64) -> bool {
         matches!(self.conns.get(rank), Some(Some(conn)) if conn.may_renew(number))
     }
@@ -116,8 +116,8 @@ impl ConnectionTable {
         }
     }
 
-    /// Whom to ask at once for another connection: ranks to which one had begun and leads nowhere. While this process leaves, also ranks
-    /// that may not have heard its last words.
+    /// Returns the ranks to ask at once for another connection: a connection to them had begun and leads nowhere. While this process leaves,
+    /// also ranks that may not have heard its last words.
     pub(in crate::control) fn unresumed(&mut self, now: Instant) -> Vec<Question> {
         let (is_leaving, patience) = (self.stop.is_some(), self.patience());
         let mut all = Vec::new();
@@ -138,18 +138,18 @@ impl ConnectionTable {
         all
     }
 
-    /// How long a connection may carry nothing before another path is tried.
+    /// Returns the time for which a connection may carry nothing before another path is tried.
     pub(super) fn patience(&self) -> Option<Duration> {
         self.membership.limit().map(|limit| limit / 5)
     }
 
-    /// Whether somebody may not hear the last words of this process before its connection goes on over another path.
+    /// Returns true if a rank may not hear the last words of this process before its connection goes on over another path.
     pub(in crate::control) fn is_unsaid(&self) -> bool {
         self.conns.iter().flatten().any(KeptConn::is_unsaid)
     }
 }
 
-/// Whether a connection may still carry last words. What the others say now is no news, they may well close first.
+/// Returns true if a connection may still carry last words. The peers' own messages are no news now: they may well close first.
 pub(super) fn goes_on_leaving(conn: &mut KeptConn) -> bool {
     if !conn.has_second() {
         // No blame any more, and no reason to look again at once.

@@ -9,11 +9,11 @@ use crate::{
 use comity_membership::{Action, Word};
 use std::{net::SocketAddr, time::Instant};
 
-/// Whether a rank lives.
+/// Question to a rank whether it lives.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::control) struct Question {
     pub(in crate::control) rank: usize,
-    /// Where it listens.
+    /// Address at which it listens.
     pub(in crate::control) at: SocketAddr,
     /// Perhaps elsewhere too.
     pub(in crate::control) has_other: bool,
@@ -21,16 +21,16 @@ pub(in crate::control) struct Question {
     pub(in crate::control) resumes: bool,
 }
 
-/// What remains to be done outside the lock.
+/// Actions that remain to be done outside the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
     /// Whoever waits for the processes to meet should look again.
     pub(crate) news: bool,
-    /// Who writes the log may take its time.
+    /// Messages for the log, whose writer may take its time.
     pub(crate) words: Vec<Word>,
-    /// Who is to be asked whether it lives.
+    /// Ranks to ask whether they live.
     pub(in crate::control) asks: Vec<Question>,
-    /// Who need not be asked any more.
+    /// Ranks that need not be asked any more.
     pub(crate) ended: Vec<usize>,
     /// Groups that others want links in, or have made connections for.
     pub(crate) links: Vec<u64>,
@@ -63,7 +63,7 @@ impl ConnectionTable {
         }
     }
 
-    /// What is said to a neighbour in one turn goes out at once: news of many ranks come together.
+    /// Sends a neighbour's notes of one turn together: news of many ranks come at once.
     fn send_outgoing(&mut self) {
         for (rank, notes) in std::mem::take(&mut self.outgoing) {
             self.send_to(rank, &notes);
@@ -149,7 +149,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Ask a silent process over a new connection. What stays within the host is not lost; and the end that made the connection asks, for it
+    /// Ask a silent process over a new connection. Bytes that stay within the host are not lost; and the end that made the connection asks, for it
     /// knows where the other one listens.
     fn ask_anew(&mut self, rank: usize, rest: &mut Rest) {
         let patience = self.patience().unwrap_or_default();

@@ -20,11 +20,11 @@ use std::{
 
 /// Connections kept for groups that this rank has not opened yet.
 const MAX_PARKED: usize = 4096;
-/// What one is told that was given up.
+/// Refusal of a rank that was given up.
 pub(crate) const NOT_A_MEMBER: &str = "you are not a member any more";
-/// How long the other end may take to find another path.
+/// Time for which the other end may look for another path.
 const OTHER_PATH: Duration = Duration::from_millis(1500);
-/// How often to look meanwhile whether everything has arrived.
+/// Interval of the checks meanwhile for outstanding bytes.
 const LEAVE_POLL: Duration = Duration::from_millis(2);
 
 impl ControlPlane {
@@ -63,7 +63,7 @@ impl ControlPlane {
         }
     }
 
-    /// Whether nothing is left to wait for by a process that leaves and was to have ended by `until`.
+    /// Returns true if a process that leaves, and was to have ended by `until`, has nothing left to wait for.
     fn has_said_all(&self, until: Instant, lines: &[WatchedPeer]) -> bool {
         let is_late = |l: &&WatchedPeer| l.pending || l.unsaid || !l.stream.has_arrived();
         let mut late = lines.iter().filter(is_late).peekable();
@@ -147,7 +147,7 @@ impl ControlPlane {
         }
     }
 
-    /// Where to ask a silent rank that listens at `at`, if there is another path to its host; there and here in turn.
+    /// Returns the address at which to ask a silent rank that listens at `at`, if there is another path to its host; there and here in turn.
     fn elsewhere(&self, rank: usize, at: SocketAddr, asked: u64) -> Option<SocketAddr> {
         let desk = self.desk.get().and_then(std::sync::Weak::upgrade)?;
         let mut all = desk.paths(rank);
@@ -311,7 +311,7 @@ impl ControlPlane {
     }
 }
 
-/// One that was asked has answered.
+/// Takes the answer of a rank that was asked.
 fn answered(state: &mut ConnectionTable, Alive { rank, over }: Alive) -> Rest {
     if let Some((number, stream, seals)) = over {
         state.resume(rank, number, stream, seals);
@@ -319,7 +319,7 @@ fn answered(state: &mut ConnectionTable, Alive { rank, over }: Alive) -> Rest {
     state.lives(rank, Instant::now())
 }
 
-/// Whether one may connect that is no neighbour of this rank, or was none.
+/// Decides on a connection from a rank that is no neighbour of this one, or was none.
 fn judge_later(state: &ConnectionTable, from: usize, presence: &Presence) -> HelloVerdict {
     match presence {
         Presence::Live if state.membership().is_connected(from) => {

@@ -23,7 +23,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Those of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless both have the same length, a multiple of `n`.
+    /// The errors of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless both have the same length, a multiple of `n`.
     pub fn all_to_all<'a>(&self, src: impl Into<View<'a>>, dst: impl Into<ViewMut<'a>>) -> Result<()> {
         let (src, dst) = (src.into(), dst.into());
         length(Op::AllToAll, "destination", dst.count(), src.count(), " as in the source")?;
@@ -33,7 +33,7 @@ impl Group {
         self.checked(&mut call)
     }
 
-    /// As [`all_to_all`](Self::all_to_all), where the parts that arrive replace those that leave.
+    /// Exchanges as [`all_to_all`](Self::all_to_all), where the parts that arrive replace those that leave.
     ///
     /// ```
     /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
@@ -47,7 +47,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Those of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless the length of `buf` is a multiple of `n`.
+    /// The errors of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless the length of `buf` is a multiple of `n`.
     pub fn all_to_all_in_place<'a>(&self, buf: impl Into<ViewMut<'a>>) -> Result<()> {
         let buf = buf.into();
         let part = self.part_of(Op::AllToAll, "buffer", buf.count())?;
@@ -56,9 +56,9 @@ impl Group {
         self.checked(&mut call)
     }
 
-    /// As [`all_to_all`](Self::all_to_all), where this rank gives `send_counts[r]` elements to rank `r` and gets `recv_counts[r]` from it.
+    /// Exchanges as [`all_to_all`](Self::all_to_all), where this rank gives `send_counts[r]` elements to rank `r` and gets `recv_counts[r]` from it.
     ///
-    /// Each buffer has its parts one after the other, and the sum of its counts as length. What one rank sends is what the other expects:
+    /// Each buffer has its parts one after the other, and the sum of its counts as length. A rank sends as much as the other expects:
     /// `send_counts[b]` on rank `a` equals `recv_counts[a]` on rank `b`.
     ///
     /// ```
@@ -75,7 +75,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Those of every call ([`Group`]); [`Misuse::Counts`](crate::Misuse::Counts) and [`Misuse::Length`](crate::Misuse::Length) when lengths do not fit.
+    /// The errors of every call ([`Group`]); [`Misuse::Counts`](crate::Misuse::Counts) and [`Misuse::Length`](crate::Misuse::Length) when lengths do not fit.
     pub fn all_to_all_v<'a>(
         &self,
         src: impl Into<View<'a>>,

@@ -1,4 +1,4 @@
-//! What the arguments of a call must hold to, and the call itself.
+//! Rules for the arguments of a call, and the call itself.
 
 use super::{Group, length, misuse};
 use crate::{
@@ -37,7 +37,7 @@ impl Group {
         self.checked(&mut call)
     }
 
-    /// What every call must hold to; then the call.
+    /// Checks the rules of every call, then makes it.
     pub(super) fn checked(&self, call: &mut Call<'_>) -> Result<()> {
         let op = call.info.op;
         if let Bufs::Both(src, dst) = &call.bufs

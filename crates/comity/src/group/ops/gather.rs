@@ -22,7 +22,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Those of every call ([`Group`]); [`Misuse::Rank`](crate::Misuse::Rank) for a root outside the group.
+    /// The errors of every call ([`Group`]); [`Misuse::Rank`](crate::Misuse::Rank) for a root outside the group.
     pub fn broadcast<'a>(&self, buf: impl Into<ViewMut<'a>>, root: usize) -> Result<()> {
         self.has(Op::Broadcast, "root", root)?;
         self.moving(Op::Broadcast, Bufs::InPlace(buf.into()), Some(root))
@@ -43,14 +43,14 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Those of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless `dst` has `n` times the length of `src`.
+    /// The errors of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless `dst` has `n` times the length of `src`.
     pub fn all_gather<'a>(&self, src: impl Into<View<'a>>, dst: impl Into<ViewMut<'a>>) -> Result<()> {
         let (src, dst) = (src.into(), dst.into());
         self.parts(Op::AllGather, "destination", dst.count(), src.count())?;
         self.moving(Op::AllGather, Bufs::Both(src, dst), None)
     }
 
-    /// As [`all_gather`](Self::all_gather), with this rank's part in its place in `buf` already.
+    /// Gathers as [`all_gather`](Self::all_gather), with this rank's part in its place in `buf` already.
     ///
     /// ```
     /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
@@ -64,7 +64,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Those of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless the length of `buf` is a multiple of `n`.
+    /// The errors of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless the length of `buf` is a multiple of `n`.
     pub fn all_gather_in_place<'a>(&self, buf: impl Into<ViewMut<'a>>) -> Result<()> {
         let buf = buf.into();
         let part = self.part_of(Op::AllGather, "buffer", buf.count())?;
@@ -73,7 +73,7 @@ impl Group {
         self.checked(&mut call)
     }
 
-    /// As [`all_gather`](Self::all_gather), where rank `r` gives `counts[r]` elements.
+    /// Gathers as [`all_gather`](Self::all_gather), where rank `r` gives `counts[r]` elements.
     ///
     /// `counts` has one entry for each rank and is the same on all. `src` has this rank's entry of elements, `dst` their sum.
     ///
@@ -90,7 +90,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Those of every call ([`Group`]); [`Misuse::Counts`](crate::Misuse::Counts) and [`Misuse::Length`](crate::Misuse::Length) when lengths do not fit.
+    /// The errors of every call ([`Group`]); [`Misuse::Counts`](crate::Misuse::Counts) and [`Misuse::Length`](crate::Misuse::Length) when lengths do not fit.
     pub fn all_gather_v<'a>(
         &self,
         src: impl Into<View<'a>>,
@@ -122,7 +122,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Those of every call ([`Group`]); [`Misuse::Rank`](crate::Misuse::Rank) for a root outside the group; at the root [`Misuse::Length`](crate::Misuse::Length) unless `dst` has `n` times
+    /// The errors of every call ([`Group`]); [`Misuse::Rank`](crate::Misuse::Rank) for a root outside the group; at the root [`Misuse::Length`](crate::Misuse::Length) unless `dst` has `n` times
     /// the length of `src`.
     pub fn gather<'a>(
         &self,
@@ -155,7 +155,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Those of every call ([`Group`]); [`Misuse::Rank`](crate::Misuse::Rank) for a root outside the group; at the root [`Misuse::Length`](crate::Misuse::Length) unless `src` has `n` times
+    /// The errors of every call ([`Group`]); [`Misuse::Rank`](crate::Misuse::Rank) for a root outside the group; at the root [`Misuse::Length`](crate::Misuse::Length) unless `src` has `n` times
     /// the length of `dst`.
     pub fn scatter<'a>(
         &self,

@@ -29,7 +29,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Those of every call ([`Group`]); [`Misuse::Rank`](crate::Misuse::Rank) for a rank outside the group, [`Misuse::Oneself`](crate::Misuse::Oneself) for this rank, [`Misuse::Tag`](crate::Misuse::Tag) for a tag
+    /// The errors of every call ([`Group`]); [`Misuse::Rank`](crate::Misuse::Rank) for a rank outside the group, [`Misuse::Oneself`](crate::Misuse::Oneself) for this rank, [`Misuse::Tag`](crate::Misuse::Tag) for a tag
     /// above [`MAX_TAG`](crate::MAX_TAG).
     pub fn send<'a>(&self, src: impl Into<View<'a>>, to: usize, tag: u32) -> Result<()> {
         let src = src.into();
@@ -60,7 +60,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// As [`send`](Self::send); [`Error::Mismatch`](crate::Error::Mismatch) when what was sent has another type or length.
+    /// The errors of [`send`](Self::send); [`Error::Mismatch`](crate::Error::Mismatch) when what was sent has another type or length.
     pub fn recv<'a>(&self, dst: impl Into<ViewMut<'a>>, from: usize, tag: u32) -> Result<()> {
         let dst = dst.into();
         self.other(Op::Recv, "source", from, tag, "receive from")?;
@@ -86,7 +86,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// As [`recv`](Self::recv).
+    /// The errors of [`recv`](Self::recv).
     pub fn sendrecv<'a>(
         &self,
         src: impl Into<View<'a>>,

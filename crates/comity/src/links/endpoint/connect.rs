@@ -23,10 +23,10 @@ use std::{
 const AT_ONCE: Duration = Duration::from_secs(1);
 /// A pause of one who looks at a store that has ended.
 const ENDED: Duration = Duration::from_millis(10);
-/// How long to wait for a better reason than that a rank ended.
+/// Time limit for a better reason than that a rank ended.
 const EXPLANATION: Duration = Duration::from_millis(50);
-/// How much longer a rank waits for the others' connections than for its own. A rank that did not come may have waited for a third rank
-/// until the limit. It says so now.
+/// Time beyond its own limit for which a rank waits for the others' connections. A rank that did not come may have waited for a third
+/// rank until the limit. It reports so now.
 const WORD: Duration = Duration::from_millis(200);
 
 impl Endpoint {
@@ -176,7 +176,7 @@ impl Endpoint {
 
     /// Why the ranks do not come together, where `found` was seen to have ended.
     ///
-    /// That rank may have given up because of another one before it could say so here. Then somebody else knows.
+    /// The rank may have given up because of another before it could say so here. Then somebody else knows.
     fn reason(
         &self,
         control: &ControlPlane,

@@ -1,4 +1,4 @@
-//! What tests do to an endpoint, and ask of it.
+//! Access of tests to an endpoint.
 
 use super::Endpoint;
 use crate::{status::GroupStatus, transport::Card};
@@ -15,7 +15,7 @@ impl Endpoint {
         status
     }
 
-    /// Whether there is a control connection to a rank.
+    /// Returns true if there is a control connection to a rank.
     pub(in crate::links) fn is_connected_for_test(&self, rank: usize) -> bool {
         self.running.as_ref().is_some_and(|r| r.control().is_connected_for_test(rank))
     }
@@ -27,17 +27,17 @@ impl Endpoint {
         }
     }
 
-    /// As if the socket of `rank` could not be reached from here.
+    /// Makes the socket of `rank` unreachable from here.
     pub(in crate::links) fn spoil_unix_of(&mut self, rank: usize) {
         Arc::make_mut(&mut self.cards)[rank].unix.push('x');
     }
 
-    /// As if `rank` listened elsewhere.
+    /// Replaces the address at which `rank` listens.
     pub(in crate::links) fn readdress(&mut self, rank: usize, at: std::net::SocketAddr) {
         Arc::make_mut(&mut self.cards)[rank].addrs = vec![crate::transport::OwnAddr::new(at, &[])];
     }
 
-    /// How many links of a group were made.
+    /// Returns the number of links of a group that were made.
     pub(in crate::links) fn links_made_for_test(&self, group_id: u64) -> usize {
         self.makers.made_for_test(group_id)
     }

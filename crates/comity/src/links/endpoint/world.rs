@@ -1,4 +1,4 @@
-//! What groups ask of a process's world.
+//! Implementation of [`World`] by a process's endpoint.
 
 use super::Endpoint;
 use crate::{

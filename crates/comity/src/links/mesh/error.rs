@@ -1,4 +1,4 @@
-//! What a link that could not be made means for the caller, and for the other members.
+//! Errors of a link that could not be made, for the caller and for the other members.
 
 use super::Opening;
 use crate::{Error, JoinCause, JoinError, channel::Miss, error::seconds, status::Failure, sys::poll_until};
@@ -15,7 +15,7 @@ pub(in crate::links) struct MeshError {
 }
 
 impl Opening<'_> {
-    /// What went wrong with `rank`; but if it has died or the group has failed, that is the reason.
+    /// Returns the error of `rank`'s link; but if `rank` has died or the group has failed, that is the reason.
     pub(super) fn explained(&self, rank: usize, cause: String) -> MeshError {
         let until = (Instant::now() + EXPLANATION).min(self.until);
         while self.group.status.failure().is_none() && Instant::now() < until {

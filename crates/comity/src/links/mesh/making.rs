@@ -21,15 +21,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long after a member's word that it left what it made may still come from another host.
+/// Time after a member's goodbye in which its connections may still come from another host.
 const BEHIND: Duration = Duration::from_secs(5);
-/// How many looks of the control thread it may take within a host: it has come by the time of one more.
+/// Rounds of the control thread in which they may still come within a host: they have come by the time of one more.
 const ROUNDS: u64 = 2;
 
-/// How much longer a rank waits for one that is to connect than that one tries, which says at its limit why it could not.
+/// Time beyond the connecting rank's limit for which its connection is awaited: at its limit that rank reports why it could not connect.
 const WORD: Duration = Duration::from_secs(1);
 
-/// How often a rank of a large job is asked to connect.
+/// Interval at which a rank of a large job is asked to connect.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Until the control thread has looked again, for one that leaves within the host.
@@ -48,10 +48,10 @@ pub(super) struct Arrived {
 
 /// The connections of a link of which some are still to come.
 pub(super) struct LinkParts {
-    /// Which making of it this is.
+    /// Number of times that the link has been made.
     pub(super) making: u16,
     pub(super) connections: Vec<Option<Connection>>,
-    /// Who began has given up by then.
+    /// Time by which the rank that began has given up.
     pub(super) until: Instant,
 }
 
@@ -80,9 +80,9 @@ pub(in crate::links) struct Linking<'a> {
     pub(super) made: &'a mut Vec<bool>,
     offered: Vec<Soon>,
     awaited: Vec<Awaited>,
-    /// What has come of links that want more connections.
+    /// Connections that have come of links that want more.
     pub(super) parts: HashMap<(usize, LinkKind), LinkParts>,
-    /// Whether this rank leaves the group.
+    /// Returns true if this rank leaves the group.
     pub(super) is_over: &'a dyn Fn() -> bool,
 }
 
@@ -154,7 +154,7 @@ impl<'a> Linking<'a> {
         self.unless_left(rank, begun)
     }
 
-    /// Whether the link to `rank` is there, and one that may want other connections.
+    /// Returns true if the link to `rank` is there, and may want other connections.
     fn lasts(&self, rank: usize) -> bool {
         let mesh = &self.opening.group.mesh;
         self.pair(rank).is_ok_and(|pair| mesh.transports.iter().any(|(_, t)| t.lasts(&pair)))
@@ -210,7 +210,7 @@ impl<'a> Linking<'a> {
         }
     }
 
-    /// One that was asked to connect has not.
+    /// Fails if a rank that was asked to connect has not in time.
     fn keep_time(&self) -> Result<(), MeshError> {
         let now = Instant::now();
         if let Some(late) = self.offered.iter().find(|o| now >= o.until) {

@@ -16,19 +16,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the other connections of a making may take to come: those who prove late have so long.
+/// Time limit for the other connections of a making: a peer that proves late has so long.
 const HALF_MADE: Duration = Duration::from_secs(20);
-/// How long to look for another path at a time.
+/// Time for which another path is looked for at a time.
 const MENDING: Duration = Duration::from_secs(2);
 
-/// How a transport connects to a rank of the group, and waits for it.
+/// Way of a transport to connect to a rank of the group, and to wait for it.
 struct Path<'a, 'b> {
     making: &'a Linking<'b>,
     rank: usize,
     kind: LinkKind,
-    /// Of the link.
+    /// Number of times that the link has been made.
     making_number: Cell<u16>,
-    /// How long one connection may take.
+    /// Time limit for a connection.
     within: Cell<Option<Duration>>,
 }
 

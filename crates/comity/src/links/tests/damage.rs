@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Algorithm, Detection, Group, ReduceOp};
 
-/// What happens to the byte of this number on its way.
+/// Damage to the byte of this number on its way.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     Flip(usize),
@@ -59,7 +59,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, harm: Option<Harm>) {
     let _ = from.shutdown(std::net::Shutdown::Both);
 }
 
-/// What each of three ranks is told when the connection of ranks 0 and 1 suffers `harm`, after how long, and by which address
+/// Returns the error of each of three ranks when the connection of ranks 0 and 1 suffers `harm`, with its delay, and the address by which
 /// rank 1 knew rank 0.
 fn errors(harm: Harm, back: bool, count: usize) -> (Vec<(String, Duration)>, SocketAddr) {
     let store = store(3, LONG);

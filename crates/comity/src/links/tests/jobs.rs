@@ -1,4 +1,4 @@
-//! Who may meet: keys that are needed, told over exchanges, or not wanted; secrecy that all must agree on; and two jobs that find
+//! Admission to a job: keys that are needed, told over exchanges, or not wanted; secrecy that all must agree on; and two jobs that find
 //! each other at the same ports.
 
 use super::*;
@@ -180,7 +180,7 @@ fn secrecy_is_for_all_or_for_none() {
     }
 }
 
-/// Two jobs of two ranks start at the same moment with the same addresses. One gets them and is right; the other is told.
+/// Two jobs of two ranks start at the same moment with the same addresses. One job gets them and is right; the other gets an error.
 #[test]
 #[cfg(target_os = "linux")]
 fn jobs_at_the_same_ports_never_mix() {

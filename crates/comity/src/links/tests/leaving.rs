@@ -46,7 +46,7 @@ fn a_member_that_left_may_be_heard_of_before_its_bytes_are() {
     });
 }
 
-/// One that gave all it had and left owes nothing, however long another one takes.
+/// A member that gave all it had and left owes nothing, however long another one takes.
 #[test]
 fn a_member_that_left_and_owes_nothing_is_not_named() {
     let (_all, mut groups) = limited(3);

@@ -1,4 +1,4 @@
-//! How ranks meet: who comes, who is missing, who is refused, and what strangers do.
+//! Meeting of ranks: those that come, are missing or are refused, and strangers.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What needs processes of their own: deaths by SIGKILL, limits on descriptors, and counting what is left.
+//! Tests that need processes of their own: deaths by SIGKILL, limits on descriptors, and counting what is left.
 
 use super::*;
 use crate::{
@@ -22,7 +22,7 @@ struct Actor {
 }
 
 const ROLE: &str = "COMITY_TEST_ROLE";
-/// What an actor's words begin with, among those of the test harness.
+/// Prefix of an actor's output, among that of the test harness.
 const SAYS: &str = "actor: ";
 
 impl Actor {

@@ -17,19 +17,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an authenticated rank may take to its first message: it looks up its own addresses in between.
+/// Time limit for an authenticated rank's first message: it looks up its own addresses in between.
 const FIRST_WORD: Duration = Duration::from_secs(30);
-/// How long to try to tell a rank that it is refused.
+/// Time limit for the refusal of a rank.
 const REFUSAL: Duration = Duration::from_secs(2);
-/// How long to go on sending what is due when the store is dropped.
+/// Time for which due messages are still sent when the store is dropped.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// How long to wait then for ranks that have not come yet, to tell them why the others did not meet.
+/// Time limit then for ranks that have not come yet, to tell them why the others did not meet.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 /// Connections that said no word yet.
 const MAX_FRESH: usize = 1024;
-/// How often to say who is missing, to the log, to whoever waits at a terminal, and to the ranks that wait.
+/// Interval of reports about missing ranks, to the log, to a user at a terminal, and to the ranks that wait.
 const SAY: Duration = Duration::from_secs(5);
-/// How soon to try again to end a job whose groups are just being made.
+/// Pause before another try to end a job whose groups are just being made.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// A process that has joined.
@@ -282,7 +282,7 @@ impl Server {
         self.leaving.retain_mut(|(conn, until)| conn.flush().is_ok() && conn.is_pending() && now < *until);
     }
 
-    /// Whether a rank may still come that is to hear why the others did not meet.
+    /// Returns true if a rank may still come that is to hear why the others did not meet.
     fn awaits_stragglers(&self) -> bool {
         let (now, gone) = (Instant::now(), self.shared.gone());
         self.missed.iter().any(|(rank, (_, until))| now < *until && gone.iter().all(|(r, _)| r != rank))

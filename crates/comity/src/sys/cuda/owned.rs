@@ -1,4 +1,4 @@
-//! What of a device is given back when it is dropped: memory, streams, marks.
+//! Resources of a device that are given back when they are dropped: memory, streams, marks.
 
 use super::{CudaContext, Handle, NOT_READY, StreamId};
 use crate::Result;
@@ -119,7 +119,7 @@ impl Mark {
     /// Have what comes on `stream` wait until it is passed, where it stands now.
     ///
     /// # Safety
-    /// As for `set`.
+    /// The conditions of `set`.
     pub(crate) unsafe fn hold(&self, stream: StreamId) -> Result<()> {
         let s = ptr::with_exposed_provenance_mut(stream);
         self.device.within(|| {
@@ -136,7 +136,7 @@ impl Mark {
         Ok(self)
     }
 
-    /// Whether the stream has come past it.
+    /// Returns true if the stream has passed the mark.
     pub(crate) fn is_passed(&self) -> Result<bool> {
         self.device.within(|| {
             // SAFETY: created here.

@@ -33,7 +33,7 @@ use std::{
     },
 };
 
-/// What names an object of MPI in one of the families.
+/// Handle of an MPI object in one of the families.
 pub(crate) trait MpiHandle: Copy + fmt::Debug + Send + Sync + 'static {
     /// Stands for none until MPI writes another.
     const NONE: Self;
@@ -105,7 +105,7 @@ functions! {
     }
 }
 
-/// What differs between the families besides the handles.
+/// Constants that differ between the families besides the handles.
 pub(super) struct Constants<H> {
     pub(super) world: H,
     pub(super) byte: H,
@@ -201,7 +201,7 @@ impl<H: MpiHandle> Mpi<H> {
         Ok(())
     }
 
-    /// Whether the program, not this library, has ended MPI.
+    /// Returns true if the program, not this library, has ended MPI.
     pub(crate) fn is_over(&self) -> bool {
         let mut over = 0;
         // SAFETY: writes one int, and may be called at any time.
@@ -255,7 +255,7 @@ impl<H: MpiHandle> Mpi<H> {
         Ok(*self.base.get_or_init(|| new))
     }
 
-    /// Whether several threads may be in MPI at once.
+    /// Returns true if several threads may be in MPI at once.
     pub(crate) fn is_for_many_threads(&self) -> bool {
         self.turn.is_none()
     }

@@ -4,7 +4,7 @@ use super::{Mpi, MpiHandle};
 use crate::{DType, ReduceOp, Result};
 use std::ffi::{c_int, c_void};
 
-/// What to do with the two buffers of a [`Pending`]. Lengths are in bytes, save where an element type is named.
+/// Operation on the two buffers of a [`Pending`]. Lengths are in bytes, save where an element type is named.
 #[derive(Clone, Debug)]
 pub(crate) enum Move {
     /// `out` of the root into everyone's `out`.
@@ -82,7 +82,7 @@ impl<H: MpiHandle> Pending<H> {
         Ok(begun)
     }
 
-    /// Whether it is done; gives MPI time to get on.
+    /// Returns true if it is done; gives MPI time to get on.
     pub(crate) fn test(&mut self) -> Result<bool> {
         if !self.done {
             let mut flag = 0;
@@ -142,7 +142,7 @@ fn table(lens: &[usize]) -> [Vec<c_int>; 2] {
 }
 
 impl Move {
-    /// Whether buffers of `src` and `out` bytes are long enough among `size` ranks.
+    /// Returns true if buffers of `src` and `out` bytes are long enough among `size` ranks.
     fn fits(&self, size: usize, src: usize, out: usize) -> bool {
         match self {
             Self::Broadcast { .. } | Self::Send { .. } | Self::Recv { .. } => true,

@@ -17,7 +17,7 @@ use std::{
 };
 
 const IN_PROGRESS: Code = 7;
-/// How long an abort waits for the call that is under way: one that is not stuck is done long before.
+/// Time for which an abort waits for the call that is under way: a call that is not stuck is done long before.
 const TURN: Duration = Duration::from_millis(100);
 
 /// A communicator, or what is left of it.
@@ -73,10 +73,10 @@ impl Comm {
         all.and(end)
     }
 
-    /// One part, on the communicator as it is now. The turn is held.
+    /// Enqueues a part, on the communicator as it is now. The turn is held.
     ///
     /// # Safety
-    /// As for [`enqueue`](Self::enqueue).
+    /// The conditions of [`enqueue`](Self::enqueue).
     unsafe fn put(&self, part: &Part, s: usize) -> Result<()> {
         let (comm, call) = (self.handle()?, &self.nccl.call);
         // SAFETY: the caller's promise. The communicator was there a moment ago, and an abort waits for the turn that is held here
@@ -111,7 +111,7 @@ impl Comm {
         }
     }
 
-    /// What is only under way is no error.
+    /// Checks a code: a call that is only under way is no error.
     fn fine(&self, code: Code, what: &str) -> Result<()> {
         self.nccl.ok(if code == IN_PROGRESS { 0 } else { code }, what)
     }

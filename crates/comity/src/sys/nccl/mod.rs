@@ -1,7 +1,7 @@
 //! NCCL, found at run time: some twenty functions.
 //!
 //! The configuration is passed as its prefix of NCCL 2.18, with that version's number: a library copies as much of it as both
-//! know. Communicators are of the blocking kind: the other kind starts a thread for every call (40 us). What may block is made on
+//! know. Communicators are of the blocking kind: the other kind starts a thread for every call (40 us). Calls that may block are made on
 //! a thread of its own, or ended by [`Comm::abort`] from another thread.
 
 mod comm;
@@ -28,7 +28,7 @@ const OLDEST: c_int = 21_800;
 /// `NCCL_CONFIG_UNDEF_INT`.
 const UNDEFINED: c_int = c_int::MIN;
 
-/// What all ranks of a communicator must hold to make it.
+/// Identifier that all ranks of a communicator must hold to make it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct UniqueId(pub(crate) [u8; 128]);
@@ -179,7 +179,7 @@ impl Nccl {
     }
 }
 
-/// Where PyPI's wheels put it, below the directories that Python imports from.
+/// Returns the paths of PyPI's wheels, below the directories that Python imports from.
 fn in_wheels() -> Vec<OsString> {
     let mut roots: Vec<std::path::PathBuf> = Vec::new();
     if let Some(venv) = std::env::var_os("VIRTUAL_ENV") {

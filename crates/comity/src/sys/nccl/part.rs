@@ -3,7 +3,7 @@
 use crate::{DType, Error, ReduceOp, Result};
 use std::ffi::c_int;
 
-/// One step of a call, on device memory. Counts are in elements.
+/// A step of a call, on device memory. Counts are in elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     AllReduce { src: usize, dst: usize, count: usize, dtype: DType, op: ReduceOp },
@@ -52,7 +52,7 @@ pub(crate) fn native(dtype: DType, op: ReduceOp) -> Option<(DType, c_int, c_int,
     Some((dtype, number, op, 1))
 }
 
-/// As [`native`], of what NCCL is only asked for if it has it.
+/// Returns [`native`]'s answer for a pair that NCCL supports, else an error.
 pub(super) fn known(dtype: DType, op: ReduceOp) -> Result<(DType, c_int, c_int, usize)> {
     let unknown = || Error::Library { library: "NCCL", code: 4, message: format!("no {op} on {dtype}") };
     native(dtype, op).ok_or_else(unknown)

@@ -1,4 +1,4 @@
-//! Which calls NCCL gets, and in which order.
+//! Calls that NCCL gets, and their order.
 
 use super::*;
 use crate::{DType, ReduceOp, sync::lock};
@@ -17,7 +17,7 @@ fn what_nccl_means_otherwise_is_not_asked_of_it() {
     );
 }
 
-/// What was called, in order.
+/// Names of the functions called, in order.
 static CALLS: Mutex<Vec<&str>> = Mutex::new(Vec::new());
 /// The communicator that the calls are on.
 static COMM: OnceLock<Comm> = OnceLock::new();

@@ -328,7 +328,7 @@ structs! {
     }
 }
 
-/// What the library keeps to itself.
+/// Fields that are private to the library.
 #[repr(C)]
 pub(crate) struct ibv_device {
     _private: [u8; 0],

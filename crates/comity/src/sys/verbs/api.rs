@@ -150,7 +150,7 @@ impl Verbs {
         self.devices().into_iter().map(look).collect()
     }
 
-    /// What `use_them` makes of the devices, which are lent until it returns.
+    /// Returns the result of `use_them` on the devices, which are lent until it returns.
     pub(super) fn with_devices<T>(&self, use_them: impl FnOnce(&[(String, *mut ibv_device)]) -> T) -> T {
         let mut n = 0;
         // SAFETY: `n` outlives the call.

@@ -1,4 +1,4 @@
-//! One device: a context, a protection domain, a registered slab, a completion queue, and the queue pairs on them.
+//! A device: a context, a protection domain, a registered slab, a completion queue, and the queue pairs on them.
 //!
 //! Everything that a device lends by pointer stays in here; callers name queue pairs by number and memory by its place in the
 //! slab, and every call that can fail is checked.
@@ -21,7 +21,7 @@ use std::{
 
 /// Bytes of a frame: Apple's providers count queue depths in these.
 const FRAME: usize = 4096;
-/// What a device can do, found by trying.
+/// Abilities of a device, found by trying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Abilities {
     pub(crate) reliable: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Abilities {
     pub(crate) equal_frames: bool,
 }
 
-/// One opened RDMA device, with its memory, its completion queue and its queue pairs.
+/// An opened RDMA device, with its memory, its completion queue and its queue pairs.
 pub(crate) struct Device {
     verbs: &'static Verbs,
     name: String,
@@ -113,7 +113,7 @@ impl Device {
         })
     }
 
-    /// What [`open`](Self::open) does once there is something to close again.
+    /// Does the steps of [`open`](Self::open) that need a context to close again.
     fn prepare(&mut self) -> Result<(), DeviceError> {
         let call = &self.verbs.call;
         // A port that is down fails in ways of its own further on.
@@ -184,7 +184,7 @@ impl Device {
         }
     }
 
-    /// Which services it has: asking for one is the only way to know.
+    /// Finds the device's services: asking for one is the only way to know.
     fn probe(&mut self) -> Result<(), DeviceError> {
         let depth = Depth { slots: 1, bytes: FRAME };
         let mut why = None;
@@ -219,7 +219,7 @@ impl Device {
         self.abilities
     }
 
-    /// How many completions may be outstanding.
+    /// Returns the limit of outstanding completions.
     pub(crate) fn completions(&self) -> usize {
         self.completions
     }

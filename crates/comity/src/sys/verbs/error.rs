@@ -1,4 +1,4 @@
-//! What went wrong at which step, and the command that mends it.
+//! Failed step, its error, and the command that mends it.
 
 use rustix::io::Errno;
 use std::{fmt, io};
@@ -10,7 +10,7 @@ pub(crate) struct DeviceError {
     pub(crate) device: String,
     /// Its address, or the one that was looked for.
     pub(crate) address: String,
-    /// What was done, with the function's name.
+    /// Failed step, with the function's name.
     pub(crate) step: String,
     /// The system's number, 0 where there is none.
     pub(crate) code: i32,
@@ -29,7 +29,7 @@ impl DeviceError {
         Self::new(device, address, step, code)
     }
 
-    /// What to try, if the number says.
+    /// Returns the remedy, if the error number tells.
     fn mend(&self) -> Option<String> {
         let name = &self.device;
         let port = name.strip_prefix("rdma_").unwrap_or("enN");

@@ -11,7 +11,7 @@ const WINDOW: usize = 1 << 32;
 
 /// A private mapping of whole pages inside one window of 4 GiB.
 ///
-/// Who may touch which bytes is settled by its users: a device writes where a receive was posted and reads where a send was, until
+/// Its users settle the access to its bytes: a device writes where a receive was posted and reads where a send was, until
 /// the completion of either.
 #[derive(Debug)]
 pub(crate) struct Slab {
@@ -78,7 +78,7 @@ impl Slab {
         self.ptr.as_ptr()
     }
 
-    /// Whether these bytes lie inside.
+    /// Returns true if these bytes lie inside.
     pub(crate) fn holds(&self, at: usize, len: usize) -> bool {
         at.checked_add(len).is_some_and(|end| end <= self.len)
     }
@@ -120,7 +120,7 @@ impl Drop for Slab {
     }
 }
 
-/// How far from `start` the next window begins, if `len` bytes would cross its border.
+/// Returns the distance from `start` to the next window, if `len` bytes would cross its border.
 fn to_window(start: usize, len: usize) -> Option<usize> {
     let crosses = start / WINDOW != (start + len - 1) / WINDOW;
     crosses.then(|| WINDOW - start % WINDOW)

@@ -19,11 +19,11 @@ pub(crate) fn expect(got: &[u8], from: usize) {
     }
 }
 
-/// One direction of a link: how far each end is.
+/// A direction of a link: the position of each end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StreamCheck {
     pub(super) put: usize,
-    /// How far bytes may come: as far as they were accepted, or offered where a link runs ahead.
+    /// Last position that bytes may reach: as far as they were accepted, or offered where a link runs ahead.
     offered: usize,
     pub(super) got: usize,
 }

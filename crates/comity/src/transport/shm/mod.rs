@@ -46,7 +46,7 @@ const LOAN_CHUNK: usize = 256 << 10;
 const PULL_CHUNK: usize = 1 << 20;
 /// Positions and loans of both directions; the bytes follow on a page of their own.
 const HEAD: usize = 8192;
-/// Where the loans of both directions are.
+/// Offset of the loans of both directions.
 const BOARDS: usize = 2 * size_of::<Shared>();
 const LEN: usize = HEAD + 2 * RING + 2 * ASIDE;
 /// Looks in vain between two looks at the socket.
@@ -54,18 +54,18 @@ const SPINS_PER_SOCKET_CHECK: u32 = 1024;
 /// A peer that was seen so long ago counts as living: if it died since, no other process has its number yet, for the system gives
 /// numbers in turn.
 const LIVES: Duration = Duration::from_millis(2);
-/// How long the two ends may take to pass the memory over once they are connected.
+/// Time limit for the two ends to pass the memory over once they are connected.
 const PASS: Duration = Duration::from_secs(10);
 
 const _: () = assert!(BOARDS + 2 * size_of::<Board>() <= HEAD && align_of::<Shared>() <= 4096);
 const _: () = assert!(BOARDS.is_multiple_of(align_of::<Board>()));
 
-/// One end of a link over shared memory.
+/// An end of a link over shared memory.
 #[derive(Debug)]
 pub(crate) struct ShmLink {
     kind: LinkKind,
     map: Arc<Mapping>,
-    /// Whether this end is `a` of the picture.
+    /// True if this end is `a` of the picture.
     first: bool,
     tx: RingWriter,
     rx: RingReader,
@@ -79,7 +79,7 @@ pub(crate) struct ShmLink {
     looks: u32,
     /// When the peer was last seen to be there.
     listened: Option<Instant>,
-    /// Where bytes on both sides of the ring's end are put together.
+    /// Buffer in which bytes on both sides of the ring's end are put together.
     joint: [u8; SMALL_WANT],
     gone: Option<LinkError>,
 }

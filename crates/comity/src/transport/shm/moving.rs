@@ -1,4 +1,4 @@
-//! How bytes get into a link and out of it: through the ring, or lent.
+//! Movement of bytes into a link and out of it: through the ring, or lent.
 
 use super::{
     Link, LinkError, PULL_CHUNK, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
@@ -39,7 +39,7 @@ impl ShmLink {
         if position > RING as u64 { self.borrower.begin_copy(n, by) } else { None }
     }
 
-    /// What comes next: where in the ring, how many bytes of it up to the next loan, and that loan if it is next.
+    /// Returns the next bytes: their place in the ring, their number up to the next loan, and that loan if it is next.
     #[inline]
     pub(super) fn ready(&mut self, want: usize) -> Result<(usize, usize, Option<Loan>), LinkError> {
         let board = self.board(false);
@@ -251,7 +251,7 @@ impl ShmLink {
         }
     }
 
-    /// What came over the waker's socket, in the order in which the peer said it.
+    /// Handles the bytes from the waker's socket, in the order in which the peer sent them.
     fn hear(&mut self, bytes: &[u8], fd: Option<OwnedFd>) {
         let (board, mut fd) = (self.board(false), fd);
         for byte in bytes {

@@ -17,33 +17,33 @@ use std::io;
 pub(crate) struct Shm {
     pull: Pull,
     tracer: Trace,
-    /// Of this process, where somebody has to be named.
+    /// Lineage of this process, where Yama needs a name.
     lineage: Option<Lineage>,
 }
 
-/// Who is named as this process's tracer, where a peer may not read it otherwise.
+/// Process to name as this process's tracer, where a peer may not read it otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trace {
     /// The nearest ancestor of all ranks of the host.
     Ancestor,
     /// Every process of the user.
     Any,
-    /// Whom the program has named itself, or nobody.
+    /// The tracer that the program has named itself, or none.
     Keep,
 }
 
-/// What users may choose about it.
+/// Settings that users may choose.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShmSettings {
-    /// How many MiB of this process the other ranks of its host may read where they lie; `None`: as many as the system gives.
+    /// Memory of this process, in MiB, that the other ranks of its host may read in place; `None`: as much as the system gives.
     pub(crate) shared_buffers: Option<usize>,
-    /// From how many bytes on a message is read in the sender's own memory, 0 for never; `None`: where that is quicker.
+    /// Smallest message, in bytes, that is read in the sender's own memory, 0 for never; `None`: where that is quicker.
     pub(crate) pull: Option<usize>,
     pub(crate) tracer: Option<Trace>,
 }
 
 impl ShmSettings {
-    /// Which messages are read in the sender's own memory.
+    /// Returns the messages that are read in the sender's own memory.
     fn pull(&self) -> Pull {
         match self.pull {
             None => Pull::WherePays,
@@ -52,7 +52,7 @@ impl ShmSettings {
         }
     }
 
-    /// Whom a rank names: nobody, unless somebody has asked for that or for what needs it.
+    /// Returns the tracer that a rank names: none, unless the user has asked for it or for a setting that needs it.
     fn tracer(&self) -> Trace {
         let asked = if matches!(self.pull(), Pull::From(_)) { Trace::Ancestor } else { Trace::Keep };
         self.tracer.unwrap_or(asked)
@@ -166,7 +166,7 @@ impl Transport for Shm {
     }
 }
 
-/// What `comity info` says of reading a peer's own memory.
+/// Describes the reading of a peer's own memory for `comity info`.
 fn pull_note(settings: &ShmSettings) -> String {
     let (which, how_long) = match settings.pull() {
         Pull::None => return "long messages go through rings (COMITY_PULL=0)".into(),

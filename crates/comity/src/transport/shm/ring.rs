@@ -43,13 +43,13 @@ const NOTHING: u64 = u64::MAX;
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Tail {
-    /// Where the short message begins.
+    /// Position of the short message's beginning.
     begin: AtomicU64,
     at: AtomicU64,
     short: [AtomicU64; WORDS],
 }
 
-/// What both sides share besides the bytes. All zero is an empty ring.
+/// Shared state of both sides besides the bytes. All zero is an empty ring.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Shared {
@@ -75,7 +75,7 @@ pub(crate) struct RingWriter {
 #[derive(Debug)]
 pub(crate) struct RingReader {
     head: u64,
-    /// As the writer knows it.
+    /// Value of `head` that the writer knows.
     shown: u64,
     tail: u64,
     cap: usize,
@@ -92,7 +92,7 @@ impl RingWriter {
         Self { tail: 0, head: 0, cap }
     }
 
-    /// Where the next byte goes, and how many fit, if at least `want` fit without a look at the reader; else after one.
+    /// Returns the index of the next byte and the room, if at least `want` fit without a look at the reader; else after one.
     #[inline]
     pub(crate) fn room(&mut self, s: &Shared, want: usize) -> Result<(usize, usize), Corrupt> {
         if self.free() < want.min(self.cap) {
@@ -115,8 +115,8 @@ impl RingWriter {
         wakes(&s.reader_asleep.0)
     }
 
-    /// As [`publish`](Self::publish), of `n` bytes that are in the ring: they are the first of `bytes`. A reader that falls asleep at this
-    /// moment may not be seen, and looks again after a nap.
+    /// Publishes as [`publish`](Self::publish), but `n` bytes that are in the ring: they are the first of `bytes`. A reader that falls asleep at
+    /// this moment may not be seen, and looks again after a nap.
     #[inline]
     pub(crate) fn publish_short(&mut self, s: &Shared, bytes: &[u8; SHORT], n: usize) -> bool {
         let line = &s.tail.0;
@@ -170,7 +170,7 @@ impl RingReader {
         Self { head: 0, shown: 0, tail: 0, cap, short: [0; SHORT], short_from: 0, short_to: 0 }
     }
 
-    /// Where the next byte lies, and how many are ready, if any are without a look at the writer; else after one.
+    /// Returns the index of the next byte and the number of ready bytes, if any are ready without a look at the writer; else after one.
     #[inline]
     pub(crate) fn ready(&mut self, s: &Shared, want: usize) -> Result<(usize, usize), Corrupt> {
         if ((self.tail - self.head) as usize) < want.min(self.cap) {

@@ -1,4 +1,4 @@
-//! One end of a link over a connected Unix stream socket.
+//! An end of a link over a connected Unix stream socket.
 //!
 //! ```text
 //!   put:   head and body --> the system, in one call          as much as it has room for
@@ -23,17 +23,17 @@ use std::{
 const CHUNK: usize = 128 << 10;
 /// Bytes read ahead, or for a reduction: few enough for the second-level cache.
 const INBOX: usize = 64 << 10;
-/// How often the inbox is emptied at the end of a link: more than the system holds, for a peer may go on sending.
+/// Number of times that the inbox is emptied at the end of a link: more than the system holds, for a peer may go on sending.
 const LAST_LOOKS: usize = 64;
-/// What goes straight to its place, without reading ahead: more would be copied twice.
+/// Smallest read, in bytes, that goes straight to its place, without reading ahead: more would be copied twice.
 const STRAIGHT: usize = 16 << 10;
 
-/// One end of a link over a Unix socket.
+/// An end of a link over a Unix socket.
 #[derive(Debug)]
 pub(super) struct UnixLink {
     stream: UnixStream,
     inbox: Box<[u8]>,
-    /// What of the inbox was not consumed yet.
+    /// Range of the inbox that was not consumed yet.
     begin: usize,
     end: usize,
     error: Option<LinkError>,

@@ -21,9 +21,9 @@ pub(super) const MAX_PATHS: usize = 16;
 /// Longer words are cut.
 const MAX_TEXT: usize = 1024;
 
-/// One end's side of a path that is being made: its queue pairs, or why there are none.
+/// An end's side of a path that is being made: its queue pairs, or why there are none.
 pub(super) type Made = Result<[End; 2], String>;
-/// How many receives were posted in each queue pair, or why none.
+/// Number of receives posted in each queue pair, or why none.
 pub(super) type Posted = Result<[u32; 2], String>;
 
 /// A device as the peer must know it.
@@ -39,7 +39,7 @@ pub(super) struct Offered {
 /// A message of the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlMessage {
-    /// What this end could use for the pair, or why nothing; and half of the epoch.
+    /// This end's devices for the pair, or why there are none; and half of the epoch.
     Offer { epoch: u64, slots: [u32; 4], devices: Vec<Offered>, why: String },
     /// For each path that is tried: this end's queue pairs.
     Made(Vec<Made>),
@@ -63,14 +63,14 @@ pub(super) enum ControlMessage {
     Failed(String),
 }
 
-/// As much of it as fits.
+/// Appends as much of the text as fits.
 fn text(w: &mut Vec<u8>, s: &str) {
     let cut = (0..=s.len().min(MAX_TEXT)).rev().find(|i| s.is_char_boundary(*i)).unwrap_or(0);
     w.extend((cut as u16).to_be_bytes());
     w.extend(&s.as_bytes()[..cut]);
 }
 
-/// What became of each path: what `put` writes of it, or why it failed.
+/// Appends the result of each path: the bytes that `put` writes of it, or its error.
 fn each<T>(w: &mut Vec<u8>, kind: u8, paths: &[Result<T, String>], put: impl Fn(&mut Vec<u8>, &T)) {
     w.extend([kind, paths.len().min(MAX_PATHS) as u8]);
     for path in paths.iter().take(MAX_PATHS) {

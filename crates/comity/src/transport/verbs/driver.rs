@@ -57,7 +57,7 @@ pub(super) fn driver() -> MutexGuard<'static, Driver> {
     lock(&DRIVER)
 }
 
-/// Whether this is the process that opened the devices. A forked child must not even wait for the lock, which another thread may have
+/// Returns true if this is the process that opened the devices. A forked child must not even wait for the lock, which another thread may have
 /// held.
 pub(super) fn is_ours() -> bool {
     OWNER.load(Ordering::Acquire) == std::process::id()
@@ -75,7 +75,7 @@ fn waker() -> io::Result<&'static Waker> {
 }
 
 impl Driver {
-    /// What a parent had open is not this process's, nor are its threads.
+    /// Drops a parent's devices and connections: they are not this process's, nor are its threads.
     fn own(&mut self) {
         if !is_ours() {
             std::mem::forget(std::mem::take(&mut self.rails.0));
@@ -195,7 +195,7 @@ impl Driver {
         self.poll();
     }
 
-    /// As [`pump`](Self::pump), where only frames are worth a look.
+    /// Pumps as [`pump`](Self::pump), where only frames are worth a look.
     pub(super) fn poll(&mut self) {
         for i in 0..self.rails.0.len() {
             self.poll_rail(i);

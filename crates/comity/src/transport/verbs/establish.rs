@@ -21,13 +21,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long first frames may take. They need microseconds where the path is good; a process that is not scheduled for a while must not
+/// Time limit for first frames. They need microseconds where the path is good; a process that is not scheduled for a while must not
 /// lose its paths for it.
 const GREETING: Duration = Duration::from_secs(8);
 /// Between two looks at what no descriptor tells.
 const SETUP_POLL: Duration = Duration::from_millis(1);
 
-/// What this end brings.
+/// This end's devices and options.
 #[derive(Debug)]
 pub(super) struct Ours {
     /// The devices to use, in any order.
@@ -37,11 +37,11 @@ pub(super) struct Ours {
     pub(super) slots: Slots,
     /// Nothing but this service.
     pub(super) only: Option<QueueService>,
-    /// Of the two ends this one has the lower rank.
+    /// True if this end has the lower rank of the two.
     pub(super) lower: bool,
 }
 
-/// How to wait until a descriptor is readable (true) or a time has come (false); an error ends the whole.
+/// Waits until a descriptor is readable (true) or a time has come (false); an error ends the whole.
 pub(crate) type WaitReadable<'a> = &'a dyn Fn(BorrowedFd<'_>, Instant) -> Result<bool>;
 
 /// The peer connection, or why there is none; the other end knows the same.

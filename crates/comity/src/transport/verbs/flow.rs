@@ -1,4 +1,4 @@
-//! What may be sent in a queue pair, and what must come: counts alone, no device.
+//! Limits on sends in a queue pair, and the frames that must come: counts alone, no device.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,7 +10,7 @@ pub(super) struct Out {
     posted: u64,
     sent: u64,
     completed: u64,
-    /// How many receives the peer has posted again.
+    /// Number of receives that the peer has posted again.
     given: u64,
 }
 
@@ -23,7 +23,7 @@ impl Out {
         Self { slots: slots as u64, posted: posted as u64, sent: 0, completed: 0, given: 0 }
     }
 
-    /// How many frames can go now.
+    /// Returns the number of frames that can go now.
     pub(super) fn room(&self) -> u64 {
         let here = self.slots - (self.sent - self.completed);
         let there = self.posted + self.given - self.sent;
@@ -39,17 +39,17 @@ impl Out {
         self.sent += 1;
     }
 
-    /// One more has completed; they do so in order.
+    /// Counts a completion; they come in order.
     pub(super) fn completed(&mut self) {
         self.completed = (self.completed + 1).min(self.sent);
     }
 
-    /// How many went, in all.
+    /// Returns the number of frames sent, in all.
     pub(super) fn count(&self) -> u64 {
         self.sent
     }
 
-    /// Whether all that was sent has completed.
+    /// Returns true if all sends have completed.
     pub(super) fn is_done(&self) -> bool {
         self.completed == self.sent
     }
@@ -69,14 +69,14 @@ impl Out {
     }
 }
 
-/// What came in a queue pair.
+/// Frames received in a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct In {
     /// The number that is due.
     due: u64,
-    /// How many receives were posted again.
+    /// Number of receives that were posted again.
     given: u64,
-    /// How many of those the peer was told.
+    /// Number of those that the peer was told.
     told: u64,
 }
 
@@ -95,7 +95,7 @@ impl In {
         Ok(())
     }
 
-    /// How many came, in all.
+    /// Returns the number of frames received, in all.
     pub(super) fn count(&self) -> u64 {
         self.due
     }
@@ -105,12 +105,12 @@ impl In {
         self.given += 1;
     }
 
-    /// How many the peer does not know of.
+    /// Returns the number of reposted receives that the peer does not know of.
     pub(super) fn untold(&self) -> u64 {
         self.given - self.told
     }
 
-    /// What to tell the peer.
+    /// Returns the count to tell the peer.
     pub(super) fn given(&self) -> u32 {
         self.given as u32
     }
@@ -125,7 +125,7 @@ impl In {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim<const N: usize> {
     counts: [u64; N],
-    /// What had come at the last look.
+    /// Counts at the last look.
     came: [u64; N],
     /// Looks since any of it came. Not the time: a process that was paused for seconds finds on its first look what came meanwhile.
     quiet: u32,
@@ -150,7 +150,7 @@ impl<const N: usize> Claim<N> {
         self.quiet >= most && !self.is_met(came)
     }
 
-    /// How many were claimed, in all.
+    /// Returns the number of frames claimed, in all.
     pub(super) fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -166,7 +166,7 @@ pub(super) struct FrameOrder<P> {
     early: BTreeMap<u64, (P, usize)>,
     taken: u64,
     told: u64,
-    /// Where the stream ends, once the peer has said so.
+    /// End of the stream, once the peer has announced it.
     end: Option<u64>,
 }
 
@@ -208,12 +208,12 @@ impl<P> FrameOrder<P> {
         Ok(())
     }
 
-    /// Whether the peer has ended the stream.
+    /// Returns true if the peer has ended the stream.
     pub(super) fn has_end(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Whether everything up to the end has come and was fetched.
+    /// Returns true if everything up to the end has come and was fetched.
     pub(super) fn is_over(&self) -> bool {
         self.ready.is_empty() && self.end == Some(self.next)
     }
@@ -228,12 +228,12 @@ impl<P> FrameOrder<P> {
         self.taken += n as u64;
     }
 
-    /// How many of those the peer does not know of.
+    /// Returns the number of used bytes that the peer does not know of.
     pub(super) fn untold(&self) -> u64 {
         self.taken - self.told
     }
 
-    /// What to tell the peer.
+    /// Returns the count to tell the peer.
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }

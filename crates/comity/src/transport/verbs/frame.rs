@@ -1,4 +1,4 @@
-//! What stands at the beginning of every slot.
+//! Header of every slot.
 //!
 //! ```text
 //!   0 magic, version   8 epoch            16 group id         24 offset in the stream
@@ -12,7 +12,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 /// A payload begins on a cache line of its own.
 pub(super) const HEADER: usize = 64;
 const MAGIC: [u8; 8] = *b"comity\x01\0";
-/// Where the checksum stands, which covers what is before it.
+/// Offset of the checksum, which covers everything before it.
 const SUM: usize = 60;
 
 /// The header of a slot, in its 64 bytes.
@@ -24,11 +24,11 @@ pub(super) struct FrameHeader {
     pub(super) group_id: u64,
     /// The place of the first byte in the group's stream.
     pub(super) at: u64,
-    /// How many frames went before it in this queue pair.
+    /// Number of earlier frames in this queue pair.
     pub(super) number: u64,
-    /// How many bytes of the group's other stream its sender has taken.
+    /// Number of bytes of the group's other stream that its sender has taken.
     pub(super) taken: u64,
-    /// How many receives of each queue pair of this path the sender has posted again, modulo 2^32.
+    /// Number of receives of each queue pair of this path that the sender has posted again, modulo 2^32.
     pub(super) given: [u32; 2],
     pub(super) len: u32,
 }
@@ -36,7 +36,7 @@ pub(super) struct FrameHeader {
 /// In place of a group: the first frame of a queue pair, which proves that the path leads where it should.
 pub(super) const HELLO: u64 = u64::MAX;
 
-/// What was found in a slot is not what a peer sends.
+/// Fault of a slot that is no valid frame of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Damage {
     /// Not a frame, or one of another version.

@@ -11,7 +11,7 @@ use std::{fs, io::Read};
 const MOST_BYTES: u64 = 64 << 20;
 /// The most cables of one pair.
 const MOST_CABLES: usize = 16;
-/// What the library allows.
+/// Longest device name that the library allows, in bytes.
 const MOST_NAME: usize = 63;
 
 /// A matrix that makes sense by itself. By rank, then by peer: names of devices.

@@ -43,16 +43,16 @@ const CHUNK: usize = 128 << 10;
 /// Looks in vain between two looks at the control socket.
 const SPINS_PER_CONTROL_CHECK: u32 = 64;
 
-/// One group's bytes over a peer connection. See the [contract](super).
+/// A group's bytes over a peer connection. See the [contract](super).
 pub(crate) struct VerbsLink {
     peer_connection: Arc<Handle>,
     group_id: u64,
     waker: Arc<Waker>,
-    /// What came and was not consumed yet, in order.
+    /// Payloads that came and were not consumed yet, in order.
     mine: VecDeque<(PayloadPlace, usize)>,
-    /// How much of the first of those was consumed.
+    /// Bytes of the first of those that were consumed.
     at: usize,
-    /// Where bytes of several frames are put together.
+    /// Buffer in which bytes of several frames are put together.
     joint: [u8; SMALL_WANT],
     looks: u32,
 }

@@ -1,4 +1,4 @@
-//! Which device of one end is on one cable with which of the other: guessed from addresses, proven by trying.
+//! Pairing of the devices of two ends that share a cable: guessed from addresses, proven by trying.
 
 use crate::sys::verbs::Address;
 

@@ -1,4 +1,4 @@
-//! One cable, or one path through a switch: queue pairs, their slots, and what is under way in them.
+//! A cable, or a path through a switch: queue pairs, their slots, and the frames under way in them.
 
 use super::{
     driver::Rails,
@@ -15,11 +15,11 @@ pub(super) const QUEUE_PAIRS: usize = 2;
 pub(super) const SMALL: usize = 0;
 pub(super) const BULK: usize = 1;
 
-/// One queue pair and its slots.
+/// A queue pair and its slots.
 #[derive(Debug)]
 pub(super) struct QueuePair {
     pub(super) queue: u32,
-    /// Where its slots begin in the slab: those to send from, then those to receive in.
+    /// Offset of its slots in the slab: those to send from, then those to receive in.
     pub(super) at: usize,
     pub(super) slots: usize,
     pub(super) bytes: usize,
@@ -40,12 +40,12 @@ impl QueuePair {
         Self { queue, at, slots, bytes, posted: 0, out, inn, unposted: Vec::new(), held: 0, heard: false }
     }
 
-    /// Whether the peer must be told now of receives that were posted again: before it runs out of those that it knows of.
+    /// Returns true if the peer must be told now of receives that were posted again: before it runs out of those that it knows of.
     pub(super) fn is_due(&self) -> bool {
         self.inn.untold() >= (self.posted as u64 / 4).max(1)
     }
 
-    /// Whether one more slot that nobody empties would leave too few to receive in.
+    /// Returns true if one more slot that nobody empties would leave too few to receive in.
     pub(super) fn is_crowded(&self) -> bool {
         (self.held + 1) * 4 > self.posted * 3
     }
@@ -59,27 +59,27 @@ impl QueuePair {
     }
 }
 
-/// One cable, or one path through a switch: a queue pair of each kind.
+/// A cable, or a path through a switch: a queue pair of each kind.
 #[derive(Debug)]
 pub(super) struct RdmaPath {
     /// The same on both ends: how many were tried before it.
     pub(super) id: u8,
     pub(super) rail: usize,
-    /// What it holds of the rail's slab.
+    /// Its part of the rail's slab.
     pub(super) region: (usize, usize),
     pub(super) qps: [QueuePair; QUEUE_PAIRS],
     pub(super) service: QueueService,
-    /// As errors name it: the device and address here, the address there.
+    /// Name in errors: the device and address here, the address there.
     pub(super) name: String,
     pub(super) equal_frames: bool,
     /// Both ends have heard the other's first frames.
     pub(super) up: bool,
     /// Why it will not come up.
     pub(super) error: Option<String>,
-    /// What the peer was told of frames sent, and what it was at the last look.
+    /// Number of sent frames that the peer was told, and the number sent at the last look.
     pub(super) told: [u64; QUEUE_PAIRS],
     pub(super) looked: [u64; QUEUE_PAIRS],
-    /// What the peer says that it has sent, while that is missing.
+    /// Number of frames that the peer claims to have sent, while some are missing.
     pub(super) claimed: Option<Claim<QUEUE_PAIRS>>,
 }
 
@@ -208,7 +208,7 @@ impl RdmaPath {
         self.qps.iter().all(|l| l.heard)
     }
 
-    /// Whether the peer's claim is met.
+    /// Returns true if the peer's claim is met.
     pub(super) fn is_complete(&self) -> bool {
         self.claimed.as_ref().is_none_or(|claim| claim.is_met(self.came()))
     }

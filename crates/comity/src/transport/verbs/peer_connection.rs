@@ -35,10 +35,10 @@ pub(super) struct PeerConnection {
     pub(super) control_socket: ControlSocket,
     pub(super) paths: Vec<RdmaPath>,
     streams: HashMap<u64, GroupStream>,
-    /// What the peer says while paths are made.
+    /// Control messages of the peer while paths are made.
     pub(super) inbox: VecDeque<ControlMessage>,
     error: Option<LinkError>,
-    /// Where to look first for a path with room.
+    /// First path to look at for room.
     turn: usize,
     /// The peer ends, and waits for word that all has come.
     bye: bool,
@@ -74,7 +74,7 @@ impl PeerConnection {
         }
     }
 
-    /// As [`fail`](Self::fail), for what the peer cannot know.
+    /// Fails as [`fail`](Self::fail), for a reason that the peer cannot know, and tells it.
     fn fail_both(&mut self, words: String) {
         if self.error.is_none() {
             self.control_socket.say(&ControlMessage::Failed(words.clone()));
@@ -92,12 +92,12 @@ impl PeerConnection {
         }
     }
 
-    /// Whether anyone sleeps on it.
+    /// Returns true if a link sleeps on it.
     pub(super) fn is_armed(&self) -> bool {
         self.streams.values().any(|s| s.armed.recv || s.armed.send)
     }
 
-    /// Whether the peer waits for the last frames to come.
+    /// Returns true if the peer waits for the last frames to come.
     pub(super) fn is_leaving(&self) -> bool {
         self.bye
     }
@@ -177,7 +177,7 @@ impl PeerConnection {
         Ok(n)
     }
 
-    /// One frame; how many bytes went.
+    /// Puts a frame. Returns the number of bytes that went.
     fn put_one(
         &mut self,
         rails: &mut Rails,
@@ -274,7 +274,7 @@ impl PeerConnection {
         self.control_socket.say(&ControlMessage::Bye);
     }
 
-    /// What nobody waits for: receives that had no room, word of the last frames of a burst, and whether those of the peer came.
+    /// Does the work that nobody waits for: posts receives that had no room, announces the last frames of a burst, and checks that the peer's came.
     pub(super) fn tick(&mut self, rails: &mut Rails, slow: bool) {
         for i in 0..self.paths.len() {
             for kind in [SMALL, BULK] {
@@ -318,7 +318,7 @@ impl PeerConnection {
         }
     }
 
-    /// Whether everything that was sent has left.
+    /// Returns true if all sends have left.
     pub(super) fn is_done(&self) -> bool {
         let qps = || self.paths.iter().flat_map(|w| &w.qps);
         self.error.is_some() || self.settled && qps().all(|l| l.out.is_done())

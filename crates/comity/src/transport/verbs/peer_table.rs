@@ -20,7 +20,7 @@ use std::{
     time::Instant,
 };
 
-/// Where devices come from.
+/// Source of the devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Devices {
     /// By peer: the devices that lead to it; none where the pair goes another way.
@@ -30,7 +30,7 @@ pub(crate) enum Devices {
 }
 
 impl Devices {
-    /// Whether RDMA may be used at all here; the reason if not.
+    /// Checks that RDMA may be used at all here; the reason if not.
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         if let Self::Named(row) = self {
             return match row.iter().any(|names| !names.is_empty()) {
@@ -65,7 +65,7 @@ pub(crate) struct PeerTable {
 }
 
 impl PeerTable {
-    /// Of rank `me` among `size`; with nothing but one service, if so.
+    /// Makes the table of rank `me` among `size`; limited to one service, if so.
     pub(crate) fn new(me: usize, size: usize, devices: Devices, only: Option<QueueService>) -> Self {
         Self {
             me,
@@ -78,7 +78,7 @@ impl PeerTable {
         }
     }
 
-    /// Whether the devices of a pair do not depend on its connection.
+    /// Returns true if the devices of a pair do not depend on its connection.
     pub(crate) fn are_named(&self) -> bool {
         matches!(self.devices, Devices::Named(_))
     }
@@ -88,7 +88,7 @@ impl PeerTable {
         lock(&self.vain).insert(peer);
     }
 
-    /// Whether a device may lead to `peer`.
+    /// Returns true if a device may lead to `peer`.
     pub(crate) fn leads_to(&self, peer: usize) -> bool {
         if lock(&self.vain).contains(&peer) {
             return false;

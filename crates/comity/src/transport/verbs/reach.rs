@@ -16,23 +16,23 @@ use std::net::TcpStream;
 /// Names of the device matrix; JACCL's own go before MLX's.
 const DEVICES: [&str; 3] = ["COMITY_DEVICES", "JACCL_IBV_DEVICES", "MLX_IBV_DEVICES"];
 
-/// What a user may choose.
+/// Settings that a user may choose.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VerbsSettings {
-    /// What leads from each rank to each other.
+    /// Devices that lead from each rank to each other.
     pub(crate) devices: Option<Matrix>,
     /// Nothing but this service of devices.
     pub(crate) service: Option<QueueService>,
 }
 
 impl TransportSettings {
-    /// What leads from each rank to each other: a file's path or the JSON itself.
+    /// Sets the devices that lead from each rank to each other: a file's path or the JSON itself.
     pub(crate) fn set_devices(&mut self, matrix: &str) -> std::result::Result<(), ConfigError> {
         self.verbs.devices = Some(Matrix::read(matrix)?);
         Ok(())
     }
 
-    /// How many ranks such a matrix is for.
+    /// Returns the number of ranks of such a matrix.
     pub(crate) fn ranks_of_devices(matrix: &str) -> std::result::Result<usize, ConfigError> {
         Ok(Matrix::read(matrix)?.rows.len())
     }

@@ -1,4 +1,4 @@
-//! What the ranks say to the store: that they come, that all their connections stand, that they give up; or that they end.
+//! Messages of the ranks to the store: that they come, that all their connections stand, that they give up; or that they end.
 
 use super::{Met, Round, SAY, Server, StoreMember, Who};
 use crate::{
@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often at most to tell the ranks that wait that another one has come.
+/// Shortest interval at which the waiting ranks are told that another one has come.
 const TELL: Duration = Duration::from_millis(500);
 
 /// Wait of a group of an unnamed job for a second claimant: twice the time that its own ranks took to come, within these. Of two jobs that
@@ -26,7 +26,7 @@ fn moment(spread: Duration) -> Duration {
     (2 * spread).clamp(MOMENT.0, MOMENT.1)
 }
 
-/// How a rank that had come is there no more.
+/// Reason that a rank that had come is there no more.
 enum How {
     /// It said why.
     GaveUp(JoinError),
@@ -35,7 +35,7 @@ enum How {
 }
 
 impl How {
-    /// What the others are told.
+    /// Returns the error for the others.
     fn about(self, rank: u32, who: &Who) -> JoinError {
         let who = format!("rank {rank} ({})", whereabouts(who));
         match self {
@@ -210,7 +210,7 @@ impl Server {
         }
     }
 
-    /// Nobody need wait for a rank that is known to have ended. One that joined before is missed by its connection.
+    /// Nobody need wait for a rank that is known to have ended. A rank that joined before is missed by its connection.
     pub(super) fn miss_the_gone(&mut self) {
         let Some(round) = &self.round else { return };
         let gone = self.shared.gone().iter().find(|(r, _)| !round.members.contains_key(r)).cloned();

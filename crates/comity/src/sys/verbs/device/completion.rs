@@ -1,4 +1,4 @@
-//! What the queue pairs of a device have done, polled for or announced by an event.
+//! Completions of a device's queue pairs, polled for or announced by an event.
 
 use super::Device;
 use crate::sys::verbs::{DeviceError, abi::*};
@@ -9,16 +9,16 @@ use std::{ffi::c_int, mem, os::fd::BorrowedFd, ptr};
 pub(crate) struct Completion {
     /// The queue pair's number.
     pub(crate) queue: u32,
-    /// What was given with the request.
+    /// Id that was given with the request.
     pub(crate) id: u64,
     /// 0: success. With any other the rest says nothing.
     pub(crate) status: u32,
-    /// How many bytes came.
+    /// Number of bytes received.
     pub(crate) bytes: usize,
 }
 
 impl Device {
-    /// What has completed, appended to `out`, at most 32 at once; how many.
+    /// Appends at most 32 completions to `out`. Returns their number.
     pub(crate) fn poll(&mut self, out: &mut Vec<Completion>) -> Result<usize, DeviceError> {
         const AT_ONCE: usize = 32;
         let Some(cq) = self.cq else { return Ok(0) };

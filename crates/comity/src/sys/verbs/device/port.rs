@@ -9,7 +9,7 @@ pub(super) const PORT: u8 = 1;
 /// More than any device lists for one port.
 const MOST_GIDS: c_int = 256;
 
-/// Where packets go to a port.
+/// Address of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) gid: [u8; 16],
@@ -95,13 +95,13 @@ impl Device {
         Ok(())
     }
 
-    /// Whether the port is up, as the device says now.
+    /// Returns true if the port is up, as the device says now.
     pub(crate) fn is_up(&self) -> Result<bool, DeviceError> {
         Ok(self.port()?.state == IBV_PORT_ACTIVE)
     }
 }
 
-/// Whether this GID is of the newer protocol on Ethernet, which routers understand.
+/// Returns true if this GID is of RoCE v2, which routers forward.
 fn is_newer(device: &str, index: u8) -> bool {
     let path = format!("/sys/class/infiniband/{device}/ports/{PORT}/gid_attrs/types/{index}");
     let kind: io::Result<String> = std::fs::read_to_string(path);

@@ -23,7 +23,7 @@ impl fmt::Display for QueueService {
     }
 }
 
-/// One end of a queue pair, as the other end must know it.
+/// An end of a queue pair, as the other end must know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     pub(crate) number: u32,
@@ -32,7 +32,7 @@ pub(crate) struct End {
     pub(crate) at: Address,
 }
 
-/// What a queue pair must hold.
+/// Capacity of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Depth {
     /// Messages in each direction.
@@ -84,7 +84,7 @@ impl Device {
         })
     }
 
-    /// Give a queue pair back. What was posted and has not completed never will.
+    /// Give a queue pair back. Requests that were posted and have not completed never will.
     pub(crate) fn destroy(&mut self, number: u32) {
         let Some(qp) = self.queue(number) else { return };
         self.queues.retain(|q| *q != qp);

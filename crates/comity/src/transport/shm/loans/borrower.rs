@@ -23,7 +23,7 @@ pub(in crate::transport::shm) struct Loan {
     offer: Option<usize>,
 }
 
-/// Where what is lent lies.
+/// Location of lent bytes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport::shm) enum Lies {
     /// In a mapping of the borrower.
@@ -79,7 +79,7 @@ impl Borrower {
         }
     }
 
-    /// Whether a region was passed over that has not come yet.
+    /// Returns true if a region was announced that has not come yet.
     #[inline]
     pub(in crate::transport::shm) fn awaits_region(&self, board: &Board) -> bool {
         board.lender.0.announced.load(Ordering::Acquire) != self.came
@@ -182,7 +182,7 @@ impl Borrower {
         board.borrower.0.ended.store(self.ended, Ordering::Release);
     }
 
-    /// Whether the lender has said that what it lent may change. Asked after the bytes were read.
+    /// Returns true if the lender has revoked its loans: the bytes may change. Asked after the bytes were read.
     #[inline]
     pub(in crate::transport::shm) fn is_revoked(board: &Board) -> bool {
         fence(Ordering::Acquire);
@@ -213,7 +213,7 @@ impl Borrower {
         Ok(())
     }
 
-    /// What was fetched of the loan.
+    /// Returns the fetched bytes of the loan.
     pub(in crate::transport::shm) fn fetched(&self) -> &[u8] {
         match self.loan {
             Some(Loan { at: Lies::There(_, at) | Lies::Aside(at), left, .. }) => self.piece.bytes(at, left),
@@ -221,7 +221,7 @@ impl Borrower {
         }
     }
 
-    /// `n` bytes of the loan were read. Whether the lender is told now, and is to be woken.
+    /// `n` bytes of the loan were read. Returns true if the lender is told now, and is to be woken.
     pub(in crate::transport::shm) fn read(&mut self, board: &Board, n: usize) -> bool {
         let Some(loan) = &mut self.loan else { return false };
         loan.at = match loan.at {
@@ -250,17 +250,17 @@ impl Borrower {
 }
 
 impl Loan {
-    /// How many bytes of the ring come before it.
+    /// Returns the number of bytes of the ring before it.
     pub(in crate::transport::shm) fn after(&self) -> u64 {
         self.after
     }
 
-    /// Where its bytes lie that were not read yet.
+    /// Returns the location of its bytes that were not read yet.
     pub(in crate::transport::shm) fn at(&self) -> Lies {
         self.at
     }
 
-    /// How many those are.
+    /// Returns the number of bytes that were not read yet.
     pub(in crate::transport::shm) fn left(&self) -> usize {
         self.left
     }

@@ -20,7 +20,7 @@ use std::{
     time::Instant,
 };
 
-/// How the message under way travels.
+/// Way of the message under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// It is not known yet where it lies.
@@ -67,25 +67,25 @@ pub(in crate::transport::shm) struct Lender {
     pub(super) rest: Remainder,
     passed: Vec<Passed>,
     announced: u32,
-    /// How many regions were gone at the last look.
+    /// Number of regions that were gone at the last look.
     gone: u64,
     pull: Pull,
-    /// Whether the message under way may be read in this process's own memory.
+    /// True if the message under way may be read in this process's own memory.
     may_be_pulled: bool,
     turns: Turns,
-    /// Whether it is lent only if the peer reads it at once.
+    /// True if it is lent only if the peer reads it at once.
     at_once: bool,
     /// Since when the peer may begin to read what was lent last.
     offered: Option<Instant>,
     /// This process, and which of its bytes the system was seen to read lately.
     own: PeerMemory,
     readable: Vec<((usize, usize), Instant)>,
-    /// How many such messages are still not offered, and after the next one that nobody claims.
+    /// Number of such messages that are still not offered, and the number after the next one that nobody claims.
     passes: u32,
     next_passes: u32,
-    /// What the peer was asked to read; none before the first time.
+    /// Number that the peer was asked to read; none before the first time.
     nonce: Option<Nonce>,
-    /// Whether the system was asked to allow it.
+    /// True if the system was asked to allow it.
     has_allowed: bool,
 }
 
@@ -139,19 +139,19 @@ impl Lender {
         self.may_be_pulled = self.pull.takes(len, stays);
     }
 
-    /// Whether the peer's copies out of this process's own memory are known to gain, or the next is to be measured.
+    /// Returns true if the peer's copies out of this process's own memory are known to gain, or the next is to be measured.
     fn is_turn_to_pull(&mut self, board: &Board) -> bool {
         self.pull != Pull::WherePays
             || self.turns.pulls(board.borrower.0.is_dear.load(Ordering::Relaxed) != 0)
     }
 
-    /// Whether the message under way may be lent.
+    /// Returns true if the message under way may be lent.
     #[inline]
     pub(in crate::transport::shm) fn may_lend(&self) -> bool {
         self.way != Way::Ring
     }
 
-    /// Whether the message is lent, as far as is known.
+    /// Returns true if the message is lent, as far as is known.
     pub(in crate::transport::shm) fn lends(&self) -> bool {
         matches!(self.way, Way::Loan { .. } | Way::Own)
     }
@@ -189,7 +189,7 @@ impl Lender {
         (answer == MAPPED).then_some(Way::Loan { slot: passed.slot, begin })
     }
 
-    /// Whether the peer may read what lies in no region, in this process's own memory.
+    /// Returns [`Way::Own`] if the peer is to read `body`, which lies in no region, in this process's own memory.
     fn own_way(&mut self, board: &Board, waker: &UnixStream, body: &[u8]) -> Option<Way> {
         if !self.may_be_pulled {
             return None;
@@ -301,7 +301,7 @@ impl Lender {
         n
     }
 
-    /// Whether the last `n` bytes, lent just now, stay lent. If not it is as if they had not been, and the message goes through the ring.
+    /// Returns true if the last `n` bytes, lent just now, stay lent. If not it is as if they had not been, and the message goes through the ring.
     /// None while that is open: for a moment.
     pub(in crate::transport::shm) fn settled(&mut self, board: &Board, n: usize) -> Option<bool> {
         if !self.at_once {
@@ -334,7 +334,7 @@ impl Lender {
         self.way = Way::Ring;
     }
 
-    /// Whether the peer can read `body`. Asking the system takes as long as half a short message, so its answers hold for some time.
+    /// Returns true if the peer can read `body`. Asking the system takes as long as half a short message, so its answers hold for some time.
     fn is_readable(&mut self, body: &[u8]) -> bool {
         let (now, bytes) = (Instant::now(), (body.as_ptr() as usize, body.len()));
         if self.readable.iter().any(|(known, since)| *known == bytes && now - *since < KNOWN) {
@@ -348,7 +348,7 @@ impl Lender {
         is_readable
     }
 
-    /// How many of the last bytes of bodies the peer may still read; and whether some have come back since the last look.
+    /// Returns the number of the last bytes of bodies that the peer may still read, and whether some have come back since the last look.
     pub(in crate::transport::shm) fn out(&mut self, board: &Board) -> Result<(usize, bool), Nonsense> {
         if self.out.is_empty() {
             return Ok((0, false));
@@ -366,7 +366,7 @@ impl Lender {
         Ok((kept as usize, moved))
     }
 
-    /// What is lent may change from now on.
+    /// Revokes the loans: their bytes may change from now on.
     pub(in crate::transport::shm) fn revoke(&self, board: &Board) {
         if !self.out.is_empty() {
             board.lender.0.revoked.store(1, Ordering::Relaxed);

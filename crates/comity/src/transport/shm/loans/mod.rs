@@ -11,9 +11,9 @@
 //! A message is lent if its caller can leave it where it is (`stays`), it is long, and it lies in a region that the peer has mapped. The
 //! first message from a region goes through the ring, for the peer has yet to map it.
 //!
-//! Where both ends want that ([`Pull`]), what lies in no region is lent too: the loan names an address, and the peer has the system read
+//! If both ends want that ([`Pull`]), a message outside of every region is lent too: the loan names an address, and the peer has the system read
 //! there, straight to its place or, to combine it, into [`Piece`] a piece at a time. Before the first such loan the peer reads a
-//! random number there, which shows that it is allowed to and that it reads the right process. Where nothing else was said, that is done
+//! random number there, which shows that it is allowed to and that it reads the right process. By default that is done
 //! as long as it is quicker than the ring (`speed`).
 //!
 //! A caller that cannot wait for a reader has its message offered: lent for a moment, and copied unless the peer has begun (`offer`).
@@ -45,24 +45,24 @@ use std::{
 
 /// Shorter messages go through the ring.
 const LEAST_LOAN: usize = 64 << 10;
-/// As far as they are known to gain, and those that are only lent if the peer reads them at once.
+/// Shortest message, in bytes, that is lent when loans are known to gain, or only if the peer reads it at once.
 const LEAST_GAIN: usize = 16 << 10;
-/// How long the peer may take to begin with those: its way to them, some times over. Tests run beside others.
+/// Time limit for the peer to begin with those: its way to them, some times over. Tests run beside others.
 const MOMENT: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_micros(2) };
-/// How long bytes that the system could read are taken to be such: other memory does not come to lie there that soon. How many at once.
+/// Time for which bytes that the system could read are taken to be readable: other memory does not come to lie there that soon. At most so many.
 const KNOWN: Duration = Duration::from_millis(1);
 const MOST_KNOWN: usize = 4;
-/// How many messages are not offered, at most, after none was claimed at once.
+/// Most messages that are not offered after none was claimed at once.
 const MOST_PASSED: u32 = 64;
 /// A piece of a message that is not its last is at least that long, and a multiple of [`WHOLE`].
 const LEAST_PIECE: usize = 16 << 10;
 /// A piece ends between two elements.
 const WHOLE: usize = 64;
-/// What was read is returned at least that often.
+/// Bytes read before they are returned, at most.
 const RETURN: u64 = 64 << 10;
 /// Loans under way.
 const LOANS: usize = 64;
-/// Regions that a peer maps at once. What lies in others goes through the ring.
+/// Regions that a peer maps at once. Messages in others go through the ring.
 const REGIONS: usize = 256;
 /// The byte that carries a region's descriptor over the waker's socket.
 pub(super) const REGION: u8 = b'R';
@@ -86,9 +86,9 @@ struct LenderWords {
     shown: AtomicU64,
     /// Regions passed over so far.
     announced: AtomicU32,
-    /// What is lent may change from now on.
+    /// Not 0 if the loans' bytes may change from now on.
     revoked: AtomicU32,
-    /// Where a random number lies in the lender's memory, and that number.
+    /// Address of a random number in the lender's memory, and that number.
     nonce_at: AtomicU64,
     nonce: [AtomicU64; 2],
     /// Bytes laid aside so far.
@@ -103,7 +103,7 @@ struct BorrowerWords {
     returned: AtomicU64,
     /// The answer about the lender's own memory.
     own: AtomicU8,
-    /// Whether the ring is quicker than to read there: not 0 if so.
+    /// Not 0 if the ring is quicker than a read there.
     is_dear: AtomicU8,
     /// The number of the loan that cannot be read any more, from 1 on.
     declined: AtomicU64,
@@ -118,11 +118,11 @@ struct Entry {
     region: AtomicU64,
     offset: AtomicU64,
     len: AtomicU64,
-    /// What both sides say of it: see `offer`.
+    /// State of the offer, which both sides change: see `offer`.
     state: AtomicU64,
 }
 
-/// What both sides share of the loans of one direction. All zero is none.
+/// Shared state of the loans of a direction. All zero is none.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Board {
@@ -135,7 +135,7 @@ pub(super) struct Board {
     entries: [Entry; LOANS],
 }
 
-/// What the peer wrote cannot be true.
+/// The peer wrote a value that cannot be true.
 #[derive(Debug)]
 pub(super) struct Nonsense;
 

@@ -22,7 +22,7 @@ impl Entry {
         self.state.store(if is_offer { OFFERED } else { LASTS }, Ordering::Relaxed);
     }
 
-    /// Whether it is to be claimed before it is read.
+    /// Returns true if it is to be claimed before it is read.
     pub(super) fn is_offer(&self) -> bool {
         self.state.load(Ordering::Relaxed) != LASTS
     }
@@ -37,7 +37,7 @@ impl Entry {
         self.becomes(WITHDRAWN)
     }
 
-    /// Whether the borrower reads, or has read.
+    /// Returns true if the borrower reads, or has read.
     pub(super) fn is_claimed(&self) -> bool {
         self.state.load(Ordering::Acquire) == CLAIMED
     }

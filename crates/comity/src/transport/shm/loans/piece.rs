@@ -4,7 +4,7 @@ use super::super::SMALL_WANT;
 use crate::sys::PeerMemory;
 use std::io;
 
-/// What is copied at once: it stays in the second-level cache, also beside those of other links.
+/// Bytes copied at once: they stay in the second-level cache, also beside those of other links.
 const MOST: usize = 128 << 10;
 
 /// A copy of some bytes of a peer.
@@ -17,7 +17,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// How many bytes from address `at` on are to be fetched, of `left` in all, so that at least `want` are here; none if they are. No
+    /// Returns the number of bytes to fetch from address `at` on, of `left` in all, so that at least `want` are here; none if they are. No
     /// more than [`SMALL_WANT`] have to come at once.
     pub(super) fn lacks(&self, at: u64, left: usize, want: usize) -> Option<usize> {
         let is_here = self.bytes(at, left).len() >= want.clamp(1, SMALL_WANT).min(left);
@@ -43,14 +43,14 @@ impl Piece {
         self.bytes.extend(more);
     }
 
-    /// Those that were fetched from address `at` on, `left` at most.
+    /// Returns the bytes that were fetched from address `at` on, `left` at most.
     pub(super) fn bytes(&self, at: u64, left: usize) -> &[u8] {
         let fetched = &self.bytes[..self.len];
         let begin = at.checked_sub(self.at).map_or(self.len, |n| self.len.min(n as usize));
         &fetched[begin..self.len.min(begin + left)]
     }
 
-    /// What was read is old: another loan may lie at the same address.
+    /// Discards the copy: another loan may lie at the same address.
     pub(super) fn discard(&mut self) {
         self.len = 0;
     }

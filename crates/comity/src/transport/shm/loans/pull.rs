@@ -4,19 +4,19 @@ use super::{Board, DENIED, MAPPED, REFUSED};
 use crate::{sys::PeerMemory, transport::Stays};
 use std::{io, os::unix::net::UnixStream, sync::atomic::Ordering};
 
-/// Which messages are read where they lie in the sender's own memory.
+/// Messages that are read in the sender's own memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::transport::shm) enum Pull {
     #[default]
     None,
-    /// Those that [`Stays::Pulled`] and [`Stays::AtOnce`] say it of.
+    /// Messages with [`Stays::Pulled`] or [`Stays::AtOnce`].
     WherePays,
     /// All from so many bytes on.
     From(usize),
 }
 
 impl Pull {
-    /// Whether it is this one's way.
+    /// Returns true for a message that goes this way.
     pub(super) fn takes(self, len: usize, stays: Stays) -> bool {
         match self {
             Self::None => false,

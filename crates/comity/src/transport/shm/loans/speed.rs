@@ -1,4 +1,4 @@
-//! Which is quicker between these two processes: two copies through the ring, or one that the system makes.
+//! Choice of the quicker way between these two processes: two copies through the ring, or one that the system makes.
 //!
 //! ```text
 //!   borrower                                               lender
@@ -18,18 +18,18 @@ use std::time::{Duration, Instant};
 const LEAST: usize = 8 << 10;
 /// After the first ones of these, one in so many.
 const EVERY: u32 = 16;
-/// How many measurements make a window. The quickest of this window and the last one counts: what came between does not.
+/// Number of measurements of a window. The quickest of this window and the last one counts: others in between do not.
 const WINDOW: u32 = 8;
 /// A copy by the system becomes dear if it takes so many times as long as one into the ring and one out of it, and stays so until it is
 /// as quick.
 const DEAR: f32 = 1.2;
-/// How many messages go the quicker way before one goes the other, at first and after a change; and at most, where the other is a copy
+/// Number of messages that go the quicker way before one goes the other, at first and after a change; and at most, where the other is a copy
 /// through the ring and where it is one by the system.
 const FIRST: u32 = 4;
 const MOST_PULLED: u32 = 1024;
 const MOST_COPIED: u32 = 256;
 
-/// How long copies of one kind take.
+/// Speed of copies of one kind.
 #[derive(Debug)]
 struct Speed {
     copies: u32,
@@ -80,7 +80,7 @@ pub(in crate::transport::shm) enum By {
     System,
 }
 
-/// What the borrower knows of both ways.
+/// Measurements of the borrower, of both ways.
 #[derive(Debug, Default)]
 pub(in crate::transport::shm) struct Speeds {
     by: [Speed; 3],
@@ -127,7 +127,7 @@ impl Speeds {
     }
 }
 
-/// Which messages go the way that seems to be slower.
+/// Turns of the messages that go the way that seems to be slower.
 #[derive(Debug)]
 pub(super) struct Turns {
     is_dear: bool,
@@ -149,7 +149,7 @@ impl Turns {
         }
     }
 
-    /// Whether the next message is one for the system, where its copies are dear or are not.
+    /// Returns true if the system is to copy the next message, where its copies are dear or are not.
     pub(super) fn pulls(&mut self, is_dear: bool) -> bool {
         if is_dear != self.is_dear {
             *self = Self { is_dear, ..Self::default() };
@@ -170,7 +170,7 @@ mod tests {
 
     const N: usize = 32 << 10;
 
-    /// What is known after copies that took so many microseconds, of a reader and of the system.
+    /// Returns the last verdict after copies that took so many microseconds, of a reader and of the system.
     fn after(speeds: &mut Speeds, took: &[(u64, u64)]) -> Option<bool> {
         let took = took.iter().map(|&(reader, system)| [(By::Reader, reader), (By::System, system)]);
         took.flatten().fold(None, |_, (by, us)| speeds.took(by, N, Duration::from_micros(us)))

@@ -7,7 +7,7 @@ use loom::{
     thread,
 };
 
-/// What the socket is to a real link: rings are kept until they are heard.
+/// Stand-in for a real link's socket: rings are kept until they are heard.
 #[derive(Default)]
 struct Waker {
     woken: Mutex<bool>,

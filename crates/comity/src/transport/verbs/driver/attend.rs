@@ -14,17 +14,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the thread looks at what no descriptor tells.
+/// Interval at which the thread checks for events that no descriptor tells.
 pub(in crate::transport::verbs) const TICK: Duration = Duration::from_millis(50);
-/// How often it looks for those that sleep where a provider has no events, and for the last frames of a peer that leaves.
+/// Interval at which it looks for sleepers where a provider has no events, and for the last frames of a peer that leaves.
 const DEVICE_POLL: Duration = Duration::from_micros(200);
-/// How often it asks whether ports are up.
+/// Interval at which it asks whether ports are up.
 const PORTS: Duration = Duration::from_millis(250);
-/// How long the end of a peer connection waits for the peer to have got everything. Tests that nothing is lost must not depend on a quiet machine.
+/// Time for which the end of a peer connection waits for the peer to have got everything. Tests that nothing is lost must not depend on a quiet machine.
 const LAST_WORDS: Duration = Duration::from_millis(if cfg!(test) { 20_000 } else { 500 });
 
 impl Driver {
-    /// One round of the thread; how long it may sleep.
+    /// Runs a round of the thread. Returns the time for which it may sleep.
     fn tick(&mut self) -> Duration {
         let now = Instant::now();
         let slow = self.slow.is_none_or(|t| now >= t + TICK);
@@ -65,7 +65,7 @@ impl Driver {
         if silent || leaving { DEVICE_POLL } else { TICK }
     }
 
-    /// What the thread sleeps on: connections with whether there is something to send, and devices.
+    /// Returns the descriptors that the thread sleeps on: connections, each with whether there is something to send, and devices.
     fn sources(&mut self) -> (Vec<Connection>, Vec<Arc<OwnedFd>>) {
         let live = self.peers.values().filter(|e| e.control_socket.over().is_none());
         let sides =

@@ -42,7 +42,7 @@ pub(super) struct Rail {
     pub(super) qps: HashMap<u32, (u64, usize, usize)>,
     /// Parts of the slab in use.
     pub(super) regions: Vec<(usize, usize)>,
-    /// How much of the slab was ever in use, from its beginning: the rest is zeros.
+    /// Bytes of the slab that were ever in use, from its beginning: the rest is zeros.
     pub(super) used: usize,
     pub(super) owed: usize,
     pub(super) done: Vec<Completion>,
@@ -128,7 +128,7 @@ impl Drop for Held {
     }
 }
 
-/// As much memory as may be needed, or as the system allows to be registered.
+/// Opens a device with as much memory as may be needed, or as the system allows to be registered.
 fn open(name: &str, peers: usize) -> Result<Device, DeviceError> {
     let path = Slots::DEFAULT.bytes();
     // Two cables to each.

@@ -1,4 +1,4 @@
-//! What comes to a peer connection: frames that the devices bring, and words on the control socket.
+//! Arrivals at a peer connection: frames from the devices, and messages on the control socket.
 
 use super::{
     GroupStream, PayloadPlace, PeerConnection,

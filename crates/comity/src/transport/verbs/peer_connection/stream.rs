@@ -1,4 +1,4 @@
-//! One group's bytes over a peer connection: how far each direction is, and whom news wakes.
+//! A group's bytes over a peer connection: the position of each direction, and the waker for news.
 
 use crate::{
     sys::{Waker, verbs::Slab},
@@ -17,7 +17,7 @@ pub(in crate::transport::verbs) enum PayloadPlace {
     Heap(Vec<u8>),
 }
 
-/// One group's bytes, both ways.
+/// A group's bytes, both ways.
 #[derive(Debug)]
 pub(super) struct GroupStream {
     pub(super) put: u64,
