@@ -1,4 +1,4 @@
-//! Which rooms of the library import which: only lower ones, and those that a folder's `//!` names.
+//! Imports between the rooms of the library: only of lower ones, and those that a folder's `//!` names.
 //!
 //! A room is a folder of `crates/comity/src`, or a file there. [`ROOMS`] has them in an order in which each imports only what stands
 //! before it, so there is no circle. A folder says in its head which it imports (`May import: ...`), no more and no less. Tests may
@@ -49,7 +49,7 @@ pub(crate) const ROOMS: &[&str] = &[
 /// A file of the library: its place and its text.
 pub(crate) type File = (String, String);
 
-/// What is wrong with what `files` import. Among them is the library's `lib.rs`.
+/// Lists the misplaced imports of `files`. Among them is the library's `lib.rs`.
 pub(crate) fn misplaced(files: &[File], rooms: &[&str]) -> Vec<String> {
     let of = |name: &str| files.iter().find(|(n, _)| *n == format!("{LIBRARY}{name}")).map(|(_, text)| text);
     let Some(root) = of("lib.rs") else { return vec![format!("there is no {LIBRARY}lib.rs")] };
@@ -107,7 +107,7 @@ pub(crate) fn misplaced(files: &[File], rooms: &[&str]) -> Vec<String> {
     found
 }
 
-/// What the head of a folder says that it imports, where that is not what it does.
+/// Lists the heads of folders whose imports are not those of their files.
 fn differs(room: &str, text: &str, uses: &BTreeSet<&str>) -> Option<String> {
     let said = promise(text);
     let said: BTreeSet<&str> = said.iter().flatten().map(String::as_str).collect();
@@ -135,7 +135,7 @@ fn module(name: &str) -> Option<Vec<&str>> {
     (name != "lib" && !parts.contains(&"tests")).then_some(parts)
 }
 
-/// What the library's root exports, by name: the first part of its path, or none for what another crate defines.
+/// Returns the names that the library's root exports: the first part of its path, or none for what another crate defines.
 fn exports(code: &str) -> BTreeMap<String, Option<String>> {
     let mut all = BTreeMap::new();
     for (_, rest) in super::words(code, "use").filter(|(before, _)| before.trim_end().ends_with("pub")) {
@@ -151,7 +151,7 @@ fn exports(code: &str) -> BTreeMap<String, Option<String>> {
     all
 }
 
-/// What a file, `depth` modules below the root, names of the root, each with its line from 0. Tests in it do not count.
+/// Lists the names of the root that a file, `depth` modules below it, uses, each with its line from 0. Tests in it do not count.
 fn imports(text: &str, depth: usize) -> Vec<(usize, String)> {
     let code = blank(text);
     let kept = without_tests(&code);

@@ -122,7 +122,7 @@ fn misplaced_unsafe(name: &str, text: &str) -> Vec<String> {
     found
 }
 
-/// Whether the statement at line `at` says why it is sound, on its line or above: `// SAFETY:`, or `# Safety` in the
+/// Returns whether the statement at line `at` gives the reason why it is sound, on its line or above: `// SAFETY:`, or `# Safety` in the
 /// documentation of what callers must uphold.
 fn explained(lines: &[&str], code: &[&str], at: usize) -> bool {
     comment_above(lines, code, at, |l| l.contains("SAFETY:") || l.contains("# Safety")).is_some()
@@ -158,7 +158,7 @@ fn has_word(line: &str, word: &str) -> bool {
     words(line, word).next().is_some()
 }
 
-/// What stands before and after each place where `word` stands alone.
+/// Splits `line` before and after each place where `word` stands alone.
 fn words<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word)

@@ -2,7 +2,7 @@
 
 use super::words;
 
-/// Where nothing is given to them.
+/// Methods that wait without a limit when they get no argument.
 const WAITING: &[&str] = &["wait", "acquire", "join", "get", "result"];
 const PLACE: &str = "python/comity/";
 

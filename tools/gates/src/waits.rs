@@ -15,7 +15,7 @@ use super::{
     words,
 };
 
-/// Where it matters.
+/// Folders in which each wait has a reason.
 const PLACES: [&str; 3] = ["crates/comity/src/", "crates/comity-membership/src/", "crates/comity-py/src/"];
 
 /// Calls that can sleep, or are made again and again instead.
@@ -36,7 +36,7 @@ const WAITING: &[&str] = &[
 /// The same where nothing is given to them: else they join texts and receive for a group.
 const WAITING_ALONE: &[&str] = &["join", "recv"];
 
-/// What is wrong with the waits of this file.
+/// Lists the waits of this file without a reason.
 pub(crate) fn unexplained(name: &str, text: &str) -> Vec<String> {
     let test = name.contains("/tests/")
         || name.ends_with("/tests.rs")
@@ -68,7 +68,7 @@ pub(crate) fn unexplained(name: &str, text: &str) -> Vec<String> {
     found
 }
 
-/// What a `WAIT` at the statement of line `at` says: the word that ends the wait, if one does, and why.
+/// Reads the `WAIT` at the statement of line `at`: the word that ends the wait, if one does, and why.
 fn end_of<'a>(lines: &[&'a str], code: &[&str], at: usize) -> Option<(Option<&'a str>, &'a str)> {
     let said = comment_above(lines, code, at, |line| line.contains("// WAIT"))?;
     let rest = said[said.find("// WAIT")? + "// WAIT".len()..].trim_start();
@@ -83,7 +83,7 @@ fn waits(line: &str) -> bool {
     WAITING.iter().any(|w| calls(line, w, "(")) || WAITING_ALONE.iter().any(|w| calls(line, w, "()"))
 }
 
-/// Whether `name`, a function or what a field holds, is called with `given`.
+/// Returns whether `name`, a function or a field, is called with `given`.
 fn calls(line: &str, name: &str, given: &str) -> bool {
     words(line, name).any(|(before, after)| {
         let held = before.ends_with('.') && after.strip_prefix(')').is_some_and(|a| a.starts_with(given));

@@ -13,7 +13,7 @@ fn library(files: &[(&str, &str)]) -> Vec<String> {
     misplaced(&files, &ROOMS)
 }
 
-/// What is found in a file of the middle room that imports the low one besides.
+/// Lists the findings in a file of the middle room that imports the low one besides.
 fn middle(code: &str) -> Vec<String> {
     library(&[("middle/part.rs", &format!("use crate::low;\n{code}"))])
 }
