@@ -14,8 +14,8 @@ const NO_NAME: &[&str] = &["", " ", "x", "F32", "sum ", "--", "../x", "a\nb"];
 type Row = (&'static [&'static str], &'static str, &'static [&'static str]);
 
 const TABLE: [Row; 34] = [
-    (&["launch", "true"], "-n", NO_NUMBER),
-    (&["launch", "true"], "-n", &["0", "4097"]),
+    (&["launch", "true"], "--ranks", NO_NUMBER),
+    (&["launch", "true"], "--ranks", &["0", "4097"]),
     (
         &["launch", "true"],
         "--env",
@@ -84,7 +84,7 @@ pub(crate) fn all(dir: &Path) -> Vec<Case> {
             let (command, flag, values) = TABLE[i % TABLE.len()];
             let value = *dice.pick(values);
             // In one word, so that a value which begins with a dash is none of its own.
-            let word = if flag == "-n" { format!("-n={value}") } else { format!("{flag}={value}") };
+            let word = format!("{flag}={value}");
             Case::new(&[&[command[0], &word], &command[1..]].concat()).says(&[flag])
         })
         .collect();
@@ -93,13 +93,13 @@ pub(crate) fn all(dir: &Path) -> Vec<Case> {
     add(&["lunch"], &["lunch"]);
     add(&["--frobnicate"], &["--frobnicate"]);
     add(&["launch"], &["COMMAND"]);
-    add(&["launch", "-n"], &["-n"]);
+    add(&["launch", "-n"], &["--ranks"]);
     add(&["launch", "--frobnicate", "true"], &["--frobnicate"]);
     add(&["launch", "no-such-command"], &["no-such-command", "PATH"]);
     add(&["launch", ""], &["empty"]);
     add(&["launch", "./file"], &["file", "not executable"]);
     add(&["launch", "/"], &["directory"]);
-    add(&["launch", "-n", "2", "-n", "3", "true"], &["-n"]);
+    add(&["launch", "-n", "2", "-n", "3", "true"], &["--ranks"]);
     add(&["launch", "--env", "PATH=/none", "ls"], &["ls", "/none"]);
     add(&["check", "extra"], &["extra"]);
     add(&["check", "--quick=1"], &["--quick"]);
