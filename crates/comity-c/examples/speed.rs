@@ -20,7 +20,8 @@ fn main() -> comity::Result<()> {
         println!("rust {:.1} ns", best * 1e9);
     }
     // Alone, so that what a call itself costs is not lost in what the other rank does.
-    let (single, mut best) = (Group::single(), f64::MAX);
+    let single = Group::single();
+    let mut best = f64::MAX;
     for _ in 0..7 {
         let begun = Instant::now();
         for _ in 0..rounds {

@@ -133,7 +133,8 @@ fn index(token: usize) -> u32 {
 }
 
 fn slot(index: u32) -> Option<&'static Slot> {
-    let (chunk, at) = (index as usize / SLOTS_OF_CHUNK, index as usize % SLOTS_OF_CHUNK);
+    let chunk = index as usize / SLOTS_OF_CHUNK;
+    let at = index as usize % SLOTS_OF_CHUNK;
     let chunk = TABLE.get(chunk)?.load(Ordering::Acquire);
     // SAFETY: null, or a chunk that `made` has put there and that is never freed.
     unsafe { chunk.as_ref() }.map(|c| &c[at])

@@ -59,7 +59,8 @@ impl CheckedCall {
         let place = place(group, call)?;
         // A reduce writes the root's only; elsewhere its buffer is the one that was given.
         let lone = op == Op::Reduce && call.dst.is_null() && root != group.rank();
-        let (to, from) = (if lone { call.src.cast_mut() } else { call.dst }, call.src);
+        let to = if lone { call.src.cast_mut() } else { call.dst };
+        let from = call.src;
         let src = CMemory::new("src", from.expose_provenance(), inp, dtype, place)?;
         let dst = CMemory::new("dst", to.expose_provenance(), out, dtype, place)?;
         let shape = shape(op, group.rank(), src, dst, counts.is_some())?;
@@ -68,8 +69,11 @@ impl CheckedCall {
 
     /// Make the call and wait for it; on a device, until its work is on the stream.
     pub(crate) fn run(&self, g: &Group) -> comity::Result<()> {
-        let (src, dst) = (|| self.src.view(), || self.dst.view_mut());
-        let (rank, reduce, apart) = (self.rank, self.reduce, self.shape == Shape::Apart);
+        let src = || self.src.view();
+        let dst = || self.dst.view_mut();
+        let rank = self.rank;
+        let reduce = self.reduce;
+        let apart = self.shape == Shape::Apart;
         match (self.op, &self.counts) {
             (Op::Barrier, _) => g.barrier(),
             (Op::AllReduce, _) if apart => g.all_reduce_into(src(), dst(), reduce),
@@ -144,7 +148,8 @@ fn lengths(
     counts: Option<&Parts>,
 ) -> Result<(usize, usize), CFault> {
     let n = count("the count", call.count)?;
-    let (me, all) = (group.rank(), n.saturating_mul(group.size()));
+    let me = group.rank();
+    let all = n.saturating_mul(group.size());
     let sum = |counts: &[usize]| counts.iter().fold(0usize, |a, b| a.saturating_add(*b));
     if let Some((counts, recv)) = counts {
         return Ok(match op {
@@ -182,7 +187,8 @@ fn place(group: &Group, call: &comity_call) -> Result<Place, CFault> {
 
 /// Overlap of the buffers; an error for those that share bytes in a way that no operation has.
 fn shape(op: Op, rank: usize, src: CMemory, dst: CMemory, uneven: bool) -> Result<Shape, CFault> {
-    let (s, d) = (src.range(), dst.range());
+    let s = src.range();
+    let d = dst.range();
     let overlap = s.start < d.end && d.start < s.end;
     if !overlap {
         // Where both are empty, one call is as good as the other; all ranks must make the same.

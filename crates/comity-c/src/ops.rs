@@ -85,7 +85,9 @@ pub extern "C" fn comity_all_reduce(
     answer(|| {
         let group = UsedGroup::find(group)?;
         let open = group.open()?;
-        let (dtype, op, n) = (types::dtype(dtype)?, types::reduce_op(op)?, job::count("the count", count)?);
+        let dtype = types::dtype(dtype)?;
+        let op = types::reduce_op(op)?;
+        let n = job::count("the count", count)?;
         if ptr::eq(src, dst) && group.usual_limit() {
             let dst = CMemory::new("dst", dst.expose_provenance(), n, dtype, Place::Host)?;
             return Ok(open.all_reduce(dst.view_mut(), op)?);

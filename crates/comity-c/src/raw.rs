@@ -178,7 +178,8 @@ impl CMemory {
 
     /// Copy these bytes to `other`, which has as many, in the same place.
     pub(crate) fn copy_to(self, other: Self) -> comity::Result<()> {
-        let (from, to) = (self.range(), other.range());
+        let from = self.range();
+        let to = other.range();
         match self.place {
             _ if from.is_empty() => Ok(()),
             Place::Cuda { device, stream } => {

@@ -72,7 +72,8 @@ impl RequestCell {
             return;
         }
         inner.out = Some(out);
-        let (waiting, callbacks) = (std::mem::take(&mut inner.waiting), std::mem::take(&mut inner.callbacks));
+        let waiting = std::mem::take(&mut inner.waiting);
+        let callbacks = std::mem::take(&mut inner.callbacks);
         drop(inner);
         for bell in waiting {
             *lock(&bell.rung) = true;

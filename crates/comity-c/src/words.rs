@@ -151,7 +151,8 @@ pub extern "C" fn comity_dtype_supports(dtype: DTypeNumber, op: ReduceNumber) ->
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_version() -> u32 {
     let part = |text: &str| text.parse::<u32>().unwrap_or(0);
-    let (major, minor) = (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
+    let major = env!("CARGO_PKG_VERSION_MAJOR");
+    let minor = env!("CARGO_PKG_VERSION_MINOR");
     part(major) * 10_000 + part(minor) * 100 + part(env!("CARGO_PKG_VERSION_PATCH"))
 }
 

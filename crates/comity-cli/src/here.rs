@@ -152,13 +152,15 @@ pub(crate) fn world(group: &Group) -> String {
     if n == 1 {
         return "1 rank".into();
     }
-    let (hosts, links) = (hosts(group), links(group).join(" and "));
+    let hosts = hosts(group);
+    let links = links(group).join(" and ");
     let names = match hosts.as_slice() {
         [] => String::new(),
         [first, second, _, _, .., last] => format!(" ({first}, {second}, .. {last})"),
         few => format!(" ({})", few.join(", ")),
     };
-    let (many, s) = (hosts.len().max(1), if hosts.len() > 1 { "s" } else { "" });
+    let many = hosts.len().max(1);
+    let s = if hosts.len() > 1 { "s" } else { "" };
     format!("{n} ranks on {many} host{s}{names}, links {links}")
 }
 

@@ -144,7 +144,9 @@ fn answer(request: &[u8], page: &impl Fn(&str) -> Reply) -> Option<Vec<u8>> {
     }
     let line = request.split(|b| *b == b'\r' || *b == b'\n').next().and_then(|l| str::from_utf8(l).ok());
     let mut words = line.unwrap_or_default().split(' ');
-    let (method, target, version) = (words.next(), words.next(), words.next());
+    let method = words.next();
+    let target = words.next();
+    let version = words.next();
     let is_http = version.is_some_and(|v| v.starts_with("HTTP/1.")) && words.next().is_none();
     let (Some(method), Some(target), true) = (method, target, is_http) else {
         return Some(refusal("400 Bad Request", "", "this is no request of HTTP/1"));

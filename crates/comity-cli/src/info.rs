@@ -91,7 +91,8 @@ fn to_json(config: &Config) -> Value {
     let found = config.found();
     let variables: serde_json::Map<String, Value> =
         found.seen.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-    let (notes, costs) = (tools::link_notes(config), tools::costs_note(config));
+    let notes = tools::link_notes(config);
+    let costs = tools::costs_note(config);
     let links: Vec<_> =
         notes.iter().map(|l| json!({ "kind": l.kind.to_string(), "used": l.used, "why": l.why })).collect();
     let address = |a: AddressNote| json!({ "interface": a.interface, "address": a.address, "speed": a.speed, "used": a.used });

@@ -79,7 +79,8 @@ fn send(
     name: &str,
     (ssh, args): (&OsString, &[OsString]),
 ) -> Result<String, Vec<String>> {
-    let (mut wrong, mut there) = (Vec::new(), String::new());
+    let mut wrong = Vec::new();
+    let mut there = String::new();
     // In a new file, so that nobody has opened it before; it has the name when it is whole. The end of an ssh that was killed ends `cat`, too.
     let remote = format!(
         "exec sh -c 'umask 077; cat > \"$1.$$\" && [ \"$(wc -c < \"$1.$$\")\" -eq {} ] && mv -f -- \"$1.$$\" \"$1\" || {{ rm -f -- \"$1.$$\"; exit 1; }}' sh '{name}'",
@@ -168,7 +169,8 @@ mod tests {
         for host in ["a", "b"] {
             std::fs::create_dir(dir.path().join(host)).unwrap();
         }
-        let (key, ssh) = (Key::random().unwrap(), ssh.into_os_string());
+        let key = Key::random().unwrap();
+        let ssh = ssh.into_os_string();
         let sent = |name: &str| send(&["a", "b", "c"].map(String::from), &key, name, (&ssh, &[]));
         let wrong = sent("job.key").unwrap_err();
         assert_eq!(wrong.len(), 1, "{wrong:?}");

@@ -114,7 +114,8 @@ fn read(dir: &Path) -> Result<(Vec<Flight>, Vec<String>), String> {
             return Err(format!("'{}' holds more than {MOST_FILES} flight records", dir.display()));
         }
     }
-    let (mut flights, mut refused) = (Vec::new(), Vec::new());
+    let mut flights = Vec::new();
+    let mut refused = Vec::new();
     names.sort();
     for name in names {
         match load(dir, &name) {

@@ -117,7 +117,8 @@ mod tests {
     #[test]
     fn a_file_is_replaced_whole_and_keeps_who_may_read_it() {
         let dir = tempfile::tempdir().unwrap();
-        let (file, link) = (dir.path().join("a"), dir.path().join("b"));
+        let file = dir.path().join("a");
+        let link = dir.path().join("b");
         replace(&file, b"one", FOR_USER).unwrap();
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         symlink("a", &link).unwrap();

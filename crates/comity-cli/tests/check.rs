@@ -95,7 +95,8 @@ fn a_wrong_result_is_told_with_exit_code_1() {
     let me = env!("CARGO_BIN_EXE_comity");
     let script = format!("exec {me} check --quick --ops broadcast --dtypes u32 --seed $COMITY_RANK");
     let out = comity().args(["launch", "-n", "2", "--", "sh", "-c", &script]).output().unwrap();
-    let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    let text = String::from_utf8_lossy(&out.stdout);
+    let errors = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(1), "{text}{errors}");
     assert!(text.contains("WRONG: ") && text.contains(" on 2 ranks"), "{text}");
     let first = "comity check: first difference: broadcast u32[1] root 1, rank 0, index 0: got ";

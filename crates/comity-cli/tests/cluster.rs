@@ -92,7 +92,8 @@ fn doctor_and_top_take_hosts_without_a_flag_and_reach_them_as_they_are_told() {
 fn a_mac_that_does_not_tell_its_cables_is_not_given_slow_ones_unasked() {
     let dir = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(format!("{MACS}/m0.txt")).unwrap();
-    let (begin, end) = (text.find("@@ ports").unwrap(), text.find("@@ ifconfig").unwrap());
+    let begin = text.find("@@ ports").unwrap();
+    let end = text.find("@@ ifconfig").unwrap();
     let denied = "@@ ports\nnetworksetup: you must run this as an administrator\n@@! 14\n\n";
     let text = format!("{}{denied}{}", &text[..begin], &text[end..]);
     let ssh = stand_in(dir.path());

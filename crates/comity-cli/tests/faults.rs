@@ -49,7 +49,10 @@ fn others(n: usize, not: usize) -> impl Iterator<Item = usize> + Clone {
 fn show(what: &str, mut times: Vec<f64>) {
     times.sort_by(f64::total_cmp);
     let at = |q: f64| times[((times.len() - 1) as f64 * q).round() as usize];
-    let (n, p50, p99, max) = (times.len(), at(0.5), at(0.99), at(1.0));
+    let n = times.len();
+    let p50 = at(0.5);
+    let p99 = at(0.99);
+    let max = at(1.0);
     println!("{what}: {n} errors, p50 {p50:.1} ms, p99 {p99:.1} ms, max {max:.1} ms");
 }
 
@@ -380,7 +383,9 @@ pub(crate) fn leftovers() {
     // A thread that was joined is listed a little longer: what is left is what stays.
     let held = || (count("fd"), count("task"), maps());
     let now = || {
-        let (mut last, mut since, begun) = (held(), Instant::now(), Instant::now());
+        let mut last = held();
+        let mut since = Instant::now();
+        let begun = Instant::now();
         while since.elapsed() < ms(500) && begun.elapsed() < Duration::from_secs(20) {
             thread::sleep(ms(10));
             let now = held();

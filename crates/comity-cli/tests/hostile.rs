@@ -64,7 +64,8 @@ fn recorded_handshake() -> (Vec<u8>, Vec<u8>) {
         Store::start(([127, 0, 0, 1], 0).into(), 3, &Key::from(KEY), "hostile", Duration::from_secs(9))
             .unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (at, real) = (listener.local_addr().unwrap().to_string(), store.addr());
+    let at = listener.local_addr().unwrap().to_string();
+    let real = store.addr();
     thread::scope(|s| {
         s.spawn(move || {
             let config = Config::new(1, 3).store(&at).unwrap().job("hostile").key(Key::from(KEY));
@@ -103,9 +104,11 @@ fn attack(
     meanwhile: impl FnOnce(),
 ) -> Duration {
     let start: Vec<Before> = members.iter().map(|m| before(m)).collect();
-    let (mut files, mut memory) = (vec![0; members.len()], vec![0; members.len()]);
+    let mut files = vec![0; members.len()];
+    let mut memory = vec![0; members.len()];
     let crowd = Crowd::start(phase(), at.to_vec(), recorded.clone());
-    let (begun, mut meanwhile) = (Instant::now(), Some(meanwhile));
+    let begun = Instant::now();
+    let mut meanwhile = Some(meanwhile);
     while !crowd.is_over() {
         if crowd.done() > phase() / 2
             && let Some(act) = meanwhile.take()
@@ -119,7 +122,8 @@ fn attack(
         thread::sleep(Duration::from_millis(2));
         assert!(begun.elapsed() < patient(Duration::from_secs(120)), "{what}: the crowd does not end");
     }
-    let (took, late) = (begun.elapsed(), crowd.lateness());
+    let took = begun.elapsed();
+    let late = crowd.lateness();
     let lives = crowd.join();
     println!("{what}: {} connections in {took:.1?}, of which the machine was late for {late:.1?}", phase());
     for (kind, (n, longest)) in &lives {
@@ -168,7 +172,8 @@ fn ten_thousand_hostile_connections_harm_nobody() {
     ranks[1].hear("hoards");
     let files: Vec<usize> = members.iter().map(|m| m.files()).collect();
     let calls = || ranks[0].calls();
-    let (quiet, since) = (calls(), Instant::now());
+    let quiet = calls();
+    let since = Instant::now();
     thread::sleep(Duration::from_secs(2));
     let quiet = (calls() - quiet) as f64 / since.elapsed().as_secs_f64();
     let listeners: Vec<SocketAddr> = [at].into_iter().chain(ranks.iter().map(|r| r.listeners()[0])).collect();

@@ -181,7 +181,8 @@ fn a_launcher_whose_second_process_is_killed_leaves_no_socket() {
     let keeper = std::fs::read_to_string(children).unwrap();
     let keeper = Pid::from_raw(keeper.split_whitespace().next().unwrap().parse().unwrap()).unwrap();
     kill_process(keeper, Signal::KILL).unwrap();
-    let (socket, mut job) = (job.socket(), job);
+    let socket = job.socket();
+    let mut job = job;
     let code = wait_for("the launcher", || job.child.try_wait().unwrap()).code();
     assert_eq!((code, socket.exists()), (Some(137), false));
 }
@@ -195,7 +196,8 @@ fn a_job_that_hangs_says_for_whom_all_wait() {
     let text = job.until(&["nothing has moved for", "for rank 1, which is in no call", "HUNG"]);
     assert!(text.contains("ranks 0, 2 wait") && text.contains("(after all_reduce #"), "{text}");
     let stacks = job.text(&["stacks"]);
-    let (odd, rest) = (stacks.find("rank 1: in no call"), stacks.find("ranks 0, 2: in all_reduce"));
+    let odd = stacks.find("rank 1: in no call");
+    let rest = stacks.find("ranks 0, 2: in all_reduce");
     assert!(odd.zip(rest).is_some_and(|(a, b)| a < b), "{stacks}");
     assert!(stacks.contains("    now     all_reduce") && stacks.contains("asleep"), "{stacks}");
     assert!(stacks.contains("waits for rank"), "{stacks}");

@@ -76,7 +76,8 @@ fn killed_job(logs: &Path) -> Vec<String> {
     fs::create_dir(logs).unwrap();
     // An earlier job's, which must not be taken for this one's.
     fs::write(logs.join("rank-1.group-0.flight.json"), "old").unwrap();
-    let (at, me) = (logs.to_str().unwrap(), env::current_exe().unwrap());
+    let at = logs.to_str().unwrap();
+    let me = env::current_exe().unwrap();
     let test = "a_killed_rank_is_named_from_the_records_of_the_others";
     let command = [
         "launch",
@@ -102,7 +103,8 @@ fn killed_job(logs: &Path) -> Vec<String> {
 
 /// Checks the report on the job above from the records in `dir/logs`.
 fn read_records(dir: &Path) {
-    let (logs, trace) = (dir.join("logs"), dir.join("trace.json"));
+    let logs = dir.join("logs");
+    let trace = dir.join("trace.json");
     let at = logs.to_str().unwrap();
     let told = comity(&["report", at, "--trace", trace.to_str().unwrap()], false);
     assert_eq!((told.code, told.err.as_str()), (Some(0), ""), "{}", told.out);
@@ -242,7 +244,9 @@ fn ranks_that_make_no_further_call_leave_a_record_as_they_leave() {
 #[test]
 fn a_bundle_has_logs_and_settings_and_no_key() {
     let dir = tempfile::tempdir().unwrap();
-    let (key, logs, file) = (dir.path().join("key"), dir.path().join("logs"), dir.path().join("out.tar.gz"));
+    let key = dir.path().join("key");
+    let logs = dir.path().join("logs");
+    let file = dir.path().join("out.tar.gz");
     assert_eq!(comity(&["key", "new", key.to_str().unwrap()], false).code, Some(0));
     let key_bytes = fs::read(&key).unwrap();
     let secret: String = key_bytes.iter().map(|b| format!("{b:02x}")).collect();
@@ -258,7 +262,8 @@ fn a_bundle_has_logs_and_settings_and_no_key() {
     let done = command.output().unwrap();
     assert!(done.status.success(), "{done:?}");
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(&file).unwrap()));
-    let (mut names, mut bytes) = (Vec::new(), Vec::new());
+    let mut names = Vec::new();
+    let mut bytes = Vec::new();
     for entry in archive.entries().unwrap() {
         let mut entry = entry.unwrap();
         names.push(entry.path().unwrap().to_str().unwrap().to_owned());

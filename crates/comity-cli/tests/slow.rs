@@ -95,14 +95,16 @@ fn the_slow_rank_is_named() {
     let each = by_hand.unwrap_or(3);
     let at_once = if by_hand.is_some() { thread::available_parallelism().map_or(1, usize::from) } else { 1 };
     for (kind, (percent, _)) in KINDS.iter().enumerate().take(kinds) {
-        let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let next = AtomicUsize::new(0);
+        let wrong = Mutex::new(Vec::new());
         let work = || {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= each {
                     return;
                 }
-                let (trial, dir) = (Trial::new(kind, number), tempfile::tempdir().unwrap());
+                let trial = Trial::new(kind, number);
+                let dir = tempfile::tempdir().unwrap();
                 let (named, told) = trial.run(dir.path());
                 if named != Some(trial.slow) {
                     wrong.lock().unwrap().push(format!("{trial:?} but {named:?} was named:\n{told}"));

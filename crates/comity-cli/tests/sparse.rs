@@ -102,7 +102,8 @@ fn a_limit_that_passes_names_who_has_not_made_the_call() {
     if acted() {
         return;
     }
-    let (n, sleeper) = (12, 6);
+    let n = 12;
+    let sleeper = 6;
     let role = format!("barrier {sleeper}");
     let env = [SPARSE, ("COMITY_TIMEOUT", "1")];
     let test = "a_limit_that_passes_names_who_has_not_made_the_call";

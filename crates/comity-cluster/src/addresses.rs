@@ -95,8 +95,10 @@ fn pool(v6: bool) -> Box<dyn Iterator<Item = Subnet>> {
 
 /// Addresses of both ends in one network, in which no other interface of either host is.
 fn there(cluster: &Cluster, cable: &Cable, v6: bool) -> Option<(Subnet, Subnet)> {
-    let (x, y) = (cluster.hosts.get(cable.a.host)?, cluster.hosts.get(cable.b.host)?);
-    let (a, b) = (x.nic(&cable.a.nic)?, y.nic(&cable.b.nic)?);
+    let x = cluster.hosts.get(cable.a.host)?;
+    let y = cluster.hosts.get(cable.b.host)?;
+    let a = x.nic(&cable.a.nic)?;
+    let b = y.nic(&cable.b.nic)?;
     let alone = |s: &Subnet| {
         [(x, a), (y, b)].iter().all(|(host, own)| {
             let others = host.nics.iter().filter(|n| n.name != own.name);

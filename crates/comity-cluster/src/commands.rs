@@ -45,7 +45,8 @@ pub struct HostSetup {
 pub fn setup(cluster: &Cluster, plan: &AddressPlan) -> Vec<HostSetup> {
     let mut all = Vec::new();
     for (host, facts) in cluster.hosts.iter().enumerate() {
-        let (mut steps, mut gives) = (Vec::new(), Vec::new());
+        let mut steps = Vec::new();
+        let mut gives = Vec::new();
         for (cable, own, other) in plan.of_host(cluster, host) {
             let kept = cluster.cables.iter().zip(&plan.cables).any(|(c, at)| c == cable && at.kept);
             if kept {
@@ -98,14 +99,17 @@ pub(crate) fn macos(facts: &HostFacts, nic: &str, own: Subnet, other: Subnet, st
         steps.push(step(&["ifconfig", bridge, "deletem", nic], &["ifconfig", bridge, "addm", nic]));
     }
     if own.ip.is_ipv6() {
-        let (ip, prefix) = (own.ip.to_string(), own.prefix.to_string());
+        let ip = own.ip.to_string();
+        let prefix = own.prefix.to_string();
         steps.push(step(
             &["ifconfig", nic, "inet6", &ip, "prefixlen", &prefix, "alias"],
             &["ifconfig", nic, "inet6", &ip, "-alias"],
         ));
         return;
     }
-    let (ip, mask, peer) = (own.ip.to_string(), own.netmask().to_string(), other.ip.to_string());
+    let ip = own.ip.to_string();
+    let mask = own.netmask().to_string();
+    let peer = other.ip.to_string();
     steps.push(step(
         &["ifconfig", nic, "inet", &ip, "netmask", &mask, "alias"],
         &["ifconfig", nic, "inet", &ip, "-alias"],

@@ -283,7 +283,8 @@ impl Cluster {
     fn slow(&self) -> Vec<String> {
         let best = |kind| self.cables.iter().filter(|c| c.kind == kind).filter_map(|c| c.speed).max();
         let of = |c: &Cable| {
-            let (speed, best) = (c.speed?, best(c.kind)?);
+            let speed = c.speed?;
+            let best = best(c.kind)?;
             // Thunderbolt 4 among 5 is half as fast, and no fault.
             (speed.saturating_mul(4) < best).then(|| {
                 format!(

@@ -127,7 +127,8 @@ fn everyday(cluster: &Cluster, host: usize) -> Option<IpAddr> {
     }
     let cabled: BTreeSet<_> = ends(cluster, host).collect();
     let free = facts.nics.iter().filter(|n| n.is_up && !n.is_inner && !cabled.contains(n.name.as_str()));
-    let (v4, v6) = (free.clone().flat_map(|n| n.v4()).next(), free.flat_map(|n| n.v6()).next());
+    let v4 = free.clone().flat_map(|n| n.v4()).next();
+    let v6 = free.flat_map(|n| n.v6()).next();
     v4.or(v6).map(|a| a.ip)
 }
 

@@ -163,7 +163,8 @@ pub(crate) fn macs(n: usize, pairs: &[(usize, usize)]) -> Vec<Mac> {
     let mut all: Vec<_> = (0..n).map(|i| Mac::new(i, degree(i).max(1))).collect();
     let mut next = vec![0; n];
     for &(a, b) in pairs {
-        let (p, q) = (next[a], next[b]);
+        let p = next[a];
+        let q = next[b];
         all[a].ports[p].peer = Some(domain(b, q));
         all[b].ports[q].peer = Some(domain(a, p));
         next[a] += 1;

@@ -69,15 +69,18 @@ pub(super) fn update<I: Isa, D: Lane, S: Lane<Value = D::Value>, O: Reduction<D:
     d: &mut [u8],
     s: &[u8],
 ) {
-    let (d, s) = (D::split_mut(d), S::split(s));
+    let d = D::split_mut(d);
+    let s = S::split(s);
     let n = d.len().min(s.len());
-    let (mut d, mut s) = (&mut d[..n], &s[..n]);
+    let mut d = &mut d[..n];
+    let mut s = &s[..n];
     if I::F16 && (D::F16 || S::F16) {
         let (wide_d, wide_s);
         (wide_d, d) = d.as_chunks_mut::<WIDE>();
         (wide_s, s) = s.as_chunks::<WIDE>();
         for (d, s) in wide_d.iter_mut().zip(wide_s) {
-            let (x, y) = (D::load_wide(isa, d), S::load_wide(isa, s));
+            let x = D::load_wide(isa, d);
+            let y = S::load_wide(isa, s);
             *d = D::store_wide(isa, &from_fn(|i| O::apply(x[i], y[i])));
         }
     }
@@ -88,16 +91,21 @@ pub(super) fn update<I: Isa, D: Lane, S: Lane<Value = D::Value>, O: Reduction<D:
 
 #[inline(always)]
 pub(super) fn zip<I: Isa, D: Lane, O: Reduction<D::Value>>(isa: I, d: &mut [u8], a: &[u8], b: &[u8]) {
-    let (d, a, b) = (D::split_mut(d), D::split(a), D::split(b));
+    let d = D::split_mut(d);
+    let a = D::split(a);
+    let b = D::split(b);
     let n = d.len().min(a.len()).min(b.len());
-    let (mut d, mut a, mut b) = (&mut d[..n], &a[..n], &b[..n]);
+    let mut d = &mut d[..n];
+    let mut a = &a[..n];
+    let mut b = &b[..n];
     if I::F16 && D::F16 {
         let (wide_d, wide_a, wide_b);
         (wide_d, d) = d.as_chunks_mut::<WIDE>();
         (wide_a, a) = a.as_chunks::<WIDE>();
         (wide_b, b) = b.as_chunks::<WIDE>();
         for ((d, a), b) in wide_d.iter_mut().zip(wide_a).zip(wide_b) {
-            let (x, y) = (D::load_wide(isa, a), D::load_wide(isa, b));
+            let x = D::load_wide(isa, a);
+            let y = D::load_wide(isa, b);
             *d = D::store_wide(isa, &from_fn(|i| O::apply(x[i], y[i])));
         }
     }
@@ -108,9 +116,11 @@ pub(super) fn zip<I: Isa, D: Lane, O: Reduction<D::Value>>(isa: I, d: &mut [u8],
 
 #[inline(always)]
 pub(super) fn convert<I: Isa, D: Lane, S: Lane<Value = D::Value>>(isa: I, d: &mut [u8], s: &[u8]) {
-    let (d, s) = (D::split_mut(d), S::split(s));
+    let d = D::split_mut(d);
+    let s = S::split(s);
     let n = d.len().min(s.len());
-    let (mut d, mut s) = (&mut d[..n], &s[..n]);
+    let mut d = &mut d[..n];
+    let mut s = &s[..n];
     if I::F16 && (D::F16 || S::F16) {
         let (wide_d, wide_s);
         (wide_d, d) = d.as_chunks_mut::<WIDE>();

@@ -306,7 +306,8 @@ fn bf16_narrow(x: f32) -> u16 {
 #[inline(always)]
 fn f16_widen(h: u16) -> f32 {
     const REBIAS: u32 = (127 - 15) << 23;
-    let (sign, magnitude) = ((u32::from(h) & 0x8000) << 16, u32::from(h) & 0x7fff);
+    let sign = (u32::from(h) & 0x8000) << 16;
+    let magnitude = u32::from(h) & 0x7fff;
     let normal = (magnitude << 13) + REBIAS;
     let special = normal + REBIAS;
     // A subnormal is its mantissa times 2^-24: exact, and never subnormal as `f32`.
@@ -320,7 +321,8 @@ fn f16_narrow(x: f32) -> u16 {
     const REBIAS: u32 = (127 - 15) << 23;
     const FIRST_NORMAL: u32 = (127 - 14) << 23;
     const TOO_LARGE: u32 = (127 + 16) << 23;
-    let (sign, magnitude) = ((x.to_bits() >> 16) & 0x8000, x.to_bits() & 0x7fff_ffff);
+    let sign = (x.to_bits() >> 16) & 0x8000;
+    let magnitude = x.to_bits() & 0x7fff_ffff;
     let rounded = (magnitude + 0xfff + ((magnitude >> 13) & 1)).wrapping_sub(REBIAS);
     // The last place of 0.5 is 2^-24, that of a subnormal `f16`: the addition rounds.
     let small = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());

@@ -8,9 +8,11 @@ use std::cmp::Ordering;
 /// Combines two elements of an integer type.
 macro_rules! int {
     ($t:ty, $op:expr, $a:expr, $b:expr) => {{
-        let (a, b) = (<$t>::from_ne_bytes(first($a)), <$t>::from_ne_bytes(first($b)));
+        let a = <$t>::from_ne_bytes(first($a));
+        let b = <$t>::from_ne_bytes(first($b));
         // 128 bits hold every result; the cast wraps.
-        let (wide_a, wide_b) = (a as i128, b as i128);
+        let wide_a = a as i128;
+        let wide_b = b as i128;
         let r = match $op {
             ReduceOp::Sum | ReduceOp::Avg => (wide_a + wide_b) as $t,
             ReduceOp::Product => wide_a.wrapping_mul(wide_b) as $t,
@@ -40,7 +42,8 @@ macro_rules! int {
 pub(super) fn scalar(dtype: DType, op: ReduceOp, a: &[u8], b: &[u8]) -> [u8; 8] {
     match dtype {
         DType::Bool => {
-            let (a, b) = (a[0] != 0, b[0] != 0);
+            let a = a[0] != 0;
+            let b = b[0] != 0;
             let r = match op {
                 ReduceOp::Sum | ReduceOp::Max | ReduceOp::Or | ReduceOp::Avg => a || b,
                 ReduceOp::Product | ReduceOp::Min | ReduceOp::And => a && b,

@@ -159,7 +159,8 @@ fn every_pair_at_awkward_lengths_and_offsets() {
             if cfg!(miri) && (i + pair) % 2 == 1 {
                 continue;
             }
-            let (a, b) = (elements(dtype, n, 2 * i as u64), elements(dtype, n, 2 * i as u64 + 1));
+            let a = elements(dtype, n, 2 * i as u64);
+            let b = elements(dtype, n, 2 * i as u64 + 1);
             check_two(dtype, op, &a, &b, i % 8);
         }
     }
@@ -169,7 +170,8 @@ fn every_pair_at_awkward_lengths_and_offsets() {
 fn special_values_meet_each_other() {
     for (dtype, op) in pairs() {
         let specials = specials(dtype);
-        let (mut a, mut b) = (Vec::new(), Vec::new());
+        let mut a = Vec::new();
+        let mut b = Vec::new();
         // Under Miri some of them.
         for (i, (x, y)) in specials.iter().flat_map(|x| specials.iter().map(move |y| (x, y))).enumerate() {
             if !cfg!(miri) || i % 7 == 0 && i < 300 {
@@ -296,7 +298,8 @@ fn n_way_reduce_keeps_order_and_rounds_once() {
 fn n_way_reduce_of_halves_is_better_than_rounding_each_step() {
     // 2048 + 1 is a tie in f16 and goes back to 2048, every time, when each sum is rounded.
     let bytes = |x: f32| f16::from_f32(x).to_ne_bytes().to_vec();
-    let (large, one) = (bytes(2048.0), bytes(1.0));
+    let large = bytes(2048.0);
+    let one = bytes(1.0);
     let mut stepwise = large.clone();
     let mut once = large;
     for _ in 0..4 {

@@ -84,7 +84,8 @@ impl PlainAllReduce {
             return None;
         }
         let run = |from: &Lent, to: &Lent| {
-            let (inp, out) = (from.elements(dtype)?, to.elements(dtype)?);
+            let inp = from.elements(dtype)?;
+            let out = to.elements(dtype)?;
             let plain = from.shape() == to.shape() && !inp.overlaps(out);
             if plain { call(&Self { inp: Some(inp), out, reduce }) } else { None }
         };

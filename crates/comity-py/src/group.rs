@@ -221,11 +221,12 @@ impl PyGroup {
     fn split(&self, py: Python<'_>, color: Option<i32>, key: i32) -> PyResult<Option<Self>> {
         let group = self.limited(py, None)?;
         let busy = FinishGuard::new(RequestState::new(None, None), self.busy.clone());
-        let (parent, work) = (group.clone(), move || {
+        let parent = group.clone();
+        let work = move || {
             let out = group.split(color, key);
             drop(busy);
             out
-        });
+        };
         // On a thread of its own, so that a signal can interrupt the wait for the other ranks.
         let made = watched(py, Some(self.rank()), work, move |words| parent.abort(&words))?;
         let name = format!("{}/{}", self.name, color.unwrap_or(-1));

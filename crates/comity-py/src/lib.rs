@@ -49,7 +49,8 @@ mod _core {
 
     #[pymodule_init]
     fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
-        let (dtypes, reductions) = (PyDict::new(m.py()), PyDict::new(m.py()));
+        let dtypes = PyDict::new(m.py());
+        let reductions = PyDict::new(m.py());
         for d in DType::ALL {
             dtypes.set_item(d.name(), d as u8)?;
         }

@@ -67,7 +67,8 @@ impl RawBuffer {
     }
 
     pub(crate) fn overlaps(self, other: Self) -> bool {
-        let (a, b) = (self.range(), other.range());
+        let a = self.range();
+        let b = other.range();
         a.start < b.end && b.start < a.end
     }
 
@@ -87,7 +88,8 @@ impl RawBuffer {
 
     /// Copy these bytes to `other`, which has as many, in the same place.
     pub(crate) fn copy_to(&self, other: &Self) -> comity::Result<()> {
-        let (from, to) = (self.range(), other.range());
+        let from = self.range();
+        let to = other.range();
         assert_eq!(from.len(), to.len(), "a copy keeps its length");
         match self.place {
             _ if from.is_empty() => Ok(()),

@@ -42,7 +42,8 @@ impl PreparedCall {
         let op = op.ok_or("there is no such operation; see comity._core.OPS")?;
         let place = place(group, args.place)?;
         let raw = |given: Option<Given>| given.map(|g| RawBuffer::new(g, place)).transpose();
-        let (inp, out) = (raw(inp)?, raw(out)?);
+        let inp = raw(inp)?;
+        let out = raw(out)?;
         let (needs_inp, needs_out) = needs(op, group, &args, inp.is_some());
         if needs_inp && inp.is_none() {
             return Err(format!("{op} needs an input"));
@@ -97,7 +98,8 @@ impl PreparedCall {
 
     fn call(&self, g: &Group) -> comity::Result<()> {
         let a = &self.args;
-        let (root, peer) = (a.root.unwrap_or(0), a.peer.unwrap_or(0));
+        let root = a.root.unwrap_or(0);
+        let peer = a.peer.unwrap_or(0);
         // `new` has seen to it that what an operation needs is there.
         let reduce = a.reduce.unwrap_or(ReduceOp::Sum);
         let src = || self.inp.as_ref().map(RawBuffer::view);
@@ -213,7 +215,8 @@ fn shape(
     if !i.overlaps(o) {
         return Ok(Shape::Apart);
     }
-    let (ri, ro) = (i.range(), o.range());
+    let ri = i.range();
+    let ro = o.range();
     let part_at = |whole: &std::ops::Range<usize>, part: &std::ops::Range<usize>| {
         !uneven && part.start == whole.start + rank * part.len() && part.end <= whole.end
     };

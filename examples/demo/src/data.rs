@@ -25,7 +25,8 @@ impl Digits {
     pub fn read(file: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(file)
             .map_err(|e| format!("cannot read {}: {e}; name the samples with --data FILE", file.display()))?;
-        let (mut images, mut labels) = (Vec::new(), Vec::new());
+        let mut images = Vec::new();
+        let mut labels = Vec::new();
         for (i, line) in text.lines().enumerate() {
             let values = line.split(',').map(|v| v.trim().parse::<u8>()).collect::<Result<Vec<_>, _>>();
             let Some((&label, pixels)) = values.as_ref().ok().and_then(|v| v.split_last()) else {

@@ -97,7 +97,9 @@ pub(crate) struct Cell {
 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (op, element, ranks) = (self.op.name(), self.element.name(), self.ranks);
+        let op = self.op.name();
+        let element = self.element.name();
+        let ranks = self.ranks;
         write!(f, "{op} {element} {ranks} ranks {}", size(self.bytes))
     }
 }

@@ -94,14 +94,16 @@ impl Scale {
 
     fn x(&self, bytes: u64) -> f64 {
         let log = |b: u64| (b as f64).ln();
-        let (low, high) = (log(self.sizes[0]), log(self.sizes[self.sizes.len() - 1]));
+        let low = log(self.sizes[0]);
+        let high = log(self.sizes[self.sizes.len() - 1]);
         (log(bytes) - low) / (high - low) * self.wide
     }
 
     fn y(&self, panel: usize, value: f64) -> f64 {
         let of = |v: f64| if self.axis == Axis::Time { v.ln() } else { v };
         let marks = &self.marks[panel];
-        let (low, high) = (of(marks[0]), of(marks[marks.len() - 1]));
+        let low = of(marks[0]);
+        let high = of(marks[marks.len() - 1]);
         TOP + TALL - (of(value) - low) / (high - low) * TALL
     }
 
@@ -116,7 +118,8 @@ impl Scale {
 }
 
 fn decades(low: f64, high: f64) -> Vec<f64> {
-    let (low, high) = (low.log10().floor() as i32, high.log10().ceil() as i32);
+    let low = low.log10().floor() as i32;
+    let high = high.log10().ceil() as i32;
     (low..=high.max(low + 1)).map(|p| 10f64.powi(p)).collect()
 }
 
@@ -165,7 +168,8 @@ pub(crate) fn svg(picture: &Picture) -> Option<String> {
 
 /// A panel's title, its horizontal lines and its words. Writing to a string does not fail.
 fn frame(t: &mut String, scale: &Scale, panel: usize, title: &str) {
-    let (left, bottom) = (scale.left(panel), TOP + TALL);
+    let left = scale.left(panel);
+    let bottom = TOP + TALL;
     let _ = writeln!(
         t,
         "<text x=\"{left:.1}\" y=\"{}\" font-weight=\"bold\">{}</text>",
@@ -173,13 +177,16 @@ fn frame(t: &mut String, scale: &Scale, panel: usize, title: &str) {
         escaped(title)
     );
     for &mark in &scale.marks[panel] {
-        let (y, right) = (scale.y(panel, mark), left + scale.wide);
+        let y = scale.y(panel, mark);
+        let right = left + scale.wide;
         let _ = writeln!(
             t,
             "<line x1=\"{left:.1}\" x2=\"{right:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#dddddd\"/>"
         );
         if panel == 0 || scale.axis == Axis::Rate {
-            let (x, y, word) = (left - 8.0, y + 4.0, scale.word(mark));
+            let x = left - 8.0;
+            let y = y + 4.0;
+            let word = scale.word(mark);
             let _ = writeln!(t, "<text x=\"{x}\" y=\"{y:.1}\" text-anchor=\"end\">{word}</text>");
         }
     }
@@ -215,7 +222,9 @@ fn line(t: &mut String, scale: &Scale, panel: usize, curve: &Curve) {
     let at = curve.points.iter().map(|&(b, v)| (left + scale.x(b), scale.y(panel, v)));
     let at: Vec<(f64, f64)> = at.collect();
     let points: Vec<String> = at.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-    let (points, colour, stroke) = (points.join(" "), curve.colour, curve.stroke.svg());
+    let points = points.join(" ");
+    let colour = curve.colour;
+    let stroke = curve.stroke.svg();
     let _ = writeln!(t, "<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\" {stroke}/>");
     let radius = if curve.stroke == Stroke::Dashed { 2 } else { 3 };
     for (x, y) in at {
@@ -224,8 +233,12 @@ fn line(t: &mut String, scale: &Scale, panel: usize, curve: &Curve) {
 }
 
 fn legend(t: &mut String, x: f64, y: f64, curve: &Curve) {
-    let (colour, stroke, label) = (curve.colour, curve.stroke.svg(), escaped(&curve.label));
-    let (end, middle, words) = (x + 24.0, y - 4.0, x + 30.0);
+    let colour = curve.colour;
+    let stroke = curve.stroke.svg();
+    let label = escaped(&curve.label);
+    let end = x + 24.0;
+    let middle = y - 4.0;
+    let words = x + 30.0;
     let _ = writeln!(
         t,
         "<line x1=\"{x:.1}\" x2=\"{end:.1}\" y1=\"{middle}\" y2=\"{middle}\" stroke=\"{colour}\" {stroke}/>\

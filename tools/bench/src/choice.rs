@@ -41,7 +41,8 @@ impl BenchChoice {
             record: false,
             draw: None,
         };
-        let (mut seen, mut args) = (Vec::new(), args.iter());
+        let mut seen = Vec::new();
+        let mut args = args.iter();
         while let Some(&arg) = args.next() {
             if seen.contains(&arg) && arg != "--only" {
                 return Err(format!("{arg} stands twice"));

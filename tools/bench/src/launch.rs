@@ -29,7 +29,8 @@ pub(crate) fn carry_out(launch: &Launch<'_>, ready: &Ready) -> Result<Vec<Line>,
     let tag = scratch.join(TAG);
     let spaces = Spaces::new(launch.who.wire)?;
     let before = machine::flag_ns();
-    let (begun, stolen) = (Instant::now(), machine::stolen());
+    let begun = Instant::now();
+    let stolen = machine::stolen();
     // Dropped, and so ended, where another one failed.
     let limit = launch.limit(cores);
     let ranks = tasks(launch, ready, (&scratch, &spaces), cores)?;
@@ -37,7 +38,8 @@ pub(crate) fn carry_out(launch: &Launch<'_>, ready: &Ready) -> Result<Vec<Line>,
     for rank in running {
         rank.wait().map_err(|e| format!("{}: {e}", launch.key()))?;
     }
-    let (took, stolen) = (begun.elapsed().as_secs_f64(), machine::stolen() - stolen);
+    let took = begun.elapsed().as_secs_f64();
+    let stolen = machine::stolen() - stolen;
     let distance = machine::distance(before, machine::flag_ns());
     let files = if launch.who.is_limit() { 1 } else { launch.part.ranks };
     let read = |rank: usize| {
@@ -63,7 +65,8 @@ fn tasks(
     (scratch, spaces): (&Scratch, &Spaces),
     cores: usize,
 ) -> Result<Vec<Task>, String> {
-    let (who, part) = (launch.who, launch.part);
+    let who = launch.who;
+    let part = launch.part;
     let sizes: Vec<String> = part.sizes.iter().map(u64::to_string).collect();
     let told = Told {
         ops: part.of(who).iter().map(|op| op.name()).collect(),
@@ -71,7 +74,8 @@ fn tasks(
         budget: part.budget.to_string(),
         tag: scratch.join(TAG),
     };
-    let (n, element) = (part.ranks.to_string(), part.element.name());
+    let n = part.ranks.to_string();
+    let element = part.element.name();
     let tasks = match who.program {
         Program::Limit(kind) => {
             let words = ["bench-limit", kind, &n, &told.ops.join(","), &told.sizes, &told.budget];

@@ -77,7 +77,8 @@ pub(crate) fn flag_ns() -> Option<f64> {
     let (&a, &b) = (cores.first()?, cores.get(1)?);
     #[repr(align(128))]
     struct Line(AtomicU64);
-    let (ping, pong) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
+    let ping = Line(AtomicU64::new(0));
+    let pong = Line(AtomicU64::new(0));
     let mut best = f64::MAX;
     thread::scope(|s| {
         s.spawn(|| {

@@ -48,7 +48,8 @@ pub(crate) fn lines(
     }
     let loops: f64 = ranks[0].iter().map(|v| v["wall_ns"].as_f64().unwrap_or(0.0) * 1e-9).sum();
     let start = (around.took - loops).max(0.0);
-    let (mut lines, mut seen) = (Vec::new(), BTreeSet::new());
+    let mut lines = Vec::new();
+    let mut seen = BTreeSet::new();
     for row in 0..rows {
         let each: Vec<&Value> = ranks.iter().map(|r| &r[row]).collect();
         let mut line = merged(launch, &each, around)?;
@@ -71,7 +72,8 @@ fn merged(launch: &Launch<'_>, each: &[&Value], around: Surroundings) -> Result<
     let times = slowest(each).ok_or_else(|| bad("no times"))?;
     let at = |part: f64| times[((times.len() as f64 * part) as usize).min(times.len() - 1)] / 1e3;
     let calls = each[0]["iters"].as_u64().unwrap_or(0);
-    let (wall, cpu) = (most("wall_ns") * 1e-9, sum("user_s") + sum("sys_s"));
+    let wall = most("wall_ns") * 1e-9;
+    let cpu = sum("user_s") + sum("sys_s");
     let foreign = (most("busy_s") - cpu).max(0.0);
     let gigabytes = calls as f64 * bytes as f64 / 1e9;
     Ok(Line {

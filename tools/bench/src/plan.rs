@@ -191,7 +191,8 @@ impl Launch<'_> {
 
     /// Seconds that it takes, as far as one can say.
     pub(crate) fn seconds(&self, cores: usize) -> f64 {
-        let (ranks, cores) = (self.part.ranks as f64, cores as f64);
+        let ranks = self.part.ranks as f64;
+        let cores = cores as f64;
         let (start, alone, crowded, rate) = habits(self.who, ranks, cores);
         let least = if ranks > cores { crowded } else { alone };
         // More ranks share the memory's bandwidth.

@@ -87,7 +87,8 @@ impl Summary {
 
     /// Speed of `ours` over that of `theirs`.
     pub(crate) fn ratio(&self, cell: Cell, ours: &Contender, theirs: &Contender) -> Option<f64> {
-        let (ours, theirs) = (self.get(cell, ours)?, self.get(cell, theirs)?);
+        let ours = self.get(cell, ours)?;
+        let theirs = self.get(cell, theirs)?;
         (ours.median > 0.0).then(|| theirs.median / ours.median)
     }
 
@@ -104,7 +105,9 @@ impl Series {
     }
 
     pub(crate) fn title(self) -> String {
-        let (op, element, ranks) = (self.op.name(), self.element.name(), self.ranks);
+        let op = self.op.name();
+        let element = self.element.name();
+        let ranks = self.ranks;
         match self.op {
             Operation::Barrier => format!("{op}, {ranks} ranks"),
             _ => format!("{op} of {element}, {ranks} ranks ({})", self.op.about()),
@@ -151,7 +154,8 @@ fn figures(lines: &[&Line], distance: Distance) -> Figures {
 /// Median; of an even number the mean of the two in the middle.
 pub(crate) fn median(mut of: Vec<f64>) -> Option<f64> {
     of.sort_by(f64::total_cmp);
-    let (high, low) = (of.get(of.len() / 2)?, of.get((of.len() - 1) / 2)?);
+    let high = of.get(of.len() / 2)?;
+    let low = of.get((of.len() - 1) / 2)?;
     Some((high + low) / 2.0)
 }
 
@@ -189,7 +193,8 @@ mod tests {
             line("comity", 8, 1.0),
         ];
         let all = Summary::new(&lines);
-        let (cell, c) = (lines[0].cell, |n| Contender::from_name(n).unwrap());
+        let cell = lines[0].cell;
+        let c = |n| Contender::from_name(n).unwrap();
         assert_eq!(all.ratio(cell, c("comity"), c("openmpi")), Some(2.5));
         assert_eq!(all.share(cell, c("comity")), Some(0.5));
         assert_eq!((all.share(cell, c("comity-tcp")), all.ratio(cell, c("comity"), c("mlx"))), (None, None));

@@ -28,7 +28,8 @@ impl Table {
             cells.iter().map(|c| format!("<{tag}>{}</{tag}>", escaped(c))).collect()
         };
         let rows: String = self.rows.iter().map(|r| format!("<tr>{}</tr>\n", cells(r, "td"))).collect();
-        let (title, head) = (escaped(&self.title), cells(&self.head, "th"));
+        let title = escaped(&self.title);
+        let head = cells(&self.head, "th");
         format!("<h3>{title}</h3>\n<table>\n<tr>{head}</tr>\n{rows}</table>\n")
     }
 }

@@ -85,7 +85,9 @@ fn main() {
 
 /// `n` all_reduces are asked for before the first is waited for.
 fn flight(group: &Group, n: usize) -> Result<bool, Error> {
-    let (rank, size, start) = (group.rank() as u64, group.size() as u64, Instant::now());
+    let rank = group.rank() as u64;
+    let size = group.size() as u64;
+    let start = Instant::now();
     let pending: Vec<_> = (0..n as u64)
         .map(|k| {
             group.spawn(move |g| {
@@ -116,8 +118,12 @@ fn flight(group: &Group, n: usize) -> Result<bool, Error> {
 
 /// For `n` seconds: sums of few and many elements, and messages there and back.
 fn steady(group: &Group, n: usize) -> Result<bool, Error> {
-    let (rank, size, start) = (group.rank(), group.size(), Instant::now());
-    let (mut rounds, mut longest, mut right) = (0usize, Duration::ZERO, true);
+    let rank = group.rank();
+    let size = group.size();
+    let start = Instant::now();
+    let mut rounds = 0usize;
+    let mut longest = Duration::ZERO;
+    let mut right = true;
     loop {
         let round = Instant::now();
         let len = [1, 300, 70_000, 300_000][rounds % 4];
@@ -172,7 +178,8 @@ fn parting(group: &Group, n: usize) -> Result<bool, Error> {
         }
         std::process::exit(0);
     }
-    let (mut came, begun) = (vec![0u32; word.len()], Instant::now());
+    let mut came = vec![0u32; word.len()];
+    let begun = Instant::now();
     group.recv(&mut came[..], 0, 3)?;
     println!("rank {}: the last message came after {} ms", group.rank(), begun.elapsed().as_millis());
     if came != word {
@@ -205,7 +212,10 @@ fn groups(group: &Group, n: usize) -> Result<bool, Error> {
 
 /// Sums of all sizes for so many seconds.
 fn grow(group: &Group, seconds: usize) -> Result<bool, Error> {
-    let (mut early, mut right, start, mut calls) = (None, true, Instant::now(), 0u64);
+    let mut early = None;
+    let mut right = true;
+    let start = Instant::now();
+    let mut calls = 0u64;
     // One buffer for all sizes: what an allocator keeps of 4 MiB given back is not this library's growth.
     let mut buffer = vec![0f32; 1 << 20];
     loop {

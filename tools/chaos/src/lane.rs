@@ -136,7 +136,10 @@ pub fn main(args: &[&str]) -> Result<(), String> {
 
 fn trials(orders: &Orders, lacking: &[Fault], kind: &mut Kind) -> Result<(), String> {
     let begun = Instant::now();
-    let (mut table, mut saved, mut word, mut told) = (Table::default(), begun, begun, 0);
+    let mut table = Table::default();
+    let mut saved = begun;
+    let mut word = begun;
+    let mut told = 0;
     let seeds: Box<dyn Iterator<Item = u64>> = match orders.trial {
         Some(seed) => Box::new(std::iter::repeat(seed)),
         None => Box::new((0..).map(|i| random::derived(orders.seed, orders.lane as u64, i))),
@@ -232,7 +235,8 @@ fn empty_folders() -> Result<(), String> {
 
 /// The checkout, and what was built where that is elsewhere.
 fn ours() -> Vec<PathBuf> {
-    let (root, target) = (root().to_owned(), target());
+    let root = root().to_owned();
+    let target = target();
     let apart = !target.starts_with(&root);
     std::iter::once(root).chain(apart.then_some(target)).collect()
 }

@@ -80,7 +80,8 @@ impl Launcher {
             Fault::OutOfMemory => format!("eat:{}", plan.victim),
             _ => "family".into(),
         };
-        let (size, seed) = (plan.size.to_string(), plan.seed.to_string());
+        let size = plan.size.to_string();
+        let seed = plan.seed.to_string();
         let mut command = match (&self.group, plan.fault) {
             (Ok(group), Fault::OutOfMemory) => {
                 let mut command = Command::new("sh");

@@ -92,7 +92,8 @@ impl Choice {
     /// # Errors
     /// The arguments make no sense; the text says why.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
-        let (mut choice, mut args) = (Self::minutes(5.0), args.iter());
+        let mut choice = Self::minutes(5.0);
+        let mut args = args.iter();
         while let Some(&arg) = args.next() {
             if arg == "--release" {
                 choice.profile = Profile::Release;
@@ -207,7 +208,8 @@ fn start(choice: &Choice, profile: &str, scratch: &Scratch) -> Result<Vec<(Runni
 
 /// Wait for the lanes, and say what came out.
 fn judge(choice: &Choice, running: Vec<(Running, Orders)>) -> Result<String, String> {
-    let (mut table, mut failed) = (Table::default(), Vec::new());
+    let mut table = Table::default();
+    let mut failed = Vec::new();
     for (lane, orders) in running {
         if let Err(e) = lane.wait() {
             failed.push(e);

@@ -166,7 +166,8 @@ fn ports(table: &str) -> Vec<u16> {
     const LISTEN: &str = "0A";
     let port = |line: &str| {
         let mut fields = line.split_whitespace().skip(1);
-        let (local, state) = (fields.next()?, fields.nth(1)?);
+        let local = fields.next()?;
+        let state = fields.nth(1)?;
         (state == LISTEN).then(|| u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok())?
     };
     table.lines().skip(1).filter_map(port).collect()

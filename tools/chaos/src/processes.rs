@@ -158,7 +158,8 @@ fn parse(by: usize, line: &str) -> Option<Said> {
     // A launcher puts the rank before it.
     let mut fields = line.split_once("@chaos\t")?.1.split('\t');
     let event = fields.next()?.to_owned();
-    let (rank, at) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    let rank = fields.next()?.parse().ok()?;
+    let at = fields.next()?.parse().ok()?;
     Some(Said { by, event, rank, at, fields: fields.map(str::to_owned).collect() })
 }
 

@@ -50,7 +50,8 @@ fn start(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
 
 /// All others are told within the limit and a second, and the rank itself when it wakes.
 fn stop(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
-    let (mut random, victim) = (plan.random.clone(), plan.victim);
+    let mut random = plan.random.clone();
+    let victim = plan.victim;
     start(crew, plan, role, outcome);
     pause(random.below(60_000));
     let stopped = crew.signal(victim, Signal::STOP);
@@ -130,7 +131,8 @@ fn cut(crew: &mut Crew, plan: &Plan, how: Cut, outcome: &mut Outcome) -> Result<
 /// All ranks, the two between which packets are lost as well, name the same one of the two, and nobody says that a rank died.
 fn cut_pair(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     let mut random = plan.random.clone();
-    let (from, to) = (plan.victim, (plan.victim + 1 + random.index(plan.size - 1)) % plan.size);
+    let from = plan.victim;
+    let to = (plan.victim + 1 + random.index(plan.size - 1)) % plan.size;
     let role = random.pick(&["ops", "idle"]);
     start(crew, plan, role, outcome);
     pause(random.below(600_000));
@@ -178,7 +180,9 @@ fn cable_blip(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(),
 /// A host that has another cable is given up by nobody, however long one is out.
 fn second_cable(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     let mut random = plan.random.clone();
-    let (host, first, is_seen) = (Crew::host(plan.victim), random.index(2), random.below(2) == 0);
+    let host = Crew::host(plan.victim);
+    let first = random.index(2);
+    let is_seen = random.below(2) == 0;
     start(crew, plan, "ops", outcome);
     for cable in [first, 1 - first] {
         pause(random.below(300_000));
@@ -195,7 +199,8 @@ fn second_cable(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(
 /// A host that is only slow is given up by nobody, also while the ranks join.
 fn delay(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     let mut random = plan.random.clone();
-    let (host, early) = (Crew::host(plan.victim), random.below(2) == 0);
+    let host = Crew::host(plan.victim);
+    let early = random.below(2) == 0;
     let slow = random.pick(&[Slow::Both, Slow::Outward, Slow::Inward]);
     if early {
         net::slow(host, slow)?;
@@ -228,7 +233,8 @@ fn absent(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
 
 /// Rank 0 says that its port is taken; the others, at the join deadline, that rank 0 does not answer there.
 pub(super) fn port_taken(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
-    let (join, port) = (0.5, crew.next_port());
+    let join = 0.5;
+    let port = crew.next_port();
     // The system accepts connections to it, and nothing ever answers.
     let other =
         TcpListener::bind(("127.0.0.1", port)).map_err(|e| format!("cannot take port {port}: {e}"))?;

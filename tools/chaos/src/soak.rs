@@ -19,10 +19,12 @@ const EVERY: Duration = Duration::from_secs(60);
 
 pub(super) fn run(profile: &str, minutes: f64, limit: f64) -> Result<String, String> {
     let cores = thread::available_parallelism().map_or(2, usize::from);
-    let (ranks, seconds) = (cores * CROWD, minutes * 60.0);
+    let ranks = cores * CROWD;
+    let seconds = minutes * 60.0;
     let blip = Duration::from_secs_f64(limit).checked_sub(LEFT).filter(|b| !b.is_zero());
     println!("{ranks} ranks on {cores} cores for {minutes} minutes; who is silent for {limit} s is given up");
-    let (worker, mark) = (built(profile, "examples/chaos"), format!("soak:{seconds}"));
+    let worker = built(profile, "examples/chaos");
+    let mark = format!("soak:{seconds}");
     let task = Task::new(built(profile, "comity"))
         .args(["launch", "-n", &ranks.to_string(), "--"])
         .args([&worker])
@@ -32,7 +34,9 @@ pub(super) fn run(profile: &str, minutes: f64, limit: f64) -> Result<String, Str
     let running = task.start()?;
     let begun = Instant::now();
     let ended = thread::spawn(move || running.wait());
-    let (mut next, mut blips, mut held) = (EVERY / 2, 0usize, Vec::new());
+    let mut next = EVERY / 2;
+    let mut blips = 0usize;
+    let mut held = Vec::new();
     while !ended.is_finished() {
         thread::sleep(Duration::from_millis(200));
         if begun.elapsed() > next && begun.elapsed().as_secs_f64() + 10.0 < seconds {

@@ -75,7 +75,8 @@ impl Table {
         let row = |line: &str| {
             let mut fields = line.split('\t');
             let fault = fields.next()?.to_owned();
-            let (tried, kept) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+            let tried = fields.next()?.parse().ok()?;
+            let kept = fields.next()?.parse().ok()?;
             let times = fields.next()?.split_whitespace().map(|t| t.parse().ok()).collect::<Option<_>>()?;
             Some((fault, Row { tried, kept, times }))
         };

@@ -159,7 +159,8 @@ fn until_phase(crew: &mut Crew, plan: &Plan, phase: Phase, random: &mut Random, 
 }
 
 fn kill(crew: &mut Crew, plan: &Plan, phase: Phase, signal: Signal, outcome: &mut Outcome) {
-    let (mut random, victim) = (plan.random.clone(), plan.victim);
+    let mut random = plan.random.clone();
+    let victim = plan.victim;
     let role = match phase {
         Phase::Idle => "idle",
         Phase::Close => "closing",
@@ -236,7 +237,8 @@ pub(super) fn all_well(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
 
 /// A rank that lacks something joins and works, or every rank says that it did not.
 fn starve(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
-    let (mut random, victim) = (plan.random.clone(), plan.victim);
+    let mut random = plan.random.clone();
+    let victim = plan.victim;
     match plan.fault {
         Fault::Files => {
             let fds = format!("/proc/{}/fd", crew.pid(victim).as_raw_pid());
@@ -251,7 +253,8 @@ fn starve(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), Str
         }
         _ => crew.limit(victim, Resource::Fsize, random.below(1 << 20))?,
     }
-    let (join, port) = (2.0, crew.next_port());
+    let join = 2.0;
+    let port = crew.next_port();
     let begun = monotonic();
     crew.play(plan, port, Play { role: "ops", detection: PATIENT, join }, 0..plan.size);
     crew.hear("ready", [(victim + 1) % plan.size].into_iter(), Instant::now() + Duration::from_secs(3));

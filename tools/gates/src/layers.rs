@@ -207,7 +207,9 @@ fn heads(path: &str, below: impl Fn() -> String) -> Vec<String> {
     };
     let Some(inside) = path.trim_start().strip_prefix('{') else { return vec![name(path)] };
     let all = format!("{inside}\n{}", below());
-    let (mut deep, mut begin, mut found) = (0, 0, Vec::new());
+    let mut deep = 0;
+    let mut begin = 0;
+    let mut found = Vec::new();
     for (i, c) in all.char_indices() {
         match c {
             '{' => deep += 1,

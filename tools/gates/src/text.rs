@@ -30,7 +30,8 @@ fn line_end(chars: &[char], at: usize) -> usize {
 }
 
 fn block_end(chars: &[char], at: usize) -> usize {
-    let (mut depth, mut at) = (0, at);
+    let mut depth = 0;
+    let mut at = at;
     while at < chars.len() {
         match chars[at..] {
             ['/', '*', ..] => depth += 1,

@@ -130,7 +130,8 @@ impl Guest {
         let parts = parts::fetch()?;
         let scratch = Scratch::within(&parts.folder, "guest")
             .map_err(|e| format!("cannot make a folder in {}: {e}", parts.folder.display()))?;
-        let (image, console) = (scratch.join("initrd"), scratch.join("console"));
+        let image = scratch.join("initrd");
+        let console = scratch.join("console");
         self.image(&parts, commands)?.write(&image)?;
         let all: u64 = commands.iter().map(|c| c.limit).sum();
         let ran = qemu(&parts.kernel, &image, &console).limit(BOOT + all).echo().run();

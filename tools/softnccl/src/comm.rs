@@ -166,7 +166,8 @@ impl Comm {
 
     /// Return whether the device knows the memory, and the ranks are there.
     fn is_sound(&self, part: &Part) -> bool {
-        let (n, known) = (self.size(), memory::is_known);
+        let n = self.size();
+        let known = memory::is_known;
         match *part {
             Part::AllReduce { src, dst, len, .. } => known(src, len) && known(dst, len),
             Part::Reduce { src, dst, len, root, .. } | Part::Broadcast { src, dst, len, root } => {
@@ -214,7 +215,8 @@ impl Comm {
     /// `None` when it cannot be done any more.
     fn carry_out(&self, parts: &[Part]) -> Option<()> {
         // Sends and receives of a group go on at the same time; collectives one after the other.
-        let (mut outs, mut ins) = (Vec::new(), Vec::new());
+        let mut outs = Vec::new();
+        let mut ins = Vec::new();
         for part in parts {
             // SAFETY: these ranges were found known, and the caller keeps them until the stream has come past this.
             unsafe {
@@ -231,7 +233,8 @@ impl Comm {
     /// # Safety
     /// The ranges are known, and stay so.
     unsafe fn collective(&self, part: &Part) -> Option<()> {
-        let (n, me) = (self.size(), self.rank);
+        let n = self.size();
+        let me = self.rank;
         let others = || (0..n).filter(move |&r| r != me);
         // SAFETY: the caller's promise, for all of them.
         let read = |at: usize, len: usize| unsafe { memory::read(at, len) }.to_vec();
@@ -298,7 +301,8 @@ impl Comm {
             if self.aborted.load(Ordering::Acquire) {
                 return None;
             }
-            let (mut moved, mut busy) = (false, vec![PollFlags::empty(); self.size()]);
+            let mut moved = false;
+            let mut busy = vec![PollFlags::empty(); self.size()];
             for Out(to, bytes) in &mut outs {
                 if busy[*to].contains(PollFlags::OUT) {
                     continue;

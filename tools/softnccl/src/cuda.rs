@@ -207,9 +207,11 @@ export! {
     fn cuMemcpyAsync(dst: u64, src: u64, len: usize, on: usize) -> Code {
         within(|| {
             let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
-            let (dst, src) = (dst as usize, src as usize);
+            let dst = dst as usize;
+            let src = src as usize;
             // Memory that is not page-locked is copied before the driver returns.
-            let (known, there) = (memory::is_known(src, len), memory::is_known(dst, len));
+            let known = memory::is_known(src, len);
+            let there = memory::is_known(dst, len);
             // SAFETY: what the device does not know is read now, while the caller's call lasts.
             let held = (!known).then(|| unsafe { memory::read(src, len) }.to_vec());
             let copy = move || {
@@ -274,7 +276,8 @@ export! {
             _ if flags != 0 => INVALID_VALUE,
             // As it was recorded by now; one that never was holds nothing back.
             Some(Some((other, mark))) => {
-                let (other, mark) = (Arc::clone(other), *mark);
+                let other = Arc::clone(other);
+                let mark = *mark;
                 stream.give(Box::new(move || other.pass(mark)));
                 0
             }

@@ -98,7 +98,8 @@ impl Pair {
 
     /// Peer at the other end: named by an IPv4-mapped GID, or by the low half of an address as LID.
     fn peer_of(&self, host: &Host, attr: &ibv_qp_attr) -> Result<Peer, Errno> {
-        let (config, path) = (&host.config, &attr.ah_attr);
+        let config = &host.config;
+        let path = &attr.ah_attr;
         if !(1..=5).contains(&attr.path_mtu) || path.port_num != 1 || attr.dest_qp_num > 0xffff {
             return Err(Errno(EINVAL));
         }

@@ -165,7 +165,8 @@ impl Pair {
         solicited: bool,
     ) -> Landing {
         let Ok(Some((_, message))) = incoming.inbox.front() else { return Landing::Waits };
-        let (reliable, apple) = (self.reliable(), host.config.apple());
+        let reliable = self.reliable();
+        let apple = host.config.apple();
         let length = message.len();
         let Some(receive) = self.receives.pop_front() else {
             if !reliable && !apple {

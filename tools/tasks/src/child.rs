@@ -310,7 +310,8 @@ fn follow(
 ) {
     thread::spawn(move || {
         let _until_the_end = done;
-        let (mut from, mut line) = (BufReader::new(from), Vec::new());
+        let mut from = BufReader::new(from);
+        let mut line = Vec::new();
         while matches!(from.read_until(b'\n', &mut line), Ok(n) if n > 0) {
             if let Some(show) = &mut show {
                 // A reader that went away is no reason to lose the result.

@@ -84,7 +84,8 @@ fn lone_group() -> *mut comity_group {
 
 #[test]
 fn a_thread_keeps_the_group_that_it_used_last() {
-    let (one, other) = (lone_group(), lone_group());
+    let one = lone_group();
+    let other = lone_group();
     let users =
         |handle: *mut comity_group| slot(index(handle.addr())).unwrap().state.load(Ordering::Relaxed) & USERS;
     for _ in 0..3 {
@@ -94,7 +95,8 @@ fn a_thread_keeps_the_group_that_it_used_last() {
     {
         // A call within a call has its own use, and leaves what is kept alone.
         let outer = UsedGroup::find(one).unwrap();
-        let (inner, same) = (UsedGroup::find(other).unwrap(), UsedGroup::find(one).unwrap());
+        let inner = UsedGroup::find(other).unwrap();
+        let same = UsedGroup::find(one).unwrap();
         assert_eq!((users(one), users(other)), (2, 1));
         drop((inner, same));
         assert_eq!((users(one), users(other)), (1, 0));
@@ -164,7 +166,8 @@ fn a_group_that_is_called_on_its_own_thread_goes_when_it_is_freed() {
         }
         Ok(())
     });
-    let (null, op) = (ptr::null_mut(), crate::types::comity_op::COMITY_BARRIER as u32);
+    let null = ptr::null_mut();
+    let op = crate::types::comity_op::COMITY_BARRIER as u32;
     let barrier = comity_call {
         size: size_of::<comity_call>(),
         op,

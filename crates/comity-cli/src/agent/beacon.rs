@@ -56,7 +56,9 @@ pub(super) fn listen(
                 .into(),
         );
     }
-    let (begun, mut heard, mut late) = (Instant::now(), BTreeSet::new(), false);
+    let begun = Instant::now();
+    let mut heard = BTreeSet::new();
+    let mut late = false;
     let mut until = begun + time;
     while Instant::now() < until {
         for ear in &ears {

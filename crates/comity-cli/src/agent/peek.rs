@@ -10,7 +10,8 @@ pub(super) fn allowed() -> Result<String, String> {
         return Ok("is asked on Linux only".into());
     }
     let own = crate::here::own_words().map_err(|e| e.to_string())?;
-    let (pid, address) = (std::process::id(), SIGN.as_ptr() as usize);
+    let pid = std::process::id();
+    let address = SIGN.as_ptr() as usize;
     let mut child = Command::new(&own[0]);
     child
         .args(&own[1..])

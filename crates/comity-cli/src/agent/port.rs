@@ -69,7 +69,8 @@ impl Ports {
             });
             match pair {
                 Ok((udp, tcp, port)) => {
-                    let (own, arrived) = (token.to_owned(), Arc::clone(&self.arrived));
+                    let own = token.to_owned();
+                    let arrived = Arc::clone(&self.arrived);
                     // These threads end with the process.
                     std::thread::spawn(move || accept(&tcp, &own));
                     if let Some(udp) = udp {
@@ -125,8 +126,8 @@ fn answer(mut stream: TcpStream, token: &str) -> io::Result<()> {
             }
         }
         _ => {
-            let (block, until) =
-                (vec![7; BLOCK], Instant::now() + Duration::from_millis(millis.min(10_000).into()));
+            let block = vec![7; BLOCK];
+            let until = Instant::now() + Duration::from_millis(millis.min(10_000).into());
             while Instant::now() < until {
                 stream.write_all(&block)?;
             }
@@ -202,7 +203,8 @@ fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
 
 fn ping(mut stream: TcpStream, token: &str) -> io::Result<Duration> {
     stream.write_all(format!("{token}p\0\0\0\0").as_bytes())?;
-    let (mut best, mut message) = (Duration::MAX, [1; MESSAGE]);
+    let mut best = Duration::MAX;
+    let mut message = [1; MESSAGE];
     for _ in 0..ROUNDS {
         let begun = Instant::now();
         stream.write_all(&message)?;
@@ -220,7 +222,8 @@ fn take(mut stream: TcpStream, token: &str, millis: u64) -> io::Result<f64> {
     let mut buffer = vec![0; BLOCK];
     let whole = Duration::from_millis(millis);
     let begun = Instant::now();
-    let (mut since, mut bytes) = (None, 0u64);
+    let mut since = None;
+    let mut bytes = 0u64;
     loop {
         let n = stream.read(&mut buffer)?;
         let now = begun.elapsed();

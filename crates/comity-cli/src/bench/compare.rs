@@ -48,7 +48,8 @@ impl Earlier {
 
     /// Earlier median time over this row's: above 1, this one is faster.
     pub(super) fn ratio(&self, row: &Value) -> Option<f64> {
-        let (old, new) = (self.rows.get(&key(row))?, row["median_us"].as_f64()?);
+        let old = self.rows.get(&key(row))?;
+        let new = row["median_us"].as_f64()?;
         (new > 0.0).then(|| old / new)
     }
 

@@ -70,7 +70,8 @@ pub(super) fn measure<T: Sample>(
     let samples = (steps / batch).max(1);
     let mut times = Vec::with_capacity(samples);
     group.barrier()?;
-    let (busy_before, before) = (busy(), cpu());
+    let busy_before = busy();
+    let before = cpu();
     let start = Instant::now();
     let mut last = start;
     for _ in 0..samples {

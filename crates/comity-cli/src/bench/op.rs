@@ -138,7 +138,8 @@ impl<'a, T: Sample> Cell<'a, T> {
             _ => 0,
         };
         let touched = |n: usize| HostBuffer::new(group, n, shared, T::any);
-        let (full, other) = (touched(count), touched(other));
+        let full = touched(count);
+        let other = touched(other);
         let there = device.map(|cuda| {
             let mut there = There {
                 full: cuda.buffer(size_of_val(&full[..]))?,
@@ -171,7 +172,10 @@ impl<'a, T: Sample> Cell<'a, T> {
         there: &mut There,
         lens: (usize, usize),
     ) -> Result<()> {
-        let (g, me, n, t) = (group, group.rank(), group.size(), T::DTYPE);
+        let g = group;
+        let me = group.rank();
+        let n = group.size();
+        let t = T::DTYPE;
         let There { full, other, .. } = there;
         let (len, part) = lens;
         let at_root = |len: usize| if me == root { len } else { 0 };
@@ -214,8 +218,11 @@ impl<'a, T: Sample> Cell<'a, T> {
             let lens = (self.full.len(), self.other.len());
             return Self::call_there(self.group, self.op, self.reduce, root, there, lens);
         }
-        let (g, full, other) = (self.group, &mut self.full[..], &mut self.other[..]);
-        let (me, n) = (g.rank(), g.size());
+        let g = self.group;
+        let full = &mut self.full[..];
+        let other = &mut self.other[..];
+        let me = g.rank();
+        let n = g.size();
         let at_root = me == root;
         match self.op {
             BenchOp::AllReduce => g.all_reduce(full, self.reduce),
@@ -243,8 +250,11 @@ impl<'a, T: Sample> Cell<'a, T> {
     /// Makes one call, with root 0, on data that every rank knows; returns the number of wrong elements on this rank. Zeros are
     /// left behind.
     pub(super) fn check(&mut self) -> Result<u64> {
-        let (me, n, reduce) = (self.group.rank(), self.group.size(), self.reduce);
-        let (len, part) = (self.full.len(), self.other.len());
+        let me = self.group.rank();
+        let n = self.group.size();
+        let reduce = self.reduce;
+        let len = self.full.len();
+        let part = self.other.len();
         // A few numbers for each rank, over and over: many gigabytes may be checked.
         let deal = Deal::new(0, len as u64);
         let give = |r, i| Give { data: Data::Exact, op: reduce, n, draw: deal.draw(r, i), turn: r + i };
@@ -269,8 +279,10 @@ impl<'a, T: Sample> Cell<'a, T> {
             there.full.read(&mut self.full)?;
             there.other.read(&mut self.other)?;
         }
-        let (full, other) = (&self.full, &self.other);
-        let (each, prev) = (len / n, (me + n - 1) % n);
+        let full = &self.full;
+        let other = &self.other;
+        let each = len / n;
+        let prev = (me + n - 1) % n;
         let wrong = match self.op {
             BenchOp::AllReduce => differ(full, reduce, sum),
             BenchOp::ReduceScatter => differ(other, reduce, |i| sum(me * part + i)),

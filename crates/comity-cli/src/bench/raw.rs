@@ -29,7 +29,9 @@ impl RawFile {
     pub(super) fn write(&mut self, op: BenchOp, bytes: u64, n: usize, s: &Samples) -> Result<()> {
         let op = op.name();
         let times: Vec<_> = s.times.iter().map(|t| format!("{t:.0}")).collect();
-        let (calls, batch, wall) = (s.calls, s.batch, s.wall_ns);
+        let calls = s.calls;
+        let batch = s.batch;
+        let wall = s.wall_ns;
         let line = format!(
             "{{\"op\":\"{op}\",\"bytes\":{bytes},\"n\":{n},\"ok\":{},\"iters\":{calls},\"batch\":{batch},\
              \"busy_s\":{:.2},\"wall_ns\":{wall},\"user_s\":{:.6},\"sys_s\":{:.6},\"peak_kib\":{},\"times_ns\":[{}]}}\n",

@@ -9,7 +9,9 @@ use std::{thread, time::Duration};
 
 /// Nobody leaves before the last has come, by the clock that the processes of a host share.
 pub(super) fn barrier(row: &mut CheckRow<'_>) -> Result<()> {
-    let (g, me, n) = (row.group, row.rank(), row.n());
+    let g = row.group;
+    let me = row.rank();
+    let n = row.n();
     let rounds = if row.options.quick { 20 } else { 100 };
     for round in 0..rounds {
         row.cases += 1;
@@ -38,7 +40,8 @@ fn now() -> i64 {
 
 /// The operations in short on `g`, a group that came of `row`'s.
 fn operations(row: &mut CheckRow<'_>, g: &Group) -> Result<()> {
-    let (me, n) = (g.rank(), g.size());
+    let me = g.rank();
+    let n = g.size();
     for count in [0, 1, 5, 1000] {
         // Alike in all groups of one split, which is how a message of a neighbour group would be noticed.
         let deal = Deal::new(row.options.seed, (n as u64) << 32 | count as u64);
@@ -58,7 +61,8 @@ fn operations(row: &mut CheckRow<'_>, g: &Group) -> Result<()> {
         g.broadcast(&mut x, root)?;
         row.expect(&Case { root: Some(root), ..case }, &x, |i| of(root, i));
         if n > 1 {
-            let (to, from) = ((me + 1) % n, (me + n - 1) % n);
+            let to = (me + 1) % n;
+            let from = (me + n - 1) % n;
             let mut x = vec![0; count];
             g.sendrecv(&own, to, &mut x, from, 7)?;
             row.expect(&case, &x, |i| of(from, i));
@@ -76,7 +80,9 @@ fn expect_place(row: &mut CheckRow<'_>, g: &Group, rank: usize, size: usize) {
 
 /// Groups that only their members make: of the even ranks, then of neighbours.
 pub(super) fn subgroup(row: &mut CheckRow<'_>) -> Result<()> {
-    let (g, me, n) = (row.group, row.rank(), row.n());
+    let g = row.group;
+    let me = row.rank();
+    let n = row.n();
     row.cases += 1;
     let even: Vec<usize> = (0..n).step_by(2).rev().collect();
     if let Some(place) = even.iter().position(|&r| r == me) {
@@ -101,7 +107,9 @@ fn part(g: &Group, color: i32, key: i32) -> Result<Group> {
 
 /// Groups by color, ordered by key; groups of those; and all of them used in turn.
 pub(super) fn split(row: &mut CheckRow<'_>) -> Result<()> {
-    let (g, me, n) = (row.group, row.rank(), row.n());
+    let g = row.group;
+    let me = row.rank();
+    let n = row.n();
     let half = n.div_ceil(2);
     row.cases += 5;
     // Even and odd ranks, the last first.
@@ -139,7 +147,8 @@ pub(super) fn split(row: &mut CheckRow<'_>) -> Result<()> {
 
 /// Requests in ticket order, among calls made meanwhile, and on two groups at once.
 pub(super) fn spawn(row: &mut CheckRow<'_>) -> Result<()> {
-    let (g, n) = (row.group, row.n() as u32);
+    let g = row.group;
+    let n = row.n() as u32;
     let pending: Vec<_> = (0..50u32)
         .map(|i| {
             g.spawn(move |g| {
@@ -179,7 +188,9 @@ pub(super) fn spawn(row: &mut CheckRow<'_>) -> Result<()> {
 
 /// Borrowed buffers.
 pub(super) fn scope(row: &mut CheckRow<'_>) -> Result<()> {
-    let (g, n, me) = (row.group, row.n(), row.rank());
+    let g = row.group;
+    let n = row.n();
+    let me = row.rank();
     let root = n - 1;
     for count in [0, 1, 1000] {
         let case = Case { note: "borrowed buffers", ..row.case::<u32>(count) };
@@ -198,7 +209,9 @@ pub(super) fn scope(row: &mut CheckRow<'_>) -> Result<()> {
 
 /// Calls that break a rule: refused before a byte moves, and the group goes on.
 pub(super) fn misuse(row: &mut CheckRow<'_>) -> Result<()> {
-    let (g, n, me) = (row.group, row.n(), row.rank());
+    let g = row.group;
+    let n = row.n();
+    let me = row.rank();
     let mut refused = |what: &'static str, got: Result<()>| -> Result<()> {
         row.cases += 1;
         let case = Case { note: what, ..Case::default() };

@@ -98,7 +98,8 @@ fn filled<T: Cheap>(rank: usize, count: usize) -> Vec<T> {
 }
 
 fn all_reduce<T: Cheap>(row: &mut CheckRow<'_>, bytes: usize) -> Result<()> {
-    let (n, count) = (row.n(), bytes / T::DTYPE.size());
+    let n = row.n();
+    let count = bytes / T::DTYPE.size();
     let case = Case { reduce: Some(ReduceOp::Sum), ..row.case::<T>(count) };
     let mut x = filled::<T>(row.rank(), count);
     row.group.all_reduce(&mut x, ReduceOp::Sum)?;
@@ -108,7 +109,8 @@ fn all_reduce<T: Cheap>(row: &mut CheckRow<'_>, bytes: usize) -> Result<()> {
 }
 
 fn broadcast<T: Cheap>(row: &mut CheckRow<'_>, bytes: usize) -> Result<()> {
-    let (root, count) = (row.n() - 1, bytes / T::DTYPE.size());
+    let root = row.n() - 1;
+    let count = bytes / T::DTYPE.size();
     let case = Case { root: Some(root), ..row.case::<T>(count) };
     let mut x = filled::<T>(row.rank(), count);
     row.group.broadcast(&mut x, root)?;

@@ -283,7 +283,8 @@ fn can_check(group: &Group, options: &Options, algorithm: Algorithm) -> Result<(
         .into());
     }
     if !Kind::ALL.into_iter().any(|k| algorithm.serves(k) && options.asks_for(k.name())) {
-        let (a, can) = (algorithm.name(), here::served_by(algorithm));
+        let a = algorithm.name();
+        let can = here::served_by(algorithm);
         let asked = options.ops.join(", ");
         return Err(
             ConfigError::new(format!("--algorithm {a} cannot carry out {asked}; it can {can}")).into()

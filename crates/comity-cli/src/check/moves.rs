@@ -80,7 +80,8 @@ pub(super) fn all_gather_in_place(row: &mut CheckRow<'_>) -> Result<()> {
 
 pub(super) fn all_gather_v(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let (me, n) = (row.rank(), row.n());
+        let me = row.rank();
+        let n = row.n();
         for counts in parts::unequal(n, count) {
             let of = held::<T>(row);
             let case = row.case::<T>(count);
@@ -99,7 +100,8 @@ pub(super) fn all_gather_v(row: &mut CheckRow<'_>) -> Result<()> {
 
 pub(super) fn gather(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let (me, n) = (row.rank(), row.n());
+        let me = row.rank();
+        let n = row.n();
         for root in row.roots(count) {
             let of = held::<T>(row);
             let case = Case { root: Some(root), ..row.case::<T>(count) };
@@ -116,7 +118,8 @@ pub(super) fn gather(row: &mut CheckRow<'_>) -> Result<()> {
 
 pub(super) fn scatter(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let (me, n) = (row.rank(), row.n());
+        let me = row.rank();
+        let n = row.n();
         for root in row.roots(count) {
             let of = held::<T>(row);
             let case = Case { root: Some(root), ..row.case::<T>(count) };

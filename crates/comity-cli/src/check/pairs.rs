@@ -17,7 +17,9 @@ fn pairs(n: usize) -> Vec<(usize, usize)> {
 /// Every type and size from rank to rank.
 pub(super) fn send_recv(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize, (from, to): (usize, usize)) -> Result<()> {
-        let (g, me, deal) = (row.via.clone(), row.rank(), row.deal());
+        let g = row.via.clone();
+        let me = row.rank();
+        let deal = row.deal();
         let of = |i| T::any(deal.draw(from, i));
         let case = Case { root: Some(from), note: "root is the sender", ..row.case::<T>(count) };
         if me == from {
@@ -46,10 +48,13 @@ pub(super) fn send_recv(row: &mut CheckRow<'_>) -> Result<()> {
 /// Rings in both directions, and pairs, at once on every rank.
 pub(super) fn sendrecv(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize, distance: usize) -> Result<()> {
-        let (me, n, deal) = (row.rank(), row.n(), row.deal());
+        let me = row.rank();
+        let n = row.n();
+        let deal = row.deal();
         let of = |r, i| T::any(deal.draw(r, i));
         let case = Case { note: "in a ring", ..row.case::<T>(count) };
-        let (to, from) = ((me + distance) % n, (me + n - distance) % n);
+        let to = (me + distance) % n;
+        let from = (me + n - distance) % n;
         let src = GuardedBuffer::new(count, |i| of(me, i));
         let mut dst = GuardedBuffer::stale(count);
         row.via.sendrecv(src.get(), to, dst.get_mut(), from, 3)?;
@@ -73,7 +78,8 @@ pub(super) fn sendrecv(row: &mut CheckRow<'_>) -> Result<()> {
 
 /// Messages of one tag in order, those of other tags before them; also ones longer than what a link holds.
 pub(super) fn tags(row: &mut CheckRow<'_>) -> Result<()> {
-    let (g, me) = (row.via.clone(), row.rank());
+    let g = row.via.clone();
+    let me = row.rank();
     let long = if row.options.quick { 300_001 } else { 3_000_001 };
     for (from, to) in pairs(row.n()) {
         for count in [1, 1000, long] {

@@ -107,7 +107,8 @@ fn expect_again<T: Sample>(row: &mut CheckRow<'_>, case: &Case, first: &[T], aga
 
 pub(super) fn all_reduce(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
-        let (g, me) = (row.via.clone(), row.rank());
+        let g = row.via.clone();
+        let me = row.rank();
         let of = given::<T>(row.deal(), on.data, on.op, row.n());
         let case = on.case::<T>(row, None);
         let mut buf = GuardedBuffer::new(on.count, |i| of(me, i));
@@ -167,7 +168,9 @@ pub(super) fn reduce(row: &mut CheckRow<'_>) -> Result<()> {
 
 pub(super) fn reduce_scatter(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
-        let (g, me, n) = (row.via.clone(), row.rank(), row.n());
+        let g = row.via.clone();
+        let me = row.rank();
+        let n = row.n();
         let of = given::<T>(row.deal(), on.data, on.op, n);
         let case = on.case::<T>(row, None);
         let src = GuardedBuffer::new(n * on.count, |i| of(me, i));
@@ -187,7 +190,8 @@ pub(super) fn reduce_scatter(row: &mut CheckRow<'_>) -> Result<()> {
 
 pub(super) fn reduce_scatter_in_place(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
-        let (me, n) = (row.rank(), row.n());
+        let me = row.rank();
+        let n = row.n();
         let of = given::<T>(row.deal(), on.data, on.op, n);
         let case = on.case::<T>(row, None);
         let mut buf = GuardedBuffer::new(n * on.count, |i| of(me, i));
@@ -206,7 +210,8 @@ pub(super) fn reduce_scatter_in_place(row: &mut CheckRow<'_>) -> Result<()> {
 
 pub(super) fn reduce_scatter_v(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
-        let (me, n) = (row.rank(), row.n());
+        let me = row.rank();
+        let n = row.n();
         for counts in parts::unequal(n, on.count) {
             let of = given::<T>(row.deal(), on.data, on.op, n);
             let case = on.case::<T>(row, None);

@@ -51,8 +51,10 @@ macro_rules! two {
     ($($name:ident($($before:ident: $b:ty),*; $($after:ident: $a:ty),*);)*) => {$(
         pub(super) fn $name<T: Element>(&self, src: &[T], $($before: $b,)* dst: &mut [T], $($after: $a),*) -> Result<()> {
             let Some(cuda) = &self.device else { return self.group.$name(src, $($before,)* dst, $($after),*) };
-            let (from, mut to) = (up(cuda, src)?, up(cuda, dst)?);
-            let (n, m) = (src.len(), dst.len());
+            let from = up(cuda, src)?;
+            let mut to = up(cuda, dst)?;
+            let n = src.len();
+            let m = dst.len();
             self.group.$name(from.view(T::DTYPE, n), $($before,)* to.view_mut(T::DTYPE, m), $($after),*)?;
             to.read(dst)
         }

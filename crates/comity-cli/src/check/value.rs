@@ -219,7 +219,9 @@ fn within(got: f64, expected: f64, bound: f64) -> Result<(), String> {
 /// Checks `got` within the rounding of `n` additions: half a unit in the last place of each partial sum, doubled since the
 /// reference rounds too.
 fn sum_is_near(op: ReduceOp, epsilon: f64, of: impl Iterator<Item = f64>, got: f64) -> Result<(), String> {
-    let (mut n, mut sum, mut all) = (0.0, 0.0, 0.0);
+    let mut n = 0.0;
+    let mut sum = 0.0;
+    let mut all = 0.0;
     for x in of {
         (n, sum, all) = (n + 1.0, sum + x, all + x.abs());
     }
@@ -292,7 +294,8 @@ impl Sample for C64 {
 
     fn give(g: Give) -> Self {
         let part = |draw| number(Give { draw, ..g }) as f32;
-        let (re, im) = (part(g.draw), part(mix(g.draw)));
+        let re = part(g.draw);
+        let im = part(mix(g.draw));
         match (g.data, g.op) {
             // 1, i, -1, -i, and now and then twice or half of it.
             (Data::Exact | Data::Special, ReduceOp::Product) => {
@@ -352,7 +355,8 @@ impl Sample for C64 {
                 .map_err(|e| format!("im {e}"));
         }
         let (re, im) = of.iter().fold((1.0, 0.0), |(re, im), z| {
-            let (x, y) = (f64::from(z.re), f64::from(z.im));
+            let x = f64::from(z.re);
+            let y = f64::from(z.im);
             (re * x - im * y, re * y + im * x)
         });
         let bound = 4.0 * of.len() as f64 * epsilon * f64::hypot(re, im);

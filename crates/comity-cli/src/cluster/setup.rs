@@ -136,7 +136,8 @@ fn write_new(path: &Path, file: &UndoFile) -> std::io::Result<()> {
 
 /// Work left to undo on each host of the file, or sentences for those that cannot be undone.
 fn left(team: &mut HostTeam, file: &UndoFile) -> Result<Vec<(String, UndoWork)>, Vec<String>> {
-    let (mut all, mut wrong) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
+    let mut wrong = Vec::new();
     for setup in &file.hosts {
         match team.there().find(|(_, m)| m.host.name == setup.ssh) {
             Some((_, member)) => match setup.left(&member.facts) {
@@ -215,7 +216,8 @@ fn undo_by(
     if !wrong.is_empty() && !dry_run {
         return Err((FAULTY, wrong));
     }
-    let (mut failed, mut unread) = (Vec::new(), Ok(()));
+    let mut failed = Vec::new();
+    let mut unread = Ok(());
     for (ssh, work) in work.iter().rev() {
         for undo in &work.commands {
             // Where nobody can read it, it is done all the same.

@@ -28,7 +28,8 @@ pub(crate) fn beacons(team: &mut HostTeam, notes: &mut Vec<String>) -> Vec<Heard
 
 /// Runs one round; returns whether an interface had no address at first.
 fn said(team: &mut HostTeam, notes: &mut Vec<String>, heard: &mut Vec<HeardBeacon>) -> bool {
-    let (token, port) = (token(), 20_000 + (std::process::id() % 20_000) as u16);
+    let token = token();
+    let port = 20_000 + (std::process::id() % 20_000) as u16;
     let carries = |n: &&Nic| n.is_up && !n.is_inner && n.bridge.is_none();
     let answers = team.ask_all(BEACONS + ANSWER, |host, member| {
         let nics = member.facts.nics.iter().filter(carries).map(|n| n.name.clone()).collect();

@@ -122,7 +122,8 @@ fn clocks(team: &mut HostTeam) -> Vec<Check> {
         let at = member.host.name.clone();
         let mut best: Option<(f64, f64)> = None;
         for _ in 0..READINGS {
-            let (begun, before) = (Instant::now(), now());
+            let begun = Instant::now();
+            let before = now();
             let Ok(answer) = member.ask(&AgentOrder::Clock, answer_limit()) else { break };
             let unsure = begun.elapsed().as_secs_f64() / 2.0;
             let Some(theirs) = answer.get("unix_us").and_then(Value::as_u64) else { break };

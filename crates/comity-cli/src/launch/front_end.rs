@@ -40,7 +40,8 @@ pub(super) fn watch(
     match signals {
         Ok(signals) => {
             let keys = if keys && !in_background() { RawTerminal::take() } else { None };
-            let (piece, ranks) = (Vec::new(), Vec::new());
+            let piece = Vec::new();
+            let ranks = Vec::new();
             FrontEnd { supervisor, line, relay: Some(relay), piece, signals, ranks, keys }.run()
         }
         Err(e) => {

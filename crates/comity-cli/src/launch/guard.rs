@@ -61,7 +61,8 @@ impl Orders {
     fn new(input: OwnedFd) -> io::Result<Self> {
         rustix::fs::fcntl_setfl(&input, rustix::fs::fcntl_getfl(&input)? | OFlags::NONBLOCK)?;
         let now = Instant::now();
-        let (reader, ready) = (FrameReader::default(), VecDeque::new());
+        let reader = FrameReader::default();
+        let ready = VecDeque::new();
         let heard = now;
         let beat_due = now;
         let master = None;

@@ -197,7 +197,8 @@ mod tests {
         let (to, from) = channel();
         (0..3).for_each(|_| to.send("{}\n".to_owned()).unwrap());
         drop(to);
-        let (queued, told) = (AtomicUsize::new(9), std::cell::Cell::new(0));
+        let queued = AtomicUsize::new(9);
+        let told = std::cell::Cell::new(0);
         put(from, Small(4), &queued, |e| {
             assert_eq!(e.kind(), io::ErrorKind::StorageFull);
             told.set(told.get() + 1);

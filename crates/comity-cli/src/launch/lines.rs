@@ -47,7 +47,8 @@ impl Lines {
             true => format!("\x1b[{}m{tag}\x1b[0m ", COLOURS[rank % COLOURS.len()]),
             false => format!("{tag} "),
         };
-        let (tag, more) = (paint(format!("[{rank}{place}]")), paint(format!("[{rank}+{place}]")));
+        let tag = paint(format!("[{rank}{place}]"));
+        let more = paint(format!("[{rank}+{place}]"));
         Self::Whole(WholeLines { tag, more, updates: true, ..WholeLines::default() })
     }
 

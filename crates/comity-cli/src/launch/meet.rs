@@ -63,10 +63,14 @@ impl Meeting {
             false => Some(Handed::readable(host_list(&ring).as_bytes())?),
         };
         let root_causes = Handed::writable(size as u64 * WORD)?;
-        let (store_at, master) = (vec![store.addr()], Reserved::new()?);
-        let (store, master_at, mut kept) = (Some(store), master.addr, ring);
+        let store_at = vec![store.addr()];
+        let master = Reserved::new()?;
+        let store = Some(store);
+        let master_at = master.addr;
+        let mut kept = ring;
         kept.push(master);
-        let (files, vars) = (Vec::new(), Vec::new());
+        let files = Vec::new();
+        let vars = Vec::new();
         Ok(Self { job, store, store_at, master_at, kept, key_file, root_causes, host_file, files, vars })
     }
 
@@ -170,7 +174,8 @@ fn host_list(ring: &[Reserved]) -> String {
 /// This host's own address: of IPv6 only where there is none of IPv4, since not every library that is given one knows both.
 pub(super) fn loopback() -> IpAddr {
     let has = |ip: IpAddr| std::net::TcpListener::bind((ip, 0)).is_ok();
-    let (four, six) = (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST));
+    let four = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let six = IpAddr::from(Ipv6Addr::LOCALHOST);
     if !has(four) && has(six) { six } else { four }
 }
 

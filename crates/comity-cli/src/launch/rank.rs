@@ -145,8 +145,10 @@ type Variables = Vec<(OsString, Option<OsString>)>;
 /// The changes for a rank in the environment of the launcher.
 pub(super) fn environment(job: &Job, meeting: &Meeting, metrics: Option<&Metrics>, rank: usize) -> Variables {
     let stats = metrics.and_then(|m| m.fd(rank)).map(|fd| fd.to_string());
-    let (local, local_size) = ((job.local.0 + rank).to_string(), job.local.1.to_string());
-    let (rank, size) = ((job.first + rank).to_string(), job.world.to_string());
+    let local = (job.local.0 + rank).to_string();
+    let local_size = job.local.1.to_string();
+    let rank = (job.first + rank).to_string();
+    let size = job.world.to_string();
     let mut all = offered(job, meeting);
     all.extend(job.env.iter().map(|s| (s.name.clone(), Some(s.value.clone()))));
     let mut set = |name: &str, value: Option<&str>| all.push((name.into(), value.map(Into::into)));

@@ -134,7 +134,8 @@ impl Shutdown {
     /// no consequence. The first failure stays the cause where ranks name each other in a circle.
     pub(super) fn find_root_cause(&mut self, root_cause_of: impl Fn(usize) -> Option<usize>) {
         let Some(StopReason::Failed { rank, ending }) = &self.cause else { return };
-        let (mut rank, mut ending) = (*rank, *ending);
+        let mut rank = *rank;
+        let mut ending = *ending;
         let mut passed = vec![rank];
         while ending.may_be_a_consequence()
             && let Some(next) = root_cause_of(rank).filter(|next| *next < self.size)

@@ -27,7 +27,9 @@ pub(super) struct StagedFile {
 
 /// The SHA-256 of a file.
 pub(super) fn digest(path: &Path) -> io::Result<String> {
-    let (mut file, mut sum, mut buffer) = (File::open(path)?, Context::new(&SHA256), vec![0; 256 << 10]);
+    let mut file = File::open(path)?;
+    let mut sum = Context::new(&SHA256);
+    let mut buffer = vec![0; 256 << 10];
     loop {
         match file.read(&mut buffer) {
             Ok(0) => break,
@@ -51,7 +53,8 @@ pub(super) fn files(names: &[PathBuf]) -> Result<Vec<StagedFile>, Vec<String>> {
         let digest = digest(path).map_err(|e| fail(e.to_string()))?;
         Ok(StagedFile { name, digest, mode: meta.permissions().mode() & 0o777 })
     };
-    let (mut all, mut wrong) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
+    let mut wrong = Vec::new();
     for path in names {
         match one(path) {
             Ok(file) => all.push(file),

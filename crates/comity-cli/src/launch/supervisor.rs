@@ -291,7 +291,8 @@ impl Supervisor {
 
     fn say_started(&self, number: usize) {
         let Some(rank) = self.ranks.get(number) else { return };
-        let (global, pid) = (self.job.first + number, rank.pid.as_raw_pid());
+        let global = self.job.first + number;
+        let pid = rank.pid.as_raw_pid();
         let mut text = format!("rank {global} (pid {pid}): {}", self.job.program.display());
         for arg in &self.job.args {
             text.push_str(&format!(" {arg:?}"));

@@ -57,7 +57,8 @@ fn processes() -> Vec<Process> {
         .filter_map(|number| {
             let stat = std::fs::read(format!("/proc/{number}/stat")).ok()?;
             let (state, parent) = state(&stat)?;
-            let (lives, stopped) = (!matches!(state, "Z" | "X" | "x"), matches!(state, "T" | "t"));
+            let lives = !matches!(state, "Z" | "X" | "x");
+            let stopped = matches!(state, "T" | "t");
             Some(Process { pid: Pid::from_raw(number)?, parent, lives, stopped })
         })
         .collect()

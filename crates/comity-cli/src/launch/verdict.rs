@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_summary_names_each_kind_of_end_once() {
-        let (seven, killed) = (Some(Ending::Exit(7)), Some(Ending::Signal(15)));
+        let seven = Some(Ending::Exit(7));
+        let killed = Some(Ending::Signal(15));
         let all = [killed, seven, killed, killed, None];
         assert_eq!(
             summary(Some(&StopReason::TimedOut), &all, Some(Path::new("/logs"))).unwrap(),

@@ -305,8 +305,8 @@ impl GuardEvent {
                     Some(1) => Ending::Signal(code),
                     _ => return Err(bad()),
                 };
-                let (root_cause, memory) =
-                    (rank(9)?.checked_sub(1), words(body.get(13..).unwrap_or_default()));
+                let root_cause = rank(9)?.checked_sub(1);
+                let memory = words(body.get(13..).unwrap_or_default());
                 Self::Ended { rank: rank(1)?, ending, root_cause, memory }
             }
             b'z' => Self::Stopped { rank: rank(0)? },

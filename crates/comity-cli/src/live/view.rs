@@ -151,7 +151,9 @@ pub(crate) fn now() -> u64 {
 
 /// View of a rank, from its sheet.
 pub(crate) fn rank(sheet: &Sheet, rank: usize, host: &str) -> RankView {
-    let (live, tally, at_ns) = (sheet.live(), sheet.read(), now());
+    let live = sheet.live();
+    let tally = sheet.read();
+    let at_ns = now();
     RankView {
         rank,
         host: host.into(),

@@ -117,7 +117,9 @@ impl ShownSecrets {
 
 /// The text without what `secret` names in each match.
 fn without(text: &[u8], pattern: &Regex, secret: impl Fn(&Captures<'_>) -> Option<Range<usize>>) -> Vec<u8> {
-    let (mut clean, mut kept, mut from) = (Vec::with_capacity(text.len()), 0, 0);
+    let mut clean = Vec::with_capacity(text.len());
+    let mut kept = 0;
+    let mut from = 0;
     while let Some(found) = pattern.captures_at(text, from) {
         let whole = found.get(0).map_or(0..0, |m| m.range());
         match secret(&found) {

@@ -191,7 +191,8 @@ fn culprit(rows: &[Row]) -> Option<(usize, Vec<usize>)> {
         rows.iter().filter(|r| r.age.is_some()).filter_map(|r| Some((r.rank, r.waits_for?))).collect();
     let mut votes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for &from in waits.keys() {
-        let (mut at, mut seen) = (from, vec![from]);
+        let mut at = from;
+        let mut seen = vec![from];
         while let Some(&next) = waits.get(&at) {
             at = next;
             if seen.contains(&next) {
@@ -295,12 +296,11 @@ fn lines(before: Option<&JobView>, now: &JobView) -> Vec<LinkLine> {
             let was = old.map(|o| o.links.iter().find(|l| l.peer == link.peer && l.kind == link.kind));
             let was = was.map(|l| l.map_or((0, 0), |l| (l.sent, l.received)));
             let rate = |new: u64, old: Option<u64>| Some(new.saturating_sub(old?) as f64 * 8.0 / span?);
-            let (low, high) = (rank.rank.min(link.peer), rank.rank.max(link.peer));
+            let low = rank.rank.min(link.peer);
+            let high = rank.rank.max(link.peer);
             let entry = ends.entry((low, high, link.kind.clone())).or_default();
-            let (sent, received) = (
-                (link.sent, rate(link.sent, was.map(|w| w.0))),
-                (link.received, rate(link.received, was.map(|w| w.1))),
-            );
+            let sent = (link.sent, rate(link.sent, was.map(|w| w.0)));
+            let received = (link.received, rate(link.received, was.map(|w| w.1)));
             // The sender knows best; the receiver speaks where the sender is not seen.
             let (mine, theirs) = if rank.rank == low { (0, 1) } else { (1, 0) };
             entry[mine] = Some(sent);

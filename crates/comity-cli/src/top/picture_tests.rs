@@ -76,8 +76,8 @@ fn who_waits_least_is_the_slowest() {
         }
         v
     };
-    let (before, now) =
-        (all(SECOND, [0; 3]), all(2 * SECOND, [SECOND * 9 / 10, SECOND / 10, SECOND * 8 / 10]));
+    let before = all(SECOND, [0; 3]);
+    let now = all(2 * SECOND, [SECOND * 9 / 10, SECOND / 10, SECOND * 8 / 10]);
     let p = picture(Some(&before), &now);
     assert_eq!(said(&p), "slowest: rank 1 waits 10 % of the time, all others 80 % and more");
     assert_eq!(p.rows[1].mark, RankMark::Slow);

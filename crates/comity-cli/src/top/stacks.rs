@@ -120,10 +120,8 @@ mod tests {
             rank(2, waits(), Some(1)),
         ];
         let text = stacks(&JobView { ranks, ..job("7f", "h", 3) });
-        let (odd, rest) = (
-            text.find("rank 1: in no call; the last was barrier #1"),
-            text.find("ranks 0, 2: in all_reduce #2"),
-        );
+        let odd = text.find("rank 1: in no call; the last was barrier #1");
+        let rest = text.find("ranks 0, 2: in all_reduce #2");
         assert!(odd.zip(rest).is_some_and(|(a, b)| a < b), "{text}");
         assert!(
             text.contains(

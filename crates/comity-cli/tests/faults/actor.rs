@@ -142,9 +142,11 @@ fn play(role: &str, group: &Group, told: &dyn Fn(&str)) -> Option<comity::Result
 
 /// Exchanges with one other rank, without end.
 fn pairs(group: &Group) -> comity::Result<()> {
-    let (rank, other) = (group.rank(), group.rank() ^ 1);
+    let rank = group.rank();
+    let other = group.rank() ^ 1;
     loop {
-        let (mine, mut theirs) = (vec![rank as u32; COUNT], vec![0; COUNT]);
+        let mine = vec![rank as u32; COUNT];
+        let mut theirs = vec![0; COUNT];
         group.sendrecv(&mine, other, &mut theirs, other, 1)?;
         assert!(theirs.iter().all(|v| *v == other as u32));
     }

@@ -98,7 +98,9 @@ impl Crew {
     }
 
     fn new(lines: Receiver<Value>) -> Self {
-        let (children, heard, readers) = (Vec::new(), Vec::new(), Vec::new());
+        let children = Vec::new();
+        let heard = Vec::new();
+        let readers = Vec::new();
         Self { children, stdin: HashMap::new(), heard, lines, readers, pids: HashMap::new(), _meet: None }
     }
 

@@ -110,8 +110,11 @@ impl Crowd {
         lateness.watch(Arc::clone(&is_over));
         let workers = (0..WORKERS)
             .map(|_| {
-                let (done, next) = (Arc::clone(&done), Arc::clone(&next));
-                let (targets, recorded, lateness) = (targets.clone(), recorded.clone(), lateness.clone());
+                let done = Arc::clone(&done);
+                let next = Arc::clone(&next);
+                let targets = targets.clone();
+                let recorded = recorded.clone();
+                let lateness = lateness.clone();
                 thread::spawn(move || work(total, &targets, (&recorded, &lateness), &next, &done))
             })
             .collect();

@@ -56,8 +56,10 @@ fn add_up(rank: usize, at: &str) {
         Err(e) => return say("failed", e),
     };
     say("ready", group.size());
-    let (stop, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let (told, count) = (Arc::clone(&stop), Arc::clone(&calls));
+    let stop = Arc::new(AtomicBool::new(false));
+    let calls = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&stop);
+    let count = Arc::clone(&calls);
     thread::spawn(move || {
         let mut hoard = Vec::new();
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {

@@ -131,11 +131,13 @@ fn this_host_by_its_loopback_address_beside_others_has_no_address_of_its_own() {
 #[test]
 fn bad_input_is_found_before_anything_runs() {
     let dir = tempfile::tempdir().unwrap();
-    let (here, nul) = (dir.path().join("file"), dir.path().join("hosts.json"));
+    let here = dir.path().join("file");
+    let nul = dir.path().join("hosts.json");
     std::fs::write(&here, "").unwrap();
     std::fs::write(&nul, r#"{"hosts": [{"ssh": "a"}, {"ssh": "b", "env": {"K": "z\u0000y", "A=B": "x"}}]}"#)
         .unwrap();
-    let (here, nul) = (here.display().to_string(), nul.display().to_string());
+    let here = here.display().to_string();
+    let nul = nul.display().to_string();
     for (words, parts) in [
         (vec!["--hosts", "a,b", "--log-dir", &here], &["--log-dir: "][..]),
         (

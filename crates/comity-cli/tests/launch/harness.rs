@@ -70,7 +70,8 @@ pub(crate) fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Jo
             all
         })
     }
-    let (out, err) = (child.stdout.take().map(collect), child.stderr.take().map(collect));
+    let out = child.stdout.take().map(collect);
+    let err = child.stderr.take().map(collect);
     Job { child, mark, logs: None, out, err }
 }
 

@@ -159,7 +159,8 @@ pub(crate) fn executable(path: &Path, script: &str) {
 #[test]
 fn hosts_that_lack_the_program_get_a_copy_and_keep_it() {
     let dir = tempfile::tempdir().unwrap();
-    let (ssh, home) = (stand_in(dir.path()).display().to_string(), dir.path().join("home"));
+    let ssh = stand_in(dir.path()).display().to_string();
+    let home = dir.path().join("home");
     let launcher = dir.path().join("launcher");
     std::fs::copy(env!("CARGO_BIN_EXE_comity"), &launcher).unwrap();
     let launch = |words: &str| {
@@ -209,7 +210,8 @@ fn hosts_that_lack_the_program_get_a_copy_and_keep_it() {
 #[test]
 fn ctrl_z_while_a_host_gets_its_copy_leaves_that_whole() {
     let dir = tempfile::tempdir().unwrap();
-    let (ssh, home) = (stand_in(dir.path()).display().to_string(), dir.path().join("home/a"));
+    let ssh = stand_in(dir.path()).display().to_string();
+    let home = dir.path().join("home/a");
     let launcher = dir.path().join("launcher");
     std::fs::copy(env!("CARGO_BIN_EXE_comity"), &launcher).unwrap();
     // It takes the copy when it is told to.

@@ -31,8 +31,10 @@ fn parse(body: &str) -> Page {
             && !n.starts_with(|c: char| c.is_ascii_digit())
             && n.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
-    let (mut page, mut seen) = (Page::new(), BTreeSet::new());
-    let (mut helped, mut typed) = (String::new(), (String::new(), String::new()));
+    let mut page = Page::new();
+    let mut seen = BTreeSet::new();
+    let mut helped = String::new();
+    let mut typed = (String::new(), String::new());
     for line in body.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             let (name, help) = rest.split_once(' ').unwrap();
@@ -81,7 +83,8 @@ fn parse(body: &str) -> Page {
 
 /// The address that a launcher with `--metrics 127.0.0.1:0` says first. What comes after it is passed on.
 fn announced(err: ChildStderr) -> SocketAddr {
-    let (mut err, mut line) = (BufReader::new(err), String::new());
+    let mut err = BufReader::new(err);
+    let mut line = String::new();
     err.read_line(&mut line).unwrap();
     std::thread::spawn(move || err.lines().map_while(Result::ok).for_each(|l| eprintln!("{l}")));
     let at = line

@@ -25,7 +25,8 @@ fn node(dir: &Path, at: &str, node: usize, nodes: usize, words: &[&str]) -> Job 
             std::process::Command::new(env!("CARGO_BIN_EXE_comity")).args(["key", "new"]).arg(&key).output();
         assert!(made.unwrap().status.success());
     }
-    let (node, nodes) = (node.to_string(), nodes.to_string());
+    let node = node.to_string();
+    let nodes = nodes.to_string();
     let flags = ["--nnodes", &nodes, "--node-rank", &node, "--rendezvous", at];
     start_with(&[&flags, words].concat(), |command| {
         command.env("COMITY_KEY_FILE", &key).env("COMITY_JOIN_TIMEOUT", "30");

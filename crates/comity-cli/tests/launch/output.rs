@@ -67,7 +67,8 @@ fn a_line_in_pieces_is_one_line() {
 fn a_line_that_never_ends_is_cut_between_characters() {
     let done = script(2, &[], "i=0; while [ $i -lt 30000 ]; do printf 'äö€'; i=$((i+1)); done");
     for rank in 0..2 {
-        let (first, more) = (format!("[{rank}] "), format!("[{rank}+] "));
+        let first = format!("[{rank}] ");
+        let more = format!("[{rank}+] ");
         let parts: Vec<&str> = done
             .out
             .lines()
@@ -102,7 +103,9 @@ fn a_slow_reader_loses_nothing_and_signals_still_work() {
         c.stdout(writer);
     });
     std::thread::sleep(Duration::from_millis(500));
-    let (mut total, mut ends, mut buffer) = (0, 0, vec![0; 1 << 20]);
+    let mut total = 0;
+    let mut ends = 0;
+    let mut buffer = vec![0; 1 << 20];
     loop {
         let n = reader.read(&mut buffer).unwrap();
         if n == 0 {

@@ -52,7 +52,8 @@ fn addresses(host: &HostFacts, listed: &[IpAddr]) -> Check {
     let owners = |ip: &IpAddr| -> Vec<&Nic> {
         host.nics.iter().filter(|n| n.addresses.iter().any(|a| a.ip == *ip)).collect()
     };
-    let (mut lacking, mut said) = (Vec::new(), Vec::new());
+    let mut lacking = Vec::new();
+    let mut said = Vec::new();
     for ip in listed.iter().filter(|ip| !ip.is_loopback()) {
         match owners(ip).as_slice() {
             [] => lacking.push(ip.to_string()),
@@ -82,7 +83,8 @@ fn is_down(host: &HostFacts, nic: &Nic, ip: IpAddr) -> String {
 }
 
 fn limits(host: &HostFacts) -> Vec<Check> {
-    let (at, limits) = (host.ssh.as_str(), &host.limits);
+    let at = host.ssh.as_str();
+    let limits = &host.limits;
     let unknown = |check| Check::not_tried(check, at, "it did not say");
     let files = limits.files.map(|files| {
         let few = files.filter(|n| *n < FILES);

@@ -56,8 +56,10 @@ struct Way<'a> {
 
 impl<'a> Way<'a> {
     fn of(cluster: &'a Cluster, m: &'a LinkMeasure) -> Option<Self> {
-        let (f, t) = (m.from.as_ref()?, m.to.as_ref()?);
-        let (from, to) = (cluster.hosts.get(f.host)?, cluster.hosts.get(t.host)?);
+        let f = m.from.as_ref()?;
+        let t = m.to.as_ref()?;
+        let from = cluster.hosts.get(f.host)?;
+        let to = cluster.hosts.get(t.host)?;
         let at = format!("{} {} -> {} {}", from.ssh, f.nic, to.ssh, t.nic);
         Some(Self { m, from, to, from_nic: &f.nic, to_nic: &t.nic, at })
     }
@@ -135,7 +137,8 @@ impl<'a> Way<'a> {
 
     fn mtu(&self) -> Check {
         let mtu = |h: &HostFacts, nic: &str| h.nic(nic).map_or(0, |n| n.mtu);
-        let (own, far) = (mtu(self.from, self.from_nic), mtu(self.to, self.to_nic));
+        let own = mtu(self.from, self.from_nic);
+        let far = mtu(self.to, self.to_nic);
         if self.m.shares_network && own != far && own > 0 && far > 0 {
             let (small, nic) = if own < far { (self.from, self.from_nic) } else { (self.to, self.to_nic) };
             let said = format!(
@@ -246,7 +249,8 @@ pub fn links(cluster: &Cluster, all: &[LinkMeasure]) -> Vec<Check> {
 
 /// Cable of an end, in words, if it does not lead to the other end.
 fn elsewhere(cluster: &Cluster, m: &LinkMeasure) -> Option<String> {
-    let (from, to) = (m.from.as_ref()?, m.to.as_ref()?);
+    let from = m.from.as_ref()?;
+    let to = m.to.as_ref()?;
     let has = |c: &&Cable, e: &Plug| c.a == *e || c.b == *e;
     let of = |e: &Plug| cluster.cables.iter().find(|c| has(c, e));
     let cable = of(from).filter(|c| !has(c, to)).or_else(|| of(to).filter(|c| !has(c, from)))?;
@@ -260,7 +264,8 @@ fn has_between(all: &[LinkMeasure], m: &LinkMeasure) -> bool {
         let own = all.iter().filter(move |o| host(&o.from) == h && o.failed.is_none() && o.shares_network);
         own.map(|o| host(&o.to)).collect::<Vec<_>>()
     };
-    let (x, y) = (near(host(&m.from)), near(host(&m.to)));
+    let x = near(host(&m.from));
+    let y = near(host(&m.to));
     x.iter().any(|h| y.contains(h))
 }
 
@@ -272,7 +277,8 @@ pub fn cables(cluster: &Cluster) -> Vec<Check> {
     };
     let mut rows = Vec::new();
     for cable in &cluster.cables {
-        let (a, b) = (of(&cable.a), of(&cable.b));
+        let a = of(&cable.a);
+        let b = of(&cable.b);
         let at = cluster.cable_in_words(cable);
         if a.is_empty() || b.is_empty() {
             let bare = if a.is_empty() { &cable.a } else { &cable.b };

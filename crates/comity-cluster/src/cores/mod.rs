@@ -166,7 +166,8 @@ impl CoreMap {
                     n if n > cores.len() => format!(" ({n} threads)"),
                     _ => String::new(),
                 };
-                let (n, s) = (cores.len(), if cores.len() == 1 { "" } else { "s" });
+                let n = cores.len();
+                let s = if cores.len() == 1 { "" } else { "s" };
                 return Err(format!(
                     "--bind-to core gives each rank a core of its own: there are {ranks} ranks for this host, and the launcher may use {n} core{s}{threads}; start fewer ranks, allow it more cores, or say --bind-to complex or --bind-to off"
                 ));

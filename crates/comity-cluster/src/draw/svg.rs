@@ -84,7 +84,8 @@ fn slots<'a>(cluster: &Cluster, joints: &'a [Joint]) -> (Vec<Slot<'a>>, Vec<(f64
     }
     let parts: usize = plugs.iter().map(|p| p.len().max(3) + 2).sum();
     let mut place = 0.0;
-    let (mut slots, mut arcs) = (Vec::new(), Vec::new());
+    let mut slots = Vec::new();
+    let mut arcs = Vec::new();
     for (host, own) in plugs.iter().enumerate() {
         let room = own.len().max(3);
         let angle = |part: f64| TAU * (place + part) / parts as f64;

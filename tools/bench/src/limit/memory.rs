@@ -41,7 +41,9 @@ pub(super) fn buffers(op: Operation, ranks: usize, bytes: u64) -> Buffers {
 impl Buffers {
     /// Each thread's part of a call.
     pub(super) fn steps(&mut self) -> Vec<Step<'_>> {
-        let (small, ranks, from) = (self.small, self.ranks, &self.from);
+        let small = self.small;
+        let ranks = self.ranks;
+        let from = &self.from;
         if self.op == Operation::AllReduce {
             return all_reduce(&mut self.to, ranks, small);
         }
@@ -111,7 +113,8 @@ fn gather(from: &[Vec<f32>], to: &mut [f32]) {
 }
 
 fn reduce_part(me: usize, from: &[Vec<f32>], to: &mut [f32]) {
-    let (part, at) = (to.len(), me * to.len());
+    let part = to.len();
+    let at = me * to.len();
     for begin in (0..part).step_by(BLOCK) {
         let end = (begin + BLOCK).min(part);
         let to = &mut to[begin..end];

@@ -64,7 +64,9 @@ impl LimitJob {
         let mut file = File::create(&self.file).map_err(fail)?;
         for &op in &self.ops {
             for &bytes in &self.sizes {
-                let (cpu, busy, begun) = (machine::own_cpu(), machine::busy(), Instant::now());
+                let cpu = machine::own_cpu();
+                let busy = machine::busy();
+                let begun = Instant::now();
                 let steps = match self.kind.as_str() {
                     "memory" => timed(self, op, memory::buffers(op, self.ranks, bytes).steps())?,
                     "sockets" => timed(self, op, sockets::steps(op, self.ranks, bytes)?)?,
@@ -148,7 +150,8 @@ fn timed(job: &LimitJob, op: Operation, steps: Vec<Step<'_>>) -> Result<Times, S
             .into_iter()
             .enumerate()
             .map(|(me, step)| {
-                let (meeting, count) = (&meeting, &count);
+                let meeting = &meeting;
+                let count = &count;
                 let core = cores[me % cores.len()];
                 s.spawn(move || {
                     machine::pin(core);

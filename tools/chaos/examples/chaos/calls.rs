@@ -51,7 +51,8 @@ impl Calls {
 
     /// Make a call, and every fourth time one by which the ranks agree to end; true when one of them wanted to.
     pub(crate) fn step(&mut self, group: &Group, end: bool, words: &Words) -> Result<bool> {
-        let (rank, n) = (group.rank(), group.size());
+        let rank = group.rank();
+        let n = group.size();
         let seed = self.seed;
         let own = self.own.get_or_insert_with(|| Random::new(seed ^ (rank as u64 + 1) << 32));
         if own.below(4) == 0 {
@@ -77,7 +78,8 @@ impl Calls {
 
 /// A call of this kind, with so many elements a rank: its name, and whether its result is right.
 fn one(group: &Group, kind: u64, count: usize, root: usize) -> Result<(&'static str, bool)> {
-    let (rank, n) = (group.rank(), group.size());
+    let rank = group.rank();
+    let n = group.size();
     let all = (n * (n + 1) / 2) as u32;
     let mine: Vec<u32> = (0..count).map(|i| value(rank, i)).collect();
     let is = |x: &[u32], times: u32| x.iter().enumerate().all(|(i, v)| *v == times * value(0, i));
@@ -121,7 +123,8 @@ fn one(group: &Group, kind: u64, count: usize, root: usize) -> Result<(&'static 
             ("all_to_all", x.chunks(count).enumerate().all(|(r, x)| is(x, r as u32 + 1)))
         }
         _ if n > 1 => {
-            let (to, from) = ((rank + 1) % n, (rank + n - 1) % n);
+            let to = (rank + 1) % n;
+            let from = (rank + n - 1) % n;
             let mut x = vec![0; count];
             group.sendrecv(&mine, to, &mut x, from, 5)?;
             ("sendrecv", is(&x, from as u32 + 1))

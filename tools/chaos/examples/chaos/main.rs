@@ -120,7 +120,8 @@ fn launched(role: &str, seed: u64) {
             std::process::exit(1);
         }
     };
-    let (mut calls, begun) = (Calls::new(seed), Instant::now());
+    let mut calls = Calls::new(seed);
+    let begun = Instant::now();
     words.say("ready", &[]);
     let victim = |role: &str, of: &str| role.strip_prefix(of) == Some(&rank.to_string());
     let ended = loop {

@@ -57,7 +57,8 @@ fn register(domain: &Domain, addr: *mut c_void, length: usize, access: c_int) ->
         Region { device: domain.device, domain: domain.ibv.handle, start, length: length as u64, access };
     match world().register(region) {
         Ok(key) => {
-            let (context, pd) = (domain.ibv.context, &raw const domain.ibv);
+            let context = domain.ibv.context;
+            let pd = &raw const domain.ibv;
             Box::into_raw(Box::new(ibv_mr { context, pd, addr, length, handle: key, lkey: key, rkey: key }))
         }
         Err(e) => refused(e),

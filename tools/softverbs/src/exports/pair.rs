@@ -18,7 +18,8 @@ use std::{
 
 export! {
     "IBVERBS_1.1" fn ibv_create_qp(domain: &Domain, init: &mut ibv_qp_init_attr) -> *mut ibv_qp {
-        let (send, recv) = (init.send_cq, init.recv_cq);
+        let send = init.send_cq;
+        let recv = init.recv_cq;
         if send.is_null() || recv.is_null() {
             return refused(Errno(EINVAL));
         }
@@ -136,7 +137,8 @@ pub(super) extern "C" fn post_send(
 ) -> c_int {
     let mut world = world();
     let signal_all = world.pairs.get(&pair.handle).is_some_and(|p| p.shape.signal_all);
-    let (mut next, mut result) = (first, Ok(()));
+    let mut next = first;
+    let mut result = Ok(());
     // SAFETY: a list of requests as the header describes it: each valid, the last with a null.
     while let Some(request) = unsafe { next.as_ref() } {
         // SAFETY: the list of a posted request.
@@ -174,7 +176,8 @@ pub(super) extern "C" fn post_recv(
     bad: &mut *mut ibv_recv_wr,
 ) -> c_int {
     let mut world = world();
-    let (mut next, mut result) = (first, Ok(()));
+    let mut next = first;
+    let mut result = Ok(());
     // SAFETY: a list of requests as the header describes it: each valid, the last with a null.
     while let Some(request) = unsafe { next.as_ref() } {
         // SAFETY: the list of a posted request.
@@ -196,7 +199,8 @@ mod tests {
 
     #[test]
     fn refusals_are_returned_as_each_library_does() {
-        let (mut place, mut bad) = (5u8, ptr::null_mut());
+        let mut place = 5u8;
+        let mut bad = ptr::null_mut();
         let request = &raw mut place;
         assert_eq!(posted(Ok(()), &mut bad, false), 0);
         assert_eq!((posted(Err((Errno(12), request)), &mut bad, true), bad), (-12, ptr::null_mut()));

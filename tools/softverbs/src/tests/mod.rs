@@ -148,8 +148,10 @@ impl End {
 
 /// Two connected ends at 127.0.0.1 and, with `DEVICES` as given, wherever the second list says.
 fn connected(kind: u32, a: &[(&str, &str)], b: &[(&str, &str)]) -> (End, End) {
-    let (mut a, mut b) = (End::new(kind, a), End::new(kind, b));
-    let (at, bt) = ((a.gid(), a.pair), (b.gid(), b.pair));
+    let mut a = End::new(kind, a);
+    let mut b = End::new(kind, b);
+    let at = (a.gid(), a.pair);
+    let bt = (b.gid(), b.pair);
     for (end, (gid, number)) in [(&mut a, bt), (&mut b, at)] {
         end.init().unwrap();
         end.ready_to_receive(gid, number).unwrap();

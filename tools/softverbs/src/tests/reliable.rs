@@ -20,8 +20,10 @@ fn a_send_completes_when_it_has_arrived() {
 
 #[test]
 fn a_receiver_that_is_not_ready_is_given_up() {
-    let (mut a, mut b) = (End::new(IBV_QPT_RC, &[]), End::new(IBV_QPT_RC, &[]));
-    let (at, bt) = ((a.gid(), a.pair), (b.gid(), b.pair));
+    let mut a = End::new(IBV_QPT_RC, &[]);
+    let mut b = End::new(IBV_QPT_RC, &[]);
+    let at = (a.gid(), a.pair);
+    let bt = (b.gid(), b.pair);
     for (end, (gid, number)) in [(&mut a, bt), (&mut b, at)] {
         end.init().unwrap();
         end.ready_to_receive(gid, number).unwrap();

@@ -144,7 +144,8 @@ fn a_channel_tells_of_completions_once_for_each_arming() {
 #[test]
 fn a_queue_that_nobody_polls_is_left_to_the_thread() {
     let mut a = End::new(IBV_QPT_UC, &[]);
-    let (domain, other) = (a.domain, a.world.create_queue(16));
+    let domain = a.domain;
+    let other = a.world.create_queue(16);
     let lately = Duration::from_secs(60);
     assert!(!a.world.is_polled(lately), "nobody has looked yet");
     a.poll();

@@ -59,7 +59,8 @@ pub(crate) fn symbols() -> Result<Vec<String>, String> {
 
 /// Put what cargo has built in this profile's folder where programs find it.
 pub(crate) fn install(prefix: &Path, profile: &str) -> Result<(), String> {
-    let (lib, include) = (prefix.join("lib"), prefix.join("include"));
+    let lib = prefix.join("lib");
+    let include = prefix.join("include");
     let failed = |what: &Path, e: std::io::Error| format!("{}: {e}", what.display());
     for folder in [&lib.join("pkgconfig"), &lib.join("cmake/comity"), &include] {
         fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;

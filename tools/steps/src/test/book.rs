@@ -41,7 +41,8 @@ fn install() -> Result<(), String> {
         return Ok(());
     }
     println!("installing what {REQUIREMENTS} lists");
-    let (venv, python) = (built("book", "python"), built("python", "bin/python"));
+    let venv = built("book", "python");
+    let python = built("python", "bin/python");
     let uv = || python::own().args(["-m", "uv"]);
     uv().args(["venv", "--quiet", "--clear", "--python"]).args([&python, &venv]).run()?;
     let to = built("book", "python/bin/python");

@@ -89,7 +89,8 @@ pub(super) fn check(scope: &Scope) -> Outcome {
 
 fn cables(net: &SshNet<'_>) -> Result<(), String> {
     for (one, at, other, there) in [("a", "ab", "b", "ba"), ("b", "bc", "c", "cb"), ("c", "ca", "a", "ac")] {
-        let (one, other) = (net.name(one), net.name(other));
+        let one = net.name(one);
+        let other = net.name(other);
         ip(&format!("link add {at} netns {one} type veth peer name {there} netns {other}"))?;
         ip(&format!("-n {one} link set {at} up"))?;
         ip(&format!("-n {other} link set {there} up"))?;
@@ -135,7 +136,9 @@ fn has(said: &str, parts: &[&str]) -> Result<(), String> {
 }
 
 fn configures(desk: &mut Desk<'_, '_>) -> Result<(), String> {
-    let (out, undo, svg) = (desk.path("cluster.json"), desk.path("undo.json"), desk.path("cluster.svg"));
+    let out = desk.path("cluster.json");
+    let undo = desk.path("undo.json");
+    let svg = desk.path("cluster.svg");
     // A cable that was plugged in just now: its ends have no address to tell it from for up to 2 s.
     for (host, nic) in [("c", "ca"), ("a", "ac")] {
         ip(&format!("-n {} link set {nic} down", desk.net.name(host)))?;

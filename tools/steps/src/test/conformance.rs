@@ -281,7 +281,8 @@ fn jobs(row: &'static Row, index: usize, scope: &Scope) -> &'static [usize] {
 
 pub(super) fn run(scope: &Scope) -> Outcome {
     let comity = comity()?;
-    let (mut ran, mut lacking) = (Vec::new(), BTreeMap::new());
+    let mut ran = Vec::new();
+    let mut lacking = BTreeMap::new();
     let taken = ROWS.iter().enumerate().map(|(index, row)| (row, jobs(row, index, scope)));
     for (row, jobs) in taken.filter(|(_, jobs)| !jobs.is_empty()) {
         match (row.vars)() {

@@ -101,7 +101,8 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
 
 /// These steps alone, after `build` where one of them uses its product: a step's limit has no time for it.
 pub(super) fn some(names: &[&str], scope: &Scope) -> Result<(), String> {
-    let (begun, mut rows) = (Instant::now(), Vec::new());
+    let begun = Instant::now();
+    let mut rows = Vec::new();
     let uses_build = all().any(|s| names.contains(&s.name) && s.needs == Some("build"));
     let steps = all().filter(|s| names.contains(&s.name) || uses_build && s.name == "build");
     one_after_another(steps, &mut rows, |step| step.apart(scope, true));

@@ -44,7 +44,8 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     for (family, addrs, port) in
         [("IPv4", ["10.77.0.1", "10.77.0.2"], "7400"), ("IPv6", ["fd77::1", "fd77::2"], "7401")]
     {
-        let (start, before) = (Instant::now(), hosts.carried()?);
+        let start = Instant::now();
+        let before = hosts.carried()?;
         let said = together((0..4usize).map(|rank| {
             let host = rank / 2;
             let task = hosts.within(host).args([&comity]).args(["check", "--quick"]).limit(QUICK);
@@ -61,7 +62,8 @@ pub(super) fn check(scope: &Scope) -> Outcome {
         if !said.iter().any(|out| out.contains("links shm and tcp")) {
             return Err(format!("{family}: rank 0 did not say `links shm and tcp`:\n{}", said.concat()));
         }
-        let (inside, between) = (after.loopback - before.loopback, after.cable - before.cable);
+        let inside = after.loopback - before.loopback;
+        let between = after.cable - before.cable;
         println!(
             "2 + 2 ranks over {family}: right, {:.1} s; {inside} bytes on the loopbacks, {between} on the cable",
             start.elapsed().as_secs_f64()

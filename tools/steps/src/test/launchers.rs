@@ -45,8 +45,8 @@ fn torch() -> Outcome {
     let mut tries = 3;
     loop {
         let port = free_port()?.to_string();
-        let (start, meet) =
-            (Instant::now(), |t: Task| t.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port));
+        let start = Instant::now();
+        let meet = |t: Task| t.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
         match together((0..RANKS).map(|r| meet(ranks(r)))) {
             Ok(_) => {
                 println!(

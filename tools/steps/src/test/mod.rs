@@ -61,7 +61,10 @@ impl StepChoice {
         if let ["--deep", rest @ ..] = args {
             return Self::parse_deep(rest);
         }
-        let (mut only, mut seed, mut prepare, mut args) = (Vec::new(), None, false, args.iter());
+        let mut only = Vec::new();
+        let mut seed = None;
+        let mut prepare = false;
+        let mut args = args.iter();
         while let Some(&arg) = args.next() {
             match arg {
                 "--list" => return Ok(Self::List),
@@ -87,7 +90,10 @@ impl StepChoice {
     }
 
     fn parse_deep(args: &[&str]) -> Result<Self, String> {
-        let (mut parts, mut hours, mut again, mut args) = (Vec::new(), deep::SOAK_HOURS, false, args.iter());
+        let mut parts = Vec::new();
+        let mut hours = deep::SOAK_HOURS;
+        let mut again = false;
+        let mut args = args.iter();
         while let Some(&arg) = args.next() {
             match arg {
                 "--list" => return Ok(Self::List),

@@ -47,7 +47,8 @@ pub(super) fn load(_: &Scope) -> Outcome {
 }
 
 fn check(task: Task, comity: &Path, n: usize, limit: u64, flags: &[&str]) -> Task {
-    let (n, seconds) = (n.to_string(), limit.to_string());
+    let n = n.to_string();
+    let seconds = limit.to_string();
     let task = task.args(["launch", "-n", &n, "--timeout", &seconds, "--"]).args([comity]);
     task.args(["check"]).args(flags).limit(limit + 30)
 }

@@ -164,7 +164,8 @@ pub(super) fn apart(name: &str, all: &str, after: &[&[&str]]) -> Result<Result<P
     if let Done::NotRun(why) = prepare()? {
         return Ok(Err(why));
     }
-    let (python, stamp) = (built(name, "bin/python"), built(name, "installed.txt"));
+    let python = built(name, "bin/python");
+    let stamp = built(name, "installed.txt");
     let wanted = format!("{after:?}\n{}", read(&root().join(all))?);
     if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
         println!("installing what {all} lists");

@@ -143,7 +143,8 @@ impl<'a> Cluster<'a> {
         for node in ["n1", "n2", "ctld"] {
             fs::create_dir(folder.join(node)).map_err(|e| e.to_string())?;
         }
-        let (one, two) = (name("n1"), name("n2"));
+        let one = name("n1");
+        let two = name("n2");
         for node in [&one, &two] {
             ip(&format!("netns add {node}"))?;
             ip(&format!("-n {node} link set lo up"))?;
@@ -211,7 +212,8 @@ impl<'a> Cluster<'a> {
             }
             sleep(Duration::from_millis(50));
         }
-        let (conf, step) = (at("slurm.conf"), sbin("slurmstepd-wlm"));
+        let conf = at("slurm.conf");
+        let step = sbin("slurmstepd-wlm");
         let controller = [sbin("slurmctld-wlm"), "-D".into(), "-f".into(), conf.clone()];
         let controller = self.on("n1", &controller).limit(900).start()?;
         self.running.push(controller);

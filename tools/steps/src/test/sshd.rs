@@ -56,9 +56,11 @@ impl<'a> SshNet<'a> {
         net.keygen("id")?;
         fs::create_dir(folder.join("home")).map_err(|e| e.to_string())?;
         net.write("passwd", &users_of_sshd(&folder.join("home")).map_err(|e| e.to_string())?)?;
-        let (mut known, mut config) = (String::new(), String::new());
+        let mut known = String::new();
+        let mut config = String::new();
         for (number, host) in ["desk"].iter().chain(&HOSTS).enumerate() {
-            let (name, at) = (net.name(host), format!("10.78.0.{}", number + 1));
+            let name = net.name(host);
+            let at = format!("10.78.0.{}", number + 1);
             ip(&format!("netns add {name}"))?;
             ip(&format!("link add eth0 netns {name} type veth peer name p{number} netns {switch}"))?;
             ip(&format!("-n {switch} link set p{number} master br0 up"))?;
@@ -74,7 +76,8 @@ impl<'a> SshNet<'a> {
         }
         net.write("known", &known)?;
         let path = |file: &str| folder.join(file).display().to_string();
-        let (id, known) = (path("id"), path("known"));
+        let id = path("id");
+        let known = path("known");
         config +=
             &format!("Host *\n  IdentityFile {id}\n  UserKnownHostsFile {known}\n  IdentitiesOnly yes\n");
         net.write("config", &config)?;

@@ -69,7 +69,8 @@ impl Fleet {
         let own = self.plan.program.as_ref().filter(|_| program::runs_on(system));
         let copy = own.and_then(|own| Some((own.open().ok()?, own.size)));
         if let Some((_, size)) = &copy {
-            let (name, size) = (self.plan.hosts[host].name(), *size as f64 / 1e6);
+            let name = self.plan.hosts[host].name();
+            let size = *size as f64 / 1e6;
             let version = crate::here::VERSION;
             self.output.say(&format!(
                 "host {name}: has no comity {version}, and gets a copy of this program ({size:.0} MB, in ~/.cache/comity)"

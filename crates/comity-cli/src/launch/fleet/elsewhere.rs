@@ -24,7 +24,8 @@ impl JobHosts {
 
     /// Asks all, side by side. One that has the whole job is enough; else what all of them say together.
     pub(crate) fn ask(&mut self) -> Result<JobView, String> {
-        let (job, way) = (self.job.as_deref(), &self.way);
+        let job = self.job.as_deref();
+        let way = &self.way;
         let answers: Vec<Result<JobView, String>> = std::thread::scope(|s| {
             let asked: Vec<_> = self.hosts.iter().map(|h| s.spawn(move || ask(way, h, job))).collect();
             asked.into_iter().map(|a| a.join().unwrap_or_else(|_| Err("asking failed".into()))).collect()

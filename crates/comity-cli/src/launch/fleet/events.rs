@@ -48,8 +48,10 @@ impl FarRank {
             }
         };
         let logs = [log("out")?, log("err")?];
-        let (lines, memory) = (OutputStream::BOTH.map(lines), String::new());
-        let (root_cause, ending) = (None, None);
+        let lines = OutputStream::BOTH.map(lines);
+        let memory = String::new();
+        let root_cause = None;
+        let ending = None;
         Ok(Self { host, pid: 0, alive: true, stopped: false, root_cause, memory, ending, lines, logs })
     }
 

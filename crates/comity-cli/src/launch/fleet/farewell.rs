@@ -43,7 +43,8 @@ impl Fleet {
 
     /// The last line and the exit code.
     pub(super) fn verdict(&mut self) -> (Option<String>, u8) {
-        let (ranks, store) = (&self.ranks, &self.store);
+        let ranks = &self.ranks;
+        let store = &self.store;
         let told = |rank: usize| ranks.get(rank).and_then(|r| r.root_cause);
         self.shutdown.find_root_cause(|by| told(by).or_else(|| store.culprit().filter(|r| *r != by)));
         let lost = |rank: usize| {

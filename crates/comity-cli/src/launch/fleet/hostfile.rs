@@ -148,7 +148,8 @@ impl<'a> Reading<'a> {
         }
         let name = ssh.and_then(|ssh| self.string(ssh, "ssh"));
         let named = ssh.zip(name.as_deref()).and_then(|(ssh, name)| self.named(ssh, name));
-        let (is_named, name) = (named.is_some(), name.unwrap_or_default());
+        let is_named = named.is_some();
+        let name = name.unwrap_or_default();
         let mut host = named.unwrap_or_default();
         for (key, value) in &object {
             match key.as_str() {

@@ -155,7 +155,8 @@ mod tests {
         let short = |hosts: Vec<FleetHost>| -> Vec<_> {
             merged(hosts).into_iter().map(|h| (h.name, h.slots)).collect()
         };
-        let (a, b) = (|n| ("a".to_owned(), n), |n| ("b".to_owned(), n));
+        let a = |n| ("a".to_owned(), n);
+        let b = |n| ("b".to_owned(), n);
         assert_eq!(short(named(&["a", "a", "b"])), [a(Some(2)), b(None)]);
         assert_eq!(short(named(&["a", "b", "a"])), [a(Some(1)), b(None), a(Some(1))]);
         let mut other = named(&["a", "a"]);

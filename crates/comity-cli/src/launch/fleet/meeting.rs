@@ -32,7 +32,8 @@ pub(super) fn open_store(
 impl Fleet {
     pub(super) fn meeting(&self) -> Go {
         let mut next = self.plan.starting_port;
-        let (mut ring, mut master) = (Vec::new(), None);
+        let mut ring = Vec::new();
+        let mut master = None;
         for (connection, host) in self.connections.iter().zip(&self.plan.hosts) {
             let Some(ready) = &connection.ready else { continue };
             let mut ports = ready.ports.iter().copied();
@@ -113,7 +114,8 @@ impl Fleet {
 
     /// Settings that MLX's backends read: files that variables lead to, and variables.
     fn for_mlx(&self, ring: &[Vec<String>], master: SocketAddr) -> (Named, Named) {
-        let (mut files, mut vars) = (Vec::new(), Vec::new());
+        let mut files = Vec::new();
+        let mut vars = Vec::new();
         let mut var = |name: &str, value: String| vars.push((name.to_owned(), value));
         let backend = self.plan.backend;
         let rows: Vec<&str> = self.plan.hosts.iter().filter_map(|h| h.host.rdma.as_deref()).collect();

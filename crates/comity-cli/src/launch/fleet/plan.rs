@@ -89,7 +89,8 @@ impl FleetPlan {
         wrong.extend(metrics_of_several_hosts(&args));
         let env = settings(&args, file.env, &file.hosts, &mut wrong);
         let command = words(&args).map_err(|e| wrong.push(e)).unwrap_or_default();
-        let (each, total) = (args.fleet.repeat_hosts.unwrap_or(args.ranks), args.fleet.total);
+        let each = args.fleet.repeat_hosts.unwrap_or(args.ranks);
+        let total = args.fleet.total;
         let counts = spread(&file.hosts, each as usize, total.map(|n| n as usize));
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
         wrong.extend(too_many_ports(&args, &file.hosts, &counts));
@@ -166,7 +167,9 @@ impl FleetPlan {
 /// Way by which the hosts are reached.
 fn way(fleet: &FleetArgs, program: Option<&OwnProgram>) -> ssh::SshWay {
     let copies = program.map(|p| p.folder.clone());
-    let (ssh, args, python) = (fleet.ssh.clone(), fleet.ssh_arg.clone(), fleet.python.clone());
+    let ssh = fleet.ssh.clone();
+    let args = fleet.ssh_arg.clone();
+    let python = fleet.python.clone();
     ssh::SshWay { ssh, args, python, copies, any_version: false }
 }
 

@@ -21,7 +21,8 @@ impl OwnProgram {
         let path = std::env::current_exe().ok()?;
         let name = path.file_name()?.to_str()?;
         let meta = std::fs::metadata(&path).ok().filter(|_| !name.starts_with("python"))?;
-        let (size, at) = (meta.size(), meta.mtime());
+        let size = meta.size();
+        let at = meta.mtime();
         let folder = format!("{}-{size:x}-{at:x}-{:x}", crate::here::VERSION, meta.mtime_nsec());
         Some(Self { path, size, folder })
     }

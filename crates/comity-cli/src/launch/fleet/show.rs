@@ -62,7 +62,8 @@ impl Seen {
     fn look(&self) -> (Vec<RankView>, Vec<String>) {
         let mut seen = self.lock();
         seen.round += 1;
-        let (round, until) = (seen.round, Instant::now() + ANSWERS);
+        let round = seen.round;
+        let until = Instant::now() + ANSWERS;
         // One byte too few makes this look late, no more.
         let _ = (&self.ring).write(&[0]);
         while seen.hosts.iter().any(|h| !h.gone && h.round < round) {
@@ -100,7 +101,10 @@ impl FleetShow {
         let hosts = plan.hosts.iter().map(host).collect();
         let hosts = Mutex::new(SeenHosts { hosts, ended: vec![None; plan.world], round: 0 });
         let seen = Arc::new(Seen { hosts, came: Condvar::new(), ring });
-        let (shared, begun, size, id) = (seen.clone(), Instant::now(), plan.world, job_id(job));
+        let shared = seen.clone();
+        let begun = Instant::now();
+        let size = plan.world;
+        let id = job_id(job);
         let command = plan.hosts.first().map(|h| h.part.command.join(" ")).unwrap_or_default();
         let command: String = command.chars().filter(|c| !c.is_control()).take(200).collect();
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -53,7 +53,8 @@ fn env_file(path: &Path) -> Result<Vec<(String, String)>, Vec<String>> {
     let text = std::fs::read_to_string(path).map_err(|e| vec![format!("--env-file {shown}: {e}")])?;
     // Some editors put a mark before UTF-8.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let (mut all, mut wrong) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
+    let mut wrong = Vec::new();
     for (at, line) in text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())) {
         if line.is_empty() || line.starts_with('#') {
             continue;

@@ -51,7 +51,8 @@ pub(super) struct Metrics {
 impl Metrics {
     /// Sheets for the ranks of `job`, whose name is `name`.
     pub(super) fn new(job: &Job, name: &str) -> io::Result<Self> {
-        let (mut fds, mut ranks) = (Vec::with_capacity(job.size), Vec::with_capacity(job.size));
+        let mut fds = Vec::with_capacity(job.size);
+        let mut ranks = Vec::with_capacity(job.size);
         for _ in 0..job.size {
             let (sheet, fd) = Sheet::create()?;
             fds.push(raise(fd.into())?);
@@ -80,7 +81,8 @@ impl Metrics {
         launcher: Pid,
         is_part: bool,
     ) -> impl Fn() -> JobView + Send + 'static {
-        let (metrics, begun) = (self.metrics.clone(), Instant::now());
+        let metrics = self.metrics.clone();
+        let begun = Instant::now();
         let words = std::iter::once(&job.name).chain(&job.args).map(|w| w.to_string_lossy());
         let words: String =
             words.collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).take(200).collect();

@@ -43,7 +43,8 @@ impl NodeCall {
         let (Some(node), Some(nodes), Some(at)) = (given.node_rank, given.nnodes, &given.rendezvous) else {
             return usage("--nnodes, --node-rank and --rendezvous go together".into());
         };
-        let (node, nodes) = (node as usize, nodes as usize);
+        let node = node as usize;
+        let nodes = nodes as usize;
         if node >= nodes {
             return usage(format!("--node-rank {node}: there are {nodes} nodes (--nnodes), from 0"));
         }
@@ -128,8 +129,8 @@ pub(super) fn agree(call: &NodeCall, mut word: NodeWord) -> Result<Agreement, La
         // All find the same, so nobody waits for this one.
         return Err(LaunchRefusal { text: differ.join("\ncomity launch: "), code: USAGE });
     }
-    let (first, world) =
-        (words[..call.node].iter().map(|w| w.size).sum(), words.iter().map(|w| w.size).sum());
+    let first = words[..call.node].iter().map(|w| w.size).sum();
+    let world = words.iter().map(|w| w.size).sum();
     let (store, go) = match call.node {
         0 => start(call, &words, world, (&homes, &elsewhere)).map(|(s, g)| (Some(s), Some(g)))?,
         _ => (None, None),

@@ -70,7 +70,8 @@ fn open(
     rustix::stdio::dup2_stdin(&input).map_err(|e| fail(e.into()))?;
     let mut front_end = FrontLine::new(front_end).map_err(fail)?;
     let output = Outputs::open().map_err(fail)?;
-    let (verbose, shown) = (job.verbose, call.at.clone());
+    let verbose = job.verbose;
+    let shown = call.at.clone();
     let Some(agreed) = wait(call, &job, &mut front_end, &output)? else { return Ok(None) };
     let Agreement { go, store, kept, group, words, first, world } = agreed;
     (job.first, job.world) = (first, world);
@@ -111,7 +112,9 @@ fn wait(
     output: &Outputs,
 ) -> Result<Option<Agreement>, LaunchRefusal> {
     let fail = |e: io::Error| LaunchRefusal::machine(format!("cannot prepare the job: {e}"));
-    let (at, node, nodes) = (call.at.clone(), call.node, call.nodes);
+    let at = call.at.clone();
+    let node = call.node;
+    let nodes = call.nodes;
     let word = agree::word(&call, job);
     let (done, ring) = UnixStream::pair().map_err(fail)?;
     let thread = std::thread::Builder::new()

@@ -157,7 +157,8 @@ impl Supervisor {
     /// Waits for the others' ranks to end, and for what they found.
     pub(in crate::launch) fn wait_for_nodes(&mut self) {
         let Some(heard) = self.nodes.as_ref().map(|n| Arc::clone(&n.heard)) else { return };
-        let (mut until, mut told) = (None, None);
+        let mut until = None;
+        let mut told = None;
         loop {
             let ending = self.is_ending();
             if told != Some(ending) {

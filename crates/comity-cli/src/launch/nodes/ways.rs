@@ -150,7 +150,8 @@ pub(super) fn sort_out(said: &[Vec<IpAddr>], own: SocketAddr) -> (Vec<SocketAddr
             seen.push(*ip);
         }
     }
-    let (mut homes, mut elsewhere) = (Vec::new(), Vec::new());
+    let mut homes = Vec::new();
+    let mut elsewhere = Vec::new();
     for ip in seen {
         match scoped(ip).filter(|at| is_own(*at)) {
             Some(at) => homes.push(at),

@@ -32,7 +32,8 @@ fn orders_come_through_in_any_pieces() {
     ];
     let bytes: Vec<u8> = all.iter().flat_map(FleetOrder::encode).collect();
     for step in [1, 7, bytes.len()] {
-        let (mut reader, mut found) = (FrameReader::default(), Vec::new());
+        let mut reader = FrameReader::default();
+        let mut found = Vec::new();
         for piece in bytes.chunks(step) {
             reader.push(piece);
             while let Some((kind, body)) = reader.next().unwrap() {

@@ -18,8 +18,11 @@ const ADDRESS: [&str; 2] = ["-std=gnu99", "-fsanitize=address"];
 pub(super) fn run(installed: &Installed, scope: &Scope) -> Result<String, String> {
     let build =
         |name: &str| installed.compile("cc", &["-std=gnu99"], &sources().join(format!("{name}.c")), name);
-    let (conformance, faults, misuse) = (build("conformance")?, build("faults")?, build("misuse")?);
-    let (lifecycle, twice) = (build("lifecycle")?, build("twice")?);
+    let conformance = build("conformance")?;
+    let faults = build("faults")?;
+    let misuse = build("misuse")?;
+    let lifecycle = build("lifecycle")?;
+    let twice = build("twice")?;
 
     said("mistakes", Task::new(&misuse), "all right")?;
     let rows = [1, 2, 3, 4].into_iter().flat_map(|n| ["shm", "tcp"].map(|link| (n, link)));

@@ -74,7 +74,8 @@ fn compile(
 /// A program that compiles only where structs lie as the table says, and enums have the size of an int.
 fn assertions(table: &str) -> String {
     let mut text = String::from("#include <comity.h>\n");
-    let (mut current, mut n) = ("", 0);
+    let mut current = "";
+    let mut n = 0;
     let mut hold = |what: &str| {
         n += 1;
         let _ = writeln!(text, "typedef char holds_{n}[({what}) ? 1 : -1];");

@@ -138,7 +138,8 @@ fn addresses(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
 
 /// A small MTU, a way in one direction only, an address that two hosts have.
 fn ways(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
-    let (b, c) = (desk.net.name("b"), desk.net.name("c"));
+    let b = desk.net.name("b");
+    let c = desk.net.name("c");
     ip(&format!("-n {b} link set bc mtu 1280"))?;
     ip(&format!("-n {c} route add unreachable 10.93.0.5/32"))?;
     ip(&format!("-n {c} addr add 10.93.0.2/32 dev ca"))?;

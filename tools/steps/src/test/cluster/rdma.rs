@@ -24,7 +24,8 @@ pub(super) fn runs(desk: &mut Desk<'_, '_>) -> Result<(), String> {
         }
         fs::create_dir_all(format!("{tree}/net")).map_err(|e| e.to_string())?;
         let before = format!("mount --bind /sys/class/net {tree}/net\nmount --rbind {tree} /sys/class");
-        let (name, port) = (format!("{host}r"), 2211 + number as u16);
+        let name = format!("{host}r");
+        let port = 2211 + number as u16;
         desk.net.serve_as(&SshHost { name: &name, host, port, before: &before, users: "id.pub" })?;
     }
     desk.net.answer(&["ar", "br", "cr"])?;

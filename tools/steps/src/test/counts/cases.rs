@@ -41,7 +41,8 @@ impl Programs {
     fn job(&self, language: &str, ranks: usize, more: usize) -> Task {
         let job = self.installed.job(ranks).limit(120);
         let job = if ranks > 1 { job.env("COMITY_LINKS", "shm") } else { job };
-        let (empty, calls) = (EMPTY.to_string(), CALLS.to_string());
+        let empty = EMPTY.to_string();
+        let calls = CALLS.to_string();
         match language {
             "Rust" => job.args([&self.rust]).args([empty, calls, more.to_string()]),
             "C" => job.args([&self.c]).args([empty, calls]),
@@ -71,7 +72,8 @@ fn median(mut counts: Vec<u64>) -> u64 {
 /// The package of this build, for an interpreter: its sources, and the extension that cargo has built.
 fn package() -> Result<Scratch, String> {
     let folder = Scratch::new("package").map_err(|e| format!("cannot make a folder: {e}"))?;
-    let (from, to) = (root().join("python/comity"), folder.join("comity"));
+    let from = root().join("python/comity");
+    let to = folder.join("comity");
     let lay_out = || -> std::io::Result<()> {
         fs::create_dir(&to)?;
         for entry in fs::read_dir(&from)? {
@@ -110,7 +112,8 @@ fn judged() -> Result<String, Uncounted> {
     let version = python::own().args(["-c", version]).run().map_err(Uncounted::Failed)?;
     let of_python = version.trim() == PYTHON;
     let mut too_many = Vec::new();
-    let (mut cases, mut left_out) = (0, 0);
+    let mut cases = 0;
+    let mut left_out = 0;
     println!("{:24} {:>9} {:>9} {:>9}", "one call of 8 bytes", "now", DATE, "limit");
     for limit in limits::LIMITS {
         let now = programs.count(limit.language, limit.ranks, 0)?;

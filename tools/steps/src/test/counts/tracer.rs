@@ -146,7 +146,8 @@ fn run_to_marker(tracee: Pid) -> Result<Option<()>, Uncounted> {
 
 /// Single steps until its next marker; nothing if it ends before.
 fn step_to_marker(tracee: Pid) -> Result<Option<u64>, Uncounted> {
-    let (mut count, mut passed_on) = (0, None);
+    let mut count = 0;
+    let mut passed_on = None;
     loop {
         resume(tracee, ptrace::step(tracee, passed_on))?;
         passed_on = match wait(tracee)? {

@@ -121,7 +121,8 @@ fn soak(scope: &Scope) -> Outcome {
 
 /// These parts, or all; each is written down when it has ended. One that fails does not stop the others.
 pub(super) fn run(names: &[&str], hours: f64, again: bool) -> Result<(), String> {
-    let (scope, state) = (Scope::deep(hours), State::now()?);
+    let scope = Scope::deep(hours);
+    let state = State::now()?;
     let mut rows = Vec::new();
     for part in PARTS.iter().filter(|p| names.is_empty() || names.contains(&p.step.name)) {
         let mut progress = Progress::read(part.step.name, &state);

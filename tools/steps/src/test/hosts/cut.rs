@@ -96,7 +96,9 @@ fn acting(lan: &Lan<'_>, shape: &Shape, rank: usize, what: [&str; 2], key: &Path
 fn dead_relay(key: &Path) -> Result<(), String> {
     let lan = Lan::new(&MIDDLE)?;
     let start = |r| rank(&lan, &MIDDLE, r, "30", key).start();
-    let (first, middle, last) = (start(0)?, start(1)?, start(2)?);
+    let first = start(0)?;
+    let middle = start(1)?;
+    let last = start(2)?;
     thread::sleep(Duration::from_secs(3));
     // Ended by a signal, without a goodbye.
     drop(middle);
@@ -162,8 +164,8 @@ fn turn(lan: &Lan<'_>, how: How, cable: &str, is_cut: bool) -> Result<(), String
         }
         How::Silent => {
             // To an adapter that is not there.
-            let (network, what) =
-                (if cable == "c0" { "10.71.1" } else { "10.71.2" }, if is_cut { "replace" } else { "del" });
+            let network = if cable == "c0" { "10.71.1" } else { "10.71.2" };
+            let what = if is_cut { "replace" } else { "del" };
             let nobody = if is_cut { "lladdr 02:00:00:00:66:66 nud permanent" } else { "" };
             for (host, last) in [(0, 2), (1, 1)] {
                 ip(&format!("-n {} neigh {what} {network}.{last} {nobody} dev {cable}", lan.names[host]))?;

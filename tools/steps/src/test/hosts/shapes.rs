@@ -204,7 +204,8 @@ impl<'a> Lan<'a> {
             ip(&format!("-n {name} link set lo up"))?;
         }
         for (a, b, cable, at, bt) in shape.cables {
-            let (a, b) = (&lan.names[*a], &lan.names[*b]);
+            let a = &lan.names[*a];
+            let b = &lan.names[*b];
             ip(&format!("link add {cable} netns {a} type veth peer name {cable} netns {b}"))?;
             for (host, addr) in [(a, at), (b, bt)] {
                 // No address but the one given, and that one at once.
@@ -227,7 +228,8 @@ impl<'a> Lan<'a> {
     pub(super) fn rank(&self, rank: usize, comity: &Path, key: &Path) -> Task {
         let Shape { hosts, master, vars, launched, .. } = self.shape;
         let program = ["bench", "all_reduce", "--sizes", "4M", "--budget", "0.3"];
-        let (place, size) = (rank.to_string(), hosts.to_string());
+        let place = rank.to_string();
+        let size = hosts.to_string();
         let at = *master.get(rank).unwrap_or(&master[0]);
         let task = self.within(rank).args([comity]);
         let task = match launched {

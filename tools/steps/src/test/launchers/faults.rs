@@ -74,7 +74,8 @@ impl<'a> Job<'a> {
     /// The same of another command of `comity`.
     fn runs(&self, ranks: usize, killed: &str, args: &[&str]) -> Vec<String> {
         let path = |p: &Path| p.to_string_lossy().into_owned();
-        let (script, folder) = (path(&self.folder.join("rank.sh")), path(&self.folder.join("")));
+        let script = path(&self.folder.join("rank.sh"));
+        let folder = path(&self.folder.join(""));
         let mut all = vec!["sh".into(), script, folder, ranks.to_string(), killed.into(), path(self.comity)];
         all.extend(args.iter().chain(&["--backend", "mpi"]).map(|&a| a.to_owned()));
         all

@@ -28,13 +28,15 @@ pub(super) fn check(file: &Path, scratch: &Scratch) -> Result<usize, String> {
     if names.structures.is_empty() || names.constants.is_empty() {
         return Err(format!("{} names too little of the interface: {names:?}", file.display()));
     }
-    let (c, rust) = (scratch.join("layout.c"), scratch.join("layout.rs"));
+    let c = scratch.join("layout.c");
+    let rust = scratch.join("layout.rs");
     let write = |to: &Path, text: String| {
         fs::write(to, text).map_err(|e| format!("cannot write {}: {e}", to.display()))
     };
     write(&c, in_c(&names))?;
     write(&rust, in_rust(&names, file))?;
-    let (by_c, by_rust) = (scratch.join("layout-c"), scratch.join("layout-rust"));
+    let by_c = scratch.join("layout-c");
+    let by_rust = scratch.join("layout-rust");
     Task::new("cc").args(["-w", "-o"]).args([&by_c, &c]).limit(120).run()?;
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     Task::new(rustc)
@@ -42,7 +44,8 @@ pub(super) fn check(file: &Path, scratch: &Scratch) -> Result<usize, String> {
         .args([&by_rust, &rust])
         .limit(120)
         .run()?;
-    let (theirs, ours) = (Task::new(by_c).run()?, Task::new(by_rust).run()?);
+    let theirs = Task::new(by_c).run()?;
+    let ours = Task::new(by_rust).run()?;
     let differ = theirs.lines().zip(ours.lines()).find(|(t, o)| t != o);
     match differ {
         Some((theirs, ours)) => Err(format!("{}: {ours}, but the header says: {theirs}", file.display())),

@@ -68,7 +68,8 @@ pub(super) fn run(scope: &Scope) -> Outcome {
 
 /// The program without what only debuggers read: the guest has it in memory.
 fn comity(scratch: &Scratch) -> Result<PathBuf, String> {
-    let (built, small) = (processes::comity()?, scratch.join("comity"));
+    let built = processes::comity()?;
+    let small = scratch.join("comity");
     Task::new("strip").args(["--strip-debug", "-o"]).args([&small, &built]).run()?;
     Ok(small)
 }

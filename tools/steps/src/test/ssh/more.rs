@@ -90,7 +90,8 @@ pub(super) fn copies_itself(net: &Net, comity: &str) -> Result<(), String> {
 /// A script that differs is found before anything runs; `--stage` mends it.
 pub(super) fn stages(net: &Net, comity: &str) -> Result<(), String> {
     let own = net.folder.join("own");
-    let (dir, tool) = (own.display().to_string(), own.join("tool"));
+    let dir = own.display().to_string();
+    let tool = own.join("tool");
     fs::write(&tool, "#!/bin/sh\necho staged\n").map_err(|e| e.to_string())?;
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
     for host in net.cabling.hosts() {

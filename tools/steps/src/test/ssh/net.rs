@@ -86,7 +86,8 @@ impl<'a> Net<'a> {
         net.keygen("id")?;
         fs::create_dir(folder.join("own")).map_err(|e| e.to_string())?;
         net.write("passwd", &users_of_sshd(&folder.join("own")).map_err(|e| e.to_string())?)?;
-        let (mut known, mut config) = (String::new(), String::new());
+        let mut known = String::new();
+        let mut config = String::new();
         for host in cabling.hosts() {
             let key = net.keygen(&format!("host_{host}"))?;
             let (lines, at) = cabling.way(host);
@@ -96,7 +97,8 @@ impl<'a> Net<'a> {
         }
         net.write("known", &known)?;
         let path = |file: &str| folder.join(file).display().to_string();
-        let (id, known) = (path("id"), path("known"));
+        let id = path("id");
+        let known = path("known");
         config +=
             &format!("Host *\n  IdentityFile {id}\n  UserKnownHostsFile {known}\n  IdentitiesOnly yes\n");
         net.write("config", &config)?;
@@ -114,7 +116,8 @@ impl<'a> Net<'a> {
             ip(&format!("-n {} link set lo up", self.name(host)))?;
         }
         for (number, [one, other, at_one, at_other]) in self.cabling.cables().iter().enumerate() {
-            let (from, to) = (self.name(one), self.name(other));
+            let from = self.name(one);
+            let to = self.name(other);
             ip(&format!("link add c{number} netns {from} type veth peer name c{number} netns {to}"))?;
             for (name, at) in [(from, at_one), (to, at_other)] {
                 ip(&format!("-n {name} addr add {at}/30 dev c{number}"))?;
@@ -129,7 +132,8 @@ impl<'a> Net<'a> {
         ip(&format!("-n {switch} link add name br0 type bridge"))?;
         ip(&format!("-n {switch} link set br0 up"))?;
         for (number, host) in ["desk"].iter().chain(self.cabling.hosts()).enumerate() {
-            let (name, at) = (self.name(host), format!("10.78.0.{}", number + 1));
+            let name = self.name(host);
+            let at = format!("10.78.0.{}", number + 1);
             ip(&format!("link add eth0 netns {name} type veth peer name p{number} netns {switch}"))?;
             ip(&format!("-n {switch} link set p{number} master br0 up"))?;
             ip(&format!("-n {name} addr add {at}/24 dev eth0"))?;
@@ -221,7 +225,8 @@ impl<'a> Net<'a> {
         words: &[&str],
     ) -> Result<Running, String> {
         let path = |file: &str| self.folder.join(file).display().to_string();
-        let (config, hosts) = (format!("--ssh-arg={}", path("config")), path("hosts"));
+        let config = format!("--ssh-arg={}", path("config"));
+        let hosts = path("hosts");
         let task = self.desk(&[comity, "launch", "--ssh-arg=-F", &config, "--hostfile", &hosts]);
         let own = self.folder.join("own");
         task.args(flags).args(["--"]).args(words).folder(&own).limit(300).start()

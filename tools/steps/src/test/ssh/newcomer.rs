@@ -84,7 +84,8 @@ pub(super) fn under_mpi(net: &Net<'_>, comity: &str) -> Result<(), String> {
     Task::new(comity).args(["key", "new", &key]).run()?;
     net.write("hosts-of-openmpi", "a slots=1\nb slots=1\n")?;
     net.write("hosts-of-mpich", "a\nb\n")?;
-    let (openmpi, mpich) = (path("hosts-of-openmpi"), path("hosts-of-mpich"));
+    let openmpi = path("hosts-of-openmpi");
+    let mpich = path("hosts-of-mpich");
     let bench = [comity, "bench", "all_reduce", "--sizes", "8:64K", "--factor", "8192", "--iters", "5"];
     let file = format!("COMITY_KEY_FILE={key}");
     let first = ["mpirun.openmpi", "--allow-run-as-root", "--hostfile", &openmpi, "-n", "2"];
