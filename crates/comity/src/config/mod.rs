@@ -104,8 +104,6 @@ pub struct Config {
     pub(crate) ports: Option<(u16, u16)>,
     /// Pass on what two others say that have no way to each other, and have others pass on what is said from here.
     pub(crate) relay: bool,
-    /// What is cut between two hosts goes on over another path.
-    pub(crate) second_path: bool,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
     pub(crate) root_cause: Option<RootCauseReport>,
@@ -178,7 +176,6 @@ impl Config {
             interfaces: InterfaceRules::default(),
             ports: None,
             relay: true,
-            second_path: true,
             host: None,
             log_dir: None,
             root_cause: None,

@@ -68,17 +68,6 @@ impl Config {
         self
     }
 
-    /// Whether two hosts that share two networks go on over the second when the first is cut; default: they do, where both ranks say so. Linux
-    /// only. It costs such pairs a copy of what they send.
-    ///
-    /// ```
-    /// let config = comity::Config::new(0, 1).second_path(false);
-    /// ```
-    pub fn second_path(mut self, second: bool) -> Self {
-        self.second_path = second;
-        self
-    }
-
     /// Whether ranks pass on what two others say that have no way to each other; default: they do. The two encrypt it.
     ///
     /// ```

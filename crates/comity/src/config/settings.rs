@@ -128,9 +128,6 @@ fn network(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if vars.is_set("COMITY_RELAY") {
         config.relay = vars.flag("COMITY_RELAY")?;
     }
-    if vars.is_set("COMITY_SECOND_PATH") {
-        config.second_path = vars.flag("COMITY_SECOND_PATH")?;
-    }
     Ok(())
 }
 

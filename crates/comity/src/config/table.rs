@@ -110,13 +110,6 @@ pub const VARIABLES: &[Variable] = &[
         example: "0",
     },
     Variable {
-        name: "COMITY_SECOND_PATH",
-        topic: Topic::Meeting,
-        about: "`0` ends a link with its path, also where two hosts share two networks; else it goes on over the second one when the first is cut (Linux).",
-        default: "`1`",
-        example: "0",
-    },
-    Variable {
         name: "COMITY_KEY_FILE",
         topic: Topic::Trust,
         about: "Names the file with the job's key, which only its owner may read.",

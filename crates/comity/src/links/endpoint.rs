@@ -223,7 +223,7 @@ impl Endpoint {
             first: config.backend.link(),
             limit: config.join_timeout,
             all: config.connect_when == ConnectWhen::All,
-            makers: Makers::new(config.rank, Arc::clone(&book), cards),
+            makers: Makers::new(cards),
             book,
             sparse: config.size > config.sparse_above,
             redial: None,

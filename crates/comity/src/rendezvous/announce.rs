@@ -62,7 +62,6 @@ pub(crate) fn facts(config: &Config, links: Announced, addrs: Vec<OwnAddr>, unix
             addrs,
             are_named: false,
             relays: config.relay,
-            second_path: config.second_path && cfg!(target_os = "linux"),
         },
         host: config.host.clone().unwrap_or_else(here::host_name),
         pid: std::process::id(),

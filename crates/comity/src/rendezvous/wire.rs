@@ -50,7 +50,6 @@ pub(crate) fn facts_of(host: &str, pid: u32, addrs: Vec<SocketAddr>) -> Facts {
             addrs: addrs.into_iter().map(|at| OwnAddr::new(at, &[])).collect(),
             are_named: false,
             relays: false,
-            second_path: false,
         },
         host: host.into(),
         pid,

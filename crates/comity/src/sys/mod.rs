@@ -5,7 +5,6 @@
 pub(crate) mod clock;
 mod cores;
 pub(crate) mod cuda;
-mod delivery;
 mod exit;
 mod fds;
 mod fnv;
@@ -31,13 +30,12 @@ mod waker;
 mod words;
 
 pub(crate) use cores::leave_core;
-pub(crate) use delivery::delivery;
 pub(crate) use exit::{at_exit, end_with};
 pub(crate) use fds::{recv_bytes, recv_fd, send_byte_with, send_fd};
 pub(crate) use fnv::fnv;
 pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
-pub(crate) use interfaces::{Interface, addresses_in_use, interfaces};
+pub(crate) use interfaces::{Interface, interfaces};
 pub(crate) use interrupt::{Asking, give_up, nap, poll_joining};
 pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use map::Mapping;
@@ -52,7 +50,7 @@ pub(crate) use process::{JobPlace, process_number};
 pub(crate) use region::{Region, SharedMemory};
 pub(crate) use tracer::{Lineage, Tracer, yama_scope};
 #[cfg(target_os = "linux")]
-pub(crate) use trip::least_round_trip;
+pub(crate) use trip::{least_round_trip, unanswered};
 pub(crate) use unacked::has_arrived;
 pub(crate) use waker::Waker;
 pub(crate) use words::Words;

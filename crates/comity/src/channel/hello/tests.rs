@@ -9,7 +9,7 @@ const HELLO: Hello = Hello {
     to: 1,
     world: 9,
     group_id: 4,
-    channel: Channel::Link { transport: 2, index: 1, of: 2, making: 0 },
+    channel: Channel::Link { transport: 2, index: 1, of: 2 },
     sealed: true,
 };
 
@@ -188,7 +188,7 @@ proptest! {
             0 => Channel::Join,
             1 => Channel::Control,
             2 => Channel::Probe,
-            _ => Channel::Link { transport, index: of - 1, of, making: of },
+            _ => Channel::Link { transport, index: of - 1, of },
         };
         let hello = Hello { from, to, world, group_id, channel, sealed };
         prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));

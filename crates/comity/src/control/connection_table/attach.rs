@@ -1,20 +1,14 @@
-//! Control connections come, and go on over others.
+//! Control connections come.
 
-use super::{ConnectionTable, Rest, perform::Question};
+use super::{ConnectionTable, Rest};
 use crate::{
     channel::{Sealing, Stream},
     control::{
-        kept_conn::{KeptConn, Origin, Process, keep_alive, process_of},
+        connection::{ControlConnection, Origin, Process, keep_alive, process_of},
         note::ControlNote,
     },
 };
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-/// How long to wait for word that last words have come before another path is tried.
-const LAST_ASK: Duration = Duration::from_millis(250);
+use std::{sync::Arc, time::Instant};
 
 /// How many processes of a large job are watched by a pidfd beside their connection: the nearest of this host.
 const NEAREST: usize = 4;
@@ -93,70 +87,8 @@ impl ConnectionTable {
             *place = Some(Arc::new(process));
         }
         if let Some(place) = self.conns.get_mut(rank) {
-            *place = Some(KeptConn::new(stream, seals, origin));
+            *place = Some(ControlConnection::new(stream, seals, origin));
         }
         self.carry_out()
     }
-
-    /// Whether new connection `number` may take the place of the one with `rank`.
-    pub(in crate::control) fn may_resume(&self, rank: usize, number: u64) -> bool {
-        matches!(self.conns.get(rank), Some(Some(conn)) if conn.may_renew(number))
-    }
-
-    /// The connection with `rank` goes on over another one.
-    pub(in crate::control) fn resume(&mut self, rank: usize, number: u64, stream: Stream, seals: Sealing) {
-        if let Some(Some(conn)) = self.conns.get_mut(rank)
-            && conn.may_renew(number)
-        {
-            if let Err(e) = keep_alive(&stream, self.membership.limit()) {
-                tracing::debug!(rank, %e, "no keepalive on a control connection");
-            }
-            tracing::info!(rank, "the control connection with a rank goes on over another path");
-            conn.renew(number, stream, seals);
-        }
-    }
-
-    /// Whom to ask at once for another connection: ranks to which one had begun and leads nowhere. While this process leaves, also ranks
-    /// that may not have heard its last words.
-    pub(in crate::control) fn unresumed(&mut self, now: Instant) -> Vec<Question> {
-        let (is_leaving, patience) = (self.stop.is_some(), self.patience());
-        let mut all = Vec::new();
-        for (rank, conn) in self.conns.iter_mut().enumerate() {
-            let Some(conn) = conn.as_mut().filter(|c| c.is_ours() && c.has_second()) else { continue };
-            let wants = match (is_leaving, patience) {
-                (true, _) => {
-                    (conn.is_paused() || !conn.stream().has_arrived()) && conn.wants_other(LAST_ASK, now)
-                }
-                (false, Some(patience)) => conn.is_paused() && conn.wants_other(patience, now),
-                _ => false,
-            };
-            let wants = wants && conn.asks(now);
-            if let Some(at) = conn.stream().peer_addr().filter(|_| wants) {
-                all.push(Question { rank, at, has_other: true, resumes: true });
-            }
-        }
-        all
-    }
-
-    /// How long a connection may carry nothing before another path is tried.
-    pub(super) fn patience(&self) -> Option<Duration> {
-        self.membership.limit().map(|limit| limit / 5)
-    }
-
-    /// Whether somebody may not hear the last words of this process before its connection goes on over another path.
-    pub(in crate::control) fn is_unsaid(&self) -> bool {
-        self.conns.iter().flatten().any(KeptConn::is_unsaid)
-    }
-}
-
-/// Whether a connection may still carry last words. What the others say now is no news, they may well close first.
-pub(super) fn goes_on_leaving(conn: &mut KeptConn) -> bool {
-    if !conn.has_second() {
-        // No blame any more, and no reason to look again at once.
-        let _ = conn.take_full();
-        return conn.flush().is_ok();
-    }
-    let open = conn.fill();
-    while let Ok(Some(_)) = conn.next() {}
-    open && conn.flush().is_ok() && !conn.take_full()
 }

@@ -92,9 +92,6 @@ impl World for Endpoint {
     }
 
     fn leave(&self, group_id: u64) {
-        if self.makers.leaves_later(group_id) {
-            return;
-        }
         self.makers.forget(group_id);
         if let Some(running) = &self.running {
             running.control().leave(group_id, true);

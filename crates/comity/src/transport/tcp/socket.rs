@@ -1,7 +1,7 @@
 //! What the link asks of its sockets.
 
 use super::TcpOptions;
-pub(super) use crate::transport::socket::{is_cut, receive, send};
+pub(super) use crate::transport::socket::{receive, send};
 use socket2::{SockRef, TcpKeepalive};
 #[cfg(target_os = "linux")]
 use std::os::fd::AsFd;
