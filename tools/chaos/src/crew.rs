@@ -1,7 +1,7 @@
 //! Ranks that live through many trials: each is a process that joins one job after the other.
 
 use super::{
-    fault::{Fault, MOST, Plan},
+    fault::{MOST, Plan},
     net,
     processes::{Processes, Said, Started, monotonic, signal},
 };

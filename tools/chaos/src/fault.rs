@@ -174,7 +174,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 37] = [
+    const ALL: [Self; 36] = [
         Self::Kill(Phase::Join),
         Self::Kill(Phase::Idle),
         Self::Kill(Phase::Call),

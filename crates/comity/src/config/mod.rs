@@ -104,6 +104,8 @@ pub struct Config {
     pub(crate) ports: Option<(u16, u16)>,
     /// Pass on what two others say that have no way to each other, and have others pass on what is said from here.
     pub(crate) relay: bool,
+    /// TCP connections use several paths, where the kernels of both ends do.
+    pub(crate) mptcp: bool,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
     pub(crate) root_cause: Option<RootCauseReport>,
@@ -176,6 +178,7 @@ impl Config {
             interfaces: InterfaceRules::default(),
             ports: None,
             relay: true,
+            mptcp: false,
             host: None,
             log_dir: None,
             root_cause: None,

@@ -3,7 +3,7 @@
 use super::Config;
 use crate::{
     Error, Result,
-    sys::{Interface, interfaces},
+    sys::{Interface, has_paths, interfaces},
     transport::{InterfaceRules, MAX_ADDRS},
 };
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -65,6 +65,17 @@ impl Config {
     /// ```
     pub fn ports(mut self, range: std::ops::RangeInclusive<u16>) -> Self {
         self.ports = Some((*range.start(), *range.end()));
+        self
+    }
+
+    /// Whether TCP connections of this process use several paths at once, by the kernel's MPTCP; default: they do not. Linux only. The last group
+    /// that a process joins decides for all its new connections. Where the other end does not use it, they are plain TCP.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).mptcp(true);
+    /// ```
+    pub fn mptcp(mut self, mptcp: bool) -> Self {
+        self.mptcp = mptcp;
         self
     }
 
@@ -130,7 +141,12 @@ impl Config {
         } else {
             "passes nothing on (COMITY_RELAY)"
         };
-        format!("{ports}; {relay}")
+        let paths = match (self.mptcp, has_paths()) {
+            (true, Ok(())) => "; several paths (MPTCP)".into(),
+            (true, Err(why)) => format!("; one path, though COMITY_MPTCP=1: {why}"),
+            (false, _) => String::new(),
+        };
+        format!("{ports}; {relay}{paths}")
     }
 }
 

@@ -128,6 +128,9 @@ fn network(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if vars.is_set("COMITY_RELAY") {
         config.relay = vars.flag("COMITY_RELAY")?;
     }
+    if vars.is_set("COMITY_MPTCP") {
+        config.mptcp = vars.flag("COMITY_MPTCP")?;
+    }
     Ok(())
 }
 

@@ -110,6 +110,13 @@ pub const VARIABLES: &[Variable] = &[
         example: "0",
     },
     Variable {
+        name: "COMITY_MPTCP",
+        topic: Topic::Meeting,
+        about: "`1` has TCP connections go on over another path when one is cut, by the kernel's MPTCP (Linux); set it for all ranks. [What it needs and costs](hosts.md#two-paths).",
+        default: "`0`",
+        example: "1",
+    },
+    Variable {
         name: "COMITY_KEY_FILE",
         topic: Topic::Trust,
         about: "Names the file with the job's key, which only its owner may read.",
@@ -196,7 +203,7 @@ pub const VARIABLES: &[Variable] = &[
         topic: Topic::Links,
         about: "Says from how many bytes on a message between ranks of a host is read where it lies in the sender's memory (Linux); \
             0: never.",
-        default: "where it is [quicker](transports.md#links)",
+        default: "where it is [quicker](transports-reference.md#links)",
         example: "131072",
     },
     Variable {

@@ -16,6 +16,7 @@ mod interrupt;
 pub(crate) mod library;
 mod map;
 pub(crate) mod mpi;
+mod multipath;
 pub(crate) mod nccl;
 mod peer_memory;
 mod poll;
@@ -39,6 +40,9 @@ pub(crate) use interfaces::{Interface, interfaces};
 pub(crate) use interrupt::{Asking, give_up, nap, poll_joining};
 pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use map::Mapping;
+#[cfg(target_os = "linux")]
+pub(crate) use multipath::uses_paths;
+pub(crate) use multipath::{has_paths, tcp_socket, want_paths};
 #[cfg(test)]
 pub(crate) use peer_memory::NO_READS;
 #[cfg(target_os = "linux")]

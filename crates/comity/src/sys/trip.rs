@@ -42,9 +42,11 @@ pub(crate) fn least_round_trip(socket: BorrowedFd<'_>) -> Option<Duration> {
     (trip != u32::MAX).then(|| Duration::from_micros(trip.into()))
 }
 
-/// Time since the last word of the other system, while this one sends again what that has not acknowledged.
+/// Time since the last word of the other system, while this one sends again what that has not acknowledged. None with several paths, of
+/// which the system tells the first one only.
 pub(crate) fn unanswered(socket: BorrowedFd<'_>) -> Option<Duration> {
-    tcp_info(socket).filter(TcpInfo::is_repeating).map(|info| info.silence())
+    let info = tcp_info(socket).filter(TcpInfo::is_repeating).filter(|_| !super::uses_paths(socket));
+    info.map(|info| info.silence())
 }
 
 /// What the system says of a TCP connection.

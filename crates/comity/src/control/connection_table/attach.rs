@@ -74,6 +74,11 @@ impl ConnectionTable {
             return Rest::default();
         }
         self.membership.pass_through(rank, relays);
+        if let Stream::Tcp(tcp) = &stream
+            && let (Ok(there), Ok(here)) = (tcp.peer_addr(), tcp.local_addr())
+        {
+            self.membership.leads_over(rank, format!(" over TCP from {there} to rank {} at {here}", self.me));
+        }
         if let Err(e) = keep_alive(&stream, self.membership.limit()) {
             // The beats find what this would have found.
             tracing::debug!(rank, %e, "no keepalive on a control connection");
