@@ -10,15 +10,17 @@
 //! The ranks of a host share its network. Ranks beyond its cores take turns, so that a round costs a switch for each of them. Each word
 //! here ([`exchange`](Model::exchange), [`shift`](Model::shift), ...) is one round: with two kinds of link it is a formula; where each pair was
 //! measured it is the slowest rank's sum over the pairs that the round uses. May import `algorithms`, `pairs`, `shape`,
-//! `topology`, `traffic` and `tuned`.
+//! `topology` and `traffic`.
 
 use crate::{
     algorithms::Algorithm,
     pairs::PairCosts,
     shape::{Common, Kind},
-    topology::Topology,
+    topology::{
+        HostLink::{Shm, Tcp},
+        Topology,
+    },
     traffic::Traffic::{self, BothWays, OneWay, Same},
-    tuned::HostLink::{Shm, Tcp},
 };
 use std::collections::BTreeMap;
 
@@ -104,20 +106,11 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// How far an algorithm is from its formula on this machine: known of ranks that share a host and have a core each.
+    /// How far an algorithm is from its formula: known of ranks that share a host and have a core each.
     pub(crate) fn ratio(&self, kind: Kind, algorithm: Algorithm) -> f64 {
         if self.hosts > 1.0 || self.pairs.is_some() || self.share() > 1.0 {
             return 1.0;
         }
-        let Some((costs, link)) = self.world.tuned.as_ref() else {
-            return self.usual_ratio(kind, algorithm);
-        };
-        let bytes = if kind.has_parts() { self.n * self.bytes } else { self.bytes };
-        costs.ratio(*link, kind, algorithm, self.n, bytes)
-    }
-
-    /// As [`ratio`](Self::ratio), on a machine of which nothing is known.
-    fn usual_ratio(&self, kind: Kind, algorithm: Algorithm) -> f64 {
         let parts: &[(f64, f64)] = match (self.world.usual, kind, algorithm) {
             (Some(Shm), Kind::AllReduce | Kind::Barrier, Algorithm::Direct | Algorithm::Doubling) => &LEAN,
             (Some(Tcp), Kind::AllReduce, Algorithm::Direct) if self.n == 2.0 => &[AT_ONCE],

@@ -125,8 +125,6 @@ pub(crate) enum Costs {
     /// What links of each kind usually cost.
     #[default]
     Usual,
-    /// What was measured on rank 0's host, where there is a file of that below this folder of configurations; else the usual.
-    Found(PathBuf),
     /// What the ranks measure when they have met.
     Measure,
     /// What was measured before.

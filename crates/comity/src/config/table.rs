@@ -255,8 +255,8 @@ pub const VARIABLES: &[Variable] = &[
         name: "COMITY_COSTS",
         topic: Topic::Calls,
         about: "`measure` measures the links before plans are chosen; a file holds what `comity check \
-            --links --json` wrote; all ranks or none set these. `off` on rank 0 leaves out what `comity bench --tune` wrote.",
-        default: "what `comity bench --tune` wrote on rank 0's host; else what links of each kind usually cost",
+            --links --json` wrote; all ranks or none set it.",
+        default: "what links of each kind usually cost",
         example: "measure",
     },
     Variable {

@@ -2,7 +2,7 @@
 
 use super::{Failure, GroupStatus, Header};
 use crate::{LinkCosts, LinkKind, Peer, Result, transport::Link};
-use comity_plan::{Algorithm, TunedCosts};
+use comity_plan::Algorithm;
 use std::{
     fmt,
     sync::Arc,
@@ -36,11 +36,6 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
 
     /// What messages cost between its ranks, if they have agreed on that.
     fn costs(&self) -> Option<&LinkCosts> {
-        None
-    }
-
-    /// What was measured on rank 0's host before, which holds where [`costs`](Self::costs) are not known.
-    fn tuned(&self) -> Option<&Arc<TunedCosts>> {
         None
     }
 

@@ -6,7 +6,7 @@ use crate::{
     control::pace,
     status::{Failure, GroupStatus, Header, Links, World},
 };
-use comity_plan::{Algorithm, TunedCosts};
+use comity_plan::Algorithm;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -63,10 +63,6 @@ impl World for Endpoint {
 
     fn costs(&self) -> Option<&LinkCosts> {
         self.costs.get()
-    }
-
-    fn tuned(&self) -> Option<&Arc<TunedCosts>> {
-        self.tuned.as_ref()
     }
 
     fn own_cores(&self) -> usize {
