@@ -24,6 +24,9 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
+/// Bytes of a part of an all_to_all with unequal parts, of which no rank knows all: a guess that is wrong both ways, where 0 bytes would let every
+/// algorithm win that has few rounds and sends much.
+const UNKNOWN: f64 = 16384.0;
 /// Groups above this are priced by the medians: a round of all with all has the square of the ranks in pairs.
 const MOST_RANKS: usize = 128;
 
@@ -100,7 +103,7 @@ impl<'a> Model<'a> {
             hosts: ranks.len() as f64,
             local: most as f64,
             even: ranks.values().all(|&c| c == most),
-            bytes: call.lengths.mean() * call.elem as f64,
+            bytes: call.lengths.mean().map_or(UNKNOWN, |count| count * call.elem as f64),
             elem: call.elem.max(1),
             pairs: known.map(|costs| Pairs::new(costs, &world.host, call.root)),
         }
@@ -265,6 +268,20 @@ impl<'a> Model<'a> {
         } else {
             self.far_round(1.0, self.local * bytes, OneWay)
         }
+    }
+
+    /// Everyone sends `bytes` to the rank that comes `by` later, around, and takes as much from the one that comes `by` earlier.
+    pub(crate) fn rotate(&self, by: f64, bytes: f64) -> f64 {
+        if let Some(p) = &self.pairs {
+            let (n, by) = (p.host.len(), by as usize);
+            let loads = (0..n).map(|r| (r, self.load(p, r, [(r + by) % n].into_iter(), bytes)));
+            return self.round(p, loads, OneWay);
+        }
+        if self.hosts < 2.0 {
+            return self.within(1.0, bytes);
+        }
+        // The last `by` ranks of a host send to the next one.
+        self.far_round(1.0, self.local.min(by) * bytes, OneWay)
     }
 
     /// A step of a tree: `bytes` from one rank to another at a distance of `by`, a power of two, counted from the root.
