@@ -23,7 +23,7 @@ BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 SEE = {
     "COMITY_KEY_FILE": "[Security](security.md#the-key)",
     "COMITY_CONNECTIONS": "[when](#connections-and-send-threads)",
-    "COMITY_DEVICES": "[RDMA](transports.md#rdma)",
+    "COMITY_DEVICES": "[RDMA](rdma.md)",
 }
 
 ENTRY = re.compile(r"^    Variable \{\n(.*?)^    \},$", re.M | re.S)

@@ -109,7 +109,7 @@ fn to_json(config: &Config) -> Value {
         "meets": config.meet().to_string(), "key": tools::trust_in_words(config), "host": host(), "cores": cores(),
         "page_size": rustix::param::page_size(), "system": system(), "links": links, "devices": devices, "addresses": addresses,
         "network": tools::network_in_words(config), "topology": topology(),
-        "costs": { "used": costs.used, "file": costs.file, "date": costs.date, "why": costs.why },
+        "costs": { "used": costs.used, "file": costs.file, "why": costs.why },
         "types": DType::ALL.map(DType::name),
     })
 }
@@ -131,14 +131,10 @@ fn topology() -> Vec<String> {
     lines
 }
 
-/// By what plans are chosen, and the file.
+/// The costs by which plans are chosen, and their file.
 fn costs(note: &CostsNote) -> Vec<String> {
-    let file = note.file.as_ref().filter(|_| note.used != "usual" || note.why.contains("costs file"));
-    let mut lines = vec![format!("{}: {}", note.used, note.why)];
-    lines.extend(
-        file.filter(|f| !note.why.contains(&f.display().to_string())).map(|f| f.display().to_string()),
-    );
-    lines
+    let file = note.file.iter().map(|file| file.display().to_string());
+    std::iter::once(format!("{}: {}", note.used, note.why)).chain(file).collect()
 }
 
 fn host() -> String {

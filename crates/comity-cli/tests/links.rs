@@ -1,8 +1,5 @@
 //! `comity check --links`, and groups that choose their plans by what it measured.
 
-#[path = "links/tuned.rs"]
-mod tuned;
-
 use comity::LinkCosts;
 use std::{env, fs, process::Command};
 

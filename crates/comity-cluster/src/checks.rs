@@ -2,10 +2,12 @@
 mod hosts;
 mod idle;
 mod links;
+mod paths;
 
 pub use hosts::{INSTALL, clock, hosts, rdma};
 pub use idle::idle;
 pub use links::{LinkMeasure, cables, links};
+pub use paths::paths;
 
 use serde::Serialize;
 use std::fmt::Write;
@@ -66,9 +68,9 @@ impl Check {
 }
 
 /// The order of the rows.
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 17] = [
     "ssh", "version", "name", "address", "clock", "limits", "memlock", "ptrace", "shm", "rdma", "key",
-    "cable", "route", "port", "mtu", "speed",
+    "cable", "paths", "route", "port", "mtu", "speed",
 ];
 
 /// The table for people: what passed in a row for each check, what did not in a row of its own.

@@ -1,10 +1,13 @@
 //! Commands that give the cables of each host addresses, and the commands that undo them.
 use crate::addresses::AddressPlan;
 use crate::facts::{HostFacts, HostSystem};
-use crate::graph::Cluster;
+use crate::graph::{Cable, Cluster};
 use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+
+/// The most that the kernel takes.
+const MOST_PATHS: usize = 8;
 
 /// Returns whether this is a command of the few kinds that steps are made of. An undo file may come from anybody, and `ip` alone could
 /// start any program.
@@ -15,6 +18,9 @@ pub fn is_step(words: &[String]) -> bool {
         ["ip", "addr", "add", _, "dev", _, "nodad"] => true,
         ["ifconfig", nic, "inet" | "inet6" | "addm" | "deletem", ..] => !nic.starts_with('-'),
         ["route", "-n", "add" | "delete", "-host", ..] => true,
+        ["ip", "mptcp", "limits", "set", "subflow", _, "add_addr_accepted", _] => true,
+        ["ip", "mptcp", "endpoint", "add", _, "dev", _, "id", _, "signal"] => true,
+        ["ip", "mptcp", "endpoint", "delete", "id", _] => true,
         _ => false,
     }
 }
@@ -59,6 +65,7 @@ pub fn setup(cluster: &Cluster, plan: &AddressPlan) -> Vec<HostSetup> {
             }
             gives.push((nic.clone(), own));
         }
+        multipath(cluster, plan, host, &mut steps);
         if !steps.is_empty() {
             all.push(HostSetup { ssh: facts.ssh.clone(), identity: facts.identity.clone(), steps, gives });
         }
@@ -91,6 +98,37 @@ fn linux(facts: &HostFacts, nic: &str, own: Subnet, steps: &mut Vec<SetupStep>) 
         // While the system looks for duplicates, for a second or two, nobody can listen there.
         IpAddr::V6(_) => step(&["ip", "addr", "add", &at, "dev", nic, "nodad"], &undo),
     });
+}
+
+/// Let connections use all cables between two hosts: each host offers its end of each, and takes the other's.
+fn multipath(cluster: &Cluster, plan: &AddressPlan, host: usize, steps: &mut Vec<SetupStep>) {
+    let Some(now) = cluster.hosts[host].multipath.as_ref().filter(|m| m.is_enabled) else { return };
+    let nics = cluster.doubled(host);
+    let nic = |c: &Cable| if c.a.host == host { c.a.nic.clone() } else { c.b.nic.clone() };
+    let ends = plan.of_host(cluster, host).map(|(cable, own, _)| (nic(cable), own));
+    let offered: Vec<_> = ends.filter(|(nic, _)| nics.contains(&nic.as_str())).collect();
+    if offered.is_empty() {
+        return;
+    }
+    let limits = |subflows: u64, accepted: u64| {
+        let (subflows, accepted) = (subflows.to_string(), accepted.to_string());
+        ["ip", "mptcp", "limits", "set", "subflow", &subflows, "add_addr_accepted", &accepted]
+            .map(String::from)
+            .to_vec()
+    };
+    let wanted = [now.subflows, now.accepted].map(|n| n.max(offered.len().min(MOST_PATHS) as u64));
+    if wanted != [now.subflows, now.accepted] {
+        steps.push(SetupStep { run: limits(wanted[0], wanted[1]), undo: limits(now.subflows, now.accepted) });
+    }
+    let mut free = (1u64..256).filter(|id| now.endpoints.iter().all(|(used, _)| used != id));
+    for (nic, own) in offered.iter().filter(|(_, own)| now.endpoints.iter().all(|(_, ip)| *ip != own.ip)) {
+        let Some(id) = free.next().map(|id| id.to_string()) else { return };
+        let ip = own.ip.to_string();
+        steps.push(step(
+            &["ip", "mptcp", "endpoint", "add", &ip, "dev", nic, "id", &id, "signal"],
+            &["ip", "mptcp", "endpoint", "delete", "id", &id],
+        ));
+    }
 }
 
 pub(crate) fn macos(facts: &HostFacts, nic: &str, own: Subnet, other: Subnet, steps: &mut Vec<SetupStep>) {

@@ -1,6 +1,7 @@
 //! Facts about a host.
 use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// The system that a host runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +51,8 @@ pub struct HostFacts {
     pub is_root: bool,
     /// Limits of its processes.
     pub limits: Limits,
+    /// What its kernel does with several paths of one connection; absent where it has none (MPTCP).
+    pub multipath: Option<Multipath>,
     /// Questions that could not be answered.
     pub problems: Vec<Problem>,
 }
@@ -141,6 +144,19 @@ pub struct Limits {
     pub shm: Option<(u64, u64)>,
     /// `kernel.yama.ptrace_scope`, where there is one.
     pub yama: Option<u64>,
+}
+
+/// The part of a Linux kernel's MPTCP that a host's administrator sets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Multipath {
+    /// Whether programs may use it.
+    pub is_enabled: bool,
+    /// Paths that a connection may have beside its first one.
+    pub subflows: u64,
+    /// Addresses of the other end that a connection may use.
+    pub accepted: u64,
+    /// The number and the address of each path that this host offers.
+    pub endpoints: Vec<(u64, IpAddr)>,
 }
 
 /// Something that could not be asked or done.

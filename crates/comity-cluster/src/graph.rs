@@ -73,6 +73,16 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// The interfaces of a host whose cables lead to a host that another cable leads to as well.
+    pub fn doubled(&self, host: usize) -> Vec<&str> {
+        let ends = |c: &'_ Cable| if c.a.host == host { c.b.host } else { c.a.host };
+        let own = || self.cables.iter().filter(|c| c.a.host == host || c.b.host == host);
+        own()
+            .filter(|c| own().filter(|other| ends(other) == ends(c)).count() > 1)
+            .map(|c| if c.a.host == host { c.a.nic.as_str() } else { c.b.nic.as_str() })
+            .collect()
+    }
+
     /// The picture of these hosts, of which some interfaces heard each other.
     pub fn of(hosts: Vec<HostFacts>, heard: &[HeardBeacon]) -> Self {
         let mut cluster = Self { hosts, ..Self::default() };

@@ -118,6 +118,14 @@ impl HostSetup {
                 let is_there = there.is_some_and(|to| facts.in_use.contains(&to));
                 if is_there { StepState::InForce } else { StepState::Undone }
             }
+            ["ip", "mptcp", "endpoint", "add", ip, .., "id", id, _] => {
+                offered(facts, ip.parse().ok(), id.parse().ok())
+            }
+            ["ip", "mptcp", "limits", "set", _, subflows, _, accepted] => {
+                let now = facts.multipath.as_ref().map(|m| (m.subflows.to_string(), m.accepted.to_string()));
+                let is_ours = now.is_some_and(|(s, a)| s == *subflows && a == *accepted);
+                if is_ours { StepState::InForce } else { StepState::Undone }
+            }
             // Of a kind that this version does not look up: it is tried.
             _ => StepState::InForce,
         }
@@ -150,6 +158,16 @@ fn given(facts: &HostFacts, name: &str, address: Option<Subnet>) -> StepState {
     }
 }
 
+/// An address that connections were offered.
+fn offered(facts: &HostFacts, ip: Option<IpAddr>, id: Option<u64>) -> StepState {
+    let (Some(ip), Some(id)) = (ip, id) else { return StepState::InForce };
+    match facts.multipath.iter().flat_map(|m| &m.endpoints).find(|(used, _)| *used == id) {
+        None => StepState::Undone,
+        Some((_, now)) if *now == ip => StepState::InForce,
+        Some((_, now)) => StepState::Changed(format!("MPTCP's endpoint {id} is {now}, not {ip}")),
+    }
+}
+
 /// An interface that was taken out of a bridge.
 fn freed(facts: &HostFacts, name: &str, bridge: Option<&str>) -> StepState {
     let Some(nic) = facts.nic(name) else { return StepState::Undone };
@@ -165,6 +183,7 @@ mod tests {
     use super::*;
     use crate::addresses::AddressPlan;
     use crate::commands::setup;
+    use crate::graph::Cluster;
     use crate::read::facts_of;
     use crate::samples::{cluster, linux, macs};
 
@@ -274,5 +293,43 @@ mod tests {
             "ifconfig bridge0 addm en2",
         ];
         assert_eq!(steps[0].left(&after).unwrap().commands, words(&wanted));
+    }
+
+    #[test]
+    fn both_ends_of_two_cables_are_offered_to_connections_and_taken_back() {
+        let nics = |last: u8| [format!("10.93.0.{last}/30"), format!("10.93.0.{}/30", last + 4)];
+        let host = |name, last| {
+            let [ab, cd] = nics(last);
+            let text = linux(name, &[("ab", &ab, 1000), ("cd", &cd, 1000)]);
+            let said = "1\nadd_addr_accepted 0 subflows 2 \n10.93.0.1 id 1 signal dev ab \n";
+            facts_of(name, &text.replace("@@ yama\n", &format!("@@ mptcp\n{said}\n@@ yama\n")))
+        };
+        let mut cluster = Cluster::of(vec![host("a", 1), host("b", 2)], &[]);
+        let steps = setup(&cluster, &AddressPlan::of(&cluster).unwrap());
+        let run: Vec<_> =
+            steps.iter().map(|s| s.steps.iter().map(|s| s.run.join(" ")).collect::<Vec<_>>()).collect();
+        let limits = "ip mptcp limits set subflow 2 add_addr_accepted 2";
+        // The first host offers one of its ends already.
+        assert_eq!(run[0], [limits, "ip mptcp endpoint add 10.93.0.5 dev cd id 2 signal"]);
+        assert_eq!(
+            run[1][1..],
+            [
+                "ip mptcp endpoint add 10.93.0.2 dev ab id 2 signal",
+                "ip mptcp endpoint add 10.93.0.6 dev cd id 3 signal"
+            ]
+        );
+        UndoFile::parse(&serde_json::to_string(&UndoFile::new(steps.clone())).unwrap()).unwrap();
+        assert_eq!(steps[0].left(&cluster.hosts[0]).unwrap().commands.len(), 0);
+        let now = cluster.hosts[0].multipath.as_mut().unwrap();
+        now.accepted = 2;
+        now.endpoints.push((2, "10.93.0.5".parse().unwrap()));
+        let wanted = ["ip mptcp endpoint delete id 2", "ip mptcp limits set subflow 2 add_addr_accepted 0"];
+        assert_eq!(steps[0].left(&cluster.hosts[0]).unwrap().commands, words(&wanted));
+        cluster.hosts[0].multipath.as_mut().unwrap().endpoints[1].1 = "10.5.0.1".parse().unwrap();
+        assert!(steps[0].left(&cluster.hosts[0]).unwrap_err().contains("endpoint 2 is 10.5.0.1"));
+        // Off, or one cable: nothing is done.
+        cluster.hosts[1].multipath.as_mut().unwrap().is_enabled = false;
+        cluster.cables.truncate(1);
+        assert_eq!(setup(&cluster, &AddressPlan::of(&cluster).unwrap()), []);
     }
 }

@@ -33,7 +33,6 @@ mod algorithms;
 mod choose;
 mod draft;
 mod draw;
-mod fit;
 mod hosts;
 mod model;
 mod pairs;
@@ -46,18 +45,15 @@ mod simulate;
 mod svg;
 mod topology;
 mod traffic;
-mod tuned;
 
 pub use algorithms::Algorithm;
 pub use choose::{Choice, choose, price};
-pub use fit::{Timing, fit};
 pub use pairs::{Cost, LinkClass, PairCosts};
 pub use pipeline::build;
 pub use report::{PlanReport, PlanRequest, plan_report};
 pub use schedule::{Id, Schedule, Want};
 pub use shape::{Common, Kind, Lengths, Shape};
-pub use topology::Topology;
-pub use tuned::{HostLink, RatioRow, RatioTable, TunedCosts};
+pub use topology::{HostLink, Topology};
 
 /// A buffer of a call. For operations in place `In` and `Out` are the same memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -10,18 +10,23 @@
 //! The ranks of a host share its network. Ranks beyond its cores take turns, so that a round costs a switch for each of them. Each word
 //! here ([`exchange`](Model::exchange), [`shift`](Model::shift), ...) is one round: with two kinds of link it is a formula; where each pair was
 //! measured it is the slowest rank's sum over the pairs that the round uses. May import `algorithms`, `pairs`, `shape`,
-//! `topology`, `traffic` and `tuned`.
+//! `topology` and `traffic`.
 
 use crate::{
     algorithms::Algorithm,
     pairs::PairCosts,
     shape::{Common, Kind},
-    topology::Topology,
+    topology::{
+        HostLink::{Shm, Tcp},
+        Topology,
+    },
     traffic::Traffic::{self, BothWays, OneWay, Same},
-    tuned::HostLink::{Shm, Tcp},
 };
 use std::collections::BTreeMap;
 
+/// Bytes of a part of an all_to_all with unequal parts, of which no rank knows all: a guess that is wrong both ways, where 0 bytes would let every
+/// algorithm win that has few rounds and sends much.
+const UNKNOWN: f64 = 16384.0;
 /// Groups above this are priced by the medians: a round of all with all has the square of the ranks in pairs.
 const MOST_RANKS: usize = 128;
 
@@ -98,26 +103,17 @@ impl<'a> Model<'a> {
             hosts: ranks.len() as f64,
             local: most as f64,
             even: ranks.values().all(|&c| c == most),
-            bytes: call.lengths.mean() * call.elem as f64,
+            bytes: call.lengths.mean().map_or(UNKNOWN, |count| count * call.elem as f64),
             elem: call.elem.max(1),
             pairs: known.map(|costs| Pairs::new(costs, &world.host, call.root)),
         }
     }
 
-    /// Returns the measured over the predicted time of an algorithm on this machine: known of ranks that share a host and have a core each.
+    /// How far an algorithm is from its formula: known of ranks that share a host and have a core each.
     pub(crate) fn ratio(&self, kind: Kind, algorithm: Algorithm) -> f64 {
         if self.hosts > 1.0 || self.pairs.is_some() || self.share() > 1.0 {
             return 1.0;
         }
-        let Some((costs, link)) = self.world.tuned.as_ref() else {
-            return self.usual_ratio(kind, algorithm);
-        };
-        let bytes = if kind.has_parts() { self.n * self.bytes } else { self.bytes };
-        costs.ratio(*link, kind, algorithm, self.n, bytes)
-    }
-
-    /// Returns the ratio as [`ratio`](Self::ratio), on a machine without measurements.
-    fn usual_ratio(&self, kind: Kind, algorithm: Algorithm) -> f64 {
         let parts: &[(f64, f64)] = match (self.world.usual, kind, algorithm) {
             (Some(Shm), Kind::AllReduce | Kind::Barrier, Algorithm::Direct | Algorithm::Doubling) => &LEAN,
             (Some(Tcp), Kind::AllReduce, Algorithm::Direct) if self.n == 2.0 => &[AT_ONCE],
@@ -272,6 +268,20 @@ impl<'a> Model<'a> {
         } else {
             self.far_round(1.0, self.local * bytes, OneWay)
         }
+    }
+
+    /// Everyone sends `bytes` to the rank that comes `by` later, around, and takes as much from the one that comes `by` earlier.
+    pub(crate) fn rotate(&self, by: f64, bytes: f64) -> f64 {
+        if let Some(p) = &self.pairs {
+            let (n, by) = (p.host.len(), by as usize);
+            let loads = (0..n).map(|r| (r, self.load(p, r, [(r + by) % n].into_iter(), bytes)));
+            return self.round(p, loads, OneWay);
+        }
+        if self.hosts < 2.0 {
+            return self.within(1.0, bytes);
+        }
+        // The last `by` ranks of a host send to the next one.
+        self.far_round(1.0, self.local.min(by) * bytes, OneWay)
     }
 
     /// A step of a tree: `bytes` from one rank to another at a distance of `by`, a power of two, counted from the root.

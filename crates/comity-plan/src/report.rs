@@ -9,8 +9,7 @@ use crate::{
     pipeline::build,
     shape::{Kind, Shape},
     svg,
-    topology::Topology,
-    tuned::HostLink,
+    topology::{HostLink, Topology},
 };
 
 /// Ranks beyond this are not laid out.

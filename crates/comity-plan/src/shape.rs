@@ -153,12 +153,12 @@ pub enum Lengths<'a> {
 }
 
 impl Lengths<'_> {
-    /// Elements of the buffer, or of a part on average; 0 where nobody knows.
-    pub fn mean(self) -> f64 {
+    /// Elements of the buffer, or of a part on average; none where nobody knows.
+    pub fn mean(self) -> Option<f64> {
         match self {
-            Self::Equal(count) => count as f64,
-            Self::Listed(counts) => counts.iter().map(|&c| c as f64).sum::<f64>() / counts.len() as f64,
-            Self::Private => 0.0,
+            Self::Equal(count) => Some(count as f64),
+            Self::Listed(counts) => Some(counts.iter().map(|&c| c as f64).sum::<f64>() / counts.len() as f64),
+            Self::Private => None,
         }
     }
 }

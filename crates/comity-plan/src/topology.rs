@@ -1,10 +1,15 @@
-//! Hosts of the ranks, and the cost of moving between them: facts that all ranks of a group know alike. May import `pairs` and `tuned`.
+//! Where the ranks are, and what moving between them costs: what all ranks of a group know alike. May import `pairs`.
 
-use crate::{
-    pairs::{Cost, LinkClass, PairCosts},
-    tuned::{HostLink, TunedCosts},
-};
-use std::sync::Arc;
+use crate::pairs::{Cost, LinkClass, PairCosts};
+
+/// The link over which ranks of one host move their data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostLink {
+    /// Shared memory.
+    Shm,
+    /// TCP over loopback.
+    Tcp,
+}
 
 /// Hosts of the ranks, and the cost of moving between them.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,7 +20,7 @@ pub struct Topology {
     pub cores: usize,
     /// Within a host.
     pub local: LinkClass,
-    /// The kind of link within a host, where `local` has the usual numbers of it; none where they were fitted.
+    /// The kind of link within a host, where `local` has the usual numbers of it.
     pub usual: Option<HostLink>,
     /// Between hosts.
     pub remote: LinkClass,
@@ -25,8 +30,6 @@ pub struct Topology {
     pub switch: f64,
     /// Costs that were measured between the ranks, if that was asked for.
     pub pairs: Option<PairCosts>,
-    /// Earlier measurements on this machine, and the kind of link over which its ranks move their data.
-    pub tuned: Option<(Arc<TunedCosts>, HostLink)>,
 }
 
 impl Topology {
@@ -41,15 +44,7 @@ impl Topology {
             gamma: 1.0 / 20e9,
             switch: 1.5e-6,
             pairs: None,
-            tuned: None,
         }
-    }
-
-    /// With what was measured on this machine, whose ranks move their data over `link`.
-    pub fn tuned(mut self, costs: Arc<TunedCosts>, link: HostLink) -> Self {
-        (self.local, self.gamma) = (costs.class(link), costs.gamma());
-        (self.tuned, self.usual) = (Some((costs, link)), None);
-        self
     }
 
     /// The same with other costs: `change` is made to those of every link.

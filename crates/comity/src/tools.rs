@@ -8,13 +8,13 @@
 //! |---|---|
 //! | a launcher | [`Store`], at which its ranks meet; [`Sheet`], [`Tally`] and [`LiveRank`], what a rank did and does in memory that both see |
 //! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`costs_note`], [`network_in_words`], [`trust_in_words`] |
-//! | `comity check`, `comity bench` | [`hosts`], [`prefer_algorithm`], [`predict`], [`bytes_pulled`]; [`TunedFile`] at [`costs_place`], [`processor`]; memory of CUDA devices in [`cuda`] |
+//! | `comity check`, `comity bench` | [`hosts`], [`prefer_algorithm`], [`bytes_pulled`]; memory of CUDA devices in [`cuda`] |
 //! | the Python package | [`HomeProcess`], which its forked children are told from; [`of_objects`], for calls made of several |
 //! | both | [`on_warning`], for a process whose program listens to no events |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
 
 pub use crate::config::{AddressNote, LinkNote, Topic, VARIABLES, Variable};
-pub use crate::costs::{CostsNote, TunedFile, costs_place};
+pub use crate::costs::CostsNote;
 pub use crate::recorder::{Flight, FlightCall, FlightState, LiveGroup, LivePath, LiveRank};
 pub use crate::rendezvous::Store;
 pub use crate::stats::{Sheet, Tally};
@@ -22,7 +22,6 @@ pub use crate::sys::HomeProcess;
 #[cfg(target_os = "linux")]
 pub use crate::sys::refused as refused_call;
 use crate::{Algorithm, Config, Group};
-use comity_plan::{Choice, Kind};
 
 /// Memory, streams and events of CUDA devices.
 pub mod cuda {
@@ -100,15 +99,6 @@ pub fn costs_note(config: &Config) -> CostsNote {
     config.costs_note()
 }
 
-/// Returns the processor's model, in the system's words; empty where the system does not give it.
-///
-/// ```
-/// println!("{}", comity::tools::processor());
-/// ```
-pub fn processor() -> String {
-    crate::sys::here::processor()
-}
-
 /// Has `tell` called with each warning of the library in this process, on the thread that has it; the answer is `false` where the
 /// process has a subscriber of `tracing` already.
 ///
@@ -157,29 +147,4 @@ pub fn trust_in_words(config: &Config) -> &'static str {
 /// ```
 pub fn prefer_algorithm(group: &Group, algorithm: Option<Algorithm>) -> bool {
     group.prefer_algorithm(algorithm)
-}
-
-/// Predicts the algorithm and the time of a call with equal parts of `count` elements of `elem` bytes and root 0, by the cheapest algorithm or
-/// by this one where it can. The same on every member.
-///
-/// `None` where Comity does not choose the algorithm: over MPI and NCCL, and in a group of one.
-///
-/// ```
-/// use comity::{Group, tools::predict};
-/// use comity_plan::Kind;
-///
-/// let groups = Group::local(2)?;
-/// let choice = predict(&groups[0], Kind::AllReduce, 1 << 20, 4, None).unwrap();
-/// assert!(choice.predicted > 0.0);
-/// assert!(predict(&Group::single(), Kind::AllReduce, 1, 4, None).is_none());
-/// # Ok::<(), comity::Error>(())
-/// ```
-pub fn predict(
-    group: &Group,
-    kind: Kind,
-    count: usize,
-    elem: usize,
-    by: Option<Algorithm>,
-) -> Option<Choice> {
-    group.predict(kind, count, elem, by)
 }

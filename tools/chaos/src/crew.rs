@@ -1,7 +1,7 @@
 //! Ranks that live through many trials: each is a process that joins one job after the other.
 
 use super::{
-    fault::{Fault, MOST, Plan},
+    fault::{MOST, Plan},
     net,
     processes::{Processes, Said, Started, monotonic, signal},
 };
@@ -128,10 +128,7 @@ impl Crew {
             let Play { role, detection, join } = how;
             let (at, host, addr) = if self.hosts {
                 let own = net::address(Self::host(member));
-                let second = net::second_address(Self::host(member));
-                let second =
-                    if plan.fault == Fault::SecondCable { format!(",{second}:0") } else { String::new() };
-                (net::address(0), "-".to_owned(), format!("{own}:0{second}"))
+                (net::address(0), "-".to_owned(), format!("{own}:0"))
             } else {
                 let host = if plan.links == "mixed" { format!("host{}", rank / 2) } else { "-".into() };
                 ("127.0.0.1".to_owned(), host, "-".to_owned())

@@ -78,7 +78,6 @@ impl Lane {
                 // Ten seconds each; a run of five minutes makes some.
                 (LongCableBlip, 2),
                 // Eight seconds each.
-                (SecondCable, 2),
                 (Delay, 3),
                 (Absent, 4),
             ],
@@ -156,8 +155,6 @@ pub(super) enum Fault {
     CableBlip,
     /// No packet passes for most of the time that a rank may be silent.
     LongCableBlip,
-    /// Each host has two cables: one is cut and put back, then the other.
-    SecondCable,
     /// Packets of a host wait in a long queue before a slow cable, and are lost where it is full.
     Delay,
     /// A rank never joins.
@@ -177,7 +174,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 37] = [
+    const ALL: [Self; 36] = [
         Self::Kill(Phase::Join),
         Self::Kill(Phase::Idle),
         Self::Kill(Phase::Call),
@@ -206,7 +203,6 @@ impl Fault {
         Self::CutPair,
         Self::CableBlip,
         Self::LongCableBlip,
-        Self::SecondCable,
         Self::Delay,
         Self::Absent,
         Self::PortTaken,
@@ -248,7 +244,6 @@ impl Fault {
             Self::CutPair => "cut-pair",
             Self::CableBlip => "cable-blip",
             Self::LongCableBlip => "long-cable-blip",
-            Self::SecondCable => "second-cable",
             Self::Delay => "delay",
             Self::Absent => "absent",
             Self::PortTaken => "port-taken",

@@ -1,5 +1,4 @@
-//! A lane's network: its loopback, and four hosts as network namespaces with a cable each to one switch, and to a second one that only the trials
-//! of two cables use.
+//! A lane's network: its loopback, and four hosts as network namespaces with a cable each to one switch.
 //!
 //! ```text
 //! host h0 10.66.0.1 --- c0 |        | c2 --- 10.66.0.3 h2
@@ -40,42 +39,19 @@ pub(super) fn address(host: usize) -> String {
     format!("10.66.0.{}", host + 1)
 }
 
-/// At the second cable.
-pub(super) fn second_address(host: usize) -> String {
-    format!("10.67.0.{}", host + 1)
-}
-
-/// By cable: its switch, the begin of its name there, and its name at the host.
-const CABLES: [(&str, &str, &str); 2] = [("switch", "c", "cable"), ("second", "d", "cable2")];
-
 /// The hosts of this lane. They go with its namespaces.
 pub(super) fn hosts() -> Result<(), String> {
-    for (switch, ..) in CABLES {
-        ip(&format!("link add {switch} type bridge"))?;
-        ip(&format!("link set {switch} up"))?;
-    }
+    ip("link add switch type bridge")?;
+    ip("link set switch up")?;
     for host in 0..HOSTS {
         ip(&format!("netns add h{host}"))?;
         ip(&format!("-n h{host} link set lo up"))?;
-        for ((switch, c, cable), addr) in CABLES.into_iter().zip([address(host), second_address(host)]) {
-            ip(&format!("link add {c}{host} type veth peer name {cable} netns h{host}"))?;
-            ip(&format!("link set {c}{host} master {switch} up"))?;
-            ip(&format!("-n h{host} addr add {addr}/24 dev {cable}"))?;
-            ip(&format!("-n h{host} link set {cable} up"))?;
-        }
+        ip(&format!("link add c{host} type veth peer name cable netns h{host}"))?;
+        ip(&format!("link set c{host} master switch up"))?;
+        ip(&format!("-n h{host} addr add {}/24 dev cable", address(host)))?;
+        ip(&format!("-n h{host} link set cable up"))?;
     }
     Ok(())
-}
-
-/// Cut one of a host's cables, or put it back; the host sees it, or packets vanish.
-pub(super) fn turn(host: usize, cable: usize, is_seen: bool, is_cut: bool) -> Result<(), String> {
-    let (switch, c, cable) = CABLES[cable];
-    match (is_seen, is_cut) {
-        (true, true) => ip(&format!("-n h{host} link set {cable} down")),
-        (true, false) => ip(&format!("-n h{host} link set {cable} up")),
-        (false, true) => ip(&format!("link set {c}{host} nomaster")),
-        (false, false) => ip(&format!("link set {c}{host} master {switch}")),
-    }
 }
 
 /// Packets of a host vanish: no cable is seen to be out, nothing is refused.

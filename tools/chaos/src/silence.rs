@@ -24,7 +24,6 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result
         Fault::CutIn => cut(crew, plan, Cut::Inward, outcome)?,
         Fault::CutPair => cut_pair(crew, plan, outcome)?,
         Fault::CableBlip | Fault::LongCableBlip => cable_blip(crew, plan, outcome)?,
-        Fault::SecondCable => second_cable(crew, plan, outcome)?,
         Fault::Delay => delay(crew, plan, outcome)?,
         Fault::Absent => absent(crew, plan, outcome),
         other => return Err(format!("{other:?} is no trial of this lane")),
@@ -37,7 +36,7 @@ const FIRST_BEATS: u64 = 150_000;
 
 fn start(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
     let port = crew.next_port();
-    let patient = matches!(plan.fault, Fault::LongCableBlip | Fault::SecondCable | Fault::Delay);
+    let patient = matches!(plan.fault, Fault::LongCableBlip | Fault::Delay);
     let detection = if patient { PATIENT } else { SILENCE };
     crew.play(plan, port, Play { role, detection, join: 20.0 }, plan.members());
     let missing = crew.hear("ready", plan.members(), Instant::now() + LONG);
@@ -173,25 +172,6 @@ fn cable_blip(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(),
     pause(if plan.fault == Fault::LongCableBlip { LONG_BLIP } else { random.within(20_000, 250_000) });
     net::mend(host, Cut::Both)?;
     pause(random.below(100_000));
-    all_well(crew, plan, outcome);
-    Ok(())
-}
-
-/// A host that has another cable is given up by nobody, however long one is out.
-fn second_cable(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
-    let mut random = plan.random.clone();
-    let host = Crew::host(plan.victim);
-    let first = random.index(2);
-    let is_seen = random.below(2) == 0;
-    start(crew, plan, "ops", outcome);
-    for cable in [first, 1 - first] {
-        pause(random.below(300_000));
-        net::turn(host, cable, is_seen, true)?;
-        pause(random.within(100_000, 3_000_000));
-        net::turn(host, cable, is_seen, false)?;
-        // What asks over the other one may have been on its way there.
-        pause(random.within(1_000_000, 1_500_000));
-    }
     all_well(crew, plan, outcome);
     Ok(())
 }

@@ -4,7 +4,6 @@
 //!   mod.rs      arguments, and which cells there are    op.rs   one call of each operation, checked
 //!   measure.rs  how a cell is timed                     row.rs  the table    raw.rs  samples, for other tools
 //!   compare.rs  beside an earlier run                   output.rs  as CSV, as a page
-//!   tune        every algorithm on every number of ranks: what the cost model goes by, and how near it is
 //! ```
 mod buffer;
 mod compare;
@@ -13,7 +12,6 @@ mod op;
 mod output;
 mod raw;
 mod row;
-mod tune;
 
 use crate::{
     check::{dtype_parser, value::with_type},
@@ -34,7 +32,6 @@ use std::{collections::BTreeSet, io::IsTerminal, path::PathBuf, time::SystemTime
 
 const AFTER: &str = "\
 Run it under a launcher: comity launch -n 4 -- comity bench
---tune and --predict start their own jobs: comity bench --tune --predict
 OP is all_reduce (when none is named), all_gather, reduce_scatter, broadcast, reduce, all_to_all,
 gather, scatter, sendrecv (every rank to the next), pingpong (ranks 0 and 1) or barrier; or all.
 
@@ -120,9 +117,6 @@ pub(crate) struct BenchArgs {
     raw: Option<PathBuf>,
 
     #[command(flatten)]
-    tune: tune::TuneArgs,
-
-    #[command(flatten)]
     trust: here::JobTrust,
 }
 
@@ -162,16 +156,10 @@ pub(crate) fn bench(args: BenchArgs) -> u8 {
         eprintln!("comity bench: --op {} is not defined on --dtype {}", args.op, args.dtype);
         return 2;
     }
-    if args.tune.runs_jobs() {
-        return tune::tune(&args);
-    }
     let (group, device) = match here::join_for(args.backend, args.device, &args.trust) {
         Ok(j) => j,
         Err(e) => return here::failed("bench", &e),
     };
-    if args.tune.is_survey() {
-        return tune::survey(&group, &args);
-    }
     let raw = match args.raw.as_deref().map(|tag| RawFile::create(tag, group.rank())).transpose() {
         Ok(raw) => raw,
         Err(e) => {

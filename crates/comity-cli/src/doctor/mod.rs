@@ -5,7 +5,7 @@ use crate::agent::{AgentOrder, PairAnswer, now};
 use crate::cluster::{BAD_INPUT, FAULTY, HostTeam, Member, ReachArgs, answer_limit, beacons, token};
 use crate::launch::{FleetHost, SshWay};
 use crate::say::say;
-use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, idle, links, table};
+use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, idle, links, paths, table};
 use comity_cluster::graph::Cluster;
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -89,6 +89,7 @@ fn examine(named: &[FleetHost], way: &SshWay, args: &DoctorArgs) -> Vec<Check> {
     checks.extend(pairs_of_answers(&mut team, args));
     checks.extend(cables(&cluster));
     checks.extend(idle(&cluster));
+    checks.extend(paths(&cluster));
     notes.iter().for_each(|n| checks.push(Check::not_tried("cable", "beacons", n)));
     if team.0.len() < 2 {
         for check in ["cable", "route", "port", "mtu", "speed"] {

@@ -1,6 +1,6 @@
 //! Readers for the output of programs and files of Linux.
 use super::sections::Sections;
-use crate::facts::{HostFacts, Nic, RdmaDevice};
+use crate::facts::{HostFacts, Multipath, Nic, RdmaDevice};
 use crate::subnet::Subnet;
 use serde_json::Value;
 
@@ -12,6 +12,7 @@ pub(super) fn read(sections: &Sections, facts: &mut HostFacts) {
     facts.memory = sections.ok("memory").and_then(memory);
     facts.limits.shm = sections.ok("shm").and_then(shm);
     facts.limits.yama = sections.number("yama");
+    facts.multipath = sections.ok("mptcp").and_then(multipath);
     facts.gpus = sections.ok("gpu").unwrap_or_default().lines().filter_map(gpu).collect();
     if let Some(text) = sections.need("addr", "ip -json addr", IPROUTE, &mut facts.problems) {
         facts.nics = nics(text);
@@ -91,6 +92,22 @@ fn shm(df: &str) -> Option<(u64, u64)> {
     let words: Vec<_> = df.lines().last()?.split_whitespace().collect();
     let at = |i: usize| words.get(i)?.parse::<u64>().ok()?.checked_mul(1024);
     Some((at(1)?, at(3)?))
+}
+
+/// A line `1` or `0`, then `add_addr_accepted 0 subflows 2`, then a line for each endpoint: `10.93.0.1 id 1 signal dev eth1`.
+fn multipath(said: &str) -> Option<Multipath> {
+    let mut lines = said.lines();
+    let mut found = Multipath { is_enabled: lines.next()?.trim() == "1", ..Multipath::default() };
+    for line in lines {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let after = |name| words.iter().skip_while(|w| **w != name).nth(1)?.parse::<u64>().ok();
+        if let Some(subflows) = after("subflows") {
+            (found.subflows, found.accepted) = (subflows, after("add_addr_accepted").unwrap_or_default());
+        } else if let (Some(ip), Some(id)) = (words.first().and_then(|w| w.parse().ok()), after("id")) {
+            found.endpoints.push((id, ip));
+        }
+    }
+    Some(found)
 }
 
 /// `GPU 0: NVIDIA H100 (UUID: ...)`

@@ -22,6 +22,7 @@ Linux)
     for p in "$d"/ports/*; do echo "$d $(ls "$d/device/net" 2>/dev/null | head -n 1) ; $(cat "$p/state")"; done; done; true'
   p shm df -kP /dev/shm
   p yama sh -c 'cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null; true'
+  p mptcp sh -c 'cat /proc/sys/net/mptcp/enabled 2>/dev/null; ip mptcp limits; ip mptcp endpoint show; true'
   p gpu sh -c 'command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L; true'
   ;;
 Darwin)

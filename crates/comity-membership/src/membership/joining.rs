@@ -29,6 +29,11 @@ impl<R: Reason> Membership<R> {
         self.liveness.pass_through(rank, relays);
     }
 
+    /// Remember the path of the connection that was [attached](Self::attach), as the rest of "nothing heard for 5 s": " over TCP from ... to ...".
+    pub fn leads_over(&mut self, rank: usize, path: String) {
+        self.paths.insert(rank, path);
+    }
+
     /// The processes that have not connected yet.
     ///
     /// # Errors

@@ -66,6 +66,8 @@ pub struct Membership<R: Reason> {
     /// Ranks that have opened groups which this rank has not opened yet.
     entered: BTreeMap<u64, BTreeSet<usize>>,
     liveness: Liveness,
+    /// The path of the connection to a process, in words, where it is known.
+    paths: BTreeMap<usize, String>,
     /// Graph of a job whose processes are not all connected to each other.
     overlay: Option<Overlay<R>>,
     /// This process has said goodbye.
@@ -85,6 +87,7 @@ impl<R: Reason> Membership<R> {
             early: VecDeque::new(),
             entered: BTreeMap::new(),
             liveness: Liveness::new(size, silence),
+            paths: BTreeMap::new(),
             overlay: None,
             leaving: false,
             actions: Vec::new(),

@@ -29,7 +29,8 @@ impl<R: Reason> Membership<R> {
                     let alone = if self.hears_nobody(rank, heard_until) { ALONE } else { "" };
                     let seconds = silence.as_secs_f64();
                     self.is_silent_for(silence);
-                    self.lose(rank, &format!("fell silent: nothing heard for {seconds:.1} s{alone}"));
+                    let path = self.paths.get(&rank).map_or("", String::as_str);
+                    self.lose(rank, &format!("fell silent: nothing heard for {seconds:.1} s{path}{alone}"));
                 }
                 Verdict::Stuck { rank, silence } => {
                     let cause = format!(

@@ -52,7 +52,7 @@ pub(super) const DEFINITION: Definition = Definition {
         Service {
             kind: Kind::Barrier,
             steps: |d, s| barrier(d, s.team, s.src),
-            seconds: |m| m.levels(m.n, |by| m.swap(by, 0.0)),
+            seconds: |m| m.levels(m.n, |by| m.rotate(by, 0.0)),
             cuts: Cuts::Asked { steps: of_rounds },
             sends: |_| 0,
         },
@@ -61,7 +61,7 @@ pub(super) const DEFINITION: Definition = Definition {
 
 /// A round in which a rank takes from another than it sends to. Measured: 0.4 of a message more than between two that swap.
 fn astride(m: &Model<'_>, by: f64) -> f64 {
-    m.swap(by, by * m.bytes) + 0.4 * m.swap(by, 0.0)
+    m.rotate(by, by * m.bytes) + 0.4 * m.rotate(by, 0.0)
 }
 
 fn all_reduce_seconds(m: &Model<'_>) -> f64 {

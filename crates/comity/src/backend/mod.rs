@@ -21,7 +21,7 @@ use crate::{
     stats::Counters,
     status::{Failure, GroupStatus, World},
 };
-use comity_plan::{Algorithm, Choice, Kind};
+use comity_plan::Algorithm;
 use std::{
     fmt, mem,
     sync::{Arc, Weak},
@@ -105,12 +105,6 @@ pub(crate) trait Backend: Send + fmt::Debug {
     /// calls. `false` where plans are not what carries out calls.
     fn prefer(&mut self, _algorithm: Option<Algorithm>) -> bool {
         false
-    }
-
-    /// Predicts the algorithm and the time of a call with equal parts and root 0, by the cheapest or by this algorithm; `None`
-    /// for a backend without plans.
-    fn predict(&self, _kind: Kind, _count: usize, _elem: usize, _by: Option<Algorithm>) -> Option<Choice> {
-        None
     }
 
     /// The link to each rank, as far as is known before it is made; `None` for oneself.

@@ -15,7 +15,7 @@ use crate::{
     transport::Link,
     view::Memory,
 };
-use comity_plan::{self as plan, Algorithm, Choice, HostLink, Kind, Shape, Topology};
+use comity_plan::{Algorithm, HostLink, Kind, Topology};
 use kept::{KEPT, KeptSchedule, ScheduleKey, fingerprint};
 use lent::InOnePiece;
 use pair::{PairSchedule, Route};
@@ -303,11 +303,6 @@ impl Backend for NativeBackend {
         true
     }
 
-    fn predict(&self, kind: Kind, count: usize, elem: usize, by: Option<Algorithm>) -> Option<Choice> {
-        let call = Shape::new(kind, 0, self.members().size(), count, elem).common();
-        Some(plan::choose(&call, &self.topology, by))
-    }
-
     fn links(&self) -> Vec<Option<LinkKind>> {
         let Members { world, ranks, rank, .. } = self.members();
         let likely = |(r, link): (usize, &Option<Box<dyn Link>>)| match link {
@@ -322,15 +317,12 @@ impl Backend for NativeBackend {
 /// Returns the members' hosts, and the cost of their links: the same for all of them.
 fn topology(world: &dyn World, host: Vec<usize>, members: &[usize]) -> Topology {
     let mut topology = Topology::new(host, world.cores());
-    let mut link = HostLink::Shm;
     if !world.shares_memory() {
-        (topology.local, link) = (topology.remote, HostLink::Tcp);
-        topology.usual = Some(link);
+        (topology.local, topology.usual) = (topology.remote, Some(HostLink::Tcp));
     }
-    match (world.costs().and_then(|c| c.as_ref().of(members)), world.tuned()) {
-        (Some(costs), _) => topology.measured(costs),
-        (None, Some(tuned)) => topology.tuned(Arc::clone(tuned), link),
-        (None, None) => topology,
+    match world.costs().and_then(|c| c.as_ref().of(members)) {
+        Some(costs) => topology.measured(costs),
+        None => topology,
     }
 }
 

@@ -332,7 +332,7 @@ impl HalfOpen {
                     }
                     // Padding that follows gets no time of its own.
                     if let Some(hello) = self.responder.admitted().filter(|_| !was_known) {
-                        let is_late = matches!(hello.channel, Channel::Link { .. } | Channel::Resume);
+                        let is_late = matches!(hello.channel, Channel::Link { .. });
                         let now = Instant::now();
                         self.answered = Some(now);
                         self.until = now + if is_late { PROOF_OF_LINK } else { PROOF };

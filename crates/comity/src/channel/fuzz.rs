@@ -32,7 +32,7 @@ pub fn handshake(bytes: &[u8]) {
         to: 0,
         world: 5,
         group_id: 2,
-        channel: Channel::Link { transport: 2, index: 0, of: 2, making: 0 },
+        channel: Channel::Link { transport: 2, index: 0, of: 2 },
         sealed: false,
     };
     if let Ok(hello) = Hello::decode(input.0) {

@@ -47,13 +47,9 @@ pub(crate) enum Channel {
         transport: u8,
         index: u16,
         of: u16,
-        /// Number of times the link has been made, from 1; 0 of a link that is not made again when its path is cut.
-        making: u16,
     },
     /// Only to see whether the other lives: its control connection may be late.
     Probe,
-    /// To see whether the other lives, and to let the control connection go on over this one. Its number stands in place of the group.
-    Resume,
 }
 
 /// First message of a connection: its sender, its addressee and its purpose.
@@ -77,18 +73,16 @@ impl Hello {
         w.u32(self.to);
         w.u64(self.world);
         w.u64(self.group_id);
-        let (kind, transport, index, of, making) = match self.channel {
-            Channel::Join => (0, 0, 0, 0, 0),
-            Channel::Control => (1, 0, 0, 0, 0),
-            Channel::Link { transport, index, of, making } => (2, transport, index, of, making),
-            Channel::Probe => (3, 0, 0, 0, 0),
-            Channel::Resume => (4, 0, 0, 0, 0),
+        let (kind, transport, index, of) = match self.channel {
+            Channel::Join => (0, 0, 0, 0),
+            Channel::Control => (1, 0, 0, 0),
+            Channel::Link { transport, index, of } => (2, transport, index, of),
+            Channel::Probe => (3, 0, 0, 0),
         };
         w.u8(kind);
         w.u8(transport);
         w.u16(index);
         w.u16(of);
-        w.u16(making);
         w.u8(u8::from(self.sealed));
         w.0
     }
@@ -96,12 +90,11 @@ impl Hello {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
         let (from, to, world, group_id) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
-        let channel = match (r.u8()?, r.u8()?, r.u16()?, r.u16()?, r.u16()?) {
-            (0, 0, 0, 0, 0) => Channel::Join,
-            (1, 0, 0, 0, 0) => Channel::Control,
-            (2, transport, index, of, making) if index < of => Channel::Link { transport, index, of, making },
-            (3, 0, 0, 0, 0) => Channel::Probe,
-            (4, 0, 0, 0, 0) => Channel::Resume,
+        let channel = match (r.u8()?, r.u8()?, r.u16()?, r.u16()?) {
+            (0, 0, 0, 0) => Channel::Join,
+            (1, 0, 0, 0) => Channel::Control,
+            (2, transport, index, of) if index < of => Channel::Link { transport, index, of },
+            (3, 0, 0, 0) => Channel::Probe,
             _ => return Err(Malformed),
         };
         let sealed = match r.u8()? {

@@ -1,6 +1,7 @@
 //! Sockets that others can connect to: at an address, or by a name on this host.
 
 use super::stream::Stream;
+use crate::sys::tcp_socket;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::{
     io,
@@ -26,7 +27,7 @@ impl Listener {
     /// At exactly this address; port 0 stands for any. Nobody can connect before [`listen`](Self::listen): strangers would queue
     /// where nobody turns them away.
     pub(crate) fn tcp(at: SocketAddr) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
+        let socket = tcp_socket(Domain::for_address(at))?;
         // Lets a port be used again at once; it does not let two listen on it.
         socket.set_reuse_address(true)?;
         if at.is_ipv6() {

@@ -34,7 +34,7 @@ mod relay;
 mod seal;
 mod stream;
 
-pub(crate) use accept::{Accepted, Acceptor, PROOF};
+pub(crate) use accept::{Accepted, Acceptor};
 pub(crate) use dial::{DialLimits, Miss, TRY, Target, Winner, answering, dial, dial_any, is_own, probe};
 #[cfg(test)]
 pub(crate) use fields::MAX_TEXT;

@@ -9,12 +9,12 @@
 //! connection, so it reads and changes nothing. A slow reader slows its writer down, as it does on a connection of their own.
 
 use super::hello::Hello;
-use crate::sys::{Waker, poll_until};
+use crate::sys::{Waker, poll_until, tcp_socket};
 use rustix::{
     event::{PollFd, PollFlags},
     io::Errno,
 };
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, Socket};
 use std::{
     fmt,
     io::{self, ErrorKind, Read, Write},
@@ -327,7 +327,7 @@ impl RelayShared {
 }
 
 fn connect(at: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
+    let socket = tcp_socket(Domain::for_address(at))?;
     socket.set_nonblocking(true)?;
     match socket.connect(&at.into()) {
         Err(e) if Errno::from_io_error(&e) != Some(Errno::INPROGRESS) => Err(e),

@@ -104,8 +104,8 @@ pub struct Config {
     pub(crate) ports: Option<(u16, u16)>,
     /// Pass on what two others say that have no way to each other, and have others pass on what is said from here.
     pub(crate) relay: bool,
-    /// Links that are cut between two hosts go on over another path.
-    pub(crate) second_path: bool,
+    /// TCP connections use several paths, where the kernels of both ends do.
+    pub(crate) mptcp: bool,
     pub(crate) host: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
     pub(crate) root_cause: Option<RootCauseReport>,
@@ -125,8 +125,6 @@ pub(crate) enum Costs {
     /// Usual costs of links of each kind.
     #[default]
     Usual,
-    /// Measurements on rank 0's host, from its file below this folder of configurations; without one, the usual costs.
-    Found(PathBuf),
     /// Measurements that the ranks make when they have met.
     Measure,
     /// Earlier measurements, from this file.
@@ -178,7 +176,7 @@ impl Config {
             interfaces: InterfaceRules::default(),
             ports: None,
             relay: true,
-            second_path: true,
+            mptcp: false,
             host: None,
             log_dir: None,
             root_cause: None,

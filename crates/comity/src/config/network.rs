@@ -3,7 +3,7 @@
 use super::Config;
 use crate::{
     Error, Result,
-    sys::{Interface, interfaces},
+    sys::{Interface, has_paths, interfaces},
     transport::{InterfaceRules, MAX_ADDRS},
 };
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -68,14 +68,14 @@ impl Config {
         self
     }
 
-    /// Lets two hosts that share two networks go on over the second when the first is cut; default: yes, where both ranks allow it. Linux
-    /// only. It costs such pairs a copy of what they send.
+    /// Whether TCP connections of this process use several paths at once, by the kernel's MPTCP; default: they do not. Linux only. The last group
+    /// that a process joins decides for all its new connections. Where the other end does not use it, they are plain TCP.
     ///
     /// ```
-    /// let config = comity::Config::new(0, 1).second_path(false);
+    /// let config = comity::Config::new(0, 1).mptcp(true);
     /// ```
-    pub fn second_path(mut self, second: bool) -> Self {
-        self.second_path = second;
+    pub fn mptcp(mut self, mptcp: bool) -> Self {
+        self.mptcp = mptcp;
         self
     }
 
@@ -141,7 +141,12 @@ impl Config {
         } else {
             "passes nothing on (COMITY_RELAY)"
         };
-        format!("{ports}; {relay}")
+        let paths = match (self.mptcp, has_paths()) {
+            (true, Ok(())) => "; several paths (MPTCP)".into(),
+            (true, Err(why)) => format!("; one path, though COMITY_MPTCP=1: {why}"),
+            (false, _) => String::new(),
+        };
+        format!("{ports}; {relay}{paths}")
     }
 }
 

@@ -96,16 +96,12 @@ fn call_limit(vars: &Vars<'_>) -> Result<Option<Duration>> {
     })
 }
 
-/// By what plans are chosen. A folder is where the user keeps configurations; whether there is a file is seen when ranks meet.
+/// The costs by which plans are chosen.
 fn costs(vars: &Vars<'_>) -> Result<Costs> {
     Ok(match vars.text("COMITY_COSTS")?.as_deref() {
         Some("measure") => Costs::Measure,
-        Some("off") => Costs::Usual,
         Some(path) => Costs::File(path.into()),
-        None => {
-            let home = vars.folder("HOME").map(|home| home.join(".config"));
-            vars.folder("XDG_CONFIG_HOME").or(home).map_or(Costs::Usual, Costs::Found)
-        }
+        None => Costs::Usual,
     })
 }
 
@@ -128,8 +124,8 @@ fn network(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if vars.is_set("COMITY_RELAY") {
         config.relay = vars.flag("COMITY_RELAY")?;
     }
-    if vars.is_set("COMITY_SECOND_PATH") {
-        config.second_path = vars.flag("COMITY_SECOND_PATH")?;
+    if vars.is_set("COMITY_MPTCP") {
+        config.mptcp = vars.flag("COMITY_MPTCP")?;
     }
     Ok(())
 }

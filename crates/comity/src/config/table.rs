@@ -110,11 +110,11 @@ pub const VARIABLES: &[Variable] = &[
         example: "0",
     },
     Variable {
-        name: "COMITY_SECOND_PATH",
+        name: "COMITY_MPTCP",
         topic: Topic::Meeting,
-        about: "`0` ends a link with its path, also where two hosts share two networks; else it goes on over the second one when the first is cut (Linux).",
-        default: "`1`",
-        example: "0",
+        about: "`1` has TCP connections go on over another path when one is cut, by the kernel's MPTCP (Linux); set it for all ranks. [What it needs and costs](hosts.md#two-paths).",
+        default: "`0`",
+        example: "1",
     },
     Variable {
         name: "COMITY_KEY_FILE",
@@ -203,7 +203,7 @@ pub const VARIABLES: &[Variable] = &[
         topic: Topic::Links,
         about: "Says from how many bytes on a message between ranks of a host is read where it lies in the sender's memory (Linux); \
             0: never.",
-        default: "where it is [quicker](transports.md#links)",
+        default: "where it is [quicker](transports-reference.md#links)",
         example: "131072",
     },
     Variable {
@@ -255,8 +255,8 @@ pub const VARIABLES: &[Variable] = &[
         name: "COMITY_COSTS",
         topic: Topic::Calls,
         about: "`measure` measures the links before plans are chosen; a file holds what `comity check \
-            --links --json` wrote; all ranks or none set these. `off` on rank 0 leaves out what `comity bench --tune` wrote.",
-        default: "what `comity bench --tune` wrote on rank 0's host; else what links of each kind usually cost",
+            --links --json` wrote; all ranks or none set it.",
+        default: "what links of each kind usually cost",
         example: "measure",
     },
     Variable {

@@ -6,7 +6,7 @@ use crate::{
     address::{self, shown},
     transport::Variables,
 };
-use std::{cell::RefCell, ffi::OsString, path::PathBuf, time::Duration};
+use std::{cell::RefCell, ffi::OsString, time::Duration};
 
 /// The environment, and what was read of it.
 pub(super) struct Vars<'a> {
@@ -26,11 +26,6 @@ impl<'a> Vars<'a> {
 
     pub(super) fn is_set(&self, name: &str) -> bool {
         (self.var)(name).is_some()
-    }
-
-    /// A folder of the user's, by its whole path; not noted, for it is nobody's setting of Comity.
-    pub(super) fn folder(&self, name: &str) -> Option<PathBuf> {
-        (self.var)(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
     pub(super) fn text(&self, name: &'static str) -> Result<Option<String>> {

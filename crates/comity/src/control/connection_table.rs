@@ -7,7 +7,7 @@ mod attach;
 mod perform;
 
 use super::{
-    kept_conn::KeptConn,
+    connection::ControlConnection,
     note::{ControlNote, Encoding},
 };
 use crate::{
@@ -50,10 +50,6 @@ pub(super) struct WatchedPeer {
     pub(super) stream: Arc<Stream>,
     /// There is something to send.
     pub(super) pending: bool,
-    /// The notes to send wait until another connection is known to work.
-    pub(super) unsaid: bool,
-    /// It can go on over another connection.
-    pub(super) has_second: bool,
     /// Readable when the process has ended.
     pub(super) process: Option<Arc<OwnedFd>>,
 }
@@ -63,7 +59,7 @@ pub(super) struct WatchedPeer {
 pub(super) struct ConnectionTable {
     me: usize,
     membership: Membership<Failure>,
-    conns: Vec<Option<KeptConn>>,
+    conns: Vec<Option<ControlConnection>>,
     /// Readable when the process has ended; where the system can tell.
     processes: Vec<Option<Arc<OwnedFd>>>,
     /// Whose ends are seen by such a descriptor as well, where all pairs are connected.
@@ -231,8 +227,8 @@ impl ConnectionTable {
         let parked = self.parked.iter().map(|a| a.until).min();
         let silence = if self.stop.is_none() && begun { self.membership.next() } else { None };
         let retry = self.condemned.as_ref().map(|_| Instant::now() + RETRY);
-        let ends = self.conns.iter().flatten().filter_map(KeptConn::ends);
-        let full = self.conns.iter().flatten().any(KeptConn::is_full).then(Instant::now);
+        let ends = self.conns.iter().flatten().filter_map(ControlConnection::ends);
+        let full = self.conns.iter().flatten().any(ControlConnection::is_full).then(Instant::now);
         parked.into_iter().chain(silence).chain(retry).chain(ends).chain(full).min()
     }
 
@@ -277,7 +273,7 @@ impl ConnectionTable {
 
     /// Returns true if some bytes wait for room.
     pub(super) fn is_pending(&self) -> bool {
-        self.conns.iter().flatten().any(KeptConn::is_pending)
+        self.conns.iter().flatten().any(ControlConnection::is_pending)
     }
 
     /// Returns the connected peers.
@@ -287,15 +283,8 @@ impl ConnectionTable {
         for (rank, (conn, process)) in conns {
             // One that has ended would be readable for ever.
             let Some(conn) = conn.as_ref().filter(|c| c.ends().is_none()) else { continue };
-            let (unsaid, has_second) = (conn.is_unsaid(), conn.has_second());
-            live.extend(conn.streams().map(|(stream, pending)| WatchedPeer {
-                rank,
-                stream,
-                pending,
-                unsaid,
-                has_second,
-                process: process.clone(),
-            }));
+            let (stream, pending) = (Arc::clone(conn.stream()), conn.is_pending());
+            live.push(WatchedPeer { rank, stream, pending, process: process.clone() });
         }
         live
     }
@@ -303,7 +292,7 @@ impl ConnectionTable {
     /// Read what `ranks` say; those with a true have ended.
     pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> Rest {
         let (mut heard, mut told_lost) = (Vec::new(), Vec::new());
-        let ends = |c: &KeptConn| c.is_full() || c.ends().is_some_and(|at| now >= at);
+        let ends = |c: &ControlConnection| c.is_full() || c.ends().is_some_and(|at| now >= at);
         let due = self.conns.iter().enumerate().filter(|(_, c)| c.as_ref().is_some_and(ends));
         let due = due.map(|(rank, _)| (rank, false));
         let mut all: VecDeque<(usize, bool)> = ranks.iter().copied().chain(due).collect();
@@ -311,7 +300,9 @@ impl ConnectionTable {
             let Some(place) = self.conns.get_mut(rank) else { continue };
             let Some(conn) = place else { continue };
             if self.stop.is_some() {
-                if !attach::goes_on_leaving(conn) {
+                // No blame any more, and no reason to look again at once.
+                let _ = conn.take_full();
+                if conn.flush().is_err() {
                     *place = None;
                 }
                 continue;

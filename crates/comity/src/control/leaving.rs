@@ -2,16 +2,13 @@
 //!
 //! It leaves them in good order, so peers that have what they need go on. It compares its calls with theirs, as closing does.
 
-use super::running::{ControlPlane, LAST_WORDS};
+use super::running::ControlPlane;
 use crate::{
     status::{Ask, Failure, Header, conclude, is_untold, untold},
     sync::lock_soon,
     sys,
 };
-use std::{
-    sync::{Arc, Mutex, Once, PoisonError, Weak},
-    time::{Duration, Instant},
-};
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 
 /// Worlds that are open in this process.
 static OPEN: Mutex<Vec<Weak<ControlPlane>>> = Mutex::new(Vec::new());
@@ -37,29 +34,14 @@ extern "C" fn farewell() {
             continue;
         }
         compare(&control);
-        if let Some(desk) = control.desk.get().and_then(Weak::upgrade) {
-            desk.say_last();
-        }
         if let Some(mut state) = lock_soon(&control.state)
             && state.stop.is_none()
         {
             state.farewell("", &[]);
-            drop(state);
-            say_all(&control);
         }
     }
     if is_untold() {
         sys::end_with(1);
-    }
-}
-
-/// Wait a moment for connections that are just going on over another path.
-fn say_all(control: &ControlPlane) {
-    let until = Instant::now() + LAST_WORDS;
-    while lock_soon(&control.state).is_some_and(|state| state.is_unsaid()) && Instant::now() < until {
-        control.waker.wake();
-        // WAIT(until): the control thread, at the end of a process: half a second at most
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

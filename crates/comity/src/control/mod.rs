@@ -10,7 +10,6 @@
 //!     Leave{group}    Abort{group, failure}            each is carried to the group's status; aborts are passed on
 //!     Goodbye                                          the process ends in good order
 //!   rank high  -- Hello{Probe} -->  rank low           is one that is silent alive? a connection of its own
-//!   rank high  -- Hello{Resume} -->  rank low          the same, where the two hosts have another path: the notes go on over it
 //! ```
 //! Above 64 ranks only neighbours in a graph have one ([`comity_membership`]'s `overlay` has the picture). Each rank passes on once what is
 //! for all (`Spread`). What is for some goes from neighbour to neighbour (`Passed`). `Lost` says that an edge is gone. When ranks end, the
@@ -28,10 +27,10 @@
 //!
 //! May import: `call`, `channel`, `error`, `rendezvous`, `status`, `sync`, `sys`, `transport`.
 
+mod connection;
 mod connection_table;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
-mod kept_conn;
 mod leaving;
 mod note;
 pub(crate) mod pace;

@@ -15,11 +15,6 @@ const OBJECTS: u8 = 0x80;
 /// Between two ranks, on their control connection.
 pub(crate) type ControlNote = comity_membership::Note<Failure>;
 
-/// Returns true for a beat, which repeats the one before.
-pub(super) fn is_beat(note: &[u8]) -> bool {
-    note.first() == Some(&BEAT)
-}
-
 const BEAT: u8 = 3;
 
 /// Encoding of another crate's types as bytes.

@@ -13,7 +13,7 @@
 //! A try costs a packet, and a socket for up to two seconds; there are at most 64 for all ranks together. The handshake's arithmetic comes
 //! only once there is a connection.
 
-use crate::channel::{Agreed, Channel, Hello, Initiator, PROOF, Refusal, Sealing, Secret, Stream};
+use crate::channel::{Agreed, Channel, Hello, Initiator, Refusal, Secret};
 use rustix::{
     event::{PollFd, PollFlags},
     io::Errno,
@@ -41,7 +41,7 @@ pub(crate) struct Probes {
     hello: Hello,
     open: Vec<Probe>,
     /// Ranks to ask next, with their addresses, as soon as there is room.
-    next: VecDeque<(usize, SocketAddr, Option<u64>)>,
+    next: VecDeque<(usize, SocketAddr)>,
     /// [`CONNECT`] and [`ANSWER`], or less where the limit on silence is short.
     patience: [Duration; 2],
 }
@@ -49,21 +49,10 @@ pub(crate) struct Probes {
 #[derive(Debug)]
 struct Probe {
     rank: usize,
-    /// Its control connection is to go on over this one, which has this number.
-    resume: Option<u64>,
     socket: TcpStream,
     begun: Instant,
     /// None until there is a connection.
     initiator: Option<Initiator>,
-    /// The answer is no older than this.
-    unanswered: Instant,
-}
-
-/// A rank that lives; and what its control connection goes on over, and the number of that.
-#[derive(Debug)]
-pub(crate) struct Alive {
-    pub(crate) rank: usize,
-    pub(crate) over: Option<(u64, Stream, Sealing)>,
 }
 
 impl Probes {
@@ -75,13 +64,13 @@ impl Probes {
         Self { secret, hello, open: Vec::new(), next: VecDeque::new(), patience }
     }
 
-    /// Ask `rank`, which listens at `at`; whether its control connection is to go on over the answer's, with this number.
-    pub(crate) fn ask(&mut self, rank: usize, at: SocketAddr, resume: Option<u64>) {
+    /// Ask `rank`, which listens at `at`.
+    pub(crate) fn ask(&mut self, rank: usize, at: SocketAddr) {
         // One whose system has taken a connection is reached: its process answers when it has a turn.
         let reached = self.open.iter().any(|p| p.rank == rank && p.initiator.is_some());
-        if !reached && self.next.iter().all(|(r, ..)| *r != rank) {
+        if !reached && self.next.iter().all(|(r, _)| *r != rank) {
             self.open.retain(|p| p.rank != rank);
-            self.next.push_back((rank, at, resume));
+            self.next.push_back((rank, at));
             self.start();
         }
     }
@@ -89,17 +78,16 @@ impl Probes {
     /// `rank` has ended.
     pub(crate) fn forget(&mut self, rank: usize) {
         self.open.retain(|p| p.rank != rank);
-        self.next.retain(|(r, ..)| *r != rank);
+        self.next.retain(|(r, _)| *r != rank);
     }
 
     fn start(&mut self) {
         while self.open.len() < MOST
-            && let Some((rank, at, resume)) = self.next.pop_front()
+            && let Some((rank, at)) = self.next.pop_front()
         {
             match connect(at) {
                 Ok(socket) => {
-                    let begun = Instant::now();
-                    self.open.push(Probe { rank, resume, socket, begun, initiator: None, unanswered: begun });
+                    self.open.push(Probe { rank, socket, begun: Instant::now(), initiator: None });
                 }
                 // The next try may do better; without any, the limit decides as it always does.
                 Err(e) => tracing::debug!(rank, %at, %e, "cannot ask a silent rank"),
@@ -115,29 +103,19 @@ impl Probes {
     }
 
     /// Go on with whatever is ready; the ranks that live.
-    pub(crate) fn step(&mut self) -> Vec<Alive> {
+    pub(crate) fn step(&mut self) -> Vec<usize> {
         let (secret, hello, patience, now) = (&self.secret, self.hello, self.patience, Instant::now());
-        let (mut alive, mut refused) = (Vec::<Alive>::new(), Vec::new());
+        let mut alive = Vec::new();
         for mut probe in std::mem::take(&mut self.open) {
             match probe.advance(secret, hello) {
-                Ok(Some(seals)) => {
-                    let over = probe.resume.zip(seals);
-                    let over = over.map(|(number, seals)| (number, Stream::Tcp(probe.socket), seals));
-                    alive.push(Alive { rank: probe.rank, over });
-                }
-                Ok(None) if now < probe.until(patience) => self.open.push(probe),
-                // It lives, and keeps its connection: it says so over one that is for nothing else.
-                Err(Refusal::No(_)) if probe.resume.is_some() => {
-                    refused.extend(probe.socket.peer_addr().ok().map(|at| (probe.rank, at)));
-                }
+                Ok(true) => alive.push(probe.rank),
+                Ok(false) if now < probe.until(patience) => self.open.push(probe),
                 _ => {}
             }
         }
         // Older questions to one that has answered are moot.
-        let answered = |rank| alive.iter().any(|a| a.rank == rank);
-        self.open.retain(|p| !answered(p.rank));
-        self.next.retain(|(rank, ..)| !answered(*rank));
-        refused.into_iter().for_each(|(rank, at)| self.ask(rank, at, None));
+        self.open.retain(|p| !alive.contains(&p.rank));
+        self.next.retain(|(rank, _)| !alive.contains(rank));
         self.start();
         alive
     }
@@ -149,11 +127,11 @@ impl Probe {
         self.begun + if self.initiator.is_some() { answer } else { connect }
     }
 
-    /// The answer of a rank that lives, if it has come; with what seals the connection, where the connection may be used.
+    /// Whether the answer of a rank that lives has come.
     ///
     /// # Errors
     /// When this try ends without an answer.
-    fn advance(&mut self, secret: &Secret, hello: Hello) -> Result<Option<Option<Sealing>>, Refusal> {
+    fn advance(&mut self, secret: &Secret, hello: Hello) -> Result<bool, Refusal> {
         let ended = |e| Refusal::Ended(Some(e));
         if self.initiator.is_none() {
             match self.socket.peer_addr() {
@@ -161,31 +139,21 @@ impl Probe {
                 // Not yet, or never.
                 Err(e) => {
                     return matches!(self.socket.take_error(), Ok(None))
-                        .then_some(None)
+                        .then_some(false)
                         .ok_or_else(|| ended(e));
                 }
             }
-            let mut hello = Hello { to: self.rank as u32, ..hello };
-            if let Some(number) = self.resume {
-                (hello.channel, hello.group_id) = (Channel::Resume, number);
-            }
+            let hello = Hello { to: self.rank as u32, ..hello };
             let (initiator, first) = Initiator::start(secret, &hello).ok_or(Refusal::Ended(None))?;
             // Small enough for an empty socket buffer.
             (&self.socket).write_all(&first).map_err(ended)?;
-            (self.initiator, self.unanswered) = (Some(initiator), Instant::now());
+            self.initiator = Some(initiator);
         }
-        let Some(initiator) = &mut self.initiator else { return Ok(None) };
-        let Some(Agreed { proof, seals }) = initiator.read(&self.socket)? else {
-            self.unanswered = Instant::now();
-            return Ok(None);
-        };
-        // This process was stopped, or had no turn: whoever answered lives, and may wait no longer for the proof.
-        if self.resume.is_some() && self.unanswered.elapsed() > PROOF / 2 {
-            return Ok(Some(None));
-        }
+        let Some(initiator) = &mut self.initiator else { return Ok(false) };
+        let Some(Agreed { proof, .. }) = initiator.read(&self.socket)? else { return Ok(false) };
         // With it the other side knows as well. That this one cannot say so does not undo what it has read.
         let _ = (&self.socket).write_all(&proof);
-        Ok(Some(Some(seals)))
+        Ok(true)
     }
 }
 
@@ -231,7 +199,7 @@ mod tests {
         let until = Instant::now() + LONG;
         let (mut alive, mut heard) = (Vec::new(), Vec::new());
         while !probes.open.is_empty() || alive.len() > heard.len() {
-            alive.extend(probes.step().into_iter().map(|a| a.rank));
+            alive.extend(probes.step());
             let accepted = acceptor.step(&mut |_, _| verdict.clone());
             heard.extend(accepted.iter().map(|a| a.hello));
             assert!(Instant::now() < until, "{alive:?} {heard:?}");
@@ -248,7 +216,7 @@ mod tests {
         for sealed in [false, true] {
             let (mut acceptor, at) = listening();
             let mut probes = Probes::new(3, 5, sealed, secret(), None);
-            probes.ask(1, at, None);
+            probes.ask(1, at);
             let (alive, heard) = talk(&mut probes, &mut acceptor, &HelloVerdict::Yes);
             let channel = Channel::Probe;
             let expected = Hello { from: 3, to: 1, world: 5, group_id: 0, channel, sealed };
@@ -260,12 +228,12 @@ mod tests {
     fn a_no_is_no_sign_of_life_nor_is_nobody() {
         let (mut acceptor, at) = listening();
         let mut probes = Probes::new(3, 5, false, secret(), None);
-        probes.ask(1, at, None);
+        probes.ask(1, at);
         let (alive, heard) =
             talk(&mut probes, &mut acceptor, &HelloVerdict::No("you are not a member".into()));
         assert_eq!((alive, heard), (vec![], vec![]));
         drop(acceptor);
-        probes.ask(1, at, None);
+        probes.ask(1, at);
         let until = Instant::now() + LONG;
         while !probes.open.is_empty() {
             assert!(probes.step().is_empty() && Instant::now() < until);
@@ -277,7 +245,7 @@ mod tests {
         let (mut acceptor, at) = listening();
         let mut probes = Probes::new(300, 5, false, secret(), None);
         for _ in 0..3 {
-            (0..MOST + 9).for_each(|rank| probes.ask(rank, at, None));
+            (0..MOST + 9).for_each(|rank| probes.ask(rank, at));
             assert!(probes.step().is_empty());
             assert!(probes.open.len() <= MOST && probes.next.len() <= MOST + 9);
         }
@@ -285,7 +253,7 @@ mod tests {
         assert!(probes.open.is_empty() && probes.next.is_empty());
         let begun = Instant::now();
         for _ in 0..5 {
-            probes.ask(1, at, None);
+            probes.ask(1, at);
             assert!(probes.step().is_empty());
         }
         assert_eq!(probes.open.len(), 1);
@@ -299,7 +267,7 @@ mod tests {
         assert!(probes.next.is_empty() && begun.elapsed() > ANSWER);
         // It runs again, and drops those that are gone.
         (0..4).for_each(|_| drop(acceptor.step(&mut |_, _| HelloVerdict::Yes)));
-        probes.ask(1, at, None);
+        probes.ask(1, at);
         let (alive, _) = talk(&mut probes, &mut acceptor, &HelloVerdict::Yes);
         assert_eq!((alive, probes.open.len()), (vec![1], 0));
     }

@@ -9,8 +9,8 @@ mod serve;
 pub(crate) use serve::NOT_A_MEMBER;
 
 use super::{
+    connection::Origin,
     connection_table::{Arrival, ConnectionTable},
-    kept_conn::Origin,
     leaving,
     probe::Probes,
 };
@@ -25,7 +25,7 @@ use crate::{
 };
 use comity_membership::{Fault, NoConnection, Pace, Presence};
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
@@ -35,7 +35,7 @@ use std::{
 };
 
 /// Time for which a leaving process goes on sending.
-pub(super) const LAST_WORDS: Duration = Duration::from_millis(500);
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Permissions and limits for the other processes.
 #[derive(Clone, Copy, Debug)]
@@ -74,8 +74,6 @@ pub(crate) struct ControlPlane {
     /// Number of rounds in which the control thread has read its connections.
     rounds: AtomicU64,
     pub(super) desk: OnceLock<Weak<dyn LinkDesk>>,
-    /// Number of questions to silent ranks.
-    asked: AtomicU64,
     dialer: OnceLock<Weak<dyn ControlDialer>>,
 }
 
@@ -90,17 +88,8 @@ pub(crate) trait LinkDesk: Send + Sync + std::fmt::Debug {
     /// A member of a group wants a link, or has made a connection for one.
     fn attend(&self, group_id: u64);
 
-    /// Returns the addresses of another rank in the networks that both hosts are in now.
-    fn paths(&self, rank: usize) -> Vec<SocketAddr>;
-
-    /// Returns true if its host and this one share two networks, as far as both ranks know.
-    fn has_second(&self, rank: usize) -> bool;
-
     /// The ranks with this address, where it is of another host than that of `rank`: one of them passes on what that one says.
     fn relays(&self, rank: usize, ip: IpAddr) -> Vec<usize>;
-
-    /// The process ends with its groups open: what it sent over a path that is cut takes another one first.
-    fn say_last(&self);
 }
 
 /// Ends the control thread when dropped, after a goodbye to everyone.
@@ -133,7 +122,6 @@ impl Running {
             begun: AtomicBool::new(false),
             rounds: AtomicU64::new(0),
             desk: OnceLock::new(),
-            asked: AtomicU64::new(0),
             dialer: OnceLock::new(),
         });
         leaving::at_exit(&control);
@@ -243,7 +231,7 @@ impl ControlPlane {
             return (Origin { is_ours, ..Origin::default() }, Vec::new());
         };
         let relays = desk.relays(rank, at.ip());
-        (Origin { is_ours, is_passed_on: !relays.is_empty(), has_second: desk.has_second(rank) }, relays)
+        (Origin { is_ours, is_passed_on: !relays.is_empty() }, relays)
     }
 
     /// Returns the ranks that have not connected yet, or the fault of one that never will.
@@ -337,11 +325,6 @@ impl ControlPlane {
     pub(crate) fn ask_to_connect(&self, group_id: u64, rank: usize) {
         self.lock().ask_to_connect(group_id, rank);
         self.waker.wake();
-    }
-
-    /// Returns the longest silence of a rank.
-    pub(crate) fn silence(&self) -> Option<Duration> {
-        self.rules.silence.limit
     }
 
     /// Returns the number of rounds in which the control thread has read its connections.

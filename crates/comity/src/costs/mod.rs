@@ -1,18 +1,14 @@
-//! Variable inputs of a group's cost model: costs of each pair of ranks, and `comity bench --tune`'s measurements of a host.
+//! What the cost model of a group goes by, beside constants: costs of each pair of ranks.
 //!
 //! ```text
 //!   pairs.rs   LinkCosts: a latency and a bandwidth for each pair; measured when ranks have met, or read from a file that was named
-//!   tuned.rs   TunedFile: the numbers of one host and version, as text
-//!   found.rs   which file holds for this process, if any: rank 0's, told to all when they meet
+//!   note.rs    what `comity info` says of them
 //! ```
 //!
 //! May import: `config`, `error`, `call`, `sys`.
 
-mod found;
+mod note;
 mod pairs;
-mod tuned;
 
-pub(crate) use found::tuned_bytes;
-pub use found::{CostsNote, costs_place};
+pub use note::CostsNote;
 pub use pairs::LinkCosts;
-pub use tuned::TunedFile;

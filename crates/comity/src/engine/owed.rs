@@ -1,4 +1,4 @@
-//! Messages that a peer owes this rank when nothing has moved for long: a stalled peer, and the limit of one that left.
+//! What a peer owes this rank when nothing has moved for long: a stalled peer, a cut path, and the limit of one that left.
 
 use super::{Engine, Stop};
 use crate::transport::LinkError;
@@ -26,6 +26,22 @@ impl Engine {
         };
         let peer = (idle > limit).then(|| schedule.waiting_for().into_iter().find(owes))??;
         let cause = format!("stopped in the middle of a frame: its rest did not come within {limit:?}");
+        Some(self.broken(peer, LinkError(cause)))
+    }
+
+    /// A peer whose system has not acknowledged for long what this rank's system sends again, while beats come from it: its control
+    /// connection takes another path, and that of the link is cut. As late as in [`stalled`](Self::stalled).
+    pub(super) fn cut_off(&self, idle: Duration) -> Option<Stop> {
+        let limit = self.silence?;
+        if idle <= limit.saturating_mul(RESENT) {
+            return None;
+        }
+        let silence =
+            |peer: usize| self.links[peer].as_ref()?.unanswered().filter(|silence| *silence > limit);
+        let (peer, silence) = (0..self.links.len()).find_map(|peer| Some((peer, silence(peer)?)))?;
+        let cause = format!(
+            "is cut off: its system has acknowledged nothing for {silence:.1?}, though it beats over its control connection"
+        );
         Some(self.broken(peer, LinkError(cause)))
     }
 

@@ -319,7 +319,8 @@ impl Progress for Run<'_, '_> {
             self.leaver = Some(peer);
             return Ok(true);
         }
-        match engine.stalled(self.schedule, idle).or_else(|| engine.left_long_ago(self.schedule, idle)) {
+        let stalled = engine.stalled(self.schedule, idle).or_else(|| engine.cut_off(idle));
+        match stalled.or_else(|| engine.left_long_ago(self.schedule, idle)) {
             Some(stop) => Err(stop),
             None => Ok(false),
         }

@@ -2,7 +2,7 @@
 
 use super::Group;
 use crate::sync::lock;
-use comity_plan::{Algorithm, Choice, Kind};
+use comity_plan::Algorithm;
 
 impl Group {
     /// [`tools::prefer_algorithm`](crate::tools::prefer_algorithm).
@@ -11,17 +11,6 @@ impl Group {
             let mut state = lock(&self.core.state);
             state.backend.as_mut().is_some_and(|b| b.prefer(algorithm))
         })
-    }
-
-    /// [`tools::predict`](crate::tools::predict).
-    pub(crate) fn predict(
-        &self,
-        kind: Kind,
-        count: usize,
-        elem: usize,
-        by: Option<Algorithm>,
-    ) -> Option<Choice> {
-        self.in_turn(|| lock(&self.core.state).backend.as_ref()?.predict(kind, count, elem, by))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     sys::{JobPlace, here},
     transport::{AddressBook, Announced, Card, JobInfo, Transports},
 };
-use comity_plan::{Algorithm, TunedCosts};
+use comity_plan::Algorithm;
 use std::{
     sync::{Arc, OnceLock, Weak},
     time::Duration,
@@ -45,8 +45,6 @@ pub(crate) struct Endpoint {
     root_cause: Option<RootCauseReport>,
     sealed: bool,
     costs: OnceLock<LinkCosts>,
-    /// Tuned costs that rank 0 announced.
-    tuned: Option<Arc<TunedCosts>>,
     algorithm: Option<Algorithm>,
     /// Place in the job, which a forked child does not have. None for a world of one.
     place: Option<JobPlace>,
@@ -200,7 +198,6 @@ impl Endpoint {
 
     fn new(config: &Config, secret: Secret, Table { world, facts }: Table) -> Self {
         let book = Arc::new(AddressBook::new(config.interfaces.clone()));
-        let tuned = facts.first().and_then(|f| TunedCosts::from_bytes(&f.tuned)).map(Arc::new);
         let cards: Arc<[Card]> = facts.iter().map(|f| f.card.clone()).collect();
         let peer =
             |(rank, f): (usize, &Facts)| Peer { rank, host: Some(f.host.as_str().into()), pid: Some(f.pid) };
@@ -215,7 +212,6 @@ impl Endpoint {
             secret,
             root_cause: config.root_cause.clone(),
             costs: OnceLock::new(),
-            tuned,
             algorithm: config.algorithm,
             sealed: config.secure == Secure::Data,
             place: None,
@@ -223,7 +219,7 @@ impl Endpoint {
             first: config.backend.link(),
             limit: config.join_timeout,
             all: config.connect_when == ConnectWhen::All,
-            makers: Makers::new(config.rank, Arc::clone(&book), cards),
+            makers: Makers::new(cards),
             book,
             sparse: config.size > config.sparse_above,
             redial: None,

@@ -4,7 +4,7 @@
 //!   a group is open when each member has said so to each other (Entered)
 //!   for each pair of its members that a call needs (or each, with COMITY_CONNECT=all), of ranks low < high:
 //!   either: wants a link            low asks high to connect (Connect), over their control connection
-//!   high: connects          over the first transport that both have and that leads there (Channel::Link{transport, index, of, making})
+//!   high: connects          over the first transport that both have and that leads there (Channel::Link{transport, index, of})
 //!   low:  its control thread accepts, keeps what comes for groups not opened yet, and has the group's maker look;
 //!         the transport makes the link of the connections
 //! ```
@@ -30,7 +30,6 @@ mod hooked;
 mod local;
 mod maker;
 mod mesh;
-mod paths;
 mod redial;
 #[cfg(test)]
 mod tests;

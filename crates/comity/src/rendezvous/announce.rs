@@ -4,7 +4,6 @@ use super::{listen::OwnListeners, wire::Facts};
 use crate::{
     Config, Error, Result, Secure,
     channel::{Listener, is_own},
-    costs::tuned_bytes,
     sys::{here, interfaces, process_number},
     transport::{Announced, Card, OwnAddr},
 };
@@ -45,7 +44,6 @@ pub(crate) fn announce(
     let mut facts = facts(config, links, addrs, unix);
     facts.process = process_number()?;
     facts.card.are_named = are_named;
-    facts.tuned = tuned_bytes(config);
     Ok((listeners, facts))
 }
 
@@ -62,7 +60,6 @@ pub(crate) fn facts(config: &Config, links: Announced, addrs: Vec<OwnAddr>, unix
             addrs,
             are_named: false,
             relays: config.relay,
-            second_path: config.second_path && cfg!(target_os = "linux"),
         },
         host: config.host.clone().unwrap_or_else(here::host_name),
         pid: std::process::id(),
@@ -70,6 +67,5 @@ pub(crate) fn facts(config: &Config, links: Announced, addrs: Vec<OwnAddr>, unix
         ring: config.ring,
         sealed: config.secure == Secure::Data,
         silence: config.detection.limit().map_or(0, |l| u32::try_from(l.as_millis()).unwrap_or(u32::MAX)),
-        tuned: Vec::new(),
     }
 }

@@ -7,7 +7,10 @@ use crate::{
     sys::{Interface, here::host_name, interfaces},
     transport::MAX_ADDRS,
 };
-use std::{io::ErrorKind, net::SocketAddr};
+use std::{
+    io::{self, ErrorKind},
+    net::SocketAddr,
+};
 
 /// A rank's listeners, and whether the user named their addresses.
 #[derive(Debug)]
@@ -28,7 +31,10 @@ impl StoreClient {
             )));
         }
         if !named.is_empty() {
-            let listeners = named.into_iter().map(|at| self.listen_at(config, at)).collect::<Result<_>>()?;
+            let mut listeners = Vec::new();
+            for at in named {
+                listeners.push(self.listen_at(config, at, listeners.first())?);
+            }
             return Ok(OwnListeners { listeners, are_named: true });
         }
         let (all, rules) = (interfaces(), config.interfaces.text());
@@ -41,7 +47,7 @@ impl StoreClient {
         }
         let (mut listeners, mut failed) = (Vec::new(), None);
         for at in own {
-            match self.listen_at(config, at) {
+            match self.listen_at(config, at, listeners.first()) {
                 Ok(listener) => listeners.push(listener),
                 Err(e) => {
                     tracing::debug!(%at, %e, "not listening there");
@@ -53,7 +59,7 @@ impl StoreClient {
             return Err(e);
         }
         if listeners.is_empty() {
-            listeners.push(self.listen_at(config, SocketAddr::new(self.local, 0))?);
+            listeners.push(self.listen_at(config, SocketAddr::new(self.local, 0), None)?);
         }
         Ok(OwnListeners { listeners, are_named: false })
     }
@@ -86,10 +92,21 @@ impl StoreClient {
         }
     }
 
-    /// Listen there; at a free port of those allowed where it names none.
-    fn listen_at(&self, config: &Config, at: SocketAddr) -> Result<Listener> {
+    /// Listen there; at a free port of those allowed where it names none, with MPTCP at that of the first listener if it is free.
+    fn listen_at(&self, config: &Config, at: SocketAddr, first: Option<&Listener>) -> Result<Listener> {
         let who = format!("rank {}", self.rank);
         config.insecure.check_listen(&who, at)?;
+        // The kernel adds a path to a connection at another address, and at the same port.
+        if config.mptcp
+            && at.port() == 0
+            && let Some(Ok(port)) = first.map(|l| l.local_addr().map(|at| at.port()))
+        {
+            let mut alike = at;
+            alike.set_port(port);
+            if let Ok(listener) = listening(alike) {
+                return Ok(listener);
+            }
+        }
         let Some((first, last)) = config.ports.filter(|_| at.port() == 0) else {
             return Listener::tcp(at).map_err(|e| cannot_listen(&who, at, &e));
         };
@@ -97,7 +114,7 @@ impl StoreClient {
             let mut at = at;
             at.set_port(port);
             // Two that only hold a port may hold the same one.
-            match Listener::tcp(at).and_then(|l| l.listen().map(|()| l)) {
+            match listening(at) {
                 Ok(listener) => return Ok(listener),
                 Err(e) if e.kind() == ErrorKind::AddrInUse => {}
                 Err(e) => return Err(cannot_listen(&who, at, &e)),
@@ -109,6 +126,10 @@ impl StoreClient {
         );
         Err(Error::setting("COMITY_PORTS", format_args!("{first}-{last}"), words))
     }
+}
+
+fn listening(at: SocketAddr) -> io::Result<Listener> {
+    Listener::tcp(at).and_then(|l| l.listen().map(|()| l))
 }
 
 /// Describes the fault of rules that leave no interface.

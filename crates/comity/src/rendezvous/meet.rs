@@ -12,7 +12,7 @@ use crate::{
         dial, dial_any,
     },
     error::seconds,
-    sys::{Waker, here::host_name, poll_joining},
+    sys::{Waker, here::host_name, poll_joining, want_paths},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
@@ -59,6 +59,7 @@ pub(crate) struct Table {
 impl StoreClient {
     /// Find the store, or start it, and connect; also what the ranks know one another by.
     pub(crate) fn find(config: &Config) -> Result<(Self, Secret)> {
+        want_paths(config.mptcp);
         let limit = config.join_timeout;
         let until = Instant::now() + limit;
         let Located { addrs, relays, store, key, taken } = locate(config, until)?;

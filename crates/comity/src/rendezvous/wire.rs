@@ -12,12 +12,8 @@ use crate::{
     LinkKind,
     transport::{Announced, OwnAddr},
 };
-use comity_plan::TunedCosts;
 #[cfg(test)]
 use std::net::SocketAddr;
-
-/// The longest costs: with all else they fit a frame.
-const MAX_TUNED: usize = 44 << 10;
 
 /// Facts that a rank announces about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +30,6 @@ pub(crate) struct Facts {
     pub(crate) sealed: bool,
     /// Longest silence of another that this rank allows, in milliseconds; 0: for ever.
     pub(crate) silence: u32,
-    /// Rank 0's measurements of its host, by which all choose plans. Empty: the usual costs hold.
-    pub(crate) tuned: Vec<u8>,
 }
 
 /// Returns another process's facts, for tests.
@@ -50,7 +44,6 @@ pub(crate) fn facts_of(host: &str, pid: u32, addrs: Vec<SocketAddr>) -> Facts {
             addrs: addrs.into_iter().map(|at| OwnAddr::new(at, &[])).collect(),
             are_named: false,
             relays: false,
-            second_path: false,
         },
         host: host.into(),
         pid,
@@ -58,7 +51,6 @@ pub(crate) fn facts_of(host: &str, pid: u32, addrs: Vec<SocketAddr>) -> Facts {
         ring: false,
         sealed: false,
         silence: 1000,
-        tuned: Vec::new(),
     }
 }
 
@@ -103,8 +95,6 @@ impl Facts {
         w.u64(self.process);
         w.u8(u8::from(self.sealed) | u8::from(self.ring) << 1);
         w.u32(self.silence);
-        w.u16(u16::try_from(self.tuned.len()).unwrap_or(0));
-        w.0.extend(&self.tuned);
     }
 
     fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -117,11 +107,7 @@ impl Facts {
         if wishes > 3 {
             return Err(Malformed);
         }
-        let tuned = r.slice(MAX_TUNED)?.to_vec();
-        if !tuned.is_empty() && TunedCosts::from_bytes(&tuned).is_none() {
-            return Err(Malformed);
-        }
-        Ok(Self { card, host, pid, process, silence, sealed: wishes & 1 != 0, ring: wishes & 2 != 0, tuned })
+        Ok(Self { card, host, pid, process, silence, sealed: wishes & 1 != 0, ring: wishes & 2 != 0 })
     }
 }
 

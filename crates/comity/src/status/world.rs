@@ -2,7 +2,7 @@
 
 use super::{Failure, GroupStatus, Header};
 use crate::{LinkCosts, LinkKind, Peer, Result, transport::Link};
-use comity_plan::{Algorithm, TunedCosts};
+use comity_plan::Algorithm;
 use std::{
     fmt,
     sync::Arc,
@@ -36,11 +36,6 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
 
     /// Returns the cost of messages between its ranks, if they have agreed on it.
     fn costs(&self) -> Option<&LinkCosts> {
-        None
-    }
-
-    /// Returns the earlier measurements on rank 0's host, which hold where [`costs`](Self::costs) are not known.
-    fn tuned(&self) -> Option<&Arc<TunedCosts>> {
         None
     }
 

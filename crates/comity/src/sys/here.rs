@@ -1,36 +1,13 @@
 //! Facts about this process's machine that it announces to the others.
 
 use std::hash::{BuildHasherDefault, Hasher};
-use std::io::{self, Read};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// The system's name of this host.
 pub(crate) fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "localhost".into() } else { name }
-}
-
-/// Returns the processor's model, in the system's words; empty where the system does not give it.
-pub(crate) fn processor() -> String {
-    // One of hundreds of cores says enough.
-    let mut head = String::new();
-    if let Ok(file) = std::fs::File::open("/proc/cpuinfo") {
-        let _ = file.take(4096).read_to_string(&mut head);
-    }
-    processor_in(&head)
-}
-
-fn processor_in(cpuinfo: &str) -> String {
-    let of = |names: &[&str]| {
-        let fields = cpuinfo.lines().filter_map(|l| l.split_once(':'));
-        let values = fields.filter(|(name, _)| names.contains(&name.trim())).map(|(_, value)| value.trim());
-        values.take(names.len()).collect::<Vec<_>>().join(" ")
-    };
-    match of(&["model name"]) {
-        // Arm cores say who made them, and what they are.
-        name if name.is_empty() => of(&["CPU implementer", "CPU part"]),
-        name => name,
-    }
 }
 
 /// Equal for processes that can share memory, as far as can be known without trying: the same boot of the same machine and
@@ -141,16 +118,6 @@ mod tests {
         assert_eq!(host_id(Some("a")), host_id(Some("a")));
         assert_ne!(host_id(Some("a")), host_id(Some("b")));
         assert_ne!(host_id(Some("a")), host_id(None));
-    }
-
-    #[test]
-    fn processors_are_told_apart() {
-        let x86 =
-            "processor\t: 0\nmodel name\t: AMD EPYC 7B13\n\nprocessor\t: 1\nmodel name\t: AMD EPYC 7B13\n";
-        assert_eq!(processor_in(x86), "AMD EPYC 7B13");
-        let arm = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n";
-        assert_eq!(processor_in(arm), "0x41 0xd4f");
-        assert_eq!((processor_in(""), processor()), (String::new(), processor()));
     }
 
     #[test]

@@ -72,20 +72,6 @@ fn common(bits: u32, prefix: u8) -> bool {
 /// The addresses of the interfaces that are up, in the system's order, but for link-local ones that lead nowhere for sure; none where it does
 /// not tell.
 pub(crate) fn interfaces() -> Vec<Interface> {
-    // SAFETY: an entry that lives.
-    with_flags(libc::IFF_UP, |entry| unsafe { interface(entry) })
-}
-
-/// The addresses of the interfaces that are up and whose cable is in; none where the system does not tell.
-pub(crate) fn addresses_in_use() -> Vec<IpAddr> {
-    with_flags(libc::IFF_UP | libc::IFF_RUNNING, |entry| {
-        // SAFETY: null, or an address of the family that it names, which lives as long as its entry.
-        unsafe { address(entry.ifa_addr, None) }.map(|a| a.0)
-    })
-}
-
-/// Returns the results of `of` on the entries that have all these flags.
-fn with_flags<T>(flags: libc::c_int, of: impl Fn(&libc::ifaddrs) -> Option<T>) -> Vec<T> {
     let mut first = std::ptr::null_mut();
     // SAFETY: it writes a pointer to a list, which is freed below.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
@@ -96,8 +82,9 @@ fn with_flags<T>(flags: libc::c_int, of: impl Fn(&libc::ifaddrs) -> Option<T>) -
     while let Some(at) = next {
         // SAFETY: an entry of the list, which lives until it is freed below.
         let entry = unsafe { at.as_ref() };
-        if entry.ifa_flags as libc::c_int & flags == flags {
-            found.extend(of(entry));
+        if entry.ifa_flags as libc::c_int & libc::IFF_UP != 0 {
+            // SAFETY: an entry that lives.
+            found.extend(unsafe { interface(entry) });
         }
         next = NonNull::new(entry.ifa_next);
     }

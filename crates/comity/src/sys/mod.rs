@@ -5,7 +5,6 @@
 pub(crate) mod clock;
 mod cores;
 pub(crate) mod cuda;
-mod delivery;
 mod exit;
 mod fds;
 mod fnv;
@@ -17,6 +16,7 @@ mod interrupt;
 pub(crate) mod library;
 mod map;
 pub(crate) mod mpi;
+mod multipath;
 pub(crate) mod nccl;
 mod peer_memory;
 mod poll;
@@ -31,16 +31,18 @@ mod waker;
 mod words;
 
 pub(crate) use cores::leave_core;
-pub(crate) use delivery::delivery;
 pub(crate) use exit::{at_exit, end_with};
 pub(crate) use fds::{recv_bytes, recv_fd, send_byte_with, send_fd};
 pub(crate) use fnv::fnv;
 pub(crate) use hidden::{Hidden, traceless};
 pub(crate) use inherited::inherited;
-pub(crate) use interfaces::{Interface, addresses_in_use, interfaces};
+pub(crate) use interfaces::{Interface, interfaces};
 pub(crate) use interrupt::{Asking, give_up, nap, poll_joining};
 pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use map::Mapping;
+#[cfg(target_os = "linux")]
+pub(crate) use multipath::uses_paths;
+pub(crate) use multipath::{has_paths, tcp_socket, want_paths};
 #[cfg(test)]
 pub(crate) use peer_memory::NO_READS;
 #[cfg(target_os = "linux")]
@@ -52,7 +54,7 @@ pub(crate) use process::{JobPlace, process_number};
 pub(crate) use region::{Region, SharedMemory};
 pub(crate) use tracer::{Lineage, Tracer, yama_scope};
 #[cfg(target_os = "linux")]
-pub(crate) use trip::least_round_trip;
+pub(crate) use trip::{least_round_trip, unanswered};
 pub(crate) use unacked::has_arrived;
 pub(crate) use waker::Waker;
 pub(crate) use words::Words;

@@ -1,4 +1,4 @@
-//! Round-trip time of a TCP connection.
+//! The round trip of a TCP connection, and the time for which nothing has come back.
 
 use std::{
     os::fd::{AsRawFd, BorrowedFd},
@@ -8,7 +8,7 @@ use std::{
 /// `struct tcp_info` of `linux/tcp.h`, up to the field that is read; kernels append to it and change nothing.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct TcpInfo {
+struct TcpInfo {
     /// The state, that of congestion, repeats and probes that were not answered, ...
     states: [u8; 8],
     until_retransmissions: [u32; 24],
@@ -22,20 +22,15 @@ pub(super) struct TcpInfo {
 const _: () = assert!(std::mem::offset_of!(TcpInfo, least_round_trip) == 148);
 
 impl TcpInfo {
-    /// Bytes that the other system has, over the connection's life; up to a constant.
-    pub(super) fn acknowledged(&self) -> u64 {
-        self.rates_and_bytes[2]
-    }
-
     /// Returns true if a packet was sent again more than once, or a full window asked about, and nothing came back.
-    pub(super) fn is_repeating(&self) -> bool {
+    fn is_repeating(&self) -> bool {
         const UNACKNOWLEDGED: usize = 4;
         let [_, _, repeats, probes, ..] = self.states;
         probes > 2 || repeats > 1 && self.until_retransmissions[UNACKNOWLEDGED] > 0
     }
 
     /// Since the last word of the other system.
-    pub(super) fn silence(&self) -> Duration {
+    fn silence(&self) -> Duration {
         const LAST_ACK_RECEIVED: usize = 12;
         Duration::from_millis(self.until_retransmissions[LAST_ACK_RECEIVED].into())
     }
@@ -47,8 +42,15 @@ pub(crate) fn least_round_trip(socket: BorrowedFd<'_>) -> Option<Duration> {
     (trip != u32::MAX).then(|| Duration::from_micros(trip.into()))
 }
 
+/// Time since the last word of the other system, while this one sends again what that has not acknowledged. None with several paths, of
+/// which the system tells the first one only.
+pub(crate) fn unanswered(socket: BorrowedFd<'_>) -> Option<Duration> {
+    let info = tcp_info(socket).filter(TcpInfo::is_repeating).filter(|_| !super::uses_paths(socket));
+    info.map(|info| info.silence())
+}
+
 /// Reads the system's state of a TCP connection.
-pub(super) fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
+fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
     let mut info = std::mem::MaybeUninit::<TcpInfo>::zeroed();
     // Below 2^32 on every system.
     let mut len = size_of::<TcpInfo>() as libc::socklen_t;

@@ -40,25 +40,6 @@ impl OwnAddr {
         matches!(self.at.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
     }
 
-    /// Returns the kind of the address, and its network; each link-local address is one.
-    fn network(&self) -> (usize, u128) {
-        // No peer is believed to have told a length that there is.
-        let rest = |prefix: u8| 128u32.saturating_sub(prefix.into());
-        let top = |bits: u128, prefix: u8| bits.checked_shr(rest(prefix)).unwrap_or_default();
-        match self.at.ip().to_canonical() {
-            IpAddr::V4(ip) => (0, top(u128::from(ip.to_bits()) << 96, self.prefix)),
-            IpAddr::V6(ip) if ip.is_unicast_link_local() => (2, ip.to_bits()),
-            IpAddr::V6(ip) => (1, top(ip.to_bits(), self.prefix)),
-        }
-    }
-
-    /// Returns true if both are in one network, which leads out of their hosts.
-    fn is_beside(&self, other: &Self) -> bool {
-        let (ours, theirs) = (self.network(), other.network());
-        let is_same = ours.0 == 2 || self.prefix > 0 && self.prefix == other.prefix && ours.1 == theirs.1;
-        ours.0 == theirs.0 && is_same && !self.is_inner && !other.is_inner
-    }
-
     fn put(&self, w: &mut Writer) {
         w.addr(self.at);
         w.u8(self.prefix);
@@ -87,8 +68,6 @@ pub(crate) struct Card {
     pub(crate) are_named: bool,
     /// It passes on what two others say that have no way to each other.
     pub(crate) relays: bool,
-    /// Links that are cut go on over another path.
-    pub(crate) second_path: bool,
 }
 
 impl Card {
@@ -99,30 +78,7 @@ impl Card {
         w.text(&self.unix);
         w.u8(self.addrs.len().min(MAX_ADDRS) as u8);
         self.addrs.iter().take(MAX_ADDRS).for_each(|a| a.put(w));
-        w.u8(u8::from(self.are_named) | u8::from(self.relays) << 1 | u8::from(self.second_path) << 2);
-    }
-
-    /// Returns true if the two share two networks as far as both know, and both go on over the second: the same for either of them.
-    pub(crate) fn shares_two(&self, other: &Self) -> bool {
-        let networks = self.networks(other).into_iter().zip(other.networks(self));
-        self.second_path
-            && other.second_path
-            && self.host_id != other.host_id
-            && networks.map(|(ours, theirs)| ours.min(theirs)).max() >= Some(2)
-    }
-
-    /// Counts the networks of this host that the other is in: of IPv4, of IPv6, and of the link, which tell only where there are no others, for
-    /// those of all hosts look alike. One cable often has one of each.
-    fn networks(&self, other: &Self) -> [usize; 3] {
-        let mut found = [Vec::new(), Vec::new(), Vec::new()];
-        for own in self.addrs.iter().filter(|a| other.addrs.iter().any(|b| a.is_beside(b))) {
-            let (kind, network) = own.network();
-            if let Some(all) = found.get_mut(kind).filter(|all| !all.contains(&network)) {
-                all.push(network);
-            }
-        }
-        let [four, six, link] = found.map(|all| all.len());
-        [four, six, if four + six == 0 { link } else { 0 }]
+        w.u8(u8::from(self.are_named) | u8::from(self.relays) << 1);
     }
 
     pub(crate) fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -133,11 +89,11 @@ impl Card {
         }
         let addrs = (0..n).map(|_| OwnAddr::take(r)).collect::<Result<_, _>>()?;
         let flags = r.u8()?;
-        if flags > 7 {
+        if flags > 3 {
             return Err(Malformed);
         }
-        let (are_named, relays, second_path) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
-        Ok(Self { host_id, cores, links, unix, addrs, are_named, relays, second_path })
+        let (are_named, relays) = (flags & 1 != 0, flags & 2 != 0);
+        Ok(Self { host_id, cores, links, unix, addrs, are_named, relays })
     }
 }
 
@@ -202,15 +158,13 @@ pub(crate) struct Pair<'a> {
     pub(crate) theirs: &'a Card,
     /// Cards of all ranks of the job.
     pub(crate) all: &'a [Card],
-    /// Number of times that the link has been made, for the connections that came; see [`Channel::Link`](crate::channel::Channel::Link).
-    pub(crate) making: u16,
 }
 
 impl<'a> Pair<'a> {
     /// None where a rank has no card.
     pub(crate) fn new(all: &'a [Card], me: usize, peer: usize, group_id: u64) -> Option<Self> {
         let (ours, theirs) = (all.get(me)?, all.get(peer)?);
-        Some(Self { me, peer, group_id, ours, theirs, all, making: 0 })
+        Some(Self { me, peer, group_id, ours, theirs, all })
     }
 
     /// Checks that processes of one host can reach each other over its own socket; the reason if not.
@@ -220,55 +174,5 @@ impl<'a> Pair<'a> {
             true if self.theirs.unix.is_empty() => Err("it has no socket for processes of its host".into()),
             true => Ok(()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn card(host_id: u64, addrs: &[(&str, u8)]) -> Card {
-        let own = |(at, prefix): &(&str, u8)| OwnAddr {
-            at: SocketAddr::new(at.parse().unwrap(), 7000),
-            prefix: *prefix,
-            speed: 0,
-            is_inner: at.starts_with("172.17."),
-        };
-        let (links, unix) = (Announced::default(), String::new());
-        let addrs = addrs.iter().map(own).collect();
-        Card { host_id, cores: 1, links, unix, addrs, are_named: false, relays: false, second_path: true }
-    }
-
-    /// Returns [`Card::shares_two`] of two hosts with these addresses, equal both ways.
-    fn two(ours: &[(&str, u8)], theirs: &[(&str, u8)]) -> bool {
-        let (a, b) = (card(1, ours), card(2, theirs));
-        assert_eq!(a.shares_two(&b), b.shares_two(&a));
-        let off = Card { second_path: false, ..b.clone() };
-        assert!(!a.shares_two(&off) && !off.shares_two(&a) && !a.shares_two(&card(1, theirs)));
-        a.shares_two(&b)
-    }
-
-    #[test]
-    fn two_cables_are_two_paths_and_one_of_several_kinds_of_address_is_not() {
-        let cables = |last: &str| [format!("10.0.1.{last}"), format!("10.0.2.{last}")];
-        let (a, b) = (cables("1"), cables("2"));
-        assert!(two(&[(&a[0], 30), (&a[1], 30)], &[(&b[0], 30), (&b[1], 30)]));
-        assert!(!two(&[(&a[0], 30), ("10.0.9.1", 30)], &[(&b[0], 30), ("10.0.8.1", 30)]));
-        // Two addresses in one network, and a bridge that all hosts have.
-        assert!(!two(&[("10.9.0.1", 24), ("10.9.0.3", 24)], &[("10.9.0.2", 24), ("10.9.0.4", 24)]));
-        assert!(!two(&[("10.9.0.1", 24), ("172.17.0.1", 16)], &[("10.9.0.2", 24), ("172.17.0.1", 16)]));
-        // One cable, with all that a system gives it; and a host that has another.
-        let dual = [("10.9.0.1", 24), ("fd00::1", 64), ("fe80::a", 64), ("fe80::b", 64)];
-        assert!(!two(&dual, &[("10.9.0.2", 24), ("fd00::2", 64), ("fe80::c", 64), ("fe80::d", 64)]));
-        assert!(two(&[("fd00::1", 64), ("fd01::1", 64)], &[("fd00::2", 64), ("fd01::2", 64)]));
-        // Nothing but addresses of the link.
-        assert!(two(&[("fe80::a", 64), ("fe80::b", 64)], &[("fe80::c", 64), ("fe80::d", 64)]));
-        assert!(!two(&[("fe80::a", 64), ("fe80::b", 64)], &[("fe80::c", 64)]));
-    }
-
-    #[test]
-    fn lengths_of_networks_that_cannot_be_are_no_panic() {
-        let (ours, theirs) = ([("10.9.0.1", 200), ("fd00::1", 129)], [("10.9.0.2", 200), ("fd00::2", 129)]);
-        assert!(!two(&ours, &theirs));
     }
 }

@@ -135,6 +135,11 @@ pub(crate) trait Link: Send + fmt::Debug {
         false
     }
 
+    /// For how long the peer's system has acknowledged nothing of what this one sends again and again; for links between hosts.
+    fn unanswered(&self) -> Option<Duration> {
+        None
+    }
+
     /// Returns the number of bytes that have come so far, also those that cannot be given out yet; for links that hold such back.
     fn arrived(&self) -> u64 {
         0

@@ -44,7 +44,7 @@ use crate::{
 use std::{
     fmt, io,
     os::{fd::BorrowedFd, unix::net::UnixStream},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 /// A kind of link as a process has it. Functions without `self` answer without a process.
@@ -116,43 +116,6 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
         connections: Vec<Connection>,
         connector: &dyn Connector,
     ) -> Result<Connected, Missed>;
-
-    /// Returns true if the link of this pair goes on over other connections when its path is cut.
-    fn lasts(&self, _: &Pair<'_>) -> bool {
-        false
-    }
-
-    /// Make other connections for the link of this pair, with the lower rank.
-    fn mend(&self, _: &Pair<'_>, _: &dyn Connector) -> Result<(), Missed> {
-        Ok(())
-    }
-
-    /// Look at the links that last: the groups and world ranks of those that need other connections. None: there are no such links.
-    fn tend(&self) -> Option<Vec<(u64, usize)>> {
-        None
-    }
-
-    /// Returns true if there are such links.
-    fn is_tended(&self) -> bool {
-        false
-    }
-
-    /// Ranks that may lack what was sent to them over links of a group that last, and lack it for ever if this process left now.
-    fn owes(&self, _group_id: u64) -> Vec<Owed> {
-        Vec::new()
-    }
-
-    /// This process leaves a group: links of it that last do so no longer.
-    fn forgive(&self, _group_id: u64) {}
-}
-
-/// Bytes on their way to a rank.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Owed {
-    /// The receiving rank, in the world.
-    pub(crate) peer: usize,
-    /// The path there is cut, and another one looked for.
-    pub(crate) is_cut: bool,
 }
 
 /// Properties of a transport that hold everywhere.
@@ -239,18 +202,6 @@ pub(crate) trait Connector {
     /// Connects as [`dial`](Self::dial), to whichever of `targets` answers first, tried side by side; where none does, through another rank. `vain`
     /// gives the reasons that other addresses lead nowhere.
     fn reach(&self, targets: &[Target], vain: &[String], index: u16, of: u16) -> Result<Connection, Miss>;
-
-    /// Sets the making of the link that later dials are for.
-    fn name(&self, making: u16);
-
-    /// Limits the time of later [dials](Self::dial); none: until the link must stand.
-    fn hurry(&self, within: Option<Duration>);
-
-    /// Connects as [`dial`](Self::dial), to whichever of `targets` answers first, soon or not at all.
-    fn reach_soon(&self, targets: &[Target], index: u16, of: u16) -> Result<Connection, Miss>;
-
-    /// Returns the longest silence of a rank.
-    fn silence(&self) -> Option<Duration>;
 
     /// Wait until `fd` is readable (true) or a time has come (false); an error ends the whole.
     fn wait(&self, fd: BorrowedFd<'_>, until: Instant) -> Result<bool>;

@@ -39,17 +39,10 @@ pub(super) fn receive(socket: impl AsFd, parts: &mut [IoSliceMut<'_>]) -> Result
     }
 }
 
-/// Returns true if the system gave a connection up, so that another one may do; the other end sent nothing about it.
-pub(super) fn is_cut(e: &LinkError) -> bool {
-    e.0.starts_with(LOST)
-}
-
-const LOST: &str = "lost its connection";
-
 fn ended(e: Errno) -> LinkError {
     LinkError(match e {
         Errno::PIPE => "closed its connection".into(),
         Errno::CONNRESET => format!("reset its connection: {e}"),
-        e => format!("{LOST}: {e}"),
+        e => format!("lost its connection: {e}"),
     })
 }

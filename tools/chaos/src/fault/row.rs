@@ -33,7 +33,6 @@ impl Plan {
             Fault::CutPair => "one host's packets to one other lost",
             Fault::CableBlip => "host cut off shortly",
             Fault::LongCableBlip => "host cut off for 4 s of 5",
-            Fault::SecondCable => "one of two cables cut, then the other",
             Fault::Delay => "slow cable, packets wait",
             Fault::Absent => "a rank never joins",
             Fault::PortTaken => "port taken",

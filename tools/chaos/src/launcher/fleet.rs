@@ -7,7 +7,7 @@
 use super::{
     super::{
         fault::{Fault, Plan},
-        net,
+        net::{self, Cut},
         processes::{Processes, code, monotonic, signal},
         trial::{Outcome, PATIENT},
     },
@@ -130,12 +130,12 @@ fn rank_killed(job: &mut Job<'_>, plan: &Plan, outcome: &mut Outcome) {
     check(job, 137, &[&blamed, "signal 9 "], outcome);
 }
 
-/// The host falls silent, and its cables are put back when the job has ended.
+/// The host falls silent, and its cable is put back when the job has ended.
 fn host_cut(job: &mut Job<'_>, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     let host = host_of(plan, plan.victim);
     moment(plan);
     let cut = Instant::now();
-    (0..2).try_for_each(|cable| net::turn(host, cable, false, true))?;
+    net::cut(host, Cut::Both)?;
     ended_as_lost(job, host, outcome);
     while !on_host(job, host)?.is_empty() {
         if cut.elapsed() > SILENT_END {
@@ -145,7 +145,7 @@ fn host_cut(job: &mut Job<'_>, plan: &Plan, outcome: &mut Outcome) -> Result<(),
         thread::sleep(Duration::from_millis(20));
     }
     outcome.times.push(cut.elapsed().as_secs_f64() * 1000.0);
-    (0..2).try_for_each(|cable| net::turn(host, cable, false, false))?;
+    net::mend(host, Cut::Both)?;
     job.orphans(monotonic(), outcome);
     Ok(())
 }

@@ -74,7 +74,7 @@ const MPI: [Launcher; 2] = [
         program: "mpiexec.mpich",
         flags: &[],
         library: "libmpich.so.12",
-        // Of longer messages its UCX may end the rank that reads them (docs/transports.md).
+        // Of longer messages its UCX may end the rank that reads them (docs/transports-reference.md).
         killed: &["bench", "all_reduce", "--sizes", "1K", "--budget", "60"],
     },
 ];

@@ -8,6 +8,7 @@ use crate::{
     DType,
     backend::{Bufs, Call},
     engine::is_short,
+    sys::fnv,
 };
 use comity_plan::{self as plan, Algorithm, Choice, Kind, Plan, ReceiveMode, Schedule, Shape, Slice, StepOp};
 
@@ -150,11 +151,22 @@ fn scaled(mut plan: Plan, elem: usize) -> Plan {
     plan
 }
 
-/// Hashes the facts, besides the call's arguments, that all ranks must agree on (FNV-1a).
+/// What all ranks must agree on beyond the call's own words (FNV-1a). The algorithm's name is in it, and not its place in the table.
 pub(super) fn fingerprint(algorithm: Algorithm, segment: usize, counts: &[usize]) -> u64 {
-    let words = [algorithm as usize, segment, counts.len()];
-    words
-        .iter()
-        .chain(counts)
-        .fold(0xcbf2_9ce4_8422_2325, |h, &w| (h ^ w as u64).wrapping_mul(0x0100_0000_01b3))
+    let words = [fnv(algorithm.name().as_bytes()), segment as u64, counts.len() as u64];
+    let counts = counts.iter().map(|count| *count as u64);
+    words.into_iter().chain(counts).fold(0xcbf2_9ce4_8422_2325, |h, w| (h ^ w).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_does_not_depend_on_the_order_of_the_table() {
+        assert_eq!(fingerprint(Algorithm::Ring, 0, &[]), 0x2d1aa008c690eaba);
+        let all: std::collections::BTreeSet<_> =
+            Algorithm::ALL.iter().map(|a| fingerprint(*a, 0, &[])).collect();
+        assert_eq!(all.len(), Algorithm::ALL.len());
+    }
 }

@@ -106,7 +106,7 @@ fn who_was_answered_keeps_its_place_when_others_come() {
 #[test]
 fn the_proof_of_a_link_may_come_when_a_cable_is_back() {
     let late = PROOF + Duration::from_millis(300);
-    assert!(is_let_in(Channel::Link { transport: 2, index: 0, of: 1, making: 0 }, late));
+    assert!(is_let_in(Channel::Link { transport: 2, index: 0, of: 1 }, late));
     assert!(!is_let_in(Channel::Join, late));
 }
 

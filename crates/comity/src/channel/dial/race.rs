@@ -19,13 +19,13 @@ use crate::{
         listener,
         stream::{Sealing, Stream},
     },
-    sys::poll_joining,
+    sys::{poll_joining, tcp_socket},
 };
 use rustix::{
     event::{PollFd, PollFlags},
     io::Errno,
 };
-use socket2::{SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use std::{
     io::{self, ErrorKind, Write},
     net::IpAddr,
@@ -370,11 +370,13 @@ impl Race<'_> {
 
 /// A socket that connects to `target`.
 pub(super) fn connect(target: &Target) -> Result<Socket, Miss> {
-    let addr = match target {
-        Target::Tcp(a) => SockAddr::from(*a),
-        Target::Unix(name) => listener::unix_addr(name).map_err(Miss::Nowhere)?,
+    let (addr, socket) = match target {
+        Target::Tcp(a) => (SockAddr::from(*a), tcp_socket(Domain::for_address(*a))),
+        Target::Unix(name) => {
+            (listener::unix_addr(name).map_err(Miss::Nowhere)?, Socket::new(Domain::UNIX, Type::STREAM, None))
+        }
     };
-    let socket = Socket::new(addr.domain(), Type::STREAM, None).map_err(|e| match is_own(&e) {
+    let socket = socket.map_err(|e| match is_own(&e) {
         true => Miss::Stop(Error::os("opening a connection", e)),
         false => Miss::Nobody(e),
     })?;

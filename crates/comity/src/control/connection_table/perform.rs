@@ -7,7 +7,7 @@ use crate::{
     status::{Failure, GroupStatus},
 };
 use comity_membership::{Action, Word};
-use std::{net::SocketAddr, time::Instant};
+use std::net::SocketAddr;
 
 /// Question to a rank whether it lives.
 #[derive(Clone, Copy, Debug)]
@@ -15,10 +15,6 @@ pub(in crate::control) struct Question {
     pub(in crate::control) rank: usize,
     /// Address at which it listens.
     pub(in crate::control) at: SocketAddr,
-    /// Perhaps elsewhere too.
-    pub(in crate::control) has_other: bool,
-    /// The control connection is to go on over the answer's.
-    pub(in crate::control) resumes: bool,
 }
 
 /// Actions that remain to be done outside the lock.
@@ -152,14 +148,12 @@ impl ConnectionTable {
     /// Ask a silent process over a new connection. Bytes that stay within the host are not lost; and the end that made the connection asks, for it
     /// knows where the other one listens.
     fn ask_anew(&mut self, rank: usize, rest: &mut Rest) {
-        let patience = self.patience().unwrap_or_default();
-        if let Some(Some(conn)) = self.conns.get_mut(rank)
+        if let Some(Some(conn)) = self.conns.get(rank)
             && conn.is_ours()
             && let Stream::Tcp(stream) = &**conn.stream()
             && let Ok(at) = stream.peer_addr()
         {
-            let (has_other, resumes) = (conn.has_second(), conn.wants_other(patience, Instant::now()));
-            rest.asks.push(Question { rank, at, has_other, resumes });
+            rest.asks.push(Question { rank, at });
         }
     }
 }

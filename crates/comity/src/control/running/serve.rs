@@ -6,14 +6,13 @@ use crate::{
     channel::{Accepted, Acceptor, Channel, Hello, HelloVerdict, NOT_THE_ONE, Stream},
     control::{
         connection_table::{Arrival, ConnectionTable, Question, Rest, WatchedPeer},
-        probe::{Alive, Probes},
+        probe::Probes,
     },
     sys::poll_until,
 };
 use comity_membership::{Presence, Word};
 use rustix::event::{PollFd, PollFlags};
 use std::{
-    net::SocketAddr,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -22,8 +21,6 @@ use std::{
 const MAX_PARKED: usize = 4096;
 /// Refusal of a rank that was given up.
 pub(crate) const NOT_A_MEMBER: &str = "you are not a member any more";
-/// Time for which the other end may look for another path.
-const OTHER_PATH: Duration = Duration::from_millis(1500);
 /// Interval of the checks meanwhile for outstanding bytes.
 const LEAVE_POLL: Duration = Duration::from_millis(2);
 
@@ -65,14 +62,8 @@ impl ControlPlane {
 
     /// Returns true if a process that leaves, and was to have ended by `until`, has nothing left to wait for.
     fn has_said_all(&self, until: Instant, lines: &[WatchedPeer]) -> bool {
-        let is_late = |l: &&WatchedPeer| l.pending || l.unsaid || !l.stream.has_arrived();
-        let mut late = lines.iter().filter(is_late).peekable();
-        if late.peek().is_none() {
-            return true;
-        }
-        // Where another path is there, the other end looks for it when it has heard nothing for a fifth of the limit.
-        let more = self.rules.silence.limit.filter(|_| late.any(|l| l.has_second));
-        Instant::now() >= until + more.map_or(Duration::ZERO, |limit| limit / 5 + OTHER_PATH)
+        let is_late = |l: &WatchedPeer| l.pending || !l.stream.has_arrived();
+        Instant::now() >= until || !lines.iter().any(is_late)
     }
 
     /// Leave what others say unread for a while after the last look. True if it was not long enough.
@@ -103,7 +94,7 @@ impl ControlPlane {
         let mut state = self.lock();
         let mut rest = Rest::default();
         accepted.into_iter().for_each(|a| rest.add(self.receive(&mut state, a)));
-        alive.into_iter().for_each(|one| rest.add(answered(&mut state, one)));
+        alive.into_iter().for_each(|one| rest.add(state.lives(one, Instant::now())));
         drop(state);
         self.finish(rest, probes);
         true
@@ -138,30 +129,14 @@ impl ControlPlane {
             rest.dials.into_iter().for_each(|rank| dialer.connect(rank));
         }
         rest.ended.into_iter().for_each(|rank| probes.forget(rank));
-        for Question { rank, at, has_other, resumes } in rest.asks {
-            let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
-            match has_other.then(|| self.elsewhere(rank, at, asked)).flatten() {
-                Some(elsewhere) => probes.ask(rank, elsewhere, resumes.then_some(asked)),
-                None => probes.ask(rank, at, None),
-            }
-        }
-    }
-
-    /// Returns the address at which to ask a silent rank that listens at `at`, if there is another path to its host; there and here in turn.
-    fn elsewhere(&self, rank: usize, at: SocketAddr, asked: u64) -> Option<SocketAddr> {
-        let desk = self.desk.get().and_then(std::sync::Weak::upgrade)?;
-        let mut all = desk.paths(rank);
-        all.sort_by_key(|other| *other == at);
-        // Not in step with others that are asked.
-        let turn = asked.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
-        all.get(turn as usize % all.len().max(1)).copied()
+        rest.asks.into_iter().for_each(|Question { rank, at }| probes.ask(rank, at));
     }
 
     /// Take in what came, then see who is silent.
     fn judge_now(
         &self,
         accepted: Vec<Accepted>,
-        alive: Vec<Alive>,
+        alive: Vec<usize>,
         ready: &[(usize, bool)],
         heard_until: Instant,
         begun: bool,
@@ -172,14 +147,13 @@ impl ControlPlane {
             rest.add(self.receive(&mut state, a));
         }
         for one in alive {
-            rest.add(answered(&mut state, one));
+            rest.add(state.lives(one, Instant::now()));
         }
         rest.add(state.hear(ready, Instant::now()));
         let now = Instant::now();
         if state.stop.is_none() && begun {
             rest.add(state.tick(heard_until, now));
         }
-        rest.asks.extend(state.unresumed(now));
         state.parked.retain(|a| a.until > now);
         drop(state);
         rest
@@ -238,14 +212,13 @@ impl ControlPlane {
         }
         // The higher rank connects; where one is missing since others have ended, whichever finds out.
         let either = self.rules.sparse
-            && matches!(hello.channel, Channel::Control | Channel::Probe | Channel::Resume)
+            && matches!(hello.channel, Channel::Control | Channel::Probe)
             && hello.from as usize != self.me;
         if hello.from as usize <= self.me && !either {
             return no("this rank connects to you, not you to it");
         }
         let from = match state.presence(hello.from as usize) {
-            // Its last words may be on their way over a path that is cut.
-            Some(presence) if state.stop.is_none() || hello.channel == Channel::Resume => presence,
+            Some(presence) if state.stop.is_none() => presence,
             _ => return no("it is leaving"),
         };
         match (hello.channel, from) {
@@ -257,15 +230,10 @@ impl ControlPlane {
                 no("this rank is connected already; every process needs a rank of its own")
             }
             // Its control connection stands for it, but the end of that handshake is not read here yet.
-            (Channel::Link { .. } | Channel::Probe | Channel::Resume, Presence::Absent) => HelloVerdict::Busy,
-            (
-                Channel::Link { .. } | Channel::Probe | Channel::Resume,
-                Presence::Dead(_) | Presence::Shut(_),
-            ) => no(NOT_A_MEMBER),
-            (Channel::Resume, _) if !state.may_resume(hello.from as usize, hello.group_id) => {
-                no("the control connection goes on over another one")
+            (Channel::Link { .. } | Channel::Probe, Presence::Absent) => HelloVerdict::Busy,
+            (Channel::Link { .. } | Channel::Probe, Presence::Dead(_) | Presence::Shut(_)) => {
+                no(NOT_A_MEMBER)
             }
-            (Channel::Resume, _) => HelloVerdict::Yes,
             (Channel::Probe, _) => HelloVerdict::Yes,
             (Channel::Link { transport, .. }, _) => match self.refused(transport, stream) {
                 Some(words) => HelloVerdict::No(words),
@@ -298,10 +266,6 @@ impl ControlPlane {
                 return Rest { news: true, ..rest };
             }
             Channel::Probe => return state.lives(from, Instant::now()),
-            Channel::Resume => {
-                state.resume(from, hello.group_id, stream, seals);
-                return state.lives(from, Instant::now());
-            }
             Channel::Join | Channel::Link { .. } => {}
         }
         let until = Instant::now() + self.rules.patience;
@@ -309,14 +273,6 @@ impl ControlPlane {
         state.parked.push(Arrival { from, channel, stream, seals, group_id, until });
         Rest { links: vec![group_id], ..Rest::default() }
     }
-}
-
-/// Takes the answer of a rank that was asked.
-fn answered(state: &mut ConnectionTable, Alive { rank, over }: Alive) -> Rest {
-    if let Some((number, stream, seals)) = over {
-        state.resume(rank, number, stream, seals);
-    }
-    state.lives(rank, Instant::now())
 }
 
 /// Decides on a connection from a rank that is no neighbour of this one, or was none.

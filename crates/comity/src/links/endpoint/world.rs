@@ -6,7 +6,7 @@ use crate::{
     control::pace,
     status::{Failure, GroupStatus, Header, Links, World},
 };
-use comity_plan::{Algorithm, TunedCosts};
+use comity_plan::Algorithm;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -65,10 +65,6 @@ impl World for Endpoint {
         self.costs.get()
     }
 
-    fn tuned(&self) -> Option<&Arc<TunedCosts>> {
-        self.tuned.as_ref()
-    }
-
     fn own_cores(&self) -> usize {
         self.cards.get(self.me).map_or(1, |card| usize::from(card.cores).max(1))
     }
@@ -92,9 +88,6 @@ impl World for Endpoint {
     }
 
     fn leave(&self, group_id: u64) {
-        if self.makers.leaves_later(group_id) {
-            return;
-        }
         self.makers.forget(group_id);
         if let Some(running) = &self.running {
             running.control().leave(group_id, true);

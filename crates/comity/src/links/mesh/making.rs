@@ -42,14 +42,11 @@ pub(super) struct Arrived {
     pub(super) kind: LinkKind,
     pub(super) index: u16,
     pub(super) of: u16,
-    pub(super) making: u16,
     pub(super) connection: Connection,
 }
 
 /// The connections of a link of which some are still to come.
 pub(super) struct LinkParts {
-    /// Number of times that the link has been made.
-    pub(super) making: u16,
     pub(super) connections: Vec<Option<Connection>>,
     /// Time by which the rank that began has given up.
     pub(super) until: Instant,
@@ -106,7 +103,7 @@ impl<'a> Linking<'a> {
     }
 
     /// Make what can be made now of links to `wanted`, and of what others began. True while some are still to come.
-    pub(in crate::links) fn go_on(&mut self, wanted: &[usize], mending: &[usize]) -> Result<bool, MeshError> {
+    pub(in crate::links) fn go_on(&mut self, wanted: &[usize]) -> Result<bool, MeshError> {
         self.opening.drain();
         if let Some(f) = self.opening.group.status.failure() {
             return Err(MeshError { error: self.opening.failed(f), news: None });
@@ -117,7 +114,6 @@ impl<'a> Linking<'a> {
             self.begin(rank)?;
             self.receive()?;
         }
-        mending.iter().try_for_each(|rank| self.mend(*rank))?;
         let now = Instant::now();
         self.parts.retain(|_, parts| now < parts.until);
         self.miss_leavers();
@@ -131,9 +127,6 @@ impl<'a> Linking<'a> {
         let begun = self.offered.iter().any(|o| o.rank == rank)
             || self.awaited.iter().any(|a| a.rank == rank)
             || self.parts.keys().any(|(r, _)| *r == rank);
-        if !begun && self.made.get(rank) == Some(&true) && self.lasts(rank) {
-            return self.mend(rank);
-        }
         if begun || self.made.get(rank).is_none_or(|m| *m) || self.stands(rank)? {
             return Ok(());
         }
@@ -152,12 +145,6 @@ impl<'a> Linking<'a> {
         (self.opening.begun, self.opening.until) = (now, now + limit);
         let begun = self.connect(rank).map(|soon| self.offered.extend(soon));
         self.unless_left(rank, begun)
-    }
-
-    /// Returns true if the link to `rank` is there, and may want other connections.
-    fn lasts(&self, rank: usize) -> bool {
-        let mesh = &self.opening.group.mesh;
-        self.pair(rank).is_ok_and(|pair| mesh.transports.iter().any(|(_, t)| t.lasts(&pair)))
     }
 
     /// A link to a rank that has left need not be made any more.
@@ -235,10 +222,10 @@ impl<'a> Linking<'a> {
         let Opened { mesh, group_id, members, .. } = self.opening.group;
         for Arrival { from, channel, stream, seals, .. } in mesh.control.arrivals(*group_id) {
             if let Some(rank) = members.iter().position(|m| *m == from)
-                && let Channel::Link { transport, index, of, making } = channel
+                && let Channel::Link { transport, index, of } = channel
                 && let Some(kind) = LinkKind::from_wire(transport)
             {
-                let taken = self.take(rank, Arrived { kind, index, of, making, connection: (stream, seals) });
+                let taken = self.take(rank, Arrived { kind, index, of, connection: (stream, seals) });
                 self.unless_left(rank, taken)?;
             }
         }

@@ -6,35 +6,28 @@ use super::{
 };
 use crate::{
     Error, LinkKind, Result,
-    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, TRY, Target, answering, dial, dial_any},
+    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, TRY, Target, answering, dial},
     transport::{Candidates, Connected, Connector, Missed, Pair, Transport},
 };
 use rustix::event::PollFlags;
 use std::{
-    cell::Cell,
     os::fd::BorrowedFd,
     time::{Duration, Instant},
 };
 
 /// Time limit for the other connections of a making: a peer that proves late has so long.
 const HALF_MADE: Duration = Duration::from_secs(20);
-/// Time for which another path is looked for at a time.
-const MENDING: Duration = Duration::from_secs(2);
 
 /// Way of a transport to connect to a rank of the group, and to wait for it.
 struct Path<'a, 'b> {
     making: &'a Linking<'b>,
     rank: usize,
     kind: LinkKind,
-    /// Number of times that the link has been made.
-    making_number: Cell<u16>,
-    /// Time limit for a connection.
-    within: Cell<Option<Duration>>,
 }
 
 impl<'a, 'b> Path<'a, 'b> {
     fn new(making: &'a Linking<'b>, rank: usize, kind: LinkKind) -> Self {
-        Self { making, rank, kind, making_number: Cell::new(0), within: Cell::new(None) }
+        Self { making, rank, kind }
     }
 }
 
@@ -51,7 +44,7 @@ impl Path<'_, '_> {
             to: to as u32,
             world: mesh.world,
             group_id: group.group_id,
-            channel: Channel::Link { transport, index, of, making: self.making_number.get() },
+            channel: Channel::Link { transport, index, of },
             // What a third rank passes on is between the two.
             sealed: mesh.sealed || mesh.book.relay_of(to).is_some(),
         })
@@ -61,12 +54,7 @@ impl Path<'_, '_> {
 impl Connector for Path<'_, '_> {
     fn dial(&self, target: Target, index: u16, of: u16) -> Result<(Stream, Sealing), Miss> {
         let (hello, secret) = (self.hello(index, of)?, &self.making.opening.group.mesh.secret);
-        let soon = self.within.get().map(|within| Instant::now() + within);
-        self.making.patiently(self.rank, |patience| {
-            let until = soon.map_or(patience.until, |soon| soon.min(patience.until));
-            let limits = DialLimits { until, wakers: patience.wakers.clone(), check: patience.check };
-            dial(&[target], secret, &hello, &limits)
-        })
+        self.making.patiently(self.rank, |patience| dial(&[target], secret, &hello, patience))
     }
 
     fn candidates(&self) -> Candidates {
@@ -90,27 +78,6 @@ impl Connector for Path<'_, '_> {
         let (hello, rank) = (self.hello(index, of)?, group.world_rank(self.rank));
         self.making
             .patiently(self.rank, |patience| group.mesh.way().dial(rank, targets, vain, &hello, patience))
-    }
-
-    fn name(&self, making: u16) {
-        self.making_number.set(making);
-    }
-
-    fn hurry(&self, within: Option<Duration>) {
-        self.within.set(within);
-    }
-
-    fn reach_soon(&self, targets: &[Target], index: u16, of: u16) -> Result<(Stream, Sealing), Miss> {
-        let mesh = &self.making.opening.group.mesh;
-        let hello = self.hello(index, of)?;
-        let won = self
-            .making
-            .patiently(self.rank, |patience| dial_any(targets, &mesh.secret, &hello, patience, false));
-        won.map(|won| won.connection)
-    }
-
-    fn silence(&self) -> Option<Duration> {
-        self.making.opening.group.mesh.control.silence()
     }
 
     fn wait(&self, fd: BorrowedFd<'_>, until: Instant) -> Result<bool> {
@@ -197,21 +164,16 @@ impl<'a> Linking<'a> {
 
     /// Take a connection of a higher rank; with the last one of its link, make that.
     pub(super) fn take(&mut self, rank: usize, arrived: Arrived) -> Result<(), MeshError> {
-        let Arrived { kind, index, of, making, connection } = arrived;
+        let Arrived { kind, index, of, connection } = arrived;
         let (mesh, pair) = (&self.opening.group.mesh, self.pair(rank)?);
-        let pair = Pair { making, ..pair };
         let Some(transport) = mesh.transports.get(kind) else { return Ok(()) };
-        let before = self.parts.get(&(rank, kind)).map(|p| (p.making, p.connections.len()));
-        if before.is_some_and(|(begun, _)| making < begun) {
-            // It has begun again since.
-            return Ok(());
-        }
-        if before != Some((making, usize::from(of))) {
+        let begun = self.parts.get(&(rank, kind)).map(|p| p.connections.len());
+        if begun != Some(usize::from(of)) {
             // It began again, with other paths: some of the first ones did not hold. What is late for a link that stands is soon forgotten.
-            let is_late = making > 1 || self.made.get(rank) == Some(&true);
+            let is_late = begun.is_some() || self.made.get(rank) == Some(&true);
             let until = Instant::now() + if is_late { HALF_MADE } else { mesh.limit };
             let connections = (0..of).map(|_| None).collect();
-            self.parts.insert((rank, kind), LinkParts { making, connections, until });
+            self.parts.insert((rank, kind), LinkParts { connections, until });
         }
         let Some(LinkParts { connections: parts, .. }) = self.parts.get_mut(&(rank, kind)) else {
             return Ok(());
@@ -231,23 +193,6 @@ impl<'a> Linking<'a> {
             Ok(Connected::Soon(_) | Connected::Not(_)) => Ok(()),
             Err(Missed { at, miss }) => Err(self.opening.missed(rank, &at, miss)),
         }
-    }
-
-    /// Make other connections for a link whose path was cut. Where that fails it is tried again, or the rank is given up.
-    pub(super) fn mend(&mut self, rank: usize) -> Result<(), MeshError> {
-        let (group, pair) = (self.opening.group, self.pair(rank)?);
-        if group.world_rank(rank) > group.mesh.me {
-            group.mesh.control.ask_to_connect(group.group_id, rank);
-            return Ok(());
-        }
-        let until = std::mem::replace(&mut self.opening.until, Instant::now() + MENDING);
-        for (kind, transport) in group.mesh.transports.iter().filter(|(_, t)| t.lasts(&pair)) {
-            if let Err(Missed { at, miss }) = transport.mend(&pair, &Path::new(self, rank, kind)) {
-                tracing::debug!(rank, at, %miss, "no other connections for a link yet");
-            }
-        }
-        self.opening.until = until;
-        Ok(())
     }
 
     /// Do what waits for `rank`, until the group fails, that rank or this one leaves, or time is up.

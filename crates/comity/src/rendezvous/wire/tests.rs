@@ -13,7 +13,7 @@ prop_compose! {
         host_id: u64, host in "\\PC{0,40}", pid: u32, process: u64, cores: u16, sealed: bool, ring: bool, silence: u32,
         links in prop::collection::hash_map(0..LinkKind::LISTED.len(), prop::collection::vec(any::<u8>(), 0..=64), 0..=LinkKind::LISTED.len()),
         unix in "[a-z]{0,20}", addrs in prop::collection::vec((any::<SocketAddr>(), any::<u8>(), any::<u32>(), any::<bool>()), 0..=MAX_ADDRS),
-        are_named: bool, relays: bool, second_path: bool,
+        are_named: bool, relays: bool,
     ) -> Facts {
         // Flow labels do not travel.
         let plain = |a| match a {
@@ -23,7 +23,7 @@ prop_compose! {
         let own = |(at, prefix, speed, is_inner)| OwnAddr { at: plain(at), prefix, speed, is_inner };
         let addrs = addrs.into_iter().map(own).collect();
         let links = links.into_iter().map(|(i, bytes)| (LinkKind::LISTED[i], bytes)).collect();
-        Facts { card: Card { host_id, cores, links, unix, addrs, are_named, relays, second_path }, host, pid, process, ring, sealed, silence, tuned: Vec::new() }
+        Facts { card: Card { host_id, cores, links, unix, addrs, are_named, relays }, host, pid, process, ring, sealed, silence }
     }
 }
 
@@ -55,20 +55,6 @@ proptest! {
         let bytes = [&[kind], &bytes[..]].concat();
         if let Ok(m) = ToStore::decode(&bytes) { prop_assert_eq!(m.encode(), bytes.clone()); }
         if let Ok(m) = FromStore::decode(&bytes) { prop_assert_eq!(m.encode(), bytes); }
-    }
-}
-
-#[test]
-fn costs_of_rank_0_travel_whole_or_not_at_all() {
-    use comity_plan::{LinkClass, RatioTable};
-    let table = || RatioTable::new(vec![2], (1..=32).collect(), Vec::new()).unwrap();
-    let costs = TunedCosts::new([LinkClass::SHM, LinkClass::TCP], 1e-10, [table(), table()]).unwrap();
-    let entry = |tuned| FromStore::Entry { rank: 0, facts: Facts { tuned, ..facts_of("h", 1, Vec::new()) } };
-    let whole = entry(costs.to_bytes());
-    assert_eq!(FromStore::decode(&whole.encode()), Ok(whole));
-    let short = costs.to_bytes()[1..].to_vec();
-    for damaged in [vec![1, 2, 3], short, vec![0; MAX_TUNED + 1]] {
-        assert_eq!(FromStore::decode(&entry(damaged).encode()), Err(Malformed));
     }
 }
 

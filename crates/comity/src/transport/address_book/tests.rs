@@ -110,7 +110,6 @@ fn hosts_and_ports_are_kept_apart() {
             .into(),
         are_named: false,
         relays: false,
-        second_path: false,
     };
     // Of another rank of that host, so at another port.
     book.learn(&card(1), ([127, 0, 0, 3], 9).into(), &[([127, 0, 0, 2], 9).into()]);

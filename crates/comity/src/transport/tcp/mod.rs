@@ -22,7 +22,6 @@ mod framing;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod inbound;
-mod lasting;
 mod outbound;
 mod reach;
 mod recv;
@@ -176,7 +175,7 @@ impl TcpLink {
         let ends = sockets.iter().map(|s| s.local_addr().ok().zip(s.peer_addr().ok())).collect();
         let (send, recv) = seals.into_iter().map(|s| (s.send, s.recv)).unzip();
         let (n, ways) = (sockets.len(), options.ways);
-        let receiver = Receiver::new(Route::new(n, ways.back()), recv, false);
+        let receiver = Receiver::new(Route::new(n, ways.back()), recv);
         let sender = Sender::new(Route::new(n, ways), send, options.send_threads.clone());
         Self { sockets, sender, receiver, error: None, ends, at: 0 }
     }
@@ -246,6 +245,11 @@ impl Link for TcpLink {
 
     fn is_inside(&self) -> bool {
         self.receiver.is_inside()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn unanswered(&self) -> Option<std::time::Duration> {
+        self.sockets.iter().filter_map(|socket| crate::sys::unanswered(socket.as_fd())).max()
     }
 
     fn arrived(&self) -> u64 {

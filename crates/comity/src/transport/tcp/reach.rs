@@ -1,18 +1,14 @@
 //! TCP as a transport: how many connections a pair has and who makes them, settings, and what `comity info` says.
 
-#[cfg(test)]
-mod tests;
-
 use super::{
     SendThreads, TcpLink, TcpOptions, Ways,
-    lasting::LastingLinks,
     threads::{self, Wish},
 };
 use crate::{
     Error, Result,
     channel::{Miss, Refusal, Stream, Target},
     transport::{
-        About, Connected, Connection, Connector, JobInfo, Link, Missed, NewLink, Owed, Pair, Seen, Transport,
+        About, Connected, Connection, Connector, JobInfo, Link, Missed, NewLink, Pair, Seen, Transport,
         TransportInfo, TransportSettings, Variables,
     },
 };
@@ -20,16 +16,12 @@ use std::{
     io,
     net::{TcpListener, UdpSocket},
     sync::Arc,
-    time::{Duration, Instant},
 };
 
 /// The most threads that send beside the rank's own.
 const MAX_SEND_THREADS: usize = 64;
 /// The most connections per pair of addresses.
 const MAX_CONNECTIONS: usize = 64;
-
-/// How long each further connection of a link that lasts may take at first: then all begin again, and may take twice as long.
-const FIRST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a user may choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,8 +49,6 @@ pub(crate) struct Tcp {
     wish: Wish,
     /// Threads that may send for this process.
     send_threads: Arc<SendThreads>,
-    /// Those that go on when a path is cut.
-    lasting: Arc<LastingLinks>,
 }
 
 impl Transport for Tcp {
@@ -123,7 +113,7 @@ impl Transport for Tcp {
             senders: settings.send_threads.map(short),
             connections: settings.connections.map_or(0, short),
         };
-        Ok(Some(Self { wish, send_threads: SendThreads::new(0), lasting: Arc::default() }))
+        Ok(Some(Self { wish, send_threads: SendThreads::new(0) }))
     }
 
     fn announce(&self) -> Vec<u8> {
@@ -139,22 +129,9 @@ impl Transport for Tcp {
     }
 
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
-        // One that can go on elsewhere does; all others pay nothing for it.
-        let lasts = pair.ours.shares_two(pair.theirs) && !connector.candidates().all.is_empty();
-        let (mut making, mut patience) = (u16::from(lasts), FIRST_PATIENCE);
-        loop {
-            let pair = Pair { making, ..*pair };
-            connector.name(making);
-            connector.hurry(lasts.then_some(patience));
-            match self.connections(&pair, connector) {
-                Ok(connections) => return Ok(Connected::Link(self.link(&pair, connections, connector))),
-                // The path that the first of them took may be cut: all begin again.
-                Err(miss) if lasts && miss.is_passing() && Instant::now() < connector.until() => {
-                    tracing::debug!(rank = pair.peer, making, %miss, "the connections of a link are begun again");
-                    (making, patience) = (making.saturating_add(1), patience * 2);
-                }
-                Err(miss) => return Err(Missed { at: addresses(&pair), miss }),
-            }
+        match self.connections(pair, connector) {
+            Ok(connections) => Ok(Connected::Link(link(connections, &self.options(pair)))),
+            Err(miss) => Err(Missed { at: addresses(pair), miss }),
         }
     }
 
@@ -162,47 +139,9 @@ impl Transport for Tcp {
         &self,
         pair: &Pair<'_>,
         connections: Vec<Connection>,
-        connector: &dyn Connector,
+        _: &dyn Connector,
     ) -> Result<Connected, Missed> {
-        // The first connections may never have come here whole.
-        if pair.making > 0 && self.lasting.has(pair) {
-            self.renew(pair, connections);
-            return Ok(Connected::Not("it is there, and goes on over these".into()));
-        }
-        Ok(Connected::Link(self.link(pair, connections, connector)))
-    }
-
-    fn lasts(&self, pair: &Pair<'_>) -> bool {
-        self.lasting.has_old(pair)
-    }
-
-    fn mend(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<(), Missed> {
-        let Some(making) = self.lasting.next_making(pair) else { return Ok(()) };
-        connector.name(making);
-        let at = |miss| Missed { at: addresses(pair), miss };
-        let targets: Vec<_> = connector.candidates().all.iter().map(|c| Target::Tcp(c.at)).collect();
-        // And one over which the ends tell each other that they use them.
-        let of = threads::connections(pair.all, [pair.me, pair.peer]) + 1;
-        let first = connector.reach_soon(&targets, 0, of).map_err(at)?;
-        let connections = alongside(first, of, connector).map_err(at)?;
-        self.renew(&Pair { making, ..*pair }, connections);
-        Ok(())
-    }
-
-    fn tend(&self) -> Option<Vec<(u64, usize)>> {
-        self.lasting.tend()
-    }
-
-    fn is_tended(&self) -> bool {
-        self.lasting.has_any()
-    }
-
-    fn owes(&self, group_id: u64) -> Vec<Owed> {
-        self.lasting.owes(group_id)
-    }
-
-    fn forgive(&self, group_id: u64) {
-        self.lasting.forgive(group_id);
+        Ok(Connected::Link(link(connections, &self.options(pair))))
     }
 }
 
@@ -210,40 +149,22 @@ impl Tcp {
     /// The connections of a new link to the lower rank: over several addresses where those are used side by side, else over the first that
     /// answers.
     fn connections(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Vec<Connection>, Miss> {
-        let (found, options, lasts) = (connector.candidates(), self.options(pair), pair.making > 0);
+        let found = connector.candidates();
         let each = threads::connections(pair.all, [pair.me, pair.peer]);
         let targets: Vec<_> = found.all.iter().map(|c| Target::Tcp(c.at)).collect();
-        // What has begun again takes one path.
-        let many = if pair.making > 1 { 1 } else { found.side_by_side(pair.theirs.are_named) };
+        let many = found.side_by_side(pair.theirs.are_named);
         let together = targets.get(..many).unwrap_or_default();
         if together.len() > 1 {
             let works = connector.answering(together)?;
             let together: Vec<_> = works.iter().filter_map(|i| together.get(*i)).collect();
             if together.len() > 1
-                && let Some(connections) = over_all(&together, each, lasts, &options, connector)?
+                && let Some(connections) = over_all(&together, each, &self.options(pair), connector)?
             {
                 return Ok(connections);
             }
         }
-        let of = each + u16::from(lasts);
-        let first = connector.reach(&targets, &found.vain, 0, of)?;
-        alongside(first, of, connector)
-    }
-
-    /// The link over connections that are listed in the same order on both ends.
-    fn link(&self, pair: &Pair<'_>, connections: Vec<Connection>, connector: &dyn Connector) -> NewLink {
-        let options = self.options(pair);
-        match pair.making {
-            0 => link(connections, &options),
-            _ => self.lasting.make(pair, connections, &options, connector.silence()),
-        }
-    }
-
-    /// The link of the pair goes on over these.
-    fn renew(&self, pair: &Pair<'_>, connections: Vec<Connection>) {
-        if let Err(e) = self.lasting.renew(pair, pair.making, connections) {
-            tracing::warn!(rank = pair.peer, %e, "new connections of a link cannot be used");
-        }
+        let first = connector.reach(&targets, &found.vain, 0, each)?;
+        alongside(first, each, connector)
     }
 
     /// How the connections of a pair are used by this end of it.
@@ -270,15 +191,14 @@ fn alongside(first: Connection, of: u16, connector: &dyn Connector) -> Result<Ve
     Ok(connections)
 }
 
-/// Connections over several addresses, and one more where the link `lasts`; none where one of them does not hold.
+/// Connections over several addresses; none where one of them does not hold.
 fn over_all(
     together: &[&Target],
     each: u16,
-    lasts: bool,
     options: &TcpOptions,
     connector: &dyn Connector,
 ) -> Result<Option<Vec<Connection>>, Miss> {
-    let of = together.len() * usize::from(each) + usize::from(lasts);
+    let of = together.len() * usize::from(each);
     let of = u16::try_from(of).unwrap_or(u16::MAX);
     // Where directions are kept apart each address serves both.
     let each = if options.ways == Ways::All { 1 } else { 2 };
@@ -288,8 +208,6 @@ fn over_all(
         match connector.dial(target.clone(), index, of) {
             Ok(made) => connections.push(made),
             Err(miss @ (Miss::Stop(_) | Miss::Refused(Refusal::No(_)))) => return Err(miss),
-            // Those that came are for this making, so others are for another one.
-            Err(miss) if lasts => return Err(miss),
             Err(miss) => {
                 tracing::warn!(%target, %miss, "an address of a rank does not hold; the others are used");
                 return Ok(None);

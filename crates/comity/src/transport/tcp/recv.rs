@@ -53,9 +53,8 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// Nothing of a frame is given out before it is `whole`, if so.
-    pub(super) fn new(route: Route, seals: Vec<Seal>, whole: bool) -> Self {
-        Self { line: Inbound::new(route), framing: unframing(seals, whole), joint: Joint::new() }
+    pub(super) fn new(route: Route, seals: Vec<Seal>) -> Self {
+        Self { line: Inbound::new(route), framing: unframing(seals), joint: Joint::new() }
     }
 
     /// The connection that brings the next bytes.

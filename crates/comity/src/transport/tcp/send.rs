@@ -2,7 +2,6 @@
 
 use super::{
     Route,
-    frame::FRAME,
     framing::{Framing, SendThread, SendThreads, framing},
     outbound::Outbound,
 };
@@ -18,18 +17,8 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(route: Route, seals: Vec<Seal>, threads: Option<Arc<SendThreads>>) -> Self {
-        Self::with_frames(route, seals, FRAME, threads)
-    }
-
-    /// As [`new`](Self::new), with frames of at most `most` bytes where they are not sealed.
-    pub(super) fn with_frames(
-        route: Route,
-        seals: Vec<Seal>,
-        most: usize,
-        threads: Option<Arc<SendThreads>>,
-    ) -> Self {
         let out = Outbound::new(route);
-        let framing = framing(&out, seals, most, threads);
+        let framing = framing(&out, seals, threads);
         Self { out, framing }
     }
 
@@ -52,11 +41,6 @@ impl Sender {
         body: &[u8],
     ) -> Result<usize, LinkError> {
         self.framing.put(&mut self.out, sockets, head, body)
-    }
-
-    /// Bytes that were accepted of a frame whose rest was not.
-    pub(super) fn begun(&self) -> usize {
-        self.framing.begun()
     }
 
     /// The thread that sends, where there is one.

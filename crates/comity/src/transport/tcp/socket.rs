@@ -1,7 +1,7 @@
 //! What the link asks of its sockets.
 
 use super::TcpOptions;
-pub(super) use crate::transport::socket::{is_cut, receive, send};
+pub(super) use crate::transport::socket::{receive, send};
 use socket2::{SockRef, TcpKeepalive};
 #[cfg(target_os = "linux")]
 use std::os::fd::AsFd;
@@ -19,7 +19,11 @@ pub(super) fn prepare(socket: &TcpStream, options: &TcpOptions) -> io::Result<()
     // An hour without an answer, for it is not what finds a host that is gone.
     let half_a_minute = Duration::from_secs(30);
     let alive = TcpKeepalive::new().with_time(half_a_minute).with_interval(half_a_minute).with_retries(120);
-    SockRef::from(socket).set_tcp_keepalive(&alive)?;
+    let kept = SockRef::from(socket).set_tcp_keepalive(&alive);
+    // Older kernels refuse it to sockets with several paths.
+    #[cfg(target_os = "linux")]
+    let kept = kept.or_else(|e| if crate::sys::uses_paths(socket.as_fd()) { Ok(()) } else { Err(e) });
+    kept?;
     // Where sends take no flag against it, a closed peer must not kill the process.
     #[cfg(target_vendor = "apple")]
     SockRef::from(socket).set_nosigpipe(true)?;

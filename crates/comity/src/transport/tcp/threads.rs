@@ -74,7 +74,6 @@ mod tests {
             addrs: Vec::new(),
             are_named: false,
             relays: true,
-            second_path: false,
         };
         let all = [
             rank(1, 16, None, 0),

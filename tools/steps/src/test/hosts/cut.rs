@@ -1,4 +1,5 @@
-//! Two hosts with two cables, of which one is cut while a job runs: it goes on over the other. And a chain whose middle dies.
+//! Two hosts with two cables, of which one is cut while a job runs: with MPTCP it goes on over the other, without it ends with both ends named.
+//! And a chain whose middle dies.
 //!
 //! ```text
 //!   a === b    one cable is out, comes back, the other is out     each host sees it
@@ -13,8 +14,27 @@ use tasks::{child::Task, place::built};
 const CABLES: &[super::shapes::Cable] =
     &[(0, 1, "c0", "10.71.1.1/30", "10.71.1.2/30"), (0, 1, "c1", "10.71.2.1/30", "10.71.2.2/30")];
 
-const TWO: Shape =
-    Shape { name: "two cables, one cut", hosts: 2, cables: CABLES, master: &["10.71.1.1"], ..PLAIN };
+const TWO: Shape = Shape {
+    name: "two cables, one cut",
+    hosts: 2,
+    cables: CABLES,
+    also: OFFERED,
+    master: &["10.71.1.1"],
+    ..PLAIN
+};
+
+/// The settings of `comity cluster config --auto-setup`.
+const OFFERED: &[(usize, &str)] = &[
+    (0, "mptcp limits set subflow 2 add_addr_accepted 2"),
+    (1, "mptcp limits set subflow 2 add_addr_accepted 2"),
+    (0, "mptcp endpoint add 10.71.1.1 dev c0 id 1 signal"),
+    (0, "mptcp endpoint add 10.71.2.1 dev c1 id 2 signal"),
+    (1, "mptcp endpoint add 10.71.1.2 dev c0 id 1 signal"),
+    (1, "mptcp endpoint add 10.71.2.2 dev c1 id 2 signal"),
+];
+
+/// The same hosts, whose connections have one path.
+const ONE_PATH: Shape = Shape { name: "two cables without MPTCP, one cut", also: &[], ..TWO };
 
 const MIDDLE: Shape = Shape {
     name: "chain whose middle dies",
@@ -42,26 +62,35 @@ enum How {
 enum Case {
     /// A cable, then the other, in a job that is encrypted so far.
     Cables(How, &'static str),
+    /// One cable of two, in a job without MPTCP: that of the control connection and of some data, or that of other data alone.
+    OnePath(How, &'static str),
     DeadRelay,
     /// A cable, before a rank sends its last message over it and ends without closing the group.
     Parting(How),
 }
 
-/// Run the cases, each in a job that is encrypted or not; return those that ran.
+/// Each case, or why those with MPTCP were not tried.
 pub(super) fn check(scope: &Scope, key: &Path) -> Result<Vec<&'static str>, String> {
-    let cases = [
-        Case::Cables(How::Out, "handshake"),
-        Case::Cables(How::Silent, "data"),
-        Case::DeadRelay,
-        Case::Parting(How::Out),
-        Case::Parting(How::Silent),
-    ];
+    let mut cases = vec![Case::DeadRelay, Case::OnePath(How::Out, "c0"), Case::OnePath(How::Silent, "c1")];
+    match std::fs::read_to_string("/proc/sys/net/mptcp/enabled") {
+        Ok(said) if said.trim() == "1" => cases.extend([
+            Case::Cables(How::Out, "handshake"),
+            Case::Cables(How::Silent, "data"),
+            Case::Parting(How::Out),
+            Case::Parting(How::Silent),
+        ]),
+        said => println!("two cables with MPTCP: not tried, for this kernel has none ({said:?})"),
+    }
     let mut ran = Vec::new();
-    for case in scope.share(cases.into(), 2) {
+    for case in scope.share(cases, 2) {
         ran.push(match case {
             Case::Cables(how, secure) => {
                 run(key, how, secure)?;
                 if how == How::Out { TWO.name } else { "two cables, one silent" }
+            }
+            Case::OnePath(how, cable) => {
+                one_path(key, how, cable)?;
+                ONE_PATH.name
             }
             Case::DeadRelay => {
                 dead_relay(key)?;
@@ -74,6 +103,39 @@ pub(super) fn check(scope: &Scope, key: &Path) -> Result<Vec<&'static str>, Stri
         });
     }
     Ok(ran)
+}
+
+/// A job without MPTCP whose cable is cut ends on both hosts, and each names both ends.
+fn one_path(key: &Path, how: How, cable: &str) -> Result<(), String> {
+    let lan = Lan::new(&ONE_PATH)?;
+    let start = |r| rank(&lan, &ONE_PATH, r, "40", key).env("COMITY_DETECTION", "1").start();
+    let running = (0..2).map(start).collect::<Result<Vec<_>, _>>()?;
+    thread::sleep(Duration::from_millis(1500));
+    let cut = std::time::Instant::now();
+    turn(&lan, how, cable, true)?;
+    let network = if cable == "c0" { "10.71.1" } else { "10.71.2" };
+    for (own, end) in running.into_iter().enumerate() {
+        let said = match end.wait() {
+            Ok(said) => return Err(format!("{} ({}): it ran on: {said}", ONE_PATH.name, words(how))),
+            Err(said) => said,
+        };
+        let ends = ["rank 0", "rank 1"]
+            .map(String::from)
+            .into_iter()
+            .chain([1, 2].map(|n| format!("{network}.{n}:")));
+        if let Some(lacks) = { ends }.find(|end| !said.contains(end)) {
+            return Err(format!(
+                "{} ({}): rank {own} does not name {lacks}:\n{said}",
+                ONE_PATH.name,
+                words(how)
+            ));
+        }
+    }
+    println!("{} ({}): told after {:.1} s", ONE_PATH.name, words(how), cut.elapsed().as_secs_f64());
+    if cut.elapsed() > Duration::from_secs(8) {
+        return Err(format!("{} ({}): told after {:?}", ONE_PATH.name, words(how), cut.elapsed()));
+    }
+    Ok(())
 }
 
 /// A rank of a job that sums and passes messages for so long.
@@ -115,7 +177,7 @@ fn dead_relay(key: &Path) -> Result<(), String> {
 /// The last message of a rank comes over the other cable, though nobody there closes a group.
 fn parting(key: &Path, how: How) -> Result<(), String> {
     let lan = Lan::new(&TWO)?;
-    let start = |r| acting(&lan, &TWO, r, ["parting", "3"], key).start();
+    let start = |r| acting(&lan, &TWO, r, ["parting", "3"], key).env("COMITY_MPTCP", "1").start();
     let running = (0..2).map(start).collect::<Result<Vec<_>, _>>()?;
     thread::sleep(Duration::from_millis(2500));
     turn(&lan, how, "c0", true)?;
@@ -130,7 +192,8 @@ fn parting(key: &Path, how: How) -> Result<(), String> {
 
 fn run(key: &Path, how: How, secure: &str) -> Result<(), String> {
     let lan = Lan::new(&TWO)?;
-    let one = |r| rank(&lan, &TWO, r, SECONDS, key).env("COMITY_SECURE", secure).start();
+    let one =
+        |r| rank(&lan, &TWO, r, SECONDS, key).env("COMITY_MPTCP", "1").env("COMITY_SECURE", secure).start();
     let running = (0..2).map(one).collect::<Result<Vec<_>, _>>()?;
     for (pause, cable, is_cut) in [(1500, "c0", true), (1800, "c0", false), (300, "c1", true)] {
         thread::sleep(Duration::from_millis(pause));

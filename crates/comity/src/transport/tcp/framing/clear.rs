@@ -22,14 +22,13 @@ use std::{
 struct Open {
     header: [u8; HEADER],
     header_sent: usize,
-    len: usize,
     left: usize,
 }
 
 impl Open {
     /// The frame `cut`. All of it is at hand, so its checksum can travel in front.
     fn new(cut: &Cut, parts: [&[u8]; 2]) -> Self {
-        Self { header: header(cut.number, parts, cut.next), header_sent: 0, len: cut.len, left: cut.len }
+        Self { header: header(cut.number, parts, cut.next), header_sent: 0, left: cut.len }
     }
 
     /// `n` more bytes are with the system; how many of them are the header's.
@@ -41,29 +40,23 @@ impl Open {
 }
 
 /// The half that sends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Clear {
-    /// The longest piece of a frame.
-    most: usize,
     open: Option<Open>,
     /// The frame that leaves together with the open one.
     next: Option<Open>,
 }
 
 impl Clear {
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, open: None, next: None }
-    }
-
     /// Begin the frame at byte `at` of what is offered, and the one behind it if that leaves in one go with it.
     fn open(&mut self, out: &mut Outbound, head: &[u8], body: &[u8], at: usize) {
         let total = head.len() + body.len();
-        let cut = out.cut(head.len().saturating_sub(at), total - at, self.most, SMALL);
+        let cut = out.cut(head.len().saturating_sub(at), total - at, FRAME, SMALL);
         out.pass(&cut);
         self.open = Some(Open::new(&cut, window(head, body, at, cut.len)));
         let behind = at + cut.len;
         if cut.is_head && behind < total && out.next_turn() == out.turn {
-            let second = out.cut(0, total - behind, self.most, SMALL);
+            let second = out.cut(0, total - behind, FRAME, SMALL);
             out.pass(&second);
             self.next = Some(Open::new(&second, window(head, body, behind, second.len)));
         }
@@ -125,10 +118,6 @@ impl Framing for Clear {
         self.open.is_none()
     }
 
-    fn begun(&self) -> usize {
-        self.open.as_ref().map_or(0, |open| open.len - open.left)
-    }
-
     fn write(&self, room: &mut [u8], cut: &Cut, parts: [&[u8]; 2]) -> Result<usize, LinkError> {
         Ok(frame::copy(room, cut.number, parts, cut.next))
     }
@@ -143,15 +132,9 @@ pub(super) struct Unclear {
     checked: usize,
     /// What was given out of the frame that turned out to be damaged.
     spoilt: usize,
-    /// Large frames too are lent only when they are whole and right.
-    whole: bool,
 }
 
 impl Unclear {
-    pub(super) fn new(whole: bool) -> Self {
-        Self { whole, ..Self::default() }
-    }
-
     /// The stream cannot go on.
     fn spoil(&mut self, line: &mut Inbound, e: LinkError) -> LinkError {
         self.spoilt = self.unproven();
@@ -209,10 +192,6 @@ impl Unframing for Unclear {
         if self.frame.is_none() {
             let Some((header, _)) = line.unread().split_first_chunk::<HEADER>() else { return Ok(0) };
             let frame = match Arriving::parse(header, line.number) {
-                Ok(frame) if self.whole && frame.left > FRAME => {
-                    let words = format!("sent a frame that is {} bytes long (at most {FRAME})", frame.left);
-                    return Err(self.spoil(line, LinkError(words)));
-                }
                 Ok(frame) => frame,
                 Err(e) => return Err(self.spoil(line, e)),
             };
@@ -223,7 +202,7 @@ impl Unframing for Unclear {
         let Some(frame) = &mut self.frame else { return Ok(0) };
         let unread = line.unread();
         let run = unread.len().min(frame.left);
-        if run < frame.left && (self.whole || !frame.is_large()) {
+        if run < frame.left && !frame.is_large() {
             return Ok(0);
         }
         if run > self.checked {
@@ -258,10 +237,6 @@ impl Unframing for Unclear {
         sockets: &[TcpStream],
         want: usize,
     ) -> Result<(usize, usize), LinkError> {
-        if self.whole {
-            let least = self.frame.map_or(HEADER, |f| f.left);
-            return line.read(sockets, |inbox| inbox.room_for(least));
-        }
         line.read(sockets, |inbox| inbox.room(AHEAD.max(want.saturating_add(HEADER))))
     }
 
@@ -272,7 +247,7 @@ impl Unframing for Unclear {
         dst: &mut [u8],
         taken: &mut usize,
     ) -> Result<bool, LinkError> {
-        if !self.whole && self.frame.is_some_and(|f| f.is_large()) {
+        if self.frame.is_some_and(|f| f.is_large()) {
             return self.receive_into(line, sockets, dst, taken);
         }
         let (got, asked) = self.read(line, sockets, 0)?;

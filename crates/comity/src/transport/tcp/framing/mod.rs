@@ -40,11 +40,6 @@ pub(super) trait Framing: Send + fmt::Debug {
     /// Whether nothing is under way: what was offered and has left was accepted too.
     fn is_between(&self) -> bool;
 
-    /// Bytes that were accepted of a frame whose rest was not.
-    fn begun(&self) -> usize {
-        0
-    }
-
     /// Write the frame `cut`, whole, which carries `parts`, to the front of `room`, which it fits; its length.
     fn write(&self, room: &mut [u8], cut: &Cut, parts: [&[u8]; 2]) -> Result<usize, LinkError>;
 
@@ -123,16 +118,15 @@ pub(super) trait Unframing: Send + fmt::Debug {
     }
 }
 
-/// Frames over the connections of `out`: sealed if there is something to seal each with, else of at most `most` bytes, and with a
+/// Frames over the connections of `out`: sealed if there is something to seal each with, and with a
 /// thread if there may be one.
 pub(super) fn framing(
     out: &Outbound,
     seals: Vec<Seal>,
-    most: usize,
     threads: Option<Arc<SendThreads>>,
 ) -> Box<dyn Framing> {
     let inner: Box<dyn Framing> =
-        if seals.is_empty() { Box::new(Clear::new(most)) } else { Box::new(SealedSender::new(seals)) };
+        if seals.is_empty() { Box::<Clear>::default() } else { Box::new(SealedSender::new(seals)) };
     match threads {
         // What also carries the other direction is better left to one thread.
         Some(threads) if out.is_narrow() => Box::new(Batching::new(inner, threads)),
@@ -140,7 +134,7 @@ pub(super) fn framing(
     }
 }
 
-/// The other end of [`framing`], whether batches are made there or not. Nothing of a frame is given out before it is `whole`, if so.
-pub(super) fn unframing(seals: Vec<Seal>, whole: bool) -> Box<dyn Unframing> {
-    if seals.is_empty() { Box::new(Unclear::new(whole)) } else { Box::new(SealedReceiver::new(seals)) }
+/// The other end of [`framing`], whether batches are made there or not.
+pub(super) fn unframing(seals: Vec<Seal>) -> Box<dyn Unframing> {
+    if seals.is_empty() { Box::<Unclear>::default() } else { Box::new(SealedReceiver::new(seals)) }
 }

@@ -1,0 +1,33 @@
+//! The costs by which plans are chosen, as `comity info` tells them.
+
+use crate::{Config, config::Costs};
+use std::path::PathBuf;
+
+/// What plans are chosen by: for `comity info`.
+///
+/// ```
+/// let note = comity::tools::costs_note(&comity::Config::from_env()?);
+/// println!("{} costs: {}", note.used, note.why);
+/// # Ok::<(), comity::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostsNote {
+    /// `usual`, `measured` or `pairs`.
+    pub used: &'static str,
+    /// The file that they are from.
+    pub file: Option<PathBuf>,
+    /// In words.
+    pub why: &'static str,
+}
+
+impl Config {
+    /// [`tools::costs_note`](crate::tools::costs_note).
+    pub(crate) fn costs_note(&self) -> CostsNote {
+        let (used, file, why) = match &self.costs {
+            Costs::Usual => ("usual", None, "what links of each kind usually cost"),
+            Costs::Measure => ("measured", None, "measured when the ranks have met (COMITY_COSTS)"),
+            Costs::File(path) => ("pairs", Some(path.clone()), "of each pair of ranks (COMITY_COSTS)"),
+        };
+        CostsNote { used, file, why }
+    }
+}
