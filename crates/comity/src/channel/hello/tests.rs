@@ -143,7 +143,7 @@ fn another_version_is_named() {
     assert!(matches!(respond(&s, &first, HelloVerdict::Yes).1, HandshakeStep::SendAndClose(_)));
     let e =
         i.read(Drip(&[b'c', b'm', (VERSION + 1) << 4 | MessageKind::Unreadable as u8, 0, 0])).unwrap_err();
-    assert!(matches!(e, Refusal::Version(9)) && e.to_string().contains("version 9"));
+    assert!(matches!(e, Refusal::Version(10)) && e.to_string().contains("version 10"));
 }
 
 #[test]
