@@ -20,7 +20,7 @@ pub use crate::rendezvous::Store;
 pub use crate::stats::{Sheet, Tally};
 pub use crate::sys::HomeProcess;
 #[cfg(target_os = "linux")]
-pub use crate::sys::refused as refused_call;
+pub use crate::sys::{peer_user, refused as refused_call};
 use crate::{Algorithm, Config, Group};
 
 /// Memory, streams and events of CUDA devices.

@@ -248,3 +248,47 @@ fn a_root_that_waits_itself_is_not_named() {
     an_innocent_root_is_not_named(&Group::local(4).unwrap());
     an_innocent_root_is_not_named(&world(&["a"; 4], &[LinkKind::Tcp]));
 }
+
+/// Rank 0 waits for the last rank in a call of a group of these two; the others wait for both.
+fn a_rank_that_waits_in_another_group_is_not_named(world: &[Group]) {
+    type Call = fn(&Group) -> Result<()>;
+    let guilty = world.len() - 1;
+    let elsewhere: [(&str, Call); 2] =
+        [("a barrier", Group::barrier), ("a split", |g| g.split(Some(1), 0).map(drop))];
+    for (what, call) in elsewhere {
+        let groups = each(world, |g| {
+            let is_in = [0, guilty].contains(&g.rank());
+            (g.split(Some(0), 0).unwrap().unwrap(), g.split(is_in.then_some(1), 0).unwrap())
+        });
+        // Those who wait in vain, and the guilty one, which comes to the other group then.
+        let over = Barrier::new(world.len() - 1);
+        let out = thread::scope(|s| {
+            let rank = |(here, other): &(Group, Option<Group>)| {
+                let r = here.rank();
+                let out = match r {
+                    0 => Ok(()),
+                    r if r == guilty => Ok(drop(over.wait())),
+                    _ => {
+                        let out = here.with_timeout(SHORT * 2).barrier();
+                        over.wait();
+                        out
+                    }
+                };
+                other.as_ref().map_or(Ok(()), |g| call(&g.with_timeout(LONG))).unwrap();
+                out
+            };
+            let ranks: Vec<_> = groups.iter().map(|g| s.spawn(move || rank(g))).collect();
+            ranks.into_iter().map(|r| r.join().unwrap()).collect::<Vec<_>>()
+        });
+        for (r, out) in out.iter().enumerate().filter(|(r, _)| ![0, guilty].contains(r)) {
+            let e = out.as_ref().unwrap_err();
+            assert_eq!(named(e, what), [guilty], "{what}: rank {r}: {e}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_waits_in_a_call_of_another_group_is_innocent() {
+    a_rank_that_waits_in_another_group_is_not_named(&Group::local(4).unwrap());
+    a_rank_that_waits_in_another_group_is_not_named(&world(&["a"; 4], &[LinkKind::Tcp]));
+}

@@ -19,7 +19,24 @@ FILES = {
     "lines of Windows": (b"localhost slots=2\r\n", 2),
     "no end of line": (b"localhost slots=2", 2),
     "tabs": (b"localhost\tslots=2\n", 2),
+    "a mark of Windows before the text": (b"\xef\xbb\xbflocalhost slots=2\r\n# end\r\n", 2),
+    "an address": (b"127.0.0.1 slots=2\n", 2),
+    "an address of IPv6": (b"::1 slots=2\n", 2),
+    "an address of IPv6 in brackets": (b"[::1] slots=2\n", 2),
+    "more of Open MPI": (b"localhost slots=2 max_slots=4\n", 2),
+    "the same host twice": (b"localhost slots=1\nlocalhost slots=2\n", 3),
+    "mlx.launch, by an editor of Windows": (
+        b'\xef\xbb\xbf[\r\n {"ssh": "localhost"},\r\n {"ssh": "localhost"}\r\n]\r\n',
+        2,
+    ),
+    "a port of ssh": (json.dumps([{"ssh": "localhost", "port": 2222, "slots": 2}]).encode(), 2),
     "mlx.launch": (json.dumps([{"ssh": "localhost", "ips": ["127.0.0.1"]}] * 2).encode(), 2),
+}
+#: Those that are refused, each with words that say why.
+REFUSED = {
+    "UTF-16, as PowerShell writes it": ("localhost slots=2\r\n".encode("utf-16"), "is not UTF-8 text"),
+    "nothing but comments": (b"# my cluster\n\n", "names no host"),
+    "a word that means nothing": (b"localhost slots=two\n", "line 1"),
 }
 RANK = "import os; print('rank', os.environ['COMITY_RANK'], 'of', os.environ['COMITY_SIZE'])"
 
@@ -49,4 +66,10 @@ with tempfile.TemporaryDirectory() as folder:
         found, said = started(file)
         if found != ranks:
             bad.append(f"{name}: {found} ranks for {ranks}:\n{said}")
+    for name, (text, words) in REFUSED.items():
+        file = Path(folder, "hosts")
+        file.write_bytes(text)
+        found, said = started(file)
+        if found >= 0 or words not in said:
+            bad.append(f"{name} is not refused with {words!r}:\n{said}")
     assert not bad, "\n".join(bad)

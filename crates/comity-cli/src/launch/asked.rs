@@ -3,6 +3,9 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::BackendKind;
 
+/// The variable that says to a rank that rings go before other plans.
+const RING: (&str, &str) = ("MLX_JACCL_RING", "1");
+
 /// MLX's names beside ours, and what they are here.
 const MLX: [(&str, BackendKind); 2] = [("ring", BackendKind::Any), ("jaccl-ring", BackendKind::Jaccl)];
 
@@ -28,6 +31,11 @@ impl AskedBackend {
 
     pub(super) fn kind(self) -> BackendKind {
         self.kind
+    }
+
+    /// A variable of the ranks that goes with this name.
+    pub(super) fn variable(name: &str) -> Option<(&'static str, &'static str)> {
+        (name == "jaccl-ring").then_some(RING)
     }
 
     /// Every name, for people.

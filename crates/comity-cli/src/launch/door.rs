@@ -80,8 +80,7 @@ fn answer(mut stream: &UnixStream, view: &impl Fn() -> JobView) -> io::Result<()
 fn may_ask(stream: &UnixStream) -> bool {
     #[cfg(target_os = "linux")]
     {
-        let asks = rustix::net::sockopt::socket_peercred(stream).map(|c| c.uid);
-        asks.is_ok_and(|uid| uid == geteuid() || uid.is_root())
+        comity::tools::peer_user(stream).is_ok_and(|uid| uid == geteuid().as_raw() || uid == 0)
     }
     #[cfg(not(target_os = "linux"))]
     {

@@ -1,4 +1,5 @@
 //! A job that the user asked for, checked against this machine before anything is started.
+use super::asked::AskedBackend;
 use super::bind::RankBinding;
 use super::defaults::ThreadShare;
 use super::shutdown::PATIENCE;
@@ -131,6 +132,9 @@ impl Job {
         if let Some((rank, flag)) = stdin_rank.filter(|(r, _)| *r >= size && !args.node.is_given()) {
             return Err(LaunchRefusal::usage(format!("{flag} {rank}: there are {size} ranks, from 0")));
         }
+        let ring = args.backend.and_then(|b| AskedBackend::variable(b.name()));
+        let ring = ring.map(|(name, value)| Setting { name: name.into(), value: value.into() });
+        let env = ring.into_iter().chain(args.env).collect();
         let events = args.json_events.as_deref().map(events).transpose()?;
         let flights = args.log_dir.as_deref().map(clear_flights).transpose()?;
         Ok(Self {
@@ -140,7 +144,7 @@ impl Job {
             name,
             program,
             args: command.collect(),
-            env: args.env,
+            env,
             cwd: args.cwd,
             timeout: args.timeout,
             grace: args.grace.unwrap_or(PATIENCE),

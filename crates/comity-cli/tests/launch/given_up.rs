@@ -106,3 +106,30 @@ fn a_rank_without_files_to_open_is_named() {
         missing("ulimit -n 12", &["COMITY_JOIN_TIMEOUT=10"]);
     }
 }
+
+/// Rank 1 gets next to no processor for a while: its session and its threads come last, and three processes that come first keep its core busy.
+/// Those need root, and so does rank 1 to come back; without it a busy machine does the same.
+#[cfg(target_os = "linux")]
+const STARVED: &str = "if [ $RANK = 1 ]; then
+      core=$(sed -n 's/^Cpus_allowed_list:.*[-,\\t ]//p' /proc/self/status)
+      (sleep 0.7
+       echo 19 > /proc/$$/autogroup
+       for t in /proc/$$/task/*; do chrt -i -p 0 ${t##*/}; taskset -pc $core ${t##*/}; done
+       for i in 1 2 3; do
+         setsid sh -c \"echo -20 > /proc/self/autogroup; exec taskset -c $core timeout 1.5 sh -c 'while :; do :; done'\" &
+       done
+       sleep 1.5
+       echo 0 > /proc/$$/autogroup
+       for t in /proc/$$/task/*; do chrt -o -p 0 ${t##*/}; done) > /dev/null 2>&1 &
+    fi
+    exec \"$COMITY\" bench all_reduce --sizes 1K --budget 1.5 > $D/rows$RANK";
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_rank_that_waits_for_a_processor_is_not_silent() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = programs(&["COMITY_DETECTION=0.3", &format!("D={}", dir.path().display())]);
+    let env: Vec<_> = env.iter().map(String::as_str).collect();
+    let done = start(&[&["-n", "2"], &env[..], &["--", "sh", "-c", STARVED]].concat()).finish();
+    assert_eq!(done.code, 0, "{}", done.err);
+}

@@ -277,6 +277,9 @@ fn flags_of_mlx_are_taken() {
     let say = "echo $RANK $COMITY_BACKEND $MLX_JACCL_RING";
     let done = fleet(dir.path(), &["--hostfile", &hosts, "--repeat-hosts", "2", "--", "sh", "-c", say]);
     assert_eq!(done.sorted()[3], "[3@b] 3 jaccl 1", "{} {}", done.out, done.err);
+    // Without hosts, too.
+    let done = run(&["--backend", "jaccl-ring", "--", "sh", "-c", say]);
+    assert_eq!(done.out, "0 jaccl 1\n", "{}", done.err);
     let nccl = ["--hosts", "127.0.0.1", "--backend", "nccl", "--nccl-port", "40100", "-n", "2"];
     let done = fleet(
         dir.path(),

@@ -59,6 +59,15 @@ impl<R: Reason> Membership<R> {
         self.liveness.lives(rank, now);
     }
 
+    /// The system says that a process lives and has had no turn: its silence so far does not count.
+    pub fn has_no_turn(&mut self, rank: usize, now: Instant) {
+        if self.leaving || self.presence(rank) != Some(&Presence::Live) {
+            return;
+        }
+        let silence = self.liveness.hear(rank, now, None);
+        self.measure(rank, silence);
+    }
+
     /// Act on a note.
     pub(super) fn apply(&mut self, from: usize, note: Note<R>) {
         if let Some(group_id) = note.group_id()

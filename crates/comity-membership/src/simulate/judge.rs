@@ -248,7 +248,6 @@ impl Judge {
         running: &[bool],
         end: u64,
     ) -> Result<Option<u64>, String> {
-        let bound = s.limit + SECOND + 2 * s.slowness() + s.lateness();
         self.beginnings.running = running.to_vec();
         let mut open = None;
         for (g, plan) in s.groups.iter().enumerate() {
@@ -258,6 +257,8 @@ impl Judge {
             for rank in plan.members.iter().copied().filter(|r| running[*r]) {
                 let member = &processes[rank][g];
                 let Some(entered) = member.entered else { continue };
+                let late = 2 * s.slowness() + s.lateness(rank);
+                let bound = s.limit + SECOND + late;
                 if self.left_well(rank, g).is_some() {
                     continue;
                 }
@@ -280,7 +281,7 @@ impl Judge {
                     };
                     let counts = counts.max(self.counts(s, cause, rank, plan.members.len()));
                     let woken = matches!(cause, Cause::Ended { until, .. }
-                        if until.saturating_sub(counts) <= s.limit + 2 * s.slowness() + s.lateness() + s.slack());
+                        if until.saturating_sub(counts) <= s.limit + late + s.slack());
                     if woken || due(from) > s.end {
                         continue;
                     }

@@ -109,7 +109,7 @@ impl Scenario {
         } else {
             limit + SECOND
         };
-        s.end = last.max(opened) + need + s.lateness() + 2 * s.slack() + 10 * MS;
+        s.end = last.max(opened) + need + s.most_lateness() + 2 * s.slack() + 10 * MS;
         s
     }
 

@@ -193,7 +193,7 @@ fn jaccl(vars: &Vars<'_>) -> Result<Option<Place>> {
     let Some(meet) = at else { return Ok(None) };
     let launcher = Launcher::Mlx;
     let why = format!("{rank_is}={rank}, {devices_is} and {at_is} are set ({launcher})");
-    Ok(Some(Place { launcher, why, rank, size, local: None, meet, job: "mlx-jaccl".into() }))
+    Ok(Some(Place { launcher, why, rank, size, local: None, meet, job: "-".into() }))
 }
 
 fn torch(vars: &Vars<'_>) -> Result<Option<Place>> {

@@ -22,6 +22,7 @@
 //! |---|---|
 //! | a connection ends without a goodbye, its process does, or it carries nothing or nonsense | a death: all groups with it fail, and their members are told |
 //! | this thread itself gets no turn | every rank has the whole limit anew, once |
+//! | that of a process of this host gets none, by what the system says | it is not silent |
 //! | the process has no descriptors left | the others are told while ranks join |
 //! | the process exits without dropping its groups | an exit handler says goodbye and compares calls |
 //!
@@ -36,6 +37,9 @@ mod note;
 pub(crate) mod pace;
 mod probe;
 mod running;
+
+/// Name of the thread that beats, in at most 15 bytes.
+const CONTROL_THREAD: &str = "comity-control";
 
 pub(crate) use connection_table::Arrival;
 #[cfg(test)]

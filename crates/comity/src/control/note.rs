@@ -211,7 +211,9 @@ impl Writer {
 
     fn reached(&mut self, reached: &Reached) {
         self.u64(reached.made);
-        self.u8(u8::from(reached.digest.is_some()) | u8::from(reached.lacks.is_some()) << 1);
+        self.u8(u8::from(reached.digest.is_some())
+            | u8::from(reached.lacks.is_some()) << 1
+            | u8::from(reached.elsewhere) << 2);
         if let Some(digest) = reached.digest {
             self.u64(digest);
         }
@@ -249,12 +251,12 @@ impl Reader<'_> {
 
     fn reached(&mut self) -> Result<Reached, Malformed> {
         let (made, has) = (self.u64()?, self.u8()?);
-        if has > 3 {
+        if has > 7 {
             return Err(Malformed);
         }
         let digest = if has & 1 != 0 { Some(self.u64()?) } else { None };
         let lacks = if has & 2 != 0 { Some((self.u32()? as usize, self.u64()?)) } else { None };
-        Ok(Reached { made, digest, lacks })
+        Ok(Reached { made, digest, lacks, elsewhere: has & 4 != 0 })
     }
 
     fn call(&mut self) -> Result<CallInfo, Malformed> {

@@ -9,6 +9,7 @@ mod serve;
 pub(crate) use serve::NOT_A_MEMBER;
 
 use super::{
+    CONTROL_THREAD,
     connection::Origin,
     connection_table::{Arrival, ConnectionTable},
     leaving,
@@ -127,7 +128,7 @@ impl Running {
         leaving::at_exit(&control);
         let shared = Arc::clone(&control);
         let thread = std::thread::Builder::new()
-            .name("comity-control".into())
+            .name(CONTROL_THREAD.into())
             .spawn(move || shared.serve(acceptor, probes))
             .map_err(os_error)?;
         Ok(Self { control, thread: Some(thread) })

@@ -5,7 +5,7 @@
 //!     Census{#812}  ------------------->  what does this rank's ledger say?
 //!     <---- Reached{made #812, waits for rank 3 since 0.9 s}     (rank 1: innocent)
 //!     <---- Reached{made #811}                                   (rank 3: not made it)
-//!     <---- Reached{made #811, waits for rank 3 since 2 s}       (rank 4: late on account of rank 3, innocent)
+//!     <---- Reached{made #811, waits for rank 3 since 2 s}       (rank 4: late on account of rank 3, innocent; also in another group)
 //! ```
 //!
 //! No rank's own thread has to answer, so one that sleeps or computes is told from one that waits like the asker. Whoever does not answer
@@ -103,7 +103,7 @@ impl Census<'_> {
             return Some((self.rank, silent));
         }
         let others = answers.iter().enumerate().filter_map(|(r, m)| {
-            let (whom, since) = (*m)?.lacks?;
+            let (whom, since) = (*m).filter(|m| !m.elsewhere)?.lacks?;
             (r != self.rank && whom < self.size && whom != r).then_some((
                 Duration::from_millis(since),
                 r,
@@ -142,8 +142,8 @@ fn awaited(answers: &[Option<Reached>], rank: usize) -> Option<usize> {
     (whom != rank && whom < answers.len()).then_some(whom)
 }
 
-/// The ranks of `missing` at fault. A rank that waits in an earlier call for another one of them is only late on that one's account: it is
-/// the root of a gather, say, that the others have left.
+/// The ranks of `missing` at fault. A rank that waits in an earlier call, or in another group, for another one of them is only late on that one's
+/// account: it is the root of a gather, say, that the others have left.
 fn without_waiting(missing: Vec<usize>, answers: &[Option<Reached>]) -> Vec<usize> {
     let is_asleep = |r: usize| answers.get(r).copied().flatten().is_some_and(|a| a.lacks.is_some());
     let waits = |r: usize| awaited(answers, r).map_or_else(|| is_asleep(r), |whom| missing.contains(&whom));
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     fn waits(whom: Option<usize>) -> Option<Reached> {
-        Some(Reached { made: 1, digest: None, lacks: whom.map(|w| (w, 100)) })
+        Some(Reached { made: 1, digest: None, lacks: whom.map(|w| (w, 100)), elsewhere: false })
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) use words::PART;
 
 use crate::CallInfo;
 use std::{fmt, sync::Arc, time::Duration};
-use words::{Calls, Crossings, During, SeenBy, Waited, advice};
+use words::{Calls, Changed, Crossings, During, SeenBy, Waited, advice};
 
 /// Result of a collective operation.
 ///
@@ -86,7 +86,7 @@ pub enum Error {
     Join(JoinError),
 
     /// Two ranks made different calls, or the same call with other arguments.
-    #[error("ranks disagree in {differs}: {}; make the same calls with the same arguments in the same order on every rank, and give threads that call at once a group each", Calls((*.rank, .ours), (.peer, .theirs), .differs))]
+    #[error("ranks disagree in {differs}: {}{}; make the same calls with the same arguments in the same order on every rank, and give threads that call at once a group each", Calls((*.rank, .ours), (.peer, .theirs), .differs), Changed(.threads))]
     Mismatch {
         /// The rank that saw it, by its number in the group; every rank gets the same error.
         rank: usize,
@@ -98,6 +98,9 @@ pub enum Error {
         theirs: CallInfo,
         /// First difference: "dtype", "count", ...
         differs: &'static str,
+        /// Where threads of this rank share the group: the number of its latest call, shortly before, that came from another thread than the
+        /// call before it. Each rank says it of itself.
+        threads: Option<u64>,
     },
 
     /// The operation did not finish in time.
@@ -233,6 +236,13 @@ impl Error {
         match self {
             Self::Join(why) => why.clone(),
             e => JoinError::new(e.to_string()).of(e.ranks()),
+        }
+    }
+
+    /// Note in an error that tells of different calls that threads of this rank share the group.
+    pub(crate) fn add_threads(&mut self, changed: Option<u64>) {
+        if let Self::Mismatch { threads, .. } = self {
+            *threads = changed;
         }
     }
 

@@ -26,7 +26,8 @@ fn errors_end_with_what_to_do_next() {
         "rank 2 (host m3, pid 4711) gave up the group: no space left; mend that, then restart the job"
     );
     let theirs = CallInfo { root: Some(0), ..call };
-    let mismatch = Error::Mismatch { rank: 0, ours: call, peer: peer.clone(), theirs, differs: "root" };
+    let mismatch =
+        Error::Mismatch { rank: 0, ours: call, peer: peer.clone(), theirs, differs: "root", threads: None };
     assert_eq!(
         mismatch.to_string(),
         "ranks disagree in root: rank 2 (host m3, pid 4711) called broadcast #7 root 0 while rank 0 called broadcast #7 root 1; \

@@ -71,6 +71,19 @@ impl fmt::Display for Calls<'_> {
     }
 }
 
+/// A call of this rank that came from another thread than the one before it.
+pub(super) struct Changed<'a>(pub(super) &'a Option<u64>);
+
+impl fmt::Display for Changed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(seq) = self.0 else { return Ok(()) };
+        write!(
+            f,
+            "; on this rank threads share the group: call #{seq} came from another one than the call before it"
+        )
+    }
+}
+
 /// Ranks that a call waited for when it timed out.
 pub(super) struct Waited<'a>(
     pub(super) &'a CallInfo,

@@ -1,7 +1,11 @@
 //! MPICH's process manager as an exchange: PMI-1, lines of text over the descriptor in `PMI_FD`.
 //!
-//! Rank 0 puts, all meet in a barrier, the others get. The manager takes one conversation per process, so all
-//! exchanges of a descriptor share it. It also takes a process that leaves without "finalize" for a crash and ends the others,
+//! All meet in a barrier, rank 0 puts, all meet in another one, the others get. The key's number is that of the two barriers, which all ranks
+//! count alike. A rank that gives up in a barrier has said that it is there and cannot take that back: it waits on in the same one when it tries
+//! again. Rank 0 puts only when all are there, so a rank that comes late, when the others have tried once already, gets the text of the try that
+//! runs.
+//!
+//! The manager takes one conversation per process, so all exchanges of a descriptor share it. It also takes a process that leaves without "finalize" for a crash and ends the others,
 //! so that is said when the process exits, and not before: an MPI library in the same process may still need the manager.
 
 use super::{Exchange, Timed, checked, is_late, own_text, read_all, write_all};
@@ -12,7 +16,7 @@ use std::{
     sync::{Mutex, Once, PoisonError},
     time::{Duration, Instant},
 };
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 /// The longest line of the protocol, which is that of the longest value, with room.
 const MOST_LINE: usize = 4096;
@@ -101,21 +105,47 @@ struct Talk<S> {
     stream: S,
     /// The name of the job's key-value space, once known.
     space: Option<String>,
-    shares: u32,
+    /// Rounds of two barriers that all ranks have come through.
+    rounds: u32,
+    /// All are there in this round.
+    is_met: bool,
+    /// Rank 0 has put its text in this round, or this rank asks for it.
+    is_told: bool,
+    /// This rank has come to a barrier, and not all others have.
+    waits: bool,
+    /// The answer as far as it has come.
+    line: Zeroizing<Vec<u8>>,
     /// Why nothing more can be said: after an answer that did not come, the next one would be taken for it.
     broken: Option<Error>,
 }
 
 impl<S: Timed> Talk<S> {
     fn new(stream: S) -> Self {
-        Self { stream, space: None, shares: 0, broken: None }
+        let line = Zeroizing::new(Vec::with_capacity(MOST_LINE));
+        Self {
+            stream,
+            space: None,
+            rounds: 0,
+            is_met: false,
+            is_told: false,
+            waits: false,
+            line,
+            broken: None,
+        }
     }
 
     fn share(&mut self, mine: Option<&str>, until: Instant) -> Result<String> {
         if let Some(e) = &self.broken {
             return Err(e.clone());
         }
-        self.try_share(mine, until).inspect_err(|e| self.broken = Some(e.clone()))
+        let shared = self.try_share(mine, until);
+        // It can go on where it waits.
+        if let Err(e) = &shared
+            && !self.waits
+        {
+            self.broken = Some(e.clone());
+        }
+        shared
     }
 
     fn try_share(&mut self, mine: Option<&str>, until: Instant) -> Result<String> {
@@ -128,23 +158,52 @@ impl<S: Timed> Talk<S> {
                 self.space.insert(space).clone()
             }
         };
-        let key = format!("comity-{}", self.shares);
-        self.shares += 1;
+        if self.is_told {
+            // By the try before this one, which nobody waits for any more.
+            self.end_round(until)?;
+        }
+        if !self.is_met {
+            self.barrier(until)?;
+            self.is_met = true;
+        }
+        let key = format!("comity-{}", self.rounds);
+        self.is_told = true;
         if let Some(text) = mine {
             let line = Zeroizing::new(format!("put kvsname={space} key={key} value={text}"));
             self.ask(&line, "put_result", until)?;
         }
-        self.ask("barrier_in", "barrier_out", until).map_err(|e| match e {
-            Error::Join(_) if Instant::now() >= until => {
-                Error::join("not all ranks came to MPICH's process manager in time; did one of them end, or not call comity?")
-            }
-            e => e,
-        })?;
+        self.end_round(until)?;
         if let Some(text) = mine {
             return Ok(text.to_owned());
         }
         let answer = self.ask(&format!("get kvsname={space} key={key}"), "get_result", until)?;
         checked(answer.field("value").ok_or_else(gone)?.to_owned(), &"MPICH's process manager")
+    }
+
+    fn end_round(&mut self, until: Instant) -> Result<()> {
+        self.barrier(until)?;
+        self.rounds += 1;
+        (self.is_met, self.is_told) = (false, false);
+        Ok(())
+    }
+
+    /// Wait until all ranks are in this barrier; go on with it where a try before this one gave up.
+    fn barrier(&mut self, until: Instant) -> Result<()> {
+        let came = match self.waits {
+            true => self.answer("barrier_in", "barrier_out", until),
+            false => {
+                self.waits = true;
+                self.ask("barrier_in", "barrier_out", until)
+            }
+        };
+        let is_late = Instant::now() >= until;
+        self.waits = came.is_err() && (is_late || sys::give_up().is_err());
+        match came {
+            Err(Error::Join(_)) if is_late => Err(Error::join(
+                "not all ranks came to MPICH's process manager in time; did one of them end, or not call comity?",
+            )),
+            came => came.map(drop),
+        }
     }
 
     fn finalize(&mut self, until: Instant) -> Result<()> {
@@ -158,23 +217,20 @@ impl<S: Timed> Talk<S> {
     /// Say `line` and take the answer, which must be of kind `expect` and no failure.
     fn ask(&mut self, line: &str, expect: &str, until: Instant) -> Result<Answer> {
         let doing = line.split(' ').next().unwrap_or_default().to_owned();
-        let failed = |e: io::Error| {
-            Error::join(if is_late(&e) {
-                format!("MPICH's process manager did not answer {doing} in time")
-            } else {
-                format!("talking to MPICH's process manager ({doing}) failed: {e}")
-            })
-        };
         let line = Zeroizing::new(format!("cmd={line}\n"));
-        write_all(&self.stream, line.as_bytes(), until).map_err(failed)?;
+        write_all(&self.stream, line.as_bytes(), until).map_err(|e| failed(&doing, &e))?;
+        self.answer(&doing, expect, until)
+    }
+
+    /// Take the answer to `doing`, or the rest of it.
+    fn answer(&mut self, doing: &str, expect: &str, until: Instant) -> Result<Answer> {
         // By single bytes, since what follows the line may be for the MPI library that shares the descriptor.
-        let mut text = Zeroizing::new(Vec::with_capacity(MOST_LINE));
         loop {
             let mut byte = [0];
-            read_all(&mut self.stream, &mut byte, until).map_err(failed)?;
+            read_all(&mut self.stream, &mut byte, until).map_err(|e| failed(doing, &e))?;
             match byte {
                 [b'\n'] => break,
-                [b] if text.len() < MOST_LINE => text.push(b),
+                [b] if self.line.len() < MOST_LINE => self.line.push(b),
                 _ => {
                     return Err(Error::join(format!(
                         "MPICH's process manager answered {doing} with an endless line"
@@ -182,7 +238,8 @@ impl<S: Timed> Talk<S> {
                 }
             }
         }
-        let answer = Answer(String::from_utf8_lossy(&text).into_owned().into());
+        let answer = Answer(String::from_utf8_lossy(&self.line).into_owned().into());
+        self.line.zeroize();
         if answer.field("cmd") != Some(expect) || answer.field("rc").is_some_and(|rc| rc != "0") {
             // The value that was asked for, or put, may be the job's key.
             let shown: String = if doing == "get" {
@@ -196,6 +253,14 @@ impl<S: Timed> Talk<S> {
         }
         Ok(answer)
     }
+}
+
+fn failed(doing: &str, e: &io::Error) -> Error {
+    Error::join(if is_late(e) {
+        format!("MPICH's process manager did not answer {doing} in time")
+    } else {
+        format!("talking to MPICH's process manager ({doing}) failed: {e}")
+    })
 }
 
 fn gone() -> Error {
@@ -237,8 +302,11 @@ mod tests {
                 "get_my_kvsname" => "my_kvsname kvsname=kvs_14338_0_1108132936_vm".into(),
                 "put" => {
                     assert_eq!(field("kvsname"), "kvs_14338_0_1108132936_vm");
-                    values.lock().unwrap().insert(field("key"), field("value"));
-                    "put_result rc=0 msg=success".into()
+                    let before = values.lock().unwrap().insert(field("key"), field("value"));
+                    match before {
+                        None => "put_result rc=0 msg=success".into(),
+                        Some(_) => "put_result rc=-1 msg=duplicate_key".to_owned(),
+                    }
                 }
                 "barrier_in" => {
                     barrier.wait();
@@ -283,6 +351,33 @@ mod tests {
         for rank in ranks {
             rank.join().unwrap();
         }
+    }
+
+    #[test]
+    fn a_rank_that_comes_when_the_others_have_tried_in_vain_gets_the_text_of_now() {
+        let (values, all) = (Arc::default(), Arc::new(Barrier::new(2)));
+        let (late, come) = std::sync::mpsc::channel();
+        let [zero, one] = [(); 2].map(|()| {
+            let (here, there) = UnixStream::pair().unwrap();
+            let (values, all) = (Arc::clone(&values), Arc::clone(&all));
+            thread::spawn(move || manager(there, values, all));
+            Talk::new(here)
+        });
+        let soon = |ms| Instant::now() + Duration::from_millis(ms);
+        let first = thread::spawn(move || {
+            let mut talk = zero;
+            for i in 0..2 {
+                let e = talk.share(Some(&format!("old-{i}")), soon(50)).unwrap_err();
+                assert!(e.to_string().contains("not all ranks came"), "{e}");
+            }
+            late.send(()).unwrap();
+            ["new", "newer"].map(|text| talk.share(Some(text), soon(10_000)).unwrap())
+        });
+        come.recv().unwrap();
+        let mut talk = one;
+        let got = [(); 2].map(|()| talk.share(None, soon(10_000)).unwrap());
+        assert_eq!(got, ["new", "newer"]);
+        assert_eq!(first.join().unwrap(), got);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod connect;
 mod measure;
 mod ops;
 mod request;
+mod served;
 mod split;
 mod state;
 mod subgroup;
@@ -32,14 +33,15 @@ use crate::{
     turn::Turn,
 };
 use request::BackgroundTask;
-use state::CallState;
+use served::Served;
+use state::{CallState, CallingThreads};
 use std::{
     cell::Cell,
     fmt,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, TryLockError,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
     time::{Duration, Instant},
@@ -99,6 +101,8 @@ pub(crate) struct Core {
     worker: Mutex<Option<mpsc::Sender<BackgroundTask>>>,
     /// True if background work holds the turn. Only then is `TURN` looked at, which in a shared library is a call.
     in_background: AtomicBool,
+    /// The thread that has asked for that work; 0 where none runs.
+    asker: AtomicUsize,
     /// Reaches calls under way from other threads.
     abort_handle: Option<AbortHandle>,
     /// Makes groups of some members; `None` when there are no others.
@@ -218,8 +222,17 @@ impl Group {
         let device = backend.device();
         counters.is(group_id, rank, peers.len());
         let home = HomeProcess::here();
-        let state =
-            CallState { backend: Some(backend), seq: 0, splits: 0, group_id, broken: None, recorder, home };
+        let threads = CallingThreads::default();
+        let state = CallState {
+            backend: Some(backend),
+            seq: 0,
+            splits: 0,
+            group_id,
+            broken: None,
+            recorder,
+            home,
+            threads,
+        };
         let core = Core {
             home: state.home,
             rank,
@@ -229,6 +242,7 @@ impl Group {
             counters,
             worker: Mutex::new(None),
             in_background: AtomicBool::new(false),
+            asker: AtomicUsize::new(0),
             abort_handle,
             subgroup_factory,
             kinds,
@@ -310,9 +324,13 @@ impl Group {
         // Before any lock: another thread may have held it at the fork.
         self.core.home.check()?;
         call.info.objects = self.objects;
+        let mut run = |state: &mut CallState| {
+            state.threads.come(self.core.caller());
+            state.run(call, self.limit, &self.core.counters)
+        };
         let ran = match self.core.free_state() {
-            Some(mut state) => state.run(call, self.limit, &self.core.counters),
-            None => self.in_turn(|| lock(&self.core.state).run(call, self.limit, &self.core.counters)),
+            Some(mut state) => run(&mut state),
+            None => self.in_turn(|| run(&mut lock(&self.core.state))),
         };
         ran.map_err(|e| *e)
     }
@@ -337,46 +355,6 @@ impl Group {
         let out = f();
         drop(turn);
         out
-    }
-}
-
-/// A turn being served; it ends with the guard, also when the work panics.
-struct Served<'a> {
-    turn: &'a Turn,
-    ticket: u64,
-}
-
-impl<'a> Served<'a> {
-    fn wait(core: &'a Core, ticket: u64) -> Self {
-        // WAIT: an earlier call of this group, which has a deadline
-        core.turn.wait(ticket);
-        let served = Self { turn: &core.turn, ticket };
-        // WAIT: a call without a ticket, which has a deadline too; none begins from now on
-        drop(lock(&core.state));
-        served
-    }
-}
-
-impl Core {
-    /// The state, if nobody has a ticket: a call that finds it free has its turn without one, and holds up whoever takes one meanwhile.
-    #[inline]
-    fn free_state(&self) -> Option<MutexGuard<'_, CallState>> {
-        if !self.turn.is_idle() {
-            return None;
-        }
-        let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(state)) => state.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        // Whoever took one before this lock was free for it is seen now.
-        self.turn.is_idle().then_some(state)
-    }
-}
-
-impl Drop for Served<'_> {
-    fn drop(&mut self) {
-        self.turn.end(self.ticket);
     }
 }
 

@@ -3,7 +3,7 @@
 mod future;
 
 use super::{Core, Group, Served, TURN};
-use crate::{Error, Result, config::MAX_TIMEOUT, sync::lock};
+use crate::{Error, Result, config::MAX_TIMEOUT, sync::lock, sys::thread_number};
 use std::{
     any::Any,
     fmt,
@@ -137,6 +137,7 @@ impl Group {
     ) -> (Request<R, E>, impl FnOnce() + Send + 'a) {
         let slot = Arc::new(Slot::new(None));
         let ticket = self.core.turn.take();
+        let asker = thread_number();
         let request = Request { slot: slot.clone(), core: Arc::as_ptr(&self.core) as usize, ticket };
         let group = self.clone();
         let job = move || {
@@ -144,7 +145,7 @@ impl Group {
             let out = {
                 // WAIT: an earlier call of this group, which has a deadline
                 let _turn = Served::wait(&core, ticket);
-                let _mark = Mark::set(&core, ticket);
+                let _mark = Mark::set(&core, ticket, asker);
                 catch_unwind(AssertUnwindSafe(|| f(&group)))
             };
             drop(group);
@@ -172,7 +173,8 @@ struct Mark<'a> {
 }
 
 impl<'a> Mark<'a> {
-    fn set(core: &'a Arc<Core>, ticket: u64) -> Self {
+    fn set(core: &'a Arc<Core>, ticket: u64, asker: usize) -> Self {
+        core.asker.store(asker, Ordering::Relaxed);
         core.in_background.store(true, Ordering::Relaxed);
         Self { core, before: TURN.replace((Arc::as_ptr(core), ticket)) }
     }
@@ -182,6 +184,7 @@ impl Drop for Mark<'_> {
     fn drop(&mut self) {
         TURN.set(self.before);
         self.core.in_background.store(false, Ordering::Relaxed);
+        self.core.asker.store(0, Ordering::Relaxed);
     }
 }
 

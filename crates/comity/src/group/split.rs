@@ -52,6 +52,7 @@ impl Group {
         let until = Instant::now() + self.limit;
         let left = || until.saturating_duration_since(Instant::now());
         let (counters, mut state) = (&self.core.counters, lock(&self.core.state));
+        state.threads.come(self.core.caller());
         let mine = [color, key];
         let mut all = vec![0i32; 2 * self.size()];
         let mut colors = Call::new(Op::Split, Bufs::Both((&mine).into(), (&mut all).into()));

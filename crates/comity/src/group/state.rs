@@ -25,6 +25,39 @@ pub(super) struct CallState {
     pub(super) recorder: Recorder,
     /// Whose connections the backend has.
     pub(super) home: HomeProcess,
+    pub(super) threads: CallingThreads,
+}
+
+/// Calls back from a call that failed in which another thread's calls are said to be a likely reason.
+const LATELY: u64 = 32;
+
+/// The threads that ask for a group's calls. Ranks whose threads share a group make their calls in orders that differ.
+#[derive(Debug, Default)]
+pub(super) struct CallingThreads {
+    /// That of the call to come, that of the last call with a number; 0 at first.
+    now: usize,
+    last: usize,
+    /// The number of the latest call that came from another thread than the one before it; 0 if none did.
+    changed: u64,
+}
+
+impl CallingThreads {
+    /// The next call comes from this thread.
+    pub(super) fn come(&mut self, thread: usize) {
+        self.now = thread;
+    }
+
+    /// That call has a number.
+    fn number(&mut self, seq: u64) {
+        if mem::replace(&mut self.last, self.now) != self.now && seq > 1 {
+            self.changed = seq;
+        }
+    }
+
+    /// The latest change shortly before a call.
+    fn changed(&self, seq: u64) -> Option<u64> {
+        (self.changed > 0 && seq - self.changed < LATELY).then_some(self.changed)
+    }
 }
 
 impl CallState {
@@ -58,6 +91,9 @@ impl CallState {
             }));
         }
         self.seq += u64::from(counts);
+        if counts {
+            self.threads.number(self.seq);
+        }
         call.info.seq = if counts { self.seq } else { 0 };
         let Some(backend) = &mut self.backend else { return Err(Box::new(Error::Closed)) };
         let info = call.info;
@@ -76,13 +112,16 @@ impl CallState {
         };
         // Where it failed before it had begun.
         begun();
-        let out = match ran {
+        let mut out = match ran {
             Ok(out) => out,
             Err(panic) => {
                 self.fail(Error::Os { what: info.to_string(), message: "panicked".into() });
                 resume_unwind(panic)
             }
         };
+        if let Err(e) = &mut out {
+            e.add_threads(self.threads.changed(self.seq));
+        }
         self.recorder.end(&info, out.as_ref().err().map(Box::as_ref), counters);
         if let Err(e) = &out {
             self.note(info.op, e, counters);
@@ -112,7 +151,9 @@ impl CallState {
     pub(super) fn leave(&mut self) -> Result<()> {
         let Some(mut backend) = self.backend.take() else { return Ok(()) };
         let told = self.broken.as_deref().is_some_and(|e| *e != Error::Closed);
-        if !told && let Some(e) = backend.failure(None) {
+        let changed = self.threads.changed(self.seq);
+        if !told && let Some(mut e) = backend.failure(None) {
+            e.add_threads(changed);
             self.recorder.write(self.group_id, &e);
             // Another rank found it first, between this one's last call and now.
             if self.broken.is_none() && matches!(e, Error::Mismatch { .. }) {
@@ -120,8 +161,9 @@ impl CallState {
                 return Err(e);
             }
         } else if self.broken.is_none()
-            && let Err(e) = backend.conclude()
+            && let Err(mut e) = backend.conclude()
         {
+            e.add_threads(changed);
             self.fail(e.clone());
             return Err(e);
         }

@@ -170,8 +170,12 @@ impl World for LocalWorld {
                 other.asked(me, at, digest);
             }
             // One that has not opened the group has made no call in it; one that has closed it said so.
-            let reached = other.map_or(Reached { made: 0, digest: None, lacks: None }, |w| w.reached(at));
-            mine.answered(r, reached);
+            let reached = other.map_or_else(Reached::default, |w| w.reached(at));
+            let elsewhere = groups.iter().filter(|((id, m), _)| *id != group_id && m == member);
+            let elsewhere: Vec<_> =
+                elsewhere.filter_map(|(_, o)| Some((&o.members[..], o.status.upgrade()?))).collect();
+            let elsewhere = elsewhere.iter().map(|(all, status)| (*all, &**status));
+            mine.answered(r, reached.or_elsewhere(r, &open.members, elsewhere));
         }
     }
 

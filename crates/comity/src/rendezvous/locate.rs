@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Config, Error, HostPort, Key, Meet, Result,
     config::{HOSTFILE, NO_NAME, Trust},
-    sys::{give_up, here, interfaces},
+    sys::{give_up, here, interfaces, waited_for_processor},
 };
 use std::{
     io::Write,
@@ -76,7 +76,7 @@ pub(super) fn locate(config: &Config, until: Instant) -> Result<Located> {
             &config.job,
             config.join_timeout,
             config.insecure,
-            is_unnamed,
+            is_unnamed.then(waited_for_processor),
         )
         .inspect(|s| s.on_waiting(|words| tell(0, words)))
     };

@@ -35,6 +35,8 @@ pub(crate) use announce::{agree_on_secrecy, announce, facts};
 pub(crate) use meet::{StoreClient, Table};
 pub(crate) use pass_on::PassingOn;
 pub use store::Store;
+#[cfg(test)]
+pub(crate) use store::StoreBind;
 pub(crate) use store::StoreJob;
 pub(crate) use wire::Facts;
 #[cfg(test)]

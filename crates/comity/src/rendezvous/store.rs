@@ -170,13 +170,14 @@ impl Store {
     ) -> Result<Self> {
         let insecure = if key.is_zeros() { Insecure::Private } else { Insecure::No };
         let bind = StoreBind { named: vec![bind], also: also.to_vec() };
-        Self::start_with(bind, size, key, job, join, insecure, false).map_err(|no| match no {
+        Self::start_with(bind, size, key, job, join, insecure, None).map_err(|no| match no {
             NoStore::Taken(e) | NoStore::Other(e) => e,
         })
     }
 
-    /// At the first of the named addresses that is this host's, and at each of the others where nothing is in the way. Whether another job
-    /// may come, which neither a launcher nor a name tells from this one: then the first group opens a moment later.
+    /// At the first of the named addresses that is this host's, and at each of the others where nothing is in the way. Where another
+    /// job may come, which neither a launcher nor a name tells from this one, the first group opens a moment later: so long as this process has
+    /// waited for a processor, `waited`, or longer.
     pub(crate) fn start_with(
         StoreBind { named, also }: StoreBind,
         size: usize,
@@ -184,7 +185,7 @@ impl Store {
         job: &str,
         join: Duration,
         insecure: Insecure,
-        is_unnamed: bool,
+        waited: Option<Duration>,
     ) -> Result<Self, NoStore> {
         let mut listeners = Vec::new();
         let mut failed = None;
@@ -205,7 +206,7 @@ impl Store {
                 }
             }
         }
-        Self::run(listeners, size, key, job, join, is_unnamed).map_err(NoStore::Other)
+        Self::run(listeners, size, key, job, join, waited).map_err(NoStore::Other)
     }
 
     /// Serve a job at a socket that listens already; otherwise as [`start`](Self::start).
@@ -220,7 +221,7 @@ impl Store {
         join: Duration,
     ) -> Result<Self> {
         let listener = Listener::from_tcp(listener).map_err(|e| Error::os("starting the store", e))?;
-        Self::run(vec![listener], size, key, job, join, false)
+        Self::run(vec![listener], size, key, job, join, None)
     }
 
     /// The address at which it listens; of several the first.
@@ -261,7 +262,7 @@ impl Store {
         key: &Key,
         job: &str,
         join: Duration,
-        is_unnamed: bool,
+        waited: Option<Duration>,
     ) -> Result<Self> {
         let os_error = |e| Error::os("starting the store", e);
         let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<_, _>>().map_err(os_error)?;
@@ -277,7 +278,7 @@ impl Store {
             voice: Mutex::default(),
         });
         let mut server = Server::new(Arc::clone(&shared), listeners, Secret::new(key, job, 0), size, join);
-        server.is_unnamed = is_unnamed && size > 1;
+        server.unnamed = waited.filter(|_| size > 1);
         let thread = std::thread::Builder::new()
             .name("comity-store".into())
             .spawn(move || server.serve())

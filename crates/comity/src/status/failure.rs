@@ -108,9 +108,14 @@ impl Failure {
     pub(crate) fn error(&self, mine: usize, members: &[Peer], call: Option<CallInfo>) -> Error {
         let member = |r: usize| members.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
         match &self.why {
-            &FailureKind::Differs(Differs { ours, theirs, what }) => {
-                Error::Mismatch { rank: self.by, ours, peer: member(self.culprit), theirs, differs: what }
-            }
+            &FailureKind::Differs(Differs { ours, theirs, what }) => Error::Mismatch {
+                rank: self.by,
+                ours,
+                peer: member(self.culprit),
+                theirs,
+                differs: what,
+                threads: None,
+            },
             FailureKind::Reported => {
                 Error::Aborted { by: member(self.culprit), reason: self.cause.clone(), call }
             }

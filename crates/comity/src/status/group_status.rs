@@ -145,12 +145,16 @@ impl GroupStatus {
 
     /// Returns this rank's progress, with the digest of its calls up to number `at`.
     pub(crate) fn reached(&self, at: u64) -> Reached {
+        let (made, digest) = self.ledger.digest(at);
+        Reached { made, digest, lacks: self.lacks(), elsewhere: false }
+    }
+
+    /// The member that the engine sleeps for, this rank itself where it is not known who, and since when, in milliseconds.
+    pub(crate) fn lacks(&self) -> Option<(usize, u64)> {
         let lacks = self.lacks.load(Ordering::Relaxed);
         let now = self.opened.elapsed().as_millis() as u64;
-        let whom = ((lacks & 0xffff) as usize).checked_sub(1);
-        let lacks = whom.map(|whom| (whom, now.saturating_sub(lacks >> 16)));
-        let (made, digest) = self.ledger.digest(at);
-        Reached { made, digest, lacks }
+        let whom = ((lacks & 0xffff) as usize).checked_sub(1)?;
+        Some((whom, now.saturating_sub(lacks >> 16)))
     }
 
     /// `member` has answered how far it has come.

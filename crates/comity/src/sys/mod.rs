@@ -30,7 +30,7 @@ pub(crate) mod verbs;
 mod waker;
 mod words;
 
-pub(crate) use cores::leave_core;
+pub(crate) use cores::{leave_core, thread_number, waited_for_processor, wants_core};
 pub(crate) use exit::{at_exit, end_with};
 pub(crate) use fds::{recv_bytes, recv_fd, send_byte_with, send_fd};
 pub(crate) use fnv::fnv;
@@ -47,6 +47,8 @@ pub(crate) use multipath::{has_paths, tcp_socket, want_paths};
 pub(crate) use peer_memory::NO_READS;
 #[cfg(target_os = "linux")]
 pub(crate) use peer_memory::peer_of;
+#[cfg(target_os = "linux")]
+pub use peer_memory::peer_user;
 pub(crate) use peer_memory::{PeerMemory, bytes_pulled};
 pub(crate) use poll::poll_until;
 pub use process::HomeProcess;

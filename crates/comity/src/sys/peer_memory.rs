@@ -32,6 +32,20 @@ pub(crate) fn peer_of(socket: &UnixStream) -> io::Result<libc::ucred> {
     if got == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The user at the other end of a Unix socket, also where that end is in another container.
+///
+/// # Errors
+/// The system's, for a descriptor that is no such socket.
+///
+/// ```
+/// let (here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
+/// assert!(comity::tools::peer_user(&here).is_ok());
+/// ```
+#[cfg(target_os = "linux")]
+pub fn peer_user(socket: &UnixStream) -> io::Result<u32> {
+    peer_of(socket).map(|peer| peer.uid)
+}
+
 #[cfg(test)]
 thread_local! {
     /// True if this thread may not read any more.

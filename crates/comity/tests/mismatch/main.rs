@@ -11,7 +11,7 @@ mod worlds;
 
 use call::{Call, Counts, next};
 use case::{Case, How, judge, play};
-use comity::{DType, Group, Op, ReduceOp};
+use comity::{DType, Error, Group, Op, ReduceOp};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -149,4 +149,33 @@ fn threads_of_one_process() {
         .collect();
     println!("{} cases", cases.len());
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_rank_whose_threads_share_the_group_is_told_so() {
+    let groups = Group::local(2).unwrap();
+    let call = |g: &Group, count: usize| g.all_reduce(&mut vec![1f32; count], ReduceOp::Sum);
+    let errors: Vec<Error> = thread::scope(|s| {
+        let ranks = groups.iter().map(|g| {
+            s.spawn(move || {
+                // Background work is of the thread that asked for it.
+                g.spawn(|g| g.barrier()).wait().unwrap();
+                g.barrier().unwrap();
+                match g.rank() {
+                    0 => thread::scope(|s| s.spawn(|| call(g, 3)).join().unwrap()),
+                    _ => call(g, 5),
+                }
+                .unwrap_err()
+            })
+        });
+        ranks.collect::<Vec<_>>().into_iter().map(|r| r.join().unwrap()).collect()
+    });
+    let words =
+        "; on this rank threads share the group: call #3 came from another one than the call before it;";
+    let told = errors.iter().map(|e| e.to_string().contains(words));
+    assert_eq!(told.collect::<Vec<_>>(), [true, false], "{errors:?}");
+    assert!(errors[1].to_string().contains("ranks disagree in count: "), "{}", errors[1]);
+    assert!(matches!(errors[1].root(), Error::Mismatch { threads: None, .. }), "{errors:?}");
+    let again = groups[0].barrier().unwrap_err();
+    assert!(again.to_string().contains(words), "the first cause stays: {again}");
 }

@@ -7,6 +7,7 @@ use crate::launch::asked::AskedBackend;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::net::Ipv6Addr;
 use std::path::Path;
 
 /// More than any cluster's.
@@ -44,7 +45,7 @@ pub(super) fn parse(text: &str) -> Result<FleetFile, Vec<String>> {
     let mut reading = Reading { text, wrong: Vec::new(), file: FleetFile::default() };
     match text.trim_start().as_bytes().first() {
         None => reading.wrong.push("names no host".into()),
-        Some(b'[' | b'{') => reading.json(),
+        Some(b'[' | b'{') if !begins_with_address(text) => reading.json(),
         Some(_) => reading.lines(),
     }
     let Reading { mut wrong, mut file, .. } = reading;
@@ -284,6 +285,12 @@ impl<'a> Reading<'a> {
     }
 }
 
+/// Whether a text that begins with a bracket has an address of IPv6 in it, as in `[fd00::1] slots=2`: no JSON begins so.
+fn begins_with_address(text: &str) -> bool {
+    let inner = text.trim_start().strip_prefix('[').and_then(|t| t.split_once(']'));
+    inner.is_some_and(|(at, _)| at.split('%').next().unwrap_or_default().parse::<Ipv6Addr>().is_ok())
+}
+
 fn is_comment(key: &str) -> bool {
     key.starts_with(['_', '#']) || key == "comment"
 }
@@ -323,6 +330,16 @@ mod tests {
             let names: Vec<_> = parse(text).unwrap().hosts.into_iter().map(|h| h.name).collect();
             assert_eq!(names, ["a", "b"], "{text:?}");
         }
+    }
+
+    #[test]
+    fn an_address_in_brackets_begins_no_json() {
+        for text in ["[::1]:2\n", " [fd00::3:2]\tslots=2\n", "[fe80::1%eth0] slots=2"] {
+            let hosts = parse(text).unwrap().hosts;
+            assert!(hosts.len() == 1 && hosts[0].slots == Some(2), "{text:?}: {hosts:?}");
+        }
+        assert!(parse("[]").unwrap_err()[0].contains("names no host"));
+        assert!(parse("[::1").unwrap_err()[0].contains("no JSON"));
     }
 
     #[test]

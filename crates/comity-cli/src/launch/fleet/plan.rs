@@ -257,9 +257,7 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
     {
         env.push(("TERM".into(), term));
     }
-    if backend == "jaccl-ring" {
-        env.push(("MLX_JACCL_RING".into(), "1".into()));
-    }
+    env.extend(AskedBackend::variable(backend).map(|(name, value)| (name.into(), value.into())));
     // As mlx.launch has it.
     if args.verbose {
         let (name, value) =

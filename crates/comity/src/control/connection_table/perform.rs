@@ -3,11 +3,15 @@
 use super::ConnectionTable;
 use crate::{
     channel::Stream,
-    control::note::{ControlNote, Encoding},
-    status::{Failure, GroupStatus},
+    control::{
+        CONTROL_THREAD,
+        note::{ControlNote, Encoding},
+    },
+    status::{Failure, GroupStatus, Reached},
+    sys::wants_core,
 };
 use comity_membership::{Action, Word};
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Instant};
 
 /// Question to a rank whether it lives.
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +137,8 @@ impl ConnectionTable {
             Action::Census { group_id, member, at, digest } => {
                 if let Some(status) = self.statuses.get(&group_id) {
                     status.asked(member, at, digest);
-                    self.membership.answer(group_id, member, status.reached(at));
+                    let reached = self.with_other_groups(group_id, status.reached(at));
+                    self.membership.answer(group_id, member, reached);
                 }
             }
             Action::Waits { group_id, mine, member, call } => {
@@ -145,11 +150,24 @@ impl ConnectionTable {
         }
     }
 
-    /// Ask a silent process over a new connection. Bytes that stay within the host are not lost; and the end that made the connection asks, for it
-    /// knows where the other one listens.
+    /// Answer of this rank in a group, with its waits in other groups.
+    fn with_other_groups(&self, group_id: u64, reached: Reached) -> Reached {
+        let Some(members) = self.membership.members(group_id) else { return reached };
+        let Some(mine) = members.iter().position(|m| *m == self.me) else { return reached };
+        let others = self.statuses.iter().filter(|(id, _)| **id != group_id);
+        let others = others.filter_map(|(id, status)| Some((self.membership.members(*id)?, &**status)));
+        reached.or_elsewhere(mine, members, others)
+    }
+
+    /// Ask a silent process over a new connection. Bytes that stay within the host are not lost, and there the system is asked; and the end that
+    /// made the connection asks, for it knows where the other one listens.
     fn ask_anew(&mut self, rank: usize, rest: &mut Rest) {
-        if let Some(Some(conn)) = self.conns.get(rank)
-            && conn.is_ours()
+        let Some(Some(conn)) = self.conns.get(rank) else { return };
+        if let Stream::Unix(stream) = &**conn.stream() {
+            if wants_core(stream, CONTROL_THREAD) {
+                self.membership.has_no_turn(rank, Instant::now());
+            }
+        } else if conn.is_ours()
             && let Stream::Tcp(stream) = &**conn.stream()
             && let Ok(at) = stream.peer_addr()
         {

@@ -30,7 +30,7 @@ proptest! {
             _ => FailureKind::Late(Late { call: ours, after: Duration::from_nanos(nanos), missing, stalled }),
         };
         let failure = Failure { culprit: culprit as usize, by: by as usize, cause: cause.clone(), why };
-        let reached = Reached { made: nanos, digest: seen.then_some(group_id), lacks: stalled.map(|_| (7, nanos)) };
+        let reached = Reached { made: nanos, digest: seen.then_some(group_id), lacks: stalled.map(|_| (7, nanos)), elsewhere: stalled.is_some() };
         let told = CallInfo { op: Op::Gather, tag: None, seq: 7, ..ours };
         let told = Header { info: told, shape: group_id, epoch: 1, group_id: 2, lends: false };
         let lost = ControlNote::Lost { by: what, rank: 7, cause: cause.clone(), silence: seen.then_some(nanos) };
@@ -71,7 +71,7 @@ fn what_membership_tells_can_be_read() {
     let info = CallInfo { seq: 1, count: 1, dtype: Some(DType::F32), ..CallInfo::new(Op::AllGather) };
     m.ask(1, &[1], &Header { info, shape: 1, epoch: 1, group_id: 1, lends: false });
     m.census(1, &(1..size).collect::<Vec<_>>(), 1, 2);
-    m.answer(1, 1, Reached { made: 1, digest: Some(2), lacks: Some((3, 4)) });
+    m.answer(1, 1, Reached { made: 1, digest: Some(2), lacks: Some((3, 4)), elsewhere: false });
     m.hear(vec![(1, Heard::Note(ControlNote::Census { group_id: 9, at: 1, digest: 2 }))], now);
     let late = Late { call: info, after: limit, missing: vec![1, 2], stalled: None };
     m.abort(1, Failure::late(0, late));

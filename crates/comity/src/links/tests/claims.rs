@@ -1,7 +1,10 @@
 //! Processes that cannot both be right: two for a rank, other sizes, other keys; and jobs that were started alike.
 
 use super::*;
-use crate::rendezvous::{StoreClient, Table, facts_of};
+use crate::{
+    config::Insecure,
+    rendezvous::{StoreBind, StoreClient, Table, facts_of},
+};
 
 /// The words with which `rank` of another process, on host `host`, is refused.
 fn claim(config: &Config, host: &str, pid: u32) -> Result<(StoreClient, Table)> {
@@ -153,6 +156,26 @@ fn two_jobs_that_nothing_tells_apart_and_that_start_together_make_no_call() {
 }
 
 #[test]
+fn where_processes_wait_long_for_a_processor_a_second_claimant_is_waited_for_as_long() {
+    let waited = Duration::from_millis(1500);
+    let bind = StoreBind { named: vec![(LOOPBACK, 0).into()], also: Vec::new() };
+    let (key, no) = (Key::from(KEY), Insecure::No);
+    let store = Store::start_with(bind, 2, &key, "job", LONG, no, Some(waited)).unwrap();
+    let at = store.addr();
+    let begun = Instant::now();
+    let errors = thread::scope(|s| {
+        let come = |rank, host, pid| s.spawn(move || words(claim(&config(rank, 2, at), host, pid)));
+        let first = [come(0, "a", 10), come(1, "b", 21)];
+        // Later than any group of an idle machine opens.
+        thread::sleep(Duration::from_millis(700));
+        let late = come(1, "a", 11);
+        first.into_iter().chain([late]).map(|one| one.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(errors.iter().all(|e| e.contains("two processes claim rank 1")), "{errors:?}");
+    assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
+}
+
+#[test]
 fn a_second_job_with_the_same_key_and_address_ends_both() {
     // Its rank 1 comes while the first job's ranks run; its rank 0 cannot listen and claims its place.
     for rank in [1, 0] {
@@ -199,4 +222,26 @@ fn what_holds_the_port_may_be_something_else() {
     let e = words(Endpoint::join(&hosted(0, other.local_addr().unwrap())));
     assert!(e.contains("cannot listen") && e.contains("another process listens there"), "{e}");
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_rank_to_which_there_is_no_way_is_told_of_at_once_and_without_a_time() {
+    let store = store(2, LONG);
+    let at = store.addr();
+    let begun = Instant::now();
+    let e = thread::scope(|s| {
+        s.spawn(move || {
+            let (mut meeting, _) = StoreClient::find(&config(0, 2, at)).unwrap();
+            // No connection goes to all hosts of a network.
+            let nowhere = ([255, 255, 255, 255], 1).into();
+            let _ = meeting.join(facts_of("a", 10, vec![nowhere]));
+            // It stays until the other has given up.
+            while meeting.hear().is_ok_and(|open| open) {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        words(Endpoint::join(&config(1, 2, at)))
+    });
+    assert!(e.contains("could not be reached at 255.255.255.255:1 from rank 1 on host "), "{e}");
+    assert!(begun.elapsed() < LONG / 2 && !e.contains(" within "), "{e}");
 }

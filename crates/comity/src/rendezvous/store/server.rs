@@ -85,8 +85,8 @@ pub(super) struct Server {
     acceptor: Acceptor,
     pub(super) size: u32,
     pub(super) join: Duration,
-    /// Another job may come that nothing tells from this one.
-    pub(super) is_unnamed: bool,
+    /// Another job may come that nothing tells from this one; how long the process of rank 0 has waited for a processor.
+    pub(super) unnamed: Option<Duration>,
     fresh: Vec<(Conn, u32, Instant)>,
     pub(super) round: Option<Round>,
     /// Groups that have met; the last one stays.
@@ -120,7 +120,7 @@ impl Server {
             acceptor: Acceptor::new(listeners, secret),
             size,
             join,
-            is_unnamed: false,
+            unnamed: None,
             fresh: Vec::new(),
             round: None,
             met: Vec::new(),

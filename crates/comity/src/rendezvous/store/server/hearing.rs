@@ -18,12 +18,15 @@ use std::{
 /// Shortest interval at which the waiting ranks are told that another one has come.
 const TELL: Duration = Duration::from_millis(500);
 
-/// Wait of a group of an unnamed job for a second claimant: twice the time that its own ranks took to come, within these. Of two jobs that
-/// were started at the same moment, the ranks of both come by then, unless a machine is so busy that a process starts seconds later.
-const MOMENT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
+/// Shortest and longest wait of a group of an unnamed job for a second claimant.
+const MOMENT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+/// Most of it on account of ranks that came one after the other: a user may have started them so.
+const SPREAD: Duration = Duration::from_secs(2);
 
-fn moment(spread: Duration) -> Duration {
-    (2 * spread).clamp(MOMENT.0, MOMENT.1)
+/// Wait of a group of an unnamed job for a second claimant, where its ranks came within `spread`, and the process of rank 0 has `waited` for a
+/// processor. Of two jobs that were started at the same moment on a busy machine, one starts later than the other by a part of that.
+fn moment(spread: Duration, waited: Duration) -> Duration {
+    (2 * spread).min(SPREAD).max(waited).clamp(MOMENT.0, MOMENT.1)
 }
 
 /// Reason that a rank that had come is there no more.
@@ -111,10 +114,9 @@ impl Server {
         if round.members.len() < self.size as usize {
             return;
         }
-        if self.is_unnamed && self.first.is_none() {
-            round.opens = Some(now + moment(now - round.begun).min(limit / 2));
-        } else {
-            self.meet();
+        match self.unnamed.filter(|_| self.first.is_none()) {
+            Some(waited) => round.opens = Some(now + moment(now - round.begun, waited).min(limit / 2)),
+            None => self.meet(),
         }
     }
 
