@@ -109,6 +109,16 @@ impl AllToShardedLinear {
         Ok(Self { part: LinearPart::from_tensors(group, AllToSharded, name, weight, bias, outputs)? })
     }
 
+    /// Outputs of this layer and of another one for the same input, such as those of a gated product. The input's gradient is then summed over the
+    /// ranks once, not for each layer.
+    ///
+    /// # Errors
+    /// Candle's. The group's come from `backward`.
+    pub fn forward_both(&self, other: &Self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        let x = ops::sum_gradients(&self.part.group, x)?;
+        Ok((self.part.local.forward(&x)?, other.part.local.forward(&x)?))
+    }
+
     /// The same layer, still divided, with a quantized weight.
     ///
     /// # Errors
@@ -280,6 +290,17 @@ impl ShardedLinear {
             Self::ShardedToAll(layer) => layer.parameters(prefix),
             Self::QuantizedAllToSharded(layer) => layer.parameters(prefix),
             Self::QuantizedShardedToAll(layer) => layer.parameters(prefix),
+        }
+    }
+}
+
+impl ShardedLinear {
+    /// The output for an input whose gradient is summed over the ranks elsewhere.
+    pub(crate) fn forward_part(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        match self {
+            Self::AllToSharded(layer) => layer.part.local.forward(x),
+            Self::QuantizedAllToSharded(layer) => layer.forward_part(x),
+            other => other.forward(x),
         }
     }
 }

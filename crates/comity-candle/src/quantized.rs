@@ -159,10 +159,17 @@ impl QuantizedAllToShardedLinear {
     }
 }
 
+impl QuantizedAllToShardedLinear {
+    /// The output for an input whose gradient is summed over the ranks elsewhere.
+    pub(crate) fn forward_part(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let y = multiply(&self.weight, x)?;
+        self.bias.as_ref().map_or(Ok(y.clone()), |b| y.broadcast_add(&b.to_dtype(y.dtype())?))
+    }
+}
+
 impl Module for QuantizedAllToShardedLinear {
     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        let y = multiply(&self.weight, &ops::sum_gradients(&self.group, x)?)?;
-        self.bias.as_ref().map_or(Ok(y.clone()), |b| y.broadcast_add(&b.to_dtype(y.dtype())?))
+        self.forward_part(&ops::sum_gradients(&self.group, x)?)
     }
 }
 

@@ -69,7 +69,12 @@ fn compare(queries: usize, keys: usize, dtype: DType, far: f32) {
             assert_eq!(k.dim(1)?, heads.keys(g.rank()).len());
             let y = attention.attend(&q, &k, &v, Some(&mask()))?;
             near(&y, &want, far / 10.0);
+            let forward = g.stats().calls;
             let gradients = (y * &c)?.sum_all()?.backward()?;
+            if !heads.replicates_keys() && n > 1 {
+                // One sum forward, and one back for queries, keys and values together.
+                assert_eq!((forward, g.stats().calls), (1, 2));
+            }
             near(gradients.get(&mine).unwrap(), all.get(&x).unwrap(), far);
             let wholes = layers.iter().flat_map(|l| [l.weight(), l.bias().unwrap()]);
             for (p, whole) in attention.parameters("attention").iter().zip(wholes) {
