@@ -243,10 +243,12 @@ impl ShardedAttention {
     /// Candle's.
     pub fn project(&self, x: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
         let mine = self.heads.keys(self.group.rank());
-        let q = self.split(&self.queries.forward(x)?)?;
+        // Once for all three.
+        let x = &ops::sum_gradients(&self.group, x)?;
+        let q = self.split(&self.queries.forward_part(x)?)?;
         let of_keys = |layer: &KeyLayer| -> Result<Tensor> {
             let y = match layer {
-                KeyLayer::Divided(layer) => layer.forward(x)?,
+                KeyLayer::Divided(layer) => layer.forward_part(x)?,
                 KeyLayer::Whole(layer) => {
                     // Each rank uses some of the rows, and two may use the same: the gradients of both count.
                     let width = self.heads.width;
@@ -255,7 +257,7 @@ impl ShardedAttention {
                         Ok(x.narrow(0, mine.start * width, mine.len() * width)?)
                     };
                     let bias = layer.bias().map(&rows).transpose()?;
-                    Linear::new(rows(layer.weight())?, bias).forward(&ops::sum_gradients(&self.group, x)?)?
+                    Linear::new(rows(layer.weight())?, bias).forward(x)?
                 }
             };
             self.split(&y)

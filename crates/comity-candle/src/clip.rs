@@ -1,6 +1,6 @@
 //! Clipping by the norm of all gradients of a model that is spread over ranks.
 
-use crate::{Error, Parameter, Result};
+use crate::{Error, Parameter, Result, collective::in_calls};
 use candle_core::{DType, backprop::GradStore};
 use comity::{Group, ReduceOp};
 
@@ -39,7 +39,7 @@ pub fn clip_grad_norm_sharded(
             squares[0] += f64::from(g.to_dtype(DType::F32)?.sqr()?.sum_all()?.to_scalar::<f32>()?);
         }
     }
-    group.all_reduce(&mut squares, ReduceOp::Sum).map_err(Error::Group)?;
+    in_calls(|| group.all_reduce(&mut squares, ReduceOp::Sum)).map_err(Error::Group)?;
     let norm = squares[0].sqrt();
     let factor = max_norm / (norm + 1e-6);
     if factor < 1.0 {

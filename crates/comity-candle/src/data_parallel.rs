@@ -101,9 +101,12 @@ impl DataParallel {
         micro_batches: &[B],
         loss: impl Fn(VarBuilder<'static>, &B) -> Result<Tensor>,
     ) -> Result<(f64, GradStore)> {
-        let Some((last, first)) = micro_batches.split_last() else {
+        if micro_batches.is_empty() {
             return Err(candle_core::Error::Msg("there is no micro-batch to learn from".into()).into());
-        };
+        }
+        // Alone, nothing travels: no micro-batch needs hooks.
+        let travels = usize::from(self.group.size() > 1);
+        let (first, last) = micro_batches.split_at(micro_batches.len() - travels);
         let share = 1.0 / micro_batches.len() as f64;
         let mut mean = 0.0;
         let mut sum = None;
@@ -111,11 +114,11 @@ impl DataParallel {
             let loss = (loss(self.builder(None), batch)? * share)?;
             mean += scalar(&loss)?;
             let gradients = loss.backward()?;
-            sum = Some(match sum {
-                None => gradients,
-                Some(sum) => self.add(sum, &gradients)?,
-            });
+            sum = Some(self.add(sum, gradients)?);
         }
+        let [last] = last else {
+            return Ok((mean, sum.ok_or(candle_core::Error::UnwrapNone)?));
+        };
         let step = Arc::new(Step::new(self, sum));
         let loss = (loss(self.builder(Some(&step)), last)? * share)?;
         mean += scalar(&loss)?;
@@ -125,16 +128,17 @@ impl DataParallel {
         Ok((mean, gradients))
     }
 
-    fn add(&self, mut sum: GradStore, more: &GradStore) -> Result<GradStore> {
+    /// The sum, without the graph that candle's gradients hold.
+    fn add(&self, sum: Option<GradStore>, mut gradients: GradStore) -> Result<GradStore> {
         for (_, v) in self.variables.iter() {
-            let total = match (sum.get(v), more.get(v)) {
-                (Some(a), Some(b)) => (a + b)?.detach(),
-                (None, Some(b)) => b.detach(),
-                _ => continue,
+            let total = match (sum.as_ref().and_then(|s| s.get(v)), gradients.get(v)) {
+                (Some(a), Some(b)) => (a + b)?,
+                (Some(g), None) | (None, Some(g)) => g.clone(),
+                (None, None) => continue,
             };
-            sum.insert(v, total);
+            gradients.insert(v, total.detach());
         }
-        Ok(sum)
+        Ok(gradients)
     }
 
     fn builder(&self, step: Option<&Arc<Step>>) -> VarBuilder<'static> {
@@ -166,7 +170,8 @@ impl DataParallel {
             }
         }
         step.start_full(&mut state)?;
-        self.group.all_reduce(&mut present, ReduceOp::Or)?;
+        // Behind all buckets, in the order of the group's calls.
+        in_calls(|| self.group.all_reduce(&mut present, ReduceOp::Or))?;
         for (bucket, request) in std::mem::take(&mut state.pending) {
             // WAIT: a request, whose call has a deadline
             let bundle = in_calls(|| request.wait())?;
@@ -189,7 +194,7 @@ impl DataParallel {
     fn agreed_order(&self, seen: &[usize]) -> Result<Vec<usize>> {
         let mut order: Vec<u64> = seen.iter().map(|&i| i as u64).collect();
         order.extend((0..self.variables.len()).filter(|i| !seen.contains(i)).map(|i| i as u64));
-        self.group.broadcast(&mut order, 0)?;
+        in_calls(|| self.group.broadcast(&mut order, 0))?;
         Ok(order.into_iter().map(|i| i as usize).collect())
     }
 

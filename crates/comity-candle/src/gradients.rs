@@ -64,7 +64,7 @@ fn average_in_buckets(
     }
     // Ranks must agree on what goes into the buckets before they fill them.
     let mut present: Vec<bool> = variables.iter().map(|v| gradients.get(v).is_some()).collect();
-    group.all_reduce(&mut present, ReduceOp::Or)?;
+    in_calls(|| group.all_reduce(&mut present, ReduceOp::Or))?;
 
     let mut buckets: [Vec<&Var>; 4] = Default::default();
     for (v, _) in variables.into_iter().zip(present).filter(|(_, present)| *present) {

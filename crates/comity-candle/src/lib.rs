@@ -66,10 +66,13 @@
 //! | `ValueError` | `ShardingError` | [`ShardingError`], [`ShardingCause`] |
 //! | equal shares only | equal shares only | [`Sharding`]: balanced, by weights, or equal; in whole units |
 //! | `average_gradients` | `averageGradients` | [`average_gradients`], [`DataParallel`]: overlapped with the backward pass |
+//! | `all_reduce_size`, `communication_stream` of it | `allReduceSize` | no knobs: buckets of up to 32 MiB; [`DataParallel`] makes smaller ones, so that the first leave early |
 //! | none | `groupBySize` | no use for it: buckets are made inside |
 //! | `clip_grad_norm_sharded` | none | [`clip_grad_norm_sharded`] |
-//! | `fully_shard` | `fullyShard` | [`fully_shard`], [`fully_shard_as`]: uneven, with prefetch |
-//! | none | none | [`ShardedEmbedding`], [`sharded_cross_entropy`], [`ShardedAttention`], [`Pipeline`], [`DeviceMesh`] |
+//! | `fully_shard`, `compute_dtype` of it | `fullyShard` | [`fully_shard`], [`fully_shard_as`]: uneven, with prefetch; scalars lie on rank 0, where MLX refuses them |
+//! | `as_linear` of a fully sharded embedding | `asLinear` | [`FullySharded::forward`] with other work: the closure gets the whole weights |
+//! | none | none | [`ShardedEmbedding`], [`sharded_cross_entropy`], [`ShardedAttention`], [`KvCache`], [`Sampling`], [`DeviceMesh`] |
+//! | `PipelineMixin` of mlx-lm | none | [`Pipeline`], [`divide_layers`]: also for training |
 //! | `sharded_load` of mlx-lm | none | [`Weights`]; [`save_checkpoint`], [`load_checkpoint`] |
 //!
 //! What ran where: all of it on the CPU, on Linux. Tensors on a GPU travel through host memory; that is neither compiled in the tests nor run. Fully sharded layers

@@ -10,10 +10,19 @@
 //! A layer of the first kind, work on single elements or heads, and a layer of the second kind need one sum over the ranks
 //! together, and another one backwards.
 
-use crate::{Error, Parameter, Partition, Result, Sharding, ShardingCause, ShardingError, ShardingType, ops};
-use candle_core::{D, Module, Tensor, Var};
-use candle_nn::{Init, Linear, VarBuilder};
+mod part;
+
+use crate::{
+    Parameter, Partition, QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, Result, Sharding,
+    ShardingType::{self, AllToSharded, ShardedToAll},
+    ops,
+};
+use candle_core::{Module, Tensor, quantized::GgmlDType};
+use candle_nn::{Linear, VarBuilder};
 use comity::Group;
+use part::{LinearPart, name_of};
+
+pub(crate) use part::{check_input, expect};
 
 /// A linear layer that takes the whole input on every rank and gives each rank its part of the outputs.
 ///
@@ -38,10 +47,7 @@ use comity::Group;
 /// ```
 #[derive(Clone, Debug)]
 pub struct AllToShardedLinear {
-    group: Group,
-    local: Linear,
-    outputs: Partition,
-    name: String,
+    part: LinearPart,
 }
 
 impl AllToShardedLinear {
@@ -49,7 +55,7 @@ impl AllToShardedLinear {
     /// [`candle_nn::linear()`] do. A bias follows if `bias`.
     ///
     /// # Errors
-    /// [`Error::Sharding`] when `sharding` does not fit the outputs.
+    /// [`Error::Sharding`](crate::Error::Sharding) when `sharding` does not fit the outputs.
     pub fn new(
         group: &Group,
         inputs: usize,
@@ -58,8 +64,8 @@ impl AllToShardedLinear {
         sharding: &Sharding,
         vb: VarBuilder,
     ) -> Result<Self> {
-        let name = name_of(&vb, "AllToShardedLinear");
-        let outputs = sharding.partition(outputs, group.size()).map_err(|e| e.at(&name, "output"))?;
+        let name = name_of(&vb, AllToSharded);
+        let outputs = LinearPart::divide(group, AllToSharded, outputs, sharding, &name)?;
         Self::fresh(group, inputs, outputs, bias, &vb)
     }
 
@@ -71,35 +77,28 @@ impl AllToShardedLinear {
         bias: bool,
         vb: &VarBuilder,
     ) -> Result<Self> {
-        let rows = outputs.sizes()[group.rank()];
-        let local = fresh(inputs, (rows, inputs), bias.then_some(rows), vb)?;
-        Ok(Self { group: group.clone(), local, outputs, name: name_of(vb, "AllToShardedLinear") })
+        Ok(Self { part: LinearPart::fresh(group, AllToSharded, inputs, outputs, bias, vb)? })
     }
 
     /// This rank's part of a layer that every rank has whole. Where its parameters are variables, those of the part are too.
     ///
     /// # Errors
-    /// [`Error::Sharding`] when `sharding` does not fit the outputs.
+    /// [`Error::Sharding`](crate::Error::Sharding) when `sharding` does not fit the outputs.
     pub fn from_linear(group: &Group, linear: &Linear, sharding: &Sharding) -> Result<Self> {
-        let name = "AllToShardedLinear";
         let (outputs, _) = linear.weight().dims2()?;
-        let outputs = sharding.partition(outputs, group.size()).map_err(|e| e.at(name, "output"))?;
+        let outputs = LinearPart::divide(group, AllToSharded, outputs, sharding, "AllToShardedLinear")?;
         Self::part_of(group, linear, outputs)
     }
 
     /// This rank's part of a layer whose outputs are divided so.
     pub(crate) fn part_of(group: &Group, linear: &Linear, outputs: Partition) -> Result<Self> {
-        let name = "AllToShardedLinear";
-        expect(group, name, "weight", linear.weight(), &[outputs.size(), linear.weight().dim(1)?])?;
-        let weight = part(linear.weight(), Some((0, &outputs)), group.rank())?;
-        let bias = linear.bias().map(|b| part(b, Some((0, &outputs)), group.rank())).transpose()?;
-        Self::from_parts(group, name, weight, bias, outputs)
+        Ok(Self { part: LinearPart::of_whole(group, AllToSharded, linear, outputs)? })
     }
 
     /// A layer of parts that this rank has, such as those that a file was read for; `name` is for errors.
     ///
     /// # Errors
-    /// [`Error::Sharding`] when their shapes are not those that `outputs` says.
+    /// [`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `outputs` says.
     pub fn from_parts(
         group: &Group,
         name: &str,
@@ -107,46 +106,48 @@ impl AllToShardedLinear {
         bias: Option<Tensor>,
         outputs: Partition,
     ) -> Result<Self> {
-        let rows = outputs.sizes()[group.rank()];
-        let (_, inputs) = weight.dims2()?;
-        expect(group, name, "weight", &weight, &[rows, inputs])?;
-        if let Some(b) = &bias {
-            expect(group, name, "bias", b, &[rows])?;
-        }
-        Ok(Self { group: group.clone(), local: Linear::new(weight, bias), outputs, name: name.into() })
+        Ok(Self { part: LinearPart::from_tensors(group, AllToSharded, name, weight, bias, outputs)? })
+    }
+
+    /// Outputs of this layer and of another one for the same input, such as those of a gated product. The input's gradient is then summed over the
+    /// ranks once, not for each layer.
+    ///
+    /// # Errors
+    /// Candle's. The group's come from `backward`.
+    pub fn forward_both(&self, other: &Self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        let x = ops::sum_gradients(&self.part.group, x)?;
+        Ok((self.part.local.forward(&x)?, other.part.local.forward(&x)?))
+    }
+
+    /// The same layer, still divided, with a quantized weight.
+    ///
+    /// # Errors
+    /// Candle's, when the inputs are not whole blocks of `dtype`.
+    pub fn quantize(&self, dtype: GgmlDType) -> Result<QuantizedAllToShardedLinear> {
+        let LinearPart { group, partition, name, .. } = &self.part;
+        let (weight, bias) = self.part.quantized(dtype)?;
+        QuantizedAllToShardedLinear::from_parts(group, name, weight, bias, partition.clone())
     }
 
     /// How the outputs are divided: the inputs of the layer that follows are too.
     pub fn outputs(&self) -> &Partition {
-        &self.outputs
+        &self.part.partition
     }
 
     /// This rank's part of the layer.
     pub fn local(&self) -> &Linear {
-        &self.local
+        &self.part.local
     }
 
     /// The weight and the bias, under the names that they have in a model.
     pub fn parameters(&self, prefix: &str) -> Vec<Parameter> {
-        let of = |name: &str, x: &Tensor| {
-            Parameter::sharded(format!("{prefix}.{name}"), x.clone(), 0, self.outputs.clone())
-        };
-        let bias = self.local.bias().map(|b| of("bias", b));
-        [of("weight", self.local.weight())].into_iter().chain(bias).collect()
-    }
-
-    pub(crate) fn group(&self) -> &Group {
-        &self.group
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
+        self.part.parameters(prefix)
     }
 }
 
 impl Module for AllToShardedLinear {
     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        self.local.forward(&ops::sum_gradients(&self.group, x)?)
+        self.part.local.forward(&ops::sum_gradients(&self.part.group, x)?)
     }
 }
 
@@ -156,10 +157,7 @@ impl Module for AllToShardedLinear {
 /// output is summed over the ranks; backward, nothing travels. [`AllToShardedLinear`] has an example.
 #[derive(Clone, Debug)]
 pub struct ShardedToAllLinear {
-    group: Group,
-    local: Linear,
-    inputs: Partition,
-    name: String,
+    part: LinearPart,
 }
 
 impl ShardedToAllLinear {
@@ -167,7 +165,7 @@ impl ShardedToAllLinear {
     /// rank's own variable: start with [`broadcast_variables`](crate::broadcast_variables).
     ///
     /// # Errors
-    /// [`Error::Sharding`] when `sharding` does not fit the inputs.
+    /// [`Error::Sharding`](crate::Error::Sharding) when `sharding` does not fit the inputs.
     pub fn new(
         group: &Group,
         inputs: usize,
@@ -176,8 +174,8 @@ impl ShardedToAllLinear {
         sharding: &Sharding,
         vb: VarBuilder,
     ) -> Result<Self> {
-        let name = name_of(&vb, "ShardedToAllLinear");
-        let inputs = sharding.partition(inputs, group.size()).map_err(|e| e.at(&name, "input"))?;
+        let name = name_of(&vb, ShardedToAll);
+        let inputs = LinearPart::divide(group, ShardedToAll, inputs, sharding, &name)?;
         Self::fresh(group, inputs, outputs, bias, &vb)
     }
 
@@ -189,35 +187,28 @@ impl ShardedToAllLinear {
         bias: bool,
         vb: &VarBuilder,
     ) -> Result<Self> {
-        let columns = inputs.sizes()[group.rank()];
-        let local = fresh(inputs.size(), (outputs, columns), bias.then_some(outputs), vb)?;
-        Ok(Self { group: group.clone(), local, inputs, name: name_of(vb, "ShardedToAllLinear") })
+        Ok(Self { part: LinearPart::fresh(group, ShardedToAll, outputs, inputs, bias, vb)? })
     }
 
     /// This rank's part of a layer that every rank has whole. Where its parameters are variables, those of the part are too.
     ///
     /// # Errors
-    /// [`Error::Sharding`] when `sharding` does not fit the inputs.
+    /// [`Error::Sharding`](crate::Error::Sharding) when `sharding` does not fit the inputs.
     pub fn from_linear(group: &Group, linear: &Linear, sharding: &Sharding) -> Result<Self> {
-        let name = "ShardedToAllLinear";
         let (_, inputs) = linear.weight().dims2()?;
-        let inputs = sharding.partition(inputs, group.size()).map_err(|e| e.at(name, "input"))?;
+        let inputs = LinearPart::divide(group, ShardedToAll, inputs, sharding, "ShardedToAllLinear")?;
         Self::part_of(group, linear, inputs)
     }
 
     /// This rank's part of a layer whose inputs are divided so.
     pub(crate) fn part_of(group: &Group, linear: &Linear, inputs: Partition) -> Result<Self> {
-        let name = "ShardedToAllLinear";
-        expect(group, name, "weight", linear.weight(), &[linear.weight().dim(0)?, inputs.size()])?;
-        let weight = part(linear.weight(), Some((1, &inputs)), group.rank())?;
-        let bias = linear.bias().map(|b| part(b, None, group.rank())).transpose()?;
-        Self::from_parts(group, name, weight, bias, inputs)
+        Ok(Self { part: LinearPart::of_whole(group, ShardedToAll, linear, inputs)? })
     }
 
     /// A layer of parts that this rank has, such as those that a file was read for; `name` is for errors.
     ///
     /// # Errors
-    /// [`Error::Sharding`] when their shapes are not those that `inputs` says.
+    /// [`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `inputs` says.
     pub fn from_parts(
         group: &Group,
         name: &str,
@@ -225,94 +216,43 @@ impl ShardedToAllLinear {
         bias: Option<Tensor>,
         inputs: Partition,
     ) -> Result<Self> {
-        let (outputs, _) = weight.dims2()?;
-        expect(group, name, "weight", &weight, &[outputs, inputs.sizes()[group.rank()]])?;
-        if let Some(b) = &bias {
-            expect(group, name, "bias", b, &[outputs])?;
-        }
-        Ok(Self { group: group.clone(), local: Linear::new(weight, bias), inputs, name: name.into() })
+        Ok(Self { part: LinearPart::from_tensors(group, ShardedToAll, name, weight, bias, inputs)? })
+    }
+
+    /// The same layer, still divided, with a quantized weight.
+    ///
+    /// # Errors
+    /// Candle's, when this rank's inputs are not whole blocks of `dtype`.
+    pub fn quantize(&self, dtype: GgmlDType) -> Result<QuantizedShardedToAllLinear> {
+        let LinearPart { group, partition, name, .. } = &self.part;
+        let (weight, bias) = self.part.quantized(dtype)?;
+        QuantizedShardedToAllLinear::from_parts(group, name, weight, bias, partition.clone())
     }
 
     /// How the inputs are divided.
     pub fn inputs(&self) -> &Partition {
-        &self.inputs
+        &self.part.partition
     }
 
     /// This rank's part of the layer, with the whole bias.
     pub fn local(&self) -> &Linear {
-        &self.local
+        &self.part.local
     }
 
     /// The weight and the bias, under the names that they have in a model.
     pub fn parameters(&self, prefix: &str) -> Vec<Parameter> {
-        let weight = self.local.weight().clone();
-        let weight = Parameter::sharded(format!("{prefix}.weight"), weight, 1, self.inputs.clone());
-        let bias = self.local.bias().map(|b| Parameter::whole(format!("{prefix}.bias"), b.clone()));
-        [weight].into_iter().chain(bias).collect()
-    }
-
-    pub(crate) fn group(&self) -> &Group {
-        &self.group
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
+        self.part.parameters(prefix)
     }
 }
 
 impl Module for ShardedToAllLinear {
     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        check_input(&self.group, &self.name, x, &self.inputs)?;
-        let y = Linear::new(self.local.weight().clone(), None).forward(x)?;
-        let y = ops::all_sum(&self.group, &y)?;
-        self.local.bias().map_or(Ok(y.clone()), |b| y.broadcast_add(b))
+        let LinearPart { group, local, partition, name, .. } = &self.part;
+        check_input(group, name, x, partition)?;
+        let y = Linear::new(local.weight().clone(), None).forward(x)?;
+        let y = ops::all_sum(group, &y)?;
+        local.bias().map_or(Ok(y.clone()), |b| y.broadcast_add(b))
     }
-}
-
-/// This rank's part of a parameter, in memory of its own; a variable where the whole is one.
-fn part(x: &Tensor, along: Option<(usize, &Partition)>, rank: usize) -> candle_core::Result<Tensor> {
-    let mine = match along {
-        Some((axis, partition)) => partition.take(x, axis, rank)?,
-        None => x.detach(),
-    };
-    if x.is_variable() { Ok(Var::from_tensor(&mine.copy()?)?.into_inner()) } else { Ok(mine) }
-}
-
-/// Variables of a new layer, which begin as those of `candle_nn::linear` with so many inputs do.
-fn fresh(inputs: usize, weight: (usize, usize), bias: Option<usize>, vb: &VarBuilder) -> Result<Linear> {
-    // Candle's initial weights go by the inputs of the whole layer, not of the part.
-    let deviation = (2.0 / inputs as f64).sqrt();
-    let weight = vb.get_with_hints(weight, "weight", Init::Randn { mean: 0.0, stdev: deviation })?;
-    let bound = 1.0 / (inputs as f64).sqrt();
-    let uniform = Init::Uniform { lo: -bound, up: bound };
-    let bias = bias.map(|size| vb.get_with_hints(size, "bias", uniform)).transpose()?;
-    Ok(Linear::new(weight, bias))
-}
-
-fn name_of(vb: &VarBuilder, kind: &str) -> String {
-    let prefix = vb.prefix();
-    if prefix.is_empty() { kind.into() } else { prefix }
-}
-
-pub(crate) fn expect(group: &Group, layer: &str, tensor: &str, x: &Tensor, dims: &[usize]) -> Result<()> {
-    if x.dims() == dims {
-        return Ok(());
-    }
-    let cause = ShardingCause::Shape { expected: dims.to_vec(), got: x.dims().to_vec() };
-    Err(ShardingError::new(tensor, group.size(), cause).at(layer, tensor).into())
-}
-
-/// Whether the last axis of `x` is this rank's part of the layer's input.
-pub(crate) fn check_input(group: &Group, layer: &str, x: &Tensor, inputs: &Partition) -> Result<()> {
-    let mine = inputs.sizes()[group.rank()];
-    if x.dim(D::Minus1)? == mine {
-        return Ok(());
-    }
-    let mut expected = x.dims().to_vec();
-    if let Some(last) = expected.last_mut() {
-        *last = mine;
-    }
-    expect(group, layer, "input", x, &expected)
 }
 
 /// Any of the layers that are divided among the ranks, for models that take what a file has.
@@ -337,9 +277,9 @@ pub enum ShardedLinear {
     /// Divided input, whole output.
     ShardedToAll(ShardedToAllLinear),
     /// Whole input, divided outputs, a quantized weight.
-    QuantizedAllToSharded(crate::QuantizedAllToShardedLinear),
+    QuantizedAllToSharded(QuantizedAllToShardedLinear),
     /// Divided input, whole output, a quantized weight.
-    QuantizedShardedToAll(crate::QuantizedShardedToAllLinear),
+    QuantizedShardedToAll(QuantizedShardedToAllLinear),
 }
 
 impl ShardedLinear {
@@ -350,6 +290,17 @@ impl ShardedLinear {
             Self::ShardedToAll(layer) => layer.parameters(prefix),
             Self::QuantizedAllToSharded(layer) => layer.parameters(prefix),
             Self::QuantizedShardedToAll(layer) => layer.parameters(prefix),
+        }
+    }
+}
+
+impl ShardedLinear {
+    /// The output for an input whose gradient is summed over the ranks elsewhere.
+    pub(crate) fn forward_part(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        match self {
+            Self::AllToSharded(layer) => layer.part.local.forward(x),
+            Self::QuantizedAllToSharded(layer) => layer.forward_part(x),
+            other => other.forward(x),
         }
     }
 }
@@ -368,18 +319,18 @@ impl Module for ShardedLinear {
 /// A layer that does the same as `linear`, which every rank has whole, with this rank's part of its parameters.
 ///
 /// # Errors
-/// [`Error::Sharding`] when `sharding` does not fit the layer.
+/// [`Error::Sharding`](crate::Error::Sharding) when `sharding` does not fit the layer.
 pub fn shard_linear(
     group: &Group,
     linear: &Linear,
     direction: ShardingType,
     sharding: &Sharding,
-) -> Result<ShardedLinear, Error> {
+) -> Result<ShardedLinear> {
     Ok(match direction {
-        ShardingType::AllToSharded => {
+        AllToSharded => {
             ShardedLinear::AllToSharded(AllToShardedLinear::from_linear(group, linear, sharding)?)
         }
-        ShardingType::ShardedToAll => {
+        ShardedToAll => {
             ShardedLinear::ShardedToAll(ShardedToAllLinear::from_linear(group, linear, sharding)?)
         }
     })

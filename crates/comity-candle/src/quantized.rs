@@ -3,14 +3,13 @@
 //! The weights are not trained. Gradients pass through to the input, which candle's own `QMatMul` does not do.
 
 use crate::{
-    AllToShardedLinear, Parameter, Partition, Result, ShardedLinear, ShardedToAllLinear, Sharding,
-    ShardingType,
+    Parameter, Partition, Result, ShardedLinear, Sharding, ShardingType,
     linear::{check_input, expect},
     ops,
 };
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, Layout, MetalStorage, Module, Shape, Tensor,
-    quantized::{GgmlDType, QStorage, QTensor},
+    quantized::{QStorage, QTensor},
 };
 use comity::Group;
 use std::{borrow::Cow, ops::Range, sync::Arc};
@@ -82,7 +81,7 @@ fn from_bytes(like: &QTensor, bytes: Vec<u8>, shape: (usize, usize)) -> candle_c
     QTensor::new(storage, shape)
 }
 
-/// [`AllToShardedLinear`] with a quantized weight, which is not trained.
+/// [`AllToShardedLinear`](crate::AllToShardedLinear) with a quantized weight, which is not trained.
 ///
 /// ```
 /// use candle_core::{DType, Device, Module, Tensor, quantized::{GgmlDType, QTensor}};
@@ -160,14 +159,21 @@ impl QuantizedAllToShardedLinear {
     }
 }
 
-impl Module for QuantizedAllToShardedLinear {
-    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        let y = multiply(&self.weight, &ops::sum_gradients(&self.group, x)?)?;
+impl QuantizedAllToShardedLinear {
+    /// The output for an input whose gradient is summed over the ranks elsewhere.
+    pub(crate) fn forward_part(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let y = multiply(&self.weight, x)?;
         self.bias.as_ref().map_or(Ok(y.clone()), |b| y.broadcast_add(&b.to_dtype(y.dtype())?))
     }
 }
 
-/// [`ShardedToAllLinear`] with a quantized weight, which is not trained. Each rank's part of the input is whole blocks: 32 elements,
+impl Module for QuantizedAllToShardedLinear {
+    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        self.forward_part(&ops::sum_gradients(&self.group, x)?)
+    }
+}
+
+/// [`ShardedToAllLinear`](crate::ShardedToAllLinear) with a quantized weight, which is not trained. Each rank's part of the input is whole blocks: 32 elements,
 /// or 256 of the types whose names end with K. [`QuantizedAllToShardedLinear`] has an example.
 #[derive(Clone, Debug)]
 pub struct QuantizedShardedToAllLinear {
@@ -258,40 +264,4 @@ pub fn shard_quantized(
             QuantizedShardedToAllLinear::from_quantized(group, weight, bias, sharding)?,
         ),
     })
-}
-
-impl AllToShardedLinear {
-    /// The same layer, still divided, with a quantized weight.
-    ///
-    /// # Errors
-    /// Candle's, when the inputs are not whole blocks of `dtype`.
-    pub fn quantize(&self, dtype: GgmlDType) -> Result<QuantizedAllToShardedLinear> {
-        let weight = QTensor::quantize(&self.local().weight().detach(), dtype)?;
-        let bias = self.local().bias().map(Tensor::detach);
-        QuantizedAllToShardedLinear::from_parts(
-            self.group(),
-            self.name(),
-            weight,
-            bias,
-            self.outputs().clone(),
-        )
-    }
-}
-
-impl ShardedToAllLinear {
-    /// The same layer, still divided, with a quantized weight.
-    ///
-    /// # Errors
-    /// Candle's, when this rank's inputs are not whole blocks of `dtype`.
-    pub fn quantize(&self, dtype: GgmlDType) -> Result<QuantizedShardedToAllLinear> {
-        let weight = QTensor::quantize(&self.local().weight().detach(), dtype)?;
-        let bias = self.local().bias().map(Tensor::detach);
-        QuantizedShardedToAllLinear::from_parts(
-            self.group(),
-            self.name(),
-            weight,
-            bias,
-            self.inputs().clone(),
-        )
-    }
 }

@@ -1,5 +1,8 @@
 //! The example's training in each of its ways, on ranks that are threads: the losses must be those of one rank.
 
+#[path = "../examples/shared/memory.rs"]
+#[allow(dead_code)]
+mod memory;
 #[path = "../examples/gpt/model.rs"]
 mod model;
 #[path = "../examples/gpt/options.rs"]
@@ -76,6 +79,7 @@ fn bad_options_are_named() {
         (&["--steps", "few"], "--steps needs a number, got \"few\""),
         (&["--plot"], "--plot needs a value"),
         (&["--fast"], "no option --fast"),
+        (&["--mode", "pp", "--save", "w"], "--save needs another mode than pp"),
     ] {
         assert!(parse(args).unwrap_err().to_string().contains(says), "{args:?}");
     }

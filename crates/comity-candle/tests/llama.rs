@@ -5,6 +5,9 @@ mod config;
 #[path = "../examples/llama/generate.rs"]
 #[allow(dead_code)]
 mod generate;
+#[path = "../examples/shared/memory.rs"]
+#[allow(dead_code)]
+mod memory;
 #[path = "../examples/llama/model.rs"]
 mod model;
 
@@ -16,6 +19,7 @@ use candle_core::{
     },
 };
 use comity::Group;
+use comity_candle::Weights;
 use generate::{Outcome, Settings, generate};
 use std::{
     fs,
@@ -78,9 +82,10 @@ fn tensors(names: &config::Names, keys: usize, tied: bool) -> Vec<(String, Tenso
         for (part, shape) in names.attention.iter().zip([(q, WIDTH), (k, WIDTH), (k, WIDTH), (WIDTH, q)]) {
             all.push(matrix(name(part), shape));
         }
-        all.push(matrix(name(names.up), (INNER, WIDTH)));
-        all.push(matrix(name(names.gate), (INNER, WIDTH)));
-        all.push(matrix(name(names.down), (WIDTH, INNER)));
+        let [up, gate, down] = names.product;
+        all.push(matrix(name(up), (INNER, WIDTH)));
+        all.push(matrix(name(gate), (INNER, WIDTH)));
+        all.push(matrix(name(down), (WIDTH, INNER)));
         all.extend(names.norms.map(|n| ones(name(n))));
     }
     all
@@ -155,6 +160,24 @@ fn any_number_of_ranks_says_the_same() {
             assert_eq!(tokens(n, &folder.0, &prompts(), &settings), want, "{n} ranks, {pipeline} stages");
         }
     }
+}
+
+#[test]
+fn positions_turn_as_the_file_says() {
+    let folder = folder("rope");
+    safetensors(&folder.0, 2, false);
+    let file = folder.0.join("config.json");
+    let text = fs::read_to_string(&file).unwrap();
+    let read = |more: &str| {
+        fs::write(&file, text.replacen('{', &format!("{{{more}, "), 1)).unwrap();
+        let weights = Weights::open(&Group::single(), [&folder.0], DType::F32, &Device::Cpu).unwrap();
+        config::Config::read(&folder.0, &weights)
+    };
+    assert_eq!(read(r#""rope_theta": 500000.0"#).unwrap().rope_base, 500_000.0);
+    let new = r#""rope_parameters": {"rope_theta": 20000.0, "rope_type": "default"}"#;
+    assert_eq!(read(new).unwrap().rope_base, 20_000.0);
+    let e = read(r#""rope_scaling": {"rope_type": "llama3", "factor": 8.0}"#).unwrap_err().to_string();
+    assert!(e.contains("config.json: positions of the type \"llama3\" are not supported"), "{e}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::{Digits, LAYERS, Network, Random, Result};
 use comity::{Group, ReduceOp};
+use std::time::{Duration, Instant};
 
 /// Weights of `x * weight + bias`, a row of outputs for each input.
 #[derive(Clone, Debug)]
@@ -15,6 +16,7 @@ struct Layer {
 pub struct Layers {
     hidden: Layer,
     output: Layer,
+    in_calls: Duration,
 }
 
 impl Layers {
@@ -28,7 +30,7 @@ impl Layers {
             let weight = (0..inputs * outputs).map(|_| random.uniform() * scale).collect();
             Layer { weight, bias: vec![0.0; outputs] }
         });
-        Ok(Self { hidden, output })
+        Ok(Self { hidden, output, in_calls: Duration::ZERO })
     }
 
     /// The hidden units, and the scores of the ten digits, for each row of `x`.
@@ -58,7 +60,9 @@ impl Network for Layers {
 
         // One call for all gradients: of four, each would wait for the slowest rank.
         let mut gradients = [first.weight, first.bias, output.weight, output.bias].concat();
+        let start = Instant::now();
         group.all_reduce(&mut gradients, ReduceOp::Avg)?;
+        self.in_calls += start.elapsed();
         let weights = [&mut self.hidden, &mut self.output].into_iter().flat_map(Layer::values_mut);
         weights.zip(gradients).for_each(|(w, g)| *w -= rate as f32 * g);
         Ok(loss)
@@ -71,8 +75,12 @@ impl Network for Layers {
     }
 
     fn weights(&self) -> Result<Vec<f32>> {
-        let Self { hidden, output } = self;
+        let Self { hidden, output, .. } = self;
         Ok([&hidden.weight[..], &hidden.bias, &output.weight, &output.bias].concat())
+    }
+
+    fn time_in_calls(&self) -> Duration {
+        self.in_calls
     }
 }
 

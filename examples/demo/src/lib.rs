@@ -8,15 +8,17 @@
 mod data;
 mod layers;
 mod options;
+mod plot;
 mod training;
 
 pub use data::{Digits, PIXELS, Random};
 pub use layers::Layers;
 pub use options::{Options, Settings};
+pub use plot::plot;
 pub use training::{Trained, largest_difference, train, train_on_threads};
 
 use comity::Group;
-use std::{error::Error, fs, io::Write, path::Path, process::ExitCode};
+use std::{error::Error, fs, io::Write, path::Path, process::ExitCode, time::Duration};
 
 /// Result of a function here; a failure is told to people.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
@@ -50,6 +52,9 @@ pub trait Network {
     /// # Errors
     /// A framework's own.
     fn weights(&self) -> Result<Vec<f32>>;
+
+    /// Time that its steps have spent in calls to other ranks.
+    fn time_in_calls(&self) -> Duration;
 }
 
 /// Train the network that `new` makes as the command line says, and print the result.
@@ -91,6 +96,11 @@ fn try_run<N: Network>(new: impl FnOnce(&mut Random) -> Result<N>) -> Result<()>
             let bytes: Vec<u8> = weights.iter().flat_map(|w| w.to_le_bytes()).collect();
             fs::write(file, bytes).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
         }
+        if let Some(file) = &options.plot {
+            fs::write(file, plot(&out.losses, "epochs"))
+                .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+        }
+        println!("{:.0} % of the time in calls", 100.0 * out.share_in_calls);
         println!("accuracy {:.4}, {:.0} samples/s{difference}", out.accuracy, out.samples_per_s);
     }
     Ok(())

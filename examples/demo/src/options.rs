@@ -13,6 +13,7 @@ Train a small network on handwritten digits; run under `comity launch -n N -- di
   --seed N         of the first weights and the order of samples (default: 1)
   --weights FILE   save the trained weights
   --compare FILE   say how far the trained weights are from those in FILE
+  --plot FILE      write the curve of the loss (SVG)
 ";
 
 /// Settings of the training, the same on every rank.
@@ -45,12 +46,14 @@ pub struct Options {
     pub weights: Option<PathBuf>,
     /// File of weights to compare with.
     pub compare: Option<PathBuf>,
+    /// File to write the curve of the loss to.
+    pub plot: Option<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/digits.csv").into();
-        Self { data, settings: Settings::default(), weights: None, compare: None }
+        Self { data, settings: Settings::default(), weights: None, compare: None, plot: None }
     }
 }
 
@@ -75,6 +78,7 @@ impl Options {
                 "--seed" => options.settings.seed = number(&flag, value()?)?,
                 "--weights" => options.weights = Some(value()?.into()),
                 "--compare" => options.compare = Some(value()?.into()),
+                "--plot" => options.plot = Some(value()?.into()),
                 _ => return Err(format!("no option {flag}; see --help").into()),
             }
         }

@@ -13,6 +13,10 @@ pub struct Trained<N> {
     pub accuracy: f32,
     /// Samples that all ranks together took in a second.
     pub samples_per_s: f64,
+    /// Mean loss of each epoch.
+    pub losses: Vec<f64>,
+    /// Part of the time that this rank spent in calls to other ranks.
+    pub share_in_calls: f64,
 }
 
 /// Train on this rank's share; `say` gets a line about some of the epochs on rank 0.
@@ -42,6 +46,7 @@ pub fn train<N: Network>(
     let mut order: Vec<usize> = digits.train.clone();
     let start = Instant::now();
     let mut samples_seen = 0;
+    let mut losses = Vec::new();
 
     for epoch in 1..=settings.epochs {
         random.shuffle(&mut order);
@@ -56,15 +61,22 @@ pub fn train<N: Network>(
         }
         let mut sum = [total];
         group.all_reduce(&mut sum, ReduceOp::Sum)?;
+        let mean = sum[0] / (samples / batch * batch) as f64;
+        losses.push(mean);
         if rank == 0 && (epoch % 5 == 0 || epoch == 1 || epoch == settings.epochs) {
-            let mean = sum[0] / (samples / batch * batch) as f64;
             let accuracy = accuracy(&network, digits)?;
             let rate = samples_seen as f64 / start.elapsed().as_secs_f64();
             say(format!("epoch {epoch:3}  loss {mean:.4}  accuracy {accuracy:.4}  {rate:.0} samples/s"));
         }
     }
-    let samples_per_s = samples_seen as f64 / start.elapsed().as_secs_f64();
-    Ok(Trained { accuracy: accuracy(&network, digits)?, network, samples_per_s })
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Trained {
+        accuracy: accuracy(&network, digits)?,
+        share_in_calls: network.time_in_calls().as_secs_f64() / seconds,
+        network,
+        samples_per_s: samples_seen as f64 / seconds,
+        losses,
+    })
 }
 
 /// The part of the held-out samples that the network knows.

@@ -10,8 +10,15 @@ fn any_number_of_ranks_learns_the_same() {
     let on = |ranks| train_on_threads(ranks, &digits, &settings, Layers::new).unwrap();
     let one = on(1).remove(0);
     assert!(one.accuracy >= 0.95, "accuracy {}", one.accuracy);
+    assert_eq!(one.losses.len(), settings.epochs);
+    assert!(one.losses[14] < one.losses[0] / 2.0, "{:?}", one.losses);
     for n in [2, 3, 4] {
-        let ranks: Vec<_> = on(n).iter().map(|r| r.network.weights().unwrap()).collect();
+        let trained = on(n);
+        for rank in &trained {
+            assert!(rank.share_in_calls > 0.0 && rank.share_in_calls < 1.0, "{}", rank.share_in_calls);
+            assert!(rank.losses.iter().zip(&one.losses).all(|(a, b)| (a - b).abs() < 1e-4));
+        }
+        let ranks: Vec<_> = trained.iter().map(|r| r.network.weights().unwrap()).collect();
         let far = largest_difference(&one.network.weights().unwrap(), &ranks[0]);
         assert!(far < 1e-5, "{n} ranks end {far:e} from one rank");
         assert!(ranks[1..].iter().all(|r| r == &ranks[0]), "{n} ranks");

@@ -3,11 +3,13 @@
 use candle_core::{Device, Tensor, Var};
 use candle_nn::{Optimizer, SGD, loss, ops};
 use comity::Group;
-use comity_candle::average_gradients;
+use comity_candle::{average_gradients, time_in_calls};
 use demo::{Digits, LAYERS, Network, PIXELS, Random, Result};
+use std::time::Duration;
 
 pub(crate) struct Layers {
     layers: Vec<Layer>,
+    in_calls: Duration,
 }
 
 struct Layer {
@@ -25,7 +27,7 @@ impl Layers {
             let bias = Var::from_vec(vec![0f32; outputs], outputs, &Device::Cpu)?;
             Ok(Layer { weight, bias })
         });
-        Ok(Self { layers: layers.into_iter().collect::<Result<_>>()? })
+        Ok(Self { layers: layers.into_iter().collect::<Result<_>>()?, in_calls: Duration::ZERO })
     }
 
     /// Scores of the ten digits for each row of `x`.
@@ -56,7 +58,9 @@ impl Network for Layers {
         let (x, y) = batch(digits, samples)?;
         let mean = loss::nll(&ops::log_softmax(&self.forward(&x)?, 1)?, &y)?;
         let mut gradients = (&mean * f64::from(weight))?.backward()?;
+        let before = time_in_calls();
         average_gradients(group, self.variables(), &mut gradients)?;
+        self.in_calls += time_in_calls() - before;
         SGD::new(self.variables().cloned().collect(), rate)?.step(&gradients)?;
         Ok(mean.to_scalar()?)
     }
@@ -72,6 +76,10 @@ impl Network for Layers {
             all.extend(variable.flatten_all()?.to_vec1::<f32>()?);
         }
         Ok(all)
+    }
+
+    fn time_in_calls(&self) -> Duration {
+        self.in_calls
     }
 }
 

@@ -7,14 +7,17 @@
 //!
 //! Each way learns the same: the loss after every step is that of one rank, up to rounding.
 
+#[path = "../shared/memory.rs"]
+mod memory;
 mod model;
 mod options;
 mod stages;
 mod text;
 mod training;
 
+use memory::mib;
 use options::Options;
-use std::{fmt::Write as _, io::Write as _, process::ExitCode};
+use std::{io::Write, process::ExitCode};
 use training::Result;
 
 fn main() -> ExitCode {
@@ -41,46 +44,24 @@ fn run() -> Result<()> {
             let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
         }
     })?;
-    let mut weights = vec![0u64; group.size()];
-    group.all_gather(&[out.weight_bytes as u64], &mut weights)?;
+    let mine = [out.weight_bytes as u64, out.memory_peak.saturating_sub(out.memory_before)];
+    let mut all = vec![0; 2 * group.size()];
+    group.all_gather(&mine, &mut all)?;
     if group.rank() == 0 {
         if let Some(file) = &options.plot {
-            std::fs::write(file, plot(&out.losses))
+            std::fs::write(file, demo::plot(&out.losses, "steps"))
                 .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
         }
-        let kib: Vec<String> = weights.iter().map(|b| (b >> 10).to_string()).collect();
+        let of = |figure: usize| mib(all.iter().skip(figure).step_by(2).copied());
+        println!("weights of each rank: {} MiB; all that it holds at its peak: {} MiB", of(0), of(1));
         println!(
-            "loss {:.4}, {:.0} samples/s, {:.0} % of the time in calls, weights of each rank: {} KiB",
+            "loss {:.4}, {:.0} samples/s, {:.0} % of the time in calls: {:.2} of {:.2} ms a step",
             out.losses.last().copied().unwrap_or_default(),
-            out.samples_per_s,
-            100.0 * out.share_in_calls,
-            kib.join(", ")
+            options.settings.batch as f64 / out.seconds,
+            100.0 * out.in_calls / out.seconds,
+            1e3 * out.in_calls,
+            1e3 * out.seconds,
         );
     }
     Ok(())
-}
-
-/// The losses as a curve, in SVG.
-fn plot(losses: &[f64]) -> String {
-    const WIDTH: f64 = 640.0;
-    const HEIGHT: f64 = 320.0;
-    let top = losses.iter().copied().fold(1e-9, f64::max);
-    let mut points = String::new();
-    for (i, loss) in losses.iter().enumerate() {
-        let x = WIDTH * i as f64 / (losses.len().max(2) - 1) as f64;
-        let _ = write!(points, "{x:.1},{:.1} ", HEIGHT * (1.0 - loss / top));
-    }
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-40 -20 {} {}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <polyline fill=\"none\" stroke=\"#1f6feb\" points=\"{points}\"/>\n\
-         <line x2=\"{WIDTH}\" y1=\"{HEIGHT}\" y2=\"{HEIGHT}\" stroke=\"gray\"/>\n\
-         <line y2=\"{HEIGHT}\" stroke=\"gray\"/>\n\
-         <text x=\"-34\" y=\"8\">{top:.2}</text><text x=\"-12\" y=\"{HEIGHT}\">0</text>\n\
-         <text x=\"{:.0}\" y=\"{:.0}\">loss after each of {} steps</text>\n</svg>\n",
-        WIDTH + 60.0,
-        HEIGHT + 60.0,
-        WIDTH / 2.0 - 70.0,
-        HEIGHT + 24.0,
-        losses.len()
-    )
 }

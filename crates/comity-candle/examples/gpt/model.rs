@@ -72,7 +72,8 @@ impl Block {
         let mask = causal_mask(x.dim(1)?, 0, x.device())?;
         let x = (self.attention.attend(&q, &k, &v, Some(&mask))? + x)?;
         let h = normal(&x, &self.norms[1])?;
-        let h = (self.gate.forward(&h)?.silu()? * self.up.forward(&h)?)?;
+        let (gate, up) = self.gate.forward_both(&self.up, &h)?;
+        let h = (gate.silu()? * up)?;
         Ok((self.down.forward(&h)? + x)?)
     }
 

@@ -17,8 +17,10 @@ Train a small language model on a text, letter by letter; run under `comity laun
   --context N      letters that are seen at once (default: 64)
   --width N        (default: 64)   --layers N  (default: 2)   --heads N  (default: 4)
   --rate X         learning rate (default: 0.003)
+  --no-overlap     dp, 2d: send gradients after the backward pass, not while it computes others
   --seed N         of the first weights and the order of samples (default: 1)
   --plot FILE      write the curve of the loss (SVG)
+  --save FILE      dp, tp, fsdp, 2d: write the trained weights (safetensors)
 ";
 
 pub(crate) struct Options {
@@ -43,6 +45,10 @@ impl Options {
             if flag == "-h" || flag == "--help" {
                 return Ok(None);
             }
+            if flag == "--no-overlap" {
+                options.settings.overlap = false;
+                continue;
+            }
             let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value; see --help"));
             let s = &mut options.settings;
             match flag.as_str() {
@@ -55,10 +61,17 @@ impl Options {
                 "--width" => s.model.width = number(&flag, value()?)?,
                 "--layers" => s.model.layers = number(&flag, value()?)?,
                 "--heads" => s.model.heads = number(&flag, value()?)?,
+                "--save" => s.save = Some(value()?.into()),
                 "--rate" => s.rate = number(&flag, value()?)?,
                 "--seed" => s.seed = number(&flag, value()?)?,
                 _ => return Err(format!("no option {flag}; see --help").into()),
             }
+        }
+        if options.settings.save.is_some() && options.settings.mode == Mode::Pipeline {
+            return Err(
+                "--save needs another mode than pp: a checkpoint has the same parameters on every rank"
+                    .into(),
+            );
         }
         Ok(Some(options))
     }

@@ -2,7 +2,7 @@
 
 use super::{
     model::{Block, End, Shape, Start},
-    training::{Result, Settings, Step, adam, begin, bytes},
+    training::{Result, Settings, Trainer, adam, begin, bytes},
 };
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{AdamW, Optimizer, VarBuilder, VarMap};
@@ -52,7 +52,7 @@ fn sizes(shape: &Shape) -> Vec<u64> {
 /// Some rows of a batch, those that follow, and the weight of their loss.
 type Rows = (Tensor, Tensor, f64);
 
-pub(crate) fn pipelined<'a>(group: &Group, shape: &Shape, settings: &Settings) -> Result<(usize, Step<'a>)> {
+pub(crate) fn pipelined<'a>(group: &Group, shape: &Shape, settings: &Settings) -> Result<Trainer<'a>> {
     let vars = VarMap::new();
     let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
     let mine = divide_layers(&sizes(shape), group.size())?[group.rank()].clone();
@@ -93,5 +93,6 @@ pub(crate) fn pipelined<'a>(group: &Group, shape: &Shape, settings: &Settings) -
         adam.step(&gradients)?;
         Ok(loss)
     };
-    Ok((held, Box::new(step)))
+    let parameters = move || Ok(parameters.clone());
+    Ok(Trainer { weight_bytes: held, step: Box::new(step), parameters: Box::new(parameters) })
 }

@@ -1,15 +1,22 @@
 //! The training itself, in each of its ways.
 
 use super::{
+    memory::memory,
     model::{Block, End, Model, Shape, Start},
     stages::pipelined,
     text::Text,
 };
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW, VarBuilder, VarMap};
-use comity::{Group, ReduceOp};
-use comity_candle::{DataParallel, FullySharded, Parameter, Sampler, fully_shard, time_in_calls};
-use std::{error::Error, time::Instant};
+use comity::Group;
+use comity_candle::{
+    DataParallel, FullySharded, Parameter, Sampler, all_sum, fully_shard, save_checkpoint, time_in_calls,
+};
+use std::{
+    error::Error,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 pub(crate) type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -46,25 +53,51 @@ pub(crate) struct Settings {
     pub(crate) batch: usize,
     pub(crate) rate: f64,
     pub(crate) seed: u64,
+    /// Whether gradients travel while others are computed.
+    pub(crate) overlap: bool,
+    /// File for the trained weights.
+    pub(crate) save: Option<PathBuf>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let model = Shape { vocabulary: 0, context: 64, width: 64, layers: 2, heads: 4 };
-        Self { mode: Mode::Data, model, steps: 100, batch: 32, rate: 0.003, seed: 1 }
+        Self {
+            mode: Mode::Data,
+            model,
+            steps: 100,
+            batch: 32,
+            rate: 0.003,
+            seed: 1,
+            overlap: true,
+            save: None,
+        }
     }
 }
 
 /// Losses, the same on every rank, and this rank's figures.
 pub(crate) struct Outcome {
     pub(crate) losses: Vec<f64>,
-    pub(crate) samples_per_s: f64,
-    pub(crate) share_in_calls: f64,
+    /// Seconds of a step, and those of them in calls to other ranks.
+    pub(crate) seconds: f64,
+    pub(crate) in_calls: f64,
     pub(crate) weight_bytes: usize,
+    /// Bytes of memory that this process had before the model, and at most.
+    pub(crate) memory_before: u64,
+    pub(crate) memory_peak: u64,
 }
 
 /// A step on this rank's samples: their letters, those that follow, and the weight of their loss. The result is their loss.
 pub(crate) type Step<'a> = Box<dyn FnMut(&Tensor, &Tensor, f64) -> Result<f64> + 'a>;
+
+/// A way of training.
+pub(crate) struct Trainer<'a> {
+    /// Bytes of this rank's weights.
+    pub(crate) weight_bytes: usize,
+    pub(crate) step: Step<'a>,
+    /// This rank's parts of the weights.
+    pub(crate) parameters: Box<dyn Fn() -> Result<Vec<Parameter>> + 'a>,
+}
 
 /// Number of ranks that share the layers of one model.
 fn ranks_side_by_side(mode: Mode, ranks: usize) -> usize {
@@ -102,17 +135,17 @@ pub(crate) fn train(
         )
         .into());
     }
+    let memory_before = memory().0;
     let sampler = Sampler::new(samples, batch, settings.seed);
-    let (weight_bytes, mut step) = match settings.mode {
+    let Trainer { weight_bytes, mut step, parameters } = match settings.mode {
         Mode::FullySharded => fully_sharded(&data, &shape, settings)?,
         Mode::Pipeline => pipelined(&layers, &shape, settings)?,
         _ => replicated(&layers, &data, &shape, settings)?,
     };
     let mut losses = Vec::new();
     let mut epoch = 0;
-    let start = Instant::now();
-    let in_calls = time_in_calls();
     let mut shares = Vec::new();
+    let mut clock = Clock::start();
     while losses.len() < settings.steps {
         if shares.is_empty() {
             shares = sampler.epoch(&data, epoch);
@@ -120,22 +153,48 @@ pub(crate) fn train(
         }
         let Some(share) = shares.pop() else { break };
         let (ids, targets) = text.batch(&share.samples, shape.context)?;
-        let mut loss = [step(&ids, &targets, share.weight)?];
-        data.all_reduce(&mut loss, ReduceOp::Avg)?;
-        losses.push(loss[0]);
+        let mine = Tensor::new(step(&ids, &targets, share.weight)?, &Device::Cpu)?;
+        let loss = all_sum(&data, &mine)?.to_scalar::<f64>()? / data.size() as f64;
+        losses.push(loss);
+        clock.steps += 1;
         let done = losses.len();
         if done == 1 || done % 10 == 0 || done == settings.steps {
-            let rate = (done * batch) as f64 / start.elapsed().as_secs_f64();
-            say(format!("step {done:4}  loss {:.4}  {rate:.0} samples/s", loss[0]));
+            say(format!("step {done:4}  loss {loss:.4}  {:.0} samples/s", batch as f64 / clock.times().0));
+        }
+        if done == 1 && settings.steps > 1 {
+            clock = Clock::start();
         }
     }
-    let seconds = start.elapsed().as_secs_f64();
-    Ok(Outcome {
-        samples_per_s: (losses.len() * batch) as f64 / seconds,
-        share_in_calls: (time_in_calls() - in_calls).as_secs_f64() / seconds,
-        losses,
-        weight_bytes,
-    })
+    let (seconds, in_calls) = clock.times();
+    if let Some(file) = &settings.save {
+        match settings.mode {
+            Mode::FullySharded => save_checkpoint(&data, file, &parameters()?)?,
+            // Of ranks that share the batch, each has the same weights.
+            _ if data.rank() == 0 => save_checkpoint(&layers, file, &parameters()?)?,
+            _ => (),
+        }
+    }
+    Ok(Outcome { losses, seconds, in_calls, weight_bytes, memory_before, memory_peak: memory().1 })
+}
+
+/// Steps since some moment. The first of all allocates, and learns in which order gradients come: it counts only where it is alone.
+struct Clock {
+    start: Instant,
+    in_calls: Duration,
+    steps: u32,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { start: Instant::now(), in_calls: time_in_calls(), steps: 0 }
+    }
+
+    /// Seconds of a step, and those of them in calls to other ranks.
+    fn times(&self) -> (f64, f64) {
+        let steps = f64::from(self.steps.max(1));
+        let of = |time: Duration| time.as_secs_f64() / steps;
+        (of(self.start.elapsed()), of(time_in_calls() - self.in_calls))
+    }
 }
 
 pub(crate) fn adam(settings: &Settings) -> ParamsAdamW {
@@ -147,18 +206,13 @@ pub(crate) fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> usize 
 }
 
 /// Layers shared by one group, and the batch by another.
-fn replicated<'a>(
-    layers: &Group,
-    data: &Group,
-    shape: &Shape,
-    settings: &Settings,
-) -> Result<(usize, Step<'a>)> {
+fn replicated<'a>(layers: &Group, data: &Group, shape: &Shape, settings: &Settings) -> Result<Trainer<'a>> {
     let vars = VarMap::new();
     let model = Model::new(layers, shape, VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
     let parameters = model.parameters();
     drop(model);
     begin(layers, &parameters, settings.seed)?;
-    let mut training = DataParallel::new(data, &vars)?;
+    let mut training = DataParallel::new(data, &vars)?.overlap(settings.overlap);
     let mut adam = AdamW::new(vars.all_vars(), adam(settings))?;
     let layers = layers.clone();
     let shape = shape.clone();
@@ -170,23 +224,29 @@ fn replicated<'a>(
         adam.step(&gradients)?;
         Ok(loss)
     };
-    Ok((held, Box::new(step)))
+    Ok(Trainer {
+        weight_bytes: held,
+        step: Box::new(step),
+        parameters: Box::new(move || Ok(parameters.clone())),
+    })
 }
 
 /// Every layer in parts, gathered while it is used.
-fn fully_sharded<'a>(data: &Group, shape: &Shape, settings: &Settings) -> Result<(usize, Step<'a>)> {
+fn fully_sharded<'a>(data: &Group, shape: &Shape, settings: &Settings) -> Result<Trainer<'a>> {
     let one = Group::single();
     let vars = VarMap::new();
     let model = Model::new(&one, shape, VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
     let parameters = model.parameters();
     drop(model);
     begin(&one, &parameters, settings.seed)?;
-    let prefixes = ["start.".to_string()]
-        .into_iter()
-        .chain((0..shape.layers).map(|i| format!("blocks.{i}.")))
-        .chain(["end.".to_string()]);
-    let named = prefixes.map(|prefix| {
-        let own = |p: &Parameter| Some((p.name.strip_prefix(&prefix)?.to_string(), p.tensor.detach()));
+    let blocks = (0..shape.layers).map(|i| format!("blocks.{i}"));
+    let prefixes: Vec<String> =
+        ["start".to_string()].into_iter().chain(blocks).chain(["end".to_string()]).collect();
+    let named = prefixes.iter().map(|prefix| {
+        let own = |p: &Parameter| {
+            let name = p.name.strip_prefix(prefix)?.strip_prefix('.')?;
+            Some((name.to_string(), p.tensor.detach()))
+        };
         parameters.iter().filter_map(own).collect()
     });
     let layers: Vec<FullySharded> = fully_shard(data, named)?;
@@ -194,6 +254,7 @@ fn fully_sharded<'a>(data: &Group, shape: &Shape, settings: &Settings) -> Result
     let held = bytes(variables.iter().map(|v| v.as_tensor()));
     let mut adam = AdamW::new(variables, adam(settings))?;
     let shape = shape.clone();
+    let parts = layers.clone();
     let step = move |ids: &Tensor, targets: &Tensor, weight: f64| -> Result<f64> {
         let mut x = ids.clone();
         for (i, layer) in layers.iter().enumerate() {
@@ -210,7 +271,14 @@ fn fully_sharded<'a>(data: &Group, shape: &Shape, settings: &Settings) -> Result
         adam.step(&loss.backward()?)?;
         Ok(f64::from(loss.to_scalar::<f32>()?))
     };
-    Ok((held, Box::new(step)))
+    let parameters = move || {
+        let mut all = Vec::new();
+        for (layer, prefix) in parts.iter().zip(&prefixes) {
+            all.extend(layer.parameters(prefix)?);
+        }
+        Ok(all)
+    };
+    Ok(Trainer { weight_bytes: held, step: Box::new(step), parameters: Box::new(parameters) })
 }
 
 /// Set every parameter to this rank's part of numbers that depend on its name and the seed alone.

@@ -25,38 +25,40 @@ pub(crate) struct Config {
 pub(crate) struct Names {
     pub(crate) tokens: &'static str,
     pub(crate) layers: &'static str,
-    pub(crate) attention: [&'static str; 4],
-    pub(crate) up: &'static str,
-    pub(crate) gate: &'static str,
-    pub(crate) down: &'static str,
-    pub(crate) norms: [&'static str; 2],
     pub(crate) norm: &'static str,
     pub(crate) scores: &'static str,
+    /// Within a layer: queries, keys, values and output.
+    pub(crate) attention: [&'static str; 4],
+    /// Within a layer: up, gate and down.
+    pub(crate) product: [&'static str; 3],
+    /// Within a layer: before the attention, and before the product.
+    pub(crate) norms: [&'static str; 2],
 }
 
-pub(crate) const SAFETENSORS: Names = Names {
-    tokens: "model.embed_tokens",
-    layers: "model.layers",
-    attention: ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"],
-    up: "mlp.up_proj",
-    gate: "mlp.gate_proj",
-    down: "mlp.down_proj",
-    norms: ["input_layernorm", "post_attention_layernorm"],
-    norm: "model.norm",
-    scores: "lm_head",
-};
+impl Names {
+    const fn new(
+        [tokens, layers, norm, scores]: [&'static str; 4],
+        attention: [&'static str; 4],
+        product: [&'static str; 3],
+        norms: [&'static str; 2],
+    ) -> Self {
+        Self { tokens, layers, norm, scores, attention, product, norms }
+    }
+}
 
-pub(crate) const GGUF: Names = Names {
-    tokens: "token_embd",
-    layers: "blk",
-    attention: ["attn_q", "attn_k", "attn_v", "attn_output"],
-    up: "ffn_up",
-    gate: "ffn_gate",
-    down: "ffn_down",
-    norms: ["attn_norm", "ffn_norm"],
-    norm: "output_norm",
-    scores: "output",
-};
+pub(crate) const SAFETENSORS: Names = Names::new(
+    ["model.embed_tokens", "model.layers", "model.norm", "lm_head"],
+    ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"],
+    ["mlp.up_proj", "mlp.gate_proj", "mlp.down_proj"],
+    ["input_layernorm", "post_attention_layernorm"],
+);
+
+pub(crate) const GGUF: Names = Names::new(
+    ["token_embd", "blk", "output_norm", "output"],
+    ["attn_q", "attn_k", "attn_v", "attn_output"],
+    ["ffn_up", "ffn_gate", "ffn_down"],
+    ["attn_norm", "ffn_norm"],
+);
 
 impl Config {
     pub(crate) fn read(model: &Path, weights: &Weights) -> Result<Self> {
@@ -75,6 +77,18 @@ impl Config {
         };
         let width = number("hidden_size")?;
         let heads = number("num_attention_heads")?;
+        // Its name and its place changed in time.
+        let rope = [&json["rope_parameters"], &json["rope_scaling"]].into_iter().find(|r| r.is_object());
+        let of = |name: &str| rope.map(|r| &r[name]);
+        let kind = of("rope_type").or_else(|| of("type")).and_then(|k| k.as_str()).unwrap_or("default");
+        if kind != "default" {
+            return Err(format!(
+                "{}: positions of the type {kind:?} are not supported, only those of \"default\"",
+                file.display()
+            )
+            .into());
+        }
+        let base = json["rope_theta"].as_f64().or_else(|| of("rope_theta")?.as_f64());
         Ok(Self {
             width,
             layers: number("num_hidden_layers")?,
@@ -82,7 +96,7 @@ impl Config {
             keys: number("num_key_value_heads").unwrap_or(heads),
             head_width: number("head_dim").unwrap_or_else(|_| width / heads.max(1)),
             norm_eps: json["rms_norm_eps"].as_f64().unwrap_or(1e-5),
-            rope_base: json["rope_theta"].as_f64().unwrap_or(10_000.0),
+            rope_base: base.unwrap_or(10_000.0),
             context: number("max_position_embeddings").unwrap_or(2048),
             end: json["eos_token_id"].as_u64().map(|t| t as u32),
             names: SAFETENSORS,

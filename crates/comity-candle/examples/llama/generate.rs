@@ -1,6 +1,6 @@
 //! Tokens of several requests, one after the other, the same on every rank.
 
-use super::{Result, config::Config, model::Model};
+use super::{Result, config::Config, memory::memory, model::Model};
 use candle_core::{DType, Device, Tensor};
 use comity::Group;
 use comity_candle::{Sampling, Weights, time_in_calls};
@@ -31,6 +31,8 @@ pub(crate) struct Outcome {
     pub(crate) tokens_per_s: f64,
     pub(crate) share_in_calls: f64,
     pub(crate) bytes_read: u64,
+    /// Bytes of memory that this process had before the model, with it, and at most.
+    pub(crate) memory: [u64; 3],
 }
 
 /// Go on from these tokens; `each` gets every new one as it is chosen: its request and itself.
@@ -52,10 +54,12 @@ pub(crate) fn generate(
     let of = |color: usize| group.split(Some(color as i32), 0).map(|g| g.unwrap_or_else(Group::single));
     let tensor = of(group.rank() / width)?;
     let pipeline = of(group.rank() % width)?;
+    let before = memory().0;
     let weights = Weights::open(group, [model], settings.dtype, &Device::Cpu)?;
     let config = Config::read(model, &weights)?;
     let end = config.end;
     let mut model = Model::load(&weights, config, settings.dtype, &tensor, &pipeline)?;
+    let loaded = memory().0;
     let mut sampling = Sampling::new(settings.seed).temperature(settings.temperature).top(settings.top);
 
     let mut out = vec![Vec::new(); prompts.len()];
@@ -90,6 +94,7 @@ pub(crate) fn generate(
         tokens_per_s: count as f64 / seconds,
         share_in_calls: (time_in_calls() - in_calls).as_secs_f64() / seconds,
         bytes_read: weights.bytes_read(),
+        memory: [before, loaded, memory().1],
     })
 }
 

@@ -7,10 +7,13 @@
 
 mod config;
 mod generate;
+#[path = "../shared/memory.rs"]
+mod memory;
 mod model;
 
 use candle_core::DType;
 use generate::{Settings, generate};
+use memory::mib;
 use std::{
     error::Error,
     io::Write,
@@ -126,8 +129,10 @@ fn run() -> Result<()> {
             shown = text.len();
         }
     })?;
-    let mut read = vec![0u64; group.size()];
-    group.all_gather(&[out.bytes_read], &mut read)?;
+    let [before, loaded, peak] = out.memory;
+    let mine = [out.bytes_read, loaded.saturating_sub(before), peak.saturating_sub(before)];
+    let mut all = vec![0; 3 * group.size()];
+    group.all_gather(&mine, &mut all)?;
     if first {
         println!();
         if !alone {
@@ -136,12 +141,17 @@ fn run() -> Result<()> {
                 println!("request {i}: {}", text.unwrap_or_else(|| format!("{tokens:?}")));
             }
         }
-        let mib: Vec<String> = read.iter().map(|b| format!("{:.1}", *b as f64 / 1048576.0)).collect();
+        let of = |figure: usize| mib(all.iter().skip(figure).step_by(3).copied());
         println!(
-            "{:.1} tokens/s, {:.0} % of the time in calls, weights of each rank: {} MiB",
+            "weights of each rank: {} MiB; all that it holds, loaded: {} MiB, at its peak: {} MiB",
+            of(0),
+            of(1),
+            of(2)
+        );
+        println!(
+            "{:.1} tokens/s, {:.0} % of the time in calls",
             out.tokens_per_s,
-            100.0 * out.share_in_calls,
-            mib.join(", ")
+            100.0 * out.share_in_calls
         );
     }
     Ok(())

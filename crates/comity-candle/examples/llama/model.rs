@@ -56,12 +56,13 @@ impl Block {
         let together = (1..=block).find(|n| (n * config.head_width).is_multiple_of(block)).unwrap_or(1);
         let share = Sharding::balanced().unit(together);
         let heads = Heads::with(config.heads, config.keys, config.head_width, ranks, share)?;
-        let share = Sharding::balanced().unit(weights.block_size(&format!("{}.weight", names.down))?);
+        let [up, gate, down] = names.product;
+        let share = Sharding::balanced().unit(weights.block_size(&format!("{down}.weight"))?);
         Ok(Self {
             attention: weights.attention(names.attention, &heads)?,
-            up: weights.linear(names.up, ShardingType::AllToSharded, &share)?,
-            gate: weights.linear(names.gate, ShardingType::AllToSharded, &share)?,
-            down: weights.linear(names.down, ShardingType::ShardedToAll, &share)?,
+            up: weights.linear(up, ShardingType::AllToSharded, &share)?,
+            gate: weights.linear(gate, ShardingType::AllToSharded, &share)?,
+            down: weights.linear(down, ShardingType::ShardedToAll, &share)?,
             norms: [
                 norm(weights, names.norms[0], config.norm_eps)?,
                 norm(weights, names.norms[1], config.norm_eps)?,

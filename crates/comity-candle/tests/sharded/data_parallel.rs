@@ -8,7 +8,7 @@ use candle_nn::{Linear, Optimizer, SGD, VarBuilder, VarMap, linear};
 use comity::Group;
 use comity_candle::{
     DataParallel, Parameter, Result, Sampler, Sharding, ShardingType, clip_grad_norm_sharded, shard_linear,
-    variables,
+    time_in_calls, variables,
 };
 use std::{
     collections::HashSet,
@@ -120,6 +120,44 @@ fn gradients_travel_while_others_are_computed() {
         training.gradients(&[()], |vb, ()| model(vb, &x.apply_op1(pause())?, false))?;
         Ok(())
     });
+}
+
+#[test]
+fn waiting_for_a_late_rank_is_time_in_calls() {
+    const LATE: Duration = Duration::from_millis(150);
+    on_ranks(2, |g| {
+        let vars = start(1)?;
+        let mut training = DataParallel::new(g, &vars)?;
+        let x = noise((2, WIDTH), 1);
+        training.gradients(&[()], |vb, ()| model(vb, &x, false))?; // learns the order
+        g.barrier()?;
+        let before = time_in_calls();
+        if g.rank() == 1 {
+            std::thread::sleep(LATE);
+        }
+        training.gradients(&[()], |vb, ()| model(vb, &x, false))?;
+        let waited = time_in_calls() - before;
+        assert!(g.rank() == 1 || waited >= LATE / 2, "{waited:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_rank_alone_adds_up_its_micro_batches() {
+    let vars = start(1).unwrap();
+    let mut training = DataParallel::new(&Group::single(), &vars).unwrap();
+    let x = [noise((2, WIDTH), 1), noise((2, WIDTH), 2)];
+    let (loss, gradients) = training.gradients(&x, |vb, x| model(vb, x, true)).unwrap();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let whole = model(vb, &Tensor::cat(&x, 0).unwrap(), true).unwrap();
+    assert!((loss - f64::from(whole.to_scalar::<f32>().unwrap())).abs() < 1e-6);
+    let want = whole.backward().unwrap();
+    for (name, v) in vars.data().lock().unwrap().iter() {
+        match (want.get(v), gradients.get(v)) {
+            (Some(a), Some(b)) => near(a, b, 1e-5),
+            (a, b) => assert!(a.is_none() && b.is_none(), "{name}"),
+        }
+    }
 }
 
 #[test]

@@ -82,6 +82,33 @@ fn a_pair_does_the_same_on_any_number_of_ranks() {
 }
 
 #[test]
+fn two_layers_of_one_input_sum_its_gradient_once() {
+    let (one, _) = whole(DType::F32, 1);
+    let other = Linear::new(variable(&noise((HIDDEN, INPUTS), 7)).into_inner(), None);
+    let x0 = noise((3, INPUTS), 5);
+    let x = variable(&x0);
+    let want = (one.forward(&x).unwrap() * other.forward(&x).unwrap()).unwrap();
+    let all = want.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+    let one = &one;
+    let other = &other;
+    for n in 2..=3 {
+        on_ranks(n, |g| {
+            let one = AllToShardedLinear::from_linear(g, one, &Sharding::balanced())?;
+            let other = AllToShardedLinear::from_linear(g, other, &Sharding::balanced())?;
+            let mine = variable(&x0);
+            let (a, b) = one.forward_both(&other, &mine)?;
+            let y = (a * b)?;
+            near(&y, &one.outputs().take(&want, 1, g.rank())?, 1e-5);
+            let before = g.stats().calls;
+            let gradients = y.sqr()?.sum_all()?.backward()?;
+            assert_eq!(g.stats().calls, before + 1);
+            near(gradients.get(&mine).unwrap(), all.get(&x).unwrap(), 1e-3);
+            Ok(())
+        });
+    }
+}
+
+#[test]
 fn fused_layers_are_divided_segment_by_segment() {
     for n in 1..=4 {
         for segments in [Segments::Count(2), Segments::Indices(vec![HIDDEN]), Segments::Fractions(vec![0.5])]

@@ -3,7 +3,11 @@
 use super::{near, noise, on_ranks, variable};
 use candle_core::{CpuStorage, CustomOp1, Layout, Module, Shape, Tensor, backend::BackendStorage};
 use candle_nn::Linear;
-use comity_candle::{DeviceMesh, Error, Passes, Pipeline, ShardingCause, average_gradients, divide_layers};
+use comity::ReduceOp;
+use comity_candle::{
+    AllToShardedLinear, DeviceMesh, Error, Parameter, Passes, Pipeline, Result, ShardedToAllLinear, Sharding,
+    ShardingCause, average_gradients, divide_layers, variables,
+};
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::SeqCst},
@@ -123,6 +127,83 @@ fn a_grid_of_stages_and_shares_learns_the_same() {
         for i in range {
             near(gradients.get(mine[i].weight()).unwrap(), all.get(whole[i].weight()).unwrap(), 1e-5);
         }
+        Ok(())
+    });
+}
+
+#[test]
+fn shares_stages_and_parts_of_layers_together_learn_the_same() {
+    const PAIRS: usize = 3;
+    const HIDDEN: usize = 5;
+    let whole: Vec<[Linear; 2]> = (0..PAIRS as u64)
+        .map(|i| {
+            let v = |shape: (usize, usize), seed| variable(&noise(shape, 10 * i + seed)).into_inner();
+            let b = |n: usize, seed| Some(variable(&noise(n, 10 * i + seed)).into_inner());
+            [
+                Linear::new(v((HIDDEN, WIDTH), 1), b(HIDDEN, 2)),
+                Linear::new(v((WIDTH, HIDDEN), 3), b(WIDTH, 4)),
+            ]
+        })
+        .collect();
+    let batches: Vec<Tensor> = (0..4).map(|i| noise((2, WIDTH), 90 + i)).collect();
+    let losses: Vec<Tensor> = batches
+        .iter()
+        .map(|x| {
+            let mut x = x.clone();
+            for [up, down] in &whole {
+                x = (down.forward(&up.forward(&x).unwrap().tanh().unwrap()).unwrap() + x).unwrap();
+            }
+            x.sqr().unwrap().mean_all().unwrap()
+        })
+        .collect();
+    let want = Tensor::stack(&losses, 0).unwrap().mean_all().unwrap();
+    let all = want.backward().unwrap();
+    let want = f64::from(want.to_scalar::<f32>().unwrap());
+    let whole = &whole;
+    on_ranks(8, |g| {
+        let mesh = DeviceMesh::new(g, &[("data", 2), ("pipeline", 2), ("tensor", 2)])?;
+        let data = mesh.group("data")?;
+        let stages = mesh.group("pipeline")?;
+        let tensor = mesh.group("tensor")?;
+        let share = Sharding::balanced();
+        let range = divide_layers(&[1; PAIRS], 2)?[stages.rank()].clone();
+        let mine: Vec<_> = whole[range]
+            .iter()
+            .map(|[up, down]| {
+                let sharded_up = AllToShardedLinear::from_linear(tensor, up, &share)?;
+                let sharded_down = ShardedToAllLinear::from_linear(tensor, down, &share)?;
+                Ok((sharded_up, sharded_down, [up, down]))
+            })
+            .collect::<Result<_>>()?;
+        let batches = &batches[2 * data.rank()..][..2];
+        let (loss, mut gradients) =
+            Pipeline::new(stages, Passes::default())?.run(batches, |input, batch| {
+                let mut x = input.unwrap_or_else(|| batch.clone());
+                for (up, down, _) in &mine {
+                    x = (down.forward(&up.forward(&x)?.tanh()?)? + x)?;
+                }
+                Ok(if stages.rank() == 0 { x } else { x.sqr()?.mean_all()? })
+            })?;
+        let mut loss = [loss];
+        data.all_reduce(&mut loss, ReduceOp::Avg)?;
+        assert!((loss[0] - want).abs() < 1e-6, "{loss:?} {want}");
+        let parameters: Vec<Parameter> = mine
+            .iter()
+            .flat_map(|(up, down, _)| [up.parameters("up"), down.parameters("down")].concat())
+            .collect();
+        average_gradients(data, &variables(&parameters), &mut gradients)?;
+        let wholes = mine.iter().flat_map(|(_, _, [up, down])| {
+            [up.weight(), up.bias().unwrap(), down.weight(), down.bias().unwrap()]
+        });
+        for (p, w) in parameters.iter().zip(wholes) {
+            let want = all.get(w).unwrap();
+            let want = match &p.part {
+                Some((axis, partition)) => partition.take(want, *axis, tensor.rank())?,
+                None => want.clone(),
+            };
+            near(gradients.get(&p.tensor).unwrap(), &want, 1e-5);
+        }
+        assert_eq!(parameters.len(), [8, 4][stages.rank()]);
         Ok(())
     });
 }

@@ -20,6 +20,7 @@ mod hosts;
 mod launchers;
 mod native;
 mod nightly;
+mod others;
 mod processes;
 mod python;
 mod ray;

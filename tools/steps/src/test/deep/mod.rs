@@ -6,7 +6,7 @@ mod progress;
 
 use super::{
     Done, Outcome, Step, browser, c, candle, cargo, chaos, cluster, conformance, dependencies, fuzz, hosts,
-    launchers, processes, python, ray, rdma, rdma_vm, sanitizers,
+    launchers, others, processes, python, ray, rdma, rdma_vm, sanitizers,
     scope::Scope,
     slurm, ssh,
     step::{Row, table},
@@ -51,7 +51,13 @@ pub(super) const PARTS: &[Part] = &[
     part("load", "64 ranks, 1,000 calls in flight; nothing grows", 1, processes::load),
     part("c", "the C interface: every rank count, link and fault; leaks; JAX", 1, c::run),
     part("swift", "the Swift package", 1, swift::check),
-    part("candle", "a language model trained in five ways, as processes", 1, candle::check),
+    part(
+        "candle",
+        "candle's examples as processes, beside transformers; checkpoints read by others",
+        1,
+        candle::check,
+    ),
+    part("others", "burn, candle's own models and the page for other Rust libraries", 1, others::check),
     part("rdma", "rdma-core's programs on a software device; Comity's links over it", 1, rdma::run),
     part("guest", "the kernel's Soft-RoCE in a QEMU guest, every case", 1, rdma_vm::run),
     part("hosts", "two hosts, as network namespaces, IPv4 and IPv6", 1, hosts::check),

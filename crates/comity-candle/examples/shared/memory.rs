@@ -1,0 +1,18 @@
+//! Memory of this process, for the examples' last lines.
+
+/// Bytes of memory that this process has, and the most that it has had; zeros where the system does not say.
+pub(crate) fn memory() -> (u64, u64) {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let of = |name: &str| -> u64 {
+        let line = text.lines().find_map(|l| l.strip_prefix(name));
+        let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+        kib.unwrap_or(0) << 10
+    };
+    (of("VmRSS:"), of("VmHWM:"))
+}
+
+/// Bytes in MiB, by rank.
+pub(crate) fn mib(bytes: impl IntoIterator<Item = u64>) -> String {
+    let each: Vec<String> = bytes.into_iter().map(|b| format!("{:.1}", b as f64 / 1048576.0)).collect();
+    each.join(", ")
+}

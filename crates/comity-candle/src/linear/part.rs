@@ -1,0 +1,170 @@
+//! A rank's part of a linear layer, in either direction.
+
+use crate::{Error, Parameter, Partition, Result, Sharding, ShardingCause, ShardingError, ShardingType};
+use candle_core::{
+    D, Tensor, Var,
+    quantized::{GgmlDType, QTensor},
+};
+use candle_nn::{Init, Linear, VarBuilder};
+use comity::Group;
+
+/// Weight and bias of one rank, and how the whole is divided: the outputs or the inputs, by the direction.
+#[derive(Clone, Debug)]
+pub(super) struct LinearPart {
+    pub(super) group: Group,
+    pub(super) direction: ShardingType,
+    pub(super) local: Linear,
+    pub(super) partition: Partition,
+    pub(super) name: String,
+}
+
+impl LinearPart {
+    /// Shares of a layer's divided axis, which is so long.
+    pub(super) fn divide(
+        group: &Group,
+        direction: ShardingType,
+        size: usize,
+        sharding: &Sharding,
+        name: &str,
+    ) -> Result<Partition> {
+        Ok(sharding.partition(size, group.size()).map_err(|e| e.at(name, divided(direction)))?)
+    }
+
+    /// Variables of a new layer, which begin as those of `candle_nn::linear` do; `other` is the length of the axis that stays whole.
+    pub(super) fn fresh(
+        group: &Group,
+        direction: ShardingType,
+        other: usize,
+        partition: Partition,
+        bias: bool,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let mine = partition.sizes()[group.rank()];
+        // Candle's initial weights go by the inputs of the whole layer, not of the part.
+        let (inputs, shape) = match direction {
+            ShardingType::AllToSharded => (other, (mine, other)),
+            ShardingType::ShardedToAll => (partition.size(), (other, mine)),
+        };
+        let deviation = (2.0 / inputs as f64).sqrt();
+        let weight = vb.get_with_hints(shape, "weight", Init::Randn { mean: 0.0, stdev: deviation })?;
+        let bound = 1.0 / (inputs as f64).sqrt();
+        let uniform = Init::Uniform { lo: -bound, up: bound };
+        let bias = bias.then(|| vb.get_with_hints(shape.0, "bias", uniform)).transpose()?;
+        let name = name_of(vb, direction);
+        Ok(Self { group: group.clone(), direction, local: Linear::new(weight, bias), partition, name })
+    }
+
+    /// This rank's part of a whole layer.
+    pub(super) fn of_whole(
+        group: &Group,
+        direction: ShardingType,
+        linear: &Linear,
+        partition: Partition,
+    ) -> Result<Self> {
+        let name = layer(direction);
+        let take = |parameter: &str, x: &Tensor| -> Result<Tensor> {
+            let axis = direction.axis(parameter, x);
+            let mut dims = x.dims().to_vec();
+            if let Some(size) = axis.and_then(|axis| dims.get_mut(axis)) {
+                *size = partition.size();
+            }
+            expect(group, name, parameter, x, &dims)?;
+            Ok(take(x, axis.map(|axis| (axis, &partition)), group.rank())?)
+        };
+        let weight = take("weight", linear.weight())?;
+        let bias = linear.bias().map(|b| take("bias", b)).transpose()?;
+        Self::from_tensors(group, direction, name, weight, bias, partition)
+    }
+
+    /// Tensors that this rank has, whose shapes are checked.
+    pub(super) fn from_tensors(
+        group: &Group,
+        direction: ShardingType,
+        name: &str,
+        weight: Tensor,
+        bias: Option<Tensor>,
+        partition: Partition,
+    ) -> Result<Self> {
+        let (rows, columns) = weight.dims2()?;
+        let mine = partition.sizes()[group.rank()];
+        let dims = match direction {
+            ShardingType::AllToSharded => [mine, columns],
+            ShardingType::ShardedToAll => [rows, mine],
+        };
+        expect(group, name, "weight", &weight, &dims)?;
+        if let Some(b) = &bias {
+            expect(group, name, "bias", b, &dims[..1])?;
+        }
+        let local = Linear::new(weight, bias);
+        Ok(Self { group: group.clone(), direction, local, partition, name: name.into() })
+    }
+
+    /// The weight and the bias, under the names that they have in a model.
+    pub(super) fn parameters(&self, prefix: &str) -> Vec<Parameter> {
+        let of = |name: &str, x: &Tensor| {
+            let full = format!("{prefix}.{name}");
+            match self.direction.axis(name, x) {
+                Some(axis) => Parameter::sharded(full, x.clone(), axis, self.partition.clone()),
+                None => Parameter::whole(full, x.clone()),
+            }
+        };
+        let bias = self.local.bias().map(|b| of("bias", b));
+        [of("weight", self.local.weight())].into_iter().chain(bias).collect()
+    }
+
+    /// The weight quantized, and the bias without its gradient.
+    pub(super) fn quantized(&self, dtype: GgmlDType) -> Result<(QTensor, Option<Tensor>)> {
+        let weight = QTensor::quantize(&self.local.weight().detach(), dtype)?;
+        Ok((weight, self.local.bias().map(Tensor::detach)))
+    }
+}
+
+fn layer(direction: ShardingType) -> &'static str {
+    match direction {
+        ShardingType::AllToSharded => "AllToShardedLinear",
+        ShardingType::ShardedToAll => "ShardedToAllLinear",
+    }
+}
+
+fn divided(direction: ShardingType) -> &'static str {
+    match direction {
+        ShardingType::AllToSharded => "output",
+        ShardingType::ShardedToAll => "input",
+    }
+}
+
+/// Name of a new layer in errors.
+pub(super) fn name_of(vb: &VarBuilder, direction: ShardingType) -> String {
+    let prefix = vb.prefix();
+    if prefix.is_empty() { layer(direction).into() } else { prefix }
+}
+
+/// This rank's part of a parameter, in memory of its own; a variable where the whole is one.
+fn take(x: &Tensor, along: Option<(usize, &Partition)>, rank: usize) -> candle_core::Result<Tensor> {
+    let mine = match along {
+        Some((axis, partition)) => partition.take(x, axis, rank)?,
+        None => x.detach(),
+    };
+    if x.is_variable() { Ok(Var::from_tensor(&mine.copy()?)?.into_inner()) } else { Ok(mine) }
+}
+
+pub(crate) fn expect(group: &Group, layer: &str, tensor: &str, x: &Tensor, dims: &[usize]) -> Result<()> {
+    if x.dims() == dims {
+        return Ok(());
+    }
+    let cause = ShardingCause::Shape { expected: dims.to_vec(), got: x.dims().to_vec() };
+    Err(Error::from(ShardingError::new(tensor, group.size(), cause).at(layer, tensor)))
+}
+
+/// Whether the last axis of `x` is this rank's part of the layer's input.
+pub(crate) fn check_input(group: &Group, layer: &str, x: &Tensor, inputs: &Partition) -> Result<()> {
+    let mine = inputs.sizes()[group.rank()];
+    if x.dim(D::Minus1)? == mine {
+        return Ok(());
+    }
+    let mut expected = x.dims().to_vec();
+    if let Some(last) = expected.last_mut() {
+        *last = mine;
+    }
+    expect(group, layer, "input", x, &expected)
+}

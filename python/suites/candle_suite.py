@@ -1,0 +1,84 @@
+"""References for the examples of comity-candle, by torch, transformers and MLX; the deep check `candle` runs it.
+
+candle_suite.py llama FOLDER PROMPT...     write a small random Llama; print the tokens that follow each prompt (numbers with commas)
+candle_suite.py near FOLDER SENTENCE...    print how near each sentence's meaning is to the first one's, by the BERT in FOLDER
+candle_suite.py same FILE FILE             read two checkpoints of one model with safetensors for torch and with MLX, and compare
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+#: New tokens for each prompt.
+TOKENS = 12
+#: Two ways of training, some steps long, differ by rounding.
+LARGEST_DIFFERENCE = 2e-3
+
+
+def llama(folder: str, *prompts: str) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=97,
+        hidden_size=96,
+        intermediate_size=160,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        rms_norm_eps=1e-5,
+        initializer_range=0.2,
+        eos_token_id=None,
+        bos_token_id=None,
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    for prompt in prompts:
+        ids = [int(token) for token in prompt.split(",")]
+        begun = len(ids)
+        for _ in range(TOKENS):
+            with torch.no_grad():
+                scores = model(torch.tensor([ids])).logits[0, -1]
+            ids.append(int(scores.argmax()))
+        print(",".join(str(token) for token in ids[begun:]))
+
+
+def near(folder: str, *sentences: str) -> None:
+    import torch
+    from transformers import AutoTokenizer, BertModel
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = BertModel.from_pretrained(folder).eval()
+    vectors = []
+    for sentence in sentences:
+        with torch.no_grad():
+            states = model(**tokenizer(sentence, return_tensors="pt")).last_hidden_state
+        vectors.append(torch.nn.functional.normalize(states.mean(1)[0], dim=0))
+    for vector in vectors:
+        print(f"{float(vector @ vectors[0]):.6f}")
+
+
+def same(first: str, second: str) -> None:
+    import mlx.core as mx
+    import numpy as np
+    from safetensors.torch import load_file
+
+    mine, other = load_file(first), load_file(second)
+    assert mine.keys() == other.keys(), sorted(mine.keys() ^ other.keys())
+    read = mx.load(first)
+    assert read.keys() == mine.keys()
+    far = 0.0
+    for name, x in mine.items():
+        assert x.shape == other[name].shape, name
+        assert np.array_equal(np.array(read[name]), x.numpy()), f"{name} differs between MLX and torch"
+        far = max(far, float((x - other[name]).abs().max()))
+    assert far < LARGEST_DIFFERENCE, far
+    print(f"{len(mine)} tensors, {Path(first).stat().st_size} bytes, differ by {far:.1e}")
+
+
+if __name__ == "__main__":
+    {"llama": llama, "near": near, "same": same}[sys.argv[1]](*sys.argv[2:])
