@@ -41,7 +41,7 @@ final class LifetimeTests: XCTestCase {
         let group = try await Group()
         XCTAssertEqual([group.rank, group.size], [0, 1])
         let half = try await group.split(color: 0)
-        XCTAssertEqual(half?.size, 1)
+        XCTAssertEqual(half.size, 1)
         let none = try await group.split(color: nil)
         XCTAssertNil(none)
         do throws(ComityError) {
