@@ -6,7 +6,7 @@ import MLXNN
 /// Spread a module's parameters over the ranks, along their first axes. They are gathered for each call of it.
 ///
 /// ```swift
-/// let model = try fullyShard(module: Network())
+/// let model = try fullyShard(Network())
 /// let y = model(x)
 /// ```
 ///
@@ -16,22 +16,29 @@ import MLXNN
 /// - Parameters:
 ///   - module: The module, the same on all ranks.
 ///   - group: The ranks; `nil`: those of the job.
-///   - computeType: Type to gather and compute in; the parts keep their own.
+///   - computeDType: Type to gather and compute in; the parts keep their own.
 /// - Throws: `ShardingError` for a scalar, and for a parameter with fewer rows than ranks.
 public func fullyShard<M: Module>(
-    module: M, group: Group? = nil, computeType: DType? = nil
+    _ module: M, group: Group? = nil, computeDType: DType? = nil
 ) throws -> FullyShardedModule<M> {
-    try FullyShardedModule(module, group: try MLXDistributed.of(group), computeType)
+    try FullyShardedModule(module, group: try MLXDistributed.of(group), computeDType)
 }
 
-/// Module whose parameters are spread over the ranks; see ``fullyShard(module:group:computeType:)``.
+/// A module that is fully sharded already is returned as it is.
+public func fullyShard<M: Module>(
+    _ module: FullyShardedModule<M>, group: Group? = nil, computeDType: DType? = nil
+) -> FullyShardedModule<M> {
+    module
+}
+
+/// Module whose parameters are spread over the ranks; see ``fullyShard(_:group:computeDType:)-(M,_,_)``.
 public final class FullyShardedModule<M: Module>: Module, FullySharded {
     /// The module inside, with this rank's parts of its parameters.
     @ModuleInfo public var module: M
     public let group: Group
     private let gathering: Gathering
 
-    init(_ module: M, group: Group, _ computeType: DType?) throws {
+    init(_ module: M, group: Group, _ computeDType: DType?) throws {
         self.group = group
         let shard = try Shard(rank: group.rank, of: group.size)
         var parts: [(String, MLXArray)] = []
@@ -42,7 +49,7 @@ public final class FullyShardedModule<M: Module>: Module, FullySharded {
             parts.append((path, contiguous(x.slice(part, axis: 0))))
             rows.append(try shard.unevenCounts(of: x.dim(0)))
         }
-        gathering = Gathering(group: group, rows: rows, computeType: computeType)
+        gathering = Gathering(group: group, rows: rows, computeDType: computeDType)
         if !parts.isEmpty {
             try module.update(parameters: .unflattened(parts), verify: .none)
         }
@@ -97,7 +104,7 @@ private struct Gathering {
     let group: Group
     /// Rows of each parameter on each rank.
     let rows: [[Int]]
-    let computeType: DType?
+    let computeDType: DType?
 
     /// Parts of all ranks, put together. Backwards: each rank's part of the average.
     func whole(_ parts: [MLXArray]) -> [MLXArray] {
@@ -114,8 +121,8 @@ private struct Gathering {
     }
 
     private func cast(_ x: MLXArray) -> MLXArray {
-        guard let computeType, x.dtype.isFloatingPoint else { return x }
-        return x.asType(computeType)
+        guard let computeDType, x.dtype.isFloatingPoint else { return x }
+        return x.asType(computeDType)
     }
 
     private func gathered(_ parts: [MLXArray]) throws(ComityError) -> [MLXArray] {

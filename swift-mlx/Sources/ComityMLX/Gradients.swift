@@ -3,23 +3,20 @@ import ComitySharding
 import MLX
 import MLXNN
 
-extension MLXDistributed {
-    /// A function that returns its argument, and whose gradient is summed over all ranks.
-    ///
-    /// Put it in front of the place where ranks go on with different parts.
-    public static func sumGradients(group: Group? = nil) throws(ComityError) -> (MLXArray) -> MLXArray {
-        let group = try of(group)
-        guard group.size > 1 else { return { $0 } }
-        return { x in
-            CustomFunction {
-                Forward { $0 }
-                VJP { _, cotangents in
-                    cotangents.map { cotangent in
-                        Failure.reported(cotangent.shape, cotangent.dtype) { try group.combined(cotangent, .sum, .default) }
-                    }
+/// A function that returns its argument, and whose gradient is summed over all ranks.
+///
+/// Put it in front of the place where ranks go on with different parts.
+public func sumGradients(group: Group) -> (MLXArray) -> MLXArray {
+    guard group.size > 1 else { return { $0 } }
+    return { x in
+        CustomFunction {
+            Forward { $0 }
+            VJP { _, cotangents in
+                cotangents.map { cotangent in
+                    Failure.reported(cotangent.shape, cotangent.dtype) { try group.combined(cotangent, .sum, .default) }
                 }
-            }([x])[0]
-        }
+            }
+        }([x])[0]
     }
 }
 
@@ -27,7 +24,7 @@ extension MLXDistributed {
 ///
 /// ```swift
 /// let (loss, gradients) = try MLXDistributed.withErrors { lossAndGradients(model, x, y) }
-/// optimizer.update(model: model, gradients: try averageGradients(gradients: gradients))
+/// optimizer.update(model: model, gradients: try averageGradients(gradients))
 /// ```
 ///
 /// Small gradients travel together: arrays of one type are joined until they reach `allReduceSize` bytes.
@@ -37,15 +34,14 @@ extension MLXDistributed {
 ///   - group: The ranks; `nil`: those of the job.
 ///   - allReduceSize: Bytes that travel together; 0: each array travels alone.
 ///   - communicationType: Type to send, such as `.bfloat16`: half the bytes, and less precise. `nil`: each array's own.
-///   - communicationStream: Where arrays are joined.
+///   - stream: Where arrays are joined.
 public func averageGradients(
-    gradients: ModuleParameters, group: Group? = nil, allReduceSize: Int = 32 << 20, communicationType: DType? = nil,
-    communicationStream: StreamOrDevice? = nil
+    _ gradients: ModuleParameters, group: Group? = nil, allReduceSize: Int = 32 << 20, communicationType: DType? = nil,
+    stream: StreamOrDevice = .default
 ) throws(ComityError) -> ModuleParameters {
     let group = try MLXDistributed.of(group)
     var flat = gradients.flattened()
     guard group.size > 1, !flat.isEmpty else { return gradients }
-    let stream = communicationStream ?? .default
     let sent = flat.map { _, x in communicationType.map { x.asType($0, stream: stream) } ?? x }
     for batch in batches(of: sent, limit: allReduceSize) {
         let joined = concatenated(batch.map { sent[$0].reshaped([-1], stream: stream) }, stream: stream)
@@ -65,14 +61,14 @@ public func averageGradients(
 ///
 /// - Returns: The clipped gradients, and the norm.
 public func clipGradNormSharded(
-    gradients: ModuleParameters, maxNorm: Float, group: Group? = nil
+    gradients: ModuleParameters, maxNorm: Float, group: Group? = nil, stream: StreamOrDevice = .default
 ) throws(ComityError) -> (gradients: ModuleParameters, norm: MLXArray) {
     let group = try MLXDistributed.of(group)
     var squares = MLXArray(Float(0))
     for x in gradients.flattenedValues() {
         squares = squares + x.asType(.float32).square().sum()
     }
-    let norm = sqrt(group.size > 1 ? try group.combined(squares, .sum, .default) : squares)
+    let norm = sqrt(group.size > 1 ? try group.combined(squares, .sum, stream) : squares)
     let factor = minimum(MLXArray(maxNorm) / (norm + 1e-6), 1)
     return (gradients.mapValues { ($0 * factor).asType($0.dtype) }, norm)
 }

@@ -22,7 +22,7 @@ open class AllToShardedLinear: Linear {
     ///   - group: The ranks; `nil`: those of the job.
     /// - Throws: `ShardingError` where the outputs cannot be cut so, with numbers that could.
     public convenience init(
-        inputDimensions: Int, outputDimensions: Int, bias: Bool = true, division: Division = .equal, group: Group? = nil
+        _ inputDimensions: Int, _ outputDimensions: Int, bias: Bool = true, division: Division = .equal, group: Group? = nil
     ) throws {
         let group = try MLXDistributed.of(group)
         _ = try Cut(group, division).shard.range(of: outputDimensions, name: "the output", division: division)
@@ -39,18 +39,19 @@ open class AllToShardedLinear: Linear {
     public convenience init(
         _ linear: Linear, segments: Segments = .whole, division: Division = .equal, group: Group? = nil
     ) throws {
-        guard !(linear is any Quantized) else { throw ShardingError.quantizedLayer("the layer") }
+        guard !(linear is any Quantized) else { throw ShardingError.quantizedLayer }
         let group = try MLXDistributed.of(group)
         let cut = try Cut(group, division)
-        try self.init(
-            weight: cut.part(linear.weight, "weight", axis: 0, segments),
-            bias: linear.bias.map { try cut.part($0, "bias", axis: -1, segments) }, outputDimensions: linear.weight.dim(0), group: group)
+        self.init(
+            weight: try cut.part(linear.weight, "weight", axis: 0, segments),
+            bias: try linear.bias.map { try cut.part($0, "bias", axis: -1, segments) }, outputDimensions: linear.weight.dim(0), group: group
+        )
     }
 
     /// A layer of this rank's parameters.
-    public init(weight: MLXArray, bias: MLXArray?, outputDimensions: Int, group: Group) throws {
+    public init(weight: MLXArray, bias: MLXArray?, outputDimensions: Int, group: Group) {
         (self.outputDimensions, self.group) = (outputDimensions, group)
-        summed = try MLXDistributed.sumGradients(group: group)
+        summed = sumGradients(group: group)
         super.init(weight: weight, bias: bias)
     }
 
@@ -65,7 +66,7 @@ open class AllToShardedLinear: Linear {
 
 /// Linear layer that takes each rank's part of the input and gives every rank the whole output.
 ///
-/// With the same seed on all ranks it begins as the part of the layer that one process would make.
+/// A new one begins with a bias of zeros, which is the same on all ranks whatever their seeds are.
 open class ShardedToAllLinear: Linear {
     /// Inputs of all ranks together.
     public let inputDimensions: Int
@@ -81,11 +82,14 @@ open class ShardedToAllLinear: Linear {
     ///   - group: The ranks; `nil`: those of the job.
     /// - Throws: `ShardingError` where the inputs cannot be cut so, with numbers that could.
     public convenience init(
-        inputDimensions: Int, outputDimensions: Int, bias: Bool = true, division: Division = .equal, group: Group? = nil
+        _ inputDimensions: Int, _ outputDimensions: Int, bias: Bool = true, division: Division = .equal, group: Group? = nil
     ) throws {
         let group = try MLXDistributed.of(group)
         _ = try Cut(group, division).shard.range(of: inputDimensions, name: "the input", division: division)
-        try self.init(Linear(inputDimensions, outputDimensions, bias: bias), division: division, group: group)
+        let drawn = Linear(inputDimensions, outputDimensions, bias: false)
+        // Every rank adds the whole bias, so it must be the same one where seeds differ.
+        let whole = Linear(weight: drawn.weight, bias: bias ? zeros([outputDimensions]) : nil)
+        try self.init(whole, division: division, group: group)
     }
 
     /// This rank's part of a layer that every rank has whole.
@@ -98,7 +102,7 @@ open class ShardedToAllLinear: Linear {
     public convenience init(
         _ linear: Linear, segments: Segments = .whole, division: Division = .equal, group: Group? = nil
     ) throws {
-        guard !(linear is any Quantized) else { throw ShardingError.quantizedLayer("the layer") }
+        guard !(linear is any Quantized) else { throw ShardingError.quantizedLayer }
         let group = try MLXDistributed.of(group)
         let cut = try Cut(group, division)
         self.init(

@@ -20,9 +20,9 @@ public enum MLXDistributed {
     /// makes one.
     ///
     /// - Parameters:
-    ///   - strict: Whether the variables of a launcher must be there.
     ///   - backend: The backend that carries out the calls.
-    public static func initialize(strict: Bool = false, backend: Backend = .any) throws(ComityError) -> Group {
+    ///   - strict: Whether the variables of a launcher must be there.
+    public static func initialize(backend: Backend = .any, strict: Bool = false) throws(ComityError) -> Group {
         try world.group(strict, backend)
     }
 
@@ -100,9 +100,9 @@ public enum MLXDistributed {
 
     /// Receive an array from a rank.
     public static func recv(
-        shape: [Int], dtype: DType, from source: Int, group: Group? = nil, stream: StreamOrDevice = .default
+        _ shape: [Int], dtype: DType, from source: Int, group: Group? = nil, stream: StreamOrDevice = .default
     ) throws(ComityError) -> MLXArray {
-        try of(group).recv(shape: shape, dtype: dtype, from: source, stream: stream)
+        try of(group).recv(shape, dtype: dtype, from: source, stream: stream)
     }
 
     /// Receive an array of the shape and type of another one from a rank.

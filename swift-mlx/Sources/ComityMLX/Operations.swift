@@ -4,7 +4,7 @@ import MLX
 /// Operations on arrays. Each computes its array, communicates, and then returns, so that an error belongs to its line.
 ///
 /// Gradients follow MLX's convention: the computation after a call is the same on every rank. Where ranks go on with different parts,
-/// ``MLXDistributed/sumGradients(group:)`` in front of them adds the gradients up.
+/// ``sumGradients(group:)`` in front of them adds the gradients up.
 extension Group {
     /// Sum of the arrays of all ranks. Its gradient passes unchanged.
     ///
@@ -150,7 +150,7 @@ extension Group {
     ///   - source: The rank that sends.
     ///   - stream: For the sake of MLX's signature.
     public func recv(
-        shape: [Int], dtype: DType, from source: Int, stream: StreamOrDevice = .default
+        _ shape: [Int], dtype: DType, from source: Int, stream: StreamOrDevice = .default
     ) throws(ComityError) -> MLXArray {
         try MLXArray.made(shape, dtype) { result throws(ComityError) in
             try receive(into: result, as: dtype.elementType, from: source)
@@ -161,7 +161,7 @@ extension Group {
     public func recvLike(
         _ x: MLXArray, from source: Int, stream: StreamOrDevice = .default
     ) throws(ComityError) -> MLXArray {
-        try recv(shape: x.shape, dtype: x.dtype, from: source, stream: stream)
+        try recv(x.shape, dtype: x.dtype, from: source, stream: stream)
     }
 }
 

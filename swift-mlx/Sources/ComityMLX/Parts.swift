@@ -7,6 +7,9 @@ import MLXNN
 /// stays whole.
 public typealias ShardingPredicate = (_ path: String, _ parameter: MLXArray) -> (axis: Int, segments: Segments)?
 
+/// Name of ``Sharding`` in mlx-swift's port.
+public typealias ShardingType = Sharding
+
 /// Cut of parameters for one rank.
 struct Cut {
     let shard: Shard
@@ -73,18 +76,18 @@ extension Sharding {
 ///   - division: Whether all ranks get as much.
 ///   - group: The ranks; `nil`: those of the job.
 public func shardInPlace(
-    module: Module, sharding: Sharding, segments: Segments = .whole, division: Division = .equal, group: Group? = nil
+    _ module: Module, sharding: Sharding, segments: Segments = .whole, division: Division = .equal, group: Group? = nil
 ) throws {
-    try shardInPlace(module: module, predicate: sharding.predicate(segments), division: division, group: group)
+    try shardInPlace(module, predicate: sharding.predicate(segments), division: division, group: group)
 }
 
 /// Leave this rank's part of the parameters in a module, as a function of path and parameter says.
 ///
 /// ```swift
-/// try shardInPlace(module: experts, predicate: { path, _ in path.hasSuffix("router.weight") ? nil : (0, .whole) })
+/// try shardInPlace(experts, predicate: { path, _ in path.hasSuffix("router.weight") ? nil : (0, .whole) })
 /// ```
 public func shardInPlace(
-    module: Module, predicate: ShardingPredicate, division: Division = .equal, group: Group? = nil
+    _ module: Module, predicate: ShardingPredicate, division: Division = .equal, group: Group? = nil
 ) throws {
     let cut = try Cut(try MLXDistributed.of(group), division)
     let modules = Dictionary(module.namedModules(), uniquingKeysWith: { first, _ in first })
@@ -108,33 +111,31 @@ private func split(_ path: String) -> (owner: String, name: String) {
 /// A layer that does the same as a `Linear` or `QuantizedLinear` with this rank's part of its parameters.
 ///
 /// ```swift
-/// block.up = try shardLinear(module: block.up, sharding: .allToSharded) as! Linear
-/// block.down = try shardLinear(module: block.down, sharding: .shardedToAll) as! Linear
+/// block.up = try shardLinear(block.up, sharding: .allToSharded)
+/// block.down = try shardLinear(block.down, sharding: .shardedToAll)
 /// ```
 ///
 /// A layer with sharded outputs, only element-wise work or work of single heads, and a layer with sharded inputs need one sum over all ranks
 /// together.
 ///
 /// - Parameters:
-///   - module: The whole layer, the same on all ranks.
+///   - layer: The whole layer, the same on all ranks.
 ///   - sharding: Whether its outputs or its inputs are cut.
 ///   - segments: For fused layers: parts that are cut each by itself.
 ///   - division: Whether all ranks get as much.
 ///   - group: The ranks; `nil`: those of the job.
 public func shardLinear(
-    module: Module, sharding: Sharding, segments: Segments = .whole, division: Division = .equal, group: Group? = nil
-) throws -> Module {
-    switch (sharding, module) {
+    _ layer: Linear, sharding: Sharding, segments: Segments = .whole, division: Division = .equal, group: Group? = nil
+) throws -> Linear {
     // A quantized layer is a Linear as well.
-    case (.allToSharded, let quantized as QuantizedLinear):
-        return try QuantizedAllToShardedLinear(quantized, segments: segments, division: division, group: group)
-    case (.shardedToAll, let quantized as QuantizedLinear):
-        return try QuantizedShardedToAllLinear(quantized, segments: segments, division: division, group: group)
-    case (.allToSharded, let linear as Linear):
-        return try AllToShardedLinear(linear, segments: segments, division: division, group: group)
-    case (.shardedToAll, let linear as Linear):
-        return try ShardedToAllLinear(linear, segments: segments, division: division, group: group)
-    default:
-        throw ShardingError.unsupportedLayer("\(type(of: module))")
+    switch (sharding, layer as? QuantizedLinear) {
+    case (.allToSharded, let quantized?):
+        try QuantizedAllToShardedLinear(quantized, segments: segments, division: division, group: group)
+    case (.shardedToAll, let quantized?):
+        try QuantizedShardedToAllLinear(quantized, segments: segments, division: division, group: group)
+    case (.allToSharded, nil):
+        try AllToShardedLinear(layer, segments: segments, division: division, group: group)
+    case (.shardedToAll, nil):
+        try ShardedToAllLinear(layer, segments: segments, division: division, group: group)
     }
 }

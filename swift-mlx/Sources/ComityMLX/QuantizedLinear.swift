@@ -22,7 +22,7 @@ open class QuantizedAllToShardedLinear: QuantizedLinear {
     ///   - division: Whether all ranks get as many outputs.
     ///   - group: The ranks; `nil`: those of the job.
     public convenience init(
-        inputDimensions: Int, outputDimensions: Int, bias: Bool = true, groupSize: Int = 64, bits: Int = 4,
+        _ inputDimensions: Int, _ outputDimensions: Int, bias: Bool = true, groupSize: Int = 64, bits: Int = 4,
         mode: QuantizationMode = .affine, division: Division = .equal, group: Group? = nil
     ) throws {
         let group = try MLXDistributed.of(group)
@@ -44,9 +44,10 @@ open class QuantizedAllToShardedLinear: QuantizedLinear {
         let group = try MLXDistributed.of(group)
         let cut = try Cut(group, division)
         func rows(_ x: MLXArray, _ name: String) throws -> MLXArray { try cut.part(x, name, axis: 0, segments) }
-        try self.init(
-            weight: rows(whole.weight, "weight"), bias: whole.bias.map { try rows($0, "bias") }, scales: rows(whole.scales, "scales"),
-            biases: whole.biases.map { try rows($0, "biases") }, groupSize: whole.groupSize, bits: whole.bits, mode: whole.mode,
+        self.init(
+            weight: try rows(whole.weight, "weight"), bias: try whole.bias.map { try rows($0, "bias") },
+            scales: try rows(whole.scales, "scales"), biases: try whole.biases.map { try rows($0, "biases") }, groupSize: whole.groupSize,
+            bits: whole.bits, mode: whole.mode,
             outputDimensions: whole.weight.dim(0), group: group)
     }
 
@@ -54,9 +55,9 @@ open class QuantizedAllToShardedLinear: QuantizedLinear {
     public init(
         weight: MLXArray, bias: MLXArray?, scales: MLXArray, biases: MLXArray?, groupSize: Int, bits: Int, mode: QuantizationMode,
         outputDimensions: Int, group: Group
-    ) throws {
+    ) {
         (self.outputDimensions, self.group) = (outputDimensions, group)
-        summed = try MLXDistributed.sumGradients(group: group)
+        summed = sumGradients(group: group)
         super.init(weight: weight, bias: bias, scales: scales, biases: biases, groupSize: groupSize, bits: bits, mode: mode)
         freeze()
     }
@@ -90,7 +91,7 @@ open class QuantizedShardedToAllLinear: QuantizedLinear {
     ///   - division: Whether all ranks get as many inputs.
     ///   - group: The ranks; `nil`: those of the job.
     public convenience init(
-        inputDimensions: Int, outputDimensions: Int, bias: Bool = true, groupSize: Int = 64, bits: Int = 4,
+        _ inputDimensions: Int, _ outputDimensions: Int, bias: Bool = true, groupSize: Int = 64, bits: Int = 4,
         mode: QuantizationMode = .affine, division: Division = .equal, group: Group? = nil
     ) throws {
         let whole = try quantizedLinear(inputDimensions, outputDimensions, bias, groupSize, bits, mode)
@@ -164,14 +165,9 @@ public func quantizeSharded(layer: Module, groupSize: Int, bits: Int, mode: Quan
     switch layer {
     case let layer as AllToShardedLinear:
         let part = QuantizedLinear(layer, groupSize: groupSize, bits: bits, mode: mode)
-        do {
-            return try QuantizedAllToShardedLinear(
-                weight: part.weight, bias: part.bias, scales: part.scales, biases: part.biases, groupSize: groupSize, bits: bits,
-                mode: mode, outputDimensions: layer.outputDimensions, group: layer.group)
-        } catch {
-            Failure.report(error)
-            return nil
-        }
+        return QuantizedAllToShardedLinear(
+            weight: part.weight, bias: part.bias, scales: part.scales, biases: part.biases, groupSize: groupSize, bits: bits, mode: mode,
+            outputDimensions: layer.outputDimensions, group: layer.group)
     case let layer as ShardedToAllLinear:
         let part = QuantizedLinear(layer, groupSize: groupSize, bits: bits, mode: mode)
         return QuantizedShardedToAllLinear(

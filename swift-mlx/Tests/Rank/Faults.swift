@@ -22,10 +22,12 @@ func misuse(_ checks: Checks) throws {
     for root in [-1, size] {
         try checks.misuse("the root is \(root)") { _ = try group.broadcast(x, from: root) }
         try checks.misuse("the destination is \(root)") { try group.send(x, to: root) }
-        try checks.misuse("the source is \(root)") { _ = try group.recv(shape: [1], dtype: .float32, from: root) }
+        try checks.misuse("the source is \(root)") { _ = try group.recv([1], dtype: .float32, from: root) }
     }
-    try checks.misuse("is the shape of no array") { _ = try group.recv(shape: [2, -1], dtype: .float32, from: 0) }
-    try checks.misuse("is the shape of no array") { _ = try group.recv(shape: [1 << 40], dtype: .float32, from: 0) }
+    try checks.misuse("rank \(rank)") { try group.send(x, to: rank) }
+    try checks.misuse("rank \(rank)") { _ = try group.recvLike(x, from: rank) }
+    try checks.misuse("is the shape of no array") { _ = try group.recv([2, -1], dtype: .float32, from: 0) }
+    try checks.misuse("is the shape of no array") { _ = try group.recv([1 << 40], dtype: .float32, from: 0) }
     // An array that MLX cannot compute, and a function that is compiled.
     let broken = try checks.failure { _ = try MLXDistributed.withErrors { matmul(MLXArray.ones([2, 3]), MLXArray.ones([2, 3])) } }
     try checks.that(broken is MLXError, "\(broken)")
@@ -46,7 +48,7 @@ func misuse(_ checks: Checks) throws {
 
     if size > 1 { try mismatch(checks) }
     let other = try group.split(color: 0)
-    let layer = try ShardedToAllLinear(inputDimensions: 12, outputDimensions: 3, group: other)
+    let layer = try ShardedToAllLinear(12, 3, group: other)
     try other.close()
     guard size > 1 else { return }
     let error = try checks.failure { _ = try other.allSum(x) }
@@ -73,7 +75,7 @@ private func mismatch(_ checks: Checks) throws {
 
 /// The last rank ends during a step; the others learn which.
 func lost(_ checks: Checks) throws {
-    let layer = try AllToShardedLinear(inputDimensions: 4, outputDimensions: 12)
+    let layer = try AllToShardedLinear(4, 12)
     if checks.rank == checks.size - 1 {
         kill(getpid(), SIGKILL)
     }

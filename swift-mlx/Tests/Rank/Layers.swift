@@ -47,7 +47,7 @@ private func inputs(_ dimensions: Int) -> [MLXArray] {
 
 private func allToSharded(_ checks: Checks, _ whole: Linear, _ segments: Segments, _ division: Division) throws {
     let what = "of a layer with sharded outputs, \(whole.shape) \(segments) \(division)"
-    let part = try shardLinear(module: whole, sharding: .allToSharded, segments: segments, division: division)
+    let part = try shardLinear(whole, sharding: .allToSharded, segments: segments, division: division)
     guard let layer = part as? AllToShardedLinear else { throw Failed("\(part)") }
     let own = try places(checks, whole.shape.0, segments, division)
     try checks.close(layer.weight, whole.weight[own], "the weight \(what)")
@@ -67,7 +67,7 @@ private func allToSharded(_ checks: Checks, _ whole: Linear, _ segments: Segment
 
 private func shardedToAll(_ checks: Checks, _ whole: Linear, _ segments: Segments, _ division: Division) throws {
     let what = "of a layer with sharded inputs, \(whole.shape) \(segments) \(division)"
-    let part = try shardLinear(module: whole, sharding: .shardedToAll, segments: segments, division: division)
+    let part = try shardLinear(whole, sharding: .shardedToAll, segments: segments, division: division)
     guard let layer = part as? ShardedToAllLinear else { throw Failed("\(part)") }
     let own = try places(checks, whole.shape.1, segments, division)
     try checks.close(layer.weight, whole.weight.take(own, axis: 1), "the weight \(what)")
@@ -141,19 +141,19 @@ private func beginnings(_ checks: Checks) throws {
     MLXRandom.seed(3)
     let whole = Linear(12, 24)
     MLXRandom.seed(3)
-    let columns = try AllToShardedLinear(inputDimensions: 12, outputDimensions: 24)
+    let columns = try AllToShardedLinear(12, 24)
     let own = 24 / size * rank..<24 / size * (rank + 1)
     try checks.close(columns.weight, whole.weight[own], "the weight of a new layer with sharded outputs")
     try checks.close(columns.bias ?? MLXArray(0), whole.bias?[own] ?? MLXArray(1), "its bias")
     MLXRandom.seed(3)
-    let rows = try ShardedToAllLinear(inputDimensions: 12, outputDimensions: 24, bias: false)
+    let rows = try ShardedToAllLinear(12, 24, bias: false)
     let part = 12 / size * rank..<12 / size * (rank + 1)
     try checks.close(rows.weight, whole.weight[0..., part], "the weight of a new layer with sharded inputs")
     try checks.that(rows.bias == nil, "no bias")
     try checks.that("\(columns)".contains("inputDimensions=12, outputDimensions=24, bias=true, ranks=\(size)"), "\(columns)")
     try checks.that("\(rows)".contains("inputDimensions=12, outputDimensions=24, bias=false, ranks=\(size)"), "\(rows)")
     // A layer whose parts have another size on each rank.
-    let uneven = try AllToShardedLinear(inputDimensions: 4, outputDimensions: 13, division: .uneven(), group: checks.group)
+    let uneven = try AllToShardedLinear(4, 13, division: .uneven(), group: checks.group)
     let counts = try Shard(rank: rank, of: size).unevenCounts(of: 13)
     try checks.equal(uneven.shape.0, counts[rank], "the outputs of an uneven layer")
     let joined = try checks.group.allGather(uneven(MLXArray.ones([1, 4])).T, rows: counts)

@@ -14,7 +14,7 @@ func inPlace(_ checks: Checks) throws {
     }
     let (whole, parts) = (stack(), stack())
     parts.update(parameters: whole.parameters().mapValues { $0 * 1 })
-    try shardInPlace(module: parts) { path, _ in
+    try shardInPlace(parts) { path, _ in
         path.contains("layers.0.") ? (0, .whole) : path.hasSuffix("weight") ? (-1, .whole) : nil
     }
     let x = MLXRandom.normal([2, 6, 6, 3])
@@ -28,7 +28,7 @@ func inPlace(_ checks: Checks) throws {
     ] {
         let layer = Linear(12, 24)
         let before = layer.weight * 1
-        try shardInPlace(module: layer, sharding: sharding, group: checks.group)
+        try shardInPlace(layer, sharding: sharding, group: checks.group)
         for (path, x) in layer.parameters().flattened() { try checks.equal(x.shape, shapes[path] ?? [], "\(sharding) \(path)") }
         let isRows = sharding == .allToSharded
         let own = try Shard(rank: rank, of: size).range(of: isRows ? 24 : 12)
@@ -37,20 +37,20 @@ func inPlace(_ checks: Checks) throws {
     }
     // Packed weights are cut where their quantization groups end.
     let quantized = Pair(QuantizedLinear(64, 24), QuantizedLinear(12 * 32, 8, groupSize: 32))
-    try shardInPlace(module: quantized) { path, _ in path.hasPrefix("down") && !path.hasSuffix("bias") ? (-1, .count(1)) : nil }
+    try shardInPlace(quantized) { path, _ in path.hasPrefix("down") && !path.hasSuffix("bias") ? (-1, .count(1)) : nil }
     let shapes = Dictionary(uniqueKeysWithValues: quantized.parameters().flattened().map { ($0, $1.shape) })
     try checks.equal(shapes["up.weight"], [24, 8], "a weight that stays whole")
     try checks.equal(shapes["down.weight"], [8, 48 / size], "a packed weight that is cut in place")
     try checks.equal(shapes["down.scales"], [8, 12 / size], "scales that are cut in place")
     // Segments and units.
     let fused = Linear(4, 30)
-    try shardInPlace(module: fused, sharding: .allToSharded, segments: .indices([20]), division: .uneven(), group: checks.group)
+    try shardInPlace(fused, sharding: .allToSharded, segments: .indices([20]), division: .uneven(), group: checks.group)
     try checks.equal(fused.weight.dim(0), try places(checks, 30, .indices([20]), .uneven()).size, "segments in place")
 
-    try checks.shardingError("axis 3 is none of bias") { try shardInPlace(module: Linear(4, 24)) { _, _ in (3, .whole) } }
+    try checks.shardingError("axis 3 is none of bias") { try shardInPlace(Linear(4, 24)) { _, _ in (3, .whole) } }
     if size > 1 {
         try checks.shardingError("of bias has \(24 * size + 1) elements, which cannot be cut into \(size) equal parts") {
-            try shardInPlace(module: Linear(4, 24 * size + 1), sharding: .allToSharded)
+            try shardInPlace(Linear(4, 24 * size + 1), sharding: .allToSharded)
         }
     }
 }
@@ -60,10 +60,10 @@ func modules(_ checks: Checks) throws {
     let size = checks.size
     for bias in [true, false] {
         let all: [Linear] = [
-            try AllToShardedLinear(inputDimensions: 64 * 12, outputDimensions: 24, bias: bias),
-            try ShardedToAllLinear(inputDimensions: 64 * 12, outputDimensions: 24, bias: bias),
-            try QuantizedAllToShardedLinear(inputDimensions: 64 * 12, outputDimensions: 24, bias: bias),
-            try QuantizedShardedToAllLinear(inputDimensions: 64 * 12, outputDimensions: 24, bias: bias),
+            try AllToShardedLinear(64 * 12, 24, bias: bias),
+            try ShardedToAllLinear(64 * 12, 24, bias: bias),
+            try QuantizedAllToShardedLinear(64 * 12, 24, bias: bias),
+            try QuantizedShardedToAllLinear(64 * 12, 24, bias: bias),
         ]
         for layer in all {
             let isQuantized = layer is any Quantized
@@ -81,22 +81,39 @@ func modules(_ checks: Checks) throws {
             try checks.equal(layer.noGrad().isEmpty, !isQuantized, "what is frozen in \(layer)")
         }
     }
-    try checks.shardingError("Conv2d is no linear layer") {
-        _ = try shardLinear(module: Conv2d(inputChannels: 3, outputChannels: 4, kernelSize: 1), sharding: .allToSharded)
+    // Sharded layers take the place of those that a model declares, quantized or not.
+    for isQuantized in [false, true] {
+        let model = Pair(Linear(64, 768), Linear(768, 64))
+        if isQuantized { quantize(model: model) }
+        let x = MLXRandom.normal([4, 64])
+        let wanted = model(x)
+        eval(wanted)
+        let parts: [(String, Module)] = [
+            ("up", try shardLinear(model.up, sharding: .allToSharded)), ("down", try shardLinear(model.down, sharding: .shardedToAll)),
+        ]
+        try model.update(modules: .unflattened(parts), verify: .all)
+        try checks.close(model(x), wanted, "a model whose layers were replaced", tolerance: 1e-4)
+    }
+    // Ranks whose seeds differ have the same bias.
+    MLXRandom.seed(UInt64(checks.rank + 1))
+    let bias = try ShardedToAllLinear(8 * size, 4).bias ?? MLXArray(0)
+    try checks.close(try checks.group.broadcast(bias, from: 0), bias, "a bias that every rank adds")
+    try checks.shardingError("the dimension has \(8 * size) elements, which cannot be cut into 7 equal parts") {
+        _ = try shardLinear(Linear(8 * size, 8), sharding: .shardedToAll, segments: .count(7))
     }
     guard size > 1 else {
         // Mistakes show on one rank as well.
         try checks.shardingError("each must end after the one before") {
-            _ = try shardLinear(module: Linear(4, 8), sharding: .allToSharded, segments: .indices([9]))
+            _ = try shardLinear(Linear(4, 8), sharding: .allToSharded, segments: .indices([9]))
         }
         return
     }
     let (below, above) = (12 / size * size, 12 / size * size + size)
     try checks.shardingError("the output has 13 elements, which cannot be cut into \(size) equal parts; \(below) or \(above) would work") {
-        _ = try AllToShardedLinear(inputDimensions: 4, outputDimensions: 13)
+        _ = try AllToShardedLinear(4, 13)
     }
-    try checks.shardingError("the input has 13 elements") { _ = try ShardedToAllLinear(inputDimensions: 13, outputDimensions: 4) }
+    try checks.shardingError("the input has 13 elements") { _ = try ShardedToAllLinear(13, 4) }
     try checks.shardingError("has 1 units of 24, and each of the \(size) ranks needs one") {
-        _ = try shardLinear(module: Linear(4, 24), sharding: .allToSharded, division: .uneven(unit: 24))
+        _ = try shardLinear(Linear(4, 24), sharding: .allToSharded, division: .uneven(unit: 24))
     }
 }

@@ -59,7 +59,7 @@ private func moves(_ checks: Checks, _ type: DType) throws {
         let (to, from) = ((rank + distance) % size, (rank + size - distance) % size)
         try checks.close(try group.send(mine, to: to), mine, "send of \(type)")
         let received =
-            distance % 2 == 0 ? try group.recvLike(mine, from: from) : try group.recv(shape: [2, 3], dtype: type, from: from)
+            distance % 2 == 0 ? try group.recvLike(mine, from: from) : try group.recv([2, 3], dtype: type, from: from)
         try checks.close(received, all[from], "recv of \(type)")
     }
 }
@@ -118,6 +118,17 @@ private func groups(_ checks: Checks) throws {
     let members = (0..<size).filter { $0 % 2 == rank % 2 }
     let sum = try MLXDistributed.allSum(MLXArray(Int32(rank)), group: half)
     try checks.equal(sum.item(Int32.self), Int32(members.reduce(0, +)), "allSum of half the ranks")
+    // Sums in pairs, gathered across the pairs.
+    let pair = try checks.group.split(color: rank / 2)
+    let gathered = try half.allGather(try pair.allSum(MLXArray.ones([1, 2]) * rank))
+    let sums = members.map { first in (0..<size).filter { $0 / 2 == first / 2 }.reduce(0, +) }
+    try checks.equal(gathered[0..., 0].asArray(Float.self), sums.map { Float($0) }, "sums of pairs, gathered")
+    // Streams of the only device there is here.
+    for stream in [StreamOrDevice.default, .cpu, .device(.cpu)] {
+        let x = MLXArray(Float(1))
+        try checks.close(try MLXDistributed.allSum(x, stream: stream), x * size, "allSum on \(stream)")
+        try checks.equal(try MLXDistributed.allGather(x, stream: stream).size, size, "allGather on \(stream)")
+    }
     let turned = try checks.group.split(color: 0, key: -rank)
     try checks.equal(turned.rank, size - 1 - rank, "the rank in a group in reverse order")
 }

@@ -22,7 +22,7 @@ func averages(_ checks: Checks) throws {
     ] as [(Int, DType?, [DType], Int)] {
         let what = "an average with the limit \(limit), \(types) sent as \(type.map { "\($0)" } ?? "they are")"
         let before = try group.statistics.calls
-        let made = try averageGradients(gradients: tree(types), group: group, allReduceSize: limit, communicationType: type)
+        let made = try averageGradients(tree(types), group: group, allReduceSize: limit, communicationType: type)
         if size > 1 { try checks.equal(try group.statistics.calls - before, calls, "the calls of \(what)") }
         try checks.equal(made.flattened().map { $0.0 }, names, "the tree of \(what)")
         for (i, (_, x)) in made.flattened().enumerated() {
@@ -30,7 +30,7 @@ func averages(_ checks: Checks) throws {
             try checks.close(x, wanted.asType(types[i % types.count]), what, tolerance: type == nil && types.count == 1 ? 1e-5 : 1e-2)
         }
     }
-    try checks.equal(try averageGradients(gradients: ModuleParameters()).flattened().count, 0, "an average of nothing")
+    try checks.equal(try averageGradients(ModuleParameters()).flattened().count, 0, "an average of nothing")
 
     // Each rank has a part of gradients whose norm is 5.
     let whole = MLXArray([3] + [Float](repeating: 0, count: 4 * size - 2) + [4], [4 * size])
@@ -55,7 +55,7 @@ private func dataParallel(_ checks: Checks) throws {
         let step = valueAndGrad(model: model) { (model: Pair, x: MLXArray, y: MLXArray) in mseLoss(predictions: model(x), targets: y) }
         for _ in 0..<5 {
             let (_, gradients) = step(model, x, y)
-            optimizer.update(model: model, gradients: average ? try averageGradients(gradients: gradients) : gradients)
+            optimizer.update(model: model, gradients: average ? try averageGradients(gradients) : gradients)
             eval(model, optimizer)
         }
         return model.parameters()
@@ -73,7 +73,7 @@ func fullySharded(_ checks: Checks) throws {
     try learning(checks, .bfloat16)
     let (rank, size) = (checks.rank, checks.size)
     // The same paths on any number of ranks, and parts that may differ by a row.
-    let layer = try fullyShard(module: Linear(6, 7))
+    let layer = try fullyShard(Linear(6, 7))
     let rows = try Shard(rank: rank, of: size).unevenCounts(of: 7)[rank]
     try checks.equal(layer.parameters().flattened().map { $0.0 }, ["module.bias", "module.weight"], "the paths")
     try checks.equal(layer.module.weight.shape, [rows, 6], "a part")
@@ -83,16 +83,26 @@ func fullySharded(_ checks: Checks) throws {
     MLXRandom.seed(9)
     let whole = Embedding(embeddingCount: 10, dimensions: 6)
     MLXRandom.seed(9)
-    let embedding = try fullyShard(module: Embedding(embeddingCount: 10, dimensions: 6), group: checks.group)
+    let embedding = try fullyShard(Embedding(embeddingCount: 10, dimensions: 6), group: checks.group)
     let tokens = MLXArray([3, 9, 0] as [Int32])
     try checks.close(embedding(tokens), whole(tokens), "an embedding")
     try checks.close(embedding.asLinear(whole(tokens)), whole.asLinear(whole(tokens)), "an embedding as the last layer")
     try checks.close(embedding { $0(tokens) * 2 }, whole(tokens) * 2, "a function of the module")
 
-    try checks.shardingError("scale is a scalar") { _ = try fullyShard(module: Scaled()) }
+    // A function that throws, a module without parameters, and one that is sharded already.
+    _ = try checks.failure { try layer { _ in throw Failed("from inside") } }
+    try checks.equal(layer.module.weight.shape, [rows, 6], "a part after a call that throws")
+    let x = MLXRandom.normal([2, 3])
+    try checks.close(try fullyShard(Identity())(x), x, "a module without parameters")
+    try checks.that(fullyShard(layer) === layer, "a module that is sharded twice")
+    let half = try fullyShard(Linear(6, 8), computeDType: .float16)
+    try half { whole in try checks.equal(whole.weight.dtype, .float16, "the type of a gathered weight") }
+    try checks.equal(half.module.weight.dtype, .float32, "the type of a part")
+
+    try checks.shardingError("scale is a scalar") { _ = try fullyShard(Scaled()) }
     if size > 1 {
         try checks.shardingError("axis 0 of bias has 1 units of 1, and each of the \(size) ranks needs one") {
-            _ = try fullyShard(module: Linear(4, 1))
+            _ = try fullyShard(Linear(4, 1))
         }
     }
 }
@@ -109,7 +119,7 @@ private final class Nested: Module {
 
     init(_ inner: Linear, _ outer: Linear) throws {
         super.init()
-        self._inner.wrappedValue = try fullyShard(module: inner)
+        self._inner.wrappedValue = try fullyShard(inner)
         self._outer.wrappedValue = outer
     }
 }
@@ -122,7 +132,7 @@ private func learning(_ checks: Checks, _ type: DType?) throws {
     MLXRandom.seed(5)
     let whole = Pair(Linear(6, 10), Linear(10, 5))
     MLXRandom.seed(5)
-    let parts = try fullyShard(module: try Nested(Linear(6, 10), Linear(10, 5)), computeType: type)
+    let parts = try fullyShard(try Nested(Linear(6, 10), Linear(10, 5)), computeDType: type)
     let mine = checks.size == 1 ? 10 : try Shard(rank: checks.rank, of: checks.size).unevenCounts(of: 10)[checks.rank]
     try checks.equal(parts.module.inner.module.weight.shape, [mine, 6], "the part of an inner module")
 

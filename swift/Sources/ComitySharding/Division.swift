@@ -17,13 +17,13 @@ public enum Division: Sendable, Hashable {
         guard length >= 0 else { throw .invalidShape(reason: "\(name) has \(length) elements, and must have 0 or more") }
         switch self {
         case .equal:
-            guard length % shard.size == 0 else { throw .indivisible(dimension: length, of: name, across: shard.size) }
+            guard length % shard.size == 0 else { throw .indivisible(dimension: name, of: length, across: shard.size) }
             let part = length / shard.size
             return shard.rank * part..<(shard.rank + 1) * part
         case .uneven(let unit):
             guard unit > 0 else { throw .invalidShape(reason: "a unit has \(unit) elements, and must have 1 or more") }
             guard length % unit == 0, length / unit >= shard.size else {
-                throw .units(dimension: length, of: name, unit: unit, across: shard.size)
+                throw .units(dimension: name, of: length, unit: unit, across: shard.size)
             }
             let units = try shard.unevenRange(of: length / unit)
             return units.lowerBound * unit..<units.upperBound * unit

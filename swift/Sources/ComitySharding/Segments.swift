@@ -22,7 +22,7 @@ public enum Segments: Sendable, Hashable {
         switch self {
         case .count(let count):
             guard count > 0 else { throw .invalidSegments(reason: "\(count) segments are none; give 1 or more") }
-            guard length % count == 0 else { throw .indivisible(dimension: length, of: "the dimension", across: count) }
+            guard length % count == 0 else { throw .indivisible(dimension: "the dimension", of: length, across: count) }
             inner = (1..<count).map { $0 * (length / count) }
         case .indices(let indices):
             inner = indices
