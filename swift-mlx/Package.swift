@@ -14,6 +14,7 @@ let arrays: [Target.Dependency] = [.product(name: "MLX", package: "mlx-swift"), 
 let comity: [Target.Dependency] = [
     .product(name: "Comity", package: "comity"), .product(name: "ComitySharding", package: "comity"),
 ]
+let training = arrays + ["ComityMLX", .product(name: "MLXOptimizers", package: "mlx-swift")]
 
 let package = Package(
     name: "comity-mlx",
@@ -23,9 +24,8 @@ let package = Package(
     targets: [
         .target(name: "CComityMLX"),
         .target(name: "ComityMLX", dependencies: comity + arrays + ["CComityMLX"]),
-        .executableTarget(
-            name: "ComityMLXTestRank",
-            dependencies: comity + arrays + ["ComityMLX", .product(name: "MLXOptimizers", package: "mlx-swift")], path: "Tests/Rank"),
+        .executableTarget(name: "train", dependencies: training, path: "Examples/train"),
+        .executableTarget(name: "ComityMLXTestRank", dependencies: training, path: "Tests/Rank"),
         .testTarget(name: "ComityMLXTests", dependencies: ["ComityMLXTestRank"]),
     ],
     swiftLanguageModes: [.v6]

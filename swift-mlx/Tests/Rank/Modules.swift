@@ -42,6 +42,11 @@ func inPlace(_ checks: Checks) throws {
     try checks.equal(shapes["up.weight"], [24, 8], "a weight that stays whole")
     try checks.equal(shapes["down.weight"], [8, 48 / size], "a packed weight that is cut in place")
     try checks.equal(shapes["down.scales"], [8, 12 / size], "scales that are cut in place")
+    let grouped = QuantizedLinear(5 * 32, 8, groupSize: 32)
+    try shardInPlace(grouped, sharding: .shardedToAll, division: .uneven(), group: checks.group)
+    let groups = try Shard(rank: rank, of: size).unevenCounts(of: 5)[rank]
+    try checks.equal(grouped.weight.shape, [8, 4 * groups], "a packed weight of whole groups")
+    try checks.equal(grouped.scales.shape, [8, groups], "the scales of whole groups")
     // Segments and units.
     let fused = Linear(4, 30)
     try shardInPlace(fused, sharding: .allToSharded, segments: .indices([20]), division: .uneven(), group: checks.group)

@@ -99,7 +99,9 @@ fn other_libraries(debian: &Debian) -> Result<(), String> {
         let task = debian.task(&["env", &library, "SWIFT_BACKTRACE=enable=no"]);
         match task.args([target().join("swift-build/debug/hello")]).run() {
             Err(out) if out.contains(words) => {}
-            Err(out) | Ok(out) => return Err(format!("with {library} a program did not say `{words}`:\n{out}")),
+            Err(out) | Ok(out) => {
+                return Err(format!("with {library} a program did not say `{words}`:\n{out}"));
+            }
         }
     }
     Ok(())
