@@ -19,6 +19,7 @@ let package = Package(
         .executableTarget(
             name: "tensor-parallel", dependencies: ["Comity", "ComitySharding"], path: "swift/Examples/tensor-parallel"),
         .executableTarget(name: "ComityTestRank", dependencies: ["Comity"], path: "swift/Tests/Rank"),
+        .executableTarget(name: "ComityTestLeaks", dependencies: ["Comity"], path: "swift/Tests/Leaks"),
         .target(name: "CAllocations", path: "swift/Tests/CAllocations"),
         .executableTarget(name: "ComityTestSpeed", dependencies: ["CAllocations", "CComity", "Comity"], path: "swift/Tests/Speed"),
         .testTarget(name: "ComityTests", dependencies: ["Comity", "ComityTestRank"], path: "swift/Tests/ComityTests"),

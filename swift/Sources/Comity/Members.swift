@@ -75,11 +75,7 @@ extension Group {
 
 /// Groups out of groups.
 extension Group {
-    /// Split into groups of equal color: every rank calls this. Ranks of one color form a group, by key and then by rank.
-    ///
-    /// ```swift
-    /// let half = try group.split(color: group.rank % 2)
-    /// ```
+    /// Split into groups of equal color, where some ranks may be in none: every rank calls this.
     ///
     /// - Parameters:
     ///   - color: 0 or more; `nil` to be in none of the groups.
@@ -95,6 +91,22 @@ extension Group {
         var made: OpaquePointer?
         try check(comity_group_split(handle.pointer, color.map { Int32($0) } ?? -1, key, &made))
         return made.map { Group(owning: $0) }
+    }
+
+    /// Split into groups of equal color: every rank calls this. Ranks of one color form a group, by key and then by rank.
+    ///
+    /// ```swift
+    /// let half = try group.split(color: group.rank % 2)
+    /// ```
+    ///
+    /// - Parameters:
+    ///   - color: 0 or more. A rank that is to be in none of the groups gives `nil`.
+    ///   - key: Orders the ranks of a color.
+    public func split(color: Int, key: Int = 0) throws(ComityError) -> Group {
+        guard let made = try split(color: Optional(color), key: key) else {
+            throw .defect(ComityError.Details(message: "libcomity made no group of color \(color)"))
+        }
+        return made
     }
 
     /// The group of some members; only they call this, all with the same list and label. Calls of this group may run meanwhile.

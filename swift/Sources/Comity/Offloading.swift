@@ -23,8 +23,13 @@ extension Group {
             }.pointer)
     }
 
-    /// Split into groups of equal color: every rank calls this.
+    /// Split into groups of equal color, where some ranks may be in none: every rank calls this.
     public func split(color: Int?, key: Int = 0) async throws(ComityError) -> Group? {
+        try await Self.made { () throws(ComityError) in try self.split(color: color, key: key) }
+    }
+
+    /// Split into groups of equal color: every rank calls this.
+    public func split(color: Int, key: Int = 0) async throws(ComityError) -> Group {
         try await Self.made { () throws(ComityError) in try self.split(color: color, key: key) }
     }
 

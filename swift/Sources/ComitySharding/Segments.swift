@@ -22,7 +22,7 @@ public enum Segments: Sendable, Hashable {
         switch self {
         case .count(let count):
             guard count > 0 else { throw .invalidSegments(reason: "\(count) segments are none; give 1 or more") }
-            guard length % count == 0 else { throw .indivisible(dimension: length, of: "the dimension", across: count) }
+            guard length % count == 0 else { throw .indivisible(dimension: "the dimension", of: length, across: count) }
             inner = (1..<count).map { $0 * (length / count) }
         case .indices(let indices):
             inner = indices
@@ -47,17 +47,21 @@ public enum Segments: Sendable, Hashable {
     /// The same segments in a dimension of another length, in which each element stands for several: that of a packed weight or of its
     /// scales. All arithmetic is in whole numbers.
     public func ranges(of length: Int, packed: Int) throws(ShardingError) -> [Range<Int>] {
-        let whole = try ranges(of: length)
         var scaled: [Range<Int>] = []
-        for range in whole {
-            let (lower, upper) = (range.lowerBound.multipliedFullWidth(by: packed), range.upperBound.multipliedFullWidth(by: packed))
-            guard length > 0, lower.high == 0, upper.high == 0, lower.low % UInt(length) == 0, upper.low % UInt(length) == 0 else {
-                throw .invalidSegments(
-                    reason: "the segment \(range) of \(length) elements does not lie between elements of the \(packed) packed ones")
-            }
-            scaled.append(Int(lower.low / UInt(length))..<Int(upper.low / UInt(length)))
+        for range in try ranges(of: length) {
+            scaled.append(try Self.scaled(range, of: length, packed: packed))
         }
         return scaled
+    }
+
+    /// The same range of a dimension of another length.
+    static func scaled(_ range: Range<Int>, of length: Int, packed: Int) throws(ShardingError) -> Range<Int> {
+        let (lower, upper) = (range.lowerBound.multipliedFullWidth(by: packed), range.upperBound.multipliedFullWidth(by: packed))
+        guard length > 0, lower.high == 0, upper.high == 0, lower.low % UInt(length) == 0, upper.low % UInt(length) == 0 else {
+            throw .invalidSegments(
+                reason: "the segment \(range) of \(length) elements does not lie between elements of the \(packed) packed ones")
+        }
+        return Int(lower.low / UInt(length))..<Int(upper.low / UInt(length))
     }
 }
 

@@ -15,11 +15,16 @@ public struct Shard: Sendable, Hashable {
         (self.rank, self.size) = (rank, size)
     }
 
-    /// This rank's equal part of a dimension.
-    public func range(of length: Int, name: String = "the dimension") throws(ShardingError) -> Range<Int> {
-        guard length >= 0, length % size == 0 else { throw .indivisible(dimension: length, of: name, across: size) }
-        let part = length / size
-        return rank * part..<(rank + 1) * part
+    /// This rank's part of a dimension.
+    ///
+    /// - Parameters:
+    ///   - length: Elements of the dimension.
+    ///   - name: Name of the dimension in errors.
+    ///   - division: Whether all parts have the same size.
+    public func range(
+        of length: Int, name: String = "the dimension", division: Division = .equal
+    ) throws(ShardingError) -> Range<Int> {
+        try division.range(of: length, self, name)
     }
 
     /// Number of elements of each rank's part where parts may differ by one: the first ranks have one more.
@@ -35,36 +40,40 @@ public struct Shard: Sendable, Hashable {
         return start..<start + counts[rank]
     }
 
-    /// This rank's equal part of each segment. Mistakes show also where there is one rank.
+    /// This rank's part of each segment. Mistakes show also where there is one rank.
     public func ranges(
-        of length: Int, segments: Segments, name: String = "the dimension"
+        of length: Int, segments: Segments, name: String = "the dimension", division: Division = .equal
     ) throws(ShardingError) -> [Range<Int>] {
-        try parts(of: try segments.ranges(of: length), name)
+        var parts: [Range<Int>] = []
+        for segment in try segments.ranges(of: length) {
+            let part = try range(of: segment.count, name: name, division: division)
+            parts.append(segment.lowerBound + part.lowerBound..<segment.lowerBound + part.upperBound)
+        }
+        return parts
     }
 
-    /// This rank's equal part of each segment of a packed dimension, where parts have whole quantization groups.
+    /// This rank's part of each segment of a packed dimension, where parts have whole quantization groups.
     ///
     /// - Parameters:
     ///   - length: Number of inputs before they were packed.
     ///   - packed: Elements of the packed weight, of its scales or of its biases.
     ///   - groupSize: Inputs that share a scale.
     ///   - segments: Parts that are cut each by itself.
+    ///   - division: Whether all parts have the same size.
     public func ranges(
-        of length: Int, packed: Int, groupSize: Int, segments: Segments = .whole
+        of length: Int, packed: Int, groupSize: Int, segments: Segments = .whole, division: Division = .equal
     ) throws(ShardingError) -> [Range<Int>] {
         guard groupSize > 0 else { throw .invalidShape(reason: "the size of quantization groups is \(groupSize)") }
         let (step, overflow) = groupSize.multipliedReportingOverflow(by: size)
-        for range in try segments.ranges(of: length) where overflow || range.count % step != 0 {
-            throw .quantizationGroup(inputDimensions: range.count, groupSize: groupSize, across: size)
+        if division == .equal {
+            for range in try segments.ranges(of: length) where overflow || range.count % step != 0 {
+                throw .quantizationGroup(inputDimensions: range.count, groupSize: groupSize, across: size)
+            }
         }
-        return try parts(of: try segments.ranges(of: length, packed: packed), "the packed dimension")
-    }
-
-    private func parts(of segments: [Range<Int>], _ name: String) throws(ShardingError) -> [Range<Int>] {
+        // Parts are cut before they are packed: only there are units whole.
         var parts: [Range<Int>] = []
-        for segment in segments {
-            let part = try range(of: segment.count, name: name)
-            parts.append(segment.lowerBound + part.lowerBound..<segment.lowerBound + part.upperBound)
+        for part in try ranges(of: length, segments: segments, name: "a segment", division: division.grouped(by: groupSize)) {
+            parts.append(try Segments.scaled(part, of: length, packed: packed))
         }
         return parts
     }
@@ -76,8 +85,9 @@ public struct Shard: Sendable, Hashable {
     ///   - shape: Elements of each dimension.
     ///   - axis: Dimension that is cut.
     ///   - segments: Parts that are cut each by itself.
+    ///   - division: Whether all parts have the same size.
     public func slice<T>(
-        _ values: [T], shape: [Int], axis: Int, segments: Segments = .whole
+        _ values: [T], shape: [Int], axis: Int, segments: Segments = .whole, division: Division = .equal
     ) throws(ShardingError) -> [T] {
         guard shape.indices.contains(axis) else {
             throw .invalidShape(reason: "axis \(axis) is none of an array of \(shape.count) dimensions")
@@ -91,7 +101,7 @@ public struct Shard: Sendable, Hashable {
         guard count == values.count else {
             throw .invalidShape(reason: "\(values.count) elements cannot have the shape \(shape), which has \(count)")
         }
-        let parts = try ranges(of: shape[axis], segments: segments, name: "axis \(axis)")
+        let parts = try ranges(of: shape[axis], segments: segments, name: "axis \(axis)", division: division)
         let outer = shape[..<axis].reduce(1, *)
         let inner = shape[(axis + 1)...].reduce(1, *)
         var slice: [T] = []

@@ -65,6 +65,33 @@ final class ShardingTests: XCTestCase {
         }
     }
 
+    func testUnevenPartsHaveWholeUnits() throws {
+        let shards = try (0..<3).map { try Shard(rank: $0, of: 3) }
+        XCTAssertEqual(try shards.map { try $0.range(of: 10, division: .uneven()) }, [0..<4, 4..<7, 7..<10])
+        XCTAssertEqual(try shards.map { try $0.range(of: 320, division: .uneven(unit: 64)) }, [0..<128, 128..<256, 256..<320])
+        let segments = try shards.flatMap { try $0.ranges(of: 26, segments: .indices([10, 18]), division: .uneven(unit: 2)) }
+        XCTAssertEqual(segments.flatMap(Array.init).sorted(), Array(0..<26))
+        XCTAssertEqual(try shards[2].slice(Array(0..<20), shape: [2, 10], axis: 1, division: .uneven()), [7, 8, 9, 17, 18, 19])
+        // 5 quantization groups of 64: 4-bit words, and scales. Units of 96 and groups of 64 are whole in 192.
+        XCTAssertEqual(
+            try shards.map { try $0.ranges(of: 320, packed: 40, groupSize: 64, division: .uneven()) }, [[0..<16], [16..<32], [32..<40]])
+        XCTAssertEqual(try shards[2].ranges(of: 320, packed: 5, groupSize: 64, division: .uneven()), [4..<5])
+        XCTAssertEqual(try shards[2].ranges(of: 768, packed: 12, groupSize: 64, division: .uneven(unit: 96)), [9..<12])
+
+        assertThrows("heads has 10 elements, which are no whole units of 4; 8 or 12 would work") { () throws(ShardingError) in
+            _ = try shards[0].range(of: 10, name: "heads", division: .uneven(unit: 4))
+        }
+        assertThrows("has 2 units of 4, and each of the 3 ranks needs one; 12 elements or more would work") {
+            () throws(ShardingError) in _ = try shards[0].range(of: 8, division: .uneven(unit: 4))
+        }
+        assertThrows("a unit has 0 elements") { () throws(ShardingError) in
+            _ = try shards[0].range(of: 8, division: .uneven(unit: 0))
+        }
+        for unit in [Int.max, 0, -3] {
+            XCTAssertThrowsError(try shards[0].ranges(of: 320, packed: 5, groupSize: 64, division: .uneven(unit: unit)))
+        }
+    }
+
     func testSlicesOfAnyAxisJoinToTheWhole() throws {
         let values = Array(0..<2 * 6 * 3)
         let shards = try (0..<3).map { try Shard(rank: $0, of: 3) }

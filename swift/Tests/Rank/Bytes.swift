@@ -20,6 +20,8 @@ extension Checks {
         }
         try equal(values.withUnsafeBytes { $0[0] }, UInt8(size - 1), "broadcast of bytes")
 
+        try between()
+
         var data = Data([UInt8(rank), 1, 2, 3])
         try group.allReduce(&data, as: .uint8, .max)
         try equal(data, Data([UInt8(size - 1), 1, 2, 3]), "allReduce of data")
@@ -35,5 +37,61 @@ extension Checks {
             try equal(received, Data([4, 5, 6]), "receive of data")
             try values.withUnsafeMutableBytes { try group.receive(into: $0, from: 0) }
         }
+    }
+
+    /// Operations from one raw buffer into another; the parts of the ranks are as long as `counts` says, or equal.
+    private func between() throws {
+        let (rank, size) = (group.rank, group.size)
+        let counts = (0..<size).map { $0 + 1 }
+        let mine = [Int32](repeating: Int32(rank), count: counts[rank])
+        let all = [Int32](repeating: 1, count: counts.reduce(0, +))
+        let two = [Int32](repeating: Int32(rank), count: 2)
+        let of2 = (0..<Int32(size)).flatMap { [$0, $0] }
+
+        let sum = of2.reduce(0, +) / 2
+        try equal(try into(2, two) { try group.allReduce($0, into: $1, as: .int32) }, [sum, sum], "allReduce into bytes")
+        try equal(try into(2 * size, two) { try group.allGather($0, into: $1, as: .int32) }, of2, "allGather of bytes")
+        try equal(
+            try into(all.count, mine) { try group.allGather($0, into: $1, as: .int32, counts: counts) },
+            counts.flatMap { [Int32](repeating: Int32($0) - 1, count: $0) }, "allGather of bytes with counts")
+        try equal(
+            try into(2, of2) { try group.reduceScatter($0, into: $1, as: .int32) }, [Int32](repeating: Int32(rank * size), count: 2),
+            "reduceScatter of bytes")
+        try equal(
+            try into(counts[rank], all) { try group.reduceScatter($0, into: $1, as: .int32, .sum, counts: counts) },
+            [Int32](repeating: Int32(size), count: counts[rank]), "reduceScatter of bytes with counts")
+        let own = [Int32](repeating: Int32(rank), count: 2 * size)
+        try equal(try into(2 * size, own) { try group.allToAll($0, into: $1, as: .int32) }, of2, "allToAll of bytes")
+        let toEach = counts.flatMap { [Int32](repeating: Int32(rank), count: $0) }
+        let fromEach = (0..<Int32(size)).flatMap { [Int32](repeating: $0, count: counts[rank]) }
+        let ofEach = [Int](repeating: counts[rank], count: size)
+        try equal(
+            try into(fromEach.count, toEach) {
+                try group.allToAll($0, into: $1, as: .int32, sendCounts: counts, receiveCounts: ofEach)
+            }, fromEach, "allToAll of bytes with counts")
+        if size > 1, rank == 0 {
+            try two.withUnsafeBytes { try group.send($0, as: .int32, to: 1, tag: 5) }
+        } else if rank == 1 {
+            let received = try into(2, [Int32]()) { try group.receive(into: $1, as: .int32, from: 0, tag: 5) }
+            try equal(received, [0, 0], "receive of bytes with a type")
+        }
+        // Too few bytes for the result, and no whole element: no call is made.
+        for count in [1, 7] {
+            let error = try failure {
+                let made = UnsafeMutableRawBufferPointer.allocate(byteCount: count, alignment: 8)
+                defer { made.deallocate() }
+                try two.withUnsafeBytes { try group.allReduce($0, into: made, as: .int32) }
+            }
+            guard case .misuse = error else { throw Failed("a destination of \(count) bytes: \(error)") }
+        }
+    }
+
+    /// Result of a call over two raw buffers.
+    private func into(
+        _ count: Int, _ values: [Int32], _ call: (UnsafeRawBufferPointer, UnsafeMutableRawBufferPointer) throws -> Void
+    ) throws -> [Int32] {
+        var made = [Int32](repeating: -1, count: count)
+        try values.withUnsafeBytes { source in try made.withUnsafeMutableBytes { try call(source, $0) } }
+        return made
     }
 }

@@ -49,7 +49,7 @@ func mismatch(_ group: Group) throws {
 
 /// The last rank comes too late. That the others are told already it learns over a group beside.
 func timeout(_ group: Group) throws {
-    guard let beside = try group.split(color: 0) else { throw Failed("no group beside") }
+    let beside = try group.split(color: 0)
     let late = group.rank == group.size - 1
     if late {
         try beside.barrier()
@@ -68,7 +68,7 @@ func timeout(_ group: Group) throws {
 
 /// Rank 0 gives the group up while the others wait in a call.
 func abort(_ group: Group) throws {
-    guard let beside = try group.split(color: 0) else { throw Failed("no group beside") }
+    let beside = try group.split(color: 0)
     let error: ComityError
     if group.rank == 0 {
         try beside.barrier()
@@ -86,7 +86,7 @@ func abort(_ group: Group) throws {
 
 /// Rank 0 cancels a task that waits for a call. The others, which make it later, are told.
 func cancelled(_ group: Group) async throws {
-    guard let beside = try await group.split(color: 0) else { throw Failed("no group beside") }
+    let beside = try await group.split(color: 0)
     let error: ComityError
     if group.rank == 0 {
         let request = try group.startAllReduce([1.0])
@@ -119,7 +119,7 @@ func cancelled(_ group: Group) async throws {
 
 /// Two groups of the same ranks at once, each in a task of its own.
 func twoGroups(_ group: Group) async throws {
-    guard let other = try await group.split(color: 0, key: -group.rank) else { throw Failed("no other group") }
+    let other = try await group.split(color: 0, key: -group.rank)
     guard other.rank == group.size - 1 - group.rank else { throw Failed("the key orders nothing") }
     async let sums = many(group)
     async let others = many(other)

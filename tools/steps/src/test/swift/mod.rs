@@ -13,7 +13,7 @@ mod snippets;
 use super::{Done, Outcome, missing, requirements, scope::Scope};
 use crate::c;
 use debian::Debian;
-use std::fs;
+use std::{fs, path::Path};
 use tasks::{
     child::Task,
     place::{built, program, root, target},
@@ -46,7 +46,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
         Ok(debian) => debian,
         Err(not_run) => return Ok(not_run),
     };
-    let lint = ["swift", "format", "lint", "--strict", "--recursive", "Package.swift", "swift"];
+    let lint = ["swift", "format", "lint", "--strict", "--recursive", "Package.swift", "swift", "swift-mlx"];
     debian.task(&lint).run()?;
     let tests = tests(&debian)?;
     for (name, ranks, words) in EXAMPLES {
@@ -56,6 +56,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
         }
     }
     digits(&debian)?;
+    other_libraries(&debian)?;
     debian.document(&LIBRARIES)?;
     let snippets = snippets::compile(&debian)?;
     of_the_book()?;
@@ -79,6 +80,31 @@ fn digits(debian: &Debian) -> Result<(), String> {
         (Some(a), Some(b)) if a == b => Ok(()),
         _ => Err(format!("digits learns in Swift otherwise than in Rust:\n{swift}\n{rust}")),
     }
+}
+
+/// A program says both versions where libcomity is of another one, also where that has nothing else; where there is none it does not start.
+fn other_libraries(debian: &Debian) -> Result<(), String> {
+    let folder = target().join("swift-other");
+    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let (source, library) = (folder.join("version.swift"), folder.join("libcomity.so.0"));
+    let text = "@_cdecl(\"comity_version\") public func version() -> UInt32 { 90_900 }\n";
+    fs::write(&source, text).map_err(|e| format!("{}: {e}", source.display()))?;
+    debian.task(&["swiftc", "-emit-library", "-o"]).args([&library, &source]).run()?;
+    let places = [
+        (folder.as_path(), "libcomity is of version 9.9.0, and this package is for"),
+        (Path::new("/nowhere"), "libcomity.so.0: cannot open shared object file"),
+    ];
+    for (place, words) in places {
+        let library = format!("LD_LIBRARY_PATH={}", place.display());
+        let task = debian.task(&["env", &library, "SWIFT_BACKTRACE=enable=no"]);
+        match task.args([target().join("swift-build/debug/hello")]).run() {
+            Err(out) if out.contains(words) => {}
+            Err(out) | Ok(out) => {
+                return Err(format!("with {library} a program did not say `{words}`:\n{out}"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Loss and accuracy of the first epoch.
