@@ -9,6 +9,7 @@ from torch._C import _distributed_c10d as _c10d
 
 from comity._core import Args
 
+from . import tracing
 from .calls import Call, Calls, in_block
 from .tensors import Finish, alike, contents, joined, moved, place, reduced, simple, spread, write
 from .work import Done
@@ -54,6 +55,11 @@ class Reductions(Calls):
         tensor = self._one(tensors, "all_reduce")
         if tensor.is_sparse:
             return self.allreduce_sparse(tensors, opts)
+        if tensor.is_cuda and not (
+            self._codec and self._codec.takes(tensor, self._reduction(opts, "all_reduce")[0])
+        ):
+            device = self._device_for("all_reduce", tensor)
+            return tracing.untraced(device.call)("allreduce", [tensor], _options(opts))
         self._check("all_reduce", tensor)
         reduce, factor = self._reduction(opts, "all_reduce")
         if factor is not None:
@@ -196,6 +202,15 @@ class Reductions(Calls):
         if name is None:
             raise self._misuse(op, f"{op} knows no reduction {reduce_op!r}")
         return name, _factor(reduce_op) if kind == _KINDS.PREMUL_SUM else None
+
+
+def _options(opts: Any) -> Any:
+    """Options, of which a caller may give the reduction alone."""
+    if hasattr(opts, "reduceOp"):
+        return opts
+    options = _c10d.AllreduceOptions()
+    options.reduceOp = opts
+    return options
 
 
 def _factor(reduce_op: Any) -> Any:

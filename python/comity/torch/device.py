@@ -1,0 +1,372 @@
+"""Calls on CUDA tensors: torch's own process group over NCCL carries them (`nccl.py`), in the calling thread, without waiting for others.
+
+Works and futures are nccl's. Beside that each call is noted (`ledger.py`), and a thread compares notes with the other ranks (`watch.py`).
+Where that finds a difference, a late call or a death, the communicator is given up, so no stream waits for ever, and later calls raise why.
+
+Tensors that NCCL takes as they are go to it as they are. Others, such as strided ones, go through copies on the device, and reductions
+that NCCL has not through host memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as _c10d
+
+from comity.errors import Error, Misuse
+
+from .ledger import Ledger
+from .messages import left
+from .tensors import Finish, alike, bare, check, write
+from .watch import Watch
+from .work import Done
+
+_KINDS = _c10d.ReduceOp.RedOpType
+_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_INTS = {torch.uint8, torch.int8, torch.int32, torch.int64, torch.bool}
+#: Types that torch hands to NCCL in every version.
+_NATIVE = _FLOATS | _INTS
+#: What NCCL reduces integers with as Comity does.
+_WHOLE = (_KINDS.SUM, _KINDS.PRODUCT, _KINDS.MIN, _KINDS.MAX)
+#: Operations by torch's names of methods.
+OPS = {
+    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "broadcast": "broadcast", "reduce": "reduce", "allgather": "all_gather",
+    "_allgather_base": "all_gather", "gather": "gather", "scatter": "scatter", "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter", "alltoall_base": "all_to_all", "alltoall": "all_to_all",
+}  # fmt: skip
+_REDUCE = {"allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base"}
+#: Calls whose elements may differ between ranks.
+_UNEQUAL = {"alltoall", "alltoall_base"}
+#: Seconds that NCCL's own error waits for the watch's, which says more.
+_PATIENCE = 1.0
+#: Seconds that calls get to end when a rank has left.
+_LAST_CALLS = 2.0
+_log = logging.getLogger("comity.torch")
+
+
+class DeviceGroup:
+    """One rank's calls on one device."""
+
+    def __init__(self, owner: Any, inner: Any, group: Any, index: int, at_start: Callable[[], None]) -> None:
+        """`owner`: the group that this serves. `inner`: what carries calls. `group`: of the core, for the watch; None for a single rank.
+        `index`: the device's number, -1 for the host's memory. `at_start`: called by each thread that looks at works."""
+        self.inner = inner
+        self._owner = owner
+        self._index = index
+        self._ledger = Ledger()
+        self._given_up = threading.Event()
+        self._lock = threading.Lock()
+        #: What calls of a block were made so far, and what is to be done behind them.
+        self._block: list[str] | None = None
+        self._finishes: list[Finish] = []
+        self._watch: Watch | None = None
+        if group is not None:
+            self._watch = Watch(group, self._ledger, lambda: owner._limit, self._failed, at_start)
+
+    # -- calls
+
+    def call(self, name: str, *args: Any) -> Any:
+        """The call of c10d with this name: outputs first, then inputs, then the rest. Returns its work."""
+        op = OPS[name]
+        begun = perf_counter_ns()
+        tensors = _tensors(args)
+        if all(map(self._plain, tensors)) and (name not in _REDUCE or _reduces(tensors[0], args[-1])):
+            work = self._put(name, op, tensors, args)
+        else:
+            work = self._staged(name, op, tensors, args)
+        last = tensors[-1]
+        self._owner._metrics.ended(op, last.numel() * last.element_size(), begun)
+        return work
+
+    def call_then(self, name: str, args: Sequence[Any], after: Sequence[Finish], result: Any) -> Any:
+        """As `call`; then, in the stream's order, what is `after`. `result`: the future's value."""
+        work = self.call(name, *args)
+        return self._followed(work, after, result)
+
+    def _put(self, name: str, op: str, tensors: list[torch.Tensor], args: Sequence[Any]) -> Any:
+        """Hand it over, and note it."""
+        if self._block is not None and not self._block:
+            self.inner._start_coalescing()
+        try:
+            work = getattr(self.inner, name)(*args)
+        except Exception as e:
+            raise self._reason(e) from None
+        self._note(op, tensors[-1].dtype, _count(name, args), args[-1])
+        if self._block is not None:
+            self._block.append(op)
+        elif self._ledger.wants_work:
+            self._show(work)
+        return work
+
+    def _note(self, op: str, dtype: torch.dtype | None, count: int, opts: Any) -> None:
+        if self._watch is not None:
+            self._ledger.note((op, dtype, count, opts))
+
+    def _show(self, work: Any, batch: str = "") -> None:
+        """Let the watch see whether this work ends. A work of a graph that is captured says nothing of the graph's runs."""
+        if self._watch is not None and work is not None and not self._capturing():
+            self._ledger.show(work, batch)
+
+    def _capturing(self) -> bool:
+        return self._index >= 0 and torch.cuda.is_current_stream_capturing()
+
+    def _plain(self, t: torch.Tensor) -> bool:
+        """Whether NCCL takes it as it is."""
+        return (
+            t.get_device() == self._index
+            and t.dtype in _NATIVE
+            and t.layout is torch.strided
+            and t.is_contiguous()
+            and not t.is_neg()
+        )
+
+    def _reason(self, e: BaseException) -> BaseException:
+        """Why a call could not be made: the group's end if it has one, which is what NCCL's error comes from then."""
+        if isinstance(e, dist.DistBackendError) and self._watch is not None:
+            self._given_up.wait(_PATIENCE)
+        closed = self._owner._closed
+        if closed is None:
+            return e
+        return type(closed)(f"rank {self._owner._rank}: {closed}", closed.rank, closed.call, closed.cause)
+
+    # -- what NCCL does not take as it is
+
+    def _staged(self, name: str, op: str, tensors: list[torch.Tensor], args: Sequence[Any]) -> Any:
+        rank = self._owner._rank
+        for t in tensors:
+            check(t, op, rank)
+            if t.get_device() != self._index and t.get_device() >= 0:
+                raise Misuse(
+                    f"rank {rank}: {op} got a tensor on {t.device}, and this group's calls are on cuda:{self._index}: "
+                    "one device per rank and group; torch.cuda.set_device chooses it",
+                    rank,
+                    op,
+                )
+        alike(tensors, op, rank)
+        if name in _REDUCE and not _reduces(tensors[0], args[-1]):
+            return self._over_host(name, args)
+        after: list[Finish] = []
+        copies = [_copied(a, after, written=i == 0) for i, a in enumerate(args)]
+        work = self._put(name, op, tensors, copies)
+        if self._block is not None:
+            self._finishes += after
+            return work
+        return self._followed(work, after, _list(args[0]))
+
+    def _followed(self, work: Any, after: Sequence[Finish], result: Any) -> Any:
+        if work is not None:
+            work.wait()  # WAIT: nobody; the stream waits
+        for finish in after:
+            finish()
+        return Done(result) if self._index < 0 else StreamWork(result, self._index)
+
+    def _over_host(self, name: str, args: Sequence[Any]) -> Any:
+        """A reduction that NCCL has not, or means otherwise."""
+        after: list[Finish] = []
+        copies = [_hosted(a, after, written=i == 0) for i, a in enumerate(args)]
+        work = getattr(self._owner, name)(*copies)
+        if work is not None:
+            work.wait()  # WAIT: the group's limit
+        return self._followed(None, after, _list(args[0]))
+
+    # -- several calls at once
+
+    def begin_block(self) -> None:
+        self._block, self._finishes = [], []
+
+    def end_block(self) -> Any:
+        """The work of all; None if there was no call."""
+        block, self._block = self._block, None
+        if not block:
+            return None
+        work = self.inner._end_coalescing()
+        if self._ledger.wants_work:
+            moves = [call for call in block if " " in call]
+            self._show(work, ", ".join(moves))
+        return self._followed(work, self._finishes, []) if self._finishes else work
+
+    def move(self, name: str, tensor: torch.Tensor, peer: int) -> Any:
+        """`send` or `recv` in a block."""
+        if not self._plain(tensor):
+            return self._staged_move(name, tensor, peer)
+        if not self._block:
+            self.inner._start_coalescing()
+        self._block.append(f"{name} {tensor.numel()} {'to' if name == 'send' else 'from'} {peer}")
+        return getattr(self.inner, name)([tensor], peer, 0)
+
+    def _staged_move(self, name: str, tensor: torch.Tensor, peer: int) -> Any:
+        check(tensor, name, self._owner._rank)
+        after: list[Finish] = []
+        work = self.move(name, _copied(tensor, after, written=name == "recv"), peer)
+        self._finishes += after
+        return work
+
+    def settle(self) -> None:
+        """Wait until the caller's stream has done what it holds, and the ranks' calls so far have been compared; a barrier does so."""
+        if self._index >= 0:
+            torch.cuda.current_stream(self._index).synchronize()
+        if self._watch is not None:
+            self._watch.compare(self._owner._limit)
+
+    # -- the end
+
+    def _failed(self, error: Error) -> None:
+        """The watch says that calls have no meaning any more."""
+        owner = self._owner
+        if owner._closed is None:
+            owner._closed = error
+        if left(error):
+            # What is under way may need nobody any more.
+            if not self._drained(_LAST_CALLS):
+                _log.error("rank %d: %s; its calls on CUDA tensors did not end", owner._rank, error)
+                self.abort()
+            return
+        _log.error("rank %d of group %r: %s", owner._rank, owner._name, error)
+        self.abort()
+        for group in owner._groups():
+            group.abort(str(error))
+
+    def abort(self) -> None:
+        """Give the communicator up: what is on streams ends, with whatever it has written by then."""
+        with self._lock:
+            if not self._given_up.is_set():
+                self.inner.abort()
+                self._given_up.set()
+
+    def _drained(self, limit: float) -> bool:
+        """Whether all calls end within so many seconds."""
+        waits = threading.Thread(target=self.inner._wait_for_pending_works, name="comity-drain", daemon=True)
+        waits.start()
+        waits.join(limit)
+        return not waits.is_alive()
+
+    def close(self, limit: float) -> list[str]:
+        """Leave in good order, so many seconds at most; the calls that were not done by then, in words. Raises `Mismatch`."""
+        try:
+            if self._watch is not None:
+                self._watch.finish(limit)
+        except Error:
+            self.abort()
+            raise
+        if self._given_up.is_set():
+            return []
+        ends = threading.Thread(target=self.inner.shutdown, name="comity-shutdown", daemon=True)
+        ends.start()
+        ends.join(limit)
+        if not ends.is_alive():
+            return []
+        self.abort()
+        return [f"{self._ledger.last()} on CUDA tensors"]
+
+    def leave(self, why: str | None = None) -> None:
+        """Leave at once; where there is a reason, all ranks are told."""
+        if self._watch is not None:
+            self._watch.stop(why)
+        self.abort()
+
+
+class StreamWork(_c10d.Work):
+    """Work whose last part is on the stream that was the caller's."""
+
+    def __init__(self, result: Any, index: int) -> None:
+        super().__init__()
+        self._result = result
+        self._index = index
+        self._event = torch.cuda.current_stream(index).record_event()
+
+    def wait(self, timeout: Any = None) -> bool:
+        torch.cuda.current_stream(self._index).wait_event(self._event)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()  # WAIT: nobody; the stream waits
+
+    def is_completed(self) -> bool:
+        return self._event.query()
+
+    is_success = is_completed
+
+    def exception(self) -> None:
+        return None
+
+    def get_future(self) -> torch.futures.Future:
+        self.wait()  # WAIT: nobody; the stream waits
+        future = torch.futures.Future(devices=[torch.device("cuda", self._index)])
+        future.set_result(self._result)
+        return future
+
+    def result(self) -> list[torch.Tensor]:
+        return list(self._result)
+
+    def source_rank(self) -> int:
+        return -1
+
+    _source_rank = source_rank
+
+
+def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
+    """The outputs and inputs of a call."""
+    found: list[torch.Tensor] = []
+    for given in args[:2]:
+        if isinstance(given, torch.Tensor):
+            found.append(given)
+        elif isinstance(given, (list, tuple)):
+            for item in given:
+                if isinstance(item, torch.Tensor):
+                    found.append(item)
+                else:
+                    found.extend(item)
+    return found
+
+
+def _list(outputs: Any) -> Any:
+    return [outputs] if isinstance(outputs, torch.Tensor) else outputs
+
+
+def _reduces(t: torch.Tensor, opts: Any) -> bool:
+    """Whether NCCL has the reduction. For floats torch refuses those that it has not."""
+    if t.dtype in _FLOATS:
+        return True
+    reduce_op = getattr(opts, "reduceOp", opts)
+    return t.dtype in _INTS and getattr(reduce_op, "op", reduce_op) in _WHOLE
+
+
+def _count(name: str, args: Sequence[Any]) -> int:
+    """The elements of a call, a number that is the same on all ranks; 0 where there is none."""
+    if name in _UNEQUAL:
+        return 0
+    given = args[1] if name in ("gather", "reduce_scatter", "_reduce_scatter_base") else args[0]
+    return given.numel() if isinstance(given, torch.Tensor) else sum(t.numel() for t in _tensors([given]))
+
+
+def _copied(given: Any, after: list[Finish], *, written: bool) -> Any:
+    """Tensors as NCCL takes them: where they lie, or copies. `written`: they are copied back `after`."""
+    if isinstance(given, (list, tuple)) and not (given and isinstance(given[0], int)):
+        return [_copied(g, after, written=written) for g in given]
+    if not isinstance(given, torch.Tensor):
+        return given
+    copy = bare(given)
+    if written and copy.data_ptr() != given.data_ptr():
+        after.append(lambda: write(given, copy))
+    if copy.dtype in _NATIVE:
+        return copy
+    # One more dimension: the sizes of the others may matter.
+    return torch.view_as_real(copy) if copy.is_complex() else copy.unsqueeze(-1).view(torch.uint8)
+
+
+def _hosted(given: Any, after: list[Finish], *, written: bool) -> Any:
+    """As `_copied`, in host memory."""
+    if isinstance(given, (list, tuple)):
+        return [_hosted(g, after, written=written) for g in given]
+    if not isinstance(given, torch.Tensor):
+        return given
+    copy = given.detach().to("cpu", copy=True)
+    if written:
+        after.append(lambda: write(given, copy))
+    return copy
