@@ -80,6 +80,8 @@ class Calls:
     #: Whether works reach the program as they are, so that their futures can be Comity's: not in a group of several backends.
     _alone = True
     _metrics: metrics.Metrics
+    #: What carries calls on CUDA tensors, if there was one.
+    _device: DeviceGroup | None = None
 
     def _device_for(self, op: str, tensor: torch.Tensor) -> DeviceGroup:
         """What carries calls on CUDA tensors, of which one is to be made."""

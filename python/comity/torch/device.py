@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from .watch import Watch
 from .work import Done
 
 _KINDS = _c10d.ReduceOp.RedOpType
+_AllreduceOptions = _c10d.AllreduceOptions
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _INTS = {torch.uint8, torch.int8, torch.int32, torch.int64, torch.bool}
 #: Types that torch hands to NCCL in every version.
@@ -47,6 +47,9 @@ _UNEQUAL = {"alltoall", "alltoall_base"}
 _PATIENCE = 1.0
 #: Seconds that calls get to end when a rank has left.
 _LAST_CALLS = 2.0
+_STRIDED = torch.strided
+#: What a call answers that does not take its tensors.
+UNTAKEN: Any = object()
 _log = logging.getLogger("comity.torch")
 
 
@@ -59,30 +62,96 @@ class DeviceGroup:
         self.inner = inner
         self._owner = owner
         self._index = index
-        self._ledger = Ledger()
+        self._ledger = Ledger(owner._metrics.counted)
+        self._all_reduce = inner.allreduce
+        self._all_gather = inner._allgather_base
+        self._reduce_scatter = inner._reduce_scatter_base
         self._given_up = threading.Event()
         self._lock = threading.Lock()
+        #: Whether calls are mostly made in few steps: not in a block, nor once the group has ended.
+        self._quick = owner._codec is None
         #: What calls of a block were made so far, and what is to be done behind them.
         self._block: list[str] | None = None
         self._finishes: list[Finish] = []
         self._watch: Watch | None = None
-        if group is not None:
+        alone = group is None
+        self.note = self._ledger.count if alone else self._ledger.note
+        self._under_way: Callable[[Any], None] = _nothing if alone else self._ledger.under_way
+        #: Whether the call was put into a graph: its work then says nothing of the graph's runs, and must not be asked.
+        self._capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing if index >= 0 else bool
+        if not alone:
             self._watch = Watch(group, self._ledger, lambda: owner._limit, self._failed, at_start)
 
     # -- calls
 
+    def all_reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
+        """An all_reduce of floats that NCCL takes as they are, as training makes them: in few steps. `UNTAKEN` for any other."""
+        if not self._quick or type(tensors) is not list or type(opts) is not _AllreduceOptions:
+            return UNTAKEN
+        t = tensors[0]
+        dtype, count = t.dtype, t.numel()
+        if not (
+            len(tensors) == 1
+            and t.get_device() == self._index
+            and dtype in _FLOATS
+            and t.is_contiguous()
+            and (count > 1 or not t.is_neg())
+        ):
+            return UNTAKEN
+        try:
+            work = self._all_reduce(tensors, opts)
+        except Exception as e:
+            raise self._reason(e) from None
+        self.note(("all_reduce", dtype, count, opts))
+        if not self._capturing():
+            self._under_way(work)
+        return work
+
+    def all_gather(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Any:
+        """As `all_reduce`."""
+        return self._pair(self._all_gather, "all_gather", output, input, output, opts)
+
+    def reduce_scatter(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Any:
+        """As `all_reduce`."""
+        return self._pair(self._reduce_scatter, "reduce_scatter", output, input, input, opts)
+
+    def _pair(
+        self,
+        method: Callable[..., Any],
+        op: str,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        large: torch.Tensor,
+        opts: Any,
+    ) -> Any:
+        """A call from one tensor to another. `large`: the one with the elements of all ranks."""
+        index, dtype, count = self._index, large.dtype, large.numel()
+        if not (
+            self._quick
+            and opts is not None
+            and dtype in _FLOATS
+            and input.get_device() == index == output.get_device()
+            and input.is_contiguous()
+            and output.is_contiguous()
+            and (count > self._owner._size or not (input.is_neg() or output.is_neg()))
+        ):
+            return UNTAKEN
+        try:
+            work = method(output, input, opts)
+        except Exception as e:
+            raise self._reason(e) from None
+        self.note((op, dtype, count, opts))
+        if not self._capturing():
+            self._under_way(work)
+        return work
+
     def call(self, name: str, *args: Any) -> Any:
         """The call of c10d with this name: outputs first, then inputs, then the rest. Returns its work."""
         op = OPS[name]
-        begun = perf_counter_ns()
         tensors = _tensors(args)
         if all(map(self._plain, tensors)) and (name not in _REDUCE or _reduces(tensors[0], args[-1])):
-            work = self._put(name, op, tensors, args)
-        else:
-            work = self._staged(name, op, tensors, args)
-        last = tensors[-1]
-        self._owner._metrics.ended(op, last.numel() * last.element_size(), begun)
-        return work
+            return self._put(name, op, tensors, args)
+        return self._staged(name, op, tensors, args)
 
     def call_then(self, name: str, args: Sequence[Any], after: Sequence[Finish], result: Any) -> Any:
         """As `call`; then, in the stream's order, what is `after`. `result`: the future's value."""
@@ -97,31 +166,19 @@ class DeviceGroup:
             work = getattr(self.inner, name)(*args)
         except Exception as e:
             raise self._reason(e) from None
-        self._note(op, tensors[-1].dtype, _count(name, args), args[-1])
+        self.note((op, tensors[-1].dtype, _count(name, args), args[-1]))
         if self._block is not None:
             self._block.append(op)
-        elif self._ledger.wants_work:
-            self._show(work)
+        elif not self._capturing():
+            self._under_way(work)
         return work
-
-    def _note(self, op: str, dtype: torch.dtype | None, count: int, opts: Any) -> None:
-        if self._watch is not None:
-            self._ledger.note((op, dtype, count, opts))
-
-    def _show(self, work: Any, batch: str = "") -> None:
-        """Let the watch see whether this work ends. A work of a graph that is captured says nothing of the graph's runs."""
-        if self._watch is not None and work is not None and not self._capturing():
-            self._ledger.show(work, batch)
-
-    def _capturing(self) -> bool:
-        return self._index >= 0 and torch.cuda.is_current_stream_capturing()
 
     def _plain(self, t: torch.Tensor) -> bool:
         """Whether NCCL takes it as it is."""
         return (
             t.get_device() == self._index
             and t.dtype in _NATIVE
-            and t.layout is torch.strided
+            and t.layout is _STRIDED
             and t.is_contiguous()
             and not t.is_neg()
         )
@@ -178,17 +235,17 @@ class DeviceGroup:
     # -- several calls at once
 
     def begin_block(self) -> None:
-        self._block, self._finishes = [], []
+        self._quick, self._block, self._finishes = False, [], []
 
     def end_block(self) -> Any:
         """The work of all; None if there was no call."""
         block, self._block = self._block, None
+        self._quick = self._owner._codec is None and self._owner._closed is None
         if not block:
             return None
         work = self.inner._end_coalescing()
-        if self._ledger.wants_work:
-            moves = [call for call in block if " " in call]
-            self._show(work, ", ".join(moves))
+        if not self._capturing():
+            self._under_way((work, ", ".join(call for call in block if " " in call)))
         return self._followed(work, self._finishes, []) if self._finishes else work
 
     def move(self, name: str, tensor: torch.Tensor, peer: int) -> Any:
@@ -218,7 +275,7 @@ class DeviceGroup:
 
     def _failed(self, error: Error) -> None:
         """The watch says that calls have no meaning any more."""
-        owner = self._owner
+        owner, self._quick = self._owner, False
         if owner._closed is None:
             owner._closed = error
         if left(error):
@@ -248,6 +305,7 @@ class DeviceGroup:
 
     def close(self, limit: float) -> list[str]:
         """Leave in good order, so many seconds at most; the calls that were not done by then, in words. Raises `Mismatch`."""
+        self._quick = False
         try:
             if self._watch is not None:
                 self._watch.finish(limit)
@@ -256,7 +314,7 @@ class DeviceGroup:
             raise
         if self._given_up.is_set():
             return []
-        ends = threading.Thread(target=self.inner.shutdown, name="comity-shutdown", daemon=True)
+        ends = threading.Thread(target=self._shut_down, name="comity-shutdown", daemon=True)
         ends.start()
         ends.join(limit)
         if not ends.is_alive():
@@ -264,8 +322,14 @@ class DeviceGroup:
         self.abort()
         return [f"{self._ledger.last()} on CUDA tensors"]
 
+    def _shut_down(self) -> None:
+        if self._index >= 0:
+            torch.cuda.set_device(self._index)
+        self.inner.shutdown()
+
     def leave(self, why: str | None = None) -> None:
         """Leave at once; where there is a reason, all ranks are told."""
+        self._quick = False
         if self._watch is not None:
             self._watch.stop(why)
         self.abort()
@@ -314,15 +378,20 @@ def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
     """The outputs and inputs of a call."""
     found: list[torch.Tensor] = []
     for given in args[:2]:
-        if isinstance(given, torch.Tensor):
-            found.append(given)
-        elif isinstance(given, (list, tuple)):
+        # Asking whether something is a tensor takes long where it is none.
+        if isinstance(given, (list, tuple)):
             for item in given:
-                if isinstance(item, torch.Tensor):
-                    found.append(item)
-                else:
+                if isinstance(item, (list, tuple)):
                     found.extend(item)
+                else:
+                    found.append(item)
+        elif isinstance(given, torch.Tensor):
+            found.append(given)
     return found
+
+
+def _nothing(_: Any) -> None:
+    pass
 
 
 def _list(outputs: Any) -> Any:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -22,23 +24,18 @@ _NOTE = struct.Struct("<BBHiQ")
 SIZE = _NOTE.size
 #: What the record of no call looks like.
 NOTHING = bytes(SIZE)
-_SAMPLE = ""
 _OPS = [
-    _SAMPLE, "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all",
+    "", "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all",
 ]  # fmt: skip
 _OP_NUMBERS = {name: i for i, name in enumerate(_OPS)}
-_KINDS = _c10d.ReduceOp.RedOpType
-_REDUCTIONS = {
-    getattr(_KINDS, torch_name): (i, word)
-    for i, (torch_name, word) in enumerate(
-        [
-            ("SUM", "sum"), ("AVG", "avg"), ("PRODUCT", "product"), ("MIN", "min"), ("MAX", "max"), ("BAND", "and"), ("BOR", "or"),
-            ("BXOR", "xor"), ("PREMUL_SUM", "scaled sum"),
-        ],
-        start=1,
-    )
-}  # fmt: skip
-_REDUCTION_WORDS = dict(_REDUCTIONS.values())
+_REDUCING = {"all_reduce", "reduce", "reduce_scatter"}
+_ROOTED = {"broadcast", "reduce", "gather", "scatter"}
+#: In the order of torch's numbers.
+_REDUCTIONS = ["sum", "avg", "product", "min", "max", "and", "or", "xor", "scaled sum"]
+#: A reduction's number. Its hash is that, and is had in one step.
+_number: Callable[[Any], int] = (
+    hash if hash(_c10d.ReduceOp(_c10d.ReduceOp.PRODUCT)) == 2 else lambda r: int(r.op)
+)
 #: The core's names of types, by torch's.
 _NAMES = {
     str(t).removeprefix("torch."): name
@@ -47,18 +44,26 @@ _NAMES = {
     if m == n
 }
 #: Operation, type, elements, and torch's options, which hold the reduction and the root.
-Note = tuple[str, torch.dtype | None, int, Any]
+Note = tuple[str, torch.dtype, int, Any]
+
+#: Calls of which the bytes are known, and how many are kept.
+_known: dict[Any, bytes] = {}
+_MOST = 4096
 
 
 def encoded(note: Note) -> bytes:
-    """The bytes of a call."""
+    """The bytes of a call. It is made of many calls, so it takes no more than it must."""
     op, dtype, count, opts = note
-    reduce_op = getattr(opts, "reduceOp", None)
-    reduction = 0
-    if reduce_op is not None:
-        reduction = _REDUCTIONS[getattr(reduce_op, "op", reduce_op)][0]
-    kind = 0 if dtype is None else 1 + type_number(dtype) & 0xFFFF
-    return _NOTE.pack(_OP_NUMBERS[op], reduction, kind, getattr(opts, "rootRank", -1), count)
+    reduction = 1 + _number(opts.reduceOp) if op in _REDUCING else 0
+    root = opts.rootRank if op in _ROOTED else -1
+    key = (op, dtype, count, reduction, root)
+    known = _known.get(key)
+    if known is None:
+        if len(_known) > _MOST:
+            _known.clear()
+        kind = 1 + type_number(dtype) & 0xFFFF
+        known = _known[key] = _NOTE.pack(_OP_NUMBERS[op], reduction, kind, root, count)
+    return known
 
 
 def words(call: bytes, number: int) -> str:
@@ -69,7 +74,8 @@ def words(call: bytes, number: int) -> str:
         name = TYPES[kind - 1] if kind <= len(TYPES) else "another type"
         said += f" {_NAMES.get(name, name)}[{count}]"
     if reduction:
-        said += f" {_REDUCTION_WORDS[reduction]}"
+        name = _REDUCTIONS[reduction - 1] if reduction <= len(_REDUCTIONS) else "another reduction"
+        said += f" {name}"
     return said if root < 0 else f"{said} root {root}"
 
 
@@ -88,19 +94,22 @@ def difference(a: bytes, b: bytes) -> str:
 
 
 class Sample(NamedTuple):
-    """A call that is looked at until it has ended."""
+    """A call that is looked at until it has ended: one that was the last when it was taken."""
 
     #: The calls before it.
     at: int
     call: bytes
     work: Any
+    #: Sends and receives in words, if it is of those.
     batch: str
 
 
 class Ledger:
     """The calls of one rank that have not been found equal on all ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, counted: Callable[[str, int], None] = lambda op, size: None) -> None:
+        """`counted`: told each call's operation and bytes."""
+        self._counted = counted
         self._notes: list[Note] = []
         self._bytes = bytearray()
         self._last = NOTHING
@@ -108,29 +117,36 @@ class Ledger:
         self.agreed = 0
         #: Notes a call.
         self.note = self._notes.append
-        #: Whether the next call's work is to be shown.
-        self.wants_work = True
+        #: The latest call's work, or such a work and the sends and receives that it is of, in words.
+        self._latest: deque[Any] = deque(maxlen=1)
+        #: Takes it. A work holds its tensors: no more than two are kept.
+        self.under_way = self._latest.append
         self.sample: Sample | None = None
 
-    def show(self, work: Any, batch: str = "") -> None:
-        """Keep the work of the call that was noted last, to see whether it ends. A work holds its tensors: there is one at a time.
-        `batch`: the work is of these sends and receives, which are not noted."""
-        self.wants_work = False
-        self.note((_SAMPLE, None, 0, (work, batch)))
+    def count(self, note: Note) -> None:
+        """Count a call, without keeping it."""
+        op, dtype, count, _ = note
+        self._counted(op, count * dtype.itemsize)
 
     def absorb(self) -> int:
         """Turn notes into bytes. The calls so far."""
+        try:
+            # First: the call is one of those below.
+            latest = self._latest.pop() if self.sample is None else None
+        except IndexError:
+            latest = None
         notes = self._notes[:]
         for note in notes:
-            if note[0] == _SAMPLE:
-                self.sample = Sample(
-                    self.agreed + len(self._bytes) // SIZE - 1, bytes(self._bytes[-SIZE:]), *note[3]
-                )
-            else:
-                self._bytes += encoded(note)
+            self._bytes += encoded(note)
+        for op, dtype, count, _ in notes:
+            self._counted(op, count * dtype.itemsize)
         # Others may have been noted meanwhile, behind these.
         del self._notes[: len(notes)]
-        return self.agreed + len(self._bytes) // SIZE
+        calls = self.agreed + len(self._bytes) // SIZE
+        if latest is not None:
+            work, moves = latest if type(latest) is tuple else (latest, "")
+            self.sample = Sample(calls - 1, bytes(self._bytes[-SIZE:]) or self._last, work, moves)
+        return calls
 
     def part(self, upto: int) -> bytes:
         """The calls from those agreed on up to this number."""

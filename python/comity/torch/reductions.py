@@ -11,6 +11,7 @@ from comity._core import Args
 
 from . import tracing
 from .calls import Call, Calls, in_block
+from .device import UNTAKEN
 from .tensors import Finish, alike, contents, joined, moved, place, reduced, simple, spread, write
 from .work import Done
 
@@ -41,6 +42,9 @@ class Reductions(Calls):
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = _NO_OPTIONS) -> _c10d.Work | None:
         """None where the call has ended and torch needs no more than that."""
+        device = self._device
+        if device is not None and (work := device.all_reduce(tensors, opts)) is not UNTAKEN:
+            return work
         if len(tensors) == 1 and not getattr(opts, "asyncOp", True) and self._codec is None:
             memory = simple(tensors[0])
             if memory is not None:

@@ -13,18 +13,16 @@ from comity.errors import Misuse
 
 from . import tracing
 from .collectives import Collectives
-from .device import OPS, DeviceGroup
+from .device import OPS, UNTAKEN
 
 #: Methods, and the names that torch's process group over NCCL has for the same in every version.
 _SAME = {
     "broadcast": "broadcast",
     "reduce": "reduce",
     "allgather": "allgather",
-    "all_gather_single": "_allgather_base",
     "gather": "gather",
     "scatter": "scatter",
     "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_single": "_reduce_scatter_base",
     "all_to_all_single": "alltoall_base",
     "alltoall": "alltoall",
 }
@@ -51,7 +49,17 @@ def _first(args: Sequence[Any]) -> torch.Tensor | None:
 class Routes(Collectives):
     """See the module."""
 
-    _device: DeviceGroup | None = None
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
+        device = self._device
+        if device is not None and (work := device.all_gather(output, input, opts)) is not UNTAKEN:
+            return work
+        return _all_gather_single(self, output, input, opts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Any:
+        device = self._device
+        if device is not None and (work := device.reduce_scatter(output, input, opts)) is not UNTAKEN:
+            return work
+        return _reduce_scatter_single(self, output, input, opts)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         opts = opts or _c10d.AllreduceCoalescedOptions()
@@ -153,6 +161,8 @@ def _routed(method: str, name: str) -> Callable[..., Any]:
     return call
 
 
+_all_gather_single = _routed("all_gather_single", "_allgather_base")
+_reduce_scatter_single = _routed("reduce_scatter_single", "_reduce_scatter_base")
 for _method, _name in _SAME.items():
     setattr(Routes, _method, _routed(_method, _name))
 Routes._allgather_base = Routes.all_gather_single

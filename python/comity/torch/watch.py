@@ -190,7 +190,6 @@ class Watch:
             self._since = now
         if sample.work.is_completed():
             self._ledger.sample = self._since = None
-            self._ledger.wants_work = True
         elif now - self._since > self._limit():
             return BATCH if sample.batch else sample.at
         return -1

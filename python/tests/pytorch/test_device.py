@@ -90,11 +90,11 @@ def test_calls_in_words() -> None:
     root.rootRank = 3
     calls = [
         ("all_reduce", torch.float32, 64, opts), ("all_reduce", torch.float32, 65, opts), ("reduce", torch.bfloat16, 64, root),
-        ("all_to_all", None, 0, None), ("all_gather", torch.float8_e5m2, 7, _c10d.AllgatherOptions()),
+        ("all_to_all", torch.int64, 0, None), ("all_gather", torch.float8_e5m2, 7, _c10d.AllgatherOptions()),
     ]  # fmt: skip
     said = [words(encoded(c), i + 1) for i, c in enumerate(calls)]
     assert said == [
-        "all_reduce #1 f32[64] avg", "all_reduce #2 f32[65] avg", "reduce #3 bf16[64] sum root 3", "all_to_all #4",
+        "all_reduce #1 f32[64] avg", "all_reduce #2 f32[65] avg", "reduce #3 bf16[64] sum root 3", "all_to_all #4 i64[0]",
         "all_gather #5 float8_e5m2[7]",
     ]  # fmt: skip
     assert difference(encoded(calls[0]), encoded(calls[1])) == "count"
@@ -106,13 +106,18 @@ def test_calls_in_words() -> None:
     assert one.absorb() == two.absorb() == 5 and one.digest(5) == two.digest(5) != one.digest(4)
     one.agree(3)
     assert (
-        words(one.call(3), 4) == "all_to_all #4"
+        words(one.call(3), 4) == "all_to_all #4 i64[0]"
         and one.absorb() == 5
         and one.call(1) == bytes(16) == one.call(5)
     )
     one.note(calls[0])
-    one.show("work")
-    assert one.absorb() == 6 and one.sample.at == 5 and one.sample.work == "work" and not one.wants_work
+    one.under_way("earlier")
+    one.under_way("work")
+    assert one.absorb() == 6 and one.sample.at == 5 and one.sample.work == "work" and not one.sample.batch
+    one.under_way(("later", "send 3 to 1"))
+    assert one.absorb() == 6 and one.sample.work == "work"
+    one.sample = None
+    assert one.absorb() == 6 and one.sample.batch == "send 3 to 1" and one.call(5) == encoded(calls[0])
 
 
 def test_who_is_late() -> None:
