@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -21,9 +22,8 @@ from torch._C import _distributed_c10d as _c10d
 from comity.errors import Error, Misuse
 
 from .ledger import Ledger
-from .messages import left
 from .tensors import Finish, alike, bare, check, write
-from .watch import Watch
+from .watch import BROKEN, LATE, Watch
 from .work import Done
 
 _KINDS = _c10d.ReduceOp.RedOpType
@@ -45,9 +45,12 @@ _REDUCE = {"allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_red
 _UNEQUAL = {"alltoall", "alltoall_base"}
 #: Seconds that NCCL's own error waits for the watch's, which says more.
 _PATIENCE = 1.0
-#: Seconds that calls get to end when a rank has left.
-_LAST_CALLS = 2.0
+#: Seconds that giving up a communicator mostly takes at most.
+_ABORT = 2.0
+_TIMEOUT, _BROKEN = _c10d.ErrorType.TIMEOUT, _c10d.ErrorType.COMM_ERROR
 _STRIDED = torch.strided
+#: The work of a call that its caller did not want to wait for: the stream keeps the order. C++ takes no None for it.
+ENDED = Done([])
 #: What a call answers that does not take its tensors.
 UNTAKEN: Any = object()
 _log = logging.getLogger("comity.torch")
@@ -56,9 +59,9 @@ _log = logging.getLogger("comity.torch")
 class DeviceGroup:
     """One rank's calls on one device."""
 
-    def __init__(self, owner: Any, inner: Any, group: Any, index: int, at_start: Callable[[], None]) -> None:
+    def __init__(self, owner: Any, inner: Any, group: Any, index: int) -> None:
         """`owner`: the group that this serves. `inner`: what carries calls. `group`: of the core, for the watch; None for a single rank.
-        `index`: the device's number, -1 for the host's memory. `at_start`: called by each thread that looks at works."""
+        `index`: the device's number, -1 for the host's memory."""
         self.inner = inner
         self._owner = owner
         self._index = index
@@ -76,11 +79,10 @@ class DeviceGroup:
         self._watch: Watch | None = None
         alone = group is None
         self.note = self._ledger.count if alone else self._ledger.note
-        self._under_way: Callable[[Any], None] = _nothing if alone else self._ledger.under_way
-        #: Whether the call was put into a graph: its work then says nothing of the graph's runs, and must not be asked.
-        self._capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing if index >= 0 else bool
         if not alone:
-            self._watch = Watch(group, self._ledger, lambda: owner._limit, self._failed, at_start)
+            self._watch = Watch(
+                group, self._ledger, lambda: owner._limit, self._failed, self._left, self._state
+            )
 
     # -- calls
 
@@ -103,9 +105,7 @@ class DeviceGroup:
         except Exception as e:
             raise self._reason(e) from None
         self.note(("all_reduce", dtype, count, opts))
-        if not self._capturing():
-            self._under_way(work)
-        return work
+        return ENDED if work is None else work
 
     def all_gather(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Any:
         """As `all_reduce`."""
@@ -141,9 +141,7 @@ class DeviceGroup:
         except Exception as e:
             raise self._reason(e) from None
         self.note((op, dtype, count, opts))
-        if not self._capturing():
-            self._under_way(work)
-        return work
+        return ENDED if work is None else work
 
     def call(self, name: str, *args: Any) -> Any:
         """The call of c10d with this name: outputs first, then inputs, then the rest. Returns its work."""
@@ -169,9 +167,7 @@ class DeviceGroup:
         self.note((op, tensors[-1].dtype, _count(name, args), args[-1]))
         if self._block is not None:
             self._block.append(op)
-        elif not self._capturing():
-            self._under_way(work)
-        return work
+        return ENDED if work is None else work
 
     def _plain(self, t: torch.Tensor) -> bool:
         """Whether NCCL takes it as it is."""
@@ -244,8 +240,6 @@ class DeviceGroup:
         if not block:
             return None
         work = self.inner._end_coalescing()
-        if not self._capturing():
-            self._under_way((work, ", ".join(call for call in block if " " in call)))
         return self._followed(work, self._finishes, []) if self._finishes else work
 
     def move(self, name: str, tensor: torch.Tensor, peer: int) -> Any:
@@ -254,7 +248,7 @@ class DeviceGroup:
             return self._staged_move(name, tensor, peer)
         if not self._block:
             self.inner._start_coalescing()
-        self._block.append(f"{name} {tensor.numel()} {'to' if name == 'send' else 'from'} {peer}")
+        self._block.append(name)
         return getattr(self.inner, name)([tensor], peer, 0)
 
     def _staged_move(self, name: str, tensor: torch.Tensor, peer: int) -> Any:
@@ -278,30 +272,35 @@ class DeviceGroup:
         owner, self._quick = self._owner, False
         if owner._closed is None:
             owner._closed = error
-        if left(error):
-            # What is under way may need nobody any more.
-            if not self._drained(_LAST_CALLS):
-                _log.error("rank %d: %s; its calls on CUDA tensors did not end", owner._rank, error)
-                self.abort()
-            return
         _log.error("rank %d of group %r: %s", owner._rank, owner._name, error)
         self.abort()
         for group in owner._groups():
             group.abort(str(error))
 
+    def _left(self, error: Error) -> None:
+        """A rank has left in good order: what is under way may need it no more, and what comes would."""
+        self._quick = False
+        if self._owner._closed is None:
+            self._owner._closed = error
+
+    def _state(self) -> int:
+        """What torch's watchdog has seen of calls on their way."""
+        kind = self.inner.get_error()
+        return LATE if kind == _TIMEOUT else BROKEN if kind == _BROKEN else 0
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.inner._set_default_timeout(timeout)
+
     def abort(self) -> None:
         """Give the communicator up: what is on streams ends, with whatever it has written by then."""
         with self._lock:
-            if not self._given_up.is_set():
-                self.inner.abort()
-                self._given_up.set()
-
-    def _drained(self, limit: float) -> bool:
-        """Whether all calls end within so many seconds."""
-        waits = threading.Thread(target=self.inner._wait_for_pending_works, name="comity-drain", daemon=True)
-        waits.start()
-        waits.join(limit)
-        return not waits.is_alive()
+            first = not self._given_up.is_set()
+            self._given_up.set()
+        if first:
+            # Memory is given back when graphs that hold calls are gone, which may be never: the streams do not wait for that.
+            gives_up = threading.Thread(target=self.inner.abort, name="comity-abort", daemon=True)
+            gives_up.start()
+            gives_up.join(_ABORT)
 
     def close(self, limit: float) -> list[str]:
         """Leave in good order, so many seconds at most; the calls that were not done by then, in words. Raises `Mismatch`."""
@@ -388,10 +387,6 @@ def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
         elif isinstance(given, torch.Tensor):
             found.append(given)
     return found
-
-
-def _nothing(_: Any) -> None:
-    pass
 
 
 def _list(outputs: Any) -> Any:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._C import _distributed_c10d as _c10d
@@ -93,17 +92,6 @@ def difference(a: bytes, b: bytes) -> str:
     return "count"
 
 
-class Sample(NamedTuple):
-    """A call that is looked at until it has ended: one that was the last when it was taken."""
-
-    #: The calls before it.
-    at: int
-    call: bytes
-    work: Any
-    #: Sends and receives in words, if it is of those.
-    batch: str
-
-
 class Ledger:
     """The calls of one rank that have not been found equal on all ranks."""
 
@@ -112,16 +100,12 @@ class Ledger:
         self._counted = counted
         self._notes: list[Note] = []
         self._bytes = bytearray()
-        self._last = NOTHING
+        #: The last call that was agreed on.
+        self.latest = NOTHING
         #: So many calls were equal on all ranks.
         self.agreed = 0
         #: Notes a call.
         self.note = self._notes.append
-        #: The latest call's work, or such a work and the sends and receives that it is of, in words.
-        self._latest: deque[Any] = deque(maxlen=1)
-        #: Takes it. A work holds its tensors: no more than two are kept.
-        self.under_way = self._latest.append
-        self.sample: Sample | None = None
 
     def count(self, note: Note) -> None:
         """Count a call, without keeping it."""
@@ -130,11 +114,6 @@ class Ledger:
 
     def absorb(self) -> int:
         """Turn notes into bytes. The calls so far."""
-        try:
-            # First: the call is one of those below.
-            latest = self._latest.pop() if self.sample is None else None
-        except IndexError:
-            latest = None
         notes = self._notes[:]
         for note in notes:
             self._bytes += encoded(note)
@@ -142,11 +121,7 @@ class Ledger:
             self._counted(op, count * dtype.itemsize)
         # Others may have been noted meanwhile, behind these.
         del self._notes[: len(notes)]
-        calls = self.agreed + len(self._bytes) // SIZE
-        if latest is not None:
-            work, moves = latest if type(latest) is tuple else (latest, "")
-            self.sample = Sample(calls - 1, bytes(self._bytes[-SIZE:]) or self._last, work, moves)
-        return calls
+        return self.agreed + len(self._bytes) // SIZE
 
     def part(self, upto: int) -> bytes:
         """The calls from those agreed on up to this number."""
@@ -154,8 +129,6 @@ class Ledger:
 
     def call(self, at: int) -> bytes:
         """The call with `at` calls before it; `NOTHING` where it was not made, or is no longer known."""
-        if self.sample is not None and self.sample.at == at and not self.sample.batch:
-            return self.sample.call
         begin = (at - self.agreed) * SIZE
         return bytes(self._bytes[begin : begin + SIZE]) or NOTHING if begin >= 0 else NOTHING
 
@@ -167,11 +140,13 @@ class Ledger:
     def last(self) -> str:
         """The last call in words."""
         count = self.absorb()
-        return words(bytes(self._bytes[-SIZE:]) or self._last, count)
+        if count == 0:
+            return "the first call"
+        return words(bytes(self._bytes[-SIZE:]) or self.latest, count)
 
     def agree(self, upto: int) -> None:
         """The calls up to this number are equal on all ranks."""
         if upto > self.agreed:
-            self._last = self.call(upto - 1)
+            self.latest = self.call(upto - 1)
         del self._bytes[: (upto - self.agreed) * SIZE]
         self.agreed = upto

@@ -176,8 +176,8 @@ class Lifecycle(Routes):
         except Error as e:
             words = f"rank {self._rank}: {op} of a tensor on {device}: {e}"
             raise type(e)(words, self._rank if e.rank is None else e.rank, op, e.cause) from None
-        inner = nccl.make(self._store, self._rank, self._size, self._name, self._ranks)
-        self._device = DeviceGroup(self, inner, group, device.index, nccl.allow_looking)
+        inner = nccl.make(self._store, self._rank, self._size, self._limit, self._name, self._ranks)
+        self._device = DeviceGroup(self, inner, group, device.index)
         if self._pending is not None:
             self._device.begin_block()
         return self._device
@@ -221,6 +221,8 @@ class Lifecycle(Routes):
             group.timeout = self._limit
         if self._post_office is not None:
             self._post_office.limit = self._limit
+        if self._device is not None:
+            self._device.set_timeout(nccl.limit(self._limit))
 
     _set_default_timeout = set_timeout
 

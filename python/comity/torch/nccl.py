@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from array import array
@@ -17,8 +16,8 @@ from comity.errors import Unavailable
 
 from .messages import U8
 
-#: What the process group reads when it is made. Its own watchdog would end the process at an error, and at a limit: here Comity
-#: says what happened, and gives the communicator up.
+#: What the process group reads when it is made. Its own watchdog would end the process at an error, and at a limit. Here it only notes
+#: them, and Comity says what happened and gives the communicator up.
 _SETTINGS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_BLOCKING_WAIT": "0",
@@ -27,19 +26,22 @@ _SETTINGS = {
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
 }
 _settings = threading.Lock()
-#: Limits are Comity's.
-_NEVER = timedelta(days=365)
-#: CU_STREAM_CAPTURE_MODE_RELAXED
-_RELAXED = 2
+#: Longest limit that torch is told.
+_LONGEST = timedelta(days=365)
 _UUID = 16
 
 
-def make(store: Any, rank: int, size: int, name: str, ranks: Sequence[int]) -> Any:
-    """The process group. `name` and `ranks` (in the job) are for torch's records."""
+def limit(seconds: float) -> timedelta:
+    """A limit as torch takes it."""
+    return min(timedelta(seconds=seconds), _LONGEST)
+
+
+def make(store: Any, rank: int, size: int, timeout: float, name: str, ranks: Sequence[int]) -> Any:
+    """The process group. `timeout`: seconds that a call may take. `name` and `ranks` (in the job) are for torch's records."""
     if not dist.is_nccl_available():
         raise Unavailable("this torch is built without NCCL, which moves CUDA tensors")
     options = dist.ProcessGroupNCCL.Options()
-    options._timeout = _NEVER
+    options._timeout = limit(timeout)
     options.group_name = name
     options.global_ranks_in_group = list(ranks)
     with _settings:
@@ -71,9 +73,3 @@ def no_device_twice(group: Any, device: torch.device) -> None:
                 "call torch.cuda.set_device(local_rank) on each, and start no more ranks on a host than it has devices",
                 rank,
             )
-
-
-def allow_looking() -> None:
-    """Let this thread look at events while another one captures a graph, which a driver else takes for a mistake in the capture."""
-    mode = ctypes.c_int(_RELAXED)
-    ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))

@@ -5,8 +5,8 @@ Calls are put on streams without asking anybody. Beside them the threads meet se
 and each says how many calls its rank has made, and what the first of them were (a digest). They learn the same, so each comes to the same
 verdict::
 
-    rank 0   calls 78   digest of the first 70   none late
-    rank 1   calls 75   digest of the first 70   #71 is late
+    rank 0   78 calls   digest of the first 70   all in time
+    rank 1   75 calls   digest of the first 70   one is late
 
 The first 75 are compared next. Threads that meet hear at once when a member has died, was stopped, or gave the group up.
 """
@@ -15,26 +15,23 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from comity._core import Args
-from comity.errors import Error, Mismatch
+from comity.errors import Error, Mismatch, PeerLost
 from comity.errors import TimeoutError as LimitPassed
 
 from .ledger import NOTHING, SIZE, Ledger, difference, words
-from .messages import EVER, U8, of_call
+from .messages import EVER, U8, left, of_call
 from .work import with_timeout
 
 #: Seconds between two meetings: while calls are made, and the longest.
 _BUSY, _IDLE = 0.05, 0.25
 #: More for each rank: a meeting of many is more work.
 _EACH = 0.0005
-BATCH = -2
-#: Bytes that sends and receives have in words.
-_WORDS = 200
+LATE, BROKEN = 1, 2
 _ANY_TIME = Args(timeout=EVER)
 _log = logging.getLogger("comity.torch")
 
@@ -45,8 +42,8 @@ class Row(NamedTuple):
     calls: int
     #: Of the calls that are compared now.
     digest: int
-    #: The calls before one that has passed its limit; -1 for none, `BATCH` for sends and receives.
-    late: int
+    #: Whether what carries its calls has failed, or one has passed its limit: `LATE` or `BROKEN`, else 0.
+    state: int
     #: Whether the rank leaves.
     leaves: int
 
@@ -55,14 +52,9 @@ def differs(rows: Sequence[Row]) -> bool:
     return any(row.digest != rows[0].digest for row in rows)
 
 
-def late(rows: Sequence[Row]) -> tuple[int, list[int], list[int]] | None:
-    """The first call that is late: the calls before it, the ranks that wait in it, and those that have not made it."""
-    waits = [row.late for row in rows if row.late >= 0]
-    if not waits:
-        return None
-    at = min(waits)
-    waiting = [rank for rank, row in enumerate(rows) if row.late >= 0]
-    return at, waiting, [rank for rank, row in enumerate(rows) if row.calls <= at]
+def behind(rows: Sequence[Row]) -> list[int]:
+    """The ranks that have made fewer calls than others."""
+    return [rank for rank, row in enumerate(rows) if row.calls < max(r.calls for r in rows)]
 
 
 def first_difference(parts: Sequence[bytes]) -> tuple[int, int]:
@@ -83,18 +75,18 @@ class Watch:
         ledger: Ledger,
         limit: Callable[[], float],
         failed: Callable[[Error], None],
-        at_start: Callable[[], None],
+        left: Callable[[Error], None],
+        state: Callable[[], int],
     ) -> None:
-        """`limit`: seconds that a call may take. `failed`: told once why calls have no meaning any more. `at_start`: what the thread
-        does first."""
+        """`limit`: seconds that a call may take. `failed`: told once why calls have no meaning any more. `left`: told which rank has left,
+        so that no call can be made. `state`: as in `Row`."""
         self._group = group
         self._ledger = ledger
         self._limit = limit
         self._failed = failed
-        self._at_start = at_start
+        self._left = left
+        self._state = state
         self._target = 0
-        #: Since when the sampled work has been looked at.
-        self._since: float | None = None
         self._wake = threading.Event()
         self._leaves = False
         #: Set when the calls that were made before somebody asked are compared; how many these are, once it is known.
@@ -134,7 +126,6 @@ class Watch:
 
     def _serve(self) -> None:
         try:
-            self._at_start()
             before: list[Row] = []
             while True:
                 rows = self._meet()
@@ -150,12 +141,22 @@ class Watch:
                 self._wake.clear()
         except Error as e:
             if not self._leaves:
-                self._failed(self._about_calls(e))
+                self._ended(self._about_calls(e))
         except Exception:
             _log.exception("calls on the device are no longer compared")
         finally:
             if (asked := self._asked) is not None:
                 asked.set()
+
+    def _ended(self, error: Error) -> None:
+        """No more meetings. Where a rank has left in good order, calls that need it may be under way all the same."""
+        if left(error):
+            self._left(error)
+            while not self._leaves and not self._state():
+                self._wake.wait(_IDLE)
+            if self._leaves:
+                return
+        self._failed(error)
 
     def _answered(self) -> bool:
         """Whether all was compared that was called when somebody asked."""
@@ -176,23 +177,9 @@ class Watch:
         calls = ledger.absorb()
         if asked is not None and self._asked_upto is None:
             self._asked_upto = calls
-        row = Row(calls, ledger.digest(self._target), self._late(), self._leaves)
+        row = Row(calls, ledger.digest(self._target), self._state(), self._leaves)
         all_rows = self._gather(array("q", row).tobytes())
         return [Row(*array("q", r)) for r in all_rows]
-
-    def _late(self) -> int:
-        """As in `Row`: looks at the sampled work, and asks for another when it has ended."""
-        sample = self._ledger.sample
-        if sample is None:
-            return -1
-        now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        if sample.work.is_completed():
-            self._ledger.sample = self._since = None
-        elif now - self._since > self._limit():
-            return BATCH if sample.batch else sample.at
-        return -1
 
     def _judge(self, rows: list[Row]) -> bool:
         """Compare. Whether this was the last meeting."""
@@ -202,11 +189,8 @@ class Watch:
             return True
         ledger.agree(self._target)
         self._target = min(row.calls for row in rows)
-        if any(row.late == BATCH for row in rows):
-            self._end(self._batch_timeout(rows))
-            return True
-        if (found := late(rows)) is not None and (found[2] or found[0] < ledger.agreed):
-            self._end(self._timeout(rows, *found))
+        if any(row.state for row in rows):
+            self._end(self._late(rows))
             return True
         if not all(row.leaves for row in rows) or ledger.agreed < self._target:
             return False
@@ -241,27 +225,21 @@ class Watch:
             what,
         )
 
-    def _timeout(self, rows: list[Row], at: int, waiting: list[int], missing: list[int]) -> Error:
-        call = self._call(at)
-        limit = self._limit()
-        said = f"{call} on CUDA tensors did not end within {limit:g} s on rank {waiting[0]}: "
-        if not missing:
-            cause = "all ranks have made it"
+    def _late(self, rows: list[Row]) -> Error:
+        """A call has not ended, on one rank at least."""
+        rank = next(r for r, row in enumerate(rows) if row.state)
+        late, least = behind(rows), min(row.calls for row in rows)
+        call = f"{self._call(least if late else least - 1)} on CUDA tensors"
+        if rows[rank].state == BROKEN:
+            cause = f"NCCL failed on rank {rank}; the words of torch above, and NCCL_DEBUG=INFO, say more"
+            return PeerLost(f"{call}: {cause}", rank, call, cause)
+        said = f"{call} did not end within {self._limit():g} s on rank {rank}: "
+        if not late:
+            cause = "all ranks have made it, or sends and receives in a batch have no match"
             return with_timeout(LimitPassed(said + cause, None, call, cause))
-        who = ", ".join(f"rank {r}" for r in missing)
-        cause = f"{who} made {rows[missing[0]].calls} such calls, and not this one"
-        return with_timeout(LimitPassed(said + cause, missing[0], call, cause))
-
-    def _batch_timeout(self, rows: list[Row]) -> Error:
-        """Sends and receives, which are not the same on all ranks."""
-        sample = self._ledger.sample
-        mine = sample.batch.encode()[:_WORDS] if sample is not None else b""
-        said = self._gather(mine.ljust(_WORDS))
-        rank = next(r for r, row in enumerate(rows) if row.late == BATCH)
-        call = f"batch of {said[rank].decode(errors='replace').strip()}"
-        limit, cause = self._limit(), "did the other ranks make the matching calls?"
-        words = f"{call} did not end within {limit:g} s on rank {rank}: {cause}"
-        return with_timeout(LimitPassed(words, rank, call, cause))
+        who = ", ".join(f"rank {r}" for r in late)
+        cause = f"{who} made {least} such calls, and not this one"
+        return with_timeout(LimitPassed(said + cause, late[0], call, cause))
 
     def _more(self, rows: list[Row]) -> Mismatch:
         """Some ranks have left with a call more than others."""
@@ -274,7 +252,7 @@ class Watch:
 
     def _call(self, at: int) -> str:
         """A call in words, by a rank that has made it."""
-        parts = self._gather(self._ledger.call(at))
+        parts = self._gather(self._ledger.call(at) if at >= self._ledger.agreed else self._ledger.latest)
         return words(next((p for p in parts if p != NOTHING), NOTHING), at + 1)
 
     def _gather(self, mine: bytes) -> list[bytes]:

@@ -19,19 +19,6 @@ from torch._C import _distributed_c10d as _c10d
 PATIENCE = 10.0
 
 
-class Ended:
-    """The work of a call that has ended, or that never does."""
-
-    def __init__(self, ended: bool) -> None:
-        self.ended = ended
-
-    def is_completed(self) -> bool:
-        return self.ended
-
-    def wait(self) -> bool:
-        return True
-
-
 class Silent:
     """Takes any call, as a stream does, and says nothing of what comes of it."""
 
@@ -40,13 +27,23 @@ class Silent:
         #: Whether calls end.
         self.ends = True
         self.calls: list[str] = []
+        self.limit = PATIENCE
+        self.since: float | None = None
 
     def __getattr__(self, name: str) -> Any:
-        def call(*_: Any) -> Ended:
+        def call(*_: Any) -> None:
             self.calls.append(name)
-            return Ended(self.ends)
+            if not self.ends and self.since is None:
+                self.since = time.monotonic()
 
         return call
+
+    def _set_default_timeout(self, limit: timedelta) -> None:
+        self.limit = limit.total_seconds()
+
+    def get_error(self) -> Any:
+        late = self.since is not None and time.monotonic() > self.since + self.limit
+        return _c10d.ErrorType.TIMEOUT if late else _c10d.ErrorType.SUCCESS
 
     def abort(self) -> None:
         self.aborted.set()
@@ -63,6 +60,9 @@ class Gloo:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def get_error(self) -> Any:
+        return _c10d.ErrorType.SUCCESS
+
     def abort(self) -> None:
         pass
 
@@ -77,7 +77,7 @@ def on(inner: Any) -> Any:
     group = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     members = list(range(group._size))
     watch = group._group.subgroup(members, 0x6375_6461_0000, timeout=PATIENCE) if group._size > 1 else None
-    group._device = DeviceGroup(group, inner, watch, -1, lambda: None)
+    group._device = DeviceGroup(group, inner, watch, -1)
     return group
 
 
@@ -227,6 +227,20 @@ def late(rank: int, size: int) -> list:
     return told(group)
 
 
+def slow_to_leave(rank: int, size: int) -> list:
+    """Rank 0 goes on long after the others have left: what it called has ended, and another call would need them."""
+    group = on(Silent())
+    put(group, torch.ones(8))
+    dist.barrier()
+    if rank:
+        group._device._watch.stop()
+        return []
+    said = told(group)[:-1]
+    let_go = group._device.inner.aborted.is_set()
+    group._device.inner.calls.clear()
+    return [said, let_go, caught(dist.destroy_process_group), group._device.inner.calls]
+
+
 def block(rank: int, size: int) -> list:
     """Calls that go out together: one work, in order, and whatever was to be copied back."""
     inner = Silent()
@@ -246,6 +260,7 @@ def block(rank: int, size: int) -> list:
 def aborted(rank: int, size: int) -> list:
     group = on(Silent())
     put(group, torch.ones(8))
+    dist.barrier()
     if rank == 0:
         group.abort()
     return told(group)

@@ -80,7 +80,6 @@ def streams(rank: int, size: int) -> None:
     for i, w in enumerate(parts):
         w.wait()
         same(w.result()[0][:8], torch.full((8,), sum(r + float(i) for r in range(size))))
-        assert w.is_success()
     torch.cuda.synchronize()
 
 
@@ -417,13 +416,11 @@ def absent(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(3))
     dist.group.WORLD._get_backend(torch.device("cuda")).set_timeout(timedelta(seconds=3))
     if rank == size - 1:
-        time.sleep(5)
-        call = lambda: dist.all_reduce(torch.ones(3))  # noqa: E731
+        time.sleep(6)
     else:
         dist.all_reduce(torch.ones(64))
         torch.cuda.synchronize()
-        call = lambda: dist.all_reduce(torch.ones(64))  # noqa: E731
-    e = until_told(rank, call, comity.TimeoutError)
+    e = until_told(rank, lambda: dist.all_reduce(torch.ones(64)), comity.TimeoutError)
     assert e.rank == size - 1 and "all_reduce #2 f32[64]" in str(e)
 
 

@@ -71,6 +71,12 @@ def test_a_rank_that_does_not_make_a_call(ranks: Ranks) -> None:
         assert "rank 2 made 1 such calls" in text and took < 3 and let_go
 
 
+def test_a_rank_that_leaves_later(ranks: Ranks) -> None:
+    said, let_go, leaves, calls = ranks.run(3, bodies.slow_to_leave)[0]
+    assert said[0] == "PeerLost" and "left the group" in said[1] and "all_reduce #1 f32[8]" in said[1], said
+    assert not let_go and leaves[0] == "nothing" and calls == ["shutdown"], (let_go, leaves, calls)
+
+
 def test_a_block_of_calls(ranks: Ranks) -> None:
     calls = ["_start_coalescing", "allreduce", "allreduce", "send", "recv", "_end_coalescing"]
     assert ranks.run(2, bodies.block) == [calls, calls]
@@ -111,21 +117,14 @@ def test_calls_in_words() -> None:
         and one.call(1) == bytes(16) == one.call(5)
     )
     one.note(calls[0])
-    one.under_way("earlier")
-    one.under_way("work")
-    assert one.absorb() == 6 and one.sample.at == 5 and one.sample.work == "work" and not one.sample.batch
-    one.under_way(("later", "send 3 to 1"))
-    assert one.absorb() == 6 and one.sample.work == "work"
-    one.sample = None
-    assert one.absorb() == 6 and one.sample.batch == "send 3 to 1" and one.call(5) == encoded(calls[0])
+    assert one.absorb() == 6 and one.last() == "all_reduce #6 f32[64] avg"
 
 
 def test_who_is_late() -> None:
-    from comity.torch.watch import Row, differs, first_difference, late
+    from comity.torch.watch import Row, behind, differs, first_difference
 
-    assert late([Row(3, 0, -1, 0), Row(2, 0, -1, 0)]) is None
-    assert late([Row(8, 0, 5, 0), Row(5, 0, 3, 0), Row(3, 0, -1, 0)]) == (3, [0, 1], [2])
-    assert late([Row(8, 0, 5, 0), Row(8, 0, -1, 0)]) == (5, [0], [])
-    assert differs([Row(1, 7, -1, 0), Row(2, 8, -1, 0)]) and not differs([Row(1, 7, -1, 0), Row(2, 7, 0, 1)])
+    assert behind([Row(3, 0, 0, 0), Row(3, 0, 0, 0)]) == []
+    assert behind([Row(8, 0, 1, 0), Row(5, 0, 0, 0), Row(3, 0, 1, 0)]) == [1, 2]
+    assert differs([Row(1, 7, 0, 0), Row(2, 8, 0, 0)]) and not differs([Row(1, 7, 0, 0), Row(2, 7, 0, 1)])
     a, b = bytes(16), bytes([1] * 16)
     assert first_difference([a + a, a + a, a + b]) == (1, 2)
