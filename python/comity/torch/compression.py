@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C import _distributed_c10d as _c10d
 
 from comity.errors import Config
 
@@ -53,6 +54,9 @@ class Half(Codec):
         small = t.detach().to(self.dtype).contiguous()
         output = reduced(small, reduce, "all_reduce", group._rank)
         after = [lambda: write(t, small)]
+        if small.is_cuda:
+            device = group._device_for("all_reduce", small)
+            return device.call_then("allreduce", ([small], opts), after, result)
         return group._call(Call("all_reduce", opts, result, None, output, REDUCED[reduce], small, after))
 
 
@@ -72,6 +76,11 @@ class _Gathered(Codec):
                 total /= group._size
             write(t, total.view(t.shape))
 
+        if mine.is_cuda:
+            gather = _c10d.AllgatherOptions()
+            gather.asyncOp = opts.asyncOp
+            device = group._device_for("all_reduce", mine)
+            return device.call_then("_allgather_base", (all_parts, mine, gather), [finish], result)
         keep = (mine, all_parts)
         return group._call(
             Call("all_gather", opts, result, moved(mine), moved(all_parts), None, keep, [finish])

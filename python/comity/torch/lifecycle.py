@@ -19,10 +19,11 @@ from comity import _core, _process
 from comity.errors import Aborted, Closed, Error, Forked, Join, Mismatch, Misuse
 from comity.errors import TimeoutError as LimitPassed
 
-from . import callbacks, cuda, metrics
-from .collectives import Collectives
+from . import callbacks, metrics, nccl
 from .compression import Codec, codec
+from .device import DeviceGroup
 from .mailbox import Mailbox
+from .routes import Routes
 from .turns import Channels
 from .work import seconds
 
@@ -31,6 +32,8 @@ _open: set[Any] = set()
 _log = logging.getLogger("comity.torch")
 #: How long `shutdown` waits for calls that were started and nobody waited for: seconds. Another rank may be late with its own.
 _FLUSH = 5.0
+#: Where the ranks meet for calls on a device.
+_DEVICE_LABEL = 0x6375_6461_0000
 #: The same for the end of a process, and for callbacks that run then.
 _LAST_WORDS = 2.0
 
@@ -87,7 +90,7 @@ class Options:
         self.threshold = threshold
 
 
-class Lifecycle(Collectives):
+class Lifecycle(Routes):
     """A group of the core with torch's ways to begin and end it."""
 
     __hash__ = object.__hash__
@@ -103,10 +106,12 @@ class Lifecycle(Collectives):
         timeout: timedelta | float,
         options: Options,
         name: str,
+        ranks: Sequence[int],
         group: Any = None,
     ) -> None:
-        """`group`: of the core, if it is there already."""
+        """`ranks`: the members' in the job, if they are known. `group`: of the core, if it is there already."""
         self._rank, self._size, self._store, self._name = rank, size, store, name
+        self._ranks = ranks or range(size)
         self._options: Options = options
         self._codec: Codec | None = codec(options.compression, options.ratio, options.threshold)
         self._limit = seconds(timeout) or 300.0
@@ -117,18 +122,18 @@ class Lifecycle(Collectives):
         self._closed: Error | None = None
         self._left = False
         self._home = os.getpid()
-        self._device_lane: cuda.Lane | None = None
+        self._device: DeviceGroup | None = None
         # Device memory has a group of its own.
         host = {"COMITY_BACKEND": "any"} if os.environ.get("COMITY_BACKEND") == "nccl" else {}
-        self._group = group or self._meet(store, "", host)
+        self._group = group or self._meet(store, host)
         self._group.timeout = self._limit
         metrics.watch(self._group)
         self._channels = Channels(self._group, name, lambda: self._limit)
         _open.add(self)
 
-    def _meet(self, store: Any, kind: str, more: dict[str, str]) -> Any:
+    def _meet(self, store: Any, more: dict[str, str]) -> Any:
         # A store may serve one group after the other: each generation has keys of its own.
-        generation = store.add(f"comity/generation{kind}/{self._rank}", 1)
+        generation = store.add(f"comity/generation/{self._rank}", 1)
 
         def get(key: str, left: float) -> bytes:
             try:
@@ -151,39 +156,40 @@ class Lifecycle(Collectives):
             self._size,
             store.set,
             get,
-            prefix=f"comity/{generation}{kind}",
+            prefix=f"comity/{generation}",
             variables=variables | more,
         )
 
-    def _lane(self, op: str, device: torch.device) -> cuda.Lane:
-        """The group for this device's memory; the first call makes it, with the other ranks."""
-        lane = self._device_lane
-        if lane is None:
-            settings = {"COMITY_BACKEND": "nccl", "COMITY_DEVICE": str(device.index)}
-            try:
-                group = self._meet(self._store, "/cuda", settings)
-            except Error as e:
-                words = f"rank {self._rank}: {op} of a tensor on {device}: {e}"
-                raise type(e)(words, self._rank if e.rank is None else e.rank, op, e.cause) from None
-            group.timeout = self._limit
-            lane = self._device_lane = cuda.Lane(group, device)
-            metrics.watch(group)
-        elif lane.device != device:
-            raise Misuse(
-                f"rank {self._rank}: {op} got a tensor on {device}, and this group's calls are on {lane.device}: "
-                "one device per rank and group; torch.cuda.set_device chooses it",
-                self._rank,
-                op,
-            )
-        return lane
+    def _device_for(self, op: str, tensor: torch.Tensor) -> DeviceGroup:
+        self._check_open(op)
+        self._calls += 1
+        return self._device or self._make_device(op, tensor.device)
+
+    def _make_device(self, op: str, device: torch.device) -> DeviceGroup:
+        """What carries calls on this device; the first call makes it, with the other ranks."""
+        group = None
+        try:
+            if self._size > 1:
+                members = list(range(self._size))
+                group = self._group.subgroup(members, _DEVICE_LABEL, timeout=self._limit)
+                nccl.no_device_twice(group, device)
+        except Error as e:
+            words = f"rank {self._rank}: {op} of a tensor on {device}: {e}"
+            raise type(e)(words, self._rank if e.rank is None else e.rank, op, e.cause) from None
+        inner = nccl.make(self._store, self._rank, self._size, self._limit, self._name, self._ranks)
+        self._device = DeviceGroup(self, inner, group, device.index)
+        if self._pending is not None:
+            self._device.begin_block()
+        return self._device
 
     def _settle(self) -> None:
-        if self._device_lane is not None:
-            cuda.settle(self._device_lane.device)
+        if self._device is not None:
+            self._device.settle()
+            # A rank that died meanwhile has ended what the stream held.
+            self._check_open("barrier")
 
     def _groups(self) -> list[Any]:
-        groups = [channel.group for channel in self._channels.all()]
-        return groups if self._device_lane is None else [*groups, self._device_lane.group]
+        return [channel.group for channel in self._channels.all()]
 
     # -- while it is open
 
@@ -215,6 +221,8 @@ class Lifecycle(Collectives):
             group.timeout = self._limit
         if self._post_office is not None:
             self._post_office.limit = self._limit
+        if self._device is not None:
+            self._device.set_timeout(nccl.limit(self._limit))
 
     _set_default_timeout = set_timeout
 
@@ -290,6 +298,8 @@ class Lifecycle(Collectives):
         for group in self._groups():
             group.abort(words)
             metrics.forget(group)
+        if self._device is not None:
+            self._device.leave(words)
         if self._post_office is not None:
             self._post_office.end(self._closed)
         _open.discard(self)
@@ -317,8 +327,7 @@ class Lifecycle(Collectives):
         aborted = isinstance(self._closed, Aborted)
         limit = 0.0 if aborted else limit
         given_up = self._post_office.end(self._closed, limit) if self._post_office is not None else []
-        lane = self._device_lane
-        for last in [*(c.last for c in self._channels.all()), lane and lane.last]:
+        for last in (c.last for c in self._channels.all()):
             if last is not None and limit:
                 try:
                     last.wait(limit)
@@ -326,15 +335,10 @@ class Lifecycle(Collectives):
                     given_up.append(str(e.call))
                 except Error:
                     continue
+        wrong = self._leave_device(limit, given_up)
         if given_up and limit:
             words = "rank %d left group %r without %s: no other rank made the matching call within %g s"
             _log.warning(words, self._rank, self._name, ", ".join(given_up), limit)
-        if lane is not None:
-            # What is on streams needs the communicator, here and on the other ranks.
-            lane.drain(limit)
-            if not aborted:
-                self._last_to_leave(lane.group.name)
-        wrong: Mismatch | None = None
         for group in self._groups():
             metrics.forget(group)
             try:
@@ -345,16 +349,18 @@ class Lifecycle(Collectives):
         if wrong is not None:
             raise wrong
 
-    def _last_to_leave(self, name: str) -> None:
-        """Wait a moment for the others: a rank whose device is done may hold what another's still reads. Over torch's store, where
-        a rank that makes another call meanwhile is not disturbed."""
-        key = f"comity/leave/{name}"
-        # torch has a class of its own for this in each version, and the store's host may have gone
-        with contextlib.suppress(Exception):
-            if self._store.add(key, 1) == self._size:
-                self._store.set(f"{key}/all", "left")
-            else:
-                self._store.wait([f"{key}/all"], timedelta(seconds=_LAST_WORDS))
+    def _leave_device(self, limit: float, given_up: list[str]) -> Mismatch | None:
+        """Leave what carries calls on CUDA tensors; what was wrong with them, if anything. `given_up`: gets the calls that did not end."""
+        if self._device is None:
+            return None
+        if not limit:
+            self._device.leave()
+            return None
+        try:
+            given_up += self._device.close(limit)
+        except Mismatch as e:
+            return e
+        return None
 
     def _part(self, ranks: Sequence[int]) -> Any:
         """The core's group of some ranks of this one; only they come."""

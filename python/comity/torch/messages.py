@@ -31,9 +31,14 @@ _NUMBERS = {getattr(torch, n): i for i, n in enumerate(TYPES) if hasattr(torch, 
 _UNKNOWN = 0xFFFF
 
 
+def type_number(dtype: torch.dtype) -> int:
+    """The number of a type, as frames have it."""
+    return _NUMBERS.get(dtype, _UNKNOWN)
+
+
 def number_of(t: torch.Tensor) -> int:
-    """The number of the type, as frames have it."""
-    return _NUMBERS.get(t.dtype, _UNKNOWN)
+    """The number of the tensor's type."""
+    return type_number(t.dtype)
 
 
 def frame_of(tag: int, t: torch.Tensor) -> bytes:
@@ -91,9 +96,9 @@ def about(e: Error, peer: int, rank: int) -> Error:
     return e
 
 
-def of_call(e: Error, call: str) -> Error:
-    """The error that ended a direction as that of a send or receive on it."""
+def of_call(e: Error, call: str, said: str | None = None) -> Error:
+    """The error that ended something as that of this call of it. `said`: its words, if there are others."""
     own = {}
     if isinstance(e, PeerLost):
         own = {"because_of": e.because_of, "seen_by": e.seen_by, "left": e.left}
-    return type(e)(f"{call}: {e}", e.rank, call, e.cause, **own)
+    return type(e)(said or f"{call}: {e}", e.rank, call, e.cause, **own)

@@ -5,6 +5,7 @@ Torch lets such a group replace all others of its name, so `cpu:comity,cuda:nccl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from comity.errors import Config
 
 from . import builtin, tracing
-from .cuda import CudaWork
+from .device import DeviceGroup, StreamWork
 from .futures import Future
 from .lifecycle import Lifecycle, Options
 from .versions import BACKENDS, VERSION
@@ -28,11 +29,18 @@ class ProcessGroup(Lifecycle, dist.ProcessGroup):
     supports_coalescing = True
 
     def __init__(
-        self, store: Any, rank: int, size: int, timeout: timedelta, options: Options, name: str
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        options: Options,
+        name: str,
+        ranks: Sequence[int],
     ) -> None:
         dist.ProcessGroup.__init__(self, rank, size)
         self._group_name, self._group_desc = name, ""
-        self._begin(store, rank, size, timeout, options, name)
+        self._begin(store, rank, size, timeout, options, name, ranks)
         builtin.install()
 
     def rank(self) -> int:
@@ -96,13 +104,21 @@ class ProcessGroup(Lifecycle, dist.ProcessGroup):
         return self.end_coalescing()
 
 
-tracing.skip_methods(ProcessGroup, Work, CudaWork, Done, Future)
+tracing.skip_methods(ProcessGroup, Work, StreamWork, DeviceGroup, Done, Future)
 
 
 def create(opts: Any, settings: Any) -> ProcessGroup:
     """What `init_process_group` and `new_group` call."""
     options = settings if isinstance(settings, Options) else Options()
-    return ProcessGroup(opts.store, opts.group_rank, opts.group_size, opts.timeout, options, opts.group_id)
+    return ProcessGroup(
+        opts.store,
+        opts.group_rank,
+        opts.group_size,
+        opts.timeout,
+        options,
+        opts.group_id,
+        opts.global_ranks_in_group,
+    )
 
 
 def refuse_devices(backend: str) -> None:

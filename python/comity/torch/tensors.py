@@ -143,6 +143,11 @@ def contents(t: torch.Tensor) -> torch.Tensor:
     return _home(t).resolve_conj().resolve_neg().contiguous()
 
 
+def bare(t: torch.Tensor) -> torch.Tensor:
+    """The tensor without gaps, as `contents` of one on a device."""
+    return _movable(t.detach()).resolve_conj().resolve_neg().contiguous()
+
+
 def _movable(t: torch.Tensor) -> torch.Tensor:
     """The tensor, as bytes where torch can do nothing else with its elements."""
     return t.view(torch.uint8) if t.dtype in _AS_BYTES else t
@@ -193,10 +198,8 @@ def host_place(t: torch.Tensor, after: list[Finish]) -> torch.Tensor:
     """As `place`, in host memory; what comes is copied to a CUDA tensor in the order of the stream that is the caller's now."""
     if not t.is_cuda:
         return place(t, after, read=False)
-    copy, stream = (
-        torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=True),
-        torch.cuda.current_stream(t.device),
-    )
+    copy = torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=True)
+    stream = torch.cuda.current_stream(t.device)
 
     def back() -> None:
         with torch.cuda.stream(stream):
