@@ -25,7 +25,7 @@ REFUSAL = """
 import comity, torch.distributed as dist
 try:
     dist.init_process_group("comity", store=dist.HashStore(), rank=0, world_size=1)
-except comity.Unavailable as e:
+except comity.UnavailableError as e:
     assert "needs torch 2.7 or newer" in str(e), e
     print(e)
 else:

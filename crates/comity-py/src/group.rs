@@ -73,7 +73,7 @@ impl PyGroup {
         errors::check_home(py, self.home)?;
         self.inner
             .as_ref()
-            .ok_or_else(|| errors::new(py, "Closed", "the group is gone".into(), None, None, None))
+            .ok_or_else(|| errors::new(py, "GroupClosedError", "the group is gone".into(), None, None, None))
     }
 
     /// The group with the limit of one call.

@@ -14,7 +14,7 @@ import torch
 from torch._C import _distributed_c10d as _c10d
 
 from comity._core import Args
-from comity.errors import Error, Misuse
+from comity.errors import Error, MisuseError
 from comity.errors import TimeoutError as LimitPassed
 
 from . import metrics, turns
@@ -152,16 +152,16 @@ class Calls:
 
     # -- what is refused
 
-    def _misuse(self, op: str, words: str) -> Misuse:
+    def _misuse(self, op: str, words: str) -> MisuseError:
         """A mistake of this rank in a call of `op`."""
-        return Misuse(f"rank {self._rank}: {words}", self._rank, op)
+        return MisuseError(f"rank {self._rank}: {words}", self._rank, op)
 
     def _named(self, e: Error) -> Error:
         """The same error; the words of a broken rule also name the rank, and those of a limit how torch sets it."""
         if isinstance(e, LimitPassed):
             return with_timeout(e)
-        if isinstance(e, Misuse) and not str(e).startswith("rank "):
-            return Misuse(f"rank {self._rank}: {e}", self._rank, e.call, e.cause)
+        if isinstance(e, MisuseError) and not str(e).startswith("rank "):
+            return MisuseError(f"rank {self._rank}: {e}", self._rank, e.call, e.cause)
         return e
 
     def _one(self, items: Sequence[Any], op: str) -> Any:

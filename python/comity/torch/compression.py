@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as _c10d
 
-from comity.errors import Config
+from comity.errors import ConfigError
 
 from .calls import Call
 from .reductions import REDUCED
@@ -122,7 +122,7 @@ class TopK(_Gathered):
     def __init__(self, ratio: float = 0.01, threshold: int = 0) -> None:
         super().__init__(threshold)
         if not 0 < ratio <= 1:
-            raise Config(
+            raise ConfigError(
                 f"the share of elements that top-k compression sends is above 0 and at most 1, not {ratio}"
             )
         self.ratio = ratio
@@ -186,5 +186,5 @@ def codec(name: str | None, ratio: float, threshold: int) -> Codec | None:
         return None
     form = _FORMS.get(name)
     if form is None:
-        raise Config(f"there is no compression {name!r}; there are {', '.join(_FORMS)}")
+        raise ConfigError(f"there is no compression {name!r}; there are {', '.join(_FORMS)}")
     return form(ratio, threshold)

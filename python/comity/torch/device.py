@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as _c10d
 
-from comity.errors import Error, Misuse
+from comity.errors import Error, MisuseError
 
 from .ledger import Ledger
 from .tensors import Finish, alike, bare, check, write
@@ -195,7 +195,7 @@ class DeviceGroup:
         for t in tensors:
             check(t, op, rank)
             if t.get_device() != self._index and t.get_device() >= 0:
-                raise Misuse(
+                raise MisuseError(
                     f"rank {rank}: {op} got a tensor on {t.device}, and this group's calls are on cuda:{self._index}: "
                     "one device per rank and group; torch.cuda.set_device chooses it",
                     rank,
@@ -303,7 +303,7 @@ class DeviceGroup:
             gives_up.join(_ABORT)
 
     def close(self, limit: float) -> list[str]:
-        """Leave in good order, so many seconds at most; the calls that were not done by then, in words. Raises `Mismatch`."""
+        """Leave in good order, so many seconds at most; the calls that were not done by then, in words. Raises `MismatchError`."""
         self._quick = False
         try:
             if self._watch is not None:

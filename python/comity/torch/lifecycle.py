@@ -16,7 +16,15 @@ import torch
 from torch._C import _distributed_c10d as _c10d
 
 from comity import _core, _process
-from comity.errors import Aborted, Closed, Error, Forked, Join, Mismatch, Misuse
+from comity.errors import (
+    AbortedError,
+    Error,
+    ForkedError,
+    GroupClosedError,
+    JoinError,
+    MismatchError,
+    MisuseError,
+)
 from comity.errors import TimeoutError as LimitPassed
 
 from . import callbacks, metrics, nccl
@@ -140,7 +148,7 @@ class Lifecycle(Routes):
                 store.wait([key], timedelta(seconds=max(left, 0.001)))
                 return store.get(key)
             except Exception as e:
-                raise Join(
+                raise JoinError(
                     f"rank {self._rank} waited {left:.0f} s for rank 0 to come to group {self._name!r}: {e}",
                     rank=0,
                     cause="absent",
@@ -199,7 +207,7 @@ class Lifecycle(Routes):
                 f"rank {self._rank}: {op}: the group belongs to process {self._home}, from which this one was forked; "
                 "make groups after the fork, or start processes with the method 'spawn'"
             )
-            raise Forked(words, self._rank, op)
+            raise ForkedError(words, self._rank, op)
         if self._closed is not None:
             raise type(self._closed)(
                 f"rank {self._rank}: {op}: {self._closed}", self._closed.rank, op, self._closed.cause
@@ -210,7 +218,7 @@ class Lifecycle(Routes):
         self._check_open(op)
         if peer is not None and not (0 <= peer < self._size and peer != self._rank):
             words = f"rank {self._rank}: {op}: rank {peer} is not another rank of a group of {self._size}"
-            raise Misuse(words, self._rank, op)
+            raise MisuseError(words, self._rank, op)
         if self._post_office is None:
             self._post_office = Mailbox(self._group, self._limit)
         return self._post_office
@@ -294,7 +302,7 @@ class Lifecycle(Routes):
         """End what is under way, here and on the other ranks; later calls fail at once."""
         words = f"rank {self._rank} called abort on the process group"
         if self._closed is None:
-            self._closed = Aborted(words, self._rank, None, words)
+            self._closed = AbortedError(words, self._rank, None, words)
         for group in self._groups():
             group.abort(words)
             metrics.forget(group)
@@ -309,11 +317,13 @@ class Lifecycle(Routes):
         if self._left:
             return
         if self._closed is None:
-            self._closed = Closed("the process group was destroyed; init_process_group makes a new one")
+            self._closed = GroupClosedError(
+                "the process group was destroyed; init_process_group makes a new one"
+            )
         self._leave(min(self._limit, _FLUSH))
 
     def leave(self) -> None:
-        """Leave the group as the process ends; what then is under way ends with `Closed`."""
+        """Leave the group as the process ends; what then is under way ends with `GroupClosedError`."""
         self._leave(_LAST_WORDS)
 
     def _leave(self, limit: float) -> None:
@@ -323,8 +333,8 @@ class Lifecycle(Routes):
             # The parent is in it still, and its threads are not here.
             return
         if self._closed is None:
-            self._closed = Closed("the process group was left")
-        aborted = isinstance(self._closed, Aborted)
+            self._closed = GroupClosedError("the process group was left")
+        aborted = isinstance(self._closed, AbortedError)
         limit = 0.0 if aborted else limit
         given_up = self._post_office.end(self._closed, limit) if self._post_office is not None else []
         for last in (c.last for c in self._channels.all()):
@@ -343,13 +353,13 @@ class Lifecycle(Routes):
             metrics.forget(group)
             try:
                 group.close()
-            except Mismatch as e:
+            except MismatchError as e:
                 # all are left, and the first that differs is told
                 wrong = wrong or e
         if wrong is not None:
             raise wrong
 
-    def _leave_device(self, limit: float, given_up: list[str]) -> Mismatch | None:
+    def _leave_device(self, limit: float, given_up: list[str]) -> MismatchError | None:
         """Leave what carries calls on CUDA tensors; what was wrong with them, if anything. `given_up`: gets the calls that did not end."""
         if self._device is None:
             return None
@@ -358,7 +368,7 @@ class Lifecycle(Routes):
             return None
         try:
             given_up += self._device.close(limit)
-        except Mismatch as e:
+        except MismatchError as e:
             return e
         return None
 

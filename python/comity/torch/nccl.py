@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from comity.errors import Unavailable
+from comity.errors import UnavailableError
 
 from .messages import U8
 
@@ -39,7 +39,7 @@ def limit(seconds: float) -> timedelta:
 def make(store: Any, rank: int, size: int, timeout: float, name: str, ranks: Sequence[int]) -> Any:
     """The process group. `timeout`: seconds that a call may take. `name` and `ranks` (in the job) are for torch's records."""
     if not dist.is_nccl_available():
-        raise Unavailable("this torch is built without NCCL, which moves CUDA tensors")
+        raise UnavailableError("this torch is built without NCCL, which moves CUDA tensors")
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = limit(timeout)
     options.group_name = name
@@ -68,7 +68,7 @@ def no_device_twice(group: Any, device: torch.device) -> None:
     for rank in range(group.size):
         uuid = taken[rank * _UUID : (rank + 1) * _UUID]
         if (other := first.setdefault(uuid, rank)) != rank:
-            raise Unavailable(
+            raise UnavailableError(
                 f"ranks {other} and {rank} would share a device ({own.name} is rank {group.rank}'s), and NCCL takes one rank per device: "
                 "call torch.cuda.set_device(local_rank) on each, and start no more ranks on a host than it has devices",
                 rank,

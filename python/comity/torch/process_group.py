@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from comity.errors import Config
+from comity.errors import ConfigError
 
 from . import builtin, tracing
 from .device import DeviceGroup, StreamWork
@@ -125,7 +125,7 @@ def refuse_devices(backend: str) -> None:
     """Refuse a group of several backends, which this class would replace without a word."""
     others = {part.split(":")[-1] for part in backend.split(",")} - {"comity"}
     if others:
-        raise Config(
+        raise ConfigError(
             f"torch {torch.__version__} cannot combine comity with {', '.join(sorted(others))} in one group ({backend!r}): "
             "use torch 2.14 or newer, or make a group of its own for each with new_group(backend=...)"
         )

@@ -38,7 +38,7 @@ _TOGETHER = 1 << 20
 
 
 class Reductions(Calls):
-    """The calls that combine elements. `Misuse`, with this rank, for tensors, types and reductions that Comity does not take."""
+    """The calls that combine elements. `MisuseError`, with this rank, for tensors, types and reductions that Comity does not take."""
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = _NO_OPTIONS) -> _c10d.Work | None:
         """None where the call has ended and torch needs no more than that."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as _c10d
 
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 from . import tracing
 from .collectives import Collectives
@@ -127,7 +127,7 @@ class Routes(Collectives):
         if on_device is not None and self._pending:
             self._pending = None
             words = "calls that are made together are all on CUDA tensors, or none is"
-            raise Misuse(f"rank {self._rank}: {words}", self._rank)
+            raise MisuseError(f"rank {self._rank}: {words}", self._rank)
         works = super().end_coalescing()
         return works if on_device is None else on_device
 

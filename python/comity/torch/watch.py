@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from comity._core import Args
-from comity.errors import Error, Mismatch, PeerLost
+from comity.errors import Error, MismatchError, PeerLostError
 from comity.errors import TimeoutError as LimitPassed
 
 from .ledger import NOTHING, SIZE, Ledger, difference, words
@@ -106,7 +106,7 @@ class Watch:
             asked.wait(limit)
 
     def finish(self, limit: float) -> None:
-        """Leave with the others, so long at most; raises `Mismatch` if the ranks have made different calls."""
+        """Leave with the others, so long at most; raises `MismatchError` if the ranks have made different calls."""
         self._leaves = True
         self._wake.set()
         self._thread.join(limit)
@@ -204,7 +204,7 @@ class Watch:
         else:
             self._failed(error)
 
-    def _mismatch(self, upto: int) -> Mismatch:
+    def _mismatch(self, upto: int) -> MismatchError:
         ledger, me = self._ledger, self._group.rank
         parts = self._gather(ledger.part(upto))
         at, other = first_difference(parts)
@@ -217,7 +217,7 @@ class Watch:
         what = difference(calls[first], calls[second])
         told = [words(calls[r], number) for r in (first, second)]
         said = f"rank {first} called {told[0]} while rank {second} called {told[1]}"
-        return Mismatch(
+        return MismatchError(
             f"ranks disagree in {what}: {said}, on CUDA tensors; make the same calls with the same arguments in the same order on "
             "every rank. Results since then may be wrong",
             other,
@@ -232,7 +232,7 @@ class Watch:
         call = f"{self._call(least if late else least - 1)} on CUDA tensors"
         if rows[rank].state == BROKEN:
             cause = f"NCCL failed on rank {rank}; the words of torch above, and NCCL_DEBUG=INFO, say more"
-            return PeerLost(f"{call}: {cause}", rank, call, cause)
+            return PeerLostError(f"{call}: {cause}", rank, call, cause)
         said = f"{call} did not end within {self._limit():g} s on rank {rank}: "
         if not late:
             cause = "all ranks have made it, or sends and receives in a batch have no match"
@@ -241,14 +241,14 @@ class Watch:
         cause = f"{who} made {least} such calls, and not this one"
         return with_timeout(LimitPassed(said + cause, late[0], call, cause))
 
-    def _more(self, rows: list[Row]) -> Mismatch:
+    def _more(self, rows: list[Row]) -> MismatchError:
         """Some ranks have left with a call more than others."""
         at, me = self._target, self._group.rank
         call = self._call(at)
         more = next(r for r, row in enumerate(rows) if row.calls > at)
         fewer = next(r for r, row in enumerate(rows) if row.calls <= at)
         cause = f"rank {more} called {call} on CUDA tensors, and rank {fewer} left without it"
-        return Mismatch(f"ranks disagree: {cause}", fewer if rows[me].calls > at else more, call, cause)
+        return MismatchError(f"ranks disagree: {cause}", fewer if rows[me].calls > at else more, call, cause)
 
     def _call(self, at: int) -> str:
         """A call in words, by a rank that has made it."""

@@ -100,12 +100,12 @@ def refusals(rank: int, size: int) -> None:
         (torch.ones(1, device=f"cuda:{(rank + 1) % torch.cuda.device_count()}"), "one device per rank"),
         (torch.ones(1, device="meta"), "on meta"),
     ):
-        with pytest.raises(comity.Misuse, match=f"rank {rank}.*{words}") as e:
+        with pytest.raises(comity.MisuseError, match=f"rank {rank}.*{words}") as e:
             dist.all_reduce(wrong)
         assert e.value.call == "all_reduce"
-    with pytest.raises(comity.Misuse, match="one device"):
+    with pytest.raises(comity.MisuseError, match="one device"):
         dist.all_gather([torch.ones(1), torch.ones(1, device="cpu")] * (size // 2), torch.ones(1))
-    with pytest.raises(comity.Misuse, match="nccl"):
+    with pytest.raises(comity.MisuseError, match="nccl"):
         group.all_reduce(torch.ones(3))
     dist.all_reduce(torch.ones(1))
 
@@ -165,7 +165,7 @@ def package(rank: int, size: int) -> None:
         a, b = Plain(cupy.full(5, rank + 1.0)), Plain(cupy.zeros(5))
         assert group.all_reduce(a, out=b) is b
         assert b.a.get().tolist() == [sum(range(1, size + 1))] * 5
-        with pytest.raises(comity.Misuse, match="`out`"):
+        with pytest.raises(comity.MisuseError, match="`out`"):
             group.all_reduce(a)
         print(f"rank {rank}: CuPy {cupy.__version__}", flush=True)
     try:
@@ -353,7 +353,7 @@ def lost(rank: int, size: int) -> None:
     if rank == size - 1:
         os.kill(os.getpid(), 9)
     begun = time.monotonic()
-    assert until_told(rank, lambda: dist.all_reduce(t), comity.PeerLost).rank == size - 1
+    assert until_told(rank, lambda: dist.all_reduce(t), comity.PeerLostError).rank == size - 1
     assert time.monotonic() - begun < 2
 
 
@@ -374,7 +374,7 @@ def lost_in_replay(rank: int, size: int) -> None:
         graph.replay()
     torch.cuda.synchronize()
     print(f"rank {rank}: the stream came back after {time.monotonic() - begun:.2f} s", flush=True)
-    assert until_told(rank, lambda: dist.all_reduce(t), comity.PeerLost).rank == size - 1
+    assert until_told(rank, lambda: dist.all_reduce(t), comity.PeerLostError).rank == size - 1
     assert time.monotonic() - begun < 2
 
 
@@ -394,7 +394,7 @@ def stopped(rank: int, size: int) -> None:
         os.kill(pid, signal.SIGSTOP)
     try:
         begun = time.monotonic()
-        assert until_told(rank, lambda: dist.all_reduce(t), comity.PeerLost).rank == size - 1
+        assert until_told(rank, lambda: dist.all_reduce(t), comity.PeerLostError).rank == size - 1
         assert time.monotonic() - begun < 8
     finally:
         if store.add("through", 1) == size - 1:
@@ -407,7 +407,7 @@ def mismatched(rank: int, size: int) -> None:
     t = torch.ones(256 if rank == size - 1 else 64)
     dist.all_reduce(torch.ones(3))
     dist.all_reduce(t)
-    e = until_told(rank, lambda: dist.all_reduce(torch.ones(3)), comity.Mismatch)
+    e = until_told(rank, lambda: dist.all_reduce(torch.ones(3)), comity.MismatchError)
     assert "all_reduce #2 f32[64]" in str(e) and "all_reduce #2 f32[256]" in str(e)
 
 

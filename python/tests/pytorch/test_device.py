@@ -17,7 +17,7 @@ def test_results(ranks: Ranks, size: int) -> None:
 
 def test_wrong_tensors_are_refused(ranks: Ranks) -> None:
     for rank, (place, kinds) in enumerate(ranks.run(2, bodies.refused)):
-        assert place[0] == kinds[0] == "Misuse" and place[2] == kinds[2] == rank
+        assert place[0] == kinds[0] == "MisuseError" and place[2] == kinds[2] == rank
         assert "dense" in place[1] and "one type" in kinds[1]
 
 
@@ -29,7 +29,7 @@ def test_a_difference_is_told_on_all_ranks(ranks: Ranks, size: int, how: str) ->
         "operation": "broadcast #12",
     }
     for rank, (kind, text, about, call, took, let_go) in enumerate(ranks.run(size, bodies.different, how)):
-        assert kind == "Mismatch" and f"disagree in {how}" in text, text
+        assert kind == "MismatchError" and f"disagree in {how}" in text, text
         assert "called all_reduce #12 f32[64] sum" in text and f"rank {size - 1} called {last[how]}" in text
         assert about == (0 if rank == size - 1 else size - 1) and call == "all_reduce", (about, call)
         assert took < 2 and let_go
@@ -38,20 +38,20 @@ def test_a_difference_is_told_on_all_ranks(ranks: Ranks, size: int, how: str) ->
 def test_a_barrier_compares(ranks: Ranks) -> None:
     for rank, (equal, other) in enumerate(ranks.run(3, bodies.barriers)):
         assert equal[0] == "nothing" and equal[4] < 1, equal
-        assert other[0] == "Mismatch" and "all_reduce #5 f32[9]" in other[1], (rank, other)
+        assert other[0] == "MismatchError" and "all_reduce #5 f32[9]" in other[1], (rank, other)
 
 
 def test_leaving_compares(ranks: Ranks) -> None:
     assert all(out[0][0] == "nothing" for out in ranks.run(3, bodies.one_more, False))
     for rank, (out,) in enumerate(ranks.run(2, bodies.one_more, True)):
-        assert out[0] == "Mismatch" and out[2] == 1 - rank, out
+        assert out[0] == "MismatchError" and out[2] == 1 - rank, out
         assert "rank 0 called all_reduce #4 f32[8] sum" in out[1] and "rank 1 left without it" in out[1]
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_killed_rank_is_named_within_a_second(ranks: Ranks, size: int) -> None:
     for kind, text, about, _, took, let_go in ranks.run(size, bodies.killed, may_die=(size - 1,))[:-1]:
-        assert kind == "PeerLost" and about == size - 1 and f"rank {size - 1}" in text, text
+        assert kind == "PeerLostError" and about == size - 1 and f"rank {size - 1}" in text, text
         assert "during all_reduce #1 f32[8] sum on CUDA tensors" in text, text
         assert took < 1 and let_go
 
@@ -60,7 +60,7 @@ def test_a_stopped_rank_is_named_at_the_limit(ranks: Ranks) -> None:
     for kind, text, about, _, took, let_go in ranks.run(3, bodies.stopped, env={"COMITY_DETECTION": "1"})[
         :-1
     ]:
-        assert kind == "PeerLost" and about == 2, text
+        assert kind == "PeerLostError" and about == 2, text
         assert took < 3 and let_go
 
 
@@ -73,7 +73,9 @@ def test_a_rank_that_does_not_make_a_call(ranks: Ranks) -> None:
 
 def test_a_rank_that_leaves_later(ranks: Ranks) -> None:
     said, let_go, leaves, calls = ranks.run(3, bodies.slow_to_leave)[0]
-    assert said[0] == "PeerLost" and "left the group" in said[1] and "all_reduce #1 f32[8]" in said[1], said
+    assert said[0] == "PeerLostError" and "left the group" in said[1] and "all_reduce #1 f32[8]" in said[1], (
+        said
+    )
     assert not let_go and leaves[0] == "nothing" and calls == ["shutdown"], (let_go, leaves, calls)
 
 
@@ -84,7 +86,7 @@ def test_a_block_of_calls(ranks: Ranks) -> None:
 
 def test_abort_reaches_all(ranks: Ranks) -> None:
     for kind, text, about, _, _, let_go in ranks.run(3, bodies.aborted):
-        assert kind == "Aborted" and about == 0 and "rank 0" in text and let_go, text
+        assert kind == "AbortedError" and about == 0 and "rank 0" in text and let_go, text
 
 
 def test_calls_in_words() -> None:

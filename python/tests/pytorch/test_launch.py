@@ -97,22 +97,22 @@ def test_torch_finds_the_backend_by_itself_or_says_what_to_import() -> None:
 
 
 def test_versions() -> None:
-    from comity.errors import Unavailable
+    from comity.errors import UnavailableError
     from comity.torch.versions import choose
 
     assert [choose(v) for v in ("2.7.0", "2.9.1+cpu", "2.13.1", "2.14.0", "2.15.0+cu132", "3.0.0a0")] == [
         "group", "group", "group", "backend", "backend", "backend",
     ]  # fmt: skip
     for old in ("2.6.0", "1.13.1+cu117"):
-        with pytest.raises(Unavailable, match=r"needs torch 2\.7 or newer, and this is " + old[:3]):
+        with pytest.raises(UnavailableError, match=r"needs torch 2\.7 or newer, and this is " + old[:3]):
             choose(old)
 
 
 def test_groups_of_several_backends_where_torch_cannot() -> None:
-    from comity.errors import Config
+    from comity.errors import ConfigError
     from comity.torch.process_group import refuse_devices
 
     refuse_devices("comity")
     refuse_devices("cpu:comity")
-    with pytest.raises(Config, match="cannot combine comity with nccl"):
+    with pytest.raises(ConfigError, match="cannot combine comity with nccl"):
         refuse_devices("cpu:comity,cuda:nccl")
