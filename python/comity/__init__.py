@@ -57,7 +57,7 @@ from comity.errors import (
 )
 
 __version__ = _core.VERSION
-_torch.watch()
+_torch.register()
 
 __all__ = [
     "AbortedError",

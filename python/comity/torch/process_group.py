@@ -1,4 +1,4 @@
-"""The backend for torch 2.7 to 2.13, where Python cannot subclass c10d's `Backend`: a whole process group in Python.
+"""The backend for torch 2.11 to 2.13, where Python cannot subclass c10d's `Backend`: a whole process group in Python.
 
 Torch lets such a group replace all others of its name, so `cpu:comity,cuda:nccl` is refused here.
 """

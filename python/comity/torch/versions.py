@@ -8,7 +8,7 @@ import torch
 
 from comity.errors import UnavailableError
 
-OLDEST = (2, 7)
+OLDEST = (2, 11)
 #: From here on Python can subclass c10d's Backend, so that one group serves several devices.
 BACKENDS = (2, 14)
 
@@ -26,8 +26,7 @@ def choose(version: str) -> str:
     v = parse(version)
     if v < OLDEST:
         raise UnavailableError(
-            f"the backend comity needs torch 2.7 or newer, and this is {version}: before 2.7 torch lets go of a call's Python half "
-            "while C++ still waits for it; upgrade torch, or stay with gloo"
+            f"the backend comity needs torch 2.11 or newer, and this is {version}; upgrade torch, or stay with gloo"
         )
     return "backend" if v >= BACKENDS else "group"
 
