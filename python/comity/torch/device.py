@@ -9,6 +9,7 @@ that NCCL has not through host memory.
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -297,10 +298,8 @@ class DeviceGroup:
             first = not self._given_up.is_set()
             self._given_up.set()
         if first:
-            # Memory is given back when graphs that hold calls are gone, which may be never: the streams do not wait for that.
-            gives_up = threading.Thread(target=self.inner.abort, name="comity-abort", daemon=True)
-            gives_up.start()
-            gives_up.join(_ABORT)
+            # NCCL lets streams go at once, and comes back when no graph holds its calls any more.
+            _apart(self.inner.abort, "comity-abort").join(_ABORT)
 
     def close(self, limit: float) -> list[str]:
         """Leave in good order, so many seconds at most; the calls that were not done by then, in words. Raises `Mismatch`."""
@@ -312,9 +311,9 @@ class DeviceGroup:
             self.abort()
             raise
         if self._given_up.is_set():
+            let_go(_ABORT)
             return []
-        ends = threading.Thread(target=self._shut_down, name="comity-shutdown", daemon=True)
-        ends.start()
+        ends = _apart(self._shut_down, "comity-shutdown")
         ends.join(limit)
         if not ends.is_alive():
             return []
@@ -332,6 +331,7 @@ class DeviceGroup:
         if self._watch is not None:
             self._watch.stop(why)
         self.abort()
+        let_go(_ABORT)
 
 
 class StreamWork(_c10d.Work):
@@ -371,6 +371,34 @@ class StreamWork(_c10d.Work):
         return -1
 
     _source_rank = source_rank
+
+
+#: Threads that end what carries calls.
+_ending: set[threading.Thread] = set()
+
+
+def _apart(job: Callable[[], None], name: str) -> threading.Thread:
+    """Do it on a thread of its own."""
+
+    def run() -> None:
+        try:
+            job()
+        finally:
+            _ending.discard(threading.current_thread())
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    _ending.add(thread)
+    thread.start()
+    return thread
+
+
+def let_go(limit: float) -> None:
+    """Wait for communicators that are being given up, so long at most for each. One that the calls of a graph hold ends with the graph,
+    which an error may keep that is only collected now."""
+    if any(thread.is_alive() for thread in _ending):
+        gc.collect()
+    for thread in list(_ending):
+        thread.join(limit)
 
 
 def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
