@@ -220,23 +220,9 @@ class Group:
         /,
         *,
         hold: object = None,
-        event: Event | None = None,
     ) -> Request:
         """As `run`, on the group's thread in its turn; returns at once. `hold` (what owns the memory) lives until the call has
-        ended, whatever becomes of the request. `event` is set behind the call's work on the stream."""
-
-@final
-class Event:
-    """A point in the work of a CUDA device. Streams are given as numbers, and must be of this device and alive."""
-
-    def __new__(cls, device: int, /) -> Event: ...
-    def set(self, stream: int, /) -> None:
-        """Behind what is on the stream so far."""
-
-    def hold(self, stream: int, /) -> None:
-        """Have what comes on the stream wait until it is passed, where it stands now."""
-
-    def passed(self) -> bool: ...
+        ended, whatever becomes of the request."""
 
 @final
 class Request:
@@ -248,8 +234,6 @@ class Request:
         A signal handler that raises ends the wait within 200 ms and leaves the call under way: wait again, or abort the group."""
 
     def done(self) -> bool: ...
-    def settles(self, seconds: float, /) -> bool:
-        """Whether it ends within this moment, which this thread spends looking."""
     def exception(self) -> Error | None:
         """What it failed with; None while it is under way and after it went well."""
 

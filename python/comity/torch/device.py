@@ -9,6 +9,7 @@ that NCCL has not through host memory.
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -22,18 +23,12 @@ from torch._C import _distributed_c10d as _c10d
 from comity.errors import Error, MisuseError
 
 from .ledger import Ledger
-from .tensors import Finish, alike, bare, check, write
+from .staging import FLOATS, NATIVE, StreamWork, as_list, copied, count_of, hosted, reduces, tensors_of
+from .tensors import Finish, alike, check
 from .watch import BROKEN, LATE, Watch
 from .work import Done
 
-_KINDS = _c10d.ReduceOp.RedOpType
 _AllreduceOptions = _c10d.AllreduceOptions
-_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-_INTS = {torch.uint8, torch.int8, torch.int32, torch.int64, torch.bool}
-#: Types that torch hands to NCCL in every version.
-_NATIVE = _FLOATS | _INTS
-#: What NCCL reduces integers with as Comity does.
-_WHOLE = (_KINDS.SUM, _KINDS.PRODUCT, _KINDS.MIN, _KINDS.MAX)
 #: Operations by torch's names of methods.
 OPS = {
     "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "broadcast": "broadcast", "reduce": "reduce", "allgather": "all_gather",
@@ -41,8 +36,6 @@ OPS = {
     "_reduce_scatter_base": "reduce_scatter", "alltoall_base": "all_to_all", "alltoall": "all_to_all",
 }  # fmt: skip
 _REDUCE = {"allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base"}
-#: Calls whose elements may differ between ranks.
-_UNEQUAL = {"alltoall", "alltoall_base"}
 #: Seconds that NCCL's own error waits for the watch's, which says more.
 _PATIENCE = 1.0
 #: Seconds that giving up a communicator mostly takes at most.
@@ -95,7 +88,7 @@ class DeviceGroup:
         if not (
             len(tensors) == 1
             and t.get_device() == self._index
-            and dtype in _FLOATS
+            and dtype in FLOATS
             and t.is_contiguous()
             and (count > 1 or not t.is_neg())
         ):
@@ -129,7 +122,7 @@ class DeviceGroup:
         if not (
             self._quick
             and opts is not None
-            and dtype in _FLOATS
+            and dtype in FLOATS
             and input.get_device() == index == output.get_device()
             and input.is_contiguous()
             and output.is_contiguous()
@@ -146,8 +139,8 @@ class DeviceGroup:
     def call(self, name: str, *args: Any) -> Any:
         """The call of c10d with this name: outputs first, then inputs, then the rest. Returns its work."""
         op = OPS[name]
-        tensors = _tensors(args)
-        if all(map(self._plain, tensors)) and (name not in _REDUCE or _reduces(tensors[0], args[-1])):
+        tensors = tensors_of(args)
+        if all(map(self._plain, tensors)) and (name not in _REDUCE or reduces(tensors[0], args[-1])):
             return self._put(name, op, tensors, args)
         return self._staged(name, op, tensors, args)
 
@@ -164,7 +157,7 @@ class DeviceGroup:
             work = getattr(self.inner, name)(*args)
         except Exception as e:
             raise self._reason(e) from None
-        self.note((op, tensors[-1].dtype, _count(name, args), args[-1]))
+        self.note((op, tensors[-1].dtype, count_of(name, args), args[-1]))
         if self._block is not None:
             self._block.append(op)
         return ENDED if work is None else work
@@ -173,7 +166,7 @@ class DeviceGroup:
         """Whether NCCL takes it as it is."""
         return (
             t.get_device() == self._index
-            and t.dtype in _NATIVE
+            and t.dtype in NATIVE
             and t.layout is _STRIDED
             and t.is_contiguous()
             and not t.is_neg()
@@ -202,15 +195,15 @@ class DeviceGroup:
                     op,
                 )
         alike(tensors, op, rank)
-        if name in _REDUCE and not _reduces(tensors[0], args[-1]):
+        if name in _REDUCE and not reduces(tensors[0], args[-1]):
             return self._over_host(name, args)
         after: list[Finish] = []
-        copies = [_copied(a, after, written=i == 0) for i, a in enumerate(args)]
+        copies = [copied(a, after, written=i == 0) for i, a in enumerate(args)]
         work = self._put(name, op, tensors, copies)
         if self._block is not None:
             self._finishes += after
             return work
-        return self._followed(work, after, _list(args[0]))
+        return self._followed(work, after, as_list(args[0]))
 
     def _followed(self, work: Any, after: Sequence[Finish], result: Any) -> Any:
         if work is not None:
@@ -222,11 +215,11 @@ class DeviceGroup:
     def _over_host(self, name: str, args: Sequence[Any]) -> Any:
         """A reduction that NCCL has not, or means otherwise."""
         after: list[Finish] = []
-        copies = [_hosted(a, after, written=i == 0) for i, a in enumerate(args)]
+        copies = [hosted(a, after, written=i == 0) for i, a in enumerate(args)]
         work = getattr(self._owner, name)(*copies)
         if work is not None:
             work.wait()  # WAIT: the group's limit
-        return self._followed(None, after, _list(args[0]))
+        return self._followed(None, after, as_list(args[0]))
 
     # -- several calls at once
 
@@ -254,7 +247,7 @@ class DeviceGroup:
     def _staged_move(self, name: str, tensor: torch.Tensor, peer: int) -> Any:
         check(tensor, name, self._owner._rank)
         after: list[Finish] = []
-        work = self.move(name, _copied(tensor, after, written=name == "recv"), peer)
+        work = self.move(name, copied(tensor, after, written=name == "recv"), peer)
         self._finishes += after
         return work
 
@@ -297,10 +290,8 @@ class DeviceGroup:
             first = not self._given_up.is_set()
             self._given_up.set()
         if first:
-            # Memory is given back when graphs that hold calls are gone, which may be never: the streams do not wait for that.
-            gives_up = threading.Thread(target=self.inner.abort, name="comity-abort", daemon=True)
-            gives_up.start()
-            gives_up.join(_ABORT)
+            # NCCL lets streams go at once, and comes back when no graph holds its calls any more.
+            _apart(self.inner.abort, "comity-abort").join(_ABORT)
 
     def close(self, limit: float) -> list[str]:
         """Leave in good order, so many seconds at most; the calls that were not done by then, in words. Raises `MismatchError`."""
@@ -312,9 +303,9 @@ class DeviceGroup:
             self.abort()
             raise
         if self._given_up.is_set():
+            let_go(_ABORT)
             return []
-        ends = threading.Thread(target=self._shut_down, name="comity-shutdown", daemon=True)
-        ends.start()
+        ends = _apart(self._shut_down, "comity-shutdown")
         ends.join(limit)
         if not ends.is_alive():
             return []
@@ -332,105 +323,32 @@ class DeviceGroup:
         if self._watch is not None:
             self._watch.stop(why)
         self.abort()
+        let_go(_ABORT)
 
 
-class StreamWork(_c10d.Work):
-    """Work whose last part is on the stream that was the caller's."""
-
-    def __init__(self, result: Any, index: int) -> None:
-        super().__init__()
-        self._result = result
-        self._index = index
-        self._event = torch.cuda.current_stream(index).record_event()
-
-    def wait(self, timeout: Any = None) -> bool:
-        torch.cuda.current_stream(self._index).wait_event(self._event)
-        return True
-
-    def synchronize(self) -> None:
-        self.wait()  # WAIT: nobody; the stream waits
-
-    def is_completed(self) -> bool:
-        return self._event.query()
-
-    is_success = is_completed
-
-    def exception(self) -> None:
-        return None
-
-    def get_future(self) -> torch.futures.Future:
-        self.wait()  # WAIT: nobody; the stream waits
-        future = torch.futures.Future(devices=[torch.device("cuda", self._index)])
-        future.set_result(self._result)
-        return future
-
-    def result(self) -> list[torch.Tensor]:
-        return list(self._result)
-
-    def source_rank(self) -> int:
-        return -1
-
-    _source_rank = source_rank
+#: Threads that end what carries calls.
+_ending: set[threading.Thread] = set()
 
 
-def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
-    """The outputs and inputs of a call."""
-    found: list[torch.Tensor] = []
-    for given in args[:2]:
-        # Asking whether something is a tensor takes long where it is none.
-        if isinstance(given, (list, tuple)):
-            for item in given:
-                if isinstance(item, (list, tuple)):
-                    found.extend(item)
-                else:
-                    found.append(item)
-        elif isinstance(given, torch.Tensor):
-            found.append(given)
-    return found
+def _apart(job: Callable[[], None], name: str) -> threading.Thread:
+    """Do it on a thread of its own."""
+
+    def run() -> None:
+        try:
+            job()
+        finally:
+            _ending.discard(threading.current_thread())
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    _ending.add(thread)
+    thread.start()
+    return thread
 
 
-def _list(outputs: Any) -> Any:
-    return [outputs] if isinstance(outputs, torch.Tensor) else outputs
-
-
-def _reduces(t: torch.Tensor, opts: Any) -> bool:
-    """Whether NCCL has the reduction. For floats torch refuses those that it has not."""
-    if t.dtype in _FLOATS:
-        return True
-    reduce_op = getattr(opts, "reduceOp", opts)
-    return t.dtype in _INTS and getattr(reduce_op, "op", reduce_op) in _WHOLE
-
-
-def _count(name: str, args: Sequence[Any]) -> int:
-    """The elements of a call, a number that is the same on all ranks; 0 where there is none."""
-    if name in _UNEQUAL:
-        return 0
-    given = args[1] if name in ("gather", "reduce_scatter", "_reduce_scatter_base") else args[0]
-    return given.numel() if isinstance(given, torch.Tensor) else sum(t.numel() for t in _tensors([given]))
-
-
-def _copied(given: Any, after: list[Finish], *, written: bool) -> Any:
-    """Tensors as NCCL takes them: where they lie, or copies. `written`: they are copied back `after`."""
-    if isinstance(given, (list, tuple)) and not (given and isinstance(given[0], int)):
-        return [_copied(g, after, written=written) for g in given]
-    if not isinstance(given, torch.Tensor):
-        return given
-    copy = bare(given)
-    if written and copy.data_ptr() != given.data_ptr():
-        after.append(lambda: write(given, copy))
-    if copy.dtype in _NATIVE:
-        return copy
-    # One more dimension: the sizes of the others may matter.
-    return torch.view_as_real(copy) if copy.is_complex() else copy.unsqueeze(-1).view(torch.uint8)
-
-
-def _hosted(given: Any, after: list[Finish], *, written: bool) -> Any:
-    """As `_copied`, in host memory."""
-    if isinstance(given, (list, tuple)):
-        return [_hosted(g, after, written=written) for g in given]
-    if not isinstance(given, torch.Tensor):
-        return given
-    copy = given.detach().to("cpu", copy=True)
-    if written:
-        after.append(lambda: write(given, copy))
-    return copy
+def let_go(limit: float) -> None:
+    """Wait for communicators that are being given up, so long at most for each. One that the calls of a graph hold ends with the graph,
+    which an error may keep that is only collected now."""
+    if any(thread.is_alive() for thread in _ending):
+        gc.collect()
+    for thread in list(_ending):
+        thread.join(limit)

@@ -18,8 +18,9 @@ from torch._C import _distributed_c10d as _c10d
 
 from . import tracing
 from .backend import Backend, made
-from .device import DeviceGroup, StreamWork
+from .device import DeviceGroup
 from .futures import Future
+from .staging import StreamWork
 from .work import Done, Work
 
 #: Methods that return a work.

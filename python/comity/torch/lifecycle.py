@@ -29,7 +29,7 @@ from comity.errors import TimeoutError as LimitPassed
 
 from . import callbacks, metrics, nccl
 from .compression import Codec, codec
-from .device import DeviceGroup
+from .device import DeviceGroup, let_go
 from .mailbox import Mailbox
 from .routes import Routes
 from .turns import Channels
@@ -52,6 +52,7 @@ def _leave() -> None:
     for group in list(_open):
         with contextlib.suppress(Error):
             group.leave()
+    let_go(_LAST_WORDS)
     until = time.monotonic() + _LAST_WORDS
     while callbacks.running() and time.monotonic() < until:
         time.sleep(0.001)

@@ -15,9 +15,10 @@ import torch.distributed as dist
 from comity.errors import ConfigError
 
 from . import builtin, tracing
-from .device import DeviceGroup, StreamWork
+from .device import DeviceGroup
 from .futures import Future
 from .lifecycle import Lifecycle, Options
+from .staging import StreamWork
 from .versions import BACKENDS, VERSION
 from .work import Done, Work
 

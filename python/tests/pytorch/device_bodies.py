@@ -3,10 +3,12 @@ stands in for torch's process group over NCCL."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -255,6 +257,42 @@ def block(rank: int, size: int) -> list:
     group.start_coalescing()
     group.end_coalescing()
     return list(inner.calls)
+
+
+class Graph:
+    """Holds calls, as a graph does, and is held by something that only a collection finds."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def held(rank: int, size: int) -> list:
+    """A communicator that is given up while a graph holds its calls lets the stream go, and is gone when the group has been left."""
+    inner = Silent()
+    group = on(inner)
+    gone = threading.Event()
+    weakref.finalize(Graph(), gone.set)
+
+    def abort() -> None:
+        inner.aborted.set()
+        gone.wait(PATIENCE)
+
+    inner.abort = abort
+    put(group, torch.ones(8 + rank))
+    gc.disable()
+    try:
+        said = told(group)
+        before = gone.is_set()
+        dist.destroy_process_group()
+    finally:
+        gc.enable()
+    return [
+        said[0],
+        said[-1],
+        before,
+        gone.is_set(),
+        [t.name for t in threading.enumerate() if t.name == "comity-abort"],
+    ]
 
 
 def aborted(rank: int, size: int) -> list:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
-import signal
 import socket
 import sys
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 os.environ["COMITY_TEST_REFERENCE"] = "nccl"
 sys.path.insert(0, str(Path(__file__).parent))
 
+import block_bodies
 import collective_bodies
 import numpy as np
 import own_bodies
@@ -34,6 +34,7 @@ import strided_bodies
 import torch
 import torch.distributed as dist
 import work_bodies
+from fault_bodies import FAULTS, KILLED
 from torch import nn
 
 import comity
@@ -259,181 +260,19 @@ def asked(rank: int, size: int) -> None:
     assert work.is_completed()
 
 
-def graphs(rank: int, size: int) -> None:
-    """Calls in a graph: captured once, then run with other numbers each time, beside calls outside of it."""
-    total = float(sum(range(1, size + 1)))
-    given, taken, parts = torch.empty(1000), torch.empty(1000), torch.empty(size * 10)
-    dist.all_reduce(torch.ones(1))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        taken.copy_(given)
-        dist.all_reduce(taken)
-        work = dist.all_gather_into_tensor(parts, taken[:10], async_op=True)
-        work.wait()
-        taken += 1
-    for i in range(10):
-        given.fill_((rank + 1.0) * i)
-        graph.replay()
-        same(taken, torch.full((1000,), total * i + 1))
-        same(parts, torch.full((size * 10,), total * i))
-        x = torch.ones(3)
-        dist.all_reduce(x)
-        same(x, torch.full((3,), float(size)))
-    # Long enough for the watch to look at works meanwhile.
-    time.sleep(0.5)
-    again = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(again):
-        time.sleep(0.5)
-        dist.all_reduce(taken)
-    again.replay()
-    torch.cuda.synchronize()
-
-
-def batches(rank: int, size: int) -> None:
-    """Sends and receives in a batch: to all others at once, of all kinds of tensors."""
-    dist.all_reduce(torch.ones(1))
-    others = [r for r in range(size) if r != rank]
-    for dtype in (torch.float32, torch.int16, torch.complex64):
-        out = [torch.full((1000,), 10 * rank + r, dtype=dtype) for r in others]
-        got = [torch.zeros(2000, dtype=dtype)[::2] for _ in others]
-        ops = [dist.P2POp(dist.isend, t, r) for r, t in zip(others, out, strict=True)]
-        ops += [dist.P2POp(dist.irecv, t, r) for r, t in zip(others, got, strict=True)]
-        for work in dist.batch_isend_irecv(ops) if ops else []:
-            work.wait()
-        for r, t in zip(others, got, strict=True):
-            same(t.contiguous(), torch.full((1000,), 10 * r + rank, dtype=dtype))
-
-
-def own_blocks(rank: int, size: int) -> None:
-    """Calls that go out as one."""
-    total = float(sum(range(1, size + 1)))
-    xs = [torch.full((i + 1,), rank + 1.0) for i in range(5)]
-    with dist._coalescing_manager(device=torch.device("cuda", rank), async_ops=True) as cm:
-        for x in xs:
-            dist.broadcast(x, size - 1)
-    cm.wait()
-    for i, x in enumerate(xs):
-        same(x, torch.full((i + 1,), float(size)))
-    for x in xs:
-        dist.all_reduce(x)
-        same(x, torch.full_like(x, float(size * size)))
-    assert total
-
-
 C, S = collective_bodies, stack_bodies
 BODIES = [
     C.reductions, C.shapes, C.moving, C.uneven, C.reduce_and_scatter, C.coalesced, C.objects, C.works, C.sparse, C.groups,
     C.functional, C.options, send_bodies.mailbox, streams, host_beside_device, refusals, package, trained, S.ddp, S.uneven_inputs,
     S.hooks, S.zero, S.fsdp2, S.tensor_parallel, S.checkpoint, S.compiled, own_bodies.compression, own_bodies.feedback,
-    work_bodies.parts, strided_bodies.strided, asked, graphs, batches, own_blocks,
+    work_bodies.parts, strided_bodies.strided, asked, block_bodies.graphs, block_bodies.batches, block_bodies.blocks,
 ]  # fmt: skip
-
-
-def until_told(rank: int, call: Callable[[], object], kind: type[comity.Error]) -> comity.Error:
-    """The error that ends calls, after which no stream waits."""
-    begun = time.monotonic()
-
-    def calls() -> None:
-        while time.monotonic() < begun + 30:
-            call()
-            torch.cuda.synchronize()
-
-    with pytest.raises(kind) as e:
-        calls()
-    torch.cuda.synchronize()
-    print(f"rank {rank}, after {time.monotonic() - begun:.2f} s: {kind.__name__}: {e.value}", flush=True)
-    return e.value
-
-
-def lost(rank: int, size: int) -> None:
-    """The last rank dies in the middle of calls: the others' error names it, and no stream waits for ever."""
-    t = torch.ones(1 << 20)
-    dist.all_reduce(t)
-    torch.cuda.synchronize()
-    if rank == size - 1:
-        os.kill(os.getpid(), 9)
-    begun = time.monotonic()
-    assert until_told(rank, lambda: dist.all_reduce(t), comity.PeerLostError).rank == size - 1
-    assert time.monotonic() - begun < 2
-
-
-def lost_in_replay(rank: int, size: int) -> None:
-    """As `lost`, while the others run a graph, which makes no calls of its own."""
-    t = torch.ones(1 << 20)
-    dist.all_reduce(t)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        dist.all_reduce(t)
-    for _ in range(10):
-        graph.replay()
-    torch.cuda.synchronize()
-    if rank == size - 1:
-        os.kill(os.getpid(), 9)
-    begun = time.monotonic()
-    for _ in range(10):
-        graph.replay()
-    torch.cuda.synchronize()
-    print(f"rank {rank}: the stream came back after {time.monotonic() - begun:.2f} s", flush=True)
-    assert until_told(rank, lambda: dist.all_reduce(t), comity.PeerLostError).rank == size - 1
-    assert time.monotonic() - begun < 2
-
-
-def stopped(rank: int, size: int) -> None:
-    """The last rank is stopped. The others are told at the limit of 5 s, and it is told when it goes on."""
-    store = dist.distributed_c10d._get_default_store()
-    t = torch.ones(1 << 20)
-    dist.all_reduce(t)
-    torch.cuda.synchronize()
-    if rank == size - 1:
-        store.set("pid", str(os.getpid()))
-        store.wait(["told"])
-        until_told(rank, lambda: dist.all_reduce(t), comity.Error)
-        return
-    pid = int(store.get("pid"))
-    if rank == 0:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        begun = time.monotonic()
-        assert until_told(rank, lambda: dist.all_reduce(t), comity.PeerLostError).rank == size - 1
-        assert time.monotonic() - begun < 8
-    finally:
-        if store.add("through", 1) == size - 1:
-            os.kill(pid, signal.SIGCONT)
-            store.set("told", "")
-
-
-def mismatched(rank: int, size: int) -> None:
-    """The last rank gives another tensor: all are told, with both calls."""
-    t = torch.ones(256 if rank == size - 1 else 64)
-    dist.all_reduce(torch.ones(3))
-    dist.all_reduce(t)
-    e = until_told(rank, lambda: dist.all_reduce(torch.ones(3)), comity.MismatchError)
-    assert "all_reduce #2 f32[64]" in str(e) and "all_reduce #2 f32[256]" in str(e)
-
-
-def absent(rank: int, size: int) -> None:
-    """The last rank does not make a call: all are told at the group's limit."""
-    dist.all_reduce(torch.ones(3))
-    dist.group.WORLD._get_backend(torch.device("cuda")).set_timeout(timedelta(seconds=3))
-    if rank == size - 1:
-        time.sleep(6)
-    else:
-        dist.all_reduce(torch.ones(64))
-        torch.cuda.synchronize()
-    e = until_told(rank, lambda: dist.all_reduce(torch.ones(64)), comity.TimeoutError)
-    assert e.rank == size - 1 and "all_reduce #2 f32[64]" in str(e)
-
-
-#: What ends groups and ranks: each with processes of its own.
-FAULTS = [mismatched, absent, stopped, lost, lost_in_replay]
-#: Of these, those in which the last rank is killed.
-KILLED = {"lost", "lost_in_replay"}
 
 
 def rank_main(rank: int, args: argparse.Namespace, port: int, names: list[str]) -> None:
     torch.cuda.set_device(rank)
     torch.set_default_device(f"cuda:{rank}")
-    collective_bodies.same = send_bodies.same = work_bodies.same = same
+    collective_bodies.same = send_bodies.same = work_bodies.same = block_bodies.same = same
     store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, timeout=timedelta(seconds=60))
     failed = []
     for i, body in enumerate([*BODIES, *FAULTS]):
