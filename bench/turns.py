@@ -33,12 +33,12 @@ def alternate(
     rounds: int,
     ready: Callable[[], object] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Times of each, one after the other in every round; the first round warms up."""
+    """Times of each, one after the other in every round, and the other way around in every second; the first round warms up."""
     import torch.distributed as dist
 
     times: dict[str, list[float]] = {name: [] for name in names}
     for i in range(rounds + 1):
-        for name, kept in times.items():
+        for name, kept in list(times.items())[:: -1 if i % 2 else 1]:
             ready()
             dist.barrier()
             took = what(name)

@@ -7,7 +7,7 @@ from typing import Any
 from comity import _core
 from comity._request import Request
 from comity.arrays import Block, Kind, kind
-from comity.errors import Error, Misuse
+from comity.errors import Error, MisuseError
 
 _NAMES = {name: name for name in _core.REDUCTIONS} | {"mean": "avg", "average": "avg", "prod": "product"}
 # Arguments never change, so that calls with nothing but a reduction share theirs: small calls need not make any.
@@ -25,7 +25,7 @@ class End:
 
 
 class Calls:
-    """A group of the core, and calls on it. A `Misuse` that is found on the way gets this rank."""
+    """A group of the core, and calls on it. A `MisuseError` that is found on the way gets this rank."""
 
     __slots__ = ("__weakref__", "_end", "_raw", "_size")
 
@@ -56,7 +56,7 @@ class Calls:
             if async_:
                 return Request(self._raw.start(op, inp, out, args, hold=(src, dst)), result)
             self._raw.run(op, inp, out, args)
-        except Misuse as e:
+        except MisuseError as e:
             self._own(e)
             raise
         except Error:
@@ -65,21 +65,21 @@ class Calls:
             raise
         return result()
 
-    def _own(self, e: Misuse) -> None:
+    def _own(self, e: MisuseError) -> None:
         """The mistake is this rank's, unless it is known to be another's."""
         if e.rank is None:
             e.rank = self._raw.rank
 
-    def _misuse(self, words: str, op: str | None = None) -> Misuse:
+    def _misuse(self, words: str, op: str | None = None) -> MisuseError:
         """A mistake of this rank, in a call of `op`."""
-        return Misuse(words, self._raw.rank, op)
+        return MisuseError(words, self._raw.rank, op)
 
     def _source(self, x: Any) -> tuple[Block, Kind]:
         """The memory of `x`, to be read, and what kind of array it is."""
         try:
             k = kind(x)
             return k.read(x), k
-        except Misuse as e:
+        except MisuseError as e:
             self._own(e)
             raise
 
@@ -89,7 +89,7 @@ class Calls:
             if out is None:
                 return k.make(shape, model)
             block = kind(out).write(out)
-        except Misuse as e:
+        except MisuseError as e:
             self._own(e)
             raise
         self._same_shape(block, shape)
@@ -147,13 +147,13 @@ def _place(op: str, src: Block | None, dst: Block | None) -> Any:
         one = dst if src is None else src
         return one and one.place
     if src.place is None or dst.place is None:
-        raise Misuse(
+        raise MisuseError(
             f"{op}: one array is in host memory and the other on a CUDA device; both must be in one place"
         )
     # What does not say which device it is on, is on the group's; its stream's order is left to the other.
     if None in (src.place[0], dst.place[0]) or src.place[0] == dst.place[0]:
         return dst.place if src.place[0] is None else src.place
-    raise Misuse(
+    raise MisuseError(
         f"{op}: the arrays are on CUDA devices {src.place[0]} and {dst.place[0]}; both must be on one"
     )
 

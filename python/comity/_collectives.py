@@ -5,7 +5,7 @@ from typing import Any
 
 from comity._calls import Calls
 from comity._core import Args
-from comity.errors import Error, Misuse
+from comity.errors import Error, MisuseError
 
 
 class Collectives(Calls):
@@ -30,7 +30,7 @@ class Collectives(Calls):
             try:
                 done = self._raw.all_reduce(x, out, op)
             except Error as e:
-                self._end.failed = self._end.failed or not isinstance(e, Misuse)
+                self._end.failed = self._end.failed or not isinstance(e, MisuseError)
                 raise
             if done is not None:
                 return done

@@ -36,7 +36,7 @@ def init(
 ) -> Group:
     """Meet the other ranks as the environment says, with `variables` in place of it where they say something (None: unset).
 
-    Without a launcher's variables: a group of one, or `Config` where `strict`.
+    Without a launcher's variables: a group of one, or `ConfigError` where `strict`.
     """
 
 def init_with_store(
@@ -103,7 +103,7 @@ class SharedBytes:
 @final
 class Args:
     """The arguments of any operation beside its buffers; `Group.run` says which one takes which. They never change: one object serves
-    any number of calls and threads. Raises `Misuse` for a reduction that there is none of; the other values are looked at by each call.
+    any number of calls and threads. Raises `MisuseError` for a reduction that does not exist; each call checks the other values.
     """
 
     def __new__(
@@ -131,7 +131,7 @@ class Group:
     """Ranks that call collectives together.
 
     Calls run one at a time in the order of `run` and `start`, from whatever threads, which must be the same on every rank. In a
-    forked child every method raises `Forked`.
+    forked child every method raises `ForkedError`.
     """
 
     @property
@@ -165,10 +165,10 @@ class Group:
         the others may take to come; also the new group's limit."""
 
     def close(self) -> None:
-        """Leave: calls under way and later ones raise `Closed`. Waits for nobody."""
+        """Leave: calls under way and later ones raise `GroupClosedError`. Waits for nobody."""
 
     def abort(self, why: str) -> None:
-        """Give the group up on every rank: calls under way and later ones raise `Aborted` with these words."""
+        """Give the group up on every rank: calls under way and later ones raise `AbortedError` with these words."""
 
     def all_reduce(self, x: Any, out: Any, reduce: str, /) -> Any:
         """An all_reduce of a plain array of NumPy (see `know_numpy`) into `out`, which may be `x`, or into a new one where that is None.
@@ -203,9 +203,9 @@ class Group:
         ============== ============================ ============================ ==========================================
 
         Input and output may also be the same memory (all_reduce, all_to_all), or one this rank's part of the other (all_gather,
-        reduce_scatter); any other overlap is `Misuse`.
+        reduce_scatter); any other overlap is `MisuseError`.
 
-        With `place` in `args`, the call returns when its work is on the stream. `Misuse` has this process's rank.
+        With `place` in `args`, the call returns when its work is on the stream. `MisuseError` has this process's rank.
 
         A signal handler that raises, as Ctrl-C does, ends the call within 200 ms: the group is aborted on every rank, with words that name
         the exception, and the exception goes on here.
@@ -220,23 +220,9 @@ class Group:
         /,
         *,
         hold: object = None,
-        event: Event | None = None,
     ) -> Request:
         """As `run`, on the group's thread in its turn; returns at once. `hold` (what owns the memory) lives until the call has
-        ended, whatever becomes of the request. `event` is set behind the call's work on the stream."""
-
-@final
-class Event:
-    """A point in the work of a CUDA device. Streams are given as numbers, and must be of this device and alive."""
-
-    def __new__(cls, device: int, /) -> Event: ...
-    def set(self, stream: int, /) -> None:
-        """Behind what is on the stream so far."""
-
-    def hold(self, stream: int, /) -> None:
-        """Have what comes on the stream wait until it is passed, where it stands now."""
-
-    def passed(self) -> bool: ...
+        ended, whatever becomes of the request."""
 
 @final
 class Request:
@@ -248,8 +234,6 @@ class Request:
         A signal handler that raises ends the wait within 200 ms and leaves the call under way: wait again, or abort the group."""
 
     def done(self) -> bool: ...
-    def settles(self, seconds: float, /) -> bool:
-        """Whether it ends within this moment, which this thread spends looking."""
     def exception(self) -> Error | None:
         """What it failed with; None while it is under way and after it went well."""
 

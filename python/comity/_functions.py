@@ -7,7 +7,7 @@ from typing import Any
 
 from comity import _core, _process
 from comity._group import Group
-from comity.errors import Config, Misuse
+from comity.errors import ConfigError, MisuseError
 
 # What each name stands for. `ring` is MLX's name for TCP; here every operation works on every link.
 _BACKENDS: dict[str, tuple[str, str] | None] = {
@@ -79,12 +79,12 @@ def init(
     Rank and size come from the environment: the variables of ``comity launch``, mlx.launch, torchrun, Open MPI, MPICH or Slurm. Without
     them the group is this process alone; with ``strict`` that is an error. A second call with this backend returns the same group. If that
     was closed, or a call of it failed, the ranks meet anew: call this on every rank. If it raises, you may call it again; in a forked child
-    of a rank it raises `Forked`.
+    of a rank it raises `ForkedError`.
 
     Args:
         backend: "any"; "shm" and "tcp" (MLX: "ring") allow one kind of link; "jaccl" puts RDMA first; with "mpi" MPI carries the data; with
             "nccl" calls also take arrays on the CUDA device `device` (by default the rank's number on its host), which NCCL moves.
-        strict: Raise `Config` when no launcher's variables are set.
+        strict: Raise `ConfigError` when no launcher's variables are set.
         timeout: Seconds that a call may take; 300. With ``math.inf`` a call waits as long as all ranks live.
         key: The job's secret, as 32 bytes or 64 hexadecimal digits.
         settings: In place of the variable ``COMITY_...`` of that name: join_timeout, rank, size, store, job, key_file, insecure, detection,
@@ -92,7 +92,7 @@ def init(
             device, secure ("handshake"; "data" or True encrypts all that is sent). Any of them makes a new group.
     """
     if backend not in _BACKENDS:
-        raise Config(
+        raise ConfigError(
             f"there is no backend {backend!r}; there are {', '.join(_BACKENDS)}",
             key="backend",
             value=str(backend),
@@ -100,7 +100,9 @@ def init(
     variables: dict[str, str | None] = {}
     for name, value in {**settings, "timeout": timeout}.items():
         if name not in _VARIABLES:
-            raise Config(f"init has no setting {name!r}; there are {', '.join(_VARIABLES)}, key", key=name)
+            raise ConfigError(
+                f"init has no setting {name!r}; there are {', '.join(_VARIABLES)}, key", key=name
+            )
         if value is not None:
             variables[_VARIABLES[name]] = (
                 _SECURE.get(value) if name == "secure" and isinstance(value, bool) else _text(value)
@@ -144,7 +146,7 @@ def _key(key: bytes | str | None) -> bytes | None:
     except ValueError:
         raw = b""
     if len(raw) != 32:
-        raise Config("a key is 32 bytes, or 64 hexadecimal digits", key="key")
+        raise ConfigError("a key is 32 bytes, or 64 hexadecimal digits", key="key")
     return raw
 
 
@@ -166,7 +168,9 @@ def _of(group: Group | None) -> Group:
     if group is None:
         return default()
     if not isinstance(group, Group):
-        raise Misuse(f"a group of Comity is needed, not {type(group).__module__}.{type(group).__qualname__}")
+        raise MisuseError(
+            f"a group of Comity is needed, not {type(group).__module__}.{type(group).__qualname__}"
+        )
     return group
 
 
@@ -193,21 +197,6 @@ def all_reduce(
     return _of(group).all_reduce(x, op, out=out, async_=async_, timeout=timeout)
 
 
-def all_sum(x: Any, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
-    """See `Group.all_sum`."""
-    return _of(group).all_sum(x, **options)
-
-
-def all_max(x: Any, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
-    """See `Group.all_max`."""
-    return _of(group).all_max(x, **options)
-
-
-def all_min(x: Any, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
-    """See `Group.all_min`."""
-    return _of(group).all_min(x, **options)
-
-
 def reduce(x: Any, root: int = 0, op: str = "sum", *, group: Group | None = None, **options: Any) -> Any:
     """See `Group.reduce`."""
     return _of(group).reduce(x, root, op, **options)
@@ -226,11 +215,6 @@ def all_gather(x: Any, *, group: Group | None = None, stream: Any = None, **opti
 def reduce_scatter(x: Any, op: str = "sum", *, group: Group | None = None, **options: Any) -> Any:
     """See `Group.reduce_scatter`."""
     return _of(group).reduce_scatter(x, op, **options)
-
-
-def sum_scatter(x: Any, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
-    """See `Group.sum_scatter`."""
-    return _of(group).sum_scatter(x, **options)
 
 
 def gather(x: Any, root: int = 0, *, group: Group | None = None, **options: Any) -> Any:
@@ -264,11 +248,6 @@ def recv(
 ) -> Any:
     """See `Group.recv`."""
     return _of(group).recv(shape, dtype, src, **options)
-
-
-def recv_like(x: Any, src: int, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
-    """See `Group.recv_like`."""
-    return _of(group).recv_like(x, src, **options)
 
 
 def sendrecv(x: Any, dst: int, src: int, *, group: Group | None = None, **options: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from comity._collectives import Collectives
 from comity._core import Args
 from comity.arrays import kind, kind_of_dtype
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 
 class Member(NamedTuple):
@@ -32,7 +32,7 @@ class Group(Collectives):
     interface. A call then returns when its work is on the framework's current stream. It is done in that stream's order.
 
     A call waits without the interpreter's lock. Ctrl-C, or any signal handler that raises, ends it within 200 ms. The group then ends on
-    all ranks. `Misuse` leaves the group as it was. After any other error it has failed on every rank.
+    all ranks. `MisuseError` leaves the group as it was. After any other error it has failed on every rank.
     """
 
     __slots__ = ()
@@ -111,16 +111,16 @@ class Group(Collectives):
         return None if raw is None else type(self)(raw)
 
     def close(self) -> None:
-        """Leave the group: later calls raise `Closed`.
+        """Leave the group: later calls raise `GroupClosedError`.
 
         Compares the calls made here with those of the other ranks. These need not call anything for it. `close` waits for a rank that has
-        made fewer calls, at most 2 s. It raises `Mismatch` if the calls differ and no call has shown it.
+        made fewer calls, at most 2 s. It raises `MismatchError` if the calls differ and no call has shown it.
         """
         self._end.closed = True
         self._raw.close()
 
     def abort(self, why: str = "abort was called") -> None:
-        """Give the group up on every rank: calls under way and later ones raise `Aborted` with these words."""
+        """Give the group up on every rank: calls under way and later ones raise `AbortedError` with these words."""
         self._raw.abort(why)
         self._end.failed = True
 
@@ -160,7 +160,7 @@ class Group(Collectives):
         """Receive what rank `src` sends, of this shape and type, as an array of the framework that the type is of."""
         try:
             block = kind_of_dtype(dtype).new(tuple(shape), dtype) if out is None else kind(out).write(out)
-        except Misuse as e:
+        except MisuseError as e:
             self._own(e)
             raise
         self._same_shape(block, tuple(shape))

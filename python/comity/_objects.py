@@ -12,7 +12,7 @@ from typing import Any
 
 from comity import _core
 from comity.arrays import LONG_NAMES, Block, kind, kind_of
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 _TAG = "!"
 _FRAMEWORKS = ("numpy", "torch", "mlx", "jax")
@@ -56,7 +56,7 @@ def scatter(group: "_core.Group", objs: Sequence[Any] | None, root: int, allow_p
         messages = [_write(o, allow_pickle) for o in objs]
     elif mine:
         given = "None" if objs is None else f"{len(objs)} objects"
-        messages = [_words(Misuse(f"{given} were given for {size} ranks"))] * size
+        messages = [_words(MisuseError(f"{given} were given for {size} ranks"))] * size
     length = _numbers([0])
     lengths = _numbers([len(m) for m in messages])
     args = _core.Args(root=root, objects=True)
@@ -87,7 +87,7 @@ def _write(obj: Any, allow_pickle: bool) -> bytearray:
     try:
         try:
             return write_json(obj)
-        except Misuse:
+        except MisuseError:
             if not allow_pickle:
                 raise
             return bytearray(b"P" + pickle.dumps(obj))
@@ -104,21 +104,23 @@ def _read(message: bytearray, rank: int, allow_pickle: bool) -> Any:
     if letter == b"J":
         try:
             return read_json(message)
-        except Misuse as e:
+        except MisuseError as e:
             # What cannot be read was written by that rank.
             e.rank = rank
             raise
     if letter == b"E":
-        raise Misuse(f"rank {rank} could not pass its object: {bytes(rest).decode(errors='replace')}", rank)
+        raise MisuseError(
+            f"rank {rank} could not pass its object: {bytes(rest).decode(errors='replace')}", rank
+        )
     if letter == b"P":
         if allow_pickle:
             return pickle.loads(rest)
-        raise Misuse(
+        raise MisuseError(
             f"rank {rank} passed its object as a pickle, which can run any code here; "
             "pass allow_pickle=True on this rank too if you trust that one",
             rank,
         )
-    raise Misuse(f"what rank {rank} passed is no message of this version of Comity", rank)
+    raise MisuseError(f"what rank {rank} passed is no message of this version of Comity", rank)
 
 
 def write_json(obj: Any) -> bytearray:
@@ -164,10 +166,10 @@ def _to_json(obj: Any, parts: list[tuple[Block | bytes, dict[str, Any]]]) -> Any
         return {_TAG: "bytes", "of": len(parts) - 1}
     framework = _framework(obj)
     if framework is None:
-        raise Misuse(_hint(obj))
+        raise MisuseError(_hint(obj))
     block = kind_of(framework).read(obj)
     if block.place is not None:
-        raise Misuse(
+        raise MisuseError(
             f"{_name(obj)} is on a CUDA device; objects carry arrays of host memory: copy it there first"
         )
     entry = {"kind": framework, "dtype": LONG_NAMES[block.code], "shape": list(block.shape)}
@@ -178,7 +180,7 @@ def _to_json(obj: Any, parts: list[tuple[Block | bytes, dict[str, Any]]]) -> Any
 def _framework(obj: Any) -> str | None:
     try:
         name = type(kind(obj)).__name__.lower()
-    except Misuse:
+    except MisuseError:
         return None
     return name if name in _FRAMEWORKS else None
 
@@ -205,7 +207,7 @@ def read_json(message: bytearray) -> Any:
         entry = header["parts"][index]
         at, size = start + entry["at"], entry["size"]
         if at < start or size < 0 or at + size > len(message):
-            raise Misuse("a message of objects has a part outside of itself")
+            raise MisuseError("a message of objects has a part outside of itself")
         return entry, at
 
     def from_json(v: Any) -> Any:
@@ -224,11 +226,11 @@ def read_json(message: bytearray) -> Any:
         if tag == "bytes":
             return bytes(message[at : at + entry["size"]])
         if entry["kind"] not in _FRAMEWORKS:
-            raise Misuse(f"there are no arrays of {entry['kind']!r}")
+            raise MisuseError(f"there are no arrays of {entry['kind']!r}")
         found = kind_of(entry["kind"])
         block = found.new(tuple(entry["shape"]), found.dtype(entry["dtype"]))
         if block.count * _core.SIZES[block.code] != entry["size"]:
-            raise Misuse("a message of objects has an array of the wrong size")
+            raise MisuseError("a message of objects has an array of the wrong size")
         _core.copy((address + at, block.code, block.count), block.buffer)
         return block.result()  # WAIT: none, the array is there
 

@@ -13,7 +13,8 @@ class Error(RuntimeError):
         call: The call under way, as ``all_reduce #812 f32[1048576] sum``; None outside of calls.
         cause: What was seen, without the names around it; None where the message says it all.
 
-    After every error but `Misuse`, `Config` and `Unavailable` the group stays failed, and later calls raise the same class again.
+    After every error but `MisuseError`, `ConfigError` and `UnavailableError` the group stays failed, and later calls raise
+    the same class again.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class Error(RuntimeError):
         return type(self), (str(self), self.rank, self.call, self.cause)
 
 
-class PeerLost(Error):
+class PeerLostError(Error):
     """A member's process or link is gone: `rank` says whose.
 
     Attributes:
@@ -68,15 +69,15 @@ class TimeoutError(Error, builtins.TimeoutError):
         return str(self.args[0]) if self.args else ""
 
 
-class Mismatch(Error):
+class MismatchError(Error):
     """Two ranks made different calls: `call` is this rank's, `rank` the other, `cause` what differs."""
 
 
-class Aborted(Error):
+class AbortedError(Error):
     """A rank gave up the group: `rank` says which, `cause` its words."""
 
 
-class Join(Error):
+class JoinError(Error):
     """Not all ranks came together in time.
 
     Attributes:
@@ -100,7 +101,7 @@ class Join(Error):
         return type(self), (str(self), self.rank, self.call, self.cause, self.ranks)
 
 
-class Config(Error, ValueError):
+class ConfigError(Error, ValueError):
     """The configuration is incomplete or contradicts itself. Nothing was connected.
 
     Attributes:
@@ -137,46 +138,43 @@ class Config(Error, ValueError):
         return type(self), (str(self), self.rank, self.call, self.cause, *where)
 
 
-class Misuse(Error, ValueError):
+class MisuseError(Error, ValueError):
     """The caller broke a rule it could have checked: `rank` says whose mistake it is, None outside of groups. No byte moved; the group is
     unharmed."""
 
 
-class Unavailable(Error):
+class UnavailableError(Error):
     """A backend cannot run here: its library, device or permission is missing."""
 
 
-class Library(Error):
+class LibraryError(Error):
     """A library outside Comity said no."""
 
 
-class Os(Error):
+class SystemCallError(Error):
     """The operating system refused something this process needs."""
 
 
-class Closed(Error):
+class GroupClosedError(Error):
     """The group was closed by this process."""
 
 
-class Forked(Error):
+class ForkedError(Error):
     """The group belongs to the process that this one was forked from, or that one is in a job, whose place this one cannot take."""
 
 
-Timeout = TimeoutError
-
 __all__ = [
-    "Aborted",
-    "Closed",
-    "Config",
+    "AbortedError",
+    "ConfigError",
     "Error",
-    "Forked",
-    "Join",
-    "Library",
-    "Mismatch",
-    "Misuse",
-    "Os",
-    "PeerLost",
-    "Timeout",
+    "ForkedError",
+    "GroupClosedError",
+    "JoinError",
+    "LibraryError",
+    "MismatchError",
+    "MisuseError",
+    "PeerLostError",
+    "SystemCallError",
     "TimeoutError",
-    "Unavailable",
+    "UnavailableError",
 ]

@@ -8,7 +8,7 @@ Register the backend in the driver and in each actor, then name it where Ray ask
     collective.create_collective_group(workers, 4, [0, 1, 2, 3], backend="comity", group_name="grads")
 
 The ranks find one another through Ray's own key-value store; there is nothing else to set up. What Comity raises in an actor reaches
-whoever asks Ray for the result: ``ray.get`` raises an exception that is also a `comity.PeerLost`, with its `rank`.
+whoever asks Ray for the result: ``ray.get`` raises an exception that is also a `comity.PeerLostError`, with its `rank`.
 
 Importing this imports Ray: 2.56 or newer.
 """
@@ -32,7 +32,7 @@ from ray.util.collective.collective_group.base_collective_group import BaseGroup
 
 from comity import _core
 from comity._group import Group
-from comity.errors import Join, Misuse, Unavailable
+from comity.errors import JoinError, MisuseError, UnavailableError
 
 __all__ = ["ComityGroup", "register"]
 
@@ -61,10 +61,10 @@ def register() -> None:
 
     Raises:
         ValueError: Something else is registered under this name.
-        comity.Unavailable: This Ray is older than 2.56 and takes no backends.
+        comity.UnavailableError: This Ray is older than 2.56 and takes no backends.
     """
     if not hasattr(collective, "register_collective_backend"):
-        raise Unavailable(f"comity.ray needs Ray 2.56 or newer, and this is {ray.__version__}")
+        raise UnavailableError(f"comity.ray needs Ray 2.56 or newer, and this is {ray.__version__}")
     try:
         collective.register_collective_backend(NAME, ComityGroup)
     except ValueError:
@@ -81,16 +81,16 @@ class ComityGroup(BaseGroup):
     array over in a list of one. All calls block, and may take as long as the group's limit (``COMITY_TIMEOUT`` of the actor's
     environment, else 300 s), or as the `timeout_ms` of their options.
 
-    Any call raises what a call of `comity.Group` raises: `PeerLost` when an actor is gone, `TimeoutError` at the limit, `Mismatch` when
-    ranks make different calls. After each of these the group has failed on every rank: destroy it, and make another. `Misuse`, for
-    arrays that no call takes, leaves it as it was.
+    Any call raises the errors of `comity.Group`: `PeerLostError` when an actor is gone, `TimeoutError` at the limit, `MismatchError`
+    when ranks make different calls. After each of these the group has failed on every rank: destroy it, and make another. `MisuseError`,
+    for arrays that no call takes, leaves it as it was.
     """
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         """Meet the other ranks of the group with this name.
 
         Raises:
-            comity.Join: Not all came within the join limit (``COMITY_JOIN_TIMEOUT``, else 60 s); `ranks` says who is missing.
+            comity.JoinError: Not all came within the join limit (``COMITY_JOIN_TIMEOUT``, else 60 s); `ranks` says who is missing.
         """
         super().__init__(world_size, rank, group_name)
         self._group = Group(_meet(world_size, rank, group_name))
@@ -114,7 +114,7 @@ class ComityGroup(BaseGroup):
         """Leave the group. The others learn of it when a call of theirs needs this rank.
 
         Raises:
-            comity.Mismatch: The ranks made different calls, and no call has shown it.
+            comity.MismatchError: The ranks made different calls, and no call has shown it.
         """
         self._group.close()
 
@@ -213,9 +213,9 @@ class ComityGroup(BaseGroup):
         except KeyError:
             raise self._misuse(op, f"{op}: Comity has no reduction {wanted!r}") from None
 
-    def _misuse(self, op: str, words: str) -> Misuse:
+    def _misuse(self, op: str, words: str) -> MisuseError:
         """A mistake of this rank in a call."""
-        return Misuse(words, self.rank, op)
+        return MisuseError(words, self.rank, op)
 
 
 def _is_tensor(x: Any) -> bool:
@@ -265,7 +265,7 @@ def _meet(size: int, rank: int, name: str) -> Any:
     meeting = _Answers(place) if rank == 0 else _Question(place, rank, name)
     try:
         return _core.init_with_store(rank, size, meeting.set, meeting.get, prefix=f"ray/{name}")
-    except Join:
+    except JoinError:
         # What a store raises reaches the core as words; here it is known whom it is about.
         if meeting.late is not None:
             raise meeting.late from None
@@ -283,7 +283,7 @@ class _Answers:
         self._answered: set[bytes] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="comity-ray", daemon=True)
-        self.late: Join | None = None
+        self.late: JoinError | None = None
 
     def set(self, key: str, text: str) -> None:
         """Answer with this text from now on. It holds the job's key: it goes nowhere else."""
@@ -325,7 +325,7 @@ class _Question:
         self._asked: set[bytes] = set()
         self._rank, self._name = rank, name
         #: Rank 0 did not come in time.
-        self.late: Join | None = None
+        self.late: JoinError | None = None
 
     def set(self, key: str, text: str) -> None:
         """Only rank 0 has something to tell."""
@@ -345,7 +345,7 @@ class _Question:
             time.sleep(look)
             look = min(2 * look, _LONGEST_LOOK)
         words = f"rank {self._rank} waited {left:.0f} s for rank 0 to come to group {self._name!r}"
-        self.late = Join(words, rank=0, cause="absent", ranks=[0])
+        self.late = JoinError(words, rank=0, cause="absent", ranks=[0])
         raise self.late
 
     def close(self) -> None:

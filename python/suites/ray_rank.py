@@ -178,7 +178,7 @@ class Rank:
             while True:
                 collective.allreduce(x, group, ReduceOp.MAX)
                 self._calls += 1
-        except comity.PeerLost:
+        except comity.PeerLostError:
             self._lost_at = time.monotonic()
             raise
 

@@ -134,7 +134,7 @@ def kill(size: int, victim: int) -> float:
     ray.kill(ranks[victim])
     left = [n for n in range(size) if n != victim]
     for n in left:
-        raised(calls[n], comity.PeerLost, victim)
+        raised(calls[n], comity.PeerLostError, victim)
     # The clock is that of the machine, the same in all processes.
     took = [when - at for when in get([ranks[n].lost_at.remote() for n in left])]
     assert max(took) < DETECTION, took
@@ -152,22 +152,22 @@ def errors() -> str:
     declare(ranks, "errors")
     # Ranks meet at their first call.
     get([r.rounds.remote("errors", 3) for r in ranks])
-    raised(ranks[0].misuse.remote("errors"), comity.Misuse, 0)
+    raised(ranks[0].misuse.remote("errors"), comity.MisuseError, 0)
     get([r.rounds.remote("errors", 3) for r in ranks])
     raised(ranks[0].late.remote("errors", 0.3), comity.TimeoutError, 1)
     get([r.leave.remote("errors") for r in ranks])
     declare(ranks, "errors")
     calls = [r.differ.remote("errors") for r in ranks]
-    raised(calls[0], comity.Mismatch, 1)
-    raised(calls[1], comity.Mismatch, 0)
+    raised(calls[0], comity.MismatchError, 1)
+    raised(calls[1], comity.MismatchError, 0)
     end(ranks)
     impatient = {"env_vars": {"COMITY_JOIN_TIMEOUT": "2"}}
     for present, missing in ((0, 1), (1, 0)):
         ranks = actors(2, runtime_env=impatient)
-        e = raised(ranks[present].join.remote("alone"), comity.Join, missing)
+        e = raised(ranks[present].join.remote("alone"), comity.JoinError, missing)
         assert tuple(e.ranks) == (missing,), (present, e.ranks)
         end(ranks)
-    return "Misuse, TimeoutError, Mismatch and Join reach the driver"
+    return "MisuseError, TimeoutError, MismatchError and JoinError reach the driver"
 
 
 def example() -> str:

@@ -41,7 +41,7 @@ def test_a_group_for_host_memory_refuses_a_device_s() -> None:
         lambda: group.reduce(Claims(), out=Claims()),
     ]
     for call in calls:
-        with pytest.raises(comity.Misuse, match=r'on a CUDA device.*backend="nccl"') as e:
+        with pytest.raises(comity.MisuseError, match=r'on a CUDA device.*backend="nccl"') as e:
             call()
         assert e.value.call in ("all_reduce", "broadcast", "reduce")
     # The group is unharmed.
@@ -51,7 +51,7 @@ def test_a_group_for_host_memory_refuses_a_device_s() -> None:
 def test_both_arrays_of_a_call_are_in_one_place() -> None:
     group = comity.init()
     for x, out in ((Claims(), np.zeros(3, np.float32)), (np.zeros(3, np.float32), Claims())):
-        with pytest.raises(comity.Misuse, match="host memory and the other on a CUDA device"):
+        with pytest.raises(comity.MisuseError, match="host memory and the other on a CUDA device"):
             group.all_reduce(x, out=out)
 
 
@@ -63,11 +63,11 @@ def test_the_cuda_array_interface_is_checked() -> None:
         (Claims(strides=(8,)), "contiguous"),
         (Claims(mask=object()), "cannot be passed"),
     ):
-        with pytest.raises(comity.Misuse, match=words):
+        with pytest.raises(comity.MisuseError, match=words):
             group.all_reduce(x, out=Claims())
-    with pytest.raises(comity.Misuse, match="cannot be written"):
+    with pytest.raises(comity.MisuseError, match="cannot be written"):
         group.all_reduce(Claims(), out=Claims(readonly=True))
-    with pytest.raises(comity.Misuse, match="give `out`"):
+    with pytest.raises(comity.MisuseError, match="give `out`"):
         group.all_reduce(Claims())
 
 
@@ -76,10 +76,10 @@ def test_nccl_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMITY_CUDA", "/no/such/libcuda.so")
     if comity.is_available("nccl"):
         pytest.fail("the driver was loaded before this test")
-    with pytest.raises(comity.Unavailable, match=r"cuda is not available.*install NVIDIA's driver"):
+    with pytest.raises(comity.UnavailableError, match=r"cuda is not available.*install NVIDIA's driver"):
         comity.init("nccl")
     for device in ("cuda:0", 1024):
-        with pytest.raises(comity.Config, match="COMITY_DEVICE"):
+        with pytest.raises(comity.ConfigError, match="COMITY_DEVICE"):
             comity.init("nccl", device=device)
 
 
@@ -87,7 +87,7 @@ def test_what_protects_the_data_is_a_word_or_a_yes() -> None:
     for secure in (True, False, "data", "handshake"):
         with comity.init(secure=secure) as group:
             assert group.all_sum(1) == 1
-    with pytest.raises(comity.Config, match="COMITY_SECURE"):
+    with pytest.raises(comity.ConfigError, match="COMITY_SECURE"):
         comity.init(secure="all")
 
 

@@ -26,30 +26,35 @@ def run(main: object, monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
     return 0
 
 
-def on_devices(monkeypatch: pytest.MonkeyPatch, codes: list[int], *words: str) -> object:
-    """The exit code of the tests on devices, whose ranks end with these codes."""
+def on_devices(monkeypatch: pytest.MonkeyPatch, codes: list[list[int]], *words: str) -> object:
+    """The exit code of the tests on devices, whose ranks end with these codes in each run."""
     torch = pytest.importorskip("torch")
     import on_devices
 
-    left = iter(codes)
+    left = iter([code for run in codes for code in run])
     rank = SimpleNamespace(start=lambda: None, join=lambda: None)
     process = lambda **_: SimpleNamespace(**vars(rank), exitcode=next(left))  # noqa: E731
     context = SimpleNamespace(Process=process)
     monkeypatch.setattr(torch.multiprocessing, "get_context", lambda _: context)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a device")
-    return run(on_devices.main, monkeypatch, "--ranks", str(len(codes)), *words)
+    return run(on_devices.main, monkeypatch, "--ranks", str(len(codes[0])), *words)
 
 
 def test_a_test_that_fails_on_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert on_devices(monkeypatch, [0, -9]) == 0
-    assert on_devices(monkeypatch, [0, 0], "--only", "reductions") == 0
+    # All bodies, then each fault.
+    good = [[0, 0], [0, 0], [0, 0], [0, 0], [0, -9], [0, -9]]
+    assert on_devices(monkeypatch, good) == 0
+    assert on_devices(monkeypatch, [[0, 0]], "--only", "reductions") == 0
+    assert on_devices(monkeypatch, [[0, 0], [0, -9]], "--only", "reductions,lost") == 0
+    for i, run in enumerate(good):
+        for wrong in ([1, run[1]], [0, 1]):
+            codes = [*good[:i], wrong, *good[i + 1 :]]
+            assert on_devices(monkeypatch, codes) != 0, codes
     for codes, words in (
-        ([1, -9], []),
-        ([0, 1], []),
-        ([0, 0], []),
-        ([0, -9], ["--only", "reductions"]),
-        ([0, 0], ["--only", "reduktions"]),
-        ([], []),
+        ([[0, 0]], ["--only", "lost"]),
+        ([[0, -9]], ["--only", "reductions"]),
+        ([[0, 0]], ["--only", "reduktions"]),
+        ([[]], []),
     ):
         assert on_devices(monkeypatch, codes, *words) != 0, (codes, words)
 

@@ -82,13 +82,13 @@ if rank == 1:
     time.sleep(60)
 try:
     g.all_sum(np.ones(5, np.float32))
-except comity.PeerLost as e:
+except comity.PeerLostError as e:
     assert e.rank == 1, e
     assert "all_reduce" in e.call and "f32[5]" in e.call, e.call
     print(f"lost: {e}")
     try:
         g.barrier()
-    except comity.PeerLost as e:
+    except comity.PeerLostError as e:
         assert "failed earlier" in str(e) and e.rank == 1
         print("and still")
 """
@@ -126,7 +126,7 @@ if rank == 0:
     time.sleep(60)
 try:
     g.barrier()
-except comity.PeerLost as e:
+except comity.PeerLostError as e:
     print(e.rank)
 """,
     )
@@ -160,7 +160,7 @@ if rank == 0:
     sys.exit(0)
 try:
     g.barrier()
-except comity.PeerLost as e:
+except comity.PeerLostError as e:
     assert e.rank == 0
     print("lost")
 """,
@@ -195,7 +195,7 @@ except comity.Error as e:
     assert "ValueError: the end" in ends[0][2]
     assert "Fatal" not in ends[0][2]
     assert ends[1][0] == 0, ends[1][2]
-    assert ends[1][1].strip() in ("PeerLost", "Mismatch", "Aborted")
+    assert ends[1][1].strip() in ("PeerLostError", "MismatchError", "AbortedError")
     assert time.monotonic() - start < LIMIT
 
 
@@ -230,7 +230,7 @@ for set, get, me in ((broken, get_in(folder), 0), (set_in(folder), broken, 1), (
     start = time.monotonic()
     try:
         _core.init_with_store(me, 2, set, get, prefix="x", variables={"COMITY_JOIN_TIMEOUT": "1"})
-    except comity.Join as e:
+    except comity.JoinError as e:
         print(f"join: {e}")
     assert time.monotonic() - start < 20
 """,
@@ -267,7 +267,7 @@ assert comity.init() is group
 try:
     # What is refused harms nothing.
     group.broadcast(np.ones(2), 7)
-except comity.Misuse:
+except comity.MisuseError:
     assert comity.init() is group
 # Both are in: a rank that gives up while the other is still in its init fails that init, too.
 comity.barrier()
@@ -407,7 +407,7 @@ for name, made in objects.items():
             got = made(own) if rank == 0 else arrays[other](own)
             # A root that only sends is told in its next call.
             own.barrier()
-        except comity.Mismatch as e:
+        except comity.MismatchError as e:
             words = str(e)
             # Whose call began the check names its own first.
             assert f"{name} of objects" in words and (other == "barrier" or words.count(name) == 2), words

@@ -1,9 +1,9 @@
 """The torch tests on several versions of torch, one after the other, each in a virtual environment of its own that is removed after it.
 
-    python python/tests/versions.py --wheel comity-0.1.0-cp311-abi3-linux_x86_64.whl 2.7.1 2.8.0 2.10.0
+    python python/tests/versions.py --wheel comity-0.1.0-cp311-abi3-linux_x86_64.whl 2.11.0 2.12.0 2.13.0
 
 Runs `python/tests/pytorch` on 2 processes, without `test_frameworks.py`: all collectives, the training stacks, failures, launchers.
-Prints a row for each version, and ends with 1 if one fails. A version before 2.7 must be refused with a sentence. Each one needs some 7 GB
+Prints a row for each version, and ends with 1 if one fails. A version before 2.11 must be refused with a sentence. Each one needs some 7 GB
 of disk while it is tested, since PyPI's wheels bring CUDA along.
 """
 
@@ -25,8 +25,8 @@ REFUSAL = """
 import comity, torch.distributed as dist
 try:
     dist.init_process_group("comity", store=dist.HashStore(), rank=0, world_size=1)
-except comity.Unavailable as e:
-    assert "needs torch 2.7 or newer" in str(e), e
+except comity.UnavailableError as e:
+    assert "needs torch 2.11 or newer" in str(e), e
     print(e)
 else:
     raise SystemExit("it was not refused")
@@ -55,7 +55,7 @@ def row(version: str, wheel: Path, more: list[str], logs: Path | None) -> tuple[
         if got.returncode:
             return False, version, f"cannot be installed: {got.stdout.splitlines()[-1]}"
         named = run(python, "-c", "import torch; print(torch.__version__)", limit=300).stdout.strip()
-        if tuple(map(int, version.split(".")[:2])) < (2, 7):
+        if tuple(map(int, version.split(".")[:2])) < (2, 11):
             refused = run(python, "-c", REFUSAL, limit=300)
             good = refused.returncode == 0
             return good, named, "refused: " + refused.stdout.strip() if good else refused.stdout

@@ -1,6 +1,6 @@
 //! The arguments of a call besides its buffers: what Python makes of them once, and what a group makes of that at each call.
 
-use crate::{errors, raw::PyEvent};
+use crate::errors;
 use comity::{Group, ReduceOp};
 use pyo3::prelude::*;
 
@@ -76,8 +76,6 @@ pub(crate) struct Checked {
     pub(crate) recv_counts: Option<Vec<usize>>,
     /// Memory of all buffers; `None`: host memory.
     pub(crate) place: Option<OnDevice>,
-    /// To set behind the call's work on a device.
-    pub(crate) event: Option<Py<PyEvent>>,
     /// True if it is a part of a call that moves objects.
     pub(crate) objects: bool,
 }
@@ -96,7 +94,6 @@ impl CallArgs {
             counts: numbers.counts(self.counts.as_deref())?,
             recv_counts: numbers.counts(self.recv_counts.as_deref())?,
             place: self.place,
-            event: None,
             objects: self.objects,
         })
     }

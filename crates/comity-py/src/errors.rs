@@ -40,22 +40,22 @@ fn with(
 
 /// A rule that the caller broke, with these words. `rank`: the caller's, in the group of the call.
 pub(crate) fn misuse(py: Python<'_>, rank: Option<usize>, message: String, call: Option<&str>) -> PyErr {
-    new(py, "Misuse", message, rank, call.map(str::to_owned), None)
+    new(py, "MisuseError", message, rank, call.map(str::to_owned), None)
 }
 
-/// `Forked` in a child that was forked from the process `home`.
+/// Raise `ForkedError` in a child that was forked from the process `home`.
 #[inline]
 pub(crate) fn check_home(py: Python<'_>, home: HomeProcess) -> PyResult<()> {
     home.check().map_err(|e| raised(py, None, &e))
 }
 
 /// `e` as an exception: of the first failure's class where the group had failed earlier. `own`: this process's rank in the group of the
-/// call, which is whose mistake a `Misuse` is.
+/// call, whose mistake a `MisuseError` is.
 pub(crate) fn raised(py: Python<'_>, own: Option<usize>, e: &Error) -> PyErr {
     let root = e.root();
     match root {
         Error::Config(why) => {
-            return with(py, "Config", (e.to_string(), None, None, None), |own| {
+            return with(py, "ConfigError", (e.to_string(), None, None, None), |own| {
                 own.set_item("file", why.file.as_ref().map(|f| f.display().to_string()))?;
                 own.set_item("line", why.line)?;
                 own.set_item("column", why.column)?;
@@ -66,12 +66,12 @@ pub(crate) fn raised(py: Python<'_>, own: Option<usize>, e: &Error) -> PyErr {
         Error::Join(why) => {
             let cause = (why.cause != JoinCause::Other).then(|| why.cause.name().to_owned());
             let usual = (e.to_string(), why.ranks.first().copied(), None, cause);
-            return with(py, "Join", usual, |own| own.set_item("ranks", &why.ranks));
+            return with(py, "JoinError", usual, |own| own.set_item("ranks", &why.ranks));
         }
         Error::PeerLost { peer, cause, because_of, seen_by, left, call } => {
             let call = call.as_ref().map(ToString::to_string);
             let usual = (e.to_string(), Some(peer.rank), call, Some(cause.clone()));
-            return with(py, "PeerLost", usual, |own| {
+            return with(py, "PeerLostError", usual, |own| {
                 own.set_item("because_of", because_of)?;
                 own.set_item("seen_by", seen_by)?;
                 own.set_item("left", left)
@@ -81,22 +81,22 @@ pub(crate) fn raised(py: Python<'_>, own: Option<usize>, e: &Error) -> PyErr {
     }
     let call = |c: &Option<CallInfo>| c.as_ref().map(ToString::to_string);
     let (class, rank, call, cause) = match root {
-        Error::Unavailable { reason, .. } => ("Unavailable", None, None, Some(reason.clone())),
-        Error::Misuse { op, misuse } => ("Misuse", own, Some(op.to_string()), Some(misuse.to_string())),
-        Error::Order => ("Misuse", own, None, None),
+        Error::Unavailable { reason, .. } => ("UnavailableError", None, None, Some(reason.clone())),
+        Error::Misuse { op, misuse } => ("MisuseError", own, Some(op.to_string()), Some(misuse.to_string())),
+        Error::Order => ("MisuseError", own, None, None),
         Error::Mismatch { ours, peer, theirs, differs, .. } => {
             let cause = format!("{differs} differs: it called {theirs}");
-            ("Mismatch", Some(peer.rank), Some(ours.to_string()), Some(cause))
+            ("MismatchError", Some(peer.rank), Some(ours.to_string()), Some(cause))
         }
         Error::Timeout { call, after, waiting_for, .. } => {
             let cause = format!("not finished within {after:?}");
             ("TimeoutError", waiting_for.first().map(|p| p.rank), Some(call.to_string()), Some(cause))
         }
-        Error::Aborted { by, reason, call: c } => ("Aborted", Some(by.rank), call(c), Some(reason.clone())),
-        Error::Library { message, .. } => ("Library", None, None, Some(message.clone())),
-        Error::Os { message, .. } => ("Os", None, None, Some(message.clone())),
-        Error::Closed => ("Closed", None, None, None),
-        Error::Forked { .. } => ("Forked", None, None, None),
+        Error::Aborted { by, reason, call: c } => ("AbortedError", Some(by.rank), call(c), Some(reason.clone())),
+        Error::Library { message, .. } => ("LibraryError", None, None, Some(message.clone())),
+        Error::Os { message, .. } => ("SystemCallError", None, None, Some(message.clone())),
+        Error::Closed => ("GroupClosedError", None, None, None),
+        Error::Forked { .. } => ("ForkedError", None, None, None),
         _ => ("Error", None, None, None),
     };
     new(py, class, e.to_string(), rank, call, cause)

@@ -1,10 +1,9 @@
 //! Groups for Python.
 
 use crate::{
-    args::{CallArgs, Checked},
+    args::CallArgs,
     arrays::PlainAllReduce,
     errors, interrupt,
-    raw::PyEvent,
     request::{FinishGuard, PyRequest, RequestState, seconds, wait_to_the_end, watched},
     shared::SharedBytes,
     work::{Given, PreparedCall},
@@ -73,7 +72,7 @@ impl PyGroup {
         errors::check_home(py, self.home)?;
         self.inner
             .as_ref()
-            .ok_or_else(|| errors::new(py, "Closed", "the group is gone".into(), None, None, None))
+            .ok_or_else(|| errors::new(py, "GroupClosedError", "the group is gone".into(), None, None, None))
     }
 
     /// The group with the limit of one call.
@@ -93,13 +92,12 @@ impl PyGroup {
         op: &str,
         [inp, out]: [Option<Given>; 2],
         args: Option<&Bound<'_, CallArgs>>,
-        event: Option<Py<PyEvent>>,
     ) -> PyResult<(comity::Group, PreparedCall)> {
         let none = CallArgs::default();
         let args = args.map_or(&none, |a| a.get());
         let group = self.limited(py, args.timeout)?;
         let misuse = |words| errors::misuse(py, Some(group.rank()), words, Some(op));
-        let checked = Checked { event, ..args.checked(&group, op).map_err(misuse)? };
+        let checked = args.checked(&group, op).map_err(misuse)?;
         let work = PreparedCall::new(&group, op, inp, out, checked);
         let work = work.map_err(|words| misuse(format!("{op}: {words}")))?;
         Ok((group, work))
@@ -278,7 +276,7 @@ impl PyGroup {
         out: Option<Given>,
         args: Option<&Bound<'_, CallArgs>>,
     ) -> PyResult<()> {
-        let (group, work) = self.prepared(py, op, [inp, out], args, None)?;
+        let (group, work) = self.prepared(py, op, [inp, out], args)?;
         let Some(out) = self.alone(py, &group, |group| work.run(group)) else {
             // Behind earlier work this thread would sleep where no signal reaches it.
             let state = self.queue(&group, work, None);
@@ -287,7 +285,7 @@ impl PyGroup {
         out
     }
 
-    #[pyo3(signature = (op, inp=None, out=None, args=None, /, *, hold=None, event=None))]
+    #[pyo3(signature = (op, inp=None, out=None, args=None, /, *, hold=None))]
     #[expect(clippy::too_many_arguments, reason = "those of `run`, and what a call in the background needs")]
     fn start(
         &self,
@@ -297,9 +295,8 @@ impl PyGroup {
         out: Option<Given>,
         args: Option<&Bound<'_, CallArgs>>,
         hold: Option<Py<PyAny>>,
-        event: Option<Py<PyEvent>>,
     ) -> PyResult<PyRequest> {
-        let (group, work) = self.prepared(py, op, [inp, out], args, event)?;
+        let (group, work) = self.prepared(py, op, [inp, out], args)?;
         let what = work.op().to_string();
         Ok(PyRequest::new(self.queue(&group, work, hold), what, self.home))
     }

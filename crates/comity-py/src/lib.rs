@@ -41,8 +41,6 @@ mod _core {
     #[pymodule_export]
     use crate::memory::HeldMemory;
     #[pymodule_export]
-    use crate::raw::PyEvent;
-    #[pymodule_export]
     use crate::request::PyRequest;
     #[pymodule_export]
     use crate::shared::SharedBytes;

@@ -16,38 +16,6 @@ pub(crate) struct RawBuffer {
     place: Place,
 }
 
-/// A point in a device's work. Streams are those of Python's frameworks, as numbers; the caller keeps them.
-#[pyclass(frozen, module = "comity._core", name = "Event")]
-pub(crate) struct PyEvent(cuda::Event);
-
-impl PyEvent {
-    pub(crate) fn set_behind(&self, stream: usize) -> comity::Result<()> {
-        // SAFETY: the stream came from Python as the handle of a live object of this device, which its caller holds.
-        unsafe { self.0.set(stream) }
-    }
-}
-
-#[pymethods]
-impl PyEvent {
-    #[new]
-    fn new(py: Python<'_>, device: u32) -> PyResult<Self> {
-        Ok(Self(cuda::Event::new(device).map_err(|e| errors::raised(py, None, &e))?))
-    }
-
-    fn set(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
-        self.set_behind(stream).map_err(|e| errors::raised(py, None, &e))
-    }
-
-    fn hold(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
-        // SAFETY: as in `set_behind`.
-        unsafe { self.0.hold(stream) }.map_err(|e| errors::raised(py, None, &e))
-    }
-
-    fn passed(&self, py: Python<'_>) -> PyResult<bool> {
-        self.0.is_passed().map_err(|e| errors::raised(py, None, &e))
-    }
-}
-
 impl RawBuffer {
     /// Checks that it can be memory at all; the error says why not.
     pub(crate) fn new((ptr, dtype, count): (usize, u8, usize), place: Place) -> Result<Self, String> {

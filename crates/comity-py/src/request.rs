@@ -186,24 +186,6 @@ impl PyRequest {
         self.state.is_done()
     }
 
-    /// Looks for `seconds` whether it ends; returns whether it has.
-    fn settles(&self, py: Python<'_>, seconds: f64) -> bool {
-        if self.state.is_done() {
-            return true;
-        }
-        let until = Instant::now() + Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        py.detach(|| {
-            while !self.state.is_done() {
-                if Instant::now() >= until {
-                    return false;
-                }
-                // WAIT(until): a moment
-                std::hint::spin_loop();
-            }
-            true
-        })
-    }
-
     /// The exception it ended with; `None` while it is under way and when it went well.
     fn exception(&self, py: Python<'_>) -> Option<PyErr> {
         self.state.out(py)?.err()

@@ -85,15 +85,7 @@ impl PreparedCall {
 
     /// Make the call and wait for it; on a device, until its work is on the stream.
     pub(crate) fn run(&self, g: &Group) -> comity::Result<()> {
-        if self.args.objects {
-            self.call(&tools::of_objects(g))?;
-        } else {
-            self.call(g)?;
-        }
-        match (&self.args.event, self.args.place) {
-            (Some(event), Some((_, stream))) => event.get().set_behind(stream),
-            _ => Ok(()),
-        }
+        if self.args.objects { self.call(&tools::of_objects(g)) } else { self.call(g) }
     }
 
     fn call(&self, g: &Group) -> comity::Result<()> {

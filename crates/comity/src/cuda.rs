@@ -4,7 +4,7 @@
 
 use crate::{
     DType, Element, Place, Result, View, ViewMut,
-    sys::cuda::{CudaContext, CudaStream, DeviceMemory, Mark},
+    sys::cuda::{CudaContext, CudaStream, DeviceMemory},
 };
 use std::{sync::Arc, thread};
 
@@ -84,52 +84,6 @@ impl Cuda {
 pub unsafe fn copy(device: u32, to: usize, from: usize, len: usize, stream: usize) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe { CudaContext::open(device)?.copy(to, from, len, stream) }
-}
-
-/// A point in a device's work, for callers that have streams of their own.
-#[derive(Debug)]
-pub struct Event(Mark);
-
-impl Event {
-    /// Makes an event that is nowhere yet, and so is passed.
-    ///
-    /// # Errors
-    /// The errors of [`Cuda::open`].
-    pub fn new(device: u32) -> Result<Self> {
-        Ok(Self(CudaContext::open(device)?.unset()?))
-    }
-
-    /// Set it behind what is on `stream` so far.
-    ///
-    /// # Safety
-    /// The stream (`cudaStream_t`) is one of the device, and lives.
-    ///
-    /// # Errors
-    /// The errors of [`Cuda::finish`].
-    pub unsafe fn set(&self, stream: usize) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.set(stream) }
-    }
-
-    /// Have what comes on `stream` wait until it is passed, where it stands now.
-    ///
-    /// # Safety
-    /// The conditions of [`set`](Self::set).
-    ///
-    /// # Errors
-    /// The errors of [`Cuda::finish`].
-    pub unsafe fn hold(&self, stream: usize) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.hold(stream) }
-    }
-
-    /// Returns true if the device has passed it.
-    ///
-    /// # Errors
-    /// The errors of [`Cuda::finish`].
-    pub fn is_passed(&self) -> Result<bool> {
-        self.0.is_passed()
-    }
 }
 
 impl Buffer {

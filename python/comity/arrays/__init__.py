@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from comity.arrays.block import LONG_NAMES, Block, Kind
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 __all__ = ["LONG_NAMES", "Block", "Kind", "kind", "kind_of", "kind_of_dtype"]
 
@@ -40,7 +40,7 @@ def kind_of(name: str) -> Kind:
 
 
 def kind(x: Any) -> Kind:
-    """What kind of array `x` is; `Misuse` where it is none."""
+    """What kind of array `x` is; `MisuseError` where it is none."""
     t = type(x)
     found = _by_type.get(t)
     if found is None:
@@ -68,7 +68,7 @@ def _name(t: type) -> str:
             return "buffers"
     except TypeError:
         pass
-    raise Misuse(
+    raise MisuseError(
         f"{t.__module__}.{t.__qualname__} is no array: pass one of NumPy, torch, MLX or JAX, or anything with DLPack or the "
         "buffer protocol; for other objects there are broadcast_object, all_gather_object and scatter_object"
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from comity import _core
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 #: The number of each of Comity's types, by its short name.
 CODES = _core.DTYPES
@@ -75,14 +75,16 @@ class Block:
         return self.keep if self._result is None else self._result()
 
 
-def unsupported(kind: str, dtype: Any) -> Misuse:
+def unsupported(kind: str, dtype: Any) -> MisuseError:
     """The error for a type that Comity does not have."""
-    return Misuse(f"{kind}'s {dtype} cannot be passed; Comity has {', '.join(CODES)}")
+    return MisuseError(f"{kind}'s {dtype} cannot be passed; Comity has {', '.join(CODES)}")
 
 
-def elsewhere(what: str, device: Any) -> Misuse:
+def elsewhere(what: str, device: Any) -> MisuseError:
     """The error for memory that the group does not reach."""
-    return Misuse(f"the {what} is on {device}, which this group does not reach; copy it to host memory first")
+    return MisuseError(
+        f"the {what} is on {device}, which this group does not reach; copy it to host memory first"
+    )
 
 
 def code_of(kind: str, dtype: Any) -> int:
@@ -94,7 +96,7 @@ def code_of(kind: str, dtype: Any) -> int:
 
 
 class Kind:
-    """How one framework's arrays become memory and memory becomes its arrays. Each method raises `Misuse` for what it cannot take."""
+    """How one framework's arrays become memory and memory becomes its arrays. Each method raises `MisuseError` for what it cannot take."""
 
     #: The framework, in words of errors.
     name = ""
@@ -117,8 +119,8 @@ class Kind:
 
     def over(self, alloc: Callable[[int], Any], shape: tuple[int, ...], dtype: Any) -> Any:
         """An array of zeros of this kind over memory from `alloc`, which takes a number of bytes."""
-        raise Misuse("empty makes arrays of NumPy and torch; pass one of their types")
+        raise MisuseError("empty makes arrays of NumPy and torch; pass one of their types")
 
     def write(self, out: Any) -> Block:
         """The memory of `out`, to be written; what is not contiguous is written by way of a copy when the call has ended."""
-        raise Misuse(f"{self.name} arrays cannot be changed, so they cannot be `out`")
+        raise MisuseError(f"{self.name} arrays cannot be changed, so they cannot be `out`")

@@ -7,7 +7,7 @@ from typing import Any
 
 from comity import _core
 from comity.arrays.block import CODES, Block, Kind, unsupported
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 # Marks of the byte order that this machine has.
 _NATIVE = "@=" + ("<" if sys.byteorder == "little" else ">")
@@ -65,5 +65,5 @@ class Buffers(Kind):
     def write(self, out: Any) -> Block:
         memory = _core.Memory(out)
         if memory.readonly or not memory.contiguous:
-            raise Misuse("`out` cannot be written, or is not contiguous")
+            raise MisuseError("`out` cannot be written, or is not contiguous")
         return Block(memory.address, self.code(memory), memory.shape, None, (out, memory), lambda: out)

@@ -5,7 +5,7 @@ from typing import Any
 
 from comity import _core
 from comity.arrays.block import Block, Kind, unsupported
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 
 class CudaArray(Kind):
@@ -27,19 +27,19 @@ class CudaArray(Kind):
         if name not in _core.DTYPES or face["typestr"][0] == ">" or face.get("mask") is not None:
             raise unsupported(self.name, face["typestr"])
         if face.get("strides") is not None and tuple(face["strides"]) != _dense(shape, size):
-            raise Misuse("an array of the CUDA array interface must be contiguous")
+            raise MisuseError("an array of the CUDA array interface must be contiguous")
         # 0 is not allowed there, and None says that there is nothing to wait for: the default stream waits for all blocking ones.
         stream = face.get("stream") or 0
         return Block(address or 0, _core.DTYPES[name], shape, None, x, None, (None, stream))
 
     def make(self, shape: tuple[int, ...], like: Block) -> Block:
-        raise Misuse(
+        raise MisuseError(
             "nobody knows how to make an array of this kind: give `out`, or pass it as one of torch or CuPy"
         )
 
     def write(self, out: Any) -> Block:
         if out.__cuda_array_interface__["data"][1]:
-            raise Misuse("`out` cannot be written")
+            raise MisuseError("`out` cannot be written")
         return self.read(out)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from comity.arrays import kind_of
 from comity.arrays.block import Block, Kind, elsewhere
 from comity.arrays.through import on_device
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 
 class Jax(Kind):
@@ -25,7 +25,7 @@ class Jax(Kind):
 
     def read(self, x: Any) -> Block:
         if isinstance(x, self.jax.core.Tracer):
-            raise Misuse(
+            raise MisuseError(
                 "calls communicate when they are made, so they cannot stand inside jax.jit, grad or vmap; "
                 "make them between compiled functions"
             )

@@ -4,7 +4,7 @@ from typing import Any
 
 from comity import _core
 from comity.arrays.block import Block, Kind, code_of
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 
 class Mlx(Kind):
@@ -31,7 +31,7 @@ class Mlx(Kind):
         except ValueError as e:
             if "transformation" not in str(e):
                 raise
-            raise Misuse(
+            raise MisuseError(
                 "calls on MLX arrays communicate when they are made, so they cannot stand inside mx.compile or mx.vmap; "
                 "make them between compiled functions"
             ) from e
@@ -50,6 +50,6 @@ class Mlx(Kind):
         mx.eval(a)
         memory = _core.Memory(a)
         if memory.readonly or not memory.contiguous:
-            raise Misuse("this version of MLX does not let a new array be written")
+            raise MisuseError("this version of MLX does not let a new array be written")
         result = (lambda: a) if shape else (lambda: a.reshape(()))
         return Block(memory.address, code, tuple(shape), dtype, (a, memory), result)

@@ -6,7 +6,7 @@ from typing import Any
 
 from comity import _core
 from comity.arrays.block import BF16, LONG_NAMES, Block, Kind, code_of
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 
 class NumPy(Kind):
@@ -28,7 +28,9 @@ class NumPy(Kind):
         code = self.codes.get(dtype)
         if code is None:
             if not dtype.isnative:
-                raise Misuse(f"NumPy's {dtype.str} has the byte order of another machine; convert it first")
+                raise MisuseError(
+                    f"NumPy's {dtype.str} has the byte order of another machine; convert it first"
+                )
             code = self.codes[dtype] = code_of(self.name, dtype)
         return code
 
@@ -69,7 +71,7 @@ class NumPy(Kind):
 
     def write(self, out: Any) -> Block:
         if not isinstance(out, self.np.ndarray) or not out.flags.writeable:
-            raise Misuse("`out` cannot be written")
+            raise MisuseError("`out` cannot be written")
         if out.flags.c_contiguous:
             return self.block(out, out.shape)
         a = self.np.empty(out.shape, out.dtype)

@@ -6,7 +6,7 @@ from typing import Any
 
 from comity import _core
 from comity.arrays.block import CODES, Block, Kind, unsupported
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 _NUMBERS = {bool: ("bool", "?"), int: ("i64", "q"), float: ("f64", "d")}
 
@@ -22,7 +22,7 @@ class Scalars(Kind):
                 try:
                     b = bytearray(struct.pack(format, x))
                 except struct.error:
-                    raise Misuse(f"{x} does not fit into 64 bits") from None
+                    raise MisuseError(f"{x} does not fit into 64 bits") from None
                 memory = _core.Memory(b)
                 return Block(memory.address, CODES[name], (), format, (b, memory))
         raise unsupported("Python", type(x).__name__)

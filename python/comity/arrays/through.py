@@ -7,15 +7,15 @@ from typing import Any
 
 from comity.arrays import kind_of
 from comity.arrays.block import Block
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 
 def on_device() -> "Through":
-    """What makes memory of such arrays; `Misuse` where neither framework is installed."""
+    """What makes memory of such arrays; `MisuseError` where neither framework is installed."""
     try:
         return Through()
     except ImportError as e:
-        raise Misuse(
+        raise MisuseError(
             "the array is on a CUDA device, and neither torch nor CuPy is installed to take it over; copy it to host memory first"
         ) from e
 
@@ -34,7 +34,7 @@ class Through:
         try:
             taken = self.framework.from_dlpack(x)
         except Exception as e:  # each framework has classes of its own for this
-            raise Misuse(
+            raise MisuseError(
                 f"the array is on a CUDA device and {self.kind.name} cannot take it over ({e}); copy it to host memory first"
             ) from e
         block = self.kind.read(taken)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from comity.arrays.block import Block, Kind, code_of, elsewhere
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 
 class Torch(Kind):
@@ -33,7 +33,7 @@ class Torch(Kind):
         if x.device.type not in ("cpu", "cuda"):
             raise elsewhere("tensor", x.device)
         if x.layout != self.torch.strided:
-            raise Misuse(f"the tensor's layout is {x.layout}; only dense tensors can be passed")
+            raise MisuseError(f"the tensor's layout is {x.layout}; only dense tensors can be passed")
 
     def block(self, t: Any, result: Callable[[], Any] | None = None) -> Block:
         """The memory of a contiguous tensor."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 _compile = mx.compile
 _said = False
@@ -34,7 +34,7 @@ def compile_or_not(
         key = None if traced else _random_key()
         try:
             found = compiled(*args, **kwargs)
-        except Misuse:
+        except MisuseError:
             for container, was in before:
                 _restore(container, was)
             if key is not None:

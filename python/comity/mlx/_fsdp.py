@@ -9,7 +9,7 @@ from mlx import nn
 from mlx.utils import tree_flatten, tree_unflatten
 
 import comity
-from comity.errors import Misuse
+from comity.errors import MisuseError
 from comity.mlx._groups import Group, of
 
 
@@ -25,11 +25,11 @@ class FullyShardedModule(nn.Module):
         parts = []
         for path, x in _own(module):
             if x.ndim == 0:
-                raise Misuse(f"parameter {path} is a scalar, which cannot be sharded", r)
+                raise MisuseError(f"parameter {path} is a scalar, which cannot be sharded", r)
             if x.shape[0] % n:
                 shape = tuple(x.shape)
                 words = f"parameter {path} of shape {shape} cannot be sharded along its first axis across {n} ranks"
-                raise Misuse(words, r)
+                raise MisuseError(words, r)
             step = x.shape[0] // n
             parts.append((path, mx.contiguous(x[r * step : (r + 1) * step])))
         module.update(tree_unflatten(parts))

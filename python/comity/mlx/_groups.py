@@ -5,7 +5,7 @@ from weakref import WeakKeyDictionary
 
 import comity
 from comity import _functions
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 
 class Group(comity.Group):
@@ -56,5 +56,7 @@ def of(group: comity.Group | None) -> Group:
     if group is None:
         return _as_mlx(_functions.default())
     if not isinstance(group, comity.Group):
-        raise Misuse(f"a group of Comity is needed, not {type(group).__module__}.{type(group).__qualname__}")
+        raise MisuseError(
+            f"a group of Comity is needed, not {type(group).__module__}.{type(group).__qualname__}"
+        )
     return _as_mlx(group)

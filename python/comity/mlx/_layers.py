@@ -11,7 +11,7 @@ import mlx.core as mx
 from mlx import nn
 
 import comity
-from comity.errors import Misuse
+from comity.errors import MisuseError
 from comity.mlx._groups import Group, of
 from comity.mlx._ops import all_sum, sum_gradients
 from comity.mlx._sharding import PREDICATES, Segments, bounds, own
@@ -56,7 +56,7 @@ def _inputs(layer: Any) -> int:
 def _divides(size: int, what: str, group: Group) -> None:
     if size % group.size():
         words = f"the {what} of size {size} cannot be sharded across {group.size()} ranks"
-        raise Misuse(words, group.rank())
+        raise MisuseError(words, group.rank())
 
 
 class _Linear(_Sharded, nn.Linear):
@@ -90,7 +90,7 @@ class _Linear(_Sharded, nn.Linear):
     ) -> nn.Module:
         """The same layer, still sharded, with a quantized weight."""
         if quantize_input:
-            raise Misuse("a sharded layer does not quantize its inputs")
+            raise MisuseError("a sharded layer does not quantize its inputs")
         local = nn.Linear.__new__(nn.Linear)
         nn.Module.__init__(local)
         for name, x in self.items():
@@ -223,11 +223,11 @@ def shard_linear(
         group: Default: the group of the job.
     """
     if sharding not in PREDICATES:
-        raise Misuse(f"there is no sharding {sharding!r}; there are {', '.join(PREDICATES)}")
+        raise MisuseError(f"there is no sharding {sharding!r}; there are {', '.join(PREDICATES)}")
     if isinstance(module, nn.QuantizedLinear):
         return _QUANTIZED[sharding].from_quantized_linear(module, segments=segments, group=group)
     if isinstance(module, nn.Linear):
         return _LINEAR[sharding].from_linear(module, segments=segments, group=group)
-    raise Misuse(
+    raise MisuseError(
         f"{type(module).__name__} is neither nn.Linear nor nn.QuantizedLinear; shard_inplace shards any module"
     )

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import mlx.core as mx
 
 import comity
-from comity.errors import Misuse
+from comity.errors import MisuseError
 from comity.mlx._groups import Group, of
 
 Op = Callable[[mx.array], mx.array]
@@ -212,5 +212,5 @@ def sum_gradients(group: comity.Group | None = None) -> Op:
 def _several(group: comity.Group | None, verb: str) -> Group:
     g = of(group)
     if g.size() == 1:
-        raise Misuse(f"a group of one has no other rank to {verb}", 0)
+        raise MisuseError(f"a group of one has no other rank to {verb}", 0)
     return g

@@ -8,7 +8,7 @@ import mlx.core as mx
 from mlx import nn
 
 import comity
-from comity.errors import Misuse
+from comity.errors import MisuseError
 from comity.mlx._groups import Group, of
 
 # How a parameter that holds several ones (such as fused queries, keys and values) is cut before each part is sharded: into equal
@@ -22,15 +22,15 @@ def bounds(segments: Segments, length: int, what: str) -> list[int]:
     """The ends of the segments of an axis of this length, 0 and `length` among them."""
     if isinstance(segments, int) and not isinstance(segments, bool):
         if segments < 1 or length % segments:
-            raise Misuse(f"{what} of {length} cannot be cut into {segments} equal segments")
+            raise MisuseError(f"{what} of {length} cannot be cut into {segments} equal segments")
         return [length // segments * i for i in range(segments + 1)]
     try:
         inner = [int(s * length) if isinstance(s, float) else int(s) for s in segments]
     except TypeError:
-        raise Misuse(f"segments are a number, indices or fractions, not {segments!r}") from None
+        raise MisuseError(f"segments are a number, indices or fractions, not {segments!r}") from None
     ends = [0, *inner, length]
     if any(a >= b for a, b in itertools.pairwise(ends)):
-        raise Misuse(f"segments {list(segments)!r} do not cut {what} of {length} into parts, in order")
+        raise MisuseError(f"segments {list(segments)!r} do not cut {what} of {length} into parts, in order")
     return ends
 
 
@@ -45,18 +45,18 @@ def part(
     n, r = group.size(), group.rank()
     axis = axis % x.ndim if x.ndim else 0
     if x.ndim == 0:
-        raise Misuse("a scalar cannot be sharded", r)
+        raise MisuseError("a scalar cannot be sharded", r)
     length = x.shape[axis]
     logical = length if logical is None else logical
     parts = []
     for start, end in _pairs(bounds(segments, logical, "an axis")):
         if (end - start) % (n * unit):
             units = f" in whole groups of {unit}" if unit > 1 else ""
-            raise Misuse(f"a segment of {end - start} cannot be sharded across {n} ranks{units}", r)
+            raise MisuseError(f"a segment of {end - start} cannot be sharded across {n} ranks{units}", r)
         step = (end - start) // n
         at = [(start + step * r) * length, (start + step * (r + 1)) * length]
         if any(a % logical for a in at):
-            raise Misuse(f"the parts of an axis of {logical} do not fall on its packed elements", r)
+            raise MisuseError(f"the parts of an axis of {logical} do not fall on its packed elements", r)
         index = [slice(None)] * x.ndim
         index[axis] = slice(at[0] // logical, at[1] // logical)
         parts.append(x[tuple(index)])
@@ -84,7 +84,9 @@ def predicate(sharding: str | Predicate) -> Predicate:
     if callable(sharding):
         return sharding
     if sharding not in PREDICATES:
-        raise Misuse(f"there is no sharding {sharding!r}; there are {', '.join(PREDICATES)}, or a function")
+        raise MisuseError(
+            f"there is no sharding {sharding!r}; there are {', '.join(PREDICATES)}, or a function"
+        )
     return PREDICATES[sharding]
 
 
@@ -99,7 +101,7 @@ def own(module: nn.Module, prefix: str, rule: Predicate, segments: Segments, gro
             continue
         axis, cut = found if isinstance(found, tuple) else (found, segments)
         if not isinstance(axis, int) or isinstance(axis, bool):
-            raise Misuse(f"a rule for sharding gives an axis, (axis, segments) or None, not {found!r}")
+            raise MisuseError(f"a rule for sharding gives an axis, (axis, segments) or None, not {found!r}")
         logical, unit = None, 1
         size = getattr(module, "group_size", None)
         if (

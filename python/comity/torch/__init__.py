@@ -1,7 +1,7 @@
 """Comity as a backend of torch.distributed: `dist.init_process_group("comity")`.
 
-`import comity` registers it as soon as torch.distributed is there. torch 2.14 and newer find it without any import, and there it can
-serve the CPU tensors of a group whose other devices have other backends: `"cpu:comity,cuda:nccl"`.
+Torch finds it without any import. With torch 2.14 and newer it can serve the CPU tensors of a group whose other devices have other
+backends: `"cpu:comity,cuda:nccl"`.
 """
 
 from __future__ import annotations

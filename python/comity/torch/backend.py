@@ -49,7 +49,7 @@ class Backend(Lifecycle, _c10d.Backend):
     ) -> None:
         _c10d.Backend.__init__(self, rank, size)
         self._settings = settings
-        self._begin(store, rank, size, timeout, options, name, group)
+        self._begin(store, rank, size, timeout, options, name, settings.global_ranks_in_group, group)
         builtin.install()
 
     @property

@@ -14,16 +14,17 @@ import torch
 from torch._C import _distributed_c10d as _c10d
 
 from comity._core import Args
-from comity.errors import Error, Misuse
+from comity.errors import Error, MisuseError
 from comity.errors import TimeoutError as LimitPassed
 
-from . import cuda, metrics, turns
+from . import metrics, turns
 from .tensors import SIZES, Buffer, Finish, check, in_this_mode
 from .versions import BACKENDS, VERSION
 from .work import Done, Failed, Several, Work, seconds, with_timeout
 
 if TYPE_CHECKING:
     from .compression import Codec
+    from .device import DeviceGroup
 
 _NO_ARGS = Args()
 #: Whether torch takes no work at all for one of a call that has ended. Making one and waiting for it takes torch longer than a small call.
@@ -79,6 +80,12 @@ class Calls:
     #: Whether works reach the program as they are, so that their futures can be Comity's: not in a group of several backends.
     _alone = True
     _metrics: metrics.Metrics
+    #: What carries calls on CUDA tensors, if there was one.
+    _device: DeviceGroup | None = None
+
+    def _device_for(self, op: str, tensor: torch.Tensor) -> DeviceGroup:
+        """What carries calls on CUDA tensors, of which one is to be made."""
+        raise NotImplementedError
 
     def _call(self, call: Call) -> _c10d.Work:
         """Make a call: now if its caller waits for it, else in its turn in the background. A limit of its own comes from its options."""
@@ -92,11 +99,7 @@ class Calls:
         size = given[2] * SIZES[given[1]] if given else 0
         begun = perf_counter_ns()
         now = not getattr(opts, "asyncOp", True)
-        tensors = cuda.tensors_of(keep)
         try:
-            if tensors:
-                on_device = cuda.untraced(self._call_on_device)
-                return on_device(call, args or _NO_ARGS, tensors, now, begun, size)
             channel = self._channels.here()
             if now:
                 channel.group.run(op, inp, out, args)
@@ -127,21 +130,6 @@ class Calls:
         self._metrics.ended(op, memory[2] * SIZES[memory[1]], begun)
         return None if _NONE_IS_DONE and not _in_graph() else Done(result)
 
-    def _call_on_device(
-        self, call: Call, args: Args, tensors: list[torch.Tensor], now: bool, begun: int, size: int
-    ) -> _c10d.Work:
-        """As `_call`, with the tensors of a CUDA device. `begun`: nanoseconds; `size`: bytes."""
-        lane = self._lane(call.op, tensors[0].device)
-        if now:
-            lane.group.run(call.op, call.input, call.output, args.replace(place=lane.here()))
-            return self._ended(call, begun, size)
-        event = cuda.Event(lane.device.index)
-        args = args.replace(place=lane.behind(tensors))
-        hold = (call.keep, call.result)
-        request = lane.last = lane.group.start(call.op, call.input, call.output, args, hold=hold, event=event)
-        note = self._metrics.noting(call.op, size, begun)
-        return self._noted(cuda.CudaWork(request, call.result, all_of(call.after), note, lane, event))
-
     def _ended(self, call: Call, begun: int, size: int) -> _c10d.Work:
         """What is left to do of a call that was made at once."""
         for finish in call.after:
@@ -160,20 +148,20 @@ class Calls:
             return works[0]
         if all(isinstance(w, Done) for w in works):
             return Done(result)
-        return cuda.together(works, result) or Work(Several(works), result, turns=turns.together(works))
+        return Work(Several(works), result, turns=turns.together(works))
 
     # -- what is refused
 
-    def _misuse(self, op: str, words: str) -> Misuse:
+    def _misuse(self, op: str, words: str) -> MisuseError:
         """A mistake of this rank in a call of `op`."""
-        return Misuse(f"rank {self._rank}: {words}", self._rank, op)
+        return MisuseError(f"rank {self._rank}: {words}", self._rank, op)
 
     def _named(self, e: Error) -> Error:
         """The same error; the words of a broken rule also name the rank, and those of a limit how torch sets it."""
         if isinstance(e, LimitPassed):
             return with_timeout(e)
-        if isinstance(e, Misuse) and not str(e).startswith("rank "):
-            return Misuse(f"rank {self._rank}: {e}", self._rank, e.call, e.cause)
+        if isinstance(e, MisuseError) and not str(e).startswith("rank "):
+            return MisuseError(f"rank {self._rank}: {e}", self._rank, e.call, e.cause)
         return e
 
     def _one(self, items: Sequence[Any], op: str) -> Any:

@@ -21,7 +21,7 @@ from .work import Done
 
 
 class Collectives(Reductions, PointToPoint):
-    """The calls. `Misuse`, with this rank, for tensors and lists that cannot be; no element has moved then."""
+    """The calls. `MisuseError`, with this rank, for tensors and lists that cannot be; no element has moved then."""
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> _c10d.Work:
         root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)

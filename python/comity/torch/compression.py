@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C import _distributed_c10d as _c10d
 
-from comity.errors import Config
+from comity.errors import ConfigError
 
 from .calls import Call
 from .reductions import REDUCED
@@ -53,6 +54,9 @@ class Half(Codec):
         small = t.detach().to(self.dtype).contiguous()
         output = reduced(small, reduce, "all_reduce", group._rank)
         after = [lambda: write(t, small)]
+        if small.is_cuda:
+            device = group._device_for("all_reduce", small)
+            return device.call_then("allreduce", ([small], opts), after, result)
         return group._call(Call("all_reduce", opts, result, None, output, REDUCED[reduce], small, after))
 
 
@@ -72,6 +76,11 @@ class _Gathered(Codec):
                 total /= group._size
             write(t, total.view(t.shape))
 
+        if mine.is_cuda:
+            gather = _c10d.AllgatherOptions()
+            gather.asyncOp = opts.asyncOp
+            device = group._device_for("all_reduce", mine)
+            return device.call_then("_allgather_base", (all_parts, mine, gather), [finish], result)
         keep = (mine, all_parts)
         return group._call(
             Call("all_gather", opts, result, moved(mine), moved(all_parts), None, keep, [finish])
@@ -113,7 +122,7 @@ class TopK(_Gathered):
     def __init__(self, ratio: float = 0.01, threshold: int = 0) -> None:
         super().__init__(threshold)
         if not 0 < ratio <= 1:
-            raise Config(
+            raise ConfigError(
                 f"the share of elements that top-k compression sends is above 0 and at most 1, not {ratio}"
             )
         self.ratio = ratio
@@ -177,5 +186,5 @@ def codec(name: str | None, ratio: float, threshold: int) -> Codec | None:
         return None
     form = _FORMS.get(name)
     if form is None:
-        raise Config(f"there is no compression {name!r}; there are {', '.join(_FORMS)}")
+        raise ConfigError(f"there is no compression {name!r}; there are {', '.join(_FORMS)}")
     return form(ratio, threshold)

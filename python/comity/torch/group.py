@@ -18,8 +18,9 @@ from torch._C import _distributed_c10d as _c10d
 
 from . import tracing
 from .backend import Backend, made
-from .cuda import CudaWork
+from .device import DeviceGroup
 from .futures import Future
+from .staging import StreamWork
 from .work import Done, Work
 
 #: Methods that return a work.
@@ -125,7 +126,7 @@ def _of_inner(name: str) -> Callable[..., Any]:
     return call
 
 
-tracing.skip_methods(Group, Work, CudaWork, Done, Future)
+tracing.skip_methods(Group, Work, StreamWork, DeviceGroup, Done, Future)
 for _name in _CALLS:
     if hasattr(dist.ProcessGroup, _name):
         setattr(Group, _name, _returning_ours(_name))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from comity._core import Args
-from comity.errors import Error, Mismatch
+from comity.errors import Error, MismatchError
 
 from .messages import EVER, FRAME, TYPES, U8, about, leave, number_of, of_call, read_frame, view
 from .pending import Receive
@@ -65,7 +65,9 @@ class Inbox:
             return None
         kind = TYPES[number] if number < len(TYPES) else "another type"
         cause = f"rank {self._source} sent {size} bytes of {kind}"
-        return Mismatch(f"rank {self._mail.rank}: {receive.call}: {cause}", self._source, receive.call, cause)
+        return MismatchError(
+            f"rank {self._mail.rank}: {receive.call}: {cause}", self._source, receive.call, cause
+        )
 
     def _serve(self) -> None:
         try:

@@ -16,13 +16,22 @@ import torch
 from torch._C import _distributed_c10d as _c10d
 
 from comity import _core, _process
-from comity.errors import Aborted, Closed, Error, Forked, Join, Mismatch, Misuse
+from comity.errors import (
+    AbortedError,
+    Error,
+    ForkedError,
+    GroupClosedError,
+    JoinError,
+    MismatchError,
+    MisuseError,
+)
 from comity.errors import TimeoutError as LimitPassed
 
-from . import callbacks, cuda, metrics
-from .collectives import Collectives
+from . import callbacks, metrics, nccl
 from .compression import Codec, codec
+from .device import DeviceGroup, let_go
 from .mailbox import Mailbox
+from .routes import Routes
 from .turns import Channels
 from .work import seconds
 
@@ -31,6 +40,8 @@ _open: set[Any] = set()
 _log = logging.getLogger("comity.torch")
 #: How long `shutdown` waits for calls that were started and nobody waited for: seconds. Another rank may be late with its own.
 _FLUSH = 5.0
+#: Where the ranks meet for calls on a device.
+_DEVICE_LABEL = 0x6375_6461_0000
 #: The same for the end of a process, and for callbacks that run then.
 _LAST_WORDS = 2.0
 
@@ -41,6 +52,7 @@ def _leave() -> None:
     for group in list(_open):
         with contextlib.suppress(Error):
             group.leave()
+    let_go(_LAST_WORDS)
     until = time.monotonic() + _LAST_WORDS
     while callbacks.running() and time.monotonic() < until:
         time.sleep(0.001)
@@ -87,7 +99,7 @@ class Options:
         self.threshold = threshold
 
 
-class Lifecycle(Collectives):
+class Lifecycle(Routes):
     """A group of the core with torch's ways to begin and end it."""
 
     __hash__ = object.__hash__
@@ -103,10 +115,12 @@ class Lifecycle(Collectives):
         timeout: timedelta | float,
         options: Options,
         name: str,
+        ranks: Sequence[int],
         group: Any = None,
     ) -> None:
-        """`group`: of the core, if it is there already."""
+        """`ranks`: the members' in the job, if they are known. `group`: of the core, if it is there already."""
         self._rank, self._size, self._store, self._name = rank, size, store, name
+        self._ranks = ranks or range(size)
         self._options: Options = options
         self._codec: Codec | None = codec(options.compression, options.ratio, options.threshold)
         self._limit = seconds(timeout) or 300.0
@@ -117,25 +131,25 @@ class Lifecycle(Collectives):
         self._closed: Error | None = None
         self._left = False
         self._home = os.getpid()
-        self._device_lane: cuda.Lane | None = None
+        self._device: DeviceGroup | None = None
         # Device memory has a group of its own.
         host = {"COMITY_BACKEND": "any"} if os.environ.get("COMITY_BACKEND") == "nccl" else {}
-        self._group = group or self._meet(store, "", host)
+        self._group = group or self._meet(store, host)
         self._group.timeout = self._limit
         metrics.watch(self._group)
         self._channels = Channels(self._group, name, lambda: self._limit)
         _open.add(self)
 
-    def _meet(self, store: Any, kind: str, more: dict[str, str]) -> Any:
+    def _meet(self, store: Any, more: dict[str, str]) -> Any:
         # A store may serve one group after the other: each generation has keys of its own.
-        generation = store.add(f"comity/generation{kind}/{self._rank}", 1)
+        generation = store.add(f"comity/generation/{self._rank}", 1)
 
         def get(key: str, left: float) -> bytes:
             try:
                 store.wait([key], timedelta(seconds=max(left, 0.001)))
                 return store.get(key)
             except Exception as e:
-                raise Join(
+                raise JoinError(
                     f"rank {self._rank} waited {left:.0f} s for rank 0 to come to group {self._name!r}: {e}",
                     rank=0,
                     cause="absent",
@@ -151,39 +165,40 @@ class Lifecycle(Collectives):
             self._size,
             store.set,
             get,
-            prefix=f"comity/{generation}{kind}",
+            prefix=f"comity/{generation}",
             variables=variables | more,
         )
 
-    def _lane(self, op: str, device: torch.device) -> cuda.Lane:
-        """The group for this device's memory; the first call makes it, with the other ranks."""
-        lane = self._device_lane
-        if lane is None:
-            settings = {"COMITY_BACKEND": "nccl", "COMITY_DEVICE": str(device.index)}
-            try:
-                group = self._meet(self._store, "/cuda", settings)
-            except Error as e:
-                words = f"rank {self._rank}: {op} of a tensor on {device}: {e}"
-                raise type(e)(words, self._rank if e.rank is None else e.rank, op, e.cause) from None
-            group.timeout = self._limit
-            lane = self._device_lane = cuda.Lane(group, device)
-            metrics.watch(group)
-        elif lane.device != device:
-            raise Misuse(
-                f"rank {self._rank}: {op} got a tensor on {device}, and this group's calls are on {lane.device}: "
-                "one device per rank and group; torch.cuda.set_device chooses it",
-                self._rank,
-                op,
-            )
-        return lane
+    def _device_for(self, op: str, tensor: torch.Tensor) -> DeviceGroup:
+        self._check_open(op)
+        self._calls += 1
+        return self._device or self._make_device(op, tensor.device)
+
+    def _make_device(self, op: str, device: torch.device) -> DeviceGroup:
+        """What carries calls on this device; the first call makes it, with the other ranks."""
+        group = None
+        try:
+            if self._size > 1:
+                members = list(range(self._size))
+                group = self._group.subgroup(members, _DEVICE_LABEL, timeout=self._limit)
+                nccl.no_device_twice(group, device)
+        except Error as e:
+            words = f"rank {self._rank}: {op} of a tensor on {device}: {e}"
+            raise type(e)(words, self._rank if e.rank is None else e.rank, op, e.cause) from None
+        inner = nccl.make(self._store, self._rank, self._size, self._limit, self._name, self._ranks)
+        self._device = DeviceGroup(self, inner, group, device.index)
+        if self._pending is not None:
+            self._device.begin_block()
+        return self._device
 
     def _settle(self) -> None:
-        if self._device_lane is not None:
-            cuda.settle(self._device_lane.device)
+        if self._device is not None:
+            self._device.settle()
+            # A rank that died meanwhile has ended what the stream held.
+            self._check_open("barrier")
 
     def _groups(self) -> list[Any]:
-        groups = [channel.group for channel in self._channels.all()]
-        return groups if self._device_lane is None else [*groups, self._device_lane.group]
+        return [channel.group for channel in self._channels.all()]
 
     # -- while it is open
 
@@ -193,7 +208,7 @@ class Lifecycle(Collectives):
                 f"rank {self._rank}: {op}: the group belongs to process {self._home}, from which this one was forked; "
                 "make groups after the fork, or start processes with the method 'spawn'"
             )
-            raise Forked(words, self._rank, op)
+            raise ForkedError(words, self._rank, op)
         if self._closed is not None:
             raise type(self._closed)(
                 f"rank {self._rank}: {op}: {self._closed}", self._closed.rank, op, self._closed.cause
@@ -204,7 +219,7 @@ class Lifecycle(Collectives):
         self._check_open(op)
         if peer is not None and not (0 <= peer < self._size and peer != self._rank):
             words = f"rank {self._rank}: {op}: rank {peer} is not another rank of a group of {self._size}"
-            raise Misuse(words, self._rank, op)
+            raise MisuseError(words, self._rank, op)
         if self._post_office is None:
             self._post_office = Mailbox(self._group, self._limit)
         return self._post_office
@@ -215,6 +230,8 @@ class Lifecycle(Collectives):
             group.timeout = self._limit
         if self._post_office is not None:
             self._post_office.limit = self._limit
+        if self._device is not None:
+            self._device.set_timeout(nccl.limit(self._limit))
 
     _set_default_timeout = set_timeout
 
@@ -286,10 +303,12 @@ class Lifecycle(Collectives):
         """End what is under way, here and on the other ranks; later calls fail at once."""
         words = f"rank {self._rank} called abort on the process group"
         if self._closed is None:
-            self._closed = Aborted(words, self._rank, None, words)
+            self._closed = AbortedError(words, self._rank, None, words)
         for group in self._groups():
             group.abort(words)
             metrics.forget(group)
+        if self._device is not None:
+            self._device.leave(words)
         if self._post_office is not None:
             self._post_office.end(self._closed)
         _open.discard(self)
@@ -299,11 +318,13 @@ class Lifecycle(Collectives):
         if self._left:
             return
         if self._closed is None:
-            self._closed = Closed("the process group was destroyed; init_process_group makes a new one")
+            self._closed = GroupClosedError(
+                "the process group was destroyed; init_process_group makes a new one"
+            )
         self._leave(min(self._limit, _FLUSH))
 
     def leave(self) -> None:
-        """Leave the group as the process ends; what then is under way ends with `Closed`."""
+        """Leave the group as the process ends; what then is under way ends with `GroupClosedError`."""
         self._leave(_LAST_WORDS)
 
     def _leave(self, limit: float) -> None:
@@ -313,12 +334,11 @@ class Lifecycle(Collectives):
             # The parent is in it still, and its threads are not here.
             return
         if self._closed is None:
-            self._closed = Closed("the process group was left")
-        aborted = isinstance(self._closed, Aborted)
+            self._closed = GroupClosedError("the process group was left")
+        aborted = isinstance(self._closed, AbortedError)
         limit = 0.0 if aborted else limit
         given_up = self._post_office.end(self._closed, limit) if self._post_office is not None else []
-        lane = self._device_lane
-        for last in [*(c.last for c in self._channels.all()), lane and lane.last]:
+        for last in (c.last for c in self._channels.all()):
             if last is not None and limit:
                 try:
                     last.wait(limit)
@@ -326,35 +346,32 @@ class Lifecycle(Collectives):
                     given_up.append(str(e.call))
                 except Error:
                     continue
+        wrong = self._leave_device(limit, given_up)
         if given_up and limit:
             words = "rank %d left group %r without %s: no other rank made the matching call within %g s"
             _log.warning(words, self._rank, self._name, ", ".join(given_up), limit)
-        if lane is not None:
-            # What is on streams needs the communicator, here and on the other ranks.
-            lane.drain(limit)
-            if not aborted:
-                self._last_to_leave(lane.group.name)
-        wrong: Mismatch | None = None
         for group in self._groups():
             metrics.forget(group)
             try:
                 group.close()
-            except Mismatch as e:
+            except MismatchError as e:
                 # all are left, and the first that differs is told
                 wrong = wrong or e
         if wrong is not None:
             raise wrong
 
-    def _last_to_leave(self, name: str) -> None:
-        """Wait a moment for the others: a rank whose device is done may hold what another's still reads. Over torch's store, where
-        a rank that makes another call meanwhile is not disturbed."""
-        key = f"comity/leave/{name}"
-        # torch has a class of its own for this in each version, and the store's host may have gone
-        with contextlib.suppress(Exception):
-            if self._store.add(key, 1) == self._size:
-                self._store.set(f"{key}/all", "left")
-            else:
-                self._store.wait([f"{key}/all"], timedelta(seconds=_LAST_WORDS))
+    def _leave_device(self, limit: float, given_up: list[str]) -> MismatchError | None:
+        """Leave what carries calls on CUDA tensors; what was wrong with them, if anything. `given_up`: gets the calls that did not end."""
+        if self._device is None:
+            return None
+        if not limit:
+            self._device.leave()
+            return None
+        try:
+            given_up += self._device.close(limit)
+        except MismatchError as e:
+            return e
+        return None
 
     def _part(self, ranks: Sequence[int]) -> Any:
         """The core's group of some ranks of this one; only they come."""

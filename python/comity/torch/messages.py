@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from comity import _core
-from comity.errors import Aborted, Closed, Error, Misuse, PeerLost
+from comity.errors import AbortedError, Error, GroupClosedError, MisuseError, PeerLostError
 from comity.errors import TimeoutError as LimitPassed
 
 U8 = _core.DTYPES["u8"]
@@ -31,9 +31,14 @@ _NUMBERS = {getattr(torch, n): i for i, n in enumerate(TYPES) if hasattr(torch, 
 _UNKNOWN = 0xFFFF
 
 
+def type_number(dtype: torch.dtype) -> int:
+    """The number of a type, as frames have it."""
+    return _NUMBERS.get(dtype, _UNKNOWN)
+
+
 def number_of(t: torch.Tensor) -> int:
-    """The number of the type, as frames have it."""
-    return _NUMBERS.get(t.dtype, _UNKNOWN)
+    """The number of the tensor's type."""
+    return type_number(t.dtype)
 
 
 def frame_of(tag: int, t: torch.Tensor) -> bytes:
@@ -51,7 +56,7 @@ def read_frame(frame: torch.Tensor) -> tuple[int, int, int, torch.Tensor | None]
 
 def leave(pair: Any, why: Error) -> None:
     """End one direction, in good order or not."""
-    if isinstance(why, Aborted):
+    if isinstance(why, AbortedError):
         pair.abort(str(why.cause or why))
     else:
         pair.close()
@@ -72,18 +77,18 @@ def name_of(t: torch.Tensor) -> str:
 
 def left(e: Error) -> bool:
     """Whether this is about a rank that left in good order."""
-    return isinstance(e, Closed) or (isinstance(e, PeerLost) and e.left)
+    return isinstance(e, GroupClosedError) or (isinstance(e, PeerLostError) and e.left)
 
 
 def about(e: Error, peer: int, rank: int) -> Error:
     """The error of a direction, which knows two ranks only, as the group's: it names the peer by its rank there, or this rank."""
     cause = e.cause or str(e)
-    if isinstance(e, PeerLost):
-        return PeerLost(f"rank {peer} {cause}", peer, e.call, cause, left=e.left)
-    if isinstance(e, Aborted):
-        return Aborted(f"rank {peer} gave up the group: {cause}", peer, e.call, cause)
-    if isinstance(e, Misuse):
-        return Misuse(str(e), rank, e.call, e.cause)
+    if isinstance(e, PeerLostError):
+        return PeerLostError(f"rank {peer} {cause}", peer, e.call, cause, left=e.left)
+    if isinstance(e, AbortedError):
+        return AbortedError(f"rank {peer} gave up the group: {cause}", peer, e.call, cause)
+    if isinstance(e, MisuseError):
+        return MisuseError(str(e), rank, e.call, e.cause)
     if isinstance(e, LimitPassed):
         return LimitPassed(
             f"rank {peer} did not take or give all of it in time ({cause})", peer, e.call, cause
@@ -91,9 +96,9 @@ def about(e: Error, peer: int, rank: int) -> Error:
     return e
 
 
-def of_call(e: Error, call: str) -> Error:
-    """The error that ended a direction as that of a send or receive on it."""
+def of_call(e: Error, call: str, said: str | None = None) -> Error:
+    """The error that ended something as that of this call of it. `said`: its words, if there are others."""
     own = {}
-    if isinstance(e, PeerLost):
+    if isinstance(e, PeerLostError):
         own = {"because_of": e.because_of, "seen_by": e.seen_by, "left": e.left}
-    return type(e)(f"{call}: {e}", e.rank, call, e.cause, **own)
+    return type(e)(said or f"{call}: {e}", e.rank, call, e.cause, **own)

@@ -46,6 +46,12 @@ class Metrics:
         o.nanos += took
         o.times.append(took)
 
+    def counted(self, op: str, size: int) -> None:
+        """A call that nobody times."""
+        o = _ops.get(op) or _ops.setdefault(op, Operation())
+        o.calls += 1
+        o.bytes += size
+
     def failed(self, op: str) -> None:
         (_ops.get(op) or _ops.setdefault(op, Operation())).errors += 1
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from comity._core import Args
-from comity.errors import Closed, Error
+from comity.errors import Error, GroupClosedError
 from comity.errors import TimeoutError as LimitPassed
 
 from .messages import EVER, FEW, FRAME, U8, about, frame_of, leave, of_call
@@ -134,6 +134,6 @@ class Outbox:
             self._closed = why
             # Else its thread leaves it as soon as it is made.
             pair = None if self._busy else self._pair
-            self._error = self._error or Closed("the group is closed on this rank")
+            self._error = self._error or GroupClosedError("the group is closed on this rank")
         if pair is not None:
             leave(pair, why)

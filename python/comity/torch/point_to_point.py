@@ -14,7 +14,7 @@ from .work import Work
 
 
 class PointToPoint(Calls):
-    """The calls of two ranks. `Misuse`, with this rank, for tensors and ranks that cannot be."""
+    """The calls of two ranks. `MisuseError`, with this rank, for tensors and ranks that cannot be."""
 
     @in_block
     def send(self, tensors: list[torch.Tensor], dstRank: int, tag: int = 0) -> _c10d.Work:

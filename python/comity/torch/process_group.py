@@ -1,22 +1,24 @@
-"""The backend for torch 2.7 to 2.13, where Python cannot subclass c10d's `Backend`: a whole process group in Python.
+"""The backend for torch 2.11 to 2.13, where Python cannot subclass c10d's `Backend`: a whole process group in Python.
 
 Torch lets such a group replace all others of its name, so `cpu:comity,cuda:nccl` is refused here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from comity.errors import Config
+from comity.errors import ConfigError
 
 from . import builtin, tracing
-from .cuda import CudaWork
+from .device import DeviceGroup
 from .futures import Future
 from .lifecycle import Lifecycle, Options
+from .staging import StreamWork
 from .versions import BACKENDS, VERSION
 from .work import Done, Work
 
@@ -28,11 +30,18 @@ class ProcessGroup(Lifecycle, dist.ProcessGroup):
     supports_coalescing = True
 
     def __init__(
-        self, store: Any, rank: int, size: int, timeout: timedelta, options: Options, name: str
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        options: Options,
+        name: str,
+        ranks: Sequence[int],
     ) -> None:
         dist.ProcessGroup.__init__(self, rank, size)
         self._group_name, self._group_desc = name, ""
-        self._begin(store, rank, size, timeout, options, name)
+        self._begin(store, rank, size, timeout, options, name, ranks)
         builtin.install()
 
     def rank(self) -> int:
@@ -96,20 +105,28 @@ class ProcessGroup(Lifecycle, dist.ProcessGroup):
         return self.end_coalescing()
 
 
-tracing.skip_methods(ProcessGroup, Work, CudaWork, Done, Future)
+tracing.skip_methods(ProcessGroup, Work, StreamWork, DeviceGroup, Done, Future)
 
 
 def create(opts: Any, settings: Any) -> ProcessGroup:
     """What `init_process_group` and `new_group` call."""
     options = settings if isinstance(settings, Options) else Options()
-    return ProcessGroup(opts.store, opts.group_rank, opts.group_size, opts.timeout, options, opts.group_id)
+    return ProcessGroup(
+        opts.store,
+        opts.group_rank,
+        opts.group_size,
+        opts.timeout,
+        options,
+        opts.group_id,
+        opts.global_ranks_in_group,
+    )
 
 
 def refuse_devices(backend: str) -> None:
     """Refuse a group of several backends, which this class would replace without a word."""
     others = {part.split(":")[-1] for part in backend.split(",")} - {"comity"}
     if others:
-        raise Config(
+        raise ConfigError(
             f"torch {torch.__version__} cannot combine comity with {', '.join(sorted(others))} in one group ({backend!r}): "
             "use torch 2.14 or newer, or make a group of its own for each with new_group(backend=...)"
         )

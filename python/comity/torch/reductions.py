@@ -9,7 +9,9 @@ from torch._C import _distributed_c10d as _c10d
 
 from comity._core import Args
 
+from . import tracing
 from .calls import Call, Calls, in_block
+from .device import UNTAKEN
 from .tensors import Finish, alike, contents, joined, moved, place, reduced, simple, spread, write
 from .work import Done
 
@@ -36,10 +38,13 @@ _TOGETHER = 1 << 20
 
 
 class Reductions(Calls):
-    """The calls that combine elements. `Misuse`, with this rank, for tensors, types and reductions that Comity does not take."""
+    """The calls that combine elements. `MisuseError`, with this rank, for tensors, types and reductions that Comity does not take."""
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = _NO_OPTIONS) -> _c10d.Work | None:
         """None where the call has ended and torch needs no more than that."""
+        device = self._device
+        if device is not None and (work := device.all_reduce(tensors, opts)) is not UNTAKEN:
+            return work
         if len(tensors) == 1 and not getattr(opts, "asyncOp", True) and self._codec is None:
             memory = simple(tensors[0])
             if memory is not None:
@@ -54,6 +59,11 @@ class Reductions(Calls):
         tensor = self._one(tensors, "all_reduce")
         if tensor.is_sparse:
             return self.allreduce_sparse(tensors, opts)
+        if tensor.is_cuda and not (
+            self._codec and self._codec.takes(tensor, self._reduction(opts, "all_reduce")[0])
+        ):
+            device = self._device_for("all_reduce", tensor)
+            return tracing.untraced(device.call)("allreduce", [tensor], _options(opts))
         self._check("all_reduce", tensor)
         reduce, factor = self._reduction(opts, "all_reduce")
         if factor is not None:
@@ -196,6 +206,15 @@ class Reductions(Calls):
         if name is None:
             raise self._misuse(op, f"{op} knows no reduction {reduce_op!r}")
         return name, _factor(reduce_op) if kind == _KINDS.PREMUL_SUM else None
+
+
+def _options(opts: Any) -> Any:
+    """Options, of which a caller may give the reduction alone."""
+    if hasattr(opts, "reduceOp"):
+        return opts
+    options = _c10d.AllreduceOptions()
+    options.reduceOp = opts
+    return options
 
 
 def _factor(reduce_op: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from comity._torch import DEVICES
-from comity.errors import Unavailable
+from comity.errors import UnavailableError
 
 from .versions import choose
 
@@ -17,7 +17,9 @@ from .versions import choose
 def register() -> None:
     """Make `comity` a backend of torch.distributed. Calling it again does nothing more."""
     if not dist.is_available():
-        raise Unavailable("this torch is built without torch.distributed, which the backend comity needs")
+        raise UnavailableError(
+            "this torch is built without torch.distributed, which the backend comity needs"
+        )
     choose(torch.__version__)
     if "COMITY" not in dist.Backend._plugins:
         dist.Backend.register_backend("comity", create, extended_api=True, devices=DEVICES)

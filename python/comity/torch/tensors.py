@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from comity import _core
-from comity.errors import Misuse
+from comity.errors import MisuseError
 
 from . import mps
 
@@ -69,22 +69,22 @@ def plain(t: torch.Tensor) -> bool:
 def check(t: torch.Tensor, op: str, rank: int) -> None:
     """Refuse what no copy can mend."""
     if not isinstance(t, torch.Tensor):
-        raise Misuse(f"rank {rank}: {op} takes tensors, not {type(t).__name__}", rank, op)
+        raise MisuseError(f"rank {rank}: {op} takes tensors, not {type(t).__name__}", rank, op)
     if not t.is_cpu and (kind := t.device.type) not in ("cuda", "mps"):
-        raise Misuse(
+        raise MisuseError(
             f"rank {rank}: {op} got a tensor on {t.device}; the backend comity moves CPU and CUDA tensors: "
             f"name a backend for the other device as well, as in 'cpu:comity,{kind}:BACKEND'",
             rank,
             op,
         )
     if t.layout is not torch.strided:
-        raise Misuse(f"rank {rank}: {op} takes dense tensors, not {t.layout}; see to_dense()", rank, op)
+        raise MisuseError(f"rank {rank}: {op} takes dense tensors, not {t.layout}; see to_dense()", rank, op)
     # Also one that is a view of another type: room for as many elements may be half of its bytes.
     if t.is_quantized or t.dtype in _QUANTIZED:
         words = f"{op} does not take quantized tensors ({t.dtype}); see int_repr() and dequantize()"
-        raise Misuse(f"rank {rank}: {words}", rank, op)
+        raise MisuseError(f"rank {rank}: {words}", rank, op)
     if t.dtype in _AS_BYTES and "reduce" in op:
-        raise Misuse(
+        raise MisuseError(
             f"rank {rank}: {op} cannot reduce elements of {t.dtype}; view them as another type", rank, op
         )
 
@@ -132,7 +132,9 @@ def reduced(t: torch.Tensor, reduce: str, op: str, rank: int) -> Buffer:
         return t.data_ptr(), number, t.numel()
     if t.dtype is torch.complex128 and reduce in ("sum", "avg"):
         return t.data_ptr(), _F64, 2 * t.numel()
-    raise Misuse(f"rank {rank}: {op} cannot {reduce} elements of {t.dtype}; convert them first", rank, op)
+    raise MisuseError(
+        f"rank {rank}: {op} cannot {reduce} elements of {t.dtype}; convert them first", rank, op
+    )
 
 
 def contents(t: torch.Tensor) -> torch.Tensor:
@@ -141,6 +143,11 @@ def contents(t: torch.Tensor) -> torch.Tensor:
     if plain(t) or plain(t := _near(t)):
         return t
     return _home(t).resolve_conj().resolve_neg().contiguous()
+
+
+def bare(t: torch.Tensor) -> torch.Tensor:
+    """The tensor without gaps, as `contents` of one on a device."""
+    return _movable(t.detach()).resolve_conj().resolve_neg().contiguous()
 
 
 def _movable(t: torch.Tensor) -> torch.Tensor:
@@ -193,10 +200,8 @@ def host_place(t: torch.Tensor, after: list[Finish]) -> torch.Tensor:
     """As `place`, in host memory; what comes is copied to a CUDA tensor in the order of the stream that is the caller's now."""
     if not t.is_cuda:
         return place(t, after, read=False)
-    copy, stream = (
-        torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=True),
-        torch.cuda.current_stream(t.device),
-    )
+    copy = torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=True)
+    stream = torch.cuda.current_stream(t.device)
 
     def back() -> None:
         with torch.cuda.stream(stream):
@@ -276,8 +281,10 @@ def alike(parts: Sequence[torch.Tensor], op: str, rank: int) -> None:
     kinds = {p.dtype for p in parts}
     if len(kinds) > 1:
         names = ", ".join(sorted(str(k) for k in kinds))
-        raise Misuse(f"rank {rank}: the tensors of one {op} must have one type, not {names}", rank, op)
+        raise MisuseError(f"rank {rank}: the tensors of one {op} must have one type, not {names}", rank, op)
     places = {p.device for p in parts}
     if len(places) > 1:
         names = ", ".join(sorted(str(p) for p in places))
-        raise Misuse(f"rank {rank}: the tensors of one {op} must be on one device, not {names}", rank, op)
+        raise MisuseError(
+            f"rank {rank}: the tensors of one {op} must be on one device, not {names}", rank, op
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -30,3 +31,14 @@ def skip_methods(*classes: type) -> None:
             function = getattr(method, "fget", None) or method
             if hasattr(function, "__code__"):
                 skipped(function)
+
+
+#: What torch.compile has set to look at each function that runs; None where it is not at work.
+_compiling = getattr(_eval_frame, "get_eval_frame_callback", None)
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, not to be looked into by torch.compile, which would take streams for part of the model, where that is at work."""
+    if _compiling is None or _compiling() is None:
+        return function
+    return sys.modules["torch._dynamo"].disable(function)

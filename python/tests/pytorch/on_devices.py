@@ -9,6 +9,7 @@ The training stacks are compared with torch's own nccl, bit for bit on 2 ranks.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import socket
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 os.environ["COMITY_TEST_REFERENCE"] = "nccl"
 sys.path.insert(0, str(Path(__file__).parent))
 
+import block_bodies
 import collective_bodies
 import numpy as np
 import own_bodies
@@ -32,6 +34,7 @@ import strided_bodies
 import torch
 import torch.distributed as dist
 import work_bodies
+from fault_bodies import FAULTS, KILLED
 from torch import nn
 
 import comity
@@ -78,7 +81,6 @@ def streams(rank: int, size: int) -> None:
     for i, w in enumerate(parts):
         w.wait()
         same(w.result()[0][:8], torch.full((8,), sum(r + float(i) for r in range(size))))
-        assert w.is_success()
     torch.cuda.synchronize()
 
 
@@ -99,12 +101,12 @@ def refusals(rank: int, size: int) -> None:
         (torch.ones(1, device=f"cuda:{(rank + 1) % torch.cuda.device_count()}"), "one device per rank"),
         (torch.ones(1, device="meta"), "on meta"),
     ):
-        with pytest.raises(comity.Misuse, match=f"rank {rank}.*{words}") as e:
+        with pytest.raises(comity.MisuseError, match=f"rank {rank}.*{words}") as e:
             dist.all_reduce(wrong)
         assert e.value.call == "all_reduce"
-    with pytest.raises(comity.Misuse, match="one device"):
+    with pytest.raises(comity.MisuseError, match="one device"):
         dist.all_gather([torch.ones(1), torch.ones(1, device="cpu")] * (size // 2), torch.ones(1))
-    with pytest.raises(comity.Misuse, match="nccl"):
+    with pytest.raises(comity.MisuseError, match="nccl"):
         group.all_reduce(torch.ones(3))
     dist.all_reduce(torch.ones(1))
 
@@ -164,7 +166,7 @@ def package(rank: int, size: int) -> None:
         a, b = Plain(cupy.full(5, rank + 1.0)), Plain(cupy.zeros(5))
         assert group.all_reduce(a, out=b) is b
         assert b.a.get().tolist() == [sum(range(1, size + 1))] * 5
-        with pytest.raises(comity.Misuse, match="`out`"):
+        with pytest.raises(comity.MisuseError, match="`out`"):
             group.all_reduce(a)
         print(f"rank {rank}: CuPy {cupy.__version__}", flush=True)
     try:
@@ -263,41 +265,22 @@ BODIES = [
     C.reductions, C.shapes, C.moving, C.uneven, C.reduce_and_scatter, C.coalesced, C.objects, C.works, C.sparse, C.groups,
     C.functional, C.options, send_bodies.mailbox, streams, host_beside_device, refusals, package, trained, S.ddp, S.uneven_inputs,
     S.hooks, S.zero, S.fsdp2, S.tensor_parallel, S.checkpoint, S.compiled, own_bodies.compression, own_bodies.feedback,
-    work_bodies.parts, strided_bodies.strided, asked,
+    work_bodies.parts, strided_bodies.strided, asked, block_bodies.graphs, block_bodies.batches, block_bodies.blocks,
 ]  # fmt: skip
 
 
-def lost(rank: int, size: int) -> None:
-    """The last rank dies in the middle of calls: the others' error names it, and no stream waits for ever."""
-    t = torch.ones(1 << 20)
-    dist.all_reduce(t)
-    torch.cuda.synchronize()
-    if rank == size - 1:
-        os.kill(os.getpid(), 9)
-    begun = time.monotonic()
-
-    def until_lost() -> None:
-        while True:
-            dist.all_reduce(t)
-
-    with pytest.raises(comity.PeerLost) as e:
-        until_lost()
-    assert e.value.rank == size - 1
-    torch.cuda.synchronize()
-    print(f"rank {rank}: lost rank {size - 1} noticed after {time.monotonic() - begun:.2f} s", flush=True)
-
-
-def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
+def rank_main(rank: int, args: argparse.Namespace, port: int, names: list[str]) -> None:
     torch.cuda.set_device(rank)
     torch.set_default_device(f"cuda:{rank}")
-    collective_bodies.same = send_bodies.same = work_bodies.same = same
+    collective_bodies.same = send_bodies.same = work_bodies.same = block_bodies.same = same
     store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, timeout=timedelta(seconds=60))
-    wanted = args.only.split(",") if args.only else None
     failed = []
-    for i, body in enumerate([*BODIES, lost]):
-        if wanted and body.__name__ not in wanted:
+    for i, body in enumerate([*BODIES, *FAULTS]):
+        if body.__name__ not in names:
             continue
         begun = time.monotonic()
+        # Says where it hangs.
+        faulthandler.dump_traceback_later(50)
         dist.init_process_group(
             args.backend,
             store=dist.PrefixStore(str(i), store),
@@ -315,14 +298,36 @@ def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
         try:
             dist.destroy_process_group()
         except Exception as e:
-            # A group that has lost a rank may say so once more.
-            if body is not lost:
+            # A group that has failed may say so once more.
+            if body not in FAULTS:
                 said = "FAILED"
                 failed.append(body.__name__)
             print(f"--- destroy after {body.__name__}, rank {rank}: {e}", flush=True)
-        if rank == 0:
-            print(f"{body.__name__}: {said} ({time.monotonic() - begun:.1f} s)", flush=True)
+        if rank == 0 or said != "ok":
+            print(f"{body.__name__}, rank {rank}: {said} ({time.monotonic() - begun:.1f} s)", flush=True)
+    faulthandler.cancel_dump_traceback_later()
+    # The store is rank 0's: it leaves last.
+    if not any(name in KILLED for name in names) and store.add("done", 1) == args.ranks:
+        store.set("all done", "")
+    elif rank == 0 and not any(name in KILLED for name in names):
+        store.wait(["all done"])
     raise SystemExit(1 if failed else 0)
+
+
+def run(args: argparse.Namespace, names: list[str]) -> bool:
+    """Run these in processes of their own. Whether all ended as they should."""
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+    spawn = torch.multiprocessing.get_context("spawn")
+    ranks = [spawn.Process(target=rank_main, args=(r, args, port, names)) for r in range(args.ranks)]
+    for p in ranks:
+        p.start()
+    for p in ranks:
+        p.join()
+    codes = [p.exitcode for p in ranks]
+    print(f"{', '.join(names)}: exit codes {codes}")
+    last = -9 if any(name in KILLED for name in names) else 0
+    return codes == [0] * (args.ranks - 1) + [last]
 
 
 def main() -> None:
@@ -335,22 +340,16 @@ def main() -> None:
     args = parser.parse_args()
     if args.ranks < 1:
         parser.error("there is no device: nothing was tested")
-    names = {body.__name__ for body in [*BODIES, lost]}
-    if unknown := set(filter(None, args.only.split(","))) - names:
-        parser.error(f"there is no test {', '.join(sorted(unknown))}; there are {', '.join(sorted(names))}")
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        port = s.getsockname()[1]
-    spawn = torch.multiprocessing.get_context("spawn")
-    ranks = [spawn.Process(target=rank_main, args=(r, args, port)) for r in range(args.ranks)]
-    for p in ranks:
-        p.start()
-    for p in ranks:
-        p.join()
-    codes = [p.exitcode for p in ranks]
-    print(f"torch {torch.__version__}, {torch.cuda.get_device_name(0)}: exit codes {codes}")
-    # `lost` has its last rank killed.
-    killed = not args.only or "lost" in args.only.split(",")
-    if codes[:-1] != [0] * (args.ranks - 1) or codes[-1] != (-9 if killed else 0):
+    bodies, faults = [b.__name__ for b in BODIES], [f.__name__ for f in FAULTS] if args.ranks > 1 else []
+    wanted = list(filter(None, args.only.split(","))) or [*bodies, *faults]
+    if unknown := {*wanted} - {*bodies, *faults}:
+        parser.error(
+            f"there is no test {', '.join(sorted(unknown))}; there are {', '.join(sorted([*bodies, *faults]))}"
+        )
+    runs = [[b for b in bodies if b in wanted], *([f] for f in faults if f in wanted)]
+    went = [run(args, names) for names in runs if names]
+    print(f"torch {torch.__version__}, {args.ranks} x {torch.cuda.get_device_name(0)}")
+    if not all(went):
         raise SystemExit("FAILED")
 
 

@@ -229,9 +229,7 @@ def fsdp2(rank: int, size: int) -> None:
                 losses.append(loss.detach())
             return losses + [p.full_tensor().detach() for p in model.parameters()]
 
-        # With torch 2.7 and 2.8 a bit differs from gloo's result, and Adam makes up to 5e-4 of it.
-        old = VERSION < (2, 9)
-        like_gloo(run, size, 1e-4 if policy is None and not old else 1e-2, exact=not old)
+        like_gloo(run, size, 1e-4 if policy is None else 1e-2, exact=True)
 
 
 def tensor_parallel(rank: int, size: int) -> None:

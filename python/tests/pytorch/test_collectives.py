@@ -48,7 +48,7 @@ def test_every_dtype_is_moved_right_or_refused_by_name(ranks: Ranks) -> None:
         for key, calls in said.items():
             dtype = key.split()[0]
             for call, what in calls.items():
-                refused = what[0] == "Misuse" and dtype in what[1]
+                refused = what[0] == "MisuseError" and dtype in what[1]
                 if "torch.q" in dtype:
                     assert refused, (key, call, what)
                 else:

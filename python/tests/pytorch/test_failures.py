@@ -16,33 +16,33 @@ def classes(out: list, step: int) -> list[str]:
 
 def test_ranks_with_other_sizes_are_told(ranks: Ranks) -> None:
     out = ranks.run(2, bodies.sizes)
-    assert classes(out, 0) == ["Mismatch", "Mismatch"] or sorted(classes(out, 0)) == [
-        "Aborted",
-        "Mismatch",
+    assert classes(out, 0) == ["MismatchError", "MismatchError"] or sorted(classes(out, 0)) == [
+        "AbortedError",
+        "MismatchError",
     ], out
     for rank, steps in enumerate(out):
         assert "f32[3]" in steps[0][1] and "f32[4]" in steps[0][1] and "all_reduce" in steps[0][3], steps
-        assert steps[0][2] == 1 - rank or steps[0][0] == "Aborted"
+        assert steps[0][2] == 1 - rank or steps[0][0] == "AbortedError"
         # The group stays failed, and says why.
-        assert steps[1][0] in ("Mismatch", "Aborted", "PeerLost"), steps
+        assert steps[1][0] in ("MismatchError", "AbortedError", "PeerLostError"), steps
 
 
 def test_ranks_with_other_types_are_told(ranks: Ranks) -> None:
     out = ranks.run(2, bodies.types)
-    assert "Mismatch" in classes(out, 0), out
+    assert "MismatchError" in classes(out, 0), out
     assert all("f32" in o[0][1] and "f64" in o[0][1] for o in out), out
 
 
 def test_ranks_with_other_calls_are_told(ranks: Ranks) -> None:
     out = ranks.run(2, bodies.other_calls)
-    assert "Mismatch" in classes(out, 0), out
+    assert "MismatchError" in classes(out, 0), out
     assert all("barrier" in o[0][1] and "all_reduce" in o[0][1] for o in out), out
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_misuse_is_refused_and_the_group_goes_on(ranks: Ranks, size: int) -> None:
     for rank, steps in enumerate(ranks.run(size, bodies.misuse)):
-        assert [s[0] for s in steps[:7]] == ["Misuse"] * 7, steps
+        assert [s[0] for s in steps[:7]] == ["MisuseError"] * 7, steps
         for s in steps[:7]:
             assert f"rank {rank}" in s[1] and s[2] == rank and s[3], s
         assert steps[7][0] != "nothing"
@@ -51,7 +51,7 @@ def test_misuse_is_refused_and_the_group_goes_on(ranks: Ranks, size: int) -> Non
 def test_double_init_and_calls_after_the_end(ranks: Ranks) -> None:
     for steps in ranks.run(2, bodies.again):
         assert steps[0][0] == "ValueError" and "twice" in steps[0][1], steps
-        assert steps[1][0] == "Closed" and "barrier" in steps[1][1], steps
+        assert steps[1][0] == "GroupClosedError" and "barrier" in steps[1][1], steps
         assert steps[2][0] == "ValueError", steps
 
 
@@ -62,7 +62,7 @@ def test_destroy_and_init_on_one_store(ranks: Ranks) -> None:
 def test_abort_wakes_all_and_stays(ranks: Ranks) -> None:
     out = ranks.run(3, bodies.aborted)
     for rank, steps in enumerate(out):
-        assert [s[0] for s in steps] == ["Aborted"] * 2, (rank, steps)
+        assert [s[0] for s in steps] == ["AbortedError"] * 2, (rank, steps)
         assert all("rank 0" in s[1] and s[2] == 0 for s in steps), steps
 
 
@@ -79,14 +79,14 @@ def test_limits(ranks: Ranks) -> None:
     assert told[0] == "TimeoutError" and told[2] == 0 and told[3] == "monitored_barrier", told
     # Rank 0 was there first.
     assert "rank 1 did not come" in told[1] and told[4] < 5.0, told
-    assert ended[0] == "Aborted" and ended[2] == 0 and "not called by this rank" in ended[1], ended
+    assert ended[0] == "AbortedError" and ended[2] == 0 and "not called by this rank" in ended[1], ended
 
 
 def test_who_does_not_make_a_call_is_named(ranks: Ranks) -> None:
     out = ranks.run(3, bodies.elsewhere)
     for (call,) in out[:2]:
         assert call[0] == "TimeoutError" and call[2] == 2 and "timed out" in call[1], out
-    assert out[2][0][0] == "Aborted" and out[2][0][2] in (0, 1), out
+    assert out[2][0][0] == "AbortedError" and out[2][0][2] in (0, 1), out
 
 
 def test_receives_that_do_not_fit(ranks: Ranks) -> None:
@@ -94,7 +94,7 @@ def test_receives_that_do_not_fit(ranks: Ranks) -> None:
     for s in (late, later):
         assert s[0] == "TimeoutError" and "recv" in s[1] and 0.5 <= s[4] < 10.0, s
     for s in (length, kind):
-        assert s[0] == "Mismatch" and s[2] == 1 and "recv" in s[3], s
+        assert s[0] == "MismatchError" and s[2] == 1 and "recv" in s[3], s
 
 
 @pytest.mark.parametrize("how", ["all_reduce", "async", "future", "recv", "batch"])
@@ -102,17 +102,17 @@ def test_a_killed_rank_is_named(ranks: Ranks, how: str) -> None:
     out = ranks.run(3, bodies.killed, how, init=None, may_die=(2,))
     for rank in range(2):
         first, second = out[rank]
-        assert first[0] == "PeerLost", out
+        assert first[0] == "PeerLostError", out
         assert "rank 2" in first[1] and first[4] < 15.0, first
-        assert second[0] == "PeerLost" and "rank 2" in second[1] and second[4] < 5.0, second
+        assert second[0] == "PeerLostError" and "rank 2" in second[1] and second[4] < 5.0, second
 
 
 def test_a_rank_killed_in_backward_is_named(ranks: Ranks) -> None:
     out = ranks.run(2, bodies.backward, init=None, may_die=(1,))
     (error,) = out[0]
-    assert error[0] in ("RuntimeError", "PeerLost") and "rank 1" in error[1] and "all_reduce" in error[1], (
-        error
-    )
+    assert (
+        error[0] in ("RuntimeError", "PeerLostError") and "rank 1" in error[1] and "all_reduce" in error[1]
+    ), error
 
 
 def test_a_limit_of_no_time_is_one(ranks: Ranks) -> None:
@@ -123,7 +123,7 @@ def test_a_limit_of_no_time_is_one(ranks: Ranks) -> None:
 
 def test_an_abort_beside_a_send_is_heard(ranks: Ranks) -> None:
     (heard,) = ranks.run(2, bodies.aborted_while_it_sends, 15.0)[1]
-    assert heard[0] == "Aborted" and heard[2] == 0 and heard[4] < 10.0, heard
+    assert heard[0] == "AbortedError" and heard[2] == 0 and heard[4] < 10.0, heard
 
 
 def test_what_torch_asks_has_an_answer(ranks: Ranks) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from comity import _core
-from comity.errors import Config, Mismatch, Misuse
+from comity.errors import ConfigError, MismatchError, MisuseError
 from comity.errors import TimeoutError as LimitPassed
 from comity.torch import Int8, Options, TopK, callbacks, deadlines
 from comity.torch import tensors as T
@@ -64,9 +64,9 @@ def test_chunks_of_one_tensor_are_joined_without_a_copy() -> None:
 
 
 def test_tensors_elsewhere_are_refused_by_name() -> None:
-    with pytest.raises(Misuse, match=r"rank 3: all_reduce got a tensor on meta"):
+    with pytest.raises(MisuseError, match=r"rank 3: all_reduce got a tensor on meta"):
         T.check(torch.empty(1, device="meta"), "all_reduce", 3)
-    with pytest.raises(Misuse, match="to_dense"):
+    with pytest.raises(MisuseError, match="to_dense"):
         T.check(torch.eye(2).to_sparse_csr(), "all_gather", 0)
 
 
@@ -94,7 +94,7 @@ def test_top_k_sends_the_largest_and_keeps_the_rest() -> None:
     total.zero_()
     c.add(total, c.pack(torch.zeros(10), "key"))
     assert total.tolist() == [0, 0, 1, 0.5, 0, 0, 0, 0, 0, 0]
-    with pytest.raises(Config, match="above 0"):
+    with pytest.raises(ConfigError, match="above 0"):
         TopK(ratio=0)
 
 
@@ -185,7 +185,7 @@ def test_several_have_one_limit_together() -> None:
 def test_several_end_when_all_have_and_with_the_error_of_one() -> None:
     before = callbacks.running()
     outputs: list = []
-    parts = [Later(), Later(error=Mismatch("no", 1, "recv"))]
+    parts = [Later(), Later(error=MismatchError("no", 1, "recv"))]
     works = [Work(p, [], lambda: outputs.append("written")) for p in parts]
     both = Work(Several([*works, Done([])]), "result")
     future = both.get_future()
@@ -193,15 +193,15 @@ def test_several_end_when_all_have_and_with_the_error_of_one() -> None:
     assert not both.is_completed() and not future.done() and outputs == ["written"]
     assert both.exception() is None
     parts[1].end()
-    assert both.is_completed() and not both.is_success() and isinstance(both.exception(), Mismatch)
-    with pytest.raises(Mismatch):
+    assert both.is_completed() and not both.is_success() and isinstance(both.exception(), MismatchError)
+    with pytest.raises(MismatchError):
         both.wait()
     with pytest.raises(Exception, match="no"):
         future.wait()
     assert outputs == ["written"] and callbacks.running() == before
-    failed = Work(Several([Work(Failed(Misuse("bad")), [])]), [])
+    failed = Work(Several([Work(Failed(MisuseError("bad")), [])]), [])
     assert failed.is_completed()
-    with pytest.raises(Misuse):
+    with pytest.raises(MisuseError):
         failed.wait(1.0)
 
 
@@ -249,7 +249,7 @@ def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Options().compression is None
     monkeypatch.setenv("COMITY_TORCH_COMPRESSION", "bf16")
     assert Options().compression == "bf16" and Options("int8").compression == "int8"
-    with pytest.raises(Config, match="there are fp16, bf16, int8, topk"):
+    with pytest.raises(ConfigError, match="there are fp16, bf16, int8, topk"):
         codec("zip", 0.1, 0)
 
 

@@ -25,7 +25,7 @@ def test_batches_of_sends_and_receives(ranks: Ranks) -> None:
         for s in (late, later):
             assert s[0] == "TimeoutError" and s[2] == 1 - rank and "recv" in s[3], s
             assert "under way" in s[1] and s[4] >= 0.1, s
-        assert refused[0] == "Misuse" and refused[2] == rank and refused[3] == "send", refused
+        assert refused[0] == "MisuseError" and refused[2] == rank and refused[3] == "send", refused
 
 
 def test_a_callback_may_receive_from_the_same_rank(ranks: Ranks) -> None:
@@ -41,7 +41,7 @@ def test_an_aborted_group_refuses_every_call(ranks: Ranks) -> None:
     steps = ranks.run(2, bodies.after_abort)[0]
     calls = ["send", "recv", "recv", "monitored_barrier", "barrier", "all_reduce"]
     for call, s in zip(calls, steps, strict=True):
-        assert s[0] == "Aborted" and s[2] == 0 and s[3] == call and "rank 0 called abort" in s[1], s
+        assert s[0] == "AbortedError" and s[2] == 0 and s[3] == call and "rank 0 called abort" in s[1], s
 
 
 def test_aborted_groups_leave_nothing_behind(ranks: Ranks) -> None:
@@ -51,14 +51,16 @@ def test_aborted_groups_leave_nothing_behind(ranks: Ranks) -> None:
 def test_a_forked_child_is_told_so(ranks: Ranks) -> None:
     steps = ranks.run(2, bodies.forked)[0]
     for call, s in zip(["recv", "send", "monitored_barrier", "barrier"], steps, strict=True):
-        assert s[0] == "Forked" and s[2] == 0 and s[3] == call, s
+        assert s[0] == "ForkedError" and s[2] == 0 and s[3] == call, s
 
 
 def test_refusals_name_rank_and_call(ranks: Ranks) -> None:
     for rank, steps in enumerate(ranks.run(2, bodies.named)):
         calls = ["send", "recv", "all_gather", "all_gather", "send", "recv", "recv"]
         for i, (call, s) in enumerate(zip(calls, steps, strict=True)):
-            assert s[0] == ("Misuse" if i < 4 else "Closed") and s[3] == call and call in s[1], s
+            assert (
+                s[0] == ("MisuseError" if i < 4 else "GroupClosedError") and s[3] == call and call in s[1]
+            ), s
             assert f"rank {rank}" in s[1] and (s[2] == rank or i >= 4), s
 
 

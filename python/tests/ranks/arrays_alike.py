@@ -117,7 +117,7 @@ def check_parts(g: comity.Group) -> None:
     for c in cases(g):
         x, mine = c.library.of(c.given(2 * n, r)), slice(2 * r, 2 * r + 2)
         c.same(comity.reduce_scatter(x), c.total(2 * n)[mine])
-        c.same(comity.sum_scatter(x), c.total(2 * n)[mine])
+        c.same(comity.reduce_scatter(x), c.total(2 * n)[mine])
         c.same(comity.all_to_all(x), np.concatenate([given[mine] for given in c.all(2 * n)]))
         like = c.library.of(c.given(2, 0))
         for root in range(n):
@@ -148,7 +148,7 @@ def check_sends(g: comity.Group) -> None:
         if r == 0 < n - 1:
             comity.send(x, n - 1, tag=3)
         if r == n - 1 > 0:
-            c.same(comity.recv_like(x, 0, tag=3), c.given(5, 0))
+            c.same(g.recv_like(x, 0, tag=3), c.given(5, 0))
 
 
 def check_requests(g: comity.Group) -> None:

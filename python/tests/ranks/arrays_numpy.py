@@ -153,7 +153,7 @@ def check_sends(g: comity.Group) -> None:
     n, r = g.size, g.rank
     x = of_rank(r, (3, 4))
     if n == 1:
-        with pytest.raises(comity.Misuse, match="cannot send to itself"):
+        with pytest.raises(comity.MisuseError, match="cannot send to itself"):
             g.send(x, 0)
         return
     right, left = (r + 1) % n, (r - 1) % n
@@ -199,7 +199,7 @@ def check_refusals_leave_the_group_unharmed(g: comity.Group) -> None:
         "counts were given": lambda: g.all_gather(x, counts=[1] * (g.size + 1)),
         "overlap": lambda: g.all_sum(buffer[:8], out=buffer[1:]),
     }.items():
-        with pytest.raises(comity.Misuse, match=words) as e:
+        with pytest.raises(comity.MisuseError, match=words) as e:
             call()
         assert e.value.rank == g.rank
     np.testing.assert_array_equal(g.all_sum(x), x * g.size)
@@ -233,10 +233,10 @@ def check_numbers_that_nothing_has(g: comity.Group) -> None:
         (lambda **o: g.all_to_all(x, send_counts=[1] * n, recv_counts=short, **o), "counts were given"),
     ]:
         for options in ({}, {"async_": True}):
-            with pytest.raises(comity.Misuse, match=words) as e:
+            with pytest.raises(comity.MisuseError, match=words) as e:
                 ended(call(**options))
             assert e.value.call is not None and e.value.rank == g.rank
             assert words == "is not in a group" or f"rank {g.rank}: " in str(e.value)
-    with pytest.raises(comity.Misuse, match="the root is -1"):
+    with pytest.raises(comity.MisuseError, match="the root is -1"):
         g.broadcast_object("x", -1)
     assert g.all_sum(1) == n

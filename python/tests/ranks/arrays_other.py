@@ -20,7 +20,7 @@ def check_numbers(g: comity.Group) -> None:
     assert g.all_reduce(g.rank == 0, "or") is True
     assert g.all_gather(g.rank * 1.5) == [r * 1.5 for r in range(n)]
     assert g.broadcast(g.rank, n - 1) == n - 1
-    with pytest.raises(comity.Misuse, match="64 bits"):
+    with pytest.raises(comity.MisuseError, match="64 bits"):
         g.all_sum(1 << 70)
 
 
@@ -44,9 +44,9 @@ def check_buffers(g: comity.Group) -> None:
         shared[:3] = b"\1\1\1"
         g.all_sum(shared, out=shared)
         assert shared[:4] == bytes([n, n, n, 0])
-    with pytest.raises(comity.Misuse, match="cannot be written"):
+    with pytest.raises(comity.MisuseError, match="cannot be written"):
         g.all_sum(b"\1", out=b"\1")
-    with pytest.raises(comity.Misuse, match="format"):
+    with pytest.raises(comity.MisuseError, match="format"):
         g.all_sum((ctypes.c_longdouble * 2)())
 
 
@@ -81,5 +81,5 @@ def check_dlpack(g: comity.Group) -> None:
     got = g.all_sum(Standard(np.arange(6, dtype=np.float32).reshape(2, 3)))
     assert isinstance(got, Standard)
     np.testing.assert_array_equal(got.values, np.arange(6).reshape(2, 3) * g.size)
-    with pytest.raises(comity.Misuse, match="host memory"):
+    with pytest.raises(comity.MisuseError, match="host memory"):
         g.all_sum(OnGpu(np.ones(2)))

@@ -64,10 +64,10 @@ def check_async_and_sends(g: comity.Group) -> None:
 
 
 def check_refusals(g: comity.Group) -> None:
-    with pytest.raises(comity.Misuse, match="on meta"):
+    with pytest.raises(comity.MisuseError, match="on meta"):
         g.all_sum(torch.ones(2, device="meta"))
-    with pytest.raises(comity.Misuse, match="layout"):
+    with pytest.raises(comity.MisuseError, match="layout"):
         g.all_sum(torch.ones(2, 2).to_sparse())
-    with pytest.raises(comity.Misuse, match="complex128"):
+    with pytest.raises(comity.MisuseError, match="complex128"):
         g.all_sum(torch.ones(2, dtype=torch.complex128))
     assert g.all_sum(torch.ones(1)).item() == g.size

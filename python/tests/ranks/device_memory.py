@@ -170,14 +170,14 @@ def check_another_stream_waits(_: comity.Group) -> None:
 def check_what_is_refused(everyone: comity.Group) -> None:
     g, d = start()
     a = d.array([1.0] * 3)
-    with pytest.raises(comity.Misuse, match='backend="nccl"'):
+    with pytest.raises(comity.MisuseError, match='backend="nccl"'):
         everyone.all_sum(a, out=a)
     args = _core.Args(reduce="sum", place=(7, d.stream))
-    with pytest.raises(comity.Misuse, match="device 7, and this group's is device"):
+    with pytest.raises(comity.MisuseError, match="device 7, and this group's is device"):
         g._raw.run("all_reduce", None, (a.address, _core.DTYPES["f32"], 3), args)
-    with pytest.raises(comity.Misuse, match="host memory and the other"):
+    with pytest.raises(comity.MisuseError, match="host memory and the other"):
         g.all_sum(a, out=np.zeros(3, np.float32))
-    with pytest.raises(comity.Misuse, match="give `out`"):
+    with pytest.raises(comity.MisuseError, match="give `out`"):
         g.all_sum(a)
     assert g.all_sum(a, out=a).read() == [float(g.size)] * 3
 

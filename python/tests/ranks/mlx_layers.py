@@ -173,7 +173,7 @@ def check_refusals(g: comity.Group) -> None:
         "in order": lambda: dist.shard_linear(nn.Linear(4, 6 * n), "all-to-sharded", segments=[4 * n, 2 * n]),
         "gives an axis": lambda: dist.shard_inplace(odd, lambda _p, _x: "rows"),
     }.items():
-        with pytest.raises(comity.Misuse, match=words):
+        with pytest.raises(comity.MisuseError, match=words):
             call()
     if n == 1:
         return
@@ -185,6 +185,6 @@ def check_refusals(g: comity.Group) -> None:
             nn.QuantizedLinear(64, 8, group_size=64), "sharded-to-all"
         ),
     }.items():
-        with pytest.raises(comity.Misuse, match=words):
+        with pytest.raises(comity.MisuseError, match=words):
             call()
     assert g.all_sum(1) == n

@@ -150,10 +150,10 @@ def check_refusals(g: comity.Group) -> None:
     if g.size == 1:
         return
     odd = nn.Linear(4, 4 * g.size + 1)
-    with pytest.raises(comity.Misuse, match="parameter weight of shape"):
+    with pytest.raises(comity.MisuseError, match="parameter weight of shape"):
         dist.fully_shard(odd)
     scalar = nn.Module()
     scalar.s = mx.array(1.0)
-    with pytest.raises(comity.Misuse, match="parameter s is a scalar"):
+    with pytest.raises(comity.MisuseError, match="parameter s is a scalar"):
         dist.fully_shard(scalar)
     assert g.all_sum(1) == g.size

@@ -63,7 +63,7 @@ def check_pickles_are_refused_unless_allowed(g: comity.Group) -> None:
         lambda: g.all_gather_object(Custom(3)),
         lambda: g.scatter_object([Custom(3)] * g.size),
     ):
-        with pytest.raises(comity.Misuse, match=r"Custom cannot be passed as JSON.*allow_pickle"):
+        with pytest.raises(comity.MisuseError, match=r"Custom cannot be passed as JSON.*allow_pickle"):
             call()
     assert g.broadcast_object(Custom(g.rank), g.size - 1, allow_pickle=True).value == g.size - 1
     assert [c.value for c in g.all_gather_object(Custom(g.rank), allow_pickle=True)] == list(range(g.size))
@@ -72,14 +72,14 @@ def check_pickles_are_refused_unless_allowed(g: comity.Group) -> None:
     if g.rank == sender:
         assert g.broadcast_object({1, 2}, sender, allow_pickle=True) == {1, 2}
     else:
-        with pytest.raises(comity.Misuse, match="rank 0 passed its object as a pickle") as e:
+        with pytest.raises(comity.MisuseError, match="rank 0 passed its object as a pickle") as e:
             g.broadcast_object(None, sender)
         assert e.value.rank == sender
     assert g.all_sum(1) == g.size, "the group goes on"
 
 
 def check_wrong_numbers_of_objects_are_told_to_all(g: comity.Group) -> None:
-    with pytest.raises(comity.Misuse, match=rf"{g.size + 1} objects were given for {g.size} ranks") as e:
+    with pytest.raises(comity.MisuseError, match=rf"{g.size + 1} objects were given for {g.size} ranks") as e:
         g.scatter_object([0] * (g.size + 1) if g.rank == 0 else None)
     assert e.value.rank == 0
     assert g.all_sum(1) == g.size
@@ -88,6 +88,6 @@ def check_wrong_numbers_of_objects_are_told_to_all(g: comity.Group) -> None:
 def check_deep_and_cyclic_objects_end_in_an_error(g: comity.Group) -> None:
     cycle: list = []
     cycle.append(cycle)
-    with pytest.raises(comity.Misuse, match="RecursionError"):
+    with pytest.raises(comity.MisuseError, match="RecursionError"):
         g.broadcast_object(cycle if g.rank == 0 else None)
     assert g.all_sum(1) == g.size

@@ -101,13 +101,13 @@ def check_waits_have_limits(g: comity.Group) -> None:
 def check_results_of_failed_checks(g: comity.Group) -> None:
     request = g.all_sum(np.ones(3, np.float32), async_=True)
     request.wait()
-    with pytest.raises(comity.Misuse, match="not defined"):
+    with pytest.raises(comity.MisuseError, match="not defined"):
         g.all_reduce(np.ones(3, np.float32), "xor", async_=True).wait()
     failed = g.all_reduce(np.ones(3, np.float32), "xor", async_=True)
     while not failed.done():
         time.sleep(0.001)
-    assert isinstance(failed.exception(), comity.Misuse) and failed.exception().rank == g.rank
-    with pytest.raises(comity.Misuse, match="more than 0 seconds") as e:
+    assert isinstance(failed.exception(), comity.MisuseError) and failed.exception().rank == g.rank
+    with pytest.raises(comity.MisuseError, match="more than 0 seconds") as e:
         request.wait(-1)
     assert e.value.rank == g.rank
     assert g.all_sum(1) == g.size

@@ -39,5 +39,5 @@ def check_torch(g: comity.Group) -> None:
 
 
 def check_other_types(g: comity.Group) -> None:
-    with pytest.raises(comity.Misuse, match="float8"):
+    with pytest.raises(comity.MisuseError, match="float8"):
         g.empty(LONG, torch.float8_e5m2)

@@ -81,9 +81,9 @@ def check_ctrl_c_ends_a_call_and_its_group(g: comity.Group) -> None:
             took = interrupted(other.barrier)
         g.barrier()
         # What rank 0 had sent may still be met; then there is nothing more.
-        with contextlib.suppress(comity.Aborted):
+        with contextlib.suppress(comity.AbortedError):
             other.all_sum(np.ones(3)) if behind else other.barrier()
-        with pytest.raises(comity.Aborted, match=r"interrupted by a signal \(KeyboardInterrupt\)") as e:
+        with pytest.raises(comity.AbortedError, match=r"interrupted by a signal \(KeyboardInterrupt\)") as e:
             other.barrier()
         assert e.value.rank == 0
         g.barrier()
@@ -193,9 +193,9 @@ def check_a_forked_child_is_refused(g: comity.Group) -> None:
         code = 3
         try:
             for call in (lambda: half.all_sum(1), g.barrier, lambda: g.split(0), g.close, g.stats):
-                with pytest.raises(comity.Forked, match="was forked from it"):
+                with pytest.raises(comity.ForkedError, match="was forked from it"):
                     call()
-            with pytest.raises(comity.Forked):
+            with pytest.raises(comity.ForkedError):
                 g.all_sum(1, async_=True)
             # Nor does its end say goodbye in the parent's name.
             del half
@@ -210,7 +210,7 @@ def check_a_forked_child_is_refused(g: comity.Group) -> None:
 def tries_to_join() -> None:
     """What a worker does that does not know of the group."""
     for call in (comity.init, lambda: comity.all_reduce(1.0), lambda: comity.init(timeout=5, host="other")):
-        with pytest.raises(comity.Forked, match="nor join in its parent's place"):
+        with pytest.raises(comity.ForkedError, match="nor join in its parent's place"):
             call()
 
 

@@ -270,24 +270,6 @@ export! {
 }
 
 export! {
-    fn cuStreamWaitEvent(on: usize, event: usize, flags: c_uint) -> Code {
-        let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
-        match lock(&EVENTS).rows.get(&event) {
-            _ if flags != 0 => INVALID_VALUE,
-            // As it was recorded by now; one that never was holds nothing back.
-            Some(Some((other, mark))) => {
-                let other = Arc::clone(other);
-                let mark = *mark;
-                stream.give(Box::new(move || other.pass(mark)));
-                0
-            }
-            Some(None) => 0,
-            None => INVALID_HANDLE,
-        }
-    }
-}
-
-export! {
     fn cuEventQuery(event: usize) -> Code {
         match lock(&EVENTS).rows.get(&event) {
             Some(Some((stream, mark))) if !stream.is_past(*mark) => NOT_READY,

@@ -47,7 +47,6 @@ functions! {
         stream_destroy "cuStreamDestroy_v2" (Handle) -> Code;
         event_create "cuEventCreate" (*mut Handle, c_uint) -> Code;
         event_record "cuEventRecord" (Handle, Handle) -> Code;
-        stream_wait "cuStreamWaitEvent" (Handle, Handle, c_uint) -> Code;
         event_query "cuEventQuery" (Handle) -> Code;
         event_destroy "cuEventDestroy_v2" (Handle) -> Code;
     }
@@ -262,17 +261,6 @@ impl CudaContext {
             self.ok(code, "cuStreamCreate")
         })?;
         Ok(CudaStream { device: *self, at })
-    }
-
-    /// A mark that is nowhere yet, and so is passed.
-    pub(crate) fn unset(&self) -> Result<Mark> {
-        let mut at = ptr::null_mut();
-        self.within(|| {
-            // SAFETY: writes one handle.
-            let code = unsafe { (self.cuda.call.event_create)(&mut at, NO_TIMING) };
-            self.ok(code, "cuEventCreate")
-        })?;
-        Ok(Mark { device: *self, at })
     }
 
     /// A mark at the end of what is on `stream` so far.

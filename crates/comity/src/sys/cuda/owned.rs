@@ -103,36 +103,14 @@ unsafe impl Send for Mark {}
 unsafe impl Sync for Mark {}
 
 impl Mark {
-    /// Set it at the end of what is on `stream` so far.
-    ///
-    /// # Safety
-    /// The stream is one of the device, and lives.
-    pub(crate) unsafe fn set(&self, stream: StreamId) -> Result<()> {
-        let s = ptr::with_exposed_provenance_mut(stream);
-        self.device.within(|| {
-            // SAFETY: the event was created here; the stream is the caller's, and lives.
-            let code = unsafe { (self.device.cuda.call.event_record)(self.at, s) };
-            self.device.ok(code, "cuEventRecord")
-        })
-    }
-
-    /// Have what comes on `stream` wait until it is passed, where it stands now.
-    ///
-    /// # Safety
-    /// The conditions of `set`.
-    pub(crate) unsafe fn hold(&self, stream: StreamId) -> Result<()> {
-        let s = ptr::with_exposed_provenance_mut(stream);
-        self.device.within(|| {
-            // SAFETY: as above.
-            let code = unsafe { (self.device.cuda.call.stream_wait)(s, self.at, 0) };
-            self.device.ok(code, "cuStreamWaitEvent")
-        })
-    }
-
     /// The same, at the end of what is on `stream` so far; it has been passed before.
     pub(crate) fn again(self, stream: StreamId) -> Result<Self> {
-        // SAFETY: the stream is that of a call's views, which promise it.
-        unsafe { self.set(stream)? };
+        let s = ptr::with_exposed_provenance_mut(stream);
+        self.device.within(|| {
+            // SAFETY: the event was created here; the stream is that of a call's views, which promise that it lives.
+            let code = unsafe { (self.device.cuda.call.event_record)(self.at, s) };
+            self.device.ok(code, "cuEventRecord")
+        })?;
         Ok(self)
     }
 

@@ -1,0 +1,354 @@
+"""Calls on CUDA tensors: torch's own process group over NCCL carries them (`nccl.py`), in the calling thread, without waiting for others.
+
+Works and futures are nccl's. Beside that each call is noted (`ledger.py`), and a thread compares notes with the other ranks (`watch.py`).
+Where that finds a difference, a late call or a death, the communicator is given up, so no stream waits for ever, and later calls raise why.
+
+Tensors that NCCL takes as they are go to it as they are. Others, such as strided ones, go through copies on the device, and reductions
+that NCCL has not through host memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as _c10d
+
+from comity.errors import Error, MisuseError
+
+from .ledger import Ledger
+from .staging import FLOATS, NATIVE, StreamWork, as_list, copied, count_of, hosted, reduces, tensors_of
+from .tensors import Finish, alike, check
+from .watch import BROKEN, LATE, Watch
+from .work import Done
+
+_AllreduceOptions = _c10d.AllreduceOptions
+#: Operations by torch's names of methods.
+OPS = {
+    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "broadcast": "broadcast", "reduce": "reduce", "allgather": "all_gather",
+    "_allgather_base": "all_gather", "gather": "gather", "scatter": "scatter", "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter", "alltoall_base": "all_to_all", "alltoall": "all_to_all",
+}  # fmt: skip
+_REDUCE = {"allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base"}
+#: Seconds that NCCL's own error waits for the watch's, which says more.
+_PATIENCE = 1.0
+#: Seconds that giving up a communicator mostly takes at most.
+_ABORT = 2.0
+_TIMEOUT, _BROKEN = _c10d.ErrorType.TIMEOUT, _c10d.ErrorType.COMM_ERROR
+_STRIDED = torch.strided
+#: The work of a call that its caller did not want to wait for: the stream keeps the order. C++ takes no None for it.
+ENDED = Done([])
+#: What a call answers that does not take its tensors.
+UNTAKEN: Any = object()
+_log = logging.getLogger("comity.torch")
+
+
+class DeviceGroup:
+    """One rank's calls on one device."""
+
+    def __init__(self, owner: Any, inner: Any, group: Any, index: int) -> None:
+        """`owner`: the group that this serves. `inner`: what carries calls. `group`: of the core, for the watch; None for a single rank.
+        `index`: the device's number, -1 for the host's memory."""
+        self.inner = inner
+        self._owner = owner
+        self._index = index
+        self._ledger = Ledger(owner._metrics.counted)
+        self._all_reduce = inner.allreduce
+        self._all_gather = inner._allgather_base
+        self._reduce_scatter = inner._reduce_scatter_base
+        self._given_up = threading.Event()
+        self._lock = threading.Lock()
+        #: Whether calls are mostly made in few steps: not in a block, nor once the group has ended.
+        self._quick = owner._codec is None
+        #: What calls of a block were made so far, and what is to be done behind them.
+        self._block: list[str] | None = None
+        self._finishes: list[Finish] = []
+        self._watch: Watch | None = None
+        alone = group is None
+        self.note = self._ledger.count if alone else self._ledger.note
+        if not alone:
+            self._watch = Watch(
+                group, self._ledger, lambda: owner._limit, self._failed, self._left, self._state
+            )
+
+    # -- calls
+
+    def all_reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
+        """An all_reduce of floats that NCCL takes as they are, as training makes them: in few steps. `UNTAKEN` for any other."""
+        if not self._quick or type(tensors) is not list or type(opts) is not _AllreduceOptions:
+            return UNTAKEN
+        t = tensors[0]
+        dtype, count = t.dtype, t.numel()
+        if not (
+            len(tensors) == 1
+            and t.get_device() == self._index
+            and dtype in FLOATS
+            and t.is_contiguous()
+            and (count > 1 or not t.is_neg())
+        ):
+            return UNTAKEN
+        try:
+            work = self._all_reduce(tensors, opts)
+        except Exception as e:
+            raise self._reason(e) from None
+        self.note(("all_reduce", dtype, count, opts))
+        return ENDED if work is None else work
+
+    def all_gather(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Any:
+        """As `all_reduce`."""
+        return self._pair(self._all_gather, "all_gather", output, input, output, opts)
+
+    def reduce_scatter(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Any:
+        """As `all_reduce`."""
+        return self._pair(self._reduce_scatter, "reduce_scatter", output, input, input, opts)
+
+    def _pair(
+        self,
+        method: Callable[..., Any],
+        op: str,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        large: torch.Tensor,
+        opts: Any,
+    ) -> Any:
+        """A call from one tensor to another. `large`: the one with the elements of all ranks."""
+        index, dtype, count = self._index, large.dtype, large.numel()
+        if not (
+            self._quick
+            and opts is not None
+            and dtype in FLOATS
+            and input.get_device() == index == output.get_device()
+            and input.is_contiguous()
+            and output.is_contiguous()
+            and (count > self._owner._size or not (input.is_neg() or output.is_neg()))
+        ):
+            return UNTAKEN
+        try:
+            work = method(output, input, opts)
+        except Exception as e:
+            raise self._reason(e) from None
+        self.note((op, dtype, count, opts))
+        return ENDED if work is None else work
+
+    def call(self, name: str, *args: Any) -> Any:
+        """The call of c10d with this name: outputs first, then inputs, then the rest. Returns its work."""
+        op = OPS[name]
+        tensors = tensors_of(args)
+        if all(map(self._plain, tensors)) and (name not in _REDUCE or reduces(tensors[0], args[-1])):
+            return self._put(name, op, tensors, args)
+        return self._staged(name, op, tensors, args)
+
+    def call_then(self, name: str, args: Sequence[Any], after: Sequence[Finish], result: Any) -> Any:
+        """As `call`; then, in the stream's order, what is `after`. `result`: the future's value."""
+        work = self.call(name, *args)
+        return self._followed(work, after, result)
+
+    def _put(self, name: str, op: str, tensors: list[torch.Tensor], args: Sequence[Any]) -> Any:
+        """Hand it over, and note it."""
+        if self._block is not None and not self._block:
+            self.inner._start_coalescing()
+        try:
+            work = getattr(self.inner, name)(*args)
+        except Exception as e:
+            raise self._reason(e) from None
+        self.note((op, tensors[-1].dtype, count_of(name, args), args[-1]))
+        if self._block is not None:
+            self._block.append(op)
+        return ENDED if work is None else work
+
+    def _plain(self, t: torch.Tensor) -> bool:
+        """Whether NCCL takes it as it is."""
+        return (
+            t.get_device() == self._index
+            and t.dtype in NATIVE
+            and t.layout is _STRIDED
+            and t.is_contiguous()
+            and not t.is_neg()
+        )
+
+    def _reason(self, e: BaseException) -> BaseException:
+        """Why a call could not be made: the group's end if it has one, which is what NCCL's error comes from then."""
+        if isinstance(e, dist.DistBackendError) and self._watch is not None:
+            self._given_up.wait(_PATIENCE)
+        closed = self._owner._closed
+        if closed is None:
+            return e
+        return type(closed)(f"rank {self._owner._rank}: {closed}", closed.rank, closed.call, closed.cause)
+
+    # -- what NCCL does not take as it is
+
+    def _staged(self, name: str, op: str, tensors: list[torch.Tensor], args: Sequence[Any]) -> Any:
+        rank = self._owner._rank
+        for t in tensors:
+            check(t, op, rank)
+            if t.get_device() != self._index and t.get_device() >= 0:
+                raise MisuseError(
+                    f"rank {rank}: {op} got a tensor on {t.device}, and this group's calls are on cuda:{self._index}: "
+                    "one device per rank and group; torch.cuda.set_device chooses it",
+                    rank,
+                    op,
+                )
+        alike(tensors, op, rank)
+        if name in _REDUCE and not reduces(tensors[0], args[-1]):
+            return self._over_host(name, args)
+        after: list[Finish] = []
+        copies = [copied(a, after, written=i == 0) for i, a in enumerate(args)]
+        work = self._put(name, op, tensors, copies)
+        if self._block is not None:
+            self._finishes += after
+            return work
+        return self._followed(work, after, as_list(args[0]))
+
+    def _followed(self, work: Any, after: Sequence[Finish], result: Any) -> Any:
+        if work is not None:
+            work.wait()  # WAIT: nobody; the stream waits
+        for finish in after:
+            finish()
+        return Done(result) if self._index < 0 else StreamWork(result, self._index)
+
+    def _over_host(self, name: str, args: Sequence[Any]) -> Any:
+        """A reduction that NCCL has not, or means otherwise."""
+        after: list[Finish] = []
+        copies = [hosted(a, after, written=i == 0) for i, a in enumerate(args)]
+        work = getattr(self._owner, name)(*copies)
+        if work is not None:
+            work.wait()  # WAIT: the group's limit
+        return self._followed(None, after, as_list(args[0]))
+
+    # -- several calls at once
+
+    def begin_block(self) -> None:
+        self._quick, self._block, self._finishes = False, [], []
+
+    def end_block(self) -> Any:
+        """The work of all; None if there was no call."""
+        block, self._block = self._block, None
+        self._quick = self._owner._codec is None and self._owner._closed is None
+        if not block:
+            return None
+        work = self.inner._end_coalescing()
+        return self._followed(work, self._finishes, []) if self._finishes else work
+
+    def move(self, name: str, tensor: torch.Tensor, peer: int) -> Any:
+        """`send` or `recv` in a block."""
+        if not self._plain(tensor):
+            return self._staged_move(name, tensor, peer)
+        if not self._block:
+            self.inner._start_coalescing()
+        self._block.append(name)
+        return getattr(self.inner, name)([tensor], peer, 0)
+
+    def _staged_move(self, name: str, tensor: torch.Tensor, peer: int) -> Any:
+        check(tensor, name, self._owner._rank)
+        after: list[Finish] = []
+        work = self.move(name, copied(tensor, after, written=name == "recv"), peer)
+        self._finishes += after
+        return work
+
+    def settle(self) -> None:
+        """Wait until the caller's stream has done what it holds, and the ranks' calls so far have been compared; a barrier does so."""
+        if self._index >= 0:
+            torch.cuda.current_stream(self._index).synchronize()
+        if self._watch is not None:
+            self._watch.compare(self._owner._limit)
+
+    # -- the end
+
+    def _failed(self, error: Error) -> None:
+        """The watch says that calls have no meaning any more."""
+        owner, self._quick = self._owner, False
+        if owner._closed is None:
+            owner._closed = error
+        _log.error("rank %d of group %r: %s", owner._rank, owner._name, error)
+        self.abort()
+        for group in owner._groups():
+            group.abort(str(error))
+
+    def _left(self, error: Error) -> None:
+        """A rank has left in good order: what is under way may need it no more, and what comes would."""
+        self._quick = False
+        if self._owner._closed is None:
+            self._owner._closed = error
+
+    def _state(self) -> int:
+        """What torch's watchdog has seen of calls on their way."""
+        kind = self.inner.get_error()
+        return LATE if kind == _TIMEOUT else BROKEN if kind == _BROKEN else 0
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.inner._set_default_timeout(timeout)
+
+    def abort(self) -> None:
+        """Give the communicator up: what is on streams ends, with whatever it has written by then."""
+        with self._lock:
+            first = not self._given_up.is_set()
+            self._given_up.set()
+        if first:
+            # NCCL lets streams go at once, and comes back when no graph holds its calls any more.
+            _apart(self.inner.abort, "comity-abort").join(_ABORT)
+
+    def close(self, limit: float) -> list[str]:
+        """Leave in good order, so many seconds at most; the calls that were not done by then, in words. Raises `MismatchError`."""
+        self._quick = False
+        try:
+            if self._watch is not None:
+                self._watch.finish(limit)
+        except Error:
+            self.abort()
+            raise
+        if self._given_up.is_set():
+            let_go(_ABORT)
+            return []
+        ends = _apart(self._shut_down, "comity-shutdown")
+        ends.join(limit)
+        if not ends.is_alive():
+            return []
+        self.abort()
+        return [f"{self._ledger.last()} on CUDA tensors"]
+
+    def _shut_down(self) -> None:
+        if self._index >= 0:
+            torch.cuda.set_device(self._index)
+        self.inner.shutdown()
+
+    def leave(self, why: str | None = None) -> None:
+        """Leave at once; where there is a reason, all ranks are told."""
+        self._quick = False
+        if self._watch is not None:
+            self._watch.stop(why)
+        self.abort()
+        let_go(_ABORT)
+
+
+#: Threads that end what carries calls.
+_ending: set[threading.Thread] = set()
+
+
+def _apart(job: Callable[[], None], name: str) -> threading.Thread:
+    """Do it on a thread of its own."""
+
+    def run() -> None:
+        try:
+            job()
+        finally:
+            _ending.discard(threading.current_thread())
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    _ending.add(thread)
+    thread.start()
+    return thread
+
+
+def let_go(limit: float) -> None:
+    """Wait for communicators that are being given up, so long at most for each. One that the calls of a graph hold ends with the graph,
+    which an error may keep that is only collected now."""
+    if any(thread.is_alive() for thread in _ending):
+        gc.collect()
+    for thread in list(_ending):
+        thread.join(limit)
