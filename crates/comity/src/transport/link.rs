@@ -24,7 +24,7 @@
 //! - `arm` announces that this side is about to sleep in `poll` on `fds`: from then until `disarm`
 //!   the peer's `put` or `consume` makes one of them ready. A caller arms, tries once more, then
 //!   polls. Which descriptors those are changes with every call that moves bytes.
-//! - Where a link `is_memory`, a `put` at the very moment of `arm` may make none ready: the caller polls for [`NAP`] at first, tries again,
+//! - Where a link is [of memory](LinkProperties), a `put` at the very moment of `arm` may make none ready: the caller polls for [`NAP`] at first, tries again,
 //!   and then polls on, still armed.
 //! - A link that is dropped delivers what it has accepted; then the peer sees it closed.
 
@@ -63,10 +63,76 @@ pub(crate) enum Stays {
     AtOnce,
 }
 
+/// The medium of a link, and what follows of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkProperties {
+    pub(crate) kind: LinkKind,
+    /// Both ends see the same memory: what was put lies before a peer that looks, and neither asks the system for it.
+    pub(crate) is_memory: bool,
+    /// Bytes of the peer may come after word, over another connection, that it left: then only the end of the link says that no more will.
+    pub(crate) may_lag: bool,
+}
+
+impl LinkProperties {
+    /// Of a link through memory.
+    pub(crate) const fn of_memory(kind: LinkKind) -> Self {
+        Self { kind, is_memory: true, may_lag: false }
+    }
+
+    /// Of a link through the system or a device.
+    pub(crate) const fn of_system(kind: LinkKind) -> Self {
+        Self { kind, is_memory: false, may_lag: true }
+    }
+}
+
+/// What is known of a link in which nothing moves, or that has ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LinkProgress {
+    /// The peer owes the rest of something that it had at hand when it began.
+    pub(crate) is_inside: bool,
+    /// Bytes that have come so far, also those that cannot be given out yet.
+    pub(crate) arrived: u64,
+    /// For how long the peer's system has acknowledged nothing of what this one sends again and again.
+    pub(crate) unanswered: Option<Duration>,
+    /// The address here and the one there, where there are such.
+    pub(crate) path: Option<(SocketAddr, SocketAddr)>,
+    /// Bytes may reach the peer that were offered and not accepted yet.
+    #[cfg(test)]
+    pub(crate) runs_ahead: bool,
+}
+
+/// The part of a link that lends bodies instead of carrying them. A link that carries all has nothing to say here.
+pub(crate) trait Lending {
+    /// How many of the bytes of bodies that were accepted last the peer may still read where they lie. The caller leaves them as they
+    /// are; an error ends that.
+    fn lent(&mut self) -> Result<usize, LinkError> {
+        Ok(0)
+    }
+
+    /// How many bytes of bodies the peer was offered to read where they lie, from the begin on.
+    fn lent_in_all(&self) -> u64 {
+        0
+    }
+
+    /// The caller gives up: it may write to what is [`lent`](Self::lent) from now on, and the peer must not believe what it reads there.
+    fn revoke(&mut self) {}
+
+    /// The caller has read the first `n` bytes that `peek` lent: whether they could not change meanwhile. Asked before `consume`; what was
+    /// read must not be believed after an error.
+    fn still_holds(&mut self, _n: usize) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    /// How many of the bytes that `peek` lends are worth combining in one go, if others than [`Link::chunk`].
+    fn piece(&self) -> Option<usize> {
+        None
+    }
+}
+
 /// One end of a link, which keeps the contract above.
-pub(crate) trait Link: Send + fmt::Debug {
-    /// The medium.
-    fn kind(&self) -> LinkKind;
+pub(crate) trait Link: Lending + Send + fmt::Debug {
+    /// The medium, and what follows of it.
+    fn properties(&self) -> LinkProperties;
 
     /// Bytes worth moving in one go before looking elsewhere.
     fn chunk(&self) -> usize;
@@ -84,35 +150,9 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// how the message travels; whatever is put without such word comes as well.
     fn announce(&mut self, _len: usize, _is_busy: bool, _stays: Stays) {}
 
-    /// How many of the bytes of bodies that were accepted last the peer may still read where they lie. The caller leaves them as they
-    /// are; an error ends that.
-    fn lent(&mut self) -> Result<usize, LinkError> {
-        Ok(0)
-    }
-
-    /// How many bytes of bodies the peer was offered to read where they lie, from the begin on.
-    fn lent_in_all(&self) -> u64 {
-        0
-    }
-
-    /// The caller gives up: it may write to what is [`lent`](Self::lent) from now on, and the peer must not believe what it reads there.
-    fn revoke(&mut self) {}
-
-    /// Whether bytes may reach the peer that were offered and not accepted yet.
-    #[cfg(test)]
-    fn runs_ahead(&self) -> bool {
-        false
-    }
-
     /// Bytes that lie ready, in place; empty when none are. A link that must read them from the
     /// system reads about `want`. All of them up to [`SMALL_WANT`]: the contract above says so.
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError>;
-
-    /// The caller has read the first `n` bytes that `peek` lent: whether they could not change meanwhile. Asked before `consume`; what was
-    /// read must not be believed after an error.
-    fn still_holds(&mut self, _n: usize) -> Result<(), LinkError> {
-        Ok(())
-    }
 
     /// Give back the first `n` bytes that `peek` lent.
     fn consume(&mut self, n: usize);
@@ -120,51 +160,20 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// Move ready bytes to `dst`; how many.
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError>;
 
-    /// How many of the bytes that [`peek`](Self::peek) lends are worth combining in one go.
-    fn piece(&self) -> usize {
-        self.chunk()
-    }
-
     /// How many of the bytes given out last are not checked yet.
     fn unproven(&self) -> usize {
         0
     }
 
-    /// Whether the peer owes the rest of something that it had at hand when it began.
-    fn is_inside(&self) -> bool {
-        false
-    }
-
-    /// For how long the peer's system has acknowledged nothing of what this one sends again and again; for links between hosts.
-    fn unanswered(&self) -> Option<Duration> {
-        None
-    }
-
-    /// How many bytes have come so far, also those that cannot be given out yet; for links that hold such back.
-    fn arrived(&self) -> u64 {
-        0
+    /// What to look at when nothing moves, or when it has ended; for links between hosts.
+    fn progress(&self) -> LinkProgress {
+        LinkProgress::default()
     }
 
     /// Whether the next [`peek`](Self::peek) would lend more without a look at the system, as far as can be told; for links that
     /// lend a frame at a time.
     fn has_more(&self) -> bool {
         false
-    }
-
-    /// Whether both ends see the same memory: what was put lies before a peer that looks, and neither asks the system for it.
-    fn is_memory(&self) -> bool {
-        false
-    }
-
-    /// Whether bytes of the peer may come after word, over another connection, that it left: then only the end of the link says that
-    /// no more will.
-    fn may_lag(&self) -> bool {
-        true
-    }
-
-    /// The address here and the one there, where there are such.
-    fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
-        None
     }
 
     /// Announce sleep: from now on the peer wakes this end when one of these things can be done.

@@ -165,7 +165,8 @@ mod tests {
     #[test]
     fn a_fingerprint_does_not_depend_on_the_order_of_the_table() {
         assert_eq!(fingerprint(Algorithm::Ring, 0, &[]), 0x2d1aa008c690eaba);
-        let all: std::collections::BTreeSet<_> = Algorithm::ALL.iter().map(|a| fingerprint(*a, 0, &[])).collect();
+        let all: std::collections::BTreeSet<_> =
+            Algorithm::ALL.iter().map(|a| fingerprint(*a, 0, &[])).collect();
         assert_eq!(all.len(), Algorithm::ALL.len());
     }
 }
