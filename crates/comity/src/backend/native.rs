@@ -306,7 +306,7 @@ impl Backend for NativeBackend {
     fn links(&self) -> Vec<Option<LinkKind>> {
         let Members { world, ranks, rank, .. } = self.members();
         let likely = |(r, link): (usize, &Option<Box<dyn Link>>)| match link {
-            Some(link) => Some(link.kind()),
+            Some(link) => Some(link.properties().kind),
             None if r == *rank => None,
             None => world.likely_link(ranks[r]),
         };

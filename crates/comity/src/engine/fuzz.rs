@@ -5,7 +5,7 @@ use crate::{
     CallInfo, DType, LinkKind, Op, ReduceOp,
     fuzz_input::FuzzInput,
     status::{HEADER as LEN, Header},
-    transport::{Interest, Link, LinkError},
+    transport::{Interest, Lending, Link, LinkError, LinkProperties},
 };
 use std::os::fd::BorrowedFd;
 
@@ -16,9 +16,11 @@ struct Bytes<'a> {
     piece: usize,
 }
 
+impl Lending for Bytes<'_> {}
+
 impl Link for Bytes<'_> {
-    fn kind(&self) -> LinkKind {
-        LinkKind::LISTED[0]
+    fn properties(&self) -> LinkProperties {
+        LinkProperties::of_system(LinkKind::LISTED[0])
     }
 
     fn chunk(&self) -> usize {

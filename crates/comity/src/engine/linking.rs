@@ -25,7 +25,7 @@ impl Engine {
 
     /// Let the bytes over the link to `rank` be seen from outside, where somebody can look.
     pub(super) fn watch(&mut self, rank: usize) {
-        let Some(kind) = self.links[rank].as_ref().and_then(|l| l.kind().wire()) else { return };
+        let Some(kind) = self.links[rank].as_ref().and_then(|l| l.properties().kind.wire()) else { return };
         let live = self.members.counters.link(self.members.ranks[rank], kind);
         self.tx[rank].live.clone_from(&live);
         self.rx[rank].live = live;

@@ -101,7 +101,7 @@ fn gather<'a>(
     let mut links = links.iter_mut().enumerate();
     for (source, &p) in sources.iter_mut().zip(from) {
         let Some((_, Some(link))) = links.by_ref().find(|(i, _)| *i == p) else { return Ok(0) };
-        let piece = link.piece();
+        let piece = link.piece().unwrap_or_else(|| link.chunk());
         // At least an element: a look for nothing would not see what has come.
         let look = n.min(piece).max(dtype.size());
         let fault = |e: LinkError| StepFault(Some(p), e.into());

@@ -14,7 +14,7 @@ impl Engine {
         let limit = self.silence?.saturating_mul(RESENT);
         let now = Instant::now();
         for (rx, link) in self.rx.iter_mut().zip(&self.links) {
-            let arrived = link.as_ref().map_or(0, |l| l.arrived());
+            let arrived = link.as_ref().map_or(0, |l| l.progress().arrived);
             if rx.arrived.0 != arrived {
                 rx.arrived = (arrived, Some(now));
             }
@@ -22,7 +22,9 @@ impl Engine {
         // Not one whose bytes lie here and are only not wanted yet.
         let owes = |p: &usize| {
             let rx = &self.rx[*p];
-            rx.starved && rx.is_quiet(now, limit) && self.links[*p].as_ref().is_some_and(|l| l.is_inside())
+            rx.starved
+                && rx.is_quiet(now, limit)
+                && self.links[*p].as_ref().is_some_and(|l| l.progress().is_inside)
         };
         let peer = (idle > limit).then(|| schedule.waiting_for().into_iter().find(owes))??;
         let cause = format!("stopped in the middle of a frame: its rest did not come within {limit:?}");
@@ -37,7 +39,7 @@ impl Engine {
             return None;
         }
         let silence =
-            |peer: usize| self.links[peer].as_ref()?.unanswered().filter(|silence| *silence > limit);
+            |peer: usize| self.links[peer].as_ref()?.progress().unanswered.filter(|silence| *silence > limit);
         let (peer, silence) = (0..self.links.len()).find_map(|peer| Some((peer, silence(peer)?)))?;
         let cause = format!(
             "is cut off: its system has acknowledged nothing for {silence:.1?}, though it beats over its control connection"

@@ -12,7 +12,7 @@ impl Engine {
     pub(super) fn has_left(&self, peer: usize) -> bool {
         let (lacks, status) = (self.rx[peer].starved || self.tx[peer].blocked, &self.members.status);
         let is_all_here = match &self.links[peer] {
-            Some(link) => !link.may_lag(),
+            Some(link) => !link.properties().may_lag,
             // What it made may still come.
             None => status.links().is_ruled_out(peer),
         };
@@ -29,7 +29,7 @@ impl Engine {
 
     /// Returns true if a link through memory lacks something.
     pub(super) fn lacks_memory(&self) -> bool {
-        self.lacks().any(|(p, _)| self.links[p].as_ref().is_some_and(|l| l.is_memory()))
+        self.lacks().any(|(p, _)| self.links[p].as_ref().is_some_and(|l| l.properties().is_memory))
     }
 
     pub(super) fn arm(&mut self, schedule: &Schedule) {

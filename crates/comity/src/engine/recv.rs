@@ -102,7 +102,7 @@ impl Run<'_, '_> {
             }
         };
         let (dtype, op) = types(self.task);
-        let piece = link.piece();
+        let piece = link.piece().unwrap_or_else(|| link.chunk());
         let ready = link.peek(may.min(piece))?;
         let n = whole(ready.len().min(may).min(piece), dtype);
         let cut = |s: Slice| Slice { len: n, ..s };

@@ -196,7 +196,7 @@ impl Engine {
 
     /// The link to `peer` ended for `cause`.
     pub(super) fn broken(&self, peer: usize, LinkError(cause): LinkError) -> Stop {
-        let path = self.links[peer].as_ref().and_then(|l| l.path());
+        let path = self.links[peer].as_ref().and_then(|l| l.progress().path);
         let Some((here, there)) = path else { return Stop::Link(peer, cause) };
         let me = &self.members.peers[self.members.rank];
         Stop::Link(peer, format!("{cause}, over TCP from {there} to {me} at {here}"))

@@ -50,7 +50,7 @@ impl Engine {
     /// The link to a peer, if it goes through memory.
     #[inline]
     fn memory_link(links: &mut Links, peer: usize) -> Option<&mut (dyn Link + 'static)> {
-        links[peer].as_deref_mut().filter(|l| l.is_memory())
+        links[peer].as_deref_mut().filter(|l| l.properties().is_memory)
     }
 
     /// Put the message to a peer; how many bytes of its body left, if there was no room for all.

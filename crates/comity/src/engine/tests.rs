@@ -1,11 +1,11 @@
 //! Engine over a link that lends a frame at a time, and over a link that has not seen that this rank sleeps.
 
 use crate::{
-    Group, LinkKind, ReduceOp, Result,
+    Group, ReduceOp, Result,
     links::{HookedWorld, Opening},
     status::World,
     sync::lock,
-    transport::{Interest, Link, LinkError},
+    transport::{Interest, Lending, Link, LinkError, LinkProperties},
 };
 use std::{
     collections::HashMap,
@@ -39,13 +39,11 @@ struct Frames {
     shared: Arc<Shared>,
 }
 
-impl Link for Frames {
-    fn kind(&self) -> LinkKind {
-        self.waker.kind()
-    }
+impl Lending for Frames {}
 
-    fn may_lag(&self) -> bool {
-        self.waker.may_lag()
+impl Link for Frames {
+    fn properties(&self) -> LinkProperties {
+        LinkProperties { is_memory: false, ..self.waker.properties() }
     }
 
     fn chunk(&self) -> usize {
@@ -152,13 +150,11 @@ struct Missed {
     is_seen: bool,
 }
 
-impl Link for Missed {
-    fn kind(&self) -> LinkKind {
-        self.inner.kind()
-    }
+impl Lending for Missed {}
 
-    fn is_memory(&self) -> bool {
-        true
+impl Link for Missed {
+    fn properties(&self) -> LinkProperties {
+        LinkProperties { is_memory: true, ..self.inner.properties() }
     }
 
     fn chunk(&self) -> usize {

@@ -40,7 +40,7 @@ impl MadeLinks {
     /// The link to `rank` stands.
     pub(super) fn put(&self, rank: usize, link: Box<dyn Link>) {
         if let Some(place) = lock(&self.kinds).get_mut(rank) {
-            *place = Some(link.kind());
+            *place = Some(link.properties().kind);
         }
         lock(&self.ready).push((rank, link));
         self.any.store(true, Ordering::Release);

@@ -55,7 +55,7 @@ pub(crate) fn eventually<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> 
 pub(crate) fn moves_both_ways_at_once(make: impl Fn() -> LinkEnds) {
     const ALL: usize = 6 << 20;
     let (mut a, mut b) = make();
-    assert_eq!(a.kind(), b.kind());
+    assert_eq!(a.properties(), b.properties());
     assert!(a.chunk() > 0);
     let mut input = SeededNumbers(0x1234_5678_9abc_def1);
     let mut ways = [StreamCheck::default(); 2];
@@ -221,7 +221,7 @@ pub(crate) fn pushes_back_and_recovers(make: impl Fn() -> LinkEnds) {
         thread::sleep(Duration::from_millis(1));
         (refused == 50).then_some(())
     });
-    let (mut place, runs_ahead) = (vec![0; 1 << 20], a.runs_ahead());
+    let (mut place, runs_ahead) = (vec![0; 1 << 20], a.progress().runs_ahead);
     let mut drain = |s: &mut StreamCheck| {
         eventually("the bytes of a full link", || {
             let n = b.take(&mut place).unwrap();
@@ -310,7 +310,7 @@ pub(crate) fn consume_wakes_a_writer(make: impl Fn() -> LinkEnds) {
     let (mut a, mut b) = make();
     let block = vec![7; 1 << 20];
     let (mut put, mut got) = (0, 0);
-    let runs_ahead = a.runs_ahead();
+    let runs_ahead = a.progress().runs_ahead;
     for by_peek in [true, false] {
         put += fill(a.as_mut(), &block);
         a.arm(SEND);

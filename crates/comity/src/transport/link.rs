@@ -24,7 +24,7 @@
 //! - `arm` announces that this side is about to sleep in `poll` on `fds`: from then until `disarm`
 //!   the peer's `put` or `consume` makes one of them ready. A caller arms, tries once more, then
 //!   polls. The set of descriptors changes with every call that moves bytes.
-//! - Where a link `is_memory`, a `put` at the very moment of `arm` may make none ready: the caller polls for [`NAP`] at first, tries again,
+//! - Where a link is [of memory](LinkProperties), a `put` at the very moment of `arm` may make none ready: the caller polls for [`NAP`] at first, tries again,
 //!   and then polls on, still armed.
 //! - A link that is dropped delivers what it has accepted; then the peer sees it closed.
 
@@ -63,27 +63,46 @@ pub(crate) enum Stays {
     AtOnce,
 }
 
-/// An end of a link, which keeps the contract above.
-pub(crate) trait Link: Send + fmt::Debug {
-    /// The medium.
-    fn kind(&self) -> LinkKind;
+/// The medium of a link, and what follows of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkProperties {
+    pub(crate) kind: LinkKind,
+    /// Both ends see the same memory: what was put lies before a peer that looks, and neither asks the system for it.
+    pub(crate) is_memory: bool,
+    /// Bytes of the peer may come after word, over another connection, that it left: then only the end of the link says that no more will.
+    pub(crate) may_lag: bool,
+}
 
-    /// Bytes worth moving in one go before looking elsewhere.
-    fn chunk(&self) -> usize;
-
-    /// Accept a prefix of `head` followed by `body`; how many bytes in all.
-    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
-
-    /// Returns the number of bytes of the message under way that are worth offering in one call.
-    fn offer_size(&self) -> usize {
-        self.chunk()
+impl LinkProperties {
+    /// Of a link through memory.
+    pub(crate) const fn of_memory(kind: LinkKind) -> Self {
+        Self { kind, is_memory: true, may_lag: false }
     }
 
-    /// Announces that the next put begins a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile; `stays` says
-    /// whether it can leave the body where it is until the peer has read it. The link may decide
-    /// how the message travels; bytes that are put without an announcement come as well.
-    fn announce(&mut self, _len: usize, _is_busy: bool, _stays: Stays) {}
+    /// Of a link through the system or a device.
+    pub(crate) const fn of_system(kind: LinkKind) -> Self {
+        Self { kind, is_memory: false, may_lag: true }
+    }
+}
 
+/// What is known of a link in which nothing moves, or that has ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LinkProgress {
+    /// The peer owes the rest of something that it had at hand when it began.
+    pub(crate) is_inside: bool,
+    /// Bytes that have come so far, also those that cannot be given out yet.
+    pub(crate) arrived: u64,
+    /// For how long the peer's system has acknowledged nothing of what this one sends again and again.
+    pub(crate) unanswered: Option<Duration>,
+    /// The address here and the one there, where there are such.
+    pub(crate) path: Option<(SocketAddr, SocketAddr)>,
+    /// Bytes may reach the peer that were offered and not accepted yet.
+    #[cfg(test)]
+    pub(crate) runs_ahead: bool,
+}
+
+/// The part of a link that lends bodies instead of carrying them. A link that carries all has nothing to say here.
+pub(crate) trait Lending {
     /// Returns the number of the last accepted bytes of bodies that the peer may still read in place. The caller leaves them as they
     /// are; an error ends that.
     fn lent(&mut self) -> Result<usize, LinkError> {
@@ -98,21 +117,42 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// The caller gives up: it may write to what is [`lent`](Self::lent) from now on, and the peer must not believe what it reads there.
     fn revoke(&mut self) {}
 
-    /// Returns true if bytes may reach the peer that were offered and not accepted yet.
-    #[cfg(test)]
-    fn runs_ahead(&self) -> bool {
-        false
-    }
-
-    /// Bytes that lie ready, in place; empty when none are. A link that must read them from the
-    /// system reads about `want`. All of them up to [`SMALL_WANT`]: the contract above says so.
-    fn peek(&mut self, want: usize) -> Result<&[u8], LinkError>;
-
     /// The caller has read the first `n` bytes that `peek` lent: whether they could not change meanwhile. Asked before `consume`; what was
     /// read must not be believed after an error.
     fn still_holds(&mut self, _n: usize) -> Result<(), LinkError> {
         Ok(())
     }
+
+    /// How many of the bytes that `peek` lends are worth combining in one go, if others than [`Link::chunk`].
+    fn piece(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// One end of a link, which keeps the contract above.
+pub(crate) trait Link: Lending + Send + fmt::Debug {
+    /// The medium, and what follows of it.
+    fn properties(&self) -> LinkProperties;
+
+    /// Bytes worth moving in one go before looking elsewhere.
+    fn chunk(&self) -> usize;
+
+    /// Accept a prefix of `head` followed by `body`; how many bytes in all.
+    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
+
+    /// How many bytes of the message under way are worth offering in one call.
+    fn offer_size(&self) -> usize {
+        self.chunk()
+    }
+
+    /// What is put next is the begin of a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile; `stays` says
+    /// whether it can leave the body where it is until the peer has read it. It may decide
+    /// how the message travels; whatever is put without such word comes as well.
+    fn announce(&mut self, _len: usize, _is_busy: bool, _stays: Stays) {}
+
+    /// Bytes that lie ready, in place; empty when none are. A link that must read them from the
+    /// system reads about `want`. All of them up to [`SMALL_WANT`]: the contract above says so.
+    fn peek(&mut self, want: usize) -> Result<&[u8], LinkError>;
 
     /// Give back the first `n` bytes that `peek` lent.
     fn consume(&mut self, n: usize);
@@ -120,51 +160,20 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// Move ready bytes to `dst`; how many.
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError>;
 
-    /// Returns the number of bytes lent by [`peek`](Self::peek) that are worth combining in one go.
-    fn piece(&self) -> usize {
-        self.chunk()
-    }
-
     /// Returns the number of the bytes given out last that are not checked yet.
     fn unproven(&self) -> usize {
         0
     }
 
-    /// Returns true if the peer owes the rest of a piece that it had at hand when it began.
-    fn is_inside(&self) -> bool {
-        false
-    }
-
-    /// For how long the peer's system has acknowledged nothing of what this one sends again and again; for links between hosts.
-    fn unanswered(&self) -> Option<Duration> {
-        None
-    }
-
-    /// Returns the number of bytes that have come so far, also those that cannot be given out yet; for links that hold such back.
-    fn arrived(&self) -> u64 {
-        0
+    /// What to look at when nothing moves, or when it has ended; for links between hosts.
+    fn progress(&self) -> LinkProgress {
+        LinkProgress::default()
     }
 
     /// Returns true if the next [`peek`](Self::peek) would lend more without a look at the system, as far as can be told; for links that
     /// lend a frame at a time.
     fn has_more(&self) -> bool {
         false
-    }
-
-    /// Returns true if both ends see the same memory: put bytes lie before a peer that looks, and neither asks the system for them.
-    fn is_memory(&self) -> bool {
-        false
-    }
-
-    /// Returns true if bytes of the peer may come after its goodbye, which comes over another connection: then only the end of the link says
-    /// that no more will.
-    fn may_lag(&self) -> bool {
-        true
-    }
-
-    /// The address here and the one there, where there are such.
-    fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
-        None
     }
 
     /// Announce sleep: from now on the peer wakes this end when one of these things can be done.

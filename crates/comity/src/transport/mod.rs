@@ -32,7 +32,9 @@ pub(crate) use address_book::AddressBook;
 pub(crate) use candidates::{Candidate, Candidates};
 pub(crate) use card::{Announced, Card, MAX_ADDRS, OwnAddr, Pair};
 pub(crate) use interface_rules::InterfaceRules;
-pub(crate) use link::{Interest, Link, LinkError, NAP, SMALL_WANT, Stays};
+pub(crate) use link::{
+    Interest, Lending, Link, LinkError, LinkProgress, LinkProperties, NAP, SMALL_WANT, Stays,
+};
 pub(crate) use table::{Kinds, Transports};
 #[cfg(fuzzing)]
 pub use tcp::fuzz::frame;

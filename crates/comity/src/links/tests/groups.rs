@@ -170,7 +170,7 @@ fn a_socket_that_does_not_work_gives_way_to_tcp() {
     Arc::get_mut(&mut all[1]).unwrap().spoil_unix_of(0);
     each(0..2, |r| {
         let (_w, mut links) = open(&all[r], 0, &[0, 1]);
-        assert_eq!(links[1 - r].as_ref().unwrap().kind(), LinkKind::Tcp);
+        assert_eq!(links[1 - r].as_ref().unwrap().properties().kind, LinkKind::Tcp);
         talk(r, &mut links);
     });
 }

@@ -56,7 +56,7 @@ fn a_thread_sends_where_one_may() {
             let (_watch, mut links) = open(&all[r], 0, &[0, 1]);
             let link = links[1 - r].as_deref_mut().unwrap();
             link.announce(1 << 20, true, crate::transport::Stays::No);
-            assert_eq!(link.runs_ahead(), gets[r], "rank {r} of {wishes:?}, {connections:?}");
+            assert_eq!(link.progress().runs_ahead, gets[r], "rank {r} of {wishes:?}, {connections:?}");
             link.announce(8, true, crate::transport::Stays::No);
             talk(r, &mut links);
         });

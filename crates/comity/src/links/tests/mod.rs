@@ -143,7 +143,7 @@ fn talk(me: usize, links: &mut Links) {
 }
 
 fn kinds(links: &Links) -> Vec<Option<LinkKind>> {
-    links.iter().map(|l| l.as_ref().map(|l| l.kind())).collect()
+    links.iter().map(|l| l.as_ref().map(|l| l.properties().kind)).collect()
 }
 
 /// Idle, slow and talkative strangers, connected to `at`.

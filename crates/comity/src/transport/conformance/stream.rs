@@ -32,7 +32,7 @@ impl StreamCheck {
     pub(super) fn put(&mut self, link: &mut dyn Link, head: usize, body: usize) -> Result<usize, LinkError> {
         let (h, b) = (bytes(self.put, head), bytes(self.put + head, body));
         let n = link.put(&h, &b)?;
-        self.offered = self.offered.max(self.put + if link.runs_ahead() { head + body } else { n });
+        self.offered = self.offered.max(self.put + if link.progress().runs_ahead { head + body } else { n });
         assert!(n <= head + body, "accepted {n} of {}", head + body);
         self.put += n;
         Ok(n)

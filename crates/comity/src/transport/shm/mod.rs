@@ -17,7 +17,7 @@ mod ring;
 
 pub(crate) use reach::Shm;
 
-use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT, Stays};
+use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProperties, SMALL_WANT, Stays};
 use crate::sys::{self, Mapping};
 use loans::{ASIDE, Board, Borrower, By, Lender, Lies, Pull, taken_back};
 use ring::{RingReader, RingWriter, Shared, wakes_writer};
@@ -167,9 +167,51 @@ impl ShmLink {
     }
 }
 
+impl Lending for ShmLink {
+    #[inline]
+    fn lent(&mut self) -> Result<usize, LinkError> {
+        match self.lender.out(self.board(true)) {
+            Ok((0, _)) => Ok(0),
+            Ok((n, moved)) => {
+                self.lay_aside();
+                if !moved {
+                    self.look();
+                }
+                self.gone.clone().map_or(Ok(n), Err)
+            }
+            Err(_) => Err(self.corrupt()),
+        }
+    }
+
+    fn lent_in_all(&self) -> u64 {
+        self.lender.lent_in_all()
+    }
+
+    fn revoke(&mut self) {
+        self.lender.revoke(self.board(true));
+    }
+
+    #[inline]
+    fn still_holds(&mut self, n: usize) -> Result<(), LinkError> {
+        let Some(loan) = self.loan() else { return Ok(()) };
+        if Borrower::is_revoked(self.board(false)) {
+            return Err(self.gone.get_or_insert_with(taken_back).clone());
+        }
+        // A peer that is gone cannot say that it gave up, and another process may have its number then.
+        if n == loan.left() && self.listened.is_none_or(|at| at.elapsed() > LIVES) {
+            self.listen();
+        }
+        self.gone.clone().map_or(Ok(()), Err)
+    }
+
+    fn piece(&self) -> Option<usize> {
+        Some(LOAN_CHUNK)
+    }
+}
+
 impl Link for ShmLink {
-    fn kind(&self) -> LinkKind {
-        self.kind
+    fn properties(&self) -> LinkProperties {
+        LinkProperties::of_memory(self.kind)
     }
 
     fn chunk(&self) -> usize {
@@ -212,29 +254,6 @@ impl Link for ShmLink {
     }
 
     #[inline]
-    fn lent(&mut self) -> Result<usize, LinkError> {
-        match self.lender.out(self.board(true)) {
-            Ok((0, _)) => Ok(0),
-            Ok((n, moved)) => {
-                self.lay_aside();
-                if !moved {
-                    self.look();
-                }
-                self.gone.clone().map_or(Ok(n), Err)
-            }
-            Err(_) => Err(self.corrupt()),
-        }
-    }
-
-    fn lent_in_all(&self) -> u64 {
-        self.lender.lent_in_all()
-    }
-
-    fn revoke(&mut self) {
-        self.lender.revoke(self.board(true));
-    }
-
-    #[inline]
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
         let want = want.min(CHUNK);
         let (mut at, mut n, mut loan) = self.ready(want)?;
@@ -268,19 +287,6 @@ impl Link for ShmLink {
         }
         // SAFETY: as above; the part ends before the ring does.
         Ok(unsafe { slice::from_raw_parts(from.add(at), whole) })
-    }
-
-    #[inline]
-    fn still_holds(&mut self, n: usize) -> Result<(), LinkError> {
-        let Some(loan) = self.loan() else { return Ok(()) };
-        if Borrower::is_revoked(self.board(false)) {
-            return Err(self.gone.get_or_insert_with(taken_back).clone());
-        }
-        // A peer that is gone cannot say that it gave up, and another process may have its number then.
-        if n == loan.left() && self.listened.is_none_or(|at| at.elapsed() > LIVES) {
-            self.listen();
-        }
-        self.gone.clone().map_or(Ok(()), Err)
     }
 
     #[inline]
@@ -319,19 +325,6 @@ impl Link for ShmLink {
         self.still_holds(n)?;
         self.consume(n);
         Ok(n)
-    }
-
-    fn piece(&self) -> usize {
-        LOAN_CHUNK
-    }
-
-    fn is_memory(&self) -> bool {
-        true
-    }
-
-    // Whatever was put is seen by who looks later.
-    fn may_lag(&self) -> bool {
-        false
     }
 
     fn arm(&mut self, interest: Interest) {

@@ -1,7 +1,7 @@
 //! Movement of bytes into a link and out of it: through the ring, or lent.
 
 use super::{
-    Link, LinkError, PULL_CHUNK, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
+    Lending, Link, LinkError, PULL_CHUNK, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
     loans::{self, By, Lies, Loan, Measured, unreadable},
     ring::{SHORT, wakes_reader, wakes_writer},
 };

@@ -179,7 +179,7 @@ fn deliver(
     }
     assert!(!sealed || link.unproven() == 0, "bytes of a sealed frame were given out before it was opened");
     got.truncate(got.len() - link.unproven());
-    (got, error, link.is_inside())
+    (got, error, link.progress().is_inside)
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn a_bit_flipped_between_two_links_ends_both() {
         assert!(truth.starts_with(&got) && got.len() <= at, "case {case}: wrong bytes were delivered");
         let broken = sealed && error.0.starts_with("sent a frame that was changed on the way");
         assert!(broken || error.0.starts_with("sent a damaged frame"), "case {case}: {error:?}");
-        assert_eq!(far.path().unwrap().1, far.sockets[0].peer_addr().unwrap());
+        assert_eq!(far.progress().path.unwrap().1, far.sockets[0].peer_addr().unwrap());
         drop(far);
         let error = eventually("the other end's error", || near.put(&[], &truth).err());
         assert!(error.0.contains("its connection"), "case {case}: {error:?}");

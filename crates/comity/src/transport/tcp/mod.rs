@@ -31,8 +31,8 @@ mod socket;
 mod tests;
 mod threads;
 
-use super::{Interest, Link, LinkError, LinkKind, Stays};
-use crate::channel::Seals;
+use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProgress, LinkProperties, Stays};
+use crate::{channel::Seals, sys::unanswered};
 use frame::FrameRoute;
 use framing::{SendThread, SendThreads};
 pub(crate) use reach::Tcp;
@@ -189,9 +189,11 @@ impl TcpLink {
     }
 }
 
+impl Lending for TcpLink {}
+
 impl Link for TcpLink {
-    fn kind(&self) -> LinkKind {
-        LinkKind::Tcp
+    fn properties(&self) -> LinkProperties {
+        LinkProperties::of_system(LinkKind::Tcp)
     }
 
     fn chunk(&self) -> usize {
@@ -207,11 +209,6 @@ impl Link for TcpLink {
 
     fn announce(&mut self, len: usize, is_busy: bool, _stays: Stays) {
         self.sender.announce(&self.sockets, len, is_busy);
-    }
-
-    #[cfg(test)]
-    fn runs_ahead(&self) -> bool {
-        self.sender.thread().is_some()
     }
 
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
@@ -243,25 +240,20 @@ impl Link for TcpLink {
         self.receiver.unproven()
     }
 
-    fn is_inside(&self) -> bool {
-        self.receiver.is_inside()
-    }
-
-    #[cfg(target_os = "linux")]
-    fn unanswered(&self) -> Option<std::time::Duration> {
-        self.sockets.iter().filter_map(|socket| crate::sys::unanswered(socket.as_fd())).max()
-    }
-
-    fn arrived(&self) -> u64 {
-        self.receiver.arrived()
-    }
-
     fn has_more(&self) -> bool {
         self.error.is_none() && self.receiver.has_more()
     }
 
-    fn path(&self) -> Option<(SocketAddr, SocketAddr)> {
-        self.ends.get(if self.error.is_some() { self.at } else { self.receiver.turn() }).copied().flatten()
+    fn progress(&self) -> LinkProgress {
+        let at = if self.error.is_some() { self.at } else { self.receiver.turn() };
+        LinkProgress {
+            is_inside: self.receiver.is_inside(),
+            arrived: self.receiver.arrived(),
+            unanswered: self.sockets.iter().filter_map(|socket| unanswered(socket.as_fd())).max(),
+            path: self.ends.get(at).copied().flatten(),
+            #[cfg(test)]
+            runs_ahead: self.sender.thread().is_some(),
+        }
     }
 
     // The system wakes whoever polls a socket, announced or not.

@@ -323,7 +323,7 @@ fn a_sealed_frame_is_waited_for_only_as_far_as_its_header_was_checked() {
         peer.write_all(&bytes[from..at]).unwrap();
         eventually("the start of a frame", || {
             assert_eq!(link.peek(1), Ok(&[][..]));
-            link.is_inside().then_some(())
+            link.progress().is_inside.then_some(())
         });
     }
     peer.write_all(&bytes[bytes.len() - 1..]).unwrap();
@@ -331,7 +331,7 @@ fn a_sealed_frame_is_waited_for_only_as_far_as_its_header_was_checked() {
         let ready = link.peek(1).unwrap().to_vec();
         (!ready.is_empty()).then_some(ready)
     });
-    assert_eq!((&got[..], link.is_inside(), link.unproven()), (&b"cut"[..], false, 0));
+    assert_eq!((&got[..], link.progress().is_inside, link.unproven()), (&b"cut"[..], false, 0));
 }
 
 #[test]

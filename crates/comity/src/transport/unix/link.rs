@@ -7,7 +7,7 @@
 //! ```
 
 use crate::transport::{
-    Interest, Link, LinkError, LinkKind, SMALL_WANT,
+    Interest, Lending, Link, LinkError, LinkKind, LinkProperties, SMALL_WANT,
     socket::{receive, send},
 };
 use std::{
@@ -97,9 +97,11 @@ impl UnixLink {
     }
 }
 
+impl Lending for UnixLink {}
+
 impl Link for UnixLink {
-    fn kind(&self) -> LinkKind {
-        LinkKind::Unix
+    fn properties(&self) -> LinkProperties {
+        LinkProperties::of_system(LinkKind::Unix)
     }
 
     fn chunk(&self) -> usize {

@@ -31,7 +31,7 @@ mod tests;
 pub(crate) use matrix::Matrix;
 pub(crate) use reach::Rdma;
 
-use super::{Interest, Link, LinkError, LinkKind, SMALL_WANT};
+use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProperties, SMALL_WANT};
 use crate::sys::Waker;
 use driver::{Handle, driver, is_ours};
 use peer_connection::PayloadPlace;
@@ -122,9 +122,11 @@ impl VerbsLink {
     }
 }
 
+impl Lending for VerbsLink {}
+
 impl Link for VerbsLink {
-    fn kind(&self) -> LinkKind {
-        LinkKind::Rdma
+    fn properties(&self) -> LinkProperties {
+        LinkProperties::of_system(LinkKind::Rdma)
     }
 
     fn chunk(&self) -> usize {
