@@ -45,6 +45,7 @@ _VARIABLES = {
     "shared_buffers": "COMITY_SHARED_BUFFERS",
     "pull": "COMITY_PULL",
     "ptracer": "COMITY_PTRACER",
+    "lanes": "COMITY_LANES",
     "host": "COMITY_HOST",
     "log_dir": "COMITY_LOG_DIR",
     "device": "COMITY_DEVICE",

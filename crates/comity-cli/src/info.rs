@@ -65,6 +65,7 @@ fn to_text(config: &Config) -> String {
     row("host", &[format!("{}, {} cores, pages of {} bytes", host(), cores(), rustix::param::page_size())]);
     row("system", &[system()]);
     row("cores", &topology());
+    row("lanes", &[tools::lanes_in_words(config)]);
     row("costs", &costs(&tools::costs_note(config)));
     let links = tools::link_notes(config);
     let note = |l: &LinkNote| {
@@ -107,6 +108,7 @@ fn to_json(config: &Config) -> Value {
         "local_rank": config.local().map(|l| l.0), "local_size": config.local().map(|l| l.1),
         "launcher": found.launcher.to_string(), "why": found.why, "variables": variables,
         "meets": config.meet().to_string(), "key": tools::trust_in_words(config), "host": host(), "cores": cores(),
+        "lanes": tools::lanes_in_words(config),
         "page_size": rustix::param::page_size(), "system": system(), "links": links, "devices": devices, "addresses": addresses,
         "network": tools::network_in_words(config), "topology": topology(),
         "costs": { "used": costs.used, "file": costs.file, "why": costs.why },

@@ -12,6 +12,7 @@
 
 use crate::{
     algorithms::{Algorithm, Cuts},
+    lanes::lanes,
     model::Model,
     shape::{Common, Kind},
     topology::Topology,
@@ -24,6 +25,8 @@ pub struct Choice {
     pub algorithm: Algorithm,
     /// Elements of a segment; 0 for one segment.
     pub segment: usize,
+    /// Threads of each rank that carry a part of the call each; 1 where the rank's own thread carries it over links.
+    pub lanes: usize,
     /// Expected seconds.
     pub predicted: f64,
 }
@@ -43,14 +46,19 @@ pub fn choose(call: &Common<'_>, world: &Topology, prefer: Option<Algorithm>) ->
     }
     // Every operation is served: a test looks at the whole table.
     let (algorithm, predicted) = best.unwrap_or((Algorithm::Direct, f64::INFINITY));
-    Choice { algorithm, segment: segment(&model, call.kind, algorithm), predicted }
+    made(call, world, &model, algorithm, predicted)
 }
 
 /// Prices a call as [`choose`], with the algorithm given. Infinite seconds where it cannot carry out the call.
 pub fn price(call: &Common<'_>, world: &Topology, algorithm: Algorithm) -> Choice {
     let model = Model::new(call, world);
     let predicted = seconds(&model, call.kind, algorithm);
-    Choice { algorithm, segment: segment(&model, call.kind, algorithm), predicted }
+    made(call, world, &model, algorithm, predicted)
+}
+
+fn made(call: &Common<'_>, world: &Topology, model: &Model<'_>, algorithm: Algorithm, plain: f64) -> Choice {
+    let (lanes, predicted) = lanes(call, world, algorithm, plain);
+    Choice { algorithm, segment: segment(model, call.kind, algorithm), lanes, predicted }
 }
 
 fn seconds(model: &Model<'_>, kind: Kind, algorithm: Algorithm) -> f64 {

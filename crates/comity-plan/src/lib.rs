@@ -34,6 +34,7 @@ mod choose;
 mod draft;
 mod draw;
 mod hosts;
+mod lanes;
 mod model;
 mod pairs;
 mod pipeline;
@@ -48,6 +49,7 @@ mod traffic;
 
 pub use algorithms::Algorithm;
 pub use choose::{Choice, choose, price};
+pub use lanes::{Lanes, lanes_of};
 pub use pairs::{Cost, LinkClass, PairCosts};
 pub use pipeline::build;
 pub use report::{PlanReport, PlanRequest, plan_report};

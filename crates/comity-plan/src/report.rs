@@ -5,6 +5,7 @@ use crate::{
     algorithms::Algorithm,
     choose::{choose, price},
     draw,
+    lanes::Lanes,
     pairs::{Cost, LinkClass, PairCosts},
     pipeline::build,
     shape::{Kind, Shape},
@@ -59,6 +60,8 @@ pub struct PlanReport {
     pub algorithm: &'static str,
     /// Bytes of one segment; 0 for a plan of one segment.
     pub segment: usize,
+    /// Threads of each rank that carry a part of the call each; 1 where messages go as the plan says.
+    pub lanes: usize,
     /// Rounds of one segment.
     pub rounds: usize,
     /// Messages sent by all ranks together.
@@ -97,7 +100,8 @@ pub fn plan_report(ask: &PlanRequest<'_>) -> Result<PlanReport, String> {
     let host: Vec<_> = (0..ranks).map(|r| r * ask.hosts / ranks).collect();
     let world = Topology::new(host.clone(), ask.cores.unwrap_or_else(|| ranks.div_ceil(ask.hosts)));
     let usual = (ask.within == LinkClass::SHM).then_some(HostLink::Shm);
-    let world = Topology { local: ask.within, usual, ..world };
+    let lanes = if usual.is_some() { world.lanes } else { Lanes::UpTo(1) };
+    let world = Topology { local: ask.within, usual, lanes, ..world };
     let world = match ask.costs {
         Some(c) if c.size() != ranks => return Err(format!("costs of {} ranks, for {ranks}", c.size())),
         Some(c) => world.measured(c.clone()),
@@ -133,6 +137,7 @@ pub fn plan_report(ask: &PlanRequest<'_>) -> Result<PlanReport, String> {
         bytes: whole * elem,
         algorithm: choice.algorithm.name(),
         segment: choice.segment * elem,
+        lanes: choice.lanes,
         rounds: 0,
         messages: all.messages,
         sent_most: all.sent_most * elem,

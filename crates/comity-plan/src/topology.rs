@@ -1,6 +1,9 @@
 //! Where the ranks are, and what moving between them costs: what all ranks of a group know alike. May import `pairs`.
 
-use crate::pairs::{Cost, LinkClass, PairCosts};
+use crate::{
+    lanes::{Lanes, most},
+    pairs::{Cost, LinkClass, PairCosts},
+};
 
 /// The link over which ranks of one host move their data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub struct Topology {
     pub host: Vec<usize>,
     /// Cores of each host.
     pub cores: usize,
+    /// Into how many lanes a rank may cut a call within its host; one where it owns one core.
+    pub lanes: Lanes,
     /// Within a host.
     pub local: LinkClass,
     /// The kind of link within a host, where `local` has the usual numbers of it.
@@ -35,9 +40,11 @@ pub struct Topology {
 impl Topology {
     /// Shared memory within hosts, TCP between them.
     pub fn new(host: Vec<usize>, cores: usize) -> Self {
+        let lanes = Lanes::UpTo(most(&host, cores));
         Self {
             host,
             cores: cores.max(1),
+            lanes,
             local: LinkClass::SHM,
             usual: Some(HostLink::Shm),
             remote: LinkClass::TCP,

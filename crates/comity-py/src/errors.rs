@@ -92,7 +92,9 @@ pub(crate) fn raised(py: Python<'_>, own: Option<usize>, e: &Error) -> PyErr {
             let cause = format!("not finished within {after:?}");
             ("TimeoutError", waiting_for.first().map(|p| p.rank), Some(call.to_string()), Some(cause))
         }
-        Error::Aborted { by, reason, call: c } => ("AbortedError", Some(by.rank), call(c), Some(reason.clone())),
+        Error::Aborted { by, reason, call: c } => {
+            ("AbortedError", Some(by.rank), call(c), Some(reason.clone()))
+        }
         Error::Library { message, .. } => ("LibraryError", None, None, Some(message.clone())),
         Error::Os { message, .. } => ("SystemCallError", None, None, Some(message.clone())),
         Error::Closed => ("GroupClosedError", None, None, None),

@@ -66,6 +66,7 @@ pub mod fuzz;
 mod fuzz_input;
 mod group;
 mod key;
+mod lanes;
 mod links;
 mod recorder;
 mod rendezvous;

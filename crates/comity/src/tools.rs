@@ -7,8 +7,8 @@
 //! | for | items |
 //! |---|---|
 //! | a launcher | [`Store`], at which its ranks meet; [`Sheet`], [`Tally`] and [`LiveRank`], what a rank did and does in memory that both see |
-//! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`costs_note`], [`network_in_words`], [`trust_in_words`] |
-//! | `comity check`, `comity bench` | [`hosts`], [`prefer_algorithm`], [`bytes_pulled`]; memory of CUDA devices in [`cuda`] |
+//! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`costs_note`], [`network_in_words`], [`lanes_in_words`], [`trust_in_words`] |
+//! | `comity check`, `comity bench` | [`hosts`], [`prefer_algorithm`], [`predict`], [`bytes_pulled`], [`bytes_in_lanes`]; [`TunedFile`] at [`costs_place`], [`processor`]; memory of CUDA devices in [`cuda`] |
 //! | the Python package | [`HomeProcess`], which its forked children are told from; [`of_objects`], for calls made of several |
 //! | both | [`on_warning`], for a process whose program listens to no events |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
@@ -117,6 +117,26 @@ pub fn on_warning(tell: impl Fn(&str) + Send + Sync + 'static) -> bool {
 /// ```
 pub fn bytes_pulled() -> u64 {
     crate::sys::bytes_pulled()
+}
+
+/// How many bytes ranks of this process have moved in lanes, each of them by one of several threads.
+///
+/// ```
+/// println!("{} MiB in lanes", comity::tools::bytes_in_lanes() >> 20);
+/// ```
+pub fn bytes_in_lanes() -> u64 {
+    crate::lanes::bytes_carried()
+}
+
+/// A sentence: with how many threads a rank moves a large message within its host.
+///
+/// ```
+/// let words = comity::tools::lanes_in_words(&comity::Config::from_env()?);
+/// assert!(words.contains("thread"));
+/// # Ok::<(), comity::Error>(())
+/// ```
+pub fn lanes_in_words(config: &Config) -> String {
+    config.lanes_in_words()
 }
 
 /// A few words on the job's key, by which this rank would know the others. The key itself is not in them.

@@ -20,6 +20,7 @@ pub(crate) const ROOMS: &[&str] = &[
     "key",
     "address",
     "view",
+    "lanes",
     "stats",
     "root_cause",
     // Bytes between two processes.

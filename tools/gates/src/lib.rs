@@ -15,6 +15,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity/src/sys/", "calls into the system"),
     ("crates/comity/src/view/", "borrowed memory of any type"),
     ("crates/comity-kernel/src/", "vector instructions"),
+    ("crates/comity/src/lanes/", "one call's memory in several threads, and memory that processes map"),
     ("crates/comity/src/transport/shm/", "memory that two processes map"),
     ("crates/comity/src/transport/verbs/", "slots that a device reads and writes"),
     ("crates/comity/src/backend/nccl/", "addresses of device memory that views promise"),

@@ -183,9 +183,9 @@ pub(crate) fn bench(args: BenchArgs) -> u8 {
         Ok(wrong) => u8::from(wrong > 0),
         Err(e) => return here::failed("bench", &e),
     };
-    if let (Some(words), true) = (pulled(), speaks && !args.json && !args.csv) {
-        lines.line(&words);
-    }
+    let notes = [pulled(), in_lanes()];
+    let told = notes.iter().flatten().filter(|_| speaks && !args.json && !args.csv);
+    told.for_each(|words| lines.line(words));
     if let (Some(file), true) = (&args.html, speaks)
         && let Err(e) =
             save::replace(file, output::html(&rows, &here::world(&group)).as_bytes(), save::FOR_ALL)
@@ -269,6 +269,12 @@ fn pulled() -> Option<String> {
     let bytes = tools::bytes_pulled();
     (bytes > 0)
         .then(|| format!("# comity read {} MiB where they lay in the memory of other ranks", bytes >> 20))
+}
+
+/// What this rank has moved in lanes, if it has.
+fn in_lanes() -> Option<String> {
+    let bytes = tools::bytes_in_lanes();
+    (bytes > 0).then(|| format!("# comity moved {} MiB in lanes", bytes >> 20))
 }
 
 /// Operations to measure; of `all` only those that the algorithm can carry out.

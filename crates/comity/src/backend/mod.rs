@@ -1,6 +1,6 @@
 //! Backends: they carry out a group's calls.
 //!
-//! May import: `call`, `config`, `engine`, `error`, `exchange`, `stats`, `status`, `sync`, `sys`,
+//! May import: `call`, `config`, `engine`, `error`, `exchange`, `lanes`, `stats`, `status`, `sync`, `sys`,
 //! `transport`, `view`.
 
 mod average;

@@ -1,6 +1,7 @@
 //! Plans over links: the backend that needs nothing but memory and sockets.
 
 mod kept;
+mod lanes;
 mod lent;
 mod pair;
 #[cfg(all(test, not(loom)))]
@@ -70,6 +71,7 @@ impl NativeBackend {
             limit,
             pulls: false,
             short: None,
+            lanes: None,
         };
         let nothing = &mut Memory::new(None, None, &mut []);
         let out = self.engine.run(&mut kept.schedule, nothing, &task, &mut || ());
@@ -146,6 +148,10 @@ impl NativeBackend {
         let info = &call.info;
         let (group_id, rank) = (self.members().group_id as u16, self.members().rank);
         let (key, divides) = self.schedule(kind, call);
+        if self.lacks_lanes() {
+            let left = self.open_lanes(info, limit, begun)?;
+            return self.collective(kind, call, left, &mut || ());
+        }
         let (plain, part) = (call.counts.is_empty(), info.count * key.elem);
         let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
         let pairwise = kind == Kind::AllToAll && !plain;
@@ -175,7 +181,8 @@ impl NativeBackend {
         }
         let reduce = info.reduce.filter(|_| !divides).unwrap_or(ReduceOp::Sum);
         let (short, pulls) = (short.as_ref(), kept.pulls);
-        let task = Task { info, reduce, header: &header, call: Some(&common), limit, pulls, short };
+        let lanes = lanes::carried(kind, info, (reduce, kept.lanes), (rank, size, key.elem));
+        let task = Task { info, reduce, header: &header, call: Some(&common), limit, pulls, short, lanes };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
             self.kept.pop();
@@ -317,6 +324,7 @@ impl Backend for NativeBackend {
 /// Returns the members' hosts, and the cost of their links: the same for all of them.
 fn topology(world: &dyn World, host: Vec<usize>, members: &[usize]) -> Topology {
     let mut topology = Topology::new(host, world.cores());
+    topology.lanes = lanes::of(world, members);
     if !world.shares_memory() {
         (topology.local, topology.usual) = (topology.remote, Some(HostLink::Tcp));
     }

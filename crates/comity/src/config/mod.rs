@@ -1,6 +1,6 @@
 //! Place of a process in its job and its way to meet the others: given by value, or found in the environment.
 //!
-//! May import: `address`, `root_cause`, `call`, `error`, `exchange`, `key`, `sys`, `transport`.
+//! May import: `address`, `root_cause`, `call`, `error`, `exchange`, `key`, `lanes`, `sys`, `transport`.
 
 mod backend;
 mod check;
@@ -10,6 +10,7 @@ mod env;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod hostfile;
+mod lanes;
 mod launcher;
 mod link_choices;
 mod meet;
@@ -93,6 +94,8 @@ pub struct Config {
     pub(crate) device: Option<u32>,
     pub(crate) costs: Costs,
     /// Goes before the cheapest algorithm.
+    /// Threads that carry a part of a call each.
+    pub(crate) lanes: Option<usize>,
     pub(crate) algorithm: Option<Algorithm>,
     /// Own addresses to listen on; port 0 stands for any. Empty: the one that leads to the store.
     pub(crate) addrs: Vec<SocketAddr>,
@@ -171,6 +174,7 @@ impl Config {
             device: None,
             costs: Costs::Usual,
             algorithm: None,
+            lanes: None,
             addrs: Vec::new(),
             launched_at: Vec::new(),
             interfaces: InterfaceRules::default(),

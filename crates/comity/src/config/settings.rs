@@ -7,6 +7,7 @@ use super::{
 use crate::{
     Error, Key, LinkKind, Result,
     address::{self, shown},
+    lanes::MOST_LANES,
     root_cause::RootCauseReport,
     transport::{InterfaceRules, Kinds},
 };
@@ -61,6 +62,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     config.costs = costs(vars)?;
     if let Some(text) = vars.text("COMITY_ALGORITHM")? {
         config.algorithm = Some(algorithm(&text).or_else(|why| wrong("COMITY_ALGORITHM", &text, &why))?);
+    }
+    if let Some(n) = vars.number("COMITY_LANES", MOST_LANES)? {
+        config.lanes = Some(n.max(1));
     }
     network(vars, config)?;
     // A wrong value is told where ranks meet there.

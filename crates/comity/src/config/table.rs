@@ -252,6 +252,13 @@ pub const VARIABLES: &[Variable] = &[
         example: "ring",
     },
     Variable {
+        name: "COMITY_LANES",
+        topic: Topic::Calls,
+        about: "Says with how many threads, its own among them, a rank moves and adds up a large message within its host; on all ranks alike. `1` makes none.",
+        default: "the rank's share of its host's cores but one, at most 16, and fewer for a shorter message",
+        example: "4",
+    },
+    Variable {
         name: "COMITY_COSTS",
         topic: Topic::Calls,
         about: "`measure` measures the links before plans are chosen; a file holds what `comity check \

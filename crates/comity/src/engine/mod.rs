@@ -1,11 +1,12 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
 //!
-//! May import: `call`, `error`, `fuzz_input`, `recorder`, `stats`, `status`, `sys`, `transport`, `view`.
+//! May import: `call`, `error`, `fuzz_input`, `lanes`, `recorder`, `stats`, `status`, `sys`, `transport`, `view`.
 
 mod cause;
 mod census;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
+mod lanes;
 mod linking;
 mod members;
 mod n_way_reduce;

@@ -12,18 +12,20 @@
 
 use super::{
     CallProgress, Lacking, Members, Patience, Progress, ShortHeaders, Stop, Stopped, Waiting, complete,
+    lanes::Staging,
     outgoing::Tx,
     stream::{HeaderRefusal, Rx},
 };
 use crate::{
     CallInfo, Error, Op, ReduceOp, Result,
     error::PART,
+    lanes::LaneCall,
     status::{Differs, Header, Links},
     transport::{LinkError, NAP},
     view::Memory,
 };
 use comity_plan::Schedule;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A rank's links of a group.
 #[derive(Debug)]
@@ -37,6 +39,7 @@ pub(crate) struct Engine {
     pub(super) silence: Option<Duration>,
     /// To how many members there is no link yet.
     pub(super) unlinked: usize,
+    pub(super) staging: Staging,
 }
 
 /// Properties of a call besides its data.
@@ -55,6 +58,8 @@ pub(crate) struct Task<'a> {
     pub(crate) pulls: bool,
     /// The headers of a call that [`is_short`](super::is_short).
     pub(crate) short: Option<&'a ShortHeaders>,
+    /// What lanes carry when all ranks have announced the call; the schedule brings the headers only.
+    pub(crate) lanes: Option<LaneCall>,
 }
 
 /// Direction of a message.
@@ -101,7 +106,8 @@ impl Engine {
         let (tx, rx) = ((0..size).map(|_| Tx::new()).collect(), (0..size).map(|_| Rx::new()).collect());
         let (patience, silence) = (members.patience(), members.world.silence());
         let unlinked = links.iter().filter(|l| l.is_none()).count().saturating_sub(1);
-        let mut engine = Self { members, links, tx, rx, patience, silence, unlinked };
+        let staging = Staging::default();
+        let mut engine = Self { members, links, tx, rx, patience, silence, unlinked, staging };
         (0..size).for_each(|rank| engine.watch(rank));
         engine
     }
@@ -118,6 +124,7 @@ impl Engine {
         let pending_headers = schedule.expected_headers();
         self.members.status.advance();
         let linking = self.want_links(schedule);
+        let since = task.lanes.map(|_| Instant::now());
         // In a closure of its own the compiler need not know how long the other lives.
         let mut begun = || begun();
         let mut run = Run {
@@ -134,11 +141,14 @@ impl Engine {
             begun: Some(&mut begun),
         };
         // A `Result` is some 200 bytes: it is looked at where it lies, not handed on by `map` and the like.
-        let out = match run.short() {
+        let mut out = match run.short() {
             Ok(true) => Ok(()),
             Ok(false) => run.complete(),
             Err(e) => Err(Stop::Told(e)),
         };
+        if let (Ok(()), Some(call), Some(since)) = (&out, task.lanes, since) {
+            out = self.carry(call, memory, task, since);
+        }
         self.members.status.advance();
         if let Err(stop) = out {
             let error = self.members.explain(stop, *task.info, task.limit);

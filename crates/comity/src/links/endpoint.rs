@@ -15,12 +15,13 @@ use crate::{
     Config, ConnectWhen, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
     channel::{Acceptor, Channel, Hello, Listener, Relay, STORE, Secret},
     control::{LinkDesk, Probes, Rules, Running, pace},
+    lanes::{OwnCores, most_lanes},
     rendezvous::{Facts, PassingOn, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
     root_cause::RootCauseReport,
     sys::{JobPlace, here},
     transport::{AddressBook, Announced, Card, JobInfo, Transports},
 };
-use comity_plan::Algorithm;
+use comity_plan::{Algorithm, Lanes};
 use std::{
     sync::{Arc, OnceLock, Weak},
     time::Duration,
@@ -45,6 +46,7 @@ pub(crate) struct Endpoint {
     root_cause: Option<RootCauseReport>,
     sealed: bool,
     costs: OnceLock<LinkCosts>,
+    lanes: Lanes,
     algorithm: Option<Algorithm>,
     /// Place in the job, which a forked child does not have. None for a world of one.
     place: Option<JobPlace>,
@@ -201,10 +203,17 @@ impl Endpoint {
         let cards: Arc<[Card]> = facts.iter().map(|f| f.card.clone()).collect();
         let peer =
             |(rank, f): (usize, &Facts)| Peer { rank, host: Some(f.host.as_str().into()), pid: Some(f.pid) };
+        let hosts = here::number_hosts(facts.iter().map(|f| f.card.host_id));
+        let cores = |(&host, card): (&usize, &Card)| {
+            let shared = usize::from(card.cores);
+            OwnCores { host, shared, own: card.links.own_cores().unwrap_or(shared) }
+        };
+        let found = || most_lanes(&hosts.iter().zip(cards.iter()).map(cores).collect::<Vec<_>>());
+        let lanes = config.lanes.map_or_else(|| Lanes::UpTo(found()), Lanes::Just);
         Self {
             me: config.rank,
             peers: facts.iter().enumerate().map(peer).collect(),
-            hosts: here::number_hosts(facts.iter().map(|f| f.card.host_id)),
+            hosts,
             cores: facts.iter().map(|f| usize::from(f.card.cores)).min().unwrap_or(1).max(1),
             cards: Arc::clone(&cards),
             facts: facts.into(),
@@ -213,6 +222,7 @@ impl Endpoint {
             root_cause: config.root_cause.clone(),
             costs: OnceLock::new(),
             algorithm: config.algorithm,
+            lanes,
             sealed: config.secure == Secure::Data,
             place: None,
             transports: Arc::default(),

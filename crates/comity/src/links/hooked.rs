@@ -47,6 +47,10 @@ impl World for HookedWorld {
         self.inner.cores()
     }
 
+    fn lanes(&self) -> comity_plan::Lanes {
+        self.inner.lanes()
+    }
+
     fn open(
         &self,
         group_id: u64,

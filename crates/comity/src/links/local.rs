@@ -2,10 +2,12 @@
 
 use crate::{
     Error, Peer, Result,
+    lanes::{OwnCores, most_lanes},
     status::{Failure, GroupStatus, Header, Links, Reached, World},
     sync::lock,
     transport::{Link, local},
 };
+use comity_plan::Lanes;
 use std::{
     collections::HashMap,
     fmt,
@@ -20,6 +22,9 @@ pub(crate) struct LocalWorld {
     hub: Arc<Hub>,
     peers: Vec<Peer>,
     hosts: Vec<usize>,
+    /// For tests: how many lanes each rank is told.
+    #[cfg(test)]
+    pub(crate) lanes: Option<usize>,
 }
 
 /// Ends of links that wait for their owners' threads, and the members of each group.
@@ -52,7 +57,14 @@ impl LocalWorld {
         let hub = Arc::<Hub>::default();
         let pid = Some(std::process::id());
         let peers: Vec<_> = (0..size).map(|rank| Peer { rank, host: None, pid }).collect();
-        let one = |rank| Self { rank, hub: hub.clone(), peers: peers.clone(), hosts: vec![0; size] };
+        let one = |rank| Self {
+            rank,
+            hub: hub.clone(),
+            peers: peers.clone(),
+            hosts: vec![0; size],
+            #[cfg(test)]
+            lanes: None,
+        };
         (0..size).map(one).collect()
     }
 }
@@ -72,6 +84,15 @@ impl World for LocalWorld {
 
     fn cores(&self) -> usize {
         thread::available_parallelism().map_or(1, |n| n.get())
+    }
+
+    fn lanes(&self) -> Lanes {
+        #[cfg(test)]
+        if let Some(lanes) = self.lanes {
+            return Lanes::Just(lanes);
+        }
+        let (shared, size) = (self.cores(), self.peers.len());
+        Lanes::UpTo(most_lanes(&vec![OwnCores { host: 0, shared, own: shared }; size]))
     }
 
     fn open(&self, group_id: u64, members: &[usize], status: &Arc<GroupStatus>, _: Instant) -> Result<Links> {

@@ -21,7 +21,7 @@
 //!
 //! Two worlds make links: `Endpoint`, of processes that have met, and `LocalWorld`, of threads.
 //!
-//! May import: `root_cause`, `channel`, `config`, `control`, `costs`, `error`, `key`, `rendezvous`, `status`, `sync`,
+//! May import: `root_cause`, `channel`, `config`, `control`, `costs`, `error`, `key`, `lanes`, `rendezvous`, `status`, `sync`,
 //! `sys`, `transport`.
 
 mod endpoint;

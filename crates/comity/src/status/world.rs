@@ -2,7 +2,7 @@
 
 use super::{Failure, GroupStatus, Header};
 use crate::{LinkCosts, LinkKind, Peer, Result, transport::Link};
-use comity_plan::Algorithm;
+use comity_plan::{Algorithm, Lanes};
 use std::{
     fmt,
     sync::Arc,
@@ -57,6 +57,10 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     fn prefers(&self) -> Option<Algorithm> {
         None
     }
+
+    /// How many threads of each rank may carry a part of a call each: all know alike. Where users say different things, ranks are told in
+    /// their first call that is cut.
+    fn lanes(&self) -> Lanes;
 
     /// Begin to watch the members of a group on behalf of `status`, and wait until all have come. Every member calls this with the same
     /// `group_id` (which names the group among all of this world's) and the same `members`. Links that are not among those returned are

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 pub(crate) const MAX_ADDRS: usize = 16;
 /// The most transports that a rank can announce, and the most that it can say of one.
 const MAX_ANNOUNCED: usize = 16;
-const MAX_BYTES: usize = 64;
+const MAX_BYTES: usize = 72;
 
 /// An address on which a rank listens, and what is known of the network that leads there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +109,13 @@ impl Announced {
 
     pub(crate) fn has(&self, kind: LinkKind) -> bool {
         self.of(kind).is_some()
+    }
+
+    /// Cores that it may run on, as transports through memory say it.
+    pub(crate) fn own_cores(&self) -> Option<usize> {
+        let shares = |k: &&LinkKind| k.about().is_some_and(|a| a.shares_memory);
+        let said = LinkKind::LISTED.iter().filter(shares).find_map(|k| self.of(*k)?.first_chunk());
+        said.map(|cores| usize::from(u16::from_le_bytes(*cores)))
     }
 
     /// Returns true if it can share memory with ranks of its host.

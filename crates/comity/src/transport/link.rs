@@ -29,6 +29,7 @@
 //! - A link that is dropped delivers what it has accepted; then the peer sees it closed.
 
 use super::LinkKind;
+use crate::sys::Mapping;
 use std::{fmt, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 
 /// The largest `want` that [`Link::peek`] fills in one piece when the bytes are there.
@@ -174,6 +175,17 @@ pub(crate) trait Link: Lending + Send + fmt::Debug {
     /// lend a frame at a time.
     fn has_more(&self) -> bool {
         false
+    }
+
+    /// Pass this rank's [stage](crate::lanes::Stage) to the peer, before anything that is put later; whether it left. Only links that
+    /// [are memory](Self::is_memory) do.
+    fn pass_stage(&mut self, _: BorrowedFd<'_>) -> bool {
+        false
+    }
+
+    /// The peer's stage, to read, if it passed one before what was taken last.
+    fn take_stage(&mut self) -> Option<Mapping> {
+        None
     }
 
     /// Announce sleep: from now on the peer wakes this end when one of these things can be done.

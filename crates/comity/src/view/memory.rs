@@ -58,6 +58,11 @@ impl<'a> Memory<'a> {
         self.input = (input.as_ptr(), input.len());
     }
 
+    /// Where `In` and `Out` lie, for who sees to it that no two threads write the same bytes.
+    pub(crate) fn bounds(&mut self) -> ((*const u8, usize), (*mut u8, usize)) {
+        (self.input, self.output)
+    }
+
     /// Bytes to read.
     pub(crate) fn read(&self, s: Slice) -> &[u8] {
         let p = self.at(s);

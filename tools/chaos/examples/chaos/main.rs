@@ -90,6 +90,8 @@ fn config(rank: usize, size: usize, rest: &[&str]) -> Config {
         // The higher of a pair's counts: some pairs have a connection for each direction.
         .connections(1 + rank % 2)
         .send_threads(rank % 2)
+        // Another number in each job, the same on all its ranks.
+        .lanes(1 + job.bytes().map(usize::from).sum::<usize>() % 4)
         .detection(Detection::After(seconds(detection)))
         .join_timeout(seconds(join))
         .timeout(Duration::from_secs(30));

@@ -77,6 +77,14 @@ const ROWS: &[Row] = &[
         ..ROW
     },
     Row {
+        name: "shared memory, lanes",
+        ranks: &[2, 3],
+        bench: &["all", "--sizes", "256K,4M", "--dtype", "bf16", "--iters", "5"],
+        vars: || Ok(vec![("COMITY_LINKS", "shm".into()), ("COMITY_LANES", "3".into())]),
+        says: "MiB in lanes",
+        ..ROW
+    },
+    Row {
         name: "shared memory, messages that peers read in the sender's memory",
         ranks: &[2, 3],
         bench: &["all", "--sizes", "256K,4M", "--dtype", "bf16", "--iters", "5"],

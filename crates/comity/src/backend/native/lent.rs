@@ -23,8 +23,6 @@ use comity_plan::{Algorithm, Choice, Kind};
 const LEAST_OF_TWO: usize = 32 << 10;
 const LEAST_GATHERED: usize = 512 << 10;
 const LEAST_DEALT: usize = 256 << 10;
-/// Bytes of an all_reduce between two ranks that goes faster in one piece that the system copies.
-const WHOLE: std::ops::RangeInclusive<usize> = 4 << 20..=32 << 20;
 
 /// Bytes up to which the system copies a message to one rank sooner than both ranks do, of those that may stay; of longer ones both
 /// copies overlap in the ring.
@@ -73,8 +71,8 @@ pub(super) fn is_asked(kind: Kind, choice: &Choice) -> bool {
 
 /// Returns true if a call is quicker when the system copies its long messages out of the sender's memory, where the peers let it.
 ///
-/// It saves one of two copies. That pays where all ranks send and receive at once, so that none waits while another copies, and where little
-/// or nothing is added. Of unequal parts of an all_gather the shortest counts: where a rank sends next to nothing, others wait for it.
+/// One copy in place of two: it pays where all ranks send and receive at once, so that none waits while another copies, and where nothing
+/// is added. Of unequal parts of an all_gather the shortest counts: where a rank sends next to nothing, others wait for it.
 pub(super) fn gains_by_pull(call: AgreedCall, size: usize, counts: &[usize]) -> bool {
     let (kind, count, elem) = call;
     let part = elem
@@ -87,7 +85,6 @@ pub(super) fn gains_by_pull(call: AgreedCall, size: usize, counts: &[usize]) -> 
         Kind::AllGather | Kind::AllToAll if size == 2 => part >= LEAST_OF_TWO,
         Kind::AllGather => part >= LEAST_GATHERED,
         Kind::AllToAll => part >= LEAST_DEALT,
-        Kind::AllReduce => size == 2 && WHOLE.contains(&part),
         _ => false,
     }
 }
@@ -224,7 +221,7 @@ mod tests {
             let gathers = matches!(kind, Kind::AllGather | Kind::AllToAll);
             assert!([32 << 10, 1 << 30].iter().all(|bytes| gains(kind, *bytes, 2) == gathers), "{kind:?}");
             assert!(!gains(kind, 31 << 10, 2) && !gains(kind, 128 << 10, 4));
-            assert_eq!(gains(kind, 16 << 20, 2), gathers || kind == Kind::AllReduce);
+            assert_eq!(gains(kind, 16 << 20, 2), gathers);
             assert_eq!(gains(kind, 16 << 20, 3), gathers);
         }
         assert!(gains_by_pull((Kind::AllToAll, 0, 4), 3, &[0, 1 << 18, 0]));

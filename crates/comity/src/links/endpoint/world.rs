@@ -6,7 +6,7 @@ use crate::{
     control::pace,
     status::{Failure, GroupStatus, Header, Links, World},
 };
-use comity_plan::Algorithm;
+use comity_plan::{Algorithm, Lanes};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -40,6 +40,10 @@ impl World for Endpoint {
     fn prefers(&self) -> Option<Algorithm> {
         let ring = self.facts.iter().any(|f| f.ring).then_some(Algorithm::Ring);
         self.algorithm.or(ring)
+    }
+
+    fn lanes(&self) -> Lanes {
+        self.lanes
     }
 
     fn open(

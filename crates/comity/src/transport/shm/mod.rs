@@ -54,6 +54,8 @@ const SPINS_PER_SOCKET_CHECK: u32 = 1024;
 /// A peer that was seen so long ago counts as living: if it died since, no other process has its number yet, for the system gives
 /// numbers in turn.
 const LIVES: Duration = Duration::from_millis(2);
+/// The byte that carries the descriptor of a stage over the waker's socket.
+const STAGE: u8 = b'S';
 /// Time limit for the two ends to pass the memory over once they are connected.
 const PASS: Duration = Duration::from_secs(10);
 
@@ -74,6 +76,8 @@ pub(crate) struct ShmLink {
     lender: Lender,
     borrower: Borrower,
     waker: UnixStream,
+    /// What the peer passed for its lanes.
+    stage: Option<Mapping>,
     armed: bool,
     /// Looks in vain so far.
     looks: u32,
@@ -129,6 +133,7 @@ impl ShmLink {
             lender: Lender::new(pull),
             borrower: Borrower::new(pull),
             waker,
+            stage: None,
             armed: false,
             looks: 0,
             listened: None,
@@ -325,6 +330,15 @@ impl Link for ShmLink {
         self.still_holds(n)?;
         self.consume(n);
         Ok(n)
+    }
+
+    fn pass_stage(&mut self, fd: BorrowedFd<'_>) -> bool {
+        sys::send_byte_with(&self.waker, STAGE, &fd).is_ok()
+    }
+
+    fn take_stage(&mut self) -> Option<Mapping> {
+        self.listen();
+        self.stage.take()
     }
 
     fn arm(&mut self, interest: Interest) {

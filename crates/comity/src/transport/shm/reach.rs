@@ -10,7 +10,7 @@ use crate::{
         Transport, TransportInfo, Variables, dial_within_host, info_of_host, within_host,
     },
 };
-use std::io;
+use std::{io, thread};
 
 /// The transport over shared memory.
 #[derive(Debug)]
@@ -121,7 +121,9 @@ impl Transport for Shm {
     }
 
     fn announce(&self) -> Vec<u8> {
-        self.lineage.as_ref().map_or_else(Vec::new, Lineage::to_bytes)
+        let cores = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX));
+        let lineage = self.lineage.as_ref().map_or_else(Vec::new, Lineage::to_bytes);
+        [&cores.to_le_bytes(), &lineage[..]].concat()
     }
 
     fn meet(&mut self, me: usize, cards: &[Card]) {
@@ -130,7 +132,7 @@ impl Transport for Shm {
         }
         let (Some(own), Some(card)) = (&self.lineage, cards.get(me)) else { return };
         let here = cards.iter().filter(|c| c.host_id == card.host_id);
-        let others: Vec<_> = here.filter_map(|c| Lineage::from_bytes(c.links.of(LinkKind::Shm)?)).collect();
+        let others: Vec<_> = here.filter_map(|c| Lineage::from_bytes(c.links.of(LinkKind::Shm)?.get(2..)?)).collect();
         if let Some(pid) = own.nearest(&others) {
             Tracer::plan(pid);
         }

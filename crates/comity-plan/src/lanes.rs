@@ -1,0 +1,131 @@
+//! Into how many lanes a call is cut whose ranks share a host and own several cores each: a thread carries each lane.
+//!
+//! ```text
+//!   seconds of k lanes = start + each * k + seconds without lanes / k^0.8
+//! ```
+//! Measured with 2, 4 and 8 ranks on 64 cores (bench/record/2026-11-27-lanes.md): a lane does as much as a rank's own thread, until lanes
+//! share the memory's speed.
+//!
+//! Only calls that add all contributions at once are cut, or that add nothing: lanes do so too, and the bits are the same. May import
+//! `algorithms`, `shape` and `topology`.
+
+use crate::{
+    algorithms::Algorithm,
+    shape::{Common, Kind, Lengths},
+    topology::Topology,
+};
+
+/// Seconds until all ranks know of the call and all threads are at work.
+const START: f64 = 15e-6;
+/// Seconds that a thread adds to that.
+const EACH: f64 = 0.6e-6;
+/// Lanes share the memory: how much of each adds to the speed.
+const GAIN: f64 = 0.8;
+/// Bytes of a lane below which it is none.
+const LEAST: f64 = 16384.0;
+/// A rank keeps one of so many cores for the program.
+const KEPT: usize = 4;
+/// The most lanes that gain.
+const MOST: usize = 16;
+
+/// How many lanes there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lanes {
+    /// As many as gain, and not more.
+    UpTo(usize),
+    /// As many wherever a lane has bytes enough: somebody has said so.
+    Just(usize),
+}
+
+impl Lanes {
+    /// The most that a call may be cut into.
+    pub fn most(self) -> usize {
+        let (Self::UpTo(n) | Self::Just(n)) = self;
+        n
+    }
+}
+
+/// The most lanes of a rank that owns so many cores: a quarter of them, and one at least, stay with the program.
+pub fn lanes_of(cores: usize) -> usize {
+    (cores - cores.div_ceil(KEPT).min(cores)).clamp(1, MOST)
+}
+
+/// As [`lanes_of`] the ranks of the fullest host, which share its cores.
+pub(crate) fn most(host: &[usize], cores: usize) -> usize {
+    let fullest = host.iter().map(|h| host.iter().filter(|o| *o == h).count()).max().unwrap_or(1);
+    lanes_of(cores / fullest)
+}
+
+/// Lanes of a call, and the seconds that they take; `plain` seconds without.
+pub(crate) fn lanes(call: &Common<'_>, world: &Topology, algorithm: Algorithm, plain: f64) -> (usize, f64) {
+    let none = (1, plain);
+    let Lengths::Equal(count) = call.lengths else { return none };
+    let serves = match call.kind {
+        Kind::AllReduce | Kind::ReduceScatter => algorithm.adds_at_once(),
+        Kind::AllGather | Kind::AllToAll => true,
+        _ => false,
+    };
+    let is_one_host = world.host.iter().all(|h| Some(h) == world.host.first());
+    let most = world.lanes.most();
+    if most < 2 || !serves || !is_one_host {
+        return none;
+    }
+    let bytes = (count * call.elem) as f64 * if call.kind.has_parts() { call.size as f64 } else { 1.0 };
+    let seconds = |k: usize| START + EACH * k as f64 + plain / (k as f64).powf(GAIN);
+    let mut all = (2..=most).take_while(|&k| bytes / k as f64 >= LEAST).map(|k| (k, seconds(k)));
+    match world.lanes {
+        Lanes::UpTo(_) => all.fold(none, |best, next| if next.1 < best.1 { next } else { best }),
+        Lanes::Just(_) => all.find(|(k, _)| *k == most).unwrap_or(none),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{choose, price, shape::Shape};
+
+    fn of(kind: Kind, n: usize, bytes: usize, lanes: usize) -> crate::Choice {
+        let world = Topology { lanes: Lanes::UpTo(lanes), ..Topology::new(vec![0; n], 64) };
+        choose(&Shape::new(kind, 0, n, bytes / 4, 4).common(), &world, None)
+    }
+
+    #[test]
+    fn a_quarter_of_the_cores_stays_with_the_program() {
+        assert_eq!([0, 1, 2, 3, 4, 5, 8, 16, 32, 64].map(lanes_of), [1, 1, 1, 2, 3, 3, 6, 12, 16, 16]);
+        assert_eq!((most(&[0, 0, 1], 16), most(&[0; 2], 2), most(&[], 8)), (6, 1, 6));
+    }
+
+    #[test]
+    fn long_calls_are_cut_and_short_ones_are_not() {
+        for n in [2, 4, 8] {
+            assert_eq!(of(Kind::AllReduce, n, 64 << 10, 16).lanes, 1, "{n}");
+            assert_eq!(of(Kind::AllReduce, n, 64 << 20, 16).lanes, 16, "{n}");
+            assert_eq!(of(Kind::AllReduce, n, 64 << 20, 1).lanes, 1, "a core each");
+            for kind in [Kind::ReduceScatter, Kind::AllGather, Kind::AllToAll] {
+                assert_eq!(of(kind, n, 16 << 20, 6).lanes, 6, "{kind:?}");
+            }
+        }
+        let middle = of(Kind::AllReduce, 2, 512 << 10, 16).lanes;
+        assert!((2..16).contains(&middle), "fewer for a shorter one: {middle}");
+        let world = Topology { lanes: Lanes::Just(3), ..Topology::new(vec![0; 2], 2) };
+        let told = |bytes: usize| {
+            choose(&Shape::new(Kind::AllReduce, 0, 2, bytes / 4, 4).common(), &world, None).lanes
+        };
+        assert_eq!([47 << 10, 48 << 10, 64 << 20].map(told), [1, 3, 3], "somebody has said so");
+        for kind in [Kind::Broadcast, Kind::Reduce, Kind::Gather, Kind::Scatter, Kind::Barrier] {
+            assert_eq!(of(kind, 4, 64 << 20, 16).lanes, 1, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_stores_partial_sums_or_spans_hosts_is_not_cut() {
+        let world = Topology { lanes: Lanes::Just(8), ..Topology::new(vec![0; 4], 64) };
+        let shape = Shape::new(Kind::AllReduce, 0, 4, 16 << 20, 4);
+        for &algorithm in Algorithm::ALL.iter().filter(|a| a.serves(Kind::AllReduce)) {
+            let lanes = price(&shape.common(), &world, algorithm).lanes;
+            assert_eq!(lanes > 1, algorithm.adds_at_once(), "{algorithm:?}");
+        }
+        let apart = Topology { lanes: Lanes::Just(8), ..Topology::new(vec![0, 0, 1, 1], 64) };
+        assert_eq!(price(&shape.common(), &apart, Algorithm::TwoPhase).lanes, 1);
+    }
+}

@@ -1,0 +1,191 @@
+//! Calls that lanes carry: the bits of the plain path, and the promises of every call.
+
+use super::super::*;
+use crate::{DType, ReduceOp, View, ViewMut, links::LocalWorld};
+use std::{sync::Barrier, thread};
+
+const LONG: Duration = Duration::from_secs(60);
+/// Not whole windows or cache lines.
+const COUNT: usize = (1 << 16) + 1001;
+
+/// Each rank of `size`, on a thread, told so many lanes.
+fn ranks<T: Send>(
+    size: usize,
+    lanes: impl Fn(usize) -> usize,
+    each: impl Fn(usize, NativeBackend) -> T + Sync,
+) -> Vec<T> {
+    let worlds = LocalWorld::all(size);
+    thread::scope(|s| {
+        let one = |(rank, mut world): (usize, LocalWorld)| {
+            let each = &each;
+            world.lanes = Some(lanes(rank));
+            s.spawn(move || {
+                let (members, until) = ((0..size).collect(), Instant::now() + LONG);
+                let native = NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
+                each(rank, native)
+            })
+        };
+        let all: Vec<_> = worlds.into_iter().enumerate().map(one).collect();
+        all.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+fn info(seq: u64, op: Op, count: usize) -> CallInfo {
+    let reduce = matches!(op, Op::AllReduce | Op::ReduceScatter).then_some(ReduceOp::Sum);
+    CallInfo { seq, count, dtype: Some(DType::F32), reduce, ..CallInfo::new(op) }
+}
+
+fn made<'a>(info: CallInfo, bufs: Bufs<'a>) -> Call<'a> {
+    Call { info, bufs, counts: &[], recv_counts: &[] }
+}
+
+fn all_reduce(native: &mut NativeBackend, seq: u64, x: &mut [f32], limit: Duration) -> Result<()> {
+    native.run(made(info(seq, Op::AllReduce, x.len()), Bufs::InPlace(ViewMut::from(x))), limit)
+}
+
+fn input(rank: usize, count: usize) -> Vec<f32> {
+    (0..count).map(|i| 1.1_f32.powi((i % 50 + rank) as i32)).collect()
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+/// The results of one call of each kind, on one rank, and in how many lanes each went.
+fn one_of_each(native: &mut NativeBackend, rank: usize, size: usize) -> Vec<(usize, Vec<u32>)> {
+    let mut all = Vec::new();
+    let whole = input(rank, COUNT * size);
+    for (seq, op) in
+        [Op::AllReduce, Op::ReduceScatter, Op::AllGather, Op::AllToAll, Op::AllReduce].iter().enumerate()
+    {
+        let (given, got) = match op {
+            Op::AllGather => (COUNT, COUNT * size),
+            Op::ReduceScatter => (COUNT * size, COUNT),
+            Op::AllReduce => (COUNT, COUNT),
+            _ => (COUNT * size, COUNT * size),
+        };
+        let mut out = vec![0.0; got];
+        let bufs = Bufs::Both(View::from(&whole[..given]), ViewMut::from(&mut out[..]));
+        native.run(made(info(seq as u64 + 1, *op, COUNT), bufs), LONG).unwrap();
+        all.push((native.kept.last().unwrap().lanes, bits(&out)));
+    }
+    // The same memory for both.
+    let mut out = vec![0.0; COUNT * size];
+    out[rank * COUNT..][..COUNT].copy_from_slice(&whole[..COUNT]);
+    native.run(made(info(6, Op::AllGather, COUNT), Bufs::OwnIn(ViewMut::from(&mut out[..]))), LONG).unwrap();
+    all.push((native.kept.last().unwrap().lanes, bits(&out)));
+    let mut out = whole.clone();
+    native
+        .run(made(info(7, Op::ReduceScatter, COUNT), Bufs::OwnOut(ViewMut::from(&mut out[..]))), LONG)
+        .unwrap();
+    all.push((native.kept.last().unwrap().lanes, bits(&out[rank * COUNT..][..COUNT])));
+    all
+}
+
+#[test]
+fn every_number_of_lanes_gives_the_bits_of_the_plain_path() {
+    for size in [2, 3, 4] {
+        let run = |lanes| ranks(size, |_| lanes, |rank, mut native| one_of_each(&mut native, rank, size));
+        let plain = run(1);
+        assert!(plain.iter().flatten().all(|(lanes, _)| *lanes == 1));
+        for lanes in 2..=4 {
+            for (rank, (with, without)) in run(lanes).into_iter().zip(&plain).enumerate() {
+                for (call, (a, b)) in with.iter().zip(without).enumerate() {
+                    assert_eq!(a.0, lanes, "{size} ranks, call {call}");
+                    assert!(a.1 == b.1, "{size} ranks, {lanes} lanes, rank {rank}, call {call}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_that_differ_are_told_before_any_output_is_written() {
+    for size in [2, 3] {
+        ranks(
+            size,
+            |_| 3,
+            |rank, mut native| {
+                let mut x = input(rank, COUNT);
+                all_reduce(&mut native, 1, &mut x, LONG).unwrap();
+                let before = input(rank, COUNT + 64 * rank);
+                let mut x = before.clone();
+                let error = all_reduce(&mut native, 2, &mut x, LONG).unwrap_err();
+                assert!(matches!(error, Error::Mismatch { .. }), "{error:?}");
+                assert!(x == before, "rank {rank} wrote its output");
+            },
+        );
+    }
+}
+
+#[test]
+fn ranks_that_were_told_different_numbers_of_lanes_are_told_so() {
+    let told = ranks(
+        2,
+        |rank| rank + 2,
+        |rank, mut native| all_reduce(&mut native, 1, &mut input(rank, COUNT), LONG).unwrap_err().to_string(),
+    );
+    assert!(told.iter().all(|t| t.contains(Header::PLAN)), "{told:?}");
+}
+
+/// Rank 1 announces a call as all do and then does nothing for it.
+fn announce_only(native: &mut NativeBackend, seq: u64, x: &mut [f32]) {
+    native.kept.last_mut().unwrap().lanes = 1;
+    all_reduce(native, seq, x, LONG).unwrap();
+}
+
+#[test]
+fn a_rank_that_stops_in_the_middle_is_named_at_the_limit() {
+    let (limit, done) = (Duration::from_millis(300), Barrier::new(2));
+    ranks(
+        2,
+        |_| 3,
+        |rank, mut native| {
+            let mut x = input(rank, COUNT);
+            all_reduce(&mut native, 1, &mut x, LONG).unwrap();
+            let since = Instant::now();
+            if rank == 1 {
+                announce_only(&mut native, 2, &mut x);
+                done.wait();
+                return;
+            }
+            let error = all_reduce(&mut native, 2, &mut x, limit).unwrap_err();
+            done.wait();
+            assert!(since.elapsed() < limit + Duration::from_secs(20));
+            assert!(matches!(&error, Error::Timeout { .. }), "{error:?}");
+            assert!(error.to_string().contains("rank 1"), "{error}");
+        },
+    );
+}
+
+#[test]
+fn an_abort_or_a_goodbye_ends_a_call_in_the_middle_of_its_lanes() {
+    for leaves in [false, true] {
+        ranks(
+            3,
+            |_| 2,
+            |rank, mut native| {
+                let mut x = input(rank, COUNT);
+                all_reduce(&mut native, 1, &mut x, LONG).unwrap();
+                if rank == 1 {
+                    announce_only(&mut native, 2, &mut x);
+                    if !leaves {
+                        let failure = crate::status::Failure::reported(1, "enough");
+                        native.abort_handle().unwrap().raise(failure);
+                    }
+                    return;
+                }
+                let since = Instant::now();
+                let error = all_reduce(&mut native, 2, &mut x, LONG).unwrap_err();
+                assert!(since.elapsed() < LONG / 2, "{error}");
+                match &error {
+                    Error::PeerLost { peer, left, .. } if leaves => {
+                        assert!(peer.rank == 1 && *left, "{error}")
+                    }
+                    Error::Aborted { .. } if !leaves => {}
+                    _ => panic!("{error:?}"),
+                }
+            },
+        );
+    }
+}

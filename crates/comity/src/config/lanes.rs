@@ -1,0 +1,48 @@
+//! With how many threads a rank moves a large message within its host.
+
+use super::Config;
+use crate::lanes::{MOST_LANES, OwnCores, most_lanes};
+use std::thread;
+
+impl Config {
+    /// Move and add up large messages within a host with so many threads of each rank, its own among them; 1 makes none. On all ranks
+    /// alike, or calls fail with [`Error::Mismatch`](crate::Error::Mismatch). Default: as the rank's cores allow.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).lanes(4);
+    /// ```
+    pub fn lanes(mut self, threads: usize) -> Self {
+        self.lanes = Some(threads.clamp(1, MOST_LANES));
+        self
+    }
+
+    /// With how many threads, in words. For `comity info`.
+    pub(crate) fn lanes_in_words(&self) -> String {
+        let threads = |n: usize| if n == 1 { "one thread".to_owned() } else { format!("up to {n} threads") };
+        if let Some(n) = self.lanes {
+            return format!("{} of each rank for a large message (COMITY_LANES)", threads(n));
+        }
+        let own = thread::available_parallelism().map_or(1, |n| n.get());
+        let shared = self.host_cores.map_or(own, usize::from);
+        let ranks = self.local.map_or(1, |(_, n)| n.max(1));
+        let n = most_lanes(&vec![OwnCores { host: 0, shared, own }; ranks]);
+        let ranks = if ranks == 1 { "one rank".to_owned() } else { format!("{ranks} ranks") };
+        format!("{} of each rank for a large message, with {ranks} on this host", threads(n))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_say_how_many_threads_and_why() {
+        let words = Config::new(0, 2).lanes(3).lanes_in_words();
+        assert_eq!(words, "up to 3 threads of each rank for a large message (COMITY_LANES)");
+        let config = Config { host_cores: Some(1), ..Config::new(0, 2) };
+        assert_eq!(
+            config.lanes_in_words(),
+            "one thread of each rank for a large message, with one rank on this host"
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! Lanes of threads that are ranks, over stages in their own memory.
+
+use super::{Carriage, Collective, LaneCall, Stage, Step};
+use crate::{DType, ReduceOp, View, ViewMut, sys::Mapping, view::Memory};
+use comity_kernel as kernel;
+use std::{
+    sync::{Arc, Barrier},
+    thread,
+    time::Duration,
+};
+
+/// The stages of `size` ranks, each as that rank sees them.
+fn stages(size: usize, lanes: usize) -> Vec<Arc<Stage>> {
+    let made: Vec<_> = (0..size).map(|_| Stage::create(lanes).unwrap()).collect();
+    let fds: Vec<_> = made.iter().map(|(_, fd)| fd.try_clone().unwrap()).collect();
+    let stage = |(rank, (own, _)): (usize, (Mapping, _))| {
+        let map = |(r, fd)| (r != rank).then(|| Mapping::attach_to_read(fd).unwrap());
+        Arc::new(Stage::new(own, fds.iter().enumerate().map(map).collect(), rank, lanes).unwrap())
+    };
+    made.into_iter().enumerate().map(stage).collect()
+}
+
+/// Bytes that are values of any type.
+fn given(dtype: DType, rank: usize, bytes: usize) -> Vec<u8> {
+    let byte = |i: usize| (i.wrapping_mul(2_654_435_761) >> 7) as u8 ^ (rank as u8).wrapping_mul(37);
+    let mut all: Vec<u8> = (0..bytes).map(byte).collect();
+    match dtype {
+        DType::Bool => kernel::normalise_bool(&mut all),
+        // No number so large that sums are not numbers: those have several bit patterns.
+        DType::F16 | DType::BF16 | DType::F32 | DType::F64 | DType::C64 => {
+            let size = if dtype == DType::C64 { 4 } else { dtype.size() };
+            all.chunks_mut(size).for_each(|e| e[size - 1] = 0x3c | e[size - 1] & 0x80);
+        }
+        _ => {}
+    }
+    all
+}
+
+/// One call of `rank`: its result, out of place or in place.
+fn carry(stage: &Arc<Stage>, call: LaneCall, input: &[u8], in_place: bool) -> Vec<u8> {
+    let (in_len, out_len) = call.lengths();
+    assert_eq!(in_len, input.len());
+    let mut out = vec![0u8; out_len];
+    if in_place {
+        out.copy_from_slice(input);
+    }
+    let mut memory = match in_place {
+        true => Memory::new(None, Some(ViewMut::from(&mut out[..])), &mut []),
+        false => Memory::new(Some(View::from(input)), Some(ViewMut::from(&mut out[..])), &mut []),
+    };
+    let mut carriage = Carriage::start(stage, call, &mut memory);
+    loop {
+        match carriage.step() {
+            Step::Done => break,
+            Step::Moved => {}
+            // WAIT(Done): the other threads of this test
+            Step::Waits => thread::sleep(Duration::from_micros(50)),
+        }
+    }
+    assert!(!carriage.is_broken());
+    drop(carriage);
+    out
+}
+
+/// What `rank` must get.
+fn expected(call: &LaneCall, inputs: &[Vec<u8>]) -> Vec<u8> {
+    let LaneCall { collective, dtype, reduce, rank, size, bytes, .. } = *call;
+    let part = |i: usize| &inputs[i][rank * bytes..][..bytes];
+    let reduced = |inputs: Vec<&[u8]>| {
+        let mut out = inputs[rank].to_vec();
+        kernel::n_way_reduce(dtype, reduce, size, &mut out, None, &inputs[..rank], &inputs[rank + 1..]);
+        out
+    };
+    match collective {
+        Collective::AllReduce => reduced(inputs.iter().map(|i| &i[..]).collect()),
+        Collective::ReduceScatter => reduced((0..size).map(part).collect()),
+        Collective::AllGather => inputs.concat(),
+        Collective::AllToAll => (0..size).flat_map(part).copied().collect(),
+    }
+}
+
+/// All ranks make `calls` one after the other; each must give what it should.
+fn run(size: usize, lanes: usize, calls: &[(Collective, DType, ReduceOp, usize)]) {
+    let start = Barrier::new(size);
+    thread::scope(|s| {
+        for (rank, stage) in stages(size, lanes).into_iter().enumerate() {
+            let start = &start;
+            s.spawn(move || {
+                start.wait();
+                for &(collective, dtype, reduce, count) in calls {
+                    let bytes = count * dtype.size();
+                    let call = LaneCall { collective, dtype, reduce, rank, size, bytes, lanes };
+                    let of = |rank| given(dtype, rank, LaneCall { rank, ..call }.lengths().0);
+                    let inputs: Vec<_> = (0..size).map(of).collect();
+                    let whole = expected(&call, &inputs);
+                    let places = call.lengths().0 == call.lengths().1;
+                    for in_place in [false, true].into_iter().filter(|p| places || !p) {
+                        let out = carry(&stage, call, &inputs[rank], in_place);
+                        assert!(out == whole, "{call:?}, in place: {in_place}");
+                    }
+                }
+            });
+        }
+    });
+}
+
+const ALL: [Collective; 4] =
+    [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather, Collective::AllToAll];
+
+#[test]
+fn every_type_and_reduction_comes_to_the_same_bits_as_in_one_piece() {
+    let all = DType::ALL.iter().flat_map(|&d| ReduceOp::ALL.iter().map(move |&r| (d, r)));
+    let calls: Vec<_> =
+        all.filter(|(d, r)| d.supports(*r)).flat_map(|(d, r)| ALL.map(|c| (c, d, r, 1003))).collect();
+    assert!(calls.len() > 100);
+    run(3, 2, &calls);
+}
+
+#[test]
+fn every_number_of_ranks_and_lanes_comes_to_the_same_bits_as_in_one_piece() {
+    let of = |counts: &'static [usize]| {
+        let calls = ALL.iter().flat_map(|&c| counts.iter().map(move |&n| (c, DType::F32, ReduceOp::Sum, n)));
+        calls.collect::<Vec<_>>()
+    };
+    for (size, lanes) in [(2, 1), (2, 4), (3, 3), (5, 2), (8, 2)] {
+        // Shorter than a lane, and one window.
+        run(size, lanes, &of(&[1, 17, 3000]));
+    }
+    // Several windows, the last one not whole.
+    run(2, 2, &of(&[300_001]));
+    run(3, 1, &of(&[100_001]));
+}
