@@ -77,14 +77,6 @@ impl Stream {
         lock(&self.state).given
     }
 
-    /// Wait until it is past.
-    pub(crate) fn pass(&self, mark: u64) {
-        let mut state = lock(&self.state);
-        while state.done < mark {
-            state = self.news.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
-        }
-    }
-
     pub(crate) fn is_past(&self, mark: u64) -> bool {
         lock(&self.state).done >= mark
     }
