@@ -286,7 +286,6 @@ impl PyGroup {
     }
 
     #[pyo3(signature = (op, inp=None, out=None, args=None, /, *, hold=None))]
-    #[expect(clippy::too_many_arguments, reason = "those of `run`, and what a call in the background needs")]
     fn start(
         &self,
         py: Python<'_>,

@@ -1,6 +1,5 @@
 //! Memory that Python vouches for: the one place where an address becomes a buffer.
 
-use crate::errors;
 use comity::{DType, Place, View, ViewMut, tools::cuda};
 use pyo3::{ffi, prelude::*};
 use std::ops::Range;

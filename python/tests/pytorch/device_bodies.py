@@ -298,7 +298,9 @@ def held(rank: int, size: int) -> list:
 def aborted(rank: int, size: int) -> list:
     group = on(Silent())
     put(group, torch.ones(8))
-    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"called {rank}", "")
     if rank == 0:
+        store.wait([f"called {r}" for r in range(size)])
         group.abort()
     return told(group)

@@ -21,6 +21,8 @@ from pathlib import Path
 
 #: Read by `stack_bodies` when it is imported.
 os.environ["COMITY_TEST_REFERENCE"] = "nccl"
+# Else JAX keeps three quarters of each device from what comes after it.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import block_bodies
