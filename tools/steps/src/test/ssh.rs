@@ -17,6 +17,7 @@
 mod more;
 mod net;
 mod newcomer;
+pub(super) mod shells;
 mod start;
 
 use super::{
@@ -27,7 +28,7 @@ use super::{
     sshd::{self, ip, kill},
 };
 use net::{CLEAN, Cabling, Net, comm};
-use std::time::Instant;
+use std::{path::PathBuf, time::Instant};
 use tasks::{
     child::Running,
     place::{Scratch, program},
@@ -40,12 +41,9 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     if !cfg!(target_os = "linux") {
         return Ok(Done::NotRun("network namespaces are Linux's".into()));
     }
-    if program("ip").is_none() || program("ssh").is_none() || !rustix::process::geteuid().is_root() {
-        return missing("this needs root, ip (package iproute2) and ssh (package openssh-client)".into());
-    }
-    let sshd = match sshd::sshd() {
+    let sshd = match server() {
         Ok(sshd) => sshd,
-        Err(e) => return missing(format!("there is no sshd (package openssh-server): {e}")),
+        Err(why) => return missing(why),
     };
     let scratch = Scratch::new("ssh").map_err(|e| e.to_string())?;
     let net = match Net::new(&scratch, &sshd, Cabling::Switch) {
@@ -93,6 +91,14 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     let mut note = format!("{} jobs over ssh on 3 hosts; {}", cases.len(), names.join(" and "));
     starts.iter().for_each(|took| note += &format!("; {took}"));
     Ok(Done::Passed(note))
+}
+
+/// The program of the servers; or what is missing for hosts that ssh reaches.
+fn server() -> Result<PathBuf, String> {
+    if program("ip").is_none() || program("ssh").is_none() || !rustix::process::geteuid().is_root() {
+        return Err("this needs root, ip (package iproute2) and ssh (package openssh-client)".into());
+    }
+    sshd::sshd().map_err(|e| format!("there is no sshd (package openssh-server): {e}"))
 }
 
 fn each(net: &Net, comity: &str, cases: &[(&str, Case)]) -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! Suites that others wrote, run against Comity and beside what they were written for, and small programs after what others' users
 //! reported. The programs in `python/suites` run them, count, and compare with what is known.
 
-use super::{Done, Outcome, missing, python, scope::Scope};
+use super::{Done, Outcome, missing, python, scope::Scope, ssh};
 
 const REQUIREMENTS: &str = "python/suites/requirements.txt";
 /// Seconds: 91 tests on 2, 3 and 8 ranks for two backends.
@@ -20,9 +20,15 @@ pub(super) fn mlx(_: &Scope) -> Outcome {
     }
 }
 
-/// Small programs after reports of other systems' users, beside gloo.
+/// Small programs after reports of other systems' users, beside gloo; and hosts whose login shells are theirs.
 pub(super) fn strangers(_: &Scope) -> Outcome {
-    run("strangers.py", &[])
+    let shells = ssh::shells::check()?;
+    let programs = run("strangers.py", &[])?;
+    match (programs, shells) {
+        (Done::Passed(programs), Done::Passed(shells)) => Ok(Done::Passed(format!("{programs}; {shells}"))),
+        (Done::Passed(_), not_run) => Ok(not_run),
+        (not_run, _) => Ok(not_run),
+    }
 }
 
 fn run(program: &str, args: &[&str]) -> Outcome {
