@@ -14,8 +14,14 @@ use tasks::{child::Task, place::built};
 const CABLES: &[super::shapes::Cable] =
     &[(0, 1, "c0", "10.71.1.1/30", "10.71.1.2/30"), (0, 1, "c1", "10.71.2.1/30", "10.71.2.2/30")];
 
-const TWO: Shape =
-    Shape { name: "two cables, one cut", hosts: 2, cables: CABLES, also: OFFERED, master: &["10.71.1.1"], ..PLAIN };
+const TWO: Shape = Shape {
+    name: "two cables, one cut",
+    hosts: 2,
+    cables: CABLES,
+    also: OFFERED,
+    master: &["10.71.1.1"],
+    ..PLAIN
+};
 
 /// The settings of `comity cluster config --auto-setup`.
 const OFFERED: &[(usize, &str)] = &[
@@ -113,9 +119,16 @@ fn one_path(key: &Path, how: How, cable: &str) -> Result<(), String> {
             Ok(said) => return Err(format!("{} ({}): it ran on: {said}", ONE_PATH.name, words(how))),
             Err(said) => said,
         };
-        let ends = ["rank 0", "rank 1"].map(String::from).into_iter().chain([1, 2].map(|n| format!("{network}.{n}:")));
+        let ends = ["rank 0", "rank 1"]
+            .map(String::from)
+            .into_iter()
+            .chain([1, 2].map(|n| format!("{network}.{n}:")));
         if let Some(lacks) = { ends }.find(|end| !said.contains(end)) {
-            return Err(format!("{} ({}): rank {own} does not name {lacks}:\n{said}", ONE_PATH.name, words(how)));
+            return Err(format!(
+                "{} ({}): rank {own} does not name {lacks}:\n{said}",
+                ONE_PATH.name,
+                words(how)
+            ));
         }
     }
     println!("{} ({}): told after {:.1} s", ONE_PATH.name, words(how), cut.elapsed().as_secs_f64());
@@ -177,7 +190,8 @@ fn parting(key: &Path, how: How) -> Result<(), String> {
 
 fn run(key: &Path, how: How, secure: &str) -> Result<(), String> {
     let lan = Lan::new(&TWO)?;
-    let one = |r| rank(&lan, &TWO, r, SECONDS, key).env("COMITY_MPTCP", "1").env("COMITY_SECURE", secure).start();
+    let one =
+        |r| rank(&lan, &TWO, r, SECONDS, key).env("COMITY_MPTCP", "1").env("COMITY_SECURE", secure).start();
     let running = (0..2).map(one).collect::<Result<Vec<_>, _>>()?;
     for (pause, cable, is_cut) in [(1500, "c0", true), (1800, "c0", false), (300, "c1", true)] {
         thread::sleep(Duration::from_millis(pause));
