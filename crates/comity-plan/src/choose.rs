@@ -229,14 +229,14 @@ mod tests {
     fn a_price_is_near_what_the_plans_rounds_and_bytes_cost() {
         for kind in Kind::ALL {
             for (algorithm, ranks) in kind.algorithms().flat_map(|a| [2, 4, 7, 16].map(|n| (a, n))) {
-                for (bytes, link) in [0, 4096, 1 << 20, 64 << 20]
+                for (bytes, link) in [4096, 1 << 20, 64 << 20]
                     .into_iter()
                     .flat_map(|b| [(b, LinkClass::SHM), (b, LinkClass::TCP)])
                 {
                     let (price, counted) = counted(kind, algorithm, ranks, bytes, link);
                     let off = price / counted;
                     assert!(
-                        (0.01..100.0).contains(&off),
+                        (0.2..30.0).contains(&off),
                         "{kind:?} by {algorithm:?}, {ranks} ranks, {bytes} bytes: priced {price}, counted {counted}"
                     );
                 }
