@@ -235,27 +235,21 @@ mod tests {
 
     #[test]
     fn a_price_is_near_what_the_plans_rounds_and_bytes_cost() {
-        let (mut least, mut most) = (f64::INFINITY, 0.0f64);
         for kind in Kind::ALL {
             for (algorithm, ranks) in kind.algorithms().flat_map(|a| [2, 4, 7, 16].map(|n| (a, n))) {
-                for (bytes, link) in [0, 4096, 1 << 20, 64 << 20]
+                for (bytes, link) in [4096, 1 << 20, 64 << 20]
                     .into_iter()
                     .flat_map(|b| [(b, LinkClass::SHM), (b, LinkClass::TCP)])
                 {
                     let (price, counted) = counted(kind, algorithm, ranks, bytes, link);
                     let off = price / counted;
-                    if off < least || off > most {
-                        println!("{kind:?} {algorithm:?} {ranks} {bytes}: {off}");
-                    }
-                    (least, most) = (least.min(off), most.max(off));
                     assert!(
-                        (0.01..100.0).contains(&off),
+                        (0.2..30.0).contains(&off),
                         "{kind:?} by {algorithm:?}, {ranks} ranks, {bytes} bytes: priced {price}, counted {counted}"
                     );
                 }
             }
         }
-        println!("{least} {most}");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!   note.rs    what `comity info` says of them
 //! ```
 //!
-//! May import: `config`, `error`, `call`, `sys`.
+//! May import: `call`, `config`, `error`.
 
 mod note;
 mod pairs;
