@@ -31,7 +31,7 @@ public func fullyShard<M: Module>(
     module
 }
 
-/// Module whose parameters are spread over the ranks; see ``fullyShard(_:group:computeDType:)-(M,_,_)``.
+/// Module whose parameters are spread over the ranks; see `fullyShard`.
 public final class FullyShardedModule<M: Module>: Module, FullySharded {
     /// The module inside, with this rank's parts of its parameters.
     @ModuleInfo public var module: M

@@ -7,7 +7,7 @@ import MLXNN
 /// stays whole.
 public typealias ShardingPredicate = (_ path: String, _ parameter: MLXArray) -> (axis: Int, segments: Segments)?
 
-/// Name of ``Sharding`` in mlx-swift's port.
+/// Name of `Sharding` in mlx-swift's port.
 public typealias ShardingType = Sharding
 
 /// Cut of parameters for one rank.

@@ -76,6 +76,16 @@ func gradients(_ checks: Checks) throws {
     // Each round divides twice by the number of ranks, and adds up once.
     let factor = (0..<5).reduce(Float(1)) { product, _ in product / Float(size) }
     try checks.close(deep, weights * factor, "the gradient of many calls")
+    // No array stays behind: neither of a call nor of its gradient.
+    func rounds(_ count: Int) throws -> Int {
+        for _ in 0..<count {
+            eval(try gradient { (try group.allMax(try group.allGather(summed($0))[0..<3]) * weights).sum() })
+        }
+        return Memory.activeMemory
+    }
+    let before = try rounds(3)
+    try checks.equal(try rounds(50), before, "the memory of MLX after 50 gradients")
+
     if size > 1 {
         let error = try checks.failure {
             _ = try MLXDistributed.withErrors {
