@@ -75,7 +75,7 @@
 //! | `PipelineMixin` of mlx-lm | none | [`Pipeline`], [`divide_layers`]: also for training |
 //! | `sharded_load` of mlx-lm | none | [`Weights`]; [`save_checkpoint`], [`load_checkpoint`] |
 //!
-//! What ran where: all of it on the CPU, on Linux. Tensors on a GPU travel through host memory; that is neither compiled in the tests nor run. Fully sharded layers
+//! Platforms: all of it ran on the CPU, on Linux. Tensors on a GPU travel through host memory; that is neither compiled in the tests nor run. Fully sharded layers
 //! and the overlap of [`DataParallel`] compute on the CPU.
 
 mod attention;

@@ -17,7 +17,7 @@ struct Collective {
 
 /// Way of a gradient.
 enum Back {
-    /// As it is.
+    /// Unchanged.
     Same,
     /// The sum of all ranks' gradients.
     Sum,

@@ -51,7 +51,7 @@ pub struct HostFacts {
     pub is_root: bool,
     /// Limits of its processes.
     pub limits: Limits,
-    /// What its kernel does with several paths of one connection; absent where it has none (MPTCP).
+    /// The kernel's state of MPTCP, several paths for one connection; absent where it has none.
     pub multipath: Option<Multipath>,
     /// Questions that could not be answered.
     pub problems: Vec<Problem>,

@@ -20,7 +20,7 @@
 //! was last heard does not count as that rank's silence, up to three times the limit; a beat that is late by less than a fifth of the time
 //! between two counts as in time. So a rank that is gone is found within four times the limit at the latest, however crowded the host is.
 //!
-//! Of a process of its own host it asks the system. One whose control thread is ready to run and has no core is starved, not silent, for however
+//! A rank asks the system about a process of its own host. A process whose control thread is ready to run and has no core is starved, not silent, for however
 //! long: it counts as heard ([`has_no_turn`](crate::Membership::has_no_turn)).
 //!
 //! A process may not have run itself for half the limit: a closed laptop, a paused virtual machine, Ctrl-Z. It cannot say who was silent

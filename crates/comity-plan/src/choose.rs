@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// What a plan's rounds and the bytes of its busiest rank cost at least, by the same numbers.
+    /// Least cost of a plan's rounds and of the bytes of its busiest rank, by the same numbers.
     fn counted(kind: Kind, algorithm: Algorithm, ranks: usize, bytes: usize, link: LinkClass) -> (f64, f64) {
         let ask = PlanRequest {
             algorithm: Some(algorithm),

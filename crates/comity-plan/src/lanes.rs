@@ -31,9 +31,9 @@ const MOST: usize = 16;
 /// How many lanes there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lanes {
-    /// As many as gain, and not more.
+    /// Lanes up to the number that gains.
     UpTo(usize),
-    /// As many wherever a lane has bytes enough: somebody has said so.
+    /// A given number of lanes wherever each has bytes enough.
     Just(usize),
 }
 
@@ -50,7 +50,7 @@ pub fn lanes_of(cores: usize) -> usize {
     (cores - cores.div_ceil(KEPT).min(cores)).clamp(1, MOST)
 }
 
-/// As [`lanes_of`] the ranks of the fullest host, which share its cores.
+/// Number of lanes, by [`lanes_of`] the ranks of the fullest host, which share its cores.
 pub(crate) fn most(host: &[usize], cores: usize) -> usize {
     let fullest = host.iter().map(|h| host.iter().filter(|o| *o == h).count()).max().unwrap_or(1);
     lanes_of(cores / fullest)

@@ -1,8 +1,9 @@
 //! Rules that neither the compiler nor clippy checks: the places of unsafe code, the reason of each wait, which room imports which,
-//! and who may name a kind of link.
+//! who may name a kind of link, and the first word of a doc comment.
 
 mod kinds;
 mod layers;
+mod nouns;
 mod python;
 mod text;
 mod waits;
@@ -64,6 +65,7 @@ pub fn check(root: &Path) -> Result<usize, String> {
         } else {
             found.extend(misplaced_unsafe(&name, &text));
             found.extend(waits::unexplained(&name, &text));
+            found.extend(nouns::avoided(&name, &text));
             library.push((name.clone(), text));
         }
         seen.push(name);

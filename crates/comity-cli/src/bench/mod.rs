@@ -271,7 +271,7 @@ fn pulled() -> Option<String> {
         .then(|| format!("# comity read {} MiB where they lay in the memory of other ranks", bytes >> 20))
 }
 
-/// What this rank has moved in lanes, if it has.
+/// Bytes that this rank has moved in lanes, if it has any.
 fn in_lanes() -> Option<String> {
     let bytes = tools::bytes_in_lanes();
     (bytes > 0).then(|| format!("# comity moved {} MiB in lanes", bytes >> 20))

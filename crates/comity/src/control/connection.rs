@@ -97,7 +97,7 @@ impl ControlConnection {
     }
 }
 
-/// What is known of the process at the other end of a connection.
+/// Facts about the process at the other end of a connection.
 #[derive(Debug)]
 pub(super) enum Process {
     /// Readable when it has ended.
@@ -105,7 +105,7 @@ pub(super) enum Process {
     HasEnded,
 }
 
-/// What tells the end of the process at the other end of a connection within this host. A child that it forked keeps its sockets
+/// Sign that tells the end of the process at the other end of a connection within this host. A child that it forked keeps its sockets
 /// open, and would hide its death.
 #[cfg(target_os = "linux")]
 pub(super) fn process_of(stream: &Stream) -> Option<Process> {

@@ -1,4 +1,4 @@
-//! What the cost model of a group goes by, beside constants: costs of each pair of ranks.
+//! Inputs of a group's cost model beside constants: costs of each pair of ranks.
 //!
 //! ```text
 //!   pairs.rs   LinkCosts: a latency and a bandwidth for each pair; measured when ranks have met, or read from a file that was named

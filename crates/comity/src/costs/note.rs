@@ -3,7 +3,7 @@
 use crate::{Config, config::Costs};
 use std::path::PathBuf;
 
-/// What plans are chosen by: for `comity info`.
+/// Source of the costs by which plans are chosen: for `comity info`.
 ///
 /// ```
 /// let note = comity::tools::costs_note(&comity::Config::from_env()?);

@@ -37,7 +37,7 @@ struct LaneRun<'a, 'm> {
     engine: &'a mut Engine,
     carriage: Carriage<'m>,
     task: &'a Task<'a>,
-    /// Who had left at the last look that found nothing.
+    /// Members that had left at the last look that found nothing.
     leaver: Option<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! What a peer owes this rank when nothing has moved for long: a stalled peer, a cut path, and the limit of one that left.
+//! Debts of a peer to this rank when nothing has moved for long: a stalled peer, a cut path, and the limit of one that left.
 
 use super::{Engine, Stop};
 use crate::transport::LinkError;

@@ -58,7 +58,7 @@ pub(crate) struct Task<'a> {
     pub(crate) pulls: bool,
     /// The headers of a call that [`is_short`](super::is_short).
     pub(crate) short: Option<&'a ShortHeaders>,
-    /// What lanes carry when all ranks have announced the call; the schedule brings the headers only.
+    /// Bytes that lanes carry when all ranks have announced the call; the schedule brings the headers only.
     pub(crate) lanes: Option<LaneCall>,
 }
 

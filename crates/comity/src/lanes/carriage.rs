@@ -36,7 +36,7 @@ pub(crate) enum Step {
     Done,
 }
 
-/// What all threads of a call share.
+/// State that all threads of a call share.
 #[derive(Debug)]
 struct Load {
     stage: Arc<Stage>,
@@ -53,7 +53,7 @@ struct Load {
     stopped: AtomicBool,
     /// A lane came to an end that it should not have come to.
     broken: AtomicBool,
-    /// Of lane 1 and those after it.
+    /// Workers of lane 1 and the lanes after it.
     workers: Vec<Arc<Worker>>,
 }
 

@@ -7,7 +7,7 @@
 //! Windows are counted through all calls of a group, each lane for itself. Why two halves do: who stages window 9 into half 1 has
 //! seen `staged = 9` of every rank when it worked on window 8. A rank says that when it is done with window 7, the last one in half 1.
 
-/// What all ranks do in a window, besides staging.
+/// Work of all ranks in a window, besides staging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Phases {
     /// Each rank reduces its part.
@@ -31,7 +31,7 @@ pub(super) enum Act {
     Take,
 }
 
-/// What a lane does next.
+/// Next act of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Now(Act),
@@ -66,7 +66,7 @@ impl Lane {
         Self { index, window: 0, base, end, at: At::Stage }
     }
 
-    /// What its flags come to in this call.
+    /// Values of its flags in this call.
     pub(super) fn end(&self) -> u64 {
         self.base + self.end
     }
@@ -81,7 +81,7 @@ impl Lane {
         self.base + self.window + 1
     }
 
-    /// What comes next.
+    /// Returns the next act.
     pub(super) fn next(&self, phases: Phases) -> Next {
         match self.at {
             At::Stage if self.window == self.end => Next::End,

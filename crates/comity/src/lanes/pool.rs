@@ -22,7 +22,7 @@ use std::{
 pub(super) const SPIN: Duration = Duration::from_micros(50);
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 64;
-/// What a lane needs.
+/// Bytes of stack that a lane needs.
 const STACK: usize = 256 << 10;
 
 /// One thread, as others see it.
@@ -84,7 +84,7 @@ pub(super) fn claim(n: usize) -> Vec<Arc<Worker>> {
     workers
 }
 
-/// What was [claimed](claim) does nothing again.
+/// Give back [claimed](claim) workers, idle again.
 pub(super) fn give_back(workers: Vec<Arc<Worker>>) {
     here().idle.extend(workers);
 }

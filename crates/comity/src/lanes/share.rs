@@ -2,7 +2,7 @@
 
 use comity_plan::lanes_of;
 
-/// What a rank said of its cores.
+/// A rank's announcement of its cores.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnCores {
     /// Its host.

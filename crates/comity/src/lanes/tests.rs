@@ -62,7 +62,7 @@ fn carry(stage: &Arc<Stage>, call: LaneCall, input: &[u8], in_place: bool) -> Ve
     out
 }
 
-/// What `rank` must get.
+/// Result that `rank` must get.
 fn expected(call: &LaneCall, inputs: &[Vec<u8>]) -> Vec<u8> {
     let LaneCall { collective, dtype, reduce, rank, size, bytes, .. } = *call;
     let part = |i: usize| &inputs[i][rank * bytes..][..bytes];

@@ -75,18 +75,18 @@ pub(crate) struct LinkProperties {
 }
 
 impl LinkProperties {
-    /// Of a link through memory.
+    /// Properties of a link through memory.
     pub(crate) const fn of_memory(kind: LinkKind) -> Self {
         Self { kind, is_memory: true, may_lag: false }
     }
 
-    /// Of a link through the system or a device.
+    /// Properties of a link through the system or a device.
     pub(crate) const fn of_system(kind: LinkKind) -> Self {
         Self { kind, is_memory: false, may_lag: true }
     }
 }
 
-/// What is known of a link in which nothing moves, or that has ended.
+/// Progress of a link in which nothing moves, or that has ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LinkProgress {
     /// The peer owes the rest of something that it had at hand when it began.
@@ -146,7 +146,7 @@ pub(crate) trait Link: Lending + Send + fmt::Debug {
         self.chunk()
     }
 
-    /// What is put next is the begin of a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile; `stays` says
+    /// Announces that the next `put` begins a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile; `stays` says
     /// whether it can leave the body where it is until the peer has read it. It may decide
     /// how the message travels; whatever is put without such word comes as well.
     fn announce(&mut self, _len: usize, _is_busy: bool, _stays: Stays) {}
@@ -166,7 +166,7 @@ pub(crate) trait Link: Lending + Send + fmt::Debug {
         0
     }
 
-    /// What to look at when nothing moves, or when it has ended; for links between hosts.
+    /// Facts to look at when nothing moves, or when it has ended; for links between hosts.
     fn progress(&self) -> LinkProgress {
         LinkProgress::default()
     }

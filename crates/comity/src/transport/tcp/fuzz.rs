@@ -52,7 +52,7 @@ pub fn frame(bytes: &[u8]) {
     }
 }
 
-/// What the peer puts on each connection.
+/// Bytes that the peer puts on each connection.
 struct Peer {
     streams: Vec<Vec<u8>>,
     route: Route,

@@ -17,7 +17,7 @@ pub(super) const AHEAD: usize = 4 << 10;
 const _: () = assert!(SMALL + HEADER <= AHEAD && INBOX >= SEALED_MOST + SEALED_HEADER + AHEAD);
 const _: () = assert!(INBOX >= SEALED_BATCH + AHEAD);
 
-/// What was read from a connection ahead of its use: a header, or bytes to lend.
+/// Bytes read from a connection ahead of their use: a header, or bytes to lend.
 #[derive(Debug)]
 pub(super) struct Inbox {
     bytes: Box<[u8]>,
@@ -99,7 +99,7 @@ impl Inbound {
         }
     }
 
-    /// What lies in the inbox of the turn.
+    /// Bytes in the inbox of the turn.
     pub(super) fn unread(&self) -> &[u8] {
         self.inboxes[self.turn].unread()
     }

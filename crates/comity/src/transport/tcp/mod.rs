@@ -48,7 +48,7 @@ use std::{
 /// Bytes to move in one call: a frame. More would starve the other direction.
 const CHUNK: usize = frame::FRAME;
 
-/// What a user may choose about the connections.
+/// Choices of the user about the connections.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TcpOptions {
     /// The congestion control of the connections, as the system names it. By default the system's,
@@ -106,7 +106,7 @@ impl Route {
         if place == FrameRoute::Home { 0 } else { self.aside }
     }
 
-    /// As [`connection`](Self::connection), and it goes.
+    /// Takes out the [`connection`](Self::connection).
     fn take(&mut self, place: FrameRoute) -> usize {
         let taken = self.connection(place);
         if place == FrameRoute::Aside {
@@ -136,13 +136,13 @@ pub(crate) struct TcpLink {
 }
 
 impl TcpLink {
-    /// As [`with_options`](Self::with_options), in the clear.
+    /// Makes a link in the clear, by [`with_options`](Self::with_options).
     #[cfg(test)]
     pub(crate) fn new(streams: Vec<TcpStream>) -> io::Result<Self> {
         Self::sealed(streams, Vec::new())
     }
 
-    /// As [`with_options`](Self::with_options), with none.
+    /// Makes a link without options, by [`with_options`](Self::with_options).
     #[cfg(test)]
     pub(crate) fn sealed(streams: Vec<TcpStream>, seals: Vec<Seals>) -> io::Result<Self> {
         Self::with_options(streams, seals, &TcpOptions::default())

@@ -23,7 +23,7 @@ const MAX_SEND_THREADS: usize = 64;
 /// The most connections per pair of addresses.
 const MAX_CONNECTIONS: usize = 64;
 
-/// What a user may choose.
+/// Choices of the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TcpSettings {
     /// Per pair of addresses.

@@ -48,7 +48,7 @@ impl Sender {
         self.framing.thread()
     }
 
-    /// As [`thread`](Self::thread), while it has something to send.
+    /// Returns the [`thread`](Self::thread), while it has something to send.
     pub(super) fn busy_thread(&self) -> Option<&SendThread> {
         self.framing.thread().filter(|_| self.framing.is_threaded())
     }

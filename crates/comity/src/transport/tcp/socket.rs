@@ -1,4 +1,4 @@
-//! What the link asks of its sockets.
+//! Options of the link's sockets.
 
 use super::TcpOptions;
 pub(super) use crate::transport::socket::{receive, send};

@@ -34,7 +34,7 @@ mod three_connections {
     super::conformance!(|| super::pair(3));
 }
 
-/// As [`pair`], sealed.
+/// Sealed form of [`pair`].
 fn sealed_pair(connections: usize) -> (Box<dyn Link>, Box<dyn Link>) {
     let (a, b) = streams(connections);
     let (ours, theirs) =

@@ -5,7 +5,7 @@ use crate::{
     transport::{Card, LinkKind},
 };
 
-/// What a rank announces of TCP.
+/// A rank's announcement of its TCP threads and connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wish {
     /// Threads that may send for this rank, beside its own; without: as its cores allow.
@@ -28,7 +28,7 @@ impl Wish {
         r.end(Self { senders: Some(senders).filter(|n| *n != u16::MAX), connections })
     }
 
-    /// What a rank has announced; nothing in particular where it announced nothing that makes sense.
+    /// Reads a rank's announcement; nothing in particular where it announced nothing that makes sense.
     fn of(card: &Card) -> Self {
         card.links.of(LinkKind::Tcp).and_then(|bytes| Self::decode(bytes).ok()).unwrap_or_default()
     }

@@ -5,7 +5,7 @@ use crate::test::{Done, Outcome, missing, processes::comity, ssh::net::Cabling};
 use std::fs;
 use tasks::place::{Scratch, program};
 
-/// What means something in one of these shells.
+/// Words that mean something in one of these shells.
 const ODD: [&str; 5] = ["it's", "a \"b\" $HOME `id`", "!1 !!", "* ~ {a,b}", "back\\slash ; & | < >"];
 
 /// Jobs on hosts where these shells are root's: a job, words that shells like to change, a rank that is killed.

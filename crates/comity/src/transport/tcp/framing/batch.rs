@@ -1,6 +1,6 @@
 //! Frames of long messages in batches for a thread that sends them, while this one makes, opens and combines others.
 //!
-//! What the thread does not send goes as it would without one.
+//! Bytes that the thread does not send go as it would without one.
 
 use super::super::{
     frame::SMALL,
@@ -53,7 +53,7 @@ impl Batching {
         self.is_begun() || self.is_long && total >= CARRIED && self.inner.is_between()
     }
 
-    /// As [`Framing::put`], by the thread. Batches hold frames beyond what was accepted, of bytes that are offered again.
+    /// Put as [`Framing::put`] does, by the thread. Batches hold frames beyond what was accepted, of bytes that are offered again.
     fn put_batches(&mut self, out: &mut Outbound, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         let total = head.len() + body.len();
         let Some(thread) = &mut self.thread else { return Ok(0) };

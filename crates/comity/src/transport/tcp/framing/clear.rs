@@ -130,7 +130,7 @@ pub(super) struct Unclear {
     frame: Option<Arriving>,
     /// Bytes at the front of the inbox that belong to the frame and went into its checksum; if they are the frame's last, it was right.
     checked: usize,
-    /// What was given out of the frame that turned out to be damaged.
+    /// Bytes that were given out of the frame that turned out to be damaged.
     spoilt: usize,
 }
 

@@ -109,7 +109,7 @@ impl Framing for SealedSender {
     }
 }
 
-/// What of the arriving frame there is.
+/// Received part of the arriving frame.
 #[derive(Clone, Copy, Debug)]
 enum Frame {
     /// Not whole yet.
@@ -206,7 +206,7 @@ impl Unframing for SealedReceiver {
         Ok(Some(frame.len))
     }
 
-    /// What is missing of the frame, and several frames, if so much is wanted and has come.
+    /// Missing bytes of the frame, and of several frames, if so much is wanted and has come.
     fn read(
         &mut self,
         line: &mut Inbound,

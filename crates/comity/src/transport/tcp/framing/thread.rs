@@ -123,7 +123,7 @@ impl SendThread {
         Ok(Self { shared, thread: Some(thread), among, process, handed: 0, known: 0 })
     }
 
-    /// As many bytes as can be under way.
+    /// Most bytes that can be under way.
     pub(in crate::transport::tcp) fn chunk(&self) -> usize {
         BATCHES * PIECE
     }
