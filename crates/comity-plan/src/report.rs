@@ -99,9 +99,7 @@ pub fn plan_report(ask: &PlanRequest<'_>) -> Result<PlanReport, String> {
     let kind = check(ask)?;
     let host: Vec<_> = (0..ranks).map(|r| r * ask.hosts / ranks).collect();
     let world = Topology::new(host.clone(), ask.cores.unwrap_or_else(|| ranks.div_ceil(ask.hosts)));
-    let usual = (ask.within == LinkClass::SHM).then_some(HostLink::Shm);
-    let lanes = if usual.is_some() { world.lanes } else { Lanes::UpTo(1) };
-    let world = Topology { local: ask.within, usual, lanes, ..world };
+    let world = within(ask.within, world);
     let world = match ask.costs {
         Some(c) if c.size() != ranks => return Err(format!("costs of {} ranks, for {ranks}", c.size())),
         Some(c) => world.measured(c.clone()),
@@ -155,6 +153,13 @@ pub fn plan_report(ask: &PlanRequest<'_>) -> Result<PlanReport, String> {
     // One segment stands for all.
     lay_out(&mut report, &Shape { count: of_one, ..shape }, choice.algorithm);
     Ok(report)
+}
+
+/// The same, with links of this kind within a host. Lanes go through shared memory alone.
+fn within(local: LinkClass, world: Topology) -> Topology {
+    let usual = (local == LinkClass::SHM).then_some(HostLink::Shm);
+    let lanes = if usual.is_some() { world.lanes } else { Lanes::UpTo(1) };
+    Topology { local, usual, lanes, ..world }
 }
 
 /// Checks that there can be such a plan.

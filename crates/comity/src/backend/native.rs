@@ -145,13 +145,26 @@ impl NativeBackend {
         limit: Duration,
         begun: &mut dyn FnMut(),
     ) -> Result<()> {
-        let info = &call.info;
-        let (group_id, rank) = (self.members().group_id as u16, self.members().rank);
-        let (key, divides) = self.schedule(kind, call);
+        let scheduled = self.schedule(kind, call);
         if self.lacks_lanes() {
-            let left = self.open_lanes(info, limit, begun)?;
+            let left = self.open_lanes(&call.info, limit, begun)?;
             return self.collective(kind, call, left, &mut || ());
         }
+        self.run_scheduled(kind, call, scheduled, limit, begun)
+    }
+
+    /// Carry out a call by the schedule that stands last, of this key, dividing each contribution first or not.
+    #[inline]
+    fn run_scheduled(
+        &mut self,
+        kind: Kind,
+        call: &mut Call<'_>,
+        (key, divides): (ScheduleKey, bool),
+        limit: Duration,
+        begun: &mut dyn FnMut(),
+    ) -> Result<()> {
+        let info = &call.info;
+        let (group_id, rank) = (self.members().group_id as u16, self.members().rank);
         let (plain, part) = (call.counts.is_empty(), info.count * key.elem);
         let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
         let pairwise = kind == Kind::AllToAll && !plain;

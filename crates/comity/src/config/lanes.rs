@@ -1,8 +1,18 @@
 //! With how many threads a rank moves a large message within its host.
 
-use super::Config;
-use crate::lanes::{MOST_LANES, OwnCores, most_lanes};
+use super::{Config, vars::Vars};
+use crate::{
+    Result,
+    lanes::{MOST_LANES, OwnCores, most_lanes},
+};
 use std::thread;
+
+/// Take what the environment says.
+pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
+    let number = vars.number("COMITY_LANES", MOST_LANES)?;
+    config.lanes = number.map(|n| n.max(1)).or(config.lanes);
+    Ok(())
+}
 
 impl Config {
     /// Move and add up large messages within a host with so many threads of each rank, its own among them; 1 makes none. On all ranks

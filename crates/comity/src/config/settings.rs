@@ -1,13 +1,12 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    BackendKind, Config, ConnectWhen, Costs, Detection, Insecure, MAX_TIMEOUT, Secure, bad,
+    BackendKind, Config, ConnectWhen, Costs, Detection, Insecure, MAX_TIMEOUT, Secure, bad, lanes,
     vars::{Vars, wrong},
 };
 use crate::{
     Error, Key, LinkKind, Result,
     address::{self, shown},
-    lanes::MOST_LANES,
     root_cause::RootCauseReport,
     transport::{InterfaceRules, Kinds},
 };
@@ -63,9 +62,7 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(text) = vars.text("COMITY_ALGORITHM")? {
         config.algorithm = Some(algorithm(&text).or_else(|why| wrong("COMITY_ALGORITHM", &text, &why))?);
     }
-    if let Some(n) = vars.number("COMITY_LANES", MOST_LANES)? {
-        config.lanes = Some(n.max(1));
-    }
+    lanes::read(vars, config)?;
     network(vars, config)?;
     // A wrong value is told where ranks meet there.
     let launched = vars.host_ports("COMITY_STORE").ok().flatten().unwrap_or_default();

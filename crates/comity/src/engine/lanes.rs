@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    lanes::{Carriage, LaneCall, Stage, Step, Threads, count_carried, hold_threads},
+    lanes::{Carriage, LaneCall, LaneMemory, LaneStep, Threads, YIELDS, count_carried, hold_threads},
     status::Header,
     sys::Mapping,
     view::Memory,
@@ -29,7 +29,7 @@ pub(super) enum Staging {
     Open,
     /// A rank could not make or map the memory.
     Refused,
-    Ready(Arc<Stage>, #[expect(dead_code, reason = "kept as long as lanes are used")] Threads),
+    Ready(Arc<LaneMemory>, #[expect(dead_code, reason = "kept as long as lanes are used")] Threads),
 }
 
 /// A call's lanes under way.
@@ -85,16 +85,16 @@ impl Engine {
 
     /// Make this rank's memory for lanes and pass it to the others; none if that was not possible.
     fn pass_stage(&mut self, lanes: usize) -> Option<Mapping> {
-        let made = Stage::create(lanes).inspect_err(|e| tracing::info!(%e, "no memory for lanes"));
+        let made = LaneMemory::create(lanes).inspect_err(|e| tracing::info!(%e, "no memory for lanes"));
         let (own, fd) = made.ok()?;
         let passed = self.links.iter_mut().flatten().all(|link| link.pass_stage(fd.as_fd()));
         passed.then_some(own)
     }
 
     /// Map what the others have passed.
-    fn take_stages(&mut self, own: Mapping, lanes: usize) -> Option<Stage> {
+    fn take_stages(&mut self, own: Mapping, lanes: usize) -> Option<LaneMemory> {
         let peers = self.links.iter_mut().map(|l| l.as_mut().and_then(|l| l.take_stage())).collect();
-        Stage::new(own, peers, self.members.rank, lanes)
+        LaneMemory::new(own, peers, self.members.rank, lanes)
     }
 
     /// Carry `call` by lanes: all ranks have said that they make it, and this one began with that at `since`.
@@ -108,7 +108,7 @@ impl Engine {
         let Staging::Ready(stage, _) = &self.staging else { return Ok(()) };
         let carriage = Carriage::start(stage, call, memory);
         let limit = task.limit.saturating_sub(since.elapsed());
-        let mut waiting = Waiting::new(self.patience, limit, task.call.copied());
+        let mut waiting = Waiting::new(self.patience.yielding(YIELDS), limit, task.call.copied());
         let mut run = LaneRun { engine: self, carriage, task, leaver: None };
         super::complete(&mut run, &mut waiting)?;
         self.members.counters.add_sent(call.sent() as u64);
@@ -124,13 +124,13 @@ impl Progress for LaneRun<'_, '_> {
 
     fn step(&mut self) -> Stopped<CallProgress> {
         Ok(match self.carriage.step() {
-            Step::Moved => CallProgress::Moved,
-            Step::Waits => CallProgress::Stuck,
-            Step::Done if self.carriage.is_broken() => {
+            LaneStep::Moved => CallProgress::Moved,
+            LaneStep::Waits => CallProgress::Stuck,
+            LaneStep::Done if self.carriage.is_broken() => {
                 let what = "a thread that carried a part of the call panicked";
                 return Err(Stop::Own(Error::os("moving a message with lanes", std::io::Error::other(what))));
             }
-            Step::Done => CallProgress::Done,
+            LaneStep::Done => CallProgress::Done,
         })
     }
 

@@ -66,6 +66,11 @@ impl Patience {
 }
 
 impl Patience {
+    /// The same, but yielding that long before it parks: all that is waited for is under way.
+    pub(crate) fn yielding(self, yields: Duration) -> Self {
+        Self { yields, ..self }
+    }
+
     /// Looks that are worth it before anything else; at least one.
     pub(crate) fn looks(&self) -> u32 {
         self.spins.max(1)

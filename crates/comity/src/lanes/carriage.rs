@@ -1,11 +1,11 @@
 //! One call's lanes under way: the memory they move, and who carries which.
 
 use super::{
-    MOST_RANKS,
-    lane::{Act, Flag, Lane, Next, Phases},
+    MOST_MATES,
+    lane::{Act, Flag, LaneProgress, Next, Phases},
     layout::{Block, Collective, LaneCall},
-    pool::{self, SPIN, Worker},
-    stage::Stage,
+    pool::{POOL, SPIN, Worker},
+    stage::LaneMemory,
 };
 use crate::{DType, view::Memory};
 use comity_kernel as kernel;
@@ -24,12 +24,15 @@ use std::{
 
 /// Bytes reduced before they are copied to the stage: they are in the nearest cache then.
 const PIECE: usize = 16 << 10;
-/// The longest sleep of a thread in the middle of a lane.
+/// How long a thread in the middle of a lane yields before it sleeps: all ranks are in the call, so what it waits for is under way. Two
+/// lanes of which each sleeps while the other works would take a sleep for each window.
+pub(crate) const YIELDS: Duration = Duration::from_millis(10);
+/// The sleep of a thread in the middle of a lane after that.
 const NAP: Duration = Duration::from_micros(500);
 
 /// How far a lane has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum LaneStep {
     Moved,
     /// It waits for another rank, or for a thread of this one.
     Waits,
@@ -39,7 +42,7 @@ pub(crate) enum Step {
 /// State that all threads of a call share.
 #[derive(Debug)]
 struct Load {
-    stage: Arc<Stage>,
+    stage: Arc<LaneMemory>,
     call: LaneCall,
     input: *const u8,
     output: *mut u8,
@@ -65,7 +68,7 @@ unsafe impl Sync for Load {}
 
 /// A lane for another thread.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct LaneJob {
     load: Arc<Load>,
     lane: usize,
 }
@@ -74,16 +77,16 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(crate) struct Carriage<'a> {
     load: Arc<Load>,
-    mine: Option<Lane>,
+    mine: Option<LaneProgress>,
     memory: PhantomData<&'a mut [u8]>,
 }
 
 impl<'a> Carriage<'a> {
     /// Have threads begin with `call` over `memory`. All ranks have said that they make the same call.
-    pub(crate) fn start(stage: &Arc<Stage>, call: LaneCall, memory: &'a mut Memory<'_>) -> Self {
+    pub(crate) fn start(stage: &Arc<LaneMemory>, call: LaneCall, memory: &'a mut Memory<'_>) -> Self {
         let ((input, in_len), (output, out_len)) = memory.bounds();
         assert!(call.fits() && call.lanes <= stage.lanes() && call.lengths() == (in_len, out_len));
-        let workers = pool::claim(call.lanes - 1);
+        let workers = POOL.claim(call.lanes - 1);
         let taken = (0..call.lanes).map(|lane| AtomicBool::new(lane == 0)).collect();
         let load = Arc::new(Load {
             stage: Arc::clone(stage),
@@ -98,7 +101,7 @@ impl<'a> Carriage<'a> {
             workers,
         });
         for (i, worker) in load.workers.iter().enumerate() {
-            worker.give(Job { load: Arc::clone(&load), lane: i + 1 });
+            worker.give(LaneJob { load: Arc::clone(&load), lane: i + 1 });
         }
         load.wake_after(0);
         let mine = Some(call.lane(0, stage));
@@ -106,20 +109,20 @@ impl<'a> Carriage<'a> {
     }
 
     /// Go on with what this thread carries.
-    pub(crate) fn step(&mut self) -> Step {
+    pub(crate) fn step(&mut self) -> LaneStep {
         let load = &*self.load;
         if let Some(lane) = &mut self.mine {
             match load.step(lane) {
-                Step::Done => load.left.fetch_sub(1, Ordering::Release),
+                LaneStep::Done => load.left.fetch_sub(1, Ordering::Release),
                 step => return step,
             };
             self.mine = None;
         }
         if let Some(i) = load.take_lane() {
             self.mine = Some(load.call.lane(i, &load.stage));
-            return Step::Moved;
+            return LaneStep::Moved;
         }
-        if load.left.load(Ordering::Acquire) == 0 { Step::Done } else { Step::Waits }
+        if load.left.load(Ordering::Acquire) == 0 { LaneStep::Done } else { LaneStep::Waits }
     }
 
     /// Another rank that a lane waits for; none if only threads of this rank are at work.
@@ -145,18 +148,20 @@ impl Drop for Carriage<'_> {
         let mut looks = 0u32;
         while load.left.load(Ordering::Acquire) > 0 {
             looks = looks.saturating_add(1);
-            match looks {
+            if looks < 1000 {
                 // WAIT(left): threads in the middle of a window, or in a nap: both end within a millisecond
-                ..1000 => hint::spin_loop(),
-                _ => thread::yield_now(),
+                hint::spin_loop();
+            } else {
+                // WAIT(left): the same
+                thread::yield_now();
             }
         }
         load.workers.iter().for_each(|w| w.take_back());
-        pool::give_back(load.workers.clone());
+        POOL.give_back(load.workers.clone());
     }
 }
 
-impl Job {
+impl LaneJob {
     /// Carry the lane to its end, or until the call has failed.
     pub(super) fn carry(self) {
         let Self { load, lane } = self;
@@ -195,16 +200,19 @@ impl Load {
         let mut since = None;
         while !self.stopped.load(Ordering::Acquire) {
             match self.step(&mut lane) {
-                Step::Done => return,
-                Step::Moved => since = None,
-                Step::Waits => {
+                LaneStep::Done => return,
+                LaneStep::Moved => since = None,
+                LaneStep::Waits => {
                     let waited = since.get_or_insert_with(Instant::now).elapsed();
                     if waited < SPIN {
                         // WAIT(stopped): another rank's lane; the calling thread has the deadline
                         hint::spin_loop();
+                    } else if waited < YIELDS {
+                        // WAIT(stopped): the same, while others may have its core
+                        thread::yield_now();
                     } else {
                         // WAIT(stopped): the same, without its core
-                        thread::sleep(waited.min(NAP));
+                        thread::sleep(NAP);
                     }
                 }
             }
@@ -212,12 +220,12 @@ impl Load {
     }
 
     /// Make the next act of a lane, if it can be made now.
-    fn step(&self, lane: &mut Lane) -> Step {
+    fn step(&self, lane: &mut LaneProgress) -> LaneStep {
         let phases = self.call.phases();
         let act = match lane.next(phases) {
-            Next::End => return Step::Done,
+            Next::End => return LaneStep::Done,
             Next::After(flag, then) => match self.stage.behind(lane.index, flag, lane.number()) {
-                Some(_) => return Step::Waits,
+                Some(_) => return LaneStep::Waits,
                 None => then,
             },
             Next::Now(act) => act,
@@ -231,11 +239,11 @@ impl Load {
         if let Some(flag) = lane.did(act, phases) {
             self.stage.raise(lane.index, flag, number);
         }
-        Step::Moved
+        LaneStep::Moved
     }
 
     /// Copy what the others need to this rank's stage.
-    fn put(&self, lane: &Lane) {
+    fn put(&self, lane: &LaneProgress) {
         let (w, to) = (self.call.window_of(lane), self.own(lane));
         let me = self.call.rank;
         let gathers = self.call.collective == Collective::AllGather;
@@ -249,12 +257,12 @@ impl Load {
     }
 
     /// Reduce this rank's part of all, to its place and, if others take it, to this rank's stage.
-    fn reduce(&self, lane: &Lane) {
+    fn reduce(&self, lane: &LaneProgress) {
         let call = &self.call;
         let (w, own, size) = (call.window_of(lane), self.own(lane), call.size);
         let Block { at, slot, len } = call.block(w, call.rank);
         let result = call.result(w, at);
-        let mut from = [ptr::null(); MOST_RANKS];
+        let mut from = [ptr::null(); MOST_MATES];
         for (rank, from) in from.iter_mut().enumerate().take(size).filter(|(r, _)| *r != call.rank) {
             // SAFETY: inside a window of that rank's stage.
             *from = unsafe { self.stage.window(rank, lane.index, lane.half()).add(slot) }.cast_const();
@@ -262,7 +270,7 @@ impl Load {
         let mut done = 0;
         while done < len {
             let n = PIECE.min(len - done);
-            let mut operands: [&[u8]; MOST_RANKS] = [&[]; MOST_RANKS];
+            let mut operands: [&[u8]; MOST_MATES] = [&[]; MOST_MATES];
             let others = (0..size).filter(|&r| r != call.rank);
             for (operand, rank) in operands.iter_mut().zip(others) {
                 // SAFETY: inside that window; that rank writes there no more before this one has raised its flag for a later window.
@@ -286,7 +294,7 @@ impl Load {
     }
 
     /// Copy the others' parts out of their stages.
-    fn take(&self, lane: &Lane) {
+    fn take(&self, lane: &LaneProgress) {
         let call = &self.call;
         let w = call.window_of(lane);
         for rank in call.others() {
@@ -313,7 +321,7 @@ impl Load {
     }
 
     /// The window of this rank's stage.
-    fn own(&self, lane: &Lane) -> *mut u8 {
+    fn own(&self, lane: &LaneProgress) -> *mut u8 {
         self.stage.window(self.call.rank, lane.index, lane.half())
     }
 }

@@ -35,14 +35,14 @@ pub(super) enum Act {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Now(Act),
-    /// When this flag of all ranks stands at the window's [number](Lane::number).
+    /// When this flag of all ranks stands at the window's [number](LaneProgress::number).
     After(Flag, Act),
     End,
 }
 
 /// One lane of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Lane {
+pub(crate) struct LaneProgress {
     /// Its place among the call's lanes.
     pub(super) index: usize,
     /// The window it is in, from 0 in each call.
@@ -60,7 +60,7 @@ enum At {
     Reduced,
 }
 
-impl Lane {
+impl LaneProgress {
     /// A lane with so many windows in this call, after `base` in others.
     pub(super) fn new(index: usize, base: u64, end: u64) -> Self {
         Self { index, window: 0, base, end, at: At::Stage }

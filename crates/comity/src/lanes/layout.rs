@@ -1,9 +1,9 @@
 //! Where the bytes of a call lie: by lane, by window, and by the part that each rank answers for.
 
 use super::{
-    MOST_LANES, MOST_RANKS,
-    lane::{Lane, Phases},
-    stage::{Stage, WINDOW},
+    MOST_LANES, MOST_MATES,
+    lane::{LaneProgress, Phases},
+    stage::{LaneMemory, WINDOW},
 };
 use crate::{DType, ReduceOp};
 
@@ -50,7 +50,7 @@ pub(super) struct Block {
 impl LaneCall {
     /// Whether so many ranks and lanes can be.
     pub(crate) fn fits(&self) -> bool {
-        (2..=MOST_RANKS).contains(&self.size) && (1..=MOST_LANES).contains(&self.lanes)
+        (2..=MOST_MATES).contains(&self.size) && (1..=MOST_LANES).contains(&self.lanes)
     }
 
     pub(super) fn phases(&self) -> Phases {
@@ -92,13 +92,13 @@ impl LaneCall {
     }
 
     /// Lane `i`, which begins where the stage has come to.
-    pub(super) fn lane(&self, i: usize, stage: &Stage) -> Lane {
+    pub(super) fn lane(&self, i: usize, stage: &LaneMemory) -> LaneProgress {
         let (begin, end) = self.slice(i);
-        Lane::new(i, stage.staged(i), (end - begin).div_ceil(self.window()) as u64)
+        LaneProgress::new(i, stage.staged(i), (end - begin).div_ceil(self.window()) as u64)
     }
 
     /// The window that a lane is in.
-    pub(super) fn window_of(&self, lane: &Lane) -> Window {
+    pub(super) fn window_of(&self, lane: &LaneProgress) -> Window {
         let (begin, end) = self.slice(lane.index);
         let at = begin + lane.window as usize * self.window();
         Window { at, len: self.window().min(end - at) }

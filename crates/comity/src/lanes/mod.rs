@@ -7,7 +7,7 @@
 //!     reduce   own part of all stages and of the own buffer, to both    ── flag ──>   wait for the flags of all ranks
 //!     take     copy the others' parts out of their stages
 //! ```
-//! A [`Stage`] is memory that one rank writes and the other ranks of its host map to read: flags, and two windows for each lane, small
+//! A [`LaneMemory`] is memory that one rank writes and the other ranks of its host map to read: flags, and two windows for each lane, small
 //! enough to stay in a core's cache. Who waits for whom, and why two windows do, is in [`lane`]; no memory is touched there, so a
 //! test walks through every order of events.
 //!
@@ -17,7 +17,7 @@
 //! The engine compares the headers of all ranks first, then has a [`Carriage`] carry the lanes: one by the calling thread, the others by
 //! [threads](pool) of the process. What no thread has begun when the calling thread is done with its own, it carries too.
 //!
-//! May import: `call`, `sync`, `sys`, `view`.
+//! May import: `sync`, `sys`, `view`.
 
 mod carriage;
 mod lane;
@@ -30,11 +30,11 @@ mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use carriage::{Carriage, Step};
+pub(crate) use carriage::{Carriage, LaneStep, YIELDS};
 pub(crate) use layout::{Collective, LaneCall};
 pub(crate) use pool::{Threads, hold_threads};
 pub(crate) use share::{OwnCores, most_lanes};
-pub(crate) use stage::Stage;
+pub(crate) use stage::LaneMemory;
 
 /// Bytes that this process has moved in lanes.
 static CARRIED: AtomicU64 = AtomicU64::new(0);
@@ -52,4 +52,4 @@ pub(crate) fn bytes_carried() -> u64 {
 /// The most lanes of a rank.
 pub(crate) const MOST_LANES: usize = 32;
 /// The most ranks of a host that use lanes.
-pub(crate) const MOST_RANKS: usize = 64;
+pub(crate) const MOST_MATES: usize = 64;

@@ -6,12 +6,12 @@
 //! ```
 //! A thread that sleeps is woken by another one that was woken before it, two each, so that the last runs soon.
 
-use super::carriage::Job;
+use super::carriage::LaneJob;
 use crate::sync::lock;
 use std::{
-    hint, process,
+    hint, mem, process,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle, Thread},
@@ -28,15 +28,19 @@ const STACK: usize = 256 << 10;
 /// One thread, as others see it.
 #[derive(Debug, Default)]
 pub(super) struct Worker {
-    job: Mutex<Option<Job>>,
+    job: Mutex<Option<LaneJob>>,
     /// A job is there, or the end.
     ready: AtomicBool,
     ends: AtomicBool,
     thread: Mutex<Option<Thread>>,
 }
 
+/// The threads of a process.
 #[derive(Debug)]
-struct Pool {
+pub(super) struct Pool(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
     /// A process that was forked has none of these threads.
     process: u32,
     holders: usize,
@@ -44,63 +48,83 @@ struct Pool {
     threads: Vec<JoinHandle<()>>,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { process: 0, holders: 0, idle: Vec::new(), threads: Vec::new() });
+/// Those of this one.
+pub(super) static POOL: Pool = Pool::new();
 
 /// Keeps the threads; when the last one goes, they end. Not among what a thread shares: none ends itself.
 #[derive(Debug)]
-pub(crate) struct Threads(u32);
+pub(crate) struct Threads {
+    pool: &'static Pool,
+    process: u32,
+}
 
 /// From now on threads that were made stay.
 pub(crate) fn hold_threads() -> Threads {
-    let mut pool = here();
-    pool.holders += 1;
-    Threads(pool.process)
+    POOL.hold()
 }
 
-/// The pool, without the threads of a process that this one was forked from.
-fn here() -> std::sync::MutexGuard<'static, Pool> {
-    let (mut pool, process) = (lock(&POOL), process::id());
-    if pool.process != process {
-        std::mem::forget(std::mem::take(&mut pool.threads));
-        *pool = Pool { process, holders: 0, idle: Vec::new(), threads: Vec::new() };
+impl State {
+    const fn new(process: u32) -> Self {
+        Self { process, holders: 0, idle: Vec::new(), threads: Vec::new() }
     }
-    pool
 }
 
-/// At most `n` threads that do nothing, made where there are too few. Where the system makes no more, there are fewer.
-pub(super) fn claim(n: usize) -> Vec<Arc<Worker>> {
-    let mut pool = here();
-    let from = pool.idle.len().saturating_sub(n);
-    let mut workers = pool.idle.split_off(from);
-    while workers.len() < n {
-        let worker = Arc::<Worker>::default();
-        let own = Arc::clone(&worker);
-        let thread = thread::Builder::new().name("comity-lane".into()).stack_size(STACK);
-        let Ok(handle) = thread.spawn(move || own.serve()) else { break };
-        *lock(&worker.thread) = Some(handle.thread().clone());
-        pool.threads.push(handle);
-        workers.push(worker);
+impl Pool {
+    const fn new() -> Self {
+        Self(Mutex::new(State::new(0)))
     }
-    workers
-}
 
-/// Give back [claimed](claim) workers, idle again.
-pub(super) fn give_back(workers: Vec<Arc<Worker>>) {
-    here().idle.extend(workers);
+    /// What is there, without the threads of a process that this one was forked from.
+    fn here(&self) -> MutexGuard<'_, State> {
+        let (mut state, process) = (lock(&self.0), process::id());
+        if state.process != process {
+            let gone = mem::replace(&mut *state, State::new(process));
+            mem::forget(gone.threads);
+        }
+        state
+    }
+
+    fn hold(&'static self) -> Threads {
+        let mut state = self.here();
+        state.holders += 1;
+        Threads { pool: self, process: state.process }
+    }
+
+    /// At most `n` threads that do nothing, made where there are too few. Where the system makes no more, there are fewer.
+    pub(super) fn claim(&self, n: usize) -> Vec<Arc<Worker>> {
+        let mut state = self.here();
+        let from = state.idle.len().saturating_sub(n);
+        let mut workers = state.idle.split_off(from);
+        while workers.len() < n {
+            let worker = Arc::<Worker>::default();
+            let own = Arc::clone(&worker);
+            let thread = thread::Builder::new().name("comity-lane".into()).stack_size(STACK);
+            let Ok(handle) = thread.spawn(move || own.serve()) else { break };
+            *lock(&worker.thread) = Some(handle.thread().clone());
+            state.threads.push(handle);
+            workers.push(worker);
+        }
+        workers
+    }
+
+    /// What was [claimed](Self::claim) does nothing again.
+    pub(super) fn give_back(&self, workers: Vec<Arc<Worker>>) {
+        self.here().idle.extend(workers);
+    }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        let mut pool = here();
-        if self.0 != pool.process {
+        let mut state = self.pool.here();
+        if self.process != state.process {
             return;
         }
-        pool.holders -= 1;
-        if pool.holders > 0 {
+        state.holders -= 1;
+        if state.holders > 0 {
             return;
         }
-        let (idle, threads) = (std::mem::take(&mut pool.idle), std::mem::take(&mut pool.threads));
-        drop(pool);
+        let (idle, threads) = (mem::take(&mut state.idle), mem::take(&mut state.threads));
+        drop(state);
         for worker in idle {
             worker.ends.store(true, Ordering::Relaxed);
             worker.ready();
@@ -113,7 +137,7 @@ impl Drop for Threads {
 
 impl Worker {
     /// Take over a job. It begins now if it spins, else when it is [woken](Self::wake).
-    pub(super) fn give(&self, job: Job) {
+    pub(super) fn give(&self, job: LaneJob) {
         *lock(&self.job) = Some(job);
         self.ready();
     }
@@ -145,7 +169,7 @@ impl Worker {
                     // WAIT(SPIN): the next lane, for a moment
                     hint::spin_loop();
                 } else {
-                    // WAIT(wake): the next lane, or the end; whoever gives one wakes this thread
+                    // WAIT(ready): the next lane, or the end; whoever gives one wakes this thread
                     thread::park();
                 }
             }
@@ -158,5 +182,47 @@ impl Worker {
                 job.carry();
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_serve_all_holders_and_end_with_the_last_one() {
+        let pool: &'static Pool = Box::leak(Box::new(Pool::new()));
+        let (first, second) = (pool.hold(), pool.hold());
+        let three = pool.claim(3);
+        let same = three.clone();
+        pool.give_back(three);
+        let two = pool.claim(2);
+        assert!(two.iter().zip(&same[1..]).all(|(a, b)| Arc::ptr_eq(a, b)), "none is made while one is idle");
+        pool.give_back(two);
+        drop(first);
+        assert!(
+            same.iter().all(|w| Arc::strong_count(w) == 3),
+            "each is held here, by the pool and by its thread"
+        );
+        drop(second);
+        assert!(same.iter().all(|w| Arc::strong_count(w) == 1), "all have ended");
+        assert!(pool.here().threads.is_empty());
+    }
+
+    #[test]
+    fn a_process_that_was_forked_has_no_threads_and_ends_none() {
+        let pool: &'static Pool = Box::leak(Box::new(Pool::new()));
+        let mut held = pool.hold();
+        let one = pool.claim(1);
+        pool.give_back(one.clone());
+        // As a child sees it: the same memory under another number.
+        held.process ^= 1;
+        lock(&pool.0).process ^= 1;
+        let child = pool.hold();
+        assert!(pool.here().idle.is_empty(), "made anew");
+        drop(held);
+        assert_eq!(pool.here().holders, 1, "of the parent");
+        drop(child);
+        assert_eq!(Arc::strong_count(&one[0]), 2, "the parent's runs on");
     }
 }

@@ -19,7 +19,7 @@ const _: () = assert!(HEAD.is_multiple_of(4096));
 
 /// The stages of all ranks, as one of them sees them.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct LaneMemory {
     own: Mapping,
     /// By rank; `None` for oneself.
     peers: Vec<Option<Mapping>>,
@@ -27,7 +27,7 @@ pub(crate) struct Stage {
     lanes: usize,
 }
 
-impl Stage {
+impl LaneMemory {
     /// Memory for so many lanes, and a descriptor to pass to the other ranks.
     pub(crate) fn create(lanes: usize) -> io::Result<(Mapping, OwnedFd)> {
         Mapping::create(Self::len(lanes))

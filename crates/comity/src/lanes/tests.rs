@@ -1,6 +1,6 @@
 //! Lanes of threads that are ranks, over stages in their own memory.
 
-use super::{Carriage, Collective, LaneCall, Stage, Step};
+use super::{Carriage, Collective, LaneCall, LaneMemory, LaneStep};
 use crate::{DType, ReduceOp, View, ViewMut, sys::Mapping, view::Memory};
 use comity_kernel as kernel;
 use std::{
@@ -10,12 +10,12 @@ use std::{
 };
 
 /// The stages of `size` ranks, each as that rank sees them.
-fn stages(size: usize, lanes: usize) -> Vec<Arc<Stage>> {
-    let made: Vec<_> = (0..size).map(|_| Stage::create(lanes).unwrap()).collect();
+fn stages(size: usize, lanes: usize) -> Vec<Arc<LaneMemory>> {
+    let made: Vec<_> = (0..size).map(|_| LaneMemory::create(lanes).unwrap()).collect();
     let fds: Vec<_> = made.iter().map(|(_, fd)| fd.try_clone().unwrap()).collect();
     let stage = |(rank, (own, _)): (usize, (Mapping, _))| {
         let map = |(r, fd)| (r != rank).then(|| Mapping::attach_to_read(fd).unwrap());
-        Arc::new(Stage::new(own, fds.iter().enumerate().map(map).collect(), rank, lanes).unwrap())
+        Arc::new(LaneMemory::new(own, fds.iter().enumerate().map(map).collect(), rank, lanes).unwrap())
     };
     made.into_iter().enumerate().map(stage).collect()
 }
@@ -37,7 +37,7 @@ fn given(dtype: DType, rank: usize, bytes: usize) -> Vec<u8> {
 }
 
 /// One call of `rank`: its result, out of place or in place.
-fn carry(stage: &Arc<Stage>, call: LaneCall, input: &[u8], in_place: bool) -> Vec<u8> {
+fn carry(stage: &Arc<LaneMemory>, call: LaneCall, input: &[u8], in_place: bool) -> Vec<u8> {
     let (in_len, out_len) = call.lengths();
     assert_eq!(in_len, input.len());
     let mut out = vec![0u8; out_len];
@@ -51,10 +51,10 @@ fn carry(stage: &Arc<Stage>, call: LaneCall, input: &[u8], in_place: bool) -> Ve
     let mut carriage = Carriage::start(stage, call, &mut memory);
     loop {
         match carriage.step() {
-            Step::Done => break,
-            Step::Moved => {}
+            LaneStep::Done => break,
+            LaneStep::Moved => {}
             // WAIT(Done): the other threads of this test
-            Step::Waits => thread::sleep(Duration::from_micros(50)),
+            LaneStep::Waits => thread::sleep(Duration::from_micros(50)),
         }
     }
     assert!(!carriage.is_broken());

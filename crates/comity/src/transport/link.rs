@@ -177,7 +177,7 @@ pub(crate) trait Link: Lending + Send + fmt::Debug {
         false
     }
 
-    /// Pass this rank's [stage](crate::lanes::Stage) to the peer, before anything that is put later; whether it left. Only links that
+    /// Pass this rank's [stage](crate::lanes::LaneMemory) to the peer, before anything that is put later; whether it left. Only links that
     /// [are memory](Self::is_memory) do.
     fn pass_stage(&mut self, _: BorrowedFd<'_>) -> bool {
         false

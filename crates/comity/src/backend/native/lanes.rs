@@ -4,7 +4,7 @@ use super::NativeBackend;
 use crate::{
     CallInfo, DType, ReduceOp, Result,
     engine::Task,
-    lanes::{Collective, LaneCall, MOST_RANKS},
+    lanes::{Collective, LaneCall, MOST_MATES},
     status::{Header, World},
 };
 use comity_plan::{Kind, Lanes};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// How many lanes a group of these members of a world may use.
 pub(super) fn of(world: &dyn World, members: &[usize]) -> Lanes {
-    let may = world.shares_memory() && members.len() <= MOST_RANKS;
+    let may = world.shares_memory() && members.len() <= MOST_MATES;
     if may { world.lanes() } else { Lanes::UpTo(1) }
 }
 

@@ -62,16 +62,8 @@ impl NativeBackend {
         let pulls = route.out.is_some_and(|(_, len)| len <= MOST_ONE_WAY);
         // Nothing is added.
         let reduce = ReduceOp::Sum;
-        let task = Task {
-            info,
-            reduce,
-            header: &header,
-            call: None,
-            limit,
-            pulls,
-            short: short.as_ref(),
-            lanes: None,
-        };
+        let short = short.as_ref();
+        let task = Task { info, reduce, header: &header, call: None, limit, pulls, short, lanes: None };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
             self.routes.remove(at);

@@ -1,6 +1,6 @@
 //! Every order in which the same lane of some ranks can go: nobody writes what another one still reads, and all come to the end.
 
-use super::{Act, Flag, Lane, Next, Phases};
+use super::{Act, Flag, LaneProgress, Next, Phases};
 use std::collections::HashSet;
 
 const ALL_REDUCE: Phases = Phases { reduces: true, takes: true };
@@ -14,7 +14,7 @@ const DIRTY: u64 = 0;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Rank {
     call: usize,
-    lane: Lane,
+    lane: LaneProgress,
     doing: Option<Act>,
     flags: [u64; 2],
     staged: [u64; 2],
@@ -24,7 +24,7 @@ struct Rank {
 /// A test's ranks, and the calls that they make: what is done in each window, and how many windows.
 struct Model<'a> {
     calls: &'a [(Phases, u64)],
-    half: fn(&Lane) -> usize,
+    half: fn(&LaneProgress) -> usize,
 }
 
 impl Model<'_> {
@@ -65,7 +65,8 @@ impl Model<'_> {
                 Next::End => {
                     let rank = &mut ranks[me];
                     rank.call += 1;
-                    rank.lane = Lane::new(0, rank.flags[Flag::Staged as usize], self.calls[rank.call].1);
+                    rank.lane =
+                        LaneProgress::new(0, rank.flags[Flag::Staged as usize], self.calls[rank.call].1);
                     return Ok(true);
                 }
             };
@@ -96,7 +97,7 @@ impl Model<'_> {
 
     /// All states that `size` ranks can come to; what is wrong in one of them.
     fn explore(&self, size: usize) -> Result<usize, String> {
-        let lane = Lane::new(0, 0, self.calls[0].1);
+        let lane = LaneProgress::new(0, 0, self.calls[0].1);
         let rank =
             Rank { call: 0, lane, doing: None, flags: [0; 2], staged: [DIRTY; 2], reduced: [DIRTY; 2] };
         let mut seen = HashSet::new();
@@ -128,7 +129,7 @@ fn in_no_order_does_a_rank_read_what_is_being_written() {
     let mixed = [(ALL_REDUCE, 3), (ALL_GATHER, 1), (REDUCE_SCATTER, 2), (ALL_GATHER, 2), (ALL_REDUCE, 1)];
     for size in 2..=3 {
         for calls in [&[(ALL_REDUCE, 5)][..], &[(ALL_GATHER, 5)], &[(REDUCE_SCATTER, 5)], &mixed] {
-            let states = Model { calls, half: Lane::half }.explore(size).unwrap();
+            let states = Model { calls, half: LaneProgress::half }.explore(size).unwrap();
             assert!(states > 100, "{states}");
         }
     }

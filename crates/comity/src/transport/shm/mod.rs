@@ -54,8 +54,6 @@ const SPINS_PER_SOCKET_CHECK: u32 = 1024;
 /// A peer that was seen so long ago counts as living: if it died since, no other process has its number yet, for the system gives
 /// numbers in turn.
 const LIVES: Duration = Duration::from_millis(2);
-/// The byte that carries the descriptor of a stage over the waker's socket.
-const STAGE: u8 = b'S';
 /// Time limit for the two ends to pass the memory over once they are connected.
 const PASS: Duration = Duration::from_secs(10);
 
@@ -333,7 +331,7 @@ impl Link for ShmLink {
     }
 
     fn pass_stage(&mut self, fd: BorrowedFd<'_>) -> bool {
-        sys::send_byte_with(&self.waker, STAGE, &fd).is_ok()
+        sys::send_byte_with(&self.waker, loans::STAGE, &fd).is_ok()
     }
 
     fn take_stage(&mut self) -> Option<Mapping> {

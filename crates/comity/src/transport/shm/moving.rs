@@ -1,7 +1,7 @@
 //! Movement of bytes into a link and out of it: through the ring, or lent.
 
 use super::{
-    Lending, Link, LinkError, PULL_CHUNK, RING, SPINS_PER_SOCKET_CHECK, STAGE, ShmLink,
+    Lending, Link, LinkError, PULL_CHUNK, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
     loans::{self, By, Lies, Loan, Measured, unreadable},
     ring::{SHORT, wakes_reader, wakes_writer},
 };
@@ -259,7 +259,7 @@ impl ShmLink {
                 loans::OWN => self.borrower.try_own(board, &self.waker),
                 // A read ends with the byte that brings a descriptor.
                 loans::REGION => self.borrower.take_region(board, fd.take()),
-                STAGE => self.stage = fd.take().and_then(|fd| Mapping::attach_to_read(&fd).ok()),
+                loans::STAGE => self.stage = fd.take().and_then(|fd| Mapping::attach_to_read(&fd).ok()),
                 _ => {}
             }
         }

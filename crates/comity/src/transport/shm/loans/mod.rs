@@ -69,6 +69,9 @@ pub(super) const REGION: u8 = b'R';
 /// The byte there that asks the peer to try to read this process's own memory.
 pub(super) const OWN: u8 = b'O';
 
+/// The byte there that carries the descriptor of memory for lanes.
+pub(super) const STAGE: u8 = b'S';
+
 /// Answers of the borrower about a region, or about the lender's own memory.
 const NONE: u8 = 0;
 const MAPPED: u8 = 1;
