@@ -204,7 +204,8 @@ impl FullySharded {
     /// # Errors
     /// Candle's.
     pub fn parameters(&self, prefix: &str) -> Result<Vec<Parameter>> {
-        let (inner, rank) = (&self.inner, self.inner.group.rank());
+        let inner = &self.inner;
+        let rank = self.inner.group.rank();
         let mut at = 0;
         let mut parameters = Vec::new();
         for p in &inner.pieces {
@@ -239,7 +240,8 @@ impl FullySharded {
     /// # Errors
     /// Those of [`Weights::part`].
     pub fn load(&self, weights: &Weights) -> Result<()> {
-        let (inner, rank) = (&self.inner, self.inner.group.rank());
+        let inner = &self.inner;
+        let rank = self.inner.group.rank();
         let mut mine = Vec::new();
         for p in inner.pieces.iter().filter(|p| p.count(rank) > 0) {
             let x = match p.shape.dims().first() {

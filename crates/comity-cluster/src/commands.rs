@@ -111,7 +111,8 @@ fn multipath(cluster: &Cluster, plan: &AddressPlan, host: usize, steps: &mut Vec
         return;
     }
     let limits = |subflows: u64, accepted: u64| {
-        let (subflows, accepted) = (subflows.to_string(), accepted.to_string());
+        let subflows = subflows.to_string();
+        let accepted = accepted.to_string();
         ["ip", "mptcp", "limits", "set", "subflow", &subflows, "add_addr_accepted", &accepted]
             .map(String::from)
             .to_vec()

@@ -53,7 +53,8 @@ mod tests {
     fn steps(origin: usize, size: usize, believed: &[bool], alive: &[bool]) -> Option<usize> {
         let mut knows = vec![false; size];
         knows[origin] = true;
-        let (mut news, mut steps) = (vec![origin], 0);
+        let mut news = vec![origin];
+        let mut steps = 0;
         loop {
             let mut next = Vec::new();
             for m in news {

@@ -188,7 +188,8 @@ impl Liveness {
     /// Time since `rank` was last heard; `None` if nobody is judged, or if this process did not run itself for half the
     /// limit meanwhile.
     pub(crate) fn silence(&self, rank: usize, now: Instant) -> Option<Duration> {
-        let (limit, pulse) = (self.limit?, self.peers.get(rank)?.as_ref()?);
+        let limit = self.limit?;
+        let pulse = self.peers.get(rank)?.as_ref()?;
         let slept = self.ticked.is_some_and(|last| sleeps(limit, last, now));
         (!slept).then(|| now.saturating_duration_since(pulse.heard))
     }

@@ -151,7 +151,8 @@ impl Graph {
     }
 
     fn of(&self, rank: usize) -> impl Iterator<Item = usize> {
-        let (from, to) = (self.begins[rank] as usize, self.begins[rank + 1] as usize);
+        let from = self.begins[rank] as usize;
+        let to = self.begins[rank + 1] as usize;
         self.all[from..to].iter().map(|r| *r as usize)
     }
 }

@@ -195,7 +195,8 @@ mod tests {
     fn a_slow_pair_is_gone_around_and_by_all_ranks() {
         for (kind, count) in [(Kind::AllReduce, 2), (Kind::AllReduce, 1 << 20)] {
             let shape = Shape::new(kind, 0, 4, count, 4);
-            let (usual, slow) = (world(4, None), world(4, Some((0, 3))));
+            let usual = world(4, None);
+            let slow = world(4, Some((0, 3)));
             let plain = choose(&shape.common(), &usual, None).algorithm;
             assert!(crosses(&shape, plain, (0, 3)), "{kind:?} {count}: {plain:?} uses every pair");
             let around = choose(&shape.common(), &slow, None);

@@ -64,14 +64,16 @@ impl Team {
 
     /// The other positions, beginning after this rank, so that not everyone turns to the first at once.
     pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let (me, n) = (self.me, self.len());
+        let me = self.me;
+        let n = self.len();
         (1..n).map(move |k| (me + k) % n)
     }
 }
 
 /// `len` elements in `n` parts that differ by one at most.
 pub(crate) fn even(len: usize, n: usize) -> Parts {
-    let (each, more) = (len / n, len % n);
+    let each = len / n;
+    let more = len % n;
     (0..n).map(|i| (i * each + i.min(more), each + usize::from(i < more))).collect()
 }
 

@@ -185,7 +185,8 @@ impl<'a> Model<'a> {
             let loads = (0..n).map(|r| (r, self.load(p, r, (0..n).filter(move |&q| q != r), bytes)));
             return self.round(p, loads, traffic);
         }
-        let (near, far) = (self.local - 1.0, self.n - self.local);
+        let near = self.local - 1.0;
+        let far = self.n - self.local;
         self.near_round(near, near * bytes, traffic) + self.far_round(far, self.local * far * bytes, traffic)
     }
 
@@ -213,7 +214,8 @@ impl<'a> Model<'a> {
             let load = self.load(p, p.root, (0..p.host.len()).filter(|&q| q != p.root), bytes);
             return self.round(p, [(p.root, load)].into_iter(), OneWay);
         }
-        let (near, far) = (self.local - 1.0, self.n - self.local);
+        let near = self.local - 1.0;
+        let far = self.n - self.local;
         self.within(near, near * bytes) + self.far_round(far, far * bytes, OneWay)
     }
 
@@ -258,7 +260,8 @@ impl<'a> Model<'a> {
     /// Everyone sends `bytes` to a partner at a distance of `by`, a power of two.
     pub(crate) fn swap(&self, by: f64, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {
-            let (n, by) = (p.host.len(), by as usize);
+            let n = p.host.len();
+            let by = by as usize;
             let pairs = (0..n).map(|r| (r, r ^ by)).filter(|&(_, q)| q < n);
             let loads = pairs.map(|(r, q)| (r, self.load(p, r, [q].into_iter(), bytes)));
             return self.round(p, loads, OneWay);
@@ -273,7 +276,8 @@ impl<'a> Model<'a> {
     /// Everyone sends `bytes` to the rank that comes `by` later, around, and takes as much from the one that comes `by` earlier.
     pub(crate) fn rotate(&self, by: f64, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {
-            let (n, by) = (p.host.len(), by as usize);
+            let n = p.host.len();
+            let by = by as usize;
             let loads = (0..n).map(|r| (r, self.load(p, r, [(r + by) % n].into_iter(), bytes)));
             return self.round(p, loads, OneWay);
         }
@@ -287,7 +291,8 @@ impl<'a> Model<'a> {
     /// A step of a tree: `bytes` from one rank to another at a distance of `by`, a power of two, counted from the root.
     pub(crate) fn hop(&self, by: f64, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {
-            let (n, by) = (p.host.len(), by as usize);
+            let n = p.host.len();
+            let by = by as usize;
             let at = |v: usize| (v + p.root) % n;
             let edges = (0..n).step_by(2 * by.max(1)).filter(|v| v + by < n);
             let loads = edges.map(|v| (at(v), self.load(p, at(v), [at(v + by)].into_iter(), bytes)));
@@ -299,7 +304,8 @@ impl<'a> Model<'a> {
     /// Leaders of hosts at a distance of `by` swap `bytes`.
     pub(crate) fn lead(&self, by: f64, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {
-            let (hosts, by) = (p.hosts.len(), by as usize);
+            let hosts = p.hosts.len();
+            let by = by as usize;
             let pairs = (0..hosts).map(|h| (h, h ^ by)).filter(|&(_, g)| g < hosts);
             let leader = |h: usize| p.hosts[h][0];
             let loads =
@@ -322,7 +328,8 @@ impl<'a> Model<'a> {
 
     /// Returns the load of rank `from` when it sends `bytes` to each of some.
     fn load(&self, p: &Pairs<'_>, from: usize, to: impl Iterator<Item = usize>, bytes: f64) -> Load {
-        let (share, mut load) = (self.share(), Load::default());
+        let share = self.share();
+        let mut load = Load::default();
         for q in to {
             let cost = p.costs.both_ways(from, q);
             let near = p.host[from] == p.host[q];
@@ -339,14 +346,18 @@ impl<'a> Model<'a> {
     /// The seconds of a rank that is alone in its round.
     fn alone(&self, load: Load) -> f64 {
         let Load { near, far } = load;
-        let (a, b) = (near.messages(self.world.local.busy), far.messages(self.world.remote.busy));
+        let a = near.messages(self.world.local.busy);
+        let b = far.messages(self.world.remote.busy);
         a + b + near.bytes + far.bytes
     }
 
     /// A round takes as long as its slowest rank, and as the network of the host that sends most.
     fn round(&self, p: &Pairs<'_>, loads: impl Iterator<Item = (usize, Load)>, traffic: Traffic) -> f64 {
-        let (local, remote) = (&self.world.local, &self.world.remote);
-        let (mut longest, mut any_near, mut sent) = (0.0f64, false, vec![0.0; p.hosts.len()]);
+        let local = &self.world.local;
+        let remote = &self.world.remote;
+        let mut longest = 0.0f64;
+        let mut any_near = false;
+        let mut sent = vec![0.0; p.hosts.len()];
         for (rank, Load { near, far }) in loads {
             let messages = near.messages(traffic.busy(local)) + far.messages(traffic.busy(remote));
             longest = longest.max(messages + traffic.crowd(local, near.count) * near.bytes);

@@ -112,7 +112,8 @@ impl PairCosts {
 
     /// The dearer direction of a pair.
     pub(crate) fn both_ways(&self, a: usize, b: usize) -> Cost {
-        let (there, back) = (self.pair(a, b), self.pair(b, a));
+        let there = self.pair(a, b);
+        let back = self.pair(b, a);
         Cost { alpha: there.alpha.max(back.alpha), beta: there.beta.max(back.beta) }
     }
 }

@@ -109,7 +109,8 @@ impl<'a> Call<'a> {
             Kind::Barrier => (Slice::new(Buf::Tmp, 0, 0), Slice::new(Buf::Tmp, 0, 0)),
             _ => (Slice::new(Buf::In, at, len), Slice::new(Buf::Out, at, len)),
         };
-        let (parts, incoming) = (Parts::new(), Parts::new());
+        let parts = Parts::new();
+        let incoming = Parts::new();
         Segment { parts, incoming, own_src: src, own_dst: dst, ..self.around(src, dst) }
     }
 
@@ -124,7 +125,8 @@ impl<'a> Call<'a> {
             [] => here.clone(),
             counts => cut_each(&offsets(counts.iter().copied()), (0, usize::MAX)),
         };
-        let (own_src, own_dst) = (own(Buf::In), own(Buf::Out));
+        let own_src = own(Buf::In);
+        let own_dst = own(Buf::Out);
         let around = self.around(Slice::new(Buf::In, 0, all), Slice::new(Buf::Out, 0, all));
         Segment { parts: here, incoming, own_src, own_dst, ..around }
     }
@@ -132,8 +134,11 @@ impl<'a> Call<'a> {
     /// Makes a segment of `src` and `dst` without its parts.
     fn around(&self, src: Slice, dst: Slice) -> Segment<'a> {
         let small = self.shape.count.saturating_mul(self.shape.elem) / self.team.len().max(1) < SMALL;
-        let (team, hosts, root) = (self.team, self.hosts, self.shape.root);
-        let (parts, incoming) = (Parts::new(), Parts::new());
+        let team = self.team;
+        let hosts = self.hosts;
+        let root = self.shape.root;
+        let parts = Parts::new();
+        let incoming = Parts::new();
         Segment { team, hosts, root, small, src, dst, parts, incoming, own_src: src, own_dst: dst }
     }
 }

@@ -167,7 +167,8 @@ fn check(ask: &PlanRequest<'_>) -> Result<Kind, String> {
     let kind = Kind::from_name(ask.op).ok_or_else(|| {
         format!("no plan for {:?}; there are {}", ask.op, names(Kind::ALL.iter().map(|k| k.name())))
     })?;
-    let (ranks, hosts) = (ask.ranks, ask.hosts);
+    let ranks = ask.ranks;
+    let hosts = ask.hosts;
     if !(1..=MOST_RANKS).contains(&ranks) {
         return Err(format!("{ranks} ranks; plans are shown for 1 to {MOST_RANKS}"));
     }

@@ -224,7 +224,9 @@ pub(super) fn run(shapes: &[Shape], how: Trial, plan: impl Fn(&Shape) -> Plan) -
 }
 
 fn send(rank: &mut Rank, channels: &mut [Underway], how: Trial, seed: u64) -> (usize, usize, usize) {
-    let (mut sent, mut messages, mut back) = (0, 0, 0);
+    let mut sent = 0;
+    let mut messages = 0;
+    let mut back = 0;
     let queues = rank.sends.len();
     for turn in 0..queues {
         let q = (turn + seed as usize) % queues;

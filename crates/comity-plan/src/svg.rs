@@ -31,7 +31,8 @@ pub(crate) fn svg(report: &PlanReport, shape: &Shape, edges: &Edges) -> String {
             rounds.entry(round).or_default().push((from, to, bytes));
         }
     }
-    let (mut bands, mut y) = (String::new(), TOP);
+    let mut bands = String::new();
+    let mut y = TOP;
     for (&round, messages) in rounds.iter().take(MOST_ROUNDS) {
         y += band(&mut bands, (round, y), messages, shape);
     }
@@ -94,7 +95,8 @@ fn head(t: &mut String, report: &PlanReport, shape: &Shape, end: usize) {
     for host in 0..hosts {
         let own: Vec<usize> = (0..shape.size).filter(|&r| shape.hosts[r] == host).collect();
         let (Some(first), Some(last)) = (own.first(), own.last()) else { continue };
-        let (x, w) = (column(*first) - PITCH / 2 + 4, (last - first + 1) * PITCH - 8);
+        let x = column(*first) - PITCH / 2 + 4;
+        let w = (last - first + 1) * PITCH - 8;
         let _ = writeln!(
             t,
             r##"<rect x="{x}" y="76" width="{w}" height="{}" rx="6" fill="#f3f5f8"/><text x="{}" y="92" text-anchor="middle" fill="#555">host {host}</text>"##,
@@ -136,7 +138,8 @@ fn band(t: &mut String, (round, y): (u32, usize), messages: &[Message], shape: &
     for (i, lane_messages) in lanes.iter().enumerate() {
         let at = y + 9 + i * lane + lane - 5;
         for &(from, to, bytes) in lane_messages {
-            let (a, b) = (column(from), column(to));
+            let a = column(from);
+            let b = column(to);
             let (x1, x2) = if a < b { (a + 3, b - 3) } else { (a - 3, b + 3) };
             let dash = if shape.hosts[from] == shape.hosts[to] { "" } else { r#" stroke-dasharray="5 3""# };
             let _ = writeln!(

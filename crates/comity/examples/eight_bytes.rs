@@ -65,7 +65,9 @@ fn meet_tracer(rank: usize) -> std::io::Result<()> {
 
 fn main() -> Result<()> {
     let number = |at: usize| env::args().nth(at).and_then(|n| n.parse().ok()).unwrap_or(0);
-    let (empty, calls, more) = (number(1), number(2), number(3));
+    let empty = number(1);
+    let calls = number(2);
+    let more = number(3);
     let group = comity::init()?;
     if let Err(e) = meet_tracer(group.rank()) {
         eprintln!("the folder of the tracer cannot be used: {e}");

@@ -101,7 +101,8 @@ impl HostPort {
             return Ok(vec![addr]);
         }
         let (tell, told) = mpsc::sync_channel(1);
-        let (host, port) = (self.host.clone(), self.port);
+        let host = self.host.clone();
+        let port = self.port;
         // getaddrinfo has no deadline; a thread that stays in it harms nobody.
         std::thread::Builder::new()
             .name("comity-resolve".into())

@@ -104,7 +104,8 @@ impl Buffer {
     pub fn write<T: Element>(&mut self, data: &[T]) -> Result<()> {
         let len = size_of_val(data);
         assert!(len <= self.len, "{len} bytes into a buffer of {}", self.len);
-        let (to, from) = (self.memory.addr(), data.as_ptr().expose_provenance());
+        let to = self.memory.addr();
+        let from = data.as_ptr().expose_provenance();
         // SAFETY: both hold so many bytes, and the copy is over before this returns, well or not: an error ends the stream.
         unsafe { self.cuda.device.copy(to, from, len, self.cuda.stream.id())? };
         self.cuda.finish()
@@ -117,7 +118,8 @@ impl Buffer {
     pub fn read<T: Element>(&self, data: &mut [T]) -> Result<()> {
         let len = size_of_val(data);
         assert!(len <= self.len, "{len} bytes out of a buffer of {}", self.len);
-        let (to, from) = (data.as_mut_ptr().expose_provenance(), self.memory.addr());
+        let to = data.as_mut_ptr().expose_provenance();
+        let from = self.memory.addr();
         // SAFETY: as in `write`. What is in the buffer was written from values of `T`, or made from such by a call on `T`.
         unsafe { self.cuda.device.copy(to, from, len, self.cuda.stream.id())? };
         self.cuda.finish()

@@ -74,7 +74,8 @@ impl Record {
     fn of(words: [u64; CALL]) -> Option<Self> {
         let [seq, count, begin, end, waited, place, _, last] = words;
         FlightState::of((last >> STATE) as u8)?;
-        let (root, tag) = (place as u32, (place >> 32) as u32);
+        let root = place as u32;
+        let tag = (place >> 32) as u32;
         Some(Self { seq, count, begin, end, waited, root, tag, last })
     }
 
@@ -144,7 +145,8 @@ impl Recorder {
 
     /// For the group of everyone in a job of `size`: write to `dir` when it fails.
     pub(crate) fn log_to(&mut self, dir: &Path, me: &Peer, size: usize) {
-        let (rank, host) = (me.rank, me.host.clone());
+        let rank = me.rank;
+        let host = me.host.clone();
         self.place = Some(Place { dir: dir.into(), members: (0..size).collect(), rank, host });
     }
 
@@ -172,7 +174,8 @@ impl Recorder {
         counters.parked_on.store(NOBODY, Ordering::Relaxed);
         self.slept = counters.parked_ns();
         let now = if is_long(info) { clock::exact() } else { clock::coarse() };
-        let (dtype, reduce) = (info.dtype.map_or(NONE, |d| d as u8), info.reduce.map_or(NONE, |r| r as u8));
+        let dtype = info.dtype.map_or(NONE, |d| d as u8);
+        let reduce = info.reduce.map_or(NONE, |r| r as u8);
         let op = info.op as u8 | if info.objects { OBJECTS } else { 0 };
         let kinds = u32::from_le_bytes([op, dtype, reduce, FlightState::Begun as u8]);
         let record = Record {
@@ -282,7 +285,8 @@ mod tests {
 
     #[test]
     fn the_ring_keeps_the_last_4096_in_order() {
-        let (mut r, c) = (Recorder::new(), Counters::default());
+        let mut r = Recorder::new();
+        let c = Counters::default();
         assert_eq!(r.records().count(), 0);
         for seq in 1..=3 {
             r.begin(&call(seq), &c);
@@ -301,7 +305,8 @@ mod tests {
 
     #[test]
     fn a_failure_names_who_was_waited_for() {
-        let (mut r, c) = (Recorder::new(), Counters::default());
+        let mut r = Recorder::new();
+        let c = Counters::default();
         r.begin(&call(1), &c);
         assert_eq!(r.records().next().unwrap().state(), FlightState::Begun);
         r.end(&call(1), Some(&lost(2)), &c);

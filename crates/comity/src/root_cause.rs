@@ -69,7 +69,8 @@ mod tests {
     #[test]
     fn another_file_under_its_number_is_left_alone() {
         let memory = || rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let (mut file, other) = (memory(), memory());
+        let mut file = memory();
+        let other = memory();
         let report = RootCauseReport::from_fd(file.as_raw_fd(), 0).unwrap();
         rustix::io::dup2(&other, &mut file).unwrap();
         report.tell(1);

@@ -77,13 +77,15 @@ mod tests {
 
     #[test]
     fn turns_follow_tickets_not_arrival() {
-        let (turn, log) = (Arc::new(Turn::new()), Arc::new(Mutex::new(vec![])));
+        let turn = Arc::new(Turn::new());
+        let log = Arc::new(Mutex::new(vec![]));
         let tickets: Vec<_> = (0..8).map(|_| turn.take()).collect();
         let threads: Vec<_> = tickets
             .into_iter()
             .rev()
             .map(|t| {
-                let (turn, log) = (turn.clone(), log.clone());
+                let turn = turn.clone();
+                let log = log.clone();
                 thread::sleep(Duration::from_millis(1));
                 thread::spawn(move || {
                     turn.wait(t);
@@ -117,7 +119,8 @@ mod loom_tests {
             };
             let threads: Vec<_> = (0..2)
                 .map(|_| {
-                    let (turn, cell) = (turn.clone(), cell.clone());
+                    let turn = turn.clone();
+                    let cell = cell.clone();
                     thread::spawn(move || one(&turn, &cell))
                 })
                 .collect();

@@ -72,7 +72,8 @@ fn guilty_are_named(world: &[Group], guilty: &[usize]) {
     for (name, call) in CALLS {
         let what = format!("{name}, {} ranks, {guilty:?} elsewhere", world.len());
         let groups = each(world, |g| g.split(Some(0), 0).unwrap().unwrap());
-        let (over, failed) = (Barrier::new(groups.len()), AtomicBool::new(false));
+        let over = Barrier::new(groups.len());
+        let failed = AtomicBool::new(false);
         let out = each(&groups, |g| {
             let mut x = [1f32; 8];
             if !guilty.contains(&g.rank()) {

@@ -93,7 +93,8 @@ fn background_work_keeps_its_turn() {
         for (i, p) in pending.into_iter().enumerate() {
             assert_eq!(p.wait()?, 3 * i as u32);
         }
-        let (mut a, mut b) = (vec![1f32; 1000], [2u8; 3]);
+        let mut a = vec![1f32; 1000];
+        let mut b = [2u8; 3];
         g.scope(|s| {
             let first = s.spawn(|g| g.all_reduce(&mut a, ReduceOp::Sum));
             s.spawn(|g| g.broadcast(&mut b, 1)).detach();

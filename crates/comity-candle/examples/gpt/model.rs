@@ -55,7 +55,9 @@ pub(crate) struct Block {
 
 impl Block {
     pub(crate) fn new(group: &Group, shape: &Shape, vb: VarBuilder) -> Result<Self> {
-        let (width, inner, share) = (shape.width, 2 * shape.width, Sharding::balanced());
+        let width = shape.width;
+        let inner = 2 * shape.width;
+        let share = Sharding::balanced();
         let heads = Heads::new(shape.heads, shape.heads, width / shape.heads.max(1), group.size())?;
         let norm = |name| vb.get_with_hints(width, name, Init::Const(1.0));
         Ok(Self {

@@ -98,8 +98,10 @@ fn each_rank_reads_its_blocks_of_gguf() {
     let file = folder.0.join("model.gguf");
     let quantize =
         |shape: (usize, usize), seed| QTensor::quantize(&noise(shape, seed), GgmlDType::Q8_0).unwrap();
-    let (q, k, v, o) =
-        (quantize((128, 64), 1), quantize((32, 64), 2), quantize((32, 64), 3), quantize((64, 128), 4));
+    let q = quantize((128, 64), 1);
+    let k = quantize((32, 64), 2);
+    let v = quantize((32, 64), 3);
+    let o = quantize((64, 128), 4);
     let bias = QTensor::quantize(&noise(128, 5), GgmlDType::F32).unwrap();
     let tensors = [("q.weight", &q), ("k.weight", &k), ("v.weight", &v), ("o.weight", &o), ("q.bias", &bias)];
     let count = gguf_file::Value::U32(4);

@@ -135,7 +135,8 @@ fn sleep_before_the_first_look_extends_too() {
 fn the_silent_are_asked_and_live_while_they_answer_but_not_for_ever() {
     let (mut l, zero) = started(2);
     assert!(l.asks(zero + ms(900)).is_empty());
-    let (mut asked, mut verdicts) = (0, Vec::new());
+    let mut asked = 0;
+    let mut verdicts = Vec::new();
     for i in 1..=32 {
         let now = zero + TICK * i;
         verdicts.extend(l.tick_at(now));
@@ -262,7 +263,8 @@ proptest! {
             came[i] = came[i].min(came[i + 1]);
         }
         let end = *came.last().unwrap();
-        let (mut t, mut at) = (0, 0);
+        let mut t = 0;
+        let mut at = 0;
         for lag in lag.iter().cycle() {
             t += 100 + lag;
             if t > end { break; }
@@ -286,7 +288,8 @@ proptest! {
         let mut always = started_at(size, zero);
         for (wait, who, what) in steps {
             t += wait;
-            let (now, who) = (zero + ms(t), who % size);
+            let now = zero + ms(t);
+            let who = who % size;
             for l in [&mut l, &mut always] {
                 match what {
                     0..4 => drop(l.hear(who, now, Some(t))),
@@ -347,7 +350,8 @@ proptest! {
     #[test]
     fn own_sleep_kills_nobody(naps in prop::collection::vec((0u64..100_000, 500u64..4000), 1..20)) {
         let (mut l, zero) = started(3);
-        let (mut t, mut awake) = (0, 0);
+        let mut t = 0;
+        let mut awake = 0;
         let mut found = None;
         for (nap, work) in naps.into_iter().chain([(0, 11_000)]) {
             t += nap;

@@ -222,9 +222,11 @@ impl<R: Reason> Membership<R> {
 
     /// A connection that was to be [made](Action::Dial) was not.
     pub fn missed(&mut self, rank: usize, why: NoConnection, now: Instant) {
-        let (limit, every) = (self.limit(), self.every());
+        let limit = self.limit();
+        let every = self.every();
         let Some(overlay) = &mut self.overlay else { return };
-        let (me, since) = (overlay.me, overlay.dialing.remove(&rank));
+        let me = overlay.me;
+        let since = overlay.dialing.remove(&rank);
         if self.leaving || overlay.connected.contains(&rank) || since.is_none() {
             return;
         }

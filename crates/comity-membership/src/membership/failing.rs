@@ -46,7 +46,8 @@ impl<R: Reason> Membership<R> {
     pub(super) fn member_is_gone(&mut self, group_id: u64, rank: usize) {
         let Some(presence) = self.presences.get(rank).cloned() else { return };
         let Some((group, member)) = self.member(group_id, rank) else { return };
-        let (mine, left) = (group.mine, group.left.get(member) == Some(&true));
+        let mine = group.mine;
+        let left = group.left.get(member) == Some(&true);
         let failure = |cause: String| R::lost(member, mine, cause);
         let failure = match presence {
             Presence::Gone(words, _) if words.is_empty() => {

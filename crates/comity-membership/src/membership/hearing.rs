@@ -10,7 +10,8 @@ impl<R: Reason> Membership<R> {
         if self.leaving {
             return;
         }
-        let (mut notes, mut ends) = (Vec::new(), Vec::new());
+        let mut notes = Vec::new();
+        let mut ends = Vec::new();
         for (rank, heard) in heard {
             if self.presence(rank) != Some(&Presence::Live) || !self.is_connected(rank) {
                 continue;

@@ -31,7 +31,8 @@ impl<R: Reason> Membership<R> {
             return;
         }
         overlay.number += 1;
-        let (origin, number) = (overlay.me, overlay.number);
+        let origin = overlay.me;
+        let number = overlay.number;
         let to = overlay.connected.iter().copied().collect();
         let news = Note::Spread { origin, number, note: Box::new(note) };
         overlay.keep(&news);

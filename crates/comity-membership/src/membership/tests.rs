@@ -31,7 +31,8 @@ fn met(size: usize, silence: Option<Duration>) -> (Membership<SimulatedFailure>,
 
 /// Receivers of a note about a failure, and the failure that is taken over.
 fn failed(m: &mut Membership<SimulatedFailure>) -> (Vec<usize>, Option<SimulatedFailure>) {
-    let (mut told, mut found) = (Vec::new(), None);
+    let mut told = Vec::new();
+    let mut found = None;
     for action in m.actions() {
         match action {
             Action::Tell { to, note: Note::Abort { .. } } => told.extend(to),

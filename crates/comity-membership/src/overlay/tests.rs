@@ -8,7 +8,8 @@ use proptest::prelude::*;
 fn depth(origin: usize, size: usize, there: &dyn Fn(usize) -> bool) -> Option<usize> {
     let mut knows = vec![false; size];
     knows[origin] = true;
-    let (mut news, mut steps) = (vec![origin], 0);
+    let mut news = vec![origin];
+    let mut steps = 0;
     loop {
         let mut next = Vec::new();
         for one in news.iter().flat_map(|r| around(*r, size, there)) {
@@ -44,7 +45,9 @@ fn what_is_for_one_rank_comes_in_few_steps() {
             .collect();
         let most = size.next_power_of_two().ilog2() as usize / 2 + 2;
         for target in 0..size {
-            let (mut at, mut from, mut steps) = (size / 5, None, 0);
+            let mut at = size / 5;
+            let mut from = None;
+            let mut steps = 0;
             while at != target {
                 let next = webs[at].next_to(target, from).unwrap();
                 (from, at, steps) = (Some(at), next, steps + 1);
@@ -118,7 +121,8 @@ proptest! {
     fn those_are_the_neighbours_that_the_graph_would_have(
         size in 4usize..200, me: prop::sample::Index, rank: prop::sample::Index, out in prop::collection::vec(any::<bool>(), 200), all: bool,
     ) {
-        let (me, rank) = (me.index(size), rank.index(size));
+        let me = me.index(size);
+        let rank = rank.index(size);
         prop_assume!(me != rank);
         let mut web = Overlay::<SimulatedFailure>::new(me, size);
         (0..size).filter(|r| *r != me && !all && out[*r]).for_each(|r| web.close_over(r));

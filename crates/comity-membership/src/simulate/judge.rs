@@ -136,7 +136,8 @@ impl Judge {
                 .accuse(|| format!("rank {rank} had a reason, {first:?}, and now another: {failure:?}"));
         }
         let members = &s.groups[group].members;
-        let (culprit, by) = (members[failure.culprit], members[failure.by]);
+        let culprit = members[failure.culprit];
+        let by = members[failure.by];
         // A word of leaving is lost with a connection, and with a host that has no power when a cut that held it up is mended.
         let unclean = self.causes.iter().any(|c| matches!(c, Cause::Cut { .. } | Cause::Reset { .. }))
             || s.faults.iter().any(|f| matches!(f, PlantedFault::Cut { .. }));

@@ -92,7 +92,9 @@ fn the_promise_is_kept() {
         return replay(seed);
     }
     let seeds = seeds();
-    let (next, failures, notes) = (AtomicU64::new(seeds.start), AtomicU64::new(0), AtomicU64::new(0));
+    let next = AtomicU64::new(seeds.start);
+    let failures = AtomicU64::new(0);
+    let notes = AtomicU64::new(0);
     let broken = Mutex::new(BTreeMap::new());
     let threads = thread::available_parallelism().map_or(1, |n| n.get());
     let begun = Instant::now();
@@ -119,7 +121,8 @@ fn the_promise_is_kept() {
         "seed {seed}: {verdict}\n  COMITY_SIM_SEED={seed} cargo test -p comity-membership the_promise_is_kept -- --nocapture repeats it and prints what happened"
     )).collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
-    let (failures, notes) = (failures.into_inner(), notes.into_inner());
+    let failures = failures.into_inner();
+    let notes = notes.into_inner();
     let seeds = seeds.end.saturating_sub(seeds.start);
     println!(
         "{seeds} seeds: ranks learned of {failures} failures by {notes} notes, in {:.1?}",
@@ -135,11 +138,13 @@ fn the_promise_is_kept_in_large_groups() {
     let most = |seed| (seed, 1024..=1024);
     let many = |seed| (seed, 300..=1024);
     let runs = scope::Scope::from_env().share(vec![most(3), most(1), many(4), many(5)], 4);
-    let (next, begun) = (AtomicUsize::new(0), Instant::now());
+    let next = AtomicUsize::new(0);
+    let begun = Instant::now();
     let work = || {
         while let Some((seed, sizes)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
             let scenario = Scenario::new(*seed, Some(sizes.clone()));
-            let (size, since) = (scenario.size, Instant::now());
+            let size = scenario.size;
+            let since = Instant::now();
             let verdict = run(&scenario, None);
             assert!(verdict.as_ref().is_ok_and(|v| v.0 > 0), "seed {seed} with {sizes:?} ranks: {verdict:?}");
             println!("seed {seed}, {size} ranks, {verdict:?}, in {:.1?}", since.elapsed());
@@ -154,7 +159,8 @@ fn the_promise_is_kept_in_large_groups() {
 fn hours_pass_without_a_false_alarm() {
     let few = if scope::Scope::from_env().deep { 100 } else { 4 };
     let hours = number("COMITY_SIM_HOURS").unwrap_or(few);
-    let (next, begun) = (AtomicU64::new(0), Instant::now());
+    let next = AtomicU64::new(0);
+    let begun = Instant::now();
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);

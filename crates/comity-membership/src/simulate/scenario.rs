@@ -116,7 +116,8 @@ impl Scenario {
     /// A rank that connects with all and is stopped before its first beat.
     pub(super) fn joining(seed: u64) -> Self {
         let mut s = Self::new(seed, Some(2..=12));
-        let (n, limit) = (s.size, s.limit);
+        let n = s.size;
+        let limit = s.limit;
         let enter = (0..n as u64).map(|m| m * limit / 10).collect();
         s.groups =
             vec![SimulatedGroup { group_id: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
@@ -196,7 +197,8 @@ impl Scenario {
         }
         let latest = opened + self.limit / 2;
         // Breaks that a job is to ride through may follow each other only if they stay below the limit in all.
-        let (mut allowance, mut cut) = (self.limit * 8 / 10, false);
+        let mut allowance = self.limit * 8 / 10;
+        let mut cut = false;
         for _ in 0..1 + rng.below(3) {
             let at = rng.between(0, latest);
             let rank = rng.below(self.size);

@@ -39,7 +39,9 @@ fn the_promise_is_kept_where_few_watch_each() {
     let seeds = number("COMITY_SIM_SPARSE")
         .unwrap_or_else(|| SPARSE_SEEDS[usize::from(scope::Scope::from_env().deep)]);
     let first = number("COMITY_SIM_SPARSE_FROM").unwrap_or(0);
-    let (next, failures, begun) = (AtomicU64::new(first), AtomicU64::new(0), Instant::now());
+    let next = AtomicU64::new(first);
+    let failures = AtomicU64::new(0);
+    let begun = Instant::now();
     let broken = Mutex::new(Vec::new());
     let work = || {
         loop {

@@ -89,7 +89,8 @@ pub(super) enum Occasion {
 
 impl<'a> SimulatedWorld<'a> {
     pub(super) fn new(scenario: &'a Scenario, mutant: Option<Mutant>, trace: bool) -> Self {
-        let (size, groups) = (scenario.size, scenario.groups.len());
+        let size = scenario.size;
+        let groups = scenario.groups.len();
         let process = |rank| Process {
             membership: membership(scenario, rank),
             running: true,

@@ -34,7 +34,8 @@ fn seconds(m: &Model<'_>) -> f64 {
 }
 
 fn broadcast(d: &mut Draft, team: &Team, root: usize, buf: Slice) {
-    let (n, first) = (team.len(), d.round);
+    let n = team.len();
+    let first = d.round;
     // How far from the root.
     let far = team.before(root);
     if far > 0 {

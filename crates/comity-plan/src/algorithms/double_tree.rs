@@ -74,7 +74,10 @@ fn head(lo: usize, hi: usize) -> usize {
 
 /// The place of `label` among 1 to `m`.
 fn place(label: usize, m: usize) -> Place {
-    let (mut lo, mut hi, mut parent, mut depth) = (1, m + 1, None, 1);
+    let mut lo = 1;
+    let mut hi = m + 1;
+    let mut parent = None;
+    let mut depth = 1;
     loop {
         let at = head(lo, hi);
         if at == label {
@@ -127,7 +130,8 @@ struct View {
 }
 
 fn views(team: &Team, root: usize, len: usize) -> [View; 2] {
-    let (n, m) = (team.len(), team.len() - 1);
+    let n = team.len();
+    let m = team.len() - 1;
     let position = |distance: usize| (distance + root) % n;
     let far = (team.me + n - root) % n;
     let halves = even(len, 2);
@@ -159,7 +163,9 @@ fn broadcast(d: &mut Draft, team: &Team, root: usize, buf: Slice) {
 }
 
 fn reduce(d: &mut Draft, s: &Segment<'_>) {
-    let (team, first, height) = (s.team, d.round, height(s.team.len() - 1));
+    let team = s.team;
+    let first = d.round;
+    let height = height(s.team.len() - 1);
     if team.len() == 1 {
         return d.copy(s.src, s.dst);
     }

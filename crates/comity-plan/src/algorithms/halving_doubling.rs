@@ -72,7 +72,8 @@ fn all_reduce(d: &mut Draft, team: &Team, src: Slice, dst: Slice) {
         if other < extra { 2 * other + 1 } else { other + extra }
     };
     // What this rank kept and gave away, level by level.
-    let (mut whole, mut halves) = ((0, src.len), Vec::new());
+    let mut whole = (0, src.len);
+    let mut halves = Vec::new();
     for level in 0..levels {
         let (keep, give) = split(whole, me >> level & 1 == 1);
         d.send(team, other(level), held.part(give));

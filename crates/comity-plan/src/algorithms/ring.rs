@@ -62,7 +62,8 @@ pub(super) const DEFINITION: Definition = Definition {
 fn collect(d: &mut Draft, team: &Team, src: Slice, parts: &Parts, sum: impl Fn(usize, usize) -> Slice) {
     let n = team.len();
     for t in 0..n - 1 {
-        let (out, new) = (team.before(1 + t), team.before((2 + t) % n));
+        let out = team.before(1 + t);
+        let new = team.before((2 + t) % n);
         let from = if t == 0 { src.part(parts[out]) } else { sum(out, t - 1) };
         d.send(team, team.after(1), from);
         d.reduce(team, team.before(1), src.part(parts[new]), sum(new, t), t == n - 2);
@@ -106,7 +107,8 @@ fn reduce(d: &mut Draft, team: &Team, root: usize, src: Slice, dst: Slice) {
 
 fn all_gather(d: &mut Draft, team: &Team, own: Slice, out: Slice, parts: &Parts) {
     for t in 0..team.len() - 1 {
-        let (old, new) = (team.before(t), team.before(t + 1));
+        let old = team.before(t);
+        let new = team.before(t + 1);
         d.send(team, team.after(1), if t == 0 { own } else { out.part(parts[old]) });
         d.recv(team, team.before(1), out.part(parts[new]));
         d.round += 1;

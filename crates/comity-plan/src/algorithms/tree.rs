@@ -96,7 +96,8 @@ impl Branch {
 
     /// Bits of the children, nearest first, with their numbers.
     fn children(&self) -> impl DoubleEndedIterator<Item = (u32, usize)> + use<> {
-        let (v, n) = (self.v, self.n);
+        let v = self.v;
+        let n = self.n;
         (0..self.bit()).map(move |b| (b, v + (1 << b))).filter(move |&(_, c)| c < n)
     }
 

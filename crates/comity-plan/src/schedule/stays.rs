@@ -42,7 +42,8 @@ impl Schedule {
         }
         for item in &mut self.items {
             let StepOp::Send { src: Slice { buf: Buf::In, at, len }, .. } = item.op else { continue };
-            let (from, to) = (at as isize + shift, (at + len) as isize + shift);
+            let from = at as isize + shift;
+            let to = (at + len) as isize + shift;
             let before = written.partition_point(|w| w.0 < to);
             item.stays &= before == 0 || written[before - 1].1 <= from;
         }

@@ -114,7 +114,8 @@ fn queues_keep_the_order_of_the_plan() {
 
 #[test]
 fn an_n_way_reduce_waits_until_all_its_senders_have_come_to_it() {
-    let (a, b) = (slice(Buf::Out, 0, 2), slice(Buf::Out, 2, 2));
+    let a = slice(Buf::Out, 0, 2);
+    let b = slice(Buf::Out, 2, 2);
     let many = StepOp::NWayReduce { from: vec![1, 2], own: slice(Buf::In, 2, 2), dst: b, last: true };
     let mut s = schedule([recv(1, a), many, send(3, b)], false);
     assert!(!s.n_way_is_ready(1), "rank 1 has another message to bring first");
@@ -130,7 +131,8 @@ fn an_n_way_reduce_waits_until_all_its_senders_have_come_to_it() {
 
 #[test]
 fn copies_wait_for_all_of_their_source_and_place() {
-    let (a, b) = (slice(Buf::Tmp, 0, 3), slice(Buf::Out, 0, 3));
+    let a = slice(Buf::Tmp, 0, 3);
+    let b = slice(Buf::Out, 0, 3);
     let mut s = schedule([recv(1, a), send(2, b), StepOp::Copy { src: a, dst: b }, send(2, b)], false);
     assert_eq!(s.next_copy(), None);
     s.received(0, 3);
@@ -166,7 +168,8 @@ fn what_a_step_covers_need_not_be_asked_again() {
 
 #[test]
 fn what_is_lent_is_kept_until_it_comes_back_and_the_queue_goes_on() {
-    let (a, b) = (slice(Buf::Out, 0, 4), slice(Buf::Out, 4, 2));
+    let a = slice(Buf::Out, 0, 4);
+    let b = slice(Buf::Out, 4, 2);
     let mut s = schedule([send(1, a), send(1, b), recv(2, slice(Buf::Out, 0, 6))], false);
     s.lend(0, 3);
     assert_eq!(s.next_send(0), Some(Want { id: 0, done: 3, allowed: 4 }));

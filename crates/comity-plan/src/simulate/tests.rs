@@ -81,10 +81,13 @@ impl Sweep<'_> {
                     let (from, to) =
                         if self.all { (0, cases) } else { (turn * 7919, turn * 7919 + self.each) };
                     for case in (from..to).map(|c| c % cases) {
-                        let (rest, in_place, lends) = (case / 4, case % 2 == 1, case / 2 % 2 == 1);
+                        let rest = case / 4;
+                        let in_place = case % 2 == 1;
+                        let lends = case / 2 % 2 == 1;
                         let (rest, (segment, capacity)) =
                             (rest / self.ways.len(), self.ways[rest % self.ways.len()]);
-                        let (hosts, root) = (&layouts[rest / roots.len()], roots[rest % roots.len()]);
+                        let hosts = &layouts[rest / roots.len()];
+                        let root = roots[rest % roots.len()];
                         let shape = Shape { root, hosts, ..Shape::new(kind, 0, n, count, 4) };
                         prove(shape, algorithm, segment, Trial { capacity, in_place, lends, disorder: 0 });
                     }
@@ -286,8 +289,8 @@ fn pairs_of_thousands_agree() {
                 if matches!(kind, Kind::AllReduce | Kind::Reduce | Kind::Broadcast) { n + 77 } else { 3 };
             let shape = Shape { hosts: &hosts, root: 5, ..Shape::new(kind, 0, n, count, 4) };
             for (a, b) in [(0, 1), (5, 4095), (31, 32), (1024, 0), (100, 5), (7, 39)] {
-                let (sent, awaited) =
-                    (messages(&shape, algorithm, a, a, b), messages(&shape, algorithm, b, a, b));
+                let sent = messages(&shape, algorithm, a, a, b);
+                let awaited = messages(&shape, algorithm, b, a, b);
                 assert_eq!(sent, awaited, "{kind:?} {algorithm:?} {a} -> {b}");
             }
         }

@@ -152,7 +152,8 @@ pub(crate) trait Maker: Send + Sync + fmt::Debug {
 impl SubgroupFactory {
     /// Groups of some of `members`, as `maker` makes them.
     pub(super) fn new(members: &Members, maker: Box<dyn Maker>) -> Self {
-        let (world, ranks) = (Arc::downgrade(&members.world), Arc::clone(&members.ranks));
+        let world = Arc::downgrade(&members.world);
+        let ranks = Arc::clone(&members.ranks);
         Self { world, ranks, group_id: members.group_id, maker }
     }
 
@@ -172,7 +173,8 @@ impl SubgroupFactory {
 
 impl AbortHandle {
     pub(super) fn new(members: &Members) -> Self {
-        let (status, world) = (members.status.clone(), Arc::downgrade(&members.world));
+        let status = members.status.clone();
+        let world = Arc::downgrade(&members.world);
         Self { status, world, group_id: members.group_id }
     }
 

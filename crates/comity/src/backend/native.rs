@@ -47,7 +47,9 @@ impl NativeBackend {
 
     /// Nothing moves, but all ranks say what they call, and are told if it differs. `also` must be the same on all.
     pub(crate) fn agree(&mut self, call: &Call<'_>, also: u64, limit: Duration) -> Result<()> {
-        let (in_place, in_one_piece, shift) = (false, false, None);
+        let in_place = false;
+        let in_one_piece = false;
+        let shift = None;
         let key =
             ScheduleKey { kind: Kind::Barrier, count: 0, elem: 1, root: 0, in_place, shift, in_one_piece };
         let none = Call { info: call.info, bufs: Bufs::None, counts: &[], recv_counts: &[] };
@@ -94,7 +96,8 @@ impl NativeBackend {
         limit: Duration,
     ) -> Result<Self> {
         let Members { world, status, .. } = self.members();
-        let (ranks, above) = (self.members().world_ranks(members), Some(status));
+        let ranks = self.members().world_ranks(members);
+        let above = Some(status);
         Self::open_below(world.clone(), ranks, group_id, counters, Instant::now() + limit, above)
             // The group that is split may have failed: then that is the reason.
             .map_err(|e| self.failure(Some(&CallInfo::new(Op::Split))).unwrap_or(e))
@@ -133,7 +136,9 @@ impl NativeBackend {
         let prefer = world.prefers();
         let topology = topology(&*world, host, &members);
         let engine = Engine::new(Members::new(world, members, group_id, status, counters), links);
-        let (kept, routes, scratch) = (Vec::new(), Vec::new(), Vec::new());
+        let kept = Vec::new();
+        let routes = Vec::new();
+        let scratch = Vec::new();
         let in_one_piece = InOnePiece::default();
         Ok(Self { engine, topology, prefer, kept, in_one_piece, routes, scratch })
     }
@@ -164,13 +169,16 @@ impl NativeBackend {
         begun: &mut dyn FnMut(),
     ) -> Result<()> {
         let info = &call.info;
-        let (group_id, rank) = (self.members().group_id as u16, self.members().rank);
-        let (plain, part) = (call.counts.is_empty(), info.count * key.elem);
+        let group_id = self.members().group_id as u16;
+        let rank = self.members().rank;
+        let plain = call.counts.is_empty();
+        let part = info.count * key.elem;
         let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
         let pairwise = kind == Kind::AllToAll && !plain;
         // With parts that differ by pair nobody knows the others' totals.
         let agreed = if pairwise { CallInfo { count: 0, ..*info } } else { *info };
-        let (asked, lends) = (kept.lends.is_some(), kept.lends == Some(true));
+        let asked = kept.lends.is_some();
+        let lends = kept.lends == Some(true);
         let shape = if pairwise { 0 } else { kept.shape };
         let common = Header { info: agreed, shape, epoch: 0, group_id, lends: false };
         let headers = Headers { common, pairwise, counts: call.counts, recv_counts: call.recv_counts };
@@ -193,7 +201,8 @@ impl NativeBackend {
             average::divide_input(&mut memory, &mut divided, size);
         }
         let reduce = info.reduce.filter(|_| !divides).unwrap_or(ReduceOp::Sum);
-        let (short, pulls) = (short.as_ref(), kept.pulls);
+        let short = short.as_ref();
+        let pulls = kept.pulls;
         let lanes = lanes::carried(kind, info, (reduce, kept.lanes), (rank, size, key.elem));
         let task = Task { info, reduce, header: &header, call: Some(&common), limit, pulls, short, lanes };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {

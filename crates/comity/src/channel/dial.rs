@@ -210,8 +210,12 @@ pub(crate) fn dial_any(
     patience: &DialLimits<'_>,
     is_elsewhere: bool,
 ) -> Result<Winner, Miss> {
-    let (mut pause, mut limit, first) = (FIRST_PAUSE, TRY, Instant::now());
-    let (mut best, mut rounds, mut holes) = (Reached::Nothing, 0, 0);
+    let mut pause = FIRST_PAUSE;
+    let mut limit = TRY;
+    let first = Instant::now();
+    let mut best = Reached::Nothing;
+    let mut rounds = 0;
+    let mut holes = 0;
     loop {
         let begun = Instant::now();
         rounds += 1;

@@ -25,7 +25,8 @@ impl Read for Drip<'_> {
 /// Nobody without the key gets through, whatever it sends, also if it repeats and changes what others have sent.
 pub fn handshake(bytes: &[u8]) {
     let mut input = FuzzInput(bytes);
-    let (mode, piece) = (input.roll(), input.roll() + 1);
+    let mode = input.roll();
+    let piece = input.roll() + 1;
     let secret = Secret::new(&Key::from([7; 32]), "job", 0);
     let hello = Hello {
         from: 1,
@@ -44,7 +45,8 @@ pub fn handshake(bytes: &[u8]) {
     let true_hello = match mode % 3 {
         0 => Vec::new(),
         1 => {
-            let (at, flip) = (input.roll() % first.len(), input.roll() as u8 | 1);
+            let at = input.roll() % first.len();
+            let flip = input.roll() as u8 | 1;
             let mut first = first;
             first[at] ^= flip;
             first

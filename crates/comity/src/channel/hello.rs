@@ -89,7 +89,10 @@ impl Hello {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
-        let (from, to, world, group_id) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
+        let from = r.u32()?;
+        let to = r.u32()?;
+        let world = r.u64()?;
+        let group_id = r.u64()?;
         let channel = match (r.u8()?, r.u8()?, r.u16()?, r.u16()?) {
             (0, 0, 0, 0) => Channel::Join,
             (1, 0, 0, 0) => Channel::Control,

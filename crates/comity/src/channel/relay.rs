@@ -106,7 +106,8 @@ impl Relay {
             to = hello.to,
             "passing on what two ranks say that have no way to each other"
         );
-        let (hello, moved) = (first.len(), Instant::now());
+        let hello = first.len();
+        let moved = Instant::now();
         let outward = Flow { bytes: first, ..Flow::default() };
         let inward = Flow::default();
         let far = Far::Connecting(goals, moved + PASS_LIMIT);
@@ -285,7 +286,9 @@ impl Passed {
 
 impl RelayShared {
     fn start() -> io::Result<(Arc<Self>, JoinHandle<()>)> {
-        let (new, passed, stop) = (Mutex::default(), AtomicUsize::new(0), AtomicBool::new(false));
+        let new = Mutex::default();
+        let passed = AtomicUsize::new(0);
+        let stop = AtomicBool::new(false);
         let new = Self { waker: Waker::new()?, new, passed, stop };
         let shared = Arc::new(new);
         let own = Arc::clone(&shared);

@@ -100,8 +100,10 @@ impl Seals {
         transcript: &[u8],
         is_initiator: bool,
     ) -> Option<Box<Self>> {
-        let (first, second) = (Zeroizing::new(split.0), Zeroizing::new(split.1));
-        let (first, second) = (Seal::derive(&first, transcript)?, Seal::derive(&second, transcript)?);
+        let first = Zeroizing::new(split.0);
+        let second = Zeroizing::new(split.1);
+        let first = Seal::derive(&first, transcript)?;
+        let second = Seal::derive(&second, transcript)?;
         let (send, recv) = if is_initiator { (first, second) } else { (second, first) };
         Some(Box::new(Self { send, recv }))
     }
@@ -150,7 +152,8 @@ mod tests {
         assert_eq!(a.send.seal(7, b"clear", &text, &mut apart), Ok(tag));
         assert_eq!(apart, data);
         let open = |seal: &Seal, number, clear: &[u8], data: &[u8], tag| {
-            let (mut inside, mut apart) = (data.to_vec(), vec![7; data.len()]);
+            let mut inside = data.to_vec();
+            let mut apart = vec![7; data.len()];
             let opened = seal.open_in_place(number, clear, &mut inside, tag);
             assert_eq!(seal.open(number, clear, (data, tag), &mut apart), opened);
             // What does not open is not shown.

@@ -137,7 +137,8 @@ fn mlx(vars: &Vars<'_>) -> Result<Option<Place>> {
     if let Some(place) = jaccl(vars)? {
         return Ok(Some(place));
     }
-    let (rank, path) = (vars.number("MLX_RANK", MAX_SIZE - 1)?, vars.text("MLX_HOSTFILE")?);
+    let rank = vars.number("MLX_RANK", MAX_SIZE - 1)?;
+    let path = vars.text("MLX_HOSTFILE")?;
     let (rank, path) = match (rank, path) {
         (None, None) => return Ok(None),
         (Some(rank), None) => {
@@ -156,7 +157,8 @@ fn mlx(vars: &Vars<'_>) -> Result<Option<Place>> {
     let store = vars.host_ports("COMITY_STORE")?;
     let file = Hostfile::read(Path::new(&path))?;
     file.check("MLX_RANK", rank, None, store.is_none())?;
-    let (size, job) = (file.ranks.len(), file.job());
+    let size = file.ranks.len();
+    let job = file.job();
     let meet = store.map_or(Meet::Hostfile(file.ranks), Meet::Store);
     let launcher = Launcher::Mlx;
     let why = format!("MLX_RANK={rank} and MLX_HOSTFILE={path} are set ({launcher})");
@@ -235,7 +237,8 @@ fn torch_job(vars: &Vars<'_>) -> Result<String> {
 }
 
 fn open_mpi(vars: &Vars<'_>) -> Result<Option<Place>> {
-    let (rank_is, size_is) = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+    let rank_is = "OMPI_COMM_WORLD_RANK";
+    let size_is = "OMPI_COMM_WORLD_SIZE";
     let Some((rank, size)) = vars.rank_and_size(rank_is, size_is)? else { return Ok(None) };
     let local = vars.local("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", size)?;
     let id = match vars.text("PMIX_NAMESPACE")? {

@@ -105,7 +105,8 @@ impl Hostfile {
         size: Option<usize>,
         meet_here: bool,
     ) -> Result<()> {
-        let (path, n) = (&self.path, self.ranks.len());
+        let path = &self.path;
+        let n = self.ranks.len();
         let wrong = |why: String| Err(ConfigError::new(why).with_file(path).into());
         if let Some(size) = size.filter(|s| *s != n) {
             return wrong(format!(

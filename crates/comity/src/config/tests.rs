@@ -21,7 +21,8 @@ fn from(vars: Vars<'_>) -> Result<Config> {
 /// Returns the result of `f` within 100 ms: the best of some tries counts, for the machine may be busy.
 fn at_once<T>(f: impl Fn() -> T) -> T {
     for _ in 0..20 {
-        let (start, out) = (Instant::now(), f());
+        let start = Instant::now();
+        let out = f();
         if start.elapsed() < Duration::from_millis(100) {
             return out;
         }

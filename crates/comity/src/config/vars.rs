@@ -85,7 +85,8 @@ impl<'a> Vars<'a> {
         rank_is: &'static str,
         size_is: &'static str,
     ) -> Result<Option<(usize, usize)>> {
-        let (rank, size) = (self.number(rank_is, MAX_SIZE - 1)?, self.number(size_is, MAX_SIZE)?);
+        let rank = self.number(rank_is, MAX_SIZE - 1)?;
+        let size = self.number(size_is, MAX_SIZE)?;
         match (rank, size) {
             (None, None) => Ok(None),
             (Some(r), None) => bad_value(
@@ -117,7 +118,8 @@ impl<'a> Vars<'a> {
         size_is: &'static str,
         size: usize,
     ) -> Result<Option<(usize, usize)>> {
-        let (rank, local) = (self.number(rank_is, MAX_SIZE - 1)?, self.number(size_is, MAX_SIZE)?);
+        let rank = self.number(rank_is, MAX_SIZE - 1)?;
+        let local = self.number(size_is, MAX_SIZE)?;
         let (Some(r), Some(l)) = (rank, local) else { return Ok(None) };
         if l == 0 || l > size {
             return bad_value(
@@ -147,7 +149,8 @@ impl<'a> Vars<'a> {
         addr_is: &'static str,
         port_is: &'static str,
     ) -> Result<Option<Vec<HostPort>>> {
-        let (addr, port) = (self.text(addr_is)?, self.text(port_is)?);
+        let addr = self.text(addr_is)?;
+        let port = self.text(port_is)?;
         match (addr, port) {
             (None, None) => Ok(None),
             (Some(a), None) => bad_value(

@@ -283,7 +283,8 @@ impl ConnectionTable {
         for (rank, (conn, process)) in conns {
             // One that has ended would be readable for ever.
             let Some(conn) = conn.as_ref().filter(|c| c.ends().is_none()) else { continue };
-            let (stream, pending) = (Arc::clone(conn.stream()), conn.is_pending());
+            let stream = Arc::clone(conn.stream());
+            let pending = conn.is_pending();
             live.push(WatchedPeer { rank, stream, pending, process: process.clone() });
         }
         live
@@ -291,7 +292,8 @@ impl ConnectionTable {
 
     /// Read what `ranks` say; those with a true have ended.
     pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> Rest {
-        let (mut heard, mut told_lost) = (Vec::new(), Vec::new());
+        let mut heard = Vec::new();
+        let mut told_lost = Vec::new();
         let ends = |c: &ControlConnection| c.is_full() || c.ends().is_some_and(|at| now >= at);
         let due = self.conns.iter().enumerate().filter(|(_, c)| c.as_ref().is_some_and(ends));
         let due = due.map(|(rank, _)| (rank, false));

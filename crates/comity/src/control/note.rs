@@ -103,16 +103,21 @@ impl Encoding for ControlNote {
             9 => Self::Entered { group_id: r.u64()? },
             10 => Self::Connect { group_id: r.u64()? },
             11 => {
-                let (by, rank, cause) = (r.u32()? as usize, r.u32()? as usize, r.text()?);
+                let by = r.u32()? as usize;
+                let rank = r.u32()? as usize;
+                let cause = r.text()?;
                 let silence = if r.flag()? { Some(r.u64()?) } else { None };
                 Self::Lost { by, rank, cause, silence }
             }
             12 => {
-                let (origin, number) = (r.u32()? as usize, r.u64()?);
+                let origin = r.u32()? as usize;
+                let number = r.u64()?;
                 return Ok(Self::Spread { origin, number, note: plain(r.0)? });
             }
             13 => {
-                let (from, to, hops) = (r.u32()? as usize, r.ranks()?, r.u8()?);
+                let from = r.u32()? as usize;
+                let to = r.ranks()?;
+                let hops = r.u8()?;
                 return Ok(Self::Passed { from, to, hops, note: plain(r.0)? });
             }
             14 => Self::NoWay { ranks: r.ranks()? },
@@ -231,14 +236,16 @@ impl Reader<'_> {
     }
 
     fn failure(&mut self) -> Result<Failure, Malformed> {
-        let (culprit, by) = (self.u32()? as usize, self.u32()? as usize);
+        let culprit = self.u32()? as usize;
+        let by = self.u32()? as usize;
         let cause = self.text()?;
         let why = match self.u8()? {
             0 => FailureKind::Lost { because_of: self.ranks()? },
             1 => FailureKind::Reported,
             2 => FailureKind::Differs(self.differs()?),
             3 => {
-                let (call, after) = (self.call()?, Duration::from_nanos(self.u64()?));
+                let call = self.call()?;
+                let after = Duration::from_nanos(self.u64()?);
                 let missing = self.ranks()?;
                 let stalled =
                     if self.flag()? { Some((self.u32()? as usize, self.u32()? as usize)) } else { None };
@@ -250,7 +257,8 @@ impl Reader<'_> {
     }
 
     fn reached(&mut self) -> Result<Reached, Malformed> {
-        let (made, has) = (self.u64()?, self.u8()?);
+        let made = self.u64()?;
+        let has = self.u8()?;
         if has > 7 {
             return Err(Malformed);
         }
@@ -262,9 +270,13 @@ impl Reader<'_> {
     fn call(&mut self) -> Result<CallInfo, Malformed> {
         let first = self.u8()?;
         let op = *Op::ALL.get(usize::from(first & !OBJECTS).wrapping_sub(1)).ok_or(Malformed)?;
-        let (seq, count) = (self.u64()?, self.u64()?);
+        let seq = self.u64()?;
+        let count = self.u64()?;
         let mut some = || Ok(Some(self.u32()?).filter(|x| *x != NONE));
-        let (dtype, reduce, root, tag) = (some()?, some()?, some()?, some()?);
+        let dtype = some()?;
+        let reduce = some()?;
+        let root = some()?;
+        let tag = some()?;
         let dtype = dtype.map(|d| DType::ALL.get(d as usize).copied().ok_or(Malformed)).transpose()?;
         let reduce = reduce.map(|r| ReduceOp::ALL.get(r as usize).copied().ok_or(Malformed)).transpose()?;
         let count = usize::try_from(count).map_err(|_| Malformed)?;

@@ -104,7 +104,10 @@ impl Probes {
 
     /// Go on with whatever is ready; the ranks that live.
     pub(crate) fn step(&mut self) -> Vec<usize> {
-        let (secret, hello, patience, now) = (&self.secret, self.hello, self.patience, Instant::now());
+        let secret = &self.secret;
+        let hello = self.hello;
+        let patience = self.patience;
+        let now = Instant::now();
         let mut alive = Vec::new();
         for mut probe in std::mem::take(&mut self.open) {
             match probe.advance(secret, hello) {
@@ -197,7 +200,8 @@ mod tests {
         verdict: &HelloVerdict,
     ) -> (Vec<usize>, Vec<Hello>) {
         let until = Instant::now() + LONG;
-        let (mut alive, mut heard) = (Vec::new(), Vec::new());
+        let mut alive = Vec::new();
+        let mut heard = Vec::new();
         while !probes.open.is_empty() || alive.len() > heard.len() {
             alive.extend(probes.step());
             let accepted = acceptor.step(&mut |_, _| verdict.clone());

@@ -111,7 +111,8 @@ impl Members {
     /// `peer` is gone, or of no use any more: the error, told to all.
     fn lost(&self, peer: usize, cause: String, call: Option<CallInfo>) -> Error {
         self.abort(Failure::lost(peer, self.rank, cause.clone()));
-        let (peer, left) = (self.peers[peer].clone(), cause == LEFT);
+        let peer = self.peers[peer].clone();
+        let left = cause == LEFT;
         Error::PeerLost { peer, cause, because_of: Vec::new(), seen_by: None, left, call }
     }
 
@@ -144,7 +145,8 @@ impl Members {
         if let Some(told) = &lacking.tell {
             self.world.ask(self.group_id, &self.others(), told);
         }
-        let (rank, size) = (self.rank, self.size());
+        let rank = self.rank;
+        let size = self.size();
         let census =
             Census { world: &*self.world, status: &self.status, group_id: self.group_id, rank, size };
         let held = match lacking.pair {

@@ -58,7 +58,8 @@ impl Link for Bytes<'_> {
 /// Several messages in a row: those that are expected begin, sends for later are kept within bounds, all else is refused.
 pub fn stream(bytes: &[u8]) {
     let mut input = FuzzInput(bytes);
-    let (piece, kind) = (input.roll() + 1, input.roll());
+    let piece = input.roll() + 1;
+    let kind = input.roll();
     let plan: Vec<usize> = (0..4).map(|_| input.roll()).collect();
     if let Some((head, _)) = input.0.split_first_chunk::<LEN>()
         && let Some(h) = Header::decode(head, 1)
@@ -73,7 +74,8 @@ pub fn stream(bytes: &[u8]) {
     };
     let expected = Header { info, shape: 0, epoch: 0, group_id: 0, lends: false };
     let mut link = Bytes { bytes: input.0, piece };
-    let (mut rx, brought) = (Rx::new(), input.0.len());
+    let mut rx = Rx::new();
+    let brought = input.0.len();
     for len in plan {
         // A first message has a header; those after it in the same call have none.
         let header = (len % 2 == 0).then_some(&expected);

@@ -73,7 +73,8 @@ impl Run<'_, '_> {
         if n == 0 {
             return Ok(0);
         }
-        let (rank, size) = (engine.members.rank, engine.members.size());
+        let rank = engine.members.rank;
+        let size = engine.members.size();
         let (before, after) = sources.split_at(from.partition_point(|&p| p < rank));
         let cut = |s: Slice| Slice { at: s.at + done, len: n, ..s };
         let (out, operand) = self.memory.operands(cut(*dst), cut(*own));

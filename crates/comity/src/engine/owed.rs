@@ -63,7 +63,8 @@ impl Engine {
         }
         // Not one whose bytes lie here and are only not wanted yet. A long frame over a slow link still comes.
         let owes = |p: &usize| {
-            let (tx, rx) = (&self.tx[*p], &self.rx[*p]);
+            let tx = &self.tx[*p];
+            let rx = &self.rx[*p];
             let long_ago = rx.left.is_some_and(|since| now - since > limit);
             long_ago && (rx.starved || tx.blocked) && rx.is_quiet(now, limit)
         };

@@ -10,7 +10,8 @@ impl Engine {
     /// Returns true if `peer` left and this rank lacks something of it that cannot be under way. Bytes that it sent over a network may arrive
     /// after its goodbye; there the end of the connection tells.
     pub(super) fn has_left(&self, peer: usize) -> bool {
-        let (lacks, status) = (self.rx[peer].starved || self.tx[peer].blocked, &self.members.status);
+        let lacks = self.rx[peer].starved || self.tx[peer].blocked;
+        let status = &self.members.status;
         let is_all_here = match &self.links[peer] {
             Some(link) => !link.properties().may_lag,
             // What it made may still come.

@@ -74,7 +74,8 @@ impl Waiting {
     /// A call that may take `limit`.
     #[inline]
     pub(crate) fn new(patience: Patience, limit: Duration, call: Option<Header>) -> Self {
-        let (wait, asking) = (Wait::new(patience, limit), Asking::new());
+        let wait = Wait::new(patience, limit);
+        let asking = Asking::new();
         Self { wait, asking, moves: 0, call, told: Vec::new() }
     }
 

@@ -17,7 +17,8 @@ impl Run<'_, '_> {
     #[inline]
     pub(super) fn pull(&mut self, q: usize) -> Result<bool, StepFault> {
         let peer = self.schedule.recv_peer(q);
-        let (mut moved, mut pulled) = (false, 0);
+        let mut moved = false;
+        let mut pulled = 0;
         loop {
             let Some(want) = self.schedule.next_recv(q) else { return Ok(moved) };
             let is_n_way = matches!(self.schedule.op(want.id), StepOp::NWayReduce { .. });

@@ -103,8 +103,10 @@ impl<E: Into<HeaderRefusal>> From<E> for StepFault {
 impl Engine {
     pub(crate) fn new(members: Members, links: Links) -> Self {
         let size = members.size();
-        let (tx, rx) = ((0..size).map(|_| Tx::new()).collect(), (0..size).map(|_| Rx::new()).collect());
-        let (patience, silence) = (members.patience(), members.world.silence());
+        let tx = (0..size).map(|_| Tx::new()).collect();
+        let rx = (0..size).map(|_| Rx::new()).collect();
+        let patience = members.patience();
+        let silence = members.world.silence();
         let unlinked = links.iter().filter(|l| l.is_none()).count().saturating_sub(1);
         let staging = Staging::default();
         let mut engine = Self { members, links, tx, rx, patience, silence, unlinked, staging };

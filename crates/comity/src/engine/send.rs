@@ -20,7 +20,8 @@ impl Run<'_, '_> {
 
     #[inline]
     fn offer(&mut self, q: usize) -> Result<bool, LinkError> {
-        let (engine, schedule) = (&mut *self.engine, &mut *self.schedule);
+        let engine = &mut *self.engine;
+        let schedule = &mut *self.schedule;
         let peer = schedule.send_peer(q);
         let tx = &mut engine.tx[peer];
         tx.blocked = false;

@@ -104,7 +104,8 @@ impl Engine {
         bodies: impl FnOnce(&[&[u8]]),
     ) -> bool {
         let looks = self.patience.looks();
-        let (mut here, mut look) = (0, 0);
+        let mut here = 0;
+        let mut look = 0;
         while let Some(&peer) = from.get(here) {
             let Some(link) = Self::memory_link(&mut self.links, peer) else { return false };
             let rx = &self.rx[peer];
@@ -147,7 +148,9 @@ impl Run<'_, '_> {
     #[inline]
     pub(super) fn short(&mut self) -> Result<bool> {
         let Some(headers) = self.task.short else { return self.note().map(|()| false) };
-        let (steps, mut sent, mut made) = (self.schedule.steps(), 0, 0);
+        let steps = self.schedule.steps();
+        let mut sent = 0;
+        let mut made = 0;
         while made < steps {
             if !matches!(self.schedule.op(made), StepOp::Send { .. }) {
                 self.note()?;

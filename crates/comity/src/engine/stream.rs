@@ -88,9 +88,16 @@ impl From<LinkError> for HeaderRefusal {
 
 impl Rx {
     pub(super) fn new() -> Self {
-        let (stash, stashed) = (VecDeque::new(), 0);
-        let (lends, starved, arrived, left, pending) = (false, false, (0, None), None, 0);
-        let (at, head, live) = (At::Start, [0; LEAD], None);
+        let stash = VecDeque::new();
+        let stashed = 0;
+        let lends = false;
+        let starved = false;
+        let arrived = (0, None);
+        let left = None;
+        let pending = 0;
+        let at = At::Start;
+        let head = [0; LEAD];
+        let live = None;
         Self { pos: 0, at, head, stash, stashed, lends, starved, arrived, left, pending, live }
     }
 

@@ -110,7 +110,8 @@ fn framed(n: usize, shared: &Arc<Shared>) -> Vec<Group> {
         let me = world.rank();
         let pipe = |from, to| lock(&shared.pipes).entry((from, to)).or_default().clone();
         let link = |(&peer, waker): (&usize, Option<Box<dyn Link>>)| {
-            let (out, coming) = (pipe(me, peer), pipe(peer, me));
+            let out = pipe(me, peer);
+            let coming = pipe(peer, me);
             let link = |waker| Frames { waker, out, coming, inbox: Vec::new(), shared: shared.clone() };
             waker.map(|waker| Box::new(link(waker)) as Box<dyn Link>)
         };

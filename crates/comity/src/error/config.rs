@@ -80,7 +80,9 @@ impl ConfigError {
     pub(crate) fn place(self, e: super::Error) -> super::Error {
         match e {
             super::Error::Config(why) => {
-                let (file, line, column) = (self.file.or(why.file), self.line, self.column);
+                let file = self.file.or(why.file);
+                let line = self.line;
+                let column = self.column;
                 Self { file, line, column, ..why }.into()
             }
             e => e,

@@ -60,8 +60,9 @@ impl fmt::Display for Calls<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let &Self((rank, ours), (peer, theirs), differs) = self;
         if differs == PART {
-            let (sent, wanted, call) =
-                (theirs.count, ours.count, CallInfo { count: 0, dtype: None, ..*ours });
+            let sent = theirs.count;
+            let wanted = ours.count;
+            let call = CallInfo { count: 0, dtype: None, ..*ours };
             return write!(
                 f,
                 "in {call} {peer} sends {sent} elements to rank {rank}, which expects {wanted}"

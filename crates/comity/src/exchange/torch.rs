@@ -185,7 +185,8 @@ mod tests {
             stream.read_exact(&mut kind)?;
             match kind[0] {
                 SET => {
-                    let (key, value) = (text(&mut stream)?, text(&mut stream)?);
+                    let key = text(&mut stream)?;
+                    let value = text(&mut stream)?;
                     values.0.lock().unwrap().insert(key, value);
                     values.1.notify_all();
                 }

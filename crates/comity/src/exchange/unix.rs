@@ -300,7 +300,8 @@ mod tests {
     #[test]
     fn others_read_what_rank_0_posts() {
         let job = format!("test-{}", std::process::id());
-        let (zero, one) = (UnixExchange::new(&job), UnixExchange::new(&job));
+        let zero = UnixExchange::new(&job);
+        let one = UnixExchange::new(&job);
         assert!(one.ask(0, soon()).is_err(), "nobody serves yet");
         zero.post(0, "10.0.0.1:5000").unwrap();
         assert_eq!(ask(&one, 0).as_deref(), Some("10.0.0.1:5000"));

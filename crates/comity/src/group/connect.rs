@@ -74,7 +74,9 @@ impl Config {
     /// [`Error::Unavailable`], [`Error::Os`] when the system refuses what a rank needs; [`Error::Forked`] in a child that was forked while its
     /// parent was in a job, whose place it cannot take.
     pub fn connect(&self) -> Result<Group> {
-        let (rank, size, why) = (self.rank(), self.size(), &self.found().why);
+        let rank = self.rank();
+        let size = self.size();
+        let why = &self.found().why;
         tracing::info!(rank, size, why, meet = %self.meet(), "joining");
         if env::var_os("COMITY_VERBOSE").is_some_and(|v| !v.is_empty() && v != "0") {
             eprintln!("comity: rank {rank} of {size}: {why}; meeting {}", self.meet());
@@ -123,7 +125,8 @@ impl Config {
     /// The group of everyone in `world`, with NCCL for buffers of this rank's device.
     fn open_nccl(&self, world: Arc<Endpoint>) -> Result<Group> {
         let device = self.device.map_or_else(|| NcclBackend::device_of(&*world), Ok);
-        let (peers, counters) = (world.peers().to_vec(), self.counters());
+        let peers = world.peers().to_vec();
+        let counters = self.counters();
         let members = (0..peers.len()).collect();
         let until = Instant::now() + self.join_timeout;
         let native = NativeBackend::open(world, members, 0, Arc::clone(&counters), until)?;
@@ -151,7 +154,8 @@ impl Config {
             return Ok(Group::alone(self.counters()).with_timeout(self.timeout));
         }
         let world = Endpoint::join(&config)?;
-        let (peers, counters) = (world.peers().to_vec(), self.counters());
+        let peers = world.peers().to_vec();
+        let counters = self.counters();
         let backend = mpi.open(world, Arc::clone(&counters), self.join_timeout)?;
         let group = Group::with(config.rank, peers, backend, (0, Recorder::new()), counters, self.timeout);
         Ok(self.logged(group))

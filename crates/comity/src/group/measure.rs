@@ -50,7 +50,8 @@ impl Group {
     /// # Errors
     /// The errors of any call.
     pub fn measure_links(&self, budget: Duration) -> Result<LinkCosts> {
-        let (me, n) = (self.rank(), self.size());
+        let me = self.rank();
+        let n = self.size();
         let turns = turns(n);
         let slot = (budget / (2 * turns.len().max(1)) as u32).clamp(SLOT.0, SLOT.1);
         let mut own = vec![0.0; 2 * n];
@@ -78,7 +79,8 @@ impl Group {
     /// This rank's side of one direction.
     fn ask_link(&self, to: usize, slot: Duration) -> Result<Cost> {
         let echo = || -> Result<f64> {
-            let (start, mut back) = (Instant::now(), [0u64; 2]);
+            let start = Instant::now();
+            let mut back = [0u64; 2];
             self.send(&[ECHO, 0], to, 0)?;
             self.recv(&mut back, to, 0)?;
             Ok(start.elapsed().as_secs_f64())
@@ -94,19 +96,22 @@ impl Group {
         times.sort_by(f64::total_cmp);
         let alpha = times[times.len() / 2] / 2.0;
         let push = |bytes: &[u8]| -> Result<f64> {
-            let (start, mut back) = (Instant::now(), [0u64; 2]);
+            let start = Instant::now();
+            let mut back = [0u64; 2];
             self.send(&[TAKE, bytes.len() as u64], to, 0)?;
             self.send(bytes, to, 0)?;
             self.recv(&mut back, to, 0)?;
             Ok(start.elapsed().as_secs_f64())
         };
-        let (mut len, mut bytes) = (PUSHES.0, Vec::new());
+        let mut len = PUSHES.0;
+        let mut bytes = Vec::new();
         let beta = loop {
             bytes.resize(len, 0u8);
             let took = push(&bytes)?;
             if took >= slot.as_secs_f64() / 6.0 || len >= PUSHES.1 {
                 // The first of a size also pays for the memory, and any may have met something else.
-                let (mut took, until) = (took, Instant::now() + slot / 2);
+                let mut took = took;
+                let until = Instant::now() + slot / 2;
                 while Instant::now() < until {
                     took = took.min(push(&bytes)?);
                 }
@@ -153,7 +158,8 @@ fn turns(n: usize) -> Vec<Vec<(usize, usize)>> {
 
 /// Agree on the costs of a world before its first group is made; every rank calls this, or none. Rank 0's choice holds.
 pub(super) fn learn(world: &Arc<dyn World>, costs: &Costs, limit: Duration) -> Result<()> {
-    let (rank, peers) = (world.rank(), world.peers().to_vec());
+    let rank = world.rank();
+    let peers = world.peers().to_vec();
     let members: Vec<usize> = (0..peers.len()).collect();
     let counters = Arc::<Counters>::default();
     let until = Instant::now() + limit;
@@ -180,7 +186,8 @@ pub(super) fn learn(world: &Arc<dyn World>, costs: &Costs, limit: Duration) -> R
                 .ok()
                 .filter(|c| c.size() == group.size())
                 .ok_or_else(|| {
-                    let (n, text) = (group.size(), "COMITY_COSTS on rank 0 are of another job: not of");
+                    let n = group.size();
+                    let text = "COMITY_COSTS on rank 0 are of another job: not of";
                     Error::config(format!("{text} {n} ranks"))
                 })?
         }
@@ -243,7 +250,8 @@ mod tests {
         });
         assert!(all.iter().all(|c| *c == all[0]));
         for (a, b) in [(0, 1), (1, 0), (1, 2), (2, 0)] {
-            let (latency, bandwidth) = (all[0].latency(a, b), all[0].bandwidth(a, b));
+            let latency = all[0].latency(a, b);
+            let bandwidth = all[0].bandwidth(a, b);
             assert!(latency > 0.0 && latency < 10.0, "{latency}");
             assert!(bandwidth > 1.0 && bandwidth.is_finite(), "{bandwidth}");
         }

@@ -217,8 +217,9 @@ impl Group {
         counters: Arc<Counters>,
         limit: Duration,
     ) -> Self {
-        let (abort_handle, subgroup_factory, kinds) =
-            (backend.abort_handle(), backend.subgroup_factory(), backend.links());
+        let abort_handle = backend.abort_handle();
+        let subgroup_factory = backend.subgroup_factory();
+        let kinds = backend.links();
         let device = backend.device();
         counters.is(group_id, rank, peers.len());
         let home = HomeProcess::here();

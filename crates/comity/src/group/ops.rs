@@ -60,7 +60,8 @@ impl Group {
         dst: impl Into<ViewMut<'a>>,
         op: ReduceOp,
     ) -> Result<()> {
-        let (src, dst) = (src.into(), dst.into());
+        let src = src.into();
+        let dst = dst.into();
         length(Op::AllReduce, "destination", dst.count(), src.count(), " as in the source")?;
         self.reducing(Op::AllReduce, Bufs::Both(src, dst), op, None)
     }
@@ -111,7 +112,8 @@ impl Group {
         dst: impl Into<ViewMut<'a>>,
         op: ReduceOp,
     ) -> Result<()> {
-        let (src, dst) = (src.into(), dst.into());
+        let src = src.into();
+        let dst = dst.into();
         self.parts(Op::ReduceScatter, "source", src.count(), dst.count())?;
         let part = dst.count();
         self.reducing_parts(Bufs::Both(src, dst), op, part, &[])
@@ -163,7 +165,8 @@ impl Group {
         counts: &[usize],
         op: ReduceOp,
     ) -> Result<()> {
-        let (src, dst) = (src.into(), dst.into());
+        let src = src.into();
+        let dst = dst.into();
         let total = self.total(Op::ReduceScatter, counts)?;
         length(Op::ReduceScatter, "source", src.count(), total, ", the sum of counts")?;
         length(

@@ -51,7 +51,8 @@ impl Group {
     fn split_now(&self, color: i32, key: i32) -> Result<Option<Self>> {
         let until = Instant::now() + self.limit;
         let left = || until.saturating_duration_since(Instant::now());
-        let (counters, mut state) = (&self.core.counters, lock(&self.core.state));
+        let counters = &self.core.counters;
+        let mut state = lock(&self.core.state);
         state.threads.come(self.core.caller());
         let mine = [color, key];
         let mut all = vec![0i32; 2 * self.size()];

@@ -97,7 +97,8 @@ impl CallState {
         call.info.seq = if counts { self.seq } else { 0 };
         let Some(backend) = &mut self.backend else { return Err(Box::new(Error::Closed)) };
         let info = call.info;
-        let (recorder, mut noted) = (&mut self.recorder, false);
+        let recorder = &mut self.recorder;
+        let mut noted = false;
         let mut begun = || {
             if !mem::replace(&mut noted, true) {
                 recorder.begin(&info, counters);

@@ -244,7 +244,8 @@ impl Load {
 
     /// Copy what the others need to this rank's stage.
     fn put(&self, lane: &LaneProgress) {
-        let (w, to) = (self.call.window_of(lane), self.own(lane));
+        let w = self.call.window_of(lane);
+        let to = self.own(lane);
         let me = self.call.rank;
         let gathers = self.call.collective == Collective::AllGather;
         let put = |i| {
@@ -259,7 +260,9 @@ impl Load {
     /// Reduce this rank's part of all, to its place and, if others take it, to this rank's stage.
     fn reduce(&self, lane: &LaneProgress) {
         let call = &self.call;
-        let (w, own, size) = (call.window_of(lane), self.own(lane), call.size);
+        let w = call.window_of(lane);
+        let own = self.own(lane);
+        let size = call.size;
         let Block { at, slot, len } = call.block(w, call.rank);
         let result = call.result(w, at);
         let mut from = [ptr::null(); MOST_MATES];
@@ -310,7 +313,8 @@ impl Load {
             }
         }
         if call.collective != Collective::AllReduce {
-            let (own, here) = (call.block(w, call.rank), call.coming(w, call.rank));
+            let own = call.block(w, call.rank);
+            let here = call.coming(w, call.rank);
             // SAFETY: inside `In` and `Out`, in this lane's part of them.
             let (from, to) = unsafe { (self.input.add(own.at), self.output.add(here.at)) };
             if from != to.cast_const() {

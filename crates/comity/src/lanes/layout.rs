@@ -136,7 +136,8 @@ impl LaneCall {
 
     /// The other ranks, from the next one on: not all at the same one at once.
     pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let (rank, size) = (self.rank, self.size);
+        let rank = self.rank;
+        let size = self.size;
         (1..size).map(move |i| (rank + i) % size)
     }
 }

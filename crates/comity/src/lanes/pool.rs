@@ -76,7 +76,8 @@ impl Pool {
 
     /// What is there, without the threads of a process that this one was forked from.
     fn here(&self) -> MutexGuard<'_, State> {
-        let (mut state, process) = (lock(&self.0), process::id());
+        let mut state = lock(&self.0);
+        let process = process::id();
         if state.process != process {
             let gone = mem::replace(&mut *state, State::new(process));
             mem::forget(gone.threads);
@@ -123,7 +124,8 @@ impl Drop for Threads {
         if state.holders > 0 {
             return;
         }
-        let (idle, threads) = (mem::take(&mut state.idle), mem::take(&mut state.threads));
+        let idle = mem::take(&mut state.idle);
+        let threads = mem::take(&mut state.threads);
         drop(state);
         for worker in idle {
             worker.ends.store(true, Ordering::Relaxed);
@@ -192,7 +194,8 @@ mod tests {
     #[test]
     fn threads_serve_all_holders_and_end_with_the_last_one() {
         let pool: &'static Pool = Box::leak(Box::new(Pool::new()));
-        let (first, second) = (pool.hold(), pool.hold());
+        let first = pool.hold();
+        let second = pool.hold();
         let three = pool.claim(3);
         let same = three.clone();
         pool.give_back(three);

@@ -269,7 +269,10 @@ impl Endpoint {
         if !config.relay || self.peers.len() < 3 {
             return None;
         }
-        let (me, world, cards, book) = (self.me, self.world, Arc::clone(&self.cards), Arc::clone(&self.book));
+        let me = self.me;
+        let world = self.world;
+        let cards = Arc::clone(&self.cards);
+        let book = Arc::clone(&self.book);
         let find = move |hello: &Hello| {
             let to = hello.to as usize;
             // The two encrypt what they say. One who asks for a sign of life says nothing.

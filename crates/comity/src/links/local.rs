@@ -91,7 +91,8 @@ impl World for LocalWorld {
         if let Some(lanes) = self.lanes {
             return Lanes::Just(lanes);
         }
-        let (shared, size) = (self.cores(), self.peers.len());
+        let shared = self.cores();
+        let size = self.peers.len();
         Lanes::UpTo(most_lanes(&vec![OwnCores { host: 0, shared, own: shared }; size]))
     }
 

@@ -86,8 +86,9 @@ impl Makers {
             return waker.wake();
         }
         let started = Waker::new().and_then(|waker| {
-            let (waker, group, shared) =
-                (Arc::new(waker), Arc::clone(&maker.group), Arc::clone(&maker.state));
+            let waker = Arc::new(waker);
+            let group = Arc::clone(&maker.group);
+            let shared = Arc::clone(&maker.state);
             state.running = Some(Arc::clone(&waker));
             maker.group.status.links().wake_too(Some(Arc::clone(&waker)));
             let named = thread::Builder::new().name("comity-links".into());

@@ -72,7 +72,8 @@ impl Redial {
     }
 
     fn start(&self, rank: usize) -> io::Result<()> {
-        let (inner, waker) = (Arc::clone(&self.inner), Arc::new(Waker::new()?));
+        let inner = Arc::clone(&self.inner);
+        let waker = Arc::new(Waker::new()?);
         let ends = Arc::downgrade(&waker);
         let named = thread::Builder::new().name("comity-redial".into());
         let thread = named.spawn(move || inner.make(rank, &waker))?;

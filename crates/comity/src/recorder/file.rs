@@ -285,7 +285,8 @@ fn call(row: &Value, size: u64, shift: impl Fn(u64) -> u64) -> Option<FlightCall
         seq: number(6)??,
         objects: false,
     };
-    let (begin, end) = (number(7)??, number(8)??);
+    let begin = number(7)??;
+    let end = number(8)??;
     let peer = number(9)?.map(|r| if r < size { Ok(r as usize) } else { Err(()) }).transpose().ok()?;
     let state = word(11)??;
     let state = FlightState::ALL.iter().find(|(_, n)| *n == state)?.0;
@@ -323,7 +324,8 @@ mod tests {
     #[test]
     fn what_is_written_can_be_read() {
         let dir = Dir::new("round");
-        let (mut whole, c) = (Recorder::new(), Counters::default());
+        let mut whole = Recorder::new();
+        let c = Counters::default();
         whole.log_to(&dir.0, &me(0), 5);
         let mut r = whole.split(&[4, 2, 0], 1);
         let send = CallInfo { root: Some(2), tag: Some(7), ..CallInfo::new(Op::Send) };

@@ -80,7 +80,8 @@ impl Sheet {
         let shift = |t: u64| unix.saturating_sub(now.saturating_sub(t));
         let call = |words| {
             let record = Record::of(words)?;
-            let (begin, end) = (shift(record.begin), shift(record.end.max(record.begin)));
+            let begin = shift(record.begin);
+            let end = shift(record.end.max(record.begin));
             let peer = (record.peer() != NOBODY).then_some(record.peer() as usize);
             Some(FlightCall {
                 info: record.info()?,
@@ -121,7 +122,8 @@ mod tests {
     fn the_call_under_way_is_seen_from_outside() {
         let (sheet, fd) = Sheet::create().unwrap();
         let theirs = Arc::new(Sheet::attach(&fd).unwrap());
-        let (mut r, c) = (Recorder::new(), Counters::new(Some(&theirs)));
+        let mut r = Recorder::new();
+        let c = Counters::new(Some(&theirs));
         c.is(0, 1, 2);
         for seq in 1..=6 {
             r.begin(&call(seq), &c);

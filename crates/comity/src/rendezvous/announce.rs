@@ -25,7 +25,8 @@ pub(crate) fn announce(
     OwnListeners { mut listeners, are_named }: OwnListeners,
 ) -> Result<(Vec<Listener>, Facts)> {
     let addrs = listeners.iter().map(Listener::local_addr).collect::<Result<Vec<_>, _>>();
-    let (addrs, own) = (addrs.map_err(|e| Error::os("listening", e))?, interfaces());
+    let addrs = addrs.map_err(|e| Error::os("listening", e))?;
+    let own = interfaces();
     let addrs = addrs.into_iter().map(|at| OwnAddr::new(at, &own)).collect();
     let mut name = [0; 16];
     getrandom::fill(&mut name).map_err(|e| Error::os("naming a socket", e))?;

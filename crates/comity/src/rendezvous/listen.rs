@@ -37,7 +37,8 @@ impl StoreClient {
             }
             return Ok(OwnListeners { listeners, are_named: true });
         }
-        let (all, rules) = (interfaces(), config.interfaces.text());
+        let all = interfaces();
+        let rules = config.interfaces.text();
         let own = match rules {
             None if self.is_within_host(config) => Vec::new(),
             _ => config.own_addresses(&all),
@@ -45,7 +46,8 @@ impl StoreClient {
         if let (Some(rules), true) = (rules, own.is_empty()) {
             return Err(Error::setting("COMITY_INTERFACES", rules, no_interface(config, rules, &all)));
         }
-        let (mut listeners, mut failed) = (Vec::new(), None);
+        let mut listeners = Vec::new();
+        let mut failed = None;
         for at in own {
             match self.listen_at(config, at, listeners.first()) {
                 Ok(listener) => listeners.push(listener),
@@ -136,7 +138,8 @@ fn listening(at: SocketAddr) -> io::Result<Listener> {
 fn no_interface(config: &Config, rules: &str, all: &[Interface]) -> String {
     let have: Vec<_> = all.iter().map(|i| format!("{} {}/{}", i.name, i.ip, i.prefix)).collect();
     let have = if have.is_empty() { "none that is up".into() } else { have.join(", ") };
-    let (rank, host) = (config.rank, config.host.clone().unwrap_or_else(host_name));
+    let rank = config.rank;
+    let host = config.host.clone().unwrap_or_else(host_name);
     format!(
         "rank {rank}: COMITY_INTERFACES={rules} leaves host {host} no address to listen at: its interfaces are {have}; name one of these, or the begin of a name, or a network"
     )

@@ -308,7 +308,8 @@ impl Site {
 
     /// Why this rank has no connection to it; `taken` is why rank 0 runs no store itself.
     fn missed(&self, config: &Config, miss: Miss, taken: Option<&Error>) -> Error {
-        let (rank, name) = (config.rank, &self.name);
+        let rank = config.rank;
+        let name = &self.name;
         match (miss, taken) {
             (Miss::Stop(e), _) => e,
             (_, Some(taken)) => taken.clone(),

@@ -200,7 +200,8 @@ impl Sheet {
         for first in self.links() {
             let word = |i: usize| self.word(first + i).load(Relaxed);
             let Some(peer) = (word(WHO) & 0xffff_ffff).checked_sub(1) else { continue };
-            let (peer, kind) = (peer as usize, (word(WHO) >> 32) as u8);
+            let peer = peer as usize;
+            let kind = (word(WHO) >> 32) as u8;
             match all.iter_mut().find(|l| (l.0, l.1) == (peer, kind)) {
                 Some(l) => (l.2, l.3) = (l.2.wrapping_add(word(OUT)), l.3.wrapping_add(word(IN))),
                 None => all.push((peer, kind, word(OUT), word(IN))),

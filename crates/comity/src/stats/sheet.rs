@@ -138,7 +138,8 @@ pub(super) fn owner() -> u64 {
 
 /// Make this process the owner where nobody is, or one that has ended.
 pub(super) fn take_free(word: &AtomicU64) -> bool {
-    let (me, held) = (owner(), word.load(Ordering::Relaxed));
+    let me = owner();
+    let held = word.load(Ordering::Relaxed);
     let free = held == 0 || held != me && has_ended(held);
     free && word.compare_exchange(held, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }

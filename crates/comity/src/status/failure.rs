@@ -134,8 +134,10 @@ impl Failure {
                 let seen_by = Some(self.by).filter(|by| *by != mine);
                 let here =
                     if seen_by.is_some() && self.culprit == mine { "; perhaps it is this host" } else { "" };
-                let (peer, cause) = (member(self.culprit), format!("{}{here}", self.cause));
-                let (because_of, left) = (because_of.clone(), self.cause == LEFT);
+                let peer = member(self.culprit);
+                let cause = format!("{}{here}", self.cause);
+                let because_of = because_of.clone();
+                let left = self.cause == LEFT;
                 Error::PeerLost { peer, cause, because_of, seen_by, left, call }
             }
         }

@@ -84,7 +84,8 @@ impl Header {
             tag: if pair { who } else { None },
             objects: b[3] & OBJECTS != 0,
         };
-        let (epoch, group_id) = (word(28..30) as u16, word(30..32) as u16);
+        let epoch = word(28..30) as u16;
+        let group_id = word(30..32) as u16;
         Some(Self { info, shape: word(16..24), epoch, group_id, lends: Self::says_lends(b) })
     }
 
@@ -106,7 +107,8 @@ impl Header {
 
     /// Returns an element of [`DIFFERENCES`](Self::DIFFERENCES); `None` when both sides make the same call.
     pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
-        let (a, b) = (&self.info, &other.info);
+        let a = &self.info;
+        let b = &other.info;
         let same = [
             self.group_id == other.group_id && self.epoch == other.epoch,
             a.op == b.op && a.objects == b.objects,

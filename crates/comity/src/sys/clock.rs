@@ -25,7 +25,9 @@ mod tests {
 
     #[test]
     fn clocks_agree() {
-        let (a, b, c) = (exact(), coarse(), exact());
+        let a = exact();
+        let b = coarse();
+        let c = exact();
         assert!(a <= c && b <= c && c - b < 1_000_000_000, "{a} {b} {c}");
     }
 }

@@ -86,7 +86,8 @@ mod tests {
     #[test]
     fn a_thread_that_is_ready_to_run_is_told_from_one_that_sleeps() {
         let (here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
-        let (name, ended) = ("test (R) runs", std::sync::atomic::AtomicBool::new(false));
+        let name = "test (R) runs";
+        let ended = std::sync::atomic::AtomicBool::new(false);
         let run = |busy: bool| {
             let ended = &ended;
             move || {
@@ -104,7 +105,8 @@ mod tests {
             std::thread::Builder::new().name("test (R) sleeps".into()).spawn_scoped(s, run(false)).unwrap();
             std::thread::Builder::new().name(name.into()).spawn_scoped(s, run(true)).unwrap();
             let seen = |name: &str| (0..20).filter(|_| wants_core(&here, name)).count();
-            let (runs, sleeps) = (seen(name), seen("test (R) sleeps"));
+            let runs = seen(name);
+            let sleeps = seen("test (R) sleeps");
             ended.store(true, std::sync::atomic::Ordering::Relaxed);
             assert!(runs > 15 && sleeps < 5, "{runs} {sleeps}");
         });

@@ -151,7 +151,8 @@ impl CudaContext {
         if ordinal >= n {
             return Err(unavailable(format!("there is no device {ordinal}: this process sees {n}, from 0")));
         }
-        let (mut device, mut context) = (0, ptr::null_mut());
+        let mut device = 0;
+        let mut context = ptr::null_mut();
         // SAFETY: each writes what it returns. The context is retained for as long as the process lives.
         unsafe {
             cuda.ok((cuda.call.device_get)(&mut device, ordinal as c_int), "cuDeviceGet")?;
@@ -162,7 +163,8 @@ impl CudaContext {
 
     /// The device's name.
     pub(crate) fn name(&self) -> String {
-        let (mut text, mut device) = ([0u8; 256], 0);
+        let mut text = [0u8; 256];
+        let mut device = 0;
         // SAFETY: at most 255 bytes and a zero are written.
         unsafe {
             (self.cuda.call.device_get)(&mut device, self.ordinal as c_int);
@@ -174,7 +176,8 @@ impl CudaContext {
 
     /// Returns the device's UUID, which no other device has.
     pub(crate) fn uuid(&self) -> Result<[u8; 16]> {
-        let (mut uuid, mut device) = ([0; 16], 0);
+        let mut uuid = [0; 16];
+        let mut device = 0;
         // SAFETY: writes one device, then 16 bytes.
         unsafe {
             self.ok((self.cuda.call.device_get)(&mut device, self.ordinal as c_int), "cuDeviceGet")?;

@@ -129,7 +129,8 @@ mod tests {
     #[test]
     fn a_waiting_call_is_given_up_with_the_words() {
         let mut groups = Group::local(2).unwrap();
-        let (b, a) = (groups.pop().unwrap(), groups.pop().unwrap());
+        let b = groups.pop().unwrap();
+        let a = groups.pop().unwrap();
         std::thread::scope(|s| {
             s.spawn(|| {
                 interrupt_with(Some(|| Some("interrupted by a test".into())));

@@ -145,7 +145,9 @@ mod tests {
         assert!(Region::find(at(1), region.map.len()).is_none(), "it ends before");
         let own = [0u8; 8];
         assert!(Region::find(own.as_ptr(), 8).is_none());
-        let (id, begin, gone) = (region.id(), at(0), Region::gone());
+        let id = region.id();
+        let begin = at(0);
+        let gone = Region::gone();
         drop(memory);
         assert!(Region::find(begin, 1).is_none_or(|(r, _)| r.id() != id));
         assert!(!Region::lives(id) && Region::gone() > gone);

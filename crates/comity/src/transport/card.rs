@@ -82,7 +82,10 @@ impl Card {
     }
 
     pub(crate) fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (host_id, cores, links, unix) = (r.u64()?, r.u16()?, Announced::take(r)?, r.text()?);
+        let host_id = r.u64()?;
+        let cores = r.u16()?;
+        let links = Announced::take(r)?;
+        let unix = r.text()?;
         let n = usize::from(r.u8()?);
         if n > MAX_ADDRS {
             return Err(Malformed);
@@ -92,7 +95,8 @@ impl Card {
         if flags > 3 {
             return Err(Malformed);
         }
-        let (are_named, relays) = (flags & 1 != 0, flags & 2 != 0);
+        let are_named = flags & 1 != 0;
+        let relays = flags & 2 != 0;
         Ok(Self { host_id, cores, links, unix, addrs, are_named, relays })
     }
 }
@@ -138,7 +142,8 @@ impl Announced {
             return Err(Malformed);
         }
         let one = |_| {
-            let (number, len) = (r.u8()?, usize::from(r.u8()?));
+            let number = r.u8()?;
+            let len = usize::from(r.u8()?);
             if len > MAX_BYTES {
                 return Err(Malformed);
             }
@@ -170,7 +175,8 @@ pub(crate) struct Pair<'a> {
 impl<'a> Pair<'a> {
     /// None where a rank has no card.
     pub(crate) fn new(all: &'a [Card], me: usize, peer: usize, group_id: u64) -> Option<Self> {
-        let (ours, theirs) = (all.get(me)?, all.get(peer)?);
+        let ours = all.get(me)?;
+        let theirs = all.get(peer)?;
         Some(Self { me, peer, group_id, ours, theirs, all })
     }
 

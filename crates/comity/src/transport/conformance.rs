@@ -221,7 +221,8 @@ pub(crate) fn pushes_back_and_recovers(make: impl Fn() -> LinkEnds) {
         thread::sleep(Duration::from_millis(1));
         (refused == 50).then_some(())
     });
-    let (mut place, runs_ahead) = (vec![0; 1 << 20], a.progress().runs_ahead);
+    let mut place = vec![0; 1 << 20];
+    let runs_ahead = a.progress().runs_ahead;
     let mut drain = |s: &mut StreamCheck| {
         eventually("the bytes of a full link", || {
             let n = b.take(&mut place).unwrap();
@@ -296,7 +297,8 @@ pub(crate) fn put_wakes_a_reader(make: impl Fn() -> LinkEnds) {
 
 /// Put `block` again and again until none of it is accepted for a while; how many bytes were.
 pub(crate) fn fill(link: &mut dyn Link, block: &[u8]) -> usize {
-    let (mut put, mut refused) = (0, 0);
+    let mut put = 0;
+    let mut refused = 0;
     eventually("a full link", || {
         let n = link.put(&[], block).unwrap();
         put += n;
@@ -309,7 +311,8 @@ pub(crate) fn fill(link: &mut dyn Link, block: &[u8]) -> usize {
 pub(crate) fn consume_wakes_a_writer(make: impl Fn() -> LinkEnds) {
     let (mut a, mut b) = make();
     let block = vec![7; 1 << 20];
-    let (mut put, mut got) = (0, 0);
+    let mut put = 0;
+    let mut got = 0;
     let runs_ahead = a.progress().runs_ahead;
     for by_peek in [true, false] {
         put += fill(a.as_mut(), &block);
@@ -383,7 +386,8 @@ pub(crate) fn an_error_stays(make: impl Fn() -> LinkEnds) {
 pub(crate) fn a_drop_delivers_what_was_accepted(make: impl Fn() -> LinkEnds) {
     for unread in [0, 10, 100_000] {
         let (mut a, mut b) = make();
-        let (mut there, mut back) = (StreamCheck::default(), StreamCheck::default());
+        let mut there = StreamCheck::default();
+        let mut back = StreamCheck::default();
         for _ in 0..8 {
             there.put(a.as_mut(), 40, 1 << 20).unwrap();
         }

@@ -84,11 +84,13 @@ impl<'a> Memory<'a> {
         if dst == with || with.len == 0 {
             return (self.write(dst), None);
         }
-        let (d, w) = (self.at(dst), self.at(with));
+        let d = self.at(dst);
+        let w = self.at(with);
         if d == w {
             return (self.write(dst), None);
         }
-        let (d0, w0) = (d as usize, w as usize);
+        let d0 = d as usize;
+        let w0 = w as usize;
         assert!(d0 + dst.len <= w0 || w0 + with.len <= d0, "a plan combined overlapping ranges");
         // SAFETY: as in `read`, and disjoint from `dst`, as just checked.
         let operand = unsafe { slice::from_raw_parts(w, with.len) };
@@ -97,7 +99,8 @@ impl<'a> Memory<'a> {
 
     /// Copy within the call; nothing to do when both are the same bytes.
     pub(crate) fn copy(&mut self, src: Slice, dst: Slice) {
-        let (s, d) = (self.at(src), self.at(dst).cast_mut());
+        let s = self.at(src);
+        let d = self.at(dst).cast_mut();
         assert_eq!(src.len, dst.len);
         if s != d.cast_const() {
             // SAFETY: both inside their buffers; `copy` allows overlap.

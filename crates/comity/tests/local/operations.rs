@@ -31,7 +31,8 @@ fn every_operation_on_small_groups() {
 }
 
 fn reduces(g: &Group, count: usize) -> Result<()> {
-    let (n, r) = (g.size(), g.rank());
+    let n = g.size();
+    let r = g.rank();
     let total = |i: usize| (0..n).map(|r| of(r, i)).sum::<i64>();
     let src = given(r, count);
     let mut x = src.clone();
@@ -44,7 +45,8 @@ fn reduces(g: &Group, count: usize) -> Result<()> {
 }
 
 fn rooted(g: &Group, count: usize) -> Result<()> {
-    let (n, r) = (g.size(), g.rank());
+    let n = g.size();
+    let r = g.rank();
     let mine = |i: usize| of(r, i);
     let total = |i: usize| (0..n).map(|r| of(r, i)).sum::<i64>();
     let src = given(r, count);
@@ -69,7 +71,8 @@ fn rooted(g: &Group, count: usize) -> Result<()> {
 }
 
 fn gathers(g: &Group, count: usize) -> Result<()> {
-    let (n, r) = (g.size(), g.rank());
+    let n = g.size();
+    let r = g.rank();
     let mine = |i: usize| of(r, i);
     let total = |i: usize| (0..n).map(|r| of(r, i)).sum::<i64>();
     let src = given(r, count);
@@ -102,7 +105,8 @@ fn gathers(g: &Group, count: usize) -> Result<()> {
 }
 
 fn uneven(g: &Group, count: usize) -> Result<()> {
-    let (n, r) = (g.size(), g.rank());
+    let n = g.size();
+    let r = g.rank();
     let mine = |i: usize| of(r, i);
     let total = |i: usize| (0..n).map(|r| of(r, i)).sum::<i64>();
     let counts: Vec<usize> = (0..n).map(|r| (r * 37 + count) % 900).collect();
@@ -130,9 +134,11 @@ fn uneven(g: &Group, count: usize) -> Result<()> {
 }
 
 fn pairs(g: &Group, count: usize) -> Result<()> {
-    let (n, r) = (g.size(), g.rank());
+    let n = g.size();
+    let r = g.rank();
     let mine = |i: usize| of(r, i);
-    let (next, prev) = ((r + 1) % n, (r + n - 1) % n);
+    let next = (r + 1) % n;
+    let prev = (r + n - 1) % n;
     let src: Vec<i64> = (0..count).map(mine).collect();
     let mut x = vec![0; count];
     g.sendrecv(&src, next, &mut x, prev, 3)?;
@@ -142,7 +148,9 @@ fn pairs(g: &Group, count: usize) -> Result<()> {
         g.send(&[2i32, 3], 1, 11)?;
         g.send(&[4i32], 1, 10)?;
     } else if r == 1 {
-        let (mut a, mut b, mut c) = ([0i32], [0i32; 2], [0i32]);
+        let mut a = [0i32];
+        let mut b = [0i32; 2];
+        let mut c = [0i32];
         g.recv(&mut b, 0, 11)?;
         g.recv(&mut a, 0, 10)?;
         g.recv(&mut c, 0, 10)?;

@@ -29,7 +29,8 @@ pub(super) enum Counts {
 
 impl Call {
     pub(super) fn new(op: Op, count: usize) -> Self {
-        let (dtype, reduce) = (DType::F32, ReduceOp::Sum);
+        let dtype = DType::F32;
+        let reduce = ReduceOp::Sum;
         Self { op, dtype, reduce, count, root: 0, counts: Counts::Same, other: 0, tag: 7 }
     }
 
@@ -123,7 +124,8 @@ pub(super) fn make(g: &Group, c: &Call) -> Outcome {
 }
 
 fn make_of<T: Value>(g: &Group, c: &Call) -> Outcome {
-    let (n, me) = (g.size(), g.rank());
+    let n = g.size();
+    let me = g.rank();
     let value = |rank: usize, i: usize| (rank * 7 + i % 13 + 1) as i32;
     let all = |i: usize| match c.reduce {
         ReduceOp::Sum => (0..n).map(|r| value(r, i)).sum(),
@@ -132,7 +134,8 @@ fn make_of<T: Value>(g: &Group, c: &Call) -> Outcome {
     let fill = |len: usize, f: &dyn Fn(usize) -> i32| (0..len).map(|i| T::of(f(i))).collect::<Vec<T>>();
     let mine = |len: usize| fill(len, &|i| value(me, i));
     let blank = |len: usize| fill(len, &|_| -1);
-    let (count, at_root) = (c.count, me == c.root);
+    let count = c.count;
+    let at_root = me == c.root;
     let by_rank: Vec<usize> = (0..n).map(|r| c.counts.of(r)).collect();
     let total: usize = by_rank.iter().sum();
     let own: usize = by_rank[me];
@@ -183,7 +186,8 @@ fn make_of<T: Value>(g: &Group, c: &Call) -> Outcome {
 
 /// The call itself.
 fn ask<T: Value>(g: &Group, c: &Call, src: &[T], dst: &mut Vec<T>, by_rank: &[usize]) -> Result<()> {
-    let (n, me) = (g.size(), g.rank());
+    let n = g.size();
+    let me = g.rank();
     match (c.op, c.counts) {
         (Op::AllReduce, _) => g.all_reduce(dst, c.reduce),
         (Op::Reduce, _) => g.reduce(dst, c.reduce, c.root),

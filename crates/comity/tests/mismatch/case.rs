@@ -40,7 +40,8 @@ impl Case {
             let one = |c: &Call| format!("{}[{}]{:?}/{}", c.op, c.count, c.dtype, c.root);
             calls.iter().filter(|c| c.op != Op::Barrier).map(one).collect::<Vec<_>>().join(", ")
         };
-        let (n, odd) = (self.calls.len(), self.odd);
+        let n = self.calls.len();
+        let odd = self.odd;
         format!("{}: {n} ranks, {}; rank {odd}: {}", self.what, show(usual), show(&self.calls[odd]))
     }
 }

@@ -7,7 +7,8 @@ use std::thread;
 fn the_pair_and_both_numbers_are_told() {
     let groups = Group::local(3).unwrap();
     let call = |g: &Group| -> Result<()> {
-        let (src, mut dst) = ([1f32; 16], [0f32; 16]);
+        let src = [1f32; 16];
+        let mut dst = [0f32; 16];
         // Rank 0 sends 3 to rank 1, which expects 5.
         let (out, into) = match g.rank() {
             0 => ([1, 3, 1], [1, 1, 1]),

@@ -90,7 +90,8 @@ fn cases(n: usize) -> Vec<Case> {
 
 /// Play all cases, each in a group of its own, which is all that fails.
 fn check(world: &[Group], kinds: &[LinkKind]) {
-    let (n, mut wrong) = (world.len(), Vec::new());
+    let n = world.len();
+    let mut wrong = Vec::new();
     let cases = cases(n);
     // Four worlds: 416, as docs/errors.md says.
     assert_eq!(cases.len(), 104);
@@ -146,12 +147,11 @@ fn hosts_of_different_size() {
 fn told_at_the_limit(groups: &[Group]) {
     // Long enough for every rank to come to its call, beside what else runs.
     let limit = patient(Duration::from_secs(3));
-    let (a, b) = (
-        each(2, |r| groups[r].split(Some(0), 0).unwrap().unwrap()),
-        each(2, |r| groups[r].split(Some(0), 0).unwrap().unwrap()),
-    );
+    let a = each(2, |r| groups[r].split(Some(0), 0).unwrap().unwrap());
+    let b = each(2, |r| groups[r].split(Some(0), 0).unwrap().unwrap());
     let errors = each(2, |r| {
-        let (mut x, g) = ([1f32; 4], [&a, &b][r][r].with_timeout(limit));
+        let mut x = [1f32; 4];
+        let g = [&a, &b][r][r].with_timeout(limit);
         if r == 0 { g.all_reduce(&mut x, ReduceOp::Sum) } else { g.broadcast(&mut x, 0) }.unwrap_err()
     });
     for (r, e) in errors.iter().enumerate() {

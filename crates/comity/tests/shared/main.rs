@@ -95,10 +95,13 @@ fn every_operation_gives_the_same_bits() {
 fn exchanges_are_read_where_they_lie_without_a_setting() {
     const COUNT: usize = 1 << 20;
     let work = |g: Group| {
-        let (rank, mut seen) = (g.rank(), Vec::new());
+        let rank = g.rank();
+        let mut seen = Vec::new();
         for round in 0..5 {
             let own = given(rank + round, COUNT);
-            let (mut gathered, mut dealt, mut sum) = (vec![0.0; 2 * COUNT], vec![0.0; COUNT], own.clone());
+            let mut gathered = vec![0.0; 2 * COUNT];
+            let mut dealt = vec![0.0; COUNT];
+            let mut sum = own.clone();
             g.all_gather(&own, &mut gathered).unwrap();
             g.all_to_all(&own, &mut dealt).unwrap();
             g.all_reduce(&mut sum, ReduceOp::Sum).unwrap();

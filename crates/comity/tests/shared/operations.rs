@@ -30,10 +30,14 @@ pub(crate) fn shared(g: &Group, data: &[f32]) -> SharedBuffer<f32> {
 /// Every operation on `count` elements a rank; what they gave, by their bits. The buffers are used again and again, for the first message
 /// out of each goes through the ring.
 pub(crate) fn all(g: &Group, count: usize, make: &impl Fn(&Group, &[f32]) -> Buffer) -> Result<Vec<u32>> {
-    let (n, r) = (g.size(), g.rank());
-    let (small, large) = (given(r, count), given(r, n * count));
-    let (mut a, mut b) = (make(g, &small), make(g, &large));
-    let (mut c, mut d) = (make(g, &small), make(g, &large));
+    let n = g.size();
+    let r = g.rank();
+    let small = given(r, count);
+    let large = given(r, n * count);
+    let mut a = make(g, &small);
+    let mut b = make(g, &large);
+    let mut c = make(g, &small);
+    let mut d = make(g, &large);
     let mut bits = Vec::new();
     let mut note = |x: &[f32]| bits.extend(x.iter().step_by(97).chain(x.last()).map(|v| v.to_bits()));
     for root in [0, n - 1] {
@@ -65,7 +69,8 @@ pub(crate) fn all(g: &Group, count: usize, make: &impl Fn(&Group, &[f32]) -> Buf
         g.scatter(if r == root { &d[..] } else { &[] }, &mut *a, root)?;
         note(&a);
         if n > 1 {
-            let (to, from) = ((r + 1) % n, (r + n - 1) % n);
+            let to = (r + 1) % n;
+            let from = (r + n - 1) % n;
             g.sendrecv(&*b, to, &mut *d, from, 3)?;
             note(&d);
         }

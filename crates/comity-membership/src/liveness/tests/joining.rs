@@ -24,7 +24,8 @@ fn who_still_connects_with_others_is_not_judged() {
 /// A rank has connected with all and beats; while another has not, its silence means nothing.
 #[test]
 fn nobody_is_judged_while_any_rank_connects() {
-    let (limit, zero) = (ms(5000), Instant::now());
+    let limit = ms(5000);
+    let zero = Instant::now();
     let mut l = Liveness::new(3, Some(limit));
     l.watch(1, zero);
     l.meet(2, zero);
@@ -56,7 +57,8 @@ fn whoever_never_beats_is_judged_in_the_end() {
 /// Ranks come one after another, a minute short of the five: the first ones wait for an hour, and are not judged. The last two never beat.
 #[test]
 fn each_rank_that_arrives_renews_the_five_minutes() {
-    let (zero, minutes) = (Instant::now(), |n: u64| Duration::from_secs(60 * n));
+    let zero = Instant::now();
+    let minutes = |n: u64| Duration::from_secs(60 * n);
     let mut l = Liveness::new(10, Some(LIMIT));
     let mut dead = Vec::new();
     let mut at = Duration::ZERO;
@@ -88,7 +90,8 @@ fn each_rank_that_arrives_renews_the_five_minutes() {
 /// A rank that was silent while others joined gets the whole limit, also where nobody was to be looked at in the meantime.
 #[test]
 fn silence_counts_from_when_the_last_has_begun() {
-    let (mut l, zero) = (Liveness::new(3, Some(LIMIT)), Instant::now());
+    let mut l = Liveness::new(3, Some(LIMIT));
+    let zero = Instant::now();
     l.watch(1, zero);
     l.meet(2, zero);
     assert_eq!(l.tick_at(zero), []);
@@ -111,7 +114,8 @@ fn silence_counts_from_when_the_last_has_begun() {
 /// A job that is stopped (Ctrl-Z) for an hour while it joins goes on joining: its own sleep is no part of the five minutes.
 #[test]
 fn own_sleep_is_no_part_of_the_five_minutes() {
-    let (mut l, zero) = (Liveness::new(2, Some(LIMIT)), Instant::now());
+    let mut l = Liveness::new(2, Some(LIMIT));
+    let zero = Instant::now();
     l.meet(1, zero);
     let dead = |l: &mut Liveness, from: u64, to: u64| {
         (from * 2..to * 2).find(|i| {

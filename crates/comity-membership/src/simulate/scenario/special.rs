@@ -20,7 +20,8 @@ impl Scenario {
     /// A large job of which three in four ranks leave and end, and then one that is left is killed.
     pub(in crate::simulate) fn thinned(seed: u64) -> Self {
         let mut s = Self::new(seed, Some(65..=80));
-        let (n, mut rng) = (s.size, Rng::new(seed ^ 3));
+        let n = s.size;
+        let mut rng = Rng::new(seed ^ 3);
         (s.limit, s.sparse, s.linger) = (SECOND, true, None);
         let order = rng.some(n, n);
         let (stay, go) = order.split_at(n / 4);

@@ -33,7 +33,8 @@ impl SimulatedWorld<'_> {
         let (low, high) = self.scenario.delay;
         let at = now + 2 * self.rng.between(low, high);
         let target = &self.processes[to];
-        let (is_lost, is_stopped) = (cut || self.scenario.runs(to, now) != Some(now), target.stopped > now);
+        let is_lost = cut || self.scenario.runs(to, now) != Some(now);
+        let is_stopped = target.stopped > now;
         let refused = match target.membership.presence(from) {
             _ if !target.running => Some(NoConnection::NobodyListens),
             Some(Presence::Live) => None,

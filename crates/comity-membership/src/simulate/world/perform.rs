@@ -89,7 +89,8 @@ impl SimulatedWorld<'_> {
 
     pub(super) fn fail(&mut self, rank: usize, group_id: u64, failure: SimulatedFailure) {
         let Some(g) = self.scenario.groups.iter().position(|g| g.group_id == group_id) else { return };
-        let (now, member) = (self.now, &mut self.processes[rank].members[g]);
+        let now = self.now;
+        let member = &mut self.processes[rank].members[g];
         // As a watch does.
         if member.failed.is_some() && self.mutant != Some(Mutant::LastReason) {
             self.judge.fails_again(rank, g, &failure);

@@ -63,7 +63,8 @@ impl<H: MpiHandle> MpiBackend<H> {
             if flight.len() == DEPTH {
                 self.land(&mut flight, &cut, &mut memory, waiting)?;
             }
-            let (mut src, mut out) = (self.buffer(cut.src_len(k)), self.buffer(0));
+            let mut src = self.buffer(cut.src_len(k));
+            let mut out = self.buffer(0);
             out.resize(cut.out_len(k), 0);
             cut.fill(k, &memory, &mut src);
             if cut.op == Op::Broadcast && cut.rank == cut.root {
@@ -285,7 +286,9 @@ impl Cut {
     }
 
     fn moves(&self, k: usize) -> Move {
-        let (dtype, op, root) = (self.dtype, self.reduce, self.root);
+        let dtype = self.dtype;
+        let op = self.reduce;
+        let root = self.root;
         match self.op {
             Op::AllReduce => Move::AllReduce { dtype, op },
             Op::Reduce => Move::Reduce { dtype, op, root },

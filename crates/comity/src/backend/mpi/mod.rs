@@ -199,9 +199,11 @@ impl<H: MpiHandle> Subsets<H> {
     /// Communicators may be made in any order on several threads of a rank, and MPI tells them apart by 15 bits only. So the members
     /// show each other, over the new one, that it is the one they mean.
     fn proven(&self, members: &Members, waiting: &mut Waiting) -> Stopped<H> {
-        let (mpi, group_id) = (self.0, members.group_id);
+        let mpi = self.0;
+        let group_id = members.group_id;
         let comm = subset(mpi, mpi.base()?, members.ranks.to_vec(), group_id, members, waiting)?;
-        let (own, size) = (group_id.to_le_bytes(), members.size());
+        let own = group_id.to_le_bytes();
+        let size = members.size();
         let mut pending = Pending::start(mpi, comm, size, &Move::AllGather, own.to_vec(), vec![0; 8 * size])?;
         // WAIT(Waiting): MPI, to the deadline of the call
         wait(members, waiting, || Ok(pending.test()?))?;

@@ -59,7 +59,8 @@ impl<H: MpiHandle> MpiBackend<H> {
             self.unstash(r, &mut memory)?;
         }
         // Both get on while either waits.
-        let (mut sent, mut came) = (out.is_none(), into.is_none());
+        let mut sent = out.is_none();
+        let mut came = into.is_none();
         loop {
             if let Some(s) = &mut out {
                 sent = self.push(s, &memory)?;
@@ -88,7 +89,8 @@ impl<H: MpiHandle> MpiBackend<H> {
     /// The message that leaves in `call`, and the one that comes.
     fn ends(&self, call: &Call<'_>) -> (Option<Sender<H>>, Option<Receiver<H>>) {
         let info = call.info;
-        let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
+        let to = call.counts.first().copied();
+        let from = call.recv_counts.first().copied();
         let message = |count, dtype: DType, other| CallInfo {
             op: Op::Send,
             count,
@@ -235,7 +237,8 @@ impl<H: MpiHandle> MpiBackend<H> {
 
 /// Checks that the message is the wanted one, before a byte of it is written.
 fn fits<H: MpiHandle>(r: &Receiver<H>, header: &Header) -> Stopped<()> {
-    let (theirs, ours) = (header.info, r.wanted);
+    let theirs = header.info;
+    let ours = r.wanted;
     if (theirs.count, theirs.dtype) == (ours.count, ours.dtype) {
         return Ok(());
     }

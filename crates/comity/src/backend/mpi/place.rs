@@ -51,7 +51,8 @@ impl Runtime {
             Family::Pointers(m) => m.place()?,
             Family::Ints(m) => m.place()?,
         };
-        let (ours, said) = ((rank, size), (config.rank, config.size));
+        let ours = (rank, size);
+        let said = (config.rank, config.size);
         if config.found.launcher != Launcher::Alone && ours != said {
             return Err(Error::config(format!(
                 "{} says rank {} of {}, but {} says rank {rank} of {size}: the MPI library is not the launcher's; COMITY_MPI names another",

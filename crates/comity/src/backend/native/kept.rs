@@ -50,7 +50,8 @@ impl NativeBackend {
     /// Returns the key of `call`'s schedule.
     #[inline]
     pub(super) fn key(&self, kind: Kind, call: &Call<'_>) -> ScheduleKey {
-        let (count, elem) = (call.info.count, call.info.dtype.map_or(1, DType::size));
+        let count = call.info.count;
+        let elem = call.info.dtype.map_or(1, DType::size);
         let own = (self.members().rank * count * elem) as isize;
         let shift = match call.bufs {
             Bufs::OwnIn(_) => Some(own),

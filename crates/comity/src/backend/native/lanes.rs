@@ -34,7 +34,8 @@ pub(super) fn carried(
         Kind::AllToAll => Collective::AllToAll,
         _ => return None,
     };
-    let (dtype, bytes) = (info.dtype.unwrap_or(DType::U8), info.count * elem);
+    let dtype = info.dtype.unwrap_or(DType::U8);
+    let bytes = info.count * elem;
     Some(LaneCall { collective, dtype, reduce, rank, size, bytes, lanes })
 }
 
@@ -59,7 +60,11 @@ impl NativeBackend {
         let group_id = self.members().group_id as u16;
         let common = Header { info: *info, shape: kept.shape, epoch: 0, group_id, lends: false };
         let header = |_, _| common;
-        let (reduce, call, pulls, short, lanes) = (ReduceOp::Sum, Some(&common), false, None, None);
+        let reduce = ReduceOp::Sum;
+        let call = Some(&common);
+        let pulls = false;
+        let short = None;
+        let lanes = None;
         let task = Task { info, reduce, header: &header, call, limit, pulls, short, lanes };
         self.engine.open_lanes(self.topology.lanes.most(), &mut kept.schedule, &task, begun)?;
         Ok(limit.saturating_sub(since.elapsed()))

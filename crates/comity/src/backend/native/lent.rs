@@ -98,7 +98,8 @@ impl NativeBackend {
         let lent = self.engine.lent() - before;
         let Some(kept) = self.kept.last_mut() else { return };
         let ScheduleKey { kind, count, elem, .. } = kept.key;
-        let (call, bytes) = ((kind, count, elem), (count * elem) as u64);
+        let call = (kind, count, elem);
+        let bytes = (count * elem) as u64;
         // Most of what it sent: bytes at the edges of parts may go through the ring.
         kept.lends = Some(lent * 4 >= bytes / size * (size - 1) * 2 * 3);
         if all_lent != self.in_one_piece.has(call) {
@@ -140,14 +141,17 @@ mod tests {
             let ranks = LocalWorld::all(size).into_iter().enumerate().map(|(rank, world)| {
                 let lends = &lends;
                 s.spawn(move || {
-                    let (members, until) = ((0..size).collect(), Instant::now() + LONG);
+                    let members = (0..size).collect();
+                    let until = Instant::now() + LONG;
                     let mut native =
                         NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
                     native.prefer(Some(Algorithm::TwoPhase));
                     let memory = SharedMemory::new(COUNT * 4).unwrap();
                     let mut shared = SharedBuffer::<f32>::shared(COUNT, memory);
                     let mut private = vec![0.0; COUNT];
-                    let (mut pieces, mut first, mut same) = (Vec::new(), Vec::new(), true);
+                    let mut pieces = Vec::new();
+                    let mut first = Vec::new();
+                    let mut same = true;
                     for seq in 1..=calls {
                         let x = if lends(rank, seq) { &mut shared[..] } else { &mut private[..] };
                         x.iter_mut().enumerate().for_each(|(i, x)| *x = 1.1_f32.powi((i % 50 + rank) as i32));

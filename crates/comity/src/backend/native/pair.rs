@@ -20,8 +20,10 @@ impl NativeBackend {
         begun: &mut dyn FnMut(),
     ) -> Result<()> {
         // By reference: a copy of what was written word by word a moment ago would wait for it.
-        let (info, group_id) = (&call.info, self.members().group_id as u16);
-        let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
+        let info = &call.info;
+        let group_id = self.members().group_id as u16;
+        let to = call.counts.first().copied();
+        let from = call.recv_counts.first().copied();
         let (src, dst) = match call.bufs.take() {
             Bufs::In(s) => (Some(s), None),
             Bufs::Out(d) => (None, Some(d)),

@@ -22,7 +22,8 @@ fn ranks<T: Send>(
             .map(|(rank, world)| {
                 let each = &each;
                 s.spawn(move || {
-                    let (members, until) = ((0..size).collect(), Instant::now() + LONG);
+                    let members = (0..size).collect();
+                    let until = Instant::now() + LONG;
                     let mut native =
                         NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
                     native.prefer(algorithm);
@@ -35,7 +36,8 @@ fn ranks<T: Send>(
 }
 
 fn call<'a>(seq: u64, reduce: ReduceOp, dst: ViewMut<'a>) -> Call<'a> {
-    let (count, dtype) = (dst.count(), Some(dst.dtype()));
+    let count = dst.count();
+    let dtype = Some(dst.dtype());
     let info = CallInfo { seq, count, dtype, reduce: Some(reduce), ..CallInfo::new(Op::AllReduce) };
     Call { info, bufs: Bufs::InPlace(dst), counts: &[], recv_counts: &[] }
 }
@@ -78,7 +80,8 @@ fn other_operations_have_the_bits_of_the_schedule() {
                 let mut results = Vec::new();
                 // The second by the schedule.
                 for short in [true, false] {
-                    let (src, mut dst) = (input(rank, COUNT * size), vec![0.0; COUNT * size]);
+                    let src = input(rank, COUNT * size);
+                    let mut dst = vec![0.0; COUNT * size];
                     let (given, got) = match op {
                         Op::AllGather => (&src[..COUNT], &mut dst[..]),
                         Op::ReduceScatter => (&src[..], &mut dst[..COUNT]),
@@ -151,7 +154,8 @@ fn a_rank_that_comes_when_the_others_have_failed_and_left_is_told_why() {
     let mut worlds: Vec<_> = LocalWorld::all(4).into_iter().enumerate().collect();
     let last = worlds.remove(2);
     let fails = |(rank, world): (usize, LocalWorld)| {
-        let (members, until) = ((0..4).collect(), Instant::now() + LONG);
+        let members = (0..4).collect();
+        let until = Instant::now() + LONG;
         let mut native = NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
         native.prefer(Some(Algorithm::Doubling));
         let op = if rank == 1 { ReduceOp::Max } else { ReduceOp::Sum };

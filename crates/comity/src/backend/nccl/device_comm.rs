@@ -40,7 +40,8 @@ impl DeviceComm {
         id: UniqueId,
         waiting: &mut Waiting,
     ) -> Stopped<Self> {
-        let (rank, size) = (members.rank, members.size());
+        let rank = members.rank;
+        let size = members.size();
         // NCCL waits for all ranks there; this one may have to give up first, and leaves the thread behind then.
         let maker = thread::Builder::new().name("comity-nccl-init".into());
         let maker = maker.spawn(move || device.within(|| lib.make(id, rank, size)));

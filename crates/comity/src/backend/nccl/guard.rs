@@ -170,7 +170,9 @@ impl Post {
         let Some(world) = self.world.upgrade() else {
             return self.fail(format!("did not finish {info} on its device within {limit:?}"));
         };
-        let (rank, size, group_id) = (self.rank, self.size, self.group_id);
+        let rank = self.rank;
+        let size = self.size;
+        let group_id = self.group_id;
         let census = Census { world: &*world, status: &self.status, group_id, rank, size };
         if let Ok(late) = census.hold(info, limit, None) {
             self.tell(Failure::late(rank, late));

@@ -190,12 +190,13 @@ impl NcclBackend {
             unsafe { device_comm.device.copy(held.addr(), at, len, spot.stream)? };
         }
         device_comm.until_passed(&self.members, spot.stream, waiting)?;
-        let (dtype, left) =
-            (call.info.dtype.unwrap_or(DType::U8), until.saturating_duration_since(Instant::now()));
+        let dtype = call.info.dtype.unwrap_or(DType::U8);
+        let left = until.saturating_duration_since(Instant::now());
         let mut copy =
             Call { info: call.info, bufs: Bufs::None, counts: call.counts, recv_counts: call.recv_counts };
         let count = |len: usize| len / dtype.size();
-        let (s, d) = (held_src.as_mut().map(|p| p.bytes()), held_dst.as_mut().map(|p| p.bytes()));
+        let s = held_src.as_mut().map(|p| p.bytes());
+        let d = held_dst.as_mut().map(|p| p.bytes());
         // SAFETY: page-locked memory of this call's, in elements of the type that was copied there.
         let view = |b: &[u8]| unsafe { View::from_raw(b.as_ptr(), count(b.len()), dtype, Place::Host) };
         // SAFETY: as above.

@@ -39,7 +39,8 @@ impl NcclBackend {
     ) -> Stopped<()> {
         let info = call.info;
         let watched = (info, (until, waiting.limit()));
-        let (to, from) = (call.counts.first().copied(), call.recv_counts.first().copied());
+        let to = call.counts.first().copied();
+        let from = call.recv_counts.first().copied();
         let (src, dst) = parts::ends(&call.bufs);
         let (out, want) = lengths(&call.bufs);
         if let (Some(to), Some(out)) = (to, out) {

@@ -57,10 +57,13 @@ pub(super) fn of(
     spot: Spot,
 ) -> Stopped<StreamWork> {
     let info = &call.info;
-    let (elem, count, root) = (info.dtype.map_or(1, |d| d.size()), info.count, info.root.unwrap_or(0));
+    let elem = info.dtype.map_or(1, |d| d.size());
+    let count = info.count;
+    let root = info.root.unwrap_or(0);
     let part = count * elem;
     let (src, dst) = ends(&call.bufs);
-    let (s, d) = (src.or(dst).map_or(0, |e| e.0), dst.or(src).map_or(0, |e| e.0));
+    let s = src.or(dst).map_or(0, |e| e.0);
+    let d = dst.or(src).map_or(0, |e| e.0);
     let mut w = StreamWork { bytes: part, ..StreamWork::default() };
     match (info.op, info.dtype.zip(info.reduce)) {
         (Op::AllToAll, _) => {

@@ -79,7 +79,8 @@ fn is_let_in(channel: Channel, late: Duration) -> bool {
 fn who_was_answered_keeps_its_place_when_others_come() {
     let (mut acceptor, at) = listening();
     let mut all: Vec<_> = (0..MAX_HALF_OPEN).map(|_| Dialer::start(at, Channel::Join)).collect();
-    let (mut proofs, until) = (Vec::new(), Instant::now() + Duration::from_secs(10));
+    let mut proofs = Vec::new();
+    let until = Instant::now() + Duration::from_secs(10);
     while proofs.len() < all.len() {
         assert!(Instant::now() < until, "{}", proofs.len());
         step(&mut acceptor);

@@ -158,7 +158,9 @@ impl<'a> Race<'a> {
         limit: Duration,
     ) -> Self {
         let next = (0, Instant::now());
-        let (runners, lost, again) = (Vec::new(), Vec::new(), Vec::new());
+        let runners = Vec::new();
+        let lost = Vec::new();
+        let again = Vec::new();
         Self { targets, secret, hello, patience, limit, runners, lost, again, next }
     }
 
@@ -282,8 +284,10 @@ impl<'a> Race<'a> {
     }
 
     fn step(&self, runner: Runner, ready: bool) -> Stepped {
-        let (index, pause, from, late) =
-            (runner.index, runner.pause, runner.from(), Instant::now() >= runner.until);
+        let index = runner.index;
+        let pause = runner.pause;
+        let from = runner.from();
+        let late = Instant::now() >= runner.until;
         let begun = runner.begun;
         let lost = |miss| Stepped::Lost(index, Tried { from, miss });
         let silence = || io::Error::new(ErrorKind::TimedOut, "it does not answer");
@@ -341,7 +345,8 @@ impl<'a> Race<'a> {
         let (initiator, first) = Initiator::start(self.secret, hello).ok_or_else(|| {
             Miss::Stop(Error::Unavailable { backend: "the handshake", reason: "no random numbers".into() })
         })?;
-        let (mut initiator, mut first) = (initiator, first);
+        let mut initiator = initiator;
+        let mut first = first;
         if let Some(len) = self.packet(&stream) {
             first.extend(initiator.pad(len));
         }
@@ -359,7 +364,8 @@ impl Race<'_> {
     fn packet(&self, stream: &Stream) -> Option<usize> {
         let Stream::Tcp(stream) = stream else { return None };
         let is_link = matches!(self.hello.channel, Channel::Link { .. });
-        let (here, there) = (stream.local_addr().ok()?.ip(), stream.peer_addr().ok()?.ip());
+        let here = stream.local_addr().ok()?.ip();
+        let there = stream.peer_addr().ok()?.ip();
         if !is_link || here == there || there.is_loopback() {
             return None;
         }

@@ -20,10 +20,12 @@ fn who_is_told_to_come_again_does_so_while_another_address_says_nothing() {
     });
     let secret = || Secret::new(&Key::from([7; 32]), "job", 0);
     let until = Instant::now() + Duration::from_secs(60);
-    let (waker, done) = (Waker::new().unwrap(), AtomicBool::new(false));
+    let waker = Waker::new().unwrap();
+    let done = AtomicBool::new(false);
     thread::scope(|s| {
         s.spawn(|| {
-            let (mut acceptor, mut asked) = (Acceptor::new(vec![good], secret()), 0);
+            let mut acceptor = Acceptor::new(vec![good], secret());
+            let mut asked = 0;
             while !done.load(Ordering::Relaxed) && Instant::now() < until {
                 drop(acceptor.step(&mut |_: &Hello, _: &Stream| {
                     asked += 1;
@@ -50,7 +52,9 @@ fn who_reads_the_answer_too_late_tries_again() {
     listener.listen().unwrap();
     let at = listener.local_addr().unwrap();
     let secret = || Secret::new(&Key::from([7; 32]), "job", 0);
-    let (waker, slept, until) = (Waker::new().unwrap(), AtomicBool::new(false), Instant::now() + LONG);
+    let waker = Waker::new().unwrap();
+    let slept = AtomicBool::new(false);
+    let until = Instant::now() + LONG;
     thread::scope(|s| {
         let listening = s.spawn(|| {
             let mut acceptor = Acceptor::new(vec![listener], secret());

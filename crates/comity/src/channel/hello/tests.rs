@@ -50,7 +50,8 @@ fn padding_is_answered_in_kind_and_waited_for() {
     let s = secret(1, "job", 0);
     let (mut i, first) = Initiator::start(&s, &HELLO).unwrap();
     let first = [first, i.pad(8948)].concat();
-    let (mut r, mut stream) = (Responder::new(), Drip(&first));
+    let mut r = Responder::new();
+    let mut stream = Drip(&first);
     let HandshakeStep::Send(answer) = r.step(&mut stream, &s, &mut yes) else { panic!("no answer") };
     let HandshakeStep::Send(pad) = r.step(&mut stream, &s, &mut yes) else { panic!("no padding") };
     assert!(pad.len() > 8948 && pad.len() < 9000);
@@ -61,7 +62,8 @@ fn padding_is_answered_in_kind_and_waited_for() {
     assert!(matches!(r.step(Drip(&proof), &s, &mut yes), HandshakeStep::Done(HELLO, Some(_))));
     // Whoever repeats a recorded hello is not answered for ever.
     let more = [&first[..], &i.pad(100)].concat();
-    let (mut r, mut stream) = (Responder::new(), Drip(&more));
+    let mut r = Responder::new();
+    let mut stream = Drip(&more);
     let steps: Vec<_> = (0..3).map(|_| r.step(&mut stream, &s, &mut yes)).collect();
     assert!(
         matches!(steps[..], [HandshakeStep::Send(_), HandshakeStep::Send(_), HandshakeStep::Close]),

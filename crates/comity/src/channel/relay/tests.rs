@@ -14,7 +14,8 @@ fn said(mut near: TcpStream, mut far: TcpStream) -> (TcpStream, TcpStream) {
 fn who_says_nothing_after_the_hello_makes_room_for_others() {
     let far = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (at, here) = (far.local_addr().unwrap(), near.local_addr().unwrap());
+    let at = far.local_addr().unwrap();
+    let here = near.local_addr().unwrap();
     let relay = Relay::new(move |_| Some(vec![at]));
     let hello = Hello { from: 2, to: 0, world: 1, group_id: 0, channel: Channel::Control, sealed: true };
     let pass = || {
@@ -52,8 +53,10 @@ fn half_a_connection_over_which_nothing_moves_ends() {
     };
     let mut room = [0; ROOM];
     let ((_quiet, near), (ended, far)) = (pair(), pair());
-    let (outward, inward) = (Flow::default(), Flow::default());
-    let (far, moved) = (Far::Connected(far), Instant::now());
+    let outward = Flow::default();
+    let inward = Flow::default();
+    let far = Far::Connected(far);
+    let moved = Instant::now();
     let mut passed = Passed { near, far, outward, inward, hello: 0, seen: (0, false), moved };
     drop(ended);
     let until = Instant::now() + Duration::from_secs(60);
@@ -69,9 +72,11 @@ fn half_a_connection_over_which_nothing_moves_ends() {
 fn one_too_many_is_seen_and_there_is_room_again_when_others_end() {
     let far = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (at, here) = (far.local_addr().unwrap(), near.local_addr().unwrap());
+    let at = far.local_addr().unwrap();
+    let here = near.local_addr().unwrap();
     let relay = Relay::new(move |_| Some(vec![at]));
-    let (channel, group_id) = (Channel::Control, 0);
+    let channel = Channel::Control;
+    let group_id = 0;
     let hello = Hello { from: 2, to: 0, world: 1, group_id, channel, sealed: true };
     let until = Instant::now() + Duration::from_secs(60);
     let mut held = Vec::new();

@@ -21,7 +21,8 @@ pub(super) fn find(vars: &Vars<'_>) -> Result<Option<Place>> {
 }
 
 fn dstack(vars: &Vars<'_>) -> Result<Option<Place>> {
-    let (rank_is, size_is) = ("DSTACK_NODE_RANK", "DSTACK_NODES_NUM");
+    let rank_is = "DSTACK_NODE_RANK";
+    let size_is = "DSTACK_NODES_NUM";
     let first = vars.text("DSTACK_MASTER_NODE_IP")?.map(|ip| ("DSTACK_MASTER_NODE_IP", ip));
     let Some((rank, size)) = vars.rank_and_size(rank_is, size_is)? else { return Ok(None) };
     let first = match first {
@@ -32,7 +33,8 @@ fn dstack(vars: &Vars<'_>) -> Result<Option<Place>> {
 }
 
 fn sky_pilot(vars: &Vars<'_>) -> Result<Option<Place>> {
-    let (rank_is, size_is) = ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES");
+    let rank_is = "SKYPILOT_NODE_RANK";
+    let size_is = "SKYPILOT_NUM_NODES";
     let Some((rank, size)) = vars.rank_and_size(rank_is, size_is)? else { return Ok(None) };
     let first = first_line(vars, "SKYPILOT_NODE_IPS")?;
     place(vars, (rank_is, rank), (size_is, size), first, Launcher::SkyPilot).map(Some)

@@ -30,7 +30,8 @@ impl ConnectionTable {
         if !self.is_sparse() || !matches!(stream, Stream::Unix(_)) {
             return self.watched.contains(&rank);
         }
-        let (me, size) = (self.me, self.processes.len());
+        let me = self.me;
+        let size = self.processes.len();
         let apart = |r: usize| {
             let forth = (r + size - me) % size;
             forth.min(size - forth)

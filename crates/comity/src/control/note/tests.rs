@@ -11,7 +11,8 @@ prop_compose! {
         op in 0usize..13, seq: u64, count: usize, dtype in prop::option::of(0usize..14), reduce in prop::option::of(0usize..4),
         root in prop::option::of(0usize..9999), tag in prop::option::of(0u32..9999), objects: bool,
     ) -> CallInfo {
-        let (dtype, reduce) = (dtype.map(|d| DType::ALL[d]), reduce.map(|r| ReduceOp::ALL[r]));
+        let dtype = dtype.map(|d| DType::ALL[d]);
+        let reduce = reduce.map(|r| ReduceOp::ALL[r]);
         CallInfo { op: Op::ALL[op], seq, count, dtype, reduce, root, tag, objects }
     }
 }
@@ -61,7 +62,9 @@ proptest! {
 /// The simulator of failures passes notes on as they are. Here they go over the connection.
 #[test]
 fn what_membership_tells_can_be_read() {
-    let (size, limit, now) = (80, Duration::from_secs(5), Instant::now());
+    let size = 80;
+    let limit = Duration::from_secs(5);
+    let now = Instant::now();
     let everyone: Vec<usize> = (0..size).collect();
     let mut m = Membership::<Failure>::new(0, size, Some(limit));
     (1..size).for_each(|r| assert!(m.attach(r, now)));

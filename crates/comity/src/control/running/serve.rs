@@ -269,7 +269,8 @@ impl ControlPlane {
             Channel::Join | Channel::Link { .. } => {}
         }
         let until = Instant::now() + self.rules.patience;
-        let (channel, group_id) = (hello.channel, hello.group_id);
+        let channel = hello.channel;
+        let group_id = hello.group_id;
         state.parked.push(Arrival { from, channel, stream, seals, group_id, until });
         Rest { links: vec![group_id], ..Rest::default() }
     }

@@ -25,7 +25,8 @@ impl Group {
     /// # Errors
     /// The errors of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless both have the same length, a multiple of `n`.
     pub fn all_to_all<'a>(&self, src: impl Into<View<'a>>, dst: impl Into<ViewMut<'a>>) -> Result<()> {
-        let (src, dst) = (src.into(), dst.into());
+        let src = src.into();
+        let dst = dst.into();
         length(Op::AllToAll, "destination", dst.count(), src.count(), " as in the source")?;
         let part = self.part_of(Op::AllToAll, "source", src.count())?;
         let mut call = Call::new(Op::AllToAll, Bufs::Both(src, dst));
@@ -83,12 +84,14 @@ impl Group {
         dst: impl Into<ViewMut<'a>>,
         recv_counts: &[usize],
     ) -> Result<()> {
-        let (src, dst) = (src.into(), dst.into());
+        let src = src.into();
+        let dst = dst.into();
         let out = self.total(Op::AllToAll, send_counts)?;
         let into = self.total(Op::AllToAll, recv_counts)?;
         length(Op::AllToAll, "source", src.count(), out, ", the sum of send_counts")?;
         length(Op::AllToAll, "destination", dst.count(), into, ", the sum of recv_counts")?;
-        let (me, own) = (self.rank(), send_counts[self.rank()]);
+        let me = self.rank();
+        let own = send_counts[self.rank()];
         length(
             Op::AllToAll,
             "destination",

@@ -45,7 +45,8 @@ impl Group {
     /// # Errors
     /// The errors of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless `dst` has `n` times the length of `src`.
     pub fn all_gather<'a>(&self, src: impl Into<View<'a>>, dst: impl Into<ViewMut<'a>>) -> Result<()> {
-        let (src, dst) = (src.into(), dst.into());
+        let src = src.into();
+        let dst = dst.into();
         self.parts(Op::AllGather, "destination", dst.count(), src.count())?;
         self.moving(Op::AllGather, Bufs::Both(src, dst), None)
     }
@@ -97,7 +98,8 @@ impl Group {
         dst: impl Into<ViewMut<'a>>,
         counts: &[usize],
     ) -> Result<()> {
-        let (src, dst) = (src.into(), dst.into());
+        let src = src.into();
+        let dst = dst.into();
         let total = self.total(Op::AllGather, counts)?;
         length(Op::AllGather, "source", src.count(), counts[self.rank()], ", this rank's entry of counts")?;
         length(Op::AllGather, "destination", dst.count(), total, ", the sum of counts")?;
@@ -130,7 +132,8 @@ impl Group {
         dst: impl Into<ViewMut<'a>>,
         root: usize,
     ) -> Result<()> {
-        let (src, dst) = (src.into(), dst.into());
+        let src = src.into();
+        let dst = dst.into();
         self.has(Op::Gather, "root", root)?;
         if root != self.rank() {
             return self.moving(Op::Gather, Bufs::In(src), Some(root));
@@ -163,7 +166,8 @@ impl Group {
         dst: impl Into<ViewMut<'a>>,
         root: usize,
     ) -> Result<()> {
-        let (src, dst) = (src.into(), dst.into());
+        let src = src.into();
+        let dst = dst.into();
         self.has(Op::Scatter, "root", root)?;
         let part = dst.count();
         let bufs = if root == self.rank() {

@@ -95,10 +95,12 @@ impl Group {
         from: usize,
         tag: u32,
     ) -> Result<()> {
-        let (src, dst) = (src.into(), dst.into());
+        let src = src.into();
+        let dst = dst.into();
         self.other(Op::SendRecv, "destination", to, tag, "send to")?;
         self.other(Op::SendRecv, "source", from, tag, "receive from")?;
-        let (to, from) = ([to], [from]);
+        let to = [to];
+        let from = [from];
         let mut call = Call::new(Op::SendRecv, Bufs::Both(src, dst));
         (call.info.root, call.info.tag) = (Some(from[0]), Some(tag));
         (call.counts, call.recv_counts) = (&to, &from);

@@ -121,7 +121,8 @@ mod tests {
         let g = Group::single();
         let (go, wait) = mpsc::channel();
         let mut request = g.spawn(move |_| Ok(wait.recv_timeout(LONG).is_ok()));
-        let (first, last) = (Arc::default(), Arc::default());
+        let first = Arc::default();
+        let last = Arc::default();
         assert!(poll(&mut request, &first).is_pending() && poll(&mut request, &last).is_pending());
         go.send(()).unwrap();
         until_woken(&last);

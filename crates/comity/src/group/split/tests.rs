@@ -124,7 +124,8 @@ fn who_never_joins_is_named_at_the_limit() {
 
 /// A rank that gives a new group up as soon as it has it fails nobody's split.
 fn give_up_at_once(kind: LinkKind) {
-    let (n, key) = (3, || Key::from([7; 32]));
+    let n = 3;
+    let key = || Key::from([7; 32]);
     let store = Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "split", LONG).unwrap();
     let at = store.addr().to_string();
     let join = |r: usize| {

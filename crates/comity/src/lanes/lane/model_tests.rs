@@ -34,7 +34,8 @@ impl Model<'_> {
 
     /// Asserts that the window this rank reads now lies whole on all others.
     fn check(&self, ranks: &[Rank], me: usize, act: Act) -> Result<(), String> {
-        let (rank, half) = (&ranks[me], (self.half)(&ranks[me].lane));
+        let rank = &ranks[me];
+        let half = (self.half)(&ranks[me].lane);
         for (r, other) in ranks.iter().enumerate().filter(|(r, _)| *r != me) {
             let holds = match act {
                 Act::Stage => continue,
@@ -71,7 +72,8 @@ impl Model<'_> {
                 }
             };
             self.check(ranks, me, act)?;
-            let (half, rank) = ((self.half)(&ranks[me].lane), &mut ranks[me]);
+            let half = (self.half)(&ranks[me].lane);
+            let rank = &mut ranks[me];
             rank.doing = Some(act);
             match act {
                 Act::Stage => rank.staged[half] = DIRTY,
@@ -81,7 +83,8 @@ impl Model<'_> {
             return Ok(true);
         };
         self.check(ranks, me, act)?;
-        let (half, rank) = ((self.half)(&ranks[me].lane), &mut ranks[me]);
+        let half = (self.half)(&ranks[me].lane);
+        let rank = &mut ranks[me];
         let number = rank.lane.number();
         match act {
             Act::Stage => rank.staged[half] = number,

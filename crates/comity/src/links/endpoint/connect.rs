@@ -86,7 +86,8 @@ impl Endpoint {
         meeting: &RefCell<&mut StoreClient>,
         patience: &DialLimits<'_>,
     ) -> Result<()> {
-        let (limit, begun) = (meeting.borrow().limit(), Instant::now());
+        let limit = meeting.borrow().limit();
+        let begun = Instant::now();
         let Some(card) = self.cards.get(rank) else { return Ok(()) };
         let hello = Hello {
             from: self.me as u32,
@@ -130,7 +131,8 @@ impl Endpoint {
         check: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
         let limit = meeting.borrow().limit();
-        let (mut until, mut left) = (Instant::now() + limit, usize::MAX);
+        let mut until = Instant::now() + limit;
+        let mut left = usize::MAX;
         loop {
             check()?;
             let absent = control.missing().map_err(|found| {
@@ -184,7 +186,8 @@ impl Endpoint {
         (found, cause): (Fault, JoinCause),
     ) -> Error {
         let until = Instant::now() + EXPLANATION;
-        let (mut store, news) = (true, control.news());
+        let mut store = true;
+        let news = control.news();
         loop {
             news.iter().for_each(|news| news.drain());
             if let Some(said) = control.gave_up() {

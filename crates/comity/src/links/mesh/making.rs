@@ -131,7 +131,8 @@ impl<'a> Linking<'a> {
             return Ok(());
         }
         let group = self.opening.group;
-        let (now, limit) = (Instant::now(), group.mesh.limit);
+        let now = Instant::now();
+        let limit = group.mesh.limit;
         if group.world_rank(rank) > group.mesh.me {
             group.mesh.control.ask_to_connect(group.group_id, rank);
             self.awaited.push(Awaited {
@@ -208,7 +209,8 @@ impl<'a> Linking<'a> {
         if let Some(error) = self.opening.group.mesh.control.lacked() {
             return Err(self.opening.unable(error));
         }
-        let (group, limit) = (self.opening.group, self.opening.group.mesh.limit);
+        let group = self.opening.group;
+        let limit = self.opening.group.mesh.limit;
         let words = format!(
             "was asked by {} to connect to it, and did not within {}; can its host reach that one?",
             group.peer(group.mine),

@@ -53,7 +53,8 @@ impl Path<'_, '_> {
 
 impl Connector for Path<'_, '_> {
     fn dial(&self, target: Target, index: u16, of: u16) -> Result<(Stream, Sealing), Miss> {
-        let (hello, secret) = (self.hello(index, of)?, &self.making.opening.group.mesh.secret);
+        let hello = self.hello(index, of)?;
+        let secret = &self.making.opening.group.mesh.secret;
         self.making.patiently(self.rank, |patience| dial(&[target], secret, &hello, patience))
     }
 
@@ -75,7 +76,8 @@ impl Connector for Path<'_, '_> {
         of: u16,
     ) -> Result<(Stream, Sealing), Miss> {
         let group = self.making.opening.group;
-        let (hello, rank) = (self.hello(index, of)?, group.world_rank(self.rank));
+        let hello = self.hello(index, of)?;
+        let rank = group.world_rank(self.rank);
         self.making
             .patiently(self.rank, |patience| group.mesh.way().dial(rank, targets, vain, &hello, patience))
     }
@@ -93,7 +95,8 @@ impl Connector for Path<'_, '_> {
 impl<'a> Linking<'a> {
     /// Connect to a lower rank. The link may come later.
     pub(super) fn connect(&mut self, rank: usize) -> Result<Option<Soon>, MeshError> {
-        let (group, pair) = (self.opening.group, self.pair(rank)?);
+        let group = self.opening.group;
+        let pair = self.pair(rank)?;
         let mesh = &group.mesh;
         let mut why_not = Vec::new();
         for kind in mesh.order() {
@@ -154,7 +157,8 @@ impl<'a> Linking<'a> {
 
     /// Take what the pair has between it already, if it has.
     pub(super) fn stands(&mut self, rank: usize) -> Result<bool, MeshError> {
-        let (mesh, pair) = (&self.opening.group.mesh, self.pair(rank)?);
+        let mesh = &self.opening.group.mesh;
+        let pair = self.pair(rank)?;
         let mut existing = mesh.transports.iter().filter_map(|(kind, t)| Some((kind, t.existing(&pair)?)));
         match existing.next() {
             Some((kind, link)) => self.keep(rank, kind, link).map(|()| true),
@@ -165,7 +169,8 @@ impl<'a> Linking<'a> {
     /// Take a connection of a higher rank; with the last one of its link, make that.
     pub(super) fn take(&mut self, rank: usize, arrived: Arrived) -> Result<(), MeshError> {
         let Arrived { kind, index, of, connection } = arrived;
-        let (mesh, pair) = (&self.opening.group.mesh, self.pair(rank)?);
+        let mesh = &self.opening.group.mesh;
+        let pair = self.pair(rank)?;
         let Some(transport) = mesh.transports.get(kind) else { return Ok(()) };
         let begun = self.parts.get(&(rank, kind)).map(|p| p.connections.len());
         if begun != Some(usize::from(of)) {
@@ -197,7 +202,8 @@ impl<'a> Linking<'a> {
 
     /// Do what waits for `rank`, until the group fails, that rank or this one leaves, or time is up.
     fn patiently<T>(&self, rank: usize, run: impl FnOnce(&DialLimits<'_>) -> T) -> T {
-        let (opening, status) = (&self.opening, &self.opening.group.status);
+        let opening = &self.opening;
+        let status = &self.opening.group.status;
         let check = || {
             opening.drain();
             status.failure().map_or(Ok(()), |f| Err(opening.failed(f)))?;

@@ -159,7 +159,8 @@ fn two_jobs_that_nothing_tells_apart_and_that_start_together_make_no_call() {
 fn where_processes_wait_long_for_a_processor_a_second_claimant_is_waited_for_as_long() {
     let waited = Duration::from_millis(1500);
     let bind = StoreBind { named: vec![(LOOPBACK, 0).into()], also: Vec::new() };
-    let (key, no) = (Key::from(KEY), Insecure::No);
+    let key = Key::from(KEY);
+    let no = Insecure::No;
     let store = Store::start_with(bind, 2, &key, "job", LONG, no, Some(waited)).unwrap();
     let at = store.addr();
     let begun = Instant::now();

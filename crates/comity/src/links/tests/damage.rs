@@ -21,7 +21,8 @@ fn between(at: SocketAddr, harm: Harm, back: bool) -> SocketAddr {
         // The connection of the link; the control connections do not come this way.
         let (near, _) = listener.accept().unwrap();
         let far = TcpStream::connect(at).unwrap();
-        let (near2, far2) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        let near2 = near.try_clone().unwrap();
+        let far2 = far.try_clone().unwrap();
         thread::spawn(move || pass(near, far, (!back).then_some(harm)));
         pass(far2, near2, back.then_some(harm));
     });
@@ -29,7 +30,8 @@ fn between(at: SocketAddr, harm: Harm, back: bool) -> SocketAddr {
 }
 
 fn pass(mut from: TcpStream, mut to: TcpStream, harm: Option<Harm>) {
-    let (mut buf, mut passed) = ([0; 4096], 0);
+    let mut buf = [0; 4096];
+    let mut passed = 0;
     let most = if let Some(Harm::Slow(rate)) = harm { rate } else { buf.len() };
     while let Ok(n @ 1..) = from.read(&mut buf[..most]) {
         let mut piece = buf[..n].to_vec();
@@ -95,7 +97,8 @@ fn damage_is_named_by_all_ranks() {
         // Behind the handshake, within the first calls.
         let (told, at) = errors(Harm::Flip(1000 + 777 * case), back, count);
         let (from, to) = if back { (0, 1) } else { (1, 0) };
-        let (hosts, at) = (["a", "b"], at.to_string());
+        let hosts = ["a", "b"];
+        let at = at.to_string();
         for (rank, (words, _)) in told.iter().enumerate() {
             let sender = format!("rank {from} (host {}, ", hosts[from]);
             let receiver = format!("to rank {to} (host {}, ", hosts[to]);

@@ -192,7 +192,8 @@ fn jobs_at_the_same_ports_never_mix() {
         let (_held, ports): (Vec<_>, Vec<_>) = (0..3).map(|_| reserved()).unzip();
         let start = Barrier::new(4);
         let ended = each(0..4, |i| {
-            let (job, rank) = (i / 2, i % 2);
+            let job = i / 2;
+            let rank = i % 2;
             let c = Config::new(rank, 2).rendezvous(&ports[2].to_string()).unwrap().addrs([ports[rank]]);
             let c = c.links([LinkKind::Tcp]).join_timeout(limit);
             let name = ["one", "other"][job];

@@ -76,7 +76,8 @@ fn ranks_that_want_each_other_all_at_once_do_not_lock() {
     each(0..8, |r| {
         // Each sends to the next before it receives from the one before, round after round further away.
         for d in 1..8 {
-            let (to, from) = ((r + d) % 8, (r + 8 - d) % 8);
+            let to = (r + d) % 8;
+            let from = (r + 8 - d) % 8;
             groups[r].send(&[r as u32], to, 0).unwrap();
             let mut got = [9u32];
             groups[r].recv(&mut got, from, 0).unwrap();

@@ -50,7 +50,8 @@ fn a_member_that_left_may_be_heard_of_before_its_bytes_are() {
 #[test]
 fn a_member_that_left_and_owes_nothing_is_not_named() {
     let (_all, mut groups) = limited(3);
-    let (last, leaver) = (groups.pop().unwrap(), groups.pop().unwrap());
+    let last = groups.pop().unwrap();
+    let leaver = groups.pop().unwrap();
     thread::scope(|s| {
         s.spawn(|| {
             let mut out = [0u32; 3];

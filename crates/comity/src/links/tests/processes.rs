@@ -34,7 +34,8 @@ impl Actor {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let (stdin, stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let stdin = child.stdin.take().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
         Self { child, stdin, stdout }
     }
 
@@ -119,7 +120,8 @@ fn a_killed_rank_is_named_by_all_whatever_it_did() {
         let mut words = role.split(' ');
         let mut next = || words.next().unwrap();
         let phase = next();
-        let (rank, n) = (next().parse().unwrap(), next().parse().unwrap());
+        let rank = next().parse().unwrap();
+        let n = next().parse().unwrap();
         return act(phase, rank, n, next().parse().unwrap());
     }
     for (phase, part) in [
@@ -313,7 +315,9 @@ fn worlds_leave_nothing_behind() {
     // A thread that was joined is listed a little longer: what is left is what stays.
     let held = || (count("fd") as i64, count("task") as i64);
     let settled = || {
-        let (mut last, mut since, end) = (held(), Instant::now(), until());
+        let mut last = held();
+        let mut since = Instant::now();
+        let end = until();
         while since.elapsed() < Duration::from_millis(500) && Instant::now() < end {
             thread::sleep(Duration::from_millis(10));
             let now = held();

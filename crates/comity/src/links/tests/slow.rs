@@ -25,7 +25,8 @@ fn nobody_is_silent_while_ranks_connect() {
         // Rank 2 connects with all below it, then has no turn for thrice the limit of silence, then dies.
         let (mut meeting, secret) = StoreClient::find(&fast(2)).unwrap();
         let table = meeting.join(facts(2)).unwrap();
-        let (waker, until) = (Waker::new().unwrap(), until());
+        let waker = Waker::new().unwrap();
+        let until = until();
         let patience = DialLimits { until, wakers: vec![waker.fd()], check: &|| Ok(()) };
         let streams: Vec<_> = (0..2)
             .map(|to| {
@@ -64,7 +65,8 @@ fn nobody_is_silent_while_the_first_group_is_made() {
         let real: Vec<_> = (0..2).map(|r| s.spawn(move || open(r))).collect();
         let (mut meeting, secret) = StoreClient::find(&fast(2)).unwrap();
         let table = meeting.join(facts_of("slow", 2, vec![(LOOPBACK, 1).into()])).unwrap();
-        let (waker, until) = (Waker::new().unwrap(), until());
+        let waker = Waker::new().unwrap();
+        let until = until();
         let patience = DialLimits { until, wakers: vec![waker.fd()], check: &|| Ok(()) };
         let conns: Vec<_> = (0..2)
             .map(|to| {

@@ -33,7 +33,8 @@ fn all_pairs_can_be_linked_though_few_are_connected() {
 /// Eight of twelve ranks end in good order. The four that are left had no connections with each other, and watch each other then.
 #[test]
 fn ranks_that_are_left_watch_each_other() {
-    let (n, left) = (12, [0, 3, 6, 9]);
+    let n = 12;
+    let left = [0, 3, 6, 9];
     let mut all: Vec<Option<Arc<Endpoint>>> = sparse(n).into_iter().map(Some).collect();
     let of = |e: &Option<Arc<Endpoint>>| Arc::clone(e.as_ref().unwrap());
     let left_ones: Vec<Arc<Endpoint>> = left.iter().map(|r| of(&all[*r])).collect();

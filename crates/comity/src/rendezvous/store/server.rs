@@ -250,7 +250,8 @@ impl Server {
     /// The group does not come about; tell those who came, and those who have not yet when they do.
     pub(super) fn refuse_round(&mut self, why: &JoinError, except: Option<u32>) {
         let members = self.round.take().map(|r| r.members).unwrap_or_default();
-        let (now, until) = (Instant::now(), Instant::now() + self.join);
+        let now = Instant::now();
+        let until = Instant::now() + self.join;
         // The first reason stays: the word of a rank that ended may come after it and begin a round that nobody else is in.
         self.missed.retain(|_, (_, until)| now < *until);
         for r in (0..self.size).filter(|r| !members.contains_key(r) && Some(*r) != except) {
@@ -284,7 +285,8 @@ impl Server {
 
     /// Returns true if a rank may still come that is to hear why the others did not meet.
     fn awaits_stragglers(&self) -> bool {
-        let (now, gone) = (Instant::now(), self.shared.gone());
+        let now = Instant::now();
+        let gone = self.shared.gone();
         self.missed.iter().any(|(rank, (_, until))| now < *until && gone.iter().all(|(r, _)| r != rank))
     }
 

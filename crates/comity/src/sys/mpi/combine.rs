@@ -14,7 +14,8 @@ pub(super) fn combine(dtype: DType, op: ReduceOp) -> Combine {
         count: *mut c_int,
         _: DataMut,
     ) {
-        let (dtype, op) = (DType::ALL[D], ReduceOp::ALL[R]);
+        let dtype = DType::ALL[D];
+        let op = ReduceOp::ALL[R];
         // SAFETY: MPI gives two buffers of `*count` elements of the type that goes with this function, which do not overlap.
         let (src, dst) = unsafe {
             let bytes = (*count).max(0) as usize * dtype.size();
@@ -73,7 +74,9 @@ mod tests {
         unsafe { f(src.as_mut_ptr().cast(), dst.as_mut_ptr().cast(), &mut count, std::ptr::null_mut()) };
         assert_eq!(dst, [11.0, 22.0, 22.0].into_iter().flat_map(bits).collect::<Vec<u8>>());
         let f = combine(DType::F32, ReduceOp::Max);
-        let (mut a, mut b, mut one) = (f32::NAN, 1f32, 1);
+        let mut a = f32::NAN;
+        let mut b = 1f32;
+        let mut one = 1;
         // SAFETY: one element each.
         unsafe { f((&raw mut a).cast(), (&raw mut b).cast(), &mut one, std::ptr::null_mut()) };
         assert!(b.is_nan());

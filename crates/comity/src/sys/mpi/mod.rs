@@ -171,7 +171,9 @@ impl<H: MpiHandle> Mpi<H> {
     }
 
     fn up(&mut self) -> Result<()> {
-        let (mut up, mut over, mut level) = (0, 0, 0);
+        let mut up = 0;
+        let mut over = 0;
+        let mut level = 0;
         // SAFETY: each writes one int.
         unsafe {
             self.ok((self.call.initialized)(&mut up), "MPI_Initialized")?;
@@ -262,7 +264,8 @@ impl<H: MpiHandle> Mpi<H> {
 
     /// This process's place among all that were started together.
     pub(crate) fn place(&self) -> Result<(usize, usize)> {
-        let (mut rank, mut size) = (0, 0);
+        let mut rank = 0;
+        let mut size = 0;
         let world = self.constants.world;
         // SAFETY: each writes one int.
         unsafe {
@@ -275,7 +278,9 @@ impl<H: MpiHandle> Mpi<H> {
     /// A communicator of `members` (ranks of `comm`, in the new order), all of which call this. May block.
     pub(crate) fn subset(&self, comm: H, members: &[usize], tag: u16) -> Result<H> {
         let ranks: Vec<c_int> = members.iter().map(|&m| m as c_int).collect();
-        let (mut all, mut some, mut new) = (H::NONE, H::NONE, H::NONE);
+        let mut all = H::NONE;
+        let mut some = H::NONE;
+        let mut new = H::NONE;
         let _turn = self.turn();
         // SAFETY: `ranks` holds as many ints as is said; the rest writes one handle each.
         unsafe {

@@ -187,8 +187,12 @@ impl Move {
         tables: &[Vec<c_int>],
         request: &mut H,
     ) -> Result<c_int> {
-        let (call, byte) = (&mpi.call, mpi.byte());
-        let (s, d, slen, dlen) = (b.src, b.out, int(b.src_len), int(b.out_len));
+        let call = &mpi.call;
+        let byte = mpi.byte();
+        let s = b.src;
+        let d = b.out;
+        let slen = int(b.src_len);
+        let dlen = int(b.out_len);
         let elements = |d: &DType| int(b.src_len / d.size());
         let at = |i: usize| tables[i].as_ptr();
         // SAFETY: the handles are this library's; for the rest, the caller's promise.

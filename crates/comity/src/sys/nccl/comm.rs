@@ -78,7 +78,8 @@ impl Comm {
     /// # Safety
     /// The conditions of [`enqueue`](Self::enqueue).
     unsafe fn put(&self, part: &Part, s: usize) -> Result<()> {
-        let (comm, call) = (self.handle()?, &self.nccl.call);
+        let comm = self.handle()?;
+        let call = &self.nccl.call;
         // SAFETY: the caller's promise. The communicator was there a moment ago, and an abort waits for the turn that is held here
         // unless a call is stuck: then it ends this one, as NCCL allows.
         unsafe {

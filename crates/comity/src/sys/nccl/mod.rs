@@ -128,7 +128,8 @@ impl Nccl {
         let found = Self { call, version };
         // One that is older has the functions too, but not this prefix of the configuration.
         if version < OLDEST {
-            let (name, version) = (name.to_string_lossy(), found.version());
+            let name = name.to_string_lossy();
+            let version = found.version();
             return Err(unavailable(format!("{name} is NCCL {version}; NCCL 2.18 or newer is needed")));
         }
         Ok(found)

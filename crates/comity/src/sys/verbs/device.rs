@@ -121,7 +121,8 @@ impl Device {
         // SAFETY: the context is open.
         self.pd = NonNull::new(unsafe { (call.alloc_pd)(self.context.as_ptr()) });
         let pd = self.pd.ok_or_else(|| self.last("ibv_alloc_pd"))?;
-        let (at, len) = (self.slab.as_ptr().cast(), self.slab.len());
+        let at = self.slab.as_ptr().cast();
+        let len = self.slab.len();
         // Providers disagree about which of these they take.
         for access in [
             IBV_ACCESS_LOCAL_WRITE,

@@ -19,7 +19,8 @@ pub(crate) struct DeviceError {
 impl DeviceError {
     /// Some providers return numbers negated.
     pub(crate) fn new(device: &str, address: &str, step: impl Into<String>, code: i32) -> Self {
-        let (device, address) = (device.to_owned(), address.to_owned());
+        let device = device.to_owned();
+        let address = address.to_owned();
         Self { device, address, step: step.into(), code: code.saturating_abs() }
     }
 

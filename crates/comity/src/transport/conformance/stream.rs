@@ -30,7 +30,8 @@ pub(super) struct StreamCheck {
 
 impl StreamCheck {
     pub(super) fn put(&mut self, link: &mut dyn Link, head: usize, body: usize) -> Result<usize, LinkError> {
-        let (h, b) = (bytes(self.put, head), bytes(self.put + head, body));
+        let h = bytes(self.put, head);
+        let b = bytes(self.put + head, body);
         let n = link.put(&h, &b)?;
         self.offered = self.offered.max(self.put + if link.progress().runs_ahead { head + body } else { n });
         assert!(n <= head + body, "accepted {n} of {}", head + body);

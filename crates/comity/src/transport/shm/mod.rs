@@ -120,7 +120,8 @@ impl ShmLink {
         pull: Pull,
     ) -> io::Result<Box<dyn Link>> {
         waker.set_nonblocking(true)?;
-        let (tx, rx) = (RingWriter::new(RING), RingReader::new(RING));
+        let tx = RingWriter::new(RING);
+        let rx = RingReader::new(RING);
         Ok(Box::new(Self {
             kind,
             map,
@@ -317,7 +318,8 @@ impl Link for ShmLink {
             return self.take_there(peer, at, dst);
         }
         let ready = self.peek(dst.len().min(CHUNK))?;
-        let (from, len) = (ready.as_ptr(), ready.len());
+        let from = ready.as_ptr();
+        let len = ready.len();
         let is_lent = self.loan().is_some();
         let n = len.min(dst.len()).min(if is_lent { LOAN_CHUNK } else { CHUNK });
         let copy = if is_lent { None } else { self.begin_ring_copy(self.rx.head(), n, By::Reader) };

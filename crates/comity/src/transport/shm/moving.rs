@@ -201,7 +201,8 @@ impl ShmLink {
     /// few instructions.
     #[inline]
     fn copy_short(&mut self, (at, free): (usize, usize), head: &[u8], body: &[u8]) -> usize {
-        let (mut bytes, n) = ([0; SHORT], head.len() + body.len());
+        let mut bytes = [0; SHORT];
+        let n = head.len() + body.len();
         bytes[..head.len()].copy_from_slice(head);
         bytes[head.len()..n].copy_from_slice(body);
         if free >= SHORT && at <= RING - SHORT {
@@ -253,7 +254,8 @@ impl ShmLink {
 
     /// Handles the bytes from the waker's socket, in the order in which the peer sent them.
     fn hear(&mut self, bytes: &[u8], fd: Option<OwnedFd>) {
-        let (board, mut fd) = (self.board(false), fd);
+        let board = self.board(false);
+        let mut fd = fd;
         for byte in bytes {
             match *byte {
                 loans::OWN => self.borrower.try_own(board, &self.waker),

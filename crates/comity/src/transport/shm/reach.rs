@@ -114,7 +114,8 @@ impl Transport for Shm {
     fn find(settings: &ShmSettings, _: &JobInfo) -> Result<Option<Self>> {
         let most = settings.shared_buffers.map_or(usize::MAX, |mib| mib.saturating_mul(1 << 20));
         SharedMemory::limit(most);
-        let (pull, tracer) = (settings.pull(), settings.tracer());
+        let pull = settings.pull();
+        let tracer = settings.tracer();
         let needs_name = pull != Pull::None && tracer == Trace::Ancestor;
         let lineage = needs_name.then(Lineage::own).flatten();
         Ok(Some(Self { pull, tracer, lineage }))

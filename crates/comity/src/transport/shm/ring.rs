@@ -205,7 +205,8 @@ impl RingReader {
         if self.short_to != self.tail {
             return &[];
         }
-        let (from, to) = (self.head.wrapping_sub(self.short_from), self.tail.wrapping_sub(self.short_from));
+        let from = self.head.wrapping_sub(self.short_from);
+        let to = self.tail.wrapping_sub(self.short_from);
         self.short.get(from as usize..to as usize).unwrap_or_default()
     }
 
@@ -277,7 +278,8 @@ mod tests {
     #[test]
     fn fills_wraps_and_drains() {
         let s = Shared::default();
-        let (mut w, mut r) = (RingWriter::new(8), RingReader::new(8));
+        let mut w = RingWriter::new(8);
+        let mut r = RingReader::new(8);
         assert_eq!(w.room(&s, 1), Ok((0, 8)));
         assert_eq!(r.ready(&s, 1), Ok((0, 0)));
         w.publish(&s, 6);
@@ -292,7 +294,8 @@ mod tests {
     #[test]
     fn a_peer_that_writes_nonsense_is_caught() {
         let s = Shared::default();
-        let (mut w, mut r) = (RingWriter::new(8), RingReader::new(8));
+        let mut w = RingWriter::new(8);
+        let mut r = RingReader::new(8);
         s.tail.0.at.store(9, Ordering::Relaxed);
         assert_eq!(r.ready(&s, 1), Err(Corrupt));
         s.head.0.store(1, Ordering::Relaxed);
@@ -305,7 +308,8 @@ mod tests {
     #[test]
     fn a_short_message_lies_beside_the_position() {
         let s = Shared::default();
-        let (mut w, mut r) = (RingWriter::new(1024), RingReader::new(1024));
+        let mut w = RingWriter::new(1024);
+        let mut r = RingReader::new(1024);
         let bytes: [u8; SHORT] = std::array::from_fn(|i| i as u8);
         assert_eq!(r.short(), b"", "nothing was published");
         w.publish_short(&s, &bytes, 41);
@@ -335,7 +339,8 @@ mod tests {
     #[test]
     fn only_a_sleeper_is_woken_and_once() {
         let s = Shared::default();
-        let (mut w, r) = (RingWriter::new(8), RingReader::new(8));
+        let mut w = RingWriter::new(8);
+        let r = RingReader::new(8);
         assert!(!w.publish(&s, 1));
         r.arm(&s);
         assert!(w.publish(&s, 1));

@@ -81,7 +81,8 @@ fn a_send_thread_that_is_stuck_holds_up_nobody() {
             "the thread was not used"
         );
         drop_soon(a);
-        let (mut got, mut place) = (0, block.clone());
+        let mut got = 0;
+        let mut place = block.clone();
         let error = eventually("the end", || match b.take(&mut place) {
             Ok(n) => {
                 got += n;
@@ -159,12 +160,16 @@ impl Flow {
 #[test]
 fn all_that_is_put_comes() {
     for case in 0..16 {
-        let (connections, sealed, send_threads) = (case % 4 + 1, case / 4 % 2 == 1, case / 8);
+        let connections = case % 4 + 1;
+        let sealed = case / 4 % 2 == 1;
+        let send_threads = case / 8;
         let (mut a, mut b) = ends(connections, sealed, send_threads);
-        let (mut there, mut back) = (Flow::new(case), Flow::new(case + 5));
+        let mut there = Flow::new(case);
+        let mut back = Flow::new(case + 5);
         let all =
             |f: &Flow| f.messages.iter().flat_map(|(h, b)| [&h[..], &b[..]].concat()).collect::<Vec<_>>();
-        let (truth, truth_back) = (all(&there), all(&back));
+        let truth = all(&there);
+        let truth_back = all(&back);
         let mut turn = 0;
         eventually("all of it", || {
             turn += 1;
@@ -236,7 +241,8 @@ fn goes_before_the_rest(sealed: bool, head: usize) -> bool {
     while let Ok(n) = (&near.sockets[0]).write(&[9; 4096]) {
         filled += n;
     }
-    let (head, body) = (vec![1; head], vec![2; 1 << 20]);
+    let head = vec![1; head];
+    let body = vec![2; 1 << 20];
     let truth = [&head[..], &body].concat();
     near.announce(body.len(), true, Stays::No);
     for _ in 0..3 {
@@ -251,7 +257,8 @@ fn goes_before_the_rest(sealed: bool, head: usize) -> bool {
         filled -= (&far.sockets[0]).read(&mut vec![0; most]).unwrap_or(0);
         (filled == 0).then_some(())
     });
-    let (mut put, mut got) = (0, Vec::new());
+    let mut put = 0;
+    let mut got = Vec::new();
     eventually("all of it", || {
         if put < head.len() + body.len() {
             put += near.put(&head[put.min(head.len())..], &body[put.saturating_sub(head.len())..]).unwrap();

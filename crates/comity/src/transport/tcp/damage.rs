@@ -64,14 +64,17 @@ impl Recording {
         let (mut peer, us) = unix();
         let mut link = TcpLink::over(vec![us], seals(sealed).0, &TcpOptions::default());
         let header_len = if sealed { frame::SEALED_HEADER } else { frame::HEADER };
-        let (mut truth, mut wire, mut frames) = (Vec::new(), Vec::new(), Vec::new());
+        let mut truth = Vec::new();
+        let mut wire = Vec::new();
+        let mut frames = Vec::new();
         for _ in 0..4 {
             let most = [8, 300, 3000, 12_000][input.roll(4)];
             let head = [0, 32, 80][input.roll(3)];
             let head = input.bytes(head);
             let len = 1 + input.roll(most);
             let body = input.bytes(len);
-            let (total, before) = (head.len() + body.len(), truth.len());
+            let total = head.len() + body.len();
+            let before = truth.len();
             assert_eq!(link.put(&head, &body), Ok(total));
             truth.extend(head);
             truth.extend(body);
@@ -149,7 +152,9 @@ fn deliver(
     // In pieces, so that frames come whole and in parts.
     let cuts = input.roll(4);
     let mut rest = wire;
-    let (mut got, mut error, mut idle) = (Vec::new(), None, 0);
+    let mut got = Vec::new();
+    let mut error = None;
+    let mut idle = 0;
     for i in 0..=cuts {
         let n = if i == cuts { rest.len() } else { input.roll(rest.len() + 1) };
         peer.write_all(&rest[..n]).unwrap();
@@ -238,7 +243,8 @@ fn an_undamaged_stream_comes_whole() {
 
 /// Pass on what comes from one side to the other, with a bit flipped in byte `at`.
 fn pass_on(mut from: TcpStream, mut to: TcpStream, at: usize, bit: usize) {
-    let (mut buf, mut passed) = ([0; 5000], 0);
+    let mut buf = [0; 5000];
+    let mut passed = 0;
     while let Ok(n @ 1..) = from.read(&mut buf) {
         if (passed..passed + n).contains(&at) {
             buf[at - passed] ^= 1 << bit;
@@ -257,19 +263,24 @@ fn a_bit_flipped_between_two_links_ends_both() {
     for case in 0..60 {
         let mut input = SeededNumbers::new(case);
         let ((mut a, mut x), (mut y, mut b)) = (streams(1), streams(1));
-        let (x, y) = (x.remove(0), y.remove(0));
-        let (back, there) = (x.try_clone().unwrap(), y.try_clone().unwrap());
+        let x = x.remove(0);
+        let y = y.remove(0);
+        let back = x.try_clone().unwrap();
+        let there = y.try_clone().unwrap();
         let sealed = case % 3 == 2;
         let (ours, theirs) = seals(sealed);
         let mut near = TcpLink::sealed(vec![a.remove(0)], ours).unwrap();
         let mut far = TcpLink::sealed(vec![b.remove(0)], theirs).unwrap();
         let truth = input.bytes(400_000);
-        let (at, bit) = (input.roll(390_000), input.roll(8));
+        let at = input.roll(390_000);
+        let bit = input.roll(8);
         let ways = [
             thread::spawn(move || pass_on(x, y, at, bit)),
             thread::spawn(move || pass_on(there, back, usize::MAX, 0)),
         ];
-        let (mut sent, mut got, mut place) = (0, Vec::new(), vec![0; 70_000]);
+        let mut sent = 0;
+        let mut got = Vec::new();
+        let mut place = vec![0; 70_000];
         let error = eventually("an error", || {
             sent += near.put(&[], &truth[sent..]).unwrap_or(0);
             let step = far.take(&mut place);

@@ -177,7 +177,8 @@ pub(super) struct Closed {
 impl Closed {
     /// Read the header of frame `due`.
     pub(super) fn parse(header: &[u8; SEALED_HEADER], due: u64) -> Result<Self, LinkError> {
-        let (mut clear, mut tag) = ([0; HEADER], [0; TAG]);
+        let mut clear = [0; HEADER];
+        let mut tag = [0; TAG];
         clear.copy_from_slice(&header[..HEADER]);
         tag.copy_from_slice(&header[HEADER..]);
         let Arriving { left: len, next, .. } = Arriving::parse(&clear, due)?;
@@ -218,7 +219,8 @@ impl Arriving {
         let mut covered = [0; COVERED];
         covered.copy_from_slice(&header[..COVERED]);
         let checksum = Checksum::of_header(&covered);
-        let (announced, computed) = (word(12), checksum.value());
+        let announced = word(12);
+        let computed = checksum.value();
         if announced != computed {
             return Err(LinkError(format!(
                 "sent a damaged frame header (checksum {announced:#010x}, its bytes give {computed:#010x})"

@@ -19,10 +19,13 @@ const MOST: usize = 32 << 10;
 pub fn frame(bytes: &[u8]) {
     let mut input = FuzzInput(&bytes[..bytes.len().min(MOST)]);
     let shape = input.roll();
-    let (connections, is_sealed, is_true) = (shape % 3 + 1, shape / 3 % 2 == 1, input.roll() % 4 > 0);
+    let connections = shape % 3 + 1;
+    let is_sealed = shape / 3 % 2 == 1;
+    let is_true = input.roll() % 4 > 0;
     let (ours, theirs): (Vec<Seals>, Vec<Seals>) =
         (0..connections as u8).filter(|_| is_sealed).map(both_ends).map(|(a, b)| (*a, *b)).unzip();
-    let (want, flip) = (input.roll() + 1, input.roll() as u8);
+    let want = input.roll() + 1;
+    let flip = input.roll() as u8;
     let at = input.roll() << 8 | input.roll();
     let places = input.roll();
     let pieces: Vec<&[u8]> = input.0.chunks(want * 7).collect();
@@ -110,7 +113,8 @@ impl Peer {
 
 /// All that comes, lent and moved in turn.
 fn take_all(mut link: TcpLink, want: usize) -> Vec<u8> {
-    let (mut got, mut buffer) = (Vec::new(), vec![0; want]);
+    let mut got = Vec::new();
+    let mut buffer = vec![0; want];
     loop {
         let n = if got.len() % 2 == 0 {
             let Ok(n) = link.take(&mut buffer) else { return got };

@@ -174,7 +174,8 @@ impl TcpLink {
     fn over(sockets: Vec<TcpStream>, seals: Vec<Seals>, options: &TcpOptions) -> Self {
         let ends = sockets.iter().map(|s| s.local_addr().ok().zip(s.peer_addr().ok())).collect();
         let (send, recv) = seals.into_iter().map(|s| (s.send, s.recv)).unzip();
-        let (n, ways) = (sockets.len(), options.ways);
+        let n = sockets.len();
+        let ways = options.ways;
         let receiver = Receiver::new(Route::new(n, ways.back()), recv);
         let sender = Sender::new(Route::new(n, ways), send, options.send_threads.clone());
         Self { sockets, sender, receiver, error: None, ends, at: 0 }
@@ -271,7 +272,8 @@ impl Link for TcpLink {
     }
 
     fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
-        let (recv, send) = (self.receiver.turn(), self.sender.turn());
+        let recv = self.receiver.turn();
+        let send = self.sender.turn();
         let thread = self.sender.busy_thread();
         let one = interest.recv && interest.send && recv == send && thread.is_none();
         if interest.recv {

@@ -224,7 +224,8 @@ fn addresses(pair: &Pair<'_>) -> String {
 
 /// The link over connections that are listed in the same order on both ends.
 fn link(connections: Vec<Connection>, options: &TcpOptions) -> NewLink {
-    let (mut streams, mut seals) = (Vec::with_capacity(connections.len()), Vec::new());
+    let mut streams = Vec::with_capacity(connections.len());
+    let mut seals = Vec::new();
     for (stream, sealing) in connections {
         if let Stream::Tcp(stream) = stream {
             streams.push(stream);

@@ -47,7 +47,8 @@ pub(super) fn prepare(socket: &TcpStream, options: &TcpOptions) -> io::Result<()
 /// Whether the path is too short for the system's choice of congestion control.
 #[cfg(target_os = "linux")]
 fn is_short(socket: &TcpStream) -> io::Result<bool> {
-    let (here, there) = (socket.local_addr()?.ip(), socket.peer_addr()?.ip());
+    let here = socket.local_addr()?.ip();
+    let there = socket.peer_addr()?.ip();
     if here == there || there.to_canonical().is_loopback() {
         return Ok(true);
     }

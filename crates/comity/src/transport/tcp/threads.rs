@@ -24,7 +24,8 @@ impl Wish {
 
     fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
-        let (senders, connections) = (r.u16()?, r.u16()?);
+        let senders = r.u16()?;
+        let connections = r.u16()?;
         r.end(Self { senders: Some(senders).filter(|n| *n != u16::MAX), connections })
     }
 

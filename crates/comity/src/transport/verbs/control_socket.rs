@@ -146,11 +146,15 @@ impl ControlMessage {
                 let epoch = r.u64()?;
                 let slots = [r.u32()?, r.u32()?, r.u32()?, r.u32()?];
                 let devices = r.list(|r| {
-                    let (name, at, bits) = (r.text()?, r.address()?, r.u8()?);
+                    let name = r.text()?;
+                    let at = r.address()?;
+                    let bits = r.u8()?;
                     if bits > 7 {
                         return Err(Malformed);
                     }
-                    let (reliable, unreliable, equal_frames) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+                    let reliable = bits & 1 != 0;
+                    let unreliable = bits & 2 != 0;
+                    let equal_frames = bits & 4 != 0;
                     Ok(Offered { name, at, reliable, unreliable, equal_frames })
                 })?;
                 Self::Offer { epoch, slots, devices, why: r.text()? }

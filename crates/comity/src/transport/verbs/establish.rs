@@ -125,7 +125,8 @@ impl Raising<'_> {
             return Err(Stop::Peer(words.join("; ")));
         }
         let mut reasons = Vec::new();
-        let (mut made, mut tried) = (Vec::new(), Vec::new());
+        let mut made = Vec::new();
+        let mut tried = Vec::new();
         loop {
             let here: Vec<Address> = self.ours.held.iter().map(|h| h.at).collect();
             let there: Vec<Address> = devices.iter().map(|d| d.at).collect();
@@ -143,7 +144,8 @@ impl Raising<'_> {
                 .zip(tried.len()..)
                 .map(|(&(a, b), id)| {
                     let (mine, other) = if lower { (a, b) } else { (b, a) };
-                    let (held, theirs) = (self.ours.held[mine].clone(), devices[other].clone());
+                    let held = self.ours.held[mine].clone();
+                    let theirs = devices[other].clone();
                     let service = self.service(&held, &theirs);
                     Try { held, theirs, service, id: id as u8, place: None }
                 })

@@ -72,7 +72,8 @@ impl VerbsLink {
         if !driver().peers.get_mut(&peer_connection.id).is_some_and(|e| e.open(group_id, waker.clone())) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the group is open already"));
         }
-        let (mine, joint) = (VecDeque::new(), [0; SMALL_WANT]);
+        let mine = VecDeque::new();
+        let joint = [0; SMALL_WANT];
         Ok(Self { peer_connection, group_id, waker, mine, at: 0, joint, looks: 0 })
     }
 
@@ -158,7 +159,8 @@ impl Link for VerbsLink {
         if whole >= least || self.mine.len() == 1 {
             return Ok(&Self::bytes_of(place, *len)[self.at..]);
         }
-        let (mut n, mut skip) = (0, self.at);
+        let mut n = 0;
+        let mut skip = self.at;
         for (place, len) in &self.mine {
             let part = &Self::bytes_of(place, *len)[skip..];
             let m = part.len().min(least - n);
@@ -193,7 +195,8 @@ impl Link for VerbsLink {
             return Ok(0);
         }
         self.gather(dst.len())?;
-        let (mut n, mut skip) = (0, self.at);
+        let mut n = 0;
+        let mut skip = self.at;
         for (place, len) in &self.mine {
             let part = &Self::bytes_of(place, *len)[skip..];
             let m = part.len().min(dst.len() - n);

@@ -56,7 +56,8 @@ mod tests {
 
     #[test]
     fn a_device_is_in_one_path() {
-        let (one, three) = ([at([10, 0, 0, 1])], [at([10, 0, 0, 2]), at([10, 0, 0, 3]), at([10, 0, 0, 0])]);
+        let one = [at([10, 0, 0, 1])];
+        let three = [at([10, 0, 0, 2]), at([10, 0, 0, 3]), at([10, 0, 0, 0])];
         assert_eq!(round(&one, &three, &[], &[]), [(0, 2)]);
         assert_eq!(round(&one, &three, &[(0, 2)], &[(0, 2)]), []);
         assert_eq!(round(&one, &[], &[], &[]), []);

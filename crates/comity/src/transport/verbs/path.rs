@@ -36,7 +36,8 @@ pub(super) struct QueuePair {
 
 impl QueuePair {
     pub(super) fn new(queue: u32, at: usize, slots: usize, bytes: usize) -> Self {
-        let (out, inn) = (Out::new(slots, 0), In::default());
+        let out = Out::new(slots, 0);
+        let inn = In::default();
         Self { queue, at, slots, bytes, posted: 0, out, inn, unposted: Vec::new(), held: 0, heard: false }
     }
 
@@ -93,8 +94,11 @@ impl RdmaPath {
         equal_frames: bool,
         name: String,
     ) -> Self {
-        let (told, looked) = ([0; QUEUE_PAIRS], [0; QUEUE_PAIRS]);
-        let (up, error, claimed) = (false, None, None);
+        let told = [0; QUEUE_PAIRS];
+        let looked = [0; QUEUE_PAIRS];
+        let up = false;
+        let error = None;
+        let claimed = None;
         Self { id, rail, region, qps, service, name, equal_frames, up, error, told, looked, claimed }
     }
 
@@ -136,7 +140,8 @@ impl RdmaPath {
 
     pub(super) fn post(&mut self, rails: &mut Rails, kind: usize, slot: usize) -> Result<bool, String> {
         let qp = &self.qps[kind];
-        let (at, id) = (qp.receive_at(slot), RECEIVE | slot as u64);
+        let at = qp.receive_at(slot);
+        let id = RECEIVE | slot as u64;
         let device = rails.device(self.rail).ok_or("the device is closed")?;
         device.receive(qp.queue, id, at, qp.bytes).map_err(|t| t.to_string())
     }

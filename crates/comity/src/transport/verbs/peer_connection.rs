@@ -210,7 +210,8 @@ impl PeerConnection {
         }
         let head = &head[..head.len().min(n)];
         let body = &body[..n - head.len()];
-        let (at, taken) = (stream.put, stream.order.taken());
+        let at = stream.put;
+        let taken = stream.order.taken();
         let header =
             FrameHeader { epoch: self.epoch, group_id, at, number: 0, taken, given: [0; 2], len: n as u32 };
         if !path.send(rails, kind, header, head, body)? {

@@ -126,7 +126,8 @@ impl PeerTable {
 
     /// The devices that lead to `peer`, and why there are not more.
     fn open(&self, peer: usize, local: Option<IpAddr>) -> (Vec<Arc<Held>>, String) {
-        let (mut held, mut why) = (Vec::new(), Vec::new());
+        let mut held = Vec::new();
+        let mut why = Vec::new();
         let names = match &self.devices {
             Devices::Named(row) => {
                 let names = row.get(peer).cloned().unwrap_or_default();

@@ -86,7 +86,8 @@ fn digits(debian: &Debian) -> Result<(), String> {
 fn other_libraries(debian: &Debian) -> Result<(), String> {
     let folder = target().join("swift-other");
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let (source, library) = (folder.join("version.swift"), folder.join("libcomity.so.0"));
+    let source = folder.join("version.swift");
+    let library = folder.join("libcomity.so.0");
     let text = "@_cdecl(\"comity_version\") public func version() -> UInt32 { 90_900 }\n";
     fs::write(&source, text).map_err(|e| format!("{}: {e}", source.display()))?;
     debian.task(&["swiftc", "-emit-library", "-o"]).args([&library, &source]).run()?;

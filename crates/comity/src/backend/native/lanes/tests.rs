@@ -20,7 +20,8 @@ fn ranks<T: Send>(
             let each = &each;
             world.lanes = Some(lanes(rank));
             s.spawn(move || {
-                let (members, until) = ((0..size).collect(), Instant::now() + LONG);
+                let members = (0..size).collect();
+                let until = Instant::now() + LONG;
                 let native = NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
                 each(rank, native)
             })
@@ -136,7 +137,8 @@ fn announce_only(native: &mut NativeBackend, seq: u64, x: &mut [f32]) {
 
 #[test]
 fn a_rank_that_stops_in_the_middle_is_named_at_the_limit() {
-    let (limit, done) = (Duration::from_millis(300), Barrier::new(2));
+    let limit = Duration::from_millis(300);
+    let done = Barrier::new(2);
     ranks(
         2,
         |_| 3,

@@ -77,7 +77,8 @@ impl Device {
         };
         let mut any = false;
         loop {
-            let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+            let mut cq = ptr::null_mut();
+            let mut context = ptr::null_mut();
             // SAFETY: the channel is alive and does not block.
             if unsafe { get(channel.as_ptr(), &mut cq, &mut context) } != 0 || cq.is_null() {
                 return any;

@@ -62,7 +62,9 @@ pub(in crate::transport::shm) struct Borrower {
 
 impl Borrower {
     pub(in crate::transport::shm) fn new(pull: Pull) -> Self {
-        let (regions, piece, speeds) = (Vec::new(), Piece::default(), Speeds::default());
+        let regions = Vec::new();
+        let piece = Piece::default();
+        let speeds = Speeds::default();
         Self {
             regions,
             came: 0,
@@ -159,7 +161,8 @@ impl Borrower {
             }
             // SAFETY: inside the mapping, as just checked.
             let at = unsafe { map.as_ptr().add(offset as usize) };
-            let (at, left) = (Lies::Here(at), len as usize);
+            let at = Lies::Here(at);
+            let left = len as usize;
             return Ok(Some(Loan { after, at, left, offer }));
         }
         Ok(None)

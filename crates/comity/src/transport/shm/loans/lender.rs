@@ -336,7 +336,8 @@ impl Lender {
 
     /// Returns true if the peer can read `body`. Asking the system takes as long as half a short message, so its answers hold for some time.
     fn is_readable(&mut self, body: &[u8]) -> bool {
-        let (now, bytes) = (Instant::now(), (body.as_ptr() as usize, body.len()));
+        let now = Instant::now();
+        let bytes = (body.as_ptr() as usize, body.len());
         if self.readable.iter().any(|(known, since)| *known == bytes && now - *since < KNOWN) {
             return true;
         }

@@ -28,7 +28,8 @@ fn one_side_is_first() {
         entry
     };
     assert!(!entry(false).is_offer());
-    let (claimed, withdrawn) = (entry(true), entry(true));
+    let claimed = entry(true);
+    let withdrawn = entry(true);
     assert!(claimed.is_offer() && !claimed.is_claimed());
     assert!(claimed.claim() && claimed.is_claimed() && !claimed.withdraw(), "it is being read");
     assert!(withdrawn.withdraw() && !withdrawn.claim() && !withdrawn.is_claimed());
@@ -46,12 +47,14 @@ impl Drop for Over<'_> {
 fn a_message_is_read_in_place_by_a_peer_that_waits_for_it() {
     let memory = bytes(0, LONG);
     let (mut a, mut b) = met(&memory);
-    let (over, messages) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let over = AtomicBool::new(false);
+    let messages = AtomicUsize::new(0);
     thread::scope(|s| {
         // Also where an assertion below fails.
         let _over = Over(&over);
         s.spawn(|| {
-            let (mut got, mut place) = (0, vec![0; LONG]);
+            let mut got = 0;
+            let mut place = vec![0; LONG];
             while !over.load(Relaxed) {
                 got += b.take(&mut place[got..]).unwrap();
                 if got == LONG {
@@ -90,7 +93,8 @@ fn a_message_that_nobody_waits_for_is_copied_and_fewer_are_offered() {
         while put < LONG {
             put += a.put(&[], &memory[put..]).unwrap();
         }
-        let (mut place, mut got) = (vec![0; LONG + 4], 0);
+        let mut place = vec![0; LONG + 4];
+        let mut got = 0;
         while got < place.len() {
             got += b.take(&mut place[got..]).unwrap();
         }

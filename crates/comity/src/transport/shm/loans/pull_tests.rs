@@ -23,7 +23,8 @@ fn pair() -> Ends {
 pub(super) fn through_the_ring((a, b): (&mut dyn Link, &mut dyn Link), body: &[u8], stays: Stays) {
     a.announce(body.len(), false, stays);
     let mut place = vec![0; body.len()];
-    let (mut put, mut got) = (0, 0);
+    let mut put = 0;
+    let mut got = 0;
     eventually("a message", || {
         put += a.put(&[], &body[put..]).unwrap();
         assert_eq!(a.lent(), Ok(0));
@@ -178,7 +179,9 @@ fn unless_told_only_what_gains_by_it_is_read() {
     let memory = bytes(0, LONG);
     let send = |a: &mut dyn Link, b: &mut dyn Link, stays| {
         a.announce(LONG, true, stays);
-        let (mut place, mut put, mut got) = (vec![0; LONG], 0, 0);
+        let mut place = vec![0; LONG];
+        let mut put = 0;
+        let mut got = 0;
         let before = a.lent_in_all();
         eventually("a message", || {
             put += a.put(&[], &memory[put..]).unwrap();
@@ -231,7 +234,9 @@ fn who_reads_says_which_way_is_quicker() {
     eventually("both ways", || {
         board.borrower.0.is_dear.store(2, Relaxed);
         let before = a.lent_in_all();
-        let (mut put, mut got, mut place) = (0, 0, vec![0; LONG]);
+        let mut put = 0;
+        let mut got = 0;
+        let mut place = vec![0; LONG];
         a.announce(LONG, true, Stays::Pulled);
         eventually("a message", || {
             put += a.put(&[], &memory[put..]).unwrap();
@@ -247,8 +252,9 @@ fn who_reads_says_which_way_is_quicker() {
 #[test]
 fn what_the_peer_is_told_at_once_is_heard_in_order() {
     let (mut a, mut b) = ShmLink::pair_with(LinkKind::Local, Pull::WherePays).unwrap();
-    let (mut first, mut second, private) =
-        (Lent::new(LEAST_LOAN), Lent::new(LEAST_LOAN), bytes(0, LEAST_LOAN));
+    let mut first = Lent::new(LEAST_LOAN);
+    let mut second = Lent::new(LEAST_LOAN);
+    let private = bytes(0, LEAST_LOAN);
     first.all().copy_from_slice(&bytes(1000, LEAST_LOAN));
     second.all().copy_from_slice(&bytes(2000, LEAST_LOAN));
     let mut place = vec![0; LEAST_LOAN];

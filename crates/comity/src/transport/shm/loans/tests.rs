@@ -54,7 +54,8 @@ fn meet(a: &mut dyn Link, b: &mut dyn Link, memory: &mut Lent) {
     let body = &memory.all()[..LEAST_LOAN];
     a.announce(body.len(), false, Stays::Yes);
     let mut place = vec![0; body.len()];
-    let (mut put, mut got) = (0, 0);
+    let mut put = 0;
+    let mut got = 0;
     eventually("the first message", || {
         put += a.put(&[], &body[put..]).unwrap();
         got += b.take(&mut place[got..]).unwrap();
@@ -138,11 +139,15 @@ pub(super) fn keeps_order((mut a, mut b): Ends) {
     let mut memory = Lent::new(4 * SLOT);
     meet(a.as_mut(), b.as_mut(), &mut memory);
     let mut input = SeededNumbers(0x5eed_1234_8765_4321);
-    let (mut put, mut got, mut lent) = (0, 0, 0);
+    let mut put = 0;
+    let mut got = 0;
+    let mut lent = 0;
     for message in 0..400 {
-        let (head, len) = (input.roll(90), input.roll(if message % 3 == 0 { SLOT } else { 3000 }));
+        let head = input.roll(90);
+        let len = input.roll(if message % 3 == 0 { SLOT } else { 3000 });
         let slot = message % 4 * SLOT;
-        let (shared, stays) = (input.roll(4) > 0, input.roll(4) > 0);
+        let shared = input.roll(4) > 0;
+        let stays = input.roll(4) > 0;
         let mut take = |b: &mut dyn Link, got: &mut usize, most: usize| {
             if input.roll(2) == 0 {
                 let mut place = vec![0; most];
@@ -160,13 +165,15 @@ pub(super) fn keeps_order((mut a, mut b): Ends) {
                 (a.lent().unwrap() == 0).then_some(())
             });
         }
-        let (heads, bodies) = (bytes(put, head), bytes(put + head, len));
+        let heads = bytes(put, head);
+        let bodies = bytes(put + head, len);
         memory.all()[slot..slot + len].copy_from_slice(&bodies);
         let body = if shared { &memory.all()[slot..slot + len] } else { &bodies[..] };
         a.announce(len, false, if stays { Stays::Yes } else { Stays::No });
         let mut done = 0;
         eventually("room", || {
-            let (h, b0) = (&heads[done.min(head)..], done.saturating_sub(head));
+            let h = &heads[done.min(head)..];
+            let b0 = done.saturating_sub(head);
             done += a.put(h, &body[b0..]).unwrap();
             lent += usize::from(a.lent().unwrap() > 0);
             // A private body is gone when the message is.

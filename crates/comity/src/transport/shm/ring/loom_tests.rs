@@ -37,7 +37,9 @@ fn bytes_arrive_in_order_and_sleepers_wake() {
         let bytes: Arc<[UnsafeCell<u8>; 2]> = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
         let wakers = Arc::new((Waker::default(), Waker::default()));
         let writer = {
-            let (s, b, wakers) = (shared.clone(), bytes.clone(), wakers.clone());
+            let s = shared.clone();
+            let b = bytes.clone();
+            let wakers = wakers.clone();
             thread::spawn(move || {
                 let mut w = RingWriter::new(2);
                 for i in 1..=3u8 {

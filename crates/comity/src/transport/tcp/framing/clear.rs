@@ -64,7 +64,8 @@ impl Clear {
 
     /// `sent` more bytes are with the system; how many of them are the stream's.
     fn pass(&mut self, sent: usize) -> usize {
-        let (mut accepted, mut rest) = (0, sent);
+        let mut accepted = 0;
+        let mut rest = sent;
         while let Some(open) = &mut self.open {
             rest -= open.pass_header(rest);
             let n = rest.min(open.left);

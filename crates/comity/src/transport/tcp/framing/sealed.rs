@@ -71,7 +71,8 @@ impl Framing for SealedSender {
         body: &[u8],
     ) -> Result<usize, LinkError> {
         let total = head.len() + body.len();
-        let (mut accepted, mut is_full) = (0, false);
+        let mut accepted = 0;
+        let mut is_full = false;
         while accepted < total && accepted < CHUNK {
             if self.gone > 0 {
                 let n = self.gone.min(total - accepted);
@@ -165,7 +166,8 @@ impl Unframing for SealedReceiver {
             return Ok(left);
         }
         let Some(frame) = self.closed(line)? else { return Ok(0) };
-        let (number, seal) = (line.number, &self.seals[line.turn]);
+        let number = line.number;
+        let seal = &self.seals[line.turn];
         if let Err(e) = frame.open(number, line.front(frame.len), seal) {
             return Err(self.spoil(line, e));
         }

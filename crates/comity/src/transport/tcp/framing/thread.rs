@@ -119,7 +119,8 @@ impl SendThread {
         });
         let own = Arc::clone(&shared);
         let thread = thread::Builder::new().name("comity-send".into()).spawn(move || own.work())?;
-        let (among, process) = (Arc::clone(among), std::process::id());
+        let among = Arc::clone(among);
+        let process = std::process::id();
         Ok(Self { shared, thread: Some(thread), among, process, handed: 0, known: 0 })
     }
 
@@ -346,7 +347,8 @@ mod tests {
         let (mut lost, far) = one(&send_threads);
         let lost = lost.as_mut().unwrap();
         drop(far);
-        let (begun, mut under_way) = (Instant::now(), 0);
+        let begun = Instant::now();
+        let mut under_way = 0;
         let e = loop {
             match lost.went() {
                 Ok(n) => under_way -= n,

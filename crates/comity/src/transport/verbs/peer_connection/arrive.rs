@@ -80,7 +80,9 @@ impl PeerConnection {
             Damage::Stale => format!("sent a frame of an earlier connection {}", over(&w.name)),
         })?;
         l.inn.arrived(header.number).map_err(|gap| {
-            let (name, due, came) = (over(&w.name), gap.due, header.number);
+            let name = over(&w.name);
+            let due = gap.due;
+            let came = header.number;
             match came > due {
                 true => format!("lost a frame {name}: number {came} came where {due} was due"),
                 false => format!("sent a frame twice {name}: number {came} came where {due} was due"),
@@ -132,8 +134,8 @@ impl PeerConnection {
         let stream = self.streams.entry(header.group_id).or_insert_with(GroupStream::new);
         let gone = stream.gone;
         let fits = |_| format!("sent bytes twice, or more than it may {}", over(&self.paths[path].name));
-        let (allowed, news) =
-            (header.taken, stream.order.arrive(header.at, place, len, WINDOW).map_err(fits)?);
+        let allowed = header.taken;
+        let news = stream.order.arrive(header.at, place, len, WINDOW).map_err(fits)?;
         stream.allow(allowed)?;
         if news {
             stream.wake(RECV);
