@@ -154,7 +154,7 @@ impl ConnectionTable {
         }
     }
 
-    /// What this rank answers in a group, with what it waits for in others.
+    /// Answer of this rank in a group, with what it waits for in others.
     fn with_other_groups(&self, group_id: u64, reached: Reached) -> Reached {
         let Some(members) = self.membership.members(group_id) else { return reached };
         let Some(mine) = members.iter().position(|m| *m == self.me) else { return reached };
