@@ -51,10 +51,15 @@ struct Job {
 
 impl Job {
     fn start(test: &str, role: &str, flags: &[&str]) -> Self {
+        Self::start_by(&[env!("CARGO_BIN_EXE_comity")], test, role, flags)
+    }
+
+    /// The launcher as the last of these words starts it.
+    fn start_by(words: &[&str], test: &str, role: &str, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let own = std::env::current_exe().unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
-        command.arg("launch").args(flags).arg("--").arg(own).args([
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg("launch").args(flags).arg("--").arg(own).args([
             test,
             "--exact",
             "--include-ignored",
@@ -168,6 +173,24 @@ fn a_job_is_found_by_a_socket_of_its_user_alone_which_goes_with_it() {
     assert!(String::from_utf8_lossy(&other.stderr).contains(&pid), "{other:?}");
     let folder = job.end(143);
     assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+}
+
+/// Launcher in a container, which has no number for a process that asks from outside. Needs root, or user namespaces.
+#[test]
+fn a_job_of_another_namespace_of_processes_answers() {
+    if acted() {
+        return;
+    }
+    let apart = ["unshare", "-rpf", "--mount-proc", "--kill-child"];
+    if !Command::new("unshare").args(&apart[1..]).arg("true").status().is_ok_and(|s| s.success()) {
+        println!("NOT RUN: this user can make no namespace of processes, or `unshare` is missing");
+        assert!(std::env::var_os("CI").is_none(), "under CI this must run");
+        return;
+    }
+    let words = [&apart[..], &[env!("CARGO_BIN_EXE_comity")]].concat();
+    let job = Job::start_by(&words, "a_job_of_another_namespace_of_processes_answers", "go", &["-n", "2"]);
+    let view = wait_for("an answer", || job.view());
+    assert_eq!((view["size"].as_u64(), view["launcher"].as_u64()), (Some(2), Some(1)), "{view}");
 }
 
 #[test]

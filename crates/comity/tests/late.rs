@@ -266,15 +266,11 @@ fn a_rank_that_waits_in_another_group_is_not_named(world: &[Group]) {
         let out = thread::scope(|s| {
             let rank = |(here, other): &(Group, Option<Group>)| {
                 let r = here.rank();
-                let out = match r {
-                    0 => Ok(()),
-                    r if r == guilty => Ok(drop(over.wait())),
-                    _ => {
-                        let out = here.with_timeout(SHORT * 2).barrier();
-                        over.wait();
-                        out
-                    }
-                };
+                let waits = ![0, guilty].contains(&r);
+                let out = if waits { here.with_timeout(SHORT * 2).barrier() } else { Ok(()) };
+                if r != 0 {
+                    over.wait();
+                }
                 other.as_ref().map_or(Ok(()), |g| call(&g.with_timeout(LONG))).unwrap();
                 out
             };

@@ -64,7 +64,11 @@ def main(backend: str) -> None:
     assert code == 3 and f"host {NOBODY}" in said, (code, said)
     # Of several hosts.
     code, said, took = run([*launch, "--hosts", f"localhost,{NOBODY}", "--", "true"])
-    assert code != 0 and NOBODY in said and "no host has this name" in said and took < SOON, (code, took, said)
+    assert code != 0 and NOBODY in said and "no host has this name" in said and took < SOON, (
+        code,
+        took,
+        said,
+    )
     # Where the ranks meet.
     place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": NOBODY, "MASTER_PORT": "29500"}
     init = [sys.executable, "-c", "import comity; comity.init()"]

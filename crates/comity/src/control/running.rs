@@ -9,8 +9,6 @@ mod serve;
 pub(crate) use serve::NOT_A_MEMBER;
 
 use super::{
-    CONTROL_THREAD,
-    connection::Origin,
     connection_table::{Arrival, ConnectionTable},
     leaving,
     probe::Probes,
@@ -128,7 +126,7 @@ impl Running {
         leaving::at_exit(&control);
         let shared = Arc::clone(&control);
         let thread = std::thread::Builder::new()
-            .name(CONTROL_THREAD.into())
+            .name(super::CONTROL_THREAD.into())
             .spawn(move || shared.serve(acceptor, probes))
             .map_err(os_error)?;
         Ok(Self { control, thread: Some(thread) })

@@ -150,7 +150,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Answer of this rank in a group, with its waits in other groups.
+    /// Answer of this rank in a group, with what it waits for in others.
     fn with_other_groups(&self, group_id: u64, reached: Reached) -> Reached {
         let Some(members) = self.membership.members(group_id) else { return reached };
         let Some(mine) = members.iter().position(|m| *m == self.me) else { return reached };
