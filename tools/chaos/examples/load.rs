@@ -150,7 +150,7 @@ fn steady(group: &Group, n: usize) -> Result<bool, Error> {
         longest = longest.max(round.elapsed());
         rounds += 1;
         // The others wait meanwhile for what this one has sent, or send to it.
-        if rounds % (7 + rank) == 0 {
+        if rounds.is_multiple_of(7 + rank) {
             std::thread::sleep(Duration::from_millis(40));
         }
         let mut is_over = [u8::from(rank == 0 && start.elapsed().as_secs() >= n as u64)];

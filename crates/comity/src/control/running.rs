@@ -9,6 +9,7 @@ mod serve;
 pub(crate) use serve::NOT_A_MEMBER;
 
 use super::{
+    connection::Origin,
     connection_table::{Arrival, ConnectionTable},
     leaving,
     probe::Probes,

@@ -74,7 +74,7 @@ impl Pool {
         Self(Mutex::new(State::new(0)))
     }
 
-    /// What is there, without the threads of a process that this one was forked from.
+    /// Returns the pool, without the threads of a process that this one was forked from.
     fn here(&self) -> MutexGuard<'_, State> {
         let mut state = lock(&self.0);
         let process = process::id();
@@ -108,7 +108,7 @@ impl Pool {
         workers
     }
 
-    /// What was [claimed](Self::claim) does nothing again.
+    /// Give back [claimed](Self::claim) workers, idle again.
     pub(super) fn give_back(&self, workers: Vec<Arc<Worker>>) {
         self.here().idle.extend(workers);
     }

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-/// What Hydra's proxy does, with the answers recorded from it.
+/// Stand-in for Hydra's proxy, with the answers recorded from it.
 fn manager(stream: UnixStream, values: Arc<Mutex<HashMap<String, String>>>, barrier: Arc<Barrier>) -> bool {
     let mut out = stream.try_clone().unwrap();
     for line in BufReader::new(stream).lines() {
