@@ -14,6 +14,10 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 #: Different letters of the text that the example learns, about.
 LETTERS = 96
@@ -46,21 +50,10 @@ def main() -> None:
         )
 
 
-def mlx_step(args: argparse.Namespace) -> tuple[int, int, Step]:
+def mlx_model(args: argparse.Namespace, layers: Any, group: Any) -> Any:
     import mlx.core as mx
-    import mlx.optimizers as optim
     from mlx import nn
 
-    if args.library == "comity":
-        from comity import mlx as layers
-
-        group = layers.init()
-    else:
-        layers = nn
-        group = mx.distributed.init(backend="ring")
-    # CPU wheels have no other device; said for those that have.
-    mx.set_default_device(mx.cpu)
-    mx.random.seed(1)
     width, heads = args.width, args.heads // group.size()
 
     class Block(nn.Module):
@@ -109,12 +102,30 @@ def mlx_step(args: argparse.Namespace) -> tuple[int, int, Step]:
                 x = block(x, mask)
             return self.scores(self.norm(x))
 
-    model = Model()
+    return Model()
+
+
+def mlx_step(args: argparse.Namespace) -> tuple[int, int, Step]:
+    import mlx.core as mx
+    import mlx.optimizers as optim
+    from mlx import nn
+
+    if args.library == "comity":
+        from comity import mlx as layers
+
+        group = layers.init()
+    else:
+        layers = nn
+        group = mx.distributed.init(backend="ring")
+    # CPU wheels have no other device; said for those that have.
+    mx.set_default_device(mx.cpu)
+    mx.random.seed(1)
+    model = mlx_model(args, layers, group)
     optimizer = optim.AdamW(learning_rate=0.003, weight_decay=0.0)
     mx.eval(model.parameters())
     ids = mx.random.randint(0, LETTERS, (args.batch, args.context + 1))
 
-    def loss_of(model: Model, ids: mx.array) -> mx.array:
+    def loss_of(model: nn.Module, ids: mx.array) -> mx.array:
         return nn.losses.cross_entropy(model(ids[:, :-1]), ids[:, 1:], reduction="mean")
 
     gradient = nn.value_and_grad(model, loss_of)
@@ -128,20 +139,12 @@ def mlx_step(args: argparse.Namespace) -> tuple[int, int, Step]:
     return group.rank(), group.size(), step
 
 
-def torch_step(args: argparse.Namespace) -> tuple[int, int, Step]:
+def torch_model(args: argparse.Namespace, heads: int) -> torch.nn.Module:
     import torch
-    import torch.distributed as dist
     import torch.nn.functional as F
     from torch import nn
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    torch.set_num_threads(1)
-    torch.manual_seed(1)
-    dist.init_process_group("gloo")
-    size = dist.get_world_size()
-    width, heads = args.width, args.heads // size
+    width = args.width
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -183,7 +186,22 @@ def torch_step(args: argparse.Namespace) -> tuple[int, int, Step]:
                 x = block(x)
             return self.scores(self.norm(x))
 
-    model = Model()
+    return Model()
+
+
+def torch_step(args: argparse.Namespace) -> tuple[int, int, Step]:
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    dist.init_process_group("gloo")
+    size = dist.get_world_size()
+    model = torch_model(args, args.heads // size)
     if size > 1:
         mesh = init_device_mesh("cpu", (size,))
         columns = {name: ColwiseParallel() for name in ("q", "k", "v", "up", "gate")}

@@ -166,15 +166,25 @@ pub(crate) fn train(
         }
     }
     let (seconds, in_calls) = clock.times();
-    if let Some(file) = &settings.save {
-        match settings.mode {
-            Mode::FullySharded => save_checkpoint(&data, file, &parameters()?)?,
-            // Of ranks that share the batch, each has the same weights.
-            _ if data.rank() == 0 => save_checkpoint(&layers, file, &parameters()?)?,
-            _ => (),
-        }
-    }
+    save(settings, &layers, &data, parameters)?;
     Ok(Outcome { losses, seconds, in_calls, weight_bytes, memory_before, memory_peak: memory().1 })
+}
+
+/// Write the weights where that was asked for.
+fn save(
+    settings: &Settings,
+    layers: &Group,
+    data: &Group,
+    parameters: impl Fn() -> Result<Vec<Parameter>>,
+) -> Result<()> {
+    let Some(file) = &settings.save else { return Ok(()) };
+    match settings.mode {
+        Mode::FullySharded => save_checkpoint(data, file, &parameters()?)?,
+        // Of ranks that share the batch, each has the same weights.
+        _ if data.rank() == 0 => save_checkpoint(layers, file, &parameters()?)?,
+        _ => (),
+    }
+    Ok(())
 }
 
 /// Steps since some moment. The first of all allocates, and learns in which order gradients come: it counts only where it is alone.

@@ -57,8 +57,7 @@ pub(crate) fn generate(
     let before = memory().0;
     let weights = Weights::open(group, [model], settings.dtype, &Device::Cpu)?;
     let config = Config::read(model, &weights)?;
-    let end = config.end;
-    let mut model = Model::load(&weights, config, settings.dtype, &tensor, &pipeline)?;
+    let mut model = Model::load(&weights, config.clone(), settings.dtype, &tensor, &pipeline)?;
     let loaded = memory().0;
     let mut sampling = Sampling::new(settings.seed).temperature(settings.temperature).top(settings.top);
 
@@ -78,7 +77,7 @@ pub(crate) fn generate(
             out[request].push(token);
             each(request, token);
         }
-        let goes_on = |(_, token): &(usize, u32)| Some(*token) != end;
+        let goes_on = |(_, token): &(usize, u32)| Some(*token) != config.end;
         let both: Vec<(usize, u32)> = open.iter().copied().zip(last).filter(goes_on).collect();
         (open, last) = both.into_iter().unzip();
         if open.is_empty() || out[open[0]].len() >= settings.tokens {

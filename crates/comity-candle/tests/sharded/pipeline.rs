@@ -131,11 +131,12 @@ fn a_grid_of_stages_and_shares_learns_the_same() {
     });
 }
 
-#[test]
-fn shares_stages_and_parts_of_layers_together_learn_the_same() {
-    const PAIRS: usize = 3;
+const PAIRS: usize = 3;
+
+/// Pairs of layers with variables.
+fn pairs() -> Vec<[Linear; 2]> {
     const HIDDEN: usize = 5;
-    let whole: Vec<[Linear; 2]> = (0..PAIRS as u64)
+    (0..PAIRS as u64)
         .map(|i| {
             let v = |shape: (usize, usize), seed| variable(&noise(shape, 10 * i + seed)).into_inner();
             let b = |n: usize, seed| Some(variable(&noise(n, 10 * i + seed)).into_inner());
@@ -144,18 +145,23 @@ fn shares_stages_and_parts_of_layers_together_learn_the_same() {
                 Linear::new(v((WIDTH, HIDDEN), 3), b(WIDTH, 4)),
             ]
         })
-        .collect();
+        .collect()
+}
+
+/// The loss of pairs, each added to its input.
+fn loss_of_pairs(pairs: &[[Linear; 2]], x: &Tensor) -> candle_core::Result<Tensor> {
+    let mut x = x.clone();
+    for [up, down] in pairs {
+        x = (down.forward(&up.forward(&x)?.tanh()?)? + x)?;
+    }
+    x.sqr()?.mean_all()
+}
+
+#[test]
+fn shares_stages_and_parts_of_layers_together_learn_the_same() {
+    let whole = pairs();
     let batches: Vec<Tensor> = (0..4).map(|i| noise((2, WIDTH), 90 + i)).collect();
-    let losses: Vec<Tensor> = batches
-        .iter()
-        .map(|x| {
-            let mut x = x.clone();
-            for [up, down] in &whole {
-                x = (down.forward(&up.forward(&x).unwrap().tanh().unwrap()).unwrap() + x).unwrap();
-            }
-            x.sqr().unwrap().mean_all().unwrap()
-        })
-        .collect();
+    let losses: Vec<Tensor> = batches.iter().map(|x| loss_of_pairs(&whole, x).unwrap()).collect();
     let want = Tensor::stack(&losses, 0).unwrap().mean_all().unwrap();
     let all = want.backward().unwrap();
     let want = f64::from(want.to_scalar::<f32>().unwrap());
