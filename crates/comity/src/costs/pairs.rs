@@ -76,10 +76,6 @@ impl LinkCosts {
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         let value: Value = serde_json::from_str(text)
             .map_err(|e| ConfigError::new(format!("is not JSON: {e}")).at(e.line(), e.column()))?;
-        if !value["comity_costs"].is_null() {
-            let words = "is what `comity bench --tune` wrote, which is found by itself; here go the costs of each pair, of `comity check --links --json`";
-            return Err(ConfigError::new(words));
-        }
         let n = value["ranks"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
         if !(1..=crate::MAX_SIZE).contains(&n) {
             let words = format!("has no number of \"ranks\" from 1 to {}", crate::MAX_SIZE);
