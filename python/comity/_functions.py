@@ -89,8 +89,8 @@ def init(
         timeout: Seconds that a call may take; 300. With ``math.inf`` a call waits as long as all ranks live.
         key: The job's secret, as 32 bytes or 64 hexadecimal digits.
         settings: In place of the variable ``COMITY_...`` of that name: join_timeout, rank, size, store, job, key_file, insecure, detection,
-            links, addrs, interfaces, ports, relay, mptcp, connect ("all" makes all links at start), connections, send_threads, host, log_dir,
-            device, secure ("handshake"; "data" or True encrypts all that is sent). Any of them makes a new group.
+            links, addrs, interfaces, ports, relay, mptcp, connect ("all" makes all links at start), connections, send_threads, lanes, host,
+            log_dir, device, secure ("handshake"; "data" or True encrypts all that is sent). Any of them makes a new group.
     """
     if backend not in _BACKENDS:
         raise ConfigError(
