@@ -40,13 +40,13 @@
 
 
 /**
- * What a function came to. 0 and 1 are no errors.
+ * Status code of a call. 0 and 1 are no errors.
  *
  * After an error comity_last_error() has a sentence for it, and comity_error_take() an object with all that is known of it.
  */
 typedef enum {
     /**
-     * It went well.
+     * Success.
      */
     COMITY_OK = 0,
     /**
@@ -150,7 +150,7 @@ typedef enum {
 } comity_dtype;
 
 /**
- * How elements of different ranks are combined. Every rank gets the same bits.
+ * Way to combine elements of different ranks. Every rank gets the same bits.
  *
  * COMITY_AVG is not defined on COMITY_BOOL; the last three are defined on integers and COMITY_BOOL only. Integers wrap.
  */
@@ -187,7 +187,7 @@ typedef enum {
 } comity_op;
 
 /**
- * Where the bytes of a call's buffers are.
+ * Memory of a call's buffers.
  */
 typedef enum {
     /**
@@ -201,7 +201,7 @@ typedef enum {
 } comity_place;
 
 /**
- * What carries out the calls of a group.
+ * Backend for the calls of a group.
  */
 typedef enum {
     /**
@@ -223,11 +223,11 @@ typedef enum {
 } comity_backend;
 
 /**
- * What the job's key protects.
+ * Use of the job's key.
  */
 typedef enum {
     /**
-     * Who may connect.
+     * The right to connect.
      */
     COMITY_SECURE_HANDSHAKE = 0,
     /**
@@ -237,7 +237,7 @@ typedef enum {
 } comity_secure;
 
 /**
- * What a process says about itself before it meets the others. Any thread may use it. Free it with comity_config_free().
+ * Settings of a process before it meets the others. Any thread may use it. Free it with comity_config_free().
  */
 typedef struct comity_config comity_config;
 
@@ -260,7 +260,7 @@ typedef struct comity_group comity_group;
 typedef struct comity_request comity_request;
 
 /**
- * What is known of an error. The pointers are valid until comity_error_free() of that error.
+ * Description of an error. The pointers are valid until comity_error_free() of that error.
  */
 typedef struct {
     /**
@@ -349,7 +349,7 @@ typedef struct {
 } comity_member;
 
 /**
- * What a group has done on this rank so far.
+ * Counters of a group on this rank.
  */
 typedef struct {
     /**
@@ -369,7 +369,7 @@ typedef struct {
      */
     uint64_t bytes_sent;
     /**
-     * How often a member was silent for a fifth of the detection limit.
+     * Number of times that a member was silent for a fifth of the detection limit.
      */
     uint64_t suspicions;
     /**
@@ -383,7 +383,7 @@ typedef struct {
 } comity_stats;
 
 /**
- * One call of a group, for comity_run() and comity_start(). Set `size` to sizeof(comity_call) and all that is not used to 0.
+ * A call of a group, for comity_run() and comity_start(). Set `size` to sizeof(comity_call) and all that is not used to 0.
  *
  * A later version may add fields at the end; 0 in them will mean what this version does.
  */
@@ -466,10 +466,10 @@ typedef struct {
 typedef void (*comity_done_fn)(void *context);
 
 /**
- * How rank 0 tells the others one short text, over a channel of the program's. All ranks are called equally often; call k of one rank
+ * Function by which rank 0 sends the others a short text, over a channel of the program's. All ranks are called equally often; call k of one rank
  * belongs to call k of the others.
  *
- * @param mine On rank 0 the text to tell: 1 to 512 printable characters. NULL on the others.
+ * @param mine On rank 0 the text to send: 1 to 512 printable characters. NULL on the others.
  * @param seconds The time that is left.
  * @param out Gets the text on the other ranks, with a NUL at its end.
  * @param room Bytes at `out`.
@@ -507,7 +507,7 @@ const char *comity_last_error(void);
 comity_status comity_error_take(comity_error **out);
 
 /**
- * What is known of an error.
+ * Describe an error.
  *
  * @param error From comity_error_take().
  * @param out Its `size` must be set to sizeof(comity_error_info). What it points to is valid until comity_error_free().
@@ -547,7 +547,7 @@ const char *comity_reduce_op_name(comity_reduce_op op);
 size_t comity_dtype_size(comity_dtype dtype);
 
 /**
- * Whether a reduction is defined on a type: 1 or 0.
+ * Returns whether a reduction is defined on a type: 1 or 0.
  */
 int32_t comity_dtype_supports(comity_dtype dtype,
                               comity_reduce_op op);
@@ -573,14 +573,14 @@ const char *comity_version_text(void);
 comity_status comity_init(comity_group **out);
 
 /**
- * As comity_init(), but COMITY_ERR_CONFIG where no launcher's variables are set.
+ * Like comity_init(), but COMITY_ERR_CONFIG where no launcher's variables are set.
  */
 comity_status comity_init_strict(comity_group **out);
 
 /**
  * Groups for `size` threads of this process, which talk through memory: for tests, and for programs without processes.
  *
- * @param size How many ranks; 1 is a group of this process alone.
+ * @param size Number of ranks; 1 is a group of this process alone.
  * @param out Gets `size` groups by rank, each yours to free with comity_group_free().
  */
 comity_status comity_local(int32_t size,
@@ -592,7 +592,7 @@ comity_status comity_local(int32_t size,
 int32_t comity_group_rank(comity_group *group);
 
 /**
- * How many ranks the group has; -1 if there is no such group.
+ * Number of ranks of the group; -1 if there is no such group.
  */
 int32_t comity_group_size(comity_group *group);
 
@@ -612,7 +612,7 @@ comity_status comity_group_member(comity_group *group,
                                   comity_member *out);
 
 /**
- * What the group has done on this rank so far.
+ * Counters of the group on this rank.
  *
  * @param out Its `size` must be set to sizeof(comity_stats).
  */
@@ -620,7 +620,7 @@ comity_status comity_group_stats(comity_group *group,
                                  comity_stats *out);
 
 /**
- * How long a call may take, in seconds; INFINITY where there is no limit, a negative number if there is no such group.
+ * Limit on a call, in seconds; INFINITY where there is none, a negative number if there is no such group.
  */
 double comity_group_timeout(comity_group *group);
 
@@ -647,7 +647,7 @@ comity_status comity_group_split(comity_group *group,
  * The group of some members; only they call this, all with the same list and label. Calls of `group` may run meanwhile.
  *
  * @param members Ranks of `group` in their new order, this one among them.
- * @param count How many.
+ * @param count Number of `members`.
  * @param label Tells apart groups of the same members.
  * @param out Gets the group, yours to free with comity_group_free().
  */
@@ -792,7 +792,7 @@ comity_status comity_all_gather(comity_group *group,
                                 comity_dtype dtype);
 
 /**
- * As comity_all_gather(), where rank r gives counts[r] elements. It has no form in place.
+ * Like comity_all_gather(), where rank r gives counts[r] elements. It has no form in place.
  *
  * @param counts One number for each rank, the same on every rank.
  */
@@ -816,7 +816,7 @@ comity_status comity_reduce_scatter(comity_group *group,
                                     comity_reduce_op op);
 
 /**
- * As comity_reduce_scatter(), where part r has counts[r] elements. It has no form in place.
+ * Like comity_reduce_scatter(), where part r has counts[r] elements. It has no form in place.
  *
  * @param counts One number for each rank, the same on every rank.
  */
@@ -866,7 +866,7 @@ comity_status comity_all_to_all(comity_group *group,
                                 comity_dtype dtype);
 
 /**
- * As comity_all_to_all(), where this rank gives send_counts[r] elements to rank r and gets recv_counts[r] from it, each side's parts
+ * Like comity_all_to_all(), where this rank gives send_counts[r] elements to rank r and gets recv_counts[r] from it, each side's parts
  * one after the other. It has no form in place.
  *
  * @param send_counts One number for each rank.
@@ -891,17 +891,17 @@ comity_status comity_start(comity_group *group,
                            comity_request **out);
 
 /**
- * How a request stands.
+ * Status of a request.
  *
- * @return COMITY_PENDING while it is under way; then what the call came to, each time that it is asked.
+ * @return COMITY_PENDING while it is under way; then the status of its call, on every call of this function.
  */
 comity_status comity_request_test(comity_request *request);
 
 /**
  * Wait until a request has ended. It always does: at the latest at the limit of its call.
  *
- * @param seconds How long to wait; less than 0: as long as it takes.
- * @return What the call came to; COMITY_PENDING where it is still under way after `seconds`, which harms nothing.
+ * @param seconds Limit on the wait; less than 0: as long as it takes.
+ * @return The status of the call; COMITY_PENDING where it is still under way after `seconds`, which harms nothing.
  * COMITY_ERR_ORDER in a callback.
  */
 comity_status comity_request_wait(comity_request *request,
@@ -911,9 +911,9 @@ comity_status comity_request_wait(comity_request *request,
  * Wait until one of several requests has ended.
  *
  * @param requests `count` handles; NULL among them are passed over.
- * @param seconds How long to wait; less than 0: as long as it takes.
+ * @param seconds Limit on the wait; less than 0: as long as it takes.
  * @param index Gets the place in `requests` of one that has ended; -1 where none has, or all are NULL.
- * @return What that call came to; COMITY_PENDING where none has ended after `seconds`; COMITY_OK where all are NULL.
+ * @return The status of that call; COMITY_PENDING where none has ended after `seconds`; COMITY_OK where all are NULL.
  */
 comity_status comity_request_wait_any(comity_request *const *requests,
                                       int32_t count,
@@ -947,7 +947,7 @@ comity_status comity_config_new(int32_t rank,
                                 comity_config **out);
 
 /**
- * What the environment says; see comity_init().
+ * Make a configuration from the environment; see comity_init().
  *
  * @param out Gets the configuration, yours to free with comity_config_free().
  */
@@ -1014,7 +1014,7 @@ comity_status comity_config_key(comity_config *config,
                                 size_t length);
 
 /**
- * As comity_config_key(), from a file that only its owner can read.
+ * Like comity_config_key(), from a file that only its owner can read.
  */
 comity_status comity_config_key_file(comity_config *config,
                                      const char *path);
@@ -1028,25 +1028,25 @@ comity_status comity_config_insecure(comity_config *config,
                                      int32_t public_addresses);
 
 /**
- * What the key protects; at first COMITY_SECURE_HANDSHAKE. All ranks must say the same.
+ * Use of the key; at first COMITY_SECURE_HANDSHAKE. The same on all ranks.
  */
 comity_status comity_config_secure(comity_config *config,
                                    comity_secure secure);
 
 /**
- * How long a call may take, in seconds; at first 300. INFINITY: as long as all ranks live.
+ * Limit on a call, in seconds; at first 300. INFINITY: as long as all ranks live.
  */
 comity_status comity_config_timeout(comity_config *config,
                                     double timeout);
 
 /**
- * How long to wait until all ranks have met, in seconds; at first 60.
+ * Limit on the time until all ranks have met, in seconds; at first 60.
  */
 comity_status comity_config_join_timeout(comity_config *config,
                                          double timeout);
 
 /**
- * How long a rank may be silent before the others give it up, in seconds: 0.1 to 86400, or 0 for ever; at first 5.
+ * Silence after which the others give a rank up, in seconds: 0.1 to 86400, or 0 for never; at first 5.
  */
 comity_status comity_config_detection(comity_config *config,
                                       double limit);
@@ -1058,7 +1058,7 @@ comity_status comity_config_links(comity_config *config,
                                   const char *kinds);
 
 /**
- * What carries out the calls; at first COMITY_BACKEND_ANY.
+ * Backend for the calls; at first COMITY_BACKEND_ANY.
  */
 comity_status comity_config_backend(comity_config *config,
                                     comity_backend backend);
@@ -1088,7 +1088,7 @@ comity_status comity_config_connections(comity_config *config,
                                         int32_t connections);
 
 /**
- * How many threads may send long messages over TCP beside the rank's own.
+ * Number of threads that may send long messages over TCP beside the rank's own.
  */
 comity_status comity_config_send_threads(comity_config *config,
                                          int32_t threads);

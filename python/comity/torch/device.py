@@ -24,7 +24,7 @@ from comity.errors import Error, MisuseError
 
 from .ledger import Ledger
 from .staging import FLOATS, NATIVE, StreamWork, as_list, copied, count_of, hosted, reduces, tensors_of
-from .tensors import Finish, alike, check
+from .tensors import Finish, alike, check, write
 from .watch import BROKEN, LATE, Watch
 from .work import Done
 
@@ -140,6 +140,8 @@ class DeviceGroup:
         """The call of c10d with this name: outputs first, then inputs, then the rest. Returns its work."""
         op = OPS[name]
         tensors = tensors_of(args)
+        if self._block is not None and name == "allgather" and len({t.numel() for t in tensors}) == 1:
+            return self._gathered_in_block(*args)
         if all(map(self._plain, tensors)) and (name not in _REDUCE or reduces(tensors[0], args[-1])):
             return self._put(name, op, tensors, args)
         return self._staged(name, op, tensors, args)
@@ -222,6 +224,18 @@ class DeviceGroup:
         return self._followed(None, after, as_list(args[0]))
 
     # -- several calls at once
+
+    def _gathered_in_block(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    ) -> Any:
+        """An all_gather into lists, in a block. Torch fills lists before the block's calls are made, so it is done here, behind."""
+        size = self._owner._size
+        for parts, given in zip(outputs, inputs, strict=True):
+            whole = torch.empty((size, *given.shape), dtype=given.dtype, device=given.device)
+            self.call("_allgather_base", whole, given, opts)
+            for part, got in zip(parts, whole.unbind(), strict=True):
+                self._finishes.append(lambda part=part, got=got: write(part, got.view_as(part)))
+        return ENDED
 
     def begin_block(self) -> None:
         self._quick, self._block, self._finishes = False, [], []

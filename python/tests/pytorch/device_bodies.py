@@ -250,6 +250,8 @@ def block(rank: int, size: int) -> list:
     group.start_coalescing()
     put(group, torch.ones(8))
     put(group, torch.ones(4, 2)[:, 0])
+    parts = [torch.ones(2) for _ in range(size)]
+    group._device.call("allgather", [parts], [torch.ones(2)], _c10d.AllgatherOptions())
     group._device.move("send", torch.ones(2), (rank + 1) % size)
     group._device.move("recv", torch.ones(2), (rank - 1) % size)
     group.end_coalescing().wait()

@@ -80,7 +80,15 @@ def test_a_rank_that_leaves_later(ranks: Ranks) -> None:
 
 
 def test_a_block_of_calls(ranks: Ranks) -> None:
-    calls = ["_start_coalescing", "allreduce", "allreduce", "send", "recv", "_end_coalescing"]
+    calls = [
+        "_start_coalescing",
+        "allreduce",
+        "allreduce",
+        "_allgather_base",
+        "send",
+        "recv",
+        "_end_coalescing",
+    ]
     assert ranks.run(2, bodies.block) == [calls, calls]
 
 

@@ -94,8 +94,8 @@ mod tests {
                 while busy && !ended.load(std::sync::atomic::Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
-                // WAIT(until): a second, or until the test has seen enough
-                let until = std::time::Instant::now() + Duration::from_secs(1);
+                // WAIT(until): twenty seconds, or until the test has seen enough
+                let until = std::time::Instant::now() + Duration::from_secs(20);
                 while !ended.load(std::sync::atomic::Ordering::Relaxed) && std::time::Instant::now() < until {
                     std::thread::park_timeout(Duration::from_millis(200));
                 }
@@ -105,6 +105,11 @@ mod tests {
             std::thread::Builder::new().name("test (R) sleeps".into()).spawn_scoped(s, run(false)).unwrap();
             std::thread::Builder::new().name(name.into()).spawn_scoped(s, run(true)).unwrap();
             let seen = |name: &str| (0..20).filter(|_| wants_core(&here, name)).count();
+            // WAIT(until): the busy thread to have its name, ten seconds
+            let until = std::time::Instant::now() + Duration::from_secs(10);
+            while !wants_core(&here, name) && std::time::Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             let runs = seen(name);
             let sleeps = seen("test (R) sleeps");
             ended.store(true, std::sync::atomic::Ordering::Relaxed);
