@@ -8,7 +8,7 @@
 //! |---|---|
 //! | a launcher | [`Store`], at which its ranks meet; [`Sheet`], [`Tally`] and [`LiveRank`], what a rank did and does in memory that both see |
 //! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`costs_note`], [`network_in_words`], [`lanes_in_words`], [`trust_in_words`] |
-//! | `comity check`, `comity bench` | [`hosts`], [`prefer_algorithm`], [`predict`], [`bytes_pulled`], [`bytes_in_lanes`]; [`TunedFile`] at [`costs_place`], [`processor`]; memory of CUDA devices in [`cuda`] |
+//! | `comity check`, `comity bench` | [`hosts`], [`prefer_algorithm`], [`bytes_pulled`], [`bytes_in_lanes`]; memory of CUDA devices in [`cuda`] |
 //! | the Python package | [`HomeProcess`], which its forked children are told from; [`of_objects`], for calls made of several |
 //! | both | [`on_warning`], for a process whose program listens to no events |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |

@@ -133,7 +133,8 @@ impl Transport for Shm {
         }
         let (Some(own), Some(card)) = (&self.lineage, cards.get(me)) else { return };
         let here = cards.iter().filter(|c| c.host_id == card.host_id);
-        let others: Vec<_> = here.filter_map(|c| Lineage::from_bytes(c.links.of(LinkKind::Shm)?.get(2..)?)).collect();
+        let others: Vec<_> =
+            here.filter_map(|c| Lineage::from_bytes(c.links.of(LinkKind::Shm)?.get(2..)?)).collect();
         if let Some(pid) = own.nearest(&others) {
             Tracer::plan(pid);
         }
