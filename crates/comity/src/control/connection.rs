@@ -1,6 +1,7 @@
 //! A control connection of this process: who made it, and whether its end counts.
 
 use crate::channel::{Conn, Malformed, Sealing, Stream, frame};
+#[cfg(target_os = "linux")]
 use comity_membership::RESENT;
 use socket2::{SockRef, TcpKeepalive};
 use std::{

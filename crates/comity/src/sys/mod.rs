@@ -61,6 +61,12 @@ pub(crate) use unacked::has_arrived;
 pub(crate) use waker::Waker;
 pub(crate) use words::Words;
 
+/// None: this system does not tell the time for which nothing has come back.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn unanswered(_: std::os::fd::BorrowedFd<'_>) -> Option<std::time::Duration> {
+    None
+}
+
 /// The system's words; where it has no such call, or a filter of system calls forbids it, a sentence that names the call.
 #[cfg(target_os = "linux")]
 pub fn refused(call: &str, what_for: &str, e: rustix::io::Errno) -> std::io::Error {

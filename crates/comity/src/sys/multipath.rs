@@ -4,7 +4,6 @@
 use socket2::{Domain, Socket, Type};
 use std::{
     io,
-    os::fd::BorrowedFd,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -46,7 +45,7 @@ pub(crate) fn has_paths() -> Result<(), String> {
 
 /// Whether both ends of a connection use several paths.
 #[cfg(target_os = "linux")]
-pub(crate) fn uses_paths(socket: BorrowedFd<'_>) -> bool {
+pub(crate) fn uses_paths(socket: std::os::fd::BorrowedFd<'_>) -> bool {
     use std::os::fd::AsRawFd;
     /// The level and the option of `linux/mptcp.h`, whose first byte is the number of paths beside the first one.
     const SOL_MPTCP: libc::c_int = 284;

@@ -5,7 +5,6 @@
 use std::{
     io,
     os::unix::net::UnixStream,
-    ptr,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -122,8 +121,8 @@ impl PeerMemory {
         let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else { return false };
         let mut ends = [0u8; 2];
         let local = libc::iovec { iov_base: ends.as_mut_ptr().cast(), iov_len: 2 };
-        let remote =
-            [first, last].map(|b| libc::iovec { iov_base: ptr::from_ref(b).cast_mut().cast(), iov_len: 1 });
+        let remote = [first, last]
+            .map(|b| libc::iovec { iov_base: std::ptr::from_ref(b).cast_mut().cast(), iov_len: 1 });
         // SAFETY: the system writes to `ends` alone, and reads two bytes that are borrowed, or refuses to.
         unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, remote.as_ptr(), 2, 0) == 2 }
     }
