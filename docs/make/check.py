@@ -24,7 +24,19 @@ ROOT = Path(__file__).parents[2]
 #: Documents outside the book, which link into it.
 OUTSIDE = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
 #: Where a path of the repository begins. Other words in backticks are not looked for.
-FOLDERS = ("crates", "python", "docs", "bench", "examples", "tools", "xtask", "fuzz", "data", "swift", "swift-mlx")
+FOLDERS = (
+    "crates",
+    "python",
+    "docs",
+    "bench",
+    "examples",
+    "tools",
+    "xtask",
+    "fuzz",
+    "data",
+    "swift",
+    "swift-mlx",
+)
 #: Seconds that a page's examples may take.
 LIMIT = 60
 MARK = "<!-- run -->"
