@@ -246,11 +246,18 @@ impl Link for TcpLink {
     }
 
     fn progress(&self) -> LinkProgress {
-        let at = if self.error.is_some() { self.at } else { self.receiver.turn() };
+        let silences = self.sockets.iter().enumerate().filter_map(|(i, socket)| Some((unanswered(socket.as_fd())?, i)));
+        let silent = silences.max();
+        // The connection that a failure is about, else the one that lacks an answer.
+        let at = match silent {
+            _ if self.error.is_some() => self.at,
+            Some((_, i)) => i,
+            None => self.receiver.turn(),
+        };
         LinkProgress {
             is_inside: self.receiver.is_inside(),
             arrived: self.receiver.arrived(),
-            unanswered: self.sockets.iter().filter_map(|socket| unanswered(socket.as_fd())).max(),
+            unanswered: silent.map(|(silence, _)| silence),
             path: self.ends.get(at).copied().flatten(),
             #[cfg(test)]
             runs_ahead: self.sender.thread().is_some(),
