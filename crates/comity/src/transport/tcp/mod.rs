@@ -246,7 +246,8 @@ impl Link for TcpLink {
     }
 
     fn progress(&self) -> LinkProgress {
-        let silences = self.sockets.iter().enumerate().filter_map(|(i, socket)| Some((unanswered(socket.as_fd())?, i)));
+        let silences =
+            self.sockets.iter().enumerate().filter_map(|(i, socket)| Some((unanswered(socket.as_fd())?, i)));
         let silent = silences.max();
         // The connection that a failure is about, else the one that lacks an answer.
         let at = match silent {
