@@ -23,8 +23,8 @@ const EACH: f64 = 0.6e-6;
 const GAIN: f64 = 0.8;
 /// Bytes of a lane below which it is none.
 const LEAST: f64 = 16384.0;
-/// One core of this many stays with the program. With a quarter, calls of 8 ranks on 64 cores took up to six times as long in one run of two: threads
-/// then wait for each other's cores.
+/// Cores of a rank for each core that stays with the program. With four, calls of 8 ranks on 64 cores took up to six times as long in
+/// one turn of two (`bench/record/2026-11-27-lanes.md`).
 const KEPT: usize = 2;
 /// The most lanes that gain.
 const MOST: usize = 16;

@@ -1,4 +1,4 @@
-//! One call's lanes under way: the memory they move, and who carries which.
+//! Lanes of a call under way: the memory they move, and the thread that carries each.
 
 use super::{
     MOST_MATES,
@@ -73,7 +73,7 @@ pub(super) struct LaneJob {
     lane: usize,
 }
 
-/// One call's lanes, and the one that the calling thread carries. Dropped, no thread touches the call's memory any more.
+/// Lanes of a call, and the lane that the calling thread carries. Dropped, no thread touches the call's memory any more.
 #[derive(Debug)]
 pub(crate) struct Carriage<'a> {
     load: Arc<Load>,

@@ -40,7 +40,7 @@ pub(super) enum Next {
     End,
 }
 
-/// One lane of a call.
+/// Lane of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LaneProgress {
     /// Its place among the call's lanes.

@@ -32,7 +32,7 @@ pub(crate) struct LaneCall {
     pub(crate) lanes: usize,
 }
 
-/// One window of a lane: where it begins in the buffer or in each part, and its bytes there.
+/// Window of a lane: where it begins in the buffer or in each part, and its bytes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     at: usize,

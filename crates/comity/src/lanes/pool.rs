@@ -25,7 +25,7 @@ const LOOKS: u32 = 64;
 /// Bytes of stack that a lane needs.
 const STACK: usize = 256 << 10;
 
-/// One thread, as others see it.
+/// Thread of the pool, as other threads see it.
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     job: Mutex<Option<LaneJob>>,

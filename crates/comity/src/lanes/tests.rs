@@ -36,7 +36,7 @@ fn given(dtype: DType, rank: usize, bytes: usize) -> Vec<u8> {
     all
 }
 
-/// One call of `rank`: its result, out of place or in place.
+/// Result of a call of `rank`, out of place or in place.
 fn carry(stage: &Arc<LaneMemory>, call: LaneCall, input: &[u8], in_place: bool) -> Vec<u8> {
     let (in_len, out_len) = call.lengths();
     assert_eq!(in_len, input.len());

@@ -71,7 +71,7 @@ pub(super) fn is_asked(kind: Kind, choice: &Choice) -> bool {
 
 /// Returns true if a call is quicker when the system copies its long messages out of the sender's memory, where the peers let it.
 ///
-/// One copy in place of two: it pays where all ranks send and receive at once, so that none waits while another copies, and where nothing
+/// Gain of one copy in place of two: it pays where all ranks send and receive at once, so that none waits while another copies, and where nothing
 /// is added. Of unequal parts of an all_gather the shortest counts: where a rank sends next to nothing, others wait for it.
 pub(super) fn gains_by_pull(call: AgreedCall, size: usize, counts: &[usize]) -> bool {
     let (kind, count, elem) = call;

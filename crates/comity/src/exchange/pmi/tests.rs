@@ -48,11 +48,13 @@ fn manager(stream: UnixStream, values: Arc<Mutex<HashMap<String, String>>>, barr
 #[test]
 fn all_get_what_rank_0_puts_twice() {
     let until = Instant::now() + Duration::from_secs(10);
-    let (values, barrier) = (Arc::default(), Arc::new(Barrier::new(3)));
+    let values = Arc::default();
+    let barrier = Arc::new(Barrier::new(3));
     let ranks: Vec<_> = (0..3)
         .map(|rank| {
             let (here, there) = UnixStream::pair().unwrap();
-            let (values, barrier) = (Arc::clone(&values), Arc::clone(&barrier));
+            let values = Arc::clone(&values);
+            let barrier = Arc::clone(&barrier);
             let manager = thread::spawn(move || manager(there, values, barrier));
             thread::spawn(move || {
                 let mut talk = Talk::new(here);
@@ -73,11 +75,13 @@ fn all_get_what_rank_0_puts_twice() {
 
 #[test]
 fn a_rank_that_comes_when_the_others_have_tried_in_vain_gets_the_text_of_now() {
-    let (values, all) = (Arc::default(), Arc::new(Barrier::new(2)));
+    let values = Arc::default();
+    let all = Arc::new(Barrier::new(2));
     let (late, come) = std::sync::mpsc::channel();
     let [zero, one] = [(); 2].map(|()| {
         let (here, there) = UnixStream::pair().unwrap();
-        let (values, all) = (Arc::clone(&values), Arc::clone(&all));
+        let values = Arc::clone(&values);
+        let all = Arc::clone(&all);
         thread::spawn(move || manager(there, values, all));
         Talk::new(here)
     });

@@ -10,7 +10,7 @@ const ALL_GATHER: Phases = Phases { reduces: false, takes: true };
 /// Content of no window: a rank writes there, or none has.
 const DIRTY: u64 = 0;
 
-/// One rank: its lane, what it is in the middle of, its flags, and of which window its halves hold what was staged and reduced.
+/// Rank of the model: its lane, its act under way, its flags, and the windows whose staged and reduced bytes its halves hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Rank {
     call: usize,
