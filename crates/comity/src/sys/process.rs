@@ -93,8 +93,10 @@ impl Places {
 
     fn take(&'static self) -> Result<JobPlace> {
         let here = HomeProcess::here();
+        // The number first: a thread beside this one that takes the first place writes the holder before it counts.
+        let held = self.held.load(Ordering::Acquire);
         let holder = self.holder.load(Ordering::Acquire);
-        if self.held.load(Ordering::Acquire) > 0 && holder != here.bits() {
+        if held > 0 && holder != here.bits() {
             return Err(HomeProcess { id: (holder >> 32) as u32, ..here }.forked());
         }
         self.holder.store(here.bits(), Ordering::Release);
@@ -227,6 +229,23 @@ mod tests {
             refused && does_not_join
         }));
         barrier(&groups);
+    }
+
+    #[test]
+    fn threads_take_the_first_places_at_once() {
+        for _ in 0..2000 {
+            let places: &'static Places = Box::leak(Box::new(Places::new()));
+            let start = std::sync::Barrier::new(2);
+            std::thread::scope(|s| {
+                let takers = [(); 2].map(|()| {
+                    s.spawn(|| {
+                        start.wait();
+                        places.take().map(std::mem::forget)
+                    })
+                });
+                takers.into_iter().for_each(|t| t.join().unwrap().unwrap());
+            });
+        }
     }
 
     #[test]
