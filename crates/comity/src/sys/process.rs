@@ -233,19 +233,27 @@ mod tests {
 
     #[test]
     fn threads_take_the_first_places_at_once() {
-        for _ in 0..2000 {
-            let places: &'static Places = Box::leak(Box::new(Places::new()));
-            let start = std::sync::Barrier::new(2);
-            std::thread::scope(|s| {
-                let takers = [(); 2].map(|()| {
-                    s.spawn(|| {
-                        start.wait();
-                        places.take().map(std::mem::forget)
-                    })
-                });
-                takers.into_iter().for_each(|t| t.join().unwrap().unwrap());
-            });
-        }
+        const ROUNDS: usize = 20_000;
+        let places: &'static [Places] = Vec::from_iter((0..ROUNDS).map(|_| Places::new())).leak();
+        let arrived = AtomicU32::new(0);
+        let refused = AtomicU32::new(0);
+        let take_each = || {
+            for (round, place) in places.iter().enumerate() {
+                arrived.fetch_add(1, Ordering::AcqRel);
+                while arrived.load(Ordering::Acquire) < 2 * (round as u32 + 1) {
+                    std::hint::spin_loop();
+                }
+                match place.take() {
+                    Ok(taken) => std::mem::forget(taken),
+                    Err(_) => _ = refused.fetch_add(1, Ordering::Relaxed),
+                }
+            }
+        };
+        std::thread::scope(|s| {
+            s.spawn(take_each);
+            take_each();
+        });
+        assert_eq!(refused.into_inner(), 0, "of {ROUNDS} pairs");
     }
 
     #[test]
