@@ -45,7 +45,8 @@ def test_console_script() -> None:
     assert comity.__version__ in succeed(run([sys.executable, "-m", "comity", "--version"]))
     assert run([comity_command, "no-such-command"]).returncode == 2
     # The check of the command itself, over this package's library.
-    assert succeed(run([comity_command, "launch", "-n", "2", "--", comity_command, "check", "--quick"]))
+    check = [comity_command, "check", "--quick", "--dtypes", "f32"]
+    assert succeed(run([comity_command, "launch", "-n", "2", "--", *check]))
 
 
 @pytest.mark.parametrize("name", errors.__all__)

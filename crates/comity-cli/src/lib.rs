@@ -2,7 +2,7 @@
 //! other front ends (a Python entry point, a test) can offer the same command.
 mod agent;
 mod bench;
-pub mod check;
+mod check;
 mod cluster;
 mod doctor;
 mod here;

@@ -39,6 +39,7 @@ const PACKAGES: [(&str, &str); 21] = [
     ("crates/comity-plan/", "comity-plan"),
     ("crates/comity-membership/", "comity-membership"),
     ("crates/comity-cluster/", "comity-cluster"),
+    ("crates/comity-check/", "comity-check"),
     ("crates/comity-cli/", "comity-cli"),
     ("crates/comity-c/", "comity-c"),
     ("crates/comity-candle/", "comity-candle"),

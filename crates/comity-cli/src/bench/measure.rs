@@ -4,8 +4,8 @@
 //! calls fit into the time than samples are kept. The time of a call is that of the rank where it took longest.
 
 use super::{Limits, op::Cell};
-use crate::check::value::Sample;
 use comity::{Group, ReduceOp, Result};
+use comity_check::value::Sample;
 use nix::sys::{
     resource::{UsageWho, getrusage},
     time::TimeValLike,

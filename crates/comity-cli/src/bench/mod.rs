@@ -13,12 +13,7 @@ mod output;
 mod raw;
 mod row;
 
-use crate::{
-    check::{dtype_parser, value::with_type},
-    here, save,
-    say::LinesSaid,
-    size::Sizes,
-};
+use crate::{check::dtype_parser, here, save, say::LinesSaid, size::Sizes};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, tools, tools::cuda::Cuda};
 use comity_plan::Kind;
@@ -241,7 +236,7 @@ fn table(
             if !seen.insert(bytes) && raw.is_none() {
                 continue;
             }
-            let samples = with_type!(args.dtype, T => {
+            let samples = comity_check::with_type!(args.dtype, T => {
                 let mut cell = Cell::<T>::new(op, args.op, group, count, device, args.shared_buffers)?;
                 measure(group, &mut cell, bytes, &limits)
             })?;

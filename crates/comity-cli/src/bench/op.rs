@@ -1,11 +1,11 @@
 //! The operations of the benchmark: one call, whether it was right, and what its speed counts as.
 
 use super::buffer::HostBuffer;
-use crate::check::value::{Data, Deal, Give, Sample};
 use comity::{
     Element, Error, Group, ReduceOp, Result,
     tools::cuda::{Buffer, Cuda},
 };
+use comity_check::value::{Data, Deal, Give, Sample};
 
 /// Operation that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

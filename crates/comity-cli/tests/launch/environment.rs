@@ -29,7 +29,7 @@ fn a_host_with_ipv6_only_runs_a_job() {
         return;
     }
     let line = format!(
-        "exec unshare -rn sh -c '{inside} && exec $COMITY launch -n 3 -- $COMITY check --quick --ops all_reduce'"
+        "exec unshare -rn sh -c '{inside} && exec $COMITY launch -n 3 -- $COMITY check --quick --ops all_reduce --dtypes f32'"
     );
     let done = start_line(&line, "").finish();
     assert_eq!(done.code, 0, "{}{}", done.out, done.err);

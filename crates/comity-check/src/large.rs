@@ -6,7 +6,6 @@ use super::{
     report::{Line, Report, merge},
     value::Sample,
 };
-use crate::size::bytes;
 use comity::{Group, ReduceOp, Result};
 
 /// Elements added to 2 and to 4 GiB, so that nothing divides.
@@ -47,8 +46,10 @@ pub(super) fn run(
         group.all_reduce(&mut room, ReduceOp::Min)?;
         let mut row = CheckRow::new(group, options, large.method);
         let line = if room[0] < 0 {
-            let short = bytes(room[0].unsigned_abs());
-            let skipped = Some(format!("needs {} free on this host; {short} too little", bytes(need)));
+            let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+            let short = gib(room[0].unsigned_abs());
+            let skipped =
+                Some(format!("needs {:.1} GiB free on this host; {short:.1} GiB too little", gib(need)));
             Line { skipped, ..merge(row, report)? }
         } else {
             (large.call)(&mut row, large.bytes)?;

@@ -2,8 +2,9 @@
 
 use super::{
     case::{Case, CheckRow, GuardedBuffer},
-    value::{Sample, with_type},
+    value::Sample,
 };
+use crate::with_type;
 use comity::Result;
 
 /// Pairs of (sender, receiver): all of them in small groups, else those at distances 1, 2, 4, ...

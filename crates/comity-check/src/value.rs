@@ -11,30 +11,35 @@ use std::{cmp::Ordering, fmt::Debug};
 
 /// The kinds of data of a reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Data {
+pub enum Data {
+    /// Every order of combining them gives the same bits.
     Exact,
+    /// Infinities, NaN and signed zeros, chosen likewise.
     Special,
+    /// Numbers that round.
     Real,
 }
 
 /// The numbers of one case: a draw for each rank and index.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deal {
+pub struct Deal {
     seed: u64,
 }
 
 impl Deal {
-    pub(crate) fn new(seed: u64, case: u64) -> Self {
+    /// The numbers of case number `case` of a run with this seed.
+    pub fn new(seed: u64, case: u64) -> Self {
         Self { seed: mix(seed ^ mix(case)) }
     }
 
-    pub(crate) fn draw(self, rank: usize, index: usize) -> u64 {
+    /// Random number of this rank at this index.
+    pub fn draw(self, rank: usize, index: usize) -> u64 {
         mix(self.seed.wrapping_add((rank as u64) << 40).wrapping_add(index as u64))
     }
 }
 
 /// The finalizer of SplitMix64: neighbours in, strangers out.
-pub(crate) fn mix(x: u64) -> u64 {
+pub fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -43,18 +48,21 @@ pub(crate) fn mix(x: u64) -> u64 {
 
 /// Parameters of the value that one rank gives to a reduction of `n` ranks at one index.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Give {
-    pub(crate) data: Data,
-    pub(crate) op: ReduceOp,
-    pub(crate) n: usize,
+pub struct Give {
+    /// Kind of data.
+    pub data: Data,
+    /// Operation that combines them.
+    pub op: ReduceOp,
+    /// Number of ranks.
+    pub n: usize,
     /// Random.
-    pub(crate) draw: u64,
+    pub draw: u64,
     /// Rank plus index: some values go to a few ranks only, so that the result stays in range.
-    pub(crate) turn: usize,
+    pub turn: usize,
 }
 
 /// An element type of the check.
-pub(crate) trait Sample: Element + Debug {
+pub trait Sample: Element + Debug {
     /// True for types that round: `Real` and `Special` data are for these alone.
     const FLOAT: bool = false;
 
@@ -366,9 +374,10 @@ impl Sample for C64 {
 }
 
 /// Runs `$body` with `$T` as the Rust type of `$dtype`.
+#[macro_export]
 macro_rules! with_type {
     ($dtype:expr, $T:ident => $body:expr) => {
-        with_type!(@ $dtype, $T => $body; Bool bool, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16,
+        $crate::with_type!(@ $dtype, $T => $body; Bool bool, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16,
             I32 i32, I64 i64, F16 half::f16, BF16 half::bf16, F32 f32, F64 f64, C64 comity::C64)
     };
     (@ $dtype:expr, $T:ident => $body:expr; $($name:ident $t:ty),*) => {
@@ -381,7 +390,6 @@ macro_rules! with_type {
         }
     };
 }
-pub(crate) use with_type;
 
 #[cfg(test)]
 mod tests;

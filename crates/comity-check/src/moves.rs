@@ -3,8 +3,9 @@
 use super::{
     case::{Case, CheckRow, GuardedBuffer},
     parts,
-    value::{Sample, with_type},
+    value::Sample,
 };
+use crate::with_type;
 use comity::{DType, Result};
 
 fn each(

@@ -3,8 +3,9 @@
 use super::{
     case::{Case, CheckRow, GuardedBuffer, given},
     parts,
-    value::{Data, Sample, with_type},
+    value::{Data, Sample},
 };
+use crate::with_type;
 use comity::{DType, ReduceOp, Result};
 
 /// Operation, kind of data and count of a reduction.
