@@ -146,12 +146,15 @@ def check_who_does_not_make_a_call_is_named(g: comity.Group) -> None:
         other.timeout = 0.3
         if g.rank == last:
             g.barrier()
-            # it is told what it missed, not that it is at fault itself
-            with pytest.raises(
-                comity.AbortedError, match="timed out after 300ms: not called by this rank"
-            ) as told:
+            # It is told what it missed, not that it is at fault itself. Where the other's data were there before its word that it gave up,
+            # the two calls are told.
+            with pytest.raises((comity.AbortedError, comity.MismatchError)) as told:
                 _barriers(other)
-            assert told.value.rank != last
+            if isinstance(told.value, comity.AbortedError):
+                assert "timed out after 300ms: not called by this rank" in str(told.value)
+                assert told.value.rank != last
+            else:
+                assert "while rank" in str(told.value)
         else:
             with pytest.raises(
                 comity.TimeoutError, match=f"timed out after 300ms.*rank {last} .*had not called it"
