@@ -4,7 +4,7 @@
 //! requirements, packages          (Debian's and Python's)
 //! format gates clippy documents build -> tests -> conformance          -> rdma ... ssh or cluster -> guest or a sanitizer
 //!                                                 demo launchers counts c
-//!                                        macos, fuzz or miri or loom, a sanitizer's build
+//!                                        a sanitizer's build, or macos with fuzz or loom, miri and swift's build
 //! ```
 //!
 //! Formatting comes first, so that a mistake shows early. The upper lines get the cores. The last gets the time that they
@@ -18,10 +18,11 @@ use super::{
     step::{Row, table},
 };
 use std::{
+    collections::BTreeSet,
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-use steps::{EVERY, FIRST, MACOS, OVER_SSH, SIDE_BY_SIDE, TESTS, TURNS, Turn};
+use steps::{EVERY, FIRST, OVER_SSH, SIDE_BY_SIDE, TESTS, TURNS, Turn};
 use tasks::child::is_interrupted;
 
 /// Time for the whole gate.
@@ -40,7 +41,10 @@ pub(super) const PREPARE: Step = Step {
 pub(super) fn all() -> impl Iterator<Item = &'static Step> {
     let turns = TURNS.iter().flat_map(|t| t.beside.iter().chain([&t.last]));
     let jobs = [&TESTS].into_iter().chain(SIDE_BY_SIDE.into_iter().flatten()).chain(EVERY);
-    [&PREPARE].into_iter().chain(FIRST).chain(jobs).chain([&MACOS]).chain(&OVER_SSH).chain(turns)
+    // More than one turn has the same step.
+    let mut seen = BTreeSet::new();
+    let steps = [&PREPARE].into_iter().chain(FIRST).chain(jobs).chain(&OVER_SSH).chain(turns);
+    steps.filter(move |step| seen.insert(step.name))
 }
 
 /// Whose turn it is.
@@ -85,8 +89,7 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
         let mut computed = rows.clone();
         let first = rows.len();
         let computed = s.spawn(move || {
-            let steps = [&MACOS].into_iter().chain(turn.beside);
-            one_after_another(steps, &mut computed, |step| step.beside(scope));
+            one_after_another(turn.beside, &mut computed, |step| step.beside(scope));
             computed.split_off(first)
         });
         one_after_another([&TESTS], &mut rows, shown);
@@ -231,7 +234,7 @@ mod tests {
                 _ => Ok(Done::Passed("fine".into())),
             },
         };
-        one_after_another(FIRST.iter().chain([&TESTS, &MACOS]), &mut rows, run);
+        one_after_another(FIRST.iter().chain([&TESTS]).chain(&TURNS[2].beside[..1]), &mut rows, run);
         let words: Vec<_> = rows.iter().map(|r| (r.name.as_str(), r.outcome.clone())).collect();
         let fine = Ok(Done::Passed("fine".into()));
         let broken = Err("it broke".to_owned());

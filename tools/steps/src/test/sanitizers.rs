@@ -193,7 +193,11 @@ impl Sanitizer {
     fn library(&self, host: &str, scope: &Scope) -> Result<u64, String> {
         let (parts, long): (_, &[&str]) = if scope.deep { (PARTS, &[]) } else { (LIBRARY, &LONG) };
         let skipped: Vec<&str> = self.skipped.iter().chain(long).flat_map(|s| ["--skip", s]).collect();
-        let args = [parts, self.kernels, &["--"], &skipped].concat();
+        let listed =
+            self.cargo(host, "test", &[parts, self.kernels, &["--", "--list"], &skipped].concat())?.run()?;
+        let all: Vec<_> = listed.lines().filter_map(|l| l.strip_suffix(": test")).collect();
+        let chosen = scope.share(all, 2);
+        let args = [parts, self.kernels, &["--", "--exact"], &chosen].concat();
         let task = scope.tell(self.cargo(host, "test", &args)?);
         let out = task.env(self.variable, self.options).echo().run()?;
         let comity = self.built(host).join("comity");

@@ -151,15 +151,83 @@ pub(super) struct Turn {
 /// Seconds of a step that runs in the time of others: it only compiles, or tries a bounded number of things.
 pub(super) const BESIDE: u64 = 300;
 
+/// With the turns that compile little else.
+const MACOS: Step = Step {
+    name: "macos",
+    about: "type-check for aarch64-apple-darwin",
+    usual: BESIDE,
+    needs: None,
+    run: cargo::macos,
+};
+
 pub(super) const TURNS: [Turn; 4] = [
     Turn {
+        beside: &[Step {
+            name: "address-build",
+            about: "what the step address runs, compiled",
+            usual: BESIDE,
+            needs: None,
+            run: sanitizers::build_address,
+        }],
+        last: Step {
+            name: "address",
+            about: "threads and processes under AddressSanitizer",
+            usual: 150,
+            needs: Some("address-build"),
+            run: sanitizers::address,
+        },
+    },
+    Turn {
+        beside: &[Step {
+            name: "thread-build",
+            about: "what the step thread runs, compiled",
+            usual: BESIDE,
+            needs: None,
+            run: sanitizers::build_thread,
+        }],
+        last: Step {
+            name: "thread",
+            about: "threads and processes under ThreadSanitizer",
+            usual: 100,
+            needs: Some("thread-build"),
+            run: sanitizers::thread,
+        },
+    },
+    Turn {
         beside: &[
+            MACOS,
             Step {
-                name: "address-build",
-                about: "what the step address runs, compiled",
+                name: "fuzz",
+                about: "decoders on hostile bytes",
                 usual: BESIDE,
                 needs: None,
-                run: sanitizers::build_address,
+                run: fuzz::run,
+            },
+        ],
+        last: Step {
+            name: "guest",
+            about: "the kernel's Soft-RoCE and rdma-core's library, in a QEMU guest",
+            usual: 200,
+            needs: Some("build"),
+            run: rdma_vm::run,
+        },
+    },
+    Turn {
+        beside: &[
+            MACOS,
+            Step {
+                name: "swift-build",
+                about: "what the step swift runs, compiled; once a Debian with Swift",
+                usual: BESIDE,
+                needs: None,
+                run: swift::build,
+            },
+            Step {
+                name: "loom",
+                about: "all interleavings of the lock-free parts",
+                usual: BESIDE,
+                needs: None,
+                run: cargo::loom,
             },
             Step {
                 name: "miri",
@@ -170,63 +238,6 @@ pub(super) const TURNS: [Turn; 4] = [
             },
         ],
         last: Step {
-            name: "address",
-            about: "threads and processes under AddressSanitizer",
-            usual: 150,
-            needs: Some("address-build"),
-            run: sanitizers::address,
-        },
-    },
-    Turn {
-        beside: &[
-            Step {
-                name: "thread-build",
-                about: "what the step thread runs, compiled",
-                usual: BESIDE,
-                needs: None,
-                run: sanitizers::build_thread,
-            },
-            Step {
-                name: "loom",
-                about: "all interleavings of the lock-free parts",
-                usual: BESIDE,
-                needs: None,
-                run: cargo::loom,
-            },
-        ],
-        last: Step {
-            name: "thread",
-            about: "threads and processes under ThreadSanitizer",
-            usual: 150,
-            needs: Some("thread-build"),
-            run: sanitizers::thread,
-        },
-    },
-    Turn {
-        beside: &[Step {
-            name: "fuzz",
-            about: "decoders on hostile bytes",
-            usual: BESIDE,
-            needs: None,
-            run: fuzz::run,
-        }],
-        last: Step {
-            name: "guest",
-            about: "the kernel's Soft-RoCE and rdma-core's library, in a QEMU guest",
-            usual: 200,
-            needs: Some("build"),
-            run: rdma_vm::run,
-        },
-    },
-    Turn {
-        beside: &[Step {
-            name: "swift-build",
-            about: "what the step swift runs, compiled; once a Debian with Swift",
-            usual: BESIDE,
-            needs: None,
-            run: swift::build,
-        }],
-        last: Step {
             name: "swift",
             about: "the Swift package: its tests, examples under comity launch",
             usual: 90,
@@ -235,15 +246,6 @@ pub(super) const TURNS: [Turn; 4] = [
         },
     },
 ];
-
-/// In every run, in time that the others leave.
-pub(super) const MACOS: Step = Step {
-    name: "macos",
-    about: "type-check for aarch64-apple-darwin",
-    usual: BESIDE,
-    needs: None,
-    run: cargo::macos,
-};
 
 fn gates(_: &Scope) -> Outcome {
     ::gates::check(root()).map(|count| Done::Passed(format!("{count} files")))

@@ -88,21 +88,24 @@ impl Device {
 
     /// Comity's own links, and jobs over them.
     fn carries_links(&self, scope: &Scope) -> Result<(), String> {
-        let jobs = ["--test", "rdma"];
-        let listed = Task::cargo().args(["test", "--workspace"]).args(jobs).args(["--", "--list"]);
-        let listed = listed.limit(600).run()?;
-        let all: Vec<_> = listed.lines().filter_map(|l| l.strip_suffix(": test")).collect();
-        if all.is_empty() {
-            return Err("there are no tests of jobs over RDMA any more, or they have another name".into());
-        }
-        let chosen = [&["--exact"], &scope.share(all, 2)[..]].concat();
-        for (tests, threads, chosen) in [
-            (&["--lib", "transport::verbs"][..], "2", &[][..]),
-            // Some hold a promise to its time.
-            (&jobs, "1", &chosen),
+        // Some jobs hold a promise to its time.
+        for (tests, threads) in [
+            (&["--workspace", "--lib", "transport::verbs"][..], "2"),
+            (&["--workspace", "--test", "rdma"], "1"),
         ] {
-            let task = Task::cargo().args(["test", "--workspace"]).args(tests);
-            let task = task.args(["--", "--include-ignored", "--test-threads", threads]).args(chosen);
+            let listed = Task::cargo().args(["test"]).args(tests).args(["--", "--list", "--include-ignored"]);
+            let listed = listed.limit(600).run()?;
+            let all: Vec<_> = listed.lines().filter_map(|l| l.strip_suffix(": test")).collect();
+            if all.is_empty() {
+                return Err(format!(
+                    "{}: there are no such tests any more, or they have another name",
+                    tests.join(" ")
+                ));
+            }
+            let chosen = scope.share(all, 4);
+            let task = Task::cargo().args(["test"]).args(tests);
+            let task =
+                task.args(["--", "--include-ignored", "--test-threads", threads, "--exact"]).args(chosen);
             let task = task.env("COMITY_VERBS", self.folder.join("libibverbs.so.1"));
             let out = task.env("SOFTVERBS_DEVICES", SOFT).limit(600).run()?;
             let ran = cargo::count(&out).map_err(|e| format!("{}: {e}", tests.join(" ")))?;
