@@ -14,6 +14,7 @@ let package = Package(
         .target(name: "Comity", dependencies: ["CComity"], path: "swift/Sources/Comity"),
         .target(name: "ComitySharding", path: "swift/Sources/ComitySharding"),
         .executableTarget(name: "hello", dependencies: ["Comity"], path: "swift/Examples/hello"),
+        .executableTarget(name: "line", dependencies: ["Comity"], path: "swift/Examples/line"),
         .executableTarget(name: "overlap", dependencies: ["Comity"], path: "swift/Examples/overlap"),
         .executableTarget(name: "digits", dependencies: ["Comity"], path: "swift/Examples/digits"),
         .executableTarget(
