@@ -33,15 +33,9 @@ let package = Package(
 
 // Every user of Comity would fetch mlx-swift, so ComityMLX is a product of this package only where COMITY_MLX is 1.
 if Context.environment["COMITY_MLX"] == "1" {
-    let mlx: Package.Dependency =
-        if let folder = Context.environment["MLX_SWIFT_PATH"] {
-            .package(name: "mlx-swift", path: folder)
-        } else {
-            .package(url: "https://github.com/ml-explore/mlx-swift", from: "0.31.4")
-        }
     package.platforms = [.macOS(.v14)]
     package.products.append(.library(name: "ComityMLX", targets: ["ComityMLX"]))
-    package.dependencies.append(mlx)
+    package.dependencies.append(.package(url: "https://github.com/ml-explore/mlx-swift", from: "0.31.4"))
     package.targets += [
         .target(name: "CComityMLX", path: "swift-mlx/Sources/CComityMLX"),
         .target(
