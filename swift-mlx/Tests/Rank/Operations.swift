@@ -10,6 +10,7 @@ func operations(_ checks: Checks) throws {
     try shapes(checks)
     try uneven(checks)
     try groups(checks)
+    try donation(checks)
 }
 
 /// Small numbers that every type has, from 1 to 3, or of 0 and 1.
@@ -131,4 +132,21 @@ private func groups(_ checks: Checks) throws {
     }
     let turned = try checks.group.split(color: 0, key: -rank)
     try checks.equal(turned.rank, size - 1 - rank, "the rank in a group in reverse order")
+}
+
+/// A product takes the memory of the sum that it is made of, unless somebody still has the sum.
+private func donation(_ checks: Checks) throws {
+    let group = checks.group
+    guard group.size > 1 else { return }
+    let (x, factor) = (MLXRandom.normal([1 << 16]), MLXArray(Float(2)))
+    eval(x, factor)
+    func peak(_ make: () throws -> MLXArray) rethrows -> Int {
+        Memory.peakMemory = 0
+        eval(try make())
+        return Memory.peakMemory
+    }
+    let sum = try peak { try group.allSum(x) }
+    try checks.equal(try peak { try group.allSum(x) * factor }, sum, "the memory of a sum and a product")
+    let kept = try group.allSum(x)
+    try checks.equal(peak { kept * factor }, sum + x.nbytes, "the memory of a product of a sum that is kept")
 }

@@ -64,8 +64,9 @@ public final class Group: Sendable {
     /// - Returns: A group for each rank, in their order.
     public static func local(ranks: Int) throws(ComityError) -> [Group] {
         try LibraryVersion.check()
-        guard (1...Int(Int32.max)).contains(ranks) else {
-            throw .misuse("the number of ranks is \(ranks), and must be 1 or more")
+        // Each pair of ranks has memory, and more of them would end the process.
+        guard (1...1024).contains(ranks) else {
+            throw .misuse("the number of ranks is \(ranks), and must be from 1 to 1024")
         }
         var made = [OpaquePointer?](repeating: nil, count: ranks)
         try check(comity_local(Int32(ranks), &made))

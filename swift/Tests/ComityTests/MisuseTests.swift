@@ -71,7 +71,9 @@ final class MisuseTests: XCTestCase {
     }
 
     func testNoGroupOfNoRanks() {
-        assertMisuse("the number of ranks is 0") { () throws(ComityError) in _ = try Group.local(ranks: 0) }
+        for ranks in [0, -1, 1 << 30, .max] {
+            assertMisuse("the number of ranks is \(ranks)") { () throws(ComityError) in _ = try Group.local(ranks: ranks) }
+        }
         XCTAssertThrowsError(try Group(Configuration(rank: 3, size: 2)))
         XCTAssertThrowsError(try Group(Configuration(rank: 0, size: 2)), "there is no place to meet")
     }

@@ -3,7 +3,8 @@
 //! ```text
 //!   debian.rs  the Debian under target/, made once; commands in it
 //!   build      libcomity installed, the package and its tests compiled: beside the jobs, for it only computes
-//!   check      the tests, which start processes; examples under comity launch; the book's program; format; DocC without a warning
+//!   check      the tests, which start processes; examples under comity launch; the book's programs; format; DocC without a warning;
+//!              deep: the manifest for older compilers
 //!   snippets.rs  the examples in comments, compiled
 //! ```
 
@@ -20,9 +21,12 @@ use tasks::{
 };
 
 const PAGE: &str = "docs/start/swift.md";
+/// Manifest for compilers before Swift 6.
+const OLDER: &str = "Package@swift-5.9.swift";
 /// Examples, on so many ranks, and the words of one of them.
-const EXAMPLES: [(&str, usize, &str); 3] = [
+const EXAMPLES: [(&str, usize, &str); 4] = [
     ("hello", 3, "rank 2 of 3: the sum is 3"),
+    ("line", 2, "rank 1 of 2: y = 3.0 x + 1.0"),
     ("overlap", 3, "rank 2: 8 layers summed over 3 ranks, in all 108.0"),
     ("tensor-parallel", 4, "rank 3 of 4: 192 weights, differs from one rank by 0.0"),
 ];
@@ -41,13 +45,13 @@ pub(super) fn build(_: &Scope) -> Outcome {
 }
 
 /// The tests and all that needs ranks.
-pub(super) fn check(_: &Scope) -> Outcome {
+pub(super) fn check(scope: &Scope) -> Outcome {
     let debian = match compiled()? {
         Ok(debian) => debian,
         Err(not_run) => return Ok(not_run),
     };
-    let lint = ["swift", "format", "lint", "--strict", "--recursive", "Package.swift", "swift", "swift-mlx"];
-    debian.task(&lint).run()?;
+    let lint = ["swift", "format", "lint", "--strict", "--recursive", "swift", "swift-mlx"];
+    debian.task(&lint).args(["Package.swift", OLDER]).run()?;
     let tests = tests(&debian)?;
     for (name, ranks, words) in EXAMPLES {
         let out = job(&debian, ranks, &format!("swift-build/debug/{name}")).run()?;
@@ -57,6 +61,9 @@ pub(super) fn check(_: &Scope) -> Outcome {
     }
     digits(&debian)?;
     other_libraries(&debian)?;
+    if scope.deep {
+        older_compilers(&debian)?;
+    }
     debian.document(&LIBRARIES)?;
     let snippets = snippets::compile(&debian)?;
     of_the_book()?;
@@ -108,6 +115,24 @@ fn other_libraries(debian: &Debian) -> Result<(), String> {
     Ok(())
 }
 
+/// The libraries compile by the manifest for Swift 5.9, without a warning. The compiler is a newer one, in that language's mode.
+fn older_compilers(debian: &Debian) -> Result<(), String> {
+    let folder = target().join("swift-5.9");
+    let failed = |e| format!("{}: {e}", folder.display());
+    // Everything anew: a file that is not compiled again shows no warning.
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(failed)?;
+    }
+    fs::create_dir_all(&folder).map_err(failed)?;
+    fs::copy(root().join(OLDER), folder.join("Package.swift")).map_err(failed)?;
+    std::os::unix::fs::symlink(root().join("swift"), folder.join("swift")).map_err(failed)?;
+    let out = debian.task(&["swift", "build", "--package-path"]).args([&folder]).limit(300).run()?;
+    match out.lines().find(|l| l.contains("warning:") || l.contains("error:")) {
+        Some(line) => Err(format!("{OLDER} does not compile without a warning: {line}")),
+        None => Ok(()),
+    }
+}
+
 /// Loss and accuracy of the first epoch.
 fn learnt(out: &str) -> Option<[f64; 2]> {
     let after = |name: &str| out.split_once(name)?.1.split_whitespace().next()?.parse().ok();
@@ -150,16 +175,19 @@ fn executed(out: &str) -> Option<usize> {
     (count > 0 && line.contains("with 0 failures")).then_some(count)
 }
 
-/// The page has the program of the example `hello`.
+/// The page has the programs of two examples.
 fn of_the_book() -> Result<(), String> {
     let read = |name: &str| fs::read_to_string(root().join(name)).map_err(|e| format!("{name}: {e}"));
     let page = read(PAGE)?;
-    let hello = read("swift/Examples/hello/main.swift")?;
-    let program = hello.split_once("import Comity").map_or("", |(_, rest)| rest);
-    if page.contains(&format!("```swift\nimport Comity{program}```")) {
-        return Ok(());
+    for name in ["hello", "line"] {
+        let source = format!("swift/Examples/{name}/main.swift");
+        let text = read(&source)?;
+        let program = text.split_once("import Comity").map_or("", |(_, rest)| rest);
+        if !page.contains(&format!("```swift\nimport Comity{program}```")) {
+            return Err(format!("{PAGE} has another program than {source}"));
+        }
     }
-    Err(format!("{PAGE} has another program than swift/Examples/hello/main.swift"))
+    Ok(())
 }
 
 #[cfg(test)]

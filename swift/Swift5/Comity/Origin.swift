@@ -1,0 +1,1 @@
+// Sources of this target: those of swift/Sources/Comity, which the plugin UntypedThrows rewrites.

@@ -1,0 +1,1 @@
+// Sources of this target: those of swift/Sources/ComitySharding, which the plugin UntypedThrows rewrites.
