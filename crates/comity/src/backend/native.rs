@@ -70,6 +70,7 @@ impl NativeBackend {
             reduce: ReduceOp::Sum,
             header: &header,
             call: Some(&common),
+            plain: true,
             limit,
             pulls: false,
             short: None,
@@ -204,7 +205,8 @@ impl NativeBackend {
         let short = short.as_ref();
         let pulls = kept.pulls;
         let lanes = lanes::carried(kind, info, (reduce, kept.lanes), (rank, size, key.elem));
-        let task = Task { info, reduce, header: &header, call: Some(&common), limit, pulls, short, lanes };
+        let task =
+            Task { info, reduce, header: &header, call: Some(&common), plain, limit, pulls, short, lanes };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
             self.kept.pop();

@@ -3,7 +3,7 @@
 use crate::{
     CallInfo, DType, Op, ReduceOp,
     channel::{Malformed, Reader, Writer},
-    status::{Differs, Failure, FailureKind, HEADER, Header, Late, Reached},
+    status::{Differs, Failure, FailureKind, HEADER, Header, Late, Reached, Standing},
 };
 use std::time::Duration;
 
@@ -89,15 +89,7 @@ impl Encoding for ControlNote {
             BEAT => Self::Heartbeat { progress: r.u64()? },
             4 => Self::Goodbye { words: r.text()?, because_of: r.ranks()? },
             5 => Self::GivenUp { silence: r.u64()? },
-            6 => {
-                let (group_id, bytes) = (r.u64()?, r.bytes::<HEADER>()?);
-                let call = Header::decode(&bytes, 0).ok_or(Malformed)?;
-                // Calls between two ranks alone are nobody else's affair.
-                if matches!(call.info.op, Op::Send | Op::Recv | Op::SendRecv) {
-                    return Err(Malformed);
-                }
-                Self::Waits { group_id, call }
-            }
+            6 => Self::Waits { group_id: r.u64()?, call: r.collective()? },
             7 => Self::Census { group_id: r.u64()?, at: r.u64()?, digest: r.u64()? },
             8 => Self::Reached { group_id: r.u64()?, reached: r.reached()? },
             9 => Self::Entered { group_id: r.u64()? },
@@ -218,13 +210,18 @@ impl Writer {
         self.u64(reached.made);
         self.u8(u8::from(reached.digest.is_some())
             | u8::from(reached.lacks.is_some()) << 1
-            | u8::from(reached.elsewhere) << 2);
+            | u8::from(reached.elsewhere) << 2
+            | u8::from(reached.standing.is_some()) << 3);
         if let Some(digest) = reached.digest {
             self.u64(digest);
         }
         if let Some((whom, since)) = reached.lacks {
             self.u32(whom as u32);
             self.u64(since);
+        }
+        if let Some(Standing { call, sent }) = &reached.standing {
+            self.0.extend(call.encode());
+            self.u64(*sent);
         }
     }
 }
@@ -259,12 +256,30 @@ impl Reader<'_> {
     fn reached(&mut self) -> Result<Reached, Malformed> {
         let made = self.u64()?;
         let has = self.u8()?;
-        if has > 7 {
+        if has > 15 {
             return Err(Malformed);
         }
         let digest = if has & 1 != 0 { Some(self.u64()?) } else { None };
         let lacks = if has & 2 != 0 { Some((self.u32()? as usize, self.u64()?)) } else { None };
-        Ok(Reached { made, digest, lacks, elsewhere: has & 4 != 0 })
+        let standing = if has & 8 != 0 { Some(self.standing(made)?) } else { None };
+        Ok(Reached { made, digest, lacks, elsewhere: has & 4 != 0, standing })
+    }
+
+    /// The call with the number `made`, in which a member stands.
+    fn standing(&mut self, made: u64) -> Result<Standing, Malformed> {
+        let mut call = self.collective()?;
+        if call.info.seq as u32 != made as u32 {
+            return Err(Malformed);
+        }
+        call.info.seq = made;
+        Ok(Standing { call, sent: self.u64()? })
+    }
+
+    /// Header of a call of the whole group: calls between two ranks alone are nobody else's affair.
+    fn collective(&mut self) -> Result<Header, Malformed> {
+        let call = Header::decode(&self.bytes::<HEADER>()?, 0).ok_or(Malformed)?;
+        let pair = matches!(call.info.op, Op::Send | Op::Recv | Op::SendRecv);
+        if pair { Err(Malformed) } else { Ok(call) }
     }
 
     fn call(&mut self) -> Result<CallInfo, Malformed> {

@@ -171,7 +171,13 @@ mod tests {
     use super::*;
 
     fn waits(whom: Option<usize>) -> Option<Reached> {
-        Some(Reached { made: 1, digest: None, lacks: whom.map(|w| (w, 100)), elsewhere: false })
+        Some(Reached {
+            made: 1,
+            digest: None,
+            lacks: whom.map(|w| (w, 100)),
+            elsewhere: false,
+            standing: None,
+        })
     }
 
     #[test]

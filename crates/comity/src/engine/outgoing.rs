@@ -42,6 +42,11 @@ impl Tx {
         }
     }
 
+    /// Returns the number of earlier bytes of the stream.
+    pub(super) fn pos(&self) -> u64 {
+        self.pos
+    }
+
     /// Returns true if the current message has begun.
     pub(super) fn is_open(&self) -> bool {
         self.open

@@ -21,7 +21,7 @@ const NAP: Duration = Duration::from_millis(500);
 /// Moves between two looks at the time and at what others say, in a call that moves on.
 const MOVES_PER_CHECK: u32 = 32;
 /// After so long without a byte a rank tells those it waits for which call it is in.
-const ASK: Duration = Duration::from_millis(60);
+pub(super) const ASK: Duration = Duration::from_millis(60);
 
 /// Progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

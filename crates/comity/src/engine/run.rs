@@ -14,18 +14,22 @@ use super::{
     CallProgress, Lacking, Members, Patience, Progress, ShortHeaders, Stop, Stopped, Waiting, complete,
     lanes::Staging,
     outgoing::Tx,
+    progress::ASK,
     stream::{HeaderRefusal, Rx},
 };
 use crate::{
     CallInfo, Error, Op, ReduceOp, Result,
     error::PART,
     lanes::LaneCall,
-    status::{Differs, Header, Links},
+    status::{Differs, Header, Links, NO_COMPARISON, Standing},
     transport::{LinkError, NAP},
     view::Memory,
 };
 use comity_plan::Schedule;
 use std::time::{Duration, Instant};
+
+/// Interval at which the sender of a message that is missed is asked where it stands.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// A rank's links of a group.
 #[derive(Debug)]
@@ -52,6 +56,8 @@ pub(crate) struct Task<'a> {
     pub(crate) header: &'a dyn Fn(Direction, usize) -> Header,
     /// The call as told to ranks that are waited for; `None` for calls between two ranks alone.
     pub(crate) call: Option<&'a Header>,
+    /// True if all parts have the same length.
+    pub(crate) plain: bool,
     /// Time limit of the call.
     pub(crate) limit: Duration,
     /// True if its messages are quicker when the system copies them out of the sender's memory.
@@ -87,6 +93,8 @@ pub(super) struct Run<'a, 'm> {
     leaver: Option<usize>,
     /// Some links that the call needs are still being made.
     linking: bool,
+    /// When the sender of a message that is missed was last asked where it stands.
+    asked: Option<Instant>,
     /// Notes that the call has begun, once.
     begun: Option<&'a mut dyn FnMut()>,
 }
@@ -140,6 +148,7 @@ impl Engine {
             lacking: false,
             leaver: None,
             linking,
+            asked: None,
             begun: Some(&mut begun),
         };
         // A `Result` is some 200 bytes: it is looked at where it lies, not handed on by `map` and the like.
@@ -271,6 +280,31 @@ impl Run<'_, '_> {
         moved
     }
 
+    /// Returns the difference where this rank waits for a message of a member that is in a collective instead. It is one that cannot end before
+    /// this rank makes it, and all that the member sent before is here: so the message never comes. Asks the member first, and only
+    /// if somebody has told that it waits for this rank in a later call.
+    fn passed_over(&mut self, idle: Duration) -> Option<Stop> {
+        let Members { status, world, group_id, rank, .. } = &self.engine.members;
+        if self.task.call.is_some() || idle < ASK || !status.ledger().is_awaited() {
+            return None;
+        }
+        let mut open = (0..self.schedule.recv_queues()).filter(|&q| self.schedule.next_recv(q).is_some());
+        let peer = self.schedule.recv_peer(open.next()?);
+        let made = status.ledger().made();
+        let stands = status.answer(peer).and_then(|answer| answer.standing);
+        let is_behind = |s: &Standing| {
+            s.call.info.seq > made && s.call.needs(peer, *rank) && self.engine.rx[peer].pos() >= s.sent
+        };
+        if let Some(Standing { call, .. }) = stands.filter(is_behind) {
+            return Some(self.differs(peer, call, Header::OPERATION));
+        }
+        if self.asked.is_none_or(|at| at.elapsed() >= ASK_AGAIN) {
+            self.asked = Some(Instant::now());
+            world.census(*group_id, NO_COMPARISON, &[peer]);
+        }
+        None
+    }
+
     fn disarm(&mut self) {
         if self.armed {
             self.engine.disarm();
@@ -332,7 +366,8 @@ impl Progress for Run<'_, '_> {
             return Ok(true);
         }
         let stalled = engine.stalled(self.schedule, idle).or_else(|| engine.cut_off(idle));
-        match stalled.or_else(|| engine.left_long_ago(self.schedule, idle)) {
+        let stop = stalled.or_else(|| engine.left_long_ago(self.schedule, idle));
+        match stop.or_else(|| self.passed_over(idle)) {
             Some(stop) => Err(stop),
             None => Ok(false),
         }
@@ -361,6 +396,10 @@ impl Progress for Run<'_, '_> {
     fn sleep(&mut self, limit: Duration, idle: Duration) {
         // What a peer put at the same moment is there after a nap. A wake-up that came meanwhile is unread, and ends the long sleep.
         let naps = !self.napped && self.engine.lacks_memory();
+        if let Some(call) = self.task.call.filter(|_| self.task.plain && idle >= ASK) {
+            let sent = self.engine.tx.iter().map(Tx::pos);
+            self.engine.members.status.stands(call.info.seq, sent);
+        }
         // WAIT(limit): to the limit of who calls
         self.engine.sleep(if naps { limit.min(NAP) } else { limit }, idle);
         (self.napped, self.lacking) = (naps, true);

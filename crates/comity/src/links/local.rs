@@ -192,7 +192,7 @@ impl World for LocalWorld {
                 other.asked(me, at, digest);
             }
             // One that has not opened the group has made no call in it; one that has closed it said so.
-            let reached = other.map_or_else(Reached::default, |w| w.reached(at));
+            let reached = other.map_or_else(Reached::default, |w| w.reached(at, me));
             let elsewhere = groups.iter().filter(|((id, m), _)| *id != group_id && m == member);
             let elsewhere: Vec<_> =
                 elsewhere.filter_map(|(_, o)| Some((&o.members[..], o.status.upgrade()?))).collect();

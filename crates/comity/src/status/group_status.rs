@@ -8,7 +8,7 @@ use super::{
     header::Header,
     ledger::Ledger,
     made_links::MadeLinks,
-    reached::{NO_COMPARISON, Reached},
+    reached::{NO_COMPARISON, Reached, Standing},
 };
 use crate::{stats::Counters, sync::lock, sys::Waker, transport::Link};
 use std::{
@@ -39,6 +39,8 @@ pub(crate) struct GroupStatus {
     opened: Instant,
     /// The member that the engine sleeps for, plus one, and since which millisecond; 0 while it does not sleep.
     lacks: AtomicU64,
+    /// Bytes sent to each member, as of the last long sleep in a collective of equal parts, and the number of that call.
+    sent: (Box<[AtomicU64]>, AtomicU64),
     /// Latest answers of the members about their progress.
     answers: Mutex<Vec<Option<Reached>>>,
     /// Words of the members that close the group: how many calls they have made, and what these come to.
@@ -63,6 +65,7 @@ impl GroupStatus {
             ledger: Ledger::new(size),
             opened: Instant::now(),
             lacks: AtomicU64::new(0),
+            sent: ((0..size).map(|_| AtomicU64::new(0)).collect(), AtomicU64::new(0)),
             answers: Mutex::new(vec![None; size]),
             concluded: Mutex::new(vec![None; size]),
             above: OnceLock::new(),
@@ -143,10 +146,26 @@ impl GroupStatus {
         self.lacks.store(0, Ordering::Relaxed);
     }
 
-    /// Returns this rank's progress, with the digest of its calls up to number `at`.
-    pub(crate) fn reached(&self, at: u64) -> Reached {
+    /// The engine sleeps for long in collective number `seq`, of equal parts, and has sent so many bytes to each member.
+    pub(crate) fn stands(&self, seq: u64, sent: impl Iterator<Item = u64>) {
+        let (by_rank, call) = &self.sent;
+        by_rank.iter().zip(sent).for_each(|(place, sent)| place.store(sent, Ordering::Relaxed));
+        call.store(seq, Ordering::Release);
+    }
+
+    /// Returns this rank's progress for `asker`, with the digest of its calls up to number `at`.
+    pub(crate) fn reached(&self, at: u64, asker: usize) -> Reached {
         let (made, digest) = self.ledger.digest(at);
-        Reached { made, digest, lacks: self.lacks(), elsewhere: false }
+        let lacks = self.lacks();
+        Reached { made, digest, lacks, elsewhere: false, standing: self.standing(made, asker) }
+    }
+
+    /// Returns the call with the number `made`, if the engine has slept in it, and the bytes sent to `asker` then or later.
+    fn standing(&self, made: u64, asker: usize) -> Option<Standing> {
+        let (by_rank, call) = &self.sent;
+        let slept = made > 0 && call.load(Ordering::Acquire) == made;
+        let sent = by_rank.get(asker).filter(|_| slept)?.load(Ordering::Relaxed);
+        Some(Standing { call: self.ledger.call(made)?, sent })
     }
 
     /// The member that the engine sleeps for, this rank itself where it is not known who, and since when, in milliseconds.
@@ -157,11 +176,17 @@ impl GroupStatus {
         Some((whom, now.saturating_sub(lacks >> 16)))
     }
 
-    /// `member` has answered how far it has come.
+    /// `member` has answered how far it has come. Wakes an engine that asked.
     pub(crate) fn answered(&self, member: usize, reached: Reached) {
         if let Some(place) = lock(&self.answers).get_mut(member) {
             *place = Some(reached);
         }
+        self.wake();
+    }
+
+    /// Returns the latest answer of `member`.
+    pub(crate) fn answer(&self, member: usize) -> Option<Reached> {
+        lock(&self.answers).get(member).copied().flatten()
     }
 
     /// `member` closes the group: it has made `at` calls, which come to this. Not so where it only [asks](NO_COMPARISON).

@@ -92,7 +92,7 @@ impl Header {
     /// Fields that can differ, in words for the error's reader; the first difference is named.
     pub(crate) const DIFFERENCES: [&'static str; 10] = [
         "group",
-        "operation",
+        Self::OPERATION,
         "position in the sequence of calls",
         "dtype",
         "reduction",
@@ -102,6 +102,8 @@ impl Header {
         Self::PLAN,
         PART,
     ];
+    /// Another operation.
+    pub(crate) const OPERATION: &'static str = "operation";
     /// Name for the facts, besides the call's arguments, that all ranks must know alike.
     pub(crate) const PLAN: &'static str = "per-rank counts or plan";
 
@@ -121,6 +123,18 @@ impl Header {
             self.shape == other.shape,
         ];
         same.iter().zip(Self::DIFFERENCES).find(|(same, _)| !**same).map(|(_, what)| what)
+    }
+
+    /// Returns true if `rank` cannot end this call before `other` makes it. Parts are of equal length.
+    pub(crate) fn needs(&self, rank: usize, other: usize) -> bool {
+        match self.info.op {
+            Op::AllReduce | Op::AllGather | Op::ReduceScatter | Op::AllToAll | Op::Barrier | Op::Split => {
+                true
+            }
+            Op::Reduce | Op::Gather => self.info.count > 0 && self.info.root == Some(rank),
+            Op::Broadcast | Op::Scatter => self.info.count > 0 && self.info.root == Some(other),
+            _ => false,
+        }
     }
 
     /// Bytes that follow, for a message between two ranks alone.

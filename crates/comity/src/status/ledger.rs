@@ -92,6 +92,12 @@ impl Ledger {
         self.due.load(Ordering::Relaxed) <= self.made.load(Ordering::Relaxed)
     }
 
+    /// Returns true if a member has told that it waits in a call that this rank has not come to.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let due = self.due.load(Ordering::Relaxed);
+        due != u64::MAX && due > self.made.load(Ordering::Relaxed)
+    }
+
     /// Compare what is due; the first rank that differs.
     pub(crate) fn settle(&self) -> Option<(usize, Differs)> {
         let mut found = None;
@@ -135,6 +141,11 @@ impl Ledger {
         if theirs.info.seq <= self.made.load(Ordering::Acquire) { self.compare(&theirs) } else { None }
     }
 
+    /// Returns the number of this rank's last call.
+    pub(crate) fn made(&self) -> u64 {
+        self.made.load(Ordering::Acquire)
+    }
+
     /// The number of the latest call that `rank` said it waits in.
     pub(crate) fn heard(&self, rank: usize) -> u64 {
         lock(&self.heard).get(rank).copied().unwrap_or(0)
@@ -176,7 +187,7 @@ impl Ledger {
     }
 
     /// This rank's call of that number, if it is still known.
-    fn call(&self, seq: u64) -> Option<Header> {
+    pub(super) fn call(&self, seq: u64) -> Option<Header> {
         if !is_kept(seq, self.made.load(Ordering::Acquire)) {
             return None;
         }

@@ -26,5 +26,5 @@ pub(crate) use failure::{Failure, FailureKind, LEFT, Late};
 pub(crate) use group_status::GroupStatus;
 pub(crate) use header::{ANNOUNCE, Header, LEN as HEADER, lead};
 pub(crate) use ledger::Differs;
-pub(crate) use reached::{NO_COMPARISON, Reached};
+pub(crate) use reached::{NO_COMPARISON, Reached, Standing};
 pub(crate) use world::{Links, World};

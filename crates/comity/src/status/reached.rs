@@ -1,6 +1,6 @@
 //! Progress of a member in its calls: its answer to members that ask.
 
-use super::GroupStatus;
+use super::{GroupStatus, Header};
 use std::cmp::Reverse;
 
 /// In place of a call's number, in a census of a rank that does not close the group: only how far the others have come is asked for.
@@ -17,6 +17,17 @@ pub(crate) struct Reached {
     pub(crate) lacks: Option<(usize, u64)>,
     /// It sleeps in a call of another group.
     pub(crate) elsewhere: bool,
+    /// Its last call, if it has slept in it.
+    pub(crate) standing: Option<Standing>,
+}
+
+/// Call in which a member has slept for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// Parts of equal length only: there the call alone says which ranks it needs.
+    pub(crate) call: Header,
+    /// Bytes that the member had sent to the asker, with those of the calls before.
+    pub(crate) sent: u64,
 }
 
 impl Reached {

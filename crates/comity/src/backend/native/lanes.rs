@@ -65,7 +65,7 @@ impl NativeBackend {
         let pulls = false;
         let short = None;
         let lanes = None;
-        let task = Task { info, reduce, header: &header, call, limit, pulls, short, lanes };
+        let task = Task { info, reduce, header: &header, call, plain: true, limit, pulls, short, lanes };
         self.engine.open_lanes(self.topology.lanes.most(), &mut kept.schedule, &task, begun)?;
         Ok(limit.saturating_sub(since.elapsed()))
     }

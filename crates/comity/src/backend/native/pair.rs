@@ -65,7 +65,8 @@ impl NativeBackend {
         // Nothing is added.
         let reduce = ReduceOp::Sum;
         let short = short.as_ref();
-        let task = Task { info, reduce, header: &header, call: None, limit, pulls, short, lanes: None };
+        let task =
+            Task { info, reduce, header: &header, call: None, plain: true, limit, pulls, short, lanes: None };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
             self.routes.remove(at);

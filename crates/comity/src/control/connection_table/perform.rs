@@ -137,7 +137,7 @@ impl ConnectionTable {
             Action::Census { group_id, member, at, digest } => {
                 if let Some(status) = self.statuses.get(&group_id) {
                     status.asked(member, at, digest);
-                    let reached = self.with_other_groups(group_id, status.reached(at));
+                    let reached = self.with_other_groups(group_id, status.reached(at, member));
                     self.membership.answer(group_id, member, reached);
                 }
             }

@@ -31,13 +31,16 @@ proptest! {
             _ => FailureKind::Late(Late { call: ours, after: Duration::from_nanos(nanos), missing, stalled }),
         };
         let failure = Failure { culprit: culprit as usize, by: by as usize, cause: cause.clone(), why };
-        let reached = Reached { made: nanos, digest: seen.then_some(group_id), lacks: stalled.map(|_| (7, nanos)), elsewhere: stalled.is_some() };
+        let reached = Reached { made: nanos, digest: seen.then_some(group_id), lacks: stalled.map(|_| (7, nanos)), elsewhere: stalled.is_some(), standing: None };
         let told = CallInfo { op: Op::Gather, tag: None, seq: 7, ..ours };
         let told = Header { info: told, shape: group_id, epoch: 1, group_id: 2, lends: false };
+        let stands = Header { info: CallInfo { seq: nanos, ..told.info }, ..told };
+        let standing = Reached { standing: Some(Standing { call: stands, sent: group_id }), ..reached };
         let lost = ControlNote::Lost { by: what, rank: 7, cause: cause.clone(), silence: seen.then_some(nanos) };
         for m in [
             ControlNote::Leave { group_id },
             ControlNote::Abort { group_id, failure }, ControlNote::Census { group_id, at: nanos, digest: group_id }, ControlNote::Reached { group_id, reached },
+            ControlNote::Reached { group_id, reached: standing },
             ControlNote::Waits { group_id, call: told },
             ControlNote::Heartbeat { progress: group_id }, ControlNote::Goodbye { words: cause, because_of: vec![what] },
             ControlNote::GivenUp { silence: group_id }, ControlNote::Entered { group_id }, ControlNote::Connect { group_id },
@@ -74,7 +77,11 @@ fn what_membership_tells_can_be_read() {
     let info = CallInfo { seq: 1, count: 1, dtype: Some(DType::F32), ..CallInfo::new(Op::AllGather) };
     m.ask(1, &[1], &Header { info, shape: 1, epoch: 1, group_id: 1, lends: false });
     m.census(1, &(1..size).collect::<Vec<_>>(), 1, 2);
-    m.answer(1, 1, Reached { made: 1, digest: Some(2), lacks: Some((3, 4)), elsewhere: false });
+    m.answer(
+        1,
+        1,
+        Reached { made: 1, digest: Some(2), lacks: Some((3, 4)), elsewhere: false, standing: None },
+    );
     m.hear(vec![(1, Heard::Note(ControlNote::Census { group_id: 9, at: 1, digest: 2 }))], now);
     let late = Late { call: info, after: limit, missing: vec![1, 2], stalled: None };
     m.abort(1, Failure::late(0, late));
