@@ -35,6 +35,8 @@ class Collectives(Calls):
             if done is not None:
                 return done
         src, k = self._source(x)
+        if src.own and out is None:
+            return self._call("all_reduce", None, src, self._reduced(op), async_, timeout)
         dst = self._target(k, src, src.shape, out)
         return self._call("all_reduce", src, dst, self._reduced(op), async_, timeout)
 

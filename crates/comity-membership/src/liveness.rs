@@ -20,17 +20,22 @@
 //! was last heard does not count as that rank's silence, up to three times the limit; a beat that is late by less than a fifth of the time
 //! between two counts as in time. So a rank that is gone is found within four times the limit at the latest, however crowded the host is.
 //!
+//! Of another host a process sees only what it hears from there. Where a rank of that host is heard again after half the limit, the others had no turn
+//! either, as far as anybody can tell: that time does not count as their silence, within the same three limits.
+//!
 //! A rank asks the system about a process of its own host. A process whose control thread is ready to run and has no core is starved, not silent, for however
 //! long: it counts as heard ([`has_no_turn`](crate::Membership::has_no_turn)).
 //!
 //! A process may not have run itself for half the limit: a closed laptop, a paused virtual machine, Ctrl-Z. It cannot say who was silent
 //! meanwhile. So every rank gets the whole limit anew, once: a rank that truly is gone is found none the less.
 
+mod hosts;
 mod pulse;
 #[cfg(test)]
 mod tests;
 
 use crate::pace::Pace;
+use hosts::Hosts;
 use pulse::{Pulse, spacing, suspicion};
 use std::{
     collections::{BTreeMap, HashSet},
@@ -101,6 +106,8 @@ pub(crate) struct Liveness {
     beats: bool,
     /// By how much all beats so far were late.
     late: Duration,
+    /// The other hosts, and for how long their ranks had no turn.
+    hosts: Hosts,
     /// Nobody is to be judged or asked before this.
     ///
     /// Almost all that is heard puts it off. It is computed anew only when it is due: a thousand peers speak two thousand times a second, and
@@ -123,8 +130,19 @@ impl Liveness {
             beat: None,
             beats: false,
             late: Duration::ZERO,
+            hosts: Hosts::default(),
             first: None,
         }
+    }
+
+    /// Note the host of each rank; `None` for ranks that are not judged by what is heard from others.
+    pub(crate) fn live_on(&mut self, hosts: Vec<Option<usize>>) {
+        self.hosts = Hosts::new(hosts);
+    }
+
+    /// For how long in all no turn was had to hear `rank`, or by it to speak.
+    fn late_for(&self, rank: usize) -> Duration {
+        self.late + self.hosts.late(rank)
     }
 
     /// Note that `rank` has connected. It is judged only from its first beat, which it sends when its first group stands. Before that, a host
@@ -171,8 +189,9 @@ impl Liveness {
             return;
         }
         self.stirred = Some(now);
+        let late = self.late_for(rank);
         if let Some(place) = self.peers.get_mut(rank) {
-            *place = Some(Box::new(Pulse::new(now, self.late)));
+            *place = Some(Box::new(Pulse::new(now, late)));
             self.bring_forward(rank);
         }
     }
@@ -209,6 +228,10 @@ impl Liveness {
         if idle && now.saturating_duration_since(pulse.carried) >= suspicion(limit) {
             pulse.doubt = Some(now);
         }
+        let gap = pulse.stands(limit, self.late + self.hosts.late(rank), now);
+        if idle && gap >= limit / 2 {
+            self.hosts.speaks_again(rank, gap, now);
+        }
         pulse.progress = progress.or(pulse.progress);
         let suspect = std::mem::take(&mut pulse.suspect);
         let silence = now.saturating_duration_since(pulse.carried);
@@ -220,8 +243,9 @@ impl Liveness {
 
     /// `rank` has answered on a new connection. It stays suspect while its own says nothing.
     pub(crate) fn lives(&mut self, rank: usize, now: Instant) {
+        let late = self.late_for(rank);
         if let Some(Some(pulse)) = self.peers.get_mut(rank) {
-            pulse.is_heard(now, self.late);
+            pulse.is_heard(now, late);
             pulse.extended = false;
         }
     }
@@ -274,21 +298,22 @@ impl Liveness {
         let mut verdicts = Vec::new();
         for (rank, place) in self.peers.iter_mut().enumerate() {
             let Some(pulse) = place else { continue };
+            let late = self.late + self.hosts.late(rank);
             if connecting || over {
-                pulse.is_heard(now, self.late);
+                pulse.is_heard(now, late);
                 pulse.carried = pulse.carried.max(now);
                 continue;
             }
             if slept && !std::mem::replace(&mut pulse.extended, true) {
-                pulse.is_heard(now, self.late);
+                pulse.is_heard(now, late);
                 pulse.carried = pulse.carried.max(now);
             }
-            let silence = pulse.silence(limit, self.late, heard_until);
+            let silence = pulse.silence(limit, late, heard_until);
             if silence >= limit {
                 *place = None;
                 verdicts.push(Verdict::Dead { rank, silence });
-            } else if pulse.stands(limit, self.late, heard_until) >= limit * RESENT {
-                let silence = pulse.stands(limit, self.late, heard_until);
+            } else if pulse.stands(limit, late, heard_until) >= limit * RESENT {
+                let silence = pulse.stands(limit, late, heard_until);
                 *place = None;
                 verdicts.push(Verdict::Stuck { rank, silence });
             } else if silence >= suspicion && !pulse.suspect {
@@ -332,13 +357,14 @@ impl Liveness {
     /// Compute anew when to look.
     fn settle(&mut self) {
         let Some(limit) = self.limit else { return };
-        self.first = self.peers.iter().flatten().map(|p| p.due(limit, self.late)).min();
+        let judged = self.peers.iter().enumerate().filter_map(|(rank, p)| Some((rank, p.as_ref()?)));
+        self.first = judged.map(|(rank, p)| p.due(limit, self.late_for(rank))).min();
     }
 
     /// Bring the next look forward where `rank`, of which something was heard, is due before all others.
     fn bring_forward(&mut self, rank: usize) {
         if let (Some(limit), Some(Some(pulse))) = (self.limit, self.peers.get(rank)) {
-            let due = pulse.due(limit, self.late);
+            let due = pulse.due(limit, self.late_for(rank));
             self.first = Some(self.first.map_or(due, |first| first.min(due)));
         }
     }

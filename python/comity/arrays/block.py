@@ -38,9 +38,9 @@ Place = tuple[int | None, int]
 
 class Block:
     """Memory of one call: what the core needs (`buffer`: address, number of the type, elements), what keeps it alive, and what becomes of
-    it. `shape` is in elements of `dtype`, which is the framework's."""
+    it. `shape` is in elements of `dtype`, which is the framework's. `own`: nobody else has this memory, so a result may take its place."""
 
-    __slots__ = ("_result", "buffer", "dtype", "keep", "place", "shape")
+    __slots__ = ("_result", "buffer", "dtype", "keep", "own", "place", "shape")
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class Block:
         keep: Any,
         result: Callable[[], Any] | None = None,
         place: Place | None = None,
+        own: bool = False,
     ) -> None:
         self.buffer = (address, code, math.prod(shape))
         self.shape = shape
@@ -58,6 +59,7 @@ class Block:
         self.keep = keep
         # None for host memory.
         self.place = place
+        self.own = own
         self._result = result
 
     @property

@@ -36,11 +36,13 @@ class Mlx(Kind):
                 "make them between compiled functions"
             ) from e
         memory = _core.Memory(x)
-        if not memory.contiguous:
-            x = mx.contiguous(x)
-            mx.eval(x)
-            memory = _core.Memory(x)
-        return Block(memory.address, code, shape, x.dtype, (x, memory))
+        if memory.contiguous:
+            return Block(memory.address, code, shape, x.dtype, (x, memory))
+        copy = mx.contiguous(x)
+        mx.eval(copy)
+        memory = _core.Memory(copy)
+        own = not memory.readonly
+        return Block(memory.address, code, shape, x.dtype, (copy, memory), lambda: copy, own=own)
 
     def new(self, shape: tuple[int, ...], dtype: Any) -> Block:
         mx = self.mx

@@ -72,14 +72,12 @@ def _batches(arrays: list[mx.array], limit: int, send_as: mx.Dtype | None) -> li
 def _start(g: Group, arrays: list[mx.array], send_as: mx.Dtype | None) -> tuple["_core.Request", mx.array]:
     """Begin to average some arrays; the request, and the array that holds them one after the other when it has ended."""
     mlx = kind_of("mlx")
-    arrays = [x if send_as is None else x.astype(send_as) for x in arrays]
-    if len(arrays) > 1:
+    sent = [x if send_as is None else x.astype(send_as) for x in arrays]
+    src = mlx.read(sent[0] if len(sent) == 1 else mx.concatenate([x.reshape(-1) for x in sent]))
+    if src.own or len(sent) > 1 or sent[0].dtype != arrays[0].dtype:
         # Nobody else has this array, so the mean may take its place.
-        joined = mx.concatenate([x.reshape(-1) for x in arrays])
-        block = mlx.read(joined)
-        request = g._raw.start("all_reduce", None, block.buffer, _MEAN, hold=block)
-        return request, block.keep[0]
-    src = mlx.read(arrays[0])
+        request = g._raw.start("all_reduce", None, src.buffer, _MEAN, hold=src)
+        return request, src.keep[0]
     dst = mlx.make(src.shape, src)
     request = g._raw.start("all_reduce", src.buffer, dst.buffer, _MEAN, hold=(src, dst))
     return request, dst.result()  # WAIT: none, the array is there

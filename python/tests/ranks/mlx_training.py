@@ -1,5 +1,7 @@
 """Gradients of data-parallel and fully sharded training, against one process that sees all the data."""
 
+from collections.abc import Callable
+
 import mlx.core as mx
 import pytest
 from mlx import nn, optimizers
@@ -41,6 +43,30 @@ def check_average_gradients(g: comity.Group) -> None:
     assert n == 1 or g.stats()["bytes_sent"] - sent == whole / 2
     assert narrow[0].dtype == mx.float32
     close(narrow[0], wide[0], 0.01)
+
+
+def check_memory_of_gradients(g: comity.Group) -> None:
+    """A copy that Comity makes, of another type or in another order, is the memory of the result too."""
+    n = 1 << 18
+    x = mx.arange(n, dtype=mx.float32).reshape(512, -1) * (g.rank + 1)
+    crossed = x.T
+    mx.eval(x, crossed)
+
+    def peak(call: Callable[[], mx.array]) -> tuple[mx.array, int]:
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        result = call()
+        return result, mx.get_peak_memory() - before
+
+    page = 1 << 16
+    total, most = peak(lambda: g.all_sum(crossed))
+    assert n * 4 <= most < n * 4 + page or g.size == 1
+    factor = g.size * (g.size + 1) / 2
+    close(total, mx.arange(n, dtype=mx.float32).reshape(512, -1).T * factor)
+    averaged, most = peak(lambda: dist.average_gradients([x], communication_type=mx.bfloat16)[0])
+    assert n * 2 <= most < n * 2 + page or g.size == 1
+    close(averaged, mx.arange(n, dtype=mx.float32).reshape(512, -1) * factor / g.size, 0.02)
+    close(x, mx.arange(n, dtype=mx.float32).reshape(512, -1) * (g.rank + 1))
 
 
 def check_clip(g: comity.Group) -> None:

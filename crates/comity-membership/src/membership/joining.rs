@@ -29,6 +29,12 @@ impl<R: Reason> Membership<R> {
         self.liveness.pass_through(rank, relays);
     }
 
+    /// Note on which other host each process lives, by numbers from 0: hosts that are so crowded that a process is heard after half the limit only give
+    /// their other processes time too. `None` for processes of this host, of which the system [knows](Self::has_no_turn).
+    pub fn live_on(&mut self, hosts: Vec<Option<usize>>) {
+        self.liveness.live_on(hosts);
+    }
+
     /// Remember the path of the connection that was [attached](Self::attach), as the rest of "nothing heard for 5 s": " over TCP from ... to ...".
     pub fn leads_over(&mut self, rank: usize, path: String) {
         self.paths.insert(rank, path);

@@ -104,6 +104,11 @@ impl ConnectionTable {
         self.me
     }
 
+    /// Note on which other host each rank lives; `None` for those of this host.
+    pub(super) fn live_on(&mut self, hosts: Vec<Option<usize>>) {
+        self.membership.live_on(hosts);
+    }
+
     /// Returns true if not all ranks are connected to each other.
     pub(super) fn is_sparse(&self) -> bool {
         self.membership.is_sparse()

@@ -5,7 +5,7 @@
 //!   both, from when their first group stands:
 //!     Heartbeat, ten times within the limit            silence for a fifth of the limit: suspect; for all of it: dead
 //!     Waits{the call I am in}                          to those waited for, who compare it with theirs
-//!     Census{call} -> Reached{how far I am}            when a limit has passed, and when a group closes
+//!     Census{call} -> Reached{how far I am}            when a limit has passed, a group closes, or a message is missed while others wait
 //!     Entered{group}  Connect{group}                   I have opened it; make a link with me
 //!     Leave{group}    Abort{group, failure}            each is carried to the group's status; aborts are passed on
 //!     Goodbye                                          the process ends in good order

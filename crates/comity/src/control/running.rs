@@ -137,6 +137,13 @@ impl Running {
         &self.control
     }
 
+    /// Note on which host each rank lives, by numbers from 0.
+    pub(crate) fn live_on(&self, hosts: &[usize]) {
+        let me = hosts.get(self.control.me);
+        let others = hosts.iter().map(|host| Some(*host).filter(|host| Some(host) != me)).collect();
+        self.control.lock().live_on(others);
+    }
+
     /// All connections stand: tell the store, and hear what a launcher's may have to say. This process's own, if it runs one.
     pub(crate) fn attend(&self, meeting: StoreClient) -> Option<Store> {
         let control: Weak<ControlPlane> = Arc::downgrade(&self.control);

@@ -18,13 +18,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time limit, after a link broke, for the report of the rank at fault. It comes within milliseconds; a control thread that gets no
-/// processor for some tenths of a second must not make this rank blame a peer that only closed.
-const LINK_WORD: Duration = Duration::from_millis(500);
+/// Looks, after a link broke, for the report of the rank at fault: half a second where this process has a core. It comes within milliseconds; a
+/// control thread that gets no processor for long must not make this rank blame a peer that only closed. Looks come late then, too.
+const LINK_WORD: u32 = 500;
 /// The same after a library failed, which can see that a peer is gone before the control connections say which.
-const LIBRARY_WORD: Duration = Duration::from_secs(1);
+const LIBRARY_WORD: u32 = 1000;
 /// Between two looks whether word has come.
 const CAUSE_POLL: Duration = Duration::from_millis(1);
+/// Time limit for all looks, however crowded the host.
+const LONGEST_WORD: Duration = Duration::from_secs(5);
 
 /// Why a call stopped.
 pub(crate) enum Stop {
@@ -169,12 +171,51 @@ pub(crate) fn library_word(status: &GroupStatus) -> Option<&Failure> {
     word(status, LIBRARY_WORD, || status.is_closing())
 }
 
-/// Why the group failed, once that is known. So long is waited for it, or until it is `needless`.
-fn word(status: &GroupStatus, long: Duration, needless: impl Fn() -> bool) -> Option<&Failure> {
-    let until = Instant::now() + long;
-    while status.failure().is_none() && !needless() && Instant::now() < until {
-        // WAIT(until): word of whose fault it was: 500 ms at most for a link, a second for a library
-        thread::sleep(CAUSE_POLL);
+/// Why the group failed, once that is known. So many looks are taken, or fewer if it is `needless`.
+fn word(status: &GroupStatus, looks: u32, needless: impl Fn() -> bool) -> Option<&Failure> {
+    // WAIT(until): word of whose fault it was: half a second for a link, a second for a library, 5 s where this process has no turn
+    word_by(status, looks, needless, || thread::sleep(CAUSE_POLL))
+}
+
+/// Waits as [`word`], with such a pause between two looks.
+fn word_by(
+    status: &GroupStatus,
+    looks: u32,
+    needless: impl Fn() -> bool,
+    pause: impl Fn(),
+) -> Option<&Failure> {
+    let until = Instant::now() + LONGEST_WORD;
+    for _ in 0..looks {
+        if status.failure().is_some() || needless() || Instant::now() >= until {
+            break;
+        }
+        pause();
     }
     status.failure()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn word_of_a_fault_is_waited_for_by_looks_and_not_by_the_clock() {
+        // Each look comes so late that half a second is over at the third.
+        let status = GroupStatus::new(3, std::sync::Arc::default()).unwrap();
+        let looks = Cell::new(0);
+        let pause = || {
+            looks.set(looks.get() + 1);
+            thread::sleep(Duration::from_millis(200));
+            if looks.get() == 4 {
+                status.fail(Failure::lost(2, 0, "died"));
+            }
+        };
+        let found = word_by(&status, LINK_WORD, || false, pause).map(|f| f.culprit);
+        assert_eq!((found, looks.get()), (Some(2), 4));
+        let status = GroupStatus::new(3, std::sync::Arc::default()).unwrap();
+        let looks = Cell::new(0);
+        assert!(word_by(&status, LINK_WORD, || false, || looks.set(looks.get() + 1)).is_none());
+        assert_eq!(looks.get(), LINK_WORD);
+    }
 }

@@ -149,6 +149,7 @@ impl Endpoint {
         };
         let probes = Probes::new(self.me, self.world, self.sealed, self.secret.clone(), rules.silence.limit);
         let running = Running::start(self.me, self.peers.len(), self.world, rules, acceptor, probes)?;
+        running.live_on(&self.hosts);
         running.control().on_links(self.desk());
         Ok(running)
     }

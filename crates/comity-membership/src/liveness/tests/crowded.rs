@@ -34,3 +34,36 @@ fn time_in_which_this_process_had_no_turn_is_nobodys_silence() {
     }
     assert_eq!(found, Some((1, 21_600)), "at the first look after 20 s");
 }
+
+/// Ranks 1 to 3 are of another host, 4 of a third. Returns the time at which each is given up, if `beats` come at these milliseconds.
+fn given_up(beats: &[(usize, u64)], until: u64) -> Vec<(usize, u64)> {
+    let (mut l, zero) = started(5);
+    l.live_on(vec![None, Some(0), Some(0), Some(0), Some(1)]);
+    let mut dead = Vec::new();
+    for at in (100..=until).step_by(100) {
+        for (rank, _) in beats.iter().filter(|(_, beat)| *beat == at) {
+            l.hear(*rank, zero + ms(at), Some(0));
+        }
+        for verdict in l.tick_at(zero + ms(at)) {
+            if let Verdict::Dead { rank, .. } = verdict {
+                dead.push((rank, at));
+            }
+        }
+    }
+    dead
+}
+
+#[test]
+fn another_host_on_which_nobody_has_a_turn_is_given_time() {
+    // Rank 2 is heard each 4 s, rank 3 each 4 s in between: their silences overlap, and count once. Rank 1 gets that time too, up to three limits, and no
+    // rank of a host that is not crowded.
+    let late = |rank, first| (0..10u64).map(move |i| (rank, first + i * 4000));
+    let beats: Vec<_> = late(2, 4000).chain(late(3, 4500)).collect();
+    assert_eq!(given_up(&beats, 30_000), [(4, 5000), (1, 20_000)]);
+    // It is heard in time.
+    let beats: Vec<_> = beats.into_iter().chain([(1, 9000)]).collect();
+    assert_eq!(given_up(&beats, 20_000), [(4, 5000)]);
+    // Where the others of its host are heard in time it is found as ever, also if they stood still for a moment.
+    let usual: Vec<_> = (1..20u64).flat_map(|i| [(2, i * 1000), (3, i * 2400), (4, i * 500)]).collect();
+    assert_eq!(given_up(&usual, 5000), [(1, 5000)]);
+}
