@@ -10,7 +10,7 @@ from typing import Any
 
 from torch._C import _distributed_c10d as _c10d
 
-from . import builtin, tracing
+from . import tracing
 from .lifecycle import Lifecycle, Options
 
 #: Methods that C++ calls and that return a work.
@@ -50,7 +50,6 @@ class Backend(Lifecycle, _c10d.Backend):
         _c10d.Backend.__init__(self, rank, size)
         self._settings = settings
         self._begin(store, rank, size, timeout, options, name, settings.global_ranks_in_group, group)
-        builtin.install()
 
     @property
     def options(self) -> Any:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._C import _distributed_c10d as _c10d
 
 from comity import _core, _process
@@ -33,6 +34,7 @@ from .device import DeviceGroup, let_go
 from .mailbox import Mailbox
 from .routes import Routes
 from .turns import Channels
+from .versions import refuse_others
 from .work import seconds
 
 #: Groups that are open. Some of torch's wrappers keep the C++ half of a backend only.
@@ -101,6 +103,9 @@ class Options:
 
 class Lifecycle(Routes):
     """A group of the core with torch's ways to begin and end it."""
+
+    #: The process group whose first call looks whether its devices are all Comity's; None once it has.
+    _unseen: Any = None
 
     __hash__ = object.__hash__
 
@@ -209,10 +214,20 @@ class Lifecycle(Routes):
                 "make groups after the fork, or start processes with the method 'spawn'"
             )
             raise ForkedError(words, self._rank, op)
+        if self._unseen is not None:
+            self._look_for_others()
         if self._closed is not None:
             raise type(self._closed)(
                 f"rank {self._rank}: {op}: {self._closed}", self._closed.rank, op, self._closed.cause
             )
+
+    def _look_for_others(self) -> None:
+        """Refuse a group of several backends in which Comity's took the place of the others: torch tells which there are afterwards."""
+        config = dist.distributed_c10d._world.pg_backend_config.get(self._unseen)
+        if config is None:
+            return
+        refuse_others(config)
+        self._unseen = None
 
     def _mail(self, op: str, peer: int | None) -> Mailbox:
         """Where sends and receives go."""
@@ -311,6 +326,7 @@ class Lifecycle(Routes):
             self._device.leave(words)
         if self._post_office is not None:
             self._post_office.end(self._closed)
+        self._unseen = None
         _open.discard(self)
 
     def shutdown(self) -> None:
@@ -328,7 +344,7 @@ class Lifecycle(Routes):
         self._leave(_LAST_WORDS)
 
     def _leave(self, limit: float) -> None:
-        self._left = True
+        self._left, self._unseen = True, None
         _open.discard(self)
         if os.getpid() != self._home:
             # The parent is in it still, and its threads are not here.
