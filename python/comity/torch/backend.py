@@ -92,9 +92,11 @@ class Backend(Lifecycle, _c10d.Backend):
             )
         group = self._part(ranks)
         timeout, name = settings._timeout, settings.group_name
-        return Backend(
+        part = Backend(
             store, ranks.index(self._rank), len(ranks), timeout, settings, self._options, name, group
         )
+        part._try = self._try
+        return part
 
 
 def _noted(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,7 +22,6 @@ from comity.errors import (
     Error,
     ForkedError,
     GroupClosedError,
-    JoinError,
     MismatchError,
     MisuseError,
 )
@@ -32,6 +31,7 @@ from . import callbacks, metrics, nccl
 from .compression import Codec, codec
 from .device import DeviceGroup, let_go
 from .mailbox import Mailbox
+from .meeting import Meeting
 from .routes import Routes
 from .turns import Channels
 from .versions import refuse_others
@@ -130,6 +130,8 @@ class Lifecycle(Routes):
         self._codec: Codec | None = codec(options.compression, options.ratio, options.threshold)
         self._limit = seconds(timeout) or 300.0
         self._calls = self._barriers = self._splits = 0
+        #: Number of rank 0's try at which the ranks of this group met, or those of the group that it is a part of.
+        self._try = 0
         self._pending: list[Any] | None = None
         self._post_office: Mailbox | None = None
         self._metrics = metrics.Metrics()
@@ -146,33 +148,26 @@ class Lifecycle(Routes):
         _open.add(self)
 
     def _meet(self, store: Any, more: dict[str, str]) -> Any:
-        # A store may serve one group after the other: each generation has keys of its own.
-        generation = store.add(f"comity/generation/{self._rank}", 1)
-
-        def get(key: str, left: float) -> bytes:
-            try:
-                store.wait([key], timedelta(seconds=max(left, 0.001)))
-                return store.get(key)
-            except Exception as e:
-                raise JoinError(
-                    f"rank {self._rank} waited {left:.0f} s for rank 0 to come to group {self._name!r}: {e}",
-                    rank=0,
-                    cause="absent",
-                    ranks=[0],
-                ) from e
-
+        meeting = Meeting(store, self._rank, self._name)
         variables = (
             {} if "COMITY_JOIN_TIMEOUT" in os.environ else {"COMITY_JOIN_TIMEOUT": f"{self._limit:.3f}"}
         )
         variables |= _listen_at_master()
-        return _core.init_with_store(
-            self._rank,
-            self._size,
-            store.set,
-            get,
-            prefix=f"comity/{generation}",
-            variables=variables | more,
-        )
+        met = False
+        try:
+            group = _core.init_with_store(
+                self._rank,
+                self._size,
+                meeting.set,
+                meeting.get,
+                prefix="comity",
+                variables=variables | more,
+            )
+            met = True
+        finally:
+            meeting.close(met)
+        self._try = meeting.number
+        return group
 
     def _device_for(self, op: str, tensor: torch.Tensor) -> DeviceGroup:
         self._check_open(op)
@@ -264,7 +259,7 @@ class Lifecycle(Routes):
         # None at all, or one below 0, is none; 0 s is a look at who is here.
         limit = 0.0 if given == timedelta(0) or given == 0 else seconds(given) or self._limit
         self._barriers += 1
-        at = f"comity/barrier/{self._group.name}/{self._barriers}"
+        at = f"comity/barrier/{self._try}/{self._group.name}/{self._barriers}"
         if self._rank:
             self._store.set(f"{at}/{self._rank}", "here")
             # Rank 0 speaks at its limit; it may have begun later than this rank.
