@@ -116,7 +116,6 @@ def interrupt(rank: int, size: int, store: dist.Store) -> float:
 
 def owned() -> dict[str, Counter]:
     """What this process has of the system: threads, descriptors, memory and files of ours, its environment and what signals do."""
-    gc.collect()
     threads, files = [], []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -141,6 +140,7 @@ def owned() -> dict[str, Counter]:
 def leaves_nothing(what: str) -> Iterator[None]:
     before = owned()
     yield
+    gc.collect()
     until = time.monotonic() + 10
     # What was there before may have ended.
     while more := {k: v for k, now in owned().items() if (v := now - before[k])}:
