@@ -42,7 +42,7 @@ class Meeting:
         self._store.set(_TRY, f"{self.number} {text}")
 
     def get(self, _: str, limit: float) -> str:
-        """What rank 0 posted for a try at which this rank has not met it yet."""
+        """Wait for the text of a try at which this rank has not met rank 0 yet."""
         begun = time.monotonic()
         while True:
             waited = time.monotonic() - begun
@@ -64,7 +64,7 @@ class Meeting:
             time.sleep(min(max(waited * _SHARE, 0.001), _LONGEST))
 
     def close(self, met: bool) -> None:
-        """The try is over. The others have read what was posted if all have met, and are not to read it if not."""
+        """End the try. The others have read what was posted if all have met, and are not to read it if not."""
         # The store may be why it failed.
         with contextlib.suppress(Exception):
             if self._rank == 0:

@@ -32,7 +32,7 @@ def works(size: int) -> None:
 
 
 def fails(store: dist.Store, rank: int, size: int) -> str:
-    """What a try says to which not all come."""
+    """Return the words of a try to which not all come."""
     try:
         begin(store, rank, size, 0.3)
     except comity.JoinError as e:
@@ -115,7 +115,7 @@ def interrupt(rank: int, size: int, store: dist.Store) -> float:
 
 
 def owned() -> dict[str, Counter]:
-    """What this process has of the system: threads, descriptors, memory and files of ours, its environment and what signals do."""
+    """Count what this process has of the system: threads, descriptors, memory and files of ours, environment, signal handlers."""
     threads, files = [], []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
