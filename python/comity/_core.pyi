@@ -56,6 +56,9 @@ def init_with_store(
     COMITY_ADDRS, COMITY_DETECTION, ...
     """
 
+def is_given_up() -> bool:
+    """Whether the thread of `init_with_store` that calls `get` is to give up: a signal handler raised in the program's thread."""
+
 def copy(from_: Buffer, to: Buffer, /) -> None:
     """Copy the bytes of one buffer to another of the same size."""
 

@@ -15,17 +15,24 @@ impl JoinInterrupt {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(words);
     }
 
+    fn words(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Run `f` on this thread, whose waits ask for this wish.
     pub(crate) fn heed<R>(self: Arc<Self>, f: impl FnOnce() -> R) -> R {
         HEEDED.replace(Some(self));
-        comity::interrupt_with(Some(|| {
-            let heeded = HEEDED.with_borrow(Clone::clone)?;
-            heeded.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-        }));
+        comity::interrupt_with(Some(|| HEEDED.with_borrow(Clone::clone)?.words()));
         let out = f();
         comity::interrupt_with(None);
         out
     }
+}
+
+/// Return whether this thread, which joins, is to give up: a signal handler raised in the thread that waits for it.
+#[pyfunction]
+pub(crate) fn is_given_up() -> bool {
+    HEEDED.with_borrow(|wish| wish.as_ref().is_some_and(|wish| wish.words().is_some()))
 }
 
 thread_local! {

@@ -39,6 +39,8 @@ mod _core {
     #[pymodule_export]
     use crate::group::PyGroup;
     #[pymodule_export]
+    use crate::interrupt::is_given_up;
+    #[pymodule_export]
     use crate::memory::HeldMemory;
     #[pymodule_export]
     use crate::request::PyRequest;

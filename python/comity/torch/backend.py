@@ -10,7 +10,7 @@ from typing import Any
 
 from torch._C import _distributed_c10d as _c10d
 
-from . import builtin, tracing
+from . import tracing
 from .lifecycle import Lifecycle, Options
 
 #: Methods that C++ calls and that return a work.
@@ -50,7 +50,6 @@ class Backend(Lifecycle, _c10d.Backend):
         _c10d.Backend.__init__(self, rank, size)
         self._settings = settings
         self._begin(store, rank, size, timeout, options, name, settings.global_ranks_in_group, group)
-        builtin.install()
 
     @property
     def options(self) -> Any:
@@ -93,9 +92,11 @@ class Backend(Lifecycle, _c10d.Backend):
             )
         group = self._part(ranks)
         timeout, name = settings._timeout, settings.group_name
-        return Backend(
+        part = Backend(
             store, ranks.index(self._rank), len(ranks), timeout, settings, self._options, name, group
         )
+        part._try = self._try
+        return part
 
 
 def _noted(method: Callable[..., Any]) -> Callable[..., Any]:

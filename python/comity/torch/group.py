@@ -73,6 +73,15 @@ class Group(dist.ProcessGroup):
         if os.environ.get("TORCH_DIST_NAN_CHECK") == "1":
             _c10d.NanCheckHook.attach(inner)
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices that the group was made for, once torch has told."""
+        config = dist.distributed_c10d._world.pg_backend_config.get(self, "")
+        named = {
+            device for device, _, backend in (pair.partition(":") for pair in config.split(",")) if backend
+        }
+        return [device for device in super()._device_types if not named or device.type in named]
+
     def getBackendName(self) -> str:
         """The name in DistributedDataParallel's log."""
         return "comity"

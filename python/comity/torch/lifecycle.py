@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._C import _distributed_c10d as _c10d
 
 from comity import _core, _process
@@ -21,7 +22,6 @@ from comity.errors import (
     Error,
     ForkedError,
     GroupClosedError,
-    JoinError,
     MismatchError,
     MisuseError,
 )
@@ -31,8 +31,10 @@ from . import callbacks, metrics, nccl
 from .compression import Codec, codec
 from .device import DeviceGroup, let_go
 from .mailbox import Mailbox
+from .meeting import Meeting
 from .routes import Routes
 from .turns import Channels
+from .versions import refuse_others
 from .work import seconds
 
 #: Groups that are open. Some of torch's wrappers keep the C++ half of a backend only.
@@ -102,6 +104,9 @@ class Options:
 class Lifecycle(Routes):
     """A group of the core with torch's ways to begin and end it."""
 
+    #: The process group whose first call looks whether its devices are all Comity's; None once it has.
+    _unseen: Any = None
+
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
@@ -125,6 +130,8 @@ class Lifecycle(Routes):
         self._codec: Codec | None = codec(options.compression, options.ratio, options.threshold)
         self._limit = seconds(timeout) or 300.0
         self._calls = self._barriers = self._splits = 0
+        #: Number of rank 0's try at which the ranks of this group met, or those of the group that it is a part of.
+        self._try = 0
         self._pending: list[Any] | None = None
         self._post_office: Mailbox | None = None
         self._metrics = metrics.Metrics()
@@ -141,33 +148,26 @@ class Lifecycle(Routes):
         _open.add(self)
 
     def _meet(self, store: Any, more: dict[str, str]) -> Any:
-        # A store may serve one group after the other: each generation has keys of its own.
-        generation = store.add(f"comity/generation/{self._rank}", 1)
-
-        def get(key: str, left: float) -> bytes:
-            try:
-                store.wait([key], timedelta(seconds=max(left, 0.001)))
-                return store.get(key)
-            except Exception as e:
-                raise JoinError(
-                    f"rank {self._rank} waited {left:.0f} s for rank 0 to come to group {self._name!r}: {e}",
-                    rank=0,
-                    cause="absent",
-                    ranks=[0],
-                ) from e
-
+        meeting = Meeting(store, self._rank, self._name)
         variables = (
             {} if "COMITY_JOIN_TIMEOUT" in os.environ else {"COMITY_JOIN_TIMEOUT": f"{self._limit:.3f}"}
         )
         variables |= _listen_at_master()
-        return _core.init_with_store(
-            self._rank,
-            self._size,
-            store.set,
-            get,
-            prefix=f"comity/{generation}",
-            variables=variables | more,
-        )
+        met = False
+        try:
+            group = _core.init_with_store(
+                self._rank,
+                self._size,
+                meeting.set,
+                meeting.get,
+                prefix="comity",
+                variables=variables | more,
+            )
+            met = True
+        finally:
+            meeting.close(met)
+        self._try = meeting.number
+        return group
 
     def _device_for(self, op: str, tensor: torch.Tensor) -> DeviceGroup:
         self._check_open(op)
@@ -209,10 +209,20 @@ class Lifecycle(Routes):
                 "make groups after the fork, or start processes with the method 'spawn'"
             )
             raise ForkedError(words, self._rank, op)
+        if self._unseen is not None:
+            self._look_for_others()
         if self._closed is not None:
             raise type(self._closed)(
                 f"rank {self._rank}: {op}: {self._closed}", self._closed.rank, op, self._closed.cause
             )
+
+    def _look_for_others(self) -> None:
+        """Refuse a group of several backends in which Comity's took the place of the others: torch tells which there are afterwards."""
+        config = dist.distributed_c10d._world.pg_backend_config.get(self._unseen)
+        if config is None:
+            return
+        refuse_others(config)
+        self._unseen = None
 
     def _mail(self, op: str, peer: int | None) -> Mailbox:
         """Where sends and receives go."""
@@ -249,7 +259,7 @@ class Lifecycle(Routes):
         # None at all, or one below 0, is none; 0 s is a look at who is here.
         limit = 0.0 if given == timedelta(0) or given == 0 else seconds(given) or self._limit
         self._barriers += 1
-        at = f"comity/barrier/{self._group.name}/{self._barriers}"
+        at = f"comity/barrier/{self._try}/{self._group.name}/{self._barriers}"
         if self._rank:
             self._store.set(f"{at}/{self._rank}", "here")
             # Rank 0 speaks at its limit; it may have begun later than this rank.
@@ -311,6 +321,7 @@ class Lifecycle(Routes):
             self._device.leave(words)
         if self._post_office is not None:
             self._post_office.end(self._closed)
+        self._unseen = None
         _open.discard(self)
 
     def shutdown(self) -> None:
@@ -328,7 +339,7 @@ class Lifecycle(Routes):
         self._leave(_LAST_WORDS)
 
     def _leave(self, limit: float) -> None:
-        self._left = True
+        self._left, self._unseen = True, None
         _open.discard(self)
         if os.getpid() != self._home:
             # The parent is in it still, and its threads are not here.

@@ -1,6 +1,6 @@
 """The backend for torch 2.11 to 2.13, where Python cannot subclass c10d's `Backend`: a whole process group in Python.
 
-Torch lets such a group replace all others of its name, so `cpu:comity,cuda:nccl` is refused here.
+Torch lets such a group replace all others of its name, so the first call of `cpu:comity,cuda:nccl` is refused.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from comity.errors import ConfigError
-
-from . import builtin, tracing
+from . import tracing
 from .device import DeviceGroup
 from .futures import Future
 from .lifecycle import Lifecycle, Options
@@ -42,7 +40,7 @@ class ProcessGroup(Lifecycle, dist.ProcessGroup):
         dist.ProcessGroup.__init__(self, rank, size)
         self._group_name, self._group_desc = name, ""
         self._begin(store, rank, size, timeout, options, name, ranks)
-        builtin.install()
+        self._unseen = self
 
     def rank(self) -> int:
         return self._rank
@@ -120,13 +118,3 @@ def create(opts: Any, settings: Any) -> ProcessGroup:
         opts.group_id,
         opts.global_ranks_in_group,
     )
-
-
-def refuse_devices(backend: str) -> None:
-    """Refuse a group of several backends, which this class would replace without a word."""
-    others = {part.split(":")[-1] for part in backend.split(",")} - {"comity"}
-    if others:
-        raise ConfigError(
-            f"torch {torch.__version__} cannot combine comity with {', '.join(sorted(others))} in one group ({backend!r}): "
-            "use torch 2.14 or newer, or make a group of its own for each with new_group(backend=...)"
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -12,6 +11,9 @@ from comity._torch import DEVICES
 from comity.errors import UnavailableError
 
 from .versions import choose
+
+#: Kind of a backend that is not torch's own, as a process group has it.
+_CUSTOM = "custom"
 
 
 def register() -> None:
@@ -27,35 +29,35 @@ def register() -> None:
 
 def create(opts: Any, settings: Any) -> Any:
     """What torch calls to make a group."""
-    if choose(torch.__version__) == "backend":
-        from . import mps
-        from .backend import create as make
-        from .group import Group
+    if choose(torch.__version__) == "group":
+        from .process_group import create as make
 
-        if torch.backends.mps.is_available():
-            mps.install()
-        backend = make(opts, settings)
-        devices = dist.BackendConfig(dist.Backend(_asked())).get_device_backend_map()
-        if any(str(name) != "comity" for name in devices.values()):
-            # Torch's own group passes calls to backends by device.
-            return backend
-        theirs = opts.process_group
-        group = Group(backend, theirs.get_group_store(), map(torch.device, devices))
-        if theirs.bound_device_id is not None:
-            group.bound_device_id = theirs.bound_device_id
-        return group
-    from .process_group import create as make
-    from .process_group import refuse_devices
+        return make(opts, settings)
+    from . import mps
+    from .backend import create as make
+    from .group import Group
 
-    refuse_devices(_asked())
-    return make(opts, settings)
+    if torch.backends.mps.is_available():
+        mps.install()
+    backend = make(opts, settings)
+    theirs = opts.process_group
+    if not _seems_alone(opts):
+        # Torch's own group passes calls to backends by device.
+        return backend
+    group = backend._unseen = Group(backend, theirs.get_group_store(), map(torch.device, DEVICES))
+    if theirs.bound_device_id is not None:
+        group.bound_device_id = theirs.bound_device_id
+    return group
 
 
-def _asked() -> str:
-    """The backend string of the group being made, which torch does not tell: it is in the caller's frame."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code.co_name == "_new_process_group_helper":
-            return str(frame.f_locals.get("backend", "comity"))
-        frame = frame.f_back
-    return "comity"
+def _seems_alone(opts: Any) -> bool:
+    """Whether all devices of the group that is being made are Comity's. Torch names them only when it is there: then the first call looks
+    again (`Lifecycle._look_for_others`)."""
+    theirs = opts.process_group
+    # The kind is that of the backend for an accelerator, if the group has one. Devices before this one are there.
+    if theirs.name() != _CUSTOM or theirs._device_types:
+        return False
+    # A group of the name alone begins with the first device.
+    probe = f"comity/device/{opts.group_rank}"
+    opts.store.set(probe, "")
+    return bool(theirs.get_group_store().check([f"{DEVICES[0]}//{probe}"]))

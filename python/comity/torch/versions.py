@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from comity.errors import UnavailableError
+from comity.errors import ConfigError, UnavailableError
 
 OLDEST = (2, 11)
 #: From here on Python can subclass c10d's Backend, so that one group serves several devices.
@@ -29,6 +29,24 @@ def choose(version: str) -> str:
             f"the backend comity needs torch 2.11 or newer, and this is {version}; upgrade torch, or stay with gloo"
         )
     return "backend" if v >= BACKENDS else "group"
+
+
+def refuse_others(config: str) -> None:
+    """Refuse a group of these devices and backends if it has others than Comity, whose process group serves all its devices."""
+    pairs = config.split(",")
+    others = [pair for pair in pairs if pair.split(":")[-1] != "comity"]
+    if not others:
+        return
+    names = ", ".join(sorted({pair.split(":")[-1] for pair in others}))
+    if VERSION < BACKENDS:
+        raise ConfigError(
+            f"torch {torch.__version__} cannot combine comity with {names} in one group ({config!r}): "
+            "use torch 2.14 or newer, or make a group of its own for each with new_group(backend=...)"
+        )
+    order = ",".join([*others, *(pair for pair in pairs if pair not in others)])
+    raise ConfigError(
+        f"torch told comity too late that the group has {names} as well ({config!r}): name comity last, as in {order!r}"
+    )
 
 
 VERSION = parse(torch.__version__)

@@ -72,6 +72,32 @@ class Gloo:
         pass
 
 
+class Blocks(Gloo):
+    """Makes the calls of a block at its end, as NCCL does."""
+
+    _block: list[Any] | None = None
+
+    def _start_coalescing(self) -> None:
+        self._block = []
+
+    def _allgather_base(self, *args: Any) -> Any:
+        if self._block is None:
+            return self._inner._allgather_base(*args)
+        self._block.append(args)
+        return None
+
+    def allgather(self, *args: Any) -> Any:
+        assert self._block is None, "torch would fill the lists before the calls are made"
+        return self._inner.allgather(*args)
+
+    def _end_coalescing(self) -> Any:
+        block, self._block = self._block, None
+        works = [self._inner._allgather_base(o.view(-1), i.view(-1), opts) for o, i, opts in block]
+        for work in works[:-1]:
+            work.wait()
+        return works[-1]
+
+
 def on(inner: Any) -> Any:
     """This rank's group, whose calls on devices `inner` carries."""
     from comity.torch.device import DeviceGroup
@@ -130,6 +156,33 @@ def results(rank: int, size: int) -> None:
     outs = [torch.zeros(4, dtype=torch.int16)[::2] for _ in range(size)]
     group._device_for("all_gather", half).call("allgather", [outs], [half], _c10d.AllgatherOptions()).wait()
     assert [o.tolist() for o in outs] == [[r + 1] * 2 for r in range(size)]
+
+
+def gathered_in_blocks(rank: int, size: int) -> None:
+    """all_gather into lists, of calls that go out as one: all_gather_coalesced, and a block of the program's."""
+    group = on(Blocks(dist.distributed_c10d._get_default_store(), rank, size))
+    device, opts = group._device, _c10d.AllgatherOptions()
+
+    def lists() -> tuple[list[torch.Tensor], list[list[torch.Tensor]]]:
+        given = [torch.full((2,), rank + 1.0), torch.full((3,), rank + 1, dtype=torch.int64)]
+        # Dense, and with strides.
+        dense = [torch.zeros(2) for _ in range(size)]
+        return given, [dense, [torch.zeros(3, 2, dtype=torch.int64)[:, 1] for _ in range(size)]]
+
+    def right(outputs: list[list[torch.Tensor]]) -> bool:
+        return all(parts[r].eq(r + 1).all() for parts in outputs for r in range(size))
+
+    given, outputs = lists()
+    pairs = [([parts], [t]) for parts, t in zip(outputs, given, strict=True)]
+    group._together("allgather", pairs, opts).wait()
+    assert right(outputs), outputs
+    given, outputs = lists()
+    device.begin_block()
+    for parts, t in zip(outputs, given, strict=True):
+        device.call("allgather", [parts], [t], opts)
+    assert not any(t.any() for parts in outputs for t in parts)
+    device.end_block().wait()
+    assert right(outputs), outputs
 
 
 def refused(rank: int, size: int) -> list:

@@ -97,16 +97,22 @@ def again(rank: int, size: int) -> list:
     return out
 
 
-def five_times(rank: int, size: int, store: dist.Store) -> int:
-    """Destroy and init on one store."""
-    total = 0
-    for _ in range(5):
-        dist.init_process_group("comity", store=store, rank=rank, world_size=size)
-        t = torch.ones(1)
-        dist.all_reduce(t)
-        total += int(t.item())
-        dist.destroy_process_group()
-    return total
+def plain_beside_objects(rank: int, size: int) -> list:
+    """Rank 1's number is taken for a length by `all_gather_object` on rank 0; then all make the same call."""
+    out = []
+    for number in (1 << 20, 1 << 60):
+        group = dist.new_group()
+
+        def gather(number: int = number, group: Any = group) -> None:
+            if rank == 0:
+                dist.all_gather_object([None] * size, {"a": 1}, group=group)
+            else:
+                numbers = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+                dist.all_gather(numbers, torch.tensor([number]), group=group)
+
+        out += [caught(gather), caught(lambda group=group: dist.all_reduce(torch.ones(3), group=group))]
+        dist.barrier()
+    return out
 
 
 def aborted(rank: int, size: int) -> list:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ import torch.distributed as dist
 from collective_bodies import same
 from failure_bodies import caught
 from work_bodies import until
+
+import comity
 
 
 def wait_for_others(rank: int, size: int) -> None:
@@ -94,10 +97,16 @@ def errors_in_callbacks(rank: int, size: int) -> None:
 
 
 def torch_is_as_it_was(rank: int, size: int) -> None:
-    """Nothing of torch is another after a group was made, but the hook that the page on torch names."""
-    for owner in (torch._C.Future, torch.futures.Future, dist.Work, dist.ProcessGroup):
-        for name, method in vars(owner).items():
-            assert not getattr(method, "__module__", "").startswith("comity"), (owner, name)
+    """Nothing of torch is another after a group was made."""
+    ours = str(Path(comity.__file__).parent)
+    classes = (torch._C.Future, torch.futures.Future, dist.Work, dist.ProcessGroup, dist.Backend, dist.Store)
+    modules = (torch.futures, dist, dist.distributed_c10d, dist.rendezvous, torch.nn.parallel.distributed)
+    for owner in (*classes, *modules, torch.nn.parallel.DistributedDataParallel):
+        for name, found in vars(owner).items():
+            # A function that wraps one of torch's has the name of that one's module, and its own code.
+            code = getattr(found, "__code__", None)
+            assert not str(getattr(found, "__module__", "")).startswith("comity"), (owner, name)
+            assert code is None or not code.co_filename.startswith(ours), (owner, name)
     assert not torch._C._collect_all.__module__.startswith("comity")
 
     class Bare(dist.Work):

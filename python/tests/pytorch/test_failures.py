@@ -55,8 +55,15 @@ def test_double_init_and_calls_after_the_end(ranks: Ranks) -> None:
         assert steps[2][0] == "ValueError", steps
 
 
-def test_destroy_and_init_on_one_store(ranks: Ranks) -> None:
-    assert ranks.run(2, bodies.five_times, init=None) == [10, 10]
+def test_plain_calls_beside_calls_of_objects(ranks: Ranks) -> None:
+    """torch makes calls of objects out of plain ones: the difference shows in the next call."""
+    zero, one = ranks.run(2, bodies.plain_beside_objects)
+    told = (zero[0], one[1])
+    assert one[0][0] == "nothing" and "MismatchError" in [s[0] for s in told], (zero, one)
+    assert all("all_gather" in s[1] and "all_reduce" in s[1] for s in told), (zero, one)
+    # A length that no memory has is torch's own error, and the group is unharmed.
+    assert zero[2][0] == "RuntimeError" and "memory" in zero[2][1], zero
+    assert [s[0] for s in (one[2], zero[3], one[3])] == ["nothing"] * 3, (zero, one)
 
 
 def test_abort_wakes_all_and_stays(ranks: Ranks) -> None:

@@ -104,11 +104,65 @@ def test_versions() -> None:
             choose(old)
 
 
-def test_groups_of_several_backends_where_torch_cannot() -> None:
-    from comity.errors import ConfigError
-    from comity.torch.process_group import refuse_devices
+#: Backends of a group's devices, whether the group has a device, and what comes of it: Comity's own group, torch's with Comity's
+#: backend for some devices, or a refusal that names the order in which torch can.
+STRINGS = """
+import sys
+import torch, torch.distributed as dist
+for backend, bound, expected in {cases}:
+    device = {{"device_id": torch.device("cpu:0")}} if bound else {{}}
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, **device)
+    for group in (dist.group.WORLD, dist.new_group([0])):
+        t, said = torch.ones(2), "ours" if type(group).__module__.startswith("comity") else "theirs"
+        devices = sorted(d.type for d in group._device_types)
+        try:
+            dist.all_reduce(t, group=group)
+        except Exception as e:
+            said = str(e)
+        assert expected in said, (backend, bound, said)
+        assert len(devices) == 1 + ("cuda" in backend or ":" not in backend), (backend, devices)
+    dist.destroy_process_group()
+"""
+CASES = [
+    ("comity", False, "ours"),
+    ("comity", True, "ours"),
+    ("cpu:comity", False, "ours"),
+    ("cpu:comity,cuda:comity", False, "ours"),
+    ("cpu:comity,cuda:gloo", False, "theirs"),
+    ("cpu:gloo,cuda:comity", False, "theirs"),
+    ("cuda:comity,cpu:gloo", False, "theirs"),
+    ("cuda:gloo,cpu:comity", True, "theirs"),
+    ("cpu:comity,cuda:gloo", True, "name comity last, as in 'cuda:gloo,cpu:comity'"),
+]
 
-    refuse_devices("comity")
-    refuse_devices("cpu:comity")
-    with pytest.raises(ConfigError, match="cannot combine comity with nccl"):
-        refuse_devices("cpu:comity,cuda:nccl")
+
+@pytest.mark.skipif(not NEW or sys.platform == "darwin", reason="other torch, or other devices")
+def test_groups_of_several_backends() -> None:
+    run(sys.executable, "-c", STRINGS.format(cases=CASES))
+
+
+OLD = """
+import torch, torch.distributed as dist
+from comity.errors import ConfigError
+from comity.torch import process_group, registration, versions
+registration.choose, versions.VERSION = lambda _: "group", (2, 13)
+for backend in ("comity", "cpu:comity", "cpu:comity,cuda:nccl"):
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    assert type(dist.group.WORLD) is process_group.ProcessGroup
+    try:
+        dist.all_reduce(torch.ones(2))
+    except ConfigError as e:
+        assert "cannot combine comity with nccl" in str(e), e
+        print("refused")
+    dist.destroy_process_group()
+"""
+
+
+def test_groups_of_several_backends_where_torch_cannot() -> None:
+    """The group that older versions of torch get: its first call is refused."""
+    assert run(sys.executable, "-c", OLD) == "refused\n"
+
+
+def test_nobody_looks_at_the_callers_frames() -> None:
+    for file in (ROOT / "python" / "comity").rglob("*.py"):
+        assert not re.search(r"currentframe|_getframe|\.f_back|inspect\.stack", file.read_text()), file
