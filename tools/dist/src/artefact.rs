@@ -101,12 +101,28 @@ pub(crate) fn table(rows: &[Row]) -> String {
                 writeln!(text, "| {target} | {kind} | `{file}` | {mb} | {inner} | {state} | {} |", a.checks)
             }
             Err(why) => {
-                let why = why.lines().next().unwrap_or_default().replace('|', "\\|");
+                let why = brief(why).replace('|', "\\|");
                 writeln!(text, "| {target} | {kind} | - | - | - | not built: {why} | - |")
             }
         };
     }
     text
+}
+
+/// A failure in one line: of a command only its program, and of what that wrote the last line.
+pub(crate) fn brief(why: &str) -> String {
+    let mut lines = why.lines().filter(|l| !l.trim().is_empty());
+    let first = lines.next().unwrap_or_default();
+    let Some((before, command, after)) = first.split_once('`').and_then(|(before, rest)| {
+        let (command, after) = rest.rsplit_once('`')?;
+        Some((before, command, after))
+    }) else {
+        return first.into();
+    };
+    let program = command.split(' ').find(|word| !word.contains('=')).unwrap_or(command);
+    let program = program.rsplit('/').next().unwrap_or(program);
+    let last = lines.next_back().unwrap_or_default().trim();
+    format!("{before}{program}{} {last}", after.trim_end_matches(':')).trim_end().into()
 }
 
 #[cfg(test)]
@@ -118,6 +134,14 @@ mod tests {
         assert_eq!(hold(Kind::Command, 8_000_000), Ok(8_000_000));
         let e = hold(Kind::Wheel, 5_010_000).unwrap_err();
         assert_eq!(e, "the wheel has 5.01 MB, more than 5.00 MB");
+    }
+
+    #[test]
+    fn a_failed_command_is_told_in_a_line() {
+        let why = "no wheel: `A=b /x/bin/maturin build --out /y` failed (exit status: 1):\nmuch\nno linker\n";
+        assert_eq!(brief(why), "no wheel: maturin failed (exit status: 1) no linker");
+        assert_eq!(brief("`/x/twine check` did not end within 5s"), "twine did not end within 5s");
+        assert_eq!(brief("too large\nby far"), "too large");
     }
 
     #[test]

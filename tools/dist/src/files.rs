@@ -1,6 +1,6 @@
 //! Small files of a release: checksums, the installer, and the recipes of package managers.
 
-use crate::{command::VERSION, target::Target};
+use crate::{command::VERSION, kit::Kit, target::Target};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -41,6 +41,18 @@ pub(crate) fn write(out: &Path, url: &str) -> Result<Vec<String>, String> {
         }
     }
     Ok(written)
+}
+
+/// Read the recipes as their package managers do: conda's on each platform, and Homebrew's where there is ruby.
+pub(crate) fn check_recipes(kit: &Kit, out: &Path) -> Result<(), String> {
+    let (recipe, formula) = (out.join("recipe.yaml"), out.join("comity.rb"));
+    if recipe.is_file() {
+        print!("{}", kit.python().args(["tools/dist/recipe.py"]).args([&recipe]).run()?);
+    }
+    match program("ruby") {
+        Some(ruby) if formula.is_file() => Task::new(ruby).args(["-c"]).args([&formula]).run().map(drop),
+        _ => Ok(()),
+    }
 }
 
 /// Checksum and name of each file of the release in the folder; also written beside them.

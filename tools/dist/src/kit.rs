@@ -15,12 +15,16 @@ const REQUIREMENTS: &str = "tools/dist/requirements.txt";
 /// Cargo that maturin calls.
 const CARGO: &str = "tools/dist/cargo";
 
+/// Variable with folders of libraries. Where rustup starts a program of a compiler, it sets that.
+const LIBRARY_PATH: &str = if cfg!(target_os = "macos") { "DYLD_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
+
 /// Environment with the programs of [`REQUIREMENTS`].
 #[derive(Debug)]
 pub(crate) struct Kit {
     venv: PathBuf,
-    /// Rust's program that strips files of every target.
+    /// Rust's program that strips files of every target, and the folder of the libraries that it needs.
     objcopy: PathBuf,
+    libraries: PathBuf,
 }
 
 impl Kit {
@@ -31,7 +35,8 @@ impl Kit {
         let wanted =
             fs::read_to_string(&wanted).map_err(|e| format!("cannot read {}: {e}", wanted.display()))?;
         let stamp = venv.join("installed.txt");
-        let kit = Self { venv, objcopy: objcopy()? };
+        let (objcopy, libraries) = objcopy()?;
+        let kit = Self { venv, objcopy, libraries };
         if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
             println!("installing what {REQUIREMENTS} lists");
             let python = program("python3").ok_or("there is no python3")?;
@@ -70,6 +75,7 @@ impl Kit {
         let task = task.env("DIST_ZIGBUILD", self.venv.join("bin/cargo-zigbuild"));
         task.env("DIST_TARGET", target.zig)
             .env("DIST_OBJCOPY", &self.objcopy)
+            .env("DIST_LIBRARIES", &self.libraries)
             .env("DIST_COMMAND", target.built("comity"))
             .env("DIST_STRIP", if target.is_macos() { "--discard-all" } else { "--strip-all" })
             .env("DIST_EXTENSION", target.built(target.extension()))
@@ -79,16 +85,18 @@ impl Kit {
     pub(crate) fn library(&self, target: &Target) -> LibraryKit {
         let python = self.venv.join("bin/python").display().to_string();
         let cc = [&python, "-m", "ziglang", "cc", "-target", target.cc].map(String::from).to_vec();
-        let strip = vec![self.objcopy.display().to_string(), "--strip-debug".into()];
+        let libraries = format!("{LIBRARY_PATH}={}", self.libraries.display());
+        let strip = vec!["env".into(), libraries, self.objcopy.display().to_string(), "--strip-debug".into()];
         LibraryKit { macos: target.is_macos(), cc, strip: Some(strip) }
     }
 }
 
-/// rustc's own copy of LLVM's program.
-fn objcopy() -> Result<PathBuf, String> {
+/// rustc's own copy of LLVM's program, and the folder of its libraries.
+fn objcopy() -> Result<(PathBuf, PathBuf), String> {
     let task = || Task::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     let sysroot = task().args(["--print", "sysroot"]).run()?;
     let host = task().args(["--print", "host-tuple"]).run()?;
-    let file = Path::new(sysroot.trim()).join("lib/rustlib").join(host.trim()).join("bin/rust-objcopy");
-    if file.is_file() { Ok(file) } else { Err(format!("rustc has no {}", file.display())) }
+    let libraries = Path::new(sysroot.trim()).join("lib");
+    let file = libraries.join("rustlib").join(host.trim()).join("bin/rust-objcopy");
+    if file.is_file() { Ok((file, libraries)) } else { Err(format!("rustc has no {}", file.display())) }
 }

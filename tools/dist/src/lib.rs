@@ -22,7 +22,7 @@ mod workflows;
 
 pub use choice::DistChoice;
 
-use artefact::{Artefact, Kind, Row, table};
+use artefact::{Artefact, Kind, Row, brief, table};
 use choice::Work;
 use kit::Kit;
 use std::{
@@ -57,7 +57,10 @@ pub fn run(choice: &DistChoice) -> Result<(), String> {
         println!("\nbuilding for {}", target.triple);
         rows.extend(make(&kit, target, &out));
     }
-    let written = write_files(choice, &out)?;
+    for why in rows.iter().filter_map(|row| row.outcome.as_ref().err()) {
+        eprintln!("{why}\n");
+    }
+    let written = write_files(choice, &kit, &out)?;
     let ran = |row: &Row| row.kind == Kind::Command && row.outcome.as_ref().is_ok_and(|a| a.ran);
     if rows.iter().any(ran) {
         files::try_out(&out, Target::own()?)?;
@@ -78,19 +81,21 @@ fn folder_of(choice: &DistChoice) -> Result<PathBuf, String> {
 
 /// Write the small files, for files that were made on several machines.
 fn gather(choice: &DistChoice) -> Result<(), String> {
-    let written = write_files(choice, &folder_of(choice)?)?;
-    println!("{written}");
+    let out = folder_of(choice)?;
+    println!("{}", write_files(choice, &Kit::prepare()?, &out)?);
     Ok(())
 }
 
-fn write_files(choice: &DistChoice, out: &Path) -> Result<String, String> {
+fn write_files(choice: &DistChoice, kit: &Kit, out: &Path) -> Result<String, String> {
     let url = choice.url.clone().unwrap_or_else(|| format!("file://{}", out.display()));
-    Ok([vec![files::SUMS.to_owned()], files::write(out, &url)?].concat().join(", "))
+    let written = [vec![files::SUMS.to_owned()], files::write(out, &url)?].concat();
+    files::check_recipes(kit, out)?;
+    Ok(written.join(", "))
 }
 
 fn failure(row: &Row) -> Option<String> {
     let why = row.outcome.as_ref().err()?;
-    Some(format!("{} for {}: {why}", row.kind, row.target))
+    Some(format!("{} for {}: {}", row.kind, row.target, brief(why)))
 }
 
 /// All of a target. If one fails, the others are made all the same.
