@@ -72,7 +72,7 @@ fn try_out(file: &Path) -> Result<String, String> {
         return Err(format!("`comity --version` says {said:?}, not {VERSION}"));
     }
     let check = [comity.as_os_str(), "check".as_ref(), "--quick".as_ref()];
-    Task::new(&comity).args(["launch", "-n", "2", "--"]).args(check).limit(120).run()?;
+    Task::new(&comity).args(["launch", "-n", "2", "--"]).args(check).limit(300).run()?;
     let page = scratch.join("share/man/man1/comity-launch.1");
     if !page.is_file() {
         return Err("the archive has no share/man/man1/comity-launch.1".into());
@@ -88,7 +88,7 @@ pub(crate) fn pack(within: &Path, name: &str, out: &Path) -> Result<PathBuf, Str
     if cfg!(target_os = "linux") {
         task = task.args(["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
     }
-    task.args(["-czf"]).args([&file]).args([name]).limit(120).run()?;
+    task.args(["-czf"]).args([&file]).args([name]).limit(600).run()?;
     Ok(file)
 }
 
