@@ -40,7 +40,7 @@ impl Kit {
         if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
             println!("installing what {REQUIREMENTS} lists");
             let python = program("python3").ok_or("there is no python3")?;
-            Task::new(python).args(["-m", "venv", "--clear"]).args([&kit.venv]).limit(120).run()?;
+            Task::new(python).args(["-m", "venv", "--clear"]).args([&kit.venv]).limit(600).run()?;
             let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", REQUIREMENTS];
             kit.python().args(pip).limit(900).run()?;
             fs::write(&stamp, &wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))?;

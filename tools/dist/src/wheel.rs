@@ -87,7 +87,7 @@ fn install(file: &Path) -> Result<String, String> {
         return Err("/usr/bin or /bin has Rust: nothing would show that the wheel needs none".into());
     }
     let python = program("python3").ok_or("there is no python3")?;
-    Task::new(python).args(["-m", "venv"]).args([&venv]).limit(120).run()?;
+    Task::new(python).args(["-m", "venv"]).args([&venv]).limit(600).run()?;
     let here = |program: &str| {
         let task = Task::new(venv.join("bin").join(program)).env("PATH", &path).env("PYTHONPATH", "");
         task.folder(&venv)
