@@ -49,6 +49,15 @@ def test_console_script() -> None:
     assert succeed(run([comity_command, "launch", "-n", "2", "--", *check]))
 
 
+def test_demonstration_needs_no_framework() -> None:
+    blocked = (
+        "import runpy, sys; sys.modules['numpy'] = None; runpy.run_module('comity.demo', run_name='__main__')"
+    )
+    said = succeed(run([str(SCRIPTS / "comity"), "launch", "-n", "4", "--", sys.executable, "-c", blocked]))
+    assert "[0] ranks 4 on 1 host, over shm" in said
+    assert "[0] every rank has the same plane, to the last bit" in said
+
+
 @pytest.mark.parametrize("name", errors.__all__)
 def test_errors_pickle(name: str) -> None:
     cls = getattr(errors, name)

@@ -6,6 +6,7 @@ mod check;
 mod softverbs;
 mod test;
 
+pub use c::LibraryKit;
 use std::path::Path;
 
 /// Why a task did not end well.
@@ -67,6 +68,14 @@ pub fn released_python() -> Result<(), String> {
 /// `cargo xtask c-install`: build libcomity and install it with its header.
 pub fn c_install(args: &[&str]) -> Result<(), TaskError> {
     Ok(c::run(args)?)
+}
+
+/// Put libcomity, of this archive, into a folder with its header and what pkg-config, CMake and Swift need.
+///
+/// # Errors
+/// It cannot be linked or written.
+pub fn lay_out_library(prefix: &Path, archive: &Path, kit: &LibraryKit) -> Result<(), String> {
+    c::lay_out(prefix, archive, kit)
 }
 
 /// `cargo xtask softverbs`: build the software RDMA device and lay it out in `folder`.

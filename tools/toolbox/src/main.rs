@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask check | test | bench | c-install | chaos | softverbs | rdma-vm`. `xtask` itself has the demo.
+//! Project tasks: `cargo xtask check | test | bench | c-install | chaos | dist | softverbs | rdma-vm`. `xtask` itself has the demo.
 
 use std::process::ExitCode;
 use steps::TaskError;
@@ -33,6 +33,15 @@ cargo xtask chaos                break running jobs at random and check what eve
     --trial FAULT:SEED           one trial, over and over: what a failure prints
     --soak MINUTES               no faults: eight ranks to a core, nobody is given up
     --detection S                the limit of that run (5); shorter is stricter
+cargo xtask dist                 make and check what a release holds: wheel, command, libcomity, checksums, installer
+    --target TRIPLE              for this target (repeatable), not for this machine's
+    --all                        for every target of a release
+    --out DIR                    where they go (target/dist-out)
+    --url URL                    where users will find them: for install.sh, Homebrew and conda
+    --gather                     make nothing: checksums, installer and recipes for the files in DIR
+    --crates                     make nothing: package the crates that are published, in their order
+    --msrv                       make nothing: compile those crates with the oldest compiler that they promise
+    --sizes FILE                 make nothing: count the bytes of a program by crate
 cargo xtask softverbs FOLDER     build the software RDMA device and lay it out there as libibverbs.so.1
 cargo xtask rdma-vm COMMAND...   run shell commands in a QEMU guest with rdma-core and Debian's Soft-RoCE driver
     --file PATH                  a program that is to be there too (repeatable)
@@ -60,6 +69,10 @@ fn main() -> ExitCode {
         ["step", ref rest @ ..] => steps::step(rest),
         ["chaos", ref rest @ ..] => match chaos::Choice::parse(rest) {
             Ok(choice) => chaos::run(&choice).map(|note| println!("{note}")).map_err(TaskError::Failed),
+            Err(e) => Err(TaskError::Usage(e)),
+        },
+        ["dist", ref rest @ ..] => match dist::DistChoice::parse(rest) {
+            Ok(choice) => dist::run(&choice).map_err(TaskError::Failed),
             Err(e) => Err(TaskError::Usage(e)),
         },
         ["softverbs", folder] => steps::softverbs(folder.as_ref()),

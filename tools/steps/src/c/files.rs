@@ -1,8 +1,5 @@
 //! The small files beside libcomity.
 
-use super::SYSTEM;
-use std::path::Path;
-
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// For Swift: `import CComity`. The name Comity is left for a package of Swift's own.
@@ -14,10 +11,11 @@ module CComity {
 }
 ";
 
-pub(super) fn pkg_config(prefix: &Path) -> String {
+/// It says where it lies by where it is found, so that the folder can be moved.
+pub(super) fn pkg_config(system: &[&str]) -> String {
     format!(
         "\
-prefix={}
+prefix=${{pcfiledir}}/../..
 libdir=${{prefix}}/lib
 includedir=${{prefix}}/include
 
@@ -28,13 +26,12 @@ Libs: -L${{libdir}} -lcomity
 Libs.private: {}
 Cflags: -I${{includedir}}
 ",
-        prefix.display(),
-        SYSTEM.join(" ")
+        system.join(" ")
     )
 }
 
 /// Two targets, found from where this file is.
-pub(super) fn cmake(soname: &str) -> String {
+pub(super) fn cmake(soname: &str, system: &[&str]) -> String {
     format!(
         "\
 get_filename_component(_comity_prefix \"${{CMAKE_CURRENT_LIST_DIR}}/../../..\" ABSOLUTE)
@@ -52,7 +49,7 @@ if(NOT TARGET comity::comity)
 endif()
 unset(_comity_prefix)
 ",
-        SYSTEM.join(";")
+        system.join(";")
     )
 }
 

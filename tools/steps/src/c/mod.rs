@@ -14,17 +14,47 @@ use tasks::{
 
 /// The version node of symbols, and the number in the shared library's name: they change when a line of the table does.
 pub(crate) const NODE: &str = "COMITY_0";
-const SONAME: &str = if cfg!(target_os = "macos") { "libcomity.0.dylib" } else { "libcomity.so.0" };
-const LINK_NAME: &str = if cfg!(target_os = "macos") { "libcomity.dylib" } else { "libcomity.so" };
 /// The table of symbols and layouts.
 pub(crate) const TABLE: &str = "crates/comity-c/abi.txt";
 const HEADERS: [&str; 2] = ["comity.h", "comity.hpp"];
-/// Libraries with which a program with the archive must be linked, as rustc says.
-pub(crate) const SYSTEM: &[&str] = if cfg!(target_os = "macos") {
-    &["-lSystem", "-lc", "-lm"]
-} else {
-    &["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"]
-};
+
+/// Makes the library of an archive, for one system.
+#[derive(Debug)]
+pub struct LibraryKit {
+    /// Whether the system is macOS; else it is Linux.
+    pub macos: bool,
+    /// C compiler that links for it, with its first arguments.
+    pub cc: Vec<String>,
+    /// Program that takes debug information out of an archive, with its first arguments.
+    pub strip: Option<Vec<String>>,
+}
+
+impl LibraryKit {
+    /// Kit of this machine. A third of a released archive is for debuggers; without a program that takes that out, the archive is larger
+    /// and works.
+    fn own(profile: &str) -> Self {
+        let strips = profile == "release" && tasks::place::program("strip").is_some();
+        let strip = strips.then(|| vec!["strip".into(), "-S".into()]);
+        Self { macos: cfg!(target_os = "macos"), cc: vec!["cc".into()], strip }
+    }
+
+    fn soname(&self) -> &'static str {
+        if self.macos { "libcomity.0.dylib" } else { "libcomity.so.0" }
+    }
+
+    fn link_name(&self) -> &'static str {
+        if self.macos { "libcomity.dylib" } else { "libcomity.so" }
+    }
+
+    /// Libraries with which a program with the archive must be linked, as rustc says.
+    pub(crate) fn system(&self) -> &'static [&'static str] {
+        if self.macos {
+            &["-lSystem", "-lc", "-lm"]
+        } else {
+            &["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"]
+        }
+    }
+}
 
 /// `cargo xtask c-install --prefix DIR [--debug]`.
 pub(crate) fn run(args: &[&str]) -> Result<(), String> {
@@ -59,6 +89,11 @@ pub(crate) fn symbols() -> Result<Vec<String>, String> {
 
 /// Put what cargo has built in this profile's folder where programs find it.
 pub(crate) fn install(prefix: &Path, profile: &str) -> Result<(), String> {
+    lay_out(prefix, &built(profile, "libcomity_c.a"), &LibraryKit::own(profile))
+}
+
+/// Put a library that cargo has built for the kit's system where programs find it.
+pub(crate) fn lay_out(prefix: &Path, from: &Path, kit: &LibraryKit) -> Result<(), String> {
     let lib = prefix.join("lib");
     let include = prefix.join("include");
     let failed = |what: &Path, e: std::io::Error| format!("{}: {e}", what.display());
@@ -66,10 +101,9 @@ pub(crate) fn install(prefix: &Path, profile: &str) -> Result<(), String> {
         fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;
     }
     let archive = lib.join("libcomity.a");
-    fs::copy(built(profile, "libcomity_c.a"), &archive).map_err(|e| failed(&archive, e))?;
-    // What only a debugger reads of the library is a third of it. Without the program the archive is larger, and works.
-    if profile == "release" && tasks::place::program("strip").is_some() {
-        Task::new("strip").args(["-S"]).args([&archive]).limit(120).run()?;
+    fs::copy(from, &archive).map_err(|e| failed(from, e))?;
+    if let Some([program, args @ ..]) = kit.strip.as_deref() {
+        Task::new(program).args(args).args([&archive]).limit(120).run()?;
     }
     for name in HEADERS {
         let from = root().join("crates/comity-c/include").join(name);
@@ -77,21 +111,22 @@ pub(crate) fn install(prefix: &Path, profile: &str) -> Result<(), String> {
     }
     let write = |path: &Path, text: String| fs::write(path, text).map_err(|e| failed(path, e));
     write(&include.join("module.modulemap"), files::MODULE_MAP.into())?;
-    write(&lib.join("pkgconfig/comity.pc"), files::pkg_config(prefix))?;
-    write(&lib.join("cmake/comity/comity-config.cmake"), files::cmake(SONAME))?;
+    write(&lib.join("pkgconfig/comity.pc"), files::pkg_config(kit.system()))?;
+    write(&lib.join("cmake/comity/comity-config.cmake"), files::cmake(kit.soname(), kit.system()))?;
     write(&lib.join("cmake/comity/comity-config-version.cmake"), files::cmake_version())?;
-    link(&lib, &archive, profile)?;
-    let short = lib.join(LINK_NAME);
+    link(&lib, &archive, kit)?;
+    let short = lib.join(kit.link_name());
     let _ = fs::remove_file(&short);
-    std::os::unix::fs::symlink(SONAME, &short).map_err(|e| failed(&short, e))
+    std::os::unix::fs::symlink(kit.soname(), &short).map_err(|e| failed(&short, e))
 }
 
 /// The shared library, of what the functions of the table need.
-fn link(lib: &Path, archive: &Path, profile: &str) -> Result<(), String> {
-    let out = lib.join(SONAME);
-    let task = Task::new("cc");
-    let task = if cfg!(target_os = "macos") {
-        let name = format!("-Wl,-install_name,@rpath/{SONAME}");
+fn link(lib: &Path, archive: &Path, kit: &LibraryKit) -> Result<(), String> {
+    let out = lib.join(kit.soname());
+    let [cc, first @ ..] = &kit.cc[..] else { return Err("no C compiler is named".into()) };
+    let task = Task::new(cc).args(first);
+    let task = if kit.macos {
+        let name = format!("-Wl,-install_name,@rpath/{}", kit.soname());
         let wanted = symbols()?.into_iter().map(|s| format!("-Wl,-u,_{s},-exported_symbol,_{s}"));
         task.args(["-dynamiclib", &name, "-Wl,-dead_strip"]).args(wanted)
     } else {
@@ -101,10 +136,13 @@ fn link(lib: &Path, archive: &Path, profile: &str) -> Result<(), String> {
         let wanted = symbols()?.into_iter().map(|s| format!("-Wl,-u,{s}"));
         let script = format!("-Wl,--version-script={}", script.display());
         let flags = ["-Wl,--gc-sections", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,relro,-z,now"];
-        let strip = if profile == "release" { &["-Wl,--strip-debug"][..] } else { &[] };
-        task.args(["-shared", &format!("-Wl,-soname,{SONAME}"), &script]).args(flags).args(strip).args(wanted)
+        let strip = if kit.strip.is_some() { &["-Wl,--strip-debug"][..] } else { &[] };
+        task.args(["-shared", &format!("-Wl,-soname,{}", kit.soname()), &script])
+            .args(flags)
+            .args(strip)
+            .args(wanted)
     };
-    task.args([archive]).args(SYSTEM).args(["-o"]).args([&out]).limit(300).run()?;
+    task.args([archive]).args(kit.system()).args(["-o"]).args([&out]).limit(300).run()?;
     let _ = fs::remove_file(lib.join("libcomity.map"));
     Ok(())
 }

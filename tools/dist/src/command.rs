@@ -1,0 +1,112 @@
+//! Archive of the command, laid out as the folder that it is installed into: program, pages for `man`, completions.
+
+use crate::{
+    artefact::{Artefact, Kind, hold, size},
+    target::Target,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use tasks::{
+    child::Task,
+    place::{Scratch, built, root},
+};
+
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Shell, and the file in which it looks for completions.
+pub(crate) const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/comity"),
+    ("zsh", "share/zsh/site-functions/_comity"),
+    ("fish", "share/fish/vendor_completions.d/comity.fish"),
+];
+
+/// Make the archive of a command that was built, and run what it holds where that can run.
+pub(crate) fn archive(target: &Target, out: &Path) -> Result<Artefact, String> {
+    let command = target.built("comity");
+    let inner = hold(Kind::Command, size(&command)?)?;
+    let name = format!("comity-{VERSION}-{}", target.triple);
+    let scratch = Scratch::within(out, "command").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let tree = scratch.join(&name);
+    copy(&command, &tree.join("bin/comity"))?;
+    for file in ["LICENSE", "README.md"] {
+        copy(&root().join(file), &tree.join("share/doc/comity").join(file))?;
+    }
+    write_manual(target, &tree)?;
+    let file = pack(&scratch.join(""), &name, out)?;
+    let mut checks = "pages for man; completions for bash, zsh, fish".to_owned();
+    if target.runs_here() {
+        checks += &try_out(&file)?;
+    }
+    Ok(Artefact { file, inner: Some(inner), ran: target.runs_here(), checks })
+}
+
+/// Pages and completions. They are the same on every target, so where the command does not run, that of the tests writes them.
+fn write_manual(target: &Target, tree: &Path) -> Result<(), String> {
+    let writer = if target.runs_here() {
+        target.built("comity")
+    } else {
+        Task::cargo().args(["build", "-p", "comity-cli"]).limit(3600).echo().run()?;
+        built("debug", "comity")
+    };
+    Task::new(&writer).args(["man", "--output"]).args([tree.join("share/man/man1")]).run()?;
+    for (shell, file) in COMPLETIONS {
+        let text = Task::new(&writer).args(["completions", shell]).run()?;
+        write(&tree.join(file), &text)?;
+    }
+    Ok(())
+}
+
+/// Unpack it elsewhere, and run it.
+fn try_out(file: &Path) -> Result<String, String> {
+    let scratch = Scratch::new("command").map_err(|e| format!("cannot make a folder: {e}"))?;
+    Task::new("tar")
+        .args(["-xzf"])
+        .args([file])
+        .args(["--strip-components=1", "-C"])
+        .args([scratch.join("")])
+        .run()?;
+    let comity = scratch.join("bin/comity");
+    let said = Task::new(&comity).args(["--version"]).run()?;
+    if !said.contains(VERSION) {
+        return Err(format!("`comity --version` says {said:?}, not {VERSION}"));
+    }
+    let check = [comity.as_os_str(), "check".as_ref(), "--quick".as_ref()];
+    Task::new(&comity).args(["launch", "-n", "2", "--"]).args(check).limit(300).run()?;
+    let page = scratch.join("share/man/man1/comity-launch.1");
+    if !page.is_file() {
+        return Err("the archive has no share/man/man1/comity-launch.1".into());
+    }
+    Ok("; unpacked: `comity --version`, `comity check --quick` on 2 ranks".into())
+}
+
+/// Pack the folder of this name, with nothing in it of who packed it, or when.
+pub(crate) fn pack(within: &Path, name: &str, out: &Path) -> Result<PathBuf, String> {
+    let file = out.join(format!("{name}.tar.gz"));
+    let mut task = Task::new("tar").args(["-C"]).args([within]);
+    // BSD's tar has no such flags; there the archive is the same in all but its times.
+    if cfg!(target_os = "linux") {
+        task = task.args(["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
+    }
+    task.args(["-czf"]).args([&file]).args([name]).limit(600).run()?;
+    Ok(file)
+}
+
+/// Copy a file, and make its folder.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    make_folder_of(to)?;
+    fs::copy(from, to)
+        .map(drop)
+        .map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))
+}
+
+/// Write a file, and make its folder.
+pub(crate) fn write(file: &Path, text: &str) -> Result<(), String> {
+    make_folder_of(file)?;
+    fs::write(file, text).map_err(|e| format!("cannot write {}: {e}", file.display()))
+}
+
+fn make_folder_of(file: &Path) -> Result<(), String> {
+    let folder = file.parent().unwrap_or(file);
+    fs::create_dir_all(folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))
+}

@@ -1,0 +1,63 @@
+//! Archive of libcomity: library, header, and what pkg-config, CMake and Swift need.
+
+use crate::{
+    artefact::{Artefact, size},
+    command::{VERSION, copy, pack},
+    kit::Kit,
+    target::Target,
+};
+use std::{fs, path::Path};
+use tasks::{
+    child::Task,
+    place::{Scratch, root},
+};
+
+/// Build libcomity for the target, and pack it.
+pub(crate) fn archive(kit: &Kit, target: &Target, out: &Path) -> Result<Artefact, String> {
+    let build = ["rustc", "--locked", "--profile", "dist", "-p", "comity-c", "--crate-type", "staticlib"];
+    kit.program("cargo-zigbuild").args(build).args(["--target", target.zig]).limit(7200).echo().run()?;
+    let name = format!("libcomity-{VERSION}-{}", target.triple);
+    let scratch = Scratch::within(out, "library").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let tree = scratch.join(&name);
+    steps::lay_out_library(&tree, &target.built("libcomity_c.a"), &kit.library(target))?;
+    copy(&root().join("LICENSE"), &tree.join("share/doc/comity/LICENSE"))?;
+    let shared =
+        tree.join("lib").join(if target.is_macos() { "libcomity.0.dylib" } else { "libcomity.so.0" });
+    let inner = Some(size(&shared)?);
+    let file = pack(&scratch.join(""), &name, out)?;
+    let mut checks = "linked against the table of symbols".to_owned();
+    if target.runs_here() {
+        checks += &try_out(&file)?;
+    }
+    Ok(Artefact { file, inner, ran: target.runs_here(), checks })
+}
+
+/// Unpack it elsewhere, and compile and run a program with it: shared, as a compiler on this machine does it.
+fn try_out(file: &Path) -> Result<String, String> {
+    let scratch = Scratch::new("library").map_err(|e| format!("cannot make a folder: {e}"))?;
+    Task::new("tar")
+        .args(["-xzf"])
+        .args([file])
+        .args(["--strip-components=1", "-C"])
+        .args([scratch.join("")])
+        .run()?;
+    let lib = scratch.join("lib");
+    let program = scratch.join("hello");
+    let flags = [format!("-I{}", scratch.join("include").display()), format!("-L{}", lib.display())];
+    Task::new("cc")
+        .args(["-o"])
+        .args([&program])
+        .args(["examples/c/hello.c"])
+        .args(flags)
+        .args(["-lcomity"])
+        .run()?;
+    let said = Task::new(&program).env("LD_LIBRARY_PATH", &lib).env("DYLD_LIBRARY_PATH", &lib).run()?;
+    let text = fs::read_to_string(lib.join("pkgconfig/comity.pc")).map_err(|e| format!("comity.pc: {e}"))?;
+    if !text.starts_with("prefix=${pcfiledir}/") {
+        return Err(format!("comity.pc names a folder of the machine that built it:\n{text}"));
+    }
+    if said.trim().is_empty() {
+        return Err("examples/c/hello.c says nothing".into());
+    }
+    Ok("; unpacked: `examples/c/hello.c` compiled and run on 1 rank".into())
+}
