@@ -33,7 +33,7 @@ struct Changed {
 }
 
 /// Folders and the packages in them.
-const PACKAGES: [(&str, &str); 22] = [
+const PACKAGES: [(&str, &str); 23] = [
     ("crates/comity/", "comity"),
     ("crates/comity-kernel/", "comity-kernel"),
     ("crates/comity-plan/", "comity-plan"),
@@ -47,6 +47,7 @@ const PACKAGES: [(&str, &str); 22] = [
     ("examples/demo/", "demo"),
     ("tools/bench/", "bench"),
     ("tools/chaos/", "chaos"),
+    ("tools/dist/", "dist"),
     ("tools/gates/", "gates"),
     ("tools/guest/", "guest"),
     ("tools/softnccl/", "softnccl"),
