@@ -94,7 +94,7 @@ fn declared(header: &str) -> String {
 }
 
 const HEAD: &str = "\
-Symbols and layouts that programs compiled against include/comity.h rely on, for 64-bit systems. Lines may be added, and fields at the ends of structs.
+Symbols and layouts that compiled programs rely on, on 64-bit systems. Lines may be added, and fields at the ends of structs.
 A change of a line, or its removal, needs a new version node (COMITY_0) and soname (libcomity.so.0): see tools/steps/src/c.
 
 ";
