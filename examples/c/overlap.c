@@ -23,7 +23,7 @@ int main(void) {
         comity_call call;
         memset(&call, 0, sizeof call);
         call.size = sizeof call;
-        call.op = COMITY_ALL_REDUCE;
+        call.op = COMITY_OP_ALL_REDUCE;
         call.dtype = COMITY_F32;
         call.reduce = COMITY_SUM;
         call.src = call.dst = layers[layer];

@@ -14,22 +14,27 @@
  *     }
  *     comity_group_free(group);
  *
- * Errors. Functions answer a comity_status. Nothing is printed, nothing ends the process, and no exception or panic leaves the library.
- * COMITY_ERR_MISUSE says that the caller broke a rule that it could have checked: NULL, a handle that was freed or is of another kind, a
- * negative count, a number that is of no enum, buffers that overlap. Nothing was done then, and the group is unharmed.
+ * Names. comity_TYPE_VERB() takes a comity_TYPE first. Collectives, comity_run() and comity_start() take a group. Enumerators begin with
+ * their type's name, but for the short ones that stand in most calls: statuses (COMITY_OK, COMITY_ERR_...), element types (COMITY_F32)
+ * and reductions (COMITY_SUM).
  *
- * Handles. Each is yours until you free it with the function of its name. A handle is a token and no address: it may be copied and
- * compared, and NULL is never one. A function that is given a freed handle says so, also while another thread frees it; the object itself
- * goes when the last function that uses it returns. What Comity cannot see is memory: a pointer to a buffer, a text or a struct must be
- * good for what the function says, and for as long.
+ * Errors. Functions return a comity_status. The library prints nothing, does not end the process, and lets no exception or panic out.
+ * After COMITY_ERR_MISUSE nothing was done, and the group is unharmed. It means that you broke a rule that you could have checked: NULL,
+ * a handle that was freed or is of another type, a negative count, a number that stands in no enum, buffers that overlap.
  *
- * Threads. Any function may be called on any thread, with the same handles. Calls of one group run one at a time, in the order in which
- * they are made, which must be the same on all ranks. The last error is each thread's own. Callbacks may come on any thread.
+ * Handles. A function that makes an object gives you a handle of it. Each comity_TYPE has its comity_TYPE_free(); call it once. A handle
+ * is a token, not an address: a function that gets a freed handle returns COMITY_ERR_MISUSE, also while another thread frees it.
  *
- * Forks. In a forked child the parent's groups and requests are COMITY_ERR_FORKED; groups that the child makes itself work.
+ * Memory. Comity copies texts, lists and structs before a function returns. It cannot check pointers: a buffer must have the size that
+ * you say, and a text must end with a NUL.
+ *
+ * Threads. Any thread may call any function, with the same handles. Calls of a group run one after the other, in the order in which they
+ * are made. That order must be the same on all ranks. Each thread has a last error of its own. Callbacks may come on any thread.
+ *
+ * Forks. In a forked child, the parent's groups and requests return COMITY_ERR_FORKED. Groups that the child makes itself work.
  *
  * Structs begin with their size, so that later versions can add fields: set it to sizeof of the struct.
- * Counts are of elements, times are in seconds, texts are UTF-8.
+ * Counts are of elements. Times are in seconds, and INFINITY is no limit. Texts are UTF-8.
  */
 
 #ifndef COMITY_H
@@ -40,9 +45,9 @@
 
 
 /**
- * Status code of a call. 0 and 1 are no errors.
+ * Status of a call. COMITY_OK and COMITY_PENDING are no errors.
  *
- * After an error comity_last_error() has a sentence for it, and comity_error_take() an object with all that is known of it.
+ * After an error comity_last_error() has a sentence about it, and comity_error_take() an object with all details.
  */
 typedef enum {
     /**
@@ -54,11 +59,11 @@ typedef enum {
      */
     COMITY_PENDING = 1,
     /**
-     * The caller broke a rule that it could have checked. No byte moved, and the group is unharmed.
+     * The caller broke a rule that it could have checked. Nothing was done, and the group is unharmed.
      */
     COMITY_ERR_MISUSE = 2,
     /**
-     * The configuration is incomplete or contradicts itself.
+     * A setting is unknown or has a bad value, or the configuration is incomplete or contradicts itself.
      */
     COMITY_ERR_CONFIG = 3,
     /**
@@ -70,7 +75,7 @@ typedef enum {
      */
     COMITY_ERR_ORDER = 5,
     /**
-     * Not all ranks came together in time.
+     * Not all ranks met within the join limit.
      */
     COMITY_ERR_JOIN = 6,
     /**
@@ -78,7 +83,7 @@ typedef enum {
      */
     COMITY_ERR_MISMATCH = 7,
     /**
-     * The call did not end in time.
+     * The call did not end within its time limit.
      */
     COMITY_ERR_TIMEOUT = 8,
     /**
@@ -86,37 +91,37 @@ typedef enum {
      */
     COMITY_ERR_PEER_LOST = 9,
     /**
-     * A rank gave the group up.
+     * A rank aborted the group.
      */
     COMITY_ERR_ABORTED = 10,
     /**
-     * A library outside of Comity said no.
+     * A library outside of Comity, such as MPI or NCCL, failed.
      */
     COMITY_ERR_LIBRARY = 11,
     /**
-     * The system refused something that this process needs.
+     * The system refused something that this process needs, such as memory or a port.
      */
     COMITY_ERR_OS = 12,
     /**
-     * The group was closed by this process.
+     * This process closed the group.
      */
     COMITY_ERR_CLOSED = 13,
     /**
-     * The handle belongs to the process that this one was forked from, or that one is in a job, in which this one has no place.
+     * The handle belongs to the parent of this forked process; or the parent has this process's place in the job.
      */
     COMITY_ERR_FORKED = 14,
     /**
-     * A mistake in Comity. Please report it with its text.
+     * A mistake in Comity. Please report it with its sentence.
      */
     COMITY_ERR_INTERNAL = 15,
 } comity_status;
 
 /**
- * The type of one element of a buffer. Buffers need no alignment.
+ * Type of one element of a buffer. Buffers need no alignment.
  */
 typedef enum {
     /**
-     * One byte, 0 or 1 and nothing else.
+     * One byte: 0 or 1.
      */
     COMITY_BOOL = 0,
     COMITY_U8 = 1,
@@ -128,11 +133,11 @@ typedef enum {
     COMITY_I32 = 7,
     COMITY_I64 = 8,
     /**
-     * IEEE 754 half precision.
+     * IEEE 754 half precision
      */
     COMITY_F16 = 9,
     /**
-     * The upper half of a float.
+     * Upper half of a float
      */
     COMITY_BF16 = 10,
     /**
@@ -144,15 +149,15 @@ typedef enum {
      */
     COMITY_F64 = 12,
     /**
-     * Two floats: the real part, then the imaginary part.
+     * Two floats: the real part, then the imaginary part
      */
     COMITY_C64 = 13,
 } comity_dtype;
 
 /**
- * Way to combine elements of different ranks. Every rank gets the same bits.
+ * Reduction: combines the elements of different ranks. Every rank gets the same bits, and integers wrap.
  *
- * COMITY_AVG is not defined on COMITY_BOOL; the last three are defined on integers and COMITY_BOOL only. Integers wrap.
+ * COMITY_AND, COMITY_OR and COMITY_XOR take integers and COMITY_BOOL. COMITY_AVG takes all types but COMITY_BOOL.
  */
 typedef enum {
     COMITY_SUM = 0,
@@ -160,7 +165,7 @@ typedef enum {
     COMITY_MIN = 2,
     COMITY_MAX = 3,
     /**
-     * The sum, divided by the number of ranks.
+     * Sum, divided by the number of ranks
      */
     COMITY_AVG = 4,
     COMITY_AND = 5,
@@ -169,181 +174,145 @@ typedef enum {
 } comity_reduce_op;
 
 /**
- * The operations, for comity_call.
+ * Operation of a comity_call. Each has a function of its name, which explains it: comity_all_reduce().
  */
 typedef enum {
-    COMITY_ALL_REDUCE = 1,
-    COMITY_REDUCE = 2,
-    COMITY_BROADCAST = 3,
-    COMITY_ALL_GATHER = 4,
-    COMITY_REDUCE_SCATTER = 5,
-    COMITY_GATHER = 6,
-    COMITY_SCATTER = 7,
-    COMITY_ALL_TO_ALL = 8,
-    COMITY_SEND = 9,
-    COMITY_RECV = 10,
-    COMITY_SENDRECV = 11,
-    COMITY_BARRIER = 12,
+    COMITY_OP_ALL_REDUCE = 1,
+    COMITY_OP_REDUCE = 2,
+    COMITY_OP_BROADCAST = 3,
+    COMITY_OP_ALL_GATHER = 4,
+    COMITY_OP_REDUCE_SCATTER = 5,
+    COMITY_OP_GATHER = 6,
+    COMITY_OP_SCATTER = 7,
+    COMITY_OP_ALL_TO_ALL = 8,
+    COMITY_OP_SEND = 9,
+    COMITY_OP_RECV = 10,
+    COMITY_OP_SENDRECV = 11,
+    COMITY_OP_BARRIER = 12,
 } comity_op;
 
 /**
- * Memory of a call's buffers.
+ * Place of a call's buffers.
  */
 typedef enum {
     /**
-     * Host memory.
+     * Host memory
      */
-    COMITY_HOST = 0,
+    COMITY_PLACE_HOST = 0,
     /**
-     * Memory of the group's CUDA device; the work is ordered on a stream.
+     * Memory of the group's CUDA device. The work is ordered on a stream.
      */
-    COMITY_CUDA = 1,
+    COMITY_PLACE_CUDA = 1,
 } comity_place;
 
 /**
- * Backend for the calls of a group.
- */
-typedef enum {
-    /**
-     * Comity's own plans over its own links.
-     */
-    COMITY_BACKEND_ANY = 0,
-    /**
-     * An MPI library, in a job that its launcher started.
-     */
-    COMITY_BACKEND_MPI = 1,
-    /**
-     * As any, and NCCL for CUDA memory.
-     */
-    COMITY_BACKEND_NCCL = 2,
-    /**
-     * As any, with RDMA before all other links.
-     */
-    COMITY_BACKEND_JACCL = 3,
-} comity_backend;
-
-/**
- * Use of the job's key.
- */
-typedef enum {
-    /**
-     * The right to connect.
-     */
-    COMITY_SECURE_HANDSHAKE = 0,
-    /**
-     * That, and everything that goes over TCP.
-     */
-    COMITY_SECURE_DATA = 1,
-} comity_secure;
-
-/**
- * Settings of a process before it meets the others. Any thread may use it. Free it with comity_config_free().
+ * Settings of a process before it meets the others. Free it with comity_config_free().
  */
 typedef struct comity_config comity_config;
 
 /**
- * An error that was taken from its thread. Any thread may use it. Free it with comity_error_free().
+ * Error that was taken from its thread. Free it with comity_error_free().
  */
 typedef struct comity_error comity_error;
 
 /**
- * Ranks that call collectives together. Any thread may use it; calls run one at a time, in the order in which they are made, which
- * must be the same on all ranks. Free it with comity_group_free().
- *
- * A handle is a token and no address: using one after it was freed is COMITY_ERR_MISUSE.
+ * Ranks that call collectives together. Free it with comity_group_free().
  */
 typedef struct comity_group comity_group;
 
 /**
- * A call under way in the background. Any thread may use it. Free it with comity_request_free().
+ * Call under way in the background. Free it with comity_request_free().
  */
 typedef struct comity_request comity_request;
 
 /**
- * Description of an error. The pointers are valid until comity_error_free() of that error.
+ * Details of an error. The pointers are valid until comity_error_free() of that error.
  */
 typedef struct {
     /**
-     * sizeof(comity_error_info); set it before the call.
+     * sizeof(comity_error_info); set it before the call
      */
     size_t size;
+    /**
+     * Status of the function that failed
+     */
     comity_status status;
     /**
-     * 1: the group had failed before, and this is that failure.
+     * 1: the group had failed before, and this is that failure
      */
     int32_t earlier;
     /**
-     * 1: the group cannot be used any more, or was never made.
+     * 1: the group cannot be used any more, or was never made
      */
     int32_t fatal;
     /**
-     * The first rank at fault; -1 where none is, or none is known.
+     * First rank at fault; -1: none, or not known
      */
     int32_t rank;
     /**
-     * Its process id; 0 where that is not known.
+     * Process id of that rank; 0: not known
      */
     int64_t pid;
     /**
-     * The name of its host; NULL where that is not known.
+     * Host of that rank; NULL: not known
      */
     const char *host;
     /**
-     * One sentence that says what happened, to whom, and what to do next. Never NULL.
+     * Sentence that says what happened, to whom, and what to do next; never NULL
      */
     const char *text;
     /**
-     * The call of this rank: "all_reduce #3 f32[8] sum"; NULL outside of a call.
+     * Call of this rank, such as "all_reduce #3 f32[8] sum"; NULL outside of a call
      */
     const char *call;
     /**
-     * Of a mismatch: the other rank's call. Else NULL.
+     * Call of the other rank; NULL but for COMITY_ERR_MISMATCH
      */
     const char *peer_call;
     /**
-     * Of a mismatch: what differs first, "dtype" or "count". Else NULL.
+     * First difference between the two calls, such as "dtype" or "count"; NULL but for COMITY_ERR_MISMATCH
      */
     const char *differs;
     /**
-     * All ranks at fault.
+     * All ranks at fault
      */
     const int32_t *ranks;
     /**
-     * How many.
+     * Number of `ranks`
      */
     size_t rank_count;
     /**
-     * Of a timeout: the limit in seconds. Else 0.
+     * Limit in seconds that passed; 0 but for COMITY_ERR_TIMEOUT
      */
-    double after;
+    double timeout;
 } comity_error_info;
 
 /**
- * A member of a group. `host` is valid until comity_group_free() of that group.
+ * Member of a group. The texts are valid until comity_group_free() of that group.
  */
 typedef struct {
     /**
-     * sizeof(comity_member); set it before the call.
+     * sizeof(comity_member); set it before the call
      */
     size_t size;
     /**
-     * Its rank in the group.
+     * Rank in the group
      */
     int32_t rank;
     /**
-     * Must be 0.
+     * Must be 0
      */
     int32_t reserved;
     /**
-     * Its process id; 0 where that is not known.
+     * Process id; 0: not known
      */
     int64_t pid;
     /**
-     * The name of its host; NULL where that is not known.
+     * Name of the host; NULL: not known
      */
     const char *host;
     /**
-     * The kind of link to it, "shm" or "tcp"; NULL for this rank.
+     * Kind of the link to it, such as "shm" or "tcp"; NULL for this rank
      */
     const char *link;
 } comity_member;
@@ -353,164 +322,160 @@ typedef struct {
  */
 typedef struct {
     /**
-     * sizeof(comity_stats); set it before the call.
+     * sizeof(comity_stats); set it before the call
      */
     size_t size;
     /**
-     * Calls that succeeded.
+     * Number of calls that succeeded
      */
     uint64_t calls;
     /**
-     * Calls that failed.
+     * Number of calls that failed
      */
     uint64_t errors;
     /**
-     * Payload bytes sent to other ranks.
+     * Bytes of payload sent to other ranks
      */
     uint64_t bytes_sent;
     /**
-     * Number of times that a member was silent for a fifth of the detection limit.
+     * Number of times that a member was silent for a fifth of the detection limit
      */
     uint64_t suspicions;
     /**
-     * Seconds asleep, waiting for other ranks.
+     * Seconds asleep, waiting for other ranks
      */
     double parked;
     /**
-     * The longest time in seconds for which nothing was heard from one member.
+     * Longest silence of a member, in seconds
      */
     double longest_silence;
 } comity_stats;
 
 /**
- * A call of a group, for comity_run() and comity_start(). Set `size` to sizeof(comity_call) and all that is not used to 0.
- *
- * A later version may add fields at the end; 0 in them will mean what this version does.
+ * Arguments of a call, for comity_run() and comity_start(). Set the struct to 0, then `size`, then the fields that your call needs.
  */
 typedef struct {
     /**
-     * sizeof(comity_call), which says which fields there are.
+     * sizeof(comity_call)
      */
     size_t size;
     /**
-     * What to do.
+     * Operation
      */
     comity_op op;
     /**
-     * The type of the elements.
+     * Type of the elements
      */
     comity_dtype dtype;
     /**
-     * For operations that reduce.
+     * Reduction of all_reduce, reduce and reduce_scatter
      */
     comity_reduce_op reduce;
     /**
-     * The root; of send and sendrecv, the rank to send to; of recv, the rank to receive from.
+     * Root of reduce, broadcast, gather and scatter; destination of send and sendrecv; source of recv
      */
     int32_t rank;
     /**
-     * Of sendrecv, the rank to receive from.
+     * Source of sendrecv
      */
     int32_t source;
     /**
-     * Of send, recv and sendrecv: 0 to 0x7fffffff.
+     * Tag of send, recv and sendrecv, 0 to 0x7fffffff
      */
     uint32_t tag;
     /**
-     * What is read. In place where it is also written: see each operation.
+     * Buffer to read. Each operation's function says where it may be `dst`.
      */
     const void *src;
     /**
-     * What is written.
+     * Buffer to write
      */
     void *dst;
     /**
-     * Elements, counted as by the function of the operation's name.
+     * Number of elements, counted as the operation's function does
      */
     int64_t count;
     /**
-     * Of sendrecv: elements to receive.
+     * Number of elements that sendrecv receives
      */
     int64_t recv_count;
     /**
-     * Elements of each rank's part, one number for each rank; NULL where all have `count`.
+     * Number of elements of each rank's part, an entry for each rank; NULL: all parts have `count`. In all_to_all the parts to send
      */
     const int64_t *counts;
     /**
-     * Of all_to_all with unequal parts: elements from each rank.
+     * Number of elements that all_to_all receives from each rank, where `counts` is not NULL
      */
     const int64_t *recv_counts;
     /**
-     * Where src and dst are.
+     * Place of `src` and `dst`
      */
     comity_place place;
     /**
-     * Must be 0.
+     * Must be 0
      */
     uint32_t reserved;
     /**
-     * For COMITY_CUDA: the cudaStream_t.
+     * cudaStream_t, for COMITY_PLACE_CUDA
      */
     void *stream;
     /**
-     * Seconds that this call may take; 0: the group's limit, INFINITY: none. A call in the background begins when its turn comes.
+     * Time limit in seconds; 0: the group's limit, INFINITY: none. In the background it begins with the call's turn.
      */
     double timeout;
 } comity_call;
 
 /**
- * Called once when a request has ended, on a thread of Comity's, or at once on the thread that asks where it has ended already.
+ * Function of yours for comity_request_on_done(). It must be short, must not wait for a request, and must not close or free a group.
+ * Inside, comity_request_test() has the status of the call.
  *
- * It must be short, must not wait for a request, and must not free the group. comity_request_test() says inside of it how it went.
+ * @param context Pointer that you gave.
  */
 typedef void (*comity_done_fn)(void *context);
 
 /**
- * Function by which rank 0 sends the others a short text, over a channel of the program's. All ranks are called equally often; call k of one rank
- * belongs to call k of the others.
+ * Function of yours for comity_config_set_exchange(): sends a short text from rank 0 to all others, over a channel that your program has.
+ * It is called equally often on all ranks; call k of a rank belongs to call k of the others.
  *
- * @param mine On rank 0 the text to send: 1 to 512 printable characters. NULL on the others.
- * @param seconds The time that is left.
- * @param out Gets the text on the other ranks, with a NUL at its end.
- * @param room Bytes at `out`.
- * @return 0 if it went well.
+ * @param mine Text to send: 1 to 512 printable characters; NULL on all ranks but 0.
+ * @param timeout Seconds that are left.
+ * @param out Gets the text and a NUL, on all ranks but 0.
+ * @param room Number of bytes at `out`.
+ * @return 0 on success; any other number ends comity_config_connect() with COMITY_ERR_JOIN.
  */
-typedef int32_t (*comity_share_fn)(void *context,
-                                   int32_t rank,
-                                   int32_t size,
-                                   const char *mine,
-                                   double seconds,
-                                   char *out,
-                                   size_t room);
+typedef int32_t (*comity_exchange_fn)(void *context,
+                                      int32_t rank,
+                                      int32_t size,
+                                      const char *mine,
+                                      double timeout,
+                                      char *out,
+                                      size_t room);
 
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
 
 /**
- * The sentence of the last error of this thread: what happened, to whom, and what to do next. "" where there was none.
+ * Get the sentence of this thread's last error: what happened, to whom, and what to do next. A function that succeeds leaves it.
  *
- * A function that goes well leaves it as it is.
- *
- * @return Text that is valid until the next function of Comity fails on this thread, or comity_error_take() is called on it.
+ * @return Text that is valid until the next function of Comity fails on this thread, or this thread calls comity_error_take(). "" if
+ * there was no error.
  */
 const char *comity_last_error(void);
 
 /**
- * Take the last error of this thread, so that any thread can ask it for more than its sentence.
+ * Take the last error of this thread as an object. comity_error_get() has its details, on any thread.
  *
- * Call this on the thread on which the function failed, before another one fails there: a runtime that moves its tasks between
- * threads must keep this one on its thread for the two calls.
+ * Call this on the thread on which the function failed, before another one fails there.
  *
- * @param out Gets the error, yours to free with comity_error_free(); NULL where there is none.
+ * @param out Gets the error, or NULL if there is none. Free it with comity_error_free().
  */
 comity_status comity_error_take(comity_error **out);
 
 /**
- * Describe an error.
+ * Get the details of an error.
  *
- * @param error From comity_error_take().
- * @param out Its `size` must be set to sizeof(comity_error_info). What it points to is valid until comity_error_free().
+ * @param out Set its `size` to sizeof(comity_error_info) before. Its pointers are valid until comity_error_free().
  */
 comity_status comity_error_get(comity_error *error,
                                comity_error_info *out);
@@ -521,122 +486,140 @@ comity_status comity_error_get(comity_error *error,
 comity_status comity_error_free(comity_error *error);
 
 /**
- * A word for a status: "peer lost". The text lives as long as the library.
+ * Get the name of a status, such as "peer lost".
  *
- * @return NULL where there is no such status.
+ * @return Text that stays valid; NULL if there is no such status.
  */
 const char *comity_status_name(comity_status status);
 
 /**
- * The name of a type: "bf16". The text lives as long as the library.
+ * Get the name of a type, such as "bf16".
  *
- * @return NULL where there is no such type.
+ * @return Text that stays valid; NULL if there is no such type.
  */
 const char *comity_dtype_name(comity_dtype dtype);
 
 /**
- * The name of a reduction: "sum". The text lives as long as the library.
+ * Get the name of a reduction, such as "sum".
  *
- * @return NULL where there is no such reduction.
+ * @return Text that stays valid; NULL if there is no such reduction.
  */
-const char *comity_reduce_op_name(comity_reduce_op op);
+const char *comity_reduce_op_name(comity_reduce_op reduce);
 
 /**
- * Bytes of one element; 0 where there is no such type.
+ * Get the size of one element in bytes.
+ *
+ * @return 0 if there is no such type.
  */
 size_t comity_dtype_size(comity_dtype dtype);
 
 /**
- * Returns whether a reduction is defined on a type: 1 or 0.
+ * Find out whether a reduction is defined on a type.
+ *
+ * @return 1 if it is, else 0.
  */
 int32_t comity_dtype_supports(comity_dtype dtype,
-                              comity_reduce_op op);
+                              comity_reduce_op reduce);
 
 /**
- * The version of the library: major * 10000 + minor * 100 + patch.
+ * Get the version of the library as a number: major * 10000 + minor * 100 + patch.
  */
 uint32_t comity_version(void);
 
 /**
- * The version of the library as text: "0.1.0". The text lives as long as the library.
+ * Get the version of the library as text, such as "0.1.0".
+ *
+ * @return Text that stays valid.
  */
 const char *comity_version_text(void);
 
 /**
- * The group of this process's job, found in the environment: the variables of `comity launch`, MLX, torchrun, Open MPI, MPICH and
- * Slurm are understood. A group of one where no launcher's variables are set.
+ * Meet the other ranks of this process's job and make the group of all. The environment says which job: the variables of
+ * `comity launch`, MLX, torchrun, Open MPI, MPICH and Slurm are understood. Without a launcher's variables it is a group of one.
  *
- * @param out Gets the group, yours to free with comity_group_free().
- * @return Also COMITY_ERR_CONFIG for broken variables, COMITY_ERR_JOIN when the ranks do not come together within the join limit, and
+ * @param out Gets the group. Free it with comity_group_free().
+ * @return COMITY_ERR_CONFIG if the variables make no sense; COMITY_ERR_JOIN if a rank does not come within the join limit;
  * COMITY_ERR_FORKED in a child that was forked from a process of the job.
  */
 comity_status comity_init(comity_group **out);
 
 /**
- * Like comity_init(), but COMITY_ERR_CONFIG where no launcher's variables are set.
+ * Like comity_init(), but without a launcher's variables it is COMITY_ERR_CONFIG.
+ *
+ * @param out Gets the group. Free it with comity_group_free().
  */
 comity_status comity_init_strict(comity_group **out);
 
 /**
- * Groups for `size` threads of this process, which talk through memory: for tests, and for programs without processes.
+ * Make a group of `size` threads of this process, which exchange data through memory.
  *
  * @param size Number of ranks; 1 is a group of this process alone.
- * @param out Gets `size` groups by rank, each yours to free with comity_group_free().
+ * @param groups Array of `size` handles. Gets one for each rank; give each thread its own. Free each with comity_group_free().
  */
-comity_status comity_local(int32_t size,
-                           comity_group **out);
+comity_status comity_init_local(int32_t size,
+                                comity_group **groups);
 
 /**
- * This process's place in the group, from 0; -1 if there is no such group.
+ * Get this process's rank in the group, from 0.
+ *
+ * @return -1 if there is no such group.
  */
 int32_t comity_group_rank(comity_group *group);
 
 /**
- * Number of ranks of the group; -1 if there is no such group.
+ * Get the number of ranks of the group.
+ *
+ * @return -1 if there is no such group.
  */
 int32_t comity_group_size(comity_group *group);
 
 /**
- * The CUDA device whose memory calls take, besides that of the host; -1 if none.
+ * Get the CUDA device of the group: its calls take memory of this device and of the host.
+ *
+ * @return -1 if it has none, or there is no such group.
  */
 int32_t comity_group_device(comity_group *group);
 
 /**
- * A member of the group.
+ * Describe a member of the group.
  *
- * @param member Its rank.
- * @param out Its `size` must be set to sizeof(comity_member). Its texts are valid until comity_group_free().
+ * @param rank Rank of the member in the group.
+ * @param out Set its `size` to sizeof(comity_member) before. Its texts are valid until comity_group_free().
  */
 comity_status comity_group_member(comity_group *group,
-                                  int32_t member,
+                                  int32_t rank,
                                   comity_member *out);
 
 /**
- * Counters of the group on this rank.
+ * Get the counters of the group on this rank.
  *
- * @param out Its `size` must be set to sizeof(comity_stats).
+ * @param out Set its `size` to sizeof(comity_stats) before.
  */
 comity_status comity_group_stats(comity_group *group,
                                  comity_stats *out);
 
 /**
- * Limit on a call, in seconds; INFINITY where there is none, a negative number if there is no such group.
+ * Get the time limit of a call in seconds.
+ *
+ * @return INFINITY if calls have no limit; a negative number if there is no such group.
  */
 double comity_group_timeout(comity_group *group);
 
 /**
- * Let calls that are made from now on take so long (at first 300, or COMITY_TIMEOUT). A call that runs out of time ends the group.
+ * Set the time limit of calls that are made from now on. comity_call has a limit for a single call. A call that runs out of time ends
+ * the group.
  *
- * @param timeout Seconds, more than 0; INFINITY: as long as all ranks live. comity_call has a limit for one call.
+ * @param timeout Seconds, more than 0; INFINITY: as long as all ranks live.
  */
 comity_status comity_group_set_timeout(comity_group *group,
                                        double timeout);
 
 /**
- * Split into groups of equal color: every rank calls this. Ranks of one color form a group, by key and then by rank.
+ * Split the group: every rank calls this, and ranks of equal color form a group.
  *
- * @param color 0 or more; -1 to be in none of the groups.
- * @param out Gets the group, yours to free with comity_group_free(); NULL where the color is -1.
+ * @param color 0 or more; -1: this rank is in none of the groups.
+ * @param key Order of the ranks in the new group; where keys are equal, the order of `group`.
+ * @param out Gets the group; NULL where the color is -1. Free it with comity_group_free().
  */
 comity_status comity_group_split(comity_group *group,
                                  int32_t color,
@@ -644,12 +627,12 @@ comity_status comity_group_split(comity_group *group,
                                  comity_group **out);
 
 /**
- * The group of some members; only they call this, all with the same list and label. Calls of `group` may run meanwhile.
+ * Make a group of some members. Only they call this, all with the same list and label. Calls of `group` may run meanwhile.
  *
  * @param members Ranks of `group` in their new order, this one among them.
  * @param count Number of `members`.
- * @param label Tells apart groups of the same members.
- * @param out Gets the group, yours to free with comity_group_free().
+ * @param label Number that tells apart groups of the same members.
+ * @param out Gets the group. Free it with comity_group_free().
  */
 comity_status comity_group_subgroup(comity_group *group,
                                     const int32_t *members,
@@ -658,36 +641,36 @@ comity_status comity_group_subgroup(comity_group *group,
                                     comity_group **out);
 
 /**
- * Give the group up on every rank: calls under way and later ones fail with COMITY_ERR_ABORTED, which carries `why`. This is also how
- * a request is cancelled: MPI's rules hold, nothing less than the group can be.
+ * Abort the group on every rank: calls under way and later ones fail with COMITY_ERR_ABORTED. This also cancels a request: other ranks
+ * count on its call, so nothing less than the group can be cancelled.
  *
- * @param why A sentence for the other ranks, in UTF-8.
+ * @param why Sentence that the error of every rank holds.
  */
 comity_status comity_group_abort(comity_group *group,
                                  const char *why);
 
 /**
- * Leave the group in good order: calls under way on other threads and later ones are COMITY_ERR_CLOSED, and peers that still need this
- * rank get an error that names it. The handle stays, to be freed.
+ * Leave the group in good order. Calls under way on other threads and later ones fail with COMITY_ERR_CLOSED. A rank that still needs
+ * this one gets an error that names it. The handle stays yours: free it.
  *
  * @return COMITY_ERR_MISMATCH if the ranks made different calls and no call has shown it. The group is closed all the same.
  */
 comity_status comity_group_close(comity_group *group);
 
 /**
- * Close the group if it is not closed yet, and free the handle. Requests under way end as with comity_group_close(). NULL is allowed.
+ * Close the group if it is open, and free the handle. NULL is allowed. Requests under way end as with comity_group_close().
  *
  * In a forked child this frees the handle and leaves the parent's connections alone.
  *
- * @return As comity_group_close(); the handle is freed in any case.
+ * @return Status of comity_group_close(). The handle is freed in any case.
  */
 comity_status comity_group_free(comity_group *group);
 
 /**
- * Make any call, with all that can be said of one: CUDA memory, unequal parts, a limit of its own. Returns when it has ended; on a
- * device, when its work is on the stream.
+ * Make any call: this takes CUDA memory, unequal parts, and a time limit of its own. Returns when the call has ended; with CUDA memory,
+ * when its work is on the stream.
  *
- * @param call Read before the function returns, as are the counts that it points to.
+ * @param call Arguments, which stay yours.
  */
 comity_status comity_run(comity_group *group,
                          const comity_call *call);
@@ -697,35 +680,36 @@ comity_status comity_run(comity_group *group,
  *
  * @param src `count` elements.
  * @param dst `count` elements; may be `src`.
- * @return COMITY_ERR_MISUSE for what the caller could have checked, and then the group is unharmed. Any other error is final: the group
- * has failed on every rank, and what `dst` holds is undefined. So it is with all operations.
+ * @return COMITY_ERR_MISUSE: nothing was done, and the group is unharmed. After any other error the group has failed on every rank, and
+ * the content of `dst` is undefined. This holds for all operations.
  */
 comity_status comity_all_reduce(comity_group *group,
                                 const void *src,
                                 void *dst,
                                 int64_t count,
                                 comity_dtype dtype,
-                                comity_reduce_op op);
+                                comity_reduce_op reduce);
 
 /**
  * Combine `src` of all ranks, element by element; the root gets the result in `dst`.
  *
  * @param src `count` elements.
- * @param dst At the root `count` elements; may be `src`. Elsewhere not used, and may be NULL.
- * @param root The rank that gets the result.
+ * @param dst On the root `count` elements; may be `src`. Elsewhere not used, and may be NULL.
+ * @param root Rank that gets the result.
  */
 comity_status comity_reduce(comity_group *group,
                             const void *src,
                             void *dst,
                             int64_t count,
                             comity_dtype dtype,
-                            comity_reduce_op op,
+                            comity_reduce_op reduce,
                             int32_t root);
 
 /**
  * Copy the root's `buffer` to every rank.
  *
- * @param buffer `count` elements, which the root's is read from and the others' are written to.
+ * @param buffer `count` elements: read on the root, written on the others.
+ * @param root Rank whose buffer is copied.
  */
 comity_status comity_broadcast(comity_group *group,
                                void *buffer,
@@ -734,10 +718,12 @@ comity_status comity_broadcast(comity_group *group,
                                int32_t root);
 
 /**
- * Send `src` to a rank, which calls comity_recv() with the same tag, type and count. Returns when `src` may be used again, which may
- * be before it is received. Two ranks that both send long buffers before they receive wait for each other: use comity_sendrecv().
+ * Send `src` to a rank, which calls comity_recv() with the same tag, type and count. Returns when you may use `src` again, maybe before
+ * the other rank has it. Two ranks that both send long buffers before they receive wait for each other: use comity_sendrecv().
  *
- * @param tag 0 to 0x7fffffff.
+ * @param src `count` elements.
+ * @param to Rank that receives.
+ * @param tag Number that both ranks choose alike, 0 to 0x7fffffff.
  */
 comity_status comity_send(comity_group *group,
                           const void *src,
@@ -747,9 +733,11 @@ comity_status comity_send(comity_group *group,
                           uint32_t tag);
 
 /**
- * Receive into `dst` what a rank sends with comity_send() and this tag.
+ * Receive the message that a rank sends by comity_send() with the same tag.
  *
- * @return COMITY_ERR_MISMATCH when what was sent has another type or count.
+ * @param dst `count` elements.
+ * @param from Rank that sends.
+ * @return COMITY_ERR_MISMATCH if the message has another type or count.
  */
 comity_status comity_recv(comity_group *group,
                           void *dst,
@@ -759,10 +747,10 @@ comity_status comity_recv(comity_group *group,
                           uint32_t tag);
 
 /**
- * Send `src` to one rank and receive `dst` from one, which may be the same, at once.
+ * Send `src` to a rank, and at the same time receive `dst` from a rank: the same or another.
  *
- * @param src `count` elements. It must not overlap `dst`.
- * @param dst `recv_count` elements.
+ * @param src `count` elements for the rank `to`. It must not overlap `dst`.
+ * @param dst `recv_count` elements of the rank `from`.
  */
 comity_status comity_sendrecv(comity_group *group,
                               const void *src,
@@ -775,7 +763,7 @@ comity_status comity_sendrecv(comity_group *group,
                               uint32_t tag);
 
 /**
- * Return once every rank has called this.
+ * Wait until every rank has called this.
  */
 comity_status comity_barrier(comity_group *group);
 
@@ -794,7 +782,7 @@ comity_status comity_all_gather(comity_group *group,
 /**
  * Like comity_all_gather(), where rank r gives counts[r] elements. It has no form in place.
  *
- * @param counts One number for each rank, the same on every rank.
+ * @param counts Array with an entry for each rank, the same on every rank.
  */
 comity_status comity_all_gather_v(comity_group *group,
                                   const void *src,
@@ -813,25 +801,26 @@ comity_status comity_reduce_scatter(comity_group *group,
                                     void *dst,
                                     int64_t count,
                                     comity_dtype dtype,
-                                    comity_reduce_op op);
+                                    comity_reduce_op reduce);
 
 /**
  * Like comity_reduce_scatter(), where part r has counts[r] elements. It has no form in place.
  *
- * @param counts One number for each rank, the same on every rank.
+ * @param counts Array with an entry for each rank, the same on every rank.
  */
 comity_status comity_reduce_scatter_v(comity_group *group,
                                       const void *src,
                                       void *dst,
                                       const int64_t *counts,
                                       comity_dtype dtype,
-                                      comity_reduce_op op);
+                                      comity_reduce_op reduce);
 
 /**
  * Join every rank's `src` in the root's `dst`, by rank.
  *
  * @param src `count` elements. It must not overlap `dst`.
- * @param dst At the root `count` elements for each rank; elsewhere not used, and may be NULL.
+ * @param dst On the root `count` elements for each rank; elsewhere not used, and may be NULL.
+ * @param root Rank that gets all parts.
  */
 comity_status comity_gather(comity_group *group,
                             const void *src,
@@ -843,8 +832,9 @@ comity_status comity_gather(comity_group *group,
 /**
  * Give part r of the root's `src` to rank r, in `dst`.
  *
- * @param src At the root `count` elements for each rank; elsewhere not used, and may be NULL. It must not overlap `dst`.
+ * @param src On the root `count` elements for each rank; elsewhere not used, and may be NULL. It must not overlap `dst`.
  * @param dst `count` elements.
+ * @param root Rank that gives the parts.
  */
 comity_status comity_scatter(comity_group *group,
                              const void *src,
@@ -857,7 +847,7 @@ comity_status comity_scatter(comity_group *group,
  * Give part r of `src` to rank r; `dst` gets one part from each rank, by rank.
  *
  * @param src `count` elements for each rank.
- * @param dst As many; may be `src`.
+ * @param dst `count` elements for each rank; may be `src`.
  */
 comity_status comity_all_to_all(comity_group *group,
                                 const void *src,
@@ -866,11 +856,11 @@ comity_status comity_all_to_all(comity_group *group,
                                 comity_dtype dtype);
 
 /**
- * Like comity_all_to_all(), where this rank gives send_counts[r] elements to rank r and gets recv_counts[r] from it, each side's parts
- * one after the other. It has no form in place.
+ * Like comity_all_to_all(), where this rank gives send_counts[r] elements to rank r and gets recv_counts[r] from it. `src` and `dst`
+ * hold the parts by rank, without gaps. It has no form in place.
  *
- * @param send_counts One number for each rank.
- * @param recv_counts One number for each rank.
+ * @param send_counts Array with an entry for each rank.
+ * @param recv_counts Array with an entry for each rank.
  */
 comity_status comity_all_to_all_v(comity_group *group,
                                   const void *src,
@@ -880,247 +870,176 @@ comity_status comity_all_to_all_v(comity_group *group,
                                   comity_dtype dtype);
 
 /**
- * Make a call in the background, in its turn among the group's calls: the turn is taken now.
+ * Start a call in the background. Its place among the group's calls is that of this function.
  *
- * @param call Read before the function returns, as are the counts that it points to. Its buffers must stay, and nobody else may write
- * them, until the request has ended, also when its handle is freed before.
- * @param out Gets the request, yours to free with comity_request_free().
+ * @param call Copied, and so are the counts that it points to. Leave its buffers alone until the request has ended, also if you free the
+ * request before.
+ * @param out Gets the request. Free it with comity_request_free().
  */
 comity_status comity_start(comity_group *group,
                            const comity_call *call,
                            comity_request **out);
 
 /**
- * Status of a request.
+ * Get the status of a request.
  *
- * @return COMITY_PENDING while it is under way; then the status of its call, on every call of this function.
+ * @return COMITY_PENDING while it is under way; then the status of its call, each time.
  */
 comity_status comity_request_test(comity_request *request);
 
 /**
- * Wait until a request has ended. It always does: at the latest at the limit of its call.
+ * Wait until a request has ended: at the latest at the time limit of its call.
  *
- * @param seconds Limit on the wait; less than 0: as long as it takes.
- * @return The status of the call; COMITY_PENDING where it is still under way after `seconds`, which harms nothing.
- * COMITY_ERR_ORDER in a callback.
+ * @param timeout Seconds to wait at most; negative or INFINITY: until the end.
+ * @return Status of the call; COMITY_PENDING if it is still under way, which harms nothing; COMITY_ERR_ORDER in a callback.
  */
 comity_status comity_request_wait(comity_request *request,
-                                  double seconds);
+                                  double timeout);
 
 /**
  * Wait until one of several requests has ended.
  *
- * @param requests `count` handles; NULL among them are passed over.
- * @param seconds Limit on the wait; less than 0: as long as it takes.
- * @param index Gets the place in `requests` of one that has ended; -1 where none has, or all are NULL.
- * @return The status of that call; COMITY_PENDING where none has ended after `seconds`; COMITY_OK where all are NULL.
+ * @param requests Array of `count` handles. NULL is allowed in it.
+ * @param timeout Seconds to wait at most; negative or INFINITY: until one ends.
+ * @param index Gets the place in `requests` of one that has ended; -1 if none has, or all are NULL.
+ * @return Status of that request's call; COMITY_PENDING if none has ended; COMITY_OK if all are NULL.
  */
 comity_status comity_request_wait_any(comity_request *const *requests,
                                       int32_t count,
-                                      double seconds,
+                                      double timeout,
                                       int32_t *index);
 
 /**
- * Have a function called when a request has ended: once, on a thread of Comity's, or at once on this thread where it has ended already.
+ * Call a function when a request has ended: once, on a thread of Comity's, or at once on this thread if it has ended already.
  *
- * @param done Must be short. It must not wait for requests and must not free or close groups; comity_request_test() may be asked.
- * @param context Given to it. It must stay until then, also when the request's handle is freed before.
+ * @param done Function of yours: see comity_done_fn.
+ * @param context Passed to `done`. It must stay valid until then, also if you free the request before.
  */
 comity_status comity_request_on_done(comity_request *request,
                                      comity_done_fn done,
                                      void *context);
 
 /**
- * Free a request. Its call, if it is under way, goes on, since other ranks count on it; its buffers must stay until it has ended.
- * NULL is allowed.
+ * Free a request. NULL is allowed. A call under way goes on, since other ranks count on it: leave its buffers alone until it has ended.
  */
 comity_status comity_request_free(comity_request *request);
 
 /**
- * Rank `rank` of `size`, with every other setting at its default. More than one rank needs a place to meet (one of
- * comity_config_store(), comity_config_rendezvous(), comity_config_hostfile(), comity_config_exchange()) and a key.
+ * Make a configuration for rank `rank` of `size`, with every setting at its default.
  *
- * @param out Gets the configuration, yours to free with comity_config_free().
+ * More than one rank needs a key (comity_config_set_key(), or COMITY_KEY_FILE) and a place to meet: one of
+ * comity_config_set_rendezvous(), comity_config_set_store(), comity_config_set_hostfile() and comity_config_set_exchange().
+ *
+ * @param out Gets the configuration. Free it with comity_config_free().
  */
 comity_status comity_config_new(int32_t rank,
                                 int32_t size,
                                 comity_config **out);
 
 /**
- * Make a configuration from the environment; see comity_init().
+ * Make a configuration from the variables of the environment, as comity_init() reads them.
  *
- * @param out Gets the configuration, yours to free with comity_config_free().
+ * @param out Gets the configuration. Free it with comity_config_free().
  */
 comity_status comity_config_from_env(comity_config **out);
 
 /**
- * Free a configuration. Groups that were made by it stay. NULL is allowed.
- */
-comity_status comity_config_free(comity_config *config);
-
-/**
- * Meet the other ranks and make the group of all of them. Every rank of the job calls this. It returns when all have come, or fails at
- * the join limit and names those that are missing.
+ * Change a setting, by the name of its variable: comity_config_set(config, "COMITY_LINKS", "shm,tcp").
  *
- * @param config Stays as it is, and yours.
- * @param out Gets the group, yours to free with comity_group_free().
- */
-comity_status comity_connect(comity_config *config,
-                             comity_group **out);
-
-/**
- * Meet at a store that runs elsewhere, such as that of `comity launch`: "host:port".
- */
-comity_status comity_config_store(comity_config *config,
-                                  const char *at);
-
-/**
- * Meet at a store that rank 0 runs at this "host:port", which every rank can reach.
- */
-comity_status comity_config_rendezvous(comity_config *config,
-                                       const char *at);
-
-/**
- * Meet at rank 0's first address in a hostfile of MLX's form, and listen on this rank's own.
- */
-comity_status comity_config_hostfile(comity_config *config,
-                                     const char *path);
-
-/**
- * Meet at a store that rank 0 runs at a free port, which it tells the others through a function of yours, over whatever channel the
- * program has. Without a key rank 0 makes one and tells that too: whoever can read the channel can join.
+ * `comity info --settings` lists all. Some count in the environment only, such as the paths of libraries: they are refused. After an
+ * error the configuration is as before.
  *
- * @param share Called on a thread of Comity's or on that of comity_connect(), and never after that has returned.
- * @param context Given to it.
+ * @param name Name of the variable.
+ * @param value Value, as the variable takes it.
+ * @return COMITY_ERR_CONFIG for an unknown name or a bad value. comity_last_error() names both.
  */
-comity_status comity_config_exchange(comity_config *config,
-                                     comity_share_fn share,
-                                     void *context);
+comity_status comity_config_set(comity_config *config,
+                                const char *name,
+                                const char *value);
 
 /**
- * The name of the job, the same on all ranks. Ranks of different jobs refuse one another.
+ * Meet at a store that rank 0 runs at this address, which every rank can reach.
+ *
+ * @param at "host:port".
  */
-comity_status comity_config_job(comity_config *config,
-                                const char *job);
+comity_status comity_config_set_rendezvous(comity_config *config,
+                                           const char *at);
 
 /**
- * The secret that every rank of the job holds.
+ * Meet at a store that runs already, such as that of `comity launch`.
+ *
+ * @param at "host:port", as COMITY_STORE takes it.
+ */
+comity_status comity_config_set_store(comity_config *config,
+                                      const char *at);
+
+/**
+ * Meet at rank 0's first address in a hostfile of MLX's form, and listen on this rank's own addresses.
+ *
+ * @param path Name of the file, which is read at once.
+ */
+comity_status comity_config_set_hostfile(comity_config *config,
+                                         const char *path);
+
+/**
+ * Meet at a store that rank 0 runs at a free port. Rank 0 tells the others its address through a function of yours, over a channel that
+ * your program has. Without a key rank 0 makes one and sends it too: whoever can read the channel can join.
+ *
+ * @param exchange Called on any thread during comity_config_connect(), and never after that has returned.
+ * @param context Passed to `exchange`. It must stay valid while comity_config_connect() runs.
+ */
+comity_status comity_config_set_exchange(comity_config *config,
+                                         comity_exchange_fn exchange,
+                                         void *context);
+
+/**
+ * Set the secret that every rank of the job holds. COMITY_KEY_FILE takes it from a file.
  *
  * @param key 32 bytes, which are copied.
- * @param length Must be 32.
+ * @param length Number of bytes: must be 32.
  */
-comity_status comity_config_key(comity_config *config,
-                                const uint8_t *key,
-                                size_t length);
+comity_status comity_config_set_key(comity_config *config,
+                                    const uint8_t *key,
+                                    size_t length);
 
 /**
- * Like comity_config_key(), from a file that only its owner can read.
- */
-comity_status comity_config_key_file(comity_config *config,
-                                     const char *path);
-
-/**
- * Meet without a secret: whoever reaches a port and knows the job's name can join.
+ * Set the time limit of a call; the default is 300 s.
  *
- * @param public_addresses 0: addresses that the internet may reach are refused. 1: they are not.
+ * @param timeout Seconds, more than 0; INFINITY: as long as all ranks live.
  */
-comity_status comity_config_insecure(comity_config *config,
-                                     int32_t public_addresses);
+comity_status comity_config_set_timeout(comity_config *config,
+                                        double timeout);
 
 /**
- * Use of the key; at first COMITY_SECURE_HANDSHAKE. The same on all ranks.
+ * Set the time limit until all ranks have met; the default is 60 s.
+ *
+ * @param timeout Seconds, more than 0.
  */
-comity_status comity_config_secure(comity_config *config,
-                                   comity_secure secure);
+comity_status comity_config_set_join_timeout(comity_config *config,
+                                             double timeout);
 
 /**
- * Limit on a call, in seconds; at first 300. INFINITY: as long as all ranks live.
+ * Set the silence after which the others give a rank up; the default is 5 s.
+ *
+ * @param limit Seconds, 0.1 to 86400; INFINITY: never.
  */
-comity_status comity_config_timeout(comity_config *config,
-                                    double timeout);
+comity_status comity_config_set_detection(comity_config *config,
+                                          double limit);
 
 /**
- * Limit on the time until all ranks have met, in seconds; at first 60.
+ * Meet the other ranks and make the group of all. Every rank of the job calls this. It returns when all have come, or fails at the join
+ * limit and names those that are missing.
+ *
+ * @param config Stays as it is, and yours.
+ * @param out Gets the group. Free it with comity_group_free().
  */
-comity_status comity_config_join_timeout(comity_config *config,
-                                         double timeout);
+comity_status comity_config_connect(comity_config *config,
+                                    comity_group **out);
 
 /**
- * Silence after which the others give a rank up, in seconds: 0.1 to 86400, or 0 for never; at first 5.
+ * Free a configuration. Groups that it made stay. NULL is allowed.
  */
-comity_status comity_config_detection(comity_config *config,
-                                      double limit);
-
-/**
- * The kinds of link that may be used: "shm,tcp".
- */
-comity_status comity_config_links(comity_config *config,
-                                  const char *kinds);
-
-/**
- * Backend for the calls; at first COMITY_BACKEND_ANY.
- */
-comity_status comity_config_backend(comity_config *config,
-                                    comity_backend backend);
-
-/**
- * The CUDA device of this rank for COMITY_BACKEND_NCCL; at first by the rank's number on its host.
- */
-comity_status comity_config_device(comity_config *config,
-                                   uint32_t device);
-
-/**
- * The RDMA devices that lead from each rank to each other: JSON in MLX's form, or a path to such a file.
- */
-comity_status comity_config_devices(comity_config *config,
-                                    const char *matrix);
-
-/**
- * This rank's own addresses to listen on, with a comma between: "10.0.0.1,[fe80::1]:7000".
- */
-comity_status comity_config_addrs(comity_config *config,
-                                  const char *addrs);
-
-/**
- * TCP connections for each pair of addresses.
- */
-comity_status comity_config_connections(comity_config *config,
-                                        int32_t connections);
-
-/**
- * Number of threads that may send long messages over TCP beside the rank's own.
- */
-comity_status comity_config_send_threads(comity_config *config,
-                                         int32_t threads);
-
-/**
- * The name of this host. Ranks whose hosts have equal names use shared memory.
- */
-comity_status comity_config_host_name(comity_config *config,
-                                      const char *name);
-
-/**
- * When a group fails, write its last calls to a file in this directory, for `comity report`.
- */
-comity_status comity_config_log_dir(comity_config *config,
-                                    const char *path);
-
-/**
- * Measure every link when the ranks have met, and choose plans by that. On all ranks or none.
- */
-comity_status comity_config_measure_costs(comity_config *config);
-
-/**
- * Choose plans by what `comity check --links --json` wrote into a file. On all ranks or none.
- */
-comity_status comity_config_costs_file(comity_config *config,
-                                       const char *path);
-
-/**
- * Carry out every operation by this algorithm, where it can: "ring". On all ranks or none. For tests and measurements.
- */
-comity_status comity_config_algorithm(comity_config *config,
-                                      const char *name);
+comity_status comity_config_free(comity_config *config);
 
 #ifdef __cplusplus
 }  // extern "C"

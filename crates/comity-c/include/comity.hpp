@@ -4,7 +4,7 @@
 //     std::vector<float> x(1000, 1.0f);
 //     group.all_reduce(x.data(), x.size(), COMITY_SUM);
 //
-// What throws says so by not being noexcept: comity::Error, which has the rank at fault. Threads: as in comity.h.
+// Functions that are not noexcept throw comity::Error, which has the rank at fault. Threads: as in comity.h.
 #ifndef COMITY_HPP
 #define COMITY_HPP
 
@@ -20,20 +20,20 @@
 
 namespace comity {
 
-// What a function of Comity came to, if not well.
+// Failure of a function.
 class Error : public std::runtime_error {
 public:
     comity_status status() const noexcept { return status_; }
-    // The first rank at fault; -1 where none is, or none is known.
+    // First rank at fault; -1: none, or not known.
     int rank() const noexcept { return rank_; }
     // All ranks at fault.
     const std::vector<int> &ranks() const noexcept { return ranks_; }
-    // The name of its host; "" where that is not known.
+    // Host of that rank; "": not known.
     const std::string &host() const noexcept { return host_; }
-    // Whether the group cannot be used any more.
+    // True if the group cannot be used any more, or was never made.
     bool fatal() const noexcept { return fatal_; }
 
-    // The last error of this thread.
+    // Last error of this thread.
     static Error last(comity_status status) {
         comity_error *error = nullptr;
         comity_error_info info = comity_error_info();
@@ -59,12 +59,12 @@ private:
     std::string host_;
 };
 
-// Throw unless it went well.
+// Throw unless a call succeeded.
 inline void check(comity_status status) {
     if (status != COMITY_OK) throw Error::last(status);
 }
 
-// The comity_dtype of a type of C++.
+// comity_dtype of a type of C++.
 template <typename T> struct dtype_of;
 template <> struct dtype_of<bool> { static constexpr comity_dtype value = COMITY_BOOL; };
 template <> struct dtype_of<std::uint8_t> { static constexpr comity_dtype value = COMITY_U8; };
@@ -79,7 +79,7 @@ template <> struct dtype_of<float> { static constexpr comity_dtype value = COMIT
 template <> struct dtype_of<double> { static constexpr comity_dtype value = COMITY_F64; };
 template <> struct dtype_of<std::complex<float>> { static constexpr comity_dtype value = COMITY_C64; };
 
-// A call in the background. Its buffers must stay until it has ended, also when this is destroyed before.
+// Call in the background. Leave its buffers alone until it has ended, also if you destroy this before.
 class Request {
 public:
     explicit Request(comity_request *handle) noexcept : handle_(handle) {}
@@ -95,10 +95,10 @@ public:
     Request &operator=(const Request &) = delete;
     ~Request() { comity_request_free(handle_); }
 
-    // Whether it has ended well; throws what it ended with if not well.
+    // Return true if the call has ended; throw its error if it failed.
     bool test() const { return ended(comity_request_test(handle_)); }
-    // Wait until it has ended, at most so many seconds; whether it has.
-    bool wait(double seconds = -1) const { return ended(comity_request_wait(handle_, seconds)); }
+    // Wait until the call has ended, at most `timeout` seconds (negative: until the end). Return true if it has; throw its error if it failed.
+    bool wait(double timeout = -1) const { return ended(comity_request_wait(handle_, timeout)); }
 
     comity_request *get() const noexcept { return handle_; }
     comity_request *release() noexcept {
@@ -116,7 +116,7 @@ private:
     comity_request *handle_;
 };
 
-// Ranks that call collectives together. The destructor closes the group and hides what it finds: call close() to hear of it.
+// Ranks that call collectives together. The destructor closes the group and hides its error: call close() to get it.
 class Group {
 public:
     explicit Group(comity_group *handle = nullptr) noexcept : handle_(handle) {}
@@ -132,7 +132,7 @@ public:
     Group &operator=(const Group &) = delete;
     ~Group() { comity_group_free(handle_); }
 
-    // The group of this process's job, found in the environment; `strict`: an error where there is none.
+    // Group of this process's job, as comity_init() finds it; `strict`: an error without a launcher.
     static Group init(bool strict = false) {
         comity_group *group = nullptr;
         check(strict ? comity_init_strict(&group) : comity_init(&group));
@@ -141,7 +141,7 @@ public:
     // Groups for threads of this process.
     static std::vector<Group> local(int size) {
         std::vector<comity_group *> handles(size > 0 ? static_cast<std::size_t>(size) : 1);
-        check(comity_local(size, handles.data()));
+        check(comity_init_local(size, handles.data()));
         std::vector<Group> groups;
         for (comity_group *handle : handles) groups.emplace_back(handle);
         return groups;
@@ -149,7 +149,7 @@ public:
 
     int rank() const noexcept { return comity_group_rank(handle_); }
     int size() const noexcept { return comity_group_size(handle_); }
-    // Whether there is a group: a split leaves none to ranks of color -1.
+    // False if there is no group: split() gives none to ranks of color -1.
     explicit operator bool() const noexcept { return handle_ != nullptr; }
 
     template <typename T> void all_reduce(T *x, std::size_t count, comity_reduce_op op) {
@@ -164,7 +164,7 @@ public:
     template <typename T> void broadcast(T *x, std::size_t count, int root) {
         check(comity_broadcast(handle_, x, number(count), dtype_of<T>::value, root));
     }
-    // `count` is that of one rank's part, here and below.
+    // `count` is that of a rank's part, here and below.
     template <typename T> void all_gather(const T *src, T *dst, std::size_t count) {
         check(comity_all_gather(handle_, src, dst, number(count), dtype_of<T>::value));
     }
@@ -188,7 +188,7 @@ public:
     }
     void barrier() { check(comity_barrier(handle_)); }
 
-    // Any call: unequal parts, CUDA memory, a limit of its own.
+    // Any call: unequal parts, CUDA memory, a time limit of its own.
     void run(const comity_call &call) { check(comity_run(handle_, &call)); }
     Request start(const comity_call &call) {
         comity_request *request = nullptr;
@@ -198,7 +198,7 @@ public:
     template <typename T> Request start_all_reduce(T *x, std::size_t count, comity_reduce_op op) {
         comity_call call = comity_call();
         call.size = sizeof call;
-        call.op = COMITY_ALL_REDUCE;
+        call.op = COMITY_OP_ALL_REDUCE;
         call.dtype = dtype_of<T>::value;
         call.reduce = op;
         call.src = call.dst = x;
@@ -219,7 +219,7 @@ public:
     }
     void set_timeout(double seconds) { check(comity_group_set_timeout(handle_, seconds)); }
     void abort(const std::string &why) { check(comity_group_abort(handle_, why.c_str())); }
-    // Leave in good order. The handle stays until this is destroyed.
+    // Leave the group in good order. The handle stays until this is destroyed.
     void close() { check(comity_group_close(handle_)); }
 
     comity_group *get() const noexcept { return handle_; }

@@ -55,7 +55,7 @@ fn layouts() -> String {
             differs,
             ranks,
             rank_count,
-            after,
+            timeout,
         }
     );
     layout!(out, comity_member { size, rank, reserved, pid, host, link });
@@ -94,7 +94,7 @@ fn declared(header: &str) -> String {
 }
 
 const HEAD: &str = "\
-What programs compiled against include/comity.h rely on, for 64-bit systems. Lines may be added, and fields at the ends of structs.
+Symbols and layouts that compiled programs rely on, on 64-bit systems. Lines may be added, and fields at the ends of structs.
 A change of a line, or its removal, needs a new version node (COMITY_0) and soname (libcomity.so.0): see tools/steps/src/c.
 
 ";
@@ -102,6 +102,25 @@ A change of a line, or its removal, needs a new version node (COMITY_0) and sona
 #[test]
 fn the_table_is_current() {
     header::compare("abi.txt", &format!("{HEAD}{}{}", layouts(), declared(&header::generated())));
+}
+
+/// A name that C and the environment both have would be taken for the other; so would an operation for a reduction.
+#[test]
+fn enumerators_begin_with_their_type_and_are_no_settings() {
+    let table = declared(&header::generated());
+    let enums: Vec<_> = table.lines().filter_map(|l| l.strip_prefix("enum ")?.split_once(": ")).collect();
+    assert_eq!(enums.len(), 5, "{enums:?}");
+    for (name, numbers) in enums {
+        let short = ["comity_status", "comity_dtype", "comity_reduce_op"].contains(&name);
+        let begin = if short { "COMITY".into() } else { name.to_uppercase() };
+        for enumerator in numbers.split(", ").filter_map(|n| n.split(' ').next()) {
+            assert!(enumerator.starts_with(&format!("{begin}_")), "{enumerator} of {name}");
+            assert!(
+                comity::tools::VARIABLES.iter().all(|v| v.name != enumerator),
+                "{enumerator} is a setting"
+            );
+        }
+    }
 }
 
 #[test]

@@ -1,15 +1,15 @@
-//! Configurations: where this process stands in its job, and how it meets the others.
+//! Configurations: the place of this process in its job, its way to meet the others, and its settings.
 
 use crate::{
     boundary::answer,
     errors::CFault,
-    exchange::{CallbackExchange, comity_share_fn},
-    group::hand_out,
+    exchange::{CallbackExchange, comity_exchange_fn},
+    group::{hand_out, seconds},
     handles::{self, comity_config, comity_group},
     raw::{self, Context},
     types::comity_status,
 };
-use comity::{Config, Key};
+use comity::{Config, Detection, Key};
 use std::{
     ffi::{c_char, c_void},
     sync::{Arc, Mutex, PoisonError},
@@ -19,10 +19,7 @@ use std::{
 pub(crate) struct ConfigHandle(Mutex<Config>);
 
 /// Change a configuration; one that cannot be changed so stays as it is.
-pub(crate) fn change(
-    config: *mut comity_config,
-    f: impl FnOnce(Config) -> Result<Config, CFault>,
-) -> comity_status {
+fn change(config: *mut comity_config, f: impl FnOnce(Config) -> Result<Config, CFault>) -> comity_status {
     answer(|| {
         let config = handles::find(config)?;
         let mut config = config.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,10 +32,12 @@ fn give(out: *mut *mut comity_config, config: Config) -> Result<(), CFault> {
     raw::put(out, handles::add::<comity_config>(ConfigHandle(Mutex::new(config)))?)
 }
 
-/// Rank `rank` of `size`, with every other setting at its default. More than one rank needs a place to meet (one of
-/// comity_config_store(), comity_config_rendezvous(), comity_config_hostfile(), comity_config_exchange()) and a key.
+/// Make a configuration for rank `rank` of `size`, with every setting at its default.
 ///
-/// @param out Gets the configuration, yours to free with comity_config_free().
+/// More than one rank needs a key (comity_config_set_key(), or COMITY_KEY_FILE) and a place to meet: one of
+/// comity_config_set_rendezvous(), comity_config_set_store(), comity_config_set_hostfile() and comity_config_set_exchange().
+///
+/// @param out Gets the configuration. Free it with comity_config_free().
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_config_new(rank: i32, size: i32, out: *mut *mut comity_config) -> comity_status {
@@ -53,9 +52,9 @@ pub extern "C" fn comity_config_new(rank: i32, size: i32, out: *mut *mut comity_
     })
 }
 
-/// Make a configuration from the environment; see comity_init().
+/// Make a configuration from the variables of the environment, as comity_init() reads them.
 ///
-/// @param out Gets the configuration, yours to free with comity_config_free().
+/// @param out Gets the configuration. Free it with comity_config_free().
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_config_from_env(out: *mut *mut comity_config) -> comity_status {
@@ -65,83 +64,82 @@ pub extern "C" fn comity_config_from_env(out: *mut *mut comity_config) -> comity
     })
 }
 
-/// Free a configuration. Groups that were made by it stay. NULL is allowed.
-// SAFETY: the name is this library's own.
-#[unsafe(no_mangle)]
-pub extern "C" fn comity_config_free(config: *mut comity_config) -> comity_status {
-    answer(|| if config.is_null() { Ok(()) } else { handles::free(config) })
-}
-
-/// Meet the other ranks and make the group of all of them. Every rank of the job calls this. It returns when all have come, or fails at
-/// the join limit and names those that are missing.
+/// Change a setting, by the name of its variable: comity_config_set(config, "COMITY_LINKS", "shm,tcp").
 ///
-/// @param config Stays as it is, and yours.
-/// @param out Gets the group, yours to free with comity_group_free().
+/// `comity info --settings` lists all. Some count in the environment only, such as the paths of libraries: they are refused. After an
+/// error the configuration is as before.
+///
+/// @param name Name of the variable.
+/// @param value Value, as the variable takes it.
+/// @return COMITY_ERR_CONFIG for an unknown name or a bad value. comity_last_error() names both.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
-pub extern "C" fn comity_connect(config: *mut comity_config, out: *mut *mut comity_group) -> comity_status {
-    answer(|| {
-        raw::check_out("out", out)?;
-        let config = handles::find(config)?;
-        // Not with the lock held: it may take a minute.
-        let config = config.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        hand_out(out, config.connect()?)
-    })
+pub extern "C" fn comity_config_set(
+    config: *mut comity_config,
+    name: *const c_char,
+    value: *const c_char,
+) -> comity_status {
+    change(config, |c| Ok(c.set(raw::text("the name", name)?, raw::text("the value", value)?)?))
 }
 
-/// Meet at a store that runs elsewhere, such as that of `comity launch`: "host:port".
+/// Meet at a store that rank 0 runs at this address, which every rank can reach.
+///
+/// @param at "host:port".
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
-pub extern "C" fn comity_config_store(config: *mut comity_config, at: *const c_char) -> comity_status {
-    change(config, |c| Ok(c.store(raw::text("the address", at)?)?))
-}
-
-/// Meet at a store that rank 0 runs at this "host:port", which every rank can reach.
-// SAFETY: the name is this library's own.
-#[unsafe(no_mangle)]
-pub extern "C" fn comity_config_rendezvous(config: *mut comity_config, at: *const c_char) -> comity_status {
+pub extern "C" fn comity_config_set_rendezvous(
+    config: *mut comity_config,
+    at: *const c_char,
+) -> comity_status {
     change(config, |c| Ok(c.rendezvous(raw::text("the address", at)?)?))
 }
 
-/// Meet at rank 0's first address in a hostfile of MLX's form, and listen on this rank's own.
+/// Meet at a store that runs already, such as that of `comity launch`.
+///
+/// @param at "host:port", as COMITY_STORE takes it.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
-pub extern "C" fn comity_config_hostfile(config: *mut comity_config, path: *const c_char) -> comity_status {
+pub extern "C" fn comity_config_set_store(config: *mut comity_config, at: *const c_char) -> comity_status {
+    change(config, |c| Ok(c.store(raw::text("the address", at)?)?))
+}
+
+/// Meet at rank 0's first address in a hostfile of MLX's form, and listen on this rank's own addresses.
+///
+/// @param path Name of the file, which is read at once.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_config_set_hostfile(
+    config: *mut comity_config,
+    path: *const c_char,
+) -> comity_status {
     change(config, |c| Ok(c.hostfile(raw::text("the path", path)?)?))
 }
 
-/// Meet at a store that rank 0 runs at a free port, which it tells the others through a function of yours, over whatever channel the
-/// program has. Without a key rank 0 makes one and tells that too: whoever can read the channel can join.
+/// Meet at a store that rank 0 runs at a free port. Rank 0 tells the others its address through a function of yours, over a channel that
+/// your program has. Without a key rank 0 makes one and sends it too: whoever can read the channel can join.
 ///
-/// @param share Called on a thread of Comity's or on that of comity_connect(), and never after that has returned.
-/// @param context Given to it.
+/// @param exchange Called on any thread during comity_config_connect(), and never after that has returned.
+/// @param context Passed to `exchange`. It must stay valid while comity_config_connect() runs.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
-pub extern "C" fn comity_config_exchange(
+pub extern "C" fn comity_config_set_exchange(
     config: *mut comity_config,
-    share: comity_share_fn,
+    exchange: comity_exchange_fn,
     context: *mut c_void,
 ) -> comity_status {
     change(config, |c| {
-        let share = share.ok_or_else(|| CFault::misuse("share is NULL"))?;
-        Ok(c.exchange(Arc::new(CallbackExchange::new(share, Context(context)))))
+        let exchange = exchange.ok_or_else(|| CFault::misuse("exchange is NULL"))?;
+        Ok(c.exchange(Arc::new(CallbackExchange::new(exchange, Context(context)))))
     })
 }
 
-/// The name of the job, the same on all ranks. Ranks of different jobs refuse one another.
-// SAFETY: the name is this library's own.
-#[unsafe(no_mangle)]
-pub extern "C" fn comity_config_job(config: *mut comity_config, job: *const c_char) -> comity_status {
-    change(config, |c| Ok(c.job(raw::text("the job", job)?)))
-}
-
-/// The secret that every rank of the job holds.
+/// Set the secret that every rank of the job holds. COMITY_KEY_FILE takes it from a file.
 ///
 /// @param key 32 bytes, which are copied.
-/// @param length Must be 32.
+/// @param length Number of bytes: must be 32.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
-pub extern "C" fn comity_config_key(
+pub extern "C" fn comity_config_set_key(
     config: *mut comity_config,
     key: *const u8,
     length: usize,
@@ -153,18 +151,61 @@ pub extern "C" fn comity_config_key(
     })
 }
 
-/// Like comity_config_key(), from a file that only its owner can read.
+/// Set the time limit of a call; the default is 300 s.
+///
+/// @param timeout Seconds, more than 0; INFINITY: as long as all ranks live.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
-pub extern "C" fn comity_config_key_file(config: *mut comity_config, path: *const c_char) -> comity_status {
-    change(config, |c| Ok(c.key_file(raw::text("the path", path)?)?))
+pub extern "C" fn comity_config_set_timeout(config: *mut comity_config, timeout: f64) -> comity_status {
+    change(config, |c| Ok(c.timeout(seconds("the timeout", timeout)?)))
 }
 
-/// Meet without a secret: whoever reaches a port and knows the job's name can join.
+/// Set the time limit until all ranks have met; the default is 60 s.
 ///
-/// @param public_addresses 0: addresses that the internet may reach are refused. 1: they are not.
+/// @param timeout Seconds, more than 0.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
-pub extern "C" fn comity_config_insecure(config: *mut comity_config, public_addresses: i32) -> comity_status {
-    change(config, |c| Ok(if public_addresses == 0 { c.insecure() } else { c.insecure_in_public() }))
+pub extern "C" fn comity_config_set_join_timeout(config: *mut comity_config, timeout: f64) -> comity_status {
+    change(config, |c| Ok(c.join_timeout(seconds("the join timeout", timeout)?)))
+}
+
+/// Set the silence after which the others give a rank up; the default is 5 s.
+///
+/// @param limit Seconds, 0.1 to 86400; INFINITY: never.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_config_set_detection(config: *mut comity_config, limit: f64) -> comity_status {
+    change(config, |c| {
+        if limit == f64::INFINITY {
+            return Ok(c.detection(Detection::Off));
+        }
+        Ok(c.detection(Detection::After(seconds("the detection limit", limit)?)))
+    })
+}
+
+/// Meet the other ranks and make the group of all. Every rank of the job calls this. It returns when all have come, or fails at the join
+/// limit and names those that are missing.
+///
+/// @param config Stays as it is, and yours.
+/// @param out Gets the group. Free it with comity_group_free().
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_config_connect(
+    config: *mut comity_config,
+    out: *mut *mut comity_group,
+) -> comity_status {
+    answer(|| {
+        raw::check_out("out", out)?;
+        let config = handles::find(config)?;
+        // Not with the lock held: it may take a minute.
+        let config = config.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        hand_out(out, config.connect()?)
+    })
+}
+
+/// Free a configuration. Groups that it made stay. NULL is allowed.
+// SAFETY: the name is this library's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn comity_config_free(config: *mut comity_config) -> comity_status {
+    answer(|| if config.is_null() { Ok(()) } else { handles::free(config) })
 }

@@ -29,7 +29,7 @@ pub(crate) struct ErrorRecord {
     pub(crate) call: Option<CString>,
     pub(crate) peer_call: Option<CString>,
     pub(crate) differs: Option<CString>,
-    pub(crate) after: f64,
+    pub(crate) timeout: f64,
 }
 
 /// An error on its way to C.
@@ -56,7 +56,7 @@ impl CFault {
             call: None,
             peer_call: None,
             differs: None,
-            after: 0.0,
+            timeout: 0.0,
         }))
     }
 
@@ -127,7 +127,7 @@ impl From<&Error> for CFault {
             call,
             peer_call,
             differs: words::differs(root),
-            after: words::after(root),
+            timeout: words::timeout(root),
         }))
     }
 }
@@ -137,11 +137,10 @@ pub(crate) fn host(peer: &Peer) -> Option<CString> {
     peer.host.as_deref().map(|h| words::text(h.to_owned()))
 }
 
-/// The sentence of the last error of this thread: what happened, to whom, and what to do next. "" where there was none.
+/// Get the sentence of this thread's last error: what happened, to whom, and what to do next. A function that succeeds leaves it.
 ///
-/// A function that goes well leaves it as it is.
-///
-/// @return Text that is valid until the next function of Comity fails on this thread, or comity_error_take() is called on it.
+/// @return Text that is valid until the next function of Comity fails on this thread, or this thread calls comity_error_take(). "" if
+/// there was no error.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_last_error() -> *const c_char {
@@ -149,12 +148,11 @@ pub extern "C" fn comity_last_error() -> *const c_char {
     text.ok().flatten().unwrap_or(c"".as_ptr())
 }
 
-/// Take the last error of this thread, so that any thread can ask it for more than its sentence.
+/// Take the last error of this thread as an object. comity_error_get() has its details, on any thread.
 ///
-/// Call this on the thread on which the function failed, before another one fails there: a runtime that moves its tasks between
-/// threads must keep this one on its thread for the two calls.
+/// Call this on the thread on which the function failed, before another one fails there.
 ///
-/// @param out Gets the error, yours to free with comity_error_free(); NULL where there is none.
+/// @param out Gets the error, or NULL if there is none. Free it with comity_error_free().
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_error_take(out: *mut *mut comity_error) -> comity_status {
@@ -166,10 +164,9 @@ pub extern "C" fn comity_error_take(out: *mut *mut comity_error) -> comity_statu
     })
 }
 
-/// Describe an error.
+/// Get the details of an error.
 ///
-/// @param error From comity_error_take().
-/// @param out Its `size` must be set to sizeof(comity_error_info). What it points to is valid until comity_error_free().
+/// @param out Set its `size` to sizeof(comity_error_info) before. Its pointers are valid until comity_error_free().
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_error_get(error: *mut comity_error, out: *mut comity_error_info) -> comity_status {
@@ -190,7 +187,7 @@ pub extern "C" fn comity_error_get(error: *mut comity_error, out: *mut comity_er
             differs: text(&e.differs),
             ranks: e.ranks.as_ptr(),
             rank_count: e.ranks.len(),
-            after: e.after,
+            timeout: e.timeout,
         };
         raw::put_struct("comity_error_info", out, info)
     })

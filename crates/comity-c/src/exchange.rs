@@ -11,21 +11,21 @@ use std::{
 /// Room for the text of any exchange.
 const ROOM: usize = 1024;
 
-/// Function by which rank 0 sends the others a short text, over a channel of the program's. All ranks are called equally often; call k of one rank
-/// belongs to call k of the others.
+/// Function of yours for comity_config_set_exchange(): sends a short text from rank 0 to all others, over a channel that your program has.
+/// It is called equally often on all ranks; call k of a rank belongs to call k of the others.
 ///
-/// @param mine On rank 0 the text to send: 1 to 512 printable characters. NULL on the others.
-/// @param seconds The time that is left.
-/// @param out Gets the text on the other ranks, with a NUL at its end.
-/// @param room Bytes at `out`.
-/// @return 0 if it went well.
-pub type comity_share_fn = Option<
+/// @param mine Text to send: 1 to 512 printable characters; NULL on all ranks but 0.
+/// @param timeout Seconds that are left.
+/// @param out Gets the text and a NUL, on all ranks but 0.
+/// @param room Number of bytes at `out`.
+/// @return 0 on success; any other number ends comity_config_connect() with COMITY_ERR_JOIN.
+pub type comity_exchange_fn = Option<
     extern "C" fn(
         context: *mut c_void,
         rank: i32,
         size: i32,
         mine: *const c_char,
-        seconds: f64,
+        timeout: f64,
         out: *mut c_char,
         room: usize,
     ) -> i32,
@@ -47,7 +47,7 @@ impl CallbackExchange {
 
 impl fmt::Display for CallbackExchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the exchange given by comity_config_exchange")
+        f.write_str("the exchange given by comity_config_set_exchange")
     }
 }
 

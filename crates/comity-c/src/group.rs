@@ -103,11 +103,11 @@ pub(crate) fn hand_out(out: *mut *mut comity_group, group: Group) -> Result<(), 
     raw::put(out, handles::add::<comity_group>(handle)?)
 }
 
-/// The group of this process's job, found in the environment: the variables of `comity launch`, MLX, torchrun, Open MPI, MPICH and
-/// Slurm are understood. A group of one where no launcher's variables are set.
+/// Meet the other ranks of this process's job and make the group of all. The environment says which job: the variables of
+/// `comity launch`, MLX, torchrun, Open MPI, MPICH and Slurm are understood. Without a launcher's variables it is a group of one.
 ///
-/// @param out Gets the group, yours to free with comity_group_free().
-/// @return Also COMITY_ERR_CONFIG for broken variables, COMITY_ERR_JOIN when the ranks do not come together within the join limit, and
+/// @param out Gets the group. Free it with comity_group_free().
+/// @return COMITY_ERR_CONFIG if the variables make no sense; COMITY_ERR_JOIN if a rank does not come within the join limit;
 /// COMITY_ERR_FORKED in a child that was forked from a process of the job.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
@@ -121,7 +121,9 @@ pub extern "C" fn comity_init(out: *mut *mut comity_group) -> comity_status {
     })
 }
 
-/// Like comity_init(), but COMITY_ERR_CONFIG where no launcher's variables are set.
+/// Like comity_init(), but without a launcher's variables it is COMITY_ERR_CONFIG.
+///
+/// @param out Gets the group. Free it with comity_group_free().
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_init_strict(out: *mut *mut comity_group) -> comity_status {
@@ -131,82 +133,83 @@ pub extern "C" fn comity_init_strict(out: *mut *mut comity_group) -> comity_stat
     })
 }
 
-/// Groups for `size` threads of this process, which talk through memory: for tests, and for programs without processes.
+/// Make a group of `size` threads of this process, which exchange data through memory.
 ///
 /// @param size Number of ranks; 1 is a group of this process alone.
-/// @param out Gets `size` groups by rank, each yours to free with comity_group_free().
+/// @param groups Array of `size` handles. Gets one for each rank; give each thread its own. Free each with comity_group_free().
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
-pub extern "C" fn comity_local(size: i32, out: *mut *mut comity_group) -> comity_status {
+pub extern "C" fn comity_init_local(size: i32, groups: *mut *mut comity_group) -> comity_status {
     answer(|| {
-        raw::check_out("out", out)?;
+        raw::check_out("groups", groups)?;
         if size < 1 {
             return Err(CFault::misuse(format!("the size is {size}, and must be 1 or more")));
         }
         for (rank, group) in Group::local(rank("the size", size)?)?.into_iter().enumerate() {
             let mut handle = ptr::null_mut();
             hand_out(&raw mut handle, group)?;
-            raw::put_at(out, rank, handle);
+            raw::put_at(groups, rank, handle);
         }
         Ok(())
     })
 }
 
-/// This process's place in the group, from 0; -1 if there is no such group.
+/// Get this process's rank in the group, from 0.
+///
+/// @return -1 if there is no such group.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_rank(group: *mut comity_group) -> i32 {
     value(-1, || Ok(handles::find(group)?.open()?.rank() as i32))
 }
 
-/// Number of ranks of the group; -1 if there is no such group.
+/// Get the number of ranks of the group.
+///
+/// @return -1 if there is no such group.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_size(group: *mut comity_group) -> i32 {
     value(-1, || Ok(handles::find(group)?.open()?.size() as i32))
 }
 
-/// The CUDA device whose memory calls take, besides that of the host; -1 if none.
+/// Get the CUDA device of the group: its calls take memory of this device and of the host.
+///
+/// @return -1 if it has none, or there is no such group.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_device(group: *mut comity_group) -> i32 {
     value(-1, || Ok(handles::find(group)?.open()?.device().map_or(-1, |d| d as i32)))
 }
 
-/// A member of the group.
+/// Describe a member of the group.
 ///
-/// @param member Its rank.
-/// @param out Its `size` must be set to sizeof(comity_member). Its texts are valid until comity_group_free().
+/// @param rank Rank of the member in the group.
+/// @param out Set its `size` to sizeof(comity_member) before. Its texts are valid until comity_group_free().
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_member(
     group: *mut comity_group,
-    member: i32,
+    rank: i32,
     out: *mut comity_member,
 ) -> comity_status {
     answer(|| {
         let group = handles::find(group)?;
         let inner = group.open()?;
-        let known =
-            usize::try_from(member).ok().and_then(|r| inner.members().get(r).zip(group.named().get(r)));
+        let known = usize::try_from(rank).ok().and_then(|r| inner.members().get(r).zip(group.named().get(r)));
         let Some((peer, names)) = known else {
-            let words = format!("rank {member} is not in a group of {}", inner.size());
+            let words = format!("rank {rank} is not in a group of {}", inner.size());
             return Err(CFault::misuse(words));
         };
         let [host, link] = names.each_ref().map(|t| t.as_ref().map_or(ptr::null(), |t| t.as_ptr()));
         let pid = peer.pid.map_or(0, i64::from);
         let size = size_of::<comity_member>();
-        raw::put_struct(
-            "comity_member",
-            out,
-            comity_member { size, rank: member, reserved: 0, pid, host, link },
-        )
+        raw::put_struct("comity_member", out, comity_member { size, rank, reserved: 0, pid, host, link })
     })
 }
 
-/// Counters of the group on this rank.
+/// Get the counters of the group on this rank.
 ///
-/// @param out Its `size` must be set to sizeof(comity_stats).
+/// @param out Set its `size` to sizeof(comity_stats) before.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_stats(group: *mut comity_group, out: *mut comity_stats) -> comity_status {
@@ -225,7 +228,9 @@ pub extern "C" fn comity_group_stats(group: *mut comity_group, out: *mut comity_
     })
 }
 
-/// Limit on a call, in seconds; INFINITY where there is none, a negative number if there is no such group.
+/// Get the time limit of a call in seconds.
+///
+/// @return INFINITY if calls have no limit; a negative number if there is no such group.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_timeout(group: *mut comity_group) -> f64 {
@@ -235,9 +240,10 @@ pub extern "C" fn comity_group_timeout(group: *mut comity_group) -> f64 {
     })
 }
 
-/// Let calls that are made from now on take so long (at first 300, or COMITY_TIMEOUT). A call that runs out of time ends the group.
+/// Set the time limit of calls that are made from now on. comity_call has a limit for a single call. A call that runs out of time ends
+/// the group.
 ///
-/// @param timeout Seconds, more than 0; INFINITY: as long as all ranks live. comity_call has a limit for one call.
+/// @param timeout Seconds, more than 0; INFINITY: as long as all ranks live.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_set_timeout(group: *mut comity_group, timeout: f64) -> comity_status {
@@ -250,10 +256,11 @@ pub extern "C" fn comity_group_set_timeout(group: *mut comity_group, timeout: f6
     })
 }
 
-/// Split into groups of equal color: every rank calls this. Ranks of one color form a group, by key and then by rank.
+/// Split the group: every rank calls this, and ranks of equal color form a group.
 ///
-/// @param color 0 or more; -1 to be in none of the groups.
-/// @param out Gets the group, yours to free with comity_group_free(); NULL where the color is -1.
+/// @param color 0 or more; -1: this rank is in none of the groups.
+/// @param key Order of the ranks in the new group; where keys are equal, the order of `group`.
+/// @param out Gets the group; NULL where the color is -1. Free it with comity_group_free().
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_split(
@@ -272,12 +279,12 @@ pub extern "C" fn comity_group_split(
     })
 }
 
-/// The group of some members; only they call this, all with the same list and label. Calls of `group` may run meanwhile.
+/// Make a group of some members. Only they call this, all with the same list and label. Calls of `group` may run meanwhile.
 ///
 /// @param members Ranks of `group` in their new order, this one among them.
 /// @param count Number of `members`.
-/// @param label Tells apart groups of the same members.
-/// @param out Gets the group, yours to free with comity_group_free().
+/// @param label Number that tells apart groups of the same members.
+/// @param out Gets the group. Free it with comity_group_free().
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_subgroup(
@@ -297,10 +304,10 @@ pub extern "C" fn comity_group_subgroup(
     })
 }
 
-/// Give the group up on every rank: calls under way and later ones fail with COMITY_ERR_ABORTED, which carries `why`. This is also how
-/// a request is cancelled: MPI's rules hold, nothing less than the group can be.
+/// Abort the group on every rank: calls under way and later ones fail with COMITY_ERR_ABORTED. This also cancels a request: other ranks
+/// count on its call, so nothing less than the group can be cancelled.
 ///
-/// @param why A sentence for the other ranks, in UTF-8.
+/// @param why Sentence that the error of every rank holds.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_abort(group: *mut comity_group, why: *const c_char) -> comity_status {
@@ -311,8 +318,8 @@ pub extern "C" fn comity_group_abort(group: *mut comity_group, why: *const c_cha
     })
 }
 
-/// Leave the group in good order: calls under way on other threads and later ones are COMITY_ERR_CLOSED, and peers that still need this
-/// rank get an error that names it. The handle stays, to be freed.
+/// Leave the group in good order. Calls under way on other threads and later ones fail with COMITY_ERR_CLOSED. A rank that still needs
+/// this one gets an error that names it. The handle stays yours: free it.
 ///
 /// @return COMITY_ERR_MISMATCH if the ranks made different calls and no call has shown it. The group is closed all the same.
 // SAFETY: the name is this library's own.
@@ -321,11 +328,11 @@ pub extern "C" fn comity_group_close(group: *mut comity_group) -> comity_status 
     answer(|| Ok(handles::find(group)?.open()?.close()?))
 }
 
-/// Close the group if it is not closed yet, and free the handle. Requests under way end as with comity_group_close(). NULL is allowed.
+/// Close the group if it is open, and free the handle. NULL is allowed. Requests under way end as with comity_group_close().
 ///
 /// In a forked child this frees the handle and leaves the parent's connections alone.
 ///
-/// @return As comity_group_close(); the handle is freed in any case.
+/// @return Status of comity_group_close(). The handle is freed in any case.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_free(group: *mut comity_group) -> comity_status {

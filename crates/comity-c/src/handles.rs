@@ -82,28 +82,25 @@ handles! {
     comity_error = 4: Error(std::sync::Arc<crate::errors::ErrorRecord>);
 }
 
-/// Ranks that call collectives together. Any thread may use it; calls run one at a time, in the order in which they are made, which
-/// must be the same on all ranks. Free it with comity_group_free().
-///
-/// A handle is a token and no address: using one after it was freed is COMITY_ERR_MISUSE.
+/// Ranks that call collectives together. Free it with comity_group_free().
 #[derive(Debug)]
 pub struct comity_group {
     _private: (),
 }
 
-/// A call under way in the background. Any thread may use it. Free it with comity_request_free().
+/// Call under way in the background. Free it with comity_request_free().
 #[derive(Debug)]
 pub struct comity_request {
     _private: (),
 }
 
-/// Settings of a process before it meets the others. Any thread may use it. Free it with comity_config_free().
+/// Settings of a process before it meets the others. Free it with comity_config_free().
 #[derive(Debug)]
 pub struct comity_config {
     _private: (),
 }
 
-/// An error that was taken from its thread. Any thread may use it. Free it with comity_error_free().
+/// Error that was taken from its thread. Free it with comity_error_free().
 #[derive(Debug)]
 pub struct comity_error {
     _private: (),

@@ -34,7 +34,6 @@ pub(crate) fn generated() -> String {
         "request",
         "request_functions",
         "config",
-        "config_more",
         "exchange",
     ] {
         builder = builder.with_src(root.join(format!("src/{file}.rs")));

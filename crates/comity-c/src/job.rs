@@ -180,7 +180,7 @@ fn place(group: &Group, call: &comity_call) -> Result<Place, CFault> {
     match group.device() {
         Some(device) => Ok(Place::Cuda { device, stream: call.stream.addr() }),
         None => Err(CFault::misuse(
-            "the memory is on a CUDA device, and this group moves host memory; make the group with COMITY_BACKEND_NCCL",
+            "the memory is on a CUDA device, and this group moves host memory; make the group with COMITY_BACKEND=nccl",
         )),
     }
 }

@@ -15,7 +15,6 @@
 mod abi;
 mod boundary;
 mod config;
-mod config_more;
 mod errors;
 mod exchange;
 mod group;

@@ -52,10 +52,10 @@ pub(crate) fn run_on(group: *mut comity_group, call: &comity_call) -> comity_sta
     answer(|| run(&*UsedGroup::find(group)?, call))
 }
 
-/// Make any call, with all that can be said of one: CUDA memory, unequal parts, a limit of its own. Returns when it has ended; on a
-/// device, when its work is on the stream.
+/// Make any call: this takes CUDA memory, unequal parts, and a time limit of its own. Returns when the call has ended; with CUDA memory,
+/// when its work is on the stream.
 ///
-/// @param call Read before the function returns, as are the counts that it points to.
+/// @param call Arguments, which stay yours.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_run(group: *mut comity_group, call: *const comity_call) -> comity_status {
@@ -69,8 +69,8 @@ pub extern "C" fn comity_run(group: *mut comity_group, call: *const comity_call)
 ///
 /// @param src `count` elements.
 /// @param dst `count` elements; may be `src`.
-/// @return COMITY_ERR_MISUSE for what the caller could have checked, and then the group is unharmed. Any other error is final: the group
-/// has failed on every rank, and what `dst` holds is undefined. So it is with all operations.
+/// @return COMITY_ERR_MISUSE: nothing was done, and the group is unharmed. After any other error the group has failed on every rank, and
+/// the content of `dst` is undefined. This holds for all operations.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_all_reduce(
@@ -79,35 +79,35 @@ pub extern "C" fn comity_all_reduce(
     dst: *mut c_void,
     count: i64,
     dtype: DTypeNumber,
-    op: ReduceNumber,
+    reduce: ReduceNumber,
 ) -> comity_status {
     // The shortest way, since small calls are made often. The others go by `CheckedCall`.
     answer(|| {
         let group = UsedGroup::find(group)?;
         let open = group.open()?;
         let dtype = types::dtype(dtype)?;
-        let op = types::reduce_op(op)?;
+        let reduce = types::reduce_op(reduce)?;
         let n = job::count("the count", count)?;
         if ptr::eq(src, dst) && group.usual_limit() {
             let dst = CMemory::new("dst", dst.expose_provenance(), n, dtype, Place::Host)?;
-            return Ok(open.all_reduce(dst.view_mut(), op)?);
+            return Ok(open.all_reduce(dst.view_mut(), reduce)?);
         }
         let call = comity_call {
             src,
             dst,
             count,
             dtype: dtype as u32,
-            ..comity_call::of(comity_op::COMITY_ALL_REDUCE)
+            ..comity_call::of(comity_op::COMITY_OP_ALL_REDUCE)
         };
-        run(&group, &comity_call { reduce: op as u32, ..call })
+        run(&group, &comity_call { reduce: reduce as u32, ..call })
     })
 }
 
 /// Combine `src` of all ranks, element by element; the root gets the result in `dst`.
 ///
 /// @param src `count` elements.
-/// @param dst At the root `count` elements; may be `src`. Elsewhere not used, and may be NULL.
-/// @param root The rank that gets the result.
+/// @param dst On the root `count` elements; may be `src`. Elsewhere not used, and may be NULL.
+/// @param root Rank that gets the result.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_reduce(
@@ -116,7 +116,7 @@ pub extern "C" fn comity_reduce(
     dst: *mut c_void,
     count: i64,
     dtype: DTypeNumber,
-    op: ReduceNumber,
+    reduce: ReduceNumber,
     root: i32,
 ) -> comity_status {
     let call = comity_call {
@@ -124,16 +124,17 @@ pub extern "C" fn comity_reduce(
         dst,
         count,
         dtype,
-        reduce: op,
+        reduce,
         rank: root,
-        ..comity_call::of(comity_op::COMITY_REDUCE)
+        ..comity_call::of(comity_op::COMITY_OP_REDUCE)
     };
     run_on(group, &call)
 }
 
 /// Copy the root's `buffer` to every rank.
 ///
-/// @param buffer `count` elements, which the root's is read from and the others' are written to.
+/// @param buffer `count` elements: read on the root, written on the others.
+/// @param root Rank whose buffer is copied.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_broadcast(
@@ -143,15 +144,22 @@ pub extern "C" fn comity_broadcast(
     dtype: DTypeNumber,
     root: i32,
 ) -> comity_status {
-    let call =
-        comity_call { dst: buffer, count, dtype, rank: root, ..comity_call::of(comity_op::COMITY_BROADCAST) };
+    let call = comity_call {
+        dst: buffer,
+        count,
+        dtype,
+        rank: root,
+        ..comity_call::of(comity_op::COMITY_OP_BROADCAST)
+    };
     run_on(group, &call)
 }
 
-/// Send `src` to a rank, which calls comity_recv() with the same tag, type and count. Returns when `src` may be used again, which may
-/// be before it is received. Two ranks that both send long buffers before they receive wait for each other: use comity_sendrecv().
+/// Send `src` to a rank, which calls comity_recv() with the same tag, type and count. Returns when you may use `src` again, maybe before
+/// the other rank has it. Two ranks that both send long buffers before they receive wait for each other: use comity_sendrecv().
 ///
-/// @param tag 0 to 0x7fffffff.
+/// @param src `count` elements.
+/// @param to Rank that receives.
+/// @param tag Number that both ranks choose alike, 0 to 0x7fffffff.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_send(
@@ -164,13 +172,15 @@ pub extern "C" fn comity_send(
 ) -> comity_status {
     run_on(
         group,
-        &comity_call { src, count, dtype, rank: to, tag, ..comity_call::of(comity_op::COMITY_SEND) },
+        &comity_call { src, count, dtype, rank: to, tag, ..comity_call::of(comity_op::COMITY_OP_SEND) },
     )
 }
 
-/// Receive into `dst` what a rank sends with comity_send() and this tag.
+/// Receive the message that a rank sends by comity_send() with the same tag.
 ///
-/// @return COMITY_ERR_MISMATCH when what was sent has another type or count.
+/// @param dst `count` elements.
+/// @param from Rank that sends.
+/// @return COMITY_ERR_MISMATCH if the message has another type or count.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_recv(
@@ -183,14 +193,14 @@ pub extern "C" fn comity_recv(
 ) -> comity_status {
     run_on(
         group,
-        &comity_call { dst, count, dtype, rank: from, tag, ..comity_call::of(comity_op::COMITY_RECV) },
+        &comity_call { dst, count, dtype, rank: from, tag, ..comity_call::of(comity_op::COMITY_OP_RECV) },
     )
 }
 
-/// Send `src` to one rank and receive `dst` from one, which may be the same, at once.
+/// Send `src` to a rank, and at the same time receive `dst` from a rank: the same or another.
 ///
-/// @param src `count` elements. It must not overlap `dst`.
-/// @param dst `recv_count` elements.
+/// @param src `count` elements for the rank `to`. It must not overlap `dst`.
+/// @param dst `recv_count` elements of the rank `from`.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_sendrecv(
@@ -211,12 +221,12 @@ pub extern "C" fn comity_sendrecv(
         recv_count,
         rank: to,
         source: from,
-        ..comity_call::of(comity_op::COMITY_SENDRECV)
+        ..comity_call::of(comity_op::COMITY_OP_SENDRECV)
     };
     run_on(group, &comity_call { dtype, tag, ..call })
 }
 
-/// Return once every rank has called this.
+/// Wait until every rank has called this.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_barrier(group: *mut comity_group) -> comity_status {

@@ -20,12 +20,12 @@ pub extern "C" fn comity_all_gather(
     count: i64,
     dtype: DTypeNumber,
 ) -> comity_status {
-    run_on(group, &comity_call { src, dst, count, dtype, ..comity_call::of(comity_op::COMITY_ALL_GATHER) })
+    run_on(group, &comity_call { src, dst, count, dtype, ..comity_call::of(comity_op::COMITY_OP_ALL_GATHER) })
 }
 
 /// Like comity_all_gather(), where rank r gives counts[r] elements. It has no form in place.
 ///
-/// @param counts One number for each rank, the same on every rank.
+/// @param counts Array with an entry for each rank, the same on every rank.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_all_gather_v(
@@ -35,7 +35,7 @@ pub extern "C" fn comity_all_gather_v(
     counts: *const i64,
     dtype: DTypeNumber,
 ) -> comity_status {
-    let call = comity_call { src, dst, dtype, ..comity_call::of(comity_op::COMITY_ALL_GATHER) };
+    let call = comity_call { src, dst, dtype, ..comity_call::of(comity_op::COMITY_OP_ALL_GATHER) };
     run_on(group, &comity_call { counts: some(counts), ..call })
 }
 
@@ -51,15 +51,15 @@ pub extern "C" fn comity_reduce_scatter(
     dst: *mut c_void,
     count: i64,
     dtype: DTypeNumber,
-    op: ReduceNumber,
+    reduce: ReduceNumber,
 ) -> comity_status {
-    let call = comity_call { src, dst, count, dtype, ..comity_call::of(comity_op::COMITY_REDUCE_SCATTER) };
-    run_on(group, &comity_call { reduce: op, ..call })
+    let call = comity_call { src, dst, count, dtype, ..comity_call::of(comity_op::COMITY_OP_REDUCE_SCATTER) };
+    run_on(group, &comity_call { reduce, ..call })
 }
 
 /// Like comity_reduce_scatter(), where part r has counts[r] elements. It has no form in place.
 ///
-/// @param counts One number for each rank, the same on every rank.
+/// @param counts Array with an entry for each rank, the same on every rank.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_reduce_scatter_v(
@@ -68,17 +68,18 @@ pub extern "C" fn comity_reduce_scatter_v(
     dst: *mut c_void,
     counts: *const i64,
     dtype: DTypeNumber,
-    op: ReduceNumber,
+    reduce: ReduceNumber,
 ) -> comity_status {
     let call =
-        comity_call { src, dst, dtype, reduce: op, ..comity_call::of(comity_op::COMITY_REDUCE_SCATTER) };
+        comity_call { src, dst, dtype, reduce, ..comity_call::of(comity_op::COMITY_OP_REDUCE_SCATTER) };
     run_on(group, &comity_call { counts: some(counts), ..call })
 }
 
 /// Join every rank's `src` in the root's `dst`, by rank.
 ///
 /// @param src `count` elements. It must not overlap `dst`.
-/// @param dst At the root `count` elements for each rank; elsewhere not used, and may be NULL.
+/// @param dst On the root `count` elements for each rank; elsewhere not used, and may be NULL.
+/// @param root Rank that gets all parts.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_gather(
@@ -90,14 +91,15 @@ pub extern "C" fn comity_gather(
     root: i32,
 ) -> comity_status {
     let call =
-        comity_call { src, dst, count, dtype, rank: root, ..comity_call::of(comity_op::COMITY_GATHER) };
+        comity_call { src, dst, count, dtype, rank: root, ..comity_call::of(comity_op::COMITY_OP_GATHER) };
     run_on(group, &call)
 }
 
 /// Give part r of the root's `src` to rank r, in `dst`.
 ///
-/// @param src At the root `count` elements for each rank; elsewhere not used, and may be NULL. It must not overlap `dst`.
+/// @param src On the root `count` elements for each rank; elsewhere not used, and may be NULL. It must not overlap `dst`.
 /// @param dst `count` elements.
+/// @param root Rank that gives the parts.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_scatter(
@@ -109,14 +111,14 @@ pub extern "C" fn comity_scatter(
     root: i32,
 ) -> comity_status {
     let call =
-        comity_call { src, dst, count, dtype, rank: root, ..comity_call::of(comity_op::COMITY_SCATTER) };
+        comity_call { src, dst, count, dtype, rank: root, ..comity_call::of(comity_op::COMITY_OP_SCATTER) };
     run_on(group, &call)
 }
 
 /// Give part r of `src` to rank r; `dst` gets one part from each rank, by rank.
 ///
 /// @param src `count` elements for each rank.
-/// @param dst As many; may be `src`.
+/// @param dst `count` elements for each rank; may be `src`.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_all_to_all(
@@ -126,14 +128,14 @@ pub extern "C" fn comity_all_to_all(
     count: i64,
     dtype: DTypeNumber,
 ) -> comity_status {
-    run_on(group, &comity_call { src, dst, count, dtype, ..comity_call::of(comity_op::COMITY_ALL_TO_ALL) })
+    run_on(group, &comity_call { src, dst, count, dtype, ..comity_call::of(comity_op::COMITY_OP_ALL_TO_ALL) })
 }
 
-/// Like comity_all_to_all(), where this rank gives send_counts[r] elements to rank r and gets recv_counts[r] from it, each side's parts
-/// one after the other. It has no form in place.
+/// Like comity_all_to_all(), where this rank gives send_counts[r] elements to rank r and gets recv_counts[r] from it. `src` and `dst`
+/// hold the parts by rank, without gaps. It has no form in place.
 ///
-/// @param send_counts One number for each rank.
-/// @param recv_counts One number for each rank.
+/// @param send_counts Array with an entry for each rank.
+/// @param recv_counts Array with an entry for each rank.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_all_to_all_v(
@@ -149,7 +151,7 @@ pub extern "C" fn comity_all_to_all_v(
         dst,
         dtype,
         counts: some(send_counts),
-        ..comity_call::of(comity_op::COMITY_ALL_TO_ALL)
+        ..comity_call::of(comity_op::COMITY_OP_ALL_TO_ALL)
     };
     run_on(group, &comity_call { recv_counts: some(recv_counts), ..call })
 }

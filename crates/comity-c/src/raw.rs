@@ -1,4 +1,4 @@
-//! CMemory that C vouches for: the one place where what C passed as a pointer is read or written.
+//! Memory that C vouches for: the only place that follows pointers from C.
 //!
 //! The functions here are not `unsafe`, because there is nobody in Rust to make their promise: the header makes it of each pointer,
 //! and a C program that breaks it breaks itself. What can be seen to be wrong (NULL, sizes, overlaps) is refused.

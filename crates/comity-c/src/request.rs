@@ -15,9 +15,10 @@ use std::{
     time::Instant,
 };
 
-/// Called once when a request has ended, on a thread of Comity's, or at once on the thread that asks where it has ended already.
+/// Function of yours for comity_request_on_done(). It must be short, must not wait for a request, and must not close or free a group.
+/// Inside, comity_request_test() has the status of the call.
 ///
-/// It must be short, must not wait for a request, and must not free the group. comity_request_test() says inside of it how it went.
+/// @param context Pointer that you gave.
 pub type comity_done_fn = Option<extern "C" fn(context: *mut c_void)>;
 
 /// Object behind a `comity_request`.

@@ -13,11 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Make a call in the background, in its turn among the group's calls: the turn is taken now.
+/// Start a call in the background. Its place among the group's calls is that of this function.
 ///
-/// @param call Read before the function returns, as are the counts that it points to. Its buffers must stay, and nobody else may write
-/// them, until the request has ended, also when its handle is freed before.
-/// @param out Gets the request, yours to free with comity_request_free().
+/// @param call Copied, and so are the counts that it points to. Leave its buffers alone until the request has ended, also if you free the
+/// request before.
+/// @param out Gets the request. Free it with comity_request_free().
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_start(
@@ -33,9 +33,9 @@ pub extern "C" fn comity_start(
     })
 }
 
-/// Status of a request.
+/// Get the status of a request.
 ///
-/// @return COMITY_PENDING while it is under way; then the status of its call, on every call of this function.
+/// @return COMITY_PENDING while it is under way; then the status of its call, each time.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_request_test(request: *mut comity_request) -> comity_status {
@@ -58,34 +58,33 @@ fn until(seconds: f64) -> Result<Option<Instant>, CFault> {
     Ok(Instant::now().checked_add(limit))
 }
 
-/// Wait until a request has ended. It always does: at the latest at the limit of its call.
+/// Wait until a request has ended: at the latest at the time limit of its call.
 ///
-/// @param seconds Limit on the wait; less than 0: as long as it takes.
-/// @return The status of the call; COMITY_PENDING where it is still under way after `seconds`, which harms nothing.
-/// COMITY_ERR_ORDER in a callback.
+/// @param timeout Seconds to wait at most; negative or INFINITY: until the end.
+/// @return Status of the call; COMITY_PENDING if it is still under way, which harms nothing; COMITY_ERR_ORDER in a callback.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
-pub extern "C" fn comity_request_wait(request: *mut comity_request, seconds: f64) -> comity_status {
+pub extern "C" fn comity_request_wait(request: *mut comity_request, timeout: f64) -> comity_status {
     status(|| {
         let request = handles::find(request)?;
         request.home.check()?;
-        request::wait_any(&[&request.state], until(seconds)?)?;
+        request::wait_any(&[&request.state], until(timeout)?)?;
         request::status_of(&request.state)
     })
 }
 
 /// Wait until one of several requests has ended.
 ///
-/// @param requests `count` handles; NULL among them are passed over.
-/// @param seconds Limit on the wait; less than 0: as long as it takes.
-/// @param index Gets the place in `requests` of one that has ended; -1 where none has, or all are NULL.
-/// @return The status of that call; COMITY_PENDING where none has ended after `seconds`; COMITY_OK where all are NULL.
+/// @param requests Array of `count` handles. NULL is allowed in it.
+/// @param timeout Seconds to wait at most; negative or INFINITY: until one ends.
+/// @param index Gets the place in `requests` of one that has ended; -1 if none has, or all are NULL.
+/// @return Status of that request's call; COMITY_PENDING if none has ended; COMITY_OK if all are NULL.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_request_wait_any(
     requests: *const *mut comity_request,
     count: i32,
-    seconds: f64,
+    timeout: f64,
     index: *mut i32,
 ) -> comity_status {
     status(|| {
@@ -102,7 +101,7 @@ pub extern "C" fn comity_request_wait_any(
             return Ok(comity_status::COMITY_OK);
         }
         let states: Vec<&RequestCell> = found.iter().map(|(_, r)| &*r.state).collect();
-        let Some(ended) = request::wait_any(&states, until(seconds)?)? else {
+        let Some(ended) = request::wait_any(&states, until(timeout)?)? else {
             return Ok(comity_status::COMITY_PENDING);
         };
         raw::put(index, found[ended].0 as i32)?;
@@ -110,10 +109,10 @@ pub extern "C" fn comity_request_wait_any(
     })
 }
 
-/// Have a function called when a request has ended: once, on a thread of Comity's, or at once on this thread where it has ended already.
+/// Call a function when a request has ended: once, on a thread of Comity's, or at once on this thread if it has ended already.
 ///
-/// @param done Must be short. It must not wait for requests and must not free or close groups; comity_request_test() may be asked.
-/// @param context Given to it. It must stay until then, also when the request's handle is freed before.
+/// @param done Function of yours: see comity_done_fn.
+/// @param context Passed to `done`. It must stay valid until then, also if you free the request before.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_request_on_done(
@@ -130,8 +129,7 @@ pub extern "C" fn comity_request_on_done(
     })
 }
 
-/// Free a request. Its call, if it is under way, goes on, since other ranks count on it; its buffers must stay until it has ended.
-/// NULL is allowed.
+/// Free a request. NULL is allowed. A call under way goes on, since other ranks count on it: leave its buffers alone until it has ended.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_request_free(request: *mut comity_request) -> comity_status {

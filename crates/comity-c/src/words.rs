@@ -65,7 +65,7 @@ pub(crate) fn differs(e: &Error) -> Option<CString> {
     }
 }
 
-pub(crate) fn after(e: &Error) -> f64 {
+pub(crate) fn timeout(e: &Error) -> f64 {
     match e {
         Error::Timeout { after, .. } => after.as_secs_f64(),
         _ => 0.0,
@@ -102,51 +102,55 @@ fn name(all: &[&'static CStr], n: u32) -> *const c_char {
     all.get(n as usize).map_or(ptr::null(), |t| t.as_ptr())
 }
 
-/// A word for a status: "peer lost". The text lives as long as the library.
+/// Get the name of a status, such as "peer lost".
 ///
-/// @return NULL where there is no such status.
+/// @return Text that stays valid; NULL if there is no such status.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_status_name(status: StatusNumber) -> *const c_char {
     name(&STATUSES, status)
 }
 
-/// The name of a type: "bf16". The text lives as long as the library.
+/// Get the name of a type, such as "bf16".
 ///
-/// @return NULL where there is no such type.
+/// @return Text that stays valid; NULL if there is no such type.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_dtype_name(dtype: DTypeNumber) -> *const c_char {
     name(&DTYPES, dtype)
 }
 
-/// The name of a reduction: "sum". The text lives as long as the library.
+/// Get the name of a reduction, such as "sum".
 ///
-/// @return NULL where there is no such reduction.
+/// @return Text that stays valid; NULL if there is no such reduction.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
-pub extern "C" fn comity_reduce_op_name(op: ReduceNumber) -> *const c_char {
-    name(&REDUCTIONS, op)
+pub extern "C" fn comity_reduce_op_name(reduce: ReduceNumber) -> *const c_char {
+    name(&REDUCTIONS, reduce)
 }
 
-/// Bytes of one element; 0 where there is no such type.
+/// Get the size of one element in bytes.
+///
+/// @return 0 if there is no such type.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_dtype_size(dtype: DTypeNumber) -> usize {
     types::dtype(dtype).map_or(0, comity::DType::size)
 }
 
-/// Returns whether a reduction is defined on a type: 1 or 0.
+/// Find out whether a reduction is defined on a type.
+///
+/// @return 1 if it is, else 0.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
-pub extern "C" fn comity_dtype_supports(dtype: DTypeNumber, op: ReduceNumber) -> i32 {
-    match (types::dtype(dtype), types::reduce_op(op)) {
+pub extern "C" fn comity_dtype_supports(dtype: DTypeNumber, reduce: ReduceNumber) -> i32 {
+    match (types::dtype(dtype), types::reduce_op(reduce)) {
         (Ok(dtype), Ok(op)) => dtype.supports(op).into(),
         _ => 0,
     }
 }
 
-/// The version of the library: major * 10000 + minor * 100 + patch.
+/// Get the version of the library as a number: major * 10000 + minor * 100 + patch.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_version() -> u32 {
@@ -156,7 +160,9 @@ pub extern "C" fn comity_version() -> u32 {
     part(major) * 10_000 + part(minor) * 100 + part(env!("CARGO_PKG_VERSION_PATCH"))
 }
 
-/// The version of the library as text: "0.1.0". The text lives as long as the library.
+/// Get the version of the library as text, such as "0.1.0".
+///
+/// @return Text that stays valid.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_version_text() -> *const c_char {

@@ -174,7 +174,7 @@ extension ComityError.Details {
         call = text(info.call)
         peerCall = text(info.peer_call)
         difference = text(info.differs)
-        limit = info.after > 0 ? .seconds(info.after) : nil
+        limit = info.timeout > 0 ? .seconds(info.timeout) : nil
         isFatal = info.fatal != 0
         isEarlier = info.earlier != 0
     }

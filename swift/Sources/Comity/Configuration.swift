@@ -129,42 +129,42 @@ extension Configuration {
         // The function is never called after the group is made, or is not made.
         let told = ExchangeContext(exchange)
         return try withExtendedLifetime(told) { () throws(ComityError) in
-            try check(comity_config_exchange(made, ExchangeContext.call, Unmanaged.passUnretained(told).toOpaque()))
+            try check(comity_config_set_exchange(made, ExchangeContext.call, Unmanaged.passUnretained(told).toOpaque()))
             return try Self.connected(made)
         }
     }
 
     private static func connected(_ configuration: OpaquePointer?) throws(ComityError) -> OpaquePointer? {
         var group: OpaquePointer?
-        try check(comity_connect(configuration, &group))
+        try check(comity_config_connect(configuration, &group))
         return group
     }
 
     private func apply(to c: OpaquePointer?) throws(ComityError) {
         switch meeting {
-        case .store(let at): try check(comity_config_store(c, at))
-        case .rendezvous(let at): try check(comity_config_rendezvous(c, at))
-        case .hostfile(let path): try check(comity_config_hostfile(c, path))
+        case .store(let at): try check(comity_config_set_store(c, at))
+        case .rendezvous(let at): try check(comity_config_set_rendezvous(c, at))
+        case .hostfile(let path): try check(comity_config_set_hostfile(c, path))
         case .exchange, nil: break
         }
         switch secret {
-        case .key(let bytes): try check(comity_config_key(c, bytes, bytes.count))
-        case .keyFile(let path): try check(comity_config_key_file(c, path))
-        case .insecure(let publicAddresses): try check(comity_config_insecure(c, publicAddresses ? 1 : 0))
+        case .key(let bytes): try check(comity_config_set_key(c, bytes, bytes.count))
+        case .keyFile(let path): try check(comity_config_set(c, "COMITY_KEY_FILE", path))
+        case .insecure(let publicAddresses): try check(comity_config_set(c, "COMITY_INSECURE", publicAddresses ? "public" : "1"))
         case nil: break
         }
-        if let job { try check(comity_config_job(c, job)) }
-        if let encryptsData { try check(comity_config_secure(c, encryptsData ? COMITY_SECURE_DATA : COMITY_SECURE_HANDSHAKE)) }
-        if let timeout { try check(comity_config_timeout(c, timeout.inSeconds)) }
-        if let joinTimeout { try check(comity_config_join_timeout(c, joinTimeout.inSeconds)) }
-        if let detectionLimit { try check(comity_config_detection(c, detectionLimit.inSeconds)) }
-        if let links { try check(comity_config_links(c, links.joined(separator: ","))) }
-        if let backend { try check(comity_config_backend(c, comity_backend(rawValue: backend.rawValue))) }
-        if let devices { try check(comity_config_devices(c, devices)) }
-        if let addresses { try check(comity_config_addrs(c, addresses.joined(separator: ","))) }
-        if let connections { try check(comity_config_connections(c, Int32(clamping: connections))) }
-        if let hostName { try check(comity_config_host_name(c, hostName)) }
-        if let logDirectory { try check(comity_config_log_dir(c, logDirectory)) }
+        if let job { try check(comity_config_set(c, "COMITY_JOB", job)) }
+        if let encryptsData { try check(comity_config_set(c, "COMITY_SECURE", encryptsData ? "data" : "handshake")) }
+        if let timeout { try check(comity_config_set_timeout(c, timeout.inSeconds)) }
+        if let joinTimeout { try check(comity_config_set_join_timeout(c, joinTimeout.inSeconds)) }
+        if let detectionLimit { try check(comity_config_set_detection(c, detectionLimit == .zero ? .infinity : detectionLimit.inSeconds)) }
+        if let links { try check(comity_config_set(c, "COMITY_LINKS", links.joined(separator: ","))) }
+        if let backend { try check(comity_config_set(c, "COMITY_BACKEND", "\(backend)")) }
+        if let devices { try check(comity_config_set(c, "COMITY_DEVICES", devices)) }
+        if let addresses { try check(comity_config_set(c, "COMITY_ADDRS", addresses.joined(separator: ","))) }
+        if let connections { try check(comity_config_set(c, "COMITY_CONNECTIONS", "\(connections)")) }
+        if let hostName { try check(comity_config_set(c, "COMITY_HOST", hostName)) }
+        if let logDirectory { try check(comity_config_set(c, "COMITY_LOG_DIR", logDirectory)) }
     }
 }
 
@@ -176,7 +176,7 @@ private final class ExchangeContext: Sendable {
         self.exchange = exchange
     }
 
-    static let call: comity_share_fn = { context, rank, _, mine, seconds, out, room in
+    static let call: comity_exchange_fn = { context, rank, _, mine, seconds, out, room in
         guard let context else { return 1 }
         let exchange = Unmanaged<ExchangeContext>.fromOpaque(context).takeUnretainedValue().exchange
         guard let said = try? exchange(text(mine), .seconds(seconds)) else { return 1 }

@@ -69,7 +69,7 @@ public final class Group: Sendable {
             throw .misuse("the number of ranks is \(ranks), and must be from 1 to 1024")
         }
         var made = [OpaquePointer?](repeating: nil, count: ranks)
-        try check(comity_local(Int32(ranks), &made))
+        try check(comity_init_local(Int32(ranks), &made))
         return made.map { Group(owning: $0) }
     }
 

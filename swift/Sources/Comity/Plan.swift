@@ -137,14 +137,14 @@ extension Group {
 
     @usableFromInline
     func allReducePlan(_ type: ElementType, _ count: Int, _ reduction: Reduction) -> Plan {
-        var plan = Plan(COMITY_ALL_REDUCE, type, count: count, sent: count, received: count)
+        var plan = Plan(COMITY_OP_ALL_REDUCE, type, count: count, sent: count, received: count)
         plan.call.reduce = reduction.c
         return plan
     }
 
     @usableFromInline
     func reducePlan(_ type: ElementType, _ count: Int, _ reduction: Reduction, _ root: Int) throws(ComityError) -> Plan {
-        var plan = Plan(COMITY_REDUCE, type, count: count, sent: count, received: rank == root ? count : 0)
+        var plan = Plan(COMITY_OP_REDUCE, type, count: count, sent: count, received: rank == root ? count : 0)
         plan.call.reduce = reduction.c
         plan.call.rank = try rankNumber(root, "the root")
         return plan
@@ -152,20 +152,20 @@ extension Group {
 
     @usableFromInline
     func broadcastPlan(_ type: ElementType, _ count: Int, _ root: Int) throws(ComityError) -> Plan {
-        var plan = Plan(COMITY_BROADCAST, type, count: count, sent: 0, received: count)
+        var plan = Plan(COMITY_OP_BROADCAST, type, count: count, sent: 0, received: count)
         plan.call.rank = try rankNumber(root, "the root")
         return plan
     }
 
     @usableFromInline
     func allGatherPlan(_ type: ElementType, _ count: Int) throws(ComityError) -> Plan {
-        Plan(COMITY_ALL_GATHER, type, count: count, sent: count, received: try times(count))
+        Plan(COMITY_OP_ALL_GATHER, type, count: count, sent: count, received: try times(count))
     }
 
     @usableFromInline
     func allGatherPlan(_ type: ElementType, _ count: Int, counts: [Int]) throws(ComityError) -> Plan {
         let total = try sum(counts, "counts")
-        var plan = Plan(COMITY_ALL_GATHER, type, count: count, sent: counts[rank], received: total)
+        var plan = Plan(COMITY_OP_ALL_GATHER, type, count: count, sent: counts[rank], received: total)
         plan.counts = counts.map { Int64($0) }
         try plan.checkCounts(sent: count, received: total)
         return plan
@@ -174,7 +174,7 @@ extension Group {
     @usableFromInline
     func reduceScatterPlan(_ type: ElementType, _ count: Int, _ reduction: Reduction) throws(ComityError) -> Plan {
         let part = try share(count)
-        var plan = Plan(COMITY_REDUCE_SCATTER, type, count: part, sent: count, received: part)
+        var plan = Plan(COMITY_OP_REDUCE_SCATTER, type, count: part, sent: count, received: part)
         plan.call.reduce = reduction.c
         return plan
     }
@@ -184,7 +184,7 @@ extension Group {
         _ type: ElementType, _ count: Int, _ reduction: Reduction, counts: [Int]
     ) throws(ComityError) -> Plan {
         let total = try sum(counts, "counts")
-        var plan = Plan(COMITY_REDUCE_SCATTER, type, count: counts[rank], sent: total, received: counts[rank])
+        var plan = Plan(COMITY_OP_REDUCE_SCATTER, type, count: counts[rank], sent: total, received: counts[rank])
         plan.call.reduce = reduction.c
         plan.counts = counts.map { Int64($0) }
         try plan.checkCounts(sent: count, received: counts[rank])
@@ -193,7 +193,7 @@ extension Group {
 
     @usableFromInline
     func gatherPlan(_ type: ElementType, _ count: Int, _ root: Int) throws(ComityError) -> Plan {
-        var plan = Plan(COMITY_GATHER, type, count: count, sent: count, received: rank == root ? try times(count) : 0)
+        var plan = Plan(COMITY_OP_GATHER, type, count: count, sent: count, received: rank == root ? try times(count) : 0)
         plan.call.rank = try rankNumber(root, "the root")
         return plan
     }
@@ -201,14 +201,14 @@ extension Group {
     @usableFromInline
     func scatterPlan(_ type: ElementType, _ count: Int, _ root: Int) throws(ComityError) -> Plan {
         let part = try nonnegative(count, "the count")
-        var plan = Plan(COMITY_SCATTER, type, count: part, sent: rank == root ? try times(part) : 0, received: part)
+        var plan = Plan(COMITY_OP_SCATTER, type, count: part, sent: rank == root ? try times(part) : 0, received: part)
         plan.call.rank = try rankNumber(root, "the root")
         return plan
     }
 
     @usableFromInline
     func allToAllPlan(_ type: ElementType, _ count: Int) throws(ComityError) -> Plan {
-        Plan(COMITY_ALL_TO_ALL, type, count: try share(count), sent: count, received: count)
+        Plan(COMITY_OP_ALL_TO_ALL, type, count: try share(count), sent: count, received: count)
     }
 
     @usableFromInline
@@ -216,7 +216,7 @@ extension Group {
         _ type: ElementType, _ count: Int, sendCounts: [Int], receiveCounts: [Int]
     ) throws(ComityError) -> Plan {
         let (sent, received) = (try sum(sendCounts, "sendCounts"), try sum(receiveCounts, "receiveCounts"))
-        var plan = Plan(COMITY_ALL_TO_ALL, type, count: 0, sent: sent, received: received)
+        var plan = Plan(COMITY_OP_ALL_TO_ALL, type, count: 0, sent: sent, received: received)
         plan.counts = sendCounts.map { Int64($0) }
         plan.receiveCounts = receiveCounts.map { Int64($0) }
         try plan.checkCounts(sent: count, received: received)
@@ -225,7 +225,7 @@ extension Group {
 
     @usableFromInline
     func sendPlan(_ type: ElementType, _ count: Int, _ destination: Int, _ tag: Int) throws(ComityError) -> Plan {
-        var plan = Plan(COMITY_SEND, type, count: count, sent: count, received: 0)
+        var plan = Plan(COMITY_OP_SEND, type, count: count, sent: count, received: 0)
         plan.call.rank = try rankNumber(destination, "the destination")
         plan.call.tag = try tagNumber(tag)
         return plan
@@ -234,7 +234,7 @@ extension Group {
     @usableFromInline
     func receivePlan(_ type: ElementType, _ count: Int, _ source: Int, _ tag: Int) throws(ComityError) -> Plan {
         let count = try nonnegative(count, "the count")
-        var plan = Plan(COMITY_RECV, type, count: count, sent: 0, received: count)
+        var plan = Plan(COMITY_OP_RECV, type, count: count, sent: 0, received: count)
         plan.call.rank = try rankNumber(source, "the source")
         plan.call.tag = try tagNumber(tag)
         return plan
@@ -245,7 +245,7 @@ extension Group {
         _ type: ElementType, _ count: Int, _ destination: Int, _ receiveCount: Int, _ source: Int, _ tag: Int
     ) throws(ComityError) -> Plan {
         let received = try nonnegative(receiveCount, "the count to receive")
-        var plan = Plan(COMITY_SENDRECV, type, count: count, sent: count, received: received)
+        var plan = Plan(COMITY_OP_SENDRECV, type, count: count, sent: count, received: received)
         plan.call.rank = try rankNumber(destination, "the destination")
         plan.call.source = try rankNumber(source, "the source")
         plan.call.recv_count = Int64(received)
@@ -254,7 +254,7 @@ extension Group {
     }
 
     var barrierPlan: Plan {
-        Plan(COMITY_BARRIER, .uint8, count: 0, sent: 0, received: 0)
+        Plan(COMITY_OP_BARRIER, .uint8, count: 0, sent: 0, received: 0)
     }
 }
 

@@ -167,7 +167,7 @@ fn a_group_that_is_called_on_its_own_thread_goes_when_it_is_freed() {
         Ok(())
     });
     let null = ptr::null_mut();
-    let op = crate::types::comity_op::COMITY_BARRIER as u32;
+    let op = crate::types::comity_op::COMITY_OP_BARRIER as u32;
     let barrier = comity_call {
         size: size_of::<comity_call>(),
         op,

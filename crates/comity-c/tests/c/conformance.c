@@ -95,25 +95,25 @@ static num reduced(comity_dtype t, comity_reduce_op op, int64_t i) {
 /* The function of the operation's name. */
 static comity_status direct(const comity_call *c) {
     switch (c->op) {
-    case COMITY_ALL_REDUCE: return comity_all_reduce(group, c->src, c->dst, c->count, c->dtype, c->reduce);
-    case COMITY_REDUCE: return comity_reduce(group, c->src, c->dst, c->count, c->dtype, c->reduce, c->rank);
-    case COMITY_BROADCAST: return comity_broadcast(group, c->dst, c->count, c->dtype, c->rank);
-    case COMITY_ALL_GATHER:
+    case COMITY_OP_ALL_REDUCE: return comity_all_reduce(group, c->src, c->dst, c->count, c->dtype, c->reduce);
+    case COMITY_OP_REDUCE: return comity_reduce(group, c->src, c->dst, c->count, c->dtype, c->reduce, c->rank);
+    case COMITY_OP_BROADCAST: return comity_broadcast(group, c->dst, c->count, c->dtype, c->rank);
+    case COMITY_OP_ALL_GATHER:
         if (c->counts) return comity_all_gather_v(group, c->src, c->dst, c->counts, c->dtype);
         return comity_all_gather(group, c->src, c->dst, c->count, c->dtype);
-    case COMITY_REDUCE_SCATTER:
+    case COMITY_OP_REDUCE_SCATTER:
         if (c->counts) return comity_reduce_scatter_v(group, c->src, c->dst, c->counts, c->dtype, c->reduce);
         return comity_reduce_scatter(group, c->src, c->dst, c->count, c->dtype, c->reduce);
-    case COMITY_GATHER: return comity_gather(group, c->src, c->dst, c->count, c->dtype, c->rank);
-    case COMITY_SCATTER: return comity_scatter(group, c->src, c->dst, c->count, c->dtype, c->rank);
-    case COMITY_ALL_TO_ALL:
+    case COMITY_OP_GATHER: return comity_gather(group, c->src, c->dst, c->count, c->dtype, c->rank);
+    case COMITY_OP_SCATTER: return comity_scatter(group, c->src, c->dst, c->count, c->dtype, c->rank);
+    case COMITY_OP_ALL_TO_ALL:
         if (c->counts) return comity_all_to_all_v(group, c->src, c->counts, c->dst, c->recv_counts, c->dtype);
         return comity_all_to_all(group, c->src, c->dst, c->count, c->dtype);
-    case COMITY_SEND: return comity_send(group, c->src, c->count, c->dtype, c->rank, c->tag);
-    case COMITY_RECV: return comity_recv(group, c->dst, c->count, c->dtype, c->rank, c->tag);
-    case COMITY_SENDRECV:
+    case COMITY_OP_SEND: return comity_send(group, c->src, c->count, c->dtype, c->rank, c->tag);
+    case COMITY_OP_RECV: return comity_recv(group, c->dst, c->count, c->dtype, c->rank, c->tag);
+    case COMITY_OP_SENDRECV:
         return comity_sendrecv(group, c->src, c->count, c->rank, c->dst, c->recv_count, c->source, c->dtype, c->tag);
-    case COMITY_BARRIER: return comity_barrier(group);
+    case COMITY_OP_BARRIER: return comity_barrier(group);
     }
     return COMITY_ERR_MISUSE;
 }
@@ -150,20 +150,20 @@ static void fill(comity_dtype t, char *at, int r, int64_t from, int64_t count) {
 static void reducing(comity_dtype t, comity_reduce_op op, int64_t n) {
     size_t width = comity_dtype_size(t);
     for (int in_place = 0; in_place < 2; in_place++) {
-        comity_call c = call_of(COMITY_ALL_REDUCE);
+        comity_call c = call_of(COMITY_OP_ALL_REDUCE);
         c.dtype = t, c.reduce = op, c.count = n, c.src = in, c.dst = out;
         fill(t, in, rank, 0, n);
         if (in_place) fill(t, out, rank, 0, n), c.src = out;
         for (int64_t i = 0; i < n; i++) put(t, right, i, reduced(t, op, i));
         make(&c), compare(&c, n);
 
-        c.op = COMITY_REDUCE, c.rank = size - 1;
+        c.op = COMITY_OP_REDUCE, c.rank = size - 1;
         if (in_place) fill(t, out, rank, 0, n);
         if (rank != c.rank) c.src = in, c.dst = NULL;
         make(&c);
         if (rank == c.rank) compare(&c, n);
 
-        c.op = COMITY_REDUCE_SCATTER, c.src = in, c.dst = out;
+        c.op = COMITY_OP_REDUCE_SCATTER, c.src = in, c.dst = out;
         fill(t, in, rank, 0, n * size);
         if (in_place) c.dst = in + (size_t)rank * (size_t)n * width;
         for (int64_t i = 0; i < n; i++) put(t, right, i, reduced(t, op, rank * n + i));
@@ -174,7 +174,7 @@ static void reducing(comity_dtype t, comity_reduce_op op, int64_t n) {
     /* Rank r has a part of n + r elements. */
     int64_t counts[64], at = 0, total = 0;
     for (int r = 0; r < size; r++) counts[r] = n + r, at += r < rank ? n + r : 0, total += n + r;
-    comity_call c = call_of(COMITY_REDUCE_SCATTER);
+    comity_call c = call_of(COMITY_OP_REDUCE_SCATTER);
     c.dtype = t, c.reduce = op, c.src = in, c.dst = out, c.counts = counts;
     fill(t, in, rank, 0, total);
     for (int64_t i = 0; i < counts[rank]; i++) put(t, right, i, reduced(t, op, at + i));
@@ -183,7 +183,7 @@ static void reducing(comity_dtype t, comity_reduce_op op, int64_t n) {
 
 static void gathering(comity_dtype t, int64_t n) {
     size_t part = (size_t)n * comity_dtype_size(t);
-    comity_call c = call_of(COMITY_ALL_GATHER);
+    comity_call c = call_of(COMITY_OP_ALL_GATHER);
     c.dtype = t, c.count = n, c.dst = out;
     for (int r = 0; r < size; r++) fill(t, right + (size_t)r * part, r, 0, n);
     for (int in_place = 0; in_place < 2; in_place++) {
@@ -192,18 +192,18 @@ static void gathering(comity_dtype t, int64_t n) {
         fill(t, (char *)c.src, rank, 0, n);
         make(&c), compare(&c, n * size);
     }
-    c.op = COMITY_GATHER, c.src = in, c.rank = size - 1;
+    c.op = COMITY_OP_GATHER, c.src = in, c.rank = size - 1;
     if (rank != c.rank) c.dst = NULL;
     memset(out, 0, part * (size_t)size);
     make(&c);
     if (rank == c.rank) compare(&c, n * size);
 
-    c.op = COMITY_SCATTER, c.src = rank == c.rank ? in : NULL, c.dst = out;
+    c.op = COMITY_OP_SCATTER, c.src = rank == c.rank ? in : NULL, c.dst = out;
     fill(t, in, c.rank, 0, n * size);
     fill(t, right, c.rank, rank * n, n);
     make(&c), compare(&c, n);
 
-    c.op = COMITY_BROADCAST, c.rank = 0, c.src = NULL;
+    c.op = COMITY_OP_BROADCAST, c.rank = 0, c.src = NULL;
     fill(t, out, rank, 0, n), fill(t, right, 0, 0, n);
     make(&c), compare(&c, n);
 
@@ -213,7 +213,7 @@ static void gathering(comity_dtype t, int64_t n) {
         fill(t, right + (size_t)at * comity_dtype_size(t), r, 0, n + r);
         at += n + r;
     }
-    c = call_of(COMITY_ALL_GATHER);
+    c = call_of(COMITY_OP_ALL_GATHER);
     c.dtype = t, c.src = in, c.dst = out, c.counts = counts;
     fill(t, in, rank, 0, n + rank);
     make(&c), compare(&c, at);
@@ -221,7 +221,7 @@ static void gathering(comity_dtype t, int64_t n) {
 
 static void exchanging(comity_dtype t, int64_t n) {
     size_t width = comity_dtype_size(t), part = (size_t)n * width;
-    comity_call c = call_of(COMITY_ALL_TO_ALL);
+    comity_call c = call_of(COMITY_OP_ALL_TO_ALL);
     c.dtype = t, c.count = n, c.dst = out;
     for (int r = 0; r < size; r++) fill(t, right + (size_t)r * part, r, rank * n, n);
     for (int in_place = 0; in_place < 2; in_place++) {
@@ -241,7 +241,7 @@ static void exchanging(comity_dtype t, int64_t n) {
     make(&c), compare(&c, at);
 
     if (size < 2) return;
-    c = call_of(COMITY_SENDRECV);
+    c = call_of(COMITY_OP_SENDRECV);
     c.dtype = t, c.src = in, c.dst = out, c.tag = 5;
     c.rank = (rank + 1) % size, c.source = (rank + size - 1) % size;
     c.count = n + rank, c.recv_count = n + c.source;
@@ -249,7 +249,7 @@ static void exchanging(comity_dtype t, int64_t n) {
     make(&c), compare(&c, c.recv_count);
 
     if (rank > 1) return;
-    c = call_of(rank == 0 ? COMITY_SEND : COMITY_RECV);
+    c = call_of(rank == 0 ? COMITY_OP_SEND : COMITY_OP_RECV);
     c.dtype = t, c.src = in, c.dst = out, c.tag = 6, c.rank = 1 - rank, c.count = n;
     if (rank == 0) c.dst = NULL; else c.src = NULL;
     fill(t, in, rank, 0, n), fill(t, right, 0, 0, n);
@@ -271,7 +271,7 @@ int main(void) {
             gathering((comity_dtype)t, counts[k]);
             exchanging((comity_dtype)t, counts[k]);
         }
-    comity_call barrier = call_of(COMITY_BARRIER);
+    comity_call barrier = call_of(COMITY_OP_BARRIER);
     for (int i = 0; i < 3; i++) make(&barrier);
     comity_member member;
     member.size = sizeof member;

@@ -27,7 +27,7 @@ int main(int argc, char **argv) {
         HOLDS(strstr(info.call, "f32[") && strstr(info.peer_call, "f32[") && strcmp(info.call, info.peer_call) != 0);
         HOLDS(info.rank >= 0 && info.ranks[0] == info.rank);
     } else if (strcmp(what, "timeout") == 0) {
-        comity_call call = call_of(COMITY_ALL_REDUCE);
+        comity_call call = call_of(COMITY_OP_ALL_REDUCE);
         call.dtype = COMITY_F32, call.src = x, call.dst = x, call.count = 8, call.timeout = 1.0;
         if (rank == size - 1) {
             sleep(3);
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
         } else {
             WANT(COMITY_ERR_TIMEOUT, comity_run(group, &call));
             info = last(&error);
-            HOLDS(info.rank == size - 1 && info.after == 1.0 && info.host);
+            HOLDS(info.rank == size - 1 && info.timeout == 1.0 && info.host);
             sleep(3);
         }
     } else if (strcmp(what, "abort") == 0) {
@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
             WANT(COMITY_ERR_ABORTED, comity_barrier(group));
         } else {
             comity_request *request;
-            comity_call call = call_of(COMITY_BARRIER);
+            comity_call call = call_of(COMITY_OP_BARRIER);
             OK(comity_start(group, &call, &request));
             WANT(COMITY_PENDING, comity_request_test(request));
             WANT(COMITY_PENDING, comity_request_wait(request, 0.05));

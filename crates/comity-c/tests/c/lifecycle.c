@@ -15,7 +15,7 @@ static void requests(void) {
     static float x[MANY][100];
     int told[MANY] = {0}, ended = 0;
     for (int i = 0; i < MANY; i++) {
-        comity_call call = call_of(COMITY_ALL_REDUCE);
+        comity_call call = call_of(COMITY_OP_ALL_REDUCE);
         for (int k = 0; k < 100; k++) x[i][k] = (float)i;
         call.dtype = COMITY_F32, call.src = x[i], call.dst = x[i], call.count = 100;
         OK(comity_start(group, &call, &all[i]));
@@ -40,7 +40,7 @@ static void requests(void) {
         }
     /* Freed before it has ended: the work goes on. */
     static float y[10] = {1};
-    comity_call call = call_of(COMITY_ALL_REDUCE);
+    comity_call call = call_of(COMITY_OP_ALL_REDUCE);
     comity_request *request;
     call.dtype = COMITY_F32, call.src = y, call.dst = y, call.count = 10;
     OK(comity_start(group, &call, &request));
@@ -91,7 +91,7 @@ static void forked(void) {
         WANT(COMITY_ERR_FORKED, comity_init(&own)); /* its parent's place is taken */
         OK(comity_group_free(group));
         WANT(COMITY_ERR_MISUSE, comity_barrier(group));
-        OK(comity_local(1, &own));
+        OK(comity_init_local(1, &own));
         OK(comity_all_reduce(own, &x, &x, 1, COMITY_F32, COMITY_AVG));
         OK(comity_group_free(own));
         _exit(x == 2 ? 0 : 1); /* what the parent has is not the child's to clear away */
@@ -115,7 +115,7 @@ static void shared(void) {
     for (int i = 0; i < 20; i++) {
         comity_group *own;
         pthread_t threads[2];
-        OK(comity_local(1, &own));
+        OK(comity_init_local(1, &own));
         long told = (long)own;
         for (int t = 0; t < 2; t++) HOLDS(pthread_create(&threads[t], NULL, use, &told) == 0);
         usleep(500);

@@ -64,17 +64,17 @@ static void calls(comity_group *g) {
     WRONG(comity_recv(g, x, 4, COMITY_F32, -2, 1));
     WRONG(comity_sendrecv(g, x, 4, 1, x + 3, 4, 1, COMITY_F32, 1));
     WRONG(comity_run(g, NULL));
-    comity_call call = call_of(COMITY_BARRIER);
+    comity_call call = call_of(COMITY_OP_BARRIER);
     call.size = 3;
     WRONG(comity_run(g, &call));
     call = call_of((comity_op)0);
     WRONG(comity_run(g, &call));
     call = call_of((comity_op)13);
     WRONG(comity_run(g, &call));
-    call = call_of(COMITY_ALL_REDUCE);
-    call.dtype = COMITY_F32, call.src = call.dst = x, call.count = 1, call.place = COMITY_CUDA;
+    call = call_of(COMITY_OP_ALL_REDUCE);
+    call.dtype = COMITY_F32, call.src = call.dst = x, call.count = 1, call.place = COMITY_PLACE_CUDA;
     WRONG(comity_run(g, &call));
-    call.place = COMITY_HOST, call.timeout = -1;
+    call.place = COMITY_PLACE_HOST, call.timeout = -1;
     WRONG(comity_run(g, &call));
     call.timeout = 0, call.reserved = 1;
     WRONG(comity_run(g, &call));
@@ -82,12 +82,27 @@ static void calls(comity_group *g) {
     /* A newer program's field, in use. */
     struct { comity_call call; int64_t more; } newer;
     memset(&newer, 0, sizeof newer);
-    newer.call.size = sizeof newer, newer.call.op = COMITY_BARRIER, newer.more = 1;
+    newer.call.size = sizeof newer, newer.call.op = COMITY_OP_BARRIER, newer.more = 1;
     WRONG(comity_run(g, &newer.call));
     comity_request *request;
     WRONG(comity_start(g, NULL, &request));
     call.timeout = 0;
     WRONG(comity_start(g, &call, NULL));
+}
+
+/* A name or a value that is no setting's is refused, and the sentence has both. */
+static void settings(comity_config *config) {
+    static const char *const bad[][2] = {
+        {"COMITY_LINKS", "shm,string"}, {"COMITY_ADDRS", "nowhere"}, {"COMITY_ALGORITHM", "magic"}, {"COMITY_BACKEND", "smoke"},
+        {"COMITY_TIMEOUT", "soon"}, {"COMITY_RANK", "3"}, {"COMITY_MPI", "libmpi.so"}, {"timeout", "30"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        WANT(COMITY_ERR_CONFIG, comity_config_set(config, bad[i][0], bad[i][1]));
+        HOLDS(strstr(comity_last_error(), bad[i][0]) && strstr(comity_last_error(), bad[i][1]));
+    }
+    OK(comity_config_set_timeout(config, 10));
+    OK(comity_config_set(config, "COMITY_LINKS", "shm,tcp"));
+    OK(comity_config_set(config, "COMITY_TIMEOUT", "42"));
 }
 
 static void handles(comity_group *g) {
@@ -100,9 +115,9 @@ static void handles(comity_group *g) {
     int32_t index, members[2] = {0, 0};
     int local[16] = {0};
     WRONG(comity_init(NULL));
-    WRONG(comity_local(0, &none));
-    WRONG(comity_local(-3, &none));
-    WRONG(comity_local(2, NULL));
+    WRONG(comity_init_local(0, &none));
+    WRONG(comity_init_local(-3, &none));
+    WRONG(comity_init_local(2, NULL));
     HOLDS(comity_group_rank(NULL) == -1 && comity_group_size((comity_group *)(void *)local) == -1);
     WRONG(comity_barrier((comity_group *)(void *)local));
     WRONG(comity_barrier((comity_group *)(void *)(uintptr_t)0xdeadbeef1));
@@ -129,17 +144,19 @@ static void handles(comity_group *g) {
     WRONG(comity_config_new(2, 2, &config));
     WRONG(comity_config_new(-1, 2, &config));
     OK(comity_config_new(0, 1, &config));
-    WRONG(comity_config_key(config, (const uint8_t *)"short", 5));
-    WRONG(comity_config_key(config, NULL, 32));
-    WRONG(comity_config_links(config, "shm,string"));
-    WRONG(comity_config_links(config, "\xff\xfe"));
-    WRONG(comity_config_timeout(config, 0));
-    WRONG(comity_config_exchange(config, NULL, NULL));
-    WRONG(comity_config_addrs(config, "nowhere"));
-    WRONG(comity_config_algorithm(config, "magic"));
-    WANT(COMITY_ERR_CONFIG, comity_config_rendezvous(config, "no port"));
-    OK(comity_connect(config, &none));
-    HOLDS(comity_group_size(none) == 1);
+    WRONG(comity_config_set_key(config, (const uint8_t *)"short", 5));
+    WRONG(comity_config_set_key(config, NULL, 32));
+    WRONG(comity_config_set(NULL, "COMITY_LINKS", "shm"));
+    WRONG(comity_config_set(config, NULL, "shm"));
+    WRONG(comity_config_set(config, "COMITY_LINKS", NULL));
+    WRONG(comity_config_set(config, "COMITY_LINKS", "\xff\xfe"));
+    settings(config);
+    WRONG(comity_config_set_detection(config, 0));
+    WRONG(comity_config_set_timeout(config, 0));
+    WRONG(comity_config_set_exchange(config, NULL, NULL));
+    WANT(COMITY_ERR_CONFIG, comity_config_set_rendezvous(config, "no port"));
+    OK(comity_config_connect(config, &none));
+    HOLDS(comity_group_size(none) == 1 && comity_group_timeout(none) == 42);
     OK(comity_group_close(none));
     OK(comity_group_close(none));
     WANT(COMITY_ERR_CLOSED, comity_barrier(none));
@@ -147,14 +164,14 @@ static void handles(comity_group *g) {
     WRONG(comity_group_free(none));
     WRONG(comity_barrier(none));
     OK(comity_config_free(config));
-    WRONG(comity_connect(config, &none));
+    WRONG(comity_config_connect(config, &none));
     OK(comity_group_free(NULL));
     OK(comity_request_free(NULL));
     OK(comity_error_take(&error));
     OK(comity_error_free(error));
     WRONG(comity_error_free(error));
-    comity_call call = call_of(COMITY_BARRIER);
-    OK(comity_local(1, &none));
+    comity_call call = call_of(COMITY_OP_BARRIER);
+    OK(comity_init_local(1, &none));
     OK(comity_start(none, &call, &request));
     OK(comity_request_wait(request, -1));
     OK(comity_request_free(request));
@@ -167,7 +184,7 @@ int main(void) {
     float x[4] = {1, 2, 3, 4};
     HOLDS(comity_version() >= 100 && strchr(comity_version_text(), '.'));
     HOLDS(strcmp(comity_last_error(), "") == 0);
-    OK(comity_local(2, groups));
+    OK(comity_init_local(2, groups));
     calls(groups[0]);
     handles(groups[0]);
     HOLDS(pthread_create(&thread, NULL, other, NULL) == 0);

@@ -26,7 +26,7 @@ int main(int argc, char **argv) {
     long rounds = argc > 1 ? atol(argv[1]) : 200000;
     comity_group *group, *alone;
     OK(comity_init(&group));
-    OK(comity_local(1, &alone));
+    OK(comity_init_local(1, &alone));
     double together = measured(group, rounds), single = measured(alone, rounds);
     if (comity_group_rank(group) == 0) printf("c %.1f ns\nc, alone %.1f ns\n", together, single);
     OK(comity_group_free(alone));

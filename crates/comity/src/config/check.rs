@@ -19,6 +19,14 @@ impl Config {
             }
         }
         self.check_meeting()?;
+        self.check_values()?;
+        self.check_trust()?;
+        self.check_links()?;
+        self.transports.check(self.size)
+    }
+
+    /// Checks each setting by itself.
+    pub(super) fn check_values(&self) -> Result<()> {
         if self.job.is_empty() || self.job.len() > 255 || self.job.chars().any(char::is_control) {
             return bad_value(
                 "COMITY_JOB",
@@ -26,7 +34,6 @@ impl Config {
                 format!("job (COMITY_JOB) {:?} is not a name of 1 to 255 printable bytes", self.job),
             );
         }
-        self.check_trust()?;
         for ((what, key), limit) in [
             (("timeout", "COMITY_TIMEOUT"), self.timeout),
             (("join_timeout", "COMITY_JOIN_TIMEOUT"), self.join_timeout),
@@ -38,9 +45,7 @@ impl Config {
             }
         }
         self.detection.check()?;
-        self.check_links()?;
         self.check_ports()?;
-        self.transports.check(self.size)?;
         for (i, addr) in self.addrs.iter().enumerate() {
             if let Err(why) = check_own(addr.ip()) {
                 return bad_value("COMITY_ADDRS", addr, format!("addrs (COMITY_ADDRS) holds {addr}: {why}"));

@@ -1,7 +1,8 @@
 //! Meeting point, key and time limits: setters. Setters of links are in `link_choices`, setters of addresses in `network`.
 
 use super::{
-    Config, Costs, Detection, HostPort, Insecure, MAX_TIMEOUT, Meet, Secure, hostfile, settings, vars,
+    Config, Costs, Detection, HostPort, Insecure, MAX_TIMEOUT, Meet, Secure, VARIABLES, hostfile, settings,
+    vars::{Vars, wrong},
 };
 use crate::{Key, Result, exchange::Exchange};
 use comity_plan::Algorithm;
@@ -14,7 +15,7 @@ use std::{
 
 impl Config {
     /// The settings that hold under every launcher (`COMITY_TIMEOUT`, `COMITY_LINKS`, ...; see [`from_env`](Self::from_env)), from a
-    /// function, in place of those made so far; where to meet, rank and size stay as they are.
+    /// function. Settings that it does not name stay as they are, and so do the meeting place, rank and size.
     ///
     /// # Errors
     /// [`Error::Config`](crate::Error::Config) with the variable as its key, where a value makes no sense.
@@ -25,7 +26,49 @@ impl Config {
     /// # Ok::<(), comity::Error>(())
     /// ```
     pub fn settings_from_vars(mut self, var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
-        settings::read(&vars::Vars::new(&var), &mut self)?;
+        settings::read(&Vars::new(&var), &mut self)?;
+        Ok(self)
+    }
+
+    /// Changes one setting, by the name of its variable and with a value in the variable's form: for settings that come as text.
+    ///
+    /// Takes the variables that `comity info --settings` lists, but for those of a process's place (`COMITY_RANK` and its neighbours,
+    /// `MASTER_ADDR`, `MASTER_PORT`) and those that only the environment has, such as the paths of libraries.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config), which names both, where there is no such setting or the value makes no sense.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).set("COMITY_TIMEOUT", "30")?.set("COMITY_LINKS", "shm,tcp")?;
+    /// let e = comity::Config::new(0, 1).set("COMITY_LINKS", "string").unwrap_err();
+    /// assert!(e.to_string().contains("COMITY_LINKS"));
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    pub fn set(mut self, name: &str, value: &str) -> Result<Self> {
+        if !VARIABLES.iter().any(|v| v.name == name) {
+            return wrong(
+                name,
+                value,
+                "is no setting; `comity info --settings` lists all, such as COMITY_TIMEOUT",
+            );
+        }
+        let var = |asked: &str| (asked == name).then(|| OsString::from(value));
+        let vars = Vars::new(&var);
+        settings::read(&vars, &mut self)?;
+        if let Some(at) = vars.host_ports("COMITY_STORE")? {
+            self.meet = Meet::Store(at);
+        }
+        if vars.into_seen().is_empty() {
+            let why = match name {
+                "COMITY_RANK" | "COMITY_SIZE" => {
+                    "cannot be set here: a configuration gets both when it is made"
+                }
+                "MASTER_ADDR" | "MASTER_PORT" => "cannot be set here: give rendezvous both, as host:port",
+                _ => "cannot be set here: this setting counts in the environment of the process only",
+            };
+            return wrong(name, value, why);
+        }
+        self.check_values()?;
         Ok(self)
     }
 

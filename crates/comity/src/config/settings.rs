@@ -19,7 +19,7 @@ use std::{
 /// More devices than any host has.
 const MAX_DEVICE: usize = 1023;
 
-/// Put them into `config`.
+/// Put those that are set into `config`; others stay as they are.
 pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(job) = vars.text("COMITY_JOB")? {
         config.job = job;
@@ -27,7 +27,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     if let Some(key) = key(vars)? {
         config.key = Some(key);
     }
-    config.insecure = Insecure::read(vars)?;
+    if let Some(insecure) = Insecure::read(vars)? {
+        config.insecure = insecure;
+    }
     if let Some(secure) = Secure::read(vars)? {
         config.secure = secure;
     }
@@ -51,33 +53,42 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
     }
     config.transports.read(vars)?;
     // By presence, as MLX has it.
-    config.ring = vars.is_set("JACCL_RING") || vars.is_set("MLX_JACCL_RING");
+    config.ring |= vars.is_set("JACCL_RING") || vars.is_set("MLX_JACCL_RING");
     if let Some(n) = vars.number("COMITY_TEST_SPARSE_ABOVE", crate::MAX_SIZE)? {
         config.sparse_above = n;
     }
     if let Some(n) = vars.number("COMITY_DEVICE", MAX_DEVICE)? {
         config.device = u32::try_from(n).ok();
     }
-    config.costs = costs(vars)?;
+    if let Some(costs) = costs(vars)? {
+        config.costs = costs;
+    }
     if let Some(text) = vars.text("COMITY_ALGORITHM")? {
         config.algorithm = Some(algorithm(&text).or_else(|why| wrong("COMITY_ALGORITHM", &text, &why))?);
     }
     lanes::read(vars, config)?;
     network(vars, config)?;
     // A wrong value is told where ranks meet there.
-    let launched = vars.host_ports("COMITY_STORE").ok().flatten().unwrap_or_default();
-    config.launched_at = launched.iter().filter_map(|at| at.host().parse().ok()).collect();
-    config.host = vars.text("COMITY_HOST")?;
-    config.log_dir = vars.text("COMITY_LOG_DIR")?.map(Into::into);
+    if let Some(launched) = vars.host_ports("COMITY_STORE").ok().flatten() {
+        config.launched_at = launched.iter().filter_map(|at| at.host().parse().ok()).collect();
+    }
+    if let Some(host) = vars.text("COMITY_HOST")? {
+        config.host = Some(host);
+    }
+    if let Some(dir) = vars.text("COMITY_LOG_DIR")? {
+        config.log_dir = Some(dir.into());
+    }
     if let Some(fd) = vars.number("COMITY_ROOT_CAUSE_FD", i32::MAX as usize)? {
         // A wrapper may have closed it: the launcher then has to guess, and the job runs all the same.
         let fd = i32::try_from(fd).unwrap_or(i32::MAX);
         config.root_cause = RootCauseReport::from_fd(fd, config.rank).ok();
     }
-    config.stats_fd =
-        vars.number("COMITY_STATS_FD", i32::MAX as usize)?.and_then(|fd| i32::try_from(fd).ok());
-    let cores = vars.number("COMITY_HOST_CORES", u16::MAX.into())?;
-    config.host_cores = cores.and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
+    if let Some(fd) = vars.number("COMITY_STATS_FD", i32::MAX as usize)? {
+        config.stats_fd = i32::try_from(fd).ok();
+    }
+    if let Some(cores) = vars.number("COMITY_HOST_CORES", u16::MAX.into())? {
+        config.host_cores = u16::try_from(cores).ok().filter(|n| *n > 0);
+    }
     Ok(())
 }
 
@@ -98,12 +109,9 @@ fn call_limit(vars: &Vars<'_>) -> Result<Option<Duration>> {
 }
 
 /// The costs by which plans are chosen.
-fn costs(vars: &Vars<'_>) -> Result<Costs> {
-    Ok(match vars.text("COMITY_COSTS")?.as_deref() {
-        Some("measure") => Costs::Measure,
-        Some(path) => Costs::File(path.into()),
-        None => Costs::Usual,
-    })
+fn costs(vars: &Vars<'_>) -> Result<Option<Costs>> {
+    let from = |text: String| if text == "measure" { Costs::Measure } else { Costs::File(text.into()) };
+    Ok(vars.text("COMITY_COSTS")?.map(from))
 }
 
 /// Reads the addresses to listen on, and the rules for interfaces.

@@ -2,6 +2,7 @@
 
 mod bad;
 mod hostfiles;
+mod set;
 
 use super::*;
 use crate::LinkKind;

@@ -52,12 +52,13 @@ pub(crate) enum Insecure {
 
 impl Insecure {
     /// `COMITY_INSECURE`.
-    pub(super) fn read(vars: &Vars<'_>) -> Result<Self> {
-        match vars.text("COMITY_INSECURE")?.as_deref() {
-            None | Some("0" | "false" | "False") => Ok(Self::No),
-            Some("1" | "true" | "True") => Ok(Self::Private),
-            Some("public") => Ok(Self::Public),
-            Some(other) => wrong("COMITY_INSECURE", other, "is neither 1 nor 0 (true, false), nor public"),
+    pub(super) fn read(vars: &Vars<'_>) -> Result<Option<Self>> {
+        let Some(text) = vars.text("COMITY_INSECURE")? else { return Ok(None) };
+        match text.as_str() {
+            "0" | "false" | "False" => Ok(Some(Self::No)),
+            "1" | "true" | "True" => Ok(Some(Self::Private)),
+            "public" => Ok(Some(Self::Public)),
+            other => wrong("COMITY_INSECURE", other, "is neither 1 nor 0 (true, false), nor public"),
         }
     }
 

@@ -59,15 +59,14 @@ impl Transport for Rdma {
 
     fn read(settings: &mut VerbsSettings, vars: &dyn Variables) -> Result<()> {
         for name in DEVICES {
-            // The first that is set decides.
-            if settings.devices.is_none()
-                && let Some(text) = vars.text(name)?
-            {
+            if let Some(text) = vars.text(name)? {
                 let read = Matrix::read(&text);
                 settings.devices = Some(read.map_err(|why| {
                     let e = vars.refusal(name, &text, &why.to_string());
                     why.place(e)
                 })?);
+                // The first that is set decides.
+                break;
             }
         }
         if let Some(text) = vars.text("COMITY_RDMA")? {

@@ -54,7 +54,7 @@ fn ggml(installed: &Installed, source: &Path) -> Result<(), String> {
     }
 }
 
-/// The page has `examples/c/hello.c`, and its command for it works.
+/// The page has `examples/c/hello.c`, and its command for it works; its configuration compiles.
 fn of_the_book(installed: &Installed) -> Result<(), String> {
     let page = fs::read_to_string(root().join(PAGE)).map_err(|e| format!("{PAGE}: {e}"))?;
     let hello = fs::read_to_string(root().join("examples/c/hello.c")).map_err(|e| format!("hello.c: {e}"))?;
@@ -66,6 +66,14 @@ fn of_the_book(installed: &Installed) -> Result<(), String> {
     let [shared, inside] = commands.as_slice() else {
         return Err(format!("{PAGE} has other commands for hello.c than one for each library"));
     };
+    let configured = page.split("```c\n").nth(2).and_then(|rest| rest.split("```").next());
+    let configured = configured.ok_or_else(|| format!("{PAGE} has no second program"))?;
+    let file = installed.scratch.join("configured.c");
+    let text = format!(
+        "#include <comity.h>\n#include <stdio.h>\nint main(void) {{\nint rank = 0, size = 1;\n{configured}\nreturn comity_group_free(group);\n}}\n"
+    );
+    fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+    installed.compile("cc", &["-std=c99"], &file, "configured")?;
     fs::write(installed.scratch.join("hello.c"), &hello).map_err(|e| format!("hello.c: {e}"))?;
     let library = installed.library();
     for (command, path, which) in
