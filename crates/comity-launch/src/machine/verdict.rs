@@ -1,0 +1,178 @@
+//! Verdict of the launcher on a job that has ended: one line, and the exit code.
+use super::{Ending, Machine, REFUSED, StopReason};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::time::Duration;
+
+/// Last words of a launcher.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Ends of all ranks, for a job that failed.
+    pub summary: Option<String>,
+    /// The last line; none when all went well.
+    pub text: Option<String>,
+    /// The exit code.
+    pub code: u8,
+}
+
+/// Ranks that were killed because they had not ended this long after SIGTERM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutOff {
+    /// Their numbers.
+    pub ranks: Vec<usize>,
+    /// The time that they had.
+    pub after: Duration,
+}
+
+/// The last line with the ranks that were cut off.
+pub fn with_cut_off<'a>(text: Option<String>, all: impl Iterator<Item = &'a CutOff>) -> Option<String> {
+    let mut text = text?;
+    for cut in all.filter(|cut| !cut.ranks.is_empty()) {
+        let (ranks, were) = match cut.ranks[..] {
+            [rank] => (format!("rank {rank}"), "was"),
+            _ => (format!("ranks {}", ranges(&cut.ranks)), "were"),
+        };
+        let seconds = (cut.after.as_secs_f64() * 10.).round() / 10.;
+        text.push_str(&format!(
+            "; {ranks} had not ended {seconds} s after SIGTERM and {were} killed (--grace SECONDS gives more time)"
+        ));
+    }
+    Some(text)
+}
+
+/// Ends of all ranks and the place of their output, for a job that failed: "how they ended: 1: exited with code 7; 0, 2-5: ...".
+pub(super) fn summary(
+    cause: Option<&StopReason>,
+    endings: &[Option<Ending>],
+    logs: Option<&Path>,
+) -> Option<String> {
+    let told = matches!(
+        cause?,
+        StopReason::Failed { .. }
+            | StopReason::Missed { .. }
+            | StopReason::HostLost { .. }
+            | StopReason::TimedOut
+    );
+    if endings.len() < 2 || !told {
+        return None;
+    }
+    let mut kinds: Vec<(Option<Ending>, Vec<usize>)> = Vec::new();
+    for (rank, ending) in endings.iter().enumerate() {
+        match kinds.iter_mut().find(|(kind, _)| kind == ending) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => kinds.push((*ending, vec![rank])),
+        }
+    }
+    let parts: Vec<_> = kinds
+        .iter()
+        .map(|(kind, ranks)| match kind {
+            Some(ending) if ranks.len() > 1 => {
+                format!("{} {}", ranges(ranks), ending.to_string().replacen("was ", "were ", 1))
+            }
+            Some(ending) => format!("{} {ending}", ranges(ranks)),
+            None => format!("{} not known", ranges(ranks)),
+        })
+        .collect();
+    let logs = logs.map(|dir| format!("; their output is in {}/rank-*.out and .err", dir.display()));
+    Some(format!("how the ranks ended: {}{}", parts.join("; "), logs.unwrap_or_default()))
+}
+
+/// "0, 2-5"
+fn ranges(ranks: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &rank in ranks {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == rank => *last = rank,
+            _ => parts.push((rank, rank)),
+        }
+    }
+    let word = |(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}-{b}") };
+    parts.iter().map(word).collect::<Vec<_>>().join(", ")
+}
+
+/// Words for a rank, such as "rank 3 (pid 77, host c)".
+pub(super) type NameOf<'a> = &'a dyn Fn(usize) -> String;
+
+impl Machine {
+    /// The last line and the exit code, without the ranks that were [cut off](with_cut_off). `name` has a rank's name for people,
+    /// `logs` the folder of the ranks' output.
+    pub fn verdict(&self, name: NameOf<'_>, logs: Option<&Path>) -> Verdict {
+        if let (false, Some(problem)) = (self.begun, self.problems.first()) {
+            let other = self.problems.iter().map(|p| p.code).find(|code| *code != super::USAGE);
+            if self.cause.is_none() {
+                return Verdict { code: other.unwrap_or(problem.code), ..Verdict::default() };
+            }
+        }
+        let Some(cause) = self.root_cause() else { return Verdict::default() };
+        let endings: Vec<_> = (0..self.ranks.len()).map(|n| self.ending(self.plan.first + n)).collect();
+        let ran = self.begun && self.unstarted.is_none();
+        let summary = ran.then(|| summary(Some(&cause), &endings, logs)).flatten();
+        let (text, code) = self.told(&cause, name);
+        Verdict { summary, text: Some(text), code }
+    }
+
+    fn told(&self, cause: &StopReason, name: NameOf<'_>) -> (String, u8) {
+        let problem = |problem: &Option<super::Problem>, otherwise: &str| match problem {
+            Some(problem) => (problem.why.clone(), problem.code),
+            None => (otherwise.into(), REFUSED),
+        };
+        match cause {
+            StopReason::Failed { rank, ending } => {
+                let memory = self.rank(*rank).map(|r| r.memory.as_str()).filter(|m| !m.is_empty());
+                let why = memory.map(|m| format!(": {m}")).unwrap_or_default();
+                (format!("{} {ending}{why}", name(*rank)), ending.code())
+            }
+            StopReason::Missed { rank, ended, by, ending } => {
+                let code = if ending.is_failure() { ending.code() } else { REFUSED };
+                (self.missed(name(*rank), (*rank, *ended), *by, *ending), code)
+            }
+            StopReason::HostLost { host } => {
+                let why = self.losses.iter().find(|(h, _)| h == host).map(|(_, why)| why.clone());
+                (why.unwrap_or_default(), REFUSED)
+            }
+            StopReason::Interrupted { signal } => {
+                let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a signal");
+                (format!("ended by {name}"), Ending::Signal(*signal).code())
+            }
+            StopReason::TimedOut => {
+                let seconds = self.plan.timeout.unwrap_or_default().as_secs_f64();
+                (format!("ended because the job took longer than --timeout {seconds} s"), 124)
+            }
+            StopReason::Unread => problem(&self.unread, "ended because its output cannot be written"),
+            StopReason::Orphaned => ("ended because the process that started it is gone".into(), 137),
+            StopReason::Unstarted => problem(&self.unstarted, "not all ranks could be started"),
+        }
+    }
+
+    fn missed(&self, name: String, (rank, ended): (usize, bool), by: usize, ending: Ending) -> String {
+        let was_stopped = self.rank(rank).is_some_and(|r| r.stopped);
+        match (ended, was_stopped) {
+            (true, _) => format!("{name} ended with code 0 while others still needed it; rank {by} {ending}"),
+            (_, true) => format!("{name} fell silent: it was stopped; rank {by} gave it up and {ending}"),
+            _ => format!("{name} was still running when rank {by} gave it up and {ending}"),
+        }
+    }
+
+    /// Ranks that did not end in time after SIGTERM.
+    pub fn cut_off(&self) -> Option<&CutOff> {
+        self.cut_off.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_names_each_kind_of_end_once() {
+        let seven = Some(Ending::Exit(7));
+        let killed = Some(Ending::Signal(15));
+        let all = [killed, seven, killed, killed, None];
+        assert_eq!(
+            summary(Some(&StopReason::TimedOut), &all, Some(Path::new("/logs"))).unwrap(),
+            "how the ranks ended: 0, 2-3 were killed by signal 15 (SIGTERM); 1 exited with code 7; 4 not known; their output is in /logs/rank-*.out and .err"
+        );
+        assert_eq!(summary(Some(&StopReason::TimedOut), &all[..1], None), None);
+        assert_eq!(summary(Some(&StopReason::Interrupted { signal: 2 }), &all, None), None);
+    }
+}
