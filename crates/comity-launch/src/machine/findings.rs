@@ -113,6 +113,21 @@ pub(super) fn replay(all: &[NodeFindings]) -> Machine {
     machine
 }
 
+/// The node that knows more of the cause than its ranks' ends tell, its host and its word: where no rank failed, or one is missed that
+/// was being ended at its node for another reason.
+pub(super) fn said_by_a_node<'a>(
+    all: &'a [NodeFindings],
+    cause: Option<&StopReason>,
+) -> Option<(usize, &'a str, &'a (String, u8))> {
+    let was_ended = |node: &NodeFindings| match cause {
+        None => true,
+        Some(StopReason::Missed { rank, .. }) => node.ranks.iter().any(|r| r.rank == *rank && !r.early),
+        Some(_) => false,
+    };
+    let mut nodes = all.iter().enumerate().filter(|(_, node)| was_ended(node));
+    nodes.find_map(|(number, node)| Some((number, node.host.as_str(), node.cause.as_ref()?)))
+}
+
 /// The verdict of all nodes.
 pub fn judge(all: &[NodeFindings]) -> Verdict {
     let machine = replay(all);
@@ -123,18 +138,12 @@ pub fn judge(all: &[NodeFindings]) -> Verdict {
         Some((r, host)) => format!("rank {rank} (pid {}, host {host})", r.pid),
         None => format!("rank {rank}"),
     };
-    let verdict = match machine.is_failing() {
-        true => machine.verdict(&name, None),
-        false => {
-            let other = all.iter().enumerate().find_map(|(n, found)| Some((n, found, found.cause.as_ref()?)));
-            match other {
-                Some((n, found, (text, code))) => {
-                    let text = Some(format!("node {n} (host {}): {text}", found.host));
-                    Verdict { summary: None, text, code: *code }
-                }
-                None => Verdict::default(),
-            }
+    let verdict = match said_by_a_node(all, machine.root_cause().as_ref()) {
+        Some((node, host, (text, code))) => {
+            let text = Some(format!("node {node} (host {host}): {text}"));
+            Verdict { summary: None, text, code: *code }
         }
+        None => machine.verdict(&name, None),
     };
     let cuts = all.iter().filter_map(|node| node.cut_off.as_ref());
     Verdict { text: with_cut_off(verdict.text, cuts), ..verdict }
@@ -162,6 +171,19 @@ mod tests {
             (found.code, found.summary.unwrap().as_str()),
             (7, "how the ranks ended: 0 exited with code 1; 1 exited with code 7")
         );
+    }
+
+    #[test]
+    fn who_misses_a_rank_that_its_node_ended_is_no_cause() {
+        let mut told = rank(0, 1, 9, None);
+        told.early = false;
+        let mut a = node("a", vec![told]);
+        a.cause = Some(("ended by SIGINT".into(), 130));
+        let found = judge(&[a.clone(), node("b", vec![rank(1, 3, 5, Some(0))])]);
+        assert_eq!((found.text.as_deref(), found.code), (Some("node 0 (host a): ended by SIGINT"), 130));
+        a.cause = None;
+        let found = judge(&[a, node("b", vec![rank(1, 3, 5, Some(0))])]);
+        assert!(found.text.is_some_and(|text| text.starts_with("rank 0 ")) && found.code == 3);
     }
 
     #[test]

@@ -391,7 +391,8 @@ impl Machine {
 
     /// Ranks that those here gave up before these ended well, each with the rank that gave it up.
     pub fn given_up_here(&self) -> impl Iterator<Item = (usize, usize)> {
-        let well = if self.phase == Phase::Running { self.well.as_slice() } else { &[] };
+        // Also when all ranks here have ended: the other nodes' may not have.
+        let well = if self.cause.is_none() { self.well.as_slice() } else { &[] };
         well.iter().filter_map(|by| Some((self.rank(*by)?.blames?, *by)))
     }
 

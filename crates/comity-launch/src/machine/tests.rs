@@ -246,6 +246,14 @@ fn ranks_are_left_only_when_all_that_run_were_given_up() {
 }
 
 #[test]
+fn a_node_whose_ranks_have_all_ended_still_says_whom_they_gave_up() {
+    let mut bench = Bench::of(JobPlan { world: 2, ..plan(Role::Node, vec![0]) });
+    bench.on(Event::Blames { by: 0, rank: 1 }, NOW);
+    bench.ends(0, Ending::Exit(0), NOW);
+    assert_eq!(bench.machine.given_up_here().collect::<Vec<_>>(), [(1, 0)]);
+}
+
+#[test]
 fn an_orphaned_job_hurries() {
     let mut bench = Bench::new(1);
     assert_eq!(bench.stop(INT, NOW), TERM);

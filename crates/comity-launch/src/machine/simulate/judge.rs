@@ -1,5 +1,5 @@
 //! The promises, and which of them a run broke.
-use super::scenario::{BEDTIME, PlantedFault, SECOND, SILENCE, Script, Stray};
+use super::scenario::{BEDTIME, NEVER, PlantedFault, SECOND, SILENCE, Script, Stray};
 use super::world::{Place, Process, World};
 use crate::machine::{Ending, Role, StopOrder, StopReason, findings};
 
@@ -172,7 +172,11 @@ fn found(world: &World<'_>) -> Option<(Option<StopReason>, u8)> {
     let first = world.places.iter().find(|p| p.up)?;
     let code = first.said.first()?.1.code;
     let cause = match (&first.all, first.role) {
-        (Some(all), Role::Node) => findings::replay(all).root_cause(),
+        (Some(all), Role::Node) => {
+            let cause = findings::replay(all).root_cause();
+            let is_overruled = findings::said_by_a_node(all, cause.as_ref()).is_some();
+            cause.filter(|_| !is_overruled)
+        }
         (None, Role::Node) => return None,
         _ => first.machine.root_cause(),
     };
@@ -292,7 +296,9 @@ fn the_first_wins(
 }
 
 fn all_nodes_say_the_same(world: &World<'_>) -> Broken {
-    if world.s.role != Role::Node || !world.cuts.is_empty() {
+    // A node whose reader takes nothing says late what it found, and the others wait only so long.
+    let is_stuck = world.s.stuck != (NEVER, NEVER);
+    if world.s.role != Role::Node || !world.cuts.is_empty() || is_stuck {
         return Ok(());
     }
     let mut all = world.places.iter().filter_map(|p| p.said.first()).map(|(_, verdict)| verdict);

@@ -321,7 +321,7 @@ impl<'a> World<'a> {
             Due::GivenUp { place, all } => self.hear(place, Event::GivenUp(all)),
             Due::Lost { place, node } => {
                 if self.places[place].all.is_none() {
-                    self.places[place].lost.get_or_insert(format!("node {node} was lost"));
+                    self.places[place].lost.get_or_insert_with(|| format!("node {node} was lost"));
                 }
                 self.hurry(place);
                 self.hear(place, Event::OtherEnds { node });
