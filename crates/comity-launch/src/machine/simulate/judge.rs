@@ -65,7 +65,7 @@ fn nothing_is_left(world: &World<'_>) -> Broken {
         for cut in world.cuts.iter().filter(|cut| cut.host == world.s.hosts[rank]) {
             let ended = process.ended.map_or(0, |(at, _)| at);
             let is_late = ended > cut.at + 5 * SECOND && world.s.role == Role::Fleet;
-            if is_late && !process.has_vanished {
+            if is_late && !process.has_vanished && !script.hangs {
                 return broken(format!("rank {rank} outlives its cable by {} ms", ended - cut.at));
             }
         }
@@ -172,6 +172,8 @@ fn found(world: &World<'_>) -> Option<(Option<StopReason>, u8)> {
     let first = world.places.iter().find(|p| p.up)?;
     let code = first.said.first()?.1.code;
     let cause = match (&first.all, first.role) {
+        // It may have said its own before it knew the others'.
+        (Some(_), Role::Node) if world.s.stuck != (NEVER, NEVER) => return None,
         (Some(all), Role::Node) => {
             let cause = findings::replay(all).root_cause();
             let is_overruled = findings::said_by_a_node(all, cause.as_ref()).is_some();
@@ -208,7 +210,7 @@ fn the_cause_is_true(world: &World<'_>) -> Broken {
             expect(code, ending.code(), &cause)?;
         }
         Some(StopReason::Missed { rank, by, ending, .. }) => {
-            if !world.ranks[*rank].is_culprit {
+            if !world.ranks[*rank].is_culprit && !followed_too_late(world, *rank) {
                 return broken(format!("rank {by} is said to miss rank {rank}, at fault are {culprits:?}"));
             }
             let own = if ending.is_failure() { ending.code() } else { crate::machine::REFUSED };
@@ -236,6 +238,14 @@ fn the_cause_is_true(world: &World<'_>) -> Broken {
         }
     }
     the_first_wins(world, cause.as_ref(), (&culprits, stop))
+}
+
+/// The rank followed another one, but its launcher noticed only after SIGTERM: then its own word is not believed.
+fn followed_too_late(world: &World<'_>, rank: usize) -> bool {
+    let process = &world.ranks[rank];
+    let term = world.places[world.place_of(rank)].orders.first().map(|(at, _)| *at);
+    let noticed = process.ended.map(|(at, _)| at + world.s.reaped);
+    process.is_follower && term.is_some() && noticed >= term
 }
 
 fn ends(world: &World<'_>) -> Vec<Option<Ending>> {
