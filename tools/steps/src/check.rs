@@ -33,13 +33,14 @@ struct Changed {
 }
 
 /// Folders and the packages in them.
-const PACKAGES: [(&str, &str); 23] = [
+const PACKAGES: [(&str, &str); 24] = [
     ("crates/comity/", "comity"),
     ("crates/comity-kernel/", "comity-kernel"),
     ("crates/comity-plan/", "comity-plan"),
     ("crates/comity-membership/", "comity-membership"),
     ("crates/comity-cluster/", "comity-cluster"),
     ("crates/comity-check/", "comity-check"),
+    ("crates/comity-launch/", "comity-launch"),
     ("crates/comity-cli/", "comity-cli"),
     ("crates/comity-c/", "comity-c"),
     ("crates/comity-candle/", "comity-candle"),

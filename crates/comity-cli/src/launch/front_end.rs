@@ -1,6 +1,6 @@
 //! The process that the user started: hands signals and standard input on to the supervisor, and finishes what the
 //! supervisor could not if that is killed.
-use super::ending::Ending;
+use super::ending::{Ending, ending_of};
 use super::signals::Signals;
 use super::terminal::{ESCAPE, RawTerminal, in_background};
 use super::{ALL_STOPPED, REFUSED, sys, tree};
@@ -80,7 +80,7 @@ impl FrontEnd {
             }
             match rustix::process::waitpid(Some(self.supervisor), WaitOptions::NOHANG) {
                 Ok(Some((_, status))) => {
-                    if let Some(ending) = Ending::of(status) {
+                    if let Some(ending) = ending_of(status) {
                         return self.finish(ending);
                     }
                 }

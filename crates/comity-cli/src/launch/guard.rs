@@ -1,34 +1,24 @@
 //! `comity guard`: a host's part of a job that a launcher on another host started through `ssh`.
 //!
 //! The two processes of `comity launch` run here as well: the front end relays standard input, which carries the launcher's
-//! orders, and the supervisor starts the ranks. When the input ends, or is silent for [`SILENCE`], the launcher or the way to
+//! orders, and the supervisor starts the ranks. When the input ends, or is silent for [`SILENCE`](super::wire::SILENCE), the launcher or the way to
 //! it is gone: then the ranks end, and with them whatever they started. Standard output carries the guard's events.
 use super::bind::RankBinding;
 use super::defaults::ThreadShare;
-use super::ending::Ending;
 use super::job::{self, Job, LaunchRefusal};
 use super::master::Master;
 use super::meet::{Meeting, Reserved, loopback};
 use super::output::Outputs;
-use super::shutdown::{PATIENCE, StopOrder, StopReason};
 use super::supervisor::{self, Supervisor};
-use super::wire::{
-    self, BEAT, FleetOrder, FrameReader, GREETING, Go, GuardEvent, GuardHello, HostPart, PROTOCOL, Ready,
-    SILENCE,
-};
-use super::wish::FrontLine;
+use super::upstream::{FarLauncher, FrontLine};
+use super::wire::{FleetOrder, GREETING, Go, GuardEvent, GuardHello, HostPart, PROTOCOL, Ready};
 use super::{REFUSED, Setting, TagWish, stage};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::OFlags;
-use rustix::io::Errno;
-use rustix::process::Signal;
-use std::collections::VecDeque;
+use comity_launch::machine::PATIENCE;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 /// Runs this host's part to its end.
 pub(crate) fn guard() -> u8 {
@@ -41,112 +31,9 @@ pub(crate) fn guard() -> u8 {
     })
 }
 
-/// The launcher's orders as they arrive.
-#[derive(Debug)]
-pub(super) struct Orders {
-    input: OwnedFd,
-    reader: FrameReader,
-    ready: VecDeque<FleetOrder>,
-    heard: Instant,
-    beat_due: Instant,
-    /// Input was given to the ranks, and the launcher waits for the word that they took it.
-    feeding: bool,
-    /// Why no more will come.
-    closed: bool,
-    /// Carries connections to rank 0, in a job of several hosts.
-    master: Option<Master>,
-}
-
-impl Orders {
-    fn new(input: OwnedFd) -> io::Result<Self> {
-        rustix::fs::fcntl_setfl(&input, rustix::fs::fcntl_getfl(&input)? | OFlags::NONBLOCK)?;
-        let now = Instant::now();
-        let reader = FrameReader::default();
-        let ready = VecDeque::new();
-        let heard = now;
-        let beat_due = now;
-        let master = None;
-        Ok(Self { input, reader, ready, heard, beat_due, feeding: false, closed: false, master })
-    }
-
-    pub(super) fn want(&self) -> Option<PollFd<'_>> {
-        (!self.closed).then(|| PollFd::new(&self.input, PollFlags::IN))
-    }
-
-    /// When the next beat is due, if that is before `until`.
-    pub(super) fn until(&self, until: Option<Instant>) -> Instant {
-        until.map_or(self.beat_due, |t| t.min(self.beat_due))
-    }
-
-    fn read(&mut self) {
-        let mut buffer = [0; 16 << 10];
-        match rustix::io::read(&self.input, &mut buffer) {
-            Ok(n) if n > 0 => {
-                self.heard = Instant::now();
-                self.reader.push(&buffer[..n]);
-            }
-            Err(Errno::INTR | Errno::AGAIN) => return,
-            _ => self.closed = true,
-        }
-        loop {
-            match self.reader.next() {
-                Ok(Some((kind, body))) => match FleetOrder::decode(kind, body) {
-                    Ok(order) => self.ready.push_back(order),
-                    Err(_) => self.closed = true,
-                },
-                Ok(None) => return,
-                Err(_) => {
-                    self.closed = true;
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Returns whether a beat to the launcher is due, and plans the next.
-    fn beat(&mut self) -> bool {
-        let now = Instant::now();
-        let due = now >= self.beat_due;
-        if due {
-            self.beat_due = now + BEAT;
-        }
-        due
-    }
-
-    fn is_lost(&self) -> bool {
-        self.closed || self.heard.elapsed() > SILENCE
-    }
-
-    /// The next order but beats; None when the launcher is gone.
-    pub(super) fn wait(&mut self, output: &Outputs) -> Option<FleetOrder> {
-        loop {
-            if let Some(order) = self.ready.pop_front() {
-                if order == FleetOrder::Beat {
-                    continue;
-                }
-                return Some(order);
-            }
-            if self.is_lost() {
-                return None;
-            }
-            if self.beat() {
-                output.event(&GuardEvent::Beat);
-            }
-            let pause = Timespec::try_from(self.beat_due.saturating_duration_since(Instant::now())).ok();
-            let heard = match self.want() {
-                Some(fd) => rustix::event::poll(&mut [fd], pause.as_ref()).is_ok_and(|n| n > 0),
-                None => false,
-            };
-            if heard {
-                self.read();
-            }
-        }
-    }
-}
-
 fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     let open_files = supervisor::stand_alone()?;
-    let mut orders = Orders::new(input)?;
+    let mut orders = FarLauncher::new(input)?;
     io::stdout().write_all(GREETING)?;
     io::stdout().flush()?;
     let output = Outputs::framed()?;
@@ -318,73 +205,4 @@ fn called(number: usize) -> Option<IpAddr> {
     let words = std::env::var("SSH_CONNECTION").ok()?;
     let at = words.split_whitespace().nth(number)?;
     at.parse().ok().or_else(|| at.parse::<SocketAddr>().ok().map(|a| a.ip()))
-}
-
-impl Supervisor {
-    /// Carries out what has arrived from the launcher.
-    pub(super) fn obey(&mut self) {
-        let Some(orders) = &mut self.orders else { return };
-        orders.read();
-        let ready = std::mem::take(&mut orders.ready);
-        for order in ready {
-            match order {
-                FleetOrder::Term => self.carry_out(StopOrder::Term),
-                FleetOrder::Kill => self.carry_out(StopOrder::Kill),
-                FleetOrder::Stop => self.signal_all(Signal::STOP),
-                FleetOrder::Continue => self.signal_all(Signal::CONT),
-                FleetOrder::Pass(signal) => self.pass(signal),
-                FleetOrder::Input(bytes) => self.give(Some(bytes)),
-                FleetOrder::InputEnd => self.give(None),
-                FleetOrder::Look => self.tell_what_ranks_do(),
-                FleetOrder::FindStopped => self.find_stopped(),
-                FleetOrder::Master(packet) => {
-                    if let Some(master) = self.orders.as_ref().and_then(|o| o.master.as_ref()) {
-                        master.take(packet);
-                    }
-                }
-                FleetOrder::Beat | FleetOrder::Prepare(_) | FleetOrder::Go(_) | FleetOrder::Piece(_) => {}
-            }
-        }
-    }
-
-    /// Somebody asks at the launcher.
-    fn tell_what_ranks_do(&self) {
-        let text = self.metrics.as_ref().and_then(|m| serde_json::to_vec(&m.look()).ok());
-        if let Some(text) = text.filter(|t| t.len() < wire::LARGEST) {
-            self.output.event(&GuardEvent::View(text));
-        }
-    }
-
-    fn give(&mut self, piece: Option<Vec<u8>>) {
-        if let Some(orders) = &mut self.orders {
-            orders.feeding = piece.is_some();
-        }
-        self.feed.give(piece);
-    }
-
-    /// Says that this guard is there, and notices that the launcher is not.
-    pub(super) fn keep_in_touch(&mut self) {
-        let Some(orders) = &mut self.orders else { return };
-        // Where the output waits, the launcher knows by it.
-        if orders.beat() && !self.output.is_pending() {
-            self.output.event(&GuardEvent::Beat);
-        }
-        if orders.feeding && self.feed.is_taken() {
-            orders.feeding = false;
-            self.output.event(&GuardEvent::Taken);
-        }
-        if orders.is_lost() {
-            self.stop(StopReason::Orphaned);
-        }
-    }
-
-    /// Tells the launcher how a rank ended.
-    pub(super) fn tell_end(&mut self, index: usize, ending: Ending) {
-        let number = self.job.first + index;
-        let killed = ending == Ending::Signal(libc::SIGKILL);
-        let memory = if killed { self.kills.evidence() } else { None }.unwrap_or_default().to_owned();
-        let cause = self.meeting.root_cause_of(number).and_then(|r| u32::try_from(r).ok());
-        let rank = u32::try_from(number).unwrap_or(u32::MAX);
-        self.output.event(&GuardEvent::Ended { rank, ending, root_cause: cause, memory });
-    }
 }

@@ -2,11 +2,11 @@
 use super::asked::AskedBackend;
 use super::bind::RankBinding;
 use super::defaults::ThreadShare;
-use super::shutdown::PATIENCE;
 use super::terminal::RankTerminal;
 use super::wire::Restarts;
 use super::{LaunchArgs, REFUSED, Setting, TagWish, USAGE, journal};
 use crate::report;
+use comity_launch::machine::PATIENCE;
 use rustix::fs::{Access, CWD};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -28,7 +28,6 @@ mod mpi;
 mod nodes;
 mod output;
 mod rank;
-mod shutdown;
 mod signals;
 mod stage;
 mod stdin;
@@ -36,9 +35,8 @@ mod supervisor;
 mod sys;
 mod terminal;
 mod tree;
-mod verdict;
+mod upstream;
 mod wire;
-mod wish;
 
 pub(crate) use bind::{allowed_cores, host_cores};
 pub(crate) use fleet::{
@@ -48,6 +46,7 @@ pub(crate) use fleet::{
 pub(crate) use guard::guard;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use comity_launch::machine::{REFUSED, USAGE};
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -56,10 +55,6 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Exit code for input that a user can correct.
-const USAGE: u8 = 2;
-/// The exit code when the machine refuses something that was asked correctly.
-const REFUSED: u8 = 1;
 /// Answer of the supervisor to SIGTSTP, in the place of a process's number.
 const ALL_STOPPED: i32 = 0;
 

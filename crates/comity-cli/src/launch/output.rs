@@ -1,6 +1,7 @@
 //! The launcher's own standard output and error: written by threads, so that a terminal that does not take
 //! its output stops neither signals nor deadlines, with bounded memory in between.
 use super::wire::{self, GuardEvent};
+use comity_launch::machine::{Problem, REFUSED};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::io::{self, Write};
@@ -43,6 +44,18 @@ impl OutputStream {
         match self {
             Self::Out => rustix::stdio::stdout(),
             Self::Err => rustix::stdio::stderr(),
+        }
+    }
+}
+
+/// The problem that a stream cannot be written any more.
+pub(super) fn unread(stream: OutputStream, error: Errno) -> Problem {
+    let name = stream.name();
+    match error {
+        Errno::PIPE => Problem { why: format!("ended because nobody reads {name} any more"), code: 141 },
+        error => {
+            let error = io::Error::from(error);
+            Problem { why: format!("ended because {name} cannot be written: {error}"), code: REFUSED }
         }
     }
 }

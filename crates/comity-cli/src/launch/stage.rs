@@ -2,9 +2,9 @@
 //!
 //! The guard asks for the pieces that it wants, one at a time, so neither side holds more than one. What has come whole takes
 //! the place of the old file at once, or not at all.
-use super::guard::Orders;
 use super::job::LaunchRefusal;
 use super::output::Outputs;
+use super::upstream::FarLauncher;
 use super::wire::{FleetOrder, GuardEvent, HostPart};
 use aws_lc_rs::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,7 @@ pub(super) fn piece(file: &StagedFile, at: u64) -> io::Result<Vec<u8>> {
 pub(super) fn fetch(
     part: &HostPart,
     dir: &Path,
-    orders: &mut Orders,
+    orders: &mut FarLauncher,
     output: &Outputs,
 ) -> Result<Option<()>, LaunchRefusal> {
     for (index, file) in part.stage.iter().enumerate() {
@@ -109,7 +109,7 @@ fn receive(
     index: usize,
     file: &StagedFile,
     new: &Path,
-    orders: &mut Orders,
+    orders: &mut FarLauncher,
     output: &Outputs,
 ) -> io::Result<Option<()>> {
     if let Some(dir) = new.parent() {

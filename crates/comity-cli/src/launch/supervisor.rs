@@ -1,14 +1,9 @@
 //! The process that starts the ranks, carries their input and output, and ends them.
-mod deserted;
-mod ends;
 mod forward;
-mod shown;
-mod stopping;
+mod ranks;
 
 use super::deaths::Deaths;
 use super::door::Door;
-use super::ending::Ending;
-use super::guard::Orders;
 use super::job::Job;
 use super::journal::Journal;
 use super::meet::Meeting;
@@ -17,24 +12,24 @@ use super::metrics::Metrics;
 use super::nodes::Nodes;
 use super::output::{OutputStream, Outputs};
 use super::rank::{Rank, environment};
-use super::shutdown::{Shutdown, StopReason};
 use super::signals::Signals;
 use super::stdin::StdinFeed;
-use super::verdict::{CutOff, with_cut_off};
-use super::wire::GuardEvent;
-use super::wish::{FrontLine, wish};
-use super::{REFUSED, USAGE, meet, verdict};
+use super::tree;
+use super::upstream::{FarLauncher, FrontLine, Order, Tidings, Upstream};
+use super::wire::{self, GuardEvent};
+use super::{REFUSED, USAGE, meet};
 use crate::report;
+use comity_launch::machine::{
+    Action, Event, JobPlan, Machine, Problem, Role, StopReason, Verdict, with_cut_off,
+};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{Resource, Rlimit, Signal};
 use std::io::{self, Write};
+use std::net::TcpListener;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
-
-/// Time for ending the processes that ranks left, and for which a pipe may stay open after that.
-const LEFT_OPEN: Duration = Duration::from_secs(2);
+use std::time::Instant;
 
 /// Lines shown of the report on a job that failed.
 const REPORTED: usize = 6;
@@ -54,58 +49,37 @@ pub(super) struct Supervisor {
     pub(super) job: Job,
     pub(super) meeting: Meeting,
     ranks: Vec<Rank>,
-    shutdown: Shutdown,
+    /// Decides; this process does what it says.
+    pub(super) machine: Machine,
     deaths: Deaths,
     pub(super) feed: StdinFeed,
     pub(super) output: Outputs,
     signals: Signals,
     /// To the process that the user started.
     front_end: FrontLine,
-    /// Orders of a launcher on another host.
-    pub(super) orders: Option<Orders>,
+    /// The launcher on another host that this one obeys.
+    far_launcher: Option<FarLauncher>,
     /// The first process of the guard was killed: how the ranks end from now on says nothing about them.
     pub(super) is_bereft: bool,
     /// The launchers on other hosts that this one agreed with.
     pub(super) nodes: Option<Nodes>,
     pub(super) journal: Journal,
-    /// End of each rank that has ended.
-    pub(super) ends: Vec<Option<RankEnd>>,
     pub(super) kills: Kills,
     pub(super) metrics: Option<Metrics>,
     /// Socket at which others ask for the state of the job.
     door: Option<Door>,
     /// The limit of open files with which the job was started, and which the ranks get.
     open_files: Rlimit,
-    /// Evidence that lack of memory ended the rank at fault.
-    memory: Option<&'static str>,
-    /// When it was last looked whether ranks are stopped.
-    looked: Instant,
-    /// The ranks that were stopped when they were told to end.
-    stopped: Vec<usize>,
-    /// The ranks that did not end in time after SIGTERM.
-    pub(super) cut_off: Option<CutOff>,
-    /// Why not all ranks could be started.
-    unstarted: Option<(String, u8)>,
-    /// Why the output cannot be written.
-    unread: Option<(OutputStream, Errno)>,
+    /// The exit code, once the verdict is known.
+    code: u8,
     buffer: Vec<u8>,
-}
-
-/// End of a rank.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RankEnd {
-    pub(super) ending: Ending,
-    pub(super) at: Instant,
-    /// Before the others were ended: it says something about the rank.
-    pub(super) early: bool,
 }
 
 /// Source of a descriptor in the poll set.
 #[derive(Clone, Copy)]
 enum Source {
-    FrontEnd,
-    Orders,
-    Nodes,
+    /// By its number among the [upstreams](Supervisor::upstreams).
+    Upstream(usize),
     Signals,
     Waker,
     StdinFeed,
@@ -122,7 +96,7 @@ impl Supervisor {
         let listener = job.metrics.take();
         let output = Outputs::open()?;
         meeting.on_waiting(output.voice());
-        let mut supervisor = Self::with(job, meeting, (front_end, output), open_files)?;
+        let mut supervisor = Self::with(Role::Alone, job, meeting, (front_end, output), open_files)?;
         supervisor.show(listener)?;
         supervisor.feed = StdinFeed::new(input);
         Ok(supervisor)
@@ -132,66 +106,116 @@ impl Supervisor {
     pub(super) fn guard(
         job: Job,
         meeting: Meeting,
-        (front_end, output, orders): (FrontLine, Outputs, Orders),
+        (front_end, output, far_launcher): (FrontLine, Outputs, FarLauncher),
         open_files: Rlimit,
     ) -> io::Result<Self> {
-        let mut supervisor = Self::with(job, meeting, (front_end, output), open_files)?;
-        supervisor.orders = Some(orders);
+        let mut supervisor = Self::with(Role::Host, job, meeting, (front_end, output), open_files)?;
+        supervisor.far_launcher = Some(far_launcher);
         supervisor.show(None)?;
         Ok(supervisor)
     }
 
-    /// The supervisor of a job that has its own ranks here, and agrees with others.
+    /// The supervisor of the ranks here, in its place among those of the job.
     pub(super) fn with(
+        role: Role,
         mut job: Job,
         meeting: Meeting,
         (front_end, output): (FrontLine, Outputs),
         open_files: Rlimit,
     ) -> io::Result<Self> {
-        let timeout = job.timeout.and_then(|t| Instant::now().checked_add(t));
+        let plan = JobPlan {
+            role,
+            first: job.first,
+            hosts: vec![0; job.size],
+            world: job.world,
+            timeout: job.timeout,
+            grace: job.grace,
+            restart: job.restarts.number,
+        };
         Ok(Self {
             meeting,
             metrics: None,
             door: None,
             ranks: Vec::with_capacity(job.size),
-            shutdown: Shutdown::new(job.size, timeout).with_grace(job.grace),
+            machine: Machine::new(plan, Instant::now()),
             deaths: Deaths::new()?,
             feed: StdinFeed::given(),
             nodes: None,
             journal: Journal::to(job.events.take())?,
-            ends: vec![None; job.size],
             output,
             signals: Signals::open(&[])?,
             front_end,
-            orders: None,
+            far_launcher: None,
             is_bereft: false,
             kills: Kills::watch(),
             open_files,
-            memory: None,
-            looked: Instant::now(),
-            stopped: Vec::new(),
-            cut_off: None,
-            unstarted: None,
-            unread: None,
+            code: REFUSED,
             buffer: vec![0; 64 << 10],
             job,
         })
     }
 
     pub(super) fn run(mut self) -> u8 {
-        self.start();
-        while !self.shutdown.over() {
-            self.turn(self.next());
-            self.leave_stopped();
-            if let Some(order) = self.shutdown.tick(Instant::now()) {
-                self.carry_out(order);
-            }
+        self.hear(Event::Begin);
+        self.carry_out();
+        while !self.machine.is_over() {
+            self.turn(self.machine.next());
+            self.machine.tick(Instant::now());
+            self.carry_out();
         }
-        self.find_root_cause();
-        self.end_strays();
-        self.drain();
-        self.wait_for_nodes();
-        if let (Some(dir), Some(StopReason::Failed { .. })) = (&self.job.flights, self.shutdown.cause()) {
+        self.code
+    }
+
+    /// Tells the machine; [`carry_out`](Self::carry_out) follows.
+    pub(super) fn hear(&mut self, event: Event) {
+        self.machine.on(event, Instant::now());
+    }
+
+    /// Does what the machine wants, until it wants nothing.
+    fn carry_out(&mut self) {
+        loop {
+            let actions = self.machine.actions();
+            if actions.is_empty() {
+                return;
+            }
+            actions.into_iter().for_each(|action| self.perform(action));
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Start(ranks) => self.start(ranks),
+            Action::FindStopped => self.find_stopped(),
+            Action::End(order) => self.end(order),
+            Action::AskForCauses => (0..self.ranks.len()).for_each(|number| self.tell_cause(number)),
+            Action::EndStrays(order) => Self::end_strays(order),
+            Action::LookForStrays => {
+                let left = !tree::descendants().is_empty();
+                self.hear(Event::Strays { left });
+            }
+            Action::LookAtOutput => self.tell_output(),
+            Action::LookAtOthers => {
+                if let Some(event) = self.nodes.as_ref().map(Nodes::progress) {
+                    self.hear(event);
+                }
+            }
+            Action::CloseOutput => self.close_pipes(),
+            Action::TellFindings => {
+                if let Some(nodes) = &self.nodes {
+                    let pid = |rank| self.pid_of(rank);
+                    let name = |rank| self.name(rank);
+                    let own = self.machine.findings(host(), nodes.since, &pid, &name);
+                    nodes.tell_findings(own, self.machine.is_failing());
+                }
+            }
+            Action::SayVerdict => self.say_verdict(),
+            // Of the launcher of several hosts.
+            Action::Compare | Action::SayProblems => {}
+        }
+    }
+
+    fn say_verdict(&mut self) {
+        if let (Some(dir), Some(StopReason::Failed { .. })) = (&self.job.flights, self.machine.root_cause()) {
             report::first_lines(dir, REPORTED).iter().for_each(|line| self.output.say(line));
         }
         if self.output.is_framed() {
@@ -199,44 +223,22 @@ impl Supervisor {
             if !self.is_bereft {
                 self.output.event(&GuardEvent::Bye);
             }
-            self.flush(|supervisor| supervisor.output.is_pending());
-            return 0;
+            self.code = 0;
+            return;
         }
-        let (text, code) = match self.nodes.is_some() {
-            true => self.verdict_of_all(),
-            false => {
-                let (text, code) = self.verdict();
-                (with_cut_off(text, self.cut_off.iter()), code)
+        let Verdict { summary, text, code } = match &self.nodes {
+            Some(nodes) => nodes.verdict(&self.machine, &|rank| self.name(rank)),
+            None => {
+                let found = self.machine.verdict(&|rank| self.name(rank), self.job.log_dir.as_deref());
+                Verdict { text: with_cut_off(found.text, self.machine.cut_off().into_iter()), ..found }
             }
         };
-        let endings: Vec<_> = self.ends.iter().map(|e| e.map(|e| e.ending)).collect();
-        if let Some(text) = &text {
-            if self.nodes.is_none() && self.unstarted.is_none() {
-                let logs = self.job.log_dir.as_deref();
-                verdict::summary(self.shutdown.cause(), &endings, logs)
-                    .iter()
-                    .for_each(|s| self.output.say(s));
-            }
-            self.output.say(text);
-        }
+        summary.iter().chain(&text).for_each(|line| self.output.say(line));
         self.journal.over(text.as_deref(), code);
-        self.flush(|supervisor| supervisor.output.is_pending());
-        code
+        self.code = code;
     }
 
-    /// Finds the cause among the failures, now that all are known.
-    fn find_root_cause(&mut self) {
-        let before = self.shutdown.cause().cloned();
-        self.shutdown.find_root_cause(|rank| self.meeting.root_cause_of(rank));
-        if self.shutdown.cause() != before.as_ref() {
-            let killed = Ending::Signal(libc::SIGKILL);
-            let was =
-                matches!(self.shutdown.cause(), Some(StopReason::Failed { ending, .. }) if *ending == killed);
-            self.memory = if was { self.kills.evidence() } else { None };
-        }
-    }
-
-    fn start(&mut self) {
+    fn start(&mut self, ranks: Range<usize>) {
         if self.job.insecure {
             self.output.say("--insecure: the job has no key; whoever can connect to a rank can join it");
         }
@@ -246,7 +248,7 @@ impl Supervisor {
             self.job.threads.iter().for_each(|share| self.output.say(&share.to_string()));
         }
         self.meeting.release();
-        for number in 0..self.job.size {
+        for number in ranks.start - self.job.first..ranks.end - self.job.first {
             match Rank::start(&mut self.job, (&self.meeting, self.metrics.as_ref()), &self.open_files, number)
             {
                 Ok((rank, stdin)) => {
@@ -275,14 +277,10 @@ impl Supervisor {
                         }
                         _ => REFUSED,
                     };
-                    let number = self.job.first + number;
-                    let text = format!("rank {number}: cannot start '{program}': {e}");
-                    self.output.event(&GuardEvent::Refused { text: text.clone(), code });
-                    self.unstarted = Some((text, code));
-                    self.shutdown = Shutdown::new(self.ranks.len(), None);
-                    if let Some(order) = self.shutdown.stop(StopReason::Unstarted, Instant::now()) {
-                        self.carry_out(order);
-                    }
+                    let rank = self.job.first + number;
+                    let why = format!("rank {rank}: cannot start '{program}': {e}");
+                    self.output.event(&GuardEvent::Refused { text: why.clone(), code });
+                    self.hear(Event::Unstarted { rank: Some(rank), problem: Problem { why, code } });
                     return;
                 }
             }
@@ -306,29 +304,112 @@ impl Supervisor {
         self.output.say(&text);
     }
 
+    /// Makes the ranks' sheets, and answers those who ask. Only who asked for --metrics is refused a job without them.
+    pub(in crate::launch) fn show(&mut self, listener: Option<TcpListener>) -> io::Result<()> {
+        let metrics = match Metrics::new(&self.job, &self.meeting.job) {
+            Ok(metrics) => metrics,
+            Err(e) if listener.is_some() => return Err(e),
+            Err(e) => {
+                self.cannot_show(&e);
+                return Ok(());
+            }
+        };
+        if let Some(listener) = listener {
+            let at = listener.local_addr()?;
+            metrics.serve(listener)?;
+            self.output.say(&format!("metrics at http://{at}/metrics"));
+        }
+        // A launcher elsewhere, or those of other nodes, know the rest.
+        let is_part = self.output.is_framed() || self.job.world > self.job.size;
+        if let Some(launcher) = rustix::process::getppid() {
+            match Door::open(launcher, metrics.view(&self.job, launcher, is_part)) {
+                Ok(door) => self.door = Some(door),
+                Err(e) => self.cannot_show(&e),
+            }
+        }
+        self.metrics = Some(metrics);
+        Ok(())
+    }
+
+    fn cannot_show(&self, e: &io::Error) {
+        if self.job.verbose {
+            self.output.say(&format!("`comity top` will not see this job: {e}"));
+        }
+    }
+
     /// Waits until something happens, or `until`, and deals with all that has happened.
     fn turn(&mut self, until: Option<Instant>) {
-        let until = self.orders.as_ref().map_or(until, |o| Some(o.until(until)));
+        let beats = self.upstreams().into_iter().flatten().filter_map(Upstream::next);
+        let until = until.into_iter().chain(beats).min();
         for source in self.wait(until) {
             match source {
-                Source::FrontEnd => self.listen(),
-                Source::Orders => self.obey(),
-                Source::Nodes => self.hear_nodes(),
+                Source::Upstream(number) => {
+                    let orders = self.upstreams_mut().0[number].as_mut().map(|u| u.take());
+                    orders.into_iter().flatten().for_each(|order| self.obey(order));
+                }
                 Source::Waker => self.check_outputs(),
                 Source::StdinFeed => self.feed.pump(true),
                 Source::Pipe(rank, pipe) => self.read(rank, pipe),
                 Source::Signals => {
                     for signal in self.signals.take() {
                         if signal != libc::SIGCHLD {
-                            self.fulfil(wish(signal));
+                            self.obey(Order::of_signal(signal));
                         }
                     }
                 }
             }
         }
         self.reap();
-        self.keep_in_touch();
-        self.tell_nodes();
+        let (upstreams, tidings) = self.upstreams_mut();
+        let orders: Vec<_> =
+            upstreams.into_iter().flatten().flat_map(|upstream| upstream.keep_in_touch(tidings)).collect();
+        orders.into_iter().for_each(|order| self.obey(order));
+    }
+
+    /// Places from which orders come.
+    fn upstreams(&self) -> [Option<&dyn Upstream>; 3] {
+        let far_launcher = self.far_launcher.as_ref().map(|u| u as &dyn Upstream);
+        [Some(&self.front_end), far_launcher, self.nodes.as_ref().map(|u| u as &dyn Upstream)]
+    }
+
+    /// The same, and what they are told.
+    fn upstreams_mut(&mut self) -> ([Option<&mut dyn Upstream>; 3], Tidings<'_>) {
+        let Self { front_end, far_launcher, nodes, machine, output, feed, .. } = self;
+        let far_launcher = far_launcher.as_mut().map(|u| u as &mut dyn Upstream);
+        let nodes = nodes.as_mut().map(|u| u as &mut dyn Upstream);
+        ([Some(front_end), far_launcher, nodes], Tidings { machine, output, feed })
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Suspend => {
+                self.signal_all(Signal::STOP);
+                self.front_end.all_stopped();
+            }
+            Order::Continue => self.signal_all(Signal::CONT),
+            Order::Pass(signal) => self.pass(signal),
+            Order::News(event) => self.hear(event),
+            Order::FrontEndLost => {
+                if self.far_launcher.is_some() {
+                    self.is_bereft = true;
+                    self.output.event(&GuardEvent::Say(
+                        "the first process of `comity guard` was killed there, so its ranks are ended".into(),
+                    ));
+                }
+                self.hear(Event::Stop(StopReason::Orphaned));
+            }
+            Order::Input(piece) => self.feed.give(piece),
+            Order::Look => self.tell_what_ranks_do(),
+            Order::FindStopped => self.find_stopped(),
+        }
+    }
+
+    /// Somebody asks at the launcher.
+    fn tell_what_ranks_do(&self) {
+        let text = self.metrics.as_ref().and_then(|m| serde_json::to_vec(&m.look()).ok());
+        if let Some(text) = text.filter(|t| t.len() < wire::LARGEST) {
+            self.output.event(&GuardEvent::View(text));
+        }
     }
 
     fn wait(&self, until: Option<Instant>) -> Vec<Source> {
@@ -338,14 +419,10 @@ impl Supervisor {
             fds.push(fd);
             sources.push(source);
         };
-        if let Some(front_end) = self.front_end.socket() {
-            add(PollFd::new(front_end, PollFlags::IN), Source::FrontEnd);
-        }
-        if let Some(fd) = self.orders.as_ref().and_then(Orders::want) {
-            add(fd, Source::Orders);
-        }
-        if let Some(fd) = self.nodes.as_ref().map(Nodes::want) {
-            add(fd, Source::Nodes);
+        for (number, upstream) in self.upstreams().into_iter().enumerate() {
+            if let Some(fd) = upstream.and_then(Upstream::want) {
+                add(fd, Source::Upstream(number));
+            }
         }
         self.signals.wants().for_each(|fd| add(fd, Source::Signals));
         self.feed.wants().for_each(|fd| add(fd, Source::StdinFeed));

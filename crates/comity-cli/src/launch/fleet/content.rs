@@ -2,10 +2,10 @@
 use super::connection::{HostConnection, HostPhase};
 use super::program;
 use super::supervise::Fleet;
-use crate::launch::USAGE;
 use crate::launch::output::OutputStream;
 use crate::launch::stage;
 use crate::launch::wire::FleetOrder;
+use comity_launch::machine::{Event, Problem, USAGE};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -17,31 +17,20 @@ const PATIENCE_SHOWN: Duration = Duration::from_secs(2);
 const UNSEEN: Duration = Duration::from_millis(300);
 
 impl Fleet {
-    /// Until every host is ready; false if one is not, or the job is to end.
-    pub(super) fn connect(&mut self) -> bool {
+    /// Until every host has said whether it can run its part, or the job is to end.
+    pub(super) fn gather(&mut self) {
         let since = Instant::now();
         let mut shown = String::new();
         let mut say = since + PATIENCE_SHOWN;
-        loop {
+        while self.machine.is_gathering() {
             let open = |c: &HostConnection| matches!(c.phase, HostPhase::Connecting | HostPhase::Preparing);
             let waiting: Vec<usize> =
                 (0..self.connections.len()).filter(|i| open(&self.connections[*i])).collect();
-            if waiting.is_empty() || self.shutdown.cause().is_some() {
-                self.compare();
-                return self.problems.is_empty() && self.shutdown.cause().is_none();
-            }
             let is_late = |i: &usize| self.connections[*i].is_late(since, CONNECT);
             let late: Vec<_> = waiting.iter().copied().filter(is_late).collect();
-            if !late.is_empty() {
-                for index in late {
-                    let name = self.plan.hosts[index].name();
-                    let why = format!(
-                        "host {name}: did not answer within {} s: is it up, and can ssh reach it?",
-                        CONNECT.as_secs()
-                    );
-                    self.problems.push((why, USAGE));
-                }
-                return false;
+            let problems: Vec<_> = late.iter().map(|host| self.lateness(*host)).collect();
+            if !problems.is_empty() {
+                self.tell(Event::HostsLate { problems });
             }
             let names: Vec<_> = waiting.iter().map(|i| self.plan.hosts[*i].name()).collect();
             let line = format!("waiting for {}", names.join(", "));
@@ -57,11 +46,15 @@ impl Fleet {
                     shown = line;
                 }
             }
-            self.turn(Some(if live { Instant::now() + UNSEEN } else { say }));
-            if let Some(order) = self.shutdown.tick(Instant::now()) {
-                self.carry_out(order);
-            }
+            self.step(Some(if live { Instant::now() + UNSEEN } else { say }));
         }
+    }
+
+    fn lateness(&self, host: usize) -> Problem {
+        let name = self.plan.hosts[host].name();
+        let seconds = CONNECT.as_secs();
+        let why = format!("host {name}: did not answer within {seconds} s: is it up, and can ssh reach it?");
+        Problem { why, code: USAGE }
     }
 
     /// A host has no program of this version: it gets this one, if that runs there.
@@ -91,17 +84,18 @@ impl Fleet {
                 self.connections[host].send(&FleetOrder::Piece(bytes));
             }
             Err(e) => {
-                self.problems.push((format!("--stage {}: {e}", file.name), USAGE));
+                let why = format!("--stage {}: {e}", file.name);
                 self.connections[host].phase = HostPhase::Lost;
                 self.connections[host].close();
+                self.cannot_begin(host, why, USAGE);
             }
         }
     }
 
     /// Programs and scripts of one name that are not the same everywhere.
-    fn compare(&mut self) {
+    pub(super) fn differences(&self) -> Vec<Problem> {
         if self.plan.mixed_programs {
-            return;
+            return Vec::new();
         }
         let mut found: BTreeMap<(&str, &str), BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
         for (connection, host) in self.connections.iter().zip(&self.plan.hosts) {
@@ -121,9 +115,8 @@ impl Fleet {
                 "'{name}' is not the same on all hosts: {}; copy one to all (--stage {name}), or say --mixed-programs",
                 who.join("; ")
             );
-            (why, USAGE)
+            Problem { why, code: USAGE }
         });
-        let said: Vec<_> = said.collect();
-        self.problems.extend(said);
+        said.collect()
     }
 }

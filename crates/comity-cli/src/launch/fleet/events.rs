@@ -7,27 +7,18 @@ use crate::launch::ending::Ending;
 use crate::launch::lines::Lines;
 use crate::launch::master::MasterPacket;
 use crate::launch::output::{OutputStream, Outputs};
-use crate::launch::shutdown::StopReason;
 use crate::launch::wire::{FleetOrder, GuardEvent, GuardHello, PROTOCOL, Ready, Restarts};
-use crate::launch::{REFUSED, USAGE};
+use comity_launch::machine::{Event, Problem, REFUSED, USAGE};
 use std::fs::File;
 use std::io::Write;
-use std::time::Instant;
 
 /// A rank on some host.
 #[derive(Debug)]
 pub(super) struct FarRank {
     pub(super) host: usize,
     pub(super) pid: i32,
-    pub(super) alive: bool,
-    /// When it was told to end.
-    pub(super) stopped: bool,
     /// The rank that it says was the root cause.
-    pub(super) root_cause: Option<usize>,
-    /// Evidence that lack of memory ended it.
-    pub(super) memory: String,
-    /// Exit code or signal of its end.
-    pub(super) ending: Option<Ending>,
+    root_cause: Option<usize>,
     lines: [Lines; 2],
     logs: [Option<File>; 2],
 }
@@ -49,10 +40,7 @@ impl FarRank {
         };
         let logs = [log("out")?, log("err")?];
         let lines = OutputStream::BOTH.map(lines);
-        let memory = String::new();
-        let root_cause = None;
-        let ending = None;
-        Ok(Self { host, pid: 0, alive: true, stopped: false, root_cause, memory, ending, lines, logs })
+        Ok(Self { host, pid: 0, root_cause: None, lines, logs })
     }
 
     fn wrote(&mut self, stream: OutputStream, bytes: &[u8], output: &Outputs) {
@@ -116,13 +104,13 @@ impl Fleet {
                 let system = connection.lacks.as_deref().filter(|s| !program::runs_on(s));
                 let other = system.map(|s| format!("; it is {s}, on which this program does not run"));
                 let why = connection.why_not(&name) + &other.unwrap_or_default();
-                self.problems.push((why, USAGE));
+                self.cannot_begin(host, why, USAGE);
             }
             HostPhase::Connecting | HostPhase::Preparing | HostPhase::Ready => {
                 let code = if before == HostPhase::Connecting { USAGE } else { REFUSED };
                 let why = if why.is_empty() { "the connection ended" } else { why };
-                self.problems.push((format!("host {name}: {why}"), code));
                 connection.kill();
+                self.cannot_begin(host, format!("host {name}: {why}"), code);
             }
             HostPhase::Running => {
                 let said = connection.last_words().map(|w| format!(" ({w})")).unwrap_or_default();
@@ -134,8 +122,7 @@ impl Fleet {
     }
 
     fn lost_with_ranks(&mut self, host: usize, why: &str) {
-        let alive: Vec<usize> =
-            (0..self.ranks.len()).filter(|r| self.ranks[*r].host == host && self.ranks[*r].alive).collect();
+        let alive: Vec<usize> = self.machine.awaited().filter(|r| self.ranks[*r].host == host).collect();
         if alive.is_empty() {
             return;
         }
@@ -143,14 +130,17 @@ impl Fleet {
         let (s, is) = if alive.len() == 1 { ("", "is") } else { ("s", "are") };
         let text = format!("{why}; its rank{s} {} {is} ended there", names.join(", "));
         for rank in &alive {
-            self.ranks[*rank].alive = false;
             self.store.lost(*rank, "its host was lost");
         }
         let part = &self.plan.hosts[host].part;
         self.journal.host(self.plan.hosts[host].name(), "lost", part.first..part.first + part.size);
-        self.losses.push((host, text));
         let silent = self.connections[host].heard.elapsed();
-        self.shutdown.host_lost(host, alive.len(), Instant::now(), silent);
+        self.tell(Event::HostLost { host, silent, why: text });
+    }
+
+    /// A host cannot run its part, and nothing runs anywhere.
+    pub(super) fn cannot_begin(&mut self, host: usize, why: String, code: u8) {
+        self.tell(Event::HostRefused { host, problem: Problem { why, code } });
     }
 
     fn on(&mut self, host: usize, event: GuardEvent) {
@@ -179,8 +169,8 @@ impl Fleet {
                 self.rank_ended(host, rank, (ending, root_cause, &memory));
             }
             GuardEvent::Stopped { rank } => {
-                if let Some(known) = self.own(host, rank) {
-                    known.stopped = true;
+                if self.own(host, rank).is_some() {
+                    self.tell(Event::Stopped { rank: index(rank) });
                 }
             }
             GuardEvent::Say(words) => {
@@ -195,11 +185,7 @@ impl Fleet {
                 self.connections[host].phase = HostPhase::Done;
                 self.connections[host].fed = false;
                 self.connections[host].close();
-                // Those that were never started.
-                for rank in self.ranks.iter_mut().filter(|r| r.host == host && r.alive) {
-                    rank.alive = false;
-                    self.shutdown.ended(0, Ending::Exit(0), Instant::now());
-                }
+                self.tell(Event::HostDone { host });
             }
         }
     }
@@ -224,20 +210,34 @@ impl Fleet {
         self.connections[host].phase = HostPhase::Ready;
         let part = &self.plan.hosts[host].part;
         self.journal.host(self.plan.hosts[host].name(), "ready", part.first..part.first + part.size);
+        self.tell(Event::HostReady { host });
     }
 
     fn rank_ended(&mut self, host: usize, rank: u32, told: (Ending, Option<u32>, &str)) {
-        let (world, index, (ending, root_cause, memory)) = (self.ranks.len(), rank as usize, told);
-        let Some(known) = self.own(host, rank).filter(|r| r.alive) else { return };
-        (known.alive, known.ending) = (false, Some(ending));
+        let (ending, root_cause, memory) = told;
+        let index = rank as usize;
+        let world = self.ranks.len();
+        if !self.machine.is_awaited(index) {
+            return;
+        }
+        let Some(known) = self.own(host, rank) else { return };
         known.root_cause = root_cause.map(|r| r as usize).filter(|r| *r < world);
-        known.memory = memory.chars().filter(|c| !c.is_control()).take(200).collect();
+        let memory = memory.chars().filter(|c| !c.is_control()).take(200).collect();
         self.show.ended(index, ending.code());
         self.journal.ended(index, ending, self.plan.hosts[host].name());
-        self.shutdown.ended(index, ending, Instant::now());
+        self.tell_cause(index);
+        self.tell(Event::Ended { rank: index, ending, memory });
         self.store.lost(index, &ending.to_string());
         if self.plan.verbose {
             self.output.say(&format!("{} {ending}", self.name(index)));
+        }
+    }
+
+    /// Tells the machine which rank this one names as the cause of its failure, or the store, if any.
+    pub(super) fn tell_cause(&mut self, by: usize) {
+        let told = self.ranks.get(by).and_then(|r| r.root_cause);
+        if let Some(rank) = told.or_else(|| self.store.culprit().filter(|rank| *rank != by)) {
+            self.tell(Event::Blames { by, rank });
         }
     }
 
@@ -255,9 +255,9 @@ impl Fleet {
                 "host {name}: has comity {theirs}, and this is {}: install the same version on both",
                 crate::here::VERSION
             );
-            self.problems.push((why, USAGE));
             self.connections[host].phase = HostPhase::Lost;
             self.connections[host].close();
+            self.cannot_begin(host, why, USAGE);
             return;
         }
         let mut part = planned.part.clone();
@@ -280,12 +280,11 @@ impl Fleet {
         let text: String = text.chars().filter(|c| !c.is_control()).take(2000).collect();
         let why = format!("host {name}: {text}");
         if self.connections[host].phase == HostPhase::Running {
-            self.unstarted = Some((why, code));
-            self.stop(StopReason::Unstarted);
+            self.tell(Event::Unstarted { rank: None, problem: Problem { why, code } });
             return;
         }
-        self.problems.push((why, code));
         self.connections[host].phase = HostPhase::Lost;
         self.connections[host].close();
+        self.cannot_begin(host, why, code);
     }
 }

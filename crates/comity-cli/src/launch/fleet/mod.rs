@@ -11,10 +11,8 @@
 mod args;
 mod connection;
 mod content;
-mod deserted;
 mod elsewhere;
 mod events;
-mod farewell;
 mod hostfile;
 mod hosts;
 mod meeting;
@@ -34,14 +32,13 @@ pub(crate) use ssh::{FarCommand, SshWay, explained as explain_ssh, words as ssh_
 use super::ending::Ending;
 use super::signals::{PassedSignal, Signals};
 use super::{LaunchArgs, REFUSED, USAGE};
+use comity_launch::machine::AttemptEnd;
+use comity_launch::machine::restart::{NextAttempt, Restarts};
 use plan::FleetPlan;
 use rustix::event::Timespec;
 use rustix::fs::OFlags;
 use std::io::{Read, Write};
-use std::time::{Duration, Instant};
-
-/// Between tries of a restart, and before one.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+use std::time::Instant;
 
 /// Runs the job to its end and returns the exit code.
 pub(super) fn launch(args: LaunchArgs) -> u8 {
@@ -56,66 +53,40 @@ pub(super) fn launch(args: LaunchArgs) -> u8 {
         plan.hosts.iter().for_each(|host| println!("{}", plan.shown(host)));
         return 0;
     }
-    let (mut code, mut end) = attempt(&plan, 0);
+    let mut restarts = Restarts::new(plan.max_restarts, plan.wait_for_hosts);
+    let mut ended = attempt(&plan, 0);
     // These signals do no longer end this process by themselves.
-    let Ok(signals) = Signals::open(&[]) else { return code };
-    for restart in 1..=plan.max_restarts {
-        if code == 0 || end == AttemptEnd::Final {
-            break;
+    let Ok(signals) = Signals::open(&[]) else { return ended.0 };
+    loop {
+        let (code, end) = ended;
+        let limit = plan.wait_for_hosts.as_secs_f64();
+        let (restart, pause) = match restarts.after(code, end, Instant::now()) {
+            NextAttempt::None => return code,
+            NextAttempt::GiveUp => {
+                eprintln!(
+                    "comity launch: given up, because hosts were waited for {limit} s (--wait-for-hosts)"
+                );
+                return code;
+            }
+            NextAttempt::Again { number, pause, is_tried } => {
+                let seconds = pause.as_secs_f64().ceil();
+                match is_tried {
+                    true => eprintln!(
+                        "comity launch: restart {number} is tried again in {seconds:.0} s; hosts are waited for {limit} s (--wait-for-hosts)"
+                    ),
+                    false => eprintln!(
+                        "comity launch: restart {number} of {} in {seconds:.0} s, because the job ended with code {code}",
+                        plan.max_restarts
+                    ),
+                }
+                (number, pause)
+            }
+        };
+        if let Some(signal) = interrupted(&signals, Instant::now() + pause) {
+            return Ending::Signal(signal).code();
         }
-        let pause = pause(restart);
-        eprintln!(
-            "comity launch: restart {restart} of {} in {} s, because the job ended with code {code}",
-            plan.max_restarts,
-            pause.as_secs()
-        );
-        (code, end) = start_again(&plan, restart, pause, &signals);
+        ended = attempt(&plan, restart);
     }
-    code
-}
-
-/// A pause that doubles from 1 s.
-fn pause(number: u32) -> Duration {
-    Duration::from_secs(1 << (number - 1).min(5)).min(LONGEST_PAUSE)
-}
-
-/// Runs the job again after a pause, and tries that until all hosts are there, as long as hosts are waited for.
-fn start_again(plan: &FleetPlan, restart: u32, mut rest: Duration, signals: &Signals) -> (u8, AttemptEnd) {
-    let mut since = None;
-    for tried in 1.. {
-        if let Some(signal) = interrupted(signals, Instant::now() + rest) {
-            return (Ending::Signal(signal).code(), AttemptEnd::Final);
-        }
-        let (code, end) = attempt(plan, restart);
-        if end != AttemptEnd::NotBegun {
-            return (code, end);
-        }
-        let since = *since.get_or_insert_with(Instant::now);
-        let limit = plan.wait_for_hosts;
-        let left = plan.wait_for_hosts.saturating_sub(since.elapsed());
-        let limit = limit.as_secs_f64();
-        if left.is_zero() {
-            eprintln!("comity launch: given up, because hosts were waited for {limit} s (--wait-for-hosts)");
-            return (code, AttemptEnd::Final);
-        }
-        rest = pause(tried).min(left);
-        eprintln!(
-            "comity launch: restart {restart} is tried again in {:.0} s; hosts are waited for {limit} s (--wait-for-hosts)",
-            rest.as_secs_f64().ceil()
-        );
-    }
-    (REFUSED, AttemptEnd::Final)
-}
-
-/// The end of an attempt to run the job. The exit code alone does not say it: a rank may end with the code of bad input or of a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AttemptEnd {
-    /// The ranks ran.
-    Ran,
-    /// To start the job again would change nothing, or is not wanted.
-    Final,
-    /// Ranks ran before, and now not all hosts could run their part.
-    NotBegun,
 }
 
 /// Runs the job for the first time, or again: its exit code and its end.

@@ -4,25 +4,25 @@ use super::events::FarRank;
 use super::meeting::open_store;
 use super::plan::FleetPlan;
 use super::show::FleetShow;
-use super::{AttemptEnd, ssh};
+use super::ssh;
 use crate::launch::journal::Journal;
 use crate::launch::meet;
-use crate::launch::output::{OutputStream, Outputs};
-use crate::launch::shutdown::{Shutdown, StopOrder, StopReason};
+use crate::launch::output::{OutputStream, Outputs, unread};
 use crate::launch::signals::Signals;
 use crate::launch::supervisor::stand_alone;
-use crate::launch::verdict::{CutOff, with_cut_off};
+use crate::launch::upstream::{FrontLine, Order, Upstream};
 use crate::launch::wire::{BEAT, FleetOrder};
-use crate::launch::wish::{FrontLine, UserWish, wish};
-use crate::launch::{REFUSED, USAGE};
 use comity::{Key, tools::Store};
+use comity_launch::machine::{
+    Action, AttemptEnd, Event, JobPlan, Machine, REFUSED, Role, StopOrder, StopReason, USAGE, with_cut_off,
+};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Runs the job; the exit code, and its end.
 pub(super) fn supervise(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) -> (u8, AttemptEnd) {
@@ -46,16 +46,10 @@ pub(super) struct Fleet {
     pub(super) plan: FleetPlan,
     pub(super) connections: Vec<HostConnection>,
     pub(super) ranks: Vec<FarRank>,
-    pub(super) shutdown: Shutdown,
+    /// Decides; this process does what it says.
+    pub(super) machine: Machine,
     pub(super) store: Store,
     pub(super) output: Outputs,
-    pub(super) unstarted: Option<(String, u8)>,
-    /// The ranks that did not end in time after SIGTERM.
-    cut_off: Option<CutOff>,
-    /// Problems, one sentence a host, with the exit code.
-    pub(super) problems: Vec<(String, u8)>,
-    /// Why a host was lost.
-    pub(super) losses: Vec<(usize, String)>,
     pub(super) key: Key,
     pub(super) job: String,
     at: IpAddr,
@@ -63,10 +57,11 @@ pub(super) struct Fleet {
     front_end: FrontLine,
     input: Option<OwnedFd>,
     pub(super) journal: Journal,
-    pub(super) unread: Option<(OutputStream, Errno)>,
-    pub(super) running: bool,
     beat_due: Instant,
-    pub(super) looked: Instant,
+    /// No host is told anything any more.
+    closed: bool,
+    /// The exit code, once the verdict is known.
+    code: u8,
     pub(super) show: FleetShow,
     buffer: Vec<u8>,
 }
@@ -123,18 +118,22 @@ impl Fleet {
         let output = Outputs::open().map_err(fail)?;
         store.on_waiting(output.voice());
         let ranks = ranks(&plan).map_err(|why| (vec![why], USAGE))?;
-        let timeout = plan.timeout.and_then(|t| Instant::now().checked_add(t));
+        let job_plan = JobPlan {
+            role: Role::Fleet,
+            first: 0,
+            hosts: ranks.iter().map(|r| r.host).collect(),
+            world: plan.world,
+            timeout: plan.timeout,
+            grace: plan.grace,
+            restart: plan.restart,
+        };
         let show = FleetShow::open(&plan, &job).map_err(fail)?;
         let mut fleet = Self {
-            shutdown: Shutdown::new(plan.world, timeout).with_grace(plan.grace),
+            machine: Machine::new(job_plan, Instant::now()),
             connections: Vec::with_capacity(plan.hosts.len()),
             ranks,
             store,
             output,
-            unstarted: None,
-            cut_off: None,
-            problems: Vec::new(),
-            losses: Vec::new(),
             key,
             job,
             at,
@@ -142,10 +141,9 @@ impl Fleet {
             front_end: FrontLine::new(front_end).map_err(fail)?,
             input: Some(input),
             journal: Journal::to(plan.events.clone()).map_err(fail)?,
-            unread: None,
-            running: false,
             beat_due: Instant::now(),
-            looked: Instant::now(),
+            closed: false,
+            code: REFUSED,
             show,
             buffer: vec![0; 64 << 10],
             plan,
@@ -153,6 +151,7 @@ impl Fleet {
         if fleet.plan.restart > 0 {
             fleet.journal.restarts(fleet.plan.restart, fleet.plan.max_restarts);
         }
+        fleet.tell(Event::Begin);
         for index in 0..fleet.plan.hosts.len() {
             let started = HostConnection::start(&fleet.plan, index, open_files);
             fleet.connections.push(started.map_err(|(why, code)| (vec![why], code))?);
@@ -166,52 +165,100 @@ impl Fleet {
         if self.plan.insecure {
             self.output.say("--insecure: the job has no key; whoever can connect to a rank can join it");
         }
-        let begun = self.connect();
-        if begun {
-            self.go();
-            while !self.shutdown.over() {
-                self.turn(self.shutdown.next());
-                self.leave_stopped();
-                if let Some(order) = self.shutdown.tick(Instant::now()) {
-                    self.carry_out(order);
-                }
+        self.carry_out();
+        self.gather();
+        while !self.machine.is_over() {
+            self.step(None);
+        }
+        (self.code, self.machine.attempt_end(self.code))
+    }
+
+    /// Deals with what happens until the machine has something to do, or until then, and does what it wants.
+    pub(super) fn step(&mut self, until: Option<Instant>) {
+        self.turn(self.machine.next().into_iter().chain(until).min());
+        self.machine.tick(Instant::now());
+        self.carry_out();
+    }
+
+    /// Tells the machine; [`carry_out`](Self::carry_out) follows.
+    pub(super) fn tell(&mut self, event: Event) {
+        self.machine.on(event, Instant::now());
+    }
+
+    /// Does what the machine wants, until it wants nothing.
+    fn carry_out(&mut self) {
+        loop {
+            let actions = self.machine.actions();
+            if actions.is_empty() {
+                return;
             }
+            actions.into_iter().for_each(|action| self.perform(action));
         }
-        let (text, code) = if begun || self.shutdown.cause().is_some() {
-            self.farewell();
-            let (text, code) = self.verdict();
-            (with_cut_off(text, self.cut_off.iter()), code)
-        } else {
-            let code = self.problems.iter().map(|(_, code)| *code).find(|c| *c != USAGE).unwrap_or(USAGE);
-            self.problems.iter().for_each(|(why, _)| self.output.say(why));
-            match self.plan.restart {
-                0 => self.output.say("nothing was run"),
-                n => self.output.say(&format!("restart {n} did not come to run")),
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Compare => {
+                let problems = self.differences();
+                self.tell(Event::Compared { problems });
             }
-            self.farewell();
-            (None, code)
-        };
-        let outside = self.shutdown.cause().is_some_and(StopReason::is_from_outside);
-        let unstarted = self.unstarted.as_ref().is_some_and(|(_, code)| *code == USAGE);
-        // Input that cannot be right the next time. A host that was there before may come back.
-        let is_bad = self.plan.restart == 0 && code == USAGE && (!begun || unstarted);
-        self.summary().iter().for_each(|s| self.output.say(s));
-        if let Some(text) = &text {
-            self.output.say(text);
+            // Every host starts its own.
+            Action::Start(_) => self.go(),
+            Action::SayProblems => self.say_problems(),
+            Action::FindStopped => self.tell_running(&FleetOrder::FindStopped),
+            Action::End(order) => self.end(order),
+            Action::AskForCauses => (0..self.ranks.len()).for_each(|rank| self.tell_cause(rank)),
+            Action::EndStrays(order) => self.part(order),
+            Action::LookForStrays => {
+                let left = self.is_parting();
+                self.tell(Event::Strays { left });
+            }
+            Action::LookAtOutput => {
+                // What hosts have not sent by now is lost.
+                let pending = self.output.is_pending();
+                let written = self.output.written();
+                self.tell(Event::Output { open: false, pending, written });
+            }
+            Action::CloseOutput => self.ranks.iter_mut().for_each(|rank| rank.finish(&self.output)),
+            // Of the launchers of several nodes.
+            Action::LookAtOthers | Action::TellFindings => {}
+            Action::SayVerdict => self.say_verdict(),
         }
-        let first = self.problems.first().map(|(why, _)| why.as_str());
-        self.journal.over(text.as_deref().or(first), code);
-        let since = Instant::now();
-        let patience = |f: &Self| !matches!(f.shutdown.cause(), None | Some(StopReason::Failed { .. }));
-        while self.output.is_pending() && !(patience(&self) && since.elapsed() > Duration::from_secs(2)) {
-            self.turn(Some(Instant::now() + Duration::from_millis(100)));
+    }
+
+    fn say_problems(&self) {
+        self.machine.problems().iter().for_each(|problem| self.output.say(&problem.why));
+        match self.plan.restart {
+            0 => self.output.say("nothing was run"),
+            n => self.output.say(&format!("restart {n} did not come to run")),
         }
-        let end = match (outside || is_bad, begun || self.plan.restart == 0) {
-            (true, _) => AttemptEnd::Final,
-            (false, true) => AttemptEnd::Ran,
-            (false, false) => AttemptEnd::NotBegun,
-        };
-        (code, end)
+    }
+
+    fn say_verdict(&mut self) {
+        let found = self.machine.verdict(&|rank| self.name(rank), self.plan.log_dir.as_deref());
+        let text = with_cut_off(found.text, self.machine.cut_off().into_iter());
+        found.summary.iter().chain(&text).for_each(|line| self.output.say(line));
+        let first = self.machine.problems().first().map(|problem| problem.why.clone());
+        self.journal.over(text.or(first).as_deref(), found.code);
+        self.code = found.code;
+    }
+
+    /// Closes the connections to the hosts, which have cleared up or had their time, or gives up on their `ssh`.
+    fn part(&mut self, order: StopOrder) {
+        self.closed = true;
+        self.connections.iter_mut().for_each(HostConnection::close);
+        if order == StopOrder::Abandon {
+            let left = self.connections.iter_mut().filter_map(|c| c.ended().is_none().then_some(c));
+            left.for_each(HostConnection::kill);
+        }
+    }
+
+    /// Returns whether hosts clear up, or where they are parted from, whether an `ssh` still runs.
+    fn is_parting(&mut self) -> bool {
+        match self.closed {
+            true => self.connections.iter_mut().any(|c| c.ended().is_none()),
+            false => self.connections.iter().any(|c| c.phase == HostPhase::Running),
+        }
     }
 
     /// Every host is ready: tells them where to meet, and to run.
@@ -226,7 +273,6 @@ impl Fleet {
             connection.send(&go);
             connection.phase = HostPhase::Running;
         }
-        self.running = true;
     }
 
     /// Waits until something happens, or `until`, and deals with all that has happened.
@@ -234,7 +280,10 @@ impl Fleet {
         let until = until.map_or(self.beat_due, |t| t.min(self.beat_due));
         for source in self.wait(until) {
             match source {
-                FleetSource::FrontEnd => self.listen(),
+                FleetSource::FrontEnd => {
+                    let orders = self.front_end.take();
+                    orders.into_iter().for_each(|order| self.obey(order));
+                }
                 FleetSource::Waker => self.check_outputs(),
                 FleetSource::Input => self.feed(),
                 FleetSource::Asked => self.asked(),
@@ -248,7 +297,7 @@ impl Fleet {
                 FleetSource::Signals => {
                     for signal in self.signals.take() {
                         if signal != libc::SIGCHLD {
-                            self.fulfil(wish(signal));
+                            self.obey(Order::of_signal(signal));
                         }
                     }
                 }
@@ -276,13 +325,13 @@ impl Fleet {
             fds.push(fd);
             sources.push(source);
         };
-        if let Some(front_end) = self.front_end.socket() {
-            add(PollFd::new(front_end, PollFlags::IN), FleetSource::FrontEnd);
+        if let Some(fd) = self.front_end.want() {
+            add(fd, FleetSource::FrontEnd);
         }
         self.signals.wants().for_each(|fd| add(fd, FleetSource::Signals));
         self.show.want().into_iter().for_each(|fd| add(fd, FleetSource::Asked));
         let fed = self.connections.iter().any(|c| c.fed);
-        if let (Some(input), true, false) = (&self.input, self.running, fed) {
+        if let (Some(input), true, false) = (&self.input, self.machine.has_begun(), fed) {
             add(PollFd::new(input, PollFlags::IN), FleetSource::Input);
         }
         let room = OutputStream::BOTH.iter().all(|s| self.output.has_room(*s));
@@ -304,21 +353,18 @@ impl Fleet {
         fds.iter().zip(sources).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, s)| s).collect()
     }
 
-    fn listen(&mut self) {
-        for wish in self.front_end.listen() {
-            self.fulfil(wish);
-        }
-    }
-
-    fn fulfil(&mut self, wish: UserWish) {
-        match wish {
-            UserWish::Stop => {
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Suspend => {
                 self.tell_running(&FleetOrder::Stop);
                 self.front_end.all_stopped();
             }
-            UserWish::Continue => self.tell_running(&FleetOrder::Continue),
-            UserWish::Pass(signal) => self.tell_running(&FleetOrder::Pass(signal)),
-            UserWish::End(reason) => self.stop(reason),
+            Order::Continue => self.tell_running(&FleetOrder::Continue),
+            Order::Pass(signal) => self.tell_running(&FleetOrder::Pass(signal)),
+            Order::News(event) => self.tell(event),
+            Order::FrontEndLost => self.tell(Event::Stop(StopReason::Orphaned)),
+            // Of launchers on other hosts; a terminal gives none.
+            Order::Input(_) | Order::Look | Order::FindStopped => {}
         }
     }
 
@@ -346,32 +392,18 @@ impl Fleet {
     fn check_outputs(&mut self) {
         self.output.drain();
         while let Some((stream, error)) = self.output.failure() {
-            if self.plan.log_dir.is_none() && self.unread.is_none() {
-                self.unread = Some((stream, error));
-                self.stop(StopReason::Unread);
+            if self.plan.log_dir.is_none() {
+                self.tell(Event::Unread { problem: unread(stream, error) });
             }
         }
     }
 
-    pub(super) fn stop(&mut self, cause: StopReason) {
-        if let Some(order) = self.shutdown.stop(cause, Instant::now()) {
-            self.carry_out(order);
-        }
-    }
-
-    pub(super) fn carry_out(&mut self, order: StopOrder) {
+    fn end(&mut self, order: StopOrder) {
         match order {
             StopOrder::Term => self.send_all(&FleetOrder::Term),
-            StopOrder::Kill => {
-                if let Some(after) = self.shutdown.cut_after() {
-                    let alive = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
-                    self.cut_off = Some(CutOff { ranks: alive.map(|(n, _)| n).collect(), after });
-                }
-                self.send_all(&FleetOrder::Kill);
-            }
+            StopOrder::Kill => self.send_all(&FleetOrder::Kill),
             StopOrder::Abandon => {
-                let left = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
-                let names: Vec<_> = left.map(|(n, _)| self.name(n)).collect();
+                let names: Vec<_> = self.machine.awaited().map(|rank| self.name(rank)).collect();
                 self.output
                     .say(&format!("left behind, for they do not die of SIGKILL: {}", names.join(", ")));
             }

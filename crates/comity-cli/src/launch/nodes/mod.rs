@@ -21,11 +21,11 @@ pub(super) use watch::Nodes;
 use super::job::{self, Job, LaunchRefusal};
 use super::meet::Meeting;
 use super::output::Outputs;
-use super::shutdown::StopReason;
 use super::supervisor::{self, Supervisor};
-use super::wish::{FrontLine, UserWish};
+use super::upstream::{FrontLine, Order, Upstream};
 use super::{LaunchArgs, REFUSED, ending::Ending};
 use agree::{Agreement, NodeCall};
+use comity_launch::machine::{Event, Role, StopReason};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -97,7 +97,8 @@ fn open(
         ));
     }
     let listener = job.metrics.take();
-    let mut supervisor = Supervisor::with(job, meeting, (front_end, output), open_files).map_err(fail)?;
+    let mut supervisor =
+        Supervisor::with(Role::Node, job, meeting, (front_end, output), open_files).map_err(fail)?;
     supervisor.show(listener).map_err(fail)?;
     supervisor.feed = super::stdin::StdinFeed::new(input);
     supervisor.nodes = Some(Nodes::watch(group, words).map_err(fail)?);
@@ -129,23 +130,21 @@ fn wait(
     loop {
         let pause = Timespec::try_from(say.saturating_duration_since(Instant::now())).ok();
         let mut fds = vec![PollFd::new(&done, PollFlags::IN)];
-        if let Some(line) = front_end.socket() {
-            fds.push(PollFd::new(line, PollFlags::IN));
-        }
+        fds.extend(front_end.want());
         let _ = rustix::event::poll(&mut fds, pause.as_ref());
         if !fds[0].revents().is_empty() {
             // WAIT: the thread has closed its end, the last thing that it does
             let gone = || LaunchRefusal::machine("cannot prepare the job: a thread ended early".into());
             return thread.join().map_err(|_| gone())?.map(Some);
         }
-        for wish in front_end.listen() {
-            match wish {
-                UserWish::End(StopReason::Interrupted { signal }) => {
+        for order in front_end.take() {
+            match order {
+                Order::News(Event::Stop(StopReason::Interrupted { signal })) => {
                     std::process::exit(Ending::Signal(signal).code().into())
                 }
-                UserWish::End(_) => std::process::exit(REFUSED.into()),
-                UserWish::Stop => front_end.all_stopped(),
-                UserWish::Continue | UserWish::Pass(_) => {}
+                Order::FrontEndLost => std::process::exit(REFUSED.into()),
+                Order::Suspend => front_end.all_stopped(),
+                _ => {}
             }
         }
         if Instant::now() >= say {

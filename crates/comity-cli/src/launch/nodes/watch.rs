@@ -1,8 +1,9 @@
 //! While ranks run, the launchers tell each other ten times a second how theirs are.
 use super::agree::{NodeWord, gather};
-use super::findings::NodeFindings;
-use crate::launch::supervisor::Supervisor;
+use crate::launch::upstream::{Order, Tidings, Upstream};
 use comity::Group;
+use comity_launch::machine::Event;
+use comity_launch::machine::findings::NodeFindings;
 use rustix::event::{PollFd, PollFlags};
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -12,22 +13,18 @@ use std::time::{Duration, Instant};
 
 /// Interval at which the nodes tell each other their state.
 const TOLD: Duration = Duration::from_millis(100);
-/// Time that the others' ranks have to end when this node's have, beside `--grace`.
-const OTHERS: Duration = Duration::from_secs(20);
 
-/// State of a node's ranks: they run.
-pub(super) const RUNNING: u8 = 0;
-/// A rank has failed, or the job is to end for another reason.
+/// State of a node's ranks, where they do not just run: a rank has failed, or the job is to end for another reason.
 pub(super) const FAILING: u8 = 1;
 /// All have ended.
-const OVER: u8 = 2;
+pub(super) const OVER: u8 = 2;
 
 /// The other launchers.
 #[derive(Debug)]
 pub(in crate::launch) struct Nodes {
     pub(super) words: Vec<NodeWord>,
     /// When the nodes had agreed: the same moment on all, but for the way there.
-    pub(super) since: Instant,
+    pub(in crate::launch) since: Instant,
     pub(super) heard: Arc<Overheard>,
     waker: UnixStream,
 }
@@ -36,7 +33,7 @@ pub(in crate::launch) struct Nodes {
 #[derive(Debug, Default)]
 pub(super) struct Overheard {
     /// This node's.
-    state: AtomicU8,
+    pub(super) state: AtomicU8,
     /// A rank that one of this node's gave up before it ended well: its number and one, and that of the rank that gave it up.
     given_up: AtomicU64,
     news: Mutex<News>,
@@ -82,14 +79,10 @@ impl Nodes {
     }
 
     /// Ranks that those of other nodes gave up before these ended well, and by whom; one of each node.
-    pub(in crate::launch) fn given_up(&self) -> Vec<(usize, usize)> {
+    fn given_up(&self) -> Vec<(usize, usize)> {
         let low = |word: u64| (word & u64::from(u32::MAX)) as usize;
         let pair = |word: &u64| Some((low(*word).checked_sub(1)?, low(*word >> 32)));
         self.heard.news().given_up.iter().filter_map(pair).collect()
-    }
-
-    pub(in crate::launch) fn want(&self) -> PollFd<'_> {
-        PollFd::new(&self.waker, PollFlags::IN)
     }
 }
 
@@ -122,62 +115,36 @@ fn follow(group: &Group, heard: &Overheard, mut ring: &UnixStream) -> Result<(),
     Ok(())
 }
 
-impl Supervisor {
-    /// Another node ends its ranks, or is gone.
-    pub(in crate::launch) fn hear_nodes(&mut self) {
-        let Some(nodes) = &self.nodes else { return };
+impl Upstream for Nodes {
+    fn want(&self) -> Option<PollFd<'_>> {
+        Some(PollFd::new(&self.waker, PollFlags::IN))
+    }
+
+    /// Another node ends its ranks, or is gone; or ranks there gave up some here.
+    fn take(&mut self) -> Vec<Order> {
         let mut sink = [0; 64];
-        while matches!(rustix::io::read(&nodes.waker, &mut sink), Ok(n) if n > 0) {}
-        let mut news = nodes.heard.news();
+        while matches!(rustix::io::read(&self.waker, &mut sink), Ok(n) if n > 0) {}
+        let given_up = self.given_up();
+        let mut news = self.heard.news();
         let node = match (&news.lost, news.failing) {
             (Some((node, _)), _) => Some(node.unwrap_or(usize::MAX)),
             (None, node) => node,
         };
-        if let (Some(node), false) = (node, news.told) {
-            news.told = true;
-            drop(news);
-            self.another_ends(node);
-        }
+        let node = node.filter(|_| !std::mem::replace(&mut news.told, node.is_some()));
+        let ends = node.map(|node| Event::OtherEnds { node });
+        std::iter::once(Event::GivenUp(given_up)).chain(ends).map(Order::News).collect()
     }
 
     /// Tells the others how this node's ranks are.
-    pub(in crate::launch) fn tell_nodes(&self) {
-        if let Some(nodes) = &self.nodes
-            && self.is_ending()
-        {
-            nodes.heard.state.fetch_or(FAILING, Ordering::AcqRel);
+    fn keep_in_touch(&mut self, tidings: Tidings<'_>) -> Vec<Order> {
+        if tidings.machine.is_failing() {
+            self.heard.state.fetch_or(FAILING, Ordering::AcqRel);
         }
-        if let (Some(nodes), Some((rank, by))) = (&self.nodes, self.given_up_here().first()) {
-            let rank = *rank as u64 + 1;
-            let by = *by as u64;
-            nodes.heard.given_up.store(by << 32 | rank, Ordering::Release);
+        if let Some((rank, by)) = tidings.machine.given_up_here().next() {
+            let rank = rank as u64 + 1;
+            let by = by as u64;
+            self.heard.given_up.store(by << 32 | rank, Ordering::Release);
         }
-    }
-
-    /// Waits for the others' ranks to end, and for what they found.
-    pub(in crate::launch) fn wait_for_nodes(&mut self) {
-        let Some(heard) = self.nodes.as_ref().map(|n| Arc::clone(&n.heard)) else { return };
-        let mut until = None;
-        let mut told = None;
-        loop {
-            let ending = self.is_ending();
-            if told != Some(ending) {
-                told = Some(ending);
-                heard.news().own = Some(self.findings());
-                heard.state.fetch_or(if ending { OVER | FAILING } else { OVER }, Ordering::AcqRel);
-            }
-            let news = heard.news();
-            if news.all.is_some() || news.lost.is_some() {
-                return;
-            }
-            if news.failing.is_some() || ending {
-                until = until.or_else(|| Instant::now().checked_add(OTHERS + self.job.grace));
-            }
-            drop(news);
-            if until.is_some_and(|u| Instant::now() > u) {
-                return;
-            }
-            self.idle(Instant::now() + TOLD);
-        }
+        Vec::new()
     }
 }

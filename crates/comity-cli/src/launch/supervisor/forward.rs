@@ -1,19 +1,15 @@
 //! Output of the ranks on its way out: while they run, and the rest when they have ended.
-use super::{LEFT_OPEN, Supervisor};
-use crate::launch::shutdown::StopReason;
-use std::time::{Duration, Instant};
-
-/// Time for which the reader of the output may do nothing when the job was ended from outside.
-const READER: Duration = Duration::from_secs(2);
+use super::Supervisor;
+use crate::launch::output::unread;
+use comity_launch::machine::Event;
 
 impl Supervisor {
     pub(super) fn check_outputs(&mut self) {
         self.output.drain();
         while let Some((stream, error)) = self.output.failure() {
             // The logs still have a reader.
-            if self.job.logs.is_none() && self.unread.is_none() {
-                self.unread = Some((stream, error));
-                self.stop(StopReason::Unread);
+            if self.job.logs.is_none() {
+                self.hear(Event::Unread { problem: unread(stream, error) });
             }
         }
     }
@@ -34,14 +30,8 @@ impl Supervisor {
         }
     }
 
-    /// Reads what the ranks have written before they ended.
-    pub(super) fn drain(&mut self) {
-        let since = Instant::now();
-        self.flush(|supervisor| {
-            let open = supervisor.ranks.iter().flat_map(|r| &r.pipes).any(|p| p.fd.is_some());
-            // Some other process may have been handed a pipe; then it never ends.
-            open && (supervisor.output.is_pending() || since.elapsed() < LEFT_OPEN)
-        });
+    /// Gives up on what ranks may still write.
+    pub(super) fn close_pipes(&mut self) {
         for (rank, number) in self.ranks.iter_mut().zip(self.job.first..) {
             for pipe in &mut rank.pipes {
                 let mut show = Vec::new();
@@ -51,23 +41,11 @@ impl Supervisor {
         }
     }
 
-    /// Goes on while `more` says so. A reader that takes nothing is waited for, unless the job was ended from outside.
-    pub(super) fn flush(&mut self, more: impl Fn(&Self) -> bool) {
-        let mut written = self.output.written();
-        let mut since = Instant::now();
-        while more(self) {
-            self.turn(Some(Instant::now() + Duration::from_millis(100)));
-            if written != self.output.written() || !self.output.is_pending() {
-                (written, since) = (self.output.written(), Instant::now());
-            }
-            let patience = match self.shutdown.cause() {
-                None | Some(StopReason::Failed { .. } | StopReason::Missed { .. }) => continue,
-                Some(StopReason::Orphaned) => READER / 10,
-                Some(_) => READER,
-            };
-            if since.elapsed() >= patience {
-                return;
-            }
-        }
+    /// Tells the machine how far the output has come.
+    pub(super) fn tell_output(&mut self) {
+        let open = self.ranks.iter().flat_map(|r| &r.pipes).any(|p| p.fd.is_some());
+        let pending = self.output.is_pending();
+        let written = self.output.written();
+        self.hear(Event::Output { open, pending, written });
     }
 }

@@ -1,44 +1,31 @@
 //! Verdict of the launcher on a job that has ended: one line, and the exit code.
-use super::REFUSED;
-use super::ending::Ending;
-use super::output::OutputStream;
-use super::shutdown::StopReason;
-use rustix::io::Errno;
+use super::{Ending, Machine, REFUSED, StopReason};
 use serde::{Deserialize, Serialize};
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// Facts about a job that has ended.
-pub(super) struct Findings<'a> {
-    pub(super) cause: Option<&'a StopReason>,
-    /// "rank 3 (pid 77, host c)"
-    pub(super) name: &'a dyn Fn(usize) -> String,
-    /// Returns whether the rank was stopped when it got the order to end.
-    pub(super) was_stopped: &'a dyn Fn(usize) -> bool,
-    /// Evidence that lack of memory ended the rank at fault.
-    pub(super) memory: Option<&'a str>,
-    pub(super) timeout: Option<Duration>,
-    /// Why not all ranks could be started.
-    pub(super) unstarted: Option<&'a (String, u8)>,
-    /// Why the output cannot be written.
-    pub(super) unread: Option<(OutputStream, Errno)>,
-    /// Sentence on a host that was lost.
-    pub(super) lost_host: &'a dyn Fn(usize) -> String,
+/// Last words of a launcher.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Ends of all ranks, for a job that failed.
+    pub summary: Option<String>,
+    /// The last line; none when all went well.
+    pub text: Option<String>,
+    /// The exit code.
+    pub code: u8,
 }
 
 /// Ranks that were killed because they had not ended this long after SIGTERM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct CutOff {
-    pub(super) ranks: Vec<usize>,
-    pub(super) after: Duration,
+pub struct CutOff {
+    /// Their numbers.
+    pub ranks: Vec<usize>,
+    /// The time that they had.
+    pub after: Duration,
 }
 
 /// The last line with the ranks that were cut off.
-pub(super) fn with_cut_off<'a>(
-    text: Option<String>,
-    all: impl Iterator<Item = &'a CutOff>,
-) -> Option<String> {
+pub fn with_cut_off<'a>(text: Option<String>, all: impl Iterator<Item = &'a CutOff>) -> Option<String> {
     let mut text = text?;
     for cut in all.filter(|cut| !cut.ranks.is_empty()) {
         let (ranks, were) = match cut.ranks[..] {
@@ -103,53 +90,72 @@ fn ranges(ranks: &[usize]) -> String {
     parts.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
-impl Findings<'_> {
-    /// The last line and the exit code.
-    pub(super) fn verdict(&self) -> (Option<String>, u8) {
-        let Some(cause) = self.cause else { return (None, 0) };
-        let (text, code) = match cause {
+/// Words for a rank, such as "rank 3 (pid 77, host c)".
+pub(super) type NameOf<'a> = &'a dyn Fn(usize) -> String;
+
+impl Machine {
+    /// The last line and the exit code, without the ranks that were [cut off](with_cut_off). `name` has a rank's name for people,
+    /// `logs` the folder of the ranks' output.
+    pub fn verdict(&self, name: NameOf<'_>, logs: Option<&Path>) -> Verdict {
+        if let (false, Some(problem)) = (self.begun, self.problems.first()) {
+            let other = self.problems.iter().map(|p| p.code).find(|code| *code != super::USAGE);
+            if self.cause.is_none() {
+                return Verdict { code: other.unwrap_or(problem.code), ..Verdict::default() };
+            }
+        }
+        let Some(cause) = self.root_cause() else { return Verdict::default() };
+        let endings: Vec<_> = (0..self.ranks.len()).map(|n| self.ending(self.plan.first + n)).collect();
+        let ran = self.begun && self.unstarted.is_none();
+        let summary = ran.then(|| summary(Some(&cause), &endings, logs)).flatten();
+        let (text, code) = self.told(&cause, name);
+        Verdict { summary, text: Some(text), code }
+    }
+
+    fn told(&self, cause: &StopReason, name: NameOf<'_>) -> (String, u8) {
+        let problem = |problem: &Option<super::Problem>, otherwise: &str| match problem {
+            Some(problem) => (problem.why.clone(), problem.code),
+            None => (otherwise.into(), REFUSED),
+        };
+        match cause {
             StopReason::Failed { rank, ending } => {
-                let why = self.memory.map(|m| format!(": {m}")).unwrap_or_default();
-                (format!("{} {ending}{why}", (self.name)(*rank)), ending.code())
+                let memory = self.rank(*rank).map(|r| r.memory.as_str()).filter(|m| !m.is_empty());
+                let why = memory.map(|m| format!(": {m}")).unwrap_or_default();
+                (format!("{} {ending}{why}", name(*rank)), ending.code())
             }
             StopReason::Missed { rank, ended, by, ending } => {
                 let code = if ending.is_failure() { ending.code() } else { REFUSED };
-                (self.missed(*rank, *ended, *by, *ending), code)
+                (self.missed(name(*rank), (*rank, *ended), *by, *ending), code)
             }
-            StopReason::HostLost { host } => ((self.lost_host)(*host), REFUSED),
+            StopReason::HostLost { host } => {
+                let why = self.losses.iter().find(|(h, _)| h == host).map(|(_, why)| why.clone());
+                (why.unwrap_or_default(), REFUSED)
+            }
             StopReason::Interrupted { signal } => {
                 let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a signal");
                 (format!("ended by {name}"), Ending::Signal(*signal).code())
             }
             StopReason::TimedOut => {
-                let seconds = self.timeout.unwrap_or_default().as_secs_f64();
+                let seconds = self.plan.timeout.unwrap_or_default().as_secs_f64();
                 (format!("ended because the job took longer than --timeout {seconds} s"), 124)
             }
-            StopReason::Unread => match self.unread {
-                Some((stream, Errno::PIPE)) => {
-                    (format!("ended because nobody reads {} any more", stream.name()), 141)
-                }
-                Some((stream, error)) => {
-                    let error = io::Error::from(error);
-                    (format!("ended because {} cannot be written: {error}", stream.name()), REFUSED)
-                }
-                None => ("ended because its output cannot be written".into(), REFUSED),
-            },
+            StopReason::Unread => problem(&self.unread, "ended because its output cannot be written"),
             StopReason::Orphaned => ("ended because the process that started it is gone".into(), 137),
-            StopReason::Unstarted => {
-                self.unstarted.cloned().unwrap_or_else(|| ("not all ranks could be started".into(), REFUSED))
-            }
-        };
-        (Some(text), code)
+            StopReason::Unstarted => problem(&self.unstarted, "not all ranks could be started"),
+        }
     }
 
-    fn missed(&self, rank: usize, ended: bool, by: usize, ending: Ending) -> String {
-        let name = (self.name)(rank);
-        match (ended, (self.was_stopped)(rank)) {
+    fn missed(&self, name: String, (rank, ended): (usize, bool), by: usize, ending: Ending) -> String {
+        let was_stopped = self.rank(rank).is_some_and(|r| r.stopped);
+        match (ended, was_stopped) {
             (true, _) => format!("{name} ended with code 0 while others still needed it; rank {by} {ending}"),
             (_, true) => format!("{name} fell silent: it was stopped; rank {by} gave it up and {ending}"),
             _ => format!("{name} was still running when rank {by} gave it up and {ending}"),
         }
+    }
+
+    /// Ranks that did not end in time after SIGTERM.
+    pub fn cut_off(&self) -> Option<&CutOff> {
+        self.cut_off.as_ref()
     }
 }
 

@@ -1,0 +1,10 @@
+//! The launcher of a job: so far its decisions.
+//!
+//! [`machine`] decides who is started, who failed, who is blamed, what is ended and which exit code comes out. The command
+//! `comity launch` does what it says: processes, pipes, `ssh` and the terminal are in `comity-cli`.
+
+// Tests and the simulator begin at some time, read settings and print what they found.
+#![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods))]
+
+#[forbid(unsafe_code)]
+pub mod machine;

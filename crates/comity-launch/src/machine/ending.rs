@@ -1,0 +1,69 @@
+//! End of a process, in a number and in words.
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// End of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ending {
+    /// It exited with this code.
+    Exit(i32),
+    /// This signal killed it.
+    Signal(i32),
+}
+
+impl Ending {
+    /// Returns whether the process did not exit with 0.
+    pub fn is_failure(self) -> bool {
+        self != Self::Exit(0)
+    }
+
+    /// Exit code as shells count it: 128 + signal.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Exit(code) => (code & 0xff) as u8,
+            Self::Signal(signal) => (128 + (signal & 0x7f)) as u8,
+        }
+    }
+
+    /// Returns whether this may well be a consequence of another rank's end: an error that was reported and given up on,
+    /// a write to a rank that is gone. A crash or a kill is no consequence.
+    pub fn may_be_a_consequence(self) -> bool {
+        matches!(self, Self::Exit(_) | Self::Signal(libc::SIGABRT | libc::SIGPIPE))
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exit(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => write!(f, "was killed by signal {signal}{}", Named(*signal)),
+        }
+    }
+}
+
+/// " (SIGKILL)", or nothing for a signal without a name.
+struct Named(i32);
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match signal_hook::low_level::signal_name(self.0) {
+            Some(name) => write!(f, " ({name})"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_codes() {
+        assert_eq!(Ending::Exit(3).to_string(), "exited with code 3");
+        assert_eq!(Ending::Exit(3).code(), 3);
+        assert_eq!(Ending::Signal(9).to_string(), "was killed by signal 9 (SIGKILL)");
+        assert_eq!(Ending::Signal(9).code(), 137);
+        assert_eq!(Ending::Signal(50).to_string(), "was killed by signal 50");
+        assert!(!Ending::Exit(0).is_failure() && Ending::Signal(15).is_failure());
+    }
+}

@@ -1,0 +1,215 @@
+//! Events that the machine hears, and actions that it asks for.
+use super::Ending;
+use std::ops::Range;
+use std::time::Duration;
+
+/// News of the ranks, the hosts and the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The caller is ready to carry out actions.
+    Begin,
+    /// A host can run its part.
+    HostReady {
+        /// Number of the host.
+        host: usize,
+    },
+    /// A host cannot run its part.
+    HostRefused {
+        /// Number of the host.
+        host: usize,
+        /// The problem, in a sentence and an exit code.
+        problem: Problem,
+    },
+    /// Hosts did not answer in time: the others are not waited for either.
+    HostsLate {
+        /// The problem of each.
+        problems: Vec<Problem>,
+    },
+    /// Answer to [`Action::Compare`].
+    Compared {
+        /// Differences between the hosts.
+        problems: Vec<Problem>,
+    },
+    /// A rank could not be started.
+    Unstarted {
+        /// Its number, where those before it run and those behind it were not tried; else hosts will say what they ended.
+        rank: Option<usize>,
+        /// The problem, in a sentence and an exit code.
+        problem: Problem,
+    },
+    /// A rank's process ended. Send [`Event::Blames`] before it where the rank left such a word.
+    Ended {
+        /// Number of the rank.
+        rank: usize,
+        /// Its end.
+        ending: Ending,
+        /// Evidence that lack of memory ended it, or nothing.
+        memory: String,
+    },
+    /// A rank names another one, whose failure it followed, or which it gave up.
+    Blames {
+        /// The rank whose word it is.
+        by: usize,
+        /// The rank at fault.
+        rank: usize,
+    },
+    /// A rank that still runs is stopped, as by SIGSTOP.
+    Stopped {
+        /// Number of the rank.
+        rank: usize,
+    },
+    /// The connection to a host ended while ranks ran there.
+    HostLost {
+        /// Number of the host.
+        host: usize,
+        /// Time for which nothing had come from it.
+        silent: Duration,
+        /// Sentence for people.
+        why: String,
+    },
+    /// A host has ended all that ran there.
+    HostDone {
+        /// Number of the host.
+        host: usize,
+    },
+    /// The launcher of another node ends its ranks, or is not heard of any more.
+    OtherEnds {
+        /// Number of the node, `usize::MAX` where it is not known.
+        node: usize,
+    },
+    /// Ranks that those of other nodes gave up before these ended well, each with the rank that gave it up.
+    GivenUp(Vec<(usize, usize)>),
+    /// The user, or the loss of the user's process, ends the job.
+    Stop(StopReason),
+    /// Nobody takes the output any more.
+    Unread {
+        /// The problem, in a sentence and an exit code.
+        problem: Problem,
+    },
+    /// The launcher that this one obeys wants its ranks ended.
+    Ordered(StopOrder),
+    /// Answer to [`Action::LookForStrays`].
+    Strays {
+        /// Something that ranks started still runs, or a host has not cleared up.
+        left: bool,
+    },
+    /// Answer to [`Action::LookAtOutput`].
+    Output {
+        /// A pipe of a rank is open.
+        open: bool,
+        /// Bytes wait for the reader.
+        pending: bool,
+        /// Bytes that the reader has taken so far.
+        written: u64,
+    },
+    /// Answer to [`Action::LookAtOthers`].
+    Others {
+        /// All of them have said what they found, or are lost.
+        heard: bool,
+        /// One of them ends its ranks.
+        failing: bool,
+    },
+}
+
+/// Sentence for people, and the exit code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The sentence.
+    pub why: String,
+    /// The exit code.
+    pub code: u8,
+}
+
+/// Why a job ends before all of its ranks exited with 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// A rank ended with a failure.
+    Failed {
+        /// The rank at fault.
+        rank: usize,
+        /// Its end.
+        ending: Ending,
+    },
+    /// Rank `by` failed because of `rank`, which did not fail itself: it ended with code 0, or ran on.
+    Missed {
+        /// The rank at fault.
+        rank: usize,
+        /// It ended with 0 before the others were ended.
+        ended: bool,
+        /// The rank that missed it.
+        by: usize,
+        /// End of the rank that missed it.
+        ending: Ending,
+    },
+    /// The connection to a host ended while ranks ran there.
+    HostLost {
+        /// Number of the host.
+        host: usize,
+    },
+    /// A signal to the launcher.
+    Interrupted {
+        /// Number of the signal.
+        signal: i32,
+    },
+    /// The job took longer than it may.
+    TimedOut,
+    /// Nobody takes the output any more.
+    Unread,
+    /// The process that the user started is gone, or the launcher that this one obeys.
+    Orphaned,
+    /// Not all ranks could be started.
+    Unstarted,
+}
+
+impl StopReason {
+    /// Returns whether neither a rank nor a host failed: to start the job again would not be what is wanted.
+    pub fn is_from_outside(&self) -> bool {
+        matches!(self, Self::Interrupted { .. } | Self::TimedOut | Self::Unread | Self::Orphaned)
+    }
+
+    pub(super) fn is_ctrl_c(&self) -> bool {
+        matches!(self, Self::Interrupted { signal: libc::SIGINT })
+    }
+}
+
+/// Order for every rank that still runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopOrder {
+    /// SIGTERM, and SIGCONT for those that are stopped.
+    Term,
+    /// SIGKILL.
+    Kill,
+    /// Some process does not die of SIGKILL: do not wait for it.
+    Abandon,
+}
+
+/// Deed that the machine asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Compare the hosts' programs, and answer with [`Event::Compared`].
+    Compare,
+    /// Start these ranks.
+    Start(Range<usize>),
+    /// Say why nothing runs ([`Machine::problems`](super::Machine::problems)).
+    SayProblems,
+    /// Find the ranks that are stopped, and answer with [`Event::Stopped`].
+    FindStopped,
+    /// Send this to every rank that still runs.
+    End(StopOrder),
+    /// No rank is waited for: answer with [`Event::Blames`] for each rank that left such a word.
+    AskForCauses,
+    /// Send this to the processes that ranks left running.
+    EndStrays(StopOrder),
+    /// Answer with [`Event::Strays`].
+    LookForStrays,
+    /// Answer with [`Event::Output`].
+    LookAtOutput,
+    /// Answer with [`Event::Others`].
+    LookAtOthers,
+    /// Give up on the pipes that are still open.
+    CloseOutput,
+    /// Tell the other nodes how the ranks here ended.
+    TellFindings,
+    /// Say the verdict.
+    SayVerdict,
+}
