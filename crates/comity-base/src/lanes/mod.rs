@@ -15,7 +15,7 @@
 //! every number of lanes, and the same as theirs.
 //!
 //! The engine compares the headers of all ranks first, then has a [`Carriage`] carry the lanes: one by the calling thread, the others by
-//! [threads](pool) of the process. What no thread has begun when the calling thread is done with its own, it carries too.
+//! threads (`pool`) of the process. What no thread has begun when the calling thread is done with its own, it carries too.
 //!
 //! May import: `sync`, `sys`, `view`.
 
