@@ -8,7 +8,7 @@
 //!     take     copy the others' parts out of their stages
 //! ```
 //! A [`LaneMemory`] is memory that one rank writes and the other ranks of its host map to read: flags, and two windows for each lane, small
-//! enough to stay in a core's cache. Who waits for whom, and why two windows do, is in [`lane`]; no memory is touched there, so a
+//! enough to stay in a core's cache. Who waits for whom, and why two windows do, is in `lane`; no memory is touched there, so a
 //! test walks through every order of events.
 //!
 //! Part `i` is reduced by rank `i`, all operands at once and in rank order, as two-phase and direct plans do. So the bits are the same for
