@@ -38,6 +38,8 @@
 //! ```toml
 //! [profile.dev.package.comity]
 //! opt-level = 3
+//! [profile.dev.package.comity-base]
+//! opt-level = 3
 //! [profile.dev.package.comity-kernel]
 //! opt-level = 3
 //! [profile.dev.package.comity-plan]
@@ -49,52 +51,42 @@
 //! plan, chosen by a cost model and the same on all ranks; one engine runs every plan over every link. `docs/architecture.md` in the
 //! repository tells more.
 
-mod address;
 mod backend;
-mod call;
 mod channel;
 mod config;
 mod control;
 mod costs;
 mod cuda;
 mod engine;
-mod error;
 mod exchange;
 #[cfg(fuzzing)]
 pub mod fuzz;
-#[cfg(fuzzing)]
-mod fuzz_input;
 mod group;
-mod key;
-mod lanes;
 mod links;
 mod recorder;
 mod rendezvous;
-mod root_cause;
-mod stats;
 mod status;
-mod sync;
-mod sys;
 pub mod tools;
 mod transport;
 mod turn;
-mod view;
 mod warnings;
 
-pub use address::HostPort;
-pub use call::{CallInfo, MAX_SIZE, MAX_TAG, Op};
+#[cfg(fuzzing)]
+use comity_base::fuzz_input;
+// Rooms of the crates below, so that a path says the room and not the crate.
+use comity_base::{address, error, lanes, root_cause, stats, sync, sys, view};
+
+pub use comity_base::{
+    CallInfo, ConfigError, Crossed, Error, HostPort, Interrupt, JoinCause, JoinError, Key, MAX_SIZE, MAX_TAG,
+    Misuse, Op, Peer, Place, Result, SharedBuffer, Stats, View, ViewMut, interrupt_with,
+};
 pub use comity_kernel::{C64, DType, Element, ReduceOp};
 pub use comity_plan::Algorithm;
 pub use config::{BackendKind, Config, ConnectWhen, Detection, Found, Launcher, Meet, Secure};
 pub use costs::LinkCosts;
-pub use error::{ConfigError, Crossed, Error, JoinCause, JoinError, Misuse, Peer, Result};
 pub use exchange::Exchange;
 pub use group::{Communicator, Group, Request, Scope, init, init_strict};
-pub use key::Key;
-pub use stats::Stats;
-pub use sys::{Interrupt, interrupt_with};
 pub use transport::LinkKind;
-pub use view::{Place, SharedBuffer, View, ViewMut};
 
 /// The crate of [`f16`](half::f16) and [`bf16`](half::bf16), in the version whose types are an [`Element`].
 ///

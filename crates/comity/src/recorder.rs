@@ -5,7 +5,7 @@
 //! and more, and at the end of a call that slept. The times of other calls are as exact as the kernel's tick (1 to 4 ms), and
 //! they seem to end when they begin. Spinning and yielding before a sleep (some 300 us) do not count as waiting.
 //!
-//! May import: `root_cause`, `call`, `error`, `stats`, `sys`, `transport`.
+//! May import: `transport`.
 
 mod file;
 #[cfg(fuzzing)]
@@ -100,16 +100,15 @@ impl Record {
     fn info(&self) -> Option<CallInfo> {
         let some = |x: u32| (x != NOBODY).then_some(x);
         let [op, dtype, reduce, _] = ((self.last >> 32) as u32).to_le_bytes();
-        Some(CallInfo {
-            op: Op::from_number(op & !OBJECTS)?,
-            objects: op & OBJECTS != 0,
-            seq: self.seq,
-            count: self.count as usize,
-            dtype: DType::ALL.get(usize::from(dtype)).copied(),
-            reduce: ReduceOp::ALL.get(usize::from(reduce)).copied(),
-            root: some(self.root).map(|r| r as usize),
-            tag: some(self.tag),
-        })
+        let mut info = CallInfo::new(Op::from_number(op & !OBJECTS)?);
+        info.objects = op & OBJECTS != 0;
+        info.seq = self.seq;
+        info.count = self.count as usize;
+        info.dtype = DType::ALL.get(usize::from(dtype)).copied();
+        info.reduce = ReduceOp::ALL.get(usize::from(reduce)).copied();
+        info.root = some(self.root).map(|r| r as usize);
+        info.tag = some(self.tag);
+        Some(info)
     }
 }
 
@@ -263,13 +262,12 @@ mod tests {
     use super::*;
 
     pub(super) fn call(seq: u64) -> CallInfo {
-        CallInfo {
-            seq,
-            count: 1 << 20,
-            dtype: Some(DType::F32),
-            reduce: Some(ReduceOp::Sum),
-            ..CallInfo::new(Op::AllReduce)
-        }
+        CallInfo::new(Op::AllReduce).with(|c| {
+            c.seq = seq;
+            c.count = 1 << 20;
+            c.dtype = Some(DType::F32);
+            c.reduce = Some(ReduceOp::Sum);
+        })
     }
 
     pub(super) fn lost(rank: usize) -> Error {

@@ -12,8 +12,8 @@ use tracing::{
     subscriber::set_global_default,
 };
 
-/// Target of the crate's events.
-const TARGET: &str = "comity";
+/// Crates of the library, as the targets of their events begin.
+const CRATES: [&str; 2] = ["comity", "comity_base"];
 
 struct WarningVoice<F>(F);
 
@@ -26,7 +26,7 @@ impl<F: Fn(&str) + Send + Sync + 'static> Subscriber for WarningVoice<F> {
     fn enabled(&self, about: &Metadata<'_>) -> bool {
         about.is_event()
             && *about.level() == Level::WARN
-            && about.target().split("::").next().is_some_and(|first| first == TARGET)
+            && about.target().split("::").next().is_some_and(|first| CRATES.contains(&first))
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
@@ -80,8 +80,9 @@ mod tests {
             tracing::warn!(rank = 3, at = %"10.0.0.1:7", "it is {}", "slow");
             tracing::error!("an error is returned");
             tracing::info!("and this is for those who look");
+            tracing::warn!(target: "comity_base::sys", "below");
             tracing::warn!(target: "other", "of another crate");
         });
-        assert_eq!(*told.lock().unwrap(), ["it is slow, rank=3, at=10.0.0.1:7"]);
+        assert_eq!(*told.lock().unwrap(), ["it is slow, rank=3, at=10.0.0.1:7", "below"]);
     }
 }

@@ -1,7 +1,10 @@
 //! Groups of threads: every operation on small groups, splits, background work, misuse and failures.
 
-use comity::{Algorithm, Error, Group, Misuse, Op, ReduceOp, Result};
-use std::{thread, time::Duration};
+use comity::{Algorithm, Error, Group, Misuse, Op, ReduceOp, Result, interrupt_with};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 /// Run `f` on every rank of a group of `n`; results by rank.
 #[path = "local/operations.rs"]
@@ -276,7 +279,7 @@ fn abort_and_close_reach_a_call_under_way() {
         thread::scope(|s| {
             let call = s.spawn(|| g.barrier().unwrap_err());
             thread::sleep(Duration::from_millis(100));
-            let began = std::time::Instant::now();
+            let began = Instant::now();
             g.abort("enough");
             let error = call.join().unwrap();
             assert!(began.elapsed() < Duration::from_secs(1));
@@ -372,6 +375,8 @@ fn the_lines_for_debug_builds_are_the_same_everywhere() {
     let lines = [
         "[profile.dev.package.comity]",
         "opt-level = 3",
+        "[profile.dev.package.comity-base]",
+        "opt-level = 3",
         "[profile.dev.package.comity-kernel]",
         "opt-level = 3",
         "[profile.dev.package.comity-plan]",
@@ -381,4 +386,26 @@ fn the_lines_for_debug_builds_are_the_same_everywhere() {
     let pages = pages.map(|page| page.contains(&lines.join("\n")));
     let docs = include_str!("../src/lib.rs").contains(&lines.map(|l| format!("//! {l}")).join("\n"));
     assert!(pages == [true; 2] && docs, "README and start/rust.md: {pages:?}, rustdoc: {docs}");
+}
+
+#[test]
+fn a_waiting_call_is_given_up_with_the_words() {
+    let mut groups = Group::local(2).unwrap();
+    let b = groups.pop().unwrap();
+    let a = groups.pop().unwrap();
+    thread::scope(|s| {
+        s.spawn(|| {
+            interrupt_with(Some(|| Some("interrupted by a test".into())));
+            let start = Instant::now();
+            let e = a.barrier().unwrap_err();
+            assert!(matches!(&e, Error::Aborted { reason, .. } if reason == "interrupted by a test"), "{e}");
+            assert!(start.elapsed() < Duration::from_secs(5), "asked ten times a second");
+        });
+    });
+    // The other rank is told the same words.
+    let e = b.barrier().unwrap_err();
+    assert!(
+        matches!(&e, Error::Aborted { by, reason, .. } if by.rank == 0 && reason == "interrupted by a test"),
+        "{e}"
+    );
 }

@@ -1,64 +1,80 @@
-//! Imports between the rooms of the library: only of lower ones, and those that a folder's `//!` names.
+//! Imports between the rooms of one crate of the library: only of lower ones, and those that a folder's `//!` names.
 //!
-//! A room is a folder of `crates/comity/src`, or a file there. [`ROOMS`] has them in an order in which each imports only what stands
+//! A room is a folder of a crate's `src`, or a file there. [`CRATES`] has them in an order in which each imports only what stands
 //! before it, so there is no circle. A folder says in its head which it imports (`May import: ...`), no more and no less. Tests may
-//! import what they like.
+//! import what they like, and every room what crates below its own have: there the compiler says what is above.
 
 use super::text::{blank, without_tests};
 use std::collections::{BTreeMap, BTreeSet};
 
-const LIBRARY: &str = "crates/comity/src/";
+/// Rooms of a crate of the library.
+#[derive(Debug)]
+pub(crate) struct CrateRooms {
+    /// Folder of its sources.
+    pub(crate) sources: &'static str,
+    /// Lowest first.
+    pub(crate) rooms: &'static [&'static str],
+}
 
 /// Lowest first.
-pub(crate) const ROOMS: &[&str] = &[
-    // Values and what is below everything.
-    "fuzz_input",
-    "sync",
-    "call",
-    "error",
-    "sys",
-    "key",
-    "address",
-    "view",
-    "lanes",
-    "stats",
-    "root_cause",
-    // Bytes between two processes.
-    "channel",
-    "transport",
-    // What a process says of itself, and finds.
-    "exchange",
-    "config",
-    "costs",
-    // What a group's members know of it: below those who make links and those who use them.
-    "status",
-    "rendezvous",
-    "control",
-    "links",
-    // What carries out calls.
-    "recorder",
-    "engine",
-    "backend",
-    "turn",
-    "cuda",
-    "group",
-    "warnings",
-    "tools",
-    "fuzz",
+pub(crate) const CRATES: &[CrateRooms] = &[
+    CrateRooms {
+        sources: "crates/comity-base/src/",
+        rooms: &[
+            "fuzz_input",
+            "sync",
+            "call",
+            "error",
+            "sys",
+            "key",
+            "address",
+            "view",
+            "lanes",
+            "stats",
+            "root_cause",
+        ],
+    },
+    CrateRooms {
+        sources: "crates/comity/src/",
+        rooms: &[
+            // Bytes between two processes.
+            "channel",
+            "transport",
+            // What a process says of itself, and finds.
+            "exchange",
+            "config",
+            "costs",
+            // What a group's members know of it: below those who make links and those who use them.
+            "status",
+            "rendezvous",
+            "control",
+            "links",
+            // What carries out calls.
+            "recorder",
+            "engine",
+            "backend",
+            "turn",
+            "cuda",
+            "group",
+            "warnings",
+            "tools",
+            "fuzz",
+        ],
+    },
 ];
 
 /// A file of the library: its place and its text.
 pub(crate) type File = (String, String);
 
-/// Lists the misplaced imports of `files`. Among them is the library's `lib.rs`.
-pub(crate) fn misplaced(files: &[File], rooms: &[&str]) -> Vec<String> {
-    let of = |name: &str| files.iter().find(|(n, _)| *n == format!("{LIBRARY}{name}")).map(|(_, text)| text);
-    let Some(root) = of("lib.rs") else { return vec![format!("there is no {LIBRARY}lib.rs")] };
+/// Lists the misplaced imports of a crate among `files`. One of them is its `lib.rs`.
+pub(crate) fn misplaced(files: &[File], CrateRooms { sources, rooms }: &CrateRooms) -> Vec<String> {
+    let of = |name: &str| files.iter().find(|(n, _)| *n == format!("{sources}{name}")).map(|(_, text)| text);
+    let Some(root) = of("lib.rs") else { return vec![format!("there is no {sources}lib.rs")] };
     let exports = exports(&blank(root));
     let mut found = Vec::new();
     let mut used: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (name, text) in files {
-        let Some(module) = module(name) else { continue };
+        let Some(module) = module(name, sources) else { continue };
         let Some(room) = rooms.iter().find(|r| **r == module[0]) else {
             found.push(format!(
                 "{name}: {} is no room; give it a place in tools/gates/src/layers.rs",
@@ -94,12 +110,12 @@ pub(crate) fn misplaced(files: &[File], rooms: &[&str]) -> Vec<String> {
             }
         }
     }
-    for room in rooms {
+    for room in *rooms {
         let Some(uses) = used.get(room) else {
             found.push(format!("there is no room {room}; remove it from tools/gates/src/layers.rs"));
             continue;
         };
-        let folder = files.iter().any(|(name, _)| name.starts_with(&format!("{LIBRARY}{room}/")));
+        let folder = files.iter().any(|(name, _)| name.starts_with(&format!("{sources}{room}/")));
         if folder {
             let head = of(&format!("{room}/mod.rs")).or_else(|| of(&format!("{room}.rs")));
             found.extend(head.and_then(|text| differs(room, text, uses)));
@@ -129,17 +145,17 @@ fn promise(text: &str) -> Option<Vec<String>> {
     Some(all.split('`').skip(1).step_by(2).map(str::to_owned).collect())
 }
 
-/// The path of a file's module; none for `lib.rs`, tests and what is not of the library.
-fn module(name: &str) -> Option<Vec<&str>> {
-    let name = name.strip_prefix(LIBRARY)?.strip_suffix(".rs")?;
+/// The path of a file's module; none for `lib.rs`, tests and what is not of the crate.
+fn module<'a>(name: &'a str, sources: &str) -> Option<Vec<&'a str>> {
+    let name = name.strip_prefix(sources)?.strip_suffix(".rs")?;
     let parts: Vec<&str> = name.split('/').filter(|p| *p != "mod").collect();
     (name != "lib" && !parts.contains(&"tests")).then_some(parts)
 }
 
-/// Returns the names that the library's root exports: the first part of its path, or none for what another crate defines.
+/// Returns the names that the crate's root exports or imports: the first part of its path, or none for what another crate defines.
 fn exports(code: &str) -> BTreeMap<String, Option<String>> {
     let mut all = BTreeMap::new();
-    for (_, rest) in super::words(code, "use").filter(|(before, _)| before.trim_end().ends_with("pub")) {
+    for (_, rest) in super::words(code, "use") {
         let path = rest.split(';').next().unwrap_or_default().trim();
         let (head, tail) =
             path.split_once("::").map_or((None, path), |(h, t)| (Some(h.trim().to_owned()), t));

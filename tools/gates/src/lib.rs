@@ -13,15 +13,16 @@ use text::blank;
 
 /// Unsafe code: a folder ends with `/`.
 const UNSAFE: &[(&str, &str)] = &[
-    ("crates/comity/src/sys/", "calls into the system"),
-    ("crates/comity/src/view/", "borrowed memory of any type"),
+    ("crates/comity-base/src/sys/", "calls into the system"),
+    ("crates/comity-base/src/view/", "borrowed memory of any type"),
     ("crates/comity-kernel/src/", "vector instructions"),
-    ("crates/comity/src/lanes/", "one call's memory in several threads, and memory that processes map"),
+    ("crates/comity-base/src/lanes/", "one call's memory in several threads, and memory that processes map"),
     ("crates/comity/src/transport/shm/", "memory that two processes map"),
     ("crates/comity/src/transport/verbs/", "slots that a device reads and writes"),
     ("crates/comity/src/backend/nccl/", "addresses of device memory that views promise"),
     ("crates/comity/src/cuda.rs", "the same, for memory of this project's own tools"),
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
+    ("crates/comity/tests/forked.rs", "a test's fork"),
     ("crates/comity-c/src/", "a C interface: names for its functions, and memory that C vouches for"),
     ("crates/comity-py/src/interpreter.rs", "calls that may be unwound"),
     ("crates/comity-py/src/raw.rs", "memory that Python vouches for"),
@@ -77,7 +78,7 @@ pub fn check(root: &Path) -> Result<usize, String> {
             ));
         }
     }
-    found.extend(layers::misplaced(&library, layers::ROOMS));
+    found.extend(layers::CRATES.iter().flat_map(|rooms| layers::misplaced(&library, rooms)));
     let table = "crates/comity/src/transport/mod.rs";
     match library.iter().find(|(name, _)| name == table) {
         Some((_, table)) => {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const INSIDE: &str = "crates/comity/src/sys/x.rs";
+const INSIDE: &str = "crates/comity-base/src/sys/x.rs";
 const OUTSIDE: &str = "crates/comity/src/group/x.rs";
 
 #[test]

@@ -16,7 +16,12 @@ use super::{
 };
 
 /// Folders in which each wait has a reason.
-const PLACES: [&str; 3] = ["crates/comity/src/", "crates/comity-membership/src/", "crates/comity-py/src/"];
+const PLACES: [&str; 4] = [
+    "crates/comity/src/",
+    "crates/comity-base/src/",
+    "crates/comity-membership/src/",
+    "crates/comity-py/src/",
+];
 
 /// Calls that can sleep, or are made again and again instead.
 const WAITING: &[&str] = &[

@@ -1,5 +1,5 @@
 //! Answer of a launcher about its job, as JSON. Times are ages, since hosts' clocks differ.
-use comity::tools::{FlightCall, FlightState, LiveGroup, Sheet};
+use comity::tools::{FlightCall, FlightState, LiveGroup, LiveRank, Sheet};
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -151,7 +151,7 @@ pub(crate) fn now() -> u64 {
 
 /// View of a rank, from its sheet.
 pub(crate) fn rank(sheet: &Sheet, rank: usize, host: &str) -> RankView {
-    let live = sheet.live();
+    let live = LiveRank::of(sheet);
     let tally = sheet.read();
     let at_ns = now();
     RankView {

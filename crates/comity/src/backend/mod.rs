@@ -1,7 +1,6 @@
 //! Backends: they carry out a group's calls.
 //!
-//! May import: `call`, `config`, `engine`, `error`, `exchange`, `lanes`, `stats`, `status`, `sync`, `sys`,
-//! `transport`, `view`.
+//! May import: `config`, `engine`, `exchange`, `status`, `transport`.
 
 mod average;
 mod external;

@@ -59,7 +59,10 @@ impl NativeBackend {
         };
         let pairwise = call.info.op == Op::AllToAll && !call.counts.is_empty();
         let group_id = self.members().group_id as u16;
-        let told = if pairwise { CallInfo { count: 0, ..call.info } } else { call.info };
+        let mut told = call.info;
+        if pairwise {
+            told.count = 0;
+        }
         let whole = also ^ fingerprint(Algorithm::Direct, 0, call.counts);
         let shape = if pairwise { 0 } else { whole };
         let common = Header { info: told, shape, epoch: 0, group_id, lends: false };
@@ -177,7 +180,10 @@ impl NativeBackend {
         let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
         let pairwise = kind == Kind::AllToAll && !plain;
         // With parts that differ by pair nobody knows the others' totals.
-        let agreed = if pairwise { CallInfo { count: 0, ..*info } } else { *info };
+        let mut agreed = *info;
+        if pairwise {
+            agreed.count = 0;
+        }
         let asked = kept.lends.is_some();
         let lends = kept.lends == Some(true);
         let shape = if pairwise { 0 } else { kept.shape };
@@ -286,18 +292,7 @@ impl Backend for NativeBackend {
     }
 
     fn run_noted(&mut self, call: &mut Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
-        let kind = match call.info.op {
-            Op::AllReduce => Kind::AllReduce,
-            Op::Reduce => Kind::Reduce,
-            Op::Broadcast => Kind::Broadcast,
-            Op::AllGather | Op::Split => Kind::AllGather,
-            Op::ReduceScatter => Kind::ReduceScatter,
-            Op::Gather => Kind::Gather,
-            Op::Scatter => Kind::Scatter,
-            Op::AllToAll => Kind::AllToAll,
-            Op::Barrier => Kind::Barrier,
-            Op::Send | Op::Recv | Op::SendRecv => return self.pair(call, limit, begun),
-        };
+        let Some(kind) = call.info.op.kind() else { return self.pair(call, limit, begun) };
         self.collective(kind, call, limit, begun)
     }
 

@@ -21,7 +21,7 @@
 //! | the process has no descriptors left | strangers make room, else who comes is turned away; the owner can ask |
 //! | a message is damaged | `Malformed` |
 //!
-//! May import: `fuzz_input`, `error`, `key`, `sys`.
+//! May import: nothing.
 
 mod accept;
 mod dial;

@@ -83,7 +83,7 @@ impl Config {
                 at if all.iter().all(|at| at.lacks_interface().is_some()) => {
                     bad(format!("ranks cannot meet at {at}: {}", at.lacks_interface().unwrap_or_default()))
                 }
-                at if at.port == 0 => {
+                at if at.port() == 0 => {
                     bad(format!("ranks cannot meet at {at}: port 0 stands for any port; give a real one"))
                 }
                 at if at.is_unspecified() => bad(format!(

@@ -80,9 +80,9 @@ impl Hostfile {
             let addrs = addrs(rank, entry).map_err(wrong)?;
             for addr in &addrs {
                 // Whether the addresses of two ranks that hold for any address clash is not known here.
-                let ip = addr.host.parse::<IpAddr>();
-                let host = ip.map_or_else(|_| addr.host.to_ascii_lowercase(), |ip| ip.to_string());
-                let key = (host, addr.port);
+                let ip = addr.host().parse::<IpAddr>();
+                let host = ip.map_or_else(|_| addr.host().to_ascii_lowercase(), |ip| ip.to_string());
+                let key = (host, addr.port());
                 if let Some(other) = taken.insert(key, rank).filter(|_| !addr.is_unspecified()) {
                     return Err(wrong(format!(
                         "entry {rank} (rank {rank}): {addr} is also in entry {other}; every address and port can be used once"
@@ -173,7 +173,7 @@ fn addrs(rank: usize, entry: &Value) -> Result<Vec<HostPort>, String> {
         if is_placeholder(&addr) {
             continue;
         }
-        if addr.port == 0 {
+        if addr.port() == 0 {
             return Err(format!(
                 "{here}, address {i}: {addr}: port 0 stands for any port, which the others cannot know; allowed is 1 to 65535"
             ));
@@ -185,7 +185,8 @@ fn addrs(rank: usize, entry: &Value) -> Result<Vec<HostPort>, String> {
 
 /// An address set aside for documentation (RFC 5737, TEST-NET-2) with no port: "not told".
 fn is_placeholder(addr: &HostPort) -> bool {
-    addr.port == 0 && addr.host.parse::<Ipv4Addr>().is_ok_and(|ip| ip.octets().starts_with(&[198, 51, 100]))
+    addr.port() == 0
+        && addr.host().parse::<Ipv4Addr>().is_ok_and(|ip| ip.octets().starts_with(&[198, 51, 100]))
 }
 
 fn kind(value: &Value) -> String {

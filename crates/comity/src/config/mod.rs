@@ -1,6 +1,6 @@
 //! Place of a process in its job and its way to meet the others: given by value, or found in the environment.
 //!
-//! May import: `address`, `root_cause`, `call`, `error`, `exchange`, `key`, `lanes`, `sys`, `transport`.
+//! May import: `exchange`, `transport`.
 
 mod backend;
 mod check;

@@ -296,7 +296,15 @@ impl Reader<'_> {
         let reduce = reduce.map(|r| ReduceOp::ALL.get(r as usize).copied().ok_or(Malformed)).transpose()?;
         let count = usize::try_from(count).map_err(|_| Malformed)?;
         let objects = first & OBJECTS != 0;
-        Ok(CallInfo { op, seq, count, dtype, reduce, root: root.map(|r| r as usize), tag, objects })
+        let mut info = CallInfo::new(op);
+        info.seq = seq;
+        info.count = count;
+        info.dtype = dtype;
+        info.reduce = reduce;
+        info.root = root.map(|r| r as usize);
+        info.tag = tag;
+        info.objects = objects;
+        Ok(info)
     }
 }
 

@@ -5,7 +5,7 @@
 //!   note.rs    what `comity info` says of them
 //! ```
 //!
-//! May import: `call`, `config`, `error`.
+//! May import: `config`.
 
 mod note;
 mod pairs;

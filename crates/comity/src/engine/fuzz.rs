@@ -66,12 +66,27 @@ pub fn stream(bytes: &[u8]) {
     {
         assert_eq!(Header::decode(&h.encode(), 1), Some(h));
     }
-    let info = CallInfo { count: 3, dtype: Some(DType::F32), ..CallInfo::new(Op::AllReduce) };
-    let info = match kind % 3 {
-        0 => CallInfo { seq: 1, reduce: Some(ReduceOp::Sum), ..info },
-        1 => CallInfo { op: Op::Send, tag: Some(7), root: Some(1), ..info },
-        _ => CallInfo { op: Op::Barrier, seq: 1, count: 0, dtype: None, ..info },
-    };
+    let info = CallInfo::new(Op::AllReduce).with(|c| {
+        c.count = 3;
+        c.dtype = Some(DType::F32);
+    });
+    let info = info.with(|c| match kind % 3 {
+        0 => {
+            c.seq = 1;
+            c.reduce = Some(ReduceOp::Sum);
+        }
+        1 => {
+            c.op = Op::Send;
+            c.tag = Some(7);
+            c.root = Some(1);
+        }
+        _ => {
+            c.op = Op::Barrier;
+            c.seq = 1;
+            c.count = 0;
+            c.dtype = None;
+        }
+    });
     let expected = Header { info, shape: 0, epoch: 0, group_id: 0, lends: false };
     let mut link = Bytes { bytes: input.0, piece };
     let mut rx = Rx::new();

@@ -1,6 +1,6 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
 //!
-//! May import: `call`, `error`, `fuzz_input`, `lanes`, `recorder`, `stats`, `status`, `sys`, `transport`, `view`.
+//! May import: `recorder`, `status`, `transport`.
 
 mod cause;
 mod census;

@@ -261,8 +261,10 @@ impl Run<'_, '_> {
         let pairwise = ours.info.op == Op::AllToAll && task.call.is_some_and(|c| c.shape != ours.shape);
         if pairwise && what == Header::PLAN {
             // Of parts that differ by pair only the two ranks know.
-            let part = |h: Header| CallInfo { count: h.shape as usize, ..*task.info };
-            return Stop::Differs(peer, Differs { ours: part(ours), theirs: part(theirs), what: PART });
+            let mut parts = Differs { ours: *task.info, theirs: *task.info, what: PART };
+            parts.ours.count = ours.shape as usize;
+            parts.theirs.count = theirs.shape as usize;
+            return Stop::Differs(peer, parts);
         }
         Stop::Differs(peer, Differs { ours: *task.info, theirs: theirs.info, what })
     }

@@ -1,7 +1,6 @@
 //! The handle that users hold, and whose turn it is on it.
 //!
-//! May import: `backend`, `root_cause`, `call`, `config`, `costs`, `error`, `links`, `recorder`, `stats`, `status`,
-//! `sync`, `sys`, `transport`, `turn`, `view`.
+//! May import: `backend`, `config`, `costs`, `links`, `recorder`, `status`, `transport`, `turn`.
 
 mod about;
 mod algorithm;

@@ -21,8 +21,7 @@
 //!
 //! Two worlds make links: `Endpoint`, of processes that have met, and `LocalWorld`, of threads.
 //!
-//! May import: `root_cause`, `channel`, `config`, `control`, `costs`, `error`, `key`, `lanes`, `rendezvous`, `status`, `sync`,
-//! `sys`, `transport`.
+//! May import: `channel`, `config`, `control`, `costs`, `rendezvous`, `status`, `transport`.
 
 mod endpoint;
 #[cfg(test)]

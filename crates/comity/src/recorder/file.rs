@@ -275,16 +275,13 @@ fn call(row: &Value, size: u64, shift: impl Fn(u64) -> u64) -> Option<FlightCall
     // The outer option: is it well formed? The inner one: is there one?
     let word = |i: usize| if row[i].is_null() { Some(None) } else { row[i].as_str().map(Some) };
     let number = |i: usize| if row[i].is_null() { Some(None) } else { row[i].as_u64().map(Some) };
-    let info = CallInfo {
-        op: Op::from_name(word(0)??)?,
-        dtype: word(1)?.map(|d| DType::from_name(d).ok_or(())).transpose().ok()?,
-        count: usize::try_from(number(2)??).ok()?,
-        reduce: word(3)?.map(|r| ReduceOp::from_name(r).ok_or(())).transpose().ok()?,
-        root: number(4)?.map(|r| if r < size { Ok(r as usize) } else { Err(()) }).transpose().ok()?,
-        tag: number(5)?.map(u32::try_from).transpose().ok()?,
-        seq: number(6)??,
-        objects: false,
-    };
+    let mut info = CallInfo::new(Op::from_name(word(0)??)?);
+    info.dtype = word(1)?.map(|d| DType::from_name(d).ok_or(())).transpose().ok()?;
+    info.count = usize::try_from(number(2)??).ok()?;
+    info.reduce = word(3)?.map(|r| ReduceOp::from_name(r).ok_or(())).transpose().ok()?;
+    info.root = number(4)?.map(|r| if r < size { Ok(r as usize) } else { Err(()) }).transpose().ok()?;
+    info.tag = number(5)?.map(u32::try_from).transpose().ok()?;
+    info.seq = number(6)??;
     let begin = number(7)??;
     let end = number(8)??;
     let peer = number(9)?.map(|r| if r < size { Ok(r as usize) } else { Err(()) }).transpose().ok()?;
@@ -328,7 +325,10 @@ mod tests {
         let c = Counters::default();
         whole.log_to(&dir.0, &me(0), 5);
         let mut r = whole.split(&[4, 2, 0], 1);
-        let send = CallInfo { root: Some(2), tag: Some(7), ..CallInfo::new(Op::Send) };
+        let send = CallInfo::new(Op::Send).with(|c| {
+            c.root = Some(2);
+            c.tag = Some(7);
+        });
         for i in 0..5000 {
             let info = if i % 2 == 0 { call(i) } else { send };
             r.begin(&info, &c);

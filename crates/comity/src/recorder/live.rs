@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// use comity::tools::{LiveRank, Sheet};
 ///
 /// let (sheet, _fd) = Sheet::create()?; // its rank inherits the descriptor
-/// let LiveRank { groups, links, .. } = sheet.live();
+/// let LiveRank { groups, links, .. } = LiveRank::of(&sheet);
 /// for group in &groups {
 ///     println!("group {}: call {}, waits for {:?}", group.id, group.made, group.waits_for);
 /// }
@@ -72,9 +72,9 @@ pub struct LivePath {
     pub received: u64,
 }
 
-impl Sheet {
-    /// Reads the rank's current state. The rank need not help, so it may hang, be stopped or have been killed.
-    pub fn live(&self) -> LiveRank {
+impl LiveRank {
+    /// Reads the current state of the rank of a sheet. The rank need not help, so it may hang, be stopped or have been killed.
+    pub fn of(sheet: &Sheet) -> Self {
         let now = clock::exact();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
         let shift = |t: u64| unix.saturating_sub(now.saturating_sub(t));
@@ -92,7 +92,7 @@ impl Sheet {
                 state: record.state(),
             })
         };
-        let groups = self.groups().into_iter().map(|g| LiveGroup {
+        let groups = sheet.groups().into_iter().map(|g| LiveGroup {
             id: g.id,
             rank: g.rank,
             size: g.size,
@@ -101,13 +101,13 @@ impl Sheet {
             asleep: Duration::from_nanos(g.asleep_since.map_or(0, |t| now.saturating_sub(t))),
             calls: g.calls.into_iter().filter_map(call).collect(),
         });
-        let links = self.link_bytes().into_iter().map(|(peer, kind, sent, received)| LivePath {
+        let links = sheet.link_bytes().into_iter().map(|(peer, kind, sent, received)| LivePath {
             peer,
             kind: LinkKind::from_wire(kind),
             sent,
             received,
         });
-        LiveRank { groups: groups.collect(), links: links.collect() }
+        Self { groups: groups.collect(), links: links.collect() }
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
         c.sleeps_for(0);
         c.sleeps();
         std::thread::sleep(Duration::from_millis(2));
-        let live = sheet.live();
+        let live = LiveRank::of(&sheet);
         let [group] = &live.groups[..] else { panic!("{live:?}") };
         assert_eq!((group.rank, group.size, group.made, group.waits_for), (1, 2, 7, Some(0)));
         assert!(group.asleep >= Duration::from_millis(2), "{group:?}");

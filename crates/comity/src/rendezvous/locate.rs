@@ -159,7 +159,7 @@ fn in_hostfile(
     let none = || Error::config("the hostfile does not tell an address of rank 0, where the ranks meet");
     let first =
         ranks.first().filter(|r| r.first().is_some_and(|at| !at.is_unspecified())).ok_or_else(none)?;
-    let port = first.first().map_or(0, |at| at.port);
+    let port = first.first().map_or(0, HostPort::port);
     let mut addrs = resolve_all(first, until)?;
     addrs.iter_mut().for_each(|at| at.set_port(port));
     addrs.dedup();

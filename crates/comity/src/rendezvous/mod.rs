@@ -20,7 +20,7 @@
 //! | processes with another key knock | they are counted, and named with who is missing |
 //! | the store's host dies | `StoreClient::lost` |
 //!
-//! May import: `address`, `call`, `channel`, `config`, `error`, `exchange`, `key`, `sys`, `transport`.
+//! May import: `channel`, `config`, `exchange`, `transport`.
 
 mod announce;
 mod exchanged;

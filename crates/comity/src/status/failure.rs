@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_call_that_is_late_blames_nobody_who_made_it() {
-        let call = CallInfo { seq: 9, ..CallInfo::new(Op::Barrier) };
+        let call = CallInfo::new(Op::Barrier).with(|c| c.seq = 9);
         let after = Duration::from_secs(2);
         let f = Failure::late(1, Late { call, after, missing: vec![0, 3], stalled: None });
         let text = |mine| f.error(mine, &members(4), None).to_string();
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn if_all_made_the_call_the_pair_is_named() {
-        let call = CallInfo { seq: 9, ..CallInfo::new(Op::Barrier) };
+        let call = CallInfo::new(Op::Barrier).with(|c| c.seq = 9);
         let after = Duration::from_secs(2);
         let f = Failure::late(1, Late { call, after, missing: vec![], stalled: Some((1, 3)) });
         assert_eq!((f.culprit, f.by), (3, 1));

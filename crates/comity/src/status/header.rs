@@ -74,16 +74,14 @@ impl Header {
         if pair && who.is_none_or(|tag| tag > ANNOUNCE) {
             return None;
         }
-        let info = CallInfo {
-            op,
-            seq: word(24..28),
-            count: usize::try_from(word(8..16)).ok()?,
-            dtype,
-            reduce,
-            root: if pair { Some(from) } else { who.map(|r| r as usize) },
-            tag: if pair { who } else { None },
-            objects: b[3] & OBJECTS != 0,
-        };
+        let mut info = CallInfo::new(op);
+        info.seq = word(24..28);
+        info.count = usize::try_from(word(8..16)).ok()?;
+        info.dtype = dtype;
+        info.reduce = reduce;
+        info.root = if pair { Some(from) } else { who.map(|r| r as usize) };
+        info.tag = if pair { who } else { None };
+        info.objects = b[3] & OBJECTS != 0;
         let epoch = word(28..30) as u16;
         let group_id = word(30..32) as u16;
         Some(Self { info, shape: word(16..24), epoch, group_id, lends: Self::says_lends(b) })
@@ -159,25 +157,29 @@ mod tests {
     use super::*;
 
     fn all_reduce() -> Header {
-        let info = CallInfo {
-            op: Op::AllReduce,
-            seq: 812,
-            count: 1 << 20,
-            dtype: Some(DType::F32),
-            reduce: Some(ReduceOp::Sum),
-            root: None,
-            tag: None,
-            objects: false,
-        };
+        let info = CallInfo::new(Op::AllReduce).with(|c| {
+            c.seq = 812;
+            c.count = 1 << 20;
+            c.dtype = Some(DType::F32);
+            c.reduce = Some(ReduceOp::Sum);
+            c.root = None;
+            c.tag = None;
+            c.objects = false;
+        });
         Header { info, shape: 77, epoch: 3, group_id: 9, lends: false }
     }
 
     #[test]
     fn headers_round_trip() {
-        let send =
-            CallInfo { op: Op::Send, seq: 0, reduce: None, root: Some(5), tag: Some(8), ..all_reduce().info };
+        let send = all_reduce().info.with(|c| {
+            c.op = Op::Send;
+            c.seq = 0;
+            c.reduce = None;
+            c.root = Some(5);
+            c.tag = Some(8);
+        });
         let lends = Header { lends: true, ..all_reduce() };
-        let objects = CallInfo { objects: true, ..all_reduce().info };
+        let objects = all_reduce().info.with(|c| c.objects = true);
         for h in [
             all_reduce(),
             lends,

@@ -217,7 +217,11 @@ mod tests {
     use crate::{DType, Op};
 
     fn call(seq: u64, count: usize) -> Header {
-        let info = CallInfo { seq, count, dtype: Some(DType::F32), ..CallInfo::new(Op::AllGather) };
+        let info = CallInfo::new(Op::AllGather).with(|c| {
+            c.seq = seq;
+            c.count = count;
+            c.dtype = Some(DType::F32);
+        });
         Header { info, shape: 5, epoch: 0, group_id: 1, lends: false }
     }
 

@@ -15,7 +15,7 @@
 //! ```
 //! The maker of links fills in the way to connect and to wait ([`Connector`]); a transport knows nothing of groups, failures or the store.
 //!
-//! May import: `address`, `call`, `channel`, `fuzz_input`, `error`, `sync`, `sys`.
+//! May import: `channel`.
 
 mod address_book;
 mod candidates;

@@ -1,9 +1,9 @@
 //! Libraries of a few files whose imports must pass, and some that must not.
 
-use super::{File, misplaced};
+use super::{CrateRooms, File, misplaced};
 
-const ROOMS: [&str; 3] = ["low", "middle", "high"];
-const LIB: &str = "mod low;\npub use low::{Thing, deep::{One, Two as Zwei}};\npub use high::High;\npub use half;\npub use other::Far;";
+const ROOMS: CrateRooms = CrateRooms { sources: "crates/comity/src/", rooms: &["low", "middle", "high"] };
+const LIB: &str = "mod low;\npub use low::{Thing, deep::{One, Two as Zwei}};\npub use high::High;\npub use half;\npub use other::Far;\nuse below::{cellar, stairs};";
 
 fn library(files: &[(&str, &str)]) -> Vec<String> {
     let all = [("lib.rs", LIB), ("low.rs", ""), ("middle/mod.rs", "//! May import: `low`."), ("high.rs", "")];
@@ -27,7 +27,7 @@ fn lower_rooms_may_be_imported() {
         "// use crate::high;\nlet s = \"crate::high\";",
         "use super::high::X;\nuse self::high;",
         "#[cfg(test)]\nmod tests {\n    use crate::high;\n}",
-        "use crate::{half::f16, Far};\npub(crate) struct X;\npub(in crate::middle) struct Y;",
+        "use crate::{half::f16, Far, cellar::X};\npub(crate) struct X;\npub(in crate::middle) struct Y;",
         "mod inner {\n    use super::super::high;\n}",
     ] {
         assert_eq!(middle(good), [""; 0], "{good}");

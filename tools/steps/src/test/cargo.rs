@@ -10,9 +10,11 @@ const MACOS: &str = "aarch64-apple-darwin";
 const COMPILING: u64 = 3600;
 
 /// Packages with code of their own for a system. The rest is checked for macOS in the deep checks.
-const NATIVE: [&str; 12] = [
+const NATIVE: [&str; 14] = [
     "-p",
     "comity",
+    "-p",
+    "comity-base",
     "-p",
     "comity-kernel",
     "-p",

@@ -42,9 +42,10 @@ struct Sanitizer {
 }
 
 /// Built together, tests and command: alone each would have its dependencies with other features, and be built once more.
-const PARTS: &[&str] = &["-p", "comity", "-p", "comity-cli", "--test", "local", "--lib", "--bin", "comity"];
+const PARTS: &[&str] =
+    &["-p", "comity", "-p", "comity-base", "-p", "comity-cli", "--test", "local", "--lib", "--bin", "comity"];
 /// Parts of a gate.
-const LIBRARY: &[&str] = &["-p", "comity", "--test", "local", "--lib"];
+const LIBRARY: &[&str] = &["-p", "comity", "-p", "comity-base", "--test", "local", "--lib"];
 
 /// Tests that a gate leaves to the deep checks, besides those that are skipped there.
 const LONG: [&str; 13] = [

@@ -16,7 +16,11 @@ fn pair() -> [Members; 2] {
 
 #[test]
 fn what_is_kept_has_a_bound() {
-    let theirs = CallInfo { tag: Some(7), count: 1, dtype: Some(DType::U8), ..CallInfo::new(Op::Send) };
+    let theirs = CallInfo::new(Op::Send).with(|c| {
+        c.tag = Some(7);
+        c.count = 1;
+        c.dtype = Some(DType::U8);
+    });
     assert!(room(STASH - 1, 1, 3, theirs).is_ok() && room(0, STASH, 3, theirs).is_ok());
     for (kept, len) in [(STASH, 1), (0, STASH + 1), (1, usize::MAX)] {
         let Err(Stop::Peer(3, words)) = room(kept, len, 3, theirs) else {
@@ -27,7 +31,11 @@ fn what_is_kept_has_a_bound() {
 }
 
 fn call(seq: u64, count: usize) -> Header {
-    let info = CallInfo { seq, count, dtype: Some(DType::F32), ..CallInfo::new(Op::AllReduce) };
+    let info = CallInfo::new(Op::AllReduce).with(|c| {
+        c.seq = seq;
+        c.count = count;
+        c.dtype = Some(DType::F32);
+    });
     Header { info, shape: 0, epoch: 0, group_id: 7, lends: false }
 }
 
@@ -122,7 +130,10 @@ fn a_message_between_two_names_the_other_one() {
         attend(world, vec![0, 1, 2], 7, counters).unwrap()
     });
     let all: Vec<Members> = worlds.collect();
-    let recv = CallInfo { root: Some(2), tag: Some(4), ..CallInfo::new(Op::Recv) };
+    let recv = CallInfo::new(Op::Recv).with(|c| {
+        c.root = Some(2);
+        c.tag = Some(4);
+    });
     let e = all[0].explain(Stop::Late(Lacking::default()), recv, Duration::from_millis(1));
     assert!(matches!(&e, Error::Timeout { waiting_for, .. } if waiting_for.len() == 1), "{e}");
     assert!(e.to_string().contains("timed out after 1ms on rank 0: it was waiting for rank 2 "), "{e}");

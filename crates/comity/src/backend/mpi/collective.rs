@@ -12,7 +12,7 @@ use crate::{
     view::Memory,
 };
 use comity_kernel as kernel;
-use comity_plan::{Buf, Slice};
+use comity_plan::{Buf, Kind, Slice};
 use std::{collections::VecDeque, ops::Range};
 
 /// Bytes that a chunk takes in the larger of its two buffers, about.
@@ -110,7 +110,10 @@ impl<H: MpiHandle> MpiBackend<H> {
         waiting: &mut Waiting,
     ) -> Stopped<usize> {
         // With parts that differ by pair nobody knows the others' totals.
-        let told = if pairwise { CallInfo { count: 0, ..info } } else { info };
+        let mut told = info;
+        if pairwise {
+            told.count = 0;
+        }
         let shape = if pairwise { 1 } else { hash(counts) };
         let ours =
             Header { info: told, shape, epoch: 0, group_id: self.members.group_id as u16, lends: false };
@@ -154,8 +157,8 @@ impl<H: MpiHandle> MpiBackend<H> {
         for (peer, (theirs, &ours)) in out.chunks_exact(8).zip(recv).enumerate() {
             let theirs = u64::from_le_bytes(theirs.try_into().unwrap_or_default()) as usize;
             if theirs != ours {
-                let theirs = CallInfo { count: theirs, ..info };
-                let calls = Differs { ours: info, theirs, what: "elements for this rank" };
+                let mut calls = Differs { ours: info, theirs: info, what: "elements for this rank" };
+                calls.theirs.count = theirs;
                 return Err(Stop::Differs(peer, calls));
             }
         }
@@ -289,24 +292,24 @@ impl Cut {
         let dtype = self.dtype;
         let op = self.reduce;
         let root = self.root;
-        match self.op {
-            Op::AllReduce => Move::AllReduce { dtype, op },
-            Op::Reduce => Move::Reduce { dtype, op, root },
-            Op::Broadcast => Move::Broadcast { root },
-            Op::AllGather | Op::Split if self.equal => Move::AllGather,
-            Op::AllGather | Op::Split => Move::AllGatherV { lens: self.lens(k, &self.parts) },
-            Op::ReduceScatter => {
+        // Barriers and messages between two are made elsewhere; a chunk of nothing says nothing.
+        let Some(kind) = self.op.kind() else { return Move::Broadcast { root } };
+        match kind {
+            Kind::AllReduce => Move::AllReduce { dtype, op },
+            Kind::Reduce => Move::Reduce { dtype, op, root },
+            Kind::Broadcast | Kind::Barrier => Move::Broadcast { root },
+            Kind::AllGather if self.equal => Move::AllGather,
+            Kind::AllGather => Move::AllGatherV { lens: self.lens(k, &self.parts) },
+            Kind::ReduceScatter => {
                 let counts = self.lens(k, &self.parts).into_iter().map(|n| n / self.elem).collect();
                 Move::ReduceScatter { dtype, op, counts }
             }
-            Op::Gather => Move::Gather { root },
-            Op::Scatter => Move::Scatter { root },
-            Op::AllToAll if self.equal => Move::AllToAll,
-            Op::AllToAll => {
+            Kind::Gather => Move::Gather { root },
+            Kind::Scatter => Move::Scatter { root },
+            Kind::AllToAll if self.equal => Move::AllToAll,
+            Kind::AllToAll => {
                 Move::AllToAllV { send: self.lens(k, &self.parts), recv: self.lens(k, &self.recv_parts) }
             }
-            // Made elsewhere; a chunk of nothing says nothing.
-            Op::Barrier | Op::Send | Op::Recv | Op::SendRecv => Move::Broadcast { root },
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{MpiBackend, Stop, Stopped, Waiting, memory, put};
 use crate::{
-    CallInfo, DType, Op,
+    CallInfo, DType,
     backend::{
         Bufs, Call,
         external::{room, wait},
@@ -91,14 +91,8 @@ impl<H: MpiHandle> MpiBackend<H> {
         let info = call.info;
         let to = call.counts.first().copied();
         let from = call.recv_counts.first().copied();
-        let message = |count, dtype: DType, other| CallInfo {
-            op: Op::Send,
-            count,
-            dtype: Some(dtype),
-            root: Some(other),
-            tag: Some(info.tag.unwrap_or(0)),
-            ..CallInfo::new(Op::Send)
-        };
+        let message =
+            |count, dtype: DType, other| CallInfo::sent(count, dtype, other, Some(info.tag.unwrap_or(0)));
         let (src, dst) = match &call.bufs {
             Bufs::In(s) => (Some((s.count(), s.dtype())), None),
             Bufs::Out(d) => (None, Some((d.count(), d.dtype()))),

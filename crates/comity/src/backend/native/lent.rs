@@ -155,13 +155,12 @@ mod tests {
                     for seq in 1..=calls {
                         let x = if lends(rank, seq) { &mut shared[..] } else { &mut private[..] };
                         x.iter_mut().enumerate().for_each(|(i, x)| *x = 1.1_f32.powi((i % 50 + rank) as i32));
-                        let info = CallInfo {
-                            seq: seq as u64,
-                            count: COUNT,
-                            dtype: Some(DType::F32),
-                            reduce: Some(ReduceOp::Sum),
-                            ..CallInfo::new(Op::AllReduce)
-                        };
+                        let info = CallInfo::new(Op::AllReduce).with(|c| {
+                            c.seq = seq as u64;
+                            c.count = COUNT;
+                            c.dtype = Some(DType::F32);
+                            c.reduce = Some(ReduceOp::Sum);
+                        });
                         let bufs = Bufs::InPlace((&mut *x).into());
                         native.run(Call { info, bufs, counts: &[], recv_counts: &[] }, LONG).unwrap();
                         let bits: Vec<u32> = x.iter().map(|x| x.to_bits()).collect();

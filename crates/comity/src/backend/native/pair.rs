@@ -2,7 +2,7 @@
 
 use super::{KEPT, NativeBackend, lent::MOST_ONE_WAY};
 use crate::{
-    CallInfo, DType, Error, Op, ReduceOp, Result,
+    CallInfo, DType, Error, ReduceOp, Result,
     backend::{Bufs, Call},
     engine::{Direction, ShortHeaders, Task, is_short},
     status::{HEADER, Header},
@@ -30,13 +30,8 @@ impl NativeBackend {
             Bufs::Both(s, d) => (Some(s), Some(d)),
             _ => (None, None),
         };
-        let message = |count: usize, dtype: DType, other: usize| CallInfo {
-            count,
-            dtype: Some(dtype),
-            root: Some(other),
-            tag: info.tag,
-            ..CallInfo::new(Op::Send)
-        };
+        let message =
+            |count: usize, dtype: DType, other: usize| CallInfo::sent(count, dtype, other, info.tag);
         let out = src.zip(to).map(|(s, to)| message(s.count(), s.dtype(), to));
         let mut into = dst.as_ref().zip(from).map(|(d, from)| message(d.count(), d.dtype(), from));
         let mut route = Route {

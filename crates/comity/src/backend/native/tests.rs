@@ -38,7 +38,12 @@ fn ranks<T: Send>(
 fn call<'a>(seq: u64, reduce: ReduceOp, dst: ViewMut<'a>) -> Call<'a> {
     let count = dst.count();
     let dtype = Some(dst.dtype());
-    let info = CallInfo { seq, count, dtype, reduce: Some(reduce), ..CallInfo::new(Op::AllReduce) };
+    let info = CallInfo::new(Op::AllReduce).with(|c| {
+        c.seq = seq;
+        c.count = count;
+        c.dtype = dtype;
+        c.reduce = Some(reduce);
+    });
     Call { info, bufs: Bufs::InPlace(dst), counts: &[], recv_counts: &[] }
 }
 
@@ -91,7 +96,13 @@ fn other_operations_have_the_bits_of_the_schedule() {
                     let reduce = (op == Op::ReduceScatter).then_some(ReduceOp::Sum);
                     let root = (op == Op::Broadcast).then_some(1);
                     let dtype = Some(DType::F32);
-                    let info = CallInfo { seq, count: COUNT, dtype, reduce, root, ..CallInfo::new(op) };
+                    let info = CallInfo::new(op).with(|c| {
+                        c.seq = seq;
+                        c.count = COUNT;
+                        c.dtype = dtype;
+                        c.reduce = reduce;
+                        c.root = root;
+                    });
                     if op == Op::Broadcast {
                         got[..COUNT].copy_from_slice(&given[..COUNT]);
                     }

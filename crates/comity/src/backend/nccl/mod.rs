@@ -234,10 +234,7 @@ fn spot(bufs: &Bufs<'_>) -> Option<Spot> {
         Bufs::In(v) | Bufs::Both(v, _) => v.place(),
         Bufs::Out(v) | Bufs::InPlace(v) | Bufs::OwnIn(v) | Bufs::OwnOut(v) => v.place(),
     };
-    match place {
-        Place::Cuda { device, stream } => Some(Spot { device, stream }),
-        Place::Host => None,
-    }
+    place.device().map(|(device, stream)| Spot { device, stream })
 }
 
 /// Makes groups of some members, each on the device that it has.

@@ -51,13 +51,7 @@ impl NcclBackend {
             return self.put(&work, spot, watched);
         };
         let (at, bytes) = dst.unwrap_or_default();
-        let wanted = CallInfo {
-            count,
-            dtype: Some(dtype),
-            root: Some(from),
-            tag: info.tag,
-            ..CallInfo::new(Op::Send)
-        };
+        let wanted = CallInfo::sent(count, dtype, from, info.tag);
         let kept = self.stash[from].iter().position(|a| a.info.tag == info.tag);
         if let Some(kept) = kept.and_then(|i| self.stash[from].remove(i)) {
             fits(info, &kept.info, &wanted, from)?;
@@ -122,13 +116,7 @@ impl NcclBackend {
         let tag = u32::try_from(words[0]).ok().filter(|&t| t <= crate::MAX_TAG);
         let count = usize::try_from(words[2]).ok().filter(|&n| n.checked_mul(8).is_some());
         match (dtype, tag, count) {
-            (Some(d), Some(tag), Some(count)) => Ok(CallInfo {
-                count,
-                dtype: Some(d),
-                root: Some(from),
-                tag: Some(tag),
-                ..CallInfo::new(Op::Send)
-            }),
+            (Some(d), Some(tag), Some(count)) => Ok(CallInfo::sent(count, d, from, Some(tag))),
             _ => Err(Stop::Peer(from, "announced a send that this version does not know".into())),
         }
     }

@@ -26,13 +26,10 @@ pub(super) type AddressRange = (usize, usize);
 pub(super) fn ends(bufs: &Bufs<'_>) -> (Option<AddressRange>, Option<AddressRange>) {
     match bufs {
         Bufs::None => (None, None),
-        Bufs::In(v) => (Some((v.ptr.expose_provenance(), v.len_bytes())), None),
-        Bufs::Both(s, d) => (
-            Some((s.ptr.expose_provenance(), s.len_bytes())),
-            Some((d.ptr.expose_provenance(), d.len_bytes())),
-        ),
+        Bufs::In(v) => (Some((v.addr(), v.len_bytes())), None),
+        Bufs::Both(s, d) => (Some((s.addr(), s.len_bytes())), Some((d.addr(), d.len_bytes()))),
         Bufs::Out(v) | Bufs::InPlace(v) | Bufs::OwnIn(v) | Bufs::OwnOut(v) => {
-            (None, Some((v.ptr.expose_provenance(), v.len_bytes())))
+            (None, Some((v.addr(), v.len_bytes())))
         }
     }
 }

@@ -13,7 +13,7 @@ prop_compose! {
     ) -> CallInfo {
         let dtype = dtype.map(|d| DType::ALL[d]);
         let reduce = reduce.map(|r| ReduceOp::ALL[r]);
-        CallInfo { op: Op::ALL[op], seq, count, dtype, reduce, root, tag, objects }
+        CallInfo::new(Op::ALL[op]).with(|c| { c.seq = seq; c.count = count; c.dtype = dtype; c.reduce = reduce; c.root = root; c.tag = tag; c.objects = objects; })
     }
 }
 
@@ -32,9 +32,9 @@ proptest! {
         };
         let failure = Failure { culprit: culprit as usize, by: by as usize, cause: cause.clone(), why };
         let reached = Reached { made: nanos, digest: seen.then_some(group_id), lacks: stalled.map(|_| (7, nanos)), elsewhere: stalled.is_some(), standing: None };
-        let told = CallInfo { op: Op::Gather, tag: None, seq: 7, ..ours };
+        let told = ours.with(|c| { c.op = Op::Gather; c.tag = None; c.seq = 7; });
         let told = Header { info: told, shape: group_id, epoch: 1, group_id: 2, lends: false };
-        let stands = Header { info: CallInfo { seq: nanos, ..told.info }, ..told };
+        let stands = Header { info: told.info.with(|c| c.seq = nanos), ..told };
         let standing = Reached { standing: Some(Standing { call: stands, sent: group_id }), ..reached };
         let lost = ControlNote::Lost { by: what, rank: 7, cause: cause.clone(), silence: seen.then_some(nanos) };
         for m in [
@@ -74,7 +74,11 @@ fn what_membership_tells_can_be_read() {
     (1..=4).for_each(|group_id| assert!(m.enter(group_id, &everyone, 0)));
     let beat = |r| (r, Heard::Note(ControlNote::Heartbeat { progress: 0 }));
     m.hear((1..size).map(beat).collect(), now);
-    let info = CallInfo { seq: 1, count: 1, dtype: Some(DType::F32), ..CallInfo::new(Op::AllGather) };
+    let info = CallInfo::new(Op::AllGather).with(|c| {
+        c.seq = 1;
+        c.count = 1;
+        c.dtype = Some(DType::F32);
+    });
     m.ask(1, &[1], &Header { info, shape: 1, epoch: 1, group_id: 1, lends: false });
     m.census(1, &(1..size).collect::<Vec<_>>(), 1, 2);
     m.answer(

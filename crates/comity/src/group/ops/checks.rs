@@ -69,10 +69,7 @@ impl Group {
     }
 
     fn reaches(&self, place: Place) -> bool {
-        match place {
-            Place::Host => true,
-            Place::Cuda { device, .. } => self.device() == Some(device),
-        }
+        place.device().is_none_or(|(device, _)| self.device() == Some(device))
     }
 
     pub(super) fn has(&self, op: Op, what: &'static str, rank: usize) -> Result<()> {

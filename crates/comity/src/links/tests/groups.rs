@@ -32,7 +32,11 @@ fn a_death_is_known_to_all_by_name() {
 fn who_waits_tells_in_what_and_differences_are_found() {
     let all = world(3, |c| c);
     let call = |seq, root| {
-        let info = CallInfo { seq, count: 3, root: Some(root), ..CallInfo::new(Op::Broadcast) };
+        let info = CallInfo::new(Op::Broadcast).with(|c| {
+            c.seq = seq;
+            c.count = 3;
+            c.root = Some(root);
+        });
         Header { info, shape: 0, epoch: 0, group_id: 9, lends: false }
     };
     // Rank 2 has not opened the group yet; only the last word counts.

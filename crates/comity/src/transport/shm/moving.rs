@@ -140,7 +140,7 @@ impl ShmLink {
         let left = self.loan().map_or(0, |l| l.left());
         let most = dst.len().min(left).min(PULL_CHUNK);
         let copy = self.borrower.begin_copy(most, By::System);
-        let n = match peer.read(at, &mut dst[..most]) {
+        let n = match loans::read(peer, at, &mut dst[..most]) {
             Ok(n) => n,
             Err(e) => return self.decline(&e).map(|()| 0),
         };

@@ -16,8 +16,11 @@ use tasks::{
 };
 
 /// Files that describe the interface in Rust, each on its own.
-const MIRRORS: [&str; 3] =
-    ["crates/comity/src/sys/verbs/abi.rs", "tools/softverbs/src/abi.rs", "tools/softverbs/src/attributes.rs"];
+const MIRRORS: [&str; 3] = [
+    "crates/comity-base/src/sys/verbs/abi.rs",
+    "tools/softverbs/src/abi.rs",
+    "tools/softverbs/src/attributes.rs",
+];
 /// Fewer comparisons mean that the files were not understood.
 const LEAST_LINES: usize = 500;
 const HEADER: &str = "/usr/include/infiniband/verbs.h";

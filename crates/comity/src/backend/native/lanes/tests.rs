@@ -33,7 +33,12 @@ fn ranks<T: Send>(
 
 fn info(seq: u64, op: Op, count: usize) -> CallInfo {
     let reduce = matches!(op, Op::AllReduce | Op::ReduceScatter).then_some(ReduceOp::Sum);
-    CallInfo { seq, count, dtype: Some(DType::F32), reduce, ..CallInfo::new(op) }
+    CallInfo::new(op).with(|c| {
+        c.seq = seq;
+        c.count = count;
+        c.dtype = Some(DType::F32);
+        c.reduce = reduce;
+    })
 }
 
 fn made<'a>(info: CallInfo, bufs: Bufs<'a>) -> Call<'a> {

@@ -34,7 +34,7 @@ mod speed;
 pub(super) use aside::ASIDE;
 pub(super) use borrower::{Borrower, Lies, Loan};
 pub(super) use lender::Lender;
-pub(super) use pull::Pull;
+pub(super) use pull::{Pull, read};
 pub(super) use speed::{By, Measured};
 
 use super::{LinkError, ring::CachePadded};

@@ -29,7 +29,7 @@ impl Piece {
         self.bytes.resize(MOST, 0);
         (self.at, self.len) = (at, 0);
         while self.len < n {
-            self.len += peer.read(at + self.len as u64, &mut self.bytes[self.len..n])?;
+            self.len += super::pull::read(peer, at + self.len as u64, &mut self.bytes[self.len..n])?;
         }
         Ok(())
     }

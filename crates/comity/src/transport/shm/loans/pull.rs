@@ -47,6 +47,21 @@ impl Nonce {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// True if this thread may not read any more.
+    pub(super) static NO_READS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Copy bytes of a message from the peer's memory ([`PeerMemory::read`]).
+pub(in crate::transport::shm) fn read(peer: PeerMemory, at: u64, dst: &mut [u8]) -> io::Result<usize> {
+    #[cfg(test)]
+    if NO_READS.get() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    peer.read(at, dst)
+}
+
 /// The memory of the peer over whose socket it asked, if the number that it shows is there; else what to answer.
 pub(super) fn try_to_read(board: &Board, waker: &UnixStream, pull: Pull) -> Result<PeerMemory, u8> {
     if pull == Pull::None {

@@ -2,11 +2,10 @@
 
 use super::super::ShmLink;
 use super::{
-    pull::try_to_read,
+    pull::{NO_READS, try_to_read},
     tests::{Ends, LONG, Lent, keeps_order, offer},
     *,
 };
-use crate::sys::NO_READS;
 use crate::transport::{
     Link, LinkKind, SMALL_WANT, Stays,
     conformance::{bytes, eventually, expect},
@@ -309,6 +308,13 @@ fn another_process_with_the_same_number_is_not_taken_for_the_peer() {
     assert!(b.next(&board, 0).is_err());
 }
 
+/// Let nobody read or write it any more, by whatever way; its addresses stay taken.
+pub(super) fn take_access(map: &crate::sys::Mapping) {
+    let nothing = rustix::mm::MprotectFlags::empty();
+    // SAFETY: a test's own mapping, whose bytes it has no use for any more.
+    unsafe { rustix::mm::mprotect(map.as_ptr().cast(), map.len(), nothing) }.unwrap();
+}
+
 #[test]
 fn memory_that_went_is_an_error() {
     let (mut a, mut b) = met(&bytes(0, LONG));
@@ -317,7 +323,7 @@ fn memory_that_went_is_an_error() {
     let memory = unsafe { slice::from_raw_parts(map.as_ptr(), LONG) };
     assert_eq!(offer(a.as_mut(), &[], memory), Ok(LONG));
     // Still taken, so that no other test's memory can come to lie there.
-    map.take_access().unwrap();
+    take_access(&map);
     let error = b.take(&mut vec![0; LONG]).unwrap_err();
     assert!(error.0.contains("COMITY_PULL=0"), "{error:?}");
     assert_eq!(b.peek(1).map(<[u8]>::to_vec), Err(error));

@@ -1,0 +1,143 @@
+//! Where the bytes of a call lie: by lane, by window, and by the part that each rank answers for.
+
+use super::{
+    MOST_LANES, MOST_MATES,
+    lane::{LaneProgress, Phases},
+    stage::{LaneMemory, WINDOW},
+};
+use crate::{DType, ReduceOp};
+
+/// Parts begin on a cache line, which holds whole elements.
+const LINE: usize = 64;
+
+/// The operations that lanes carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collective {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    AllToAll,
+}
+
+/// A call that lanes carry, the same on all ranks but for `rank`.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneCall {
+    pub collective: Collective,
+    pub dtype: DType,
+    pub reduce: ReduceOp,
+    pub rank: usize,
+    pub size: usize,
+    /// Bytes of the buffer, or of a part where ranks have parts.
+    pub bytes: usize,
+    pub lanes: usize,
+}
+
+/// Window of a lane: where it begins in the buffer or in each part, and its bytes there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    at: usize,
+    len: usize,
+}
+
+/// Bytes of a rank in a window: where they lie in `In` or `Out`, where in the stage, and how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) at: usize,
+    pub(super) slot: usize,
+    pub(super) len: usize,
+}
+
+impl LaneCall {
+    /// Whether so many ranks and lanes can be.
+    pub(crate) fn fits(&self) -> bool {
+        (2..=MOST_MATES).contains(&self.size) && (1..=MOST_LANES).contains(&self.lanes)
+    }
+
+    pub(super) fn phases(&self) -> Phases {
+        let reduces = matches!(self.collective, Collective::AllReduce | Collective::ReduceScatter);
+        Phases { reduces, takes: self.collective != Collective::ReduceScatter }
+    }
+
+    /// Bytes of `In` and of `Out`.
+    pub(super) fn lengths(&self) -> (usize, usize) {
+        let all = self.bytes * self.size;
+        match self.collective {
+            Collective::AllReduce => (self.bytes, self.bytes),
+            Collective::ReduceScatter => (all, self.bytes),
+            Collective::AllGather => (self.bytes, all),
+            Collective::AllToAll => (all, all),
+        }
+    }
+
+    /// Bytes that this rank writes to its stage.
+    pub fn sent(&self) -> usize {
+        match self.collective {
+            Collective::AllReduce | Collective::AllGather => self.bytes,
+            Collective::ReduceScatter | Collective::AllToAll => self.bytes * (self.size - 1),
+        }
+    }
+
+    /// Bytes of a window: in the buffer, or in each part.
+    fn window(&self) -> usize {
+        match self.collective {
+            Collective::AllReduce | Collective::AllGather => WINDOW,
+            Collective::ReduceScatter | Collective::AllToAll => WINDOW / self.size / LINE * LINE,
+        }
+    }
+
+    /// Where lane `i` begins and ends in the buffer or in each part.
+    fn slice(&self, i: usize) -> (usize, usize) {
+        let each = self.bytes.div_ceil(self.lanes).next_multiple_of(LINE);
+        ((i * each).min(self.bytes), ((i + 1) * each).min(self.bytes))
+    }
+
+    /// Lane `i`, which begins where the stage has come to.
+    pub(super) fn lane(&self, i: usize, stage: &LaneMemory) -> LaneProgress {
+        let (begin, end) = self.slice(i);
+        LaneProgress::new(i, stage.staged(i), (end - begin).div_ceil(self.window()) as u64)
+    }
+
+    /// The window that a lane is in.
+    pub(super) fn window_of(&self, lane: &LaneProgress) -> Window {
+        let (begin, end) = self.slice(lane.index);
+        let at = begin + lane.window as usize * self.window();
+        Window { at, len: self.window().min(end - at) }
+    }
+
+    /// The bytes of rank `i` in a window of `In`, and in the stage of who holds that.
+    pub(super) fn block(&self, w: Window, i: usize) -> Block {
+        match self.collective {
+            Collective::AllReduce => {
+                let each = w.len.div_ceil(self.size).next_multiple_of(LINE);
+                let slot = (i * each).min(w.len);
+                Block { at: w.at + slot, slot, len: each.min(w.len - slot) }
+            }
+            Collective::ReduceScatter | Collective::AllToAll => {
+                Block { at: i * self.bytes + w.at, slot: i * self.window(), len: w.len }
+            }
+            Collective::AllGather => Block { at: w.at, slot: 0, len: w.len },
+        }
+    }
+
+    /// Where the result of this rank's part lies in `Out`, which lies there in `In`.
+    pub(super) fn result(&self, w: Window, at: usize) -> usize {
+        if self.collective == Collective::ReduceScatter { w.at } else { at }
+    }
+
+    /// The bytes that come from rank `i` in a window: where in `Out`, and where in the stage of `i`.
+    pub(super) fn coming(&self, w: Window, i: usize) -> Block {
+        let slot = match self.collective {
+            Collective::AllReduce => return self.block(w, i),
+            Collective::AllToAll => self.rank * self.window(),
+            Collective::AllGather | Collective::ReduceScatter => 0,
+        };
+        Block { at: i * self.bytes + w.at, slot, len: w.len }
+    }
+
+    /// The other ranks, from the next one on: not all at the same one at once.
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let rank = self.rank;
+        let size = self.size;
+        (1..size).map(move |i| (rank + i) % size)
+    }
+}

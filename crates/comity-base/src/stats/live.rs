@@ -1,0 +1,270 @@
+//! Current call of a group, for readers outside of the process: on the launcher's sheet only, so elsewhere it costs nothing.
+//!
+//! ```text
+//!   of each group:  head (8 words)   4 calls (8 words each), the newest at place (made - 1) % 4
+//!   of each link:   who, bytes out, bytes in, owner
+//! ```
+//! The rank writes words that nobody but it writes; the launcher reads them whenever it wants, also of a rank that hangs, is stopped
+//! or was killed. The words of a call are the recorder's.
+
+use super::sheet::{GROUPS, Sheet, owner, take_free};
+use crate::sys::clock;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release},
+};
+
+/// Calls of a group that are kept.
+pub(crate) const CALLS: usize = 4;
+/// Words of a call: a record of the recorder.
+pub const CALL: usize = 8;
+const HEAD: usize = 8;
+/// Words of a group.
+pub(super) const GROUP: usize = HEAD + CALLS * CALL;
+/// Words of a link.
+pub(super) const LINK: usize = 4;
+
+/// Places in a group's head.
+const ID: usize = 0;
+/// Its rank, and its size in the upper half.
+const PLACE: usize = 1;
+const MADE: usize = 2;
+/// The rank of the job that it last slept for in this call, and one.
+const ON: usize = 3;
+/// Since when it sleeps; 0 while it does not.
+const ASLEEP: usize = 4;
+
+/// Places in a link's words.
+const WHO: usize = 0;
+const OUT: usize = 1;
+const IN: usize = 2;
+const OWNER: usize = 3;
+
+/// Slot that shows a group's current call.
+#[derive(Debug)]
+pub struct LiveSlot {
+    sheet: Arc<Sheet>,
+    first: usize,
+}
+
+impl LiveSlot {
+    pub(super) fn new(sheet: &Arc<Sheet>, index: usize) -> Self {
+        let slot = Self { sheet: sheet.clone(), first: super::sheet::LIVE + index * GROUP };
+        (0..GROUP).for_each(|i| slot.word(i).store(0, Relaxed));
+        slot
+    }
+
+    #[inline]
+    fn word(&self, i: usize) -> &AtomicU64 {
+        self.sheet.word(self.first + i)
+    }
+
+    pub(super) fn is(&self, id: u64, rank: usize, size: usize) {
+        self.word(ID).store(id, Relaxed);
+        self.word(PLACE).store(rank as u64 | ((size as u64) << 32), Relaxed);
+    }
+
+    /// Call number `made` begins.
+    #[inline]
+    pub fn begin(&self, made: u64, call: [u64; CALL]) {
+        let at = HEAD + made as usize % CALLS * CALL;
+        for (i, word) in call.into_iter().enumerate() {
+            self.word(at + i).store(word, Relaxed);
+        }
+        self.word(ON).store(0, Relaxed);
+        self.word(MADE).store(made + 1, Release);
+    }
+
+    /// Call number `made` has ended: some of its words changed.
+    #[inline]
+    pub fn end(&self, made: u64, words: [(usize, u64); 3]) {
+        let at = HEAD + made as usize % CALLS * CALL;
+        words.into_iter().for_each(|(i, word)| self.word(at + i).store(word, Relaxed));
+    }
+
+    pub(super) fn sleeps(&self) {
+        self.word(ASLEEP).store(clock::exact(), Relaxed);
+    }
+
+    pub(super) fn sleeps_for(&self, rank: usize) {
+        self.word(ON).store(rank as u64 + 1, Relaxed);
+    }
+
+    pub(super) fn woke(&self) {
+        self.word(ASLEEP).store(0, Relaxed);
+    }
+}
+
+/// Byte counters of a group's link.
+#[derive(Debug)]
+pub struct LiveLink {
+    sheet: Arc<Sheet>,
+    first: usize,
+    before: [u64; 2],
+}
+
+impl LiveLink {
+    /// To `peer` of the job, of the kind with this number. `None` where there is no room.
+    pub(super) fn take(sheet: &Arc<Sheet>, peer: usize, kind: u8) -> Option<Self> {
+        let who = (peer as u64 + 1) | (u64::from(kind) << 32);
+        let first = sheet.links().find(|&first| {
+            let held = sheet.word(first + WHO).load(Relaxed);
+            let fits = held == who || held == 0;
+            if !fits || !take_free(sheet.word(first + OWNER)) {
+                return false;
+            }
+            // Another group may have given it a name meanwhile.
+            let named = sheet.word(first + WHO).compare_exchange(0, who, Relaxed, Relaxed);
+            let ours = named.is_ok() || named == Err(who);
+            if !ours {
+                sheet.word(first + OWNER).store(0, Relaxed);
+            }
+            ours
+        })?;
+        let before = [OUT, IN].map(|i| sheet.word(first + i).load(Relaxed));
+        Some(Self { sheet: sheet.clone(), first, before })
+    }
+
+    /// The stream to the peer has come so far.
+    #[inline]
+    pub fn sent(&self, pos: u64) {
+        self.sheet.word(self.first + OUT).store(self.before[0].wrapping_add(pos), Relaxed);
+    }
+
+    /// The stream from the peer has come so far.
+    #[inline]
+    pub fn received(&self, pos: u64) {
+        self.sheet.word(self.first + IN).store(self.before[1].wrapping_add(pos), Relaxed);
+    }
+}
+
+impl Drop for LiveLink {
+    fn drop(&mut self) {
+        let _ = self.sheet.word(self.first + OWNER).compare_exchange(owner(), 0, Relaxed, Relaxed);
+    }
+}
+
+/// A group as its sheet shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RawGroup {
+    pub id: u64,
+    pub rank: usize,
+    pub size: usize,
+    pub made: u64,
+    pub waits_for: Option<usize>,
+    pub asleep_since: Option<u64>,
+    /// Oldest first.
+    pub calls: Vec<[u64; CALL]>,
+}
+
+/// A link's bytes so far: peer, kind, out, in.
+pub(crate) type RawLink = (usize, u8, u64, u64);
+
+impl Sheet {
+    /// The open groups.
+    #[doc(hidden)]
+    pub fn groups(&self) -> Vec<RawGroup> {
+        (0..GROUPS).filter(|&i| self.word(i).load(Relaxed) != 0).filter_map(|i| self.group(i)).collect()
+    }
+
+    /// Reads a group; `None` before it is initialized.
+    fn group(&self, index: usize) -> Option<RawGroup> {
+        let first = super::sheet::LIVE + index * GROUP;
+        let word = |i: usize| self.word(first + i).load(Relaxed);
+        let mut group = RawGroup::default();
+        // A rank that makes call after call writes faster than this reads: then the calls read last must do.
+        for _ in 0..8 {
+            let made = self.word(first + MADE).load(Acquire);
+            let kept = made.min(CALLS as u64);
+            let place = word(PLACE);
+            group = RawGroup {
+                id: word(ID),
+                rank: (place & 0xffff_ffff) as usize,
+                size: (place >> 32) as usize,
+                made,
+                waits_for: word(ON).checked_sub(1).map(|r| r as usize),
+                asleep_since: Some(word(ASLEEP)).filter(|t| *t > 0),
+                calls: (made - kept..made)
+                    .map(|n| std::array::from_fn(|i| word(HEAD + n as usize % CALLS * CALL + i)))
+                    .collect(),
+            };
+            if self.word(first + MADE).load(Acquire) == made {
+                break;
+            }
+        }
+        (group.size > 0).then_some(group)
+    }
+
+    /// Bytes over links so far, by peer and kind.
+    #[doc(hidden)]
+    pub fn link_bytes(&self) -> Vec<RawLink> {
+        let mut all: Vec<RawLink> = Vec::new();
+        for first in self.links() {
+            let word = |i: usize| self.word(first + i).load(Relaxed);
+            let Some(peer) = (word(WHO) & 0xffff_ffff).checked_sub(1) else { continue };
+            let peer = peer as usize;
+            let kind = (word(WHO) >> 32) as u8;
+            match all.iter_mut().find(|l| (l.0, l.1) == (peer, kind)) {
+                Some(l) => (l.2, l.3) = (l.2.wrapping_add(word(OUT)), l.3.wrapping_add(word(IN))),
+                None => all.push((peer, kind, word(OUT), word(IN))),
+            }
+        }
+        all.sort_unstable();
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Counters;
+    use super::*;
+
+    #[test]
+    fn a_group_shows_its_last_calls_and_whom_it_waits_for() {
+        let (sheet, fd) = Sheet::create().unwrap();
+        let theirs = Arc::new(Sheet::attach(&fd).unwrap());
+        let c = Counters::new(Some(&theirs));
+        assert_eq!(sheet.groups(), []);
+        c.is(7, 1, 3);
+        let live = c.live().unwrap();
+        for n in 0..6 {
+            live.begin(n, [n; CALL]);
+            live.end(n, [(3, 100), (4, 0), (7, 9)]);
+        }
+        live.begin(6, [6; CALL]);
+        c.sleeps_for(2);
+        c.sleeps();
+        let [g] = &sheet.groups()[..] else { panic!("{:?}", sheet.groups()) };
+        assert_eq!((g.id, g.rank, g.size, g.made, g.waits_for), (7, 1, 3, 7, Some(2)));
+        assert!(g.asleep_since.is_some_and(|t| t <= clock::exact()));
+        assert_eq!(g.calls.iter().map(|c| c[0]).collect::<Vec<_>>(), [3, 4, 5, 6]);
+        assert_eq!((g.calls[2][3], g.calls[3][3]), (100, 6));
+        c.slept(std::time::Duration::from_nanos(5));
+        assert_eq!(sheet.groups()[0].asleep_since, None);
+        drop(c);
+        // The next group in the place begins anew.
+        let c = Counters::new(Some(&theirs));
+        c.is(8, 0, 2);
+        assert_eq!(sheet.groups()[0].calls.len(), 0);
+    }
+
+    #[test]
+    fn links_add_up_over_groups() {
+        let (sheet, fd) = Sheet::create().unwrap();
+        let theirs = Arc::new(Sheet::attach(&fd).unwrap());
+        let a = LiveLink::take(&theirs, 3, 2).unwrap();
+        let b = LiveLink::take(&theirs, 3, 2).unwrap();
+        let other = LiveLink::take(&theirs, 0, 2).unwrap();
+        a.sent(10);
+        b.sent(5);
+        b.received(7);
+        other.received(1);
+        assert_eq!(sheet.link_bytes(), [(0, 2, 0, 1), (3, 2, 15, 7)]);
+        drop(a);
+        let again = LiveLink::take(&theirs, 3, 2).unwrap();
+        again.sent(1);
+        assert_eq!(sheet.link_bytes(), [(0, 2, 0, 1), (3, 2, 16, 7)]);
+        let most: Vec<_> = (0..1000).map_while(|p| LiveLink::take(&theirs, p, 1)).collect();
+        assert!((100..1000).contains(&most.len()), "{}", most.len());
+    }
+}

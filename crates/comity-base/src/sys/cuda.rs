@@ -1,0 +1,282 @@
+//! The CUDA driver, found at run time: memory, streams and events, as far as moving data needs them.
+//!
+//! Everything here works in the *primary* context of a device, which is the one that PyTorch, JAX and the CUDA runtime use. Addresses
+//! are plain numbers; who may touch what is settled by the views that carry them.
+
+mod owned;
+
+pub use owned::{CudaStream, DeviceMemory, Mark, Pinned};
+
+use super::library::{SymbolScope, functions, load_first, named};
+use crate::{Error, Result};
+use std::{
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    fmt, ptr,
+    sync::OnceLock,
+};
+
+type Code = c_int;
+type Handle = *mut c_void;
+
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: Code = 600;
+/// `CU_EVENT_DISABLE_TIMING`.
+const NO_TIMING: c_uint = 2;
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
+
+functions! {
+    struct Functions {
+        init "cuInit" (c_uint) -> Code;
+        error_string "cuGetErrorString" (Code, *mut *const c_char) -> Code;
+        device_count "cuDeviceGetCount" (*mut c_int) -> Code;
+        device_get "cuDeviceGet" (*mut c_int, c_int) -> Code;
+        device_name "cuDeviceGetName" (*mut u8, c_int, c_int) -> Code;
+        device_uuid "cuDeviceGetUuid" (*mut [u8; 16], c_int) -> Code;
+        retain "cuDevicePrimaryCtxRetain" (*mut Handle, c_int) -> Code;
+        set_current "cuCtxSetCurrent" (Handle) -> Code;
+        get_current "cuCtxGetCurrent" (*mut Handle) -> Code;
+        alloc "cuMemAlloc_v2" (*mut u64, usize) -> Code;
+        free "cuMemFree_v2" (u64) -> Code;
+        alloc_async "cuMemAllocAsync" (*mut u64, usize, Handle) -> Code;
+        free_async "cuMemFreeAsync" (u64, Handle) -> Code;
+        alloc_host "cuMemAllocHost_v2" (*mut *mut u8, usize) -> Code;
+        free_host "cuMemFreeHost" (*mut u8) -> Code;
+        copy_async "cuMemcpyAsync" (u64, u64, usize, Handle) -> Code;
+        stream_create "cuStreamCreate" (*mut Handle, c_uint) -> Code;
+        stream_destroy "cuStreamDestroy_v2" (Handle) -> Code;
+        event_create "cuEventCreate" (*mut Handle, c_uint) -> Code;
+        event_record "cuEventRecord" (Handle, Handle) -> Code;
+        event_query "cuEventQuery" (Handle) -> Code;
+        event_destroy "cuEventDestroy_v2" (Handle) -> Code;
+    }
+}
+
+/// The driver. There is one for the process.
+pub struct CudaDriver {
+    call: Functions,
+}
+
+impl fmt::Debug for CudaDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cuda")
+    }
+}
+
+fn unavailable(reason: String) -> Error {
+    Error::Unavailable { backend: "cuda", reason }
+}
+
+impl CudaDriver {
+    /// The driver of this machine.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is none, or no device.
+    pub fn find() -> Result<&'static Self> {
+        static FOUND: OnceLock<Result<CudaDriver>> = OnceLock::new();
+        FOUND.get_or_init(Self::open).as_ref().map_err(Clone::clone)
+    }
+
+    fn open() -> Result<Self> {
+        let name = [named("COMITY_CUDA").unwrap_or_else(|| "libcuda.so.1".into())];
+        // SAFETY: loading the driver runs its constructors, as every program that uses CUDA does.
+        let (lib, _) = unsafe { load_first(&name, SymbolScope::Own) }.map_err(|tried| {
+            unavailable(format!("{} could not be loaded; install NVIDIA's driver", tried.join(", ")))
+        })?;
+        let missing = |symbol| {
+            unavailable(format!("the driver has no function {symbol}; CUDA 11.2 or newer is needed"))
+        };
+        // SAFETY: these are the driver's signatures, stable since CUDA 11.2; it is not unloaded.
+        let call = unsafe { Functions::load(&lib) }.map_err(missing)?;
+        // Its functions are called until the process ends.
+        std::mem::forget(lib);
+        let cuda = Self { call };
+        // SAFETY: takes flags, of which there are none.
+        cuda.ok(unsafe { (cuda.call.init)(0) }, "cuInit")?;
+        let mut n = 0;
+        // SAFETY: writes one int.
+        cuda.ok(unsafe { (cuda.call.device_count)(&mut n) }, "cuDeviceGetCount")?;
+        if n < 1 {
+            return Err(unavailable("there is no device; CUDA_VISIBLE_DEVICES may hide it".into()));
+        }
+        Ok(cuda)
+    }
+
+    /// Returns the number of devices that this process sees.
+    pub fn devices(&self) -> Result<u32> {
+        let mut n = 0;
+        // SAFETY: writes one int.
+        self.ok(unsafe { (self.call.device_count)(&mut n) }, "cuDeviceGetCount")?;
+        Ok(n.max(0) as u32)
+    }
+
+    fn ok(&self, code: Code, what: &str) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        let mut text = ptr::null();
+        // SAFETY: writes the address of a constant text, or null.
+        unsafe { (self.call.error_string)(code, &mut text) };
+        let words = if text.is_null() {
+            "an error without a name".into()
+        } else {
+            // SAFETY: a constant text that ends with a zero.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy()
+        };
+        Err(Error::Library { library: "CUDA", code: code.into(), message: format!("{what}: {words}") })
+    }
+}
+
+/// A device's primary context.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaContext {
+    cuda: &'static CudaDriver,
+    pub ordinal: u32,
+    context: Handle,
+}
+
+// SAFETY: contexts may be used from any thread; each thread makes it current for itself.
+unsafe impl Send for CudaContext {}
+// SAFETY: as above.
+unsafe impl Sync for CudaContext {}
+
+/// A stream's address, as views carry it.
+pub type StreamId = usize;
+
+impl CudaContext {
+    /// The device of this number, among those that CUDA_VISIBLE_DEVICES leaves.
+    pub fn open(ordinal: u32) -> Result<Self> {
+        let cuda = CudaDriver::find()?;
+        let n = cuda.devices()?;
+        if ordinal >= n {
+            return Err(unavailable(format!("there is no device {ordinal}: this process sees {n}, from 0")));
+        }
+        let mut device = 0;
+        let mut context = ptr::null_mut();
+        // SAFETY: each writes what it returns. The context is retained for as long as the process lives.
+        unsafe {
+            cuda.ok((cuda.call.device_get)(&mut device, ordinal as c_int), "cuDeviceGet")?;
+            cuda.ok((cuda.call.retain)(&mut context, device), "cuDevicePrimaryCtxRetain")?;
+        }
+        Ok(Self { cuda, ordinal, context })
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> String {
+        let mut text = [0u8; 256];
+        let mut device = 0;
+        // SAFETY: at most 255 bytes and a zero are written.
+        unsafe {
+            (self.cuda.call.device_get)(&mut device, self.ordinal as c_int);
+            (self.cuda.call.device_name)(text.as_mut_ptr(), 255, device);
+        }
+        let end = text.iter().position(|&b| b == 0).unwrap_or(0);
+        String::from_utf8_lossy(&text[..end]).into_owned()
+    }
+
+    /// Returns the device's UUID, which no other device has.
+    pub fn uuid(&self) -> Result<[u8; 16]> {
+        let mut uuid = [0; 16];
+        let mut device = 0;
+        // SAFETY: writes one device, then 16 bytes.
+        unsafe {
+            self.ok((self.cuda.call.device_get)(&mut device, self.ordinal as c_int), "cuDeviceGet")?;
+            self.ok((self.cuda.call.device_uuid)(&mut uuid, device), "cuDeviceGetUuid")?;
+        }
+        Ok(uuid)
+    }
+
+    /// Run `f` with this device current on this thread; what was current before is current again after it.
+    pub fn within<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        let mut before = ptr::null_mut();
+        // SAFETY: writes one handle; the context lives as long as the process.
+        unsafe {
+            self.ok((self.cuda.call.get_current)(&mut before), "cuCtxGetCurrent")?;
+            if before != self.context {
+                self.ok((self.cuda.call.set_current)(self.context), "cuCtxSetCurrent")?;
+            }
+        }
+        let out = f();
+        if before != self.context {
+            // SAFETY: it was current before.
+            unsafe { (self.cuda.call.set_current)(before) };
+        }
+        out
+    }
+
+    fn ok(&self, code: Code, what: &str) -> Result<()> {
+        self.cuda.ok(code, what)
+    }
+
+    /// Device memory of `len` bytes (at least 1).
+    pub fn alloc(&self, len: usize) -> Result<DeviceMemory> {
+        let mut at = 0;
+        // SAFETY: writes one address.
+        self.within(|| self.ok(unsafe { (self.cuda.call.alloc)(&mut at, len.max(1)) }, "cuMemAlloc"))?;
+        Ok(DeviceMemory { device: *self, at, stream: None })
+    }
+
+    /// Device memory for work on `stream`, given back when the work on it so far is done.
+    pub fn alloc_on(&self, len: usize, stream: StreamId) -> Result<DeviceMemory> {
+        let mut at = 0;
+        let s = ptr::with_exposed_provenance_mut(stream);
+        self.within(|| {
+            // SAFETY: writes one address; the stream is the caller's, and lives.
+            let code = unsafe { (self.cuda.call.alloc_async)(&mut at, len.max(1), s) };
+            self.ok(code, "cuMemAllocAsync")
+        })?;
+        Ok(DeviceMemory { device: *self, at, stream: Some(stream) })
+    }
+
+    /// Page-locked host memory.
+    pub fn pinned(&self, len: usize) -> Result<Pinned> {
+        let mut at = ptr::null_mut();
+        self.within(|| {
+            // SAFETY: writes one address.
+            let code = unsafe { (self.cuda.call.alloc_host)(&mut at, len.max(1)) };
+            self.ok(code, "cuMemAllocHost")
+        })?;
+        Ok(Pinned { device: *self, at, len })
+    }
+
+    /// Copy, in the order of `stream`, between any two places that CUDA knows.
+    ///
+    /// # Safety
+    /// Both ranges stay valid, and nobody else writes to them, until the stream has come that far.
+    pub unsafe fn copy(&self, dst: usize, src: usize, len: usize, stream: StreamId) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let s = ptr::with_exposed_provenance_mut(stream);
+        self.within(|| {
+            // SAFETY: the caller's promise.
+            let code = unsafe { (self.cuda.call.copy_async)(dst as u64, src as u64, len, s) };
+            self.ok(code, "cuMemcpyAsync")
+        })
+    }
+
+    /// A stream of our own, which does not wait for the default stream.
+    pub fn stream(&self) -> Result<CudaStream> {
+        let mut at = ptr::null_mut();
+        self.within(|| {
+            // SAFETY: writes one handle.
+            let code = unsafe { (self.cuda.call.stream_create)(&mut at, NON_BLOCKING) };
+            self.ok(code, "cuStreamCreate")
+        })?;
+        Ok(CudaStream { device: *self, at })
+    }
+
+    /// A mark at the end of what is on `stream` so far.
+    pub fn mark(&self, stream: StreamId) -> Result<Mark> {
+        let mut at = ptr::null_mut();
+        let s = ptr::with_exposed_provenance_mut(stream);
+        self.within(|| {
+            // SAFETY: writes one handle; the stream is the caller's, and lives.
+            unsafe {
+                self.ok((self.cuda.call.event_create)(&mut at, NO_TIMING), "cuEventCreate")?;
+                self.ok((self.cuda.call.event_record)(at, s), "cuEventRecord")
+            }
+        })?;
+        Ok(Mark { device: *self, at })
+    }
+}

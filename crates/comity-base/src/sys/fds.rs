@@ -1,0 +1,168 @@
+//! Passing a descriptor to another process over a Unix socket.
+
+use super::poll_until;
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::Errno,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    },
+};
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    time::{Duration, Instant},
+};
+
+/// The byte that carries a descriptor: a message needs one.
+const CARRIER: u8 = b'F';
+
+#[cfg(target_os = "linux")]
+const RECV: RecvFlags = RecvFlags::DONTWAIT.union(RecvFlags::CMSG_CLOEXEC);
+#[cfg(not(target_os = "linux"))]
+const RECV: RecvFlags = RecvFlags::DONTWAIT;
+#[cfg(target_os = "linux")]
+const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+#[cfg(not(target_os = "linux"))]
+const SEND: SendFlags = SendFlags::DONTWAIT;
+
+/// Send `fd` within `limit`. Works on blocking and non-blocking streams.
+pub fn send_fd(stream: &UnixStream, fd: &impl AsFd, limit: Duration) -> io::Result<()> {
+    let until = Instant::now() + limit;
+    loop {
+        match send_byte_with(stream, CARRIER, fd) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            // WAIT(until): room for a descriptor, to the deadline of who calls
+            Err(Errno::AGAIN) => wait(stream, PollFlags::OUT, until)?,
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Send `byte` with `fd` if there is room now.
+pub fn send_byte_with(stream: &UnixStream, byte: u8, fd: &impl AsFd) -> Result<(), Errno> {
+    let fds = [fd.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    sendmsg(stream, &[IoSlice::new(&[byte])], &mut control, SEND).map(|_| ())
+}
+
+/// Receive bytes that are here, and the descriptor that came with the last of them, if one did: the system ends a read there.
+pub fn recv_bytes(stream: &UnixStream, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut control, RECV)?;
+    let fds = control.drain().filter_map(|m| match m {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    let fd = fds.last();
+    #[cfg(not(target_os = "linux"))]
+    if let Some(fd) = &fd {
+        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
+    }
+    Ok((got.bytes, fd))
+}
+
+/// Receive one descriptor within `limit`; close-on-exec. Works on blocking and non-blocking streams. `EMFILE` if this process may
+/// have no more of them; the one that was sent is lost then.
+///
+/// Reads one byte and no more, so what follows on the stream stays there.
+pub fn recv_fd(stream: &UnixStream, limit: Duration) -> io::Result<OwnedFd> {
+    let until = Instant::now() + limit;
+    loop {
+        let mut byte = [0];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = match recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, RECV) {
+            Ok(got) => got,
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => {
+                // WAIT(until): a descriptor from a peer, to the deadline of who calls
+                wait(stream, PollFlags::IN, until)?;
+                continue;
+            }
+            Err(e) => return Err(e.into()),
+        };
+        if got.bytes == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed its connection"));
+        }
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                fds.extend(more);
+            }
+        }
+        // The system leaves out what this process has no room for (or, if a security module says so, may not have), and says no
+        // more than that something is missing.
+        if fds.is_empty() && got.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(Errno::MFILE.into());
+        }
+        let (Some(fd), true, CARRIER) =
+            (fds.pop(), fds.is_empty() && !got.flags.contains(ReturnFlags::CTRUNC), byte[0])
+        else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "expected one descriptor from the peer"));
+        };
+        #[cfg(not(target_os = "linux"))]
+        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+        return Ok(fd);
+    }
+}
+
+fn wait(stream: &UnixStream, flags: PollFlags, until: Instant) -> io::Result<()> {
+    let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), flags)];
+    // WAIT(until): to the deadline of who calls
+    match poll_until(&mut fds, Some(until))? {
+        0 => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    const SOON: Duration = Duration::from_millis(50);
+
+    #[test]
+    fn a_descriptor_crosses_and_works() {
+        for blocking in [true, false] {
+            let (a, b) = UnixStream::pair().unwrap();
+            a.set_nonblocking(!blocking).unwrap();
+            b.set_nonblocking(!blocking).unwrap();
+            let (mut rx, tx) = io::pipe().unwrap();
+            send_fd(&a, &tx, SOON).unwrap();
+            (&a).write_all(b"next").unwrap();
+            drop(tx);
+            let got = recv_fd(&b, SOON).unwrap();
+            let flags = rustix::io::fcntl_getfd(&got).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+            std::fs::File::from(got).write_all(b"hi").unwrap();
+            let mut text = String::new();
+            rx.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "hi");
+            let mut next = [0; 4];
+            (&b).read_exact(&mut next).unwrap();
+            assert_eq!(&next, b"next");
+        }
+    }
+
+    #[test]
+    fn silence_end_and_nonsense_are_errors() {
+        let (a, b) = UnixStream::pair().unwrap();
+        assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        (&a).write_all(b"F").unwrap();
+        assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop(a);
+        assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(send_fd(&b, &b, SOON).is_err());
+    }
+}

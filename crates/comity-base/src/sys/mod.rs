@@ -1,0 +1,111 @@
+//! The only door to the operating system: calls that need `unsafe` or differ between systems.
+//!
+//! May import: `error`, `sync`.
+
+pub mod clock;
+mod cores;
+pub mod cuda;
+mod exit;
+mod fds;
+mod fnv;
+pub mod here;
+mod hidden;
+mod inherited;
+mod interfaces;
+mod interrupt;
+pub(crate) mod library;
+mod map;
+pub mod mpi;
+mod multipath;
+pub mod nccl;
+mod peer_memory;
+mod poll;
+mod process;
+mod region;
+mod tracer;
+#[cfg(target_os = "linux")]
+mod trip;
+mod unacked;
+pub mod verbs;
+mod waker;
+mod words;
+
+pub use cores::{leave_core, thread_number, waited_for_processor, wants_core};
+pub use exit::{at_exit, end_with};
+pub use fds::{recv_bytes, recv_fd, send_byte_with, send_fd};
+pub use fnv::fnv;
+pub use hidden::{Hidden, traceless};
+pub use inherited::inherited;
+pub use interfaces::{Interface, interfaces};
+pub use interrupt::{Asking, give_up, nap, poll_joining};
+pub use interrupt::{Interrupt, interrupt_with};
+pub use map::Mapping;
+#[cfg(target_os = "linux")]
+pub use multipath::uses_paths;
+pub use multipath::{has_paths, tcp_socket, want_paths};
+#[cfg(target_os = "linux")]
+pub use peer_memory::peer_of;
+#[cfg(target_os = "linux")]
+pub use peer_memory::peer_user;
+pub use peer_memory::{PeerMemory, bytes_pulled};
+pub use poll::poll_until;
+pub use process::HomeProcess;
+pub use process::{JobPlace, process_number};
+pub use region::{Region, SharedMemory};
+pub use tracer::{Lineage, Tracer, yama_scope};
+#[cfg(target_os = "linux")]
+pub use trip::{least_round_trip, unanswered};
+pub use unacked::has_arrived;
+pub use waker::Waker;
+pub(crate) use words::Words;
+
+/// None: this system does not tell the time for which nothing has come back.
+#[cfg(not(target_os = "linux"))]
+pub fn unanswered(_: std::os::fd::BorrowedFd<'_>) -> Option<std::time::Duration> {
+    None
+}
+
+/// The system's words; where it has no such call, or a filter of system calls forbids it, a sentence that names the call.
+#[cfg(target_os = "linux")]
+pub fn refused(call: &str, what_for: &str, e: rustix::io::Errno) -> std::io::Error {
+    use rustix::io::Errno;
+    let why = match e {
+        Errno::NOSYS => {
+            "this system does not have it (an old kernel, or a sandbox such as gVisor or seccomp)"
+        }
+        Errno::PERM | Errno::ACCESS => {
+            "this process is not allowed to make it (a seccomp filter or another security policy)"
+        }
+        _ => return e.into(),
+    };
+    std::io::Error::new(
+        std::io::Error::from(e).kind(),
+        format!(
+            "Comity needs the system call {call} {what_for}, but {why}; allow {call} there, or run outside of it"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(target_os = "linux")]
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_missing_system_call_is_named() {
+        use rustix::io::Errno;
+        let missing = refused("memfd_create", "for shared memory", Errno::NOSYS);
+        assert_eq!(missing.kind(), std::io::ErrorKind::Unsupported);
+        let missing = missing.to_string();
+        assert!(
+            missing.starts_with("Comity needs the system call memfd_create for shared memory"),
+            "{missing}"
+        );
+        assert!(missing.contains("does not have it"), "{missing}");
+        let forbidden = refused("eventfd", "to wake its threads", Errno::PERM).to_string();
+        assert!(forbidden.contains("eventfd") && forbidden.contains("not allowed"), "{forbidden}");
+        // Of everything else the system's own words tell.
+        assert_eq!(refused("eventfd", "", Errno::MFILE).raw_os_error(), Some(Errno::MFILE.raw_os_error()));
+    }
+}

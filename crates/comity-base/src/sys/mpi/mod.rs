@@ -1,0 +1,382 @@
+//! MPI without a header or a compiler wrapper: a library found at run time, and the few functions of it that are called.
+//!
+//! ```text
+//!   family       library            handles                      where constants come from
+//!   standard     libmpi_abi.so      pointers                     numbers of the MPI 5 standard
+//!   Open MPI     libmpi.so.40       addresses of its objects     symbols (`ompi_mpi_byte`)
+//!   MPICH        libmpi.so.12       C ints                       numbers of its ABI initiative
+//! ```
+//!
+//! Only calls that return at once are made once MPI is up, save for making a communicator ([`Mpi::world`], [`Mpi::base`],
+//! [`Mpi::subset`]), which waits for its members: callers do that on a thread that can be left behind. Every buffer that MPI sees
+//! belongs to a [`Pending`] operation and is given up, not freed, when the operation is left unfinished: a network card may
+//! still write to it.
+
+mod combine;
+mod find;
+mod pending;
+
+pub use find::{Family, find};
+pub use pending::{Move, Pending};
+
+use super::library::functions;
+use crate::{DType, Error, ReduceOp, Result, sync::lock};
+use combine::combine;
+use libloading::os::unix::Library;
+use std::{
+    collections::HashMap,
+    ffi::{c_int, c_void},
+    fmt, ptr,
+    sync::{
+        Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// Handle of an MPI object in one of the families.
+pub trait MpiHandle: Copy + fmt::Debug + Send + Sync + 'static {
+    /// Stands for none until MPI writes another.
+    const NONE: Self;
+}
+
+impl MpiHandle for c_int {
+    const NONE: Self = 0;
+}
+
+/// A handle of Open MPI and of the standard's ABI.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct Pointer(pub(super) *mut c_void);
+
+// SAFETY: MPI's handles name objects of the whole process; MPI itself guards them, or `Mpi::turn` does.
+unsafe impl Send for Pointer {}
+// SAFETY: as above.
+unsafe impl Sync for Pointer {}
+
+impl MpiHandle for Pointer {
+    const NONE: Self = Self(ptr::null_mut());
+}
+
+type Code = c_int;
+type Data = *const c_void;
+type DataMut = *mut c_void;
+type Counts = *const c_int;
+/// `MPI_User_function`: what is combined, into what, how many.
+// SAFETY: MPI calls it with two buffers of so many elements, which do not overlap.
+type Combine = unsafe extern "C" fn(DataMut, DataMut, *mut c_int, DataMut);
+
+functions! {
+    /// The functions, as this family's handles make them.
+    pub(super) struct MpiFunctions<H> {
+        initialized "MPI_Initialized" (*mut c_int) -> Code;
+        finalized "MPI_Finalized" (*mut c_int) -> Code;
+        init_thread "MPI_Init_thread" (*mut c_int, *mut c_void, c_int, *mut c_int) -> Code;
+        query_thread "MPI_Query_thread" (*mut c_int) -> Code;
+        finalize "MPI_Finalize" () -> Code;
+        version "MPI_Get_library_version" (*mut u8, *mut c_int) -> Code;
+        error_string "MPI_Error_string" (c_int, *mut u8, *mut c_int) -> Code;
+        comm_rank "MPI_Comm_rank" (H, *mut c_int) -> Code;
+        comm_size "MPI_Comm_size" (H, *mut c_int) -> Code;
+        comm_dup "MPI_Comm_dup" (H, *mut H) -> Code;
+        comm_group "MPI_Comm_group" (H, *mut H) -> Code;
+        group_incl "MPI_Group_incl" (H, c_int, Counts, *mut H) -> Code;
+        group_free "MPI_Group_free" (*mut H) -> Code;
+        comm_create_group "MPI_Comm_create_group" (H, H, c_int, *mut H) -> Code;
+        comm_free "MPI_Comm_free" (*mut H) -> Code;
+        set_errhandler "MPI_Comm_set_errhandler" (H, H) -> Code;
+        type_contiguous "MPI_Type_contiguous" (c_int, H, *mut H) -> Code;
+        type_commit "MPI_Type_commit" (*mut H) -> Code;
+        type_free "MPI_Type_free" (*mut H) -> Code;
+        op_create "MPI_Op_create" (Combine, c_int, *mut H) -> Code;
+        op_free "MPI_Op_free" (*mut H) -> Code;
+        broadcast "MPI_Ibcast" (DataMut, c_int, H, c_int, H, *mut H) -> Code;
+        all_reduce "MPI_Iallreduce" (Data, DataMut, c_int, H, H, H, *mut H) -> Code;
+        reduce "MPI_Ireduce" (Data, DataMut, c_int, H, H, c_int, H, *mut H) -> Code;
+        all_gather "MPI_Iallgather" (Data, c_int, H, DataMut, c_int, H, H, *mut H) -> Code;
+        all_gather_v "MPI_Iallgatherv" (Data, c_int, H, DataMut, Counts, Counts, H, H, *mut H) -> Code;
+        reduce_scatter "MPI_Ireduce_scatter" (Data, DataMut, Counts, H, H, H, *mut H) -> Code;
+        gather "MPI_Igather" (Data, c_int, H, DataMut, c_int, H, c_int, H, *mut H) -> Code;
+        scatter "MPI_Iscatter" (Data, c_int, H, DataMut, c_int, H, c_int, H, *mut H) -> Code;
+        all_to_all "MPI_Ialltoall" (Data, c_int, H, DataMut, c_int, H, H, *mut H) -> Code;
+        all_to_all_v "MPI_Ialltoallv" (Data, Counts, Counts, H, DataMut, Counts, Counts, H, H, *mut H) -> Code;
+        send "MPI_Isend" (Data, c_int, H, c_int, c_int, H, *mut H) -> Code;
+        recv "MPI_Irecv" (DataMut, c_int, H, c_int, c_int, H, *mut H) -> Code;
+        test "MPI_Test" (*mut H, *mut c_int, *mut c_void) -> Code;
+    }
+}
+
+/// Constants that differ between the families besides the handles.
+pub(super) struct Constants<H> {
+    pub(super) world: H,
+    pub(super) byte: H,
+    pub(super) errors_return: H,
+    pub(super) status_ignore: usize,
+    /// `MPI_THREAD_MULTIPLE`.
+    pub(super) multiple: c_int,
+    /// `MPI_THREAD_SERIALIZED`.
+    pub(super) serialized: c_int,
+}
+
+/// MPI, up and running. There is one for the process, and it lives as long.
+pub struct Mpi<H: 'static> {
+    pub(super) call: MpiFunctions<H>,
+    constants: Constants<H>,
+    version: String,
+    /// Held over each call where the library wants one thread at a time.
+    turn: Option<Mutex<()>>,
+    /// A communicator of all processes that is never given back while MPI runs.
+    base: OnceLock<H>,
+    /// Elements of 1, 2, 4 and 8 bytes.
+    types: [H; 4],
+    ops: Mutex<HashMap<(DType, ReduceOp), H>>,
+    /// An operation was left unfinished, here or by another rank: a clean end is no longer possible.
+    spoilt: AtomicBool,
+}
+
+impl<H: fmt::Debug> fmt::Debug for Mpi<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mpi").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+impl<H: MpiHandle> Mpi<H> {
+    /// Start MPI, unless the program has.
+    pub(super) fn start(lib: Library, constants: Constants<H>) -> Result<Self> {
+        let missing = |symbol: &str| Error::Unavailable {
+            backend: "mpi",
+            reason: format!(
+                "the MPI library has no function {symbol}; MPI 3.1 or newer is needed. COMITY_MPI names another library"
+            ),
+        };
+        // SAFETY: these are the standard's signatures, with this family's handles; it is not unloaded.
+        let call = unsafe { MpiFunctions::<H>::load(&lib) }.map_err(missing)?;
+        // Its functions are called until the process ends.
+        std::mem::forget(lib);
+        let version = library_version(&call);
+        let mut mpi = Self {
+            call,
+            constants,
+            version,
+            turn: None,
+            base: OnceLock::new(),
+            types: [H::NONE; 4],
+            ops: Mutex::default(),
+            spoilt: AtomicBool::new(false),
+        };
+        mpi.up()?;
+        for (i, t) in [1, 2, 4, 8].into_iter().zip(0..) {
+            mpi.types[t] = mpi.element(i)?;
+        }
+        Ok(mpi)
+    }
+
+    fn up(&mut self) -> Result<()> {
+        let mut up = 0;
+        let mut over = 0;
+        let mut level = 0;
+        // SAFETY: each writes one int.
+        unsafe {
+            self.ok((self.call.initialized)(&mut up), "MPI_Initialized")?;
+            self.ok((self.call.finalized)(&mut over), "MPI_Finalized")?;
+        }
+        if over != 0 {
+            let reason = "this process has ended MPI (MPI_Finalize) and cannot start it again".into();
+            return Err(Error::Unavailable { backend: "mpi", reason });
+        }
+        if up == 0 {
+            let wanted = self.constants.multiple;
+            // SAFETY: MPI takes null for the arguments of main; the last is an int to write.
+            let code =
+                unsafe { (self.call.init_thread)(ptr::null_mut(), ptr::null_mut(), wanted, &mut level) };
+            self.ok(code, "MPI_Init_thread")?;
+        } else {
+            // SAFETY: writes one int.
+            self.ok(unsafe { (self.call.query_thread)(&mut level) }, "MPI_Query_thread")?;
+        }
+        if level < self.constants.serialized {
+            let reason = "the program started MPI for one thread only; ask MPI_Init_thread for MPI_THREAD_SERIALIZED or more".into();
+            return Err(Error::Unavailable { backend: "mpi", reason });
+        }
+        self.turn = (level < self.constants.multiple).then(Mutex::default);
+        let world = self.constants.world;
+        self.errors_return(world)?;
+        Ok(())
+    }
+
+    /// Returns true if the program, not this library, has ended MPI.
+    pub(crate) fn is_over(&self) -> bool {
+        let mut over = 0;
+        // SAFETY: writes one int, and may be called at any time.
+        unsafe { (self.call.finalized)(&mut over) };
+        over != 0
+    }
+
+    /// End MPI, if it can end cleanly.
+    pub(crate) fn end(&self) {
+        if !self.spoilt.load(Ordering::Acquire) && !self.is_over() {
+            let _turn = self.turn();
+            // SAFETY: MPI is up, and nothing is under way: what is unfinished has spoilt it. The handles are this library's.
+            unsafe {
+                for mut op in lock(&self.ops).drain().map(|(_, op)| op) {
+                    (self.call.op_free)(&mut op);
+                }
+                for mut element in self.types {
+                    (self.call.type_free)(&mut element);
+                }
+                if let Some(&(mut base)) = self.base.get() {
+                    (self.call.comm_free)(&mut base);
+                }
+                (self.call.finalize)();
+            }
+        }
+    }
+
+    /// Name and version of the library, on one line.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// A communicator of all processes, of our own. May block: all of them call this.
+    pub fn world(&self) -> Result<H> {
+        let mut comm = H::NONE;
+        let _turn = self.turn();
+        // SAFETY: writes one handle.
+        let code = unsafe { (self.call.comm_dup)(self.constants.world, &mut comm) };
+        self.ok(code, "MPI_Comm_dup")?;
+        self.errors_return(comm)?;
+        Ok(comm)
+    }
+
+    /// A communicator of all processes to make others from, beside any call. All processes call this the first time,
+    /// and it may block then.
+    pub fn base(&self) -> Result<H> {
+        if let Some(&known) = self.base.get() {
+            return Ok(known);
+        }
+        let new = self.world()?;
+        Ok(*self.base.get_or_init(|| new))
+    }
+
+    /// Returns true if several threads may be in MPI at once.
+    pub fn is_for_many_threads(&self) -> bool {
+        self.turn.is_none()
+    }
+
+    /// This process's place among all that were started together.
+    pub fn place(&self) -> Result<(usize, usize)> {
+        let mut rank = 0;
+        let mut size = 0;
+        let world = self.constants.world;
+        // SAFETY: each writes one int.
+        unsafe {
+            self.ok((self.call.comm_rank)(world, &mut rank), "MPI_Comm_rank")?;
+            self.ok((self.call.comm_size)(world, &mut size), "MPI_Comm_size")?;
+        }
+        Ok((rank as usize, size as usize))
+    }
+
+    /// A communicator of `members` (ranks of `comm`, in the new order), all of which call this. May block.
+    pub fn subset(&self, comm: H, members: &[usize], tag: u16) -> Result<H> {
+        let ranks: Vec<c_int> = members.iter().map(|&m| m as c_int).collect();
+        let mut all = H::NONE;
+        let mut some = H::NONE;
+        let mut new = H::NONE;
+        let _turn = self.turn();
+        // SAFETY: `ranks` holds as many ints as is said; the rest writes one handle each.
+        unsafe {
+            self.ok((self.call.comm_group)(comm, &mut all), "MPI_Comm_group")?;
+            let incl = (self.call.group_incl)(all, ranks.len() as c_int, ranks.as_ptr(), &mut some);
+            self.ok(incl, "MPI_Group_incl")?;
+            let made = (self.call.comm_create_group)(comm, some, c_int::from(tag & 0x7fff), &mut new);
+            self.ok(made, "MPI_Comm_create_group")?;
+            (self.call.group_free)(&mut all);
+            (self.call.group_free)(&mut some);
+        }
+        self.errors_return(new)?;
+        Ok(new)
+    }
+
+    /// Give a communicator back.
+    pub fn free(&self, mut comm: H) {
+        if self.spoilt.load(Ordering::Acquire) || self.is_over() {
+            return;
+        }
+        let _turn = self.turn();
+        // SAFETY: the handle is one of `world` or `subset`, and is not used again.
+        unsafe { (self.call.comm_free)(&mut comm) };
+    }
+
+    fn errors_return(&self, comm: H) -> Result<()> {
+        // SAFETY: both are handles of this library.
+        let code = unsafe { (self.call.set_errhandler)(comm, self.constants.errors_return) };
+        self.ok(code, "MPI_Comm_set_errhandler")
+    }
+
+    fn element(&self, bytes: c_int) -> Result<H> {
+        let mut new = H::NONE;
+        // SAFETY: each writes one handle.
+        unsafe {
+            let made = (self.call.type_contiguous)(bytes, self.constants.byte, &mut new);
+            self.ok(made, "MPI_Type_contiguous")?;
+            self.ok((self.call.type_commit)(&mut new), "MPI_Type_commit")?;
+        }
+        Ok(new)
+    }
+
+    /// The handle for bytes.
+    pub(super) fn byte(&self) -> H {
+        self.constants.byte
+    }
+
+    pub(super) fn status_ignore(&self) -> DataMut {
+        ptr::without_provenance_mut(self.constants.status_ignore)
+    }
+
+    /// The handles for elements of a type, and for combining them.
+    pub(super) fn reduction(&self, dtype: DType, op: ReduceOp) -> Result<(H, H)> {
+        let element = self.types[dtype.size().trailing_zeros() as usize % 4];
+        let mut ops = lock(&self.ops);
+        if let Some(&known) = ops.get(&(dtype, op)) {
+            return Ok((element, known));
+        }
+        let mut new = H::NONE;
+        // SAFETY: the function lives for ever; it may be applied in any order, as 1 says.
+        let code = unsafe { (self.call.op_create)(combine(dtype, op), 1, &mut new) };
+        self.ok(code, "MPI_Op_create")?;
+        ops.insert((dtype, op), new);
+        Ok((element, new))
+    }
+
+    pub(super) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        self.turn.as_ref().map(lock)
+    }
+
+    pub fn spoil(&self) {
+        self.spoilt.store(true, Ordering::Release);
+    }
+
+    pub(super) fn ok(&self, code: Code, what: &str) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        let mut text = [0u8; 8192];
+        let mut len = 0;
+        // SAFETY: no MPI writes more than 8192 bytes here; the length is one int.
+        unsafe { (self.call.error_string)(code, text.as_mut_ptr(), &mut len) };
+        let words = String::from_utf8_lossy(text.get(..len.max(0) as usize).unwrap_or_default());
+        Err(Error::Library {
+            library: "MPI",
+            code: code.into(),
+            message: format!("{what}: {}", words.trim()),
+        })
+    }
+}
+
+fn library_version<H>(call: &MpiFunctions<H>) -> String {
+    let mut text = [0u8; 8192];
+    let mut len = 0;
+    // SAFETY: no MPI writes more than 8192 bytes here; the length is one int. It may be called before MPI is up.
+    unsafe { (call.version)(text.as_mut_ptr(), &mut len) };
+    let all = String::from_utf8_lossy(text.get(..len.max(0) as usize).unwrap_or_default()).into_owned();
+    all.lines().next().unwrap_or_default().trim_end_matches('\0').trim().to_owned()
+}

@@ -1,0 +1,165 @@
+//! Memory of another process of this user, read by the system without its help (`process_vm_readv`).
+//!
+//! Linux only. The reader needs what a debugger needs: the same user and a security policy that allows it.
+
+use std::{
+    io,
+    os::unix::net::UnixStream,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// Bytes of messages that this process has read in others.
+static PULLED: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of message bytes that this process has read in others.
+pub fn bytes_pulled() -> u64 {
+    PULLED.load(Ordering::Relaxed)
+}
+
+/// The process and the user at the other end of a Unix socket. The process is 0 where this one's namespace has no number for it, as between
+/// two containers. rustix has this call, with a number that cannot be 0: it takes such a success for an error.
+#[cfg(target_os = "linux")]
+pub fn peer_of(socket: &UnixStream) -> io::Result<libc::ucred> {
+    use std::os::fd::AsRawFd;
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: an open socket, and a place of `len` bytes for what the option gives.
+    let got = unsafe {
+        let place = (&raw mut peer).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut len)
+    };
+    if got == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The user at the other end of a Unix socket, also where that end is in another container.
+///
+/// # Errors
+/// The system's, for a descriptor that is no such socket.
+///
+/// ```
+/// let (here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
+/// assert!(comity::tools::peer_user(&here).is_ok());
+/// ```
+#[cfg(target_os = "linux")]
+pub fn peer_user(socket: &UnixStream) -> io::Result<u32> {
+    peer_of(socket).map(|peer| peer.uid)
+}
+
+/// The memory of one process.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerMemory {
+    pid: i32,
+}
+
+impl PeerMemory {
+    /// Returns the memory of the process at the other end of a Unix socket: the process that connected, or the process that listened.
+    #[cfg(target_os = "linux")]
+    pub fn of(socket: &UnixStream) -> io::Result<Self> {
+        match peer_of(socket)?.pid {
+            0 => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "a process that this namespace of processes does not show",
+            )),
+            pid => Ok(Self { pid }),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn of(_: &UnixStream) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// So many bytes that were read were of messages.
+    pub fn count(n: usize) {
+        PULLED.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    /// Returns the memory of this process.
+    pub fn own() -> Self {
+        Self { pid: std::process::id() as i32 }
+    }
+
+    /// Copy what lies at address `at` there to the begin of `dst`: how many bytes, never 0 unless `dst` is empty.
+    ///
+    /// Nobody keeps the other process from writing there meanwhile.
+    #[cfg(target_os = "linux")]
+    pub fn read(self, at: u64, dst: &mut [u8]) -> io::Result<usize> {
+        if dst.is_empty() {
+            return Ok(0);
+        }
+        let local = libc::iovec { iov_base: dst.as_mut_ptr().cast(), iov_len: dst.len() };
+        let remote = libc::iovec { iov_base: at as *mut _, iov_len: dst.len() };
+        // SAFETY: the system writes to `dst` alone, which is borrowed mutably; the other address is never followed in this process's name,
+        // also when it is this process: the system copies, or refuses.
+        let n = unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, &raw const remote, 1, 0) };
+        match usize::try_from(n) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => Ok(n),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn read(self, _: u64, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// If this is this process: whether others could read `bytes`, as far as their first and their last byte tell. Memory of devices and
+    /// secret memory cannot be read so.
+    #[cfg(target_os = "linux")]
+    pub fn lends(self, bytes: &[u8]) -> bool {
+        let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else { return false };
+        let mut ends = [0u8; 2];
+        let local = libc::iovec { iov_base: ends.as_mut_ptr().cast(), iov_len: 2 };
+        let remote = [first, last]
+            .map(|b| libc::iovec { iov_base: std::ptr::from_ref(b).cast_mut().cast(), iov_len: 1 });
+        // SAFETY: the system writes to `ends` alone, and reads two bytes that are borrowed, or refuses to.
+        unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, remote.as_ptr(), 2, 0) == 2 }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn lends(self, _: &[u8]) -> bool {
+        false
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_end_of_a_socket_is_read() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        let peer = PeerMemory::of(&a).unwrap();
+        assert_eq!(peer.pid, std::process::id() as i32, "both ends are here");
+        let words: Vec<u8> = (0..=255).collect();
+        let mut copy = [0; 100];
+        assert_eq!(peer.read(words[7..].as_ptr() as u64, &mut copy).unwrap(), 100);
+        assert_eq!(copy, words[7..107]);
+        assert_eq!(peer.read(0, &mut []).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_error_and_no_fault() {
+        let own = PeerMemory::own();
+        assert!(own.read(8, &mut [0; 8]).is_err());
+        assert!(own.read(u64::MAX - 3, &mut [0; 8]).is_err());
+        let nobody = PeerMemory { pid: i32::MAX };
+        assert_eq!(nobody.read(8, &mut [0; 8]).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        let here = [1u8; 64];
+        assert!(own.lends(&here) && !own.lends(&[]));
+        // A page that may not be read, right behind one that may.
+        let page = rustix::param::page_size();
+        let map = crate::sys::Mapping::private(2 * page).unwrap();
+        // SAFETY: the second page of this test's own mapping, which nobody reads.
+        unsafe {
+            let second = map.as_ptr().add(page).cast();
+            rustix::mm::mprotect(second, page, rustix::mm::MprotectFlags::empty()).unwrap();
+        }
+        // SAFETY: this test's own mapping. Nobody reads the bytes: the system refuses to.
+        let bytes = unsafe { std::slice::from_raw_parts(map.as_ptr(), page + 1) };
+        assert!(own.lends(&bytes[..page]) && !own.lends(bytes));
+        let mut copy = vec![0; 2 * page];
+        assert_eq!(own.read(map.as_ptr() as u64, &mut copy).unwrap(), page, "as far as it goes");
+    }
+}

@@ -1,0 +1,189 @@
+//! The library, found at run time: seventeen functions that every provider has, and five that some lack.
+
+use super::{
+    Device,
+    abi::{
+        ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid, ibv_mr, ibv_pd,
+        ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+    },
+};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::{
+    ffi::{CStr, OsString, c_char, c_int, c_uint, c_void},
+    fmt,
+    sync::OnceLock,
+};
+
+/// Names it in place of those below.
+const VARIABLE: &str = "COMITY_VERBS";
+const NAMES: [&str; 2] = if cfg!(target_os = "macos") {
+    ["/usr/lib/librdma.dylib", "librdma.dylib"]
+} else {
+    ["libibverbs.so.1", "libibverbs.so"]
+};
+
+macro_rules! functions {
+    (needed { $($field:ident $symbol:literal ($($arg:ty),*) $(-> $out:ty)?;)* }
+     optional { $($maybe:ident $name:literal ($($take:ty),*) $(-> $give:ty)?;)* }) => {
+        /// Their addresses.
+        pub(super) struct VerbsFunctions {
+            // SAFETY: each is called with what the header says it takes, in `device`.
+            $(pub(super) $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)*
+            // SAFETY: as above.
+            $(pub(super) $maybe: Option<unsafe extern "C" fn($($take),*) $(-> $give)?>,)*
+        }
+
+        impl VerbsFunctions {
+            /// The name of the first that is missing is the error.
+            fn load(lib: &Library) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($field: {
+                        // SAFETY: these are the header's signatures, the same since version 1.1 of the interface.
+                        let f = unsafe { lib.get(concat!($symbol, "\0").as_bytes()) };
+                        *f.map_err(|_| $symbol)?
+                    },)*
+                    $($maybe: {
+                        // SAFETY: as above.
+                        let f = unsafe { lib.get(concat!($name, "\0").as_bytes()) };
+                        f.ok().map(|f| *f)
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    needed {
+        get_device_list "ibv_get_device_list" (*mut c_int) -> *mut *mut ibv_device;
+        free_device_list "ibv_free_device_list" (*mut *mut ibv_device);
+        get_device_name "ibv_get_device_name" (*mut ibv_device) -> *const c_char;
+        open_device "ibv_open_device" (*mut ibv_device) -> *mut ibv_context;
+        close_device "ibv_close_device" (*mut ibv_context) -> c_int;
+        query_device "ibv_query_device" (*mut ibv_context, *mut ibv_device_attr) -> c_int;
+        query_port "ibv_query_port" (*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+        query_gid "ibv_query_gid" (*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int;
+        alloc_pd "ibv_alloc_pd" (*mut ibv_context) -> *mut ibv_pd;
+        dealloc_pd "ibv_dealloc_pd" (*mut ibv_pd) -> c_int;
+        reg_mr "ibv_reg_mr" (*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+        dereg_mr "ibv_dereg_mr" (*mut ibv_mr) -> c_int;
+        create_cq "ibv_create_cq" (*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+        destroy_cq "ibv_destroy_cq" (*mut ibv_cq) -> c_int;
+        create_qp "ibv_create_qp" (*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
+        destroy_qp "ibv_destroy_qp" (*mut ibv_qp) -> c_int;
+        modify_qp "ibv_modify_qp" (*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    }
+    optional {
+        create_comp_channel "ibv_create_comp_channel" (*mut ibv_context) -> *mut ibv_comp_channel;
+        destroy_comp_channel "ibv_destroy_comp_channel" (*mut ibv_comp_channel) -> c_int;
+        get_cq_event "ibv_get_cq_event" (*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+        ack_cq_events "ibv_ack_cq_events" (*mut ibv_cq, c_uint);
+        wc_status_str "ibv_wc_status_str" (u32) -> *const c_char;
+    }
+}
+
+/// The library. There is one for the process.
+pub struct Verbs {
+    pub(super) call: VerbsFunctions,
+    /// Under which name it was found.
+    name: String,
+}
+
+impl fmt::Debug for Verbs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verbs").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Verbs {
+    /// Load it, once for the process. The error says which names were tried.
+    pub fn find() -> Result<&'static Self, &'static str> {
+        static FOUND: OnceLock<Result<Verbs, String>> = OnceLock::new();
+        let found = FOUND.get_or_init(|| Self::open(std::env::var_os(VARIABLE).filter(|n| !n.is_empty())));
+        found.as_ref().map_err(String::as_str)
+    }
+
+    fn open(named: Option<OsString>) -> Result<Self, String> {
+        let names = named.map_or_else(|| NAMES.map(OsString::from).to_vec(), |n| vec![n]);
+        let mut tried = Vec::new();
+        for name in names {
+            let shown = name.to_string_lossy().into_owned();
+            // SAFETY: loading it runs its constructors, which is what a program linked to it would do.
+            let lib = match unsafe { Library::open(Some(&name), RTLD_NOW | RTLD_LOCAL) } {
+                Ok(lib) => lib,
+                Err(e) => {
+                    tried.push(format!("{shown} ({e})"));
+                    continue;
+                }
+            };
+            match VerbsFunctions::load(&lib) {
+                Ok(call) => {
+                    // Its functions are called to the end of the process.
+                    std::mem::forget(lib);
+                    return Ok(Self { call, name: shown });
+                }
+                Err(symbol) => tried.push(format!("{shown} (it has no {symbol})")),
+            }
+        }
+        Err(format!(
+            "no library with RDMA verbs can be loaded: {}; {VARIABLE} names another",
+            tried.join(", ")
+        ))
+    }
+
+    /// Under which name it was found.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The devices that it lists, in its order.
+    pub fn devices(&self) -> Vec<String> {
+        self.with_devices(|list| list.iter().map(|(name, _)| name.clone()).collect())
+    }
+
+    /// Each device with its address as errors show it, or why it cannot be used, in words.
+    pub fn survey(&self) -> Vec<(String, Result<String, String>)> {
+        let look = |name: String| {
+            let at = Device::look(&name).map(|at| at.to_string()).map_err(|t| t.to_string());
+            (name, at)
+        };
+        self.devices().into_iter().map(look).collect()
+    }
+
+    /// Returns the result of `use_them` on the devices, which are lent until it returns.
+    pub(super) fn with_devices<T>(&self, use_them: impl FnOnce(&[(String, *mut ibv_device)]) -> T) -> T {
+        let mut n = 0;
+        // SAFETY: `n` outlives the call.
+        let list = unsafe { (self.call.get_device_list)(&mut n) };
+        if list.is_null() {
+            return use_them(&[]);
+        }
+        let devices: Vec<_> = (0..usize::try_from(n).unwrap_or(0))
+            .map(|i| {
+                // SAFETY: the list has `n` entries, and a device's name lives as long as the list.
+                unsafe {
+                    let device = *list.add(i);
+                    let name = (self.call.get_device_name)(device);
+                    (CStr::from_ptr(name).to_string_lossy().into_owned(), device)
+                }
+            })
+            .collect();
+        let out = use_them(&devices);
+        // SAFETY: the library made it, and no entry is used after this; an opened device stays open.
+        unsafe { (self.call.free_device_list)(list) };
+        out
+    }
+
+    /// The status of a completion in the library's words.
+    pub(super) fn status(&self, status: u32) -> String {
+        let words = self.call.wc_status_str.map(|f| {
+            // SAFETY: it returns a constant text for any number.
+            unsafe { f(status) }
+        });
+        match words.filter(|w| !w.is_null()) {
+            // SAFETY: a constant text, checked not to be null.
+            Some(words) => unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned(),
+            None => "no words for it".into(),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Queue pairs: made, connected, and given what to send and where to receive.
+
+use super::{Address, Device, FRAME, port::PORT};
+use crate::sys::verbs::{DeviceError, abi::*};
+use std::{
+    ffi::c_int,
+    fmt, mem,
+    ptr::{self, NonNull},
+};
+
+/// The service of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueService {
+    /// Acknowledged, and sent again where it was lost.
+    Reliable,
+    /// Sent once.
+    Unreliable,
+}
+
+impl fmt::Display for QueueService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::Reliable { "RC" } else { "UC" })
+    }
+}
+
+/// An end of a queue pair, as the other end must know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    pub number: u32,
+    /// The number of its first packet.
+    pub first: u32,
+    pub at: Address,
+}
+
+/// Capacity of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct Depth {
+    /// Messages in each direction.
+    pub slots: usize,
+    /// Bytes of the longest.
+    pub bytes: usize,
+}
+
+impl Device {
+    /// Make a queue pair, ready to be connected; its number.
+    pub fn create(&mut self, service: QueueService, depth: Depth) -> Result<u32, DeviceError> {
+        let (Some(pd), Some(cq)) = (self.pd, self.cq) else { return Err(self.error("it is not open", 0)) };
+        // One frame of a ring cannot be used.
+        let frames = depth.slots * depth.bytes.div_ceil(FRAME) + 1;
+        let slots = if self.abilities.reliable { depth.slots } else { frames };
+        let wr = u32::try_from(slots).unwrap_or(u32::MAX).min(self.most_wr);
+        let mut attr = ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: cq.as_ptr(),
+            recv_cq: cq.as_ptr(),
+            srq: ptr::null_mut(),
+            cap: ibv_qp_cap {
+                max_send_wr: wr,
+                max_recv_wr: wr,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            qp_type: if service == QueueService::Reliable { IBV_QPT_RC } else { IBV_QPT_UC },
+            sq_sig_all: 0,
+        };
+        // SAFETY: domain and queue are alive, and `attr` outlives the call.
+        let qp = NonNull::new(unsafe { (self.verbs.call.create_qp)(pd.as_ptr(), &mut attr) })
+            .ok_or_else(|| self.last(format!("ibv_create_qp ({service}, {wr} deep)")))?;
+        self.queues.push(qp);
+        let mut attr = empty();
+        (attr.qp_state, attr.port_num) = (IBV_QPS_INIT, PORT);
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        // SAFETY: the library made it, with its number inside.
+        let number = unsafe { (*qp.as_ptr()).qp_num };
+        self.modify(qp, attr, mask, "INIT").inspect_err(|_| self.destroy(number))?;
+        Ok(number)
+    }
+
+    fn queue(&self, number: u32) -> Option<NonNull<ibv_qp>> {
+        self.queues.iter().copied().find(|q| {
+            // SAFETY: alive until `destroy` takes it from the list.
+            unsafe { (*q.as_ptr()).qp_num == number }
+        })
+    }
+
+    /// Give a queue pair back. Requests that were posted and have not completed never will.
+    pub fn destroy(&mut self, number: u32) {
+        let Some(qp) = self.queue(number) else { return };
+        self.queues.retain(|q| *q != qp);
+        if self.pid == std::process::id() {
+            // SAFETY: alive, and out of the list.
+            unsafe { (self.verbs.call.destroy_qp)(qp.as_ptr()) };
+        }
+    }
+
+    fn modify(
+        &self,
+        qp: NonNull<ibv_qp>,
+        mut attr: ibv_qp_attr,
+        mask: c_int,
+        to: &str,
+    ) -> Result<(), DeviceError> {
+        // SAFETY: the queue pair is alive and `attr` outlives the call.
+        match unsafe { (self.verbs.call.modify_qp)(qp.as_ptr(), &mut attr, mask) } {
+            0 => Ok(()),
+            // Some providers return -1 and the number in errno.
+            -1 => Err(self.last(format!("ibv_modify_qp to {to}"))),
+            code => Err(self.error(format!("ibv_modify_qp to {to}"), code)),
+        }
+    }
+
+    /// Connect a queue pair to another; `first` is the number of the first packet that this one sends.
+    pub fn connect(
+        &mut self,
+        number: u32,
+        service: QueueService,
+        first: u32,
+        to: &End,
+    ) -> Result<(), DeviceError> {
+        let qp = self.queue(number).ok_or_else(|| self.error("the queue pair is gone", 0))?;
+        let reliable = service == QueueService::Reliable;
+        let mut attr = empty();
+        attr.qp_state = IBV_QPS_RTR;
+        attr.path_mtu = u32::from(self.address.mtu.min(to.at.mtu).clamp(1, 5));
+        if self.abilities.equal_frames {
+            attr.path_mtu = attr.path_mtu.min(IBV_MTU_1024);
+        }
+        (attr.dest_qp_num, attr.rq_psn) = (to.number, to.first);
+        (attr.max_dest_rd_atomic, attr.min_rnr_timer) = (1, 12);
+        (attr.ah_attr.dlid, attr.ah_attr.port_num, attr.ah_attr.is_global) = (to.at.lid, PORT, 1);
+        attr.ah_attr.grh.dgid = ibv_gid { raw: to.at.gid };
+        (attr.ah_attr.grh.sgid_index, attr.ah_attr.grh.hop_limit) = (self.gid_index, 64);
+        let mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+        let more = if reliable { IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER } else { 0 };
+        self.modify(qp, attr, mask | more, &format!("RTR with {}", to.at))?;
+        let mut attr = empty();
+        (attr.qp_state, attr.sq_psn) = (IBV_QPS_RTS, first);
+        // 67 ms between tries, doubled by some devices; seven of them are below the limit on silence.
+        (attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.max_rd_atomic) = (14, 7, 7, 1);
+        let mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+        let more = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify(qp, attr, mask | if reliable { more } else { 0 }, "RTS")
+    }
+
+    /// The key of the slab, and the element that names `len` bytes of it at `at`.
+    fn element(&self, at: usize, len: usize) -> Result<ibv_sge, DeviceError> {
+        let inside = self.slab.holds(at, len);
+        let (Some(mr), Ok(length), true) = (self.mr, u32::try_from(len), inside) else {
+            return Err(self.error("a request outside of the registered memory", 0));
+        };
+        // SAFETY: the region is alive.
+        let lkey = unsafe { (*mr.as_ptr()).lkey };
+        Ok(ibv_sge { addr: self.slab.as_ptr().wrapping_add(at) as u64, length, lkey })
+    }
+
+    /// Send `len` bytes of the slab; false if the queue has no room now. They must not change until the completion.
+    pub fn send(&mut self, number: u32, id: u64, at: usize, len: usize) -> Result<bool, DeviceError> {
+        let (Some(qp), mut element) = (self.queue(number), self.element(at, len)?) else {
+            return Err(self.error("the queue pair is gone", 0));
+        };
+        let mut request = ibv_send_wr {
+            wr_id: id,
+            next: ptr::null_mut(),
+            sg_list: &mut element,
+            num_sge: 1,
+            opcode: IBV_WR_SEND,
+            send_flags: IBV_SEND_SIGNALED,
+            imm_data: 0,
+            wr: [0; 4],
+            qp_type: 0,
+            bind_mw: [0; 6],
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is alive, its context's table is filled, and the request outlives the call.
+        let code = unsafe {
+            let ops = &(*(*qp.as_ptr()).context).ops;
+            ops.post_send.map(|post| post(qp.as_ptr(), &mut request, &mut bad))
+        };
+        self.posted(code, "ibv_post_send")
+    }
+
+    /// Let `len` bytes of the slab be written by what comes next; false if the queue has no room now.
+    pub fn receive(&mut self, number: u32, id: u64, at: usize, len: usize) -> Result<bool, DeviceError> {
+        let (Some(qp), mut element) = (self.queue(number), self.element(at, len)?) else {
+            return Err(self.error("the queue pair is gone", 0));
+        };
+        let mut request = ibv_recv_wr { wr_id: id, next: ptr::null_mut(), sg_list: &mut element, num_sge: 1 };
+        let mut bad = ptr::null_mut();
+        // SAFETY: as in `send`.
+        let code = unsafe {
+            let ops = &(*(*qp.as_ptr()).context).ops;
+            ops.post_recv.map(|post| post(qp.as_ptr(), &mut request, &mut bad))
+        };
+        self.posted(code, "ibv_post_recv")
+    }
+
+    fn posted(&self, code: Option<c_int>, step: &str) -> Result<bool, DeviceError> {
+        match code.map(c_int::saturating_abs) {
+            Some(0) => Ok(true),
+            Some(code) if code == rustix::io::Errno::NOMEM.raw_os_error() => Ok(false),
+            Some(code) => Err(self.error(step, code)),
+            None => Err(self.error(format!("the library has no {step}"), 0)),
+        }
+    }
+}
+
+/// Attributes that say nothing.
+fn empty() -> ibv_qp_attr {
+    // SAFETY: plain numbers, for which zeros are valid.
+    unsafe { mem::zeroed() }
+}
