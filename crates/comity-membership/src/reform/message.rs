@@ -134,7 +134,7 @@ pub enum Message {
     },
     /// No group follows for now.
     Refused {
-        /// Which of the receiver's [`Ready`](Self::Ready) this answers.
+        /// Number of the receiver's [`Ready`](Self::Ready) that this answers.
         asking: u32,
         /// Reason.
         why: Refusal,

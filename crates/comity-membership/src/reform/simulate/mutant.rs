@@ -6,8 +6,8 @@ use crate::{Message, ReformAction};
 pub(super) enum Mutant {
     /// A member answers an attempt though a later one has its promise.
     ForgetsPromises,
-    /// Promises do not tell of votes.
-    HidesVotes,
+    /// A member forgets its vote.
+    ForgetsVotes,
     /// Whoever calls the roll decides as soon as it has asked for votes.
     NeedsNoVotes,
     /// A plan is put to the vote before all have made their parts.
@@ -16,7 +16,7 @@ pub(super) enum Mutant {
     NamesNobody,
     /// A member that is not in the plan is not told.
     TellsMembersOnly,
-    /// Who has the plan does not answer those that have not.
+    /// A member that has the plan does not answer those that have not.
     KeepsDecision,
     /// Nothing is said again to the next member that calls the roll.
     ForgetsToAsk,
@@ -29,7 +29,7 @@ pub(super) enum Mutant {
 impl Mutant {
     pub(super) const ALL: [Self; 10] = [
         Self::ForgetsPromises,
-        Self::HidesVotes,
+        Self::ForgetsVotes,
         Self::NeedsNoVotes,
         Self::WaitsForNobody,
         Self::NamesNobody,
@@ -43,17 +43,6 @@ impl Mutant {
     /// Change what a member does. `is_first`: it has just asked.
     pub(super) fn act(self, is_first: bool, actions: &mut Vec<ReformAction>) {
         match self {
-            Self::HidesVotes => {
-                for action in actions {
-                    if let ReformAction::Send {
-                        message: Message::Formed { accepted, .. } | Message::Ready { accepted, .. },
-                        ..
-                    } = action
-                    {
-                        *accepted = None;
-                    }
-                }
-            }
             Self::ForgetsToAsk if !is_first => actions.retain(|a| {
                 !matches!(a, ReformAction::Send { message: Message::Ready { .. } | Message::Call { .. }, .. })
             }),

@@ -95,7 +95,7 @@ impl Scenario {
         }
         let fewest = if rng.chance(80) { 1 } else { rng.between(1, size as u64) as usize };
         let last = begin.iter().flatten().max().copied().unwrap_or(0);
-        Self {
+        let mut one = Self {
             seed,
             size,
             store,
@@ -107,11 +107,52 @@ impl Scenario {
             begin,
             faults,
             end: last + patience + 2 * SECOND,
+        };
+        if size > 4 && rng.chance(15) {
+            one.dies_telling(&mut rng);
         }
+        one
+    }
+
+    /// Whoever has counted the votes dies as it tells, and so does the first that hears: nobody is left that knows.
+    fn dies_telling(&mut self, rng: &mut Rng) {
+        let told = 3 * (self.size as u64 - 1) + rng.between(1, 2);
+        self.faults = vec![
+            Fault::Kill { member: 0, at: 0, sends: Some(told as u32) },
+            Fault::Kill { member: 1, at: 0, sends: Some(rng.between(3, 4) as u32) },
+        ];
+        self.all_ask(rng);
+    }
+
+    fn all_ask(&mut self, rng: &mut Rng) {
+        let spread = [0, MS, 50 * MS][rng.below(3)];
+        self.begin = (0..self.size).map(|_| Some(10 * MS + rng.between(0, spread))).collect();
+        self.fewest = 1;
+    }
+
+    /// A run in which [that](Self::dies_telling) happens.
+    pub(super) fn telling(seed: u64) -> Self {
+        let mut one = Self::new(seed, 5..=9);
+        one.dies_telling(&mut Rng::new(seed ^ 0x7e11));
+        one
+    }
+
+    /// A run in which the two lowest members take each other for dead.
+    pub(super) fn apart(seed: u64) -> Self {
+        let mut one = Self::new(seed, 3..=7);
+        let mut rng = Rng::new(seed ^ 0xa9a7);
+        one.faults = vec![Fault::Reset { a: 0, b: 1, at: rng.between(0, 20 * MS) }];
+        one.all_ask(&mut rng);
+        one
     }
 
     /// True if members are killed and nothing else happens.
     pub(super) fn only_kills(&self) -> bool {
         self.faults.iter().all(|f| matches!(f, Fault::Kill { .. }))
+    }
+
+    /// True if nothing is held up and nobody stops.
+    pub(super) fn is_prompt(&self) -> bool {
+        self.faults.iter().all(|f| matches!(f, Fault::Kill { .. } | Fault::Reset { .. }))
     }
 }

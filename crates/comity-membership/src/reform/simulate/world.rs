@@ -256,17 +256,20 @@ impl<'a> World<'a> {
             return;
         }
         if self.members[to].has_left {
-            let answered = !matches!(
+            let is_told = matches!(
                 message,
                 Message::Left | Message::Decided { .. } | Message::Refused { .. } | Message::Withdraw
             );
-            return if answered {
-                self.send(to, from, Message::Left)
-            } else {
-            };
+            if !is_told {
+                self.send(to, from, Message::Left);
+            }
+            return;
         }
         if self.mutant == Some(Mutant::ForgetsPromises) {
             self.members[to].reform.voter.promised = Ballot::default();
+        }
+        if self.mutant == Some(Mutant::ForgetsVotes) {
+            self.members[to].reform.voter.accepted = None;
         }
         let now = self.at(self.now);
         self.members[to].reform.hear(from, message, now);
@@ -497,6 +500,25 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Judge whether members that the plan leaves out were told, where somebody could.
+    fn judge_the_left_out(&self) -> Result<(), String> {
+        let Some(plan) = self.decided.as_ref().filter(|_| self.scenario.is_prompt()) else { return Ok(()) };
+        let soon = SECOND + 8 * self.scenario.delay.1;
+        for (member, m) in self.members.iter().enumerate().filter(|(_, m)| m.runs && m.done.is_none()) {
+            let untold = |p: &&usize| {
+                let teller = &self.members[**p];
+                let knew = teller.done.as_ref().and(teller.answered);
+                let late = knew.is_some_and(|knew| m.answered.is_none_or(|at| at > knew + soon));
+                teller.runs && late && !teller.gone.contains(&member) && !m.gone.contains(*p)
+            };
+            if m.asked.is_some() && !plan.members.contains(&member) && plan.members.iter().any(|p| untold(&p))
+            {
+                return Err(format!("{member} was not told that {plan:?} leaves it out"));
+            }
+        }
+        Ok(())
+    }
+
     /// Judge what only the end shows.
     fn judge(&self) -> Result<(), String> {
         let s = self.scenario;
@@ -511,6 +533,7 @@ impl<'a> World<'a> {
                 _ => {}
             }
         }
+        self.judge_the_left_out()?;
         let alive: Vec<usize> = (0..s.size).filter(|m| self.members[*m].runs).collect();
         let votes = Votes::new(s.size, s.store, s.rule);
         let voters = alive.iter().copied().chain(s.store.then_some(s.size));
