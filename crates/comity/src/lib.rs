@@ -89,7 +89,7 @@ pub use config::{BackendKind, Config, ConnectWhen, Detection, Found, Launcher, M
 pub use costs::LinkCosts;
 pub use error::{ConfigError, Crossed, Error, JoinCause, JoinError, Misuse, Peer, Result};
 pub use exchange::Exchange;
-pub use group::{Communicator, Group, Request, Scope, init, init_strict};
+pub use group::{Communicator, Departed, Group, ReformOptions, Reformed, Request, Scope, init, init_strict};
 pub use key::Key;
 pub use stats::Stats;
 pub use sys::{Interrupt, interrupt_with};

@@ -21,9 +21,10 @@
 //!
 //! Two worlds make links: `Endpoint`, of processes that have met, and `LocalWorld`, of threads.
 //!
-//! May import: `root_cause`, `channel`, `config`, `control`, `costs`, `error`, `key`, `lanes`, `rendezvous`, `status`, `sync`,
+//! May import: `address`, `root_cause`, `channel`, `config`, `control`, `costs`, `error`, `key`, `lanes`, `rendezvous`, `status`, `sync`,
 //! `sys`, `transport`.
 
+mod elastic;
 mod endpoint;
 #[cfg(test)]
 mod hooked;
@@ -35,6 +36,7 @@ mod redial;
 mod tests;
 mod way;
 
+pub(crate) use elastic::join_running;
 pub(crate) use endpoint::Endpoint;
 #[cfg(test)]
 pub(crate) use hooked::{HookedWorld, Opening};
