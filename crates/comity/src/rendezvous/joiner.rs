@@ -35,7 +35,7 @@ impl StoreClient {
     }
 
     /// Say that this process waits to be taken in.
-    pub(crate) fn wait(&mut self, host: String) -> Result<()> {
+    pub(crate) fn enlist(&mut self, host: String) -> Result<()> {
         self.summons = None;
         let wait = ToStore::Wait { host, pid: std::process::id() };
         self.conn.send(&wait.encode()).map_err(|e| self.gone(&e.to_string()))
