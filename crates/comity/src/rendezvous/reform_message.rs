@@ -185,16 +185,20 @@ impl Reader<'_> {
 
     fn plan(&mut self) -> Result<Plan, Malformed> {
         let mut members = Vec::new();
-        let mut next = 0;
-        for _ in 0..self.u16()? {
+        let mut end = None;
+        let n = self.u16()?;
+        if usize::from(n) > MAX_STRETCHES {
+            return Err(Malformed);
+        }
+        for _ in 0..n {
             let first = self.u32()? as usize;
             let n = self.u32()? as usize;
-            // In order, none twice, and no more than a job has.
-            if first < next || n == 0 || first > MAX_SIZE || n > MAX_SIZE - first {
+            // In order, none twice, with a gap between two stretches, and no more than a job has.
+            if end.is_some_and(|end| first <= end) || n == 0 || first > MAX_SIZE || n > MAX_SIZE - first {
                 return Err(Malformed);
             }
-            next = first + n;
-            members.extend(first..next);
+            members.extend(first..first + n);
+            end = Some(first + n);
         }
         let mut left = Vec::new();
         for _ in 0..self.u16()? {
