@@ -155,7 +155,8 @@ impl Reform {
     /// When to call [`tick`](Self::tick) at the latest.
     pub fn next(&self) -> Option<Instant> {
         let until = self.until.map(|until| until + if self.leads() { Duration::ZERO } else { GRACE });
-        self.terms.and(self.again.into_iter().chain(until).chain(self.lead.pause()).min())
+        self.terms?;
+        self.again.into_iter().chain(until).chain(self.lead.pause()).min()
     }
 
     /// Ask for a new group, until a time.
