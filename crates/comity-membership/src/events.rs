@@ -1,6 +1,6 @@
 //! Events that come in to [`Membership`](crate::Membership), and actions that go out of it.
 
-use crate::{Note, Reason, Verdict};
+use crate::{Message, Note, Reason, Verdict};
 use std::time::Duration;
 
 /// The cause of death of a process whose connection ended without a goodbye.
@@ -122,6 +122,15 @@ pub enum Action<R: Reason> {
         member: usize,
         /// Its answer.
         reached: R::Reached,
+    },
+    /// A process speaks of the group that follows one. Have the [`Reform`](crate::Reform) of that group hear it.
+    Reform {
+        /// The process.
+        from: usize,
+        /// The former group.
+        group_id: u64,
+        /// Its message.
+        message: Message,
     },
     /// A member of a group has not been heard for some time. Count it.
     Suspect {

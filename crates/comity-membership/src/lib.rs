@@ -43,6 +43,9 @@
 //! # Large jobs
 //! Above 64 processes not all pairs are connected: [`Membership::sparse`]. `overlay.rs` has the graph, and how news and failures get around in it.
 //!
+//! # Groups that form again
+//! [`Reform`] is a member's part in the agreement on the group that follows one. `reform/mod.rs` has the protocol.
+//!
 //! # What the library supplies
 //! [`Reason`] says what a failure is, and which types announce a call and answer a census. This crate never looks into
 //! those. It deals in [`Note`]s as values; the library makes bytes of them.
@@ -101,6 +104,7 @@ mod note;
 mod overlay;
 mod pace;
 mod reason;
+mod reform;
 #[cfg(test)]
 mod simulate;
 
@@ -112,3 +116,4 @@ pub use note::Note;
 pub use overlay::overlay_neighbours;
 pub use pace::Pace;
 pub use reason::Reason;
+pub use reform::{Ballot, Message, Plan, Reform, ReformAction, Refusal, Rule, Terms, Voter};

@@ -1,6 +1,6 @@
 //! Messages of two processes on their control connection. As values: the library makes bytes of them.
 
-use crate::Reason;
+use crate::{Message, Reason};
 
 /// Message of one process to another. Groups have numbers that all processes know alike, their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +67,13 @@ pub enum Note<R: Reason> {
         /// For how many milliseconds it has heard nothing.
         silence: u64,
     },
+    /// The sender and the receiver agree on the group that follows one.
+    Reform {
+        /// The former group.
+        group_id: u64,
+        /// The message.
+        message: Box<Message>,
+    },
     /// In a large job: an edge of the graph is gone. Only within [`Spread`](Self::Spread).
     Lost {
         /// The process that gave the other up.
@@ -122,10 +129,17 @@ impl<R: Reason> Note<R> {
 
     /// Return whether a large job's processes send each other this note through neighbours.
     pub(crate) fn is_for_one(&self) -> bool {
-        matches!(self, Self::Waits { .. } | Self::Connect { .. } | Self::Census { .. } | Self::Reached { .. })
+        matches!(
+            self,
+            Self::Waits { .. }
+                | Self::Connect { .. }
+                | Self::Census { .. }
+                | Self::Reached { .. }
+                | Self::Reform { .. }
+        )
     }
 
-    /// The group that the note is about, if it is about one.
+    /// The open group that the note is about, if it is about one.
     pub fn group_id(&self) -> Option<u64> {
         match self {
             Self::Leave { group_id }
@@ -138,6 +152,7 @@ impl<R: Reason> Note<R> {
             Self::Heartbeat { .. }
             | Self::Goodbye { .. }
             | Self::GivenUp { .. }
+            | Self::Reform { .. }
             | Self::Lost { .. }
             | Self::NoWay { .. }
             | Self::Spread { .. }

@@ -85,7 +85,7 @@ pub use comity_plan::Algorithm;
 pub use config::{BackendKind, Config, ConnectWhen, Detection, Found, Launcher, Meet, Secure};
 pub use costs::LinkCosts;
 pub use exchange::Exchange;
-pub use group::{Communicator, Group, Request, Scope, init, init_strict};
+pub use group::{Communicator, Departed, Group, ReformOptions, Reformed, Request, Scope, init, init_strict};
 pub use transport::LinkKind;
 
 /// The crate of [`f16`](half::f16) and [`bf16`](half::bf16), in the version whose types are an [`Element`].

@@ -256,3 +256,33 @@ pub fn copy(src: View<'_>, dst: ViewMut<'_>) {
     // SAFETY: both live in host memory for that many bytes (checked by the group for every call); `copy` allows overlap.
     unsafe { std::ptr::copy(src.ptr, dst.ptr, src.len_bytes()) };
 }
+
+impl ViewMut<'_> {
+    /// The bytes, where they are in host memory.
+    #[doc(hidden)]
+    pub fn bytes(&self) -> Option<&[u8]> {
+        // SAFETY: readable for that many bytes, which nobody writes while this view is borrowed.
+        let slice = || unsafe { std::slice::from_raw_parts(self.ptr, self.len_bytes()) };
+        match self.place {
+            Place::Host if self.len_bytes() == 0 => Some(&[]),
+            Place::Host => Some(slice()),
+            Place::Cuda { .. } => None,
+        }
+    }
+
+    /// The same buffer, to be read.
+    #[doc(hidden)]
+    pub fn as_view(&self) -> View<'_> {
+        View { ptr: self.ptr, count: self.count, dtype: self.dtype, place: self.place, life: PhantomData }
+    }
+
+    /// Write bytes that were [taken](Self::bytes) from this buffer earlier.
+    #[doc(hidden)]
+    pub fn restore(&mut self, bytes: &[u8]) {
+        let n = bytes.len().min(self.len_bytes());
+        if let Place::Host = self.place {
+            // SAFETY: `n` bytes are readable there, and writable here; the two do not overlap, for this view is the only path to its bytes.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ptr, n) };
+        }
+    }
+}

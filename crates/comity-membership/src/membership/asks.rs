@@ -1,7 +1,7 @@
 //! Questions of members to each other: who waits in which call, and how far each has come.
 
 use super::Membership;
-use crate::{Note, Reason};
+use crate::{Message, Note, Reason};
 
 impl<R: Reason> Membership<R> {
     /// Tell some members that this rank has waited for them for long in a call.
@@ -38,5 +38,12 @@ impl<R: Reason> Membership<R> {
         let Some(group) = self.groups.get(&group_id) else { return };
         let to = self.reachable(group, std::iter::once(member));
         self.tell(to, Note::Reached { group_id, reached });
+    }
+
+    /// Tell a process about the group that follows one.
+    pub fn tell_of_reform(&mut self, rank: usize, group_id: u64, message: Message) {
+        if self.is_known(rank) {
+            self.tell(vec![rank], Note::Reform { group_id, message: Box::new(message) });
+        }
     }
 }

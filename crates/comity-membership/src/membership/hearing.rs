@@ -116,6 +116,9 @@ impl<R: Reason> Membership<R> {
                     self.fail(group_id, Some(member), failure);
                 }
             }
+            Note::Reform { group_id, message } => {
+                self.actions.push(Action::Reform { from, group_id, message: *message });
+            }
             // Heard already.
             Note::Heartbeat { .. } => {}
             Note::Goodbye { words, because_of } => self.ended(from, Presence::Gone(words, because_of)),
@@ -159,6 +162,7 @@ impl<R: Reason> Membership<R> {
             | Note::Heartbeat { .. }
             | Note::Goodbye { .. }
             | Note::GivenUp { .. }
+            | Note::Reform { .. }
             | Note::Lost { .. }
             | Note::NoWay { .. }
             | Note::Spread { .. }

@@ -22,7 +22,7 @@ mod beginnings;
 mod failure;
 mod judge;
 mod mutant;
-mod rng;
+pub(crate) mod rng;
 mod scenario;
 mod sparse;
 mod vast;

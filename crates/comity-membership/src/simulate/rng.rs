@@ -1,10 +1,10 @@
 //! Random numbers that a seed repeats (SplitMix64).
 
 #[derive(Clone, Debug)]
-pub(super) struct Rng(u64);
+pub(crate) struct Rng(u64);
 
 impl Rng {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
     }
 
@@ -16,21 +16,21 @@ impl Rng {
     }
 
     /// From `low` to `high`, both included.
-    pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high.max(low) - low + 1)
     }
 
-    pub(super) fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         self.between(0, n as u64 - 1) as usize
     }
 
     /// True in so many of 100 cases.
-    pub(super) fn chance(&mut self, percent: u64) -> bool {
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.between(0, 99) < percent
     }
 
     /// `n` of the numbers below `of`, in random order.
-    pub(super) fn some(&mut self, n: usize, of: usize) -> Vec<usize> {
+    pub(crate) fn some(&mut self, n: usize, of: usize) -> Vec<usize> {
         let mut all: Vec<usize> = (0..of).collect();
         for i in 0..n {
             let j = i + self.below(of - i);

@@ -12,7 +12,7 @@ mod single;
 pub(crate) use mpi::Runtime as MpiRuntime;
 pub(crate) use native::NativeBackend;
 pub(crate) use nccl::{NcclAlone, NcclBackend};
-pub(crate) use single::Single;
+pub(crate) use single::{Lone, Single};
 
 use crate::{
     CallInfo, LinkKind, Op, Result, View, ViewMut,

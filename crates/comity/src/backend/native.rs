@@ -91,6 +91,11 @@ impl NativeBackend {
         out
     }
 
+    /// Returns the maker of groups of some members.
+    pub(super) fn maker() -> Box<dyn Maker> {
+        Box::new(Plans)
+    }
+
     /// Splits as [`Backend::split`], and returns the backend itself.
     pub(crate) fn part(
         &mut self,

@@ -1,8 +1,8 @@
 //! A group of one: every call copies or does nothing.
 
-use super::{AbortHandle, Backend, Bufs, Call};
-use crate::{CallInfo, Error, LinkKind, Result, view};
-use std::time::Duration;
+use super::{AbortHandle, Backend, Bufs, Call, NativeBackend, SubgroupFactory};
+use crate::{CallInfo, Error, LinkKind, Result, status::World, view};
+use std::{sync::Arc, time::Duration};
 
 /// The backend of a group of one rank in host memory.
 #[derive(Debug)]
@@ -22,6 +22,43 @@ impl Backend for Single {
 
     fn abort_handle(&self) -> Option<AbortHandle> {
         None
+    }
+
+    fn links(&self) -> Vec<Option<LinkKind>> {
+        vec![None]
+    }
+}
+
+/// The backend of the last rank that is left of a job, which others may join.
+#[derive(Debug)]
+pub(crate) struct Lone {
+    world: Arc<dyn World>,
+    group_id: u64,
+}
+
+impl Lone {
+    pub(crate) fn new(world: Arc<dyn World>, group_id: u64) -> Self {
+        Self { world, group_id }
+    }
+}
+
+impl Backend for Lone {
+    fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
+        Single.run(call, limit)
+    }
+
+    fn failure(&self, _: Option<&CallInfo>) -> Option<Error> {
+        None
+    }
+
+    fn abort_handle(&self) -> Option<AbortHandle> {
+        None
+    }
+
+    fn subgroup_factory(&self) -> Option<SubgroupFactory> {
+        let world = Arc::downgrade(&self.world);
+        let ranks = [self.world.rank()].into();
+        Some(SubgroupFactory { world, ranks, group_id: self.group_id, maker: NativeBackend::maker() })
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {

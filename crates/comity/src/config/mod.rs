@@ -73,6 +73,8 @@ pub struct Config {
     /// Rank and size among the processes of this host, where the launcher says so.
     pub(crate) local: Option<(usize, usize)>,
     pub(crate) meet: Meet,
+    /// This process joins a job that runs.
+    pub(crate) joins: bool,
     pub(crate) job: String,
     pub(crate) key: Option<Key>,
     pub(crate) insecure: Insecure,
@@ -158,6 +160,7 @@ impl Config {
             size,
             local: None,
             meet: Meet::Alone,
+            joins: false,
             job: NO_NAME.into(),
             key: None,
             insecure: Insecure::No,
@@ -188,6 +191,22 @@ impl Config {
             host_cores: None,
             found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
         }
+    }
+
+    /// A process that joins a job while it runs: [`connect`](Self::connect) waits until the job's ranks form their group again
+    /// ([`Group::reform`](crate::Group::reform)), and returns the new group. There this process is one of the last ranks.
+    ///
+    /// Give the address of the [store](Self::store) at which the job met, its [name](Self::job) and its [key](Self::key). The wait has no
+    /// limit; it ends with an error when the store ends. A job whose rank 0 runs the store takes in nobody.
+    ///
+    /// ```no_run
+    /// # fn main() -> comity::Result<()> {
+    /// # let key = comity::Key::random()?;
+    /// let group = comity::Config::joiner().store("10.0.0.1:7000")?.job("train").key(key).connect()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn joiner() -> Self {
+        Self { joins: true, ..Self::new(0, 1) }
     }
 
     /// Reads the environment. The first of these that is there decides, and a variable that is set but makes no sense is

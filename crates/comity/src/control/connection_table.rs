@@ -9,6 +9,7 @@ mod perform;
 use super::{
     connection::ControlConnection,
     note::{ControlNote, Encoding},
+    reform::Reforms,
 };
 use crate::{
     Error, JoinCause,
@@ -58,6 +59,8 @@ pub(super) struct WatchedPeer {
 #[derive(Debug)]
 pub(super) struct ConnectionTable {
     me: usize,
+    /// Number of the world, which no other has.
+    pub(super) world: u64,
     membership: Membership<Failure>,
     conns: Vec<Option<ControlConnection>>,
     /// Readable when the process has ended; where the system can tell.
@@ -72,6 +75,8 @@ pub(super) struct ConnectionTable {
     pub(super) condemned: Option<(usize, String)>,
     /// Members that want this rank to connect to them: group and rank in it.
     pub(super) wanted: Vec<(u64, usize)>,
+    /// Agreements on groups that follow others.
+    pub(super) reforms: Reforms,
     /// In a large job: what goes out to each at the end of this turn.
     outgoing: BTreeMap<usize, Vec<Vec<u8>>>,
     /// Progress of the engines of groups that are over.
@@ -81,10 +86,11 @@ pub(super) struct ConnectionTable {
 }
 
 impl ConnectionTable {
-    pub(super) fn new(me: usize, size: usize, silence: Pace, sparse: bool) -> Self {
+    pub(super) fn new((me, size): (usize, usize), world: u64, silence: Pace, sparse: bool) -> Self {
         let membership = if sparse { Membership::sparse } else { Membership::new };
         Self {
             me,
+            world,
             membership: membership(me, size, silence),
             conns: (0..size).map(|_| None).collect(),
             processes: (0..size).map(|_| None).collect(),
@@ -94,6 +100,7 @@ impl ConnectionTable {
             store: None,
             condemned: None,
             wanted: Vec::new(),
+            reforms: Reforms::default(),
             outgoing: BTreeMap::new(),
             progress: 0,
             stop: None,
@@ -189,6 +196,9 @@ impl ConnectionTable {
         }
         self.statuses.insert(group_id, Arc::clone(status));
         let new = self.membership.enter(group_id, members, mine);
+        if let Some(failure) = self.reforms.abandoned(group_id, mine) {
+            self.membership.abort(group_id, failure);
+        }
         self.carry_out();
         new
     }
@@ -209,6 +219,17 @@ impl ConnectionTable {
     pub(super) fn abort(&mut self, group_id: u64, failure: Failure) {
         self.membership.abort(group_id, failure);
         self.carry_out();
+    }
+
+    /// A group that may follow another is not made, also where it is not open yet.
+    pub(super) fn abandon(&mut self, group_id: u64, mine: usize) {
+        let failure = self.reforms.abandon(group_id, mine);
+        self.membership.abort(group_id, failure);
+    }
+
+    /// Returns true if this rank has left a group.
+    pub(super) fn is_closed(&self, group_id: u64) -> bool {
+        self.membership.is_closed(group_id)
     }
 
     /// Fail every group that has `rank`. False if none is open.
@@ -234,7 +255,8 @@ impl ConnectionTable {
         let retry = self.condemned.as_ref().map(|_| Instant::now() + RETRY);
         let ends = self.conns.iter().flatten().filter_map(ControlConnection::ends);
         let full = self.conns.iter().flatten().any(ControlConnection::is_full).then(Instant::now);
-        parked.into_iter().chain(silence).chain(retry).chain(ends).chain(full).min()
+        let reforms = self.reforms.next();
+        parked.into_iter().chain(reforms).chain(silence).chain(retry).chain(ends).chain(full).min()
     }
 
     /// Beat, and end what the launcher's store says has to end, if it said something.
@@ -251,7 +273,11 @@ impl ConnectionTable {
     /// Reads the messages of the launcher's store.
     fn hear_store(&mut self) {
         let Some(store) = &mut self.store else { return };
-        match store.hear() {
+        let heard = store.hear();
+        let votes = store.take_votes();
+        votes.into_iter().for_each(|(group_id, vote)| self.hear_vote(group_id, vote));
+        self.carry_out();
+        match heard {
             Ok(true) => return,
             Ok(false) => {}
             Err(e) => {
@@ -260,6 +286,8 @@ impl ConnectionTable {
             }
         }
         self.store = None;
+        self.lose_store_in_reforms();
+        self.carry_out();
     }
 
     /// End the groups of a job that cannot go on, as soon as it has some.

@@ -36,6 +36,7 @@ mod leaving;
 mod note;
 pub(crate) mod pace;
 mod probe;
+mod reform;
 mod running;
 
 /// Name of the thread that beats, in at most 15 bytes.

@@ -74,6 +74,11 @@ impl Encoding for ControlNote {
                 w.u8(10);
                 w.u64(*group_id);
             }
+            Self::Reform { group_id, message } => {
+                w.u8(15);
+                w.u64(*group_id);
+                w.reform(message);
+            }
             Self::Lost { .. } | Self::NoWay { .. } | Self::Spread { .. } | Self::Passed { .. } => {
                 w.of_the_graph(self)
             }
@@ -113,6 +118,7 @@ impl Encoding for ControlNote {
                 return Ok(Self::Passed { from, to, hops, note: plain(r.0)? });
             }
             14 => Self::NoWay { ranks: r.ranks()? },
+            15 => Self::Reform { group_id: r.u64()?, message: Box::new(r.reform()?) },
             _ => return Err(Malformed),
         };
         r.end(m)

@@ -114,7 +114,7 @@ impl Running {
             pid: std::process::id(),
             world,
             rules,
-            state: Mutex::new(ConnectionTable::new(me, size, rules.silence, rules.sparse)),
+            state: Mutex::new(ConnectionTable::new((me, size), world, rules.silence, rules.sparse)),
             waker: Waker::new().map_err(os_error)?,
             news: Mutex::new(Some(Arc::new(Waker::new().map_err(os_error)?))),
             lacked: AtomicI32::new(0),
@@ -148,7 +148,10 @@ impl Running {
     pub(crate) fn attend(&self, meeting: StoreClient) -> Option<Store> {
         let control: Weak<ControlPlane> = Arc::downgrade(&self.control);
         let (own, launchers) = meeting.ready(control);
-        self.control.lock().store = launchers;
+        let mut state = self.control.lock();
+        state.reforms.has_store = launchers.is_some();
+        state.store = launchers;
+        drop(state);
         self.control.waker.wake();
         own
     }
@@ -189,7 +192,7 @@ impl StoreJob for ControlPlane {
 }
 
 impl ControlPlane {
-    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         // No code panics while it holds the lock and leaves half a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -4,7 +4,7 @@ use super::{Group, measure};
 use crate::{
     BackendKind, Config, Error, Launcher, Result, Secure,
     backend::{MpiRuntime, NativeBackend, NcclAlone, NcclBackend},
-    links::Endpoint,
+    links::{Endpoint, join_running},
     recorder::{Recorder, culprit},
     stats::{Counters, Sheet},
     status::World,
@@ -85,6 +85,9 @@ impl Config {
             return self.connect_mpi();
         }
         self.check()?;
+        if self.joins {
+            return self.join_running();
+        }
         if size == 1 {
             return match self.backend {
                 BackendKind::Nccl => self.alone_with_device(),
@@ -101,6 +104,20 @@ impl Config {
             _ => Group::open(world, self.counters(), self.timeout, self.join_timeout),
         };
         let group = group.inspect_err(|e| self.tell_root_cause(e))?;
+        Ok(self.logged(group))
+    }
+
+    /// The group that takes this process in.
+    fn join_running(&self) -> Result<Group> {
+        if self.backend == BackendKind::Nccl {
+            let reason = "a process that joins while the job runs has no communicator with the others".into();
+            return Err(Error::Unavailable { backend: "nccl", reason });
+        }
+        let group = join_running(self, &mut |world, group_id| {
+            let group = Group::open_as(group_id, world, self.counters(), self.timeout, self.join_timeout)?;
+            group.meet_others(Instant::now() + self.join_timeout)?;
+            Ok(group)
+        })?;
         Ok(self.logged(group))
     }
 

@@ -9,6 +9,7 @@ mod communicator;
 mod connect;
 mod measure;
 mod ops;
+mod reform;
 mod request;
 mod served;
 mod split;
@@ -17,6 +18,7 @@ mod subgroup;
 
 pub use communicator::Communicator;
 pub use connect::{init, init_strict};
+pub use reform::{Departed, ReformOptions, Reformed};
 pub use request::{Request, Scope};
 
 use crate::{
@@ -187,11 +189,23 @@ impl Group {
         limit: Duration,
         join: Duration,
     ) -> Result<Self> {
+        Self::open_as(0, world, counters, limit, join)
+    }
+
+    /// The group of everyone in `world`, with a number of its own.
+    fn open_as(
+        group_id: u64,
+        world: Arc<dyn World>,
+        counters: Arc<Counters>,
+        limit: Duration,
+        join: Duration,
+    ) -> Result<Self> {
         let rank = world.rank();
         let peers = world.peers().to_vec();
         let members = (0..peers.len()).collect();
-        let native = NativeBackend::open(world, members, 0, counters.clone(), Instant::now() + join)?;
-        Ok(Self::with(rank, peers, Box::new(native), (0, Recorder::new()), counters, limit))
+        let until = Instant::now() + join;
+        let native = NativeBackend::open(world, members, group_id, counters.clone(), until)?;
+        Ok(Self::with(rank, peers, Box::new(native), (group_id, Recorder::new()), counters, limit))
     }
 
     /// tell the launcher the root cause when the group fails.

@@ -5,6 +5,7 @@
 mod all_to_all;
 mod checks;
 mod gather;
+mod holders;
 mod pair;
 
 use super::{Group, misuse};

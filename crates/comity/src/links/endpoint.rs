@@ -6,6 +6,7 @@ mod for_tests;
 mod world;
 
 use super::{
+    elastic::Elastic,
     maker::Makers,
     mesh::Mesh,
     redial::{OwnWay, Redial},
@@ -66,7 +67,9 @@ pub(crate) struct Endpoint {
     /// Makes those anew that are missing since others have ended.
     redial: Option<Arc<Redial>>,
     /// None for a world of one.
-    running: Option<Running>,
+    pub(super) running: Option<Running>,
+    /// Worlds that follow this one.
+    pub(super) elastic: Elastic,
     /// After `running`: what others say to each other through this process goes on for a while when it ends.
     _relays: Vec<Arc<Relay>>,
     /// Kept for those that are slower to meet.
@@ -109,6 +112,11 @@ impl MetAll {
 impl Endpoint {
     /// Meet the others, and connect to each of them.
     pub(crate) fn join(config: &Config) -> Result<Arc<Self>> {
+        Self::join_from(config, config)
+    }
+
+    /// Joins as [`join`](Self::join); `lasting` is how it meets others later, while the job runs.
+    pub(in crate::links) fn join_from(config: &Config, lasting: &Config) -> Result<Arc<Self>> {
         config.check()?;
         if config.size == 1 {
             return Ok(Arc::new(Self::alone(config)));
@@ -135,7 +143,9 @@ impl Endpoint {
         let acceptor = Acceptor::new(listeners, endpoint.secret.clone()).with_relay(relay);
         let running = endpoint.start_control(acceptor).inspect_err(|e| meeting.give_up(e))?;
         endpoint.redial_with(&running);
-        endpoint.settle(running, meeting)
+        let endpoint = endpoint.settle(running, meeting)?;
+        endpoint.elastic.remember(lasting);
+        Ok(endpoint)
     }
 
     /// The thread that hears the others, and lets them in.
@@ -235,6 +245,7 @@ impl Endpoint {
             sparse: config.size > config.sparse_above,
             redial: None,
             running: None,
+            elastic: Elastic::default(),
             _relays: Vec::new(),
             _store: None,
         }

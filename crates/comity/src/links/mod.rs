@@ -23,6 +23,7 @@
 //!
 //! May import: `channel`, `config`, `control`, `costs`, `rendezvous`, `status`, `transport`.
 
+mod elastic;
 mod endpoint;
 #[cfg(test)]
 mod hooked;
@@ -34,6 +35,7 @@ mod redial;
 mod tests;
 mod way;
 
+pub(crate) use elastic::join_running;
 pub(crate) use endpoint::Endpoint;
 #[cfg(test)]
 pub(crate) use hooked::{HookedWorld, Opening};

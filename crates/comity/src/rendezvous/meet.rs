@@ -3,7 +3,7 @@
 use super::{
     locate::{Located, locate, tell},
     store::{Store, StoreJob, firewall},
-    wire::{Facts, FromStore, ToStore},
+    wire::{Facts, FromStore, Summons, ToStore},
 };
 use crate::{
     Config, Error, JoinCause, JoinError, Meet, Result, Secure,
@@ -14,6 +14,7 @@ use crate::{
     error::seconds,
     sys::{Waker, here::host_name, poll_joining, want_paths},
 };
+use comity_membership::Message;
 use rustix::event::{PollFd, PollFlags};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -33,7 +34,7 @@ const UNTOLD: Duration = Duration::from_secs(8);
 /// A rank that speaks with the store.
 #[derive(Debug)]
 pub(crate) struct StoreClient {
-    conn: Conn,
+    pub(super) conn: Conn,
     /// The store, if this rank runs it.
     pub(crate) store: Option<Store>,
     /// This process's address on the way to the store.
@@ -47,6 +48,12 @@ pub(crate) struct StoreClient {
     limit: Duration,
     /// Why rank 0 runs no store, where somebody else listens at its address.
     taken: Option<Error>,
+    /// Votes of the store that nobody has taken.
+    votes: Vec<(u64, Message)>,
+    /// Processes that wait at the store to be taken in.
+    pub(super) joiners: Vec<u64>,
+    /// Call of this process to a meeting, where it waits itself.
+    pub(super) summons: Option<Summons>,
 }
 
 /// Everyone.
@@ -84,7 +91,21 @@ impl StoreClient {
         };
         let conn = Conn::new(stream, seals);
         Ok((
-            Self { conn, store, local, addrs, at, rank: config.rank, size: config.size, until, limit, taken },
+            Self {
+                conn,
+                store,
+                local,
+                addrs,
+                at,
+                rank: config.rank,
+                size: config.size,
+                until,
+                limit,
+                taken,
+                votes: Vec::new(),
+                joiners: Vec::new(),
+                summons: None,
+            },
             secret,
         ))
     }
@@ -119,7 +140,10 @@ impl StoreClient {
                     FromStore::Refused { why } => return Err(self.refused(why)),
                     // The store counts from the last one that came, and so does this rank.
                     FromStore::Waiting { .. } => until = Instant::now() + self.limit + GRACE,
-                    FromStore::Welcome { .. } => return Err(self.nonsense()),
+                    FromStore::Joiners { all } => self.joiners = all,
+                    FromStore::Welcome { .. } | FromStore::Vote { .. } | FromStore::Summoned { .. } => {
+                        return Err(self.nonsense());
+                    }
                 }
                 // What the store says after it, on account of another rank's trouble, is for later.
                 if let Some(world) = world
@@ -162,11 +186,26 @@ impl StoreClient {
     /// Returns false if the store has ended. Fails if it says that the ranks did not come to a group.
     pub(crate) fn hear(&mut self) -> Result<bool> {
         let open = self.conn.fill();
-        match self.conn.next().map(|m| m.map(|m| FromStore::decode(&m))) {
-            Ok(Some(Ok(FromStore::Refused { why }))) => Err(why.into()),
-            Ok(None) => Ok(open),
-            _ => Err(self.nonsense()),
+        loop {
+            match self.conn.next().map(|m| m.map(|m| FromStore::decode(&m))) {
+                Ok(Some(Ok(FromStore::Refused { why }))) => return Err(why.into()),
+                Ok(Some(Ok(FromStore::Vote { group_id, message }))) => self.votes.push((group_id, message)),
+                Ok(Some(Ok(FromStore::Joiners { all }))) => self.joiners = all,
+                Ok(Some(Ok(FromStore::Summoned { to }))) => self.summons = Some(to),
+                Ok(None) => return Ok(open),
+                _ => return Err(self.nonsense()),
+            }
         }
+    }
+
+    /// Ask the store for its vote on the group that follows one. A store that is gone is found when it is next heard.
+    pub(crate) fn ask_to_vote(&mut self, world: u64, group_id: u64, message: &Message) {
+        let _ = self.conn.send(&ToStore::Vote { world, group_id, message: message.clone() }.encode());
+    }
+
+    /// Takes the votes that have come, by the group's number.
+    pub(crate) fn take_votes(&mut self) -> Vec<(u64, Message)> {
+        std::mem::take(&mut self.votes)
     }
 
     /// All of this rank's connections stand. A launcher's store has no rank that would tell it who lives, or end the job for

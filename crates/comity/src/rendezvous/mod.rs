@@ -24,22 +24,23 @@
 
 mod announce;
 mod exchanged;
+mod joiner;
 mod listen;
 mod locate;
 mod meet;
 mod pass_on;
+mod reform_message;
 mod store;
 mod wire;
 
 pub(crate) use announce::{agree_on_secrecy, announce, facts};
 pub(crate) use meet::{StoreClient, Table};
 pub(crate) use pass_on::PassingOn;
+pub(crate) use reform_message::can_be_told;
 pub use store::Store;
-#[cfg(test)]
-pub(crate) use store::StoreBind;
-pub(crate) use store::StoreJob;
-pub(crate) use wire::Facts;
+pub(crate) use store::{StoreBind, StoreJob};
 #[cfg(test)]
 pub(crate) use wire::facts_of;
+pub(crate) use wire::{Facts, Summons};
 #[cfg(fuzzing)]
 pub(crate) use wire::{FromStore, ToStore};

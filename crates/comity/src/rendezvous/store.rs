@@ -4,6 +4,7 @@
 //! deadline is named to all; so is one that dies in between. The store knows nothing else and keeps nothing.
 
 mod claims;
+mod joiners;
 mod server;
 mod words;
 
@@ -85,6 +86,14 @@ pub(crate) enum NoStore {
     /// Somebody else listens there.
     Taken(Error),
     Other(Error),
+}
+
+impl NoStore {
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::Taken(e) | Self::Other(e) => e,
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 //! Compact, big-endian, and read with every length bounded before anything is allocated from it.
 
 use crate::{
-    JoinCause, JoinError,
+    Error, JoinCause, JoinError, MAX_SIZE, Result,
     channel::{Malformed, Reader, Writer},
     transport::Card,
 };
@@ -12,7 +12,7 @@ use crate::{
     LinkKind,
     transport::{Announced, OwnAddr},
 };
-#[cfg(test)]
+use comity_membership::Message;
 use std::net::SocketAddr;
 
 /// Facts that a rank announces about itself.
@@ -61,8 +61,88 @@ pub(crate) enum ToStore {
     Join { rank: u32, size: u32, patience: u64, facts: Facts },
     /// All control connections of this rank stand.
     Ready,
+    /// Vote on the group that follows one.
+    Vote { world: u64, group_id: u64, message: Message },
+    /// A process waits for the job's ranks to take it in; its host and process id.
+    Wait { host: String, pid: u32 },
+    /// Call these joiners to a meeting.
+    Summon { joiners: Vec<u64>, to: Summons },
     /// This rank gives up, for its reasons.
     Failed { why: JoinError },
+}
+
+/// Call of a joiner to the meeting of a group that forms again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Summons {
+    /// The group's number.
+    pub(crate) group_id: u64,
+    /// Rank of the joiner, or of the first of several.
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    /// Addresses of the store at which they meet.
+    pub(crate) addrs: Vec<SocketAddr>,
+}
+
+/// The most joiners that are told of.
+pub(crate) const MAX_JOINERS: usize = 1024;
+/// The most addresses of a meeting's store.
+const MAX_ADDRS: usize = 16;
+
+impl Summons {
+    /// Bytes for a plan; a plan without joiners has the group's number only.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        self.put(&mut w);
+        w.0
+    }
+
+    /// The meeting that a plan announces, if it has joiners.
+    pub(crate) fn of_plan(extra: &[u8]) -> Result<Option<Self>> {
+        if extra.len() <= 8 {
+            return Ok(None);
+        }
+        let mut r = Reader(extra);
+        let to = Self::take(&mut r).and_then(|to| r.end(to));
+        to.map(Some).map_err(|_| {
+            Error::join(
+                "a rank proposes a meeting that this one does not understand; use one version everywhere",
+            )
+        })
+    }
+
+    pub(crate) fn put(&self, w: &mut Writer) {
+        w.u64(self.group_id);
+        w.u32(self.rank);
+        w.u32(self.size);
+        w.u16(self.addrs.len().min(MAX_ADDRS) as u16);
+        self.addrs.iter().take(MAX_ADDRS).for_each(|at| w.addr(*at));
+    }
+
+    pub(crate) fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let group_id = r.u64()?;
+        let rank = r.u32()?;
+        let size = r.u32()?;
+        let n = usize::from(r.u16()?);
+        if n > MAX_ADDRS || rank >= size || size as usize > MAX_SIZE {
+            return Err(Malformed);
+        }
+        let addrs = (0..n).map(|_| r.addr()).collect::<Result<_, _>>()?;
+        Ok(Self { group_id, rank, size, addrs })
+    }
+}
+
+/// Numbers of joiners.
+fn put_joiners(w: &mut Writer, all: &[u64]) {
+    w.u16(all.len().min(MAX_JOINERS) as u16);
+    all.iter().take(MAX_JOINERS).for_each(|id| w.u64(*id));
+}
+
+fn take_joiners(r: &mut Reader<'_>) -> Result<Vec<u64>, Malformed> {
+    let n = usize::from(r.u16()?);
+    if n > MAX_JOINERS {
+        return Err(Malformed);
+    }
+    (0..n).map(|_| r.u64()).collect()
 }
 
 /// The store to a rank.
@@ -80,6 +160,19 @@ pub(crate) enum FromStore {
     /// It did not come to a group.
     Refused {
         why: JoinError,
+    },
+    /// These processes wait for the job's ranks to take them in.
+    Joiners {
+        all: Vec<u64>,
+    },
+    /// The receiver, a joiner, is taken in.
+    Summoned {
+        to: Summons,
+    },
+    /// The store's answer to a request for its vote.
+    Vote {
+        group_id: u64,
+        message: Message,
     },
     /// Another rank has come; so many are here.
     Waiting {
@@ -136,6 +229,22 @@ impl ToStore {
                 facts.put(&mut w);
             }
             Self::Ready => w.u8(2),
+            Self::Wait { host, pid } => {
+                w.u8(5);
+                w.text(host);
+                w.u32(*pid);
+            }
+            Self::Summon { joiners, to } => {
+                w.u8(6);
+                put_joiners(&mut w, joiners);
+                to.put(&mut w);
+            }
+            Self::Vote { world, group_id, message } => {
+                w.u8(4);
+                w.u64(*world);
+                w.u64(*group_id);
+                w.reform(message);
+            }
             Self::Failed { why } => {
                 w.u8(3);
                 put(&mut w, why);
@@ -152,6 +261,9 @@ impl ToStore {
             }
             2 => Self::Ready,
             3 => Self::Failed { why: take(&mut r)? },
+            4 => Self::Vote { world: r.u64()?, group_id: r.u64()?, message: r.reform()? },
+            5 => Self::Wait { host: r.text()?, pid: r.u32()? },
+            6 => Self::Summon { joiners: take_joiners(&mut r)?, to: Summons::take(&mut r)? },
             _ => return Err(Malformed),
         };
         r.end(m)
@@ -176,6 +288,19 @@ impl FromStore {
                 w.u8(3);
                 put(&mut w, why);
             }
+            Self::Joiners { all } => {
+                w.u8(6);
+                put_joiners(&mut w, all);
+            }
+            Self::Summoned { to } => {
+                w.u8(7);
+                to.put(&mut w);
+            }
+            Self::Vote { group_id, message } => {
+                w.u8(5);
+                w.u64(*group_id);
+                w.reform(message);
+            }
             Self::Waiting { here } => {
                 w.u8(4);
                 w.u32(*here);
@@ -191,6 +316,9 @@ impl FromStore {
             2 => Self::Entry { rank: r.u32()?, facts: Facts::take(&mut r)? },
             3 => Self::Refused { why: take(&mut r)? },
             4 => Self::Waiting { here: r.u32()? },
+            5 => Self::Vote { group_id: r.u64()?, message: r.reform()? },
+            6 => Self::Joiners { all: take_joiners(&mut r)? },
+            7 => Self::Summoned { to: Summons::take(&mut r)? },
             _ => return Err(Malformed),
         };
         r.end(m)

@@ -19,6 +19,7 @@ mod header;
 mod ledger;
 mod made_links;
 mod reached;
+mod reforming;
 mod world;
 
 pub(crate) use closing::{Ask, conclude, is_untold, untold};
@@ -27,4 +28,5 @@ pub(crate) use group_status::GroupStatus;
 pub(crate) use header::{ANNOUNCE, Header, LEN as HEADER, lead};
 pub(crate) use ledger::Differs;
 pub(crate) use reached::{NO_COMPARISON, Reached, Standing};
-pub(crate) use world::{Links, World};
+pub(crate) use reforming::{Outcome, Parts};
+pub(crate) use world::{Links, World, new_group_id};

@@ -1,7 +1,8 @@
 //! Services that a group asks of the world it lives in.
 
-use super::{Failure, GroupStatus, Header};
-use crate::{LinkCosts, LinkKind, Peer, Result, transport::Link};
+use super::{Failure, GroupStatus, Header, Outcome, Parts};
+use crate::{Error, LinkCosts, LinkKind, Peer, Result, transport::Link};
+use comity_membership::Terms;
 use comity_plan::{Algorithm, Lanes};
 use std::{
     fmt,
@@ -97,6 +98,46 @@ pub(crate) trait World: Send + Sync + fmt::Debug {
     /// The call in which `rank` of the group waits for this rank, as far as it has told, and whether that is in another group.
     fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)>;
 
+    /// Number of processes that wait to be taken into the job.
+    fn joiners(&self) -> usize {
+        0
+    }
+
+    /// Returns what the plan of a group of so many of these ranks, with those that wait to be taken in, says beside their names; first the
+    /// group's number.
+    fn draft(&self, _members: usize) -> Result<Vec<u8>> {
+        Ok(new_group_id()?.to_be_bytes().into())
+    }
+
+    /// Meet the joiners of a plan as rank `rank`, if the plan has some: the world of all of them.
+    fn meet_joiners(&self, _rank: usize, _extra: &[u8], _until: Instant) -> Result<Option<Arc<dyn World>>> {
+        Ok(None)
+    }
+
+    /// This world follows another, which is over.
+    fn succeed(&self) {}
+
+    /// Agree with the members of a group on the one that follows it, until a time. `parts` makes this rank's parts of the groups that may follow.
+    fn reform(
+        &self,
+        _group_id: u64,
+        _members: &[usize],
+        _terms: Terms,
+        _until: Instant,
+        _parts: &mut dyn Parts,
+    ) -> Result<Outcome> {
+        let reason = "its ranks are threads of one process, which end together".into();
+        Err(Error::Unavailable { backend: "reform", reason })
+    }
+
     /// Tell the members that the group has failed. Does not block.
     fn abort(&self, group_id: u64, failure: &Failure);
+}
+
+/// Returns a number that no other group has, with all but no doubt.
+pub(crate) fn new_group_id() -> Result<u64> {
+    let mut number = [0; 8];
+    getrandom::fill(&mut number).map_err(|e| Error::os("forming a group again", e))?;
+    // 0 is the first group of a world.
+    Ok(u64::from_be_bytes(number).max(1))
 }

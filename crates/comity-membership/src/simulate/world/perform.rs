@@ -61,7 +61,8 @@ impl SimulatedWorld<'_> {
                 | Action::Entered { .. }
                 | Action::Connect { .. }
                 | Action::Census { .. }
-                | Action::Reached { .. } => {}
+                | Action::Reached { .. }
+                | Action::Reform { .. } => {}
             }
         }
     }

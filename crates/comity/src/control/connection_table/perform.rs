@@ -10,7 +10,7 @@ use crate::{
     status::{Failure, GroupStatus, Reached},
     sys::wants_core,
 };
-use comity_membership::{Action, Word};
+use comity_membership::{Action, Message, Word};
 use std::{net::SocketAddr, time::Instant};
 
 /// Question to a rank whether it lives.
@@ -51,7 +51,7 @@ impl Rest {
 
 impl ConnectionTable {
     /// Do what was decided, and what follows from it.
-    pub(super) fn carry_out(&mut self) -> Rest {
+    pub(in crate::control) fn carry_out(&mut self) -> Rest {
         let mut rest = Rest::default();
         loop {
             let actions = self.membership.actions();
@@ -93,6 +93,11 @@ impl ConnectionTable {
         }
     }
 
+    /// Tell a rank about the group that follows one.
+    pub(in crate::control) fn tell_of_reform(&mut self, rank: usize, group_id: u64, message: Message) {
+        self.membership.tell_of_reform(rank, group_id, message);
+    }
+
     fn perform(&mut self, action: Action<Failure>, rest: &mut Rest) {
         match action {
             Action::Tell { to, note } => {
@@ -132,7 +137,11 @@ impl ConnectionTable {
                 self.wanted.push((group_id, member));
                 rest.links.push(group_id);
             }
-            Action::News => rest.news = true,
+            Action::News => {
+                rest.news = true;
+                self.lose_in_reforms();
+            }
+            Action::Reform { from, group_id, message } => self.hear_reform(from, group_id, message),
             Action::Log(word) => rest.words.push(word),
             Action::Census { group_id, member, at, digest } => {
                 if let Some(status) = self.statuses.get(&group_id) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::channel::MAX_TEXT;
-use comity_membership::{Action, DIED, Heard, Membership};
+use comity_membership::{Action, DIED, Heard, Membership, Message};
 use proptest::prelude::*;
 use std::time::Instant;
 
@@ -45,6 +45,7 @@ proptest! {
             ControlNote::Heartbeat { progress: group_id }, ControlNote::Goodbye { words: cause, because_of: vec![what] },
             ControlNote::GivenUp { silence: group_id }, ControlNote::Entered { group_id }, ControlNote::Connect { group_id },
             ControlNote::NoWay { ranks: vec![what, 70_000] },
+            ControlNote::Reform { group_id, message: Box::new(Message::Call { missing: vec![what, 70_000] }) },
             ControlNote::Spread { origin: what, number: nanos, note: Box::new(lost.clone()) }, lost,
             ControlNote::Passed { from: what, to: vec![what, 70_000], hops: 3, note: Box::new(ControlNote::Connect { group_id }) },
         ] {
@@ -56,7 +57,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..16) {
+    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..17) {
         let bytes = [&[kind], &bytes[..]].concat();
         if let Ok(m) = ControlNote::decode(&bytes) { prop_assert_eq!(m.encode(), bytes); }
     }

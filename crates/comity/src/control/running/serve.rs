@@ -154,6 +154,7 @@ impl ControlPlane {
         if state.stop.is_none() && begun {
             rest.add(state.tick(heard_until, now));
         }
+        state.tick_reforms(now);
         state.parked.retain(|a| a.until > now);
         drop(state);
         rest

@@ -4,8 +4,9 @@ use super::Endpoint;
 use crate::{
     Error, LinkCosts, LinkKind, Peer, Result,
     control::pace,
-    status::{Failure, GroupStatus, Header, Links, World},
+    status::{Failure, GroupStatus, Header, Links, Outcome, Parts, World},
 };
+use comity_membership::Terms;
 use comity_plan::{Algorithm, Lanes};
 use std::{
     sync::Arc,
@@ -112,6 +113,36 @@ impl World for Endpoint {
 
     fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
         self.running.as_ref()?.control().waits(group_id, rank)
+    }
+
+    fn joiners(&self) -> usize {
+        self.running.as_ref().map_or(0, |running| running.control().joiners().len())
+    }
+
+    fn draft(&self, members: usize) -> Result<Vec<u8>> {
+        self.invite(members)
+    }
+
+    fn meet_joiners(&self, rank: usize, extra: &[u8], until: Instant) -> Result<Option<Arc<dyn World>>> {
+        self.meet_anew(rank, extra, until)
+    }
+
+    fn succeed(&self) {
+        self.take_over();
+    }
+
+    fn reform(
+        &self,
+        group_id: u64,
+        members: &[usize],
+        terms: Terms,
+        until: Instant,
+        parts: &mut dyn Parts,
+    ) -> Result<Outcome> {
+        let Some(running) = &self.running else { return Err(Error::Closed) };
+        let out = running.control().reform(group_id, members, terms, until, parts);
+        self.elastic.end_meetings();
+        out
     }
 
     fn abort(&self, group_id: u64, failure: &Failure) {

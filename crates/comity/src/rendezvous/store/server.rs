@@ -2,7 +2,11 @@
 
 mod hearing;
 
-use super::{Shared, words::missing};
+use super::{
+    Shared,
+    joiners::{Joiner, Voters},
+    words::missing,
+};
 use crate::{
     Error, JoinError,
     channel::{Accepted, Acceptor, Channel, Conn, Hello, HelloVerdict, Listener, STORE, Secret, Stream},
@@ -101,6 +105,12 @@ pub(super) struct Server {
     place: Vec<SocketAddr>,
     /// Ranks that the last group waited for in vain, and what became of it.
     missed: HashMap<u32, (JoinError, Instant)>,
+    /// Votes on groups that follow others.
+    pub(super) voters: Voters,
+    /// Processes that came while the job ran.
+    pub(super) joiners: Vec<Joiner>,
+    /// Number of the last one.
+    pub(super) last_joiner: u64,
     /// Connections that only have something left to be sent.
     leaving: Vec<(Conn, Instant)>,
 }
@@ -128,6 +138,9 @@ impl Server {
             condemned: None,
             foreign: (0, None),
             missed: HashMap::new(),
+            voters: BTreeMap::new(),
+            joiners: Vec::new(),
+            last_joiner: 0,
             leaving: Vec::new(),
         }
     }
@@ -151,6 +164,7 @@ impl Server {
         self.hear_members();
         self.hear_connecting();
         self.hear_attached();
+        self.hear_joiners();
         self.hear_fresh();
         self.condemn();
     }
@@ -162,7 +176,8 @@ impl Server {
         let mut until = self.acceptor.interest(&mut fds).into_iter().chain(at_most).min();
         let round = self.round.iter().flat_map(|r| r.members.values());
         let members = round.chain(self.met.iter().flat_map(Met::members));
-        let conns = self.fresh.iter().map(|f| &f.0).chain(members.map(|m| &m.conn));
+        let joiners = self.joiners.iter().map(|j| &j.conn);
+        let conns = self.fresh.iter().map(|f| &f.0).chain(members.map(|m| &m.conn)).chain(joiners);
         for conn in conns {
             let write = if conn.is_pending() { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::new(conn.stream(), PollFlags::IN | write));
@@ -275,10 +290,11 @@ impl Server {
         let now = Instant::now();
         let round = self.round.iter_mut().flat_map(|r| r.members.values_mut());
         let met = self.met.iter_mut().flat_map(|m| m.connecting.values_mut().chain(m.attached.values_mut()));
-        let members = round.chain(met);
-        for m in members.filter(|m| m.conn.is_pending()) {
+        let joiners = self.joiners.iter_mut().map(|j| &mut j.conn);
+        let conns = round.chain(met).map(|m| &mut m.conn).chain(joiners);
+        for conn in conns.filter(|conn| conn.is_pending()) {
             // A failure shows when it is next read.
-            let _ = m.conn.flush();
+            let _ = conn.flush();
         }
         self.leaving.retain_mut(|(conn, until)| conn.flush().is_ok() && conn.is_pending() && now < *until);
     }

@@ -35,16 +35,23 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn store_messages_round_trip(rank: u32, size: u32, patience: u64, facts in facts(), why in why()) {
+    fn store_messages_round_trip(
+        rank in 0u32..9, size in 9u32..65536, patience: u64, facts in facts(), why in why(), at: std::net::SocketAddrV4,
+    ) {
+        let to = Summons { group_id: patience, rank, size, addrs: vec![at.into()] };
+        let message = Message::Accepted { ballot: comity_membership::Ballot { round: rank, by: size } };
         for m in [
             ToStore::Join { rank, size, patience, facts: facts.clone() }, ToStore::Ready,
-            ToStore::Failed { why: why.clone() },
+            ToStore::Failed { why: why.clone() }, ToStore::Wait { host: facts.host.clone(), pid: rank },
+            ToStore::Vote { world: patience, group_id: 7, message: message.clone() },
+            ToStore::Summon { joiners: vec![patience, 1], to: to.clone() },
         ] {
             prop_assert_eq!(ToStore::decode(&m.encode()), Ok(m));
         }
         for m in [
             FromStore::Welcome { world: patience, size }, FromStore::Entry { rank, facts },
-            FromStore::Refused { why },
+            FromStore::Refused { why }, FromStore::Joiners { all: vec![patience] }, FromStore::Summoned { to },
+            FromStore::Vote { group_id: patience, message },
         ] {
             prop_assert_eq!(FromStore::decode(&m.encode()), Ok(m));
         }

@@ -5,6 +5,7 @@ use crate::{
     JoinCause, JoinError,
     channel::frame,
     rendezvous::{
+        store::joiners::hear_rank,
         store::words::{claimed, whereabouts},
         wire::{FromStore, ToStore},
     },
@@ -61,6 +62,7 @@ impl Server {
                     let new = StoreMember { conn, who: Who { facts, from } };
                     self.join(new, rank, size, Duration::from_millis(patience));
                 }
+                Ok(Some(Ok(ToStore::Wait { host, pid }))) => self.admit(conn, &host, pid),
                 // It came to say that it will not come.
                 Ok(Some(Ok(ToStore::Failed { why }))) => {
                     let why = why.said_by(from as usize, format!("rank {from} cannot join: {why}"));
@@ -180,6 +182,9 @@ impl Server {
                         continue;
                     }
                     Ok(Some(Ok(ToStore::Ready))) => {
+                        if let Some(joiners) = self.waiting_joiners() {
+                            let _ = m.conn.send(&joiners);
+                        }
                         met.attached.insert(rank, m);
                         continue;
                     }
@@ -205,10 +210,21 @@ impl Server {
         }
     }
 
-    /// Ranks that run say nothing more; the connection of one that has ended, or that stays with its own store, ends.
+    /// Ranks that run ask for votes, and call joiners; the connection of one that has ended, or that stays with its own store, ends.
     pub(super) fn hear_attached(&mut self) {
-        for met in &mut self.met {
-            met.attached.retain(|_, m| m.conn.fill() && matches!(m.conn.next(), Ok(None)));
+        for mut met in std::mem::take(&mut self.met) {
+            for (rank, mut m) in std::mem::take(&mut met.attached) {
+                let mut requests = Vec::new();
+                if !hear_rank(&mut m.conn, &mut requests) {
+                    continue;
+                }
+                // A store that ends with a rank has no vote beside that rank's.
+                if self.shared.job().is_none() {
+                    self.answer(requests, &mut |message| drop(m.conn.send(message)));
+                }
+                met.attached.insert(rank, m);
+            }
+            self.met.push(met);
         }
     }
 

@@ -1,0 +1,70 @@
+//! Joiners: processes that come while the job runs, and wait at the launcher's store until a group forms again with them.
+//!
+//! ```text
+//!   joiner:  Wait  ------>  store  ------>  Joiners{all} to every rank that runs
+//!   the rank that proposes the next group starts a store for its meeting, and has the launcher's call the joiners:
+//!            Summon{joiners, rank, size, addresses}  ------>  store  ------>  Summoned, to each
+//!   all meet at that store as at a job's start; in a group that then does not come about the joiner waits again
+//! ```
+
+use super::{
+    meet::StoreClient,
+    wire::{Summons, ToStore},
+};
+use crate::{Error, Result, sys::poll_joining};
+use rustix::event::{PollFd, PollFlags};
+use std::{net::IpAddr, sync::Arc};
+
+impl StoreClient {
+    /// Number of processes that wait to be taken in, as far as the store has told.
+    pub(crate) fn joiners(&self) -> &[u64] {
+        &self.joiners
+    }
+
+    /// This process's address on the way to the store.
+    pub(crate) fn local(&self) -> IpAddr {
+        self.local
+    }
+
+    /// Have the store call joiners.
+    pub(crate) fn summon(&mut self, joiners: Vec<u64>, to: Summons) {
+        // The store says so, too, a moment later.
+        self.joiners.retain(|number| !joiners.contains(number));
+        // A store that is gone is found when it is next heard.
+        let _ = self.conn.send(&ToStore::Summon { joiners, to }.encode());
+    }
+
+    /// Say that this process waits to be taken in.
+    pub(crate) fn enlist(&mut self, host: String) -> Result<()> {
+        self.summons = None;
+        let wait = ToStore::Wait { host, pid: std::process::id() };
+        self.conn.send(&wait.encode()).map_err(|e| self.gone(&e.to_string()))
+    }
+
+    /// Say that this process has been taken in.
+    pub(crate) fn is_in(&mut self) {
+        let _ = self.conn.send(&ToStore::Ready.encode());
+    }
+
+    /// Wait until this process is called to a meeting.
+    pub(crate) fn summoned(&mut self) -> Result<Summons> {
+        loop {
+            let open = self.hear()?;
+            if let Some(to) = self.summons.take() {
+                return Ok(to);
+            }
+            if !open {
+                return Err(self.gone("it ended"));
+            }
+            let stream = Arc::clone(self.conn.stream());
+            let write = if self.conn.is_pending() { PollFlags::OUT } else { PollFlags::empty() };
+            // WAIT(poll_joining): a job that runs, for as long as it does not form again; the store's end is seen
+            poll_joining(&mut [PollFd::new(&stream, PollFlags::IN | write)], None)?;
+            self.conn.flush().map_err(|e| self.gone(&e.to_string()))?;
+        }
+    }
+
+    fn gone(&self, how: &str) -> Error {
+        Error::join(format!("the joiner lost the job's store ({how}); has the job ended?"))
+    }
+}

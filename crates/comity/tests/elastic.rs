@@ -1,0 +1,387 @@
+//! Groups form again: after a death, after an abort, and while nothing is wrong; and who does not come is named.
+
+use comity::{
+    Config, Error, Group, JoinCause, Key, ReduceOp, ReformOptions, Reformed, Result, ViewMut, tools::Store,
+};
+use std::{
+    io::{BufRead, BufReader},
+    net::{Ipv4Addr, TcpListener},
+    process::{Child, ChildStdout, Command, Stdio},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+const LONG: Duration = Duration::from_secs(60);
+/// A process's rank, the job's size and the store's address.
+const ROLE: &str = "COMITY_TEST_ROLE";
+/// Number of trials that are timed, if any.
+const TRIALS: &str = "COMITY_TEST_TRIALS";
+const SAYS: &str = "rank: ";
+
+fn key() -> Key {
+    Key::from([7; 32])
+}
+
+fn store(n: usize) -> Store {
+    Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "elastic", LONG).unwrap()
+}
+
+fn config(rank: usize, n: usize, at: &str) -> Config {
+    Config::new(rank, n).store(at).unwrap().job("elastic").key(key()).join_timeout(LONG)
+}
+
+/// Groups of threads that met as processes do, and the store.
+fn job(n: usize) -> (Vec<Group>, Store) {
+    let store = store(n);
+    let at = &store.addr().to_string();
+    let groups = thread::scope(|s| {
+        let ranks: Vec<_> = (0..n).map(|r| s.spawn(move || config(r, n, at).connect().unwrap())).collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    });
+    (groups, store)
+}
+
+fn each<G: Send, T: Send>(groups: Vec<G>, f: impl Fn(G) -> T + Sync) -> Vec<T> {
+    thread::scope(|s| {
+        let f = &f;
+        let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || f(g))).collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    })
+}
+
+fn options() -> ReformOptions {
+    ReformOptions::new().limit(LONG)
+}
+
+fn sum(group: &Group) -> Result<f32> {
+    let mut x = [1f32; 1000];
+    group.all_reduce(&mut x, ReduceOp::Sum)?;
+    assert!(x.iter().all(|y| *y == x[0]));
+    Ok(x[0])
+}
+
+fn join_error(out: Result<Reformed>) -> comity::JoinError {
+    match out.expect_err("a refusal") {
+        Error::Join(why) => why,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_healthy_group_and_a_failed_one_form_again() {
+    let (groups, _store) = job(3);
+    let again = each(groups, |g| {
+        let next = g.reform(&options()).unwrap();
+        assert_eq!((next.group.rank(), next.group.size(), next.left.len()), (g.rank(), 3, 0));
+        assert_eq!(sum(&next.group), Ok(3.0));
+        assert_eq!(sum(&g), Err(Error::Closed));
+        assert_eq!(g.reform(&options()).err(), Some(Error::Closed));
+        next.group
+    });
+    each(again, |g| {
+        if g.rank() == 1 {
+            g.abort("the loss is NaN");
+        }
+        assert!(sum(&g).unwrap_err().to_string().contains("NaN"));
+        let next = g.reform(&options()).unwrap().group;
+        // The failed one stays failed, and a part of the new one is a group too.
+        assert!(sum(&g).unwrap_err().to_string().contains("NaN"));
+        let half = next.split(Some(i32::from(next.rank() == 0)), 0).unwrap().unwrap();
+        assert_eq!((sum(&next), sum(&half)), (Ok(3.0), Ok(if next.rank() == 0 { 1.0 } else { 2.0 })));
+        next.close().unwrap();
+    });
+}
+
+#[test]
+fn who_does_not_come_and_who_asks_for_something_else_are_named() {
+    let (groups, _store) = job(3);
+    each(groups, |g| {
+        if g.rank() == 2 {
+            g.abort("no more data");
+        }
+        assert!(sum(&g).is_err());
+        let soon = ReformOptions::new().limit(Duration::from_millis(300));
+        if g.rank() == 2 {
+            // It lives, and does something else.
+            thread::sleep(Duration::from_millis(600));
+        } else {
+            let why = join_error(g.reform(&soon));
+            assert_eq!(why.cause, JoinCause::Absent, "{why}");
+            if g.rank() == 0 {
+                assert_eq!(why.ranks, [2], "{why}");
+                assert!(why.to_string().contains("has not called reform"), "{why}");
+            }
+        }
+        // All have to give the same options.
+        let why = join_error(g.reform(&options().fewest(1 + g.rank() % 2)));
+        assert_eq!(why.ranks, [1], "{why}");
+        let next = g.reform(&options().fewest(3)).unwrap().group;
+        assert_eq!(sum(&next), Ok(3.0));
+    });
+}
+
+#[test]
+fn ranks_that_form_again_while_others_call_are_told() {
+    let (groups, _store) = job(2);
+    each(groups, |g| {
+        let e = match g.rank() {
+            0 => g.reform(&options()).map(drop).unwrap_err(),
+            _ => sum(&g).map(drop).unwrap_err(),
+        };
+        assert!(matches!(e, Error::Mismatch { .. }), "{e}");
+        // Now both may.
+        assert_eq!(sum(&g.reform(&options()).unwrap().group), Ok(2.0));
+    });
+}
+
+/// A rank that has left for good is not waited for; too few are refused, and may go on as fewer.
+#[test]
+fn fewer_than_asked_for_are_refused() {
+    let (groups, _store) = job(3);
+    each(groups, |g| {
+        if g.rank() == 0 {
+            g.abort("enough");
+            return;
+        }
+        assert!(sum(&g).is_err());
+        let why = join_error(g.reform(&options().fewest(3)));
+        assert_eq!((&why.ranks, why.cause), (&vec![0], JoinCause::Missing), "{why}");
+        let next = g.reform(&options().fewest(2)).unwrap();
+        assert_eq!(next.left.iter().map(|l| l.peer.rank).collect::<Vec<_>>(), [0]);
+        assert_eq!((next.group.rank(), sum(&next.group)), (g.rank() - 1, Ok(2.0)));
+    });
+}
+
+/// Wait until the store has told `group` of so many joiners.
+fn await_joiners(group: &Group, n: usize) {
+    let until = Instant::now() + LONG;
+    while group.joiners() != n {
+        assert!(Instant::now() < until, "{} joiners, not {n}", group.joiners());
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn joiner(at: &str, key: Key) -> Config {
+    Config::joiner().store(at).unwrap().job("elastic").key(key).join_timeout(LONG)
+}
+
+/// Give those that do not hold it the state, of which they have one half.
+fn sync(group: &Group, holds: bool) {
+    let right = vec![[1.5f32; 300], [2.5; 300]];
+    let mut weights = right.clone();
+    if !holds {
+        weights[1].fill(0.0);
+    }
+    let mut views: Vec<ViewMut<'_>> = weights.iter_mut().map(ViewMut::from).collect();
+    let received = group.sync(&mut views, holds).unwrap();
+    assert_eq!((received, weights), (if holds { 0 } else { 1200 }, right));
+}
+
+#[test]
+fn joiners_are_taken_in_and_get_the_state() {
+    let (groups, store) = job(2);
+    let at = &store.addr().to_string();
+    thread::scope(|s| {
+        let taken_in: Vec<_> = (0..2).map(|_| s.spawn(|| joiner(at, key()).connect().unwrap())).collect();
+        // One with another key is no joiner.
+        let stranger = joiner(at, Key::from([8; 32])).join_timeout(Duration::from_secs(5)).connect();
+        assert!(stranger.unwrap_err().to_string().contains("key"));
+        let old = each(groups, |g| {
+            await_joiners(&g, 2);
+            let next = g.reform(&options()).unwrap();
+            assert_eq!((next.group.rank(), next.group.size()), (g.rank(), 4));
+            assert_eq!(next.joined.iter().map(|p| p.rank).collect::<Vec<_>>(), [2, 3]);
+            next.group
+        });
+        let new = taken_in.into_iter().map(|j| j.join().unwrap());
+        let left = each(old.into_iter().chain(new).collect(), |g: Group| {
+            let held = g.rank() < 2;
+            assert_eq!(sum(&g), Ok(4.0));
+            sync(&g, held);
+            await_joiners(&g, 0);
+            g.barrier().unwrap();
+            // The first two end, and those that joined go on: half of the ranks, with the store's vote.
+            if held {
+                g.abort("this host is needed elsewhere");
+                return None;
+            }
+            assert!(sum(&g).is_err());
+            let next = g.reform(&options()).unwrap();
+            assert_eq!(next.left.iter().map(|l| l.peer.rank).collect::<Vec<_>>(), [0, 1]);
+            assert_eq!((next.group.size(), sum(&next.group)), (2, Ok(2.0)));
+            Some(next.group)
+        });
+        // The last one takes in another.
+        let mut left = left.into_iter().flatten();
+        let first = left.next().unwrap();
+        drop(left);
+        assert!(sum(&first).is_err());
+        let alone = first.reform(&options()).unwrap().group;
+        assert_eq!((alone.size(), sum(&alone)), (1, Ok(1.0)));
+        let late = s.spawn(|| joiner(at, key()).connect().unwrap());
+        await_joiners(&alone, 1);
+        let both = alone.reform(&options()).unwrap().group;
+        each(vec![both, late.join().unwrap()], |g| assert_eq!(sum(&g), Ok(2.0)));
+    });
+}
+
+/// A store that ends with rank 0 has no place for joiners.
+#[test]
+fn a_job_without_a_store_of_its_own_takes_in_nobody() {
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let at = &free.to_string();
+    let config = |rank: usize| {
+        Config::new(rank, 2).rendezvous(at).unwrap().job("elastic").key(key()).join_timeout(LONG)
+    };
+    let groups = each(vec![0, 1], |rank| config(rank).connect().unwrap());
+    let e = joiner(at, key()).connect().unwrap_err();
+    assert!(e.to_string().contains("takes in nobody"), "{e}");
+    // Of two halves the one with rank 0 goes on.
+    each(groups, |g| {
+        if g.rank() == 1 {
+            g.abort("enough");
+            return;
+        }
+        assert!(sum(&g).is_err());
+        assert_eq!(g.reform(&options()).unwrap().group.size(), 1);
+    });
+}
+
+#[test]
+fn an_input_is_kept_where_the_call_fails() {
+    let (groups, _store) = job(2);
+    each(groups, |g| {
+        let mut x: Vec<f32> = (0..100_000).map(|i| i as f32).collect();
+        let before = x.clone();
+        if g.rank() == 1 {
+            // It gives up in the midst of a call.
+            let other = g.clone();
+            thread::spawn(move || other.abort("enough"));
+        }
+        while g.all_reduce_or_keep(&mut x, ReduceOp::Sum).is_ok() {
+            assert_eq!(x[7], 14.0);
+            x.clone_from(&before);
+        }
+        assert_eq!(x, before);
+    });
+}
+
+fn now() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()
+}
+
+/// A rank that goes on with whoever is left, until it is alone.
+fn live(role: &str) {
+    let mut words = role.split(' ');
+    let mut number = || words.next().unwrap().parse::<usize>().unwrap();
+    let (rank, n) = (number(), number());
+    let mut group = config(rank, n, words.next().unwrap()).connect().unwrap();
+    let mut left = Vec::new();
+    let mut told = false;
+    loop {
+        match sum(&group) {
+            Ok(total) => {
+                assert_eq!(total, group.size() as f32);
+                if !std::mem::replace(&mut told, true) {
+                    println!("{SAYS}{} {} {} {left:?}", now(), group.rank(), group.size());
+                }
+                if group.size() == 1 {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            Err(e) => {
+                assert!(matches!(e, Error::PeerLost { .. }), "{e}");
+                let next = group.reform(&options()).unwrap();
+                left = next.left.iter().map(|l| l.peer.rank).collect();
+                (group, told) = (next.group, false);
+            }
+        }
+    }
+}
+
+/// Process of a rank.
+struct Rank {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Rank {
+    fn start(test: &str, rank: usize, n: usize, at: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .env(ROLE, format!("{rank} {n} {at}"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Self { child, stdout }
+    }
+
+    /// Its next group: when it added up right, the rank, the size, who had left.
+    fn hear(&mut self) -> (u128, usize, usize, String) {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.stdout.read_line(&mut line).unwrap() > 0, "a rank ended");
+            if let Some((_, words)) = line.trim().split_once(SAYS) {
+                let parts: Vec<_> = words.splitn(4, ' ').collect();
+                let number = |i: usize| parts[i].parse::<usize>().unwrap();
+                return (parts[0].parse().unwrap(), number(1), number(2), parts[3].into());
+            }
+        }
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Start `n` ranks and kill those of `dead` one after the other; the time from each kill until all that are left have added up, in ms.
+fn kill(test: &str, n: usize, dead: &[usize]) -> Vec<f64> {
+    let store = store(n);
+    let at = store.addr().to_string();
+    let mut ranks: Vec<_> = (0..n).map(|r| (r, Rank::start(test, r, n, &at))).collect();
+    ranks.iter_mut().for_each(|(r, rank)| assert_eq!(rank.hear().1, *r));
+    let mut took = Vec::new();
+    for dead in dead {
+        let place = ranks.iter().position(|(r, _)| r == dead).unwrap();
+        let killed = now();
+        drop(ranks.remove(place));
+        let size = ranks.len();
+        let heard: Vec<_> = ranks.iter_mut().map(|(_, rank)| rank.hear()).collect();
+        for (i, (_, rank, of, left)) in heard.iter().enumerate() {
+            assert_eq!((*rank, *of, left), (i, size, &format!("[{place}]")));
+        }
+        took.push((heard.iter().map(|h| h.0).max().unwrap() - killed) as f64 / 1e3);
+    }
+    if let [(_, last)] = &mut ranks[..] {
+        assert!(last.child.wait().unwrap().success());
+    }
+    took
+}
+
+#[test]
+fn survivors_of_a_kill_go_on_to_the_last() {
+    match std::env::var(ROLE) {
+        Ok(role) => live(&role),
+        Err(_) => {
+            let test = "survivors_of_a_kill_go_on_to_the_last";
+            // Rank 0 too; and of the last two the one with the store's vote goes on.
+            kill(test, 4, &[1, 0, 3]);
+            if let Ok(trials) = std::env::var(TRIALS) {
+                let mut took: Vec<f64> =
+                    (0..trials.parse().unwrap()).flat_map(|_| kill(test, 8, &[3])).collect();
+                took.sort_by(f64::total_cmp);
+                println!(
+                    "8 ranks, ms from kill to sum: p50 {} p99 {}",
+                    took[took.len() / 2],
+                    took[took.len() * 99 / 100]
+                );
+            }
+        }
+    }
+}
