@@ -20,7 +20,7 @@
 //! was last heard does not count as that rank's silence, up to three times the limit; a beat that is late by less than a fifth of the time
 //! between two counts as in time. So a rank that is gone is found within four times the limit at the latest, however crowded the host is.
 //!
-//! Of another host a process sees only what it hears from there. Where a rank of that host is heard again after half the limit, the others had no turn
+//! From another host a process knows only the notes that it hears. Where a rank of that host is heard again after half the limit, the others had no turn
 //! either, as far as anybody can tell: that time does not count as their silence, within the same three limits.
 //!
 //! A rank asks the system about a process of its own host. A process whose control thread is ready to run and has no core is starved, not silent, for however

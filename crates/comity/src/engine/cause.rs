@@ -173,7 +173,7 @@ pub(crate) fn library_word(status: &GroupStatus) -> Option<&Failure> {
 
 /// Why the group failed, once that is known. So many looks are taken, or fewer if it is `needless`.
 fn word(status: &GroupStatus, looks: u32, needless: impl Fn() -> bool) -> Option<&Failure> {
-    // WAIT(until): word of whose fault it was: half a second for a link, a second for a library, 5 s where this process has no turn
+    // WAIT(looks): word of whose fault it was: half a second for a link, a second for a library, 5 s where this process has no turn
     word_by(status, looks, needless, || thread::sleep(CAUSE_POLL))
 }
 

@@ -39,7 +39,7 @@ pub(super) enum Mutant {
     WaitsForPipes,
     /// Launchers of other nodes are not heard.
     DeafToNodes,
-    /// What a rank that could not be started means is not understood.
+    /// A rank that could not be started is not understood as a failure.
     IgnoresUnstarted,
 }
 
