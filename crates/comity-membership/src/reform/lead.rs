@@ -54,6 +54,8 @@ struct Answer {
 pub(super) struct Lead {
     phase: Phase,
     present: BTreeMap<usize, Present>,
+    /// Latest refusal that each member was sent, with the number of the request that it ended.
+    refused: BTreeMap<usize, (u32, Refusal)>,
     /// The latest round that is known.
     round: u32,
     overtaken: u32,
@@ -69,7 +71,17 @@ fn in_short(why: &str) -> String {
 impl Lead {
     /// Returns the part of a member that asks anew.
     pub(super) fn after(before: &Self) -> Self {
-        Self { round: before.round, ..Self::default() }
+        Self { round: before.round, refused: before.refused.clone(), ..Self::default() }
+    }
+
+    /// Note that these requests were refused.
+    pub(super) fn refuse(&mut self, requests: &[(usize, u32)], why: &Refusal) {
+        self.refused.extend(requests.iter().map(|(member, asking)| (*member, (*asking, why.clone()))));
+    }
+
+    /// Returns why this request of a member was refused, if it was: word of it came once more.
+    pub(super) fn refusal(&self, member: usize, asking: u32) -> Option<Refusal> {
+        self.refused.get(&member).filter(|(last, _)| asking <= *last).map(|(_, why)| why.clone())
     }
 
     pub(super) fn come(&mut self, member: usize, asking: u32, terms: Terms, voter: &Voter) {

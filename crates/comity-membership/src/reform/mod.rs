@@ -360,9 +360,10 @@ impl Reform {
                 }
             }
             Message::Withdraw => self.lead.lose(from),
-            Message::Ready { asking, terms, promised, accepted } => {
-                self.lead.come(from, asking, terms, &Voter { promised, accepted });
-            }
+            Message::Ready { asking, terms, promised, accepted } => match self.lead.refusal(from, asking) {
+                Some(why) => self.send(from, Message::Refused { asking, why }),
+                None => self.lead.come(from, asking, terms, &Voter { promised, accepted }),
+            },
             Message::Formed { ballot, fault, accepted } => self.lead.formed(from, ballot, fault, accepted),
             Message::Accepted { ballot } => self.lead.accepted(from, ballot),
             Message::Behind { promised } => self.lead.behind(self.me, promised, now),
@@ -403,10 +404,10 @@ impl Reform {
         if leader != self.me {
             self.send(leader, Message::Withdraw);
         }
-        for (to, asking) in self.lead.waiting() {
-            if to != self.me {
-                self.send(to, Message::Refused { asking, why: why.clone() });
-            }
+        let requests: Vec<_> = self.lead.waiting().into_iter().filter(|(to, _)| *to != self.me).collect();
+        self.lead.refuse(&requests, &why);
+        for (to, asking) in requests {
+            self.send(to, Message::Refused { asking, why: why.clone() });
         }
         self.end(why);
     }

@@ -77,6 +77,20 @@ fn fewer_than_asked_for_are_refused() {
     assert!(members[2].decided().is_some());
 }
 
+/// A member answers each call of the roll, so its first request may be heard once more after its refusal.
+#[test]
+fn a_request_that_was_refused_is_none_of_the_next_roll() {
+    let mut members = all(2, &[], false);
+    let now = Instant::now();
+    (0..2).for_each(|m| begin(&mut members[m], 3));
+    let late = members[1].ready(Terms { fewest: 3, ..Terms::default() });
+    assert_eq!(agree(&mut members, &mut None).len(), 2);
+    (0..2).for_each(|m| begin(&mut members[m], 2));
+    members[0].hear(1, late, now);
+    let ends = agree(&mut members, &mut None);
+    assert!(ends.len() == 2 && ends.iter().all(|e| matches!(e, ReformAction::Done { .. })), "{ends:?}");
+}
+
 #[test]
 fn a_member_with_other_terms_is_named() {
     let mut members = all(3, &[], false);
