@@ -1,10 +1,10 @@
-//! Running jobs that are broken at random: a minute in the gate, an hour in the deep checks.
+//! Running jobs that are broken at random: half a minute in the gate, an hour in the deep checks.
 
 use super::{Done, Outcome, missing, scope::Scope, sshd::sshd};
 use ::chaos::Choice;
 
 /// Minutes of a gate's run.
-const MINUTES: f64 = 1.0;
+const MINUTES: f64 = 0.5;
 
 pub(super) fn run(scope: &Scope) -> Outcome {
     for_minutes(number("CHAOS_MINUTES")?.unwrap_or(MINUTES), number("CHAOS_SEED")?.unwrap_or(scope.seed))

@@ -88,7 +88,7 @@ pub(super) const EVERY: &[Step] = &[
     Step {
         name: "rdma",
         about: "rdma-core's programs on a software device; layouts against its header",
-        usual: 75,
+        usual: 45,
         needs: Some("build"),
         run: rdma::run,
     },
@@ -115,8 +115,8 @@ pub(super) const EVERY: &[Step] = &[
     },
     Step {
         name: "chaos",
-        about: "jobs broken at random, for a minute",
-        usual: 90,
+        about: "jobs broken at random, for half a minute",
+        usual: 50,
         needs: Some("build"),
         run: chaos::run,
     },
