@@ -16,7 +16,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from comity.torch import mps
+from comity.torch import mps, registration
 from comity.torch.calls import Call
 
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
@@ -73,7 +73,10 @@ def stand_in(store: dist.Store, rank: int, size: int) -> Iterator[Any]:
         mock.patch.object(torch.mps, "_host_alias_storage", alias, create=True),
         mock.patch.object(torch.mps, "Event", Event, create=True),
     ):
-        with mock.patch.object(torch.backends.mps, "is_available", return_value=True):
+        with (
+            mock.patch.object(torch.backends.mps, "is_available", return_value=True),
+            mock.patch.object(registration, "DEVICES", ["cpu", "mps"]),
+        ):
             dist.init_process_group("cpu:comity,mps:comity", store=store, rank=rank, world_size=size)
         LOG.clear()
         try:
