@@ -193,7 +193,8 @@ mod tests {
 
     #[test]
     fn threads_serve_all_holders_and_end_with_the_last_one() {
-        let pool: &'static Pool = Box::leak(Box::new(Pool::new()));
+        static OWN: Pool = Pool::new();
+        let pool = &OWN;
         let first = pool.hold();
         let second = pool.hold();
         let three = pool.claim(3);
@@ -214,7 +215,8 @@ mod tests {
 
     #[test]
     fn a_process_that_was_forked_has_no_threads_and_ends_none() {
-        let pool: &'static Pool = Box::leak(Box::new(Pool::new()));
+        static OWN: Pool = Pool::new();
+        let pool = &OWN;
         let mut held = pool.hold();
         let one = pool.claim(1);
         pool.give_back(one.clone());

@@ -200,7 +200,8 @@ mod tests {
     #[test]
     fn threads_take_the_first_places_at_once() {
         const ROUNDS: usize = 20_000;
-        let places: &'static [Places] = Vec::from_iter((0..ROUNDS).map(|_| Places::new())).leak();
+        static EACH: [Places; ROUNDS] = [const { Places::new() }; ROUNDS];
+        let places = &EACH;
         let arrived = AtomicU32::new(0);
         let refused = AtomicU32::new(0);
         let take_each = || {
