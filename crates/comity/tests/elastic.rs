@@ -274,7 +274,8 @@ fn now() -> u128 {
 fn live(role: &str) {
     let mut words = role.split(' ');
     let mut number = || words.next().unwrap().parse::<usize>().unwrap();
-    let (rank, n) = (number(), number());
+    let rank = number();
+    let n = number();
     let mut group = config(rank, n, words.next().unwrap()).connect().unwrap();
     let mut left = Vec::new();
     let mut told = false;

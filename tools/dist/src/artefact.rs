@@ -91,7 +91,8 @@ pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::from("| target | kind | file | MB | of it the program | state | checks |\n");
     text += "|---|---|---|---:|---:|---|---|\n";
     for row in rows {
-        let (target, kind) = (row.target, row.kind);
+        let target = row.target;
+        let kind = row.kind;
         let _ = match &row.outcome {
             Ok(a) => {
                 let file = a.file.file_name().unwrap_or_default().display();

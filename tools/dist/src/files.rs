@@ -45,7 +45,8 @@ pub(crate) fn write(out: &Path, url: &str) -> Result<Vec<String>, String> {
 
 /// Read the recipes as their package managers do: conda's on each platform, and Homebrew's where there is ruby.
 pub(crate) fn check_recipes(kit: &Kit, out: &Path) -> Result<(), String> {
-    let (recipe, formula) = (out.join("recipe.yaml"), out.join("comity.rb"));
+    let recipe = out.join("recipe.yaml");
+    let formula = out.join("comity.rb");
     if recipe.is_file() {
         print!("{}", kit.python().args(["tools/dist/recipe.py"]).args([&recipe]).run()?);
     }
@@ -133,7 +134,8 @@ mod tests {
         assert!(said.starts_with(&format!("comity {VERSION}\n")) && said.contains("PATH"), "{said}");
         assert!(prefix.join("share/man/man1/comity.1").is_file());
 
-        let (sums, other) = (out.join(SUMS), scratch.join("other"));
+        let sums = out.join(SUMS);
+        let other = scratch.join("other");
         let text = fs::read_to_string(&sums).unwrap();
         let wrong = if text.starts_with('0') { "1" } else { "0" };
         fs::write(&sums, format!("{wrong}{}", &text[1..])).unwrap();

@@ -38,7 +38,7 @@ const TABLE: &str = "artefacts.md";
 /// Make the release.
 ///
 /// # Errors
-/// What of it could not be made, or fails a check.
+/// A sentence for each artefact that could not be made, or fails a check.
 pub fn run(choice: &DistChoice) -> Result<(), String> {
     match &choice.work {
         Work::Make => {}

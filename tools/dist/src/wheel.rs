@@ -67,7 +67,9 @@ pub(crate) fn check(kit: &Kit, target: &Target, file: PathBuf) -> Result<Artefac
 fn is_covered(tag: &str, promised: &str) -> bool {
     let split = |tag: &str| {
         let mut words = tag.splitn(4, '_');
-        let (kind, major, minor) = (words.next()?.to_owned(), words.next()?, words.next()?);
+        let kind = words.next()?.to_owned();
+        let major = words.next()?;
+        let minor = words.next()?;
         let version: (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
         Some((kind, version, words.next()?.to_owned()))
     };

@@ -106,7 +106,7 @@ pub enum Event {
     Others {
         /// All of them have said what they found, or are lost.
         heard: bool,
-        /// One of them ends its ranks.
+        /// At least a single other node ends its ranks.
         failing: bool,
     },
 }

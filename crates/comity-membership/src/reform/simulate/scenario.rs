@@ -47,7 +47,8 @@ pub(super) enum Fault {
 impl Scenario {
     pub(super) fn new(seed: u64, sizes: RangeInclusive<usize>) -> Self {
         let mut rng = Rng::new(seed);
-        let (low, high) = (*sizes.start() as u64, *sizes.end() as u64);
+        let low = *sizes.start() as u64;
+        let high = *sizes.end() as u64;
         // Small groups show most.
         let size =
             if rng.chance(70) { rng.between(low, high.min(low.max(8))) } else { rng.between(low, high) }

@@ -1,4 +1,4 @@
-//! One setting by the name of its variable.
+//! A setting by the name of its variable.
 
 use super::*;
 
