@@ -29,20 +29,6 @@ pub const VARIABLES: &[Variable] = &[
         example: "4",
     },
     Variable {
-        name: "COMITY_LOCAL_RANK",
-        topic: Topic::Place,
-        about: "Says which rank of its host this process is.",
-        default: "unknown",
-        example: "0",
-    },
-    Variable {
-        name: "COMITY_LOCAL_SIZE",
-        topic: Topic::Place,
-        about: "Says how many ranks this host has.",
-        default: "unknown",
-        example: "2",
-    },
-    Variable {
         name: "COMITY_HOST",
         topic: Topic::Place,
         about: "Names this host; ranks whose hosts have equal names may share memory.",
@@ -63,14 +49,6 @@ pub const VARIABLES: &[Variable] = &[
         about: "Names a free port of rank 0's host for the store.",
         default: "none",
         example: "29500",
-    },
-    Variable {
-        name: "COMITY_STORE",
-        topic: Topic::Meeting,
-        about: "Names a store that runs already, in place of `MASTER_ADDR` and `MASTER_PORT`; several addresses with \
-            a comma between.",
-        default: "set by `comity launch`",
-        example: "10.0.0.1:4000",
     },
     Variable {
         name: "COMITY_JOB",
@@ -167,28 +145,12 @@ pub const VARIABLES: &[Variable] = &[
         example: "unix,tcp",
     },
     Variable {
-        name: "COMITY_CONNECT",
-        topic: Topic::Links,
-        about: "`needed` makes the link of a pair of ranks with the first call that needs it; `all` makes all links \
-            when a group opens.",
-        default: "`needed`; `all` in `comity check` and `comity bench` of up to 16 ranks",
-        example: "all",
-    },
-    Variable {
         name: "COMITY_CONNECTIONS",
         topic: Topic::Links,
         about: "Says how many TCP connections a pair of ranks opens for each address; the larger wish of \
             the pair holds.",
         default: "1, or 2 where send threads are used",
         example: "4",
-    },
-    Variable {
-        name: "COMITY_SEND_THREADS",
-        topic: Topic::Links,
-        about: "Says how many threads may send long messages over TCP beside the rank's own, from 0 to \
-            64.",
-        default: "one for every four cores of the rank's share of its host",
-        example: "0",
     },
     Variable {
         name: "COMITY_SHARED_BUFFERS",
@@ -199,35 +161,11 @@ pub const VARIABLES: &[Variable] = &[
         example: "4096",
     },
     Variable {
-        name: "COMITY_PULL",
-        topic: Topic::Links,
-        about: "Says from how many bytes on a message between ranks of a host is read where it lies in the sender's memory (Linux); \
-            0: never.",
-        default: "where it is [quicker](transports-reference.md#links)",
-        example: "131072",
-    },
-    Variable {
-        name: "COMITY_PTRACER",
-        topic: Topic::Links,
-        about: "Says whom a rank lets read its memory where Yama's `ptrace_scope` is 1 and its messages are to be read there (`COMITY_PULL`): `ancestor` (the nearest \
-            process that started all ranks of the host, with its descendants), `any` (every process of this user) or `keep` (whom the \
-            program named itself).",
-        default: "`keep`; with a `COMITY_PULL` above 0 `ancestor`",
-        example: "keep",
-    },
-    Variable {
         name: "COMITY_DEVICES",
         topic: Topic::Links,
         about: "Gives the RDMA devices from each rank to each other, as JSON or as a file of it.",
         default: "the device with the address of the pair's connection",
         example: "devices.json",
-    },
-    Variable {
-        name: "COMITY_RDMA",
-        topic: Topic::Links,
-        about: "`rc` or `uc` allows this service of RDMA devices only; for tests.",
-        default: "RC where both have it, else UC",
-        example: "uc",
     },
     Variable {
         name: "COMITY_BACKEND",
@@ -324,6 +262,28 @@ pub const VARIABLES: &[Variable] = &[
         example: "1",
     },
     Variable {
+        name: "COMITY_LOCAL_RANK",
+        topic: Topic::Launcher,
+        about: "Says which rank of its host this process is.",
+        default: "unknown",
+        example: "0",
+    },
+    Variable {
+        name: "COMITY_LOCAL_SIZE",
+        topic: Topic::Launcher,
+        about: "Says how many ranks this host has.",
+        default: "unknown",
+        example: "2",
+    },
+    Variable {
+        name: "COMITY_STORE",
+        topic: Topic::Launcher,
+        about: "Names a store that runs already, in place of `MASTER_ADDR` and `MASTER_PORT`; several addresses with \
+            a comma between.",
+        default: "set by `comity launch`",
+        example: "10.0.0.1:4000",
+    },
+    Variable {
         name: "COMITY_KEY_FD",
         topic: Topic::Launcher,
         about: "Names an inherited descriptor with the job's key.",
@@ -360,5 +320,45 @@ pub const VARIABLES: &[Variable] = &[
             stacks` and `--metrics`; for the launcher alone.",
         default: "set by `comity launch`",
         example: "8",
+    },
+    Variable {
+        name: "COMITY_CONNECT",
+        topic: Topic::Internal,
+        about: "`needed` makes the link of a pair of ranks with the first call that needs it; `all` makes all links \
+            when a group opens.",
+        default: "`needed`; `all` in `comity check` and `comity bench` of up to 16 ranks",
+        example: "all",
+    },
+    Variable {
+        name: "COMITY_SEND_THREADS",
+        topic: Topic::Internal,
+        about: "Says how many threads may send long messages over TCP beside the rank's own, from 0 to \
+            64.",
+        default: "one for every four cores of the rank's share of its host",
+        example: "0",
+    },
+    Variable {
+        name: "COMITY_PULL",
+        topic: Topic::Internal,
+        about: "Says from how many bytes on a message between ranks of a host is read where it lies in the sender's memory (Linux); \
+            0: never.",
+        default: "where it is [quicker](transports-reference.md#links)",
+        example: "131072",
+    },
+    Variable {
+        name: "COMITY_PTRACER",
+        topic: Topic::Internal,
+        about: "Says whom a rank lets read its memory where Yama's `ptrace_scope` is 1 and its messages are to be read there (`COMITY_PULL`): `ancestor` (the nearest \
+            process that started all ranks of the host, with its descendants), `any` (every process of this user) or `keep` (whom the \
+            program named itself).",
+        default: "`keep`; with a `COMITY_PULL` above 0 `ancestor`",
+        example: "keep",
+    },
+    Variable {
+        name: "COMITY_RDMA",
+        topic: Topic::Internal,
+        about: "`rc` or `uc` allows this service of RDMA devices only; for tests.",
+        default: "RC where both have it, else UC",
+        example: "uc",
     },
 ];

@@ -26,8 +26,10 @@ pub enum Topic {
     Libraries,
     /// Logs and records, and their places.
     Reports,
-    /// Variables that `comity launch` sets for its ranks; nobody else sets these.
+    /// Variables that `comity launch` sets for its ranks, and a launcher of your own may.
     Launcher,
+    /// Variables for tests and measurements; they may change or go.
+    Internal,
 }
 
 /// A variable of the environment that Comity reads. [`VARIABLES`](super::VARIABLES) lists them.
@@ -63,6 +65,7 @@ impl fmt::Display for Topic {
             Self::Libraries => "Libraries",
             Self::Reports => "What is written down",
             Self::Launcher => "Set by `comity launch`",
+            Self::Internal => "For tests and measurements",
         })
     }
 }
