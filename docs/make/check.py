@@ -21,6 +21,8 @@ import reference
 import settings
 
 ROOT = Path(__file__).parents[2]
+#: A list of decisions is read whole, or not at all.
+DECISIONS, MOST_WORDS = ROOT / "docs" / "decisions.md", 4000
 #: Documents outside the book, which link into it.
 OUTSIDE = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
 #: Where a path of the repository begins. Other words in backticks are not looked for.
@@ -115,6 +117,9 @@ def names() -> list[str]:
     for made, wanted in [(reference.PAGE, reference.page()), (settings.PAGE, settings.page())]:
         if not made.exists() or made.read_text() != wanted:
             wrong.append(f"{made.relative_to(ROOT)} is not current: see docs/make")
+    words = len(DECISIONS.read_text().split())
+    if words > MOST_WORDS:
+        wrong.append(f"{DECISIONS.relative_to(ROOT)} has {words} words, more than {MOST_WORDS}: keep what somebody may want to change")
     return wrong
 
 
