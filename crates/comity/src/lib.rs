@@ -52,7 +52,6 @@
 //! repository tells more.
 
 mod backend;
-mod channel;
 mod config;
 mod control;
 mod costs;
@@ -67,7 +66,6 @@ mod recorder;
 mod rendezvous;
 mod status;
 pub mod tools;
-mod transport;
 mod turn;
 mod warnings;
 
@@ -75,6 +73,8 @@ mod warnings;
 use comity_base::fuzz_input;
 // Rooms of the crates below, so that a path says the room and not the crate.
 use comity_base::{address, error, lanes, root_cause, stats, sync, sys, view};
+use comity_channel as channel;
+use comity_transport as transport;
 
 pub use comity_base::{
     CallInfo, ConfigError, Crossed, Error, HostPort, Interrupt, JoinCause, JoinError, Key, MAX_SIZE, MAX_TAG,

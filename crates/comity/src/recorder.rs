@@ -5,7 +5,7 @@
 //! and more, and at the end of a call that slept. The times of other calls are as exact as the kernel's tick (1 to 4 ms), and
 //! they seem to end when they begin. Spinning and yielding before a sleep (some 300 us) do not count as waiting.
 //!
-//! May import: `transport`.
+//! May import: nothing.
 
 mod file;
 #[cfg(fuzzing)]

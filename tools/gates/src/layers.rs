@@ -37,9 +37,6 @@ pub(crate) const CRATES: &[CrateRooms] = &[
     CrateRooms {
         sources: "crates/comity/src/",
         rooms: &[
-            // Bytes between two processes.
-            "channel",
-            "transport",
             // What a process says of itself, and finds.
             "exchange",
             "config",

@@ -17,8 +17,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity-base/src/view/", "borrowed memory of any type"),
     ("crates/comity-kernel/src/", "vector instructions"),
     ("crates/comity-base/src/lanes/", "one call's memory in several threads, and memory that processes map"),
-    ("crates/comity/src/transport/shm/", "memory that two processes map"),
-    ("crates/comity/src/transport/verbs/", "slots that a device reads and writes"),
+    ("crates/comity-transport/src/shm/", "memory that two processes map"),
+    ("crates/comity-transport/src/verbs/", "slots that a device reads and writes"),
     ("crates/comity/src/backend/nccl/", "addresses of device memory that views promise"),
     ("crates/comity/src/cuda.rs", "the same, for memory of this project's own tools"),
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
@@ -79,7 +79,7 @@ pub fn check(root: &Path) -> Result<usize, String> {
         }
     }
     found.extend(layers::CRATES.iter().flat_map(|rooms| layers::misplaced(&library, rooms)));
-    let table = "crates/comity/src/transport/mod.rs";
+    let table = "crates/comity-transport/src/lib.rs";
     match library.iter().find(|(name, _)| name == table) {
         Some((_, table)) => {
             found.extend(library.iter().flat_map(|(name, text)| kinds::named(name, text, table)))

@@ -16,8 +16,8 @@ fn unsafe_code_has_its_places() {
     );
     let words = "// unsafe\nlet s = \"unsafe\";\n#![deny(unsafe_op_in_unsafe_fn)]\n";
     assert!(misplaced_unsafe(OUTSIDE, words).is_empty());
-    assert!(within("crates/comity/src/transport/shm/mod.rs", "crates/comity/src/transport/shm/mod.rs"));
-    assert!(!within("crates/comity/src/transport/shm/mod.rs.x", "crates/comity/src/transport/shm/mod.rs"));
+    assert!(within("crates/comity-transport/src/shm/mod.rs", "crates/comity-transport/src/shm/mod.rs"));
+    assert!(!within("crates/comity-transport/src/shm/mod.rs.x", "crates/comity-transport/src/shm/mod.rs"));
 }
 
 #[test]

@@ -16,9 +16,11 @@ use super::{
 };
 
 /// Folders in which each wait has a reason.
-const PLACES: [&str; 4] = [
+const PLACES: [&str; 6] = [
     "crates/comity/src/",
     "crates/comity-base/src/",
+    "crates/comity-channel/src/",
+    "crates/comity-transport/src/",
     "crates/comity-membership/src/",
     "crates/comity-py/src/",
 ];

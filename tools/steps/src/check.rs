@@ -33,9 +33,11 @@ struct Changed {
 }
 
 /// Folders and the packages in them.
-const PACKAGES: [(&str, &str); 25] = [
+const PACKAGES: [(&str, &str); 27] = [
     ("crates/comity/", "comity"),
     ("crates/comity-base/", "comity-base"),
+    ("crates/comity-channel/", "comity-channel"),
+    ("crates/comity-transport/", "comity-transport"),
     ("crates/comity-kernel/", "comity-kernel"),
     ("crates/comity-plan/", "comity-plan"),
     ("crates/comity-membership/", "comity-membership"),

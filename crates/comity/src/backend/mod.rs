@@ -1,6 +1,6 @@
 //! Backends: they carry out a group's calls.
 //!
-//! May import: `config`, `engine`, `exchange`, `status`, `transport`.
+//! May import: `config`, `engine`, `exchange`, `status`.
 
 mod average;
 mod external;

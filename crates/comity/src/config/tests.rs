@@ -1,6 +1,7 @@
 //! Every launcher's variables, good and bad.
 
 mod bad;
+mod devices;
 mod hostfiles;
 mod set;
 
@@ -265,10 +266,9 @@ fn settings_hold_everywhere() {
     assert_eq!(c.links, Kinds::from_iter([LinkKind::Tcp]));
     let addrs: Vec<_> = c.addrs.iter().map(ToString::to_string).collect();
     assert_eq!(addrs, ["10.0.0.1:0", "10.0.0.2:7000", "[fe80::1%4]:7000", "[::1]:0", "[::2]:0"]);
-    assert_eq!(
-        (c.transports.tcp.connections, c.transports.tcp.send_threads, c.host.as_deref(), c.job.as_str()),
-        (Some(4), Some(0), Some("desk"), "my job")
-    );
+    assert_eq!((c.host.as_deref(), c.job.as_str()), (Some("desk"), "my job"));
+    let links = format!("{:?}", c.transports);
+    assert!(links.contains("connections: Some(4), send_threads: Some(0)"), "{links}");
     assert_eq!((c.device, from(&[]).unwrap().device), (Some(3), None));
     assert_eq!(c.detection, Detection::After(Duration::from_millis(2500)));
     for (text, detection) in [

@@ -94,7 +94,7 @@ impl ControlConnection {
 
     /// The next whole note.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, Malformed> {
-        self.conn.next()
+        self.conn.next_message()
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::{
     CallInfo, DType, Op, ReduceOp,
     channel::{Malformed, Reader, Writer},
+    rendezvous::{put_reform, take_reform},
     status::{Differs, Failure, FailureKind, HEADER, Header, Late, Reached, Standing},
 };
 use std::time::Duration;
@@ -35,7 +36,7 @@ impl Encoding for ControlNote {
             Self::Abort { group_id, failure } => {
                 w.u8(2);
                 w.u64(*group_id);
-                w.failure(failure);
+                put_failure(&mut w, failure);
             }
             Self::Heartbeat { progress } => {
                 w.u8(BEAT);
@@ -64,7 +65,7 @@ impl Encoding for ControlNote {
             Self::Reached { group_id, reached } => {
                 w.u8(8);
                 w.u64(*group_id);
-                w.reached(reached);
+                put_reached(&mut w, reached);
             }
             Self::Entered { group_id } => {
                 w.u8(9);
@@ -77,10 +78,10 @@ impl Encoding for ControlNote {
             Self::Reform { group_id, message } => {
                 w.u8(15);
                 w.u64(*group_id);
-                w.reform(message);
+                put_reform(&mut w, message);
             }
             Self::Lost { .. } | Self::NoWay { .. } | Self::Spread { .. } | Self::Passed { .. } => {
-                w.of_the_graph(self)
+                put_graph(&mut w, self)
             }
         }
         w.0
@@ -90,13 +91,13 @@ impl Encoding for ControlNote {
         let mut r = Reader(bytes);
         let m = match r.u8()? {
             1 => Self::Leave { group_id: r.u64()? },
-            2 => Self::Abort { group_id: r.u64()?, failure: r.failure()? },
+            2 => Self::Abort { group_id: r.u64()?, failure: take_failure(&mut r)? },
             BEAT => Self::Heartbeat { progress: r.u64()? },
             4 => Self::Goodbye { words: r.text()?, because_of: r.ranks()? },
             5 => Self::GivenUp { silence: r.u64()? },
-            6 => Self::Waits { group_id: r.u64()?, call: r.collective()? },
+            6 => Self::Waits { group_id: r.u64()?, call: take_collective(&mut r)? },
             7 => Self::Census { group_id: r.u64()?, at: r.u64()?, digest: r.u64()? },
-            8 => Self::Reached { group_id: r.u64()?, reached: r.reached()? },
+            8 => Self::Reached { group_id: r.u64()?, reached: take_reached(&mut r)? },
             9 => Self::Entered { group_id: r.u64()? },
             10 => Self::Connect { group_id: r.u64()? },
             11 => {
@@ -118,7 +119,7 @@ impl Encoding for ControlNote {
                 return Ok(Self::Passed { from, to, hops, note: plain(r.0)? });
             }
             14 => Self::NoWay { ranks: r.ranks()? },
-            15 => Self::Reform { group_id: r.u64()?, message: Box::new(r.reform()?) },
+            15 => Self::Reform { group_id: r.u64()?, message: Box::new(take_reform(&mut r)?) },
             _ => return Err(Malformed),
         };
         r.end(m)
@@ -133,185 +134,179 @@ fn plain(bytes: &[u8]) -> Result<Box<ControlNote>, Malformed> {
     ControlNote::decode(bytes).map(Box::new)
 }
 
-impl Writer {
-    /// Encodes a note for a large job's graph.
-    fn of_the_graph(&mut self, note: &ControlNote) {
-        let w = self;
-        match note {
-            ControlNote::Lost { by, rank, cause, silence } => {
-                w.u8(11);
-                w.u32(*by as u32);
-                w.u32(*rank as u32);
-                w.text(cause);
-                w.u8(u8::from(silence.is_some()));
-                silence.iter().for_each(|ms| w.u64(*ms));
-            }
-            ControlNote::NoWay { ranks } => {
-                w.u8(14);
-                w.ranks(ranks);
-            }
-            ControlNote::Spread { origin, number, note } => {
-                w.u8(12);
-                w.u32(*origin as u32);
-                w.u64(*number);
-                w.0.extend(note.encode());
-            }
-            ControlNote::Passed { from, to, hops, note } => {
-                w.u8(13);
-                w.u32(*from as u32);
-                w.ranks(to);
-                w.u8(*hops);
-                w.0.extend(note.encode());
-            }
-            _ => {}
+/// Encodes a note for a large job's graph.
+fn put_graph(w: &mut Writer, note: &ControlNote) {
+    match note {
+        ControlNote::Lost { by, rank, cause, silence } => {
+            w.u8(11);
+            w.u32(*by as u32);
+            w.u32(*rank as u32);
+            w.text(cause);
+            w.u8(u8::from(silence.is_some()));
+            silence.iter().for_each(|ms| w.u64(*ms));
         }
-    }
-
-    fn differs(&mut self, d: &Differs) {
-        self.u8(Header::DIFFERENCES.iter().position(|w| *w == d.what).unwrap_or_default() as u8);
-        self.call(&d.ours);
-        self.call(&d.theirs);
-    }
-
-    fn call(&mut self, call: &CallInfo) {
-        let some = |x: Option<u32>| x.unwrap_or(NONE);
-        self.u8(call.op as u8 | if call.objects { OBJECTS } else { 0 });
-        self.u64(call.seq);
-        self.u64(call.count as u64);
-        self.u32(some(call.dtype.map(|d| d as u32)));
-        self.u32(some(call.reduce.map(|r| r as u32)));
-        self.u32(some(call.root.map(|r| r as u32)));
-        self.u32(some(call.tag));
-    }
-
-    fn failure(&mut self, f: &Failure) {
-        self.u32(f.culprit as u32);
-        self.u32(f.by as u32);
-        self.text(&f.cause);
-        match &f.why {
-            FailureKind::Lost { because_of } => {
-                self.u8(0);
-                self.ranks(because_of);
-            }
-            FailureKind::Reported => self.u8(1),
-            FailureKind::Differs(calls) => {
-                self.u8(2);
-                self.differs(calls);
-            }
-            FailureKind::Late(late) => {
-                self.u8(3);
-                self.call(&late.call);
-                self.u64(late.after.as_nanos() as u64);
-                self.ranks(&late.missing);
-                self.u8(u8::from(late.stalled.is_some()));
-                if let Some((a, b)) = late.stalled {
-                    self.u32(a as u32);
-                    self.u32(b as u32);
-                }
-            }
+        ControlNote::NoWay { ranks } => {
+            w.u8(14);
+            w.ranks(ranks);
         }
+        ControlNote::Spread { origin, number, note } => {
+            w.u8(12);
+            w.u32(*origin as u32);
+            w.u64(*number);
+            w.0.extend(note.encode());
+        }
+        ControlNote::Passed { from, to, hops, note } => {
+            w.u8(13);
+            w.u32(*from as u32);
+            w.ranks(to);
+            w.u8(*hops);
+            w.0.extend(note.encode());
+        }
+        _ => {}
     }
+}
 
-    fn reached(&mut self, reached: &Reached) {
-        self.u64(reached.made);
-        self.u8(u8::from(reached.digest.is_some())
-            | u8::from(reached.lacks.is_some()) << 1
-            | u8::from(reached.elsewhere) << 2
-            | u8::from(reached.standing.is_some()) << 3);
-        if let Some(digest) = reached.digest {
-            self.u64(digest);
+fn put_differs(w: &mut Writer, d: &Differs) {
+    w.u8(Header::DIFFERENCES.iter().position(|w| *w == d.what).unwrap_or_default() as u8);
+    put_call(w, &d.ours);
+    put_call(w, &d.theirs);
+}
+
+fn put_call(w: &mut Writer, call: &CallInfo) {
+    let some = |x: Option<u32>| x.unwrap_or(NONE);
+    w.u8(call.op as u8 | if call.objects { OBJECTS } else { 0 });
+    w.u64(call.seq);
+    w.u64(call.count as u64);
+    w.u32(some(call.dtype.map(|d| d as u32)));
+    w.u32(some(call.reduce.map(|r| r as u32)));
+    w.u32(some(call.root.map(|r| r as u32)));
+    w.u32(some(call.tag));
+}
+
+fn put_failure(w: &mut Writer, f: &Failure) {
+    w.u32(f.culprit as u32);
+    w.u32(f.by as u32);
+    w.text(&f.cause);
+    match &f.why {
+        FailureKind::Lost { because_of } => {
+            w.u8(0);
+            w.ranks(because_of);
         }
-        if let Some((whom, since)) = reached.lacks {
-            self.u32(whom as u32);
-            self.u64(since);
+        FailureKind::Reported => w.u8(1),
+        FailureKind::Differs(calls) => {
+            w.u8(2);
+            put_differs(w, calls);
         }
-        if let Some(Standing { call, sent }) = &reached.standing {
-            self.0.extend(call.encode());
-            self.u64(*sent);
+        FailureKind::Late(late) => {
+            w.u8(3);
+            put_call(w, &late.call);
+            w.u64(late.after.as_nanos() as u64);
+            w.ranks(&late.missing);
+            w.u8(u8::from(late.stalled.is_some()));
+            if let Some((a, b)) = late.stalled {
+                w.u32(a as u32);
+                w.u32(b as u32);
+            }
         }
     }
 }
 
-impl Reader<'_> {
-    fn differs(&mut self) -> Result<Differs, Malformed> {
-        let what = Header::DIFFERENCES.get(usize::from(self.u8()?)).copied().ok_or(Malformed)?;
-        Ok(Differs { what, ours: self.call()?, theirs: self.call()? })
+fn put_reached(w: &mut Writer, reached: &Reached) {
+    w.u64(reached.made);
+    w.u8(u8::from(reached.digest.is_some())
+        | u8::from(reached.lacks.is_some()) << 1
+        | u8::from(reached.elsewhere) << 2
+        | u8::from(reached.standing.is_some()) << 3);
+    if let Some(digest) = reached.digest {
+        w.u64(digest);
     }
-
-    fn failure(&mut self) -> Result<Failure, Malformed> {
-        let culprit = self.u32()? as usize;
-        let by = self.u32()? as usize;
-        let cause = self.text()?;
-        let why = match self.u8()? {
-            0 => FailureKind::Lost { because_of: self.ranks()? },
-            1 => FailureKind::Reported,
-            2 => FailureKind::Differs(self.differs()?),
-            3 => {
-                let call = self.call()?;
-                let after = Duration::from_nanos(self.u64()?);
-                let missing = self.ranks()?;
-                let stalled =
-                    if self.flag()? { Some((self.u32()? as usize, self.u32()? as usize)) } else { None };
-                FailureKind::Late(Late { call, after, missing, stalled })
-            }
-            _ => return Err(Malformed),
-        };
-        Ok(Failure { culprit, by, cause, why })
+    if let Some((whom, since)) = reached.lacks {
+        w.u32(whom as u32);
+        w.u64(since);
     }
+    if let Some(Standing { call, sent }) = &reached.standing {
+        w.0.extend(call.encode());
+        w.u64(*sent);
+    }
+}
 
-    fn reached(&mut self) -> Result<Reached, Malformed> {
-        let made = self.u64()?;
-        let has = self.u8()?;
-        if has > 15 {
-            return Err(Malformed);
+fn take_differs(r: &mut Reader<'_>) -> Result<Differs, Malformed> {
+    let what = Header::DIFFERENCES.get(usize::from(r.u8()?)).copied().ok_or(Malformed)?;
+    Ok(Differs { what, ours: take_call(r)?, theirs: take_call(r)? })
+}
+
+fn take_failure(r: &mut Reader<'_>) -> Result<Failure, Malformed> {
+    let culprit = r.u32()? as usize;
+    let by = r.u32()? as usize;
+    let cause = r.text()?;
+    let why = match r.u8()? {
+        0 => FailureKind::Lost { because_of: r.ranks()? },
+        1 => FailureKind::Reported,
+        2 => FailureKind::Differs(take_differs(r)?),
+        3 => {
+            let call = take_call(r)?;
+            let after = Duration::from_nanos(r.u64()?);
+            let missing = r.ranks()?;
+            let stalled = if r.flag()? { Some((r.u32()? as usize, r.u32()? as usize)) } else { None };
+            FailureKind::Late(Late { call, after, missing, stalled })
         }
-        let digest = if has & 1 != 0 { Some(self.u64()?) } else { None };
-        let lacks = if has & 2 != 0 { Some((self.u32()? as usize, self.u64()?)) } else { None };
-        let standing = if has & 8 != 0 { Some(self.standing(made)?) } else { None };
-        Ok(Reached { made, digest, lacks, elsewhere: has & 4 != 0, standing })
-    }
+        _ => return Err(Malformed),
+    };
+    Ok(Failure { culprit, by, cause, why })
+}
 
-    /// The call with the number `made`, in which a member stands.
-    fn standing(&mut self, made: u64) -> Result<Standing, Malformed> {
-        let mut call = self.collective()?;
-        if call.info.seq as u32 != made as u32 {
-            return Err(Malformed);
-        }
-        call.info.seq = made;
-        Ok(Standing { call, sent: self.u64()? })
+fn take_reached(r: &mut Reader<'_>) -> Result<Reached, Malformed> {
+    let made = r.u64()?;
+    let has = r.u8()?;
+    if has > 15 {
+        return Err(Malformed);
     }
+    let digest = if has & 1 != 0 { Some(r.u64()?) } else { None };
+    let lacks = if has & 2 != 0 { Some((r.u32()? as usize, r.u64()?)) } else { None };
+    let standing = if has & 8 != 0 { Some(take_standing(r, made)?) } else { None };
+    Ok(Reached { made, digest, lacks, elsewhere: has & 4 != 0, standing })
+}
 
-    /// Header of a call of the whole group: calls between two ranks alone are nobody else's affair.
-    fn collective(&mut self) -> Result<Header, Malformed> {
-        let call = Header::decode(&self.bytes::<HEADER>()?, 0).ok_or(Malformed)?;
-        let pair = matches!(call.info.op, Op::Send | Op::Recv | Op::SendRecv);
-        if pair { Err(Malformed) } else { Ok(call) }
+/// The call with the number `made`, in which a member stands.
+fn take_standing(r: &mut Reader<'_>, made: u64) -> Result<Standing, Malformed> {
+    let mut call = take_collective(r)?;
+    if call.info.seq as u32 != made as u32 {
+        return Err(Malformed);
     }
+    call.info.seq = made;
+    Ok(Standing { call, sent: r.u64()? })
+}
 
-    fn call(&mut self) -> Result<CallInfo, Malformed> {
-        let first = self.u8()?;
-        let op = *Op::ALL.get(usize::from(first & !OBJECTS).wrapping_sub(1)).ok_or(Malformed)?;
-        let seq = self.u64()?;
-        let count = self.u64()?;
-        let mut some = || Ok(Some(self.u32()?).filter(|x| *x != NONE));
-        let dtype = some()?;
-        let reduce = some()?;
-        let root = some()?;
-        let tag = some()?;
-        let dtype = dtype.map(|d| DType::ALL.get(d as usize).copied().ok_or(Malformed)).transpose()?;
-        let reduce = reduce.map(|r| ReduceOp::ALL.get(r as usize).copied().ok_or(Malformed)).transpose()?;
-        let count = usize::try_from(count).map_err(|_| Malformed)?;
-        let objects = first & OBJECTS != 0;
-        let mut info = CallInfo::new(op);
-        info.seq = seq;
-        info.count = count;
-        info.dtype = dtype;
-        info.reduce = reduce;
-        info.root = root.map(|r| r as usize);
-        info.tag = tag;
-        info.objects = objects;
-        Ok(info)
-    }
+/// Header of a call of the whole group: calls between two ranks alone are nobody else's affair.
+fn take_collective(r: &mut Reader<'_>) -> Result<Header, Malformed> {
+    let call = Header::decode(&r.bytes::<HEADER>()?, 0).ok_or(Malformed)?;
+    let pair = matches!(call.info.op, Op::Send | Op::Recv | Op::SendRecv);
+    if pair { Err(Malformed) } else { Ok(call) }
+}
+
+fn take_call(r: &mut Reader<'_>) -> Result<CallInfo, Malformed> {
+    let first = r.u8()?;
+    let op = *Op::ALL.get(usize::from(first & !OBJECTS).wrapping_sub(1)).ok_or(Malformed)?;
+    let seq = r.u64()?;
+    let count = r.u64()?;
+    let mut some = || Ok(Some(r.u32()?).filter(|x| *x != NONE));
+    let dtype = some()?;
+    let reduce = some()?;
+    let root = some()?;
+    let tag = some()?;
+    let dtype = dtype.map(|d| DType::ALL.get(d as usize).copied().ok_or(Malformed)).transpose()?;
+    let reduce = reduce.map(|r| ReduceOp::ALL.get(r as usize).copied().ok_or(Malformed)).transpose()?;
+    let count = usize::try_from(count).map_err(|_| Malformed)?;
+    let objects = first & OBJECTS != 0;
+    let mut info = CallInfo::new(op);
+    info.seq = seq;
+    info.count = count;
+    info.dtype = dtype;
+    info.reduce = reduce;
+    info.root = root.map(|r| r as usize);
+    info.tag = tag;
+    info.objects = objects;
+    Ok(info)
 }
 
 #[cfg(test)]

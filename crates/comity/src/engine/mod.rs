@@ -1,6 +1,6 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
 //!
-//! May import: `recorder`, `status`, `transport`.
+//! May import: `recorder`, `status`.
 
 mod cause;
 mod census;

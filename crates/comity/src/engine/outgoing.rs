@@ -1,4 +1,4 @@
-//! Outgoing messages to a peer, and the position of the stream. May import `stats`, `status` and `transport`.
+//! Outgoing messages to a peer, and the position of the stream. May import `status`.
 
 use crate::{
     stats::LiveLink,

@@ -21,7 +21,7 @@
 //!
 //! Two worlds make links: `Endpoint`, of processes that have met, and `LocalWorld`, of threads.
 //!
-//! May import: `channel`, `config`, `control`, `costs`, `rendezvous`, `status`, `transport`.
+//! May import: `config`, `control`, `costs`, `rendezvous`, `status`.
 
 mod elastic;
 mod endpoint;

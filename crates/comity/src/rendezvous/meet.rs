@@ -127,7 +127,7 @@ impl StoreClient {
         let mut here = 0;
         loop {
             let open = self.conn.fill();
-            while let Some(message) = self.conn.next().map_err(|_| self.nonsense())? {
+            while let Some(message) = self.conn.next_message().map_err(|_| self.nonsense())? {
                 match FromStore::decode(&message).map_err(|_| self.nonsense())? {
                     FromStore::Welcome { world: w, size } if size as usize == self.size => world = Some(w),
                     FromStore::Entry { rank, facts } => match table.get_mut(rank as usize) {
@@ -187,7 +187,7 @@ impl StoreClient {
     pub(crate) fn hear(&mut self) -> Result<bool> {
         let open = self.conn.fill();
         loop {
-            match self.conn.next().map(|m| m.map(|m| FromStore::decode(&m))) {
+            match self.conn.next_message().map(|m| m.map(|m| FromStore::decode(&m))) {
                 Ok(Some(Ok(FromStore::Refused { why }))) => return Err(why.into()),
                 Ok(Some(Ok(FromStore::Vote { group_id, message }))) => self.votes.push((group_id, message)),
                 Ok(Some(Ok(FromStore::Joiners { all }))) => self.joiners = all,

@@ -20,7 +20,7 @@
 //! | processes with another key knock | they are counted, and named with who is missing |
 //! | the store's host dies | `StoreClient::lost` |
 //!
-//! May import: `channel`, `config`, `exchange`, `transport`.
+//! May import: `config`, `exchange`.
 
 mod announce;
 mod exchanged;
@@ -36,7 +36,7 @@ mod wire;
 pub(crate) use announce::{agree_on_secrecy, announce, facts};
 pub(crate) use meet::{StoreClient, Table};
 pub(crate) use pass_on::PassingOn;
-pub(crate) use reform_message::can_be_told;
+pub(crate) use reform_message::{can_be_told, put_reform, take_reform};
 pub use store::Store;
 pub(crate) use store::{StoreBind, StoreJob};
 #[cfg(test)]

@@ -28,196 +28,192 @@ fn stretches(ranks: &[usize]) -> Vec<(usize, usize)> {
     all
 }
 
-impl Writer {
-    /// Appends a message about the group that follows one.
-    pub(crate) fn reform(&mut self, message: &Message) {
-        match message {
-            Message::Call { missing } => {
-                self.u8(1);
-                self.ranks(missing);
-            }
-            Message::Ready { asking, terms, promised, accepted } => {
-                self.u8(2);
-                self.u32(*asking);
-                self.u32(terms.fewest as u32);
-                self.u8(u8::from(terms.rule == Rule::Store));
-                self.ballot(*promised);
-                self.vote(accepted.as_ref());
-            }
-            Message::Form { ballot, plan } => {
-                self.u8(3);
-                self.ballot(*ballot);
-                self.plan(plan);
-            }
-            Message::Formed { ballot, fault, accepted } => {
-                self.u8(4);
-                self.ballot(*ballot);
-                self.u8(u8::from(fault.is_some()));
-                fault.iter().for_each(|words| self.text(words));
-                self.vote(accepted.as_ref());
-            }
-            Message::Behind { promised } => {
-                self.u8(5);
-                self.ballot(*promised);
-            }
-            Message::Accept { ballot, plan } => {
-                self.u8(6);
-                self.ballot(*ballot);
-                self.plan(plan);
-            }
-            Message::Accepted { ballot } => {
-                self.u8(7);
-                self.ballot(*ballot);
-            }
-            Message::Decided { plan } => {
-                self.u8(8);
-                self.plan(plan);
-            }
-            Message::Refused { asking, why } => {
-                self.u8(9);
-                self.u32(*asking);
-                self.refusal(why);
-            }
-            Message::Left => self.u8(10),
-            Message::Withdraw => self.u8(11),
+/// Appends a message about the group that follows one.
+pub(crate) fn put_reform(w: &mut Writer, message: &Message) {
+    match message {
+        Message::Call { missing } => {
+            w.u8(1);
+            w.ranks(missing);
         }
-    }
-
-    fn ballot(&mut self, Ballot { round, by }: Ballot) {
-        self.u32(round);
-        self.u32(by);
-    }
-
-    fn vote(&mut self, vote: Option<&(Ballot, Plan)>) {
-        self.u8(u8::from(vote.is_some()));
-        if let Some((ballot, plan)) = vote {
-            self.ballot(*ballot);
-            self.plan(plan);
+        Message::Ready { asking, terms, promised, accepted } => {
+            w.u8(2);
+            w.u32(*asking);
+            w.u32(terms.fewest as u32);
+            w.u8(u8::from(terms.rule == Rule::Store));
+            put_ballot(w, *promised);
+            put_vote(w, accepted.as_ref());
         }
-    }
-
-    fn plan(&mut self, plan: &Plan) {
-        let all = stretches(&plan.members);
-        self.u16(all.len().min(MAX_STRETCHES) as u16);
-        for (first, n) in all.into_iter().take(MAX_STRETCHES) {
-            self.u32(first as u32);
-            self.u32(n as u32);
+        Message::Form { ballot, plan } => {
+            w.u8(3);
+            put_ballot(w, *ballot);
+            put_plan(w, plan);
         }
-        self.u16(plan.left.len() as u16);
-        for (member, why) in &plan.left {
-            self.u32(*member as u32);
-            self.text(why);
+        Message::Formed { ballot, fault, accepted } => {
+            w.u8(4);
+            put_ballot(w, *ballot);
+            w.u8(u8::from(fault.is_some()));
+            fault.iter().for_each(|words| w.text(words));
+            put_vote(w, accepted.as_ref());
         }
-        let extra = plan.extra.get(..plan.extra.len().min(MAX_EXTRA)).unwrap_or_default();
-        self.u16(extra.len() as u16);
-        self.0.extend(extra);
+        Message::Behind { promised } => {
+            w.u8(5);
+            put_ballot(w, *promised);
+        }
+        Message::Accept { ballot, plan } => {
+            w.u8(6);
+            put_ballot(w, *ballot);
+            put_plan(w, plan);
+        }
+        Message::Accepted { ballot } => {
+            w.u8(7);
+            put_ballot(w, *ballot);
+        }
+        Message::Decided { plan } => {
+            w.u8(8);
+            put_plan(w, plan);
+        }
+        Message::Refused { asking, why } => {
+            w.u8(9);
+            w.u32(*asking);
+            put_refusal(w, why);
+        }
+        Message::Left => w.u8(10),
+        Message::Withdraw => w.u8(11),
     }
+}
 
-    fn refusal(&mut self, why: &Refusal) {
-        match why {
-            Refusal::Few { here, fewest } => {
-                self.u8(1);
-                self.ranks(here);
-                self.u32(*fewest as u32);
-            }
-            Refusal::Minority { here } => {
-                self.u8(2);
-                self.ranks(here);
-            }
-            Refusal::Terms { member } => {
-                self.u8(3);
-                self.u32(*member as u32);
-            }
-            Refusal::Late { by, missing } => {
-                self.u8(4);
-                self.u32(*by as u32);
-                self.ranks(missing);
-            }
-            Refusal::Fault { member, words } => {
-                self.u8(5);
-                self.u32(*member as u32);
-                self.text(words);
-            }
+fn put_ballot(w: &mut Writer, Ballot { round, by }: Ballot) {
+    w.u32(round);
+    w.u32(by);
+}
+
+fn put_vote(w: &mut Writer, vote: Option<&(Ballot, Plan)>) {
+    w.u8(u8::from(vote.is_some()));
+    if let Some((ballot, plan)) = vote {
+        put_ballot(w, *ballot);
+        put_plan(w, plan);
+    }
+}
+
+fn put_plan(w: &mut Writer, plan: &Plan) {
+    let all = stretches(&plan.members);
+    w.u16(all.len().min(MAX_STRETCHES) as u16);
+    for (first, n) in all.into_iter().take(MAX_STRETCHES) {
+        w.u32(first as u32);
+        w.u32(n as u32);
+    }
+    w.u16(plan.left.len() as u16);
+    for (member, why) in &plan.left {
+        w.u32(*member as u32);
+        w.text(why);
+    }
+    let extra = plan.extra.get(..plan.extra.len().min(MAX_EXTRA)).unwrap_or_default();
+    w.u16(extra.len() as u16);
+    w.0.extend(extra);
+}
+
+fn put_refusal(w: &mut Writer, why: &Refusal) {
+    match why {
+        Refusal::Few { here, fewest } => {
+            w.u8(1);
+            w.ranks(here);
+            w.u32(*fewest as u32);
+        }
+        Refusal::Minority { here } => {
+            w.u8(2);
+            w.ranks(here);
+        }
+        Refusal::Terms { member } => {
+            w.u8(3);
+            w.u32(*member as u32);
+        }
+        Refusal::Late { by, missing } => {
+            w.u8(4);
+            w.u32(*by as u32);
+            w.ranks(missing);
+        }
+        Refusal::Fault { member, words } => {
+            w.u8(5);
+            w.u32(*member as u32);
+            w.text(words);
         }
     }
 }
 
-impl Reader<'_> {
-    /// Takes a message about the group that follows one.
-    pub(crate) fn reform(&mut self) -> Result<Message, Malformed> {
-        Ok(match self.u8()? {
-            1 => Message::Call { missing: self.ranks()? },
-            2 => {
-                let asking = self.u32()?;
-                let fewest = self.u32()? as usize;
-                let rule = if self.flag()? { Rule::Store } else { Rule::Majority };
-                Message::Ready {
-                    asking,
-                    terms: Terms { fewest, rule },
-                    promised: self.ballot()?,
-                    accepted: self.vote()?,
-                }
+/// Takes a message about the group that follows one.
+pub(crate) fn take_reform(r: &mut Reader<'_>) -> Result<Message, Malformed> {
+    Ok(match r.u8()? {
+        1 => Message::Call { missing: r.ranks()? },
+        2 => {
+            let asking = r.u32()?;
+            let fewest = r.u32()? as usize;
+            let rule = if r.flag()? { Rule::Store } else { Rule::Majority };
+            Message::Ready {
+                asking,
+                terms: Terms { fewest, rule },
+                promised: take_ballot(r)?,
+                accepted: take_vote(r)?,
             }
-            3 => Message::Form { ballot: self.ballot()?, plan: self.plan()? },
-            4 => {
-                let ballot = self.ballot()?;
-                let fault = if self.flag()? { Some(self.text()?) } else { None };
-                Message::Formed { ballot, fault, accepted: self.vote()? }
-            }
-            5 => Message::Behind { promised: self.ballot()? },
-            6 => Message::Accept { ballot: self.ballot()?, plan: self.plan()? },
-            7 => Message::Accepted { ballot: self.ballot()? },
-            8 => Message::Decided { plan: self.plan()? },
-            9 => Message::Refused { asking: self.u32()?, why: self.refusal()? },
-            10 => Message::Left,
-            11 => Message::Withdraw,
-            _ => return Err(Malformed),
-        })
-    }
+        }
+        3 => Message::Form { ballot: take_ballot(r)?, plan: take_plan(r)? },
+        4 => {
+            let ballot = take_ballot(r)?;
+            let fault = if r.flag()? { Some(r.text()?) } else { None };
+            Message::Formed { ballot, fault, accepted: take_vote(r)? }
+        }
+        5 => Message::Behind { promised: take_ballot(r)? },
+        6 => Message::Accept { ballot: take_ballot(r)?, plan: take_plan(r)? },
+        7 => Message::Accepted { ballot: take_ballot(r)? },
+        8 => Message::Decided { plan: take_plan(r)? },
+        9 => Message::Refused { asking: r.u32()?, why: take_refusal(r)? },
+        10 => Message::Left,
+        11 => Message::Withdraw,
+        _ => return Err(Malformed),
+    })
+}
 
-    fn ballot(&mut self) -> Result<Ballot, Malformed> {
-        Ok(Ballot { round: self.u32()?, by: self.u32()? })
-    }
+fn take_ballot(r: &mut Reader<'_>) -> Result<Ballot, Malformed> {
+    Ok(Ballot { round: r.u32()?, by: r.u32()? })
+}
 
-    fn vote(&mut self) -> Result<Option<(Ballot, Plan)>, Malformed> {
-        Ok(if self.flag()? { Some((self.ballot()?, self.plan()?)) } else { None })
-    }
+fn take_vote(r: &mut Reader<'_>) -> Result<Option<(Ballot, Plan)>, Malformed> {
+    Ok(if r.flag()? { Some((take_ballot(r)?, take_plan(r)?)) } else { None })
+}
 
-    fn plan(&mut self) -> Result<Plan, Malformed> {
-        let mut members = Vec::new();
-        let mut end = None;
-        let n = self.u16()?;
-        if usize::from(n) > MAX_STRETCHES {
+fn take_plan(r: &mut Reader<'_>) -> Result<Plan, Malformed> {
+    let mut members = Vec::new();
+    let mut end = None;
+    let n = r.u16()?;
+    if usize::from(n) > MAX_STRETCHES {
+        return Err(Malformed);
+    }
+    for _ in 0..n {
+        let first = r.u32()? as usize;
+        let n = r.u32()? as usize;
+        // In order, none twice, with a gap between two stretches, and no more than a job has.
+        if end.is_some_and(|end| first <= end) || n == 0 || first > MAX_SIZE || n > MAX_SIZE - first {
             return Err(Malformed);
         }
-        for _ in 0..n {
-            let first = self.u32()? as usize;
-            let n = self.u32()? as usize;
-            // In order, none twice, with a gap between two stretches, and no more than a job has.
-            if end.is_some_and(|end| first <= end) || n == 0 || first > MAX_SIZE || n > MAX_SIZE - first {
-                return Err(Malformed);
-            }
-            members.extend(first..first + n);
-            end = Some(first + n);
-        }
-        let mut left = Vec::new();
-        for _ in 0..self.u16()? {
-            left.push((self.u32()? as usize, self.text()?));
-        }
-        let extra = self.slice(MAX_EXTRA)?.to_vec();
-        Ok(Plan { members, left, extra })
+        members.extend(first..first + n);
+        end = Some(first + n);
     }
+    let mut left = Vec::new();
+    for _ in 0..r.u16()? {
+        left.push((r.u32()? as usize, r.text()?));
+    }
+    let extra = r.slice(MAX_EXTRA)?.to_vec();
+    Ok(Plan { members, left, extra })
+}
 
-    fn refusal(&mut self) -> Result<Refusal, Malformed> {
-        Ok(match self.u8()? {
-            1 => Refusal::Few { here: self.ranks()?, fewest: self.u32()? as usize },
-            2 => Refusal::Minority { here: self.ranks()? },
-            3 => Refusal::Terms { member: self.u32()? as usize },
-            4 => Refusal::Late { by: self.u32()? as usize, missing: self.ranks()? },
-            5 => Refusal::Fault { member: self.u32()? as usize, words: self.text()? },
-            _ => return Err(Malformed),
-        })
-    }
+fn take_refusal(r: &mut Reader<'_>) -> Result<Refusal, Malformed> {
+    Ok(match r.u8()? {
+        1 => Refusal::Few { here: r.ranks()?, fewest: r.u32()? as usize },
+        2 => Refusal::Minority { here: r.ranks()? },
+        3 => Refusal::Terms { member: r.u32()? as usize },
+        4 => Refusal::Late { by: r.u32()? as usize, missing: r.ranks()? },
+        5 => Refusal::Fault { member: r.u32()? as usize, words: r.text()? },
+        _ => return Err(Malformed),
+    })
 }
 
 #[cfg(test)]
@@ -253,12 +249,12 @@ mod tests {
         ];
         for message in all {
             let mut w = Writer::default();
-            w.reform(&message);
+            put_reform(&mut w, &message);
             let mut r = Reader(&w.0);
-            assert_eq!(r.reform(), Ok(message.clone()));
+            assert_eq!(take_reform(&mut r), Ok(message.clone()));
             assert!(r.0.is_empty(), "{message:?}");
             for n in 0..w.0.len() {
-                assert!(Reader(&w.0[..n]).reform().is_err(), "{message:?} cut at {n}");
+                assert!(take_reform(&mut Reader(&w.0[..n])).is_err(), "{message:?} cut at {n}");
             }
         }
         // Members twice, or more than a job has.
@@ -267,7 +263,7 @@ mod tests {
             w.u32(first);
             w.u32(n);
             w.0.extend([0; 4]);
-            assert_eq!(Reader(&w.0).reform(), Err(Malformed));
+            assert_eq!(take_reform(&mut Reader(&w.0)), Err(Malformed));
         }
     }
 }

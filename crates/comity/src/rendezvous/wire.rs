@@ -2,6 +2,7 @@
 //!
 //! Compact, big-endian, and read with every length bounded before anything is allocated from it.
 
+use super::{put_reform, take_reform};
 use crate::{
     Error, JoinCause, JoinError, MAX_SIZE, Result,
     channel::{Malformed, Reader, Writer},
@@ -243,7 +244,7 @@ impl ToStore {
                 w.u8(4);
                 w.u64(*world);
                 w.u64(*group_id);
-                w.reform(message);
+                put_reform(&mut w, message);
             }
             Self::Failed { why } => {
                 w.u8(3);
@@ -261,7 +262,7 @@ impl ToStore {
             }
             2 => Self::Ready,
             3 => Self::Failed { why: take(&mut r)? },
-            4 => Self::Vote { world: r.u64()?, group_id: r.u64()?, message: r.reform()? },
+            4 => Self::Vote { world: r.u64()?, group_id: r.u64()?, message: take_reform(&mut r)? },
             5 => Self::Wait { host: r.text()?, pid: r.u32()? },
             6 => Self::Summon { joiners: take_joiners(&mut r)?, to: Summons::take(&mut r)? },
             _ => return Err(Malformed),
@@ -299,7 +300,7 @@ impl FromStore {
             Self::Vote { group_id, message } => {
                 w.u8(5);
                 w.u64(*group_id);
-                w.reform(message);
+                put_reform(&mut w, message);
             }
             Self::Waiting { here } => {
                 w.u8(4);
@@ -316,7 +317,7 @@ impl FromStore {
             2 => Self::Entry { rank: r.u32()?, facts: Facts::take(&mut r)? },
             3 => Self::Refused { why: take(&mut r)? },
             4 => Self::Waiting { here: r.u32()? },
-            5 => Self::Vote { group_id: r.u64()?, message: r.reform()? },
+            5 => Self::Vote { group_id: r.u64()?, message: take_reform(&mut r)? },
             6 => Self::Joiners { all: take_joiners(&mut r)? },
             7 => Self::Summoned { to: Summons::take(&mut r)? },
             _ => return Err(Malformed),

@@ -10,7 +10,7 @@
 //! ```
 //! Neither the engine nor those who make links and carry failures know each other; both know these.
 //!
-//! May import: `costs`, and the contract of `transport`.
+//! May import: `costs`.
 
 mod closing;
 mod failure;

@@ -10,11 +10,15 @@ const MACOS: &str = "aarch64-apple-darwin";
 const COMPILING: u64 = 3600;
 
 /// Packages with code of their own for a system. The rest is checked for macOS in the deep checks.
-const NATIVE: [&str; 14] = [
+const NATIVE: [&str; 18] = [
     "-p",
     "comity",
     "-p",
     "comity-base",
+    "-p",
+    "comity-channel",
+    "-p",
+    "comity-transport",
     "-p",
     "comity-kernel",
     "-p",
@@ -71,7 +75,8 @@ pub(super) fn tests(scope: &Scope) -> Outcome {
 
 pub(super) fn loom(scope: &Scope) -> Outcome {
     // Its own folder: other flags would build everything anew, here and in the next ordinary build.
-    let args = ["test", "-p", "comity", "--lib", "--target-dir", "target/loom", "loom"];
+    let args =
+        ["test", "-p", "comity", "-p", "comity-transport", "--lib", "--target-dir", "target/loom", "loom"];
     let deeper = if scope.deep { "3" } else { "2" };
     let task = native::shared(Task::cargo())?.args(args).env("RUSTFLAGS", "--cfg loom");
     // A model that fails says which step did: nobody reads lines of code there.

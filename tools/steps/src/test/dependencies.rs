@@ -8,11 +8,15 @@ use tasks::child::Task;
 const DENY: &str = "https://github.com/EmbarkStudios/cargo-deny/releases/download/0.20.2/cargo-deny-0.20.2-x86_64-unknown-linux-musl.tar.gz";
 const SEMVER: &str = "https://github.com/obi1kenobi/cargo-semver-checks/releases/latest/download/cargo-semver-checks-x86_64-unknown-linux-gnu.tar.gz";
 /// Libraries that a program may depend on, and the one whose public items the first re-exports.
-const PUBLIC: [&str; 12] = [
+const PUBLIC: [&str; 16] = [
     "-p",
     "comity",
     "-p",
     "comity-base",
+    "-p",
+    "comity-channel",
+    "-p",
+    "comity-transport",
     "-p",
     "comity-kernel",
     "-p",

@@ -42,10 +42,37 @@ struct Sanitizer {
 }
 
 /// Built together, tests and command: alone each would have its dependencies with other features, and be built once more.
-const PARTS: &[&str] =
-    &["-p", "comity", "-p", "comity-base", "-p", "comity-cli", "--test", "local", "--lib", "--bin", "comity"];
+const PARTS: &[&str] = &[
+    "-p",
+    "comity",
+    "-p",
+    "comity-base",
+    "-p",
+    "comity-channel",
+    "-p",
+    "comity-transport",
+    "-p",
+    "comity-cli",
+    "--test",
+    "local",
+    "--lib",
+    "--bin",
+    "comity",
+];
 /// Parts of a gate.
-const LIBRARY: &[&str] = &["-p", "comity", "-p", "comity-base", "--test", "local", "--lib"];
+const LIBRARY: &[&str] = &[
+    "-p",
+    "comity",
+    "-p",
+    "comity-base",
+    "-p",
+    "comity-channel",
+    "-p",
+    "comity-transport",
+    "--test",
+    "local",
+    "--lib",
+];
 
 /// Tests that a gate leaves to the deep checks, besides those that are skipped there.
 const LONG: [&str; 13] = [
@@ -77,7 +104,7 @@ const PROGRAMS: [&str; 12] = [
     "comity-cli --test refusals",
     "comity-cli --test nccl",
     "comity-cli --test rdma",
-    "comity --lib transport::verbs",
+    "comity-transport --lib verbs",
 ];
 
 /// The library with its jobs, then the programs.

@@ -26,9 +26,14 @@ const LAUNCHERS: [&str; 5] =
 #[test]
 fn a_reader_has_at_most_thirty_two_settings_to_know() {
     // The meeting place is torch's pair of variables.
-    let read = |v: &&Variable| v.name.starts_with("COMITY_") && !matches!(v.topic, Topic::Launcher | Topic::Internal);
+    let read = |v: &&Variable| {
+        v.name.starts_with("COMITY_") && !matches!(v.topic, Topic::Launcher | Topic::Internal)
+    };
     let settings = VARIABLES.iter().filter(read).count();
-    assert!(settings <= 32, "{settings} settings: take one away, or mark one that nobody should set `Internal`");
+    assert!(
+        settings <= 32,
+        "{settings} settings: take one away, or mark one that nobody should set `Internal`"
+    );
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(super) enum Request {
 pub(super) fn hear_rank(conn: &mut Conn, requests: &mut Vec<Request>) -> bool {
     let open = conn.fill();
     loop {
-        let request = match conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
+        let request = match conn.next_message().map(|m| m.map(|m| ToStore::decode(&m))) {
             Ok(None) => return open,
             Ok(Some(Ok(ToStore::Vote { world, group_id, message }))) => {
                 Request::Vote { world, group_id, message }
@@ -130,7 +130,7 @@ impl Server {
             }
             let open = joiner.conn.fill();
             loop {
-                match joiner.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
+                match joiner.conn.next_message().map(|m| m.map(|m| ToStore::decode(&m))) {
                     Ok(None) if open => self.joiners.push(joiner),
                     Ok(Some(Ok(ToStore::Ready))) => {
                         joiner.is_in = true;

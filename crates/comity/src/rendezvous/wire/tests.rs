@@ -84,6 +84,6 @@ fn the_fuzzers_seeds_are_messages() {
     peer.write_all(seed!("framed")).unwrap();
     let mut conn = Conn::new(Stream::Unix(us), None);
     assert!(conn.fill());
-    let count = std::iter::from_fn(|| conn.next().unwrap()).count();
+    let count = std::iter::from_fn(|| conn.next_message().unwrap()).count();
     assert!(count > 1 && !conn.has_part(), "{count}");
 }

@@ -56,7 +56,7 @@ impl Server {
         let now = Instant::now();
         for (mut conn, from, until) in std::mem::take(&mut self.fresh) {
             let open = conn.fill();
-            match conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
+            match conn.next_message().map(|m| m.map(|m| ToStore::decode(&m))) {
                 Ok(Some(Ok(ToStore::Join { rank, size, patience, facts }))) if rank == from => {
                     let from = conn.stream().peer_addr().map(|a| a.ip());
                     let new = StoreMember { conn, who: Who { facts, from } };
@@ -154,7 +154,7 @@ impl Server {
         let mut ended = None;
         for (rank, m) in self.round.iter_mut().flat_map(|r| &mut r.members) {
             let open = m.conn.fill();
-            let how = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
+            let how = match m.conn.next_message().map(|m| m.map(|m| ToStore::decode(&m))) {
                 Ok(None) if open => continue,
                 Ok(Some(Ok(ToStore::Failed { why }))) => How::GaveUp(why),
                 Ok(None) => How::Ended("ended before all ranks had joined"),
@@ -176,7 +176,7 @@ impl Server {
             let mut failed = None;
             for (rank, mut m) in std::mem::take(&mut met.connecting) {
                 let open = m.conn.fill();
-                let how = match m.conn.next().map(|m| m.map(|m| ToStore::decode(&m))) {
+                let how = match m.conn.next_message().map(|m| m.map(|m| ToStore::decode(&m))) {
                     Ok(None) if open => {
                         met.connecting.insert(rank, m);
                         continue;

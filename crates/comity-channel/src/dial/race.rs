@@ -1,0 +1,397 @@
+//! A round of tries, side by side: the best two addresses a moment apart, then all others together, and the first that has authenticated
+//! wins.
+//!
+//! ```text
+//!   0 ms    the best address   connecting ................... an answer: its proof is sent, the others are closed
+//!   200 ms  the next                     connecting ... greeted ........ closed without a proof: the listener forgets it
+//!   400 ms  all others                             connecting ..........
+//! ```
+//! An address that answers "not now" is tried again while others are under way: they may take seconds to come to nothing.
+//!
+//! Only the winner sends the last message of the handshake, so the listener never believes that two came.
+
+use super::{DialLimits, FIRST_PAUSE, LONGEST_PAUSE, Miss, TRY, Target, is_own};
+use crate::{
+    Error,
+    accept::PROOF,
+    hello::{Agreed, Channel, Hello, Initiator, Refusal, Secret},
+    listener,
+    stream::{Sealing, Stream},
+    sys::{poll_joining, tcp_socket},
+};
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::Errno,
+};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use std::{
+    io::{self, ErrorKind, Write},
+    net::IpAddr,
+    ops::Deref,
+    os::fd::{AsFd, BorrowedFd},
+    time::{Duration, Instant},
+};
+
+/// Delay before the next address is tried while the earlier ones are silent.
+pub(super) const STAGGER: Duration = Duration::from_millis(200);
+/// Addresses that are tried one by one; where none of them answers, the order of the others is no longer worth a wait.
+const ONE_BY_ONE: usize = 2;
+/// Connections in the making at a time: a process may have few descriptors.
+const MAX_RUNNERS: usize = 32;
+/// Interval of the checks for a lasting silence.
+const DIAL_CHECK: Duration = Duration::from_millis(250);
+
+/// Failure of a try, and the local address that it was made from.
+#[derive(Debug)]
+pub(super) struct Tried {
+    pub(super) from: Option<IpAddr>,
+    pub(super) miss: Miss,
+}
+
+impl Deref for Tried {
+    type Target = Miss;
+
+    fn deref(&self) -> &Miss {
+        &self.miss
+    }
+}
+
+/// A connection in the making.
+struct Runner {
+    index: usize,
+    stage: Stage,
+    begun: Instant,
+    /// It is given up then.
+    until: Instant,
+    /// After which pause it is tried again, where it is to be.
+    pause: Duration,
+}
+
+enum Stage {
+    Connecting(Socket),
+    Greeted {
+        stream: Stream,
+        initiator: Box<Initiator>,
+        /// The answer is no older than this.
+        unanswered: Instant,
+    },
+}
+
+impl Runner {
+    fn poll_fd(&self) -> (BorrowedFd<'_>, PollFlags) {
+        match &self.stage {
+            Stage::Connecting(socket) => (socket.as_fd(), PollFlags::OUT),
+            Stage::Greeted { stream, .. } => (stream.as_fd(), PollFlags::IN),
+        }
+    }
+
+    fn from(&self) -> Option<IpAddr> {
+        match &self.stage {
+            Stage::Connecting(socket) => source(socket),
+            Stage::Greeted { stream, .. } => match stream {
+                Stream::Tcp(s) => s.local_addr().ok().map(|a| a.ip()),
+                Stream::Unix(_) => None,
+            },
+        }
+    }
+
+    /// Returns true if the address has been silent for so long that another would have answered.
+    fn is_silent(&self) -> bool {
+        self.is_connecting() && self.begun.elapsed() >= STAGGER / 2
+    }
+
+    /// Returns true if this is the address's first try in this round.
+    fn is_first(&self) -> bool {
+        self.pause == FIRST_PAUSE
+    }
+
+    fn is_connecting(&self) -> bool {
+        matches!(self.stage, Stage::Connecting(_))
+    }
+}
+
+fn source(socket: &Socket) -> Option<IpAddr> {
+    socket.local_addr().ok()?.as_socket().map(|a| a.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+/// The connection that came first.
+#[derive(Debug)]
+pub struct Winner {
+    /// Its target.
+    pub index: usize,
+    pub connection: (Stream, Sealing),
+    /// Targets that had time to answer and did not.
+    pub silent: Vec<usize>,
+}
+
+/// Result of a step of a try.
+enum Stepped {
+    Goes(Runner),
+    Won(usize, (Stream, Sealing)),
+    Lost(usize, Tried),
+}
+
+/// A round over all addresses of a process: the tries under way, and those that were refused.
+pub(super) struct Race<'a> {
+    targets: &'a [Target],
+    secret: &'a Secret,
+    hello: &'a Hello,
+    patience: &'a DialLimits<'a>,
+    /// Time limit for an answer.
+    limit: Duration,
+    runners: Vec<Runner>,
+    lost: Vec<(usize, Tried)>,
+    /// Addresses to try again: the index, the time of the next try, and the pause after the next refusal.
+    again: Vec<(usize, Instant, Duration)>,
+    /// The next target, and when it is tried at the latest.
+    next: (usize, Instant),
+}
+
+impl<'a> Race<'a> {
+    pub(super) fn new(
+        targets: &'a [Target],
+        secret: &'a Secret,
+        hello: &'a Hello,
+        patience: &'a DialLimits<'a>,
+        limit: Duration,
+    ) -> Self {
+        let next = (0, Instant::now());
+        let runners = Vec::new();
+        let lost = Vec::new();
+        let again = Vec::new();
+        Self { targets, secret, hello, patience, limit, runners, lost, again, next }
+    }
+
+    /// The first that authenticated and which it was, or what each try got.
+    pub(super) fn run(mut self) -> Result<Winner, Vec<(usize, Tried)>> {
+        loop {
+            self.start();
+            if self.lost.last().is_some_and(|(_, tried)| tried.is_final()) {
+                return Err(self.lost);
+            }
+            if self.runners.is_empty() && self.next.0 >= self.targets.len() {
+                return Err(self.lost);
+            }
+            // WAIT(until): an answer: to the join deadline
+            let ready = match self.wait() {
+                Ok(ready) => ready,
+                Err(e) => return Err(vec![(0, Tried { from: None, miss: Miss::Stop(e) })]),
+            };
+            let mut runners = std::mem::take(&mut self.runners).into_iter().zip(ready);
+            while let Some((runner, ready)) = runners.next() {
+                let pause = runner.pause;
+                match self.step(runner, ready) {
+                    Stepped::Goes(runner) => self.runners.push(runner),
+                    Stepped::Won(index, connection) => {
+                        self.runners.extend(runners.map(|(runner, _)| runner));
+                        return Ok(Winner { index, connection, silent: self.silent() });
+                    }
+                    Stepped::Lost(index, tried) if tried.is_final() => return Err(vec![(index, tried)]),
+                    Stepped::Lost(index, tried) => {
+                        self.lose(index, tried, pause);
+                        self.next.1 = Instant::now();
+                    }
+                }
+            }
+            // Someone at the end of the patience, with one that may yet answer, has no use for others.
+            if Instant::now() >= self.patience.until {
+                self.next.0 = self.targets.len();
+                self.again.clear();
+            }
+        }
+    }
+
+    fn silent(&self) -> Vec<usize> {
+        let lost = self.lost.iter().filter(|(_, tried)| tried.is_silence()).map(|(i, _)| *i);
+        lost.chain(self.runners.iter().filter(|r| r.is_silent()).map(|r| r.index)).collect()
+    }
+
+    fn lose(&mut self, index: usize, tried: Tried, pause: Duration) {
+        if tried.is_not_now() {
+            self.again.push((index, Instant::now() + pause, (pause * 2).min(LONGEST_PAUSE)));
+        }
+        self.lost.retain(|(i, _)| *i != index);
+        self.lost.push((index, tried));
+    }
+
+    /// When the next of those is due that are tried again: a round lasts no longer for them.
+    fn next_again(&self) -> Option<Instant> {
+        let lasts = self.runners.iter().any(Runner::is_first);
+        self.again.iter().map(|a| a.1).min().filter(|_| lasts)
+    }
+
+    /// Begin with what is due: at once where nobody is under way.
+    fn start(&mut self) {
+        while let Some(target) = self.targets.get(self.next.0)
+            && (self.runners.is_empty() || self.has_room() && Instant::now() >= self.next.1)
+        {
+            let index = self.next.0;
+            let pause = if index < ONE_BY_ONE { STAGGER } else { Duration::ZERO };
+            self.next = (index + 1, Instant::now() + pause);
+            self.try_at(index, target, FIRST_PAUSE);
+        }
+        while self.next_again().is_some_and(|at| Instant::now() >= at) {
+            let Some(due) = self.again.iter().position(|a| Instant::now() >= a.1) else { return };
+            let (index, _, pause) = self.again.swap_remove(due);
+            if let Some(target) = self.targets.get(index) {
+                self.try_at(index, target, pause);
+            }
+        }
+    }
+
+    fn try_at(&mut self, index: usize, target: &Target, pause: Duration) {
+        let begun = Instant::now();
+        let until = self.patience.until.min(begun + TRY);
+        match connect(target) {
+            Ok(socket) => {
+                let stage = Stage::Connecting(socket);
+                self.runners.push(Runner { index, stage, begun, until, pause });
+            }
+            Err(miss) => self.lose(index, Tried { from: None, miss }, pause),
+        }
+    }
+
+    /// Returns true if another address may be tried beside those under way. While the socket of this host is being tried none is: it answers
+    /// or never will, and a process that lacks descriptors needs no second connection.
+    fn has_room(&self) -> bool {
+        let is_within = |r: &Runner| matches!(self.targets.get(r.index), Some(Target::Unix(_)));
+        self.runners.len() < MAX_RUNNERS && !self.runners.iter().any(is_within)
+    }
+
+    /// Sleep until something is ready or due; by runner whether it is ready.
+    fn wait(&self) -> Result<Vec<bool>, Error> {
+        let looked = self.runners.iter().filter(|r| !r.is_connecting()).map(|_| Instant::now() + DIAL_CHECK);
+        let waits = self.next.0 < self.targets.len() && self.has_room();
+        let next = waits.then_some(self.next.1);
+        let next = next.into_iter().chain(self.next_again());
+        let until = self.runners.iter().map(|r| r.until).chain(looked).chain(next).min();
+        let mut fds: Vec<_> =
+            self.patience.wakers.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
+        let first = fds.len();
+        for runner in &self.runners {
+            let (fd, flags) = runner.poll_fd();
+            fds.push(PollFd::from_borrowed_fd(fd, flags));
+        }
+        // WAIT(until): an answer: to the join deadline
+        poll_joining(&mut fds, until)?;
+        let mut ready = fds.iter().map(|f| !f.revents().is_empty());
+        if ready.by_ref().take(first).fold(false, |any, r| any | r) {
+            (self.patience.check)()?;
+        }
+        Ok(ready.collect())
+    }
+
+    fn step(&self, runner: Runner, ready: bool) -> Stepped {
+        let index = runner.index;
+        let pause = runner.pause;
+        let from = runner.from();
+        let late = Instant::now() >= runner.until;
+        let begun = runner.begun;
+        let lost = |miss| Stepped::Lost(index, Tried { from, miss });
+        let silence = || io::Error::new(ErrorKind::TimedOut, "it does not answer");
+        match runner.stage {
+            Stage::Connecting(_) if !ready && late => lost(Miss::Nobody(silence())),
+            Stage::Connecting(socket) if ready => match self.greet(index, socket, pause) {
+                Ok(runner) => Stepped::Goes(runner),
+                Err(miss) => lost(miss),
+            },
+            Stage::Connecting(_) => Stepped::Goes(runner),
+            Stage::Greeted { stream, mut initiator, mut unanswered } => {
+                let ended = |e| Miss::Refused(Refusal::Ended(Some(e)));
+                match initiator.read(&stream) {
+                    Err(refusal) => lost(Miss::Refused(refusal)),
+                    // This process was stopped, or had no turn: whoever answered may wait no longer, and nobody would say so.
+                    Ok(Some(_)) if unanswered.elapsed() > PROOF / 2 => {
+                        lost(ended(io::Error::new(ErrorKind::TimedOut, "its answer was read too late")))
+                    }
+                    Ok(Some(Agreed { proof, seals })) => match (&stream).write_all(&proof) {
+                        Ok(()) => Stepped::Won(index, (stream, seals)),
+                        Err(e) => lost(ended(e)),
+                    },
+                    Ok(None) if late => lost(ended(silence())),
+                    Ok(None) => {
+                        if !ready {
+                            unanswered = Instant::now();
+                        }
+                        let stage = Stage::Greeted { stream, initiator, unanswered };
+                        Stepped::Goes(Runner { index, stage, begun, until: runner.until, pause })
+                    }
+                }
+            }
+        }
+    }
+
+    /// Say who asks, on a socket that has connected or never will.
+    fn greet(&self, index: usize, socket: Socket, pause: Duration) -> Result<Runner, Miss> {
+        if let Some(e) = socket.take_error().map_err(Miss::Nobody)? {
+            return Err(Miss::Nobody(e));
+        }
+        let target = self.targets.get(index);
+        let stream = match target {
+            Some(Target::Unix(_)) => {
+                let stream = socket.into();
+                listener::check_user(&stream).map_err(Miss::Nowhere)?;
+                Stream::Unix(stream)
+            }
+            _ => {
+                socket.set_tcp_nodelay(true).map_err(Miss::Nobody)?;
+                Stream::Tcp(socket.into())
+            }
+        };
+        // What stays within the host is not encrypted, whatever the hello says.
+        let hello = &Hello { sealed: self.hello.sealed && matches!(stream, Stream::Tcp(_)), ..*self.hello };
+        let (initiator, first) = Initiator::start(self.secret, hello).ok_or_else(|| {
+            Miss::Stop(Error::Unavailable { backend: "the handshake", reason: "no random numbers".into() })
+        })?;
+        let mut initiator = initiator;
+        let mut first = first;
+        if let Some(len) = self.packet(&stream) {
+            first.extend(initiator.pad(len));
+        }
+        let unanswered = Instant::now();
+        // Small enough for an empty socket buffer.
+        (&stream).write_all(&first).map_err(|e| Miss::Refused(Refusal::Ended(Some(e))))?;
+        let stage = Stage::Greeted { stream, initiator: Box::new(initiator), unanswered };
+        let until = self.patience.until.min(unanswered + self.limit);
+        Ok(Runner { index, stage, begun: unanswered, until, pause })
+    }
+}
+
+impl Race<'_> {
+    /// Returns the payload of a full packet, in bytes, of a connection that will carry many.
+    fn packet(&self, stream: &Stream) -> Option<usize> {
+        let Stream::Tcp(stream) = stream else { return None };
+        let is_link = matches!(self.hello.channel, Channel::Link { .. });
+        let here = stream.local_addr().ok()?.ip();
+        let there = stream.peer_addr().ok()?.ip();
+        if !is_link || here == there || there.is_loopback() {
+            return None;
+        }
+        // What the system does not tell is as on most networks.
+        Some(SockRef::from(stream).tcp_mss().map_or(1460, |n| n as usize))
+    }
+}
+
+/// A socket that connects to `target`.
+pub(super) fn connect(target: &Target) -> Result<Socket, Miss> {
+    let (addr, socket) = match target {
+        Target::Tcp(a) => (SockAddr::from(*a), tcp_socket(Domain::for_address(*a))),
+        Target::Unix(name) => {
+            (listener::unix_addr(name).map_err(Miss::Nowhere)?, Socket::new(Domain::UNIX, Type::STREAM, None))
+        }
+    };
+    let socket = socket.map_err(|e| match is_own(&e) {
+        true => Miss::Stop(Error::os("opening a connection", e)),
+        false => Miss::Nobody(e),
+    })?;
+    socket.set_nonblocking(true).map_err(Miss::Nobody)?;
+    match socket.connect(&addr) {
+        Ok(()) => Ok(socket),
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::INPROGRESS) => Ok(socket),
+        // A name belongs to a process for all its life.
+        Err(e) if matches!(target, Target::Unix(_)) && e.kind() != ErrorKind::WouldBlock => {
+            Err(Miss::Nowhere(e))
+        }
+        Err(e) => Err(Miss::Nobody(e)),
+    }
+}

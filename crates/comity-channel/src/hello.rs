@@ -1,0 +1,386 @@
+//! The handshake that every connection begins with.
+//!
+//! Noise NNpsk0 under the job's key: one round trip, after which both sides know that the other holds the key, and who it
+//! says it is. The first message already carries the (encrypted) hello; a wrong key, job or epoch is refused there. The third
+//! message proves that the first was not a recording; nobody waits for it but the listener. After it the connection is clear, or
+//! sealed with keys of its own if the hello says so.
+//!
+//! A message is `"cm"`, its kind, a length and at most 1 KiB; nothing larger is ever allocated for a stranger. Connections of links are
+//! made with packets as full as the path allows: behind the hello comes padding, and the answer to it has as much.
+
+mod message;
+#[cfg(test)]
+mod tests;
+
+use super::fields::{Malformed, Reader, Writer};
+use super::seal::Seals;
+use crate::{Key, sys::traceless};
+pub use message::Refusal;
+use message::{Incoming, MAX_BODY, MessageKind, VERSION, message, padding};
+use snow::{Builder, HandshakeState, TransportState};
+use std::{
+    fmt,
+    io::Read,
+    sync::{Arc, LazyLock},
+};
+
+/// Room for words in an answer, after Noise's own bytes.
+const MAX_WORDS: usize = 900;
+
+/// The rank of the store, which has none.
+pub const STORE: u32 = u32::MAX;
+
+static PATTERN: LazyLock<Option<snow::params::NoiseParams>> =
+    LazyLock::new(|| "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s".parse().ok());
+
+/// Refusal by a process that was taken for another: the process that the address belongs to may be on another host.
+pub const NOT_THE_ONE: &str = "it is not the rank, or not of the group, that you look for";
+
+/// Purpose of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// To the store.
+    Join,
+    Control,
+    /// A connection of a link. The transport has this number.
+    Link {
+        transport: u8,
+        index: u16,
+        of: u16,
+    },
+    /// Only to see whether the other lives: its control connection may be late.
+    Probe,
+}
+
+/// First message of a connection: its sender, its addressee and its purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub from: u32,
+    pub to: u32,
+    /// Drawn anew by the store for each group of processes; 0 towards the store.
+    pub world: u64,
+    /// The group, for `Link`.
+    pub group_id: u64,
+    pub channel: Channel,
+    /// True if everything after the handshake is encrypted.
+    pub sealed: bool,
+}
+
+impl Hello {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.u32(self.from);
+        w.u32(self.to);
+        w.u64(self.world);
+        w.u64(self.group_id);
+        let (kind, transport, index, of) = match self.channel {
+            Channel::Join => (0, 0, 0, 0),
+            Channel::Control => (1, 0, 0, 0),
+            Channel::Link { transport, index, of } => (2, transport, index, of),
+            Channel::Probe => (3, 0, 0, 0),
+        };
+        w.u8(kind);
+        w.u8(transport);
+        w.u16(index);
+        w.u16(of);
+        w.u8(u8::from(self.sealed));
+        w.0
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut r = Reader(bytes);
+        let from = r.u32()?;
+        let to = r.u32()?;
+        let world = r.u64()?;
+        let group_id = r.u64()?;
+        let channel = match (r.u8()?, r.u8()?, r.u16()?, r.u16()?) {
+            (0, 0, 0, 0) => Channel::Join,
+            (1, 0, 0, 0) => Channel::Control,
+            (2, transport, index, of) if index < of => Channel::Link { transport, index, of },
+            (3, 0, 0, 0) => Channel::Probe,
+            _ => return Err(Malformed),
+        };
+        let sealed = match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(Malformed),
+        };
+        r.end(Self { from, to, world, group_id, channel, sealed })
+    }
+}
+
+/// Knowledge that both ends must share beforehand.
+#[derive(Clone)]
+pub struct Secret {
+    /// All zero for a job that the user wanted without a key.
+    key: Key,
+    prologue: Arc<[u8]>,
+}
+
+impl Secret {
+    pub fn new(key: &Key, job: &str, epoch: u32) -> Self {
+        let mut w = Writer::default();
+        w.0.extend(b"comity");
+        w.u8(VERSION);
+        w.text(job);
+        w.u32(epoch);
+        Self { key: key.clone(), prologue: w.0.into() }
+    }
+
+    fn builder(&self) -> Option<Builder<'_>> {
+        let pattern = (*PATTERN).clone()?;
+        Builder::new(pattern).prologue(&self.prologue).ok()?.psk(0, self.key.bytes()).ok()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// The connecting side.
+#[derive(Debug)]
+pub struct Initiator {
+    /// Taken by the answer.
+    noise: Option<Box<HandshakeState>>,
+    incoming: Incoming,
+    sealed: bool,
+    /// The answer is followed by padding.
+    is_padded: bool,
+    /// Result of the answer, until the padding is there.
+    agreed: Option<Agreed>,
+}
+
+/// Last steps of the connecting side, once the answer is there.
+#[derive(Debug)]
+pub struct Agreed {
+    /// The bytes to send last.
+    pub proof: Vec<u8>,
+    pub(crate) seals: Option<Box<Seals>>,
+}
+
+/// Position of the key in the handshake.
+const PSK: usize = 0;
+
+/// The keys that encrypt what follows the handshake.
+fn seals(noise: &mut HandshakeState, is_initiator: bool) -> Option<Box<Seals>> {
+    let transcript = noise.get_handshake_hash().to_vec();
+    Seals::derive(noise.dangerously_get_raw_split(), &transcript, is_initiator)
+}
+
+impl Initiator {
+    /// And the bytes to send first.
+    pub fn start(secret: &Secret, hello: &Hello) -> Option<(Self, Vec<u8>)> {
+        traceless(|| {
+            let mut noise = Box::new(secret.builder()?.build_initiator().ok()?);
+            let mut body = [0; MAX_BODY];
+            let n = noise.write_message(&hello.encode(), &mut body).ok()?;
+            // It has done its work, and this is the only copy outside of the stack.
+            noise.set_psk(PSK, &[0; 32]).ok()?;
+            let first = message(MessageKind::Hello, body.get(..n)?);
+            let new = Self {
+                noise: Some(noise),
+                incoming: Incoming::default(),
+                sealed: hello.sealed,
+                is_padded: false,
+                agreed: None,
+            };
+            Some((new, first))
+        })
+    }
+
+    /// Returns the padding to send behind the first bytes, so that they fill a packet of `len` bytes; the other side answers in kind. Some paths
+    /// carry small packets only, and drop others silently: that must show before the connection is used.
+    pub(crate) fn pad(&mut self, len: usize) -> Vec<u8> {
+        self.is_padded = true;
+        padding(len)
+    }
+
+    /// Read the answer; once it is there and favourable, what remains to do. `None`: wait for more.
+    pub fn read(&mut self, mut stream: impl Read) -> Result<Option<Agreed>, Refusal> {
+        if self.agreed.is_none() {
+            let Some(body) = self.incoming.read(&mut stream, MessageKind::Answer)? else { return Ok(None) };
+            self.agreed = Some(traceless(|| self.agree(&body))?);
+            self.incoming = Incoming::default();
+        }
+        if self.is_padded && self.incoming.read(&mut stream, MessageKind::Padding)?.is_none() {
+            return Ok(None);
+        }
+        Ok(self.agreed.take())
+    }
+
+    fn agree(&mut self, body: &[u8]) -> Result<Agreed, Refusal> {
+        let mut noise = self.noise.take().ok_or(Refusal::Ended(None))?;
+        let mut payload = [0; MAX_BODY];
+        let n = noise.read_message(body, &mut payload).map_err(|_| Refusal::Key)?;
+        match payload.get(..n) {
+            Some([0]) => {}
+            Some([1, words @ ..]) => return Err(Refusal::No(String::from_utf8_lossy(words).into_owned())),
+            Some([2]) => return Err(Refusal::Busy),
+            _ => return Err(Refusal::Stranger),
+        }
+        // A handshake that is over cannot be extended: prove with the keys that came of it.
+        let proof = noise.get_handshake_hash().to_vec();
+        let seals = match self.sealed {
+            true => Some(seals(&mut noise, true).ok_or(Refusal::Stranger)?),
+            false => None,
+        };
+        let mut out = [0; MAX_BODY];
+        let mut transport = noise.into_transport_mode().map_err(|_| Refusal::Stranger)?;
+        let n = transport.write_message(&proof, &mut out).map_err(|_| Refusal::Stranger)?;
+        Ok(Agreed { proof: message(MessageKind::Proof, out.get(..n).unwrap_or_default()), seals })
+    }
+}
+
+/// The listener's decision on a hello.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HelloVerdict {
+    Yes,
+    No(String),
+    Busy,
+    /// It is for another, and goes on to that one as it came.
+    PassOn,
+}
+
+/// The listening side.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    incoming: Incoming,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Hello,
+    Proof {
+        transport: Box<TransportState>,
+        hash: Vec<u8>,
+        hello: Hello,
+        seals: Option<Box<Seals>>,
+        /// Padding has come. It comes once: who repeats a recorded hello shall not be answered for ever.
+        padded: bool,
+    },
+}
+
+/// Next action that a [`Responder`] asks for.
+#[derive(Debug)]
+pub(crate) enum HandshakeStep {
+    /// Wait for more.
+    More,
+    /// Send these bytes, then step again.
+    Send(Vec<u8>),
+    /// Send these bytes, then close.
+    SendAndClose(Vec<u8>),
+    /// Send these bytes, then close: the other has another key, or is of another job.
+    Foreign(Vec<u8>),
+    /// Close.
+    Close,
+    /// It is for another, to whom these bytes go first.
+    PassOn(Vec<u8>),
+    /// The connection is authenticated.
+    Done(Hello, Option<Box<Seals>>),
+}
+
+impl Responder {
+    pub(crate) fn new() -> Self {
+        Self { incoming: Incoming::default(), stage: Stage::Hello }
+    }
+
+    /// Returns true if the other side has shown that it holds the key (or a recording of a peer that did).
+    pub(crate) fn knows_key(&self) -> bool {
+        matches!(self.stage, Stage::Proof { .. })
+    }
+
+    /// Returns the hello that was answered, whose sender has to prove now that it is no recording.
+    pub(crate) fn admitted(&self) -> Option<&Hello> {
+        match &self.stage {
+            Stage::Hello => None,
+            Stage::Proof { hello, .. } => Some(hello),
+        }
+    }
+
+    pub(crate) fn step(
+        &mut self,
+        stream: impl Read,
+        secret: &Secret,
+        judge: &mut dyn FnMut(&Hello) -> HelloVerdict,
+    ) -> HandshakeStep {
+        match &mut self.stage {
+            Stage::Hello => {
+                let body = match self.incoming.read(stream, MessageKind::Hello) {
+                    Ok(None) => return HandshakeStep::More,
+                    Ok(Some(body)) => body,
+                    Err(Refusal::Version(_)) => {
+                        return HandshakeStep::SendAndClose(message(MessageKind::Unreadable, &[]));
+                    }
+                    Err(_) => return HandshakeStep::Close,
+                };
+                traceless(|| self.answer(&body, secret, judge)).unwrap_or(HandshakeStep::Close)
+            }
+            Stage::Proof { transport, hash, hello, seals, padded } => {
+                match self.incoming.read_one(stream, MessageKind::Proof, MessageKind::Padding) {
+                    Ok(None) => HandshakeStep::More,
+                    Ok(Some((MessageKind::Padding, _))) if *padded => HandshakeStep::Close,
+                    Ok(Some((MessageKind::Padding, body))) => {
+                        *padded = true;
+                        self.incoming = Incoming::default();
+                        HandshakeStep::Send(padding(body.len()))
+                    }
+                    Ok(Some((_, body))) => {
+                        let mut proof = [0; MAX_BODY];
+                        match transport.read_message(&body, &mut proof) {
+                            Ok(n) if proof.get(..n) == Some(hash.as_slice()) => {
+                                HandshakeStep::Done(*hello, seals.take())
+                            }
+                            _ => HandshakeStep::Close,
+                        }
+                    }
+                    Err(_) => HandshakeStep::Close,
+                }
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        body: &[u8],
+        secret: &Secret,
+        judge: &mut dyn FnMut(&Hello) -> HelloVerdict,
+    ) -> Option<HandshakeStep> {
+        let mut noise = Box::new(secret.builder()?.build_responder().ok()?);
+        let mut payload = [0; MAX_BODY];
+        let read = noise.read_message(body, &mut payload);
+        noise.set_psk(PSK, &[0; 32]).ok()?;
+        let Ok(n) = read else {
+            return Some(HandshakeStep::Foreign(message(MessageKind::Unreadable, &[])));
+        };
+        let hello = Hello::decode(payload.get(..n)?).ok()?;
+        let verdict = judge(&hello);
+        let words = match &verdict {
+            HelloVerdict::PassOn => {
+                let whole = std::mem::take(&mut self.incoming).0;
+                return Some(HandshakeStep::PassOn(whole));
+            }
+            HelloVerdict::Yes => vec![0],
+            HelloVerdict::No(words) => {
+                let mut w = vec![1];
+                w.extend(words.bytes().take(MAX_WORDS));
+                w
+            }
+            HelloVerdict::Busy => vec![2],
+        };
+        let mut out = [0; MAX_BODY];
+        let n = noise.write_message(&words, &mut out).ok()?;
+        let answer = message(MessageKind::Answer, out.get(..n)?);
+        if verdict != HelloVerdict::Yes {
+            return Some(HandshakeStep::SendAndClose(answer));
+        }
+        let hash = noise.get_handshake_hash().to_vec();
+        let seals = if hello.sealed { Some(seals(&mut noise, false)?) } else { None };
+        let transport = Box::new(noise.into_transport_mode().ok()?);
+        self.stage = Stage::Proof { transport, hash, hello, seals, padded: false };
+        self.incoming = Incoming::default();
+        Some(HandshakeStep::Send(answer))
+    }
+}

@@ -1,0 +1,273 @@
+//! Bytes between two ranks: a folder for each transport, and the table that lists them.
+//!
+//! A folder holds all that is known of its transport: what a rank announces of it, which pairs it leads to, how the higher rank of a
+//! pair connects and the lower one accepts, its settings, what `comity info` prints, and the [`Link`] itself. To add one, write
+//! `src/NAME/mod.rs` with a type that implements [`Transport`], and add its line to the table at the end of this file.
+//! [`LinkKind`], `COMITY_LINKS`, the rendezvous, the judge of connections and `comity info` then have it.
+//!
+//! ```text
+//!   before ranks meet   read, check     its settings
+//!                       find            whether this process can use it; announce: what the others hear of it
+//!   when they have met  meet            what the others announced
+//!   for each pair       leads           whether it leads there; the first one in the table that does is tried, then the next
+//!     the higher rank   connect         Reached::Link, or Soon: attach when the stream is readable, or Not, and why
+//!     the lower rank    accept          when all connections of the link have come
+//! ```
+//! The maker of links fills in the way to connect and to wait ([`Connector`]); a transport knows nothing of groups, failures or the store.
+//!
+//! **An internal crate: nothing here is a promise.** Use `comity`.
+
+#![doc(hidden)]
+
+mod address_book;
+mod candidates;
+mod card;
+#[cfg(test)]
+pub mod conformance;
+mod interface_rules;
+mod link;
+mod socket;
+#[macro_use]
+mod table;
+
+pub use address_book::AddressBook;
+pub use candidates::{Candidate, Candidates};
+pub use card::{Announced, Card, MAX_ADDRS, OwnAddr, Pair};
+pub use interface_rules::InterfaceRules;
+pub use link::{Interest, Lending, Link, LinkError, LinkProgress, LinkProperties, NAP, SMALL_WANT, Stays};
+pub use table::{Kinds, Transports};
+#[cfg(fuzzing)]
+pub use tcp::fuzz::frame;
+
+use crate::channel::{Miss, Refusal, Sealing, Stream, Target};
+#[cfg(fuzzing)]
+use comity_base::fuzz_input;
+// Rooms of the crates below, so that a path says the room and not the crate.
+use comity_base::{ConfigError, Error, MAX_SIZE, Result, address, sync, sys};
+use comity_channel as channel;
+use std::{
+    fmt, io,
+    os::{fd::BorrowedFd, unix::net::UnixStream},
+    time::Instant,
+};
+
+/// A kind of link as a process has it. Functions without `self` answer without a process.
+pub trait Transport: Send + Sync + fmt::Debug {
+    /// Settings that a user may choose; `()` where there are none.
+    type Settings: Clone + Default + fmt::Debug
+    where
+        Self: Sized;
+
+    /// Returns the properties that hold everywhere.
+    fn about() -> About
+    where
+        Self: Sized;
+
+    /// Take what variables say of its settings.
+    fn read(_: &mut Self::Settings, _: &dyn Variables) -> Result<()>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
+
+    /// Checks its settings, in a job of `size` ranks.
+    fn check(_: &Self::Settings, _size: usize) -> Result<()>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
+
+    /// Returns the report for `comity info`.
+    fn note(_: &Self::Settings, seen: Seen<'_>) -> TransportInfo
+    where
+        Self: Sized;
+
+    /// It, if this process can use it in this job.
+    fn find(_: &Self::Settings, job: &JobInfo) -> Result<Option<Self>>
+    where
+        Self: Sized;
+
+    /// Returns its announcement to the others, besides that this process can use it.
+    fn announce(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// All have met: by rank what each said of itself. This one is `me`.
+    fn meet(&mut self, _me: usize, _cards: &[Card]) {}
+
+    /// Checks that it leads to the other rank of a pair in which both can use it; the reason if not.
+    fn leads(&self, pair: &Pair<'_>) -> Result<(), String>;
+
+    /// A link of what the pair has between it already.
+    fn existing(&self, _: &Pair<'_>) -> Option<NewLink> {
+        None
+    }
+
+    /// Make a link with the lower rank of a pair.
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed>;
+
+    /// Make the link that [`Connected::Soon`] promised, from a stream that is readable.
+    fn attach(&self, _: Stream) -> NewLink {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Make a link with the higher rank of a pair, which has made all its connections. [`Connected::Not`]: it will come another way.
+    fn accept(
+        &self,
+        pair: &Pair<'_>,
+        connections: Vec<Connection>,
+        connector: &dyn Connector,
+    ) -> Result<Connected, Missed>;
+}
+
+/// Properties of a transport that hold everywhere.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    /// Pairs may use it where no user has chosen kinds of link.
+    pub by_default: bool,
+    /// It links processes, so users may choose it.
+    pub between_processes: bool,
+    /// Its connections come over the host's own socket; else over TCP.
+    pub within_host: bool,
+    /// Both ranks see the same memory, which is what plans within a host reckon with.
+    pub shares_memory: bool,
+    /// Its links read buffers where they lie that the sender's process lets them map.
+    pub reads_buffers: bool,
+    /// Its traffic stays on the host, or is encrypted where the job wants that.
+    pub is_private: bool,
+    /// The name of the backend that takes it before all others, where users know one.
+    pub first_for: Option<&'static str>,
+}
+
+/// A link, or what this process lacked for it.
+pub type NewLink = io::Result<Box<dyn Link>>;
+
+/// An authenticated connection, and what seals it.
+pub type Connection = (Stream, Sealing);
+
+/// Result of trying to make a link.
+pub enum Connected {
+    Link(NewLink),
+    /// To be [attached](Transport::attach) when it is readable.
+    Soon(Stream),
+    /// None this way, for this reason; the next transport may do.
+    Not(String),
+}
+
+impl fmt::Debug for Connected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Link(made) => write!(f, "Link({:?})", made.as_ref().map(|_| ())),
+            Self::Soon(_) => f.write_str("Soon(..)"),
+            Self::Not(why) => write!(f, "Not({why:?})"),
+        }
+    }
+}
+
+/// Nobody was reached, and no other transport would help.
+#[derive(Debug)]
+pub struct Missed {
+    /// Address that was tried, in words.
+    pub at: String,
+    pub miss: Miss,
+}
+
+/// Connect to the lower rank of a pair over the socket of their host; why not, where another transport may do.
+pub fn dial_within_host(
+    pair: &Pair<'_>,
+    connector: &dyn Connector,
+) -> Result<Result<UnixStream, String>, Missed> {
+    match connector.dial(Target::Unix(pair.theirs.unix.clone()), 0, 1) {
+        Ok((Stream::Unix(stream), _)) => Ok(Ok(stream)),
+        Ok((Stream::Tcp(_), _)) => Ok(Err("its host's socket is none".into())),
+        Err(miss @ (Miss::Nowhere(_) | Miss::Refused(Refusal::No(_)))) => Ok(Err(miss.to_string())),
+        Err(miss) => Err(Missed { at: "its socket on this host".into(), miss }),
+    }
+}
+
+/// The connection over the socket of their host with which the higher rank of a pair came.
+pub fn within_host(connections: Vec<Connection>) -> std::result::Result<UnixStream, Connected> {
+    let mut streams = connections.into_iter().filter_map(|(stream, _)| match stream {
+        Stream::Unix(stream) => Some(stream),
+        Stream::Tcp(_) => None,
+    });
+    streams.next().ok_or_else(|| Connected::Not("it brought no socket of this host".into()))
+}
+
+/// Returns `comity info`'s report on a transport that leads to the ranks of this host.
+pub fn info_of_host(seen: Seen<'_>) -> TransportInfo {
+    let name = seen("COMITY_HOST").map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
+    TransportInfo { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
+}
+
+/// Way of a transport to the other rank of a pair, to connect and to wait.
+pub trait Connector {
+    /// Connect to the lower rank of the pair, for connection `index` of `of` that make the link.
+    fn dial(&self, target: Target, index: u16, of: u16) -> Result<Connection, Miss>;
+
+    /// The addresses of the lower rank that lead there, the best first; none where a third rank passes on what the two say.
+    fn candidates(&self) -> Candidates;
+
+    /// Returns the indices of those `targets` that take a connection now.
+    fn answering(&self, targets: &[Target]) -> Result<Vec<usize>, Miss>;
+
+    /// Connects as [`dial`](Self::dial), to whichever of `targets` answers first, tried side by side; where none does, through another rank. `vain`
+    /// gives the reasons that other addresses lead nowhere.
+    fn reach(&self, targets: &[Target], vain: &[String], index: u16, of: u16) -> Result<Connection, Miss>;
+
+    /// Wait until `fd` is readable (true) or a time has come (false); an error ends the whole.
+    fn wait(&self, fd: BorrowedFd<'_>, until: Instant) -> Result<bool>;
+
+    /// When the link must stand.
+    fn until(&self) -> Instant;
+}
+
+/// Facts about the job that a process has before the ranks have met.
+#[derive(Debug)]
+pub struct JobInfo {
+    pub rank: usize,
+    pub size: usize,
+    /// Traffic that leaves the host must be encrypted.
+    pub sealed: bool,
+    /// The backend that goes before all else over one kind of link, which then must be there.
+    pub wanted: Option<(LinkKind, &'static str)>,
+}
+
+/// The environment, as settings are read from it.
+pub trait Variables {
+    /// The value of a variable that is set.
+    fn text(&self, name: &'static str) -> Result<Option<String>>;
+
+    /// The same of a whole number up to `most`.
+    fn number(&self, name: &'static str, most: usize) -> Result<Option<usize>>;
+
+    /// Returns the error for a value that cannot be used, and why, as the rest of the sentence "NAME=value ...".
+    fn refusal(&self, name: &str, value: &str, why: &str) -> Error;
+}
+
+/// The value of a variable that was set when the configuration was read.
+pub type Seen<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Report of `comity info` on a transport.
+#[derive(Debug)]
+pub struct TransportInfo {
+    /// True if it can be used on this host.
+    pub works: bool,
+    /// With whom, or why not.
+    pub why: String,
+    pub devices: Vec<DeviceNote>,
+}
+
+/// A device: its name, and its address or why it cannot be used.
+pub type DeviceNote = (String, Result<String, String>);
+
+// In the order in which pairs prefer them: folder => kind = number on the wire, word in settings, medium in sentences: documentation.
+transports! {
+    local => Local = 0, "local", "memory of one process": "Threads of one process.";
+    shm => Shm = 1, "shm", "shared memory": "Processes of one host, over shared memory.";
+    unix => Unix = 4, "unix", "Unix sockets": "Processes of one host, over Unix sockets.";
+    verbs => Rdma = 3, "rdma", "RDMA": "RDMA verbs: InfiniBand, RoCE, Thunderbolt.";
+    tcp => Tcp = 2, "tcp", "TCP": "TCP connections.";
+}

@@ -1,0 +1,395 @@
+//! A link over memory that both ends see: two byte rings and a socket that wakes a sleeper.
+//!
+//! ```text
+//!   one mapping:  [ positions a->b | positions b->a | loans a->b | loans b->a | bytes a->b ........ | bytes b->a ........ | aside | aside ]
+//!   one socket:   a byte means "look again"; its end means the peer is gone
+//! ```
+//!
+//! Between processes the mapping is a sealed memory file passed over a Unix socket (shm), between
+//! threads an anonymous one (local). Bytes are copied into the ring by the sender and out of it, or reduced
+//! from where they lie, by the receiver; the rings are small enough to stay in cache. There is no checksum:
+//! the bytes never leave this machine's memory. Long messages out of memory that the peer maps are not copied: see `loans`.
+
+mod loans;
+mod moving;
+mod reach;
+mod ring;
+
+pub(crate) use reach::Shm;
+
+use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProperties, SMALL_WANT, Stays};
+use crate::sys::{self, Mapping};
+use loans::{ASIDE, Board, Borrower, By, Lender, Lies, Pull, taken_back};
+use ring::{RingReader, RingWriter, Shared, wakes_writer};
+use std::{
+    io,
+    mem::{align_of, size_of},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    ptr, slice,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Bytes of one direction's ring: what a rank can send before its peer runs, small enough for the second-level cache.
+const RING: usize = 256 << 10;
+/// Bytes moved before they are shown to the peer, at most.
+const CHUNK: usize = 32 << 10;
+/// A message that travels one way is shown in so many pieces, of this many bytes at least.
+const PIECES: usize = 8;
+const LEAST_STRIDE: usize = 8 << 10;
+/// Bytes read of a loan before a look elsewhere.
+const LOAN_CHUNK: usize = 256 << 10;
+/// Bytes that the system copies out of the peer's memory before a look elsewhere: each time costs a call.
+const PULL_CHUNK: usize = 1 << 20;
+/// Positions and loans of both directions; the bytes follow on a page of their own.
+const HEAD: usize = 8192;
+/// Offset of the loans of both directions.
+const BOARDS: usize = 2 * size_of::<Shared>();
+const LEN: usize = HEAD + 2 * RING + 2 * ASIDE;
+/// Looks in vain between two looks at the socket.
+const SPINS_PER_SOCKET_CHECK: u32 = 1024;
+/// A peer that was seen so long ago counts as living: if it died since, no other process has its number yet, for the system gives
+/// numbers in turn.
+const LIVES: Duration = Duration::from_millis(2);
+/// Time limit for the two ends to pass the memory over once they are connected.
+const PASS: Duration = Duration::from_secs(10);
+
+const _: () = assert!(BOARDS + 2 * size_of::<Board>() <= HEAD && align_of::<Shared>() <= 4096);
+const _: () = assert!(BOARDS.is_multiple_of(align_of::<Board>()));
+
+/// An end of a link over shared memory.
+#[derive(Debug)]
+pub(crate) struct ShmLink {
+    kind: LinkKind,
+    map: Arc<Mapping>,
+    /// True if this end is `a` of the picture.
+    first: bool,
+    tx: RingWriter,
+    rx: RingReader,
+    /// Bytes of the message under way that are copied before they are shown.
+    stride: usize,
+    lender: Lender,
+    borrower: Borrower,
+    waker: UnixStream,
+    /// Memory that the peer passed for its lanes.
+    stage: Option<Mapping>,
+    armed: bool,
+    /// Looks in vain so far.
+    looks: u32,
+    /// When the peer was last seen to be there.
+    listened: Option<Instant>,
+    /// Buffer in which bytes on both sides of the ring's end are put together.
+    joint: [u8; SMALL_WANT],
+    gone: Option<LinkError>,
+}
+
+impl ShmLink {
+    /// Make the memory and pass it over `stream` to a peer in [`attach`](Self::attach).
+    fn create(stream: UnixStream, pull: Pull) -> io::Result<Box<dyn Link>> {
+        let (map, fd) = Mapping::create(LEN)?;
+        sys::send_fd(&stream, &fd, PASS)?;
+        Self::boxed(LinkKind::Shm, Arc::new(map), true, stream, pull)
+    }
+
+    /// Take the memory that the peer in [`create`](Self::create) passes over `stream`.
+    fn attach(stream: UnixStream, pull: Pull) -> io::Result<Box<dyn Link>> {
+        let fd = sys::recv_fd(&stream, PASS)?;
+        let map = Mapping::attach(&fd, LEN)?;
+        Self::boxed(LinkKind::Shm, Arc::new(map), false, stream, pull)
+    }
+
+    /// Both ends over memory that nobody else maps, as links of this kind.
+    pub(super) fn pair(kind: LinkKind) -> io::Result<(Box<dyn Link>, Box<dyn Link>)> {
+        Self::pair_with(kind, Pull::default())
+    }
+
+    fn pair_with(kind: LinkKind, pull: Pull) -> io::Result<(Box<dyn Link>, Box<dyn Link>)> {
+        let map = Arc::new(Mapping::private(LEN)?);
+        let (a, b) = UnixStream::pair()?;
+        Ok((Self::boxed(kind, map.clone(), true, a, pull)?, Self::boxed(kind, map, false, b, pull)?))
+    }
+
+    fn boxed(
+        kind: LinkKind,
+        map: Arc<Mapping>,
+        first: bool,
+        waker: UnixStream,
+        pull: Pull,
+    ) -> io::Result<Box<dyn Link>> {
+        waker.set_nonblocking(true)?;
+        let tx = RingWriter::new(RING);
+        let rx = RingReader::new(RING);
+        Ok(Box::new(Self {
+            kind,
+            map,
+            first,
+            tx,
+            rx,
+            stride: CHUNK,
+            lender: Lender::new(pull),
+            borrower: Borrower::new(pull),
+            waker,
+            stage: None,
+            armed: false,
+            looks: 0,
+            listened: None,
+            joint: [0; SMALL_WANT],
+            gone: None,
+        }))
+    }
+
+    #[inline]
+    fn shared<'a>(&self, outgoing: bool) -> &'a Shared {
+        let at = if outgoing == self.first { 0 } else { size_of::<Shared>() };
+        // SAFETY: inside the mapping, which lives as long as this link (no caller keeps the reference longer), aligned (the mapping is
+        // page aligned and the size a multiple of the alignment), zeros are a valid `Shared`, and every access by either side is atomic.
+        unsafe { &*self.map.as_ptr().add(at).cast() }
+    }
+
+    #[inline]
+    fn board<'a>(&self, outgoing: bool) -> &'a Board {
+        let at = BOARDS + if outgoing == self.first { 0 } else { size_of::<Board>() };
+        // SAFETY: as in `shared`.
+        unsafe { &*self.map.as_ptr().add(at).cast() }
+    }
+
+    #[inline]
+    fn bytes(&self, outgoing: bool) -> *mut u8 {
+        let at = if outgoing == self.first { HEAD } else { HEAD + RING };
+        // SAFETY: inside the mapping.
+        unsafe { self.map.as_ptr().add(at) }
+    }
+
+    /// The place beside a ring.
+    fn aside(&self, outgoing: bool) -> *mut u8 {
+        let at = HEAD + 2 * RING + if outgoing == self.first { 0 } else { ASIDE };
+        // SAFETY: inside the mapping.
+        unsafe { self.map.as_ptr().add(at) }
+    }
+}
+
+impl Lending for ShmLink {
+    #[inline]
+    fn lent(&mut self) -> Result<usize, LinkError> {
+        match self.lender.out(self.board(true)) {
+            Ok((0, _)) => Ok(0),
+            Ok((n, moved)) => {
+                self.lay_aside();
+                if !moved {
+                    self.look();
+                }
+                self.gone.clone().map_or(Ok(n), Err)
+            }
+            Err(_) => Err(self.corrupt()),
+        }
+    }
+
+    fn lent_in_all(&self) -> u64 {
+        self.lender.lent_in_all()
+    }
+
+    fn revoke(&mut self) {
+        self.lender.revoke(self.board(true));
+    }
+
+    #[inline]
+    fn still_holds(&mut self, n: usize) -> Result<(), LinkError> {
+        let Some(loan) = self.loan() else { return Ok(()) };
+        if Borrower::is_revoked(self.board(false)) {
+            return Err(self.gone.get_or_insert_with(taken_back).clone());
+        }
+        // A peer that is gone cannot say that it gave up, and another process may have its number then.
+        if n == loan.left() && self.listened.is_none_or(|at| at.elapsed() > LIVES) {
+            self.listen();
+        }
+        self.gone.clone().map_or(Ok(()), Err)
+    }
+
+    fn piece(&self) -> Option<usize> {
+        Some(LOAN_CHUNK)
+    }
+}
+
+impl Link for ShmLink {
+    fn properties(&self) -> LinkProperties {
+        LinkProperties::of_memory(self.kind)
+    }
+
+    fn chunk(&self) -> usize {
+        CHUNK
+    }
+
+    fn offer_size(&self) -> usize {
+        // One loan for all that is there.
+        if self.lender.may_lend() { usize::MAX } else { CHUNK }
+    }
+
+    #[inline]
+    fn announce(&mut self, len: usize, is_busy: bool, stays: Stays) {
+        self.lender.begin(len, stays);
+        // Who only sends fills a piece while the peer empties the one before. Who also receives has that to do.
+        self.stride = if is_busy { CHUNK } else { (len / PIECES).clamp(LEAST_STRIDE, CHUNK) };
+    }
+
+    #[inline]
+    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        if let Some(e) = &self.gone {
+            return Err(e.clone());
+        }
+        if !self.lender.may_lend() {
+            return self.copy(head, &body[..body.len().min(self.stride)]);
+        }
+        // The head first, alone: the peer looks at it while this end finds out how the rest goes.
+        let n = if head.is_empty() { 0 } else { self.copy(head, &[])? };
+        if n < head.len() {
+            return Ok(n);
+        }
+        self.lender.decide(self.board(true), &self.waker, body);
+        if self.lender.lends() {
+            let lent = self.lend(body);
+            if lent > 0 || self.lender.lends() {
+                return Ok(n + lent);
+            }
+        }
+        Ok(n + self.copy(&[], &body[..body.len().min(self.stride)])?)
+    }
+
+    #[inline]
+    fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
+        let want = want.min(CHUNK);
+        let (mut at, mut n, mut loan) = self.ready(want)?;
+        if n == 0 && loan.is_none() {
+            self.look();
+            if let Some(e) = self.gone.clone() {
+                // What was published before the peer went comes first.
+                (at, n, loan) = self.ready(want)?;
+                if n == 0 && loan.is_none() {
+                    return Err(e);
+                }
+            }
+        }
+        if let Some(loan) = loan {
+            return self.peek_loan(loan, want);
+        }
+        let short = self.rx.short();
+        if !short.is_empty() {
+            return Ok(&short[..n.min(short.len())]);
+        }
+        let whole = n.min(RING - at).min(CHUNK);
+        let from = self.bytes(false);
+        if whole < want.min(SMALL_WANT) && whole < n {
+            let n = n.min(want).min(SMALL_WANT);
+            // SAFETY: published and not released, so these bytes do not change; both parts lie inside the ring.
+            unsafe {
+                ptr::copy_nonoverlapping(from.add(at), self.joint.as_mut_ptr(), whole);
+                ptr::copy_nonoverlapping(from, self.joint.as_mut_ptr().add(whole), n - whole);
+            }
+            return Ok(&self.joint[..n]);
+        }
+        // SAFETY: as above; the part ends before the ring does.
+        Ok(unsafe { slice::from_raw_parts(from.add(at), whole) })
+    }
+
+    #[inline]
+    fn consume(&mut self, n: usize) {
+        if n == 0 {
+            return;
+        }
+        let told = match self.loan() {
+            Some(_) => self.borrower.read(self.board(false), n) && wakes_writer(self.shared(false)),
+            None => self.rx.release(self.shared(false), n),
+        };
+        if told {
+            self.wake();
+        }
+    }
+
+    fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
+        // Looked for here: `peek` would have the system copy to a place of its own, from where it would be copied again.
+        if self.loan().is_none() {
+            self.ready(dst.len().min(CHUNK))?;
+        }
+        if let Some(Lies::There(peer, at)) = self.loan().map(|l| l.at())
+            && self.borrower.claim(self.board(false))
+        {
+            return self.take_there(peer, at, dst);
+        }
+        let ready = self.peek(dst.len().min(CHUNK))?;
+        let from = ready.as_ptr();
+        let len = ready.len();
+        let is_lent = self.loan().is_some();
+        let n = len.min(dst.len()).min(if is_lent { LOAN_CHUNK } else { CHUNK });
+        let copy = if is_lent { None } else { self.begin_ring_copy(self.rx.head(), n, By::Reader) };
+        // SAFETY: `peek` lent them, and nothing was taken since; no memory of a caller lies in the ring, in this link or in a peer's
+        // mapping.
+        unsafe { ptr::copy_nonoverlapping(from, dst.as_mut_ptr(), n) };
+        self.borrower.end_copy(self.board(false), copy, n);
+        self.still_holds(n)?;
+        self.consume(n);
+        Ok(n)
+    }
+
+    fn pass_stage(&mut self, fd: BorrowedFd<'_>) -> bool {
+        sys::send_byte_with(&self.waker, loans::STAGE, &fd).is_ok()
+    }
+
+    fn take_stage(&mut self) -> Option<Mapping> {
+        self.listen();
+        self.stage.take()
+    }
+
+    fn arm(&mut self, interest: Interest) {
+        self.armed = true;
+        if interest.recv {
+            self.rx.arm(self.shared(false));
+        }
+        if interest.send {
+            self.tx.arm(self.shared(true));
+        }
+    }
+
+    fn disarm(&mut self) -> Result<(), LinkError> {
+        if !self.armed {
+            return Ok(());
+        }
+        self.armed = false;
+        self.rx.disarm(self.shared(false));
+        self.tx.disarm(self.shared(true));
+        self.listen();
+        Ok(())
+    }
+
+    fn fds<'a>(&'a self, _: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
+        out.push((self.waker.as_fd(), Interest { recv: true, send: false }));
+    }
+}
+
+impl Drop for ShmLink {
+    fn drop(&mut self) {
+        self.revoke();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::conformance::conformance;
+    use std::thread;
+
+    conformance!(|| {
+        let (a, b) = UnixStream::pair().unwrap();
+        let other = thread::spawn(move || ShmLink::attach(b, Pull::default()).unwrap());
+        (ShmLink::create(a, Pull::default()).unwrap(), other.join().unwrap())
+    });
+
+    #[test]
+    fn memory_of_another_size_is_refused() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (_map, fd) = Mapping::create(4096).unwrap();
+        sys::send_fd(&a, &fd, PASS).unwrap();
+        assert!(ShmLink::attach(b, Pull::default()).is_err());
+    }
+}

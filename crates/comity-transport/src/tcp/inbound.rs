@@ -1,0 +1,163 @@
+//! Where the incoming stream stands: what was read of each connection, and which of them brings the next frame.
+
+use super::{
+    Route,
+    frame::{FrameRoute, HEADER, SEALED_BATCH, SEALED_HEADER, SEALED_MOST, SMALL},
+    socket::receive,
+};
+use crate::LinkError;
+use std::{io::IoSliceMut, net::TcpStream};
+
+/// Bytes of the buffer of a connection.
+const INBOX: usize = (256 << 10) + 2 * AHEAD;
+/// How far to read beyond what was asked for, to get the next header, or a small message whole,
+/// with the same call. What of it must be copied again is little.
+pub(super) const AHEAD: usize = 4 << 10;
+
+const _: () = assert!(SMALL + HEADER <= AHEAD && INBOX >= SEALED_MOST + SEALED_HEADER + AHEAD);
+const _: () = assert!(INBOX >= SEALED_BATCH + AHEAD);
+
+/// Bytes read from a connection ahead of their use: a header, or bytes to lend.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    fn new() -> Self {
+        // Zeroed memory comes untouched from the system, so what is never read into costs nothing.
+        Self { bytes: vec![0; INBOX].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    fn unread(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    fn pass(&mut self, n: usize) {
+        self.start += n;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    fn clear(&mut self) {
+        (self.start, self.end) = (0, 0);
+    }
+
+    /// Room for up to `n` more bytes behind the unread ones.
+    pub(super) fn room(&mut self, n: usize) -> &mut [u8] {
+        // In the clear less than a header or a small want is unread then: moving that costs nothing. Sealed, it is part of a frame.
+        self.bytes.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let until = self.bytes.len().min(self.end.saturating_add(n));
+        &mut self.bytes[self.end..until]
+    }
+
+    /// `n` bytes came into the room.
+    pub(super) fn grow(&mut self, n: usize) {
+        self.end += n;
+    }
+
+    /// Room for what is missing of `whole` bytes, with a little more; unread bytes move only if they must.
+    pub(super) fn room_for(&mut self, whole: usize) -> &mut [u8] {
+        if self.bytes.len() - self.start < whole + AHEAD {
+            return self.room(whole.saturating_sub(self.end - self.start) + AHEAD);
+        }
+        &mut self.bytes[self.end..self.start + whole + AHEAD]
+    }
+}
+
+/// Where the incoming stream stands.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    pub(super) inboxes: Vec<Inbox>,
+    /// The number of the arriving frame, or else of the next.
+    pub(super) number: u64,
+    /// The connection that it travels on.
+    pub(super) turn: usize,
+    route: Route,
+    /// Where the frame after the arriving one travels.
+    pub(super) next: FrameRoute,
+    /// Bytes received so far.
+    pub(super) arrived: u64,
+    /// Nothing more will come from the connections.
+    pub(super) ended: bool,
+}
+
+impl Inbound {
+    pub(super) fn new(route: Route) -> Self {
+        Self {
+            inboxes: (0..route.connections).map(|_| Inbox::new()).collect(),
+            number: 0,
+            turn: route.connection(FrameRoute::Home),
+            route,
+            next: FrameRoute::Home,
+            arrived: 0,
+            ended: false,
+        }
+    }
+
+    /// Bytes in the inbox of the turn.
+    pub(super) fn unread(&self) -> &[u8] {
+        self.inboxes[self.turn].unread()
+    }
+
+    /// Its first `n` bytes, which are there.
+    pub(super) fn front(&mut self, n: usize) -> &mut [u8] {
+        let inbox = &mut self.inboxes[self.turn];
+        &mut inbox.bytes[inbox.start..inbox.start + n]
+    }
+
+    /// Its first `n` bytes are not needed any more.
+    pub(super) fn pass(&mut self, n: usize) {
+        self.inboxes[self.turn].pass(n);
+    }
+
+    /// The arriving frame has ended.
+    pub(super) fn pass_frame(&mut self) {
+        self.number += 1;
+        self.turn = self.route.take(self.next);
+    }
+
+    /// Read into the `room` that the inbox of the turn makes: how many bytes came, of how many asked for.
+    pub(super) fn read(
+        &mut self,
+        sockets: &[TcpStream],
+        room: impl FnOnce(&mut Inbox) -> &mut [u8],
+    ) -> Result<(usize, usize), LinkError> {
+        if self.ended {
+            return Ok((0, 0));
+        }
+        let inbox = &mut self.inboxes[self.turn];
+        let room = room(inbox);
+        let asked = room.len();
+        let got =
+            receive(&sockets[self.turn], &mut [IoSliceMut::new(room)]).inspect_err(|_| self.ended = true)?;
+        inbox.grow(got);
+        self.arrived += got as u64;
+        Ok((got, asked))
+    }
+
+    /// The stream cannot go on: forget what has arrived beyond this point.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+        self.inboxes.iter_mut().for_each(Inbox::clear);
+    }
+
+    /// Swallow what lies unread in the sockets, within bounds, before they are closed.
+    pub(super) fn drain(&mut self, sockets: &[TcpStream]) {
+        const MOST: usize = 64 << 20;
+        for (inbox, socket) in self.inboxes.iter_mut().zip(sockets) {
+            let mut swallowed = 0;
+            while swallowed < MOST {
+                inbox.clear();
+                match receive(socket, &mut [IoSliceMut::new(inbox.room(INBOX))]) {
+                    Ok(n) if n > 0 => swallowed += n,
+                    _ => break,
+                }
+            }
+        }
+    }
+}

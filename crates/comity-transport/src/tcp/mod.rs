@@ -1,0 +1,308 @@
+//! A link over one or several TCP connections.
+//!
+//! The stream travels in [frames](frame), each with its number, a CRC32C, and word of where the next one is to be found:
+//!
+//! ```text
+//!   connection 0, both ways:    short | short | head of a long one |                              | short ...
+//!   of each direction, in turn:                                    | body, long, long, ..., short |
+//! ```
+//!
+//! So what is short finds its way at once, and long messages of two directions do not share what the system does for a connection.
+//!
+//! A [framing] puts bytes into frames and takes them out: in the clear straight between the caller's memory and the system's, sealed
+//! through a buffer, and in batches for a thread that sends. What is lent to a reduction and a few bytes read ahead lie in a buffer of
+//! the link.
+
+#[cfg(test)]
+mod apart;
+#[cfg(test)]
+mod damage;
+mod frame;
+mod framing;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
+mod inbound;
+mod outbound;
+mod reach;
+mod recv;
+mod send;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod threads;
+
+use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProgress, LinkProperties, Stays};
+use crate::{channel::Seals, sys::unanswered};
+use frame::FrameRoute;
+use framing::{SendThread, SendThreads};
+pub(crate) use reach::Tcp;
+use recv::Receiver;
+use send::Sender;
+use std::{
+    io,
+    net::{Shutdown, SocketAddr, TcpStream},
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+
+/// Bytes to move in one call: a frame. More would starve the other direction.
+const CHUNK: usize = frame::FRAME;
+
+/// Choices of the user about the connections.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TcpOptions {
+    /// The congestion control of the connections, as the system names it. By default the system's,
+    /// but reno within a host, and in place of bbr where the round trip is short.
+    pub(crate) congestion: Option<String>,
+    /// Which connections carry long messages that leave; at the other end the other ones do.
+    pub(crate) ways: Ways,
+    /// Threads that links may have for sending, each on a connection that carries one direction's long messages.
+    pub(crate) send_threads: Option<Arc<SendThreads>>,
+}
+
+/// Which connections of a link carry the long messages of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ways {
+    /// All of them, and the other direction too.
+    #[default]
+    All,
+    /// The first of every two.
+    First,
+    /// The second of every two.
+    Second,
+}
+
+impl Ways {
+    /// Those of the other direction.
+    fn back(self) -> Self {
+        match self {
+            Self::All => Self::All,
+            Self::First => Self::Second,
+            Self::Second => Self::First,
+        }
+    }
+
+    fn first(self) -> usize {
+        usize::from(self == Self::Second)
+    }
+}
+
+/// Over which connections the frames of one direction go.
+#[derive(Clone, Copy, Debug)]
+struct Route {
+    connections: usize,
+    ways: Ways,
+    /// The connection of the next frame aside.
+    aside: usize,
+}
+
+impl Route {
+    fn new(connections: usize, ways: Ways) -> Self {
+        Self { connections, ways, aside: ways.first() }
+    }
+
+    /// The connection of the next frame, if it goes to `place`.
+    fn connection(&self, place: FrameRoute) -> usize {
+        if place == FrameRoute::Home { 0 } else { self.aside }
+    }
+
+    /// Takes out the [`connection`](Self::connection).
+    fn take(&mut self, place: FrameRoute) -> usize {
+        let taken = self.connection(place);
+        if place == FrameRoute::Aside {
+            let next = taken + if self.ways == Ways::All { 1 } else { 2 };
+            self.aside = if next < self.connections { next } else { self.ways.first() };
+        }
+        taken
+    }
+
+    /// Whether one connection carries all long messages of this direction, and none of the other.
+    fn is_narrow(&self) -> bool {
+        self.ways != Ways::All && self.connections == 2
+    }
+}
+
+/// One end of a link over TCP. See the [contract](super).
+#[derive(Debug)]
+pub(crate) struct TcpLink {
+    sockets: Vec<TcpStream>,
+    sender: Sender,
+    receiver: Receiver,
+    error: Option<LinkError>,
+    /// By connection, here and there; unknown for one that had ended by the time that it was handed over.
+    ends: Vec<Option<(SocketAddr, SocketAddr)>>,
+    /// The connection on which the error was seen.
+    at: usize,
+}
+
+impl TcpLink {
+    /// Makes a link in the clear, by [`with_options`](Self::with_options).
+    #[cfg(test)]
+    pub(crate) fn new(streams: Vec<TcpStream>) -> io::Result<Self> {
+        Self::sealed(streams, Vec::new())
+    }
+
+    /// Makes a link without options, by [`with_options`](Self::with_options).
+    #[cfg(test)]
+    pub(crate) fn sealed(streams: Vec<TcpStream>, seals: Vec<Seals>) -> io::Result<Self> {
+        Self::with_options(streams, seals, &TcpOptions::default())
+    }
+
+    /// A link over connected, authenticated streams, listed in the same order on both ends, and what seals each of them; in the
+    /// clear if nothing does.
+    pub(crate) fn with_options(
+        streams: Vec<TcpStream>,
+        seals: Vec<Seals>,
+        options: &TcpOptions,
+    ) -> io::Result<Self> {
+        let invalid = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        if streams.is_empty() {
+            return invalid("a TCP link needs a connection");
+        }
+        if !seals.is_empty() && seals.len() != streams.len() {
+            return invalid("all connections of a TCP link are sealed, or none");
+        }
+        if options.ways != Ways::All && streams.len() % 2 == 1 {
+            return invalid("a TCP link that keeps directions apart needs as many connections for each");
+        }
+        for stream in &streams {
+            socket::prepare(stream, options)?;
+        }
+        Ok(Self::over(streams, seals, options))
+    }
+
+    fn over(sockets: Vec<TcpStream>, seals: Vec<Seals>, options: &TcpOptions) -> Self {
+        let ends = sockets.iter().map(|s| s.local_addr().ok().zip(s.peer_addr().ok())).collect();
+        let (send, recv) = seals.into_iter().map(|s| (s.send, s.recv)).unzip();
+        let n = sockets.len();
+        let ways = options.ways;
+        let receiver = Receiver::new(Route::new(n, ways.back()), recv);
+        let sender = Sender::new(Route::new(n, ways), send, options.send_threads.clone());
+        Self { sockets, sender, receiver, error: None, ends, at: 0 }
+    }
+
+    /// Keep the first error, and where it was seen.
+    fn fail(&mut self, e: LinkError, at: usize) -> LinkError {
+        if self.error.is_none() {
+            self.at = at;
+        }
+        self.error.get_or_insert(e).clone()
+    }
+}
+
+impl Lending for TcpLink {}
+
+impl Link for TcpLink {
+    fn properties(&self) -> LinkProperties {
+        LinkProperties::of_system(LinkKind::Tcp)
+    }
+
+    fn chunk(&self) -> usize {
+        self.sender.thread().map_or(CHUNK, SendThread::chunk)
+    }
+
+    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        if let Some(e) = &self.error {
+            return Err(e.clone());
+        }
+        self.sender.put(&self.sockets, head, body).map_err(|e| self.fail(e, self.sender.turn()))
+    }
+
+    fn announce(&mut self, len: usize, is_busy: bool, _stays: Stays) {
+        self.sender.announce(&self.sockets, len, is_busy);
+    }
+
+    fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
+        if let Err(e) = self.receiver.gather(&self.sockets, want) {
+            self.fail(e, self.receiver.turn());
+        }
+        match &self.error {
+            Some(e) if self.receiver.ready().is_empty() => Err(e.clone()),
+            _ => Ok(self.receiver.ready()),
+        }
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.receiver.consume(n);
+    }
+
+    fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
+        let mut taken = 0;
+        if let Err(e) = self.receiver.take(&self.sockets, dst, &mut taken) {
+            self.fail(e, self.receiver.turn());
+        }
+        match &self.error {
+            Some(e) if taken == 0 => Err(e.clone()),
+            _ => Ok(taken),
+        }
+    }
+
+    fn unproven(&self) -> usize {
+        self.receiver.unproven()
+    }
+
+    fn has_more(&self) -> bool {
+        self.error.is_none() && self.receiver.has_more()
+    }
+
+    fn progress(&self) -> LinkProgress {
+        let silences =
+            self.sockets.iter().enumerate().filter_map(|(i, socket)| Some((unanswered(socket.as_fd())?, i)));
+        let silent = silences.max();
+        // The connection that a failure is about, else the one that lacks an answer.
+        let at = match silent {
+            _ if self.error.is_some() => self.at,
+            Some((_, i)) => i,
+            None => self.receiver.turn(),
+        };
+        LinkProgress {
+            is_inside: self.receiver.is_inside(),
+            arrived: self.receiver.arrived(),
+            unanswered: silent.map(|(silence, _)| silence),
+            path: self.ends.get(at).copied().flatten(),
+            runs_ahead: self.sender.thread().is_some(),
+        }
+    }
+
+    // The system wakes whoever polls a socket, announced or not.
+    fn arm(&mut self, interest: Interest) {
+        if let Some(thread) = self.sender.thread().filter(|_| interest.send) {
+            thread.watch();
+        }
+    }
+
+    fn disarm(&mut self) -> Result<(), LinkError> {
+        if let Some(thread) = self.sender.thread() {
+            thread.unwatch();
+        }
+        Ok(())
+    }
+
+    fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
+        let recv = self.receiver.turn();
+        let send = self.sender.turn();
+        let thread = self.sender.busy_thread();
+        let one = interest.recv && interest.send && recv == send && thread.is_none();
+        if interest.recv {
+            out.push((self.sockets[recv].as_fd(), Interest { recv: true, send: one }));
+        }
+        if let Some(thread) = thread.filter(|_| interest.send) {
+            out.push((thread.fd(), Interest { recv: true, send: false }));
+        } else if interest.send && !one {
+            out.push((self.sockets[send].as_fd(), Interest { recv: false, send: true }));
+        }
+    }
+}
+
+impl Drop for TcpLink {
+    /// Close such that what was accepted still arrives: a socket closed with bytes unread resets
+    /// its connection, and a reset discards what has not been delivered.
+    fn drop(&mut self) {
+        self.sender.end_thread();
+        for socket in &self.sockets {
+            // It fails where the connection has ended already.
+            let _ = socket.shutdown(Shutdown::Write);
+        }
+        self.receiver.drain(&self.sockets);
+    }
+}

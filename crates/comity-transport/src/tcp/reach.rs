@@ -1,0 +1,244 @@
+//! TCP as a transport: how many connections a pair has and who makes them, settings, and what `comity info` says.
+
+use super::{
+    SendThreads, TcpLink, TcpOptions, Ways,
+    threads::{self, Wish},
+};
+use crate::{
+    About, Connected, Connection, Connector, Error, JobInfo, Link, Missed, NewLink, Pair, Result, Seen,
+    Transport, TransportInfo, TransportSettings, Variables,
+    channel::{Miss, Refusal, Stream, Target},
+};
+use std::{
+    io,
+    net::{TcpListener, UdpSocket},
+    sync::Arc,
+};
+
+/// The most threads that send beside the rank's own.
+const MAX_SEND_THREADS: usize = 64;
+/// The most connections per pair of addresses.
+const MAX_CONNECTIONS: usize = 64;
+
+/// Choices of the user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TcpSettings {
+    /// Per pair of addresses.
+    pub(crate) connections: Option<usize>,
+    pub(crate) send_threads: Option<usize>,
+}
+
+impl TransportSettings {
+    /// TCP connections per pair of addresses.
+    pub fn set_connections(&mut self, n: usize) {
+        self.tcp.connections = Some(n);
+    }
+
+    /// Threads that may send beside the rank's own.
+    pub fn set_send_threads(&mut self, n: usize) {
+        self.tcp.send_threads = Some(n);
+    }
+}
+
+/// The transport over TCP.
+#[derive(Debug)]
+pub(crate) struct Tcp {
+    wish: Wish,
+    /// Threads that may send for this process.
+    send_threads: Arc<SendThreads>,
+}
+
+impl Transport for Tcp {
+    type Settings = TcpSettings;
+
+    fn about() -> About {
+        About {
+            by_default: true,
+            between_processes: true,
+            within_host: false,
+            shares_memory: false,
+            reads_buffers: false,
+            is_private: true,
+            first_for: None,
+        }
+    }
+
+    fn read(settings: &mut TcpSettings, vars: &dyn Variables) -> Result<()> {
+        if let Some(n) = vars.number("COMITY_CONNECTIONS", MAX_CONNECTIONS)? {
+            settings.connections = Some(n);
+        }
+        if let Some(n) = vars.number("COMITY_SEND_THREADS", MAX_SEND_THREADS)? {
+            settings.send_threads = Some(n);
+        }
+        Ok(())
+    }
+
+    fn check(settings: &TcpSettings, _: usize) -> Result<()> {
+        if let Some(n) = settings.connections.filter(|n| !(1..=MAX_CONNECTIONS).contains(n)) {
+            return Err(Error::setting(
+                "COMITY_CONNECTIONS",
+                n,
+                format!("connections (COMITY_CONNECTIONS) is {n}; allowed is 1 to {MAX_CONNECTIONS}"),
+            ));
+        }
+        if let Some(n) = settings.send_threads.filter(|n| *n > MAX_SEND_THREADS) {
+            return Err(Error::setting(
+                "COMITY_SEND_THREADS",
+                n,
+                format!("send_threads (COMITY_SEND_THREADS) is {n}; allowed is 0 to {MAX_SEND_THREADS}"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn note(_: &TcpSettings, seen: Seen<'_>) -> TransportInfo {
+        let with = seen("COMITY_CONNECTIONS").map_or_else(String::new, |n| format!(", {n} connections each"));
+        let note = |works, why| TransportInfo { works, why, devices: Vec::new() };
+        if let Some(own) = seen("COMITY_ADDRS") {
+            return note(true, format!("with other ranks, on {own} (COMITY_ADDRS){with}"));
+        }
+        let ip = outward();
+        match TcpListener::bind((ip.as_str(), 0)) {
+            Ok(_) => note(true, format!("with other ranks{with}; the way out is {ip}")),
+            Err(e) => note(false, format!("cannot listen on {ip}: {e}")),
+        }
+    }
+
+    fn find(settings: &TcpSettings, _: &JobInfo) -> Result<Option<Self>> {
+        let short = |n| u16::try_from(n).unwrap_or(u16::MAX);
+        let wish = Wish {
+            senders: settings.send_threads.map(short),
+            connections: settings.connections.map_or(0, short),
+        };
+        Ok(Some(Self { wish, send_threads: SendThreads::new(0) }))
+    }
+
+    fn announce(&self) -> Vec<u8> {
+        self.wish.encode()
+    }
+
+    fn meet(&mut self, me: usize, cards: &[crate::Card]) {
+        self.send_threads = SendThreads::new(threads::send_threads(cards, me));
+    }
+
+    fn leads(&self, _: &Pair<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
+        match self.connections(pair, connector) {
+            Ok(connections) => Ok(Connected::Link(link(connections, &self.options(pair)))),
+            Err(miss) => Err(Missed { at: addresses(pair), miss }),
+        }
+    }
+
+    fn accept(
+        &self,
+        pair: &Pair<'_>,
+        connections: Vec<Connection>,
+        _: &dyn Connector,
+    ) -> Result<Connected, Missed> {
+        Ok(Connected::Link(link(connections, &self.options(pair))))
+    }
+}
+
+impl Tcp {
+    /// The connections of a new link to the lower rank: over several addresses where those are used side by side, else over the first that
+    /// answers.
+    fn connections(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Vec<Connection>, Miss> {
+        let found = connector.candidates();
+        let each = threads::connections(pair.all, [pair.me, pair.peer]);
+        let targets: Vec<_> = found.all.iter().map(|c| Target::Tcp(c.at)).collect();
+        let many = found.side_by_side(pair.theirs.are_named);
+        let together = targets.get(..many).unwrap_or_default();
+        if together.len() > 1 {
+            let works = connector.answering(together)?;
+            let together: Vec<_> = works.iter().filter_map(|i| together.get(*i)).collect();
+            if together.len() > 1
+                && let Some(connections) = over_all(&together, each, &self.options(pair), connector)?
+            {
+                return Ok(connections);
+            }
+        }
+        let first = connector.reach(&targets, &found.vain, 0, each)?;
+        alongside(first, each, connector)
+    }
+
+    /// How the connections of a pair are used by this end of it.
+    fn options(&self, pair: &Pair<'_>) -> TcpOptions {
+        let each = threads::connections(pair.all, [pair.me, pair.peer]);
+        let ways = match (each.is_multiple_of(2), pair.me > pair.peer) {
+            // The higher rank made them.
+            (true, true) => Ways::First,
+            (true, false) => Ways::Second,
+            (false, _) => Ways::All,
+        };
+        TcpOptions { ways, send_threads: Some(Arc::clone(&self.send_threads)), ..TcpOptions::default() }
+    }
+}
+
+/// The other connections of a link, the way that the first one took.
+fn alongside(first: Connection, of: u16, connector: &dyn Connector) -> Result<Vec<Connection>, Miss> {
+    let way = first.0.peer_addr().map(Target::Tcp);
+    let mut connections = vec![first];
+    for index in 1..of {
+        let way = way.clone().ok_or_else(|| Miss::Nobody(io::ErrorKind::NotConnected.into()))?;
+        connections.push(connector.dial(way, index, of)?);
+    }
+    Ok(connections)
+}
+
+/// Connections over several addresses; none where one of them does not hold.
+fn over_all(
+    together: &[&Target],
+    each: u16,
+    options: &TcpOptions,
+    connector: &dyn Connector,
+) -> Result<Option<Vec<Connection>>, Miss> {
+    let of = together.len() * usize::from(each);
+    let of = u16::try_from(of).unwrap_or(u16::MAX);
+    // Where directions are kept apart each address serves both.
+    let each = if options.ways == Ways::All { 1 } else { 2 };
+    let turns = together.iter().flat_map(|t| std::iter::repeat_n(*t, each)).cycle();
+    let mut connections = Vec::with_capacity(usize::from(of));
+    for (index, target) in (0..of).zip(turns) {
+        match connector.dial(target.clone(), index, of) {
+            Ok(made) => connections.push(made),
+            Err(miss @ (Miss::Stop(_) | Miss::Refused(Refusal::No(_)))) => return Err(miss),
+            Err(miss) => {
+                tracing::warn!(%target, %miss, "an address of a rank does not hold; the others are used");
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(connections))
+}
+
+/// The addresses of the lower rank, in words.
+fn addresses(pair: &Pair<'_>) -> String {
+    pair.theirs.addrs.iter().map(|a| a.at.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// The link over connections that are listed in the same order on both ends.
+fn link(connections: Vec<Connection>, options: &TcpOptions) -> NewLink {
+    let mut streams = Vec::with_capacity(connections.len());
+    let mut seals = Vec::new();
+    for (stream, sealing) in connections {
+        if let Stream::Tcp(stream) = stream {
+            streams.push(stream);
+            seals.extend(sealing.map(|s| *s));
+        }
+    }
+    Ok(Box::new(TcpLink::with_options(streams, seals, options)?) as Box<dyn Link>)
+}
+
+/// The address that leads out of this host; loopback if none does.
+fn outward() -> String {
+    let route = |any: &str, out: &str| {
+        // An address for documentation; connecting UDP sends nothing.
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((out, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip().to_string())
+    };
+    route("0.0.0.0", "192.0.2.1").or_else(|| route("::", "2001:db8::1")).unwrap_or_else(|| "127.0.0.1".into())
+}

@@ -1,0 +1,331 @@
+//! All that two processes have between them: paths, and the streams of their groups over them.
+//!
+//! No thread and no lock of its own: [`driver`](mod@super::driver) calls it, for those that put and take, and for what the devices report.
+
+mod arrive;
+mod stream;
+
+pub(super) use stream::PayloadPlace;
+
+use super::{
+    control_socket::{ControlMessage, ControlSocket},
+    driver::{Rails, TICK},
+    frame::{FrameHeader, HEADER},
+    path::{BULK, QueuePair, RdmaPath, SMALL},
+};
+use crate::{
+    Interest, LinkError,
+    sys::{Waker, verbs::QueueService},
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+use stream::{BOTH, GroupStream, WINDOW};
+
+/// Bytes accepted in one call. More would starve the other direction.
+const MOST: usize = 512 << 10;
+/// Slow ticks at which nothing came, after which frames are lost that the peer says have left it.
+const LOSS: u32 = 40;
+
+/// The paths between this process and one other, and the groups' streams over them.
+#[derive(Debug)]
+pub(super) struct PeerConnection {
+    pub(super) epoch: u64,
+    pub(super) control_socket: ControlSocket,
+    pub(super) paths: Vec<RdmaPath>,
+    streams: HashMap<u64, GroupStream>,
+    /// Control messages of the peer while paths are made.
+    pub(super) inbox: VecDeque<ControlMessage>,
+    error: Option<LinkError>,
+    /// First path to look at for room.
+    turn: usize,
+    /// The peer ends, and waits for word that all has come.
+    bye: bool,
+    /// The peer has all that was sent.
+    pub(super) settled: bool,
+}
+
+impl PeerConnection {
+    pub(super) fn new(control_socket: ControlSocket) -> Self {
+        Self {
+            epoch: 0,
+            control_socket,
+            paths: Vec::new(),
+            streams: HashMap::new(),
+            inbox: VecDeque::new(),
+            error: None,
+            turn: 0,
+            bye: false,
+            settled: false,
+        }
+    }
+
+    pub(super) fn error(&self) -> Option<&LinkError> {
+        self.error.as_ref()
+    }
+
+    /// Keep the first error, and tell everyone.
+    pub(super) fn fail(&mut self, words: String) {
+        if self.error.is_none() {
+            tracing::debug!(words, "an RDMA peer connection failed");
+            self.error = Some(LinkError(words));
+            self.streams.values().for_each(|s| s.wake(BOTH));
+        }
+    }
+
+    /// Fails as [`fail`](Self::fail), for a reason that the peer cannot know, and tells it.
+    fn fail_both(&mut self, words: String) {
+        if self.error.is_none() {
+            self.control_socket.say(&ControlMessage::Failed(words.clone()));
+        }
+        self.fail(words);
+    }
+
+    /// Both ends have heard each other on this path.
+    pub(super) fn established(&mut self, path: usize) {
+        let Some(w) = self.paths.get_mut(path) else { return };
+        w.up = true;
+        tracing::debug!(path = w.name, service = %w.service, "an RDMA path is up");
+        if let Some(why) = w.error.take() {
+            self.fail_both(format!("is cut off: the RDMA path {why}"));
+        }
+    }
+
+    /// Returns true if a link sleeps on it.
+    pub(super) fn is_armed(&self) -> bool {
+        self.streams.values().any(|s| s.armed.recv || s.armed.send)
+    }
+
+    /// Returns true if the peer waits for the last frames to come.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.bye
+    }
+
+    /// Begin a group's stream, or go on with one that the peer has begun. False if it is open already.
+    pub(super) fn open(&mut self, group_id: u64, waker: Arc<Waker>) -> bool {
+        let stream = self.streams.entry(group_id).or_insert_with(GroupStream::new);
+        let new = stream.waker.is_none() && !stream.gone;
+        if new {
+            stream.waker = Some(waker);
+        }
+        new
+    }
+
+    /// The link of a group is gone: the peer may put no more, and gets what was accepted.
+    pub(super) fn close(&mut self, rails: &mut Rails, group_id: u64) {
+        let Some(stream) = self.streams.get_mut(&group_id) else { return };
+        (stream.waker, stream.armed, stream.gone) = (None, Interest::default(), true);
+        let total = stream.put;
+        self.control_socket.say(&ControlMessage::End { group_id, total });
+        self.discard(rails, group_id);
+    }
+
+    /// Give up what lies here of a stream whose link is gone.
+    fn discard(&mut self, rails: &mut Rails, group_id: u64) {
+        while let Some((place, len)) = self.streams.get_mut(&group_id).and_then(|s| s.order.fetch()) {
+            self.release(rails, group_id, place, len);
+        }
+        self.forget(group_id);
+    }
+
+    /// A stream that both ends have ended is over once all of it has come.
+    fn forget(&mut self, group_id: u64) {
+        if self.streams.get(&group_id).is_some_and(|s| s.gone && s.order.is_over()) {
+            self.streams.remove(&group_id);
+        }
+    }
+
+    pub(super) fn arm(&mut self, group_id: u64, interest: Interest) {
+        if let Some(stream) = self.streams.get_mut(&group_id) {
+            stream.armed = interest;
+        }
+    }
+
+    /// Accept a prefix of `head` followed by `body`; how many bytes in all ([`Link::put`](crate::Link::put)).
+    pub(super) fn put(
+        &mut self,
+        rails: &mut Rails,
+        group_id: u64,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<usize, LinkError> {
+        let Some(stream) = self.streams.get(&group_id) else { return Err(closed()) };
+        if let Some(e) = &self.error {
+            return Err(e.clone());
+        }
+        if stream.order.has_end() {
+            return Err(closed());
+        }
+        let most = (head.len() + body.len()).min(MOST);
+        let mut n = 0;
+        while n < most {
+            match self.put_one(
+                rails,
+                group_id,
+                head.get(n..).unwrap_or_default(),
+                &body[n.saturating_sub(head.len())..],
+            ) {
+                Ok(0) => break,
+                Ok(m) => n += m,
+                Err(words) => {
+                    self.fail_both(format!("cannot be sent to: {words}"));
+                    return Err(self.error.clone().unwrap_or_else(closed));
+                }
+            }
+        }
+        Ok(n)
+    }
+
+    /// Puts a frame. Returns the number of bytes that went.
+    fn put_one(
+        &mut self,
+        rails: &mut Rails,
+        group_id: u64,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<usize, String> {
+        let Some(stream) = self.streams.get_mut(&group_id) else { return Ok(0) };
+        let open = usize::try_from(stream.allowed - stream.put).unwrap_or(usize::MAX);
+        let want = (head.len() + body.len()).min(open);
+        // Where all of a slot is sent, half of it must be worth it.
+        let kind_of = |w: &RdmaPath| {
+            let least = w.qps[BULK].bytes / if w.equal_frames { 2 } else { 8 };
+            if want >= least { BULK } else { SMALL }
+        };
+        let count = self.paths.len();
+        let ups = (0..count).map(|i| (self.turn + i) % count).filter(|i| self.paths[*i].up);
+        let Some(best) = ups.max_by_key(|i| {
+            let w = &self.paths[*i];
+            let qp = &w.qps[kind_of(w)];
+            qp.out.room() * qp.bytes as u64
+        }) else {
+            return Ok(0);
+        };
+        let path = &mut self.paths[best];
+        let kind = kind_of(path);
+        let n = want.min(path.qps[kind].bytes - HEADER);
+        if n == 0 {
+            return Ok(0);
+        }
+        let head = &head[..head.len().min(n)];
+        let body = &body[..n - head.len()];
+        let at = stream.put;
+        let taken = stream.order.taken();
+        let header =
+            FrameHeader { epoch: self.epoch, group_id, at, number: 0, taken, given: [0; 2], len: n as u32 };
+        if !path.send(rails, kind, header, head, body)? {
+            return Ok(0);
+        }
+        stream.put += n as u64;
+        stream.order.told();
+        self.turn = (best + 1) % count;
+        Ok(n)
+    }
+
+    /// The next piece of a group's stream; an error only after the last.
+    pub(super) fn fetch(&mut self, group_id: u64) -> Result<Option<(PayloadPlace, usize)>, LinkError> {
+        let Some(stream) = self.streams.get_mut(&group_id) else { return Err(closed()) };
+        if let Some(piece) = stream.order.fetch() {
+            return Ok(Some(piece));
+        }
+        if stream.order.is_over() {
+            return Err(closed());
+        }
+        self.error.clone().map_or(Ok(None), Err)
+    }
+
+    /// A piece was used up.
+    pub(super) fn release(&mut self, rails: &mut Rails, group_id: u64, place: PayloadPlace, len: usize) {
+        if let Some(stream) = self.streams.get_mut(&group_id) {
+            stream.order.take(len);
+            if stream.order.untold() >= WINDOW / 4 {
+                self.control_socket.say(&ControlMessage::Taken { group_id, taken: stream.order.taken() });
+                stream.order.told();
+            }
+        }
+        self.free(rails, place);
+    }
+
+    fn free(&mut self, rails: &mut Rails, place: PayloadPlace) {
+        let PayloadPlace::Slot { path, qp, slot, .. } = place else { return };
+        if let Some(w) = self.paths.get_mut(path) {
+            w.qps[qp].held -= 1;
+        }
+        self.give(rails, path, qp, slot);
+    }
+
+    fn give(&mut self, rails: &mut Rails, path: usize, qp: usize, slot: usize) {
+        let Some(w) = self.paths.get_mut(path) else { return };
+        if let Err(words) = w.give(rails, qp, slot) {
+            return self.fail_both(format!("cannot be heard: {words}"));
+        }
+        if w.qps.iter().any(QueuePair::is_due) {
+            let given = [w.qps[SMALL].inn.given(), w.qps[BULK].inn.given()];
+            w.qps.iter_mut().for_each(|l| l.inn.told());
+            self.control_socket.say(&ControlMessage::Given { path: w.id, given });
+        }
+    }
+
+    /// Tell the peer that this end goes, and what it must have got.
+    pub(super) fn part(&mut self) {
+        for w in &self.paths {
+            self.control_socket.say(&ControlMessage::Sent { path: w.id, count: w.sent() });
+        }
+        self.control_socket.say(&ControlMessage::Bye);
+    }
+
+    /// Does the work that nobody waits for: posts receives that had no room, announces the last frames of a burst, and checks that the peer's came.
+    pub(super) fn tick(&mut self, rails: &mut Rails, slow: bool) {
+        for i in 0..self.paths.len() {
+            for kind in [SMALL, BULK] {
+                if let Some(slot) = self.paths[i].qps[kind].unposted.pop() {
+                    self.give(rails, i, kind, slot);
+                }
+            }
+            let w = &mut self.paths[i];
+            if w.is_complete() {
+                w.claimed = None;
+            }
+            let came = w.came();
+            if slow
+                && w.service == QueueService::Unreliable
+                && let Some(claim) = &mut w.claimed
+                && claim.look(came, LOSS)
+            {
+                let words = format!(
+                    "lost frames over the RDMA path {}: {} of {} came, and no other within {:?}",
+                    w.name,
+                    came.iter().sum::<u64>(),
+                    claim.total(),
+                    LOSS * TICK
+                );
+                return self.fail_both(words);
+            }
+            if slow {
+                let sent = w.sent();
+                // What has not left yet may wait here for as long as this process is paused.
+                let left = w.qps.iter().all(|l| l.out.is_done());
+                if left && sent == w.looked && sent != w.told && w.service == QueueService::Unreliable {
+                    w.told = sent;
+                    self.control_socket.say(&ControlMessage::Sent { path: w.id, count: sent });
+                }
+                w.looked = sent;
+            }
+        }
+        if self.bye && self.paths.iter().all(RdmaPath::is_complete) {
+            self.bye = false;
+            self.control_socket.say(&ControlMessage::All);
+        }
+    }
+
+    /// Returns true if all sends have left.
+    pub(super) fn is_done(&self) -> bool {
+        let qps = || self.paths.iter().flat_map(|w| &w.qps);
+        self.error.is_some() || self.settled && qps().all(|l| l.out.is_done())
+    }
+}
+
+fn closed() -> LinkError {
+    LinkError("closed its connection".into())
+}

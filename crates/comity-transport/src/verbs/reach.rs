@@ -1,0 +1,202 @@
+//! RDMA as a transport: which devices a rank may use, paths made beside a TCP connection of the pair, settings, and what `comity info`
+//! says.
+
+use super::{Devices, Matrix, PeerTable};
+use crate::{
+    About, ConfigError, Connected, Connection, Connector, Error, JobInfo, LinkKind, Missed, NewLink, Pair,
+    Result, Seen, Transport, TransportInfo, TransportSettings, Variables,
+    channel::{Miss, Refusal, Stream, Target},
+    sys::verbs::{QueueService, Verbs},
+};
+use std::net::TcpStream;
+
+/// Names of the device matrix; JACCL's own go before MLX's.
+const DEVICES: [&str; 3] = ["COMITY_DEVICES", "JACCL_IBV_DEVICES", "MLX_IBV_DEVICES"];
+
+/// Settings that a user may choose.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct VerbsSettings {
+    /// Devices that lead from each rank to each other.
+    pub(crate) devices: Option<Matrix>,
+    /// Nothing but this service of devices.
+    pub(crate) service: Option<QueueService>,
+}
+
+impl TransportSettings {
+    /// Sets the devices that lead from each rank to each other: a file's path or the JSON itself.
+    pub fn set_devices(&mut self, matrix: &str) -> std::result::Result<(), ConfigError> {
+        self.verbs.devices = Some(Matrix::read(matrix)?);
+        Ok(())
+    }
+
+    /// Returns the number of ranks of such a matrix.
+    pub fn ranks_of_devices(matrix: &str) -> std::result::Result<usize, ConfigError> {
+        Ok(Matrix::read(matrix)?.rows.len())
+    }
+}
+
+/// The transport over RDMA.
+#[derive(Debug)]
+pub(crate) struct Rdma(PeerTable);
+
+impl Transport for Rdma {
+    type Settings = VerbsSettings;
+
+    fn about() -> About {
+        About {
+            by_default: true,
+            between_processes: true,
+            within_host: false,
+            shares_memory: false,
+            reads_buffers: false,
+            is_private: false,
+            first_for: Some("jaccl"),
+        }
+    }
+
+    fn read(settings: &mut VerbsSettings, vars: &dyn Variables) -> Result<()> {
+        for name in DEVICES {
+            if let Some(text) = vars.text(name)? {
+                let read = Matrix::read(&text);
+                settings.devices = Some(read.map_err(|why| {
+                    let e = vars.refusal(name, &text, &why.to_string());
+                    why.place(e)
+                })?);
+                // The first that is set decides.
+                break;
+            }
+        }
+        if let Some(text) = vars.text("COMITY_RDMA")? {
+            settings.service = Some(match text.as_str() {
+                "rc" => QueueService::Reliable,
+                "uc" => QueueService::Unreliable,
+                _ => return Err(vars.refusal("COMITY_RDMA", &text, "is neither rc nor uc")),
+            });
+        }
+        Ok(())
+    }
+
+    fn check(settings: &VerbsSettings, size: usize) -> Result<()> {
+        match settings.devices.as_ref().filter(|m| size > 1 && m.rows.len() != size) {
+            None => Ok(()),
+            Some(Matrix { rows }) => {
+                let rows = rows.len();
+                let why =
+                    format!("the device matrix has {rows} rows, but the size is {size}; they must be equal");
+                Err(ConfigError::new(why).with_key("devices").into())
+            }
+        }
+    }
+
+    fn note(_: &VerbsSettings, _: Seen<'_>) -> TransportInfo {
+        let note = |works, why, devices| TransportInfo { works, why, devices };
+        match Verbs::find().map(Verbs::survey) {
+            // On one line.
+            Err(_) => note(false, "no library with RDMA verbs can be loaded".into(), Vec::new()),
+            Ok(all) if all.is_empty() => note(false, "this host has no RDMA device".into(), all),
+            Ok(all) => {
+                let usable = all.iter().filter(|(_, at)| at.is_ok()).count();
+                let why = format!("with ranks that a device leads to; {usable} of {} can be used", all.len());
+                note(usable > 0, why, all)
+            }
+        }
+    }
+
+    fn find(settings: &VerbsSettings, job: &JobInfo) -> Result<Option<Self>> {
+        if job.sealed || job.size == 1 {
+            return Ok(None);
+        }
+        let devices = match &settings.devices {
+            Some(matrix) => Devices::Named(matrix.rows.get(job.rank).cloned().unwrap_or_default()),
+            None => Devices::Found,
+        };
+        match (devices.check(), job.wanted) {
+            (Ok(()), _) => Ok(Some(Self(PeerTable::new(job.rank, job.size, devices, settings.service)))),
+            // A row of holes is what the user said.
+            (Err(reason), Some((LinkKind::Rdma, backend))) if settings.devices.is_none() => {
+                Err(Error::Unavailable { backend, reason })
+            }
+            (Err(why), _) => {
+                tracing::debug!(why, "no RDMA");
+                Ok(None)
+            }
+        }
+    }
+
+    fn leads(&self, pair: &Pair<'_>) -> Result<(), String> {
+        self.0.leads_to(pair.peer).then_some(()).ok_or_else(|| "no device leads to it".into())
+    }
+
+    fn existing(&self, pair: &Pair<'_>) -> Option<NewLink> {
+        self.0.link(pair.peer, pair.group_id)
+    }
+
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
+        let mut words = Vec::new();
+        let targets: Vec<_> = connector.candidates().all.iter().map(|c| Target::Tcp(c.at)).collect();
+        let works =
+            connector.answering(&targets).map_err(|miss| Missed { at: "its addresses".into(), miss })?;
+        if works.is_empty() {
+            words.push("none of its addresses answers".into());
+        }
+        for addr in works.into_iter().filter_map(|i| targets.get(i)) {
+            let stream = match connector.dial(addr.clone(), 0, 1) {
+                Ok((Stream::Tcp(stream), _)) => stream,
+                Ok((Stream::Unix(_), _)) => continue,
+                Err(Miss::Refused(Refusal::No(why))) => {
+                    words.push(why);
+                    break;
+                }
+                Err(miss) => return Err(Missed { at: addr.to_string(), miss }),
+            };
+            match self.path(pair, stream, connector)? {
+                Connected::Not(why) => words.push(why),
+                reached => return Ok(reached),
+            }
+            // Named devices do not depend on the address.
+            if self.0.are_named() {
+                break;
+            }
+        }
+        words.dedup();
+        self.0.give_up(pair.peer);
+        Ok(Connected::Not(words.join("; ")))
+    }
+
+    fn accept(
+        &self,
+        pair: &Pair<'_>,
+        connections: Vec<Connection>,
+        connector: &dyn Connector,
+    ) -> Result<Connected, Missed> {
+        for (stream, _) in connections {
+            if let Stream::Tcp(stream) = stream {
+                return self.path(pair, stream, connector);
+            }
+        }
+        Ok(Connected::Not("it brought no TCP connection".into()))
+    }
+}
+
+impl Rdma {
+    /// Make paths beside a connection of the pair.
+    fn path(
+        &self,
+        pair: &Pair<'_>,
+        stream: TcpStream,
+        connector: &dyn Connector,
+    ) -> Result<Connected, Missed> {
+        // WAIT(until): paths being made, to the join deadline
+        match self.0.establish(pair.peer, stream, connector.until(), &|fd, until| connector.wait(fd, until)) {
+            Ok(Ok(())) => Ok(match self.existing(pair) {
+                Some(link) => Connected::Link(link),
+                None => Connected::Not("the path was taken down again".into()),
+            }),
+            Ok(Err(why)) => {
+                tracing::warn!(rank = pair.peer, why, "no RDMA path to a rank; another link is taken");
+                Ok(Connected::Not(why))
+            }
+            Err(error) => Err(Missed { at: "its RDMA device".into(), miss: Miss::Stop(error) }),
+        }
+    }
+}
