@@ -10,7 +10,8 @@ let package = Package(
         .library(name: "ComitySharding", targets: ["ComitySharding"]),
     ],
     targets: [
-        .systemLibrary(name: "CComity", path: "swift/Sources/CComity", pkgConfig: "comity"),
+        .target(
+            name: "CComity", path: "swift/Sources/CComity", linkerSettings: [.linkedLibrary("dl", .when(platforms: [.linux]))]),
         .target(name: "Comity", dependencies: ["CComity"], path: "swift/Sources/Comity"),
         .target(name: "ComitySharding", path: "swift/Sources/ComitySharding"),
         .executableTarget(name: "hello", dependencies: ["Comity"], path: "swift/Examples/hello"),

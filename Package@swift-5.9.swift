@@ -11,7 +11,8 @@ let package = Package(
         .library(name: "ComitySharding", targets: ["ComitySharding"]),
     ],
     targets: [
-        .systemLibrary(name: "CComity", path: "swift/Sources/CComity", pkgConfig: "comity"),
+        .target(
+            name: "CComity", path: "swift/Sources/CComity", linkerSettings: [.linkedLibrary("dl", .when(platforms: [.linux]))]),
         .target(name: "Comity", dependencies: ["CComity"], path: "swift/Swift5/Comity", plugins: ["UntypedThrows"]),
         .target(name: "ComitySharding", path: "swift/Swift5/ComitySharding", plugins: ["UntypedThrows"]),
         .plugin(name: "UntypedThrows", capability: .buildTool(), path: "swift/Swift5/UntypedThrows"),

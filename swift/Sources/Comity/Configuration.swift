@@ -104,7 +104,7 @@ extension Group {
     ///
     /// - Throws: ``ComityError/join(_:)`` at the join limit, which names the ranks that are missing.
     public convenience init(_ configuration: Configuration) throws(ComityError) {
-        try LibraryVersion.check()
+        try Library.found.check()
         self.init(owning: try configuration.connect())
     }
 }

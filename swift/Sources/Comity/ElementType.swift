@@ -18,8 +18,14 @@ public enum ElementType: UInt32, Sendable, Hashable, CaseIterable, CustomStringC
     case complex64 = 13
 
     /// Bytes of one element.
+    @inlinable
     public var size: Int {
-        comity_dtype_size(c)
+        switch self {
+        case .bool, .uint8, .int8: 1
+        case .uint16, .int16, .float16, .bfloat16: 2
+        case .uint32, .int32, .float32: 4
+        case .uint64, .int64, .float64, .complex64: 8
+        }
     }
 
     /// Whether ranks can combine elements of this type so.
@@ -29,12 +35,31 @@ public enum ElementType: UInt32, Sendable, Hashable, CaseIterable, CustomStringC
     /// ElementType.float32.supports(.bitwiseAnd) // false
     /// ```
     public func supports(_ reduction: Reduction) -> Bool {
-        comity_dtype_supports(c, reduction.c) == 1
+        switch reduction {
+        case .sum, .product, .min, .max: true
+        case .average: self != .bool
+        case .bitwiseAnd, .bitwiseOr, .bitwiseXor: rawValue < Self.float16.rawValue
+        }
     }
 
     /// Short name, as errors write it: `f32`.
     public var description: String {
-        comity_dtype_name(c).map { String(cString: $0) } ?? "type \(rawValue)"
+        switch self {
+        case .bool: "bool"
+        case .uint8: "u8"
+        case .uint16: "u16"
+        case .uint32: "u32"
+        case .uint64: "u64"
+        case .int8: "i8"
+        case .int16: "i16"
+        case .int32: "i32"
+        case .int64: "i64"
+        case .float16: "f16"
+        case .bfloat16: "bf16"
+        case .float32: "f32"
+        case .float64: "f64"
+        case .complex64: "c64"
+        }
     }
 
     @usableFromInline var c: comity_dtype {
@@ -63,7 +88,16 @@ public enum Reduction: UInt32, Sendable, Hashable, CaseIterable, CustomStringCon
 
     /// Short name, as errors write it: `sum`.
     public var description: String {
-        comity_reduce_op_name(c).map { String(cString: $0) } ?? "reduction \(rawValue)"
+        switch self {
+        case .sum: "sum"
+        case .product: "product"
+        case .min: "min"
+        case .max: "max"
+        case .average: "avg"
+        case .bitwiseAnd: "and"
+        case .bitwiseOr: "or"
+        case .bitwiseXor: "xor"
+        }
     }
 
     @usableFromInline var c: comity_reduce_op {

@@ -66,6 +66,29 @@ extension Group {
         try run(try allGatherPlan(try plan(T.self), values.count, counts: counts).limited(timeout), from: values)
     }
 
+    /// Join the values of all ranks in place: at first this rank's are in its part of the array, as many elements for each rank by
+    /// rank, and then those of all.
+    ///
+    /// ```swift
+    /// var all = [Float](repeating: 0, count: 4 * group.size)
+    /// all[4 * group.rank] = 1
+    /// try group.allGather(&all)
+    /// ```
+    @inlinable
+    public func allGather<T: CollectiveElement>(_ values: inout [T], timeout: Duration? = nil) throws(ComityError) {
+        let plan = try allGatherPlan(try plan(T.self), inPlace: values.count).limited(timeout)
+        try check(values.withUnsafeMutableBytes { run(plan, inParts: $0.baseAddress) })
+    }
+
+    /// Join the parts of all ranks in place, in a buffer of as many elements for each rank.
+    @inlinable
+    public func allGather<T: CollectiveElement>(
+        _ buffer: UnsafeMutableBufferPointer<T>, timeout: Duration? = nil
+    ) throws(ComityError) {
+        let plan = try allGatherPlan(try plan(T.self), inPlace: buffer.count).limited(timeout)
+        try check(run(plan, inParts: buffer.baseAddress))
+    }
+
     /// Join the buffers of all ranks in a buffer of as many elements for each rank. The source may be this rank's part of it; else the
     /// two must not overlap.
     @inlinable
@@ -73,6 +96,15 @@ extension Group {
         _ source: UnsafeBufferPointer<T>, into destination: UnsafeMutableBufferPointer<T>, timeout: Duration? = nil
     ) throws(ComityError) {
         try run(try allGatherPlan(try plan(T.self), source.count).limited(timeout), source, destination)
+    }
+
+    /// Join the buffers of all ranks, where ranks give different numbers of elements. The source and the destination must not
+    /// overlap.
+    @inlinable
+    public func allGather<T: CollectiveElement>(
+        _ source: UnsafeBufferPointer<T>, into destination: UnsafeMutableBufferPointer<T>, counts: [Int], timeout: Duration? = nil
+    ) throws(ComityError) {
+        try run(try allGatherPlan(try plan(T.self), source.count, counts: counts).limited(timeout), source, destination)
     }
 
     // MARK: gather and scatter
@@ -173,5 +205,25 @@ extension Group {
         _ source: UnsafeBufferPointer<T>, into destination: UnsafeMutableBufferPointer<T>, timeout: Duration? = nil
     ) throws(ComityError) {
         try run(try allToAllPlan(try plan(T.self), source.count).limited(timeout), source, destination)
+    }
+
+    /// Give each rank its part of the source, and get a part from each in the destination, where parts have different numbers of
+    /// elements. The two must not overlap.
+    @inlinable
+    public func allToAll<T: CollectiveElement>(
+        _ source: UnsafeBufferPointer<T>, into destination: UnsafeMutableBufferPointer<T>, sendCounts: [Int], receiveCounts: [Int],
+        timeout: Duration? = nil
+    ) throws(ComityError) {
+        let plan = try allToAllPlan(try plan(T.self), source.count, sendCounts: sendCounts, receiveCounts: receiveCounts)
+        try run(plan.limited(timeout), source, destination)
+    }
+
+    /// Give each rank an equal part of the buffer, and get a part from each in its place.
+    @inlinable
+    public func allToAll<T: CollectiveElement>(
+        _ buffer: UnsafeMutableBufferPointer<T>, timeout: Duration? = nil
+    ) throws(ComityError) {
+        let plan = try allToAllPlan(try plan(T.self), buffer.count).limited(timeout)
+        try check(run(plan, buffer.baseAddress, buffer.baseAddress))
     }
 }

@@ -46,7 +46,7 @@ public final class Group: Sendable {
     /// - Throws: ``ComityError/configuration(_:)`` for broken variables, ``ComityError/join(_:)`` when the ranks do not come together
     ///   within the join limit.
     public convenience init(strict: Bool = false) throws(ComityError) {
-        try LibraryVersion.check()
+        try Library.found.check()
         var made: OpaquePointer?
         try check(strict ? comity_init_strict(&made) : comity_init(&made))
         self.init(owning: made)
@@ -63,7 +63,7 @@ public final class Group: Sendable {
     ///
     /// - Returns: A group for each rank, in their order.
     public static func local(ranks: Int) throws(ComityError) -> [Group] {
-        try LibraryVersion.check()
+        try Library.found.check()
         // Each pair of ranks has memory, and more of them would end the process.
         guard (1...1024).contains(ranks) else {
             throw .misuse("the number of ranks is \(ranks), and must be from 1 to 1024")

@@ -7,7 +7,7 @@ extension Group {
     public convenience init(strict: Bool = false) async throws(ComityError) {
         self.init(
             owning: try await Self.made { () throws(ComityError) in
-                try LibraryVersion.check()
+                try Library.found.check()
                 var made: OpaquePointer?
                 try check(strict ? comity_init_strict(&made) : comity_init(&made))
                 return Handle(pointer: made)
@@ -18,7 +18,7 @@ extension Group {
     public convenience init(_ configuration: Configuration) async throws(ComityError) {
         self.init(
             owning: try await Self.made { () throws(ComityError) in
-                try LibraryVersion.check()
+                try Library.found.check()
                 return Handle(pointer: try configuration.connect())
             }.pointer)
     }

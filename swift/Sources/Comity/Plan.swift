@@ -77,6 +77,14 @@ extension Group {
         try check(values.withUnsafeMutableBufferPointer { run(plan, $0.baseAddress, $0.baseAddress) })
     }
 
+    /// Makes a call in memory that holds a part for each rank, of which this rank's is the source or the destination.
+    @usableFromInline
+    func run(_ plan: Plan, inParts memory: UnsafeMutableRawPointer?) -> comity_status {
+        let part = min(plan.sent, plan.received) * plan.type.size
+        let own = memory.map { $0 + rank * part }
+        return plan.sent < plan.received ? run(plan, own, memory) : run(plan, memory, own)
+    }
+
     /// Makes a call that reads one array and makes another.
     @inlinable
     func run<T: CollectiveElement>(_ plan: Plan, from values: [T]) throws(ComityError) -> [T] {
@@ -160,6 +168,12 @@ extension Group {
     @usableFromInline
     func allGatherPlan(_ type: ElementType, _ count: Int) throws(ComityError) -> Plan {
         Plan(COMITY_OP_ALL_GATHER, type, count: count, sent: count, received: try times(count))
+    }
+
+    /// The plan where the source is this rank's part of so many elements.
+    @usableFromInline
+    func allGatherPlan(_ type: ElementType, inPlace count: Int) throws(ComityError) -> Plan {
+        try allGatherPlan(type, try share(count))
     }
 
     @usableFromInline

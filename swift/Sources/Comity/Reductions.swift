@@ -111,6 +111,15 @@ extension Group {
         return rank == root ? made : nil
     }
 
+    /// Combine the values of a buffer in place at the root. Elsewhere they stay.
+    @inlinable
+    public func reduce<T: CollectiveElement>(
+        _ buffer: UnsafeMutableBufferPointer<T>, _ reduction: Reduction = .sum, to root: Int, timeout: Duration? = nil
+    ) throws(ComityError) {
+        let plan = try reducePlan(try plan(T.self), buffer.count, reduction, root).limited(timeout)
+        try check(run(plan, buffer.baseAddress, rank == root ? buffer.baseAddress : nil))
+    }
+
     /// Combine the values of a buffer into another at the root. Elsewhere the other is empty.
     @inlinable
     public func reduce<T: CollectiveElement>(
@@ -154,6 +163,24 @@ extension Group {
         try run(try reduceScatterPlan(try plan(T.self), values.count, reduction, counts: counts).limited(timeout), from: values)
     }
 
+    /// Combine the values of all ranks, element by element. This rank's equal part of the array gets the result, and the others stay.
+    @inlinable
+    public func reduceScatter<T: CollectiveElement>(
+        _ values: inout [T], _ reduction: Reduction = .sum, timeout: Duration? = nil
+    ) throws(ComityError) {
+        let plan = try reduceScatterPlan(try plan(T.self), values.count, reduction).limited(timeout)
+        try check(values.withUnsafeMutableBytes { run(plan, inParts: $0.baseAddress) })
+    }
+
+    /// Combine the values of a buffer in place. This rank's equal part of it gets the result, and the others stay.
+    @inlinable
+    public func reduceScatter<T: CollectiveElement>(
+        _ buffer: UnsafeMutableBufferPointer<T>, _ reduction: Reduction = .sum, timeout: Duration? = nil
+    ) throws(ComityError) {
+        let plan = try reduceScatterPlan(try plan(T.self), buffer.count, reduction).limited(timeout)
+        try check(run(plan, inParts: buffer.baseAddress))
+    }
+
     /// Combine the values of a buffer, and write this rank's equal part of the result into another. That may be this rank's part of
     /// the source; else the two must not overlap.
     @inlinable
@@ -162,5 +189,16 @@ extension Group {
         timeout: Duration? = nil
     ) throws(ComityError) {
         try run(try reduceScatterPlan(try plan(T.self), source.count, reduction).limited(timeout), source, destination)
+    }
+
+    /// Combine the values of a buffer, and write this rank's part of the result into another, where parts differ. The two must not
+    /// overlap.
+    @inlinable
+    public func reduceScatter<T: CollectiveElement>(
+        _ source: UnsafeBufferPointer<T>, into destination: UnsafeMutableBufferPointer<T>, _ reduction: Reduction = .sum,
+        counts: [Int], timeout: Duration? = nil
+    ) throws(ComityError) {
+        let plan = try reduceScatterPlan(try plan(T.self), source.count, reduction, counts: counts)
+        try run(plan.limited(timeout), source, destination)
     }
 }

@@ -29,6 +29,7 @@ final class ElementTests: XCTestCase {
         XCTAssertEqual(
             ElementType.allCases.map(\.description).joined(separator: " "),
             "bool u8 u16 u32 u64 i8 i16 i32 i64 f16 bf16 f32 f64 c64")
+        XCTAssertEqual(Reduction.allCases.map(\.description).joined(separator: " "), "sum product min max avg and or xor")
         XCTAssertEqual(MemoryLayout<Complex64>.stride, 8)
         XCTAssertEqual(MemoryLayout<BFloat16>.stride, 2)
         XCTAssertFalse(ElementType.bool.supports(.average))

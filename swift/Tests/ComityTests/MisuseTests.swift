@@ -90,16 +90,36 @@ final class MisuseTests: XCTestCase {
         }
     }
 
-    func testALibraryOfAnotherVersionIsRefused() throws {
-        try LibraryVersion.check()
-        XCTAssertEqual(LibraryVersion.loaded.description, LibraryVersion.package.description)
-        do throws(ComityError) {
-            try LibraryVersion.check(LibraryVersion(major: 0, minor: 9, patch: 2))
-            XCTFail("another version went well")
-        } catch {
-            guard case .incompatibleLibrary = error else { return XCTFail("not .incompatibleLibrary: \(error)") }
-            XCTAssertEqual(
-                error.message, "libcomity is of version 0.9.2, and this package is for 0.1.0; install libcomity 0.1.0")
+    func testALibraryThatDoesNotFitIsRefused() throws {
+        try Library.found.check()
+        XCTAssertEqual(try LibraryVersion.loaded, .package)
+        let fitting = UInt32(LibraryVersion.package.minor * 100)
+        let cases = [
+            (Library(number: 902), "libcomity is of version 0.9.2, and this package is for 0.1.0; install libcomity 0.1.0"),
+            (Library(number: 902, missing: "comity_run"), "libcomity is of version 0.9.2, and this package is for 0.1.0"),
+            (Library(number: fitting, missing: "comity_run"), "libcomity 0.1.0 has no function comity_run; install libcomity 0.1.0"),
+        ]
+        for (library, message) in cases {
+            do throws(ComityError) {
+                try library.check()
+                XCTFail("\(library) went well")
+            } catch {
+                guard case .incompatibleLibrary = error else { return XCTFail("not .incompatibleLibrary: \(error)") }
+                XCTAssert(error.message.hasPrefix(message), error.message)
+            }
+        }
+    }
+
+    func testAnAbsentLibraryIsUnavailable() {
+        let library = Library(absence: "libcomity.so.0: no such file", number: 0)
+        for ask in [{ () throws(ComityError) in try library.check() }, { () throws(ComityError) in _ = try library.version }] {
+            do throws(ComityError) {
+                try ask()
+                XCTFail("a library that is not there went well")
+            } catch {
+                guard case .unavailable = error else { return XCTFail("not .unavailable: \(error)") }
+                XCTAssert(error.message.hasPrefix("libcomity cannot be loaded: libcomity.so.0: no such file; install it"), error.message)
+            }
         }
     }
 }

@@ -101,7 +101,7 @@ final class Checks {
             try equal(try group.allReduce(mine, reduction), wanted, "\(reduction) of \(T.elementType)")
         }
         try uneven(type, range)
-        if let unsupported = Reduction.allCases.first(where: { !T.elementType.supports($0) }) {
+        for unsupported in Reduction.allCases where !T.elementType.supports(unsupported) {
             let error = try failure { _ = try group.allReduce([T(small: 1)], unsupported) }
             guard case .misuse = error, !error.isFatal else { throw Failed("\(unsupported) of \(T.elementType): \(error)") }
             count += 1
@@ -155,18 +155,27 @@ final class Checks {
         var one = mine[0]
         try group.allReduce(&one, reduction)
         try equal(one, wanted[0], "allReduce of one, \(what)")
-        var into = [T](repeating: T(small: 0), count: n)
-        try mine.withUnsafeBufferPointer { source in
-            try into.withUnsafeMutableBufferPointer { try group.allReduce(source, into: $0, reduction) }
-        }
-        try equal(into, wanted, "allReduce into, \(what)")
+        try equal(try into(n, mine) { try group.allReduce($0, into: $1, reduction) }, wanted, "allReduce into, \(what)")
         // Each rank gets the part that all have of its number; here every part is the same.
         let parts = Array(repeatElement(mine, count: size).joined())
         try equal(try group.reduceScatter(parts, reduction), wanted, "reduceScatter, \(what)")
+        var reduced = parts
+        try group.reduceScatter(&reduced, reduction)
+        var wantedParts = parts
+        wantedParts.replaceSubrange(rank * n..<(rank + 1) * n, with: wanted)
+        try equal(reduced, wantedParts, "reduceScatter in place, \(what)")
+        var inBuffer = mine
+        try inBuffer.withUnsafeMutableBufferPointer { try group.reduce($0, reduction, to: root) }
+        try equal(inBuffer, rank == root ? wanted : mine, "reduce in a buffer, \(what)")
+        inBuffer = parts
+        try inBuffer.withUnsafeMutableBufferPointer { try group.reduceScatter($0, reduction) }
+        try equal(inBuffer, wantedParts, "reduceScatter in a buffer, \(what)")
         let counts = (0..<size).map { $0 == 0 ? n * 2 : $0 == 1 ? 0 : n }
         let uneven = Array(repeatElement(mine, count: size == 1 ? 2 : size).joined())
         let part = rank == 0 ? wanted + wanted : rank == 1 ? [] : wanted
         try equal(try group.reduceScatter(uneven, reduction, counts: counts), part, "reduceScatter with counts, \(what)")
+        let partInto = try into(part.count, uneven) { try group.reduceScatter($0, into: $1, reduction, counts: counts) }
+        try equal(partInto, part, "reduceScatter into, with counts, \(what)")
     }
 
     private func move<T: Checked>(_ type: T.Type, _ n: Int, _ range: ClosedRange<Int>) throws {
@@ -185,6 +194,13 @@ final class Checks {
         }
         try equal(try group.startBroadcast(mine, from: 0).wait(), each[0], "startBroadcast \(what)")
         try equal(try group.allGather(mine), joined, "allGather \(what)")
+        var gathered = [T](repeating: T(small: 0), count: n * size)
+        gathered.replaceSubrange(rank * n..<(rank + 1) * n, with: mine)
+        var inBuffer = gathered
+        try group.allGather(&gathered)
+        try equal(gathered, joined, "allGather in place \(what)")
+        try inBuffer.withUnsafeMutableBufferPointer { try group.allGather($0) }
+        try equal(inBuffer, joined, "allGather in a buffer \(what)")
         // Part r of rank s is what s has, turned by r: so each part is another.
         func turned(_ from: Int, _ to: Int) -> [T] { values(from + 5 * to, n, range) }
         let out = Array((0..<size).map { turned(rank, $0) }.joined())
@@ -193,6 +209,9 @@ final class Checks {
         var inPlace = out
         try group.allToAll(&inPlace)
         try equal(inPlace, wanted, "allToAll in place \(what)")
+        inPlace = out
+        try inPlace.withUnsafeMutableBufferPointer { try group.allToAll($0) }
+        try equal(inPlace, wanted, "allToAll in a buffer \(what)")
         let (left, right) = ((rank + size - 1) % size, (rank + 1) % size)
         if size > 1 {
             let fromLeft = try group.exchange(mine, to: right, receiving: n, from: left, tag: 7)
@@ -218,12 +237,27 @@ final class Checks {
         let mine: [T] = values(rank, counts[rank], range)
         let joined: [T] = (0..<size).flatMap { values($0, counts[$0], range) }
         try equal(try group.allGather(mine, counts: counts), joined, "allGather with counts of \(T.elementType)")
+        let joinedInto = try into(joined.count, mine) { try group.allGather($0, into: $1, counts: counts) }
+        try equal(joinedInto, joined, "allGather into, with counts of \(T.elementType)")
         // Rank s gives r + 2 s elements to rank r.
         func number(_ from: Int, _ to: Int) -> Int { to + 2 * from }
         func part(_ from: Int, _ to: Int) -> [T] { values(from + 5 * to, number(from, to), range) }
-        let received = try group.allToAll(
-            Array((0..<size).map { part(rank, $0) }.joined()), sendCounts: (0..<size).map { number(rank, $0) },
-            receiveCounts: (0..<size).map { number($0, rank) })
-        try equal(received, Array((0..<size).map { part($0, rank) }.joined()), "allToAll with counts of \(T.elementType)")
+        let (sent, wanted) = ((0..<size).flatMap { part(rank, $0) }, (0..<size).flatMap { part($0, rank) })
+        let (sendCounts, receiveCounts) = ((0..<size).map { number(rank, $0) }, (0..<size).map { number($0, rank) })
+        let received = try group.allToAll(sent, sendCounts: sendCounts, receiveCounts: receiveCounts)
+        try equal(received, wanted, "allToAll with counts of \(T.elementType)")
+        let receivedInto = try into(wanted.count, sent) {
+            try group.allToAll($0, into: $1, sendCounts: sendCounts, receiveCounts: receiveCounts)
+        }
+        try equal(receivedInto, wanted, "allToAll into, with counts of \(T.elementType)")
+    }
+
+    /// Result of a call over two buffers.
+    private func into<T: Checked>(
+        _ count: Int, _ values: [T], _ call: (UnsafeBufferPointer<T>, UnsafeMutableBufferPointer<T>) throws -> Void
+    ) throws -> [T] {
+        var made = [T](repeating: T(small: 0), count: count)
+        try values.withUnsafeBufferPointer { source in try made.withUnsafeMutableBufferPointer { try call(source, $0) } }
+        return made
     }
 }

@@ -11,7 +11,7 @@ use tasks::{
 
 /// Debian 13 is the first release with Swift.
 const RELEASE: &str = "trixie";
-const PACKAGES: [&str; 3] = ["swiftlang", "libc6-dev", "pkg-config"];
+const PACKAGES: [&str; 2] = ["swiftlang", "libc6-dev"];
 /// Mounts, then the command, in the root folder and the working folder that come first.
 const ENTER: &str = r#"
 new=$1; shift
@@ -28,11 +28,11 @@ exec chroot "$new" "$@"
 const DOCUMENT: &str = r#"
 set -e
 platform=$(swiftc -print-target-info | sed -n 's/.*"triple": "\(.*\)",/\1/p')
-prefix=$1; built=$2; out=$3; shift 3
+built=$1; out=$2; shift 2
 rm -rf "$out"
 for library; do
     mkdir -p "$out/$library"
-    swift symbolgraph-extract -module-name "$library" -I "$built/debug/Modules" -I "$prefix/include" -target "$platform" \
+    swift symbolgraph-extract -module-name "$library" -I "$built/debug/Modules" -I swift/Sources/CComity/include -target "$platform" \
         -output-dir "$out/$library" -minimum-access-level public
     /usr/libexec/swift/bin/docc convert swift/Sources/"$library"/*.docc --additional-symbol-graph-dir "$out/$library" \
         --output-path "$out/$library.doccarchive" --warnings-as-errors
@@ -82,9 +82,8 @@ impl Debian {
         Ok(done)
     }
 
-    /// A command in it, in the repository, that finds the installed libcomity.
+    /// A command in it, in the repository. Programs find the installed libcomity.
     pub(super) fn task(&self, words: &[&str]) -> Task {
-        let lib = prefix().join("lib").display().to_string();
         let mut places = vec![root().to_path_buf()];
         if !target().starts_with(root()) {
             places.push(target());
@@ -92,8 +91,7 @@ impl Debian {
         let variables = [
             "HOME=/root".to_owned(),
             "PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
-            format!("LD_LIBRARY_PATH={lib}"),
-            format!("PKG_CONFIG_PATH={lib}/pkgconfig"),
+            format!("LD_LIBRARY_PATH={}", prefix().join("lib").display()),
         ];
         let task = self.enter(&places, &["env", "-C"]).args([root()]).args(variables);
         task.args(words)
@@ -107,7 +105,7 @@ impl Debian {
     /// Pages of documentation, without a warning.
     pub(super) fn document(&self, libraries: &[&str]) -> Result<(), String> {
         let task = self.task(&["sh", "-c", DOCUMENT, "document"]);
-        let task = task.args([prefix(), scratch(), target().join("swift-pages")]);
+        let task = task.args([scratch(), target().join("swift-pages")]);
         task.args(libraries).limit(120).run().map(drop)
     }
 

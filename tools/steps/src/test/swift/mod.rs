@@ -89,7 +89,8 @@ fn digits(debian: &Debian) -> Result<(), String> {
     }
 }
 
-/// A program says both versions where libcomity is of another one, also where that has nothing else; where there is none it does not start.
+/// A program throws where libcomity is of another version, which it says with its own, also where that has nothing else; and where
+/// there is none.
 fn other_libraries(debian: &Debian) -> Result<(), String> {
     let folder = target().join("swift-other");
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -99,8 +100,8 @@ fn other_libraries(debian: &Debian) -> Result<(), String> {
     fs::write(&source, text).map_err(|e| format!("{}: {e}", source.display()))?;
     debian.task(&["swiftc", "-emit-library", "-o"]).args([&library, &source]).run()?;
     let places = [
-        (folder.as_path(), "libcomity is of version 9.9.0, and this package is for"),
-        (Path::new("/nowhere"), "libcomity.so.0: cannot open shared object file"),
+        (folder.as_path(), "at top level: libcomity is of version 9.9.0, and this package is for"),
+        (Path::new("/nowhere"), "at top level: libcomity cannot be loaded: libcomity.so.0: cannot open shared object file"),
     ];
     for (place, words) in places {
         let library = format!("LD_LIBRARY_PATH={}", place.display());
@@ -125,7 +126,10 @@ fn older_compilers(debian: &Debian) -> Result<(), String> {
     }
     fs::create_dir_all(&folder).map_err(failed)?;
     fs::copy(root().join(OLDER), folder.join("Package.swift")).map_err(failed)?;
-    std::os::unix::fs::symlink(root().join("swift"), folder.join("swift")).map_err(failed)?;
+    // The header of libcomity lies in `crates`.
+    for name in ["swift", "crates"] {
+        std::os::unix::fs::symlink(root().join(name), folder.join(name)).map_err(failed)?;
+    }
     let out = debian.task(&["swift", "build", "--package-path"]).args([&folder]).limit(300).run()?;
     match out.lines().find(|l| l.contains("warning:") || l.contains("error:")) {
         Some(line) => Err(format!("{OLDER} does not compile without a warning: {line}")),

@@ -1,6 +1,6 @@
 //! Examples in comments and pages of the Swift package: each must compile.
 
-use super::debian::{Debian, prefix, scratch};
+use super::debian::{Debian, scratch};
 use std::{fs, path::Path};
 use tasks::place::{root, target};
 
@@ -20,7 +20,7 @@ pub(super) fn compile(debian: &Debian) -> Result<usize, String> {
     fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
     let modules = scratch().join("debug/Modules");
     let task = debian.task(&["swiftc", "-typecheck", "-swift-version", "6", "-suppress-warnings", "-I"]);
-    let task = task.args([&modules]).args(["-I"]).args([prefix().join("include"), file]);
+    let task = task.args([&modules]).args(["-I", "swift/Sources/CComity/include"]).args([file]);
     task.limit(120).run()?;
     Ok(found.len())
 }

@@ -1,0 +1,2 @@
+// libcomity's own header.
+#include "../../../../crates/comity-c/include/comity.h"

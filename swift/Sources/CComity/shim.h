@@ -1,2 +1,0 @@
-// What pkg-config finds: libcomity's own header.
-#include <comity.h>
