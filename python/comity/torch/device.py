@@ -9,7 +9,6 @@ that NCCL has not through host memory.
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from torch._C import _distributed_c10d as _c10d
 
 from comity.errors import Error, MisuseError
 
+from .endings import Ending, let_go
 from .ledger import Ledger
 from .staging import FLOATS, NATIVE, StreamWork, as_list, copied, count_of, hosted, reduces, tensors_of
 from .tensors import Finish, alike, check, write
@@ -304,8 +304,9 @@ class DeviceGroup:
             first = not self._given_up.is_set()
             self._given_up.set()
         if first:
-            # NCCL lets streams go at once, and comes back when no graph holds its calls any more.
-            _apart(self.inner.abort, "comity-abort").join(_ABORT)
+            # NCCL lets streams go at once, and comes back when no graph holds its calls any more. The shutdown of a communicator that was
+            # given up waits for torch's watchdog only.
+            Ending("comity-abort", self.inner.abort, self.inner.shutdown).freed.wait(_ABORT)
 
     def close(self, limit: float) -> list[str]:
         """Leave in good order, so many seconds at most; the calls that were not done by then, in words. Raises `MismatchError`."""
@@ -319,7 +320,7 @@ class DeviceGroup:
         if self._given_up.is_set():
             let_go(_ABORT)
             return []
-        ends = _apart(self._shut_down, "comity-shutdown")
+        ends = Ending("comity-shutdown", self._shut_down)
         ends.join(limit)
         if not ends.is_alive():
             return []
@@ -338,31 +339,3 @@ class DeviceGroup:
             self._watch.stop(why)
         self.abort()
         let_go(_ABORT)
-
-
-#: Threads that end what carries calls.
-_ending: set[threading.Thread] = set()
-
-
-def _apart(job: Callable[[], None], name: str) -> threading.Thread:
-    """Do it on a thread of its own."""
-
-    def run() -> None:
-        try:
-            job()
-        finally:
-            _ending.discard(threading.current_thread())
-
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    _ending.add(thread)
-    thread.start()
-    return thread
-
-
-def let_go(limit: float) -> None:
-    """Wait for communicators that are being given up, so long at most for each. One that the calls of a graph hold ends with the graph,
-    which an error may keep that is only collected now."""
-    if any(thread.is_alive() for thread in _ending):
-        gc.collect()
-    for thread in list(_ending):
-        thread.join(limit)

@@ -29,7 +29,8 @@ from comity.errors import TimeoutError as LimitPassed
 
 from . import callbacks, metrics, nccl
 from .compression import Codec, codec
-from .device import DeviceGroup, let_go
+from .device import DeviceGroup
+from .endings import let_go
 from .mailbox import Mailbox
 from .meeting import Meeting
 from .routes import Routes

@@ -350,6 +350,25 @@ def held(rank: int, size: int) -> list:
     ]
 
 
+def last_words(rank: int, size: int) -> list:
+    """Torch's watchdog still writes of a call that was late, in the interpreter, when the group is left: the process could end then."""
+    inner, written = Silent(), []
+    group = on(inner)
+
+    def shutdown() -> None:
+        time.sleep(0.5)
+        written.append("all")
+
+    inner.shutdown = shutdown
+    put(group, torch.ones(8))
+    inner.ends = False
+    put(group, torch.ones(8))
+    group.set_timeout(timedelta(seconds=0.1))
+    said = told(group)
+    dist.destroy_process_group()
+    return [said[0], said[-1], written]
+
+
 def aborted(rank: int, size: int) -> list:
     group = on(Silent())
     put(group, torch.ones(8))

@@ -100,6 +100,10 @@ def test_a_graph_holds_a_communicator(ranks: Ranks) -> None:
     assert ranks.run(2, bodies.held) == [["MismatchError", True, False, True, []]] * 2
 
 
+def test_a_group_is_left_when_torch_has_said_its_last_words(ranks: Ranks) -> None:
+    assert ranks.run(2, bodies.last_words) == [["TimeoutError", True, ["all"]]] * 2
+
+
 def test_abort_reaches_all(ranks: Ranks) -> None:
     for kind, text, about, _, _, let_go in ranks.run(3, bodies.aborted):
         assert kind == "AbortedError" and about == 0 and "rank 0" in text and let_go, text
