@@ -1,7 +1,7 @@
 """The backend comity and torch's nccl with CUDA tensors, in the same processes, taking turns: all_reduce, and steps of
 DistributedDataParallel.
 
-    python bench/torch_cuda.py [--ranks 2] [--rounds 5]
+    python bench/torch_cuda.py [--ranks 2] [--rounds 15]
 
 One process per GPU. Prints medians over rounds of the slowest rank. "one": each call is waited for on the processor; "twenty": twenty calls
 are put on the stream, then waited for.
@@ -27,7 +27,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ranks", type=int, default=torch.cuda.device_count())
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     turns.start(rank_main, args)
 
@@ -135,9 +135,14 @@ def train(groups: dict, alternate: Callable, report: Callable) -> None:
             grads[b] = [p.grad.clone() for p in m.parameters()]
         equal = all(torch.equal(a, b) for a, b in zip(*grads.values(), strict=True))
 
-        def step(backend: str, models: dict = models, x: torch.Tensor = x) -> float:
+        def step(
+            backend: str,
+            models: dict = models,
+            x: torch.Tensor = x,
+            steps: int = 30 if count < 100e6 else 5,
+        ) -> float:
             took = []
-            for _ in range(10):
+            for _ in range(steps):
                 models[backend].zero_grad()
                 begun = time.perf_counter()
                 models[backend](x).square().mean().backward()

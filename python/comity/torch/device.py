@@ -9,7 +9,6 @@ that NCCL has not through host memory.
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -22,6 +21,8 @@ from torch._C import _distributed_c10d as _c10d
 
 from comity.errors import Error, MisuseError
 
+from . import tracing
+from .endings import Ending, let_go
 from .ledger import Ledger
 from .staging import FLOATS, NATIVE, StreamWork, as_list, copied, count_of, hosted, reduces, tensors_of
 from .tensors import Finish, alike, check, write
@@ -29,6 +30,7 @@ from .watch import BROKEN, LATE, Watch
 from .work import Done
 
 _AllreduceOptions = _c10d.AllreduceOptions
+_NO_OPTIONS = _AllreduceOptions()
 #: Operations by torch's names of methods.
 OPS = {
     "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "broadcast": "broadcast", "reduce": "reduce", "allgather": "all_gather",
@@ -49,6 +51,10 @@ UNTAKEN: Any = object()
 _log = logging.getLogger("comity.torch")
 
 
+def _untaken(*_: Any) -> Any:
+    return UNTAKEN
+
+
 class DeviceGroup:
     """One rank's calls on one device."""
 
@@ -59,19 +65,19 @@ class DeviceGroup:
         self._owner = owner
         self._index = index
         self._ledger = Ledger(owner._metrics.counted)
-        self._all_reduce = inner.allreduce
         self._all_gather = inner._allgather_base
         self._reduce_scatter = inner._reduce_scatter_base
         self._given_up = threading.Event()
         self._lock = threading.Lock()
-        #: Whether calls are mostly made in few steps: not in a block, nor once the group has ended.
-        self._quick = owner._codec is None
         #: What calls of a block were made so far, and what is to be done behind them.
         self._block: list[str] | None = None
         self._finishes: list[Finish] = []
         self._watch: Watch | None = None
         alone = group is None
         self.note = self._ledger.count if alone else self._ledger.note
+        self._quick_all_reduce = self._all_reducing(_untaken)
+        self._direct_all_reduce = self._all_reducing(owner.allreduce)
+        self._hasten(True)
         if not alone:
             self._watch = Watch(
                 group, self._ledger, lambda: owner._limit, self._failed, self._left, self._state
@@ -79,29 +85,41 @@ class DeviceGroup:
 
     # -- calls
 
-    def all_reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """An all_reduce of floats that NCCL takes as they are, as training makes them: in few steps. `UNTAKEN` for any other."""
-        if not self._quick or type(tensors) is not list or type(opts) is not _AllreduceOptions:
-            return UNTAKEN
-        t = tensors[0]
-        dtype, count = t.dtype, t.numel()
-        if not (
-            len(tensors) == 1
-            and t.get_device() == self._index
-            and dtype in FLOATS
-            and t.is_contiguous()
-            and (count > 1 or not t.is_neg())
-        ):
-            return UNTAKEN
-        try:
-            work = self._all_reduce(tensors, opts)
-        except Exception as e:
-            raise self._reason(e) from None
-        self.note(("all_reduce", dtype, count, opts))
-        return ENDED if work is None else work
+    def _all_reducing(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """An all_reduce of floats that NCCL takes as they are, as training makes them; any other goes to `otherwise`. In few steps:
+        DistributedDataParallel calls it from C++ between other work, when nothing of it is in the processor's caches."""
+        index, note, call = self._index, self.note, self.inner.allreduce
+
+        def allreduce(tensors: list[torch.Tensor], opts: Any = _NO_OPTIONS) -> Any:
+            if type(opts) is not _AllreduceOptions or type(tensors) is not list or len(tensors) != 1:
+                return otherwise(tensors, opts)
+            t = tensors[0]
+            dtype, count = t.dtype, t.numel()
+            if (
+                t.get_device() != index
+                or dtype not in FLOATS
+                or not t.is_contiguous()
+                or (count < 2 and t.is_neg())
+            ):
+                return otherwise(tensors, opts)
+            try:
+                work = call(tensors, opts)
+            except Exception as e:
+                raise self._reason(e) from None
+            note(("all_reduce", dtype, count, opts))
+            return ENDED if work is None else work
+
+        return tracing.skipped(allreduce)
+
+    def _hasten(self, quick: bool) -> None:
+        """Whether calls may be made in few steps: not in a block, nor once the group has ended."""
+        owner = self._owner
+        self._quick = quick = quick and owner._codec is None and owner._closed is None
+        self.all_reduce = self._quick_all_reduce if quick else _untaken
+        owner._shortcut(self._direct_all_reduce if quick else None)
 
     def all_gather(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Any:
-        """As `all_reduce`."""
+        """As `all_reduce`: in few steps, or `UNTAKEN`."""
         return self._pair(self._all_gather, "all_gather", output, input, output, opts)
 
     def reduce_scatter(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Any:
@@ -238,12 +256,13 @@ class DeviceGroup:
         return ENDED
 
     def begin_block(self) -> None:
-        self._quick, self._block, self._finishes = False, [], []
+        self._hasten(False)
+        self._block, self._finishes = [], []
 
     def end_block(self) -> Any:
         """The work of all; None if there was no call."""
         block, self._block = self._block, None
-        self._quick = self._owner._codec is None and self._owner._closed is None
+        self._hasten(True)
         if not block:
             return None
         work = self.inner._end_coalescing()
@@ -276,9 +295,10 @@ class DeviceGroup:
 
     def _failed(self, error: Error) -> None:
         """The watch says that calls have no meaning any more."""
-        owner, self._quick = self._owner, False
+        owner = self._owner
         if owner._closed is None:
             owner._closed = error
+        self._hasten(False)
         _log.error("rank %d of group %r: %s", owner._rank, owner._name, error)
         self.abort()
         for group in owner._groups():
@@ -286,9 +306,9 @@ class DeviceGroup:
 
     def _left(self, error: Error) -> None:
         """A rank has left in good order: what is under way may need it no more, and what comes would."""
-        self._quick = False
         if self._owner._closed is None:
             self._owner._closed = error
+        self._hasten(False)
 
     def _state(self) -> int:
         """What torch's watchdog has seen of calls on their way."""
@@ -304,12 +324,13 @@ class DeviceGroup:
             first = not self._given_up.is_set()
             self._given_up.set()
         if first:
-            # NCCL lets streams go at once, and comes back when no graph holds its calls any more.
-            _apart(self.inner.abort, "comity-abort").join(_ABORT)
+            # NCCL lets streams go at once, and comes back when no graph holds its calls any more. The shutdown of a communicator that was
+            # given up waits for torch's watchdog only.
+            Ending("comity-abort", self.inner.abort, self.inner.shutdown).freed.wait(_ABORT)
 
     def close(self, limit: float) -> list[str]:
         """Leave in good order, so many seconds at most; the calls that were not done by then, in words. Raises `MismatchError`."""
-        self._quick = False
+        self._hasten(False)
         try:
             if self._watch is not None:
                 self._watch.finish(limit)
@@ -319,7 +340,7 @@ class DeviceGroup:
         if self._given_up.is_set():
             let_go(_ABORT)
             return []
-        ends = _apart(self._shut_down, "comity-shutdown")
+        ends = Ending("comity-shutdown", self._shut_down)
         ends.join(limit)
         if not ends.is_alive():
             return []
@@ -333,36 +354,8 @@ class DeviceGroup:
 
     def leave(self, why: str | None = None) -> None:
         """Leave at once; where there is a reason, all ranks are told."""
-        self._quick = False
+        self._hasten(False)
         if self._watch is not None:
             self._watch.stop(why)
         self.abort()
         let_go(_ABORT)
-
-
-#: Threads that end what carries calls.
-_ending: set[threading.Thread] = set()
-
-
-def _apart(job: Callable[[], None], name: str) -> threading.Thread:
-    """Do it on a thread of its own."""
-
-    def run() -> None:
-        try:
-            job()
-        finally:
-            _ending.discard(threading.current_thread())
-
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    _ending.add(thread)
-    thread.start()
-    return thread
-
-
-def let_go(limit: float) -> None:
-    """Wait for communicators that are being given up, so long at most for each. One that the calls of a graph hold ends with the graph,
-    which an error may keep that is only collected now."""
-    if any(thread.is_alive() for thread in _ending):
-        gc.collect()
-    for thread in list(_ending):
-        thread.join(limit)

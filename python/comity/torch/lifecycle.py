@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -29,7 +29,8 @@ from comity.errors import TimeoutError as LimitPassed
 
 from . import callbacks, metrics, nccl
 from .compression import Codec, codec
-from .device import DeviceGroup, let_go
+from .device import DeviceGroup
+from .endings import let_go
 from .mailbox import Mailbox
 from .meeting import Meeting
 from .routes import Routes
@@ -190,6 +191,9 @@ class Lifecycle(Routes):
         if self._pending is not None:
             self._device.begin_block()
         return self._device
+
+    def _shortcut(self, allreduce: Callable[..., Any] | None) -> None:
+        """Make `allreduce` in few steps on a device; None: as any call."""
 
     def _settle(self) -> None:
         if self._device is not None:

@@ -5,7 +5,7 @@ Torch lets such a group replace all others of its name, so the first call of `cp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +24,8 @@ from .work import Done, Work
 class ProcessGroup(Lifecycle, dist.ProcessGroup):
     """See the module."""
 
+    # C++ looks a method up by a name that no cache knows: here it is found first.
+    allreduce = Lifecycle.allreduce
     supports_splitting = False
     supports_coalescing = True
 
@@ -41,6 +43,12 @@ class ProcessGroup(Lifecycle, dist.ProcessGroup):
         self._group_name, self._group_desc = name, ""
         self._begin(store, rank, size, timeout, options, name, ranks)
         self._unseen = self
+
+    def _shortcut(self, allreduce: Callable[..., Any] | None) -> None:
+        if allreduce is None:
+            self.__dict__.pop("allreduce", None)
+        else:
+            self.__dict__["allreduce"] = allreduce
 
     def rank(self) -> int:
         return self._rank

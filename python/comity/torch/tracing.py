@@ -24,12 +24,13 @@ def skipped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def skip_methods(*classes: type) -> None:
-    """As `skipped`, all methods of these classes and of those of this package that they inherit from."""
+    """As `skipped`, all methods of these classes and of those of this package that they inherit from, but for the name of a group, by which
+    graphs know it."""
     owners = {c for given in classes for c in given.__mro__ if c.__module__.startswith("comity.")}
     for owner in owners:
-        for method in vars(owner).values():
+        for name, method in vars(owner).items():
             function = getattr(method, "fget", None) or method
-            if hasattr(function, "__code__"):
+            if hasattr(function, "__code__") and name != "group_name":
                 skipped(function)
 
 

@@ -17,6 +17,9 @@ import torch.distributed as dist
 from failure_bodies import caught
 from torch._C import _distributed_c10d as _c10d
 
+from comity.errors import MisuseError
+from comity.torch.device import UNTAKEN
+
 #: Seconds that a rank waits for what another does.
 PATIENCE = 10.0
 
@@ -136,6 +139,9 @@ def results(rank: int, size: int) -> None:
     t = torch.full((5,), rank + 1.0)
     put(group, t).wait()
     assert t.tolist() == [total] * 5
+    t.fill_(rank + 1.0)
+    group.allreduce([t], dist.AllreduceOptions()).wait()
+    assert t.tolist() == [total] * 5
     wide = torch.full((4, 2), rank + 1.0)
     work = put(group, wide[:, 0])
     assert work.get_future().wait()[0].data_ptr() == wide.data_ptr()
@@ -183,6 +189,27 @@ def gathered_in_blocks(rank: int, size: int) -> None:
     assert not any(t.any() for parts in outputs for t in parts)
     device.end_block().wait()
     assert right(outputs), outputs
+
+
+def quick(rank: int, size: int) -> list:
+    """An all_reduce as training makes it goes to the device in few steps; not in a block, nor once the group has ended."""
+    group = on(Silent())
+    device, opts = group._device, dist.AllreduceOptions()
+
+    def taken(t: torch.Tensor) -> bool:
+        return device.all_reduce([t], opts) is not UNTAKEN
+
+    said = [taken(torch.ones(8)), taken(torch.ones(8).half())]
+    hidden = torch.tensor([1j]).conj().imag
+    said += [taken(torch.ones(8, dtype=torch.int32)), taken(torch.ones(4, 2)[:, 0]), taken(hidden)]
+    group.start_coalescing()
+    said.append(taken(torch.ones(8)))
+    group.end_coalescing()
+    said.append(taken(torch.ones(8)))
+    group._closed = MisuseError("it has ended")
+    group.start_coalescing()
+    group.end_coalescing()
+    return [*said, taken(torch.ones(8))]
 
 
 def refused(rank: int, size: int) -> list:
@@ -348,6 +375,25 @@ def held(rank: int, size: int) -> list:
         gone.is_set(),
         [t.name for t in threading.enumerate() if t.name == "comity-abort"],
     ]
+
+
+def last_words(rank: int, size: int) -> list:
+    """Torch's watchdog still writes of a call that was late, in the interpreter, when the group is left: the process could end then."""
+    inner, written = Silent(), []
+    group = on(inner)
+
+    def shutdown() -> None:
+        time.sleep(0.5)
+        written.append("all")
+
+    inner.shutdown = shutdown
+    put(group, torch.ones(8))
+    inner.ends = False
+    put(group, torch.ones(8))
+    group.set_timeout(timedelta(seconds=0.1))
+    said = told(group)
+    dist.destroy_process_group()
+    return [said[0], said[-1], written]
 
 
 def aborted(rank: int, size: int) -> list:

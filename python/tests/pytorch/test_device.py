@@ -19,6 +19,10 @@ def test_lists_are_filled_behind_a_block(ranks: Ranks) -> None:
     ranks.run(2, bodies.gathered_in_blocks)
 
 
+def test_calls_in_few_steps(ranks: Ranks) -> None:
+    assert ranks.run(1, bodies.quick) == [[True, True, False, False, False, False, True, False]]
+
+
 def test_wrong_tensors_are_refused(ranks: Ranks) -> None:
     for rank, (place, kinds) in enumerate(ranks.run(2, bodies.refused)):
         assert place[0] == kinds[0] == "MisuseError" and place[2] == kinds[2] == rank
@@ -98,6 +102,10 @@ def test_a_block_of_calls(ranks: Ranks) -> None:
 
 def test_a_graph_holds_a_communicator(ranks: Ranks) -> None:
     assert ranks.run(2, bodies.held) == [["MismatchError", True, False, True, []]] * 2
+
+
+def test_a_group_is_left_when_torch_has_said_its_last_words(ranks: Ranks) -> None:
+    assert ranks.run(2, bodies.last_words) == [["TimeoutError", True, ["all"]]] * 2
 
 
 def test_abort_reaches_all(ranks: Ranks) -> None:

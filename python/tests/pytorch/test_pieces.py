@@ -245,6 +245,13 @@ def test_limits_pass_on_one_thread_and_in_their_order() -> None:
     assert out[2] is None and pending[0] not in deadlines._deadlines._until
 
 
+def test_a_graph_may_look_at_the_name_of_a_group_and_at_no_call() -> None:
+    from comity.torch.process_group import ProcessGroup
+
+    assert ProcessGroup.allreduce._torchdynamo_disable
+    assert not hasattr(ProcessGroup.group_name.fget, "_torchdynamo_disable")
+
+
 def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Options().compression is None
     monkeypatch.setenv("COMITY_TORCH_COMPRESSION", "bf16")
