@@ -74,6 +74,17 @@ impl Wire {
         Self::ALL.into_iter().find(|w| w.name() == name)
     }
 
+    /// The wire of this number; `None` for 0 and any other.
+    #[doc(hidden)]
+    pub const fn from_number(n: u8) -> Option<Self> {
+        match n {
+            1 => Some(Self::Bf16),
+            2 => Some(Self::F16),
+            3 => Some(Self::Int8Block),
+            _ => None,
+        }
+    }
+
     /// Bytes that `count` elements take on a link.
     pub const fn bytes(self, count: usize) -> usize {
         match self {
