@@ -24,12 +24,7 @@
 //! written.
 
 use super::{Backend, Bufs, Call, Whole};
-use crate::{
-    CallInfo, DType, Error, Op, ReduceOp, Result, Wire,
-    sync::lock,
-    sys::fnv,
-    view::Memory,
-};
+use crate::{CallInfo, DType, Error, Op, ReduceOp, Result, Wire, sync::lock, sys::fnv, view::Memory};
 use comity_kernel as kernel;
 use comity_plan::{Buf, Slice};
 use std::{
@@ -214,7 +209,12 @@ impl Pieces {
             for r in 0..self.parts.len() {
                 let (coded, later) = out.split_at_mut(self.encoded(r, k));
                 if r != self.rank {
-                    kernel::encode(self.wire, self.dtype, coded, memory.read(self.slice(Buf::In, r, k, false)));
+                    kernel::encode(
+                        self.wire,
+                        self.dtype,
+                        coded,
+                        memory.read(self.slice(Buf::In, r, k, false)),
+                    );
                 }
                 out = later;
             }

@@ -110,7 +110,9 @@ fn other_operations_have_the_bits_of_the_schedule() {
                         Op::Broadcast => Bufs::InPlace((&mut got[..COUNT]).into()),
                         _ => Bufs::Both(given.into(), got.into()),
                     };
-                    native.run(Call { info, bufs, counts: &[], recv_counts: &[], whole: None }, LONG).unwrap();
+                    native
+                        .run(Call { info, bufs, counts: &[], recv_counts: &[], whole: None }, LONG)
+                        .unwrap();
                     results.push(dst.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
                     native.kept.last_mut().unwrap().short &= !short;
                 }
