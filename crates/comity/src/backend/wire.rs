@@ -34,7 +34,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Elements of a piece, of all parts together: its bytes take some milliseconds at 1 Gbit/s, and its buffers 14 MiB in all.
+/// Elements of a piece, of all parts together: its bytes take some milliseconds at 1 Gbit/s, and its buffers are 16 MiB at most.
 const PIECE: usize = 1 << 20;
 /// A piece begins where a block of a wire may begin.
 const BLOCK: usize = 256;
