@@ -114,6 +114,14 @@ class Calls:
         except (KeyError, TypeError):
             return _core.Args(reduce=self._reduction(op))
 
+    def _wired(self, wire: str | None, **args: Any) -> _core.Args:
+        """The arguments of a call on a wire, or on none."""
+        try:
+            return _core.Args(wire=wire, **args)
+        except MisuseError as e:
+            self._own(e)
+            raise
+
     def _joined(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of every rank's array of this shape, one after the other."""
         return (self._size * shape[0], *shape[1:]) if shape else (self._size,)

@@ -21,12 +21,13 @@ class Collectives(Calls):
         out: Any = None,
         async_: bool = False,
         timeout: float | None = None,
+        wire: str | None = None,
     ) -> Any:
         """Combine `x` across ranks; every rank gets the result.
 
         `op` is "sum", "product", "min", "max", "avg", "and", "or" or "xor".
         """
-        if timeout is None and not async_:
+        if timeout is None and not async_ and wire is None:
             try:
                 done = self._raw.all_reduce(x, out, op)
             except Error as e:
@@ -35,10 +36,11 @@ class Collectives(Calls):
             if done is not None:
                 return done
         src, k = self._source(x)
+        args = self._reduced(op) if wire is None else self._wired(wire, reduce=self._reduction(op))
         if src.own and out is None:
-            return self._call("all_reduce", None, src, self._reduced(op), async_, timeout)
+            return self._call("all_reduce", None, src, args, async_, timeout)
         dst = self._target(k, src, src.shape, out)
-        return self._call("all_reduce", src, dst, self._reduced(op), async_, timeout)
+        return self._call("all_reduce", src, dst, args, async_, timeout)
 
     def all_sum(self, x: Any, **options: Any) -> Any:
         """As `all_reduce` with "sum"."""
@@ -90,6 +92,7 @@ class Collectives(Calls):
         out: Any = None,
         async_: bool = False,
         timeout: float | None = None,
+        wire: str | None = None,
     ) -> Any:
         """Join every rank's `x` along the first axis, in the order of ranks; numbers become a list or a vector.
 
@@ -102,7 +105,7 @@ class Collectives(Calls):
             shape, elements = self._uneven("all_gather", src, counts)
             shape = (shape, *src.shape[1:])
         dst = self._target(k, src, shape, out)
-        return self._call("all_gather", src, dst, Args(counts=elements), async_, timeout)
+        return self._call("all_gather", src, dst, self._wired(wire, counts=elements), async_, timeout)
 
     def reduce_scatter(
         self,
@@ -113,6 +116,7 @@ class Collectives(Calls):
         out: Any = None,
         async_: bool = False,
         timeout: float | None = None,
+        wire: str | None = None,
     ) -> Any:
         """Combine `x` across ranks; rank r gets part r of the result along the first axis.
 
@@ -125,7 +129,7 @@ class Collectives(Calls):
             _, elements = self._uneven("reduce_scatter", src, counts)
             shape = (counts[self._raw.rank], *src.shape[1:])
         dst = self._target(k, src, shape, out)
-        args = Args(reduce=self._reduction(op), counts=elements)
+        args = self._wired(wire, reduce=self._reduction(op), counts=elements)
         return self._call("reduce_scatter", src, dst, args, async_, timeout)
 
     def sum_scatter(self, x: Any, **options: Any) -> Any:

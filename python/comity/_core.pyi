@@ -122,9 +122,11 @@ class Args:
         place: OnDevice | None = None,
         timeout: float | None = None,
         objects: bool = False,
+        wire: str | None = None,
     ) -> Args:
         """`counts` and `recv_counts` are elements by rank, `timeout` seconds (None: the group's; infinity: no limit). `objects`: the call
-        is a part of one that moves objects, and no call of arrays matches it."""
+        is a part of one that moves objects, and no call of arrays matches it. `wire`: "bf16", "f16" or "int8", for all_reduce,
+        reduce_scatter and all_gather."""
 
     def replace(self, *, place: OnDevice | None = None, timeout: float | None = None) -> Args:
         """The same but for what is given."""

@@ -192,10 +192,11 @@ def all_reduce(
     out: Any = None,
     async_: bool = False,
     timeout: float | None = None,
+    wire: str | None = None,
 ) -> Any:
     """See `Group.all_reduce`."""
     # Its options have names: to gather them and to spread them again takes as long as the rest of a small call.
-    return _of(group).all_reduce(x, op, out=out, async_=async_, timeout=timeout)
+    return _of(group).all_reduce(x, op, out=out, async_=async_, timeout=timeout, wire=wire)
 
 
 def reduce(x: Any, root: int = 0, op: str = "sum", *, group: Group | None = None, **options: Any) -> Any:

@@ -27,6 +27,9 @@ class Group(Collectives):
     - ``out``: the array to write the result to, which is also returned; ``out=x`` works in place.
     - ``async_=True``: return a `Request` at once, and make the call in its turn in the background.
     - ``timeout``: seconds that this call may take, ``math.inf`` for as long as all ranks live; else `Group.timeout` holds.
+    - ``wire``: the form in which elements of all_reduce, reduce_scatter and all_gather cross a slow network: ``"bf16"`` and ``"f16"`` halve
+      the bytes of float32, ``"int8"`` leaves a quarter. Each contribution is rounded once and the sum once more, and all ranks get the
+      same bits. For sums and averages of float32, float16 and bfloat16 in host memory.
 
     A group of ``init("nccl")`` also takes arrays on its CUDA device: of torch, CuPy and JAX, and what has DLPack or the CUDA array
     interface. A call then returns when its work is on the framework's current stream. It is done in that stream's order.

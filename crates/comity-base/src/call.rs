@@ -1,6 +1,6 @@
 //! A call as headers, errors, logs and traces see it.
 
-use crate::{DType, ReduceOp};
+use crate::{DType, ReduceOp, Wire};
 use comity_plan::Kind;
 use std::fmt;
 
@@ -159,13 +159,16 @@ pub struct CallInfo {
     pub tag: Option<u32>,
     /// True for a part of a call that moves objects, such as Python's `all_gather_object`: their lengths go first.
     pub objects: bool,
+    /// Form in which the elements cross the links, where the call asked for a smaller one.
+    pub wire: Option<Wire>,
 }
 
 impl CallInfo {
     #[doc(hidden)]
     #[inline]
     pub fn new(op: Op) -> Self {
-        Self { op, seq: 0, count: 0, dtype: None, reduce: None, root: None, tag: None, objects: false }
+        let wire = None;
+        Self { op, seq: 0, count: 0, dtype: None, reduce: None, root: None, tag: None, objects: false, wire }
     }
 
     /// The same call but for some fields: no struct expression of another crate makes one.
@@ -209,6 +212,9 @@ impl fmt::Display for CallInfo {
         }
         if let Some(t) = self.tag {
             write!(f, " tag {t}")?;
+        }
+        if let Some(w) = self.wire {
+            write!(f, " wire {w}")?;
         }
         Ok(())
     }

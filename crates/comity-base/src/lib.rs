@@ -27,7 +27,7 @@ pub mod view;
 
 pub use address::HostPort;
 pub use call::{CallInfo, MAX_SIZE, MAX_TAG, Op};
-pub use comity_kernel::{C64, DType, Element, ReduceOp};
+pub use comity_kernel::{C64, DType, Element, ReduceOp, Wire};
 pub use error::{ConfigError, Crossed, Error, JoinCause, JoinError, Misuse, Peer, Result};
 pub use key::Key;
 pub use stats::Stats;

@@ -1,6 +1,7 @@
 //! The loops, written once; `Isa` is what they are compiled for.
 
 use super::lane::{Divide, F16, Lane, Reduction, WIDE};
+use super::wire;
 use std::array::from_fn;
 
 /// An instruction set. A value of an implementing type is the proof that the processor has it.
@@ -39,6 +40,16 @@ pub(super) trait Isa: Copy {
     /// `d = d / by`, of `f16`
     fn divide_halves(self, d: &mut [u8], by: f32) {
         divide::<Self, F16>(self, d, |x| x / by);
+    }
+
+    /// The codes of a block of `f32`, and their scale.
+    fn quantise(self, codes: &mut [u8], values: &[u8]) -> f32 {
+        wire::quantise(codes, values)
+    }
+
+    /// The `f32` values of a block's codes.
+    fn dequantise(self, values: &mut [u8], codes: &[u8], scale: f32) {
+        wire::dequantise(values, codes, scale);
     }
 }
 

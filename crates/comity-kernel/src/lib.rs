@@ -8,6 +8,7 @@
 //!   x86_64.rs    the same loops for AVX2 + F16C and for AVX-512
 //!   aarch64.rs   the same loops with the conversions of NEON
 //!   n_way_reduce.rs      many operands at once, in blocks that stay in the nearest cache
+//!   wire.rs      smaller forms of elements for slow links
 //! ```
 //!
 //! Every level gives the same bits (the payload of a NaN excepted).
@@ -43,6 +44,7 @@ mod n_way_reduce;
 mod scalar;
 #[cfg(test)]
 mod tests;
+mod wire;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
@@ -51,6 +53,7 @@ use generic::{Generic, Isa};
 use lane::{And, Bf16, F16, Lane, Max, Min, Numeric, Or, Product, Reduction, Sum, Truth, Xor};
 use n_way_reduce::NWayReduce;
 use std::sync::OnceLock;
+pub use wire::{Wire, add_decoded, add_widened, decode, divide_sums, encode, narrow};
 
 /// `dst = dst ∘ src`. An average is only added up here; the last step of one is an [`n_way_reduce()`].
 pub fn combine(dtype: DType, op: ReduceOp, dst: &mut [u8], src: &[u8]) {

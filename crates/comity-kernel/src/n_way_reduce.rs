@@ -124,7 +124,7 @@ fn with_block(len: usize, f: impl FnOnce(&mut [u8])) {
 
 impl Level {
     /// `acc = acc ∘ src`, with `acc` in `f32`.
-    fn accumulate(self, dtype: DType, op: ReduceOp, acc: &mut [u8], src: &[u8]) {
+    pub(super) fn accumulate(self, dtype: DType, op: ReduceOp, acc: &mut [u8], src: &[u8]) {
         at!(self, isa => select(dtype, op, Accumulate { isa, acc, src }));
     }
 

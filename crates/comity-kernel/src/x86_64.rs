@@ -4,6 +4,7 @@
 
 use super::generic::{self, Isa};
 use super::lane::{Divide, F16, Lane, Reduction, WIDE};
+use super::wire;
 use std::arch::x86_64::{
     _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_cvtph_ps, _mm256_cvtps_ph,
     _mm256_loadu_ps, _mm256_storeu_ps,
@@ -80,6 +81,24 @@ macro_rules! isa {
                 }
                 // SAFETY: `detect`, the only maker of this type, found the features.
                 unsafe { body(self, d, by) }
+            }
+
+            fn quantise(self, codes: &mut [u8], values: &[u8]) -> f32 {
+                $(#[target_feature(enable = $feature)])+
+                fn body(codes: &mut [u8], values: &[u8]) -> f32 {
+                    wire::quantise(codes, values)
+                }
+                // SAFETY: `detect`, the only maker of this type, found the features.
+                unsafe { body(codes, values) }
+            }
+
+            fn dequantise(self, values: &mut [u8], codes: &[u8], scale: f32) {
+                $(#[target_feature(enable = $feature)])+
+                fn body(values: &mut [u8], codes: &[u8], scale: f32) {
+                    wire::dequantise(values, codes, scale);
+                }
+                // SAFETY: `detect`, the only maker of this type, found the features.
+                unsafe { body(values, codes, scale) }
             }
         }
     };

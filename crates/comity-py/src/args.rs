@@ -1,7 +1,7 @@
 //! The arguments of a call besides its buffers: what Python makes of them once, and what a group makes of that at each call.
 
 use crate::errors;
-use comity::{Group, ReduceOp};
+use comity::{Group, ReduceOp, Wire};
 use pyo3::prelude::*;
 
 /// Memory of a CUDA device: its number (`None`: the group's), and the stream.
@@ -22,12 +22,13 @@ pub(crate) struct CallArgs {
     place: Option<OnDevice>,
     pub(crate) timeout: Option<f64>,
     objects: bool,
+    wire: Option<Wire>,
 }
 
 #[pymethods]
 impl CallArgs {
     #[new]
-    #[pyo3(signature = (*, reduce=None, root=None, peer=None, source=None, tag=0, counts=None, recv_counts=None, place=None, timeout=None, objects=false))]
+    #[pyo3(signature = (*, reduce=None, root=None, peer=None, source=None, tag=0, counts=None, recv_counts=None, place=None, timeout=None, objects=false, wire=None))]
     #[expect(clippy::too_many_arguments, reason = "the fields, by name")]
     fn new(
         py: Python<'_>,
@@ -41,9 +42,11 @@ impl CallArgs {
         place: Option<OnDevice>,
         timeout: Option<f64>,
         objects: bool,
+        wire: Option<&str>,
     ) -> PyResult<Self> {
         let reduce = reduce.map(|name| reduction(py, name)).transpose()?;
-        Ok(Self { reduce, root, peer, source, tag, counts, recv_counts, place, timeout, objects })
+        let wire = wire.map(|name| self::wire(py, name)).transpose()?;
+        Ok(Self { reduce, root, peer, source, tag, counts, recv_counts, place, timeout, objects, wire })
     }
 
     /// The same but for what is given.
@@ -51,6 +54,13 @@ impl CallArgs {
     fn replace(&self, place: Option<OnDevice>, timeout: Option<f64>) -> Self {
         Self { place: place.or(self.place), timeout: timeout.or(self.timeout), ..self.clone() }
     }
+}
+
+fn wire(py: Python<'_>, name: &str) -> PyResult<Wire> {
+    Wire::from_name(name).ok_or_else(|| {
+        let names = Wire::ALL.map(Wire::name).join(", ");
+        errors::misuse(py, None, format!("there is no wire {name:?}; there are {names}"), None)
+    })
 }
 
 fn reduction(py: Python<'_>, name: &str) -> PyResult<ReduceOp> {
@@ -78,6 +88,8 @@ pub(crate) struct Checked {
     pub(crate) place: Option<OnDevice>,
     /// True if it is a part of a call that moves objects.
     pub(crate) objects: bool,
+    /// Form in which the elements cross the links, if not as they are.
+    pub(crate) wire: Option<Wire>,
 }
 
 impl CallArgs {
@@ -95,6 +107,7 @@ impl CallArgs {
             recv_counts: numbers.counts(self.recv_counts.as_deref())?,
             place: self.place,
             objects: self.objects,
+            wire: self.wire,
         })
     }
 }

@@ -85,7 +85,11 @@ impl PreparedCall {
 
     /// Make the call and wait for it; on a device, until its work is on the stream.
     pub(crate) fn run(&self, g: &Group) -> comity::Result<()> {
-        if self.args.objects { self.call(&tools::of_objects(g)) } else { self.call(g) }
+        match (self.args.objects, self.args.wire) {
+            (true, _) => self.call(&tools::of_objects(g)),
+            (false, None) => self.call(g),
+            (false, wire) => self.call(&g.with_wire(wire)),
+        }
     }
 
     fn call(&self, g: &Group) -> comity::Result<()> {

@@ -80,7 +80,7 @@ pub use comity_base::{
     CallInfo, ConfigError, Crossed, Error, HostPort, Interrupt, JoinCause, JoinError, Key, MAX_SIZE, MAX_TAG,
     Misuse, Op, Peer, Place, Result, SharedBuffer, Stats, View, ViewMut, interrupt_with,
 };
-pub use comity_kernel::{C64, DType, Element, ReduceOp};
+pub use comity_kernel::{C64, DType, Element, ReduceOp, Wire};
 pub use comity_plan::Algorithm;
 pub use config::{BackendKind, Config, ConnectWhen, Detection, Found, Launcher, Meet, Secure};
 pub use costs::LinkCosts;

@@ -16,7 +16,7 @@ pub use file::{Flight, FlightCall, FlightState};
 pub use live::{LiveGroup, LivePath, LiveRank};
 
 use crate::{
-    CallInfo, DType, Error, Op, Peer, ReduceOp,
+    CallInfo, DType, Error, Op, Peer, ReduceOp, Wire,
     root_cause::RootCauseReport,
     stats::{CALL, Counters},
     sys::clock,
@@ -33,6 +33,9 @@ const LONG: usize = 64 << 10;
 const NONE: u8 = 0xff;
 /// The bit of calls of objects beside the operation.
 const OBJECTS: u8 = 0x80;
+/// The bits of the wire beside the operation, and the place of the lower one.
+const WIRE: u8 = 0x60;
+const WIRE_AT: u32 = 5;
 pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// Record of a call.
@@ -100,8 +103,9 @@ impl Record {
     fn info(&self) -> Option<CallInfo> {
         let some = |x: u32| (x != NOBODY).then_some(x);
         let [op, dtype, reduce, _] = ((self.last >> 32) as u32).to_le_bytes();
-        let mut info = CallInfo::new(Op::from_number(op & !OBJECTS)?);
+        let mut info = CallInfo::new(Op::from_number(op & !(OBJECTS | WIRE))?);
         info.objects = op & OBJECTS != 0;
+        info.wire = Wire::from_number((op & WIRE) >> WIRE_AT);
         info.seq = self.seq;
         info.count = self.count as usize;
         info.dtype = DType::ALL.get(usize::from(dtype)).copied();
@@ -175,7 +179,8 @@ impl Recorder {
         let now = if is_long(info) { clock::exact() } else { clock::coarse() };
         let dtype = info.dtype.map_or(NONE, |d| d as u8);
         let reduce = info.reduce.map_or(NONE, |r| r as u8);
-        let op = info.op as u8 | if info.objects { OBJECTS } else { 0 };
+        let wire = info.wire.map_or(0, |w| w as u8) << WIRE_AT;
+        let op = info.op as u8 | wire | if info.objects { OBJECTS } else { 0 };
         let kinds = u32::from_le_bytes([op, dtype, reduce, FlightState::Begun as u8]);
         let record = Record {
             seq: info.seq,

@@ -1,6 +1,7 @@
 """Smaller forms of what `all_reduce` sends: half precision, blocks of 8-bit integers, the largest elements only.
 
-They apply to sums and averages of float32. Each loses something: see the classes. All ranks of a group must use the same one.
+They apply to sums and averages of float32. Each loses something: see the classes. All ranks of a group must use the same one. In host
+memory halves and integers are wires of the core, which rounds each contribution once and the sum once more.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as _c10d
 
+from comity._core import Args
 from comity.errors import ConfigError
 
 from .calls import Call
-from .reductions import REDUCED
-from .tensors import contents, moved, reduced, write
+from .tensors import Finish, contents, moved, place, reduced, write
 
 #: Elements that share a scale in `Int8`.
 BLOCK = 256
@@ -25,6 +26,9 @@ BLOCK = 256
 
 class Codec:
     """A form, for tensors of `threshold` bytes and more."""
+
+    #: The core's wire that is this form, in host memory; None where there is none.
+    wire: str | None = None
 
     def __init__(self, threshold: int = 0) -> None:
         self.threshold = threshold
@@ -39,6 +43,16 @@ class Codec:
 
     def all_reduce(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
         """Make the call on `group`, whose result lands in `t`."""
+        if self.wire is None or t.is_cuda:
+            return self.without_wire(group, t, reduce, opts, result)
+        after: list[Finish] = []
+        memory = place(t, after)
+        output = reduced(memory, reduce, "all_reduce", group._rank)
+        args = Args(reduce=reduce, wire=self.wire)
+        return group._call(Call("all_reduce", opts, result, None, output, args, memory, after))
+
+    def without_wire(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
+        """As `all_reduce`, by calls on what this form makes of `t`."""
         raise NotImplementedError
 
 
@@ -49,21 +63,18 @@ class Half(Codec):
     def __init__(self, dtype: torch.dtype, threshold: int = 0) -> None:
         super().__init__(threshold)
         self.dtype = dtype
+        self.wire = "f16" if dtype is torch.float16 else "bf16"
 
-    def all_reduce(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
+    def without_wire(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
         small = t.detach().to(self.dtype).contiguous()
-        output = reduced(small, reduce, "all_reduce", group._rank)
-        after = [lambda: write(t, small)]
-        if small.is_cuda:
-            device = group._device_for("all_reduce", small)
-            return device.call_then("allreduce", ([small], opts), after, result)
-        return group._call(Call("all_reduce", opts, result, None, output, REDUCED[reduce], small, after))
+        device = group._device_for("all_reduce", small)
+        return device.call_then("allreduce", ([small], opts), [lambda: write(t, small)], result)
 
 
 class _Gathered(Codec):
     """A form that cannot be added up on the way: every rank gets all parts, and adds them up in the order of ranks."""
 
-    def all_reduce(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
+    def without_wire(self, group: Any, t: torch.Tensor, reduce: str, opts: Any, result: Any) -> Any:
         flat = contents(t).reshape(-1)
         mine = self.pack(flat, t)
         all_parts = torch.empty(group._size * mine.numel(), dtype=torch.uint8, device=mine.device)
@@ -95,8 +106,10 @@ class _Gathered(Codec):
 
 
 class Int8(_Gathered):
-    """Blocks of 256 elements as 8-bit integers and a scale: an element is off by up to 1/254 of its block's largest. Each
+    """Blocks of 256 elements as 8-bit integers and a scale: an element is off by up to 1/251 of its block's largest. Of CUDA tensors each
     rank sends a quarter of its bytes to every other one, which pays for up to 8 ranks."""
+
+    wire = "int8"
 
     def pack(self, flat: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         n = flat.numel()

@@ -1,7 +1,8 @@
 """Communication hooks for DistributedDataParallel: `model.register_comm_hook(state, hook)`.
 
 `fp16` and `bf16` halve what goes over the wire, `int8` quarters it, `top_k` sends the largest gradients and keeps the others for
-the next step. They work with any backend; `state` is None, or `TopKState(ratio)`.
+the next step. They work with any backend; `state` is None, or `TopKState(ratio)`. On Comity, the first three round gradients in host memory
+once and their average once more.
 """
 
 # Torch reads these functions' annotations, which must be types and not text: no `from __future__ import annotations`.
@@ -10,30 +11,48 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .compression import Int8, TopK
+from .calls import Calls
+from .compression import Codec, Half, Int8, TopK
 
 
-def _half(state: Any, bucket: dist.GradBucket, dtype: torch.dtype) -> torch.futures.Future[torch.Tensor]:
+def _on_wire(
+    form: Codec, group: dist.ProcessGroup, grads: torch.Tensor
+) -> torch.futures.Future[torch.Tensor] | None:
+    """The average on a wire; None for groups and tensors without."""
+    if grads.is_cuda or not form.takes(grads, "avg"):
+        return None
+    backend = group._get_backend(grads.device)
+    if not isinstance(backend, Calls):
+        return None
+    work = form.all_reduce(backend, grads, "avg", dist.AllreduceOptions(), [grads])
+    return work.get_future().then(lambda _: grads)
+
+
+def _half(state: Any, bucket: dist.GradBucket, form: Half) -> torch.futures.Future[torch.Tensor]:
     group = state if isinstance(state, dist.ProcessGroup) else dist.group.WORLD
-    grads = bucket.buffer()
+    grads, dtype = bucket.buffer(), form.dtype
+    if (future := _on_wire(form, group, grads)) is not None:
+        return future
     small = grads.div(group.size()).to(dtype)
     future = dist.all_reduce(small, group=group, async_op=True).get_future()
     return future.then(lambda _: grads.copy_(small))
 
 
+_FP16, _BF16, _INT8 = Half(torch.float16), Half(torch.bfloat16), Int8()
+
+
 def fp16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    return _half(state, bucket, torch.float16)
+    return _half(state, bucket, _FP16)
 
 
 def bf16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    return _half(state, bucket, torch.bfloat16)
-
-
-_INT8 = Int8()
+    return _half(state, bucket, _BF16)
 
 
 def int8(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     group = state if isinstance(state, dist.ProcessGroup) else dist.group.WORLD
+    if (future := _on_wire(_INT8, group, bucket.buffer())) is not None:
+        return future
     return _gathered(_INT8, _INT8.pack(bucket.buffer().float(), None), group, bucket)
 
 

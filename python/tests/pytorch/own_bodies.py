@@ -40,8 +40,30 @@ def compression(rank: int, size: int) -> None:
             # A tenth of the elements, and never a wrong one.
             assert 500 <= t.count_nonzero() <= 500 * size
         agree([t], size)
+        if name in ("bf16", "int8"):
+            # A wire of the core: an infinity stays what it is, alone.
+            wide = torch.where(torch.arange(5000) == 7, torch.inf, x)
+            dist.all_reduce(wide, group=group)
+            assert wide[7] == torch.inf and wide.isfinite().sum() == 4999, name
         dist.all_reduce(tiny, group=group)
         assert torch.equal(tiny, sum([torch.full((3,), 1 / 3)] * size)), "small tensors are not compressed"
+
+
+def hooks_on_wires(rank: int, size: int) -> None:
+    """Where the group is Comity's, the hooks' averages are calls on a wire; any backend takes them otherwise."""
+    import comity.torch as ct
+
+    group = dist.distributed_c10d._get_default_group()
+    core = group._get_backend(torch.device("cpu"))._channels.here().group
+    for form, share in ((ct.hooks._BF16, 0.5), (ct.hooks._INT8, 0.26)):
+        grads = torch.linspace(-1, 1, 60_000) * (rank + 1)
+        before = core.stats()["bytes_sent"]
+        future = ct.hooks._on_wire(form, group, grads)
+        assert future is not None and future.wait() is grads
+        assert (grads - torch.linspace(-1, 1, 60_000) * (size + 1) / 2).abs().max() < 0.03
+        sent = core.stats()["bytes_sent"] - before
+        assert sent < share * 1.02 * 2 * (size - 1) / size * 4 * 60_000, sent
+    assert ct.hooks._on_wire(ct.hooks._INT8, group, torch.ones(4, dtype=torch.float64)) is None
 
 
 def feedback(rank: int, size: int) -> None:

@@ -24,6 +24,7 @@ from torch_ranks import Ranks
         bodies.checkpoint,
         bodies.pipeline,
         own_bodies.compression,
+        own_bodies.hooks_on_wires,
         own_bodies.feedback,
     ],
     ids=lambda b: b.__name__,

@@ -149,6 +149,32 @@ def check_uneven_parts(g: comity.Group) -> None:
     np.testing.assert_array_equal(got, expected)
 
 
+def check_wires(g: comity.Group) -> None:
+    n, r = g.size, g.rank
+    parts = [np.sin(np.arange(5003, dtype=np.float32) * (s + 1)) for s in range(n)]
+    total = np.sum(parts, axis=0, dtype=np.float64)
+    for wire, off in {"bf16": 1 / 127, "f16": 1 / 1000, "int8": 1 / 124}.items():
+        got = g.all_reduce(parts[r], wire=wire)
+        assert np.abs(got - total).max() <= off * n
+        assert (got != total.astype(np.float32)).any() or n == 1, "it is rounded"
+        every = g.all_gather(got)
+        assert (every.reshape(n, -1) == got).all(), "the same bits on all ranks"
+        later = g.all_reduce(parts[r], "avg", wire=wire, async_=True).wait()
+        assert np.abs(later - total / n).max() <= off
+        mine = g.reduce_scatter(np.tile(parts[r], n), wire=wire)
+        assert np.abs(mine - total).max() <= off * n
+        joined = g.all_gather(parts[r], wire=wire).reshape(n, -1)
+        assert np.abs(joined - parts).max() <= off
+    for words, call in {
+        "not for i32": lambda: g.all_reduce(np.ones(3, np.int32), wire="bf16"),
+        "not for max": lambda: g.all_reduce(parts[r], "max", wire="bf16"),
+        "there are bf16, f16, int8": lambda: g.all_reduce(parts[r], wire="fp8"),
+    }.items():
+        with pytest.raises(comity.MisuseError, match=words) as e:
+            call()
+        assert e.value.rank == r
+
+
 def check_sends(g: comity.Group) -> None:
     n, r = g.size, g.rank
     x = of_rank(r, (3, 4))

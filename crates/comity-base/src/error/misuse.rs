@@ -1,6 +1,6 @@
 //! The rules that a caller can break.
 
-use crate::{DType, ReduceOp};
+use crate::{DType, ReduceOp, Wire};
 
 /// A rule that the caller broke. [`Error::Misuse`](crate::Error::Misuse) carries it; no byte has moved, and the group goes on.
 ///
@@ -86,6 +86,16 @@ pub enum Misuse {
         "the source is in {0} and the destination in {1}; they must be in the same memory, on the same stream"
     )]
     Places(String, String),
+    /// A call that has no smaller form of its elements.
+    #[error("the wire {wire} is for {fits}, not for {got}; make this call without a wire")]
+    Wire {
+        /// The wire that the call asked for.
+        wire: Wire,
+        /// Calls that it is for.
+        fits: &'static str,
+        /// The call's operation, reduction, type or place.
+        got: String,
+    },
     /// Memory this backend cannot reach.
     #[error(
         "the buffer lives in {0}, which this group does not reach; copy it to host memory, or use the nccl backend and its device (Group::device)"

@@ -16,6 +16,9 @@ pub struct Memory<'a> {
     life: PhantomData<&'a mut [u8]>,
 }
 
+// SAFETY: it holds views, which are `Send`, and a slice of plain bytes.
+unsafe impl Send for Memory<'_> {}
+
 impl<'a> Memory<'a> {
     /// `input` `None` means in place: it is `output`.
     #[inline]

@@ -8,17 +8,20 @@ mod mpi;
 mod native;
 mod nccl;
 mod single;
+mod wire;
 
 pub(crate) use mpi::Runtime as MpiRuntime;
 pub(crate) use native::NativeBackend;
 pub(crate) use nccl::{NcclAlone, NcclBackend};
 pub(crate) use single::{Lone, Single};
+pub(crate) use wire::WireCalls;
 
 use crate::{
     CallInfo, LinkKind, Op, Result, View, ViewMut,
     engine::Members,
     stats::Counters,
     status::{Failure, GroupStatus, World},
+    view::Memory,
 };
 use comity_plan::Algorithm;
 use std::{
@@ -35,6 +38,16 @@ pub(crate) struct Call<'a> {
     pub(crate) counts: &'a [usize],
     /// For all_to_all with unequal parts: elements from each rank.
     pub(crate) recv_counts: &'a [usize],
+    /// The call that this one is a part of, which is announced and named in errors in its place.
+    pub(crate) whole: Option<Whole>,
+}
+
+/// A call that is made of several.
+#[derive(Clone, Copy)]
+pub(crate) struct Whole {
+    pub(crate) info: CallInfo,
+    /// What else all ranks must know alike: the same for all its parts.
+    pub(crate) shape: u64,
 }
 
 /// The buffers of a call.
@@ -203,6 +216,21 @@ impl Bufs<'_> {
     }
 }
 
+impl<'a> Bufs<'a> {
+    /// The buffers as plans address them. This rank's own part may begin there and have so many bytes.
+    #[inline]
+    fn memory(self, (own, part): (usize, usize), tmp: &'a mut [u8]) -> Memory<'a> {
+        match self {
+            Self::None => Memory::new(None, None, tmp),
+            Self::In(src) => Memory::new(Some(src), None, tmp),
+            Self::Out(dst) | Self::InPlace(dst) => Memory::new(None, Some(dst), tmp),
+            Self::Both(src, dst) => Memory::new(Some(src), Some(dst), tmp),
+            Self::OwnIn(dst) => Memory::within(dst, own, part, tmp),
+            Self::OwnOut(dst) => Memory::around(dst, own, part, tmp),
+        }
+    }
+}
+
 impl<'a> Call<'a> {
     pub(crate) fn new(op: Op, bufs: Bufs<'a>) -> Self {
         let mut info = CallInfo::new(op);
@@ -214,7 +242,7 @@ impl<'a> Call<'a> {
             }
         };
         (info.count, info.dtype) = (count, dtype);
-        Self { info, bufs, counts: &[], recv_counts: &[] }
+        Self { info, bufs, counts: &[], recv_counts: &[], whole: None }
     }
 
     /// The call, which leaves its buffers.

@@ -52,7 +52,7 @@ impl NativeBackend {
         let shift = None;
         let key =
             ScheduleKey { kind: Kind::Barrier, count: 0, elem: 1, root: 0, in_place, shift, in_one_piece };
-        let none = Call { info: call.info, bufs: Bufs::None, counts: &[], recv_counts: &[] };
+        let none = Call { info: call.info, bufs: Bufs::None, counts: &[], recv_counts: &[], whole: None };
         let mut kept = match self.kept.iter().rposition(|k| k.key == key) {
             Some(i) => self.kept.remove(i),
             None => self.prepare(key, &none).into(),
@@ -183,15 +183,18 @@ impl NativeBackend {
         let plain = call.counts.is_empty();
         let part = info.count * key.elem;
         let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
-        let pairwise = kind == Kind::AllToAll && !plain;
+        let pairwise = kind == Kind::AllToAll && !plain && call.whole.is_none();
+        let told = call.whole.map_or(*info, |whole| whole.info);
         // With parts that differ by pair nobody knows the others' totals.
-        let mut agreed = *info;
+        let mut agreed = told;
         if pairwise {
             agreed.count = 0;
         }
         let asked = kept.lends.is_some();
         let lends = kept.lends == Some(true);
-        let shape = if pairwise { 0 } else { kept.shape };
+        let prefers = self.prefer.map_or(0, |algorithm| fingerprint(algorithm, 0, &[]));
+        let shape = call.whole.map_or(kept.shape, |whole| whole.shape ^ prefers);
+        let shape = if pairwise { 0 } else { shape };
         let common = Header { info: agreed, shape, epoch: 0, group_id, lends: false };
         let headers = Headers { common, pairwise, counts: call.counts, recv_counts: call.recv_counts };
         // The hint is no part of the call, which all ranks know alike.
@@ -208,7 +211,7 @@ impl NativeBackend {
         let tmp = &mut self.scratch[..tmp];
         let mut divided = Vec::new();
         let size = self.engine.members().size();
-        let mut memory = memory_of(call.bufs.take(), (rank * part, part), tmp);
+        let mut memory = call.bufs.take().memory((rank * part, part), tmp);
         if divides {
             average::divide_input(&mut memory, &mut divided, size);
         }
@@ -216,8 +219,8 @@ impl NativeBackend {
         let short = short.as_ref();
         let pulls = kept.pulls;
         let lanes = lanes::carried(kind, info, (reduce, kept.lanes), (rank, size, key.elem));
-        let task =
-            Task { info, reduce, header: &header, call: Some(&common), plain, limit, pulls, short, lanes };
+        let (info, call) = (&told, Some(&common));
+        let task = Task { info, reduce, header: &header, call, plain, limit, pulls, short, lanes };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
             self.kept.pop();
@@ -275,19 +278,6 @@ impl Headers<'_> {
             Direction::In => self.recv_counts,
         };
         Header { shape: counts.get(peer).map_or(0, |&c| c as u64), ..self.common }
-    }
-}
-
-/// The buffers of a call, of which this rank's own part may begin there and have so many bytes.
-#[inline]
-fn memory_of<'a>(bufs: Bufs<'a>, (own, part): (usize, usize), tmp: &'a mut [u8]) -> Memory<'a> {
-    match bufs {
-        Bufs::None => Memory::new(None, None, tmp),
-        Bufs::In(src) => Memory::new(Some(src), None, tmp),
-        Bufs::Out(dst) | Bufs::InPlace(dst) => Memory::new(None, Some(dst), tmp),
-        Bufs::Both(src, dst) => Memory::new(Some(src), Some(dst), tmp),
-        Bufs::OwnIn(dst) => Memory::within(dst, own, part, tmp),
-        Bufs::OwnOut(dst) => Memory::around(dst, own, part, tmp),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Notes that two ranks exchange on their control connection, as bytes: as compact and as bounded as all messages.
 
 use crate::{
-    CallInfo, DType, Op, ReduceOp,
+    CallInfo, DType, Op, ReduceOp, Wire,
     channel::{Malformed, Reader, Writer},
     rendezvous::{put_reform, take_reform},
     status::{Differs, Failure, FailureKind, HEADER, Header, Late, Reached, Standing},
@@ -12,6 +12,9 @@ use std::time::Duration;
 const NONE: u32 = u32::MAX;
 /// The bit of calls of objects beside the operation.
 const OBJECTS: u8 = 0x80;
+/// The bits of the wire beside the operation, and the place of the lower one.
+const WIRE: u8 = 0x60;
+const WIRE_AT: u32 = 5;
 
 /// Between two ranks, on their control connection.
 pub(crate) type ControlNote = comity_membership::Note<Failure>;
@@ -174,7 +177,8 @@ fn put_differs(w: &mut Writer, d: &Differs) {
 
 fn put_call(w: &mut Writer, call: &CallInfo) {
     let some = |x: Option<u32>| x.unwrap_or(NONE);
-    w.u8(call.op as u8 | if call.objects { OBJECTS } else { 0 });
+    let wire = call.wire.map_or(0, |w| w as u8) << WIRE_AT;
+    w.u8(call.op as u8 | wire | if call.objects { OBJECTS } else { 0 });
     w.u64(call.seq);
     w.u64(call.count as u64);
     w.u32(some(call.dtype.map(|d| d as u32)));
@@ -286,7 +290,7 @@ fn take_collective(r: &mut Reader<'_>) -> Result<Header, Malformed> {
 
 fn take_call(r: &mut Reader<'_>) -> Result<CallInfo, Malformed> {
     let first = r.u8()?;
-    let op = *Op::ALL.get(usize::from(first & !OBJECTS).wrapping_sub(1)).ok_or(Malformed)?;
+    let op = *Op::ALL.get(usize::from(first & !(OBJECTS | WIRE)).wrapping_sub(1)).ok_or(Malformed)?;
     let seq = r.u64()?;
     let count = r.u64()?;
     let mut some = || Ok(Some(r.u32()?).filter(|x| *x != NONE));
@@ -306,6 +310,7 @@ fn take_call(r: &mut Reader<'_>) -> Result<CallInfo, Malformed> {
     info.root = root.map(|r| r as usize);
     info.tag = tag;
     info.objects = objects;
+    info.wire = Wire::from_number((first & WIRE) >> WIRE_AT);
     Ok(info)
 }
 

@@ -1,7 +1,7 @@
 //! Properties of a group: ranks, links, limit, counters.
 
 use super::Group;
-use crate::{LinkKind, Peer, Stats, config::MAX_TIMEOUT};
+use crate::{LinkKind, Peer, Stats, Wire, config::MAX_TIMEOUT};
 use std::time::Duration;
 
 impl Group {
@@ -42,6 +42,31 @@ impl Group {
     #[must_use]
     pub fn with_timeout(&self, limit: Duration) -> Self {
         Self { limit: limit.min(MAX_TIMEOUT), ..self.clone() }
+    }
+
+    /// The same group; in calls through the returned handle elements cross the links in a smaller form, for slow networks: see [`Wire`] for what
+    /// each loses. `None` takes them as they are again.
+    ///
+    /// It is for [`all_reduce`](Self::all_reduce), [`reduce_scatter`](Self::reduce_scatter), [`all_gather`](Self::all_gather) and their other
+    /// forms, for sums and averages of `f32`, `f16` and `bf16` in host memory. Any other call is [`Misuse::Wire`](crate::Misuse::Wire). All ranks
+    /// name the same wire, or are told so ([`Error::Mismatch`](crate::Error::Mismatch)). A group of one rank rounds nothing.
+    ///
+    /// Each contribution is rounded once, and the sum of an all_reduce once more. It is a sum of `f32` in the order of ranks, and the same bits on
+    /// all ranks. An all_gather rounds this rank's part in its own result too.
+    ///
+    /// ```
+    /// # use comity::{ReduceOp, Wire};
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let mut gradient = [0.1f32; 1000];
+    /// group.with_wire(Wire::Bf16).all_reduce(&mut gradient, ReduceOp::Avg)?;
+    /// assert!(gradient.iter().all(|x| (x - 0.1).abs() < 0.1 / 128.0));
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_wire(&self, wire: impl Into<Option<Wire>>) -> Self {
+        Self { wire: wire.into(), ..self.clone() }
     }
 
     /// A handle whose calls are parts of one that moves objects.

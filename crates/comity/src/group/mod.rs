@@ -22,8 +22,8 @@ pub use reform::{Departed, ReformOptions, Reformed};
 pub use request::{Request, Scope};
 
 use crate::{
-    CallInfo, Error, LinkKind, Misuse, Op, Peer, Result,
-    backend::{AbortHandle, Backend, Call, NativeBackend, Single, SubgroupFactory},
+    CallInfo, Error, LinkKind, Misuse, Op, Peer, Result, Wire,
+    backend::{AbortHandle, Backend, Call, NativeBackend, Single, SubgroupFactory, WireCalls},
     links::LocalWorld,
     recorder::Recorder,
     root_cause::RootCauseReport,
@@ -87,6 +87,8 @@ pub struct Group {
     limit: Duration,
     /// True if calls through this handle are parts of a call that moves objects.
     objects: bool,
+    /// Form in which elements of calls through this handle cross the links.
+    wire: Option<Wire>,
 }
 
 /// State that all handles of a group share.
@@ -246,6 +248,7 @@ impl Group {
             recorder,
             home,
             threads,
+            wires: WireCalls::new(rank, peers.len()),
         };
         let core = Core {
             home: state.home,
@@ -262,7 +265,7 @@ impl Group {
             kinds,
             device,
         };
-        Self { core: Arc::new(core), limit, objects: false }
+        Self { core: Arc::new(core), limit, objects: false, wire: None }
     }
 
     /// Leave the group: a call under way on another thread and later calls return [`Error::Closed`], and peers that still

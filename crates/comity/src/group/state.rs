@@ -2,7 +2,7 @@
 
 use crate::{
     Error, Op, Result,
-    backend::{Backend, Call},
+    backend::{Backend, Call, WireCalls},
     recorder::Recorder,
     stats::Counters,
     status::untold,
@@ -26,6 +26,7 @@ pub(super) struct CallState {
     /// Whose connections the backend has.
     pub(super) home: HomeProcess,
     pub(super) threads: CallingThreads,
+    pub(super) wires: WireCalls,
 }
 
 /// Calls back from a call that failed in which another thread's calls are said to be a likely reason.
@@ -97,6 +98,7 @@ impl CallState {
         call.info.seq = if counts { self.seq } else { 0 };
         let Some(backend) = &mut self.backend else { return Err(Box::new(Error::Closed)) };
         let info = call.info;
+        let wires = &mut self.wires;
         let recorder = &mut self.recorder;
         let mut noted = false;
         let mut begun = || {
@@ -107,7 +109,11 @@ impl CallState {
         let ran = match backend.failure(Some(&info)) {
             // A panic in the middle of a call leaves the links in the middle of a message.
             None => catch_unwind(AssertUnwindSafe(|| {
-                backend.run_noted(call, limit, &mut begun).map_err(Box::new)
+                let run = match info.wire {
+                    None => backend.run_noted(call, limit, &mut begun),
+                    Some(wire) => wires.run(&mut **backend, wire, call, limit, &mut begun),
+                };
+                run.map_err(Box::new)
             })),
             Some(e) => Ok(Err(Box::new(e))),
         };

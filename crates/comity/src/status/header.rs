@@ -6,11 +6,11 @@
 //! ```
 //!
 //! The first bit of `version` is set if the sender's messages were read where they lay, in its last such call: a hint, which may differ.
-//! The second is set in calls that are parts of one that moves objects.
+//! The second is set in calls that are parts of one that moves objects. The next two are the number of the wire.
 //! `shape` is what else both sides must agree on: a hash of the per-rank counts and of the plan. Where counts differ by pair, it is the
 //! elements of this pair. The receiver compares before it takes a byte of what follows.
 
-use crate::{CallInfo, DType, MAX_TAG, Op, ReduceOp, error::PART};
+use crate::{CallInfo, DType, MAX_TAG, Op, ReduceOp, Wire, error::PART};
 
 /// Bytes of a header.
 pub(crate) const LEN: usize = 32;
@@ -20,6 +20,9 @@ const VERSION: u8 = 2;
 const LENDS: u8 = 0x80;
 /// The bit of `objects` beside the version.
 const OBJECTS: u8 = 0x40;
+/// The bits of `wire` beside the version, and the place of the lower one.
+const WIRE: u8 = 0x30;
+const WIRE_AT: u32 = 4;
 const NONE: u8 = 0xff;
 const NO_ROOT: u32 = u32::MAX;
 /// The tag of what backends say to each other between two ranks: above those of users.
@@ -44,6 +47,7 @@ impl Header {
         b[1] = i.dtype.map_or(NONE, |d| d as u8);
         b[2] = i.reduce.map_or(NONE, |r| r as u8);
         b[3] = VERSION | if self.lends { LENDS } else { 0 } | if i.objects { OBJECTS } else { 0 };
+        b[3] |= i.wire.map_or(0, |w| w as u8) << WIRE_AT;
         let word = i.tag.or_else(|| i.root.map(|r| r as u32)).unwrap_or(NO_ROOT);
         b[4..8].copy_from_slice(&word.to_le_bytes());
         b[8..16].copy_from_slice(&(i.count as u64).to_le_bytes());
@@ -62,7 +66,7 @@ impl Header {
     /// `None` when these bytes are no header: the stream is out of step.
     pub(crate) fn decode(b: &[u8; LEN], from: usize) -> Option<Self> {
         let word = |r: std::ops::Range<usize>| b[r].iter().rev().fold(0u64, |w, &x| w << 8 | u64::from(x));
-        if b[3] & !(LENDS | OBJECTS) != VERSION {
+        if b[3] & !(LENDS | OBJECTS | WIRE) != VERSION {
             return None;
         }
         let op = Op::from_number(b[0])?;
@@ -82,18 +86,20 @@ impl Header {
         info.root = if pair { Some(from) } else { who.map(|r| r as usize) };
         info.tag = if pair { who } else { None };
         info.objects = b[3] & OBJECTS != 0;
+        info.wire = Wire::from_number((b[3] & WIRE) >> WIRE_AT);
         let epoch = word(28..30) as u16;
         let group_id = word(30..32) as u16;
         Some(Self { info, shape: word(16..24), epoch, group_id, lends: Self::says_lends(b) })
     }
 
     /// Fields that can differ, in words for the error's reader; the first difference is named.
-    pub(crate) const DIFFERENCES: [&'static str; 10] = [
+    pub(crate) const DIFFERENCES: [&'static str; 11] = [
         "group",
         Self::OPERATION,
         "position in the sequence of calls",
         "dtype",
         "reduction",
+        "wire",
         "tag",
         "root",
         "count",
@@ -115,6 +121,7 @@ impl Header {
             a.seq as u32 == b.seq as u32,
             a.dtype == b.dtype,
             a.reduce == b.reduce,
+            a.wire == b.wire,
             a.tag == b.tag,
             a.tag.is_some() || a.root == b.root,
             a.count == b.count,
@@ -180,11 +187,15 @@ mod tests {
         });
         let lends = Header { lends: true, ..all_reduce() };
         let objects = all_reduce().info.with(|c| c.objects = true);
+        let [bf16, f16, int8] = Wire::ALL.map(|wire| all_reduce().info.with(|c| c.wire = Some(wire)));
         for h in [
             all_reduce(),
             lends,
             Header { info: send, ..all_reduce() },
             Header { info: objects, ..all_reduce() },
+            Header { info: bf16, ..all_reduce() },
+            Header { info: f16, ..lends },
+            Header { info: int8, ..all_reduce() },
         ] {
             assert_eq!(Header::decode(&h.encode(), 5), Some(h));
             assert_eq!(Header::says_lends(&h.encode()), h.lends);
@@ -205,6 +216,7 @@ mod tests {
         assert_eq!(with(&|b| b.info.objects = true), Some("operation"));
         assert_eq!(with(&|b| b.info.dtype = Some(DType::I32)), Some("dtype"));
         assert_eq!(with(&|b| b.info.reduce = Some(ReduceOp::Max)), Some("reduction"));
+        assert_eq!(with(&|b| b.info.wire = Some(Wire::F16)), Some("wire"));
         assert_eq!(with(&|b| b.info.count = 5), Some("count"));
         assert_eq!(with(&|b| b.info.root = Some(1)), Some("root"));
         assert_eq!(with(&|b| b.info.seq = 813), Some("position in the sequence of calls"));

@@ -1,6 +1,6 @@
 //! A call as data, and how to make it.
 
-use comity::{DType, Element, Group, Op, ReduceOp, Result};
+use comity::{DType, Element, Group, Op, ReduceOp, Result, Wire};
 use std::time::{Duration, Instant};
 
 /// A rank's call.
@@ -15,6 +15,7 @@ pub(super) struct Call {
     /// The other rank of send and recv.
     pub(super) other: usize,
     pub(super) tag: u32,
+    pub(super) wire: Option<Wire>,
 }
 
 /// Counts of the parts, equal or of their own.
@@ -31,7 +32,7 @@ impl Call {
     pub(super) fn new(op: Op, count: usize) -> Self {
         let dtype = DType::F32;
         let reduce = ReduceOp::Sum;
-        Self { op, dtype, reduce, count, root: 0, counts: Counts::Same, other: 0, tag: 7 }
+        Self { op, dtype, reduce, count, root: 0, counts: Counts::Same, other: 0, tag: 7, wire: None }
     }
 
     pub(super) fn reduces(&self) -> bool {
@@ -40,6 +41,10 @@ impl Call {
 
     pub(super) fn rooted(&self) -> bool {
         matches!(self.op, Op::Reduce | Op::Broadcast | Op::Gather | Op::Scatter)
+    }
+
+    pub(super) fn wired(&self) -> bool {
+        matches!(self.op, Op::AllReduce | Op::ReduceScatter | Op::AllGather)
     }
 
     /// Returns true if the result of `rank` is made of the contribution of `from`.
@@ -188,6 +193,7 @@ fn make_of<T: Value>(g: &Group, c: &Call) -> Outcome {
 fn ask<T: Value>(g: &Group, c: &Call, src: &[T], dst: &mut Vec<T>, by_rank: &[usize]) -> Result<()> {
     let n = g.size();
     let me = g.rank();
+    let g = &g.with_wire(c.wire);
     match (c.op, c.counts) {
         (Op::AllReduce, _) => g.all_reduce(dst, c.reduce),
         (Op::Reduce, _) => g.reduce(dst, c.reduce, c.root),

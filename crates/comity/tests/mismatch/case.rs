@@ -37,7 +37,7 @@ impl Case {
     pub(super) fn name(&self) -> String {
         let usual = &self.calls[usize::from(self.odd == 0)];
         let show = |calls: &[Call]| {
-            let one = |c: &Call| format!("{}[{}]{:?}/{}", c.op, c.count, c.dtype, c.root);
+            let one = |c: &Call| format!("{}[{}]{:?}/{} {:?}", c.op, c.count, c.dtype, c.root, c.wire);
             calls.iter().filter(|c| c.op != Op::Barrier).map(one).collect::<Vec<_>>().join(", ")
         };
         let n = self.calls.len();

@@ -11,7 +11,7 @@ mod worlds;
 
 use call::{Call, Counts, next};
 use case::{Case, How, judge, play};
-use comity::{DType, Error, Group, Op, ReduceOp};
+use comity::{DType, Error, Group, Op, ReduceOp, Wire};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -72,9 +72,17 @@ fn arguments(n: usize, odd: usize) -> Vec<Case> {
             if usual.reduces() {
                 add("reduction", Call { reduce: ReduceOp::Max, ..usual });
             }
+            if usual.wired() {
+                add("wire", Call { wire: Some(Wire::Bf16), ..usual });
+            }
             if usual.rooted() {
                 add("root", Call { root: 1, ..usual });
                 add("last root", Call { root: n - 1, ..usual });
+            }
+            if usual.wired() {
+                let wired = |wire| [Call { wire: Some(wire), ..usual }];
+                let (usual, other) = (wired(Wire::Bf16), wired(Wire::F16));
+                cases.push(Case::new("another wire", n, odd, &usual, &other));
             }
         }
     }
@@ -128,7 +136,7 @@ fn messages(n: usize, odd: usize) -> Vec<Case> {
 fn threads_of_one_process() {
     let cases = cases();
     // As docs/errors.md says.
-    assert_eq!(cases.len(), 1431);
+    assert_eq!(cases.len(), 1539);
     let cases = scope::Scope::from_env().share(cases, 4);
     let at = AtomicUsize::new(0);
     let work = || {

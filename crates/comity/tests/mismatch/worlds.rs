@@ -5,7 +5,9 @@ use crate::{
     call::{Call, next},
     case::{Case, How, judge, patient, play},
 };
-use comity::{Config, Crossed, DType, Detection, Error, Group, Key, LinkKind, Op, ReduceOp, tools::Store};
+use comity::{
+    Config, Crossed, DType, Detection, Error, Group, Key, LinkKind, Op, ReduceOp, Wire, tools::Store,
+};
 use std::{collections::BTreeSet, net::Ipv4Addr, thread, time::Duration};
 
 const JOIN: Duration = Duration::from_secs(30);
@@ -54,6 +56,9 @@ fn cases(n: usize) -> Vec<Case> {
             }
             add("dtype", Call { dtype: DType::I32, ..usual });
             add("count", Call { count: count + 1, ..usual });
+            if usual.wired() {
+                add("wire", Call { wire: Some(Wire::F16), ..usual });
+            }
             if usual.reduces() {
                 add("reduction", Call { reduce: ReduceOp::Max, ..usual });
             }
@@ -93,8 +98,8 @@ fn check(world: &[Group], kinds: &[LinkKind]) {
     let n = world.len();
     let mut wrong = Vec::new();
     let cases = cases(n);
-    // Four worlds: 416, as docs/errors.md says.
-    assert_eq!(cases.len(), 104);
+    // Four worlds: 440, as docs/errors.md says.
+    assert_eq!(cases.len(), 110);
     let cases = scope::Scope::from_env().share(cases, 4);
     for (i, case) in cases.iter().enumerate() {
         // In another order than the job's.

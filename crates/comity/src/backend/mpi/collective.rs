@@ -1,10 +1,10 @@
 //! Collective calls: the headers of all, then chunks.
 
-use super::{MpiBackend, Stop, Stopped, Waiting, memory, put};
+use super::{MpiBackend, Stop, Stopped, Waiting, put};
 use crate::{
     CallInfo, DType, Op, ReduceOp,
     backend::{
-        Call, average,
+        Call, Whole, average,
         external::{announce, wait},
     },
     status::{Differs, HEADER, Header},
@@ -45,9 +45,11 @@ impl<H: MpiHandle> MpiBackend<H> {
     pub(super) fn collective(&mut self, call: Call<'_>, waiting: &mut Waiting) -> Stopped<()> {
         let info = call.info;
         let elem = info.dtype.map_or(1, DType::size);
-        let pairwise = info.op == Op::AllToAll && !call.counts.is_empty();
+        let pairwise = info.op == Op::AllToAll && !call.counts.is_empty() && call.whole.is_none();
         let most = call.counts.iter().chain(call.recv_counts).copied().max().unwrap_or(0);
-        let most = self.agree(info, call.counts, pairwise, most * elem, waiting)?;
+        let shape = if pairwise { 1 } else { hash(call.counts) };
+        let whole = call.whole.unwrap_or(Whole { info, shape });
+        let most = self.agree(whole, pairwise, most * elem, waiting)?;
         if info.op == Op::Barrier {
             // Nobody hears all before all have come.
             return Ok(());
@@ -57,7 +59,7 @@ impl<H: MpiHandle> MpiBackend<H> {
         }
         let cut = Cut::new(self.members.rank, self.size(), &call, elem, most);
         let part = info.count * elem;
-        let mut memory = memory(call.bufs, self.members.rank, part);
+        let mut memory = call.bufs.memory((self.members.rank * part, part), &mut []);
         let mut flight: VecDeque<(usize, Pending<H>)> = VecDeque::new();
         for k in 0..cut.chunks {
             if flight.len() == DEPTH {
@@ -103,8 +105,7 @@ impl<H: MpiHandle> MpiBackend<H> {
     /// Tell all what this rank calls, and hear what they call. The largest of everyone's numbers.
     fn agree(
         &mut self,
-        info: CallInfo,
-        counts: &[usize],
+        Whole { info, shape }: Whole,
         pairwise: bool,
         most: usize,
         waiting: &mut Waiting,
@@ -114,7 +115,6 @@ impl<H: MpiHandle> MpiBackend<H> {
         if pairwise {
             told.count = 0;
         }
-        let shape = if pairwise { 1 } else { hash(counts) };
         let ours =
             Header { info: told, shape, epoch: 0, group_id: self.members.group_id as u16, lends: false };
         announce(&self.members, ours, waiting);

@@ -19,7 +19,7 @@ use making::Making;
 pub(crate) use place::Runtime;
 
 use super::{
-    AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory,
+    AbortHandle, Backend, Call, Maker, SubgroupFactory,
     external::{attend, explain_joining, wait},
 };
 use crate::{
@@ -110,10 +110,10 @@ impl<H: MpiHandle> MpiBackend<H> {
 
 impl<H: MpiHandle> Backend for MpiBackend<H> {
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
-        let info = call.info;
+        let info = call.whole.map_or(call.info, |whole| whole.info);
         let mut waiting = Waiting::new(self.patience, limit, None);
         self.members.status.advance();
-        let out = match info.op {
+        let out = match call.info.op {
             Op::Send | Op::Recv | Op::SendRecv => self.pair(call, &mut waiting),
             _ => self.collective(call, &mut waiting),
         };
@@ -241,18 +241,6 @@ impl<H: MpiHandle> Maker for Subsets<H> {
                 Err(e)
             }
         }
-    }
-}
-
-/// The buffers of a call, by what they are for.
-fn memory<'a>(call_bufs: Bufs<'a>, rank: usize, part: usize) -> Memory<'a> {
-    match call_bufs {
-        Bufs::None => Memory::new(None, None, &mut []),
-        Bufs::In(src) => Memory::new(Some(src), None, &mut []),
-        Bufs::Out(dst) | Bufs::InPlace(dst) => Memory::new(None, Some(dst), &mut []),
-        Bufs::Both(src, dst) => Memory::new(Some(src), Some(dst), &mut []),
-        Bufs::OwnIn(dst) => Memory::within(dst, rank * part, part, &mut []),
-        Bufs::OwnOut(dst) => Memory::around(dst, rank * part, part, &mut []),
     }
 }
 

@@ -3,7 +3,7 @@
 //! All travel under one tag of MPI, which keeps them in order; the header has the caller's tag. So a receive that asks for a later
 //! tag takes what is before it out of the sender's way, and keeps it until its own receive is called.
 
-use super::{MpiBackend, Stop, Stopped, Waiting, memory, put};
+use super::{MpiBackend, Stop, Stopped, Waiting, put};
 use crate::{
     CallInfo, DType,
     backend::{
@@ -54,7 +54,7 @@ fn next(at: usize, len: usize) -> Range<usize> {
 impl<H: MpiHandle> MpiBackend<H> {
     pub(super) fn pair(&mut self, call: Call<'_>, waiting: &mut Waiting) -> Stopped<()> {
         let (mut out, mut into) = self.ends(&call);
-        let mut memory = memory(call.bufs, 0, 0);
+        let mut memory = call.bufs.memory((0, 0), &mut []);
         if let Some(r) = &mut into {
             self.unstash(r, &mut memory)?;
         }

@@ -162,7 +162,9 @@ mod tests {
                             c.reduce = Some(ReduceOp::Sum);
                         });
                         let bufs = Bufs::InPlace((&mut *x).into());
-                        native.run(Call { info, bufs, counts: &[], recv_counts: &[] }, LONG).unwrap();
+                        native
+                            .run(Call { info, bufs, counts: &[], recv_counts: &[], whole: None }, LONG)
+                            .unwrap();
                         let bits: Vec<u32> = x.iter().map(|x| x.to_bits()).collect();
                         if seq == 1 {
                             first.clone_from(&bits);

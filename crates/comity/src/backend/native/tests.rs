@@ -44,7 +44,7 @@ fn call<'a>(seq: u64, reduce: ReduceOp, dst: ViewMut<'a>) -> Call<'a> {
         c.dtype = dtype;
         c.reduce = Some(reduce);
     });
-    Call { info, bufs: Bufs::InPlace(dst), counts: &[], recv_counts: &[] }
+    Call { info, bufs: Bufs::InPlace(dst), counts: &[], recv_counts: &[], whole: None }
 }
 
 fn input(rank: usize, count: usize) -> Vec<f32> {
@@ -110,7 +110,9 @@ fn other_operations_have_the_bits_of_the_schedule() {
                         Op::Broadcast => Bufs::InPlace((&mut got[..COUNT]).into()),
                         _ => Bufs::Both(given.into(), got.into()),
                     };
-                    native.run(Call { info, bufs, counts: &[], recv_counts: &[] }, LONG).unwrap();
+                    native
+                        .run(Call { info, bufs, counts: &[], recv_counts: &[], whole: None }, LONG)
+                        .unwrap();
                     results.push(dst.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
                     native.kept.last_mut().unwrap().short &= !short;
                 }

@@ -192,8 +192,13 @@ impl NcclBackend {
         device_comm.until_passed(&self.members, spot.stream, waiting)?;
         let dtype = call.info.dtype.unwrap_or(DType::U8);
         let left = until.saturating_duration_since(Instant::now());
-        let mut copy =
-            Call { info: call.info, bufs: Bufs::None, counts: call.counts, recv_counts: call.recv_counts };
+        let mut copy = Call {
+            info: call.info,
+            bufs: Bufs::None,
+            counts: call.counts,
+            recv_counts: call.recv_counts,
+            whole: None,
+        };
         let count = |len: usize| len / dtype.size();
         let s = held_src.as_mut().map(|p| p.bytes());
         let d = held_dst.as_mut().map(|p| p.bytes());

@@ -9,11 +9,11 @@ use std::time::Instant;
 prop_compose! {
     fn call()(
         op in 0usize..13, seq: u64, count: usize, dtype in prop::option::of(0usize..14), reduce in prop::option::of(0usize..4),
-        root in prop::option::of(0usize..9999), tag in prop::option::of(0u32..9999), objects: bool,
+        root in prop::option::of(0usize..9999), tag in prop::option::of(0u32..9999), objects: bool, wire in 0u8..4,
     ) -> CallInfo {
         let dtype = dtype.map(|d| DType::ALL[d]);
         let reduce = reduce.map(|r| ReduceOp::ALL[r]);
-        CallInfo::new(Op::ALL[op]).with(|c| { c.seq = seq; c.count = count; c.dtype = dtype; c.reduce = reduce; c.root = root; c.tag = tag; c.objects = objects; })
+        CallInfo::new(Op::ALL[op]).with(|c| { c.seq = seq; c.count = count; c.dtype = dtype; c.reduce = reduce; c.root = root; c.tag = tag; c.objects = objects; c.wire = Wire::from_number(wire); })
     }
 }
 

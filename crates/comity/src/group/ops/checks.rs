@@ -2,9 +2,26 @@
 
 use super::{Group, length, misuse};
 use crate::{
-    MAX_TAG, Misuse, Op, Place, ReduceOp, Result,
+    CallInfo, MAX_TAG, Misuse, Op, Place, ReduceOp, Result, Wire,
     backend::{Bufs, Call},
 };
+
+/// Checks that a call can use a wire, with a buffer outside of host memory if there is one.
+fn fits(wire: Wire, info: &CallInfo, place: Option<Place>) -> Result<(), Misuse> {
+    let unfit = |fits, got: String| Err(Misuse::Wire { wire, fits, got });
+    match (info.op, info.dtype, info.reduce, place) {
+        (Op::AllReduce | Op::ReduceScatter | Op::AllGather, Some(dtype), reduce, place) => {
+            if !Wire::carries(dtype) {
+                return unfit("elements of f32, f16 and bf16", dtype.to_string());
+            }
+            if let Some(reduce) = reduce.filter(|reduce| !Wire::reduces(*reduce)) {
+                return unfit("sums and averages", reduce.to_string());
+            }
+            place.map_or(Ok(()), |place| unfit("host memory", format!("{place:?}")))
+        }
+        _ => unfit("all_reduce, reduce_scatter and all_gather", info.op.to_string()),
+    }
+}
 
 impl Group {
     pub(super) fn moving(&self, op: Op, bufs: Bufs<'_>, root: Option<usize>) -> Result<()> {
@@ -40,6 +57,7 @@ impl Group {
     /// Checks the rules of every call, then makes it.
     pub(super) fn checked(&self, call: &mut Call<'_>) -> Result<()> {
         let op = call.info.op;
+        call.info.wire = self.wire;
         if let Bufs::Both(src, dst) = &call.bufs
             && op != Op::SendRecv
             && src.dtype() != dst.dtype()
@@ -59,6 +77,10 @@ impl Group {
         };
         if let Some(p) = places.into_iter().flatten().find(|&p| !self.reaches(p)) {
             return Err(misuse(op, Misuse::Place(format!("{p:?}"))));
+        }
+        if let Some(wire) = self.wire {
+            let place = places.into_iter().flatten().find(|place| *place != Place::Host);
+            fits(wire, &call.info, place).map_err(|unfit| misuse(op, unfit))?;
         }
         if let [Some(a), Some(b)] = places
             && a != b

@@ -42,7 +42,7 @@ fn info(seq: u64, op: Op, count: usize) -> CallInfo {
 }
 
 fn made<'a>(info: CallInfo, bufs: Bufs<'a>) -> Call<'a> {
-    Call { info, bufs, counts: &[], recv_counts: &[] }
+    Call { info, bufs, counts: &[], recv_counts: &[], whole: None }
 }
 
 fn all_reduce(native: &mut NativeBackend, seq: u64, x: &mut [f32], limit: Duration) -> Result<()> {

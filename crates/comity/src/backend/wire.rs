@@ -1,0 +1,304 @@
+//! Calls whose elements cross the links in a smaller form.
+//!
+//! ```text
+//!   all_reduce of 2 ranks, part p belongs to rank p
+//!     encode   a1, b0                   round, once, what is for another rank
+//!     scatter  0 ──a1──> 1 ──b0──> 0    an all_to_all of bytes
+//!     reduce   a0 + b0, a1 + b1         in f32 and in rank order; this rank's own as it was. Round the sum, once
+//!     gather   0 <──sums──> 1           an all_gather of bytes
+//!     decode   all sums, this rank's own too: the same bits everywhere
+//! ```
+//!
+//! reduce_scatter ends with the sum as it is; all_gather begins with an encoded part of this rank.
+//!
+//! A long call goes in pieces: while one travels, a thread of the call works on its neighbours. In step t, the links carry what was
+//! made in step t-1, and the thread takes what they brought then:
+//!
+//! ```text
+//!   step           0   1   2   3   4   5
+//!   thread       | E0  E1  R0 R1 . D0  D1      E encode, R reduce, D decode
+//!   links        |     S0  S1  G0  G1          S scatter, G gather
+//! ```
+//!
+//! All parts of a call announce the call itself, so ranks that disagree, also about the wire, are told in the first exchange: before anything is
+//! written.
+
+use super::{Backend, Bufs, Call, Whole};
+use crate::{CallInfo, DType, Error, Op, ReduceOp, Result, Wire, sync::lock, sys::fnv, view::Memory};
+use comity_kernel as kernel;
+use comity_plan::{Buf, Slice};
+use std::{
+    mem,
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Elements of a piece, of all parts together: its bytes take some milliseconds at 1 Gbit/s, and its buffers are 16 MiB at most.
+const PIECE: usize = 1 << 20;
+/// A piece begins where a block of a wire may begin.
+const BLOCK: usize = 256;
+
+/// Makes the calls of a group that ask for a wire.
+#[derive(Debug)]
+pub(crate) struct WireCalls {
+    rank: usize,
+    size: usize,
+    /// The piece that the links carry, and the one that is worked on: they change places with each step, and stay for the next call.
+    carried: Stage,
+    worked: Stage,
+    sums: Vec<u8>,
+}
+
+/// Encoded bytes of a piece.
+#[derive(Debug, Default)]
+struct Stage {
+    /// A part for each rank.
+    out: Vec<u8>,
+    /// This rank's part, by each rank.
+    into: Vec<u8>,
+    own: Vec<u8>,
+    all: Vec<u8>,
+}
+
+/// A call in pieces.
+struct Pieces {
+    wire: Wire,
+    info: CallInfo,
+    dtype: DType,
+    rank: usize,
+    /// Elements of each rank's part, and those before it.
+    parts: Vec<(usize, usize)>,
+    /// Elements of a part in one piece.
+    step: usize,
+    count: usize,
+}
+
+impl WireCalls {
+    /// For a group in which this rank has that place.
+    pub(crate) fn new(rank: usize, size: usize) -> Self {
+        Self { rank, size, carried: Stage::default(), worked: Stage::default(), sums: Vec::new() }
+    }
+
+    /// Makes a call that asks for a wire. `begun` notes that it has begun.
+    pub(crate) fn run(
+        &mut self,
+        backend: &mut dyn Backend,
+        wire: Wire,
+        call: &mut Call<'_>,
+        limit: Duration,
+        begun: &mut dyn FnMut(),
+    ) -> Result<()> {
+        if self.size == 1 {
+            return backend.run_noted(call, limit, begun);
+        }
+        let until = Instant::now() + limit;
+        let pieces = Pieces::new(wire, call, self.rank, self.size);
+        let memory = &mut call.bufs.take().memory(pieces.own_bytes(), &mut []);
+        let Self { carried, worked, sums, .. } = self;
+        let mut part = |part: &mut Call<'_>| {
+            let left = until.saturating_duration_since(Instant::now());
+            backend.run_noted(part, left, begun).map_err(|e| match e {
+                // The limit is that of the whole call.
+                Error::Timeout { rank, call, waiting_for, stalled, crossed, .. } => {
+                    Error::Timeout { rank, call, after: limit, waiting_for, stalled, crossed }
+                }
+                e => e,
+            })
+        };
+        for at in 0..pieces.count + 4 {
+            let work = Mutex::new(Some((&mut *worked, &mut *memory, &mut *sums)));
+            // By whoever comes first: the system may give no thread.
+            let work = || {
+                let taken = lock(&work).take();
+                if let Some((stage, memory, sums)) = taken {
+                    pieces.work(stage, memory, sums, at);
+                }
+            };
+            if pieces.count == 1 {
+                work();
+                pieces.talk(carried, at, &mut part)?;
+            } else {
+                // WAIT: a thread that computes
+                thread::scope(|s| {
+                    let _ = thread::Builder::new().name("comity-wire".into()).spawn_scoped(s, &work);
+                    let out = pieces.talk(carried, at, &mut part);
+                    work();
+                    out
+                })?;
+            }
+            mem::swap(carried, worked);
+        }
+        Ok(())
+    }
+}
+
+impl Pieces {
+    fn new(wire: Wire, call: &Call<'_>, rank: usize, size: usize) -> Self {
+        let info = call.info;
+        let share = |r: usize| info.count / size + usize::from(r < info.count % size);
+        let len = |r: usize| match (info.op, call.counts.get(r)) {
+            (_, Some(count)) => *count,
+            (Op::AllReduce, None) => share(r),
+            _ => info.count,
+        };
+        let mut before = 0;
+        let parts = Vec::from_iter((0..size).map(|r| {
+            let part = (len(r), before);
+            before += part.0;
+            part
+        }));
+        let step = (PIECE / size).next_multiple_of(BLOCK);
+        let longest = parts.iter().map(|p| p.0).max().unwrap_or(0);
+        let count = longest.div_ceil(step).max(1);
+        Self { wire, info, dtype: info.dtype.unwrap_or(DType::F32), rank, parts, step, count }
+    }
+
+    fn scatters(&self) -> bool {
+        self.info.op != Op::AllGather
+    }
+
+    fn gathers(&self) -> bool {
+        self.info.op != Op::ReduceScatter
+    }
+
+    /// The piece that a stage so many steps behind the first one works on.
+    fn at(&self, at: usize, behind: usize) -> Option<usize> {
+        at.checked_sub(behind).filter(|k| *k < self.count)
+    }
+
+    /// Elements of rank `r`'s part in piece `k`.
+    fn len(&self, r: usize, k: usize) -> usize {
+        self.parts[r].0.saturating_sub(k * self.step).min(self.step)
+    }
+
+    /// The same in bytes on the wire.
+    fn encoded(&self, r: usize, k: usize) -> usize {
+        self.wire.bytes(self.len(r, k))
+    }
+
+    /// Those elements in the caller's buffer of all parts, or in one that holds this part alone.
+    fn slice(&self, buf: Buf, r: usize, k: usize, alone: bool) -> Slice {
+        let before = if alone { 0 } else { self.parts[r].1 };
+        let elem = self.dtype.size();
+        Slice::new(buf, (before + k * self.step) * elem, self.len(r, k) * elem)
+    }
+
+    /// Where this rank's part begins, and its length, in bytes.
+    fn own_bytes(&self) -> (usize, usize) {
+        let (len, before) = self.parts[self.rank];
+        (before * self.dtype.size(), len * self.dtype.size())
+    }
+
+    /// Computes what step `at` has to do.
+    fn work(&self, stage: &mut Stage, memory: &mut Memory<'_>, sums: &mut Vec<u8>, at: usize) {
+        if let Some(k) = self.at(at, 4).filter(|_| self.gathers()) {
+            let mut all = &stage.all[..];
+            for r in 0..self.parts.len() {
+                let (coded, later) = all.split_at(self.encoded(r, k));
+                kernel::decode(self.wire, self.dtype, memory.write(self.slice(Buf::Out, r, k, false)), coded);
+                all = later;
+            }
+        }
+        if let Some(k) = self.at(at, 2) {
+            self.reduce(stage, memory, sums, k);
+        }
+        if let Some(k) = self.at(at, 0).filter(|_| self.scatters()) {
+            stage.out.resize((0..self.parts.len()).map(|r| self.encoded(r, k)).sum(), 0);
+            let mut out = &mut stage.out[..];
+            for r in 0..self.parts.len() {
+                let (coded, later) = out.split_at_mut(self.encoded(r, k));
+                if r != self.rank {
+                    kernel::encode(
+                        self.wire,
+                        self.dtype,
+                        coded,
+                        memory.read(self.slice(Buf::In, r, k, false)),
+                    );
+                }
+                out = later;
+            }
+        }
+    }
+
+    /// Adds up this rank's part of piece `k`. For an all_gather the part is what this rank gives.
+    fn reduce(&self, stage: &mut Stage, memory: &mut Memory<'_>, sums: &mut Vec<u8>, k: usize) {
+        let Self { wire, dtype, rank, .. } = *self;
+        let size = self.encoded(rank, k);
+        let own = memory.read(self.slice(Buf::In, rank, k, !self.scatters()));
+        stage.own.resize(size, 0);
+        if !self.scatters() {
+            return kernel::encode(wire, dtype, &mut stage.own, own);
+        }
+        sums.clear();
+        sums.resize(self.len(rank, k) * DType::F32.size(), 0);
+        for r in 0..self.parts.len() {
+            match r == rank {
+                true => kernel::add_widened(dtype, sums, own),
+                false => kernel::add_decoded(wire, sums, &stage.into[r * size..(r + 1) * size]),
+            }
+        }
+        if self.info.reduce == Some(ReduceOp::Avg) {
+            kernel::divide_sums(sums, self.parts.len());
+        }
+        match self.gathers() {
+            true => kernel::encode(wire, DType::F32, &mut stage.own, sums),
+            false => kernel::narrow(dtype, memory.write(self.slice(Buf::Out, rank, k, true)), sums),
+        }
+    }
+
+    /// Has the links carry what step `at` has for them.
+    fn talk(
+        &self,
+        stage: &mut Stage,
+        at: usize,
+        run: &mut dyn FnMut(&mut Call<'_>) -> Result<()>,
+    ) -> Result<()> {
+        if let Some(k) = self.at(at, 1).filter(|_| self.scatters()) {
+            self.scatter(stage, k, run)?;
+        }
+        match self.at(at, 3).filter(|_| self.gathers()) {
+            Some(k) => self.gather(stage, k, run),
+            None => Ok(()),
+        }
+    }
+
+    /// Each rank gets all contributions to its part.
+    fn scatter(
+        &self,
+        Stage { out, into, .. }: &mut Stage,
+        k: usize,
+        run: &mut dyn FnMut(&mut Call<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let send = Vec::from_iter((0..self.parts.len()).map(|r| self.encoded(r, k)));
+        let recv = vec![send[self.rank]; send.len()];
+        into.resize(recv.iter().sum(), 0);
+        let mut call = self.part(Op::AllToAll, Bufs::Both((&*out).into(), into.into()));
+        (call.counts, call.recv_counts) = (&send, &recv);
+        run(&mut call)
+    }
+
+    /// Each rank gets the sums of all.
+    fn gather(
+        &self,
+        Stage { own, all, .. }: &mut Stage,
+        k: usize,
+        run: &mut dyn FnMut(&mut Call<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let counts = Vec::from_iter((0..self.parts.len()).map(|r| self.encoded(r, k)));
+        all.resize(counts.iter().sum(), 0);
+        let mut call = self.part(Op::AllGather, Bufs::Both((&*own).into(), all.into()));
+        (call.info.count, call.counts) = (counts.iter().sum(), &counts);
+        run(&mut call)
+    }
+
+    fn part<'a>(&self, op: Op, bufs: Bufs<'a>) -> Call<'a> {
+        let mut call = Call::new(op, bufs);
+        let lens = self.parts.iter().map(|p| p.0 as u64);
+        let shape = [fnv(b"wire"), self.step as u64].into_iter().chain(lens);
+        let shape = shape.fold(0, |h: u64, w| (h ^ w).wrapping_mul(0x0100_0000_01b3));
+        call.info.seq = self.info.seq;
+        call.whole = Some(Whole { info: self.info, shape });
+        call
+    }
+}
