@@ -131,6 +131,7 @@ impl Supervisor {
             timeout: job.timeout,
             grace: job.grace,
             restart: job.restarts.number,
+            elastic: None,
         };
         Ok(Self {
             meeting,
@@ -210,7 +211,7 @@ impl Supervisor {
             }
             Action::SayVerdict => self.say_verdict(),
             // Of the launcher of several hosts.
-            Action::Compare | Action::SayProblems => {}
+            Action::Compare | Action::SayProblems | Action::SayLost { .. } => {}
         }
     }
 

@@ -46,6 +46,16 @@ pub enum Event {
         /// Evidence that lack of memory ended it, or nothing.
         memory: String,
     },
+    /// The group has taken in a rank that was started again.
+    Joined {
+        /// Number of the rank.
+        rank: usize,
+    },
+    /// So many processes of the group were not started by this launcher.
+    Guests {
+        /// Their number.
+        number: usize,
+    },
     /// A rank names another one, whose failure it followed, or which it gave up.
     Blames {
         /// The rank whose word it is.
@@ -190,6 +200,13 @@ pub enum Action {
     Compare,
     /// Start these ranks.
     Start(Range<usize>),
+    /// Say that the job goes on without a rank.
+    SayLost {
+        /// Number of the rank.
+        rank: usize,
+        /// Number of its next start, from 1, and the time until then; none where it is not started again.
+        again: Option<(u32, Duration)>,
+    },
     /// Say why nothing runs ([`Machine::problems`](super::Machine::problems)).
     SayProblems,
     /// Find the ranks that are stopped, and answer with [`Event::Stopped`].

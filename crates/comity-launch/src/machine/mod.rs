@@ -33,9 +33,10 @@
 //! crashed is no consequence. An end after SIGTERM says nothing about its rank.
 //!
 //! # A job that goes on without a rank
-//! [`Machine::on`] meets the end of a rank in one place, `rank_ended`. To start a rank again is [`Action::Start`] for that rank alone, after
-//! a pause of [`pause`](restart::pause); a rank in between runs no process and still belongs to the job.
+//! With [`JobPlan::elastic`] a rank that fails ends nobody. After a pause of [`pause`](restart::pause) it is started again
+//! ([`Action::Start`] for that rank alone), and joins the ranks that run ([`Event::Joined`]). `elastic.rs` has the rules.
 
+mod elastic;
 mod ending;
 mod ends;
 mod events;
@@ -48,6 +49,7 @@ mod stopping;
 mod tests;
 mod verdict;
 
+pub use elastic::ElasticTerms;
 pub use ending::Ending;
 pub use events::{Action, Event, Problem, StopOrder, StopReason};
 pub use restart::AttemptEnd;
@@ -118,6 +120,8 @@ pub struct JobPlan {
     pub grace: Duration,
     /// Number of times that the job was started before.
     pub restart: u32,
+    /// Terms on which the job goes on without ranks; none: the first failure ends it.
+    pub elastic: Option<ElasticTerms>,
 }
 
 /// State of a rank.
@@ -130,6 +134,19 @@ struct RankState {
     /// It was stopped at the last look.
     stopped: bool,
     memory: String,
+    /// Number of times that it was started again.
+    restarts: u32,
+    /// It belongs to the group: from its first start on, and from when the group has taken it in.
+    is_in: bool,
+    /// When it is started again.
+    again: Option<Instant>,
+}
+
+impl RankState {
+    /// It is a rank of the group, and runs.
+    fn is_member(&self) -> bool {
+        self.is_in && self.life.is_awaited()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,6 +241,11 @@ pub struct Machine {
     begun: bool,
     cause: Option<StopReason>,
     failed_at: Option<Instant>,
+    /// The first failure of a rank, and how many ranks were left when there were too few.
+    first_failure: Option<Instant>,
+    left: Option<usize>,
+    /// Processes in the group that this launcher did not start.
+    guests: usize,
     /// Failures before the others were ended, the first one first: these say something about their rank.
     failures: Vec<(usize, Ending)>,
     /// Ranks that ended with 0 before the others were ended.
@@ -257,6 +279,9 @@ impl Machine {
             blames: None,
             stopped: false,
             memory: String::new(),
+            restarts: 0,
+            is_in: true,
+            again: None,
         };
         Self {
             deadline: plan.timeout.and_then(|t| now.checked_add(t)),
@@ -266,6 +291,9 @@ impl Machine {
             begun: false,
             cause: None,
             failed_at: None,
+            first_failure: None,
+            left: None,
+            guests: 0,
             failures: Vec::new(),
             well: Vec::new(),
             given_up: Vec::new(),
@@ -310,6 +338,8 @@ impl Machine {
                     self.give_up_beginning(now);
                 }
             }
+            Event::Joined { rank } => self.joined(rank),
+            Event::Guests { number } => self.have_guests(number, now),
             Event::Unstarted { rank, problem } => self.not_started(rank, problem, now),
             Event::Ended { rank, ending, memory } => self.rank_ended(rank, ending, memory, now),
             Event::Blames { by, rank } => {
@@ -440,6 +470,9 @@ impl Machine {
     }
 
     fn not_started(&mut self, rank: Option<usize>, problem: Problem, now: Instant) {
+        if let Some(again) = rank.filter(|r| self.rank(*r).is_some_and(|r| r.restarts > 0)) {
+            return self.rank_ended(again, Ending::Exit(problem.code.into()), problem.why, now);
+        }
         self.unstarted.get_or_insert(problem);
         let from = rank.map_or(self.ranks.len(), |rank| rank.saturating_sub(self.plan.first));
         for rank in self.ranks.iter_mut().skip(from).filter(|r| r.life.is_awaited()) {

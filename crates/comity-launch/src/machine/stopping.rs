@@ -26,7 +26,8 @@ impl Machine {
         let look = self.may_be_deserted().then(|| self.looked + self.plan.role.look());
         let phase = match self.phase {
             Phase::New | Phase::Over => None,
-            Phase::Gathering | Phase::Running => self.deadline,
+            Phase::Gathering => self.deadline,
+            Phase::Running => self.ranks.iter().filter_map(|r| r.again).chain(self.deadline).min(),
             Phase::Grace { until } | Phase::Ending { until, .. } | Phase::Killing { until } => Some(until),
             Phase::Clearing { until, look, .. } => Some(until.min(look)),
             Phase::Draining(reading) | Phase::Saying(reading) => Some(reading.looked + TURN),
@@ -37,6 +38,7 @@ impl Machine {
 
     /// Moves on to the phase that is due by now.
     pub fn tick(&mut self, now: Instant) {
+        self.start_again(now);
         match self.phase {
             Phase::Gathering | Phase::Running if self.deadline.is_some_and(|t| now >= t) => {
                 self.stop(StopReason::TimedOut, now);
@@ -119,7 +121,7 @@ impl Machine {
         self.actions.push(Action::End(order));
     }
 
-    fn term(&mut self, now: Instant, patience: Duration) {
+    pub(super) fn term(&mut self, now: Instant, patience: Duration) {
         self.phase = Phase::Ending { since: now, until: now + patience };
         // From then on none is stopped any more.
         self.find_stopped();
@@ -142,7 +144,8 @@ impl Machine {
             self.phase,
             Phase::Running | Phase::Grace { .. } | Phase::Ending { .. } | Phase::Killing { .. }
         );
-        if ranks && !self.ranks.iter().any(|r| r.life.is_awaited()) {
+        let starts = self.phase == Phase::Running && self.ranks.iter().any(|r| r.again.is_some());
+        if ranks && !starts && !self.ranks.iter().any(|r| r.life.is_awaited()) {
             self.clear(now);
         }
     }

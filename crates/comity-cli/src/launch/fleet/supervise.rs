@@ -126,6 +126,7 @@ impl Fleet {
             timeout: plan.timeout,
             grace: plan.grace,
             restart: plan.restart,
+            elastic: None,
         };
         let show = FleetShow::open(&plan, &job).map_err(fail)?;
         let mut fleet = Self {
@@ -221,7 +222,7 @@ impl Fleet {
             }
             Action::CloseOutput => self.ranks.iter_mut().for_each(|rank| rank.finish(&self.output)),
             // Of the launchers of several nodes.
-            Action::LookAtOthers | Action::TellFindings => {}
+            Action::LookAtOthers | Action::TellFindings | Action::SayLost { .. } => {}
             Action::SayVerdict => self.say_verdict(),
         }
     }
