@@ -141,6 +141,9 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
         binding,
         flights: None,
         restarts: part.restarts,
+        elastic: None,
+        guests: 0,
+        restarted: vec![0; part.size],
         insecure: part.insecure,
         secure: part.secure.as_deref().map(|s| match s {
             "data" => comity::Secure::Data,

@@ -1,5 +1,5 @@
 //! Things that the ranks need to find each other: a job key, a store, and addresses for the libraries that bring their own.
-use super::{Setting, handed::Handed, wire::Go};
+use super::{Setting, elastic::TakenIn, handed::Handed, wire::Go};
 use comity::{Key, tools::Store};
 use socket2::{Domain, Socket, Type};
 use std::io;
@@ -137,6 +137,17 @@ impl Meeting {
         let told = u32::from_ne_bytes(word).checked_sub(1).filter(|_| read == word.len());
         let met = || self.store.as_ref()?.culprit().filter(|rank| *rank != by);
         told.map(|rank| rank as usize).or_else(met)
+    }
+
+    /// Forgets what ranks wrote of a failure that the job has survived.
+    pub(super) fn forget_root_causes(&self) {
+        // Where that fails, a later failure may be laid to the wrong rank, which is said with all others.
+        let _ = self.root_causes.clear();
+    }
+
+    /// Hears of processes that the running job takes in, where the store is here.
+    pub(super) fn taken_in(&self, guests: usize) -> io::Result<Option<TakenIn>> {
+        self.store.as_ref().map(|store| TakenIn::of(store, guests)).transpose()
     }
 
     /// Rank `rank` has failed: those that still wait for it need not.

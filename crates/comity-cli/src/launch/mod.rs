@@ -11,6 +11,7 @@ mod bind;
 mod deaths;
 mod defaults;
 mod door;
+mod elastic;
 mod ending;
 mod flags;
 mod fleet;

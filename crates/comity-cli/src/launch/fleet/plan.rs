@@ -122,7 +122,7 @@ impl FleetPlan {
             dry_run: fleet.dry_run,
             timeout: args.timeout,
             grace: args.grace.unwrap_or(PATIENCE),
-            max_restarts: fleet.max_restarts,
+            max_restarts: fleet.restarts_of_job(),
             wait_for_hosts: fleet.wait_for_hosts.unwrap_or(WAIT_FOR_HOSTS),
             restart: 0,
             join,
