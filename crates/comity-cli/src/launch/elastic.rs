@@ -1,4 +1,5 @@
 //! `comity launch --elastic MIN[:MAX]`: a job that goes on without ranks, and takes in processes.
+use comity::Key;
 use comity::tools::Store;
 use comity_launch::machine::ElasticTerms;
 use rustix::event::{PollFd, PollFlags};
@@ -10,6 +11,9 @@ use std::time::Duration;
 /// Number of times that a rank is started again unless the user says otherwise. The pauses before these take three minutes in all: a program
 /// that cannot run ends then, and a rank that dies now and then may do so for days.
 pub(super) const RESTARTS: u32 = 10;
+
+/// Variable that names the file with the key.
+pub(crate) const KEY_FILE: &str = "COMITY_KEY_FILE";
 
 /// `--elastic`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +58,30 @@ impl Elastic {
         }
         Ok((ElasticTerms { fewest: min, restarts }, max.map_or(usize::MAX, |max| max - size)))
     }
+}
+
+/// Key that the user gives for a job that others may join, and none where the launcher makes one.
+pub(super) fn given_key(insecure: bool) -> Result<Option<Key>, String> {
+    match std::env::var_os(KEY_FILE).filter(|path| !path.is_empty()) {
+        _ if insecure => Ok(Some(Key::from([0; 32]))),
+        None => Ok(None),
+        Some(path) => Key::from_file(path).map(Some).map_err(|e| format!("{KEY_FILE}: {e}")),
+    }
+}
+
+/// Name of such a job.
+pub(crate) fn name() -> String {
+    std::env::var("COMITY_JOB").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "elastic".into())
+}
+
+/// Line that says how others join the job, where they can.
+pub(super) fn how_to_join(store: &str, insecure: bool) -> Option<String> {
+    let trust = match (insecure, std::env::var_os(KEY_FILE)) {
+        (true, _) => "--insecure".into(),
+        (false, Some(path)) if !path.is_empty() => format!("--key-file {}", path.display()),
+        _ => return None,
+    };
+    Some(format!("others join with `comity join {store} {trust} -- COMMAND`"))
 }
 
 /// Sentence on a rank without which the job goes on. `ended`: the rank, and its end.

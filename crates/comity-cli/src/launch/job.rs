@@ -200,7 +200,7 @@ pub(super) fn directory(dir: &Path) -> Result<(), String> {
 }
 
 /// The file that a command's name means, by the rules of a shell.
-pub(super) fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, String> {
+pub(crate) fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, String> {
     let from = cwd.unwrap_or_else(|| Path::new(""));
     let shown = name.display();
     if name.is_empty() {

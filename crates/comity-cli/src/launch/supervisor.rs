@@ -5,7 +5,8 @@ mod ranks;
 
 use super::deaths::Deaths;
 use super::door::Door;
-use super::elastic::TakenIn;
+use super::elastic::{self, TakenIn};
+use super::ending::Ending;
 use super::job::Job;
 use super::journal::Journal;
 use super::meet::Meeting;
@@ -99,7 +100,8 @@ impl Supervisor {
         // The terminal is read by the front end.
         rustix::stdio::dup2_stdin(&input)?;
         let front_end = FrontLine::new(front_end)?;
-        let meeting = Meeting::open(job.size, meet::join_limit(&job.env), job.insecure)?;
+        let limit = meet::join_limit(&job.env);
+        let meeting = Meeting::open(job.size, limit, job.insecure, job.elastic.is_some())?;
         let listener = job.metrics.take();
         let output = Outputs::open()?;
         meeting.on_waiting(output.voice());
@@ -225,7 +227,7 @@ impl Supervisor {
             }
             Action::SayVerdict => self.say_verdict(),
             // Of the launcher of several hosts.
-            Action::Compare | Action::SayProblems => {}
+            Action::Compare | Action::SayProblems | Action::SayHostLost { .. } | Action::TryHost { .. } => {}
         }
     }
 
@@ -257,6 +259,10 @@ impl Supervisor {
         let is_first = self.ranks.is_empty();
         if self.job.insecure && is_first {
             self.output.say("--insecure: the job has no key; whoever can connect to a rank can join it");
+        }
+        if self.job.elastic.is_some() && is_first && !self.output.is_framed() {
+            let lines = elastic::how_to_join(&self.meeting.store(), self.job.insecure);
+            lines.iter().for_each(|line| self.output.say(line));
         }
         if self.job.verbose && is_first {
             let Meeting { job, .. } = &self.meeting;
@@ -297,7 +303,17 @@ impl Supervisor {
                     };
                     let rank = self.job.first + number;
                     let why = format!("rank {rank}: cannot start '{program}': {e}");
-                    self.output.event(&GuardEvent::Refused { text: why.clone(), code });
+                    let again = self.job.restarted.get(number).is_some_and(|times| *times > 0);
+                    let index = u32::try_from(rank).unwrap_or(u32::MAX);
+                    self.output.event(&match again {
+                        false => GuardEvent::Refused { text: why.clone(), code },
+                        true => GuardEvent::Ended {
+                            rank: index,
+                            ending: Ending::Exit(code.into()),
+                            root_cause: None,
+                            memory: why.clone(),
+                        },
+                    });
                     self.hear(Event::Unstarted { rank: Some(rank), problem: Problem { why, code } });
                     return;
                 }

@@ -16,8 +16,8 @@
 //! | Processes that others started are members too | they may carry the job while ranks of this launcher are down |
 //! | From the first rank that is done on, nobody is started again | the job's work is done |
 //! | Only words about the first failures name its cause | after that the group has other numbers than the launcher |
-use super::{Action, Ending, GRACE, Life, Machine, Phase, StopReason, restart};
-use std::time::Instant;
+use super::{Action, Ending, GRACE, Life, Machine, Phase, Role, StopReason, restart};
+use std::time::{Duration, Instant};
 
 /// Terms on which a job goes on without ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,16 @@ pub struct ElasticTerms {
     pub fewest: usize,
     /// Number of times that each rank is started again at most.
     pub restarts: u32,
+}
+
+/// Host that was lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LostHost {
+    host: usize,
+    /// Tries in vain since it was lost.
+    tries: u32,
+    /// When it is tried again; none while it is tried.
+    pub(super) again: Option<Instant>,
 }
 
 impl Machine {
@@ -37,6 +47,7 @@ impl Machine {
             if was_in {
                 self.well.push(rank);
                 self.ranks.iter_mut().for_each(|r| r.again = None);
+                self.lost_hosts.clear();
             }
             return self.wind_up(now);
         }
@@ -46,10 +57,11 @@ impl Machine {
         if left < terms.fewest {
             return self.fail_for(rank, ending, now);
         }
-        let restarts = self.rank(rank).map_or(0, |r| r.restarts);
-        let again = (restarts < terms.restarts && self.well.is_empty())
-            .then(|| (restarts + 1, restart::pause(restarts + 1)));
+        let failures = self.rank(rank).map_or(0, |r| r.failures);
+        let again = (failures < terms.restarts && self.well.is_empty())
+            .then(|| (failures + 1, restart::pause(failures + 1)));
         if let Some(state) = self.rank_mut(rank) {
+            state.failures += 1;
             state.again = again.map(|(_, pause)| now + pause);
         }
         self.actions.push(Action::SayLost { rank, again });
@@ -80,7 +92,7 @@ impl Machine {
             return;
         }
         // Others have the job, and this launcher has nobody left.
-        let is_empty = !self.ranks.iter().any(|r| r.life.is_awaited() || r.again.is_some());
+        let is_empty = !self.may_start() && !self.ranks.iter().any(|r| r.life.is_awaited());
         if let Some(&(rank, ending)) = self.failures.last().filter(|_| is_empty) {
             self.fail_for(rank, ending, now);
         }
@@ -93,14 +105,90 @@ impl Machine {
         }
         for (rank, state) in (self.plan.first..).zip(&mut self.ranks) {
             if state.again.take_if(|at| now >= *at).is_some() {
-                state.life = Life::Running;
-                state.is_in = false;
-                state.stopped = false;
-                state.blames = None;
-                state.memory.clear();
-                state.restarts += 1;
+                state.begin_again();
                 self.actions.push(Action::Start(rank..rank + 1));
             }
+        }
+        for lost in &mut self.lost_hosts {
+            if lost.again.take_if(|at| now >= *at).is_some() {
+                self.actions.push(Action::TryHost { host: lost.host });
+            }
+        }
+    }
+
+    /// Returns whether ranks are down that will be started again, or another launcher may want some.
+    pub(super) fn may_start(&self) -> bool {
+        let obeys = self.plan.role == Role::Host && self.plan.elastic.is_some() && !self.is_ordered;
+        obeys || !self.lost_hosts.is_empty() || self.ranks.iter().any(|r| r.again.is_some())
+    }
+
+    /// The launcher that this one obeys starts a rank again.
+    pub(super) fn start_rank(&mut self, rank: usize) {
+        let may = self.phase == Phase::Running && !self.is_ordered;
+        if let Some(state) = self.rank_mut(rank).filter(|r| may && !r.life.is_awaited()) {
+            state.begin_again();
+            self.actions.push(Action::Start(rank..rank + 1));
+        }
+    }
+
+    /// A host of a job that goes on is lost: its ranks are down until it is back.
+    pub(super) fn bear_host(
+        &mut self,
+        host: usize,
+        (silent, why): (Duration, String),
+        terms: ElasticTerms,
+        now: Instant,
+    ) {
+        for rank in self.ranks.iter_mut().filter(|r| r.host == host) {
+            if rank.life.is_awaited() || rank.again.is_some() {
+                rank.life = Life::Lost;
+                rank.again = None;
+            }
+        }
+        self.lose_host(host, why);
+        self.first_failure.get_or_insert(now);
+        let left = self.left_now();
+        if left < terms.fewest {
+            self.left = Some(left);
+            return self.others_fail(host, silent, now);
+        }
+        if self.well.is_empty() {
+            self.lost_hosts.push(LostHost { host, tries: 0, again: None });
+            self.try_later(host, now);
+        }
+        self.wind_up(now);
+    }
+
+    pub(super) fn lose_host(&mut self, host: usize, why: String) {
+        self.losses.retain(|(h, _)| *h != host);
+        self.losses.push((host, why));
+    }
+
+    /// Sentence on the loss of a host.
+    pub fn loss_of(&self, host: usize) -> Option<&str> {
+        self.losses.iter().find(|(h, _)| *h == host).map(|(_, why)| why.as_str())
+    }
+
+    /// Returns whether a host that was lost is tried.
+    pub(super) fn is_tried(&self, host: usize) -> bool {
+        self.lost_hosts.iter().any(|lost| lost.host == host && lost.again.is_none())
+    }
+
+    pub(super) fn try_later(&mut self, host: usize, now: Instant) {
+        let Some(lost) = self.lost_hosts.iter_mut().find(|lost| lost.host == host) else { return };
+        lost.tries += 1;
+        let pause = restart::pause(lost.tries);
+        lost.again = Some(now + pause);
+        self.actions.push(Action::SayHostLost { host, pause });
+    }
+
+    /// A host is back: all of its ranks are started.
+    pub(super) fn host_back(&mut self, host: usize) {
+        self.lost_hosts.retain(|lost| lost.host != host);
+        let mine: Vec<usize> = (0..self.ranks.len()).filter(|n| self.ranks[*n].host == host).collect();
+        if let (Phase::Running, Some(first), Some(last)) = (self.phase, mine.first(), mine.last()) {
+            mine.iter().for_each(|n| self.ranks[*n].begin_again());
+            self.actions.push(Action::Start(self.plan.first + first..self.plan.first + last + 1));
         }
     }
 
@@ -152,5 +240,18 @@ impl Machine {
             })
             .collect();
         if all.is_empty() { String::new() } else { format!("; started again: {}", all.join(", ")) }
+    }
+}
+
+impl super::RankState {
+    /// Another process of this rank begins, which is not in the group yet.
+    fn begin_again(&mut self) {
+        self.life = Life::Running;
+        self.again = None;
+        self.is_in = false;
+        self.stopped = false;
+        self.blames = None;
+        self.memory.clear();
+        self.restarts += 1;
     }
 }

@@ -40,6 +40,9 @@ impl Machine {
 
     /// The connection to a host ended: nothing more is known of its ranks than that they are ended there.
     pub(super) fn host_lost(&mut self, host: usize, silent: Duration, why: String, now: Instant) {
+        if let (Some(terms), Phase::Running) = (self.plan.elastic, self.phase) {
+            return self.bear_host(host, (silent, why), terms, now);
+        }
         let mut any = false;
         for rank in self.ranks.iter_mut().filter(|r| r.host == host && r.life.is_awaited()) {
             rank.life = Life::Lost;

@@ -68,6 +68,11 @@ pub enum Event {
         /// Number of the rank.
         rank: usize,
     },
+    /// The launcher that this one obeys wants a rank started again.
+    StartAgain {
+        /// Number of the rank.
+        rank: usize,
+    },
     /// The connection to a host ended while ranks ran there.
     HostLost {
         /// Number of the host.
@@ -209,6 +214,18 @@ pub enum Action {
     },
     /// Say why nothing runs ([`Machine::problems`](super::Machine::problems)).
     SayProblems,
+    /// Say that the job goes on without a host.
+    SayHostLost {
+        /// Number of the host.
+        host: usize,
+        /// Time until it is tried again.
+        pause: Duration,
+    },
+    /// Try a host again that was lost, and answer with [`Event::HostReady`] or [`Event::HostRefused`].
+    TryHost {
+        /// Number of the host.
+        host: usize,
+    },
     /// Find the ranks that are stopped, and answer with [`Event::Stopped`].
     FindStopped,
     /// Send this to every rank that still runs.

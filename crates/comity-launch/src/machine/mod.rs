@@ -49,6 +49,8 @@ mod stopping;
 mod tests;
 mod verdict;
 
+use elastic::LostHost;
+
 pub use elastic::ElasticTerms;
 pub use ending::Ending;
 pub use events::{Action, Event, Problem, StopOrder, StopReason};
@@ -134,8 +136,9 @@ struct RankState {
     /// It was stopped at the last look.
     stopped: bool,
     memory: String,
-    /// Number of times that it was started again.
+    /// Number of times that it was started again, and how often because it had failed.
     restarts: u32,
+    failures: u32,
     /// It belongs to the group: from its first start on, and from when the group has taken it in.
     is_in: bool,
     /// When it is started again.
@@ -236,6 +239,10 @@ pub struct Machine {
     deadline: Option<Instant>,
     ranks: Vec<RankState>,
     hosts: Vec<Readiness>,
+    /// Tries of hosts that were lost.
+    lost_hosts: Vec<LostHost>,
+    /// The launcher that this one obeys ends its ranks: no other is started.
+    is_ordered: bool,
     phase: Phase,
     /// All ranks were told to run.
     begun: bool,
@@ -280,6 +287,7 @@ impl Machine {
             stopped: false,
             memory: String::new(),
             restarts: 0,
+            failures: 0,
             is_in: true,
             again: None,
         };
@@ -287,6 +295,8 @@ impl Machine {
             deadline: plan.timeout.and_then(|t| now.checked_add(t)),
             ranks: plan.hosts.iter().map(rank).collect(),
             hosts: vec![Readiness::Asked; hosts],
+            lost_hosts: Vec::new(),
+            is_ordered: false,
             phase: Phase::New,
             begun: false,
             cause: None,
@@ -319,6 +329,11 @@ impl Machine {
                 _ => self.start(),
             },
             Event::Begin => {}
+            Event::HostReady { host } if self.is_tried(host) => self.host_back(host),
+            Event::HostRefused { host, problem } if self.is_tried(host) => {
+                self.lose_host(host, problem.why);
+                self.try_later(host, now);
+            }
             Event::HostReady { host } => self.answered(host, Readiness::Ready),
             Event::HostRefused { host, problem } if self.phase == Phase::Gathering => {
                 self.problems.push(problem);
@@ -349,6 +364,7 @@ impl Machine {
             }
             Event::Stopped { rank } => self.is_stopped(rank, now),
             Event::HostLost { host, silent, why } => self.host_lost(host, silent, why, now),
+            Event::StartAgain { rank } => self.start_rank(rank),
             Event::HostDone { host } => self.host_done(host),
             Event::OtherEnds { node } => self.others_fail(node, Duration::ZERO, now),
             Event::GivenUp(all) => self.given_up = all,

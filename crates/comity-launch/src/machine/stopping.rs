@@ -27,7 +27,11 @@ impl Machine {
         let phase = match self.phase {
             Phase::New | Phase::Over => None,
             Phase::Gathering => self.deadline,
-            Phase::Running => self.ranks.iter().filter_map(|r| r.again).chain(self.deadline).min(),
+            Phase::Running => {
+                let ranks = self.ranks.iter().filter_map(|r| r.again);
+                let hosts = self.lost_hosts.iter().filter_map(|h| h.again);
+                ranks.chain(hosts).chain(self.deadline).min()
+            }
             Phase::Grace { until } | Phase::Ending { until, .. } | Phase::Killing { until } => Some(until),
             Phase::Clearing { until, look, .. } => Some(until.min(look)),
             Phase::Draining(reading) | Phase::Saying(reading) => Some(reading.looked + TURN),
@@ -115,6 +119,7 @@ impl Machine {
 
     /// Another launcher decides.
     pub(super) fn ordered(&mut self, order: StopOrder) {
+        self.is_ordered = true;
         if order == StopOrder::Term {
             self.find_stopped();
         }
@@ -144,7 +149,7 @@ impl Machine {
             self.phase,
             Phase::Running | Phase::Grace { .. } | Phase::Ending { .. } | Phase::Killing { .. }
         );
-        let starts = self.phase == Phase::Running && self.ranks.iter().any(|r| r.again.is_some());
+        let starts = self.phase == Phase::Running && self.may_start();
         if ranks && !starts && !self.ranks.iter().any(|r| r.life.is_awaited()) {
             self.clear(now);
         }
@@ -152,6 +157,13 @@ impl Machine {
 
     /// No rank is left, or none is waited for.
     pub(super) fn clear(&mut self, now: Instant) {
+        // Hosts without ranks wait for others to start.
+        if self.plan.role == Role::Fleet
+            && self.plan.elastic.is_some()
+            && matches!(self.phase, Phase::Running | Phase::Grace { .. })
+        {
+            self.actions.push(Action::End(StopOrder::Term));
+        }
         self.actions.push(Action::AskForCauses);
         let until = now + if self.plan.role == Role::Fleet { FAREWELL } else { LEFT_OPEN };
         self.phase = Phase::Clearing { step: Clearing::Look, until, look: now };

@@ -401,6 +401,53 @@ fn who_waits_for_a_group_that_is_done_is_ended_without_a_failure() {
     assert_eq!(bench.machine.verdict(&|rank| rank.to_string(), None), Verdict::default());
 }
 
+/// A host of two ranks is lost: it is tried until it is back, and then all of its ranks are started.
+#[test]
+fn a_host_that_was_lost_is_tried_again() {
+    let terms = ElasticTerms { fewest: 1, restarts: 9 };
+    let mut bench = Bench::of(JobPlan { elastic: Some(terms), ..plan(Role::Fleet, vec![0, 1, 1]) });
+    bench.on(Event::HostReady { host: 0 }, NOW);
+    bench.on(Event::HostReady { host: 1 }, NOW);
+    bench.on(Event::Compared { problems: Vec::new() }, NOW);
+    let second = Duration::from_secs(1);
+    let acts = |bench: &mut Bench, event, after| {
+        bench.machine.on(event, bench.zero + after);
+        bench.machine.actions()
+    };
+    bench.dies(2, NOW);
+    let lost = Event::HostLost { host: 1, silent: NOW, why: "host b was lost".into() };
+    assert_eq!(acts(&mut bench, lost, NOW), [Action::SayHostLost { host: 1, pause: second }]);
+    assert_eq!(bench.acts(second), [Action::TryHost { host: 1 }]);
+    let refused = Event::HostRefused { host: 1, problem: Problem { why: "b".into(), code: 1 } };
+    assert_eq!(acts(&mut bench, refused, second), [Action::SayHostLost { host: 1, pause: second * 2 }]);
+    assert_eq!(bench.acts(second * 3), [Action::TryHost { host: 1 }]);
+    assert_eq!(acts(&mut bench, Event::HostReady { host: 1 }, second * 3), [Action::Start(1..3)]);
+    bench.on(Event::Joined { rank: 1 }, second * 4);
+    // Then the other host may go.
+    let lost = Event::HostLost { host: 0, silent: NOW, why: "host a was lost".into() };
+    assert_eq!(acts(&mut bench, lost, second * 4), [Action::SayHostLost { host: 0, pause: second }]);
+    // When the work is done nobody is tried, and who waits to be taken in is ended.
+    assert_eq!(
+        bench.on(Event::Ended { rank: 1, ending: Ending::Exit(0), memory: String::new() }, second * 4),
+        TERM
+    );
+    assert!(bench.acts(second * 5).is_empty() && bench.cause().is_none());
+}
+
+/// A host whose ranks have all ended waits for what the launcher wants.
+#[test]
+fn a_host_starts_ranks_again_when_it_is_told() {
+    let terms = ElasticTerms { fewest: 0, restarts: 0 };
+    let mut bench = Bench::of(JobPlan { elastic: Some(terms), ..plan(Role::Host, vec![0]) });
+    assert_eq!(bench.machine.actions(), [Action::Start(0..1)]);
+    assert_eq!(bench.dies(0, NOW), []);
+    bench.machine.on(Event::StartAgain { rank: 0 }, bench.zero);
+    assert_eq!(bench.machine.actions(), [Action::Start(0..1)]);
+    assert_eq!(bench.dies(0, NOW), []);
+    bench.machine.on(Event::Ordered(StopOrder::Term), bench.zero);
+    assert!(bench.machine.actions().contains(&Action::AskForCauses));
+}
+
 /// Others carry the job while no rank of this launcher does.
 #[test]
 fn processes_that_others_started_count() {

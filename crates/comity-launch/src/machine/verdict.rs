@@ -129,7 +129,7 @@ impl Machine {
             }
             StopReason::HostLost { host } => {
                 let why = self.losses.iter().find(|(h, _)| h == host).map(|(_, why)| why.clone());
-                (why.unwrap_or_default(), REFUSED)
+                (why.unwrap_or_default() + &self.too_few(), REFUSED)
             }
             StopReason::Interrupted { signal } => {
                 let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a signal");

@@ -184,7 +184,11 @@ impl World<'_> {
                 }
                 self.say_verdict(place);
             }
-            Action::CloseOutput | Action::Compare | Action::SayProblems => {}
+            Action::CloseOutput
+            | Action::Compare
+            | Action::SayProblems
+            | Action::SayHostLost { .. }
+            | Action::TryHost { .. } => {}
         }
     }
 
@@ -234,6 +238,8 @@ impl World<'_> {
             Action::AskForCauses
             | Action::CloseOutput
             | Action::SayLost { .. }
+            | Action::SayHostLost { .. }
+            | Action::TryHost { .. }
             | Action::SayProblems
             | Action::TellFindings
             | Action::LookAtOthers => {}
