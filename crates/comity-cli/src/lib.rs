@@ -8,6 +8,7 @@ mod doctor;
 mod here;
 mod http;
 mod info;
+mod join;
 mod key;
 mod launch;
 mod live;
@@ -34,6 +35,8 @@ struct Cli {
 enum Command {
     /// Start N copies of a command as the ranks of one group, on this machine or on several
     Launch(Box<launch::LaunchArgs>),
+    /// Start a command that joins a job which runs (comity launch --elastic)
+    Join(join::JoinArgs),
     /// A host's part of a job that a launcher elsewhere started: it talks over standard input and output
     #[command(hide = true)]
     Guard,
@@ -125,6 +128,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     }
     match cli.command {
         Command::Launch(args) => launch::launch(*args),
+        Command::Join(args) => join::join(&args),
         Command::Guard => launch::guard(),
         Command::Agent(args) => agent::agent(args),
         Command::Cluster(command) => cluster::cluster(command),

@@ -12,6 +12,8 @@ mod bind;
 mod claims;
 #[path = "launch/defaults.rs"]
 mod defaults;
+#[path = "launch/elastic.rs"]
+mod elastic;
 #[path = "launch/endings.rs"]
 mod endings;
 #[path = "launch/environment.rs"]

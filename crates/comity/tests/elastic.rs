@@ -225,6 +225,56 @@ fn joiners_are_taken_in_and_get_the_state() {
     });
 }
 
+/// A process in the place of a rank, as a launcher starts it again.
+fn in_place(at: &str, rank: &str) -> Config {
+    let vars = |name: &str| match name {
+        "COMITY_JOIN" => Some("1".into()),
+        "COMITY_STORE" => Some(at.into()),
+        "COMITY_RANK" => Some(rank.into()),
+        _ => None,
+    };
+    Config::from_vars(vars).unwrap().job("elastic").key(key()).join_timeout(LONG)
+}
+
+#[test]
+fn a_place_has_one_process() {
+    let (groups, store) = job(2);
+    let at = &store.addr().to_string();
+    let refused = |rank| in_place(at, rank).connect().unwrap_err().to_string();
+    assert!(refused("1").contains("in the place of rank 1, which runs"));
+    // The launcher knows that it has ended.
+    store.lost(1, "was killed");
+    thread::scope(|s| {
+        let first = s.spawn(|| in_place(at, "1").connect().unwrap());
+        await_joiners(&groups[0], 1);
+        let why = refused("1");
+        assert!(why.contains("in the place of rank 1, and so does another process"), "{why}");
+        store.admit(0);
+        let why = joiner(at, key()).connect().unwrap_err().to_string();
+        assert!(why.contains("takes in 0 processes at most"), "{why}");
+        let again = each(groups, |g| g.reform(&options()).unwrap().group);
+        each(again.into_iter().chain([first.join().unwrap()]).collect(), |g| assert_eq!(sum(&g), Ok(3.0)));
+    });
+}
+
+/// A joiner that dies while it waits is waited for by nobody.
+#[test]
+fn a_joiner_that_dies_is_dropped() {
+    if let Ok(role) = std::env::var(ROLE) {
+        drop(joiner(role.rsplit(' ').next().unwrap(), key()).connect());
+        return;
+    }
+    let (groups, store) = job(2);
+    let waits = Rank::start("a_joiner_that_dies_is_dropped", 0, 0, &store.addr().to_string());
+    await_joiners(&groups[0], 1);
+    drop(waits);
+    await_joiners(&groups[0], 0);
+    each(groups, |g| {
+        let next = g.reform(&options()).unwrap();
+        assert_eq!((next.joined.len(), sum(&next.group)), (0, Ok(2.0)));
+    });
+}
+
 /// A store that ends with rank 0 has no place for joiners.
 #[test]
 fn a_job_without_a_store_of_its_own_takes_in_nobody() {
@@ -276,7 +326,10 @@ fn live(role: &str) {
     let mut number = || words.next().unwrap().parse::<usize>().unwrap();
     let rank = number();
     let n = number();
-    let mut group = config(rank, n, words.next().unwrap()).connect().unwrap();
+    let at = words.next().unwrap().to_owned();
+    let config = config(rank, n, &at);
+    let config = words.next().map_or(config.clone(), |links| config.set("COMITY_LINKS", links).unwrap());
+    let mut group = config.connect().unwrap();
     let mut left = Vec::new();
     let mut told = false;
     loop {
@@ -342,9 +395,9 @@ impl Drop for Rank {
 }
 
 /// Start `n` ranks and kill those of `dead` one after the other; the time from each kill until all that are left have added up, in ms.
-fn kill(test: &str, n: usize, dead: &[usize]) -> Vec<f64> {
+fn kill(test: &str, links: &str, n: usize, dead: &[usize]) -> Vec<f64> {
     let store = store(n);
-    let at = store.addr().to_string();
+    let at = format!("{} {links}", store.addr());
     let mut ranks: Vec<_> = (0..n).map(|r| (r, Rank::start(test, r, n, &at))).collect();
     ranks.iter_mut().for_each(|(r, rank)| assert_eq!(rank.hear().1, *r));
     let mut took = Vec::new();
@@ -372,16 +425,19 @@ fn survivors_of_a_kill_go_on_to_the_last() {
         Err(_) => {
             let test = "survivors_of_a_kill_go_on_to_the_last";
             // Rank 0 too; and of the last two the one with the store's vote goes on.
-            kill(test, 4, &[1, 0, 3]);
+            kill(test, "shm,tcp", 4, &[1, 0, 3]);
+            kill(test, "tcp", 3, &[1]);
             if let Ok(trials) = std::env::var(TRIALS) {
-                let mut took: Vec<f64> =
-                    (0..trials.parse().unwrap()).flat_map(|_| kill(test, 8, &[3])).collect();
-                took.sort_by(f64::total_cmp);
-                println!(
-                    "8 ranks, ms from kill to sum: p50 {} p99 {}",
-                    took[took.len() / 2],
-                    took[took.len() * 99 / 100]
-                );
+                for links in ["shm,tcp", "tcp"] {
+                    let mut took: Vec<f64> =
+                        (0..trials.parse().unwrap()).flat_map(|_| kill(test, links, 8, &[3])).collect();
+                    took.sort_by(f64::total_cmp);
+                    println!(
+                        "8 ranks, links {links}, ms from kill to sum: p50 {} p99 {}",
+                        took[took.len() / 2],
+                        took[took.len() * 99 / 100]
+                    );
+                }
             }
         }
     }

@@ -20,15 +20,18 @@ impl Deaths {
         Ok(Self { epoll, ranks: Vec::new() })
     }
 
-    /// Adds the next rank.
-    pub(super) fn add(&mut self, pid: Pid) {
+    /// Adds a rank: the next one, or one that was started again.
+    pub(super) fn add(&mut self, rank: usize, pid: Pid) {
         use rustix::event::epoll::{self, EventData, EventFlags};
         // An old kernel has none; then SIGCHLD alone must do.
         let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
         if let Some(fd) = &fd {
-            let _ = epoll::add(&self.epoll, fd, EventData::new_u64(self.ranks.len() as u64), EventFlags::IN);
+            let _ = epoll::add(&self.epoll, fd, EventData::new_u64(rank as u64), EventFlags::IN);
         }
-        self.ranks.push(fd);
+        match self.ranks.get_mut(rank) {
+            Some(known) => *known = fd,
+            None => self.ranks.push(fd),
+        }
     }
 
     /// The ranks that have ended, the first one first.
@@ -62,7 +65,7 @@ impl Deaths {
         Ok(Self)
     }
 
-    pub(super) fn add(&mut self, _pid: Pid) {}
+    pub(super) fn add(&mut self, _rank: usize, _pid: Pid) {}
 
     pub(super) fn take(&mut self) -> Vec<usize> {
         Vec::new()

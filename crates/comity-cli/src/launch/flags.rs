@@ -20,6 +20,10 @@ pub(super) fn unheeded(args: &LaunchArgs) -> Vec<String> {
         refuse(&fleet.of_ssh(), "is not for --nnodes, which does without ssh");
         refuse(&fleet.of_restarts(), "is not for --nnodes, which starts no job again");
         refuse(
+            &[("--elastic", fleet.elastic.is_some())],
+            "is not for --nnodes, which ends with the first rank that fails",
+        );
+        refuse(
             &[("--backend mpi", is_mpi)],
             "is not for --nnodes: MPI's own launcher starts ranks on several hosts",
         );
@@ -29,7 +33,13 @@ pub(super) fn unheeded(args: &LaunchArgs) -> Vec<String> {
     if !args.node.is_given() {
         refuse(
             &fleet.of_waiting(),
-            "is for jobs that are started again: say how often with --max-restarts N",
+            "is for jobs that are started again: say how often with --max-restarts N, without --elastic",
+        );
+    }
+    if is_mpi {
+        refuse(
+            &[("--elastic", fleet.elastic.is_some())],
+            "is not for --backend mpi, which makes no group without all ranks",
         );
     }
     if is_mpi && !args.node.is_given() && !fleet.is_given() {

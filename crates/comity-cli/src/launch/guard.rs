@@ -13,7 +13,7 @@ use super::supervisor::{self, Supervisor};
 use super::upstream::{FarLauncher, FrontLine};
 use super::wire::{FleetOrder, GREETING, Go, GuardEvent, GuardHello, HostPart, PROTOCOL, Ready};
 use super::{REFUSED, Setting, TagWish, stage};
-use comity_launch::machine::PATIENCE;
+use comity_launch::machine::{ElasticTerms, PATIENCE};
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -52,7 +52,7 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
         let kept = keep(&part, digests)?;
         Ok((Ready { threads: job.threads.map(|t| t.to_string()), ..kept.0 }, job, kept.1))
     });
-    let (ready, job, kept) = match made {
+    let (ready, mut job, kept) = match made {
         Ok(made) => made,
         Err(LaunchRefusal { text, code }) => {
             output.event(&GuardEvent::Refused { text, code });
@@ -71,6 +71,7 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
         go.master = at;
     }
     let meeting = Meeting::elsewhere(&go, part.world, kept)?;
+    go.restarted.iter().zip(&mut job.restarted).for_each(|(times, known)| *known = *times);
     drop::<Box<Go>>(go);
     let front_end = FrontLine::new(front_end)?;
     Ok(Supervisor::guard(job, meeting, (front_end, output, orders), open_files)?.run())
@@ -141,6 +142,9 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
         binding,
         flights: None,
         restarts: part.restarts,
+        elastic: part.elastic.then_some(ElasticTerms { fewest: 0, restarts: 0 }),
+        guests: 0,
+        restarted: vec![0; part.size],
         insecure: part.insecure,
         secure: part.secure.as_deref().map(|s| match s {
             "data" => comity::Secure::Data,

@@ -25,6 +25,13 @@ impl Handed {
         Ok(rustix::io::pread(&self.fd, buffer, at)?)
     }
 
+    /// Writes zeros over what ranks have written.
+    pub(super) fn clear(&self) -> io::Result<()> {
+        let length = rustix::fs::fstat(&self.fd)?.st_size;
+        rustix::io::pwrite(&self.fd, &vec![0; usize::try_from(length).unwrap_or(0)], 0)?;
+        Ok(())
+    }
+
     /// The number under which a rank has it.
     pub(super) fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()

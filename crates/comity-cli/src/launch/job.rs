@@ -6,7 +6,7 @@ use super::terminal::RankTerminal;
 use super::wire::Restarts;
 use super::{LaunchArgs, REFUSED, Setting, TagWish, USAGE, journal};
 use crate::report;
-use comity_launch::machine::PATIENCE;
+use comity_launch::machine::{ElasticTerms, PATIENCE};
 use rustix::fs::{Access, CWD};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -58,6 +58,12 @@ pub(super) struct Job {
     /// Directory in which ranks leave their flight records.
     pub(super) flights: Option<PathBuf>,
     pub(super) restarts: Restarts,
+    /// Terms on which it goes on without ranks.
+    pub(super) elastic: Option<ElasticTerms>,
+    /// The most processes that join beside the ranks.
+    pub(super) guests: usize,
+    /// Number of times that each rank was started again, alone.
+    pub(super) restarted: Vec<u32>,
     pub(super) insecure: bool,
     pub(super) secure: Option<comity::Secure>,
     /// None: what the shell says, or the best there is.
@@ -86,13 +92,14 @@ impl LaunchRefusal {
 }
 
 /// Variables that say who a rank is: a job in which they are set by hand cannot meet.
-pub(super) const OURS: [&str; 18] = [
+pub(super) const OURS: [&str; 19] = [
     "COMITY_RANK",
     "COMITY_SIZE",
     "COMITY_LOCAL_RANK",
     "COMITY_LOCAL_SIZE",
     "COMITY_STORE",
     "COMITY_JOB",
+    "COMITY_JOIN",
     "COMITY_KEY_FD",
     "COMITY_ROOT_CAUSE_FD",
     "COMITY_KEY_FILE",
@@ -132,6 +139,11 @@ impl Job {
         if let Some((rank, flag)) = stdin_rank.filter(|(r, _)| *r >= size && !args.node.is_given()) {
             return Err(LaunchRefusal::usage(format!("{flag} {rank}: there are {size} ranks, from 0")));
         }
+        let elastic = args.fleet.elastic();
+        let (elastic, guests) = match elastic.map(|(e, restarts)| e.terms(size, restarts)).transpose() {
+            Ok(terms) => terms.map_or((None, 0), |(terms, guests)| (Some(terms), guests)),
+            Err(why) => return Err(LaunchRefusal::usage(why)),
+        };
         let ring = args.backend.and_then(|b| AskedBackend::variable(b.name()));
         let ring = ring.map(|(name, value)| Setting { name: name.into(), value: value.into() });
         let env = ring.into_iter().chain(args.env).collect();
@@ -158,7 +170,10 @@ impl Job {
             binding,
             threads,
             flights,
-            restarts: Restarts::default(),
+            restarts: Restarts { number: 0, most: elastic.map_or(0, |terms| terms.restarts) },
+            elastic,
+            guests,
+            restarted: vec![0; size],
             insecure: args.insecure,
             secure: args.secure,
             backend: args.backend.map(|b| b.kind()).filter(|b| *b != comity::BackendKind::Any),
@@ -185,7 +200,7 @@ pub(super) fn directory(dir: &Path) -> Result<(), String> {
 }
 
 /// The file that a command's name means, by the rules of a shell.
-pub(super) fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, String> {
+pub(crate) fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, String> {
     let from = cwd.unwrap_or_else(|| Path::new(""));
     let shown = name.display();
     if name.is_empty() {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `host` | `host`, `state` (`ready`, `lost`), `ranks` |
 //! | `started` | `rank`, `pid`, `host` |
+//! | `joined` | `rank`, if this launcher started it; `guests`: how many processes are in the group that it did not start |
 //! | `line` | `rank`, `stream` (`out`, `err`), `text` |
 //! | `exit` | `rank`, `host`, and `code` or `signal` |
 //! | `failure` | `text` |
@@ -92,6 +93,10 @@ impl Journal {
 
     pub(super) fn started(&self, rank: usize, pid: i32, host: &str) {
         self.tell("started", json!({"rank": rank, "pid": pid, "host": host}));
+    }
+
+    pub(super) fn joined(&self, rank: Option<usize>, guests: usize) {
+        self.tell("joined", json!({"rank": rank, "guests": guests}));
     }
 
     /// A rank has written this.

@@ -1,4 +1,5 @@
 //! Things that the ranks need to find each other: a job key, a store, and addresses for the libraries that bring their own.
+use super::elastic::{self, TakenIn};
 use super::{Setting, handed::Handed, wire::Go};
 use comity::{Key, tools::Store};
 use socket2::{Domain, Socket, Type};
@@ -44,16 +45,20 @@ pub(super) struct Meeting {
     vars: Vec<(String, String)>,
 }
 
-/// A key and a name for a job; the key is of zeros where none is wanted.
-pub(super) fn identity(insecure: bool) -> io::Result<(Key, String)> {
+/// A key and a name for a job; the key is of zeros where none is wanted. A job that takes in processes of others has the key and the name that
+/// the user gives, if any.
+pub(super) fn identity(insecure: bool, is_elastic: bool) -> io::Result<(Key, String)> {
+    if is_elastic && let Some(given) = elastic::given_key(insecure).map_err(io::Error::other)? {
+        return Ok((given, elastic::name()));
+    }
     let key = if insecure { Ok(Key::from([0; 32])) } else { Key::random() };
     let job = random::<8>()?.iter().map(|b| format!("{b:02x}")).collect();
     Ok((key.map_err(io::Error::other)?, job))
 }
 
 impl Meeting {
-    pub(super) fn open(size: usize, join: Duration, insecure: bool) -> io::Result<Self> {
-        let (key, job) = identity(insecure)?;
+    pub(super) fn open(size: usize, join: Duration, insecure: bool, is_elastic: bool) -> io::Result<Self> {
+        let (key, job) = identity(insecure, is_elastic)?;
         let store = Store::start((loopback(), 0).into(), size, &key, &job, join).map_err(io::Error::other)?;
         let key_file = if insecure { None } else { Some(Handed::secret(key.bytes())?) };
         // MLX's ring dies of a group of one; without its variables it runs alone, as it should.
@@ -137,6 +142,17 @@ impl Meeting {
         let told = u32::from_ne_bytes(word).checked_sub(1).filter(|_| read == word.len());
         let met = || self.store.as_ref()?.culprit().filter(|rank| *rank != by);
         told.map(|rank| rank as usize).or_else(met)
+    }
+
+    /// Forgets what ranks wrote of a failure that the job has survived.
+    pub(super) fn forget_root_causes(&self) {
+        // Where that fails, a later failure may be laid to the wrong rank, which is said with all others.
+        let _ = self.root_causes.clear();
+    }
+
+    /// Hears of processes that the running job takes in, where the store is here.
+    pub(super) fn taken_in(&self, guests: usize) -> io::Result<Option<TakenIn>> {
+        self.store.as_ref().map(|store| TakenIn::of(store, guests)).transpose()
     }
 
     /// Rank `rank` has failed: those that still wait for it need not.
@@ -229,7 +245,7 @@ mod tests {
 
     #[test]
     fn reserved_addresses_differ_and_can_be_taken_by_a_server() {
-        let mut meeting = Meeting::open(3, JOIN, false).unwrap();
+        let mut meeting = Meeting::open(3, JOIN, false, false).unwrap();
         meeting.release();
         let mut addrs: Vec<_> = meeting.kept.iter().map(|r| r.addr).collect();
         assert!(addrs.contains(&meeting.master()));
@@ -246,7 +262,7 @@ mod tests {
 
     #[test]
     fn root_cause_is_read_where_a_rank_wrote_it() {
-        let meeting = Meeting::open(4, JOIN, false).unwrap();
+        let meeting = Meeting::open(4, JOIN, false, false).unwrap();
         assert_eq!(meeting.root_cause_of(2), None);
         rustix::io::pwrite(meeting.root_causes.file(), &8u32.to_ne_bytes(), 8).unwrap();
         assert_eq!(
@@ -259,6 +275,6 @@ mod tests {
     fn the_host_file_is_a_list_of_lists() {
         let ring = [Reserved::new().unwrap(), Reserved::new().unwrap()];
         assert_eq!(host_list(&ring), format!("[[\"{}\"],[\"{}\"]]", ring[0].addr, ring[1].addr));
-        assert_eq!(Meeting::open(1, JOIN, true).unwrap().host_file(), None);
+        assert_eq!(Meeting::open(1, JOIN, true, false).unwrap().host_file(), None);
     }
 }

@@ -11,6 +11,7 @@ mod bind;
 mod deaths;
 mod defaults;
 mod door;
+mod elastic;
 mod ending;
 mod flags;
 mod fleet;
@@ -39,11 +40,13 @@ mod upstream;
 mod wire;
 
 pub(crate) use bind::{allowed_cores, host_cores};
+pub(crate) use elastic::{KEY_FILE, name as job_name};
 pub(crate) use fleet::{
     FarCommand, FleetHost, JobHosts, SshWay, check_host_name, explain_ssh, job_hosts, list_hosts,
     read_hostfile, ssh_words,
 };
 pub(crate) use guard::guard;
+pub(crate) use job::find as find_program;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use comity_launch::machine::{REFUSED, USAGE};
@@ -67,7 +70,7 @@ SIGUSR1, SIGUSR2 and SIGQUIT go to every rank.
 Ctrl-Z (SIGTSTP) stops the ranks with the launcher, and `fg`, `bg` or SIGCONT continues both; --timeout goes on.
 
 Each rank finds COMITY_RANK, COMITY_SIZE, COMITY_LOCAL_RANK, COMITY_LOCAL_SIZE, COMITY_STORE, COMITY_JOB,
-COMITY_KEY_FD, COMITY_ROOT_CAUSE_FD and COMITY_RESTART in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+COMITY_KEY_FD, COMITY_ROOT_CAUSE_FD and COMITY_RESTART in its environment, with --elastic also COMITY_JOIN=1 when it is started again; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
 for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX. Unless you set it: PYTHONUNBUFFERED=1
 (PYTHONUNBUFFERED= turns it off), and OMP_NUM_THREADS and RAYON_NUM_THREADS, the host's cores over its ranks, unless
 one of these, MKL_NUM_THREADS or OPENBLAS_NUM_THREADS is set.";

@@ -144,12 +144,15 @@ type Variables = Vec<(OsString, Option<OsString>)>;
 
 /// The changes for a rank in the environment of the launcher.
 pub(super) fn environment(job: &Job, meeting: &Meeting, metrics: Option<&Metrics>, rank: usize) -> Variables {
+    let rank_here = rank;
     let stats = metrics.and_then(|m| m.fd(rank)).map(|fd| fd.to_string());
     let local = (job.local.0 + rank).to_string();
     let local_size = job.local.1.to_string();
     let rank = (job.first + rank).to_string();
     let size = job.world.to_string();
-    let mut all = offered(job, meeting);
+    let again = job.restarted.get(rank_here).copied().unwrap_or(0);
+    let number = job.restarts.number + again;
+    let mut all = offered(job, meeting, number);
     all.extend(job.env.iter().map(|s| (s.name.clone(), Some(s.value.clone()))));
     let mut set = |name: &str, value: Option<&str>| all.push((name.into(), value.map(Into::into)));
     for (name, value) in [
@@ -168,20 +171,22 @@ pub(super) fn environment(job: &Job, meeting: &Meeting, metrics: Option<&Metrics
     set("COMITY_STORE", Some(&meeting.store()));
     set("COMITY_JOB", Some(&meeting.job));
     set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
-    set("COMITY_RESTART", Some(&job.restarts.number.to_string()));
+    set("COMITY_RESTART", Some(&number.to_string()));
+    // It comes while the others run.
+    set("COMITY_JOIN", (again > 0).then_some("1"));
     set("COMITY_STATS_FD", stats.as_deref());
     set("COMITY_ROOT_CAUSE_FD", Some(&meeting.root_cause_fd().to_string()));
     all
 }
 
 /// Variables that the user may set otherwise with `--env`.
-fn offered(job: &Job, meeting: &Meeting) -> Variables {
+fn offered(job: &Job, meeting: &Meeting, number: u32) -> Variables {
     let mut all = Variables::new();
     let mut set = |name: &str, value: Option<String>| all.push((name.into(), value.map(Into::into)));
     for (name, value) in defaults::variables(&job.env, job.threads) {
         set(name, Some(value));
     }
-    set("TORCHELASTIC_RESTART_COUNT", Some(job.restarts.number.to_string()));
+    set("TORCHELASTIC_RESTART_COUNT", Some(number.to_string()));
     set("TORCHELASTIC_MAX_RESTARTS", Some(job.restarts.most.to_string()));
     let master = meeting.master();
     set("MASTER_ADDR", Some(HostPort::from(master).host().to_owned()));

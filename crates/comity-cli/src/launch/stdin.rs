@@ -63,18 +63,23 @@ impl StdinFeed {
         self.sinks.iter().flatten().all(|s| s.taken == self.piece.len())
     }
 
-    /// Adds the next rank's end.
-    pub(super) fn add(&mut self, sink: RankInput) {
-        let (fd, terminal) = match sink {
+    /// Adds a rank's end: the next one's, or that of one that was started again. Without an end it gets nothing.
+    pub(super) fn add(&mut self, rank: usize, sink: Option<RankInput>) {
+        let ended = self.source.is_none() && !self.given;
+        let sink = sink.map(|sink| match sink {
             RankInput::Pipe(fd) => (fd, false),
             RankInput::Terminal(fd) => (fd, true),
-        };
-        self.sinks.push(Some(Sink { fd, terminal, taken: self.piece.len() }));
-    }
-
-    /// The next rank gets nothing: its end is closed.
-    pub(super) fn skip(&mut self) {
-        self.sinks.push(None);
+        });
+        // What others have taken is not given again.
+        let sink = sink.filter(|(_, terminal)| *terminal || !ended).map(|(fd, terminal)| Sink {
+            fd,
+            terminal,
+            taken: self.piece.len(),
+        });
+        match self.sinks.get_mut(rank) {
+            Some(known) => *known = sink,
+            None => self.sinks.push(sink),
+        }
     }
 
     /// The rank has ended.
@@ -156,7 +161,7 @@ mod tests {
         fcntl_setfl(&to, OFlags::NONBLOCK).unwrap();
         while rustix::io::write(&to, &[b'x'; 4096]).is_ok() {}
         let mut feed = StdinFeed::given();
-        feed.add(RankInput::Terminal(to.into()));
+        feed.add(0, Some(RankInput::Terminal(to.into())));
         feed.give(None);
         assert_eq!(feed.wants().count(), 1);
         let mut all = Vec::new();

@@ -1,9 +1,12 @@
 //! The process that starts the ranks, carries their input and output, and ends them.
+mod again;
 mod forward;
 mod ranks;
 
 use super::deaths::Deaths;
 use super::door::Door;
+use super::elastic::{self, TakenIn};
+use super::ending::Ending;
 use super::job::Job;
 use super::journal::Journal;
 use super::meet::Meeting;
@@ -61,6 +64,10 @@ pub(super) struct Supervisor {
     far_launcher: Option<FarLauncher>,
     /// The first process of the guard was killed: how the ranks end from now on says nothing about them.
     pub(super) is_bereft: bool,
+    /// The user has stopped the job.
+    is_suspended: bool,
+    /// Processes that the running job took in.
+    taken_in: Option<TakenIn>,
     /// The launchers on other hosts that this one agreed with.
     pub(super) nodes: Option<Nodes>,
     pub(super) journal: Journal,
@@ -83,6 +90,7 @@ enum Source {
     Signals,
     Waker,
     StdinFeed,
+    TakenIn,
     Pipe(usize, usize),
 }
 
@@ -92,13 +100,17 @@ impl Supervisor {
         // The terminal is read by the front end.
         rustix::stdio::dup2_stdin(&input)?;
         let front_end = FrontLine::new(front_end)?;
-        let meeting = Meeting::open(job.size, meet::join_limit(&job.env), job.insecure)?;
+        let limit = meet::join_limit(&job.env);
+        let meeting = Meeting::open(job.size, limit, job.insecure, job.elastic.is_some())?;
         let listener = job.metrics.take();
         let output = Outputs::open()?;
         meeting.on_waiting(output.voice());
         let mut supervisor = Self::with(Role::Alone, job, meeting, (front_end, output), open_files)?;
         supervisor.show(listener)?;
         supervisor.feed = StdinFeed::new(input);
+        if supervisor.job.elastic.is_some() {
+            supervisor.taken_in = supervisor.meeting.taken_in(supervisor.job.guests)?;
+        }
         Ok(supervisor)
     }
 
@@ -131,6 +143,7 @@ impl Supervisor {
             timeout: job.timeout,
             grace: job.grace,
             restart: job.restarts.number,
+            elastic: job.elastic,
         };
         Ok(Self {
             meeting,
@@ -147,6 +160,8 @@ impl Supervisor {
             front_end,
             far_launcher: None,
             is_bereft: false,
+            is_suspended: false,
+            taken_in: None,
             kills: Kills::watch(),
             open_files,
             code: REFUSED,
@@ -185,6 +200,8 @@ impl Supervisor {
     fn perform(&mut self, action: Action) {
         match action {
             Action::Start(ranks) => self.start(ranks),
+            Action::SayLost { rank, again } => self.say_lost(rank, again),
+            Action::FindStopped if self.is_suspended => {}
             Action::FindStopped => self.find_stopped(),
             Action::End(order) => self.end(order),
             Action::AskForCauses => (0..self.ranks.len()).for_each(|number| self.tell_cause(number)),
@@ -210,7 +227,7 @@ impl Supervisor {
             }
             Action::SayVerdict => self.say_verdict(),
             // Of the launcher of several hosts.
-            Action::Compare | Action::SayProblems => {}
+            Action::Compare | Action::SayProblems | Action::SayHostLost { .. } | Action::TryHost { .. } => {}
         }
     }
 
@@ -239,16 +256,22 @@ impl Supervisor {
     }
 
     fn start(&mut self, ranks: Range<usize>) {
-        if self.job.insecure {
+        let is_first = self.ranks.is_empty();
+        if self.job.insecure && is_first {
             self.output.say("--insecure: the job has no key; whoever can connect to a rank can join it");
         }
-        if self.job.verbose {
+        if self.job.elastic.is_some() && is_first && !self.output.is_framed() {
+            let lines = elastic::how_to_join(&self.meeting.store(), self.job.insecure);
+            lines.iter().for_each(|line| self.output.say(line));
+        }
+        if self.job.verbose && is_first {
             let Meeting { job, .. } = &self.meeting;
             self.output.say(&format!("job {job}: the ranks meet at {}", self.meeting.store()));
             self.job.threads.iter().for_each(|share| self.output.say(&share.to_string()));
         }
         self.meeting.release();
         for number in ranks.start - self.job.first..ranks.end - self.job.first {
+            self.prepare_again(number);
             match Rank::start(&mut self.job, (&self.meeting, self.metrics.as_ref()), &self.open_files, number)
             {
                 Ok((rank, stdin)) => {
@@ -256,15 +279,16 @@ impl Supervisor {
                     let global = u32::try_from(self.job.first + number).unwrap_or(u32::MAX);
                     self.output.event(&GuardEvent::Started { rank: global, pid: rank.pid.as_raw_pid() });
                     self.journal.started(self.job.first + number, rank.pid.as_raw_pid(), &host());
-                    self.deaths.add(rank.pid);
-                    match self.job.stdin_rank {
-                        Some(only) if only != self.job.first + number => self.feed.skip(),
-                        _ => self.feed.add(stdin),
-                    }
+                    self.deaths.add(number, rank.pid);
+                    let hears = self.job.stdin_rank.is_none_or(|only| only == self.job.first + number);
+                    self.feed.add(number, hears.then_some(stdin));
                     if let Some(metrics) = &self.metrics {
                         metrics.started(number, rank.pid);
                     }
-                    self.ranks.push(rank);
+                    match self.ranks.get_mut(number) {
+                        Some(known) => *known = rank,
+                        None => self.ranks.push(rank),
+                    }
                     if self.job.verbose {
                         self.say_started(number);
                     }
@@ -279,7 +303,17 @@ impl Supervisor {
                     };
                     let rank = self.job.first + number;
                     let why = format!("rank {rank}: cannot start '{program}': {e}");
-                    self.output.event(&GuardEvent::Refused { text: why.clone(), code });
+                    let again = self.job.restarted.get(number).is_some_and(|times| *times > 0);
+                    let index = u32::try_from(rank).unwrap_or(u32::MAX);
+                    self.output.event(&match again {
+                        false => GuardEvent::Refused { text: why.clone(), code },
+                        true => GuardEvent::Ended {
+                            rank: index,
+                            ending: Ending::Exit(code.into()),
+                            root_cause: None,
+                            memory: why.clone(),
+                        },
+                    });
                     self.hear(Event::Unstarted { rank: Some(rank), problem: Problem { why, code } });
                     return;
                 }
@@ -348,6 +382,7 @@ impl Supervisor {
                     orders.into_iter().flatten().for_each(|order| self.obey(order));
                 }
                 Source::Waker => self.check_outputs(),
+                Source::TakenIn => self.hear_taken_in(),
                 Source::StdinFeed => self.feed.pump(true),
                 Source::Pipe(rank, pipe) => self.read(rank, pipe),
                 Source::Signals => {
@@ -383,10 +418,14 @@ impl Supervisor {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Suspend => {
+                self.is_suspended = true;
                 self.signal_all(Signal::STOP);
                 self.front_end.all_stopped();
             }
-            Order::Continue => self.signal_all(Signal::CONT),
+            Order::Continue => {
+                self.is_suspended = false;
+                self.signal_all(Signal::CONT);
+            }
             Order::Pass(signal) => self.pass(signal),
             Order::News(event) => self.hear(event),
             Order::FrontEndLost => {
@@ -425,6 +464,9 @@ impl Supervisor {
             }
         }
         self.signals.wants().for_each(|fd| add(fd, Source::Signals));
+        if let Some(taken_in) = &self.taken_in {
+            add(taken_in.want(), Source::TakenIn);
+        }
         self.feed.wants().for_each(|fd| add(fd, Source::StdinFeed));
         let room = OutputStream::BOTH.map(|stream| self.output.has_room(stream));
         for (number, rank) in self.ranks.iter().enumerate() {

@@ -16,7 +16,7 @@ use super::terminal::RankTerminal;
 use serde::{Deserialize, Serialize};
 
 /// Both sides must speak the same one; the guard says its own first.
-pub(super) const PROTOCOL: u32 = 5;
+pub(super) const PROTOCOL: u32 = 6;
 /// The longest frame.
 pub(super) const LARGEST: usize = 4 << 20;
 /// Bytes that a guard sends before its first frame: a login script may print before that.
@@ -49,6 +49,8 @@ pub(super) enum FleetOrder {
     Look,
     /// Say which of them are stopped.
     FindStopped,
+    /// Start this rank again.
+    StartAgain(u32),
     Beat,
 }
 
@@ -137,6 +139,8 @@ pub(super) struct HostPart {
     /// Processors to which each of its ranks is bound.
     pub(super) bind_to: BindWish,
     pub(super) restarts: Restarts,
+    /// Ranks that end are started again when the launcher says so.
+    pub(super) elastic: bool,
     /// Files that it is to have before it runs.
     pub(super) stage: Vec<StagedFile>,
 }
@@ -174,6 +178,8 @@ pub(super) struct Go {
     pub(super) vars: Vec<(String, String)>,
     /// MLX's host file, and other files whose path a variable is to name.
     pub(super) files: Vec<(String, String)>,
+    /// Number of times that each rank of the host was started before; ranks that were join the job that runs.
+    pub(super) restarted: Vec<u32>,
     /// The job key; none in a job without one.
     pub(super) key: Option<[u8; 32]>,
 }
@@ -214,6 +220,7 @@ impl FleetOrder {
             Self::Master(packet) => frame(b'M', &[&packet.encode()]),
             Self::Look => frame(b'L', &[]),
             Self::FindStopped => frame(b'D', &[]),
+            Self::StartAgain(rank) => frame(b'R', &[&rank.to_le_bytes()]),
             Self::Beat => frame(b'B', &[]),
         }
     }
@@ -235,6 +242,9 @@ impl FleetOrder {
             (b'M', _) => Self::Master(MasterPacket::decode(body).ok_or_else(|| unknown(kind, body))?),
             (b'L', []) => Self::Look,
             (b'D', []) => Self::FindStopped,
+            (b'R', rank) => {
+                Self::StartAgain(rank.try_into().map(u32::from_le_bytes).map_err(|_| unknown(kind, body))?)
+            }
             (b'B', []) => Self::Beat,
             _ => return Err(unknown(kind, body)),
         })

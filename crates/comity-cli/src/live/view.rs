@@ -32,6 +32,9 @@ pub(crate) struct RankView {
     pub(crate) host: String,
     pub(crate) pid: i32,
     pub(crate) state: RankState,
+    /// Number of times that it was started again, alone.
+    #[serde(default)]
+    pub(crate) restarts: u32,
     /// When this was seen, by its host's clock, in nanoseconds since 1970.
     pub(crate) at_ns: u64,
     pub(crate) groups: Vec<GroupView>,
@@ -159,6 +162,7 @@ pub(crate) fn rank(sheet: &Sheet, rank: usize, host: &str) -> RankView {
         host: host.into(),
         pid: 0,
         state: RankState::Waiting,
+        restarts: 0,
         at_ns,
         groups: live.groups.iter().map(|g| group(g, at_ns)).collect(),
         links: live

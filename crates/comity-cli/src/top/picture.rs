@@ -156,6 +156,7 @@ fn row(old: Option<&RankView>, rank: &RankView) -> Row {
         mark,
         state: match rank.state {
             RankState::Waiting => "not started".into(),
+            RankState::Running if rank.restarts > 0 => format!("runs, start {}", rank.restarts + 1),
             RankState::Running => "runs".into(),
             RankState::Stopped => "stopped".into(),
             RankState::Ended(0) => "ended".into(),

@@ -93,6 +93,13 @@ fn who_waits_least_is_the_slowest() {
 }
 
 #[test]
+fn a_rank_that_came_back_is_told() {
+    let back = RankView { restarts: 1, ..rank(1, call("done", SECOND), None) };
+    let rows = picture(None, &looked(vec![rank(0, call("done", SECOND), None), back])).rows;
+    assert_eq!(rows.iter().map(|r| r.state.as_str()).collect::<Vec<_>>(), ["runs", "runs, start 2"]);
+}
+
+#[test]
 fn failures_are_told() {
     let mut v = looked(vec![rank(0, call("failed", SECOND), None), rank(1, call("done", SECOND), None)]);
     v.ranks[0].errors = 1;

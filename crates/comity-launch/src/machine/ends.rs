@@ -12,10 +12,14 @@ impl Machine {
             // From SIGTERM on, an end says nothing about its rank.
             return;
         }
+        if let (Some(terms), Phase::Running) = (self.plan.elastic, self.phase) {
+            return self.bear(rank, ending, terms, now);
+        }
         if !ending.is_failure() {
             self.well.push(rank);
             return;
         }
+        self.first_failure.get_or_insert(now);
         self.failures.push((rank, ending));
         match (self.phase, &self.cause) {
             (Phase::Running, _) => {
@@ -36,6 +40,9 @@ impl Machine {
 
     /// The connection to a host ended: nothing more is known of its ranks than that they are ended there.
     pub(super) fn host_lost(&mut self, host: usize, silent: Duration, why: String, now: Instant) {
+        if let (Some(terms), Phase::Running) = (self.plan.elastic, self.phase) {
+            return self.bear_host(host, (silent, why), terms, now);
+        }
         let mut any = false;
         for rank in self.ranks.iter_mut().filter(|r| r.host == host && r.life.is_awaited()) {
             rank.life = Life::Lost;
@@ -95,6 +102,9 @@ impl Machine {
 
     fn blamed(&self) -> Option<StopReason> {
         let Some(StopReason::Failed { rank, ending }) = &self.cause else { return None };
+        if self.has_gone_on() {
+            return None;
+        }
         let mut rank = *rank;
         let mut ending = *ending;
         let mut passed = vec![rank];
@@ -123,6 +133,10 @@ impl Machine {
         if let Some((rank, by)) = self.deserted()
             && self.ranks.iter().filter(|r| r.life.is_awaited()).all(|r| r.stopped)
         {
+            // The others have done the work without it.
+            if self.plan.elastic.is_some() {
+                return self.term(now, self.plan.grace);
+            }
             self.cause = Some(StopReason::Missed { rank, ended: false, by, ending: Ending::Exit(0) });
             self.phase = Phase::Grace { until: now + GRACE };
         }
@@ -132,6 +146,9 @@ impl Machine {
     pub(super) fn deserted(&self) -> Option<(usize, usize)> {
         if !self.may_be_deserted() {
             return None;
+        }
+        if self.plan.elastic.is_some() {
+            return self.awaited().next().zip(self.well.first().copied());
         }
         let here: Vec<_> = self.given_up_here().collect();
         let giver = |rank: usize| {

@@ -46,6 +46,16 @@ pub enum Event {
         /// Evidence that lack of memory ended it, or nothing.
         memory: String,
     },
+    /// The group has taken in a rank that was started again.
+    Joined {
+        /// Number of the rank.
+        rank: usize,
+    },
+    /// So many processes of the group were not started by this launcher.
+    Guests {
+        /// Their number.
+        number: usize,
+    },
     /// A rank names another one, whose failure it followed, or which it gave up.
     Blames {
         /// The rank whose word it is.
@@ -55,6 +65,11 @@ pub enum Event {
     },
     /// A rank that still runs is stopped, as by SIGSTOP.
     Stopped {
+        /// Number of the rank.
+        rank: usize,
+    },
+    /// The launcher that this one obeys wants a rank started again.
+    StartAgain {
         /// Number of the rank.
         rank: usize,
     },
@@ -190,8 +205,27 @@ pub enum Action {
     Compare,
     /// Start these ranks.
     Start(Range<usize>),
+    /// Say that the job goes on without a rank.
+    SayLost {
+        /// Number of the rank.
+        rank: usize,
+        /// Number of its next start, from 1, and the time until then; none where it is not started again.
+        again: Option<(u32, Duration)>,
+    },
     /// Say why nothing runs ([`Machine::problems`](super::Machine::problems)).
     SayProblems,
+    /// Say that the job goes on without a host.
+    SayHostLost {
+        /// Number of the host.
+        host: usize,
+        /// Time until it is tried again.
+        pause: Duration,
+    },
+    /// Try a host again that was lost, and answer with [`Event::HostReady`] or [`Event::HostRefused`].
+    TryHost {
+        /// Number of the host.
+        host: usize,
+    },
     /// Find the ranks that are stopped, and answer with [`Event::Stopped`].
     FindStopped,
     /// Send this to every rank that still runs.

@@ -95,6 +95,7 @@ pub(super) fn replay(all: &[NodeFindings]) -> Machine {
         timeout: None,
         grace: Duration::ZERO,
         restart: 0,
+        elastic: None,
     };
     let begun = Instant::now();
     let mut machine = Machine::new(plan, begun);

@@ -33,9 +33,10 @@
 //! crashed is no consequence. An end after SIGTERM says nothing about its rank.
 //!
 //! # A job that goes on without a rank
-//! [`Machine::on`] meets the end of a rank in one place, `rank_ended`. To start a rank again is [`Action::Start`] for that rank alone, after
-//! a pause of [`pause`](restart::pause); a rank in between runs no process and still belongs to the job.
+//! With [`JobPlan::elastic`] a rank that fails ends nobody. After a pause of [`pause`](restart::pause) it is started again
+//! ([`Action::Start`] for that rank alone), and joins the ranks that run ([`Event::Joined`]). `elastic.rs` has the rules.
 
+mod elastic;
 mod ending;
 mod ends;
 mod events;
@@ -48,6 +49,9 @@ mod stopping;
 mod tests;
 mod verdict;
 
+use elastic::LostHost;
+
+pub use elastic::ElasticTerms;
 pub use ending::Ending;
 pub use events::{Action, Event, Problem, StopOrder, StopReason};
 pub use restart::AttemptEnd;
@@ -118,6 +122,8 @@ pub struct JobPlan {
     pub grace: Duration,
     /// Number of times that the job was started before.
     pub restart: u32,
+    /// Terms on which the job goes on without ranks; none: the first failure ends it.
+    pub elastic: Option<ElasticTerms>,
 }
 
 /// State of a rank.
@@ -130,6 +136,20 @@ struct RankState {
     /// It was stopped at the last look.
     stopped: bool,
     memory: String,
+    /// Number of times that it was started again, and how often because it had failed.
+    restarts: u32,
+    failures: u32,
+    /// It belongs to the group: from its first start on, and from when the group has taken it in.
+    is_in: bool,
+    /// When it is started again.
+    again: Option<Instant>,
+}
+
+impl RankState {
+    /// It is a rank of the group, and runs.
+    fn is_member(&self) -> bool {
+        self.is_in && self.life.is_awaited()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,11 +239,20 @@ pub struct Machine {
     deadline: Option<Instant>,
     ranks: Vec<RankState>,
     hosts: Vec<Readiness>,
+    /// Tries of hosts that were lost.
+    lost_hosts: Vec<LostHost>,
+    /// The launcher that this one obeys ends its ranks: no other is started.
+    is_ordered: bool,
     phase: Phase,
     /// All ranks were told to run.
     begun: bool,
     cause: Option<StopReason>,
     failed_at: Option<Instant>,
+    /// The first failure of a rank, and how many ranks were left when there were too few.
+    first_failure: Option<Instant>,
+    left: Option<usize>,
+    /// Processes in the group that this launcher did not start.
+    guests: usize,
     /// Failures before the others were ended, the first one first: these say something about their rank.
     failures: Vec<(usize, Ending)>,
     /// Ranks that ended with 0 before the others were ended.
@@ -257,15 +286,24 @@ impl Machine {
             blames: None,
             stopped: false,
             memory: String::new(),
+            restarts: 0,
+            failures: 0,
+            is_in: true,
+            again: None,
         };
         Self {
             deadline: plan.timeout.and_then(|t| now.checked_add(t)),
             ranks: plan.hosts.iter().map(rank).collect(),
             hosts: vec![Readiness::Asked; hosts],
+            lost_hosts: Vec::new(),
+            is_ordered: false,
             phase: Phase::New,
             begun: false,
             cause: None,
             failed_at: None,
+            first_failure: None,
+            left: None,
+            guests: 0,
             failures: Vec::new(),
             well: Vec::new(),
             given_up: Vec::new(),
@@ -291,6 +329,11 @@ impl Machine {
                 _ => self.start(),
             },
             Event::Begin => {}
+            Event::HostReady { host } if self.is_tried(host) => self.host_back(host),
+            Event::HostRefused { host, problem } if self.is_tried(host) => {
+                self.lose_host(host, problem.why);
+                self.try_later(host, now);
+            }
             Event::HostReady { host } => self.answered(host, Readiness::Ready),
             Event::HostRefused { host, problem } if self.phase == Phase::Gathering => {
                 self.problems.push(problem);
@@ -310,6 +353,8 @@ impl Machine {
                     self.give_up_beginning(now);
                 }
             }
+            Event::Joined { rank } => self.joined(rank),
+            Event::Guests { number } => self.have_guests(number, now),
             Event::Unstarted { rank, problem } => self.not_started(rank, problem, now),
             Event::Ended { rank, ending, memory } => self.rank_ended(rank, ending, memory, now),
             Event::Blames { by, rank } => {
@@ -319,6 +364,7 @@ impl Machine {
             }
             Event::Stopped { rank } => self.is_stopped(rank, now),
             Event::HostLost { host, silent, why } => self.host_lost(host, silent, why, now),
+            Event::StartAgain { rank } => self.start_rank(rank),
             Event::HostDone { host } => self.host_done(host),
             Event::OtherEnds { node } => self.others_fail(node, Duration::ZERO, now),
             Event::GivenUp(all) => self.given_up = all,
@@ -440,6 +486,9 @@ impl Machine {
     }
 
     fn not_started(&mut self, rank: Option<usize>, problem: Problem, now: Instant) {
+        if let Some(again) = rank.filter(|r| self.rank(*r).is_some_and(|r| r.restarts > 0)) {
+            return self.rank_ended(again, Ending::Exit(problem.code.into()), problem.why, now);
+        }
         self.unstarted.get_or_insert(problem);
         let from = rank.map_or(self.ranks.len(), |rank| rank.saturating_sub(self.plan.first));
         for rank in self.ranks.iter_mut().skip(from).filter(|r| r.life.is_awaited()) {

@@ -26,7 +26,12 @@ impl Machine {
         let look = self.may_be_deserted().then(|| self.looked + self.plan.role.look());
         let phase = match self.phase {
             Phase::New | Phase::Over => None,
-            Phase::Gathering | Phase::Running => self.deadline,
+            Phase::Gathering => self.deadline,
+            Phase::Running => {
+                let ranks = self.ranks.iter().filter_map(|r| r.again);
+                let hosts = self.lost_hosts.iter().filter_map(|h| h.again);
+                ranks.chain(hosts).chain(self.deadline).min()
+            }
             Phase::Grace { until } | Phase::Ending { until, .. } | Phase::Killing { until } => Some(until),
             Phase::Clearing { until, look, .. } => Some(until.min(look)),
             Phase::Draining(reading) | Phase::Saying(reading) => Some(reading.looked + TURN),
@@ -37,6 +42,7 @@ impl Machine {
 
     /// Moves on to the phase that is due by now.
     pub fn tick(&mut self, now: Instant) {
+        self.start_again(now);
         match self.phase {
             Phase::Gathering | Phase::Running if self.deadline.is_some_and(|t| now >= t) => {
                 self.stop(StopReason::TimedOut, now);
@@ -113,13 +119,14 @@ impl Machine {
 
     /// Another launcher decides.
     pub(super) fn ordered(&mut self, order: StopOrder) {
+        self.is_ordered = true;
         if order == StopOrder::Term {
             self.find_stopped();
         }
         self.actions.push(Action::End(order));
     }
 
-    fn term(&mut self, now: Instant, patience: Duration) {
+    pub(super) fn term(&mut self, now: Instant, patience: Duration) {
         self.phase = Phase::Ending { since: now, until: now + patience };
         // From then on none is stopped any more.
         self.find_stopped();
@@ -142,13 +149,21 @@ impl Machine {
             self.phase,
             Phase::Running | Phase::Grace { .. } | Phase::Ending { .. } | Phase::Killing { .. }
         );
-        if ranks && !self.ranks.iter().any(|r| r.life.is_awaited()) {
+        let starts = self.phase == Phase::Running && self.may_start();
+        if ranks && !starts && !self.ranks.iter().any(|r| r.life.is_awaited()) {
             self.clear(now);
         }
     }
 
     /// No rank is left, or none is waited for.
     pub(super) fn clear(&mut self, now: Instant) {
+        // Hosts without ranks wait for others to start.
+        if self.plan.role == Role::Fleet
+            && self.plan.elastic.is_some()
+            && matches!(self.phase, Phase::Running | Phase::Grace { .. })
+        {
+            self.actions.push(Action::End(StopOrder::Term));
+        }
         self.actions.push(Action::AskForCauses);
         let until = now + if self.plan.role == Role::Fleet { FAREWELL } else { LEFT_OPEN };
         self.phase = Phase::Clearing { step: Clearing::Look, until, look: now };

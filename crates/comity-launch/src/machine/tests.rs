@@ -16,7 +16,7 @@ struct Bench {
 
 fn plan(role: Role, hosts: Vec<usize>) -> JobPlan {
     let world = hosts.len();
-    JobPlan { role, first: 0, hosts, world, timeout: None, grace: PATIENCE, restart: 0 }
+    JobPlan { role, first: 0, hosts, world, timeout: None, grace: PATIENCE, restart: 0, elastic: None }
 }
 
 impl Bench {
@@ -324,4 +324,140 @@ fn ctrl_c_ends_the_wait_for_a_reader() {
     assert!(!bench.machine.is_over());
     bench.on(stuck(), long * 2);
     assert!(bench.machine.is_over());
+}
+
+/// A job of so many ranks that goes on with two.
+fn elastic(ranks: usize, restarts: u32) -> Bench {
+    let terms = ElasticTerms { fewest: 2, restarts };
+    let mut bench = Bench::of(JobPlan { elastic: Some(terms), ..plan(Role::Alone, vec![0; ranks]) });
+    bench.machine.actions();
+    bench
+}
+
+impl Bench {
+    fn dies(&mut self, rank: usize, after: Duration) -> Vec<Action> {
+        let ending = Ending::Signal(9);
+        self.machine.on(Event::Ended { rank, ending, memory: String::new() }, self.zero + after);
+        self.machine.actions()
+    }
+
+    fn acts(&mut self, after: Duration) -> Vec<Action> {
+        self.machine.tick(self.zero + after);
+        self.machine.actions()
+    }
+}
+
+#[test]
+fn a_rank_that_died_is_started_again_and_ends_nobody() {
+    let mut bench = elastic(3, 2);
+    let second = Duration::from_secs(1);
+    let lost = |number| Action::SayLost { rank: 0, again: Some((number, restart::pause(number))) };
+    assert_eq!(bench.dies(0, NOW), [lost(1)]);
+    assert_eq!((bench.acts(second / 2), bench.next()), (vec![], Some(second)));
+    assert_eq!(bench.acts(second), [Action::Start(0..1)]);
+    assert_eq!(bench.dies(0, second * 2), [lost(2)]);
+    assert_eq!(bench.acts(second * 4), [Action::Start(0..1)]);
+    assert_eq!(bench.dies(0, second * 5), [Action::SayLost { rank: 0, again: None }]);
+    bench.ends(1, Ending::Exit(0), second * 6);
+    bench.ends(2, Ending::Exit(0), second * 6);
+    assert!(bench.machine.awaited().next().is_none() && bench.cause().is_none());
+}
+
+/// Two are asked for. One that waits to be taken in does not count.
+#[test]
+fn a_job_fails_where_too_few_are_left() {
+    let second = Duration::from_secs(1);
+    let too_few = |joins: bool| {
+        let mut bench = elastic(3, 9);
+        bench.dies(2, NOW);
+        bench.acts(second);
+        if joins {
+            bench.on(Event::Joined { rank: 2 }, second * 2);
+        }
+        bench.dies(1, second * 3);
+        let verdict = bench.machine.verdict(&|rank| format!("rank {rank}"), None);
+        (bench.acts(second * 4).contains(&Action::End(StopOrder::Term)), verdict)
+    };
+    assert_eq!(too_few(true), (false, Verdict::default()));
+    let (ends, verdict) = too_few(false);
+    let text =
+        "rank 1 was killed by signal 9 (SIGKILL); 1 rank was left then, and --elastic asks for 2 at least";
+    assert_eq!((ends, verdict.text.as_deref(), verdict.code), (true, Some(text), 137));
+    assert!(verdict.summary.unwrap().ends_with("; started again: 2 once"));
+}
+
+#[test]
+fn who_waits_for_a_group_that_is_done_is_ended_without_a_failure() {
+    let mut bench = elastic(3, 9);
+    let second = Duration::from_secs(1);
+    bench.dies(0, NOW);
+    bench.acts(second);
+    bench.ends(1, Ending::Exit(0), second);
+    assert_eq!(
+        bench.on(Event::Ended { rank: 2, ending: Ending::Exit(0), memory: String::new() }, second),
+        TERM
+    );
+    bench.ends(0, Ending::Exit(1), second);
+    assert_eq!(bench.machine.verdict(&|rank| rank.to_string(), None), Verdict::default());
+}
+
+/// A host of two ranks is lost: it is tried until it is back, and then all of its ranks are started.
+#[test]
+fn a_host_that_was_lost_is_tried_again() {
+    let terms = ElasticTerms { fewest: 1, restarts: 9 };
+    let mut bench = Bench::of(JobPlan { elastic: Some(terms), ..plan(Role::Fleet, vec![0, 1, 1]) });
+    bench.on(Event::HostReady { host: 0 }, NOW);
+    bench.on(Event::HostReady { host: 1 }, NOW);
+    bench.on(Event::Compared { problems: Vec::new() }, NOW);
+    let second = Duration::from_secs(1);
+    let acts = |bench: &mut Bench, event, after| {
+        bench.machine.on(event, bench.zero + after);
+        bench.machine.actions()
+    };
+    bench.dies(2, NOW);
+    let lost = Event::HostLost { host: 1, silent: NOW, why: "host b was lost".into() };
+    assert_eq!(acts(&mut bench, lost, NOW), [Action::SayHostLost { host: 1, pause: second }]);
+    assert_eq!(bench.acts(second), [Action::TryHost { host: 1 }]);
+    let refused = Event::HostRefused { host: 1, problem: Problem { why: "b".into(), code: 1 } };
+    assert_eq!(acts(&mut bench, refused, second), [Action::SayHostLost { host: 1, pause: second * 2 }]);
+    assert_eq!(bench.acts(second * 3), [Action::TryHost { host: 1 }]);
+    assert_eq!(acts(&mut bench, Event::HostReady { host: 1 }, second * 3), [Action::Start(1..3)]);
+    bench.on(Event::Joined { rank: 1 }, second * 4);
+    // Then the other host may go.
+    let lost = Event::HostLost { host: 0, silent: NOW, why: "host a was lost".into() };
+    assert_eq!(acts(&mut bench, lost, second * 4), [Action::SayHostLost { host: 0, pause: second }]);
+    // When the work is done nobody is tried, and who waits to be taken in is ended.
+    assert_eq!(
+        bench.on(Event::Ended { rank: 1, ending: Ending::Exit(0), memory: String::new() }, second * 4),
+        TERM
+    );
+    assert!(bench.acts(second * 5).is_empty() && bench.cause().is_none());
+}
+
+/// A host whose ranks have all ended waits for what the launcher wants.
+#[test]
+fn a_host_starts_ranks_again_when_it_is_told() {
+    let terms = ElasticTerms { fewest: 0, restarts: 0 };
+    let mut bench = Bench::of(JobPlan { elastic: Some(terms), ..plan(Role::Host, vec![0]) });
+    assert_eq!(bench.machine.actions(), [Action::Start(0..1)]);
+    assert_eq!(bench.dies(0, NOW), []);
+    bench.machine.on(Event::StartAgain { rank: 0 }, bench.zero);
+    assert_eq!(bench.machine.actions(), [Action::Start(0..1)]);
+    assert_eq!(bench.dies(0, NOW), []);
+    bench.machine.on(Event::Ordered(StopOrder::Term), bench.zero);
+    assert!(bench.machine.actions().contains(&Action::AskForCauses));
+}
+
+/// Others carry the job while no rank of this launcher does.
+#[test]
+fn processes_that_others_started_count() {
+    let mut bench = elastic(2, 1);
+    let second = Duration::from_secs(1);
+    bench.on(Event::Guests { number: 2 }, NOW);
+    bench.dies(0, NOW);
+    assert_eq!(bench.dies(1, NOW), [Action::SayLost { rank: 1, again: Some((1, second)) }]);
+    bench.acts(second);
+    assert!(bench.cause().is_none());
+    bench.on(Event::Guests { number: 0 }, second * 2);
+    assert_eq!(bench.cause(), Some(failed(1, Ending::Signal(9))));
 }

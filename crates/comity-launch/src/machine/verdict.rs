@@ -106,7 +106,8 @@ impl Machine {
         let Some(cause) = self.root_cause() else { return Verdict::default() };
         let endings: Vec<_> = (0..self.ranks.len()).map(|n| self.ending(self.plan.first + n)).collect();
         let ran = self.begun && self.unstarted.is_none();
-        let summary = ran.then(|| summary(Some(&cause), &endings, logs)).flatten();
+        let summary =
+            ran.then(|| summary(Some(&cause), &endings, logs)).flatten().map(|s| s + &self.restarted());
         let (text, code) = self.told(&cause, name);
         Verdict { summary, text: Some(text), code }
     }
@@ -120,7 +121,7 @@ impl Machine {
             StopReason::Failed { rank, ending } => {
                 let memory = self.rank(*rank).map(|r| r.memory.as_str()).filter(|m| !m.is_empty());
                 let why = memory.map(|m| format!(": {m}")).unwrap_or_default();
-                (format!("{} {ending}{why}", name(*rank)), ending.code())
+                (format!("{} {ending}{why}{}", name(*rank), self.too_few()), ending.code())
             }
             StopReason::Missed { rank, ended, by, ending } => {
                 let code = if ending.is_failure() { ending.code() } else { REFUSED };
@@ -128,7 +129,7 @@ impl Machine {
             }
             StopReason::HostLost { host } => {
                 let why = self.losses.iter().find(|(h, _)| h == host).map(|(_, why)| why.clone());
-                (why.unwrap_or_default(), REFUSED)
+                (why.unwrap_or_default() + &self.too_few(), REFUSED)
             }
             StopReason::Interrupted { signal } => {
                 let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a signal");

@@ -75,6 +75,8 @@ pub struct Config {
     pub(crate) meet: Meet,
     /// This process joins a job that runs.
     pub(crate) joins: bool,
+    /// The rank in whose place a launcher started it.
+    pub(crate) place: Option<u32>,
     pub(crate) job: String,
     pub(crate) key: Option<Key>,
     pub(crate) insecure: Insecure,
@@ -161,6 +163,7 @@ impl Config {
             local: None,
             meet: Meet::Alone,
             joins: false,
+            place: None,
             job: NO_NAME.into(),
             key: None,
             insecure: Insecure::No,

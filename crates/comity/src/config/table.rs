@@ -301,8 +301,8 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "COMITY_RESTART",
         topic: Topic::Launcher,
-        about: "Says how often `comity launch --max-restarts` has started this job again, for your program to read: 0 \
-            the first time.",
+        about: "Says how often `comity launch --max-restarts` has started this job again, or with `--elastic` this rank, for your \
+            program to read: 0 the first time.",
         default: "set by `comity launch`",
         example: "1",
     },

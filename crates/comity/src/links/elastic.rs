@@ -122,7 +122,7 @@ pub(crate) fn join_running<T>(
 ) -> Result<T> {
     let (mut lobby, _) = StoreClient::find(config)?;
     let host = || config.host.clone().unwrap_or_else(host_name);
-    lobby.enlist(host())?;
+    lobby.enlist(host(), config.place)?;
     loop {
         let to = lobby.summoned()?;
         let met = meet(config, to.rank as usize, &to, config.join_timeout);
@@ -137,7 +137,7 @@ pub(crate) fn join_running<T>(
             }
             Err(e) => {
                 tracing::info!(%e, "the group that was to take this process in did not come about; it waits again");
-                lobby.enlist(host())?;
+                lobby.enlist(host(), config.place)?;
             }
         }
     }

@@ -35,9 +35,9 @@ impl StoreClient {
     }
 
     /// Say that this process waits to be taken in.
-    pub(crate) fn enlist(&mut self, host: String) -> Result<()> {
+    pub(crate) fn enlist(&mut self, host: String, place: Option<u32>) -> Result<()> {
         self.summons = None;
-        let wait = ToStore::Wait { host, pid: std::process::id() };
+        let wait = ToStore::Wait { host, pid: std::process::id(), place };
         self.conn.send(&wait.encode()).map_err(|e| self.gone(&e.to_string()))
     }
 

@@ -14,6 +14,7 @@ use crate::{
     ConfigError, Error, Key, Result,
     channel::{Listener, STORE, Secret},
     config::Insecure,
+    sync::lock,
     sys::Waker,
 };
 use server::Server;
@@ -104,6 +105,12 @@ struct Shared {
     culprit: AtomicU32,
     /// Ranks that are known to have ended, and how.
     gone: Mutex<Vec<(u32, String)>>,
+    /// Those of them whose connections are to be forgotten.
+    ended: Mutex<Vec<u32>>,
+    /// The most processes without a place that the running job takes in.
+    guests: AtomicU32,
+    /// Listener for the processes that it took in.
+    taken_in: Mutex<Option<TakenIn>>,
     /// The job of the process that runs the store, once it has met.
     job: Mutex<Option<Weak<dyn StoreJob>>>,
     /// Output for the reports of missing ranks.
@@ -116,6 +123,15 @@ struct Voice(Box<dyn Fn(&str) + Send>);
 impl fmt::Debug for Voice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Voice(..)")
+    }
+}
+
+/// Hears of processes that were taken in.
+struct TakenIn(Box<dyn Fn(Option<usize>, usize) + Send>);
+
+impl fmt::Debug for TakenIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TakenIn(..)")
     }
 }
 
@@ -247,7 +263,19 @@ impl Store {
     pub fn lost(&self, rank: usize, how: &str) {
         let Ok(rank) = u32::try_from(rank) else { return };
         self.shared.gone().push((rank, how.into()));
+        lock(&self.shared.ended).push(rank);
         self.shared.waker.wake();
+    }
+
+    /// Take in at most so many processes that no launcher starts in a rank's place.
+    pub fn admit(&self, most: usize) {
+        self.shared.guests.store(u32::try_from(most).unwrap_or(u32::MAX), Ordering::Release);
+    }
+
+    /// Have `tell` hear of each process that the running job takes in: the rank in whose place a launcher started it, if one did, and how many
+    /// are in the job that came in nobody's place. That number is told also when it falls.
+    pub fn on_taken_in(&self, tell: impl Fn(Option<usize>, usize) + Send + 'static) {
+        *lock(&self.shared.taken_in) = Some(TakenIn(Box::new(tell)));
     }
 
     /// While ranks are missing, have `tell` say which, every five seconds. It is called by the store's thread, which waits for it.
@@ -283,6 +311,9 @@ impl Store {
             stop: AtomicBool::new(false),
             culprit: AtomicU32::new(0),
             gone: Mutex::default(),
+            ended: Mutex::default(),
+            guests: AtomicU32::new(u32::MAX),
+            taken_in: Mutex::default(),
             job: Mutex::default(),
             voice: Mutex::default(),
         });

@@ -64,8 +64,8 @@ pub(crate) enum ToStore {
     Ready,
     /// Vote on the group that follows one.
     Vote { world: u64, group_id: u64, message: Message },
-    /// A process waits for the job's ranks to take it in; its host and process id.
-    Wait { host: String, pid: u32 },
+    /// A process waits for the job's ranks to take it in; its host and process id, and the rank in whose place its launcher started it.
+    Wait { host: String, pid: u32, place: Option<u32> },
     /// Call these joiners to a meeting.
     Summon { joiners: Vec<u64>, to: Summons },
     /// This rank gives up, for its reasons.
@@ -86,6 +86,8 @@ pub(crate) struct Summons {
 
 /// The most joiners that are told of.
 pub(crate) const MAX_JOINERS: usize = 1024;
+/// A joiner comes in nobody's place.
+const NO_PLACE: u32 = u32::MAX;
 /// The most addresses of a meeting's store.
 const MAX_ADDRS: usize = 16;
 
@@ -230,10 +232,11 @@ impl ToStore {
                 facts.put(&mut w);
             }
             Self::Ready => w.u8(2),
-            Self::Wait { host, pid } => {
+            Self::Wait { host, pid, place } => {
                 w.u8(5);
                 w.text(host);
                 w.u32(*pid);
+                w.u32(place.unwrap_or(NO_PLACE));
             }
             Self::Summon { joiners, to } => {
                 w.u8(6);
@@ -263,7 +266,11 @@ impl ToStore {
             2 => Self::Ready,
             3 => Self::Failed { why: take(&mut r)? },
             4 => Self::Vote { world: r.u64()?, group_id: r.u64()?, message: take_reform(&mut r)? },
-            5 => Self::Wait { host: r.text()?, pid: r.u32()? },
+            5 => Self::Wait {
+                host: r.text()?,
+                pid: r.u32()?,
+                place: Some(r.u32()?).filter(|place| *place != NO_PLACE),
+            },
             6 => Self::Summon { joiners: take_joiners(&mut r)?, to: Summons::take(&mut r)? },
             _ => return Err(Malformed),
         };

@@ -1,4 +1,5 @@
 //! Arguments of `comity launch` for jobs on several hosts.
+use crate::launch::elastic::{self, Elastic};
 use crate::launch::{seconds, section};
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr};
@@ -36,9 +37,15 @@ pub(in crate::launch) struct FleetArgs {
     #[arg(hide_short_help = true, long, value_name = "ARG", allow_hyphen_values = true, help_heading = section::SSH)]
     pub(super) ssh_arg: Vec<OsString>,
 
-    /// Start a job that failed again, this many times, with a pause that doubles from 1 s to 30 s
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = section::ENDING)]
-    pub(super) max_restarts: u32,
+    /// Go on without ranks that die as long as MIN are left, and start these again to join: for programs that form their group again
+    /// (docs/elastic.md). MAX limits the ranks with those that `comity join` adds
+    #[arg(long, value_name = "MIN[:MAX]", value_parser = Elastic::parse, help_heading = section::ENDING)]
+    pub(in crate::launch) elastic: Option<Elastic>,
+
+    /// Start a job that failed again, this many times (default: 0), with a pause that doubles from 1 s to 30 s; with --elastic each rank
+    /// that failed (default: 10)
+    #[arg(long, value_name = "N", help_heading = section::ENDING)]
+    max_restarts: Option<u32>,
 
     /// Wait this long for hosts that are away before a restart (default: 600); the wait counts as no restart
     #[arg(hide_short_help = true, long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
@@ -119,10 +126,20 @@ impl MeetingPlace {
 }
 
 impl FleetArgs {
+    /// Number of times that the whole job is started again.
+    pub(super) fn restarts_of_job(&self) -> u32 {
+        self.max_restarts.filter(|_| self.elastic.is_none()).unwrap_or(0)
+    }
+
+    /// `--elastic`, with the number of times that each rank is started again.
+    pub(in crate::launch) fn elastic(&self) -> Option<(Elastic, u32)> {
+        self.elastic.map(|elastic| (elastic, self.max_restarts.unwrap_or(elastic::RESTARTS)))
+    }
+
     /// Returns whether something was asked for that the launcher of several hosts does; without a host it means this one.
     pub(in crate::launch) fn is_given(&self) -> bool {
         let hosts = self.hosts.is_some() || self.hostfile.is_some() || self.total.is_some();
-        hosts || self.max_restarts > 0 || self.of_several_hosts().iter().any(|(_, is_given)| *is_given)
+        hosts || self.restarts_of_job() > 0 || self.of_several_hosts().iter().any(|(_, is_given)| *is_given)
     }
 
     /// Flags that the launcher of several hosts heeds, also where it is given none: each with whether it was given.
@@ -156,7 +173,7 @@ impl FleetArgs {
 
     /// Flags that need `--max-restarts`, where that is missing.
     pub(in crate::launch) fn of_waiting(&self) -> [(&'static str, bool); 1] {
-        self.of_restarts().map(|(flag, is_given)| (flag, is_given && self.max_restarts == 0))
+        self.of_restarts().map(|(flag, is_given)| (flag, is_given && self.restarts_of_job() == 0))
     }
 
     /// `--connections-per-ip`

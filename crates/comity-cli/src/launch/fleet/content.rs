@@ -50,6 +50,18 @@ impl Fleet {
         }
     }
 
+    /// A host that was lost, and is tried again, is given up where it does not answer either.
+    pub(super) fn miss_the_late(&mut self) {
+        for host in 0..self.connections.len() {
+            let connection = &self.connections[host];
+            let opens = matches!(connection.phase, HostPhase::Connecting | HostPhase::Preparing);
+            if opens && connection.is_late(connection.heard, CONNECT) {
+                let why = format!("it did not answer within {} s", CONNECT.as_secs());
+                self.lose(host, &why);
+            }
+        }
+    }
+
     fn lateness(&self, host: usize) -> Problem {
         let name = self.plan.hosts[host].name();
         let seconds = CONNECT.as_secs();

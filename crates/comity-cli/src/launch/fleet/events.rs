@@ -18,7 +18,7 @@ pub(super) struct FarRank {
     pub(super) host: usize,
     pub(super) pid: i32,
     /// The rank that it says was the root cause.
-    root_cause: Option<usize>,
+    pub(super) root_cause: Option<usize>,
     lines: [Lines; 2],
     logs: [Option<File>; 2],
 }
@@ -123,12 +123,15 @@ impl Fleet {
 
     fn lost_with_ranks(&mut self, host: usize, why: &str) {
         let alive: Vec<usize> = self.machine.awaited().filter(|r| self.ranks[*r].host == host).collect();
-        if alive.is_empty() {
+        if alive.is_empty() && self.plan.elastic.is_none() {
             return;
         }
         let names: Vec<_> = alive.iter().map(ToString::to_string).collect();
-        let (s, is) = if alive.len() == 1 { ("", "is") } else { ("s", "are") };
-        let text = format!("{why}; its rank{s} {} {is} ended there", names.join(", "));
+        let text = match &names[..] {
+            [] => why.to_owned(),
+            [rank] => format!("{why}; its rank {rank} is ended there"),
+            all => format!("{why}; its ranks {} are ended there", all.join(", ")),
+        };
         for rank in &alive {
             self.store.lost(*rank, "its host was lost");
         }
@@ -215,6 +218,7 @@ impl Fleet {
 
     fn rank_ended(&mut self, host: usize, rank: u32, told: (Ending, Option<u32>, &str)) {
         let (ending, root_cause, memory) = told;
+        self.hear_taken_in();
         let index = rank as usize;
         let world = self.ranks.len();
         if !self.machine.is_awaited(index) {
@@ -264,7 +268,8 @@ impl Fleet {
         let ips = planned.host.ips.len().max(1);
         part.at =
             planned.host.ips.first().copied().or_else(|| planned.host.is_here().then(|| self.address()));
-        part.restarts = Restarts { number: self.plan.restart, most: self.plan.max_restarts };
+        let most = self.plan.elastic.map_or(self.plan.max_restarts, |(terms, _)| terms.restarts);
+        part.restarts = Restarts { number: self.plan.restart, most };
         part.ports = 1 + match self.plan.starting_port {
             None => part.size * ips * self.plan.connections_per_ip,
             Some(_) => 0,

@@ -56,7 +56,7 @@ impl Fleet {
         let (files, vars) = self.for_mlx(&ring, master);
         let store = self.ways();
         let key = (!self.plan.insecure).then(|| *self.key.bytes());
-        Go { job: self.job.clone(), store, master, vars, files, key }
+        Go { job: self.job.clone(), store, master, vars, files, restarted: Vec::new(), key }
     }
 
     /// The addresses of the store: those by which hosts know this machine, and those of hosts between, where a rank passes on what comes.

@@ -8,6 +8,7 @@
 //! An `ssh` runs for each host, all at once. The supervisor here holds the store and the rules of ending a job, over the ranks
 //! of all hosts. The [guard](super::guard) on each host holds its ranks. First every host says whether it could run its part;
 //! then all are told to run it, or all problems are told at once and nothing runs.
+mod again;
 mod args;
 mod connection;
 mod content;

@@ -10,7 +10,7 @@ use crate::launch::job;
 use crate::launch::stage::{self, StagedFile};
 use crate::launch::terminal::RankTerminal;
 use crate::launch::wire::HostPart;
-use comity_launch::machine::PATIENCE;
+use comity_launch::machine::{ElasticTerms, PATIENCE};
 use std::ffi::OsString;
 use std::fs::File;
 use std::net::IpAddr;
@@ -36,6 +36,8 @@ pub(super) struct FleetPlan {
     /// Time that ranks have to end after SIGTERM.
     pub(super) grace: Duration,
     pub(super) max_restarts: u32,
+    /// Terms on which the job goes on without ranks, and the most processes that join beside these.
+    pub(super) elastic: Option<(ElasticTerms, usize)>,
     /// Time that a restart waits for hosts that are away.
     pub(super) wait_for_hosts: Duration,
     /// Number of earlier starts.
@@ -97,6 +99,9 @@ impl FleetPlan {
         let ports = meeting_ports(&args, &env).map_err(|e| wrong.push(e)).unwrap_or_default();
         let stage = stage::files(&args.fleet.stage).map_err(|all| wrong.extend(all)).unwrap_or_default();
         let world: usize = counts.iter().sum();
+        let elastic = args.fleet.elastic().filter(|_| world > 0);
+        let elastic = elastic.map(|(e, restarts)| e.terms(world, restarts)).transpose();
+        let elastic = elastic.map_err(|e| wrong.push(e)).unwrap_or_default();
         let stdin_rank = talked_to(&args, world, &mut wrong);
         let events =
             args.json_events.as_deref().and_then(|to| job::events(to).map_err(|e| wrong.push(e.text)).ok());
@@ -106,6 +111,7 @@ impl FleetPlan {
         let backend = backend.unwrap_or_default();
         let part = |host: &FleetHost| HostPart {
             world,
+            elastic: elastic.is_some(),
             stage: stage.clone(),
             ..part(&args, host, (&command, &env, backend))
         };
@@ -122,7 +128,8 @@ impl FleetPlan {
             dry_run: fleet.dry_run,
             timeout: args.timeout,
             grace: args.grace.unwrap_or(PATIENCE),
-            max_restarts: fleet.max_restarts,
+            max_restarts: fleet.restarts_of_job(),
+            elastic,
             wait_for_hosts: fleet.wait_for_hosts.unwrap_or(WAIT_FOR_HOSTS),
             restart: 0,
             join,

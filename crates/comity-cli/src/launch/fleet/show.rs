@@ -146,6 +146,17 @@ impl FleetShow {
         }
     }
 
+    /// A rank runs again, on this host.
+    pub(super) fn runs_again(&self, rank: usize, host: usize) {
+        let mut seen = self.seen.lock();
+        if let Some(place) = seen.ended.get_mut(rank) {
+            *place = None;
+        }
+        if let Some(host) = seen.hosts.get_mut(host) {
+            (host.gone, host.lost) = (false, false);
+        }
+    }
+
     /// A host will answer no more.
     fn gone(&self, host: usize, lost: bool) {
         if let Some(host) = self.seen.lock().hosts.get_mut(host) {

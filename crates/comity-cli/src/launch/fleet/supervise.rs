@@ -5,6 +5,7 @@ use super::meeting::open_store;
 use super::plan::FleetPlan;
 use super::show::FleetShow;
 use super::ssh;
+use crate::launch::elastic::{self, TakenIn};
 use crate::launch::journal::Journal;
 use crate::launch::meet;
 use crate::launch::output::{OutputStream, Outputs, unread};
@@ -18,6 +19,7 @@ use comity_launch::machine::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::process::Rlimit;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -60,6 +62,12 @@ pub(super) struct Fleet {
     beat_due: Instant,
     /// No host is told anything any more.
     closed: bool,
+    /// All hosts were told to run.
+    has_gone: bool,
+    /// Processes that the running job took in.
+    pub(super) taken_in: Option<TakenIn>,
+    /// The limit of open files with which the job was started.
+    pub(super) open_files: Rlimit,
     /// The exit code, once the verdict is known.
     code: u8,
     pub(super) show: FleetShow,
@@ -84,6 +92,7 @@ enum FleetSource {
     Waker,
     Input,
     Asked,
+    TakenIn,
     From(usize),
     To(usize),
     Noise(usize),
@@ -113,7 +122,7 @@ impl Fleet {
                 .map_err(|all| (all, USAGE))?
                 .unwrap_or_else(meet::loopback),
         };
-        let (key, job) = meet::identity(plan.insecure).map_err(fail)?;
+        let (key, job) = meet::identity(plan.insecure, plan.elastic.is_some()).map_err(fail)?;
         let store = meeting_store(&plan, (&key, &job), at)?;
         let output = Outputs::open().map_err(fail)?;
         store.on_waiting(output.voice());
@@ -126,6 +135,7 @@ impl Fleet {
             timeout: plan.timeout,
             grace: plan.grace,
             restart: plan.restart,
+            elastic: plan.elastic.map(|(terms, _)| terms),
         };
         let show = FleetShow::open(&plan, &job).map_err(fail)?;
         let mut fleet = Self {
@@ -143,6 +153,9 @@ impl Fleet {
             journal: Journal::to(plan.events.clone()).map_err(fail)?,
             beat_due: Instant::now(),
             closed: false,
+            has_gone: false,
+            taken_in: None,
+            open_files,
             code: REFUSED,
             show,
             buffer: vec![0; 64 << 10],
@@ -202,6 +215,7 @@ impl Fleet {
                 let problems = self.differences();
                 self.tell(Event::Compared { problems });
             }
+            Action::Start(ranks) if self.has_gone => self.start_again(ranks),
             // Every host starts its own.
             Action::Start(_) => self.go(),
             Action::SayProblems => self.say_problems(),
@@ -222,6 +236,9 @@ impl Fleet {
             Action::CloseOutput => self.ranks.iter_mut().for_each(|rank| rank.finish(&self.output)),
             // Of the launchers of several nodes.
             Action::LookAtOthers | Action::TellFindings => {}
+            Action::SayLost { rank, again } => self.say_lost(rank, again),
+            Action::SayHostLost { host, pause } => self.say_host_lost(host, pause),
+            Action::TryHost { host } => self.try_host(host),
             Action::SayVerdict => self.say_verdict(),
         }
     }
@@ -264,10 +281,16 @@ impl Fleet {
     /// Every host is ready: tells them where to meet, and to run.
     fn go(&mut self) {
         self.listen_everywhere();
+        self.has_gone = true;
+        self.hear_store();
         let go = FleetOrder::Go(Box::new(self.meeting()));
         if self.plan.verbose {
             let at = self.store.addr();
             self.output.say(&format!("job {}: {} ranks meet at {at}", self.job, self.plan.world));
+        }
+        if let (Some(_), FleetOrder::Go(go)) = (self.plan.elastic, &go) {
+            let at = go.store.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+            elastic::how_to_join(&at, self.plan.insecure).iter().for_each(|line| self.output.say(line));
         }
         for connection in &mut self.connections {
             connection.send(&go);
@@ -287,6 +310,7 @@ impl Fleet {
                 FleetSource::Waker => self.check_outputs(),
                 FleetSource::Input => self.feed(),
                 FleetSource::Asked => self.asked(),
+                FleetSource::TakenIn => self.hear_taken_in(),
                 FleetSource::From(host) => self.hear(host),
                 FleetSource::To(host) => self.connections[host].flush(),
                 FleetSource::Noise(host) => {
@@ -307,6 +331,9 @@ impl Fleet {
         if now >= self.beat_due {
             self.beat_due = now + BEAT;
             self.connections.iter_mut().for_each(|c| c.send(&FleetOrder::Beat));
+            if self.has_gone {
+                self.miss_the_late();
+            }
             // While nobody takes the output, hosts are not read, and cannot be missed.
             if OutputStream::BOTH.iter().all(|s| self.output.has_room(*s)) {
                 for host in 0..self.connections.len() {
@@ -330,6 +357,9 @@ impl Fleet {
         }
         self.signals.wants().for_each(|fd| add(fd, FleetSource::Signals));
         self.show.want().into_iter().for_each(|fd| add(fd, FleetSource::Asked));
+        if let Some(taken_in) = &self.taken_in {
+            add(taken_in.want(), FleetSource::TakenIn);
+        }
         let fed = self.connections.iter().any(|c| c.fed);
         if let (Some(input), true, false) = (&self.input, self.machine.has_begun(), fed) {
             add(PollFd::new(input, PollFlags::IN), FleetSource::Input);

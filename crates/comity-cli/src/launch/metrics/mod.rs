@@ -15,7 +15,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Instant;
 use text::Host;
 
@@ -38,6 +38,8 @@ struct Entry {
     /// The exit code, or one of the above.
     state: AtomicI32,
     pid: AtomicI32,
+    /// Number of its starts.
+    starts: AtomicU32,
 }
 
 /// The sheets of all ranks here.
@@ -56,7 +58,12 @@ impl Metrics {
         for _ in 0..job.size {
             let (sheet, fd) = Sheet::create()?;
             fds.push(raise(fd.into())?);
-            ranks.push(Entry { sheet, state: AtomicI32::new(WAITING), pid: AtomicI32::new(0) });
+            ranks.push(Entry {
+                sheet,
+                state: AtomicI32::new(WAITING),
+                pid: AtomicI32::new(0),
+                starts: AtomicU32::new(0),
+            });
         }
         let id = job_id(name);
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -110,6 +117,7 @@ impl Metrics {
     pub(super) fn started(&self, rank: usize, pid: Pid) {
         if let Some(entry) = self.metrics.ranks.get(rank) {
             entry.pid.store(pid.as_raw_pid(), Ordering::Relaxed);
+            entry.starts.fetch_add(1, Ordering::Relaxed);
         }
         self.note(rank, RUNNING);
     }
@@ -144,7 +152,8 @@ impl JobMetrics {
                 RUNNING => RankState::Running,
                 code => RankState::Ended(code as u8),
             };
-            RankView { pid, state, ..view::rank(&entry.sheet, rank, &self.host.name) }
+            let restarts = entry.starts.load(Ordering::Relaxed).saturating_sub(1);
+            RankView { pid, state, restarts, ..view::rank(&entry.sheet, rank, &self.host.name) }
         };
         self.ranks.iter().zip(self.first..).map(rank).collect()
     }

@@ -124,7 +124,7 @@ mod tests {
     use super::super::{Entry, WAITING};
     use super::*;
     use comity::tools::Sheet;
-    use std::sync::atomic::AtomicI32;
+    use std::sync::atomic::{AtomicI32, AtomicU32};
 
     #[test]
     fn states_and_names_are_written_by_the_rules() {
@@ -132,6 +132,7 @@ mod tests {
             sheet: Sheet::create().unwrap().0,
             state: AtomicI32::new(state),
             pid: AtomicI32::new(0),
+            starts: AtomicU32::new(1),
         };
         let metrics = JobMetrics {
             host: Host { name: "a\"b\\c\nd".into(), job: "7f".into() },

@@ -177,7 +177,7 @@ fn start(
     (homes, elsewhere): (&[SocketAddr], &[IpAddr]),
 ) -> Result<(Store, Go), LaunchRefusal> {
     let fail = |e: String| LaunchRefusal::machine(format!("cannot start the ranks' store: {e}"));
-    let (key, job) = meet::identity(call.insecure).map_err(|e| fail(e.to_string()))?;
+    let (key, job) = meet::identity(call.insecure, false).map_err(|e| fail(e.to_string()))?;
     let store = open_store(call, homes, (world, &key, &job)).map_err(|e| fail(e.to_string()))?;
     let ring: Vec<[String; 1]> = words
         .iter()
@@ -192,7 +192,7 @@ fn start(
     let key = (!call.insecure).then(|| *key.bytes());
     let others = elsewhere.iter().map(|ip| SocketAddr::new(*ip, store.addr().port()));
     let told = store.addrs().iter().copied().chain(others).collect();
-    let go = Go { job, store: told, master, vars: Vec::new(), files, key };
+    let go = Go { job, store: told, master, vars: Vec::new(), files, restarted: Vec::new(), key };
     Ok((store, go))
 }
 

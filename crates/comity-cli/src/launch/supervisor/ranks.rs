@@ -10,6 +10,8 @@ use rustix::process::{Signal, WaitOptions};
 impl Supervisor {
     /// Takes note of the processes that have ended: ranks in the order of their ends, then any other.
     pub(super) fn reap(&mut self) {
+        // Who was taken in before it died was a rank of the group.
+        self.hear_taken_in();
         self.credit(None);
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             let rank = self.ranks.iter().position(|r| r.alive && r.pid == pid);

@@ -131,6 +131,7 @@ impl Upstream for FarLauncher {
                 }
                 FleetOrder::Look => Order::Look,
                 FleetOrder::FindStopped => Order::FindStopped,
+                FleetOrder::StartAgain(rank) => Order::News(Event::StartAgain { rank: rank as usize }),
                 FleetOrder::Master(packet) => {
                     self.master.iter().for_each(|master| master.take(packet.clone()));
                     continue;

@@ -10,6 +10,7 @@ fn go() -> Go {
         master: at,
         vars,
         files: vec![("A".into(), "[]".into())],
+        restarted: vec![0, 2],
         key: Some([7; 32]),
     }
 }
@@ -28,6 +29,7 @@ fn orders_come_through_in_any_pieces() {
         FleetOrder::Stop,
         FleetOrder::Continue,
         FleetOrder::Pass(PassedSignal::Quit),
+        FleetOrder::StartAgain(7),
         FleetOrder::Beat,
     ];
     let bytes: Vec<u8> = all.iter().flat_map(FleetOrder::encode).collect();

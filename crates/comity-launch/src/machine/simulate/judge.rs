@@ -1,4 +1,6 @@
 //! The promises, and which of them a run broke.
+mod elastic;
+
 use super::scenario::{BEDTIME, NEVER, PlantedFault, SECOND, SILENCE, Script, Stray};
 use super::world::{Place, Process, World};
 use crate::machine::{Ending, Role, StopOrder, StopReason, findings};
@@ -15,6 +17,9 @@ pub(super) fn judge(world: &World<'_>) -> Broken {
     nothing_is_left(world)?;
     for (number, place) in world.places.iter().enumerate().filter(|(_, p)| p.up) {
         one_verdict(number, place)?;
+        if let Some(terms) = world.s.elastic {
+            return elastic::judge(world, terms);
+        }
         orders_have_their_time(world, number, place)?;
     }
     news_is_heeded(world)?;
@@ -243,8 +248,13 @@ fn the_cause_is_true(world: &World<'_>) -> Broken {
 /// The rank followed another one, but its launcher noticed only after SIGTERM: then its own word is not believed.
 fn followed_too_late(world: &World<'_>, rank: usize) -> bool {
     let process = &world.ranks[rank];
-    let term = world.places[world.place_of(rank)].orders.first().map(|(at, _)| *at);
-    let noticed = process.ended.map(|(at, _)| at + world.s.reaped);
+    // Its host says it to the launcher that decides.
+    let (place, way) = match world.s.role {
+        Role::Fleet => (0, world.s.delay),
+        _ => (world.place_of(rank), 0),
+    };
+    let term = world.places[place].orders.first().map(|(at, _)| *at);
+    let noticed = process.ended.map(|(at, _)| at + world.s.reaped + way);
     process.is_follower && term.is_some() && noticed >= term
 }
 

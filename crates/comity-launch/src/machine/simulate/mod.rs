@@ -11,6 +11,8 @@
 //! - The rank that is blamed failed, stopped or ended early of its own: never one that only followed. Where one rank alone is at
 //!   fault, it is named. The exit code is that of the cause.
 //! - SIGTERM comes before SIGKILL, each once, with a second for reports before and the grace between, unless somebody hurries.
+//! - A job that goes on without ranks ends nobody while enough are left. A rank that failed is started again after its pause, so often
+//!   at most, and not when the work is done. Where too few are left, or none of the group, the job ends.
 //! - Every rank is started once, and none where a host refuses.
 //! - A wish of the user, the loss of a host and a rank that cannot be started end the job at once.
 //!

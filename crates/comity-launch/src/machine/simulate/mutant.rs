@@ -1,5 +1,5 @@
 //! A launcher with a mistake, to prove that the simulator finds it.
-use crate::machine::{Action, Ending, Event, Role, StopOrder, StopReason};
+use crate::machine::{Action, ElasticTerms, Ending, Event, Role, StopOrder, StopReason};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mutant {
@@ -41,10 +41,24 @@ pub(super) enum Mutant {
     DeafToNodes,
     /// A rank that could not be started is not understood as a failure.
     IgnoresUnstarted,
+    /// Ranks are not started again.
+    LeavesDown,
+    /// They are started again without a pause.
+    StartsAtOnce,
+    /// They are started again for ever.
+    NeverGivesUp,
+    /// The job goes on with fewer ranks than it may.
+    NeedsNobody,
+    /// A rank that was started again counts as taken in.
+    CountsJoiners,
+    /// The group's word that it took in a rank is not heard.
+    DeafToJoins,
+    /// The others end where a rank is lost.
+    EndsTheOthers,
 }
 
 impl Mutant {
-    pub(super) const ALL: [Self; 19] = [
+    pub(super) const ALL: [Self; 26] = [
         Self::NeverKills,
         Self::KillsAtOnce,
         Self::NoGrace,
@@ -64,12 +78,29 @@ impl Mutant {
         Self::WaitsForPipes,
         Self::DeafToNodes,
         Self::IgnoresUnstarted,
+        Self::LeavesDown,
+        Self::StartsAtOnce,
+        Self::NeverGivesUp,
+        Self::NeedsNobody,
+        Self::CountsJoiners,
+        Self::DeafToJoins,
+        Self::EndsTheOthers,
     ];
+
+    /// Terms of a machine with this mistake.
+    pub(super) fn terms(self, right: ElasticTerms) -> ElasticTerms {
+        match self {
+            Self::NeverGivesUp => ElasticTerms { restarts: u32::MAX, ..right },
+            Self::NeedsNobody => ElasticTerms { fewest: 0, ..right },
+            _ => right,
+        }
+    }
 
     /// Events that the machine gets in the place of this one. `is_first`: no rank ended there before.
     pub(super) fn hear(self, role: Role, event: Event, is_first: bool) -> Vec<Event> {
         let drops = match (self, &event) {
             (Self::DeafToBlames, Event::Blames { .. })
+            | (Self::DeafToJoins, Event::Joined { .. })
             | (Self::DeafToLosses, Event::HostLost { .. })
             | (Self::DeafToUser, Event::Stop(StopReason::Interrupted { .. }))
             | (Self::FindsNoStopped, Event::Stopped { .. })
@@ -104,8 +135,8 @@ impl Mutant {
         }]
     }
 
-    /// Changes what the machine wants.
-    pub(super) fn act(self, actions: &mut Vec<Action>) {
+    /// Changes what the machine wants. `runs`: ranks were started before.
+    pub(super) fn act(self, actions: &mut Vec<Action>, runs: bool) {
         match self {
             Self::NeverKills => actions.retain(|a| *a != Action::End(StopOrder::Kill)),
             Self::KillsAtOnce => {
@@ -114,6 +145,10 @@ impl Mutant {
                 }
             }
             Self::LeavesStrays => actions.retain(|a| !matches!(a, Action::EndStrays(_))),
+            Self::LeavesDown if runs => actions.retain(|a| !matches!(a, Action::Start(_))),
+            Self::EndsTheOthers if actions.iter().any(|a| matches!(a, Action::SayLost { .. })) => {
+                actions.push(Action::End(StopOrder::Term));
+            }
             Self::SaysTwice if actions.contains(&Action::SayVerdict) => actions.push(Action::SayVerdict),
             _ => {}
         }

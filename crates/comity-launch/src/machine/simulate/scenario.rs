@@ -1,6 +1,6 @@
 //! Events of a job: made from its seed alone. Times are milliseconds.
 use super::rng::Rng;
-use crate::machine::{Ending, Role};
+use crate::machine::{ElasticTerms, Ending, Role};
 
 pub(super) const SECOND: u64 = 1000;
 pub(super) const NEVER: u64 = u64::MAX / 2;
@@ -8,12 +8,16 @@ pub(super) const NEVER: u64 = u64::MAX / 2;
 pub(super) const SILENCE: u64 = 3 * SECOND;
 /// When the user ends whatever still runs.
 pub(super) const BEDTIME: u64 = 300 * SECOND;
+/// Longest work of a job that goes on without ranks, and the time in which these die.
+const LONG: u64 = 60 * SECOND;
 
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) seed: u64,
     /// Where the verdict is drawn: alone, in a fleet, or on several nodes.
     pub(super) role: Role,
+    /// Terms on which the job goes on without ranks.
+    pub(super) elastic: Option<ElasticTerms>,
     /// Host of each rank; in order.
     pub(super) hosts: Vec<usize>,
     pub(super) scripts: Vec<Script>,
@@ -87,13 +91,26 @@ impl Scenario {
             hosts.extend((0..ranks).map(|_| host));
         }
         let size = hosts.len();
+        let elastic = (role == Role::Alone && size > 1 && rng.chance(60)).then(|| ElasticTerms {
+            fewest: rng.between(1, size as u64 / 2 + 1) as usize,
+            restarts: rng.between(0, 4) as u32,
+        });
+        let longest = if elastic.is_some() { LONG } else { 20 * SECOND };
         let works = match rng.below(3) {
             0 => NEVER,
-            _ => rng.between(10, 20 * SECOND),
+            _ => rng.between(10, longest),
         };
         let scripts = (0..size).map(|_| Script::new(&mut rng, works)).collect();
-        let count = [0, 1, 1, 1, 1, 2, 2, 3][rng.below(8)];
-        let faults = (0..count).map(|_| PlantedFault::new(&mut rng, role, size, many as usize)).collect();
+        let count = match elastic {
+            Some(_) => rng.below(8),
+            None => [0, 1, 1, 1, 1, 2, 2, 3][rng.below(8)],
+        };
+        let faults = (0..count)
+            .map(|_| match elastic.filter(|_| rng.chance(70)) {
+                Some(_) => PlantedFault::death(&mut rng, size),
+                None => PlantedFault::new(&mut rng, role, size, many as usize),
+            })
+            .collect();
         let stuck = match rng.chance(10) {
             true => {
                 let at = rng.between(0, 10 * SECOND);
@@ -104,6 +121,7 @@ impl Scenario {
         Self {
             seed,
             role,
+            elastic,
             hosts,
             scripts,
             faults,
@@ -154,6 +172,12 @@ impl Script {
 }
 
 impl PlantedFault {
+    /// End of a rank in a job that goes on without it.
+    fn death(rng: &mut Rng, size: usize) -> Self {
+        let ending = if rng.chance(50) { Ending::Signal(9) } else { Ending::Exit(rng.between(4, 90) as i32) };
+        Self::End { rank: rng.below(size), at: rng.between(1, LONG), ending }
+    }
+
     fn new(rng: &mut Rng, role: Role, size: usize, hosts: usize) -> Self {
         let at = rng.between(1, 20 * SECOND);
         let rank = rng.below(size);

@@ -1,4 +1,5 @@
 //! Processes and launchers of a simulated job, and the messages between them.
+mod group;
 mod launchers;
 
 use super::mutant::Mutant;
@@ -30,6 +31,11 @@ pub(super) struct Process {
     pub(super) has_stray: bool,
     /// Its host lost power.
     pub(super) has_vanished: bool,
+    /// It ended with 0 as a rank of the group.
+    pub(super) is_done: bool,
+    /// When its launcher knew its end, for each but the last.
+    pub(super) known: Vec<u64>,
+    pub(super) started: Vec<u64>,
     pipe_closes: u64,
 }
 
@@ -99,6 +105,12 @@ enum Due {
         well: bool,
     },
     Obeys(usize),
+    /// The ranks that are left form their group again.
+    Reform {
+        culprit: usize,
+    },
+    /// A rank that was started again asks to be taken in.
+    TakeIn(usize),
     StrayEnds(usize),
     Reap(usize),
     ToLauncher(usize, Message),
@@ -145,6 +157,8 @@ pub(super) struct World<'a> {
     ways: Vec<Way>,
     pub(super) cuts: Vec<Cut>,
     is_read: bool,
+    /// Ranks of the group, where it forms again.
+    pub(super) group: group::Group,
     pub(super) trace: Option<Vec<String>>,
 }
 
@@ -169,6 +183,7 @@ impl<'a> World<'a> {
                 // As the hosts of a fleet have it.
                 grace: if judges { ms(s.grace) } else { crate::machine::PATIENCE },
                 restart: 0,
+                elastic: s.elastic.filter(|_| judges).map(|terms| mutant.map_or(terms, |m| m.terms(terms))),
             };
             Place {
                 machine: Machine::new(plan, zero),
@@ -215,6 +230,7 @@ impl<'a> World<'a> {
             ways: vec![Way::default(); hosts],
             cuts: Vec::new(),
             is_read: true,
+            group: group::Group::of(world),
             trace: trace.then(Vec::new),
         };
         new.begin();
@@ -263,6 +279,7 @@ impl<'a> World<'a> {
             }
             self.now = at;
             self.happen(due);
+            self.watch();
         }
     }
 
@@ -296,12 +313,14 @@ impl<'a> World<'a> {
             }
             Due::Wake(_) => {}
             Due::Works(rank) => {
-                if !self.ranks[rank].stopped {
+                if !self.ranks[rank].stopped && self.may_end_well(rank) {
                     self.end(rank, Ending::Exit(0));
                 }
             }
             Due::Fault(i) => self.strike(self.s.faults[i]),
             Due::Notice { rank, culprit, well } => self.notice(rank, culprit, well),
+            Due::Reform { culprit } => self.reform(culprit),
+            Due::TakeIn(rank) => self.take_in(rank),
             Due::Obeys(rank) => self.end(rank, Ending::Signal(libc::SIGTERM)),
             Due::StrayEnds(rank) => self.ranks[rank].has_stray = false,
             Due::Reap(rank) => self.reap(rank),
@@ -370,6 +389,10 @@ impl<'a> World<'a> {
     }
 
     fn others_notice(&mut self, culprit: usize, after: u64, well: bool) {
+        if self.s.elastic.is_some() {
+            let at = self.now + after + self.rng.between(0, 300);
+            return self.plan(at, Due::Reform { culprit });
+        }
         for rank in (0..self.ranks.len()).filter(|r| *r != culprit) {
             if let Some((delay, _)) = self.s.scripts[rank].notices {
                 self.plan(self.now + after + delay, Due::Notice { rank, culprit, well });
@@ -432,18 +455,24 @@ impl<'a> World<'a> {
         let script = &self.s.scripts[rank];
         let process = &mut self.ranks[rank];
         process.starts += 1;
+        process.started.push(self.now);
         process.alive = true;
         process.has_stray = script.stray != Stray::None;
+        if process.starts > 1 {
+            return self.start_again(rank);
+        }
         let works = script.works;
         self.plan(self.now.saturating_add(works), Due::Works(rank));
     }
 
     fn end(&mut self, rank: usize, ending: Ending) {
         let held = self.s.scripts[rank].held;
+        let is_in = self.may_end_well(rank);
         let process = &mut self.ranks[rank];
         if !process.alive {
             return;
         }
+        process.is_done = is_in && !ending.is_failure() && !process.is_told;
         process.alive = false;
         process.ended = Some((self.now, ending));
         process.pipe_closes = self.now.saturating_add(held);
@@ -470,6 +499,8 @@ impl<'a> World<'a> {
         let place = self.place_of(rank);
         let Some((_, ending)) = self.ranks[rank].ended else { return };
         let word = self.ranks[rank].word;
+        let now = self.now;
+        self.ranks[rank].known.push(now);
         if let (true, Role::Fleet) = (self.places[place].up, self.s.role) {
             let (code, signalled) = match ending {
                 Ending::Exit(code) => (code, false),

@@ -1,13 +1,14 @@
 //! Processes that wait for the job's ranks to take them in, and those that were taken in.
 
-use super::server::Server;
+use super::{TakenIn, server::Server};
 use crate::{
-    JoinError,
+    JoinCause, JoinError,
     channel::Conn,
     rendezvous::wire::{FromStore, Summons, ToStore},
+    sync::lock,
 };
 use comity_membership::{Message, Voter};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 /// The most that wait at once.
 const MAX_WAITING: usize = crate::rendezvous::wire::MAX_JOINERS;
@@ -16,6 +17,10 @@ const MAX_WAITING: usize = crate::rendezvous::wire::MAX_JOINERS;
 #[derive(Debug)]
 pub(super) struct Joiner {
     number: u64,
+    host: String,
+    pid: u32,
+    /// The rank in whose place a launcher started it.
+    place: Option<u32>,
     pub(super) conn: Conn,
     /// It is in a group, and speaks as a rank.
     is_in: bool,
@@ -84,19 +89,69 @@ impl Server {
     }
 
     /// A process waits to be taken in.
-    pub(super) fn admit(&mut self, conn: Conn, host: &str, pid: u32) {
-        let refusal = if self.shared.job().is_some() {
-            "this job takes in nobody while it runs: rank 0 runs its store, which ends with it; start the job with `comity launch`, or at a store of its own (comity::tools::Store)"
-        } else if self.joiners.len() >= MAX_WAITING {
-            "too many processes wait to be taken in"
-        } else {
-            self.last_joiner += 1;
-            tracing::info!(host, pid, number = self.last_joiner, "a process waits to be taken in");
-            self.joiners.push(Joiner { number: self.last_joiner, conn, is_in: false, is_called: false });
-            return self.tell_joiners();
+    pub(super) fn admit(&mut self, conn: Conn, host: String, pid: u32, place: Option<u32>) {
+        if let Some(why) = self.objection(place) {
+            let words = format!("host {host}, pid {pid}, cannot join: {why}");
+            let why = JoinError::new(words);
+            let why = if place.is_some() { why.because(JoinCause::Claimed) } else { why };
+            return self.refuse(conn, &why);
+        }
+        self.last_joiner += 1;
+        let number = self.last_joiner;
+        tracing::info!(host, pid, number, "a process waits to be taken in");
+        self.joiners.push(Joiner { number, host, pid, place, conn, is_in: false, is_called: false });
+        self.tell_joiners();
+    }
+
+    /// Reason against a process that comes in the place of this rank.
+    fn objection(&self, place: Option<u32>) -> Option<String> {
+        if self.shared.job().is_some() {
+            return Some("this job takes in nobody while it runs: rank 0 runs its store, which ends with it; start the job with `comity launch`, or at a store of its own (comity::tools::Store)".into());
+        }
+        if self.joiners.len() >= MAX_WAITING {
+            return Some("too many processes wait to be taken in".into());
+        }
+        let Some(place) = place else {
+            let most = self.shared.guests.load(Ordering::Acquire) as usize;
+            let here = self.joiners.iter().filter(|j| j.place.is_none()).count();
+            return (here >= most).then(|| {
+                format!("the job takes in {most} processes at most beside the {} that its launcher starts, and has them; start it with a greater MAX (--elastic MIN:MAX)", self.size)
+            });
         };
-        let words = format!("host {host}, pid {pid}, cannot join: {refusal}");
-        self.refuse(conn, &JoinError::new(words));
+        if let Some(other) = self.joiners.iter().find(|j| j.place == Some(place)) {
+            return Some(format!(
+                "it comes in the place of rank {place}, and so does another process (host {}, pid {}); give every process a place of its own (COMITY_RANK), or none",
+                other.host, other.pid
+            ));
+        }
+        let runs = self.met.iter().any(|met| met.attached.contains_key(&place));
+        runs.then(|| {
+            format!("it comes in the place of rank {place}, which runs; start it without a place (COMITY_RANK), or when that rank has ended")
+        })
+    }
+
+    /// Forget the connections of ranks that are known to have ended: one whose host was lost says so to nobody.
+    pub(super) fn drop_ended(&mut self) {
+        let ended = std::mem::take(&mut *lock(&self.shared.ended));
+        if ended.is_empty() {
+            return;
+        }
+        for met in &mut self.met {
+            met.attached.retain(|rank, _| !ended.contains(rank));
+        }
+        let before = self.joiners.len();
+        self.joiners.retain(|j| j.place.is_none_or(|place| !ended.contains(&place)));
+        if self.joiners.len() < before {
+            self.tell_joiners();
+        }
+    }
+
+    /// Tell whoever wants to know it that a process was taken in, or how many came in nobody's place.
+    fn tell_taken_in(&self, place: Option<u32>) {
+        let guests = self.joiners.iter().filter(|j| j.is_in && j.place.is_none()).count();
+        if let Some(TakenIn(tell)) = &*lock(&self.shared.taken_in) {
+            tell(place.map(|p| p as usize), guests);
+        }
     }
 
     /// The numbers of those that wait, as ranks are told.
@@ -119,12 +174,15 @@ impl Server {
     pub(super) fn hear_joiners(&mut self) {
         let mut changed = false;
         let mut asked = Vec::new();
+        let mut taken_in = Vec::new();
         for mut joiner in std::mem::take(&mut self.joiners) {
             if joiner.is_in {
                 let mut requests = Vec::new();
                 if hear_rank(&mut joiner.conn, &mut requests) {
                     asked.push((joiner.number, requests));
                     self.joiners.push(joiner);
+                } else if joiner.place.is_none() {
+                    taken_in.push(None);
                 }
                 continue;
             }
@@ -135,6 +193,7 @@ impl Server {
                     Ok(Some(Ok(ToStore::Ready))) => {
                         joiner.is_in = true;
                         changed = true;
+                        taken_in.push(joiner.place);
                         self.joiners.push(joiner);
                     }
                     Ok(Some(Ok(ToStore::Wait { .. }))) => {
@@ -147,6 +206,7 @@ impl Server {
                 break;
             }
         }
+        taken_in.into_iter().for_each(|place| self.tell_taken_in(place));
         for (number, requests) in asked {
             let mut replies: Vec<Vec<u8>> = Vec::new();
             self.answer(requests, &mut |message| replies.push(message.to_vec()));

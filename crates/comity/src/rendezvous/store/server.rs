@@ -160,6 +160,7 @@ impl Server {
 
     /// Do what is due, once. Those who came before are heard first: one that has ended, or has connected to all, claims no rank any more.
     fn turn(&mut self) {
+        self.drop_ended();
         self.accept();
         self.hear_members();
         self.hear_connecting();

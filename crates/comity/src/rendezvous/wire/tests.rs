@@ -42,7 +42,7 @@ proptest! {
         let message = Message::Accepted { ballot: comity_membership::Ballot { round: rank, by: size } };
         for m in [
             ToStore::Join { rank, size, patience, facts: facts.clone() }, ToStore::Ready,
-            ToStore::Failed { why: why.clone() }, ToStore::Wait { host: facts.host.clone(), pid: rank },
+            ToStore::Failed { why: why.clone() }, ToStore::Wait { host: facts.host.clone(), pid: rank, place: Some(rank).filter(|r| r % 2 == 0) },
             ToStore::Vote { world: patience, group_id: 7, message: message.clone() },
             ToStore::Summon { joiners: vec![patience, 1], to: to.clone() },
         ] {

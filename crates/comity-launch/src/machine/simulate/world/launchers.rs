@@ -1,6 +1,7 @@
 //! Launchers of a simulated job: each tells its machine what it hears, and does what that wants.
 use super::{Due, Message, World};
 use crate::machine::findings::{NodeFindings, judge};
+use crate::machine::simulate::mutant::Mutant;
 use crate::machine::simulate::scenario::Stray;
 use crate::machine::{Action, Ending, Event, Problem, Role, StopOrder, USAGE};
 
@@ -13,7 +14,7 @@ impl World<'_> {
         }
     }
 
-    fn tell(&mut self, place: usize, event: Event) {
+    pub(super) fn tell(&mut self, place: usize, event: Event) {
         let now = self.instant();
         let state = &mut self.places[place];
         let events = match self.mutant {
@@ -95,7 +96,8 @@ impl World<'_> {
             if actions.is_empty() {
                 return;
             }
-            self.mutant.iter().for_each(|mutant| mutant.act(&mut actions));
+            let runs = self.places[place].starts > 0;
+            self.mutant.iter().for_each(|mutant| mutant.act(&mut actions, runs));
             for action in actions {
                 let is_look =
                     matches!(action, Action::LookForStrays | Action::LookAtOutput | Action::LookAtOthers);
@@ -124,6 +126,11 @@ impl World<'_> {
                         self.tell(place, Event::Unstarted { rank: Some(rank), problem });
                         break;
                     }
+                    self.start(rank);
+                }
+            }
+            Action::SayLost { rank, .. } => {
+                if self.mutant == Some(Mutant::StartsAtOnce) {
                     self.start(rank);
                 }
             }
@@ -177,7 +184,11 @@ impl World<'_> {
                 }
                 self.say_verdict(place);
             }
-            Action::CloseOutput | Action::Compare | Action::SayProblems => {}
+            Action::CloseOutput
+            | Action::Compare
+            | Action::SayProblems
+            | Action::SayHostLost { .. }
+            | Action::TryHost { .. } => {}
         }
     }
 
@@ -226,6 +237,9 @@ impl World<'_> {
             Action::SayVerdict => self.say_verdict(0),
             Action::AskForCauses
             | Action::CloseOutput
+            | Action::SayLost { .. }
+            | Action::SayHostLost { .. }
+            | Action::TryHost { .. }
             | Action::SayProblems
             | Action::TellFindings
             | Action::LookAtOthers => {}

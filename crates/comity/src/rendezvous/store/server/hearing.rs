@@ -62,7 +62,7 @@ impl Server {
                     let new = StoreMember { conn, who: Who { facts, from } };
                     self.join(new, rank, size, Duration::from_millis(patience));
                 }
-                Ok(Some(Ok(ToStore::Wait { host, pid }))) => self.admit(conn, &host, pid),
+                Ok(Some(Ok(ToStore::Wait { host, pid, place }))) => self.admit(conn, host, pid, place),
                 // It came to say that it will not come.
                 Ok(Some(Ok(ToStore::Failed { why }))) => {
                     let why = why.said_by(from as usize, format!("rank {from} cannot join: {why}"));
