@@ -19,12 +19,18 @@ use std::{ffi::OsString, path::Path, sync::Arc};
 /// Implements [`Config::from_vars`].
 pub(super) fn read(var: &dyn Fn(&str) -> Option<OsString>) -> Result<Config> {
     let vars = Vars::new(var);
-    let place = Place::find(&vars)?;
+    let joins = vars.flag("COMITY_JOIN")?;
+    let place = if joins { joiner(&vars)? } else { Place::find(&vars)? };
     let mut config = Config::new(place.rank, place.size);
     config.local = place.local;
-    config.meet = if place.size == 1 { Meet::Alone } else { place.meet };
+    config.meet = if place.size == 1 && !joins { Meet::Alone } else { place.meet };
+    config.joins = joins;
     config.job = place.job;
     settings::read(&vars, &mut config)?;
+    if joins {
+        // The launcher's file has a place for each rank of the job's start, and this is none of them.
+        config.root_cause = None;
+    }
     config.check()?;
     config.found = Found { launcher: place.launcher, why: place.why, seen: vars.into_seen() };
     Ok(config)
@@ -71,6 +77,26 @@ impl Place {
             job: "-".into(),
         })
     }
+}
+
+/// Reads where a process finds the job that it joins. A rank's variables beside it are those of the process in whose place it comes.
+fn joiner(vars: &Vars<'_>) -> Result<Place> {
+    let Some(at) = vars.host_ports("COMITY_STORE")? else {
+        return bad_value(
+            "COMITY_JOIN",
+            1,
+            "COMITY_JOIN=1 is set, but COMITY_STORE is not; set it to the address of the store at which the job met",
+        );
+    };
+    Ok(Place {
+        launcher: Launcher::Comity,
+        why: "COMITY_JOIN=1 is set, so this process joins a job that runs".into(),
+        rank: 0,
+        size: 1,
+        local: None,
+        meet: Meet::Store(at),
+        job: torch_job(vars)?,
+    })
 }
 
 fn both_set(rank_is: &str, rank: usize, size_is: &str, size: usize, launcher: Launcher) -> String {

@@ -73,6 +73,14 @@ pub const VARIABLES: &[Variable] = &[
         example: "10.0.0.1:4000",
     },
     Variable {
+        name: "COMITY_JOIN",
+        topic: Topic::Meeting,
+        about: "`1` joins a job that runs, at its `COMITY_STORE`: the process waits until the ranks form their group again. \
+            `COMITY_RANK` and `COMITY_SIZE` are passed over.",
+        default: "0",
+        example: "1",
+    },
+    Variable {
         name: "COMITY_JOB",
         topic: Topic::Meeting,
         about: "Names the job, so that jobs never mix.",
