@@ -20,6 +20,16 @@ pub(super) fn mlx(_: &Scope) -> Outcome {
     }
 }
 
+/// torch's own tests of groups whose members change, for gloo and for Comity. No package has them: without a checkout they are not run.
+pub(super) fn reconfigure(_: &Scope) -> Outcome {
+    match std::env::var("COMITY_TORCH_SOURCE") {
+        Ok(source) => run("torch_reconfigure.py", &["--source", &source]),
+        Err(_) => {
+            Ok(Done::NotRun("COMITY_TORCH_SOURCE names no checkout of github.com/pytorch/pytorch".into()))
+        }
+    }
+}
+
 /// Small programs after reports of other systems' users, beside gloo; and hosts whose login shells are theirs.
 pub(super) fn strangers(_: &Scope) -> Outcome {
     let shells = ssh::shells::check()?;
