@@ -3,7 +3,8 @@
     python python/suites/torch_reconfigure.py --source ~/pytorch        a checkout of github.com/pytorch/pytorch, or COMITY_TORCH_SOURCE
 
 No package has these tests (`test/distributed/test_c10d_fault_tolerance.py`), so they must be got beside torch. The file has a list of
-backends; Comity is put into a copy of it, in which ranks are forked, since they would import torch for seconds each. Every test that gloo passes must pass with Comity.
+backends; Comity is put into a copy of it. There ranks are forked, since each would import torch for seconds. Every test that gloo passes
+must pass with Comity.
 
 Exit code 0: as it should be; 1: not; 3: not run, there is no checkout.
 """
@@ -55,7 +56,9 @@ def run(source: Path) -> tuple[dict[str, dict[str, str]], str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--source", type=Path, default=os.environ.get("COMITY_TORCH_SOURCE"))
     args = parser.parse_args()
     if args.source is None:

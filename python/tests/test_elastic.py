@@ -1,18 +1,21 @@
 """A rank is killed, and the others go on; another process comes, and is taken in with the state that it lacks."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from conftest import FOREIGN
+from conftest import FOREIGN, HERE, run, succeed
 
 import comity
 
 LIMIT = 60
+EXAMPLE = HERE.parents[1] / "examples" / "elastic" / "run.py"
 KEY = bytes(range(32))
 
 #: Adds one to the weights at each step, until a process has joined and five steps more are done.
@@ -136,3 +139,14 @@ def test_a_job_loses_a_rank_and_takes_in_another(three: Job) -> None:
     for rank, process in enumerate((first, last, new)):
         says(process, f"end {rank} 3")
         assert process.wait(LIMIT) == 0
+
+
+def test_the_example_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    plot = tmp_path / "elastic.svg"
+    options = ["--ranks", "2", "--steps", "80", "--pause", "0", "--plot", str(plot)]
+    said = succeed(run([sys.executable, str(EXAMPLE), *options], LIMIT))
+    accuracies = re.findall(r"accuracy ([\d.]+)", said)
+    # That they are equal is for the exit code to tell.
+    assert len(accuracies) == 2 and all(float(a) > 0.5 for a in accuracies), said
+    assert "1 ranks meanwhile" in said
+    assert ElementTree.parse(plot).getroot().tag.endswith("svg")
