@@ -1,7 +1,8 @@
 //! Groups form again: after a death, after an abort, and while nothing is wrong; and who does not come is named.
 
 use comity::{
-    Config, Error, Group, JoinCause, Key, Op, ReduceOp, ReformOptions, Reformed, Result, ViewMut, tools::Store,
+    Config, Error, Group, JoinCause, Key, Op, ReduceOp, ReformOptions, Reformed, Result, ViewMut,
+    tools::Store,
 };
 use std::{
     io::{BufRead, BufReader},
