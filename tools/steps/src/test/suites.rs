@@ -4,6 +4,7 @@
 use super::{Done, Outcome, missing, python, scope::Scope, ssh};
 
 const REQUIREMENTS: &str = "python/suites/requirements.txt";
+const TORCHFT: &str = "python/suites/torchft.txt";
 /// Seconds: 91 tests on 2, 3 and 8 ranks for two backends.
 const LIMIT: u64 = 3600;
 
@@ -41,8 +42,17 @@ pub(super) fn strangers(_: &Scope) -> Outcome {
     }
 }
 
+/// torchft's manager over gloo and over Comity: a replica is killed, and comes back.
+pub(super) fn torchft(_: &Scope) -> Outcome {
+    run_with(TORCHFT, "torchft_suite.py", &[])
+}
+
 fn run(program: &str, args: &[&str]) -> Outcome {
-    let python = match python::with(REQUIREMENTS)? {
+    run_with(REQUIREMENTS, program, args)
+}
+
+fn run_with(requirements: &str, program: &str, args: &[&str]) -> Outcome {
+    let python = match python::with(requirements)? {
         Ok(python) => python,
         Err(why) => return missing(why),
     };
