@@ -16,10 +16,12 @@ Importing this imports no framework.
 """
 
 from comity import _core, _torch, errors
+from comity._elastic import Departed, Member, Reformed
 from comity._functions import (
     all_gather,
     all_gather_object,
     all_reduce,
+    all_reduce_or_keep,
     all_to_all,
     barrier,
     broadcast,
@@ -28,16 +30,20 @@ from comity._functions import (
     gather,
     init,
     is_available,
+    joiners,
     recv,
     reduce,
     reduce_scatter,
+    reform,
     scatter,
     scatter_object,
     send,
     sendrecv,
+    sync,
 )
-from comity._group import Group, Member
+from comity._group import Group
 from comity._request import Request
+from comity._store import Store
 from comity.errors import (
     AbortedError,
     ConfigError,
@@ -62,6 +68,7 @@ _torch.register()
 __all__ = [
     "AbortedError",
     "ConfigError",
+    "Departed",
     "Error",
     "ForkedError",
     "Group",
@@ -72,12 +79,15 @@ __all__ = [
     "MismatchError",
     "MisuseError",
     "PeerLostError",
+    "Reformed",
     "Request",
+    "Store",
     "SystemCallError",
     "UnavailableError",
     "all_gather",
     "all_gather_object",
     "all_reduce",
+    "all_reduce_or_keep",
     "all_to_all",
     "barrier",
     "broadcast",
@@ -87,11 +97,14 @@ __all__ = [
     "gather",
     "init",
     "is_available",
+    "joiners",
     "recv",
     "reduce",
     "reduce_scatter",
+    "reform",
     "scatter",
     "scatter_object",
     "send",
     "sendrecv",
+    "sync",
 ]

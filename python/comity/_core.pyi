@@ -13,6 +13,9 @@ Buffer: TypeAlias = tuple[int, int, int]
 # work keeps, as a number. The caller keeps the stream alive until the call has ended.
 OnDevice: TypeAlias = tuple[int | None, int]
 
+# Rank, host, process id.
+_Member: TypeAlias = tuple[int, str | None, int | None]
+
 VERSION: str
 # "f32" -> 11; the number is what a Buffer holds.
 DTYPES: dict[str, int]
@@ -21,7 +24,7 @@ SIZES: list[int]
 # "sum", "product", "min", "max", "avg", "and", "or", "xor".
 REDUCTIONS: dict[str, int]
 # "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "send", "recv",
-# "sendrecv", "barrier", ("split", which is a method).
+# "sendrecv", "barrier", ("split" and "reform", which are methods).
 OPS: list[str]
 MAX_TAG: int
 
@@ -104,6 +107,17 @@ class SharedBytes:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
+class Store:
+    """A job's store. It ends when it is closed or dropped."""
+
+    def __new__(
+        cls, size: int, key: bytes, job: str, at: tuple[str, int], join_timeout: float, /
+    ) -> Store: ...
+    @property
+    def address(self) -> str: ...
+    def close(self) -> None: ...
+
+@final
 class Args:
     """The arguments of any operation beside its buffers; `Group.run` says which one takes which. They never change: one object serves
     any number of calls and threads. Raises `MisuseError` for a reduction that does not exist; each call checks the other values.
@@ -152,7 +166,7 @@ class Group:
     timeout: float
     """How long a call may take, in seconds; 300, or COMITY_TIMEOUT; infinity where there is no limit. Holds for later calls."""
 
-    def members(self) -> list[tuple[int, str | None, int | None]]:
+    def members(self) -> list[_Member]:
         """(rank, host, process id), by rank."""
 
     def link_kinds(self) -> list[str | None]:
@@ -168,6 +182,17 @@ class Group:
     def subgroup(self, members: Sequence[int], label: int, *, timeout: float | None = None) -> Group:
         """The group of these ranks, in this order, which only they make, also while calls of this group are under way. `timeout`: how long
         the others may take to come; also the new group's limit."""
+
+    def joiners(self) -> int:
+        """How many processes wait to be taken in."""
+
+    def reform(
+        self, fewest: int, store_decides: bool, *, timeout: float | None = None
+    ) -> tuple[Group, list[tuple[_Member, str]], list[_Member]]:
+        """The group that follows this one; who left, and why; who joined. `timeout`: how long the others may take."""
+
+    def sync(self, buffers: Sequence[Buffer], holds: bool, *, timeout: float | None = None) -> int:
+        """Give all ranks the buffers of those that hold them, in host memory. Returns the bytes that this rank received."""
 
     def close(self) -> None:
         """Leave: calls under way and later ones raise `GroupClosedError`. Waits for nobody."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from comity import _core, _process
+from comity._elastic import Reformed
 from comity._group import Group
 from comity.errors import ConfigError, MisuseError
 
@@ -29,6 +30,7 @@ _VARIABLES = {
     "rank": "COMITY_RANK",
     "size": "COMITY_SIZE",
     "store": "COMITY_STORE",
+    "join": "COMITY_JOIN",
     "job": "COMITY_JOB",
     "key_file": "COMITY_KEY_FILE",
     "insecure": "COMITY_INSECURE",
@@ -88,6 +90,8 @@ def init(
         strict: Raise `ConfigError` when no launcher's variables are set.
         timeout: Seconds that a call may take; 300. With ``math.inf`` a call waits as long as all ranks live.
         key: The job's secret, as 32 bytes or 64 hexadecimal digits.
+        join: True: join a job that runs, as one of its last ranks. Waits until the ranks form their group again (`Group.reform`). Give
+            the job's `store`, `job` and key. A launcher sets ``COMITY_JOIN=1`` for it.
         settings: In place of the variable ``COMITY_...`` of that name: join_timeout, rank, size, store, job, key_file, insecure, detection,
             links, addrs, interfaces, ports, relay, mptcp, connect ("all" makes all links at start), connections, send_threads, lanes, host,
             log_dir, device, secure ("handshake"; "data" or True encrypts all that is sent). Any of them makes a new group.
@@ -157,6 +161,14 @@ def _forget_after_fork() -> None:
         # Its parent's groups are none of a forked child's; while they are there the core lets it make none of its own.
         _home = _process.pid
         _groups.clear()
+
+
+def follow(old: Group, new: Group) -> None:
+    """The functions that used `old` use the group that follows it."""
+    with _lock:
+        for name, group in _groups.items():
+            if group is old:
+                _groups[name] = new
 
 
 def default() -> Group:
@@ -260,6 +272,30 @@ def sendrecv(x: Any, dst: int, src: int, *, group: Group | None = None, **option
 def barrier(*, group: Group | None = None, **options: Any) -> Any:
     """See `Group.barrier`."""
     return _of(group).barrier(**options)
+
+
+def reform(*, group: Group | None = None, **options: Any) -> Reformed:
+    """See `Group.reform`. Functions use the new group from now on, where they used this one."""
+    return _of(group).reform(**options)
+
+
+def joiners(*, group: Group | None = None) -> int:
+    """See `Group.joiners`."""
+    return _of(group).joiners()
+
+
+def sync(
+    arrays: Sequence[Any], holds: bool, *, group: Group | None = None, timeout: float | None = None
+) -> list[Any]:
+    """See `Group.sync`."""
+    return _of(group).sync(arrays, holds, timeout=timeout)
+
+
+def all_reduce_or_keep(
+    x: Any, op: str = "sum", *, group: Group | None = None, timeout: float | None = None
+) -> Any:
+    """See `Group.all_reduce_or_keep`."""
+    return _of(group).all_reduce_or_keep(x, op, timeout=timeout)
 
 
 def broadcast_object(

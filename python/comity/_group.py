@@ -1,23 +1,15 @@
 """Groups: what they are, how they end, and what two ranks of one pass to each other."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from comity._collectives import Collectives
 from comity._core import Args
+from comity._elastic import Elastic, Member
 from comity.arrays import kind, kind_of_dtype
 from comity.errors import MisuseError
 
 
-class Member(NamedTuple):
-    """A member of a group, as far as it is known."""
-
-    rank: int
-    host: str | None
-    pid: int | None
-
-
-class Group(Collectives):
+class Group(Elastic):
     """Ranks that call collectives together. `comity.init` makes one.
 
     Make the same calls in the same order on every rank. Calls on one group run one at a time. A call takes arrays of NumPy, torch, MLX or
@@ -35,7 +27,8 @@ class Group(Collectives):
     interface. A call then returns when its work is on the framework's current stream. It is done in that stream's order.
 
     A call waits without the interpreter's lock. Ctrl-C, or any signal handler that raises, ends it within 200 ms. The group then ends on
-    all ranks. `MisuseError` leaves the group as it was. After any other error it has failed on every rank.
+    all ranks. `MisuseError` leaves the group as it was. After any other error it has failed on every rank:
+    `reform` makes a new one of the ranks that are left.
     """
 
     __slots__ = ()

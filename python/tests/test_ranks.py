@@ -11,9 +11,15 @@ MODULES = {
     "arrays_numpy objects requests groups": ["numpy"],
     "signals": ["numpy"],
     "arrays_mlx mlx_ops mlx_layers mlx_training": ["mlx"],
-    "arrays_torch arrays_jax arrays_other arrays_alike shared": ["torch", "jax", "numpy", "mlx", "ml_dtypes"],
+    "arrays_torch arrays_jax arrays_other arrays_alike shared state": [
+        "torch",
+        "jax",
+        "numpy",
+        "mlx",
+        "ml_dtypes",
+    ],
 }
-HEAVY = "arrays_torch arrays_jax arrays_other arrays_alike shared"
+HEAVY = "arrays_torch arrays_jax arrays_other arrays_alike shared state"
 SIZES = {m: [1, 2, 3, 4] for m in MODULES} | {HEAVY: [1, *drawn("ranks with all frameworks:", [2, 3, 4])]}
 
 

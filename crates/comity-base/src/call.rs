@@ -45,11 +45,12 @@ pub enum Op {
     SendRecv = 11,
     Barrier = 12,
     Split = 13,
+    Reform = 14,
 }
 
 impl Op {
     /// Every operation, in the order of its wire number (which starts at 1).
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::AllReduce,
         Self::Reduce,
         Self::Broadcast,
@@ -63,6 +64,7 @@ impl Op {
         Self::SendRecv,
         Self::Barrier,
         Self::Split,
+        Self::Reform,
     ];
 
     /// The name of the method that makes this call.
@@ -82,6 +84,7 @@ impl Op {
             Self::SendRecv => "sendrecv",
             Self::Barrier => "barrier",
             Self::Split => "split",
+            Self::Reform => "reform",
         }
     }
 
@@ -98,7 +101,7 @@ impl Op {
             Self::AllReduce => Kind::AllReduce,
             Self::Reduce => Kind::Reduce,
             Self::Broadcast => Kind::Broadcast,
-            Self::AllGather | Self::Split => Kind::AllGather,
+            Self::AllGather | Self::Split | Self::Reform => Kind::AllGather,
             Self::ReduceScatter => Kind::ReduceScatter,
             Self::Gather => Kind::Gather,
             Self::Scatter => Kind::Scatter,

@@ -8,7 +8,7 @@ use crate::{
     types::{comity_member, comity_stats, comity_status},
     words,
 };
-use comity::{Group, tools::HomeProcess};
+use comity::{Group, Reformed, tools::HomeProcess};
 use std::{
     ffi::{CString, c_char},
     mem::ManuallyDrop,
@@ -26,8 +26,20 @@ pub(crate) struct GroupHandle {
     /// The limit that this handle was given since, as the bits of seconds; 0: that of the group.
     limit: AtomicU64,
     home: HomeProcess,
+    /// Ranks of the former group that are not in this one, which followed it.
+    pub(crate) left: Vec<DepartedRank>,
+    /// Number of ranks that joined then.
+    pub(crate) joined: usize,
     /// Host and link of each member, once somebody asked.
     members: OnceLock<Vec<[Option<CString>; 2]>>,
+}
+
+/// Rank that left, with its texts as C reads them.
+pub(crate) struct DepartedRank {
+    pub(crate) rank: i32,
+    pub(crate) pid: i64,
+    pub(crate) host: Option<CString>,
+    pub(crate) why: CString,
 }
 
 impl Drop for GroupHandle {
@@ -94,7 +106,21 @@ pub(crate) fn rank(what: &str, rank: i32) -> Result<usize, CFault> {
 
 /// A handle for a group of this process.
 pub(crate) fn hand_out(out: *mut *mut comity_group, group: Group) -> Result<(), CFault> {
+    hand_out_formed(out, Reformed { group, left: Vec::new(), joined: Vec::new() })
+}
+
+/// A handle for a group that follows another.
+pub(crate) fn hand_out_formed(out: *mut *mut comity_group, made: Reformed) -> Result<(), CFault> {
+    let Reformed { group, left, joined } = made;
+    let departed = |d: comity::Departed| DepartedRank {
+        rank: d.peer.rank as i32,
+        pid: d.peer.pid.map_or(0, i64::from),
+        host: errors::host(&d.peer),
+        why: words::text(d.why),
+    };
     let handle = GroupHandle {
+        left: left.into_iter().map(departed).collect(),
+        joined: joined.len(),
         group: ManuallyDrop::new(group),
         limit: AtomicU64::new(0),
         home: HomeProcess::here(),

@@ -33,6 +33,7 @@ pub(crate) fn generated() -> String {
         "ops_parts",
         "request",
         "request_functions",
+        "elastic",
         "config",
         "exchange",
     ] {

@@ -15,6 +15,7 @@
 mod abi;
 mod boundary;
 mod config;
+mod elastic;
 mod errors;
 mod exchange;
 mod group;

@@ -34,6 +34,14 @@ impl Growing for crate::types::comity_stats {
     const FIRST: usize = 56;
 }
 
+impl Growing for crate::types::comity_reform_options {
+    const FIRST: usize = 24;
+}
+
+impl Growing for crate::types::comity_departed {
+    const FIRST: usize = 40;
+}
+
 /// Checks that a result can be written there.
 pub(crate) fn check_out<T>(what: &str, at: *mut T) -> Result<(), CFault> {
     if at.is_null() { Err(CFault::misuse(format!("{what} is NULL"))) } else { Ok(()) }

@@ -233,6 +233,52 @@ pub struct comity_stats {
     pub longest_silence: f64,
 }
 
+/// Conditions for comity_group_reform(). Set the struct to 0, then `size`, then the fields that you need.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct comity_reform_options {
+    /** sizeof(comity_reform_options) */
+    pub size: usize,
+    /** Form no group of fewer ranks; 0: of one or more */
+    pub fewest: i32,
+    /** 1: go on wherever the job's store can be asked, with however few ranks. 0: where more than half of the former ranks are */
+    pub store_decides: i32,
+    /** Seconds to wait for the other ranks; 0: as long as the group's limit of a call */
+    pub timeout: f64,
+}
+
+/// Rank of a former group that is not in the one that follows. The texts are valid until comity_group_free() of that one.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct comity_departed {
+    /** sizeof(comity_departed); set it before the call */
+    pub size: usize,
+    /** Its rank in the former group */
+    pub rank: i32,
+    /** Must be 0 */
+    pub reserved: i32,
+    /** Process id; 0: not known */
+    pub pid: i64,
+    /** Name of the host; NULL: not known */
+    pub host: *const c_char,
+    /** Reason, as the rest of the sentence "rank 3 ..."; never NULL */
+    pub why: *const c_char,
+}
+
+/// Buffer of comity_sync().
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct comity_buffer {
+    /** First element */
+    pub data: *mut c_void,
+    /** Number of elements */
+    pub count: i64,
+    /** Type of the elements */
+    pub dtype: DTypeNumber,
+    /** Must be 0 */
+    pub reserved: u32,
+}
+
 /// Numbers that C passes for enums; in the header they have the enums' names.
 pub type OpNumber = u32;
 /// Like [`OpNumber`].

@@ -4,11 +4,12 @@ use crate::{
     args::CallArgs,
     arrays::PlainAllReduce,
     errors, interrupt,
+    raw::RawBuffer,
     request::{FinishGuard, PyRequest, RequestState, seconds, wait_to_the_end, watched},
     shared::SharedBytes,
     work::{Given, PreparedCall},
 };
-use comity::tools::HomeProcess;
+use comity::{Peer, Place, ReformOptions, ViewMut, tools::HomeProcess};
 use pyo3::{prelude::*, types::PyDict};
 use std::{
     mem,
@@ -35,6 +36,10 @@ pub(crate) struct PyGroup {
 /// Rank, host and process id.
 type Member = (usize, Option<String>, Option<u32>);
 
+fn member(p: &Peer) -> Member {
+    (p.rank, p.host.as_deref().map(str::to_owned), p.pid)
+}
+
 /// A call that runs on its caller's thread.
 struct Busy<'a>(&'a AtomicUsize);
 
@@ -54,6 +59,18 @@ impl Drop for PyGroup {
         }
         // The goodbye may take half a second, in which other threads run. Where the interpreter has ended, `inner` goes with the closure.
         Python::try_attach(|py| py.detach(|| drop(inner)));
+    }
+}
+
+/// Buffers in host memory of which none overlaps another.
+fn apart(given: Vec<Given>) -> Result<Vec<RawBuffer>, String> {
+    let all: Vec<RawBuffer> =
+        given.into_iter().map(|b| RawBuffer::new(b, Place::Host)).collect::<Result<_, _>>()?;
+    let mut order = all.clone();
+    order.sort_by_key(|b| b.range().start);
+    match order.windows(2).any(|pair| pair[0].overlaps(pair[1])) {
+        true => Err("sync: two of the arrays overlap; pass the whole instead".into()),
+        false => Ok(all),
     }
 }
 
@@ -133,12 +150,17 @@ impl PyGroup {
     }
 
     /// Queue `work` on the group's thread.
-    fn queue(&self, group: &comity::Group, work: PreparedCall, hold: Option<Py<PyAny>>) -> Arc<RequestState> {
+    fn queue(
+        &self,
+        group: &comity::Group,
+        work: impl FnOnce(&comity::Group) -> comity::Result<()> + Send + 'static,
+        hold: Option<Py<PyAny>>,
+    ) -> Arc<RequestState> {
         let state = RequestState::new(Some(group.rank()), hold);
         let ending = FinishGuard::new(state.clone(), self.busy.clone());
         group
             .spawn(move |g| {
-                ending.set(work.run(g));
+                ending.set(work(g));
                 Ok(())
             })
             .detach();
@@ -187,7 +209,7 @@ impl PyGroup {
     /// The members by rank: (rank, host, pid), where known.
     fn members(&self, py: Python<'_>) -> PyResult<Vec<Member>> {
         let members = self.open(py)?.members();
-        Ok(members.iter().map(|p| (p.rank, p.host.as_deref().map(str::to_owned), p.pid)).collect())
+        Ok(members.iter().map(member).collect())
     }
 
     /// The kind of link to each rank, before a call has needed it the one tried first; `None` for this one.
@@ -245,6 +267,61 @@ impl PyGroup {
         Ok(Self::new(made, name))
     }
 
+    /// Processes that wait to be taken in.
+    fn joiners(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.open(py)?.joiners())
+    }
+
+    /// The group that follows; who left, and why; who joined.
+    #[pyo3(signature = (fewest, store_decides, *, timeout=None))]
+    fn reform(
+        &self,
+        py: Python<'_>,
+        fewest: usize,
+        store_decides: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<(Self, Vec<(Member, String)>, Vec<Member>)> {
+        // The new group has the handle's limit, not that of this call.
+        let group = self.limited(py, None)?;
+        let mut options = ReformOptions::new().fewest(fewest);
+        if store_decides {
+            options = options.store_decides();
+        }
+        if let Some(limit) = timeout {
+            options = options.limit(seconds(py, Some(self.rank()), limit)?);
+        }
+        let parent = group.clone();
+        let work = move || group.reform(&options);
+        let made = watched(py, Some(self.rank()), work, move |words| parent.abort(&words))?;
+        let left = made.left.iter().map(|d| (member(&d.peer), d.why.clone())).collect();
+        let joined = made.joined.iter().map(member).collect();
+        Ok((Self::new(made.group, self.name.clone()), left, joined))
+    }
+
+    /// Give all ranks the buffers of those that hold them; the bytes that this rank received.
+    #[pyo3(signature = (buffers, holds, *, timeout=None))]
+    fn sync(
+        &self,
+        py: Python<'_>,
+        buffers: Vec<Given>,
+        holds: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<usize> {
+        let group = self.limited(py, timeout)?;
+        let buffers = apart(buffers);
+        let buffers = buffers.map_err(|words| errors::misuse(py, Some(group.rank()), words, Some("sync")))?;
+        let received = Arc::new(AtomicUsize::new(0));
+        let told = Arc::clone(&received);
+        let work = move |group: &comity::Group| {
+            let mut views: Vec<ViewMut<'_>> = buffers.iter().map(RawBuffer::view_mut).collect();
+            told.store(group.sync(&mut views, holds)?, Ordering::Relaxed);
+            Ok(())
+        };
+        let state = self.queue(&group, work, None);
+        wait_to_the_end(py, &state, |words| group.abort(words))?;
+        Ok(received.load(Ordering::Relaxed))
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let group = self.open(py)?;
         py.detach(|| group.close()).map_err(|e| errors::raised(py, Some(group.rank()), &e))
@@ -279,7 +356,7 @@ impl PyGroup {
         let (group, work) = self.prepared(py, op, [inp, out], args)?;
         let Some(out) = self.alone(py, &group, |group| work.run(group)) else {
             // Behind earlier work this thread would sleep where no signal reaches it.
-            let state = self.queue(&group, work, None);
+            let state = self.queue(&group, move |g| work.run(g), None);
             return wait_to_the_end(py, &state, |words| group.abort(words));
         };
         out
@@ -297,7 +374,7 @@ impl PyGroup {
     ) -> PyResult<PyRequest> {
         let (group, work) = self.prepared(py, op, [inp, out], args)?;
         let what = work.op().to_string();
-        Ok(PyRequest::new(self.queue(&group, work, hold), what, self.home))
+        Ok(PyRequest::new(self.queue(&group, move |g| work.run(g), hold), what, self.home))
     }
 
     fn __repr__(&self) -> String {

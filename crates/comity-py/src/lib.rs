@@ -17,6 +17,7 @@ mod memory;
 mod raw;
 mod request;
 mod shared;
+mod store;
 mod work;
 
 use pyo3::prelude::*;
@@ -46,6 +47,8 @@ mod _core {
     use crate::request::PyRequest;
     #[pymodule_export]
     use crate::shared::SharedBytes;
+    #[pymodule_export]
+    use crate::store::PyStore;
 
     #[pymodule_init]
     fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {

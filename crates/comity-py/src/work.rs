@@ -38,7 +38,7 @@ impl PreparedCall {
         out: Option<Given>,
         args: Checked,
     ) -> Result<Self, String> {
-        let op = Op::from_name(op).filter(|o| *o != Op::Split);
+        let op = Op::from_name(op).filter(|o| !matches!(o, Op::Split | Op::Reform));
         let op = op.ok_or("there is no such operation; see comity._core.OPS")?;
         let place = place(group, args.place)?;
         let raw = |given: Option<Given>| given.map(|g| RawBuffer::new(g, place)).transpose();

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch._C import _distributed_c10d as _c10d
 
 from . import tracing
 from .lifecycle import Lifecycle, Options
+from .reconfigure import KNOWN
 
 #: Methods that C++ calls and that return a work.
 _CALLS = [
@@ -46,10 +47,18 @@ class Backend(Lifecycle, _c10d.Backend):
         options: Options,
         name: str,
         group: Any = None,
+        waits: bool = False,
     ) -> None:
         _c10d.Backend.__init__(self, rank, size)
         self._settings = settings
-        self._begin(store, rank, size, timeout, options, name, settings.global_ranks_in_group, group)
+        self._begin(store, rank, size, timeout, options, name, settings.global_ranks_in_group, group, waits)
+
+    # C++ keeps those of the beginning, and they may change.
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
 
     @property
     def options(self) -> Any:
@@ -68,8 +77,38 @@ class Backend(Lifecycle, _c10d.Backend):
         return False
 
     # Torch's own answer to these asks this class again, for ever.
-    supports_reconfigure = supports_shrinking = supports_window = supports_time_estimate = False
+    supports_window = supports_time_estimate = False
     supports_tensor_alloc = supports_completion_hooks = False
+
+    supports_shrinking = True
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        # Torch's own process group, over several backends, keeps the numbers of the beginning.
+        return KNOWN and self._alone
+
+    def reconfigure(self, opts: Any) -> Any:
+        done = super().reconfigure(opts)
+        if self._settings.global_ranks_in_group:
+            self._settings.global_ranks_in_group = list(range(self._size))
+        return done
+
+    def shrink(
+        self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, opts_override: Any = None
+    ) -> Backend:
+        """The group of the other ranks, which meet at the store: those that are left out need not live."""
+        self._check_open("shrink")
+        ranks = [r for r in range(self._size) if r not in set(ranks_to_exclude)]
+        store = self._shrink_store(ranks)
+        if shrink_flags:
+            self.abort()
+        settings = opts_override or _c10d.Backend.Options("comity", timeout=timedelta(seconds=self._limit))
+        world = self._settings.global_ranks_in_group
+        settings.global_ranks_in_group = [world[r] for r in ranks] if world else ranks
+        name = f"{self._name}:shrunk"
+        settings.group_name = name
+        mine = ranks.index(self._rank)
+        return Backend(store, mine, len(ranks), settings._timeout, settings, self._options, name)
 
     def left_out(self) -> None:
         """A split in which this rank has no part: the label of the next one is the same on every rank."""
@@ -125,5 +164,12 @@ def create(opts: Any, settings: Any) -> Backend:
     settings.global_ranks_in_group = opts.global_ranks_in_group
     settings.group_name = opts.group_id
     return Backend(
-        opts.store, opts.group_rank, opts.group_size, opts.timeout, settings, options, opts.group_id
+        opts.store,
+        opts.group_rank,
+        opts.group_size,
+        opts.timeout,
+        settings,
+        options,
+        opts.group_id,
+        waits=getattr(opts, "enable_reconfigure", False),
     )

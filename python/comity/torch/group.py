@@ -82,6 +82,26 @@ class Group(dist.ProcessGroup):
         }
         return [device for device in super()._device_types if not named or device.type in named]
 
+    def rank(self) -> int:
+        return self._comity._rank
+
+    def size(self) -> int:
+        return self._comity._size
+
+    # The names by which C++ asks.
+    getRank, getSize = rank, size
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        return self._comity.supports_reconfigure
+
+    def get_reconfigure_handle(self) -> str:
+        return self._comity.get_reconfigure_handle()
+
+    def reconfigure(self, opts: Any) -> Any:
+        """Form the group anew, of the members with these handles."""
+        return self._comity.reconfigure(opts)
+
     def getBackendName(self) -> str:
         """The name in DistributedDataParallel's log."""
         return "comity"

@@ -33,6 +33,7 @@ from .device import DeviceGroup
 from .endings import let_go
 from .mailbox import Mailbox
 from .meeting import Meeting
+from .reconfigure import Reconfigurable
 from .routes import Routes
 from .turns import Channels
 from .versions import refuse_others
@@ -102,7 +103,7 @@ class Options:
         self.threshold = threshold
 
 
-class Lifecycle(Routes):
+class Lifecycle(Reconfigurable, Routes):
     """A group of the core with torch's ways to begin and end it."""
 
     #: The process group whose first call looks whether its devices are all Comity's; None once it has.
@@ -123,36 +124,48 @@ class Lifecycle(Routes):
         name: str,
         ranks: Sequence[int],
         group: Any = None,
+        waits: bool = False,
     ) -> None:
-        """`ranks`: the members' in the job, if they are known. `group`: of the core, if it is there already."""
+        """`ranks`: the members' in the job, if they are known. `group`: of the core, if it is there already. `waits`: nobody is met before
+        the first `reconfigure`."""
         self._rank, self._size, self._store, self._name = rank, size, store, name
+        #: Where groups meet that are configured anew.
+        self._base = store
         self._ranks = ranks or range(size)
         self._options: Options = options
         self._codec: Codec | None = codec(options.compression, options.ratio, options.threshold)
         self._limit = seconds(timeout) or 300.0
-        self._calls = self._barriers = self._splits = 0
         #: Number of rank 0's try at which the ranks of this group met, or those of the group that it is a part of.
         self._try = 0
-        self._pending: list[Any] | None = None
-        self._post_office: Mailbox | None = None
         self._metrics = metrics.Metrics()
         self._closed: Error | None = None
         self._left = False
         self._home = os.getpid()
+        self._channels: Channels | None = None
+        self._post_office: Mailbox | None = None
         self._device: DeviceGroup | None = None
-        # Device memory has a group of its own.
-        host = {"COMITY_BACKEND": "any"} if os.environ.get("COMITY_BACKEND") == "nccl" else {}
-        self._group = group or self._meet(store, host)
+        if waits:
+            self._wait_to_be_configured()
+        else:
+            limit = None if "COMITY_JOIN_TIMEOUT" in os.environ else self._limit
+            self._use(group or self._meet(Meeting(store, rank, name), limit))
+
+    def _use(self, group: Any) -> None:
+        """Make calls on this group of the core."""
+        self._calls = self._barriers = self._splits = 0
+        self._pending: list[Any] | None = None
+        self._post_office = self._device = None
+        self._group = group
         self._group.timeout = self._limit
         metrics.watch(self._group)
-        self._channels = Channels(self._group, name, lambda: self._limit)
+        self._channels = Channels(self._group, self._name, lambda: self._limit)
         _open.add(self)
 
-    def _meet(self, store: Any, more: dict[str, str]) -> Any:
-        meeting = Meeting(store, self._rank, self._name)
-        variables = (
-            {} if "COMITY_JOIN_TIMEOUT" in os.environ else {"COMITY_JOIN_TIMEOUT": f"{self._limit:.3f}"}
-        )
+    def _meet(self, meeting: Meeting, limit: float | None) -> Any:
+        # Device memory has a group of its own.
+        variables = {"COMITY_BACKEND": "any"} if os.environ.get("COMITY_BACKEND") == "nccl" else {}
+        if limit is not None:
+            variables["COMITY_JOIN_TIMEOUT"] = f"{limit:.3f}"
         variables |= _listen_at_master()
         met = False
         try:
@@ -162,7 +175,7 @@ class Lifecycle(Routes):
                 meeting.set,
                 meeting.get,
                 prefix="comity",
-                variables=variables | more,
+                variables=variables,
             )
             met = True
         finally:
@@ -201,8 +214,10 @@ class Lifecycle(Routes):
             # A rank that died meanwhile has ended what the stream held.
             self._check_open("barrier")
 
+    _forget = staticmethod(metrics.forget)
+
     def _groups(self) -> list[Any]:
-        return [channel.group for channel in self._channels.all()]
+        return [channel.group for channel in self._channels.all()] if self._channels is not None else []
 
     # -- while it is open
 
@@ -353,7 +368,7 @@ class Lifecycle(Routes):
         aborted = isinstance(self._closed, AbortedError)
         limit = 0.0 if aborted else limit
         given_up = self._post_office.end(self._closed, limit) if self._post_office is not None else []
-        for last in (c.last for c in self._channels.all()):
+        for last in (c.last for c in (self._channels.all() if self._channels is not None else [])):
             if last is not None and limit:
                 try:
                     last.wait(limit)
@@ -409,7 +424,9 @@ class Lifecycle(Routes):
         return None
 
     def get_error(self) -> Any:
-        return _c10d.ErrorType.SUCCESS if self._closed is None else _c10d.ErrorType.COMM_ERROR
+        # A group that waits to be configured has had no error.
+        well = self._closed is None or (self._revocable and not self._left)
+        return _c10d.ErrorType.SUCCESS if well else _c10d.ErrorType.COMM_ERROR
 
     def _has_hooks(self) -> bool:
         return False

@@ -55,13 +55,18 @@ class Meeting:
                     self.number = int(number)
                     return text
             if waited >= limit or _core.is_given_up():
-                raise JoinError(
-                    f"rank {self._rank} waited {waited:.0f} s for rank 0 to come to group {self._name!r}",
-                    rank=0,
-                    cause="absent",
-                    ranks=[0],
-                )
-            time.sleep(min(max(waited * _SHARE, 0.001), _LONGEST))
+                raise self.absent(waited)
+            time.sleep(self.pause(waited))
+
+    def absent(self, waited: float) -> JoinError:
+        """The error for a rank 0 that did not come."""
+        words = f"rank {self._rank} waited {waited:.0f} s for rank 0 to come to group {self._name!r}"
+        return JoinError(words, rank=0, cause="absent", ranks=[0])
+
+    @staticmethod
+    def pause(waited: float) -> float:
+        """Seconds until the next look at the store."""
+        return min(max(waited * _SHARE, 0.001), _LONGEST)
 
     def close(self, met: bool) -> None:
         """End the try. The others have read what was posted if all have met, and are not to read it if not."""

@@ -74,7 +74,7 @@ impl Task {
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             // Where the deep checks find what others wrote.
-            let source = text == "COMITY_MLX_SOURCE";
+            let source = text == "COMITY_MLX_SOURCE" || text == "COMITY_TORCH_SOURCE";
             if JOB.contains(&&*text)
                 || !source && ["COMITY_", "OMPI_", "PMI", "SLURM_"].iter().any(|p| text.starts_with(p))
             {

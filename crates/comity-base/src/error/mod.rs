@@ -122,7 +122,7 @@ pub enum Error {
     },
 
     /// A member's process or link is gone.
-    #[error("{peer} {cause}{}{}; look at that rank's last output, then restart the job", SeenBy(.seen_by), During(.call))]
+    #[error("{peer} {cause}{}{}; look at that rank's last output, then call reform or restart the job", SeenBy(.seen_by), During(.call))]
     PeerLost {
         /// The member.
         peer: Peer,
@@ -139,7 +139,7 @@ pub enum Error {
     },
 
     /// Another rank reported a failure that this rank did not see itself.
-    #[error("{by} gave up the group: {reason}{}; mend that, then restart the job", During(.call))]
+    #[error("{by} gave up the group: {reason}{}; mend that, then call reform or restart the job", During(.call))]
     Aborted {
         /// Rank that reported it.
         by: Peer,

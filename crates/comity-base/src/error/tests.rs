@@ -18,12 +18,12 @@ fn errors_end_with_what_to_do_next() {
     };
     assert_eq!(
         lost.to_string(),
-        "rank 2 (host m3, pid 4711) died during broadcast #7 root 1; look at that rank's last output, then restart the job"
+        "rank 2 (host m3, pid 4711) died during broadcast #7 root 1; look at that rank's last output, then call reform or restart the job"
     );
     let aborted = Error::Aborted { by: peer.clone(), reason: "no space left".into(), call: None };
     assert_eq!(
         aborted.to_string(),
-        "rank 2 (host m3, pid 4711) gave up the group: no space left; mend that, then restart the job"
+        "rank 2 (host m3, pid 4711) gave up the group: no space left; mend that, then call reform or restart the job"
     );
     let theirs = CallInfo { root: Some(0), ..call };
     let mismatch =

@@ -95,7 +95,8 @@ impl Counters {
     /// For a new group: on the sheet while it has room.
     pub fn new(sheet: Option<&Arc<Sheet>>) -> Self {
         let slot = sheet.and_then(Sheet::take);
-        let place = slot.map_or_else(|| Place::Own(Box::default()), Place::Sheet);
+        let place =
+            slot.map_or_else(|| Place::Own(Box::new([const { AtomicU64::new(0) }; WORDS])), Place::Sheet);
         let counters = Self {
             place,
             parked_on: AtomicU32::new(0),

@@ -1,8 +1,8 @@
 //! The counters of all groups of one rank, in memory that the launcher reads at any time, also when the rank was killed.
 //!
 //! ```text
-//!   word 0 ... 63   64 ...                        2048 ...                  4528 ...
-//!   owners          slot 0 (32 words), slot 1...  what each group does      bytes of each link
+//!   word 0 ... 63   64 ...                        2544 ...                  5024 ...
+//!   owners          slot 0 (40 words), slot 1...  what each group does      bytes of each link
 //! ```
 //! A group takes a free slot, adds to what it finds there, and leaves the numbers when it closes: the sum over all slots (of the
 //! longest silence, the maximum) is what the rank has done, whoever holds them. Writing costs what it costs in own memory.
@@ -23,7 +23,7 @@ use std::{
 /// Groups of one rank that are counted at the same time.
 pub(super) const GROUPS: usize = 62;
 /// Numbers of one group, in whole cache lines.
-pub(super) const WORDS: usize = 32;
+pub(super) const WORDS: usize = 40;
 /// Length of the list of slot owners, before the slots.
 const OWNERS: usize = 64;
 /// End of the slots.
@@ -33,7 +33,7 @@ pub(super) const LIVE: usize = SLOTS;
 /// Start of the links' counters.
 const LINKS: usize = LIVE + GROUPS * live::GROUP;
 /// Whole pages, also of 16 KiB.
-const LEN: usize = 3 * (16 << 10) / 8;
+const LEN: usize = 4 * (16 << 10) / 8;
 
 const _: () = assert!(at::LAST < WORDS && GROUPS <= OWNERS && LINKS + 400 * live::LINK <= LEN);
 

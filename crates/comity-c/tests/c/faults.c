@@ -3,6 +3,39 @@
 #include <signal.h>
 #include <unistd.h>
 
+/* The last rank leaves, and the others go on, with the state of rank 0. */
+static void form_again(comity_group *group, int rank, int size) {
+    comity_reform_options options = {sizeof options, size, 0, 30};
+    comity_group *next;
+    comity_departed who;
+    comity_error *error;
+    float x[4] = {(float)rank, 2, 3, 4};
+    int64_t step = rank == 0 ? 7 : 6;
+    WANT(COMITY_ERR_ABORTED, comity_barrier(group));
+    HOLDS(strstr(comity_last_error(), "call reform") != NULL);
+    if (rank == size - 1) return;
+    WANT(COMITY_ERR_JOIN, comity_group_reform(group, &options, &next));
+    comity_error_info info = last(&error);
+    HOLDS(info.rank == size - 1);
+    OK(comity_error_free(error));
+    options.fewest = size - 1;
+    OK(comity_group_reform(group, &options, &next));
+    HOLDS(comity_group_rank(next) == rank && comity_group_size(next) == size - 1);
+    HOLDS(comity_group_joined(next) == 0 && comity_group_left(next) == 1 && comity_group_joiners(next) == 0);
+    who.size = sizeof who;
+    OK(comity_group_departed(next, 0, &who));
+    HOLDS(who.rank == size - 1 && who.pid > 0 && who.host && strlen(who.why) > 0);
+    WANT(COMITY_ERR_MISUSE, comity_group_departed(next, 1, &who));
+    comity_buffer state[2] = {{x, 4, COMITY_F32, 0}, {&step, 1, COMITY_I64, 0}};
+    OK(comity_sync(next, state, 2, rank == 0));
+    HOLDS(x[0] == 0 && x[3] == 4 && step == 7);
+    state[1] = (comity_buffer){x + 1, 1, COMITY_F32, 0};
+    WANT(COMITY_ERR_MISUSE, comity_sync(next, state, 2, 1));
+    OK(comity_all_reduce(next, x, x, 4, COMITY_F32, COMITY_SUM));
+    HOLDS(x[1] == 2 * (float)(size - 1));
+    OK(comity_group_free(next));
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     comity_group *group;
@@ -69,6 +102,7 @@ int main(int argc, char **argv) {
     info = last(&error);
     HOLDS(info.earlier && info.status == first);
     OK(comity_error_free(error));
+    if (strcmp(what, "abort") == 0 && size > 2) form_again(group, rank, size);
     printf("rank %d was told: %s\n", rank, what);
     fflush(stdout);
     comity_group_free(group);

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Part of the prologue, and the high half of every message's kind.
-pub(super) const VERSION: u8 = 9;
+pub(super) const VERSION: u8 = 10;
 pub(super) const HEADER: usize = 5;
 /// The longest body of a message.
 pub(super) const MAX_BODY: usize = 1024;

@@ -200,7 +200,8 @@ impl Config {
     /// ([`Group::reform`](crate::Group::reform)), and returns the new group. There this process is one of the last ranks.
     ///
     /// Give the address of the [store](Self::store) at which the job met, its [name](Self::job) and its [key](Self::key). The wait has no
-    /// limit; it ends with an error when the store ends. A job whose rank 0 runs the store takes in nobody.
+    /// limit; it ends with an error when the store ends. A job whose rank 0 runs the store takes in nobody. A launcher that sets `COMITY_JOIN=1`
+    /// makes a joiner of a program that calls [`init`](crate::init) or [`from_env`](Self::from_env).
     ///
     /// ```no_run
     /// # fn main() -> comity::Result<()> {

@@ -58,6 +58,9 @@ impl Config {
         if let Some(at) = vars.host_ports("COMITY_STORE")? {
             self.meet = Meet::Store(at);
         }
+        if vars.is_set("COMITY_JOIN") {
+            self.joins = vars.flag("COMITY_JOIN")?;
+        }
         if vars.into_seen().is_empty() {
             let why = match name {
                 "COMITY_RANK" | "COMITY_SIZE" => {

@@ -284,6 +284,14 @@ pub const VARIABLES: &[Variable] = &[
         example: "10.0.0.1:4000",
     },
     Variable {
+        name: "COMITY_JOIN",
+        topic: Topic::Launcher,
+        about: "`1` joins a job that runs, at its `COMITY_STORE`: the process waits until the ranks form their group again. \
+            `COMITY_SIZE` is passed over; `COMITY_RANK` only says whose place it takes.",
+        default: "set by `comity launch --elastic` and `comity join`",
+        example: "1",
+    },
+    Variable {
         name: "COMITY_KEY_FD",
         topic: Topic::Launcher,
         about: "Names an inherited descriptor with the job's key.",

@@ -241,6 +241,29 @@ fn a_call_need_have_no_limit() {
     );
 }
 
+/// A launcher starts the program again in the place of a rank that died.
+#[test]
+fn a_process_joins_where_its_launcher_says_so() {
+    let place = [
+        ("COMITY_RANK", "3"),
+        ("COMITY_SIZE", "4"),
+        ("COMITY_STORE", "10.0.0.1:5000"),
+        ("COMITY_JOB", "train"),
+    ];
+    let c = from(&[&place[..], &[("COMITY_JOIN", "1")]].concat()).unwrap();
+    assert_eq!(
+        (c.joins, c.rank, c.size, c.job.as_str(), c.meet.to_string()),
+        (true, 0, 1, "train", "at the store at 10.0.0.1:5000".into())
+    );
+    let c = from(&[&place[..], &[("COMITY_JOIN", "0")]].concat()).unwrap();
+    assert_eq!((c.joins, c.rank, c.size), (false, 3, 4));
+    let c = Config::new(0, 1)
+        .set("COMITY_STORE", "10.0.0.1:5000")
+        .and_then(|c| c.set("COMITY_JOIN", "1"))
+        .unwrap();
+    assert!(c.joins && c.check().is_ok());
+}
+
 #[test]
 fn settings_hold_everywhere() {
     let key = Temp::new("settings-key", &[7; 32]);

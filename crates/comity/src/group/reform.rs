@@ -119,7 +119,7 @@ impl Group {
     /// # Errors
     /// [`Error::Join`] where no group follows: too few ranks are left or on this side, a rank that lives does not call this within the limit, ranks
     /// give different options, or the others went on without this rank. Except for the last a rank may call this again.
-    /// [`Error::Mismatch`] where a rank of a healthy group makes another call, which names this one "split". [`Error::Unavailable`] for
+    /// [`Error::Mismatch`] where a rank of a healthy group makes another call. [`Error::Unavailable`] for
     /// [`Group::local`], and for groups of the backends MPI and NCCL; [`Error::Closed`] for a group that was closed or formed again.
     pub fn reform(&self, options: &ReformOptions) -> Result<Reformed> {
         self.core.home.check()?;
@@ -217,7 +217,7 @@ impl Group {
         }
         state.threads.come(self.core.caller());
         let left = until.saturating_duration_since(Instant::now());
-        match state.run(&mut Call::new(Op::Split, Bufs::None), left, &self.core.counters) {
+        match state.run(&mut Call::new(Op::Reform, Bufs::None), left, &self.core.counters) {
             Err(e) if matches!(*e, Error::Mismatch { .. }) || !e.is_fatal() => Err(*e),
             // The others learn of a failure here, too.
             Ok(()) | Err(_) => Ok(()),

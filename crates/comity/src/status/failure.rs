@@ -221,7 +221,7 @@ mod tests {
         );
         assert_eq!(
             text(3),
-            "rank 1 gave up the group: barrier #9 timed out after 2s: not called by this rank, rank 0; mend that, then restart the job"
+            "rank 1 gave up the group: barrier #9 timed out after 2s: not called by this rank, rank 0; mend that, then call reform or restart the job"
         );
     }
 

@@ -133,9 +133,13 @@ impl Header {
     /// Returns true if `rank` cannot end this call before `other` makes it. Parts are of equal length.
     pub(crate) fn needs(&self, rank: usize, other: usize) -> bool {
         match self.info.op {
-            Op::AllReduce | Op::AllGather | Op::ReduceScatter | Op::AllToAll | Op::Barrier | Op::Split => {
-                true
-            }
+            Op::AllReduce
+            | Op::AllGather
+            | Op::ReduceScatter
+            | Op::AllToAll
+            | Op::Barrier
+            | Op::Split
+            | Op::Reform => true,
             Op::Reduce | Op::Gather => self.info.count > 0 && self.info.root == Some(rank),
             Op::Broadcast | Op::Scatter => self.info.count > 0 && self.info.root == Some(other),
             _ => false,

@@ -4,6 +4,7 @@
 use super::{Done, Outcome, missing, python, scope::Scope, ssh};
 
 const REQUIREMENTS: &str = "python/suites/requirements.txt";
+const TORCHFT: &str = "python/suites/torchft.txt";
 /// Seconds: 91 tests on 2, 3 and 8 ranks for two backends.
 const LIMIT: u64 = 3600;
 
@@ -20,6 +21,16 @@ pub(super) fn mlx(_: &Scope) -> Outcome {
     }
 }
 
+/// torch's own tests of groups whose members change, for gloo and for Comity. No package has them: without a checkout they are not run.
+pub(super) fn reconfigure(_: &Scope) -> Outcome {
+    match std::env::var("COMITY_TORCH_SOURCE") {
+        Ok(source) => run("torch_reconfigure.py", &["--source", &source]),
+        Err(_) => {
+            Ok(Done::NotRun("COMITY_TORCH_SOURCE names no checkout of github.com/pytorch/pytorch".into()))
+        }
+    }
+}
+
 /// Small programs after reports of other systems' users, beside gloo; and hosts whose login shells are theirs.
 pub(super) fn strangers(_: &Scope) -> Outcome {
     let shells = ssh::shells::check()?;
@@ -31,8 +42,17 @@ pub(super) fn strangers(_: &Scope) -> Outcome {
     }
 }
 
+/// torchft's manager over gloo and over Comity: a replica is killed, and comes back.
+pub(super) fn torchft(_: &Scope) -> Outcome {
+    run_with(TORCHFT, "torchft_suite.py", &[])
+}
+
 fn run(program: &str, args: &[&str]) -> Outcome {
-    let python = match python::with(REQUIREMENTS)? {
+    run_with(REQUIREMENTS, program, args)
+}
+
+fn run_with(requirements: &str, program: &str, args: &[&str]) -> Outcome {
+    let python = match python::with(requirements)? {
         Ok(python) => python,
         Err(why) => return missing(why),
     };

@@ -64,6 +64,8 @@ const CASES: &[Bad] = &[
     (&[R, S, ST, ("COMITY_JOB", "")], &["COMITY_JOB", "empty"]),
     (&[R, S, ST, ("COMITY_JOB", "a\nb")], &["job", "a\\nb"]),
     (&[R, S, ST, ("COMITY_JOB", "{long}")], &["job", "255"]),
+    (&[R, S, ("COMITY_JOIN", "1")], &["COMITY_JOIN=1", "COMITY_STORE"]),
+    (&[R, S, ST, ("COMITY_JOIN", "soon")], &["COMITY_JOIN", "\"soon\""]),
     (&[("COMITY_KEY_FD", "three")], &["COMITY_KEY_FD", "\"three\""]),
     (&[("COMITY_KEY_FD", "-1")], &["COMITY_KEY_FD", "\"-1\""]),
     (&[("COMITY_KEY_FD", "1000000")], &["COMITY_KEY_FD", "1000000"]),

@@ -48,10 +48,11 @@ fn each_row_of_the_table_is_taken_as_the_variable_is_or_refused_with_a_reason() 
         }
         let read = Config::new(0, 1).settings_from_vars(|asked| (asked == name).then(|| example.into()));
         match (made, read) {
-            // A meeting place is no setting of the environment's alone.
+            // A meeting place is no setting of the environment's alone; nor is it that a process joins there.
             (Ok(made), Ok(_)) if name == "COMITY_STORE" => {
                 assert_eq!(made.meet().to_string(), format!("at the store at {example}"));
             }
+            (Ok(made), Ok(read)) if name == "COMITY_JOIN" => assert!(made.joins && !read.joins),
             (Ok(made), Ok(read)) => {
                 assert_eq!(format!("{made:?}"), format!("{read:?}"));
                 assert_ne!(format!("{made:?}"), format!("{:?}", Config::new(0, 1)), "{name}");

@@ -68,6 +68,18 @@ pub(super) const PARTS: &[Part] = &[
     part("slurm", "under srun: two nodes of a real Slurm", 1, slurm::check),
     part("python", "the Python package as released, every framework", 1, python::check),
     part("torch-suite", "torch's own tests of a backend, beside gloo", 1, suites::torch),
+    part(
+        "reconfigure",
+        "torch's own tests of groups whose members change, beside gloo",
+        1,
+        suites::reconfigure,
+    ),
+    part(
+        "torchft",
+        "torchft's manager over Comity, beside gloo: a replica dies and comes back",
+        1,
+        suites::torchft,
+    ),
     part("strangers", "small programs after other systems' reports, beside gloo", 1, suites::strangers),
     part("ray", "actors of a real Ray: every operation, two groups, a killed actor", 1, ray::check),
     part("mlx-suite", "MLX's own distributed tests, beside its ring", 1, suites::mlx),
