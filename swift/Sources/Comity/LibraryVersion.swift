@@ -25,7 +25,6 @@ public struct LibraryVersion: Sendable, Hashable, CustomStringConvertible {
         let own = LibraryVersion.package
         return major == own.major && (major > 0 ? minor >= own.minor : minor == own.minor)
     }
-
 }
 
 extension LibraryVersion {
