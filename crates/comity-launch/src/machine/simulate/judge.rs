@@ -69,7 +69,9 @@ fn nothing_is_left(world: &World<'_>) -> Broken {
         }
         for cut in world.cuts.iter().filter(|cut| cut.host == world.s.hosts[rank]) {
             let ended = process.ended.map_or(0, |(at, _)| at);
-            let is_late = ended > cut.at + 5 * SECOND && world.s.role == Role::Fleet;
+            // With a host that is back its ranks are, too.
+            let stays = world.s.role == Role::Fleet && world.s.elastic.is_none();
+            let is_late = ended > cut.at + 5 * SECOND && stays;
             if is_late && !process.has_vanished && !script.hangs {
                 return broken(format!("rank {rank} outlives its cable by {} ms", ended - cut.at));
             }

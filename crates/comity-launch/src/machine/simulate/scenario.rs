@@ -91,7 +91,7 @@ impl Scenario {
             hosts.extend((0..ranks).map(|_| host));
         }
         let size = hosts.len();
-        let elastic = (role == Role::Alone && size > 1 && rng.chance(60)).then(|| ElasticTerms {
+        let elastic = (role != Role::Node && size > 1 && rng.chance(60)).then(|| ElasticTerms {
             fewest: rng.between(1, size as u64 / 2 + 1) as usize,
             restarts: rng.between(0, 4) as u32,
         });

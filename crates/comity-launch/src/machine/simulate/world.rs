@@ -7,7 +7,8 @@ use super::rng::Rng;
 use super::scenario::{BEDTIME, NEVER, PlantedFault, SECOND, SILENCE, Scenario, Stray};
 use crate::machine::findings::NodeFindings;
 use crate::machine::{
-    Ending, Event, JobPlan, Machine, Problem, REFUSED, Role, StopOrder, StopReason, USAGE, Verdict,
+    ElasticTerms, Ending, Event, JobPlan, Machine, Problem, REFUSED, Role, StopOrder, StopReason, USAGE,
+    Verdict,
 };
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,9 +35,25 @@ pub(super) struct Process {
     /// It ended with 0 as a rank of the group.
     pub(super) is_done: bool,
     /// When its launcher knew its end, for each but the last.
-    pub(super) known: Vec<u64>,
+    pub(super) known: Vec<KnownEnd>,
     pub(super) started: Vec<u64>,
     pipe_closes: u64,
+}
+
+/// End of a rank that its launcher has learned of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KnownEnd {
+    pub(super) at: u64,
+    /// Its host was lost.
+    pub(super) with_host: bool,
+}
+
+impl Process {
+    fn learn_end(&mut self, at: u64, with_host: bool) {
+        if self.known.len() < self.started.len() {
+            self.known.push(KnownEnd { at, with_host });
+        }
+    }
 }
 
 /// A launcher, and its part of the job.
@@ -86,6 +103,7 @@ enum Message {
     Unstarted,
     Ended(usize, i32, bool, Option<usize>),
     Stopped(usize),
+    StartAgain(usize),
     Bye,
     Go,
     Term,
@@ -109,6 +127,8 @@ enum Due {
     Reform {
         culprit: usize,
     },
+    /// A host that was lost is tried.
+    HostAnswers(usize),
     /// A rank that was started again asks to be taken in.
     TakeIn(usize),
     StrayEnds(usize),
@@ -162,54 +182,68 @@ pub(super) struct World<'a> {
     pub(super) trace: Option<Vec<String>>,
 }
 
+impl Place {
+    /// A launcher that begins at this time.
+    fn new(
+        s: &Scenario,
+        mutant: Option<Mutant>,
+        (zero, now): (Instant, u64),
+        (role, host): (Role, Option<usize>),
+    ) -> Self {
+        let world = s.hosts.len();
+        let ms = Duration::from_millis;
+        let ranks: Vec<usize> = match host {
+            Some(host) => s.ranks_of(host).collect(),
+            None => (0..world).collect(),
+        };
+        let of = |rank: &usize| if role == Role::Fleet { s.hosts[*rank] } else { 0 };
+        let judges = role != Role::Host;
+        let plan = JobPlan {
+            role,
+            first: ranks.first().copied().unwrap_or(0),
+            hosts: ranks.iter().map(of).collect(),
+            world,
+            timeout: s.timeout.filter(|_| judges).map(ms),
+            // As the hosts of a fleet have it.
+            grace: if judges { ms(s.grace) } else { crate::machine::PATIENCE },
+            restart: 0,
+            elastic: s.elastic.map(|terms| match judges {
+                true => mutant.map_or(terms, |m| m.terms(terms)),
+                false => ElasticTerms { fewest: 0, restarts: 0 },
+            }),
+        };
+        Self {
+            machine: Machine::new(plan, zero + ms(now)),
+            role,
+            host,
+            up: true,
+            begun: false,
+            wake: NEVER,
+            heard_ends: false,
+            failing_at: None,
+            failure_heard: None,
+            stop_heard: None,
+            hurries: Vec::new(),
+            orders: Vec::new(),
+            said: Vec::new(),
+            starts: 0,
+            over: None,
+            findings: None,
+            all: None,
+            lost: None,
+            others_fail: false,
+            has_told: false,
+            gave_up: Vec::new(),
+            closed: false,
+        }
+    }
+}
+
 impl<'a> World<'a> {
     pub(super) fn new(s: &'a Scenario, mutant: Option<Mutant>, trace: bool) -> Self {
         let zero = Instant::now();
         let world = s.hosts.len();
-        let ms = Duration::from_millis;
-        let place = |role: Role, host: Option<usize>| {
-            let ranks: Vec<usize> = match host {
-                Some(host) => s.ranks_of(host).collect(),
-                None => (0..world).collect(),
-            };
-            let of = |rank: &usize| if role == Role::Fleet { s.hosts[*rank] } else { 0 };
-            let judges = role != Role::Host;
-            let plan = JobPlan {
-                role,
-                first: ranks.first().copied().unwrap_or(0),
-                hosts: ranks.iter().map(of).collect(),
-                world,
-                timeout: s.timeout.filter(|_| judges).map(ms),
-                // As the hosts of a fleet have it.
-                grace: if judges { ms(s.grace) } else { crate::machine::PATIENCE },
-                restart: 0,
-                elastic: s.elastic.filter(|_| judges).map(|terms| mutant.map_or(terms, |m| m.terms(terms))),
-            };
-            Place {
-                machine: Machine::new(plan, zero),
-                role,
-                host,
-                up: true,
-                begun: false,
-                wake: NEVER,
-                heard_ends: false,
-                failing_at: None,
-                failure_heard: None,
-                stop_heard: None,
-                hurries: Vec::new(),
-                orders: Vec::new(),
-                said: Vec::new(),
-                starts: 0,
-                over: None,
-                findings: None,
-                all: None,
-                lost: None,
-                others_fail: false,
-                has_told: false,
-                gave_up: Vec::new(),
-                closed: false,
-            }
-        };
+        let place = |role: Role, host: Option<usize>| Place::new(s, mutant, (zero, 0), (role, host));
         let hosts = s.places();
         let places: Vec<Place> = match s.role {
             Role::Fleet => std::iter::once(place(Role::Fleet, None))
@@ -321,7 +355,11 @@ impl<'a> World<'a> {
             Due::Notice { rank, culprit, well } => self.notice(rank, culprit, well),
             Due::Reform { culprit } => self.reform(culprit),
             Due::TakeIn(rank) => self.take_in(rank),
-            Due::Obeys(rank) => self.end(rank, Ending::Signal(libc::SIGTERM)),
+            Due::HostAnswers(host) => self.host_answers(host),
+            Due::Obeys(rank) if self.ranks[rank].is_told => {
+                self.end(rank, Ending::Signal(libc::SIGTERM));
+            }
+            Due::Obeys(_) => {}
             Due::StrayEnds(rank) => self.ranks[rank].has_stray = false,
             Due::Reap(rank) => self.reap(rank),
             Due::ToLauncher(host, message) => self.launcher_hears(host, message),
@@ -422,6 +460,7 @@ impl<'a> World<'a> {
             Role::Fleet => {
                 self.plan(self.now + SILENCE, Due::LauncherMisses(host));
                 self.plan(self.now + SILENCE, Due::HostMisses(host));
+                self.others_miss(host);
             }
             _ => {
                 for other in (0..self.places.len()).filter(|p| *p != place) {
@@ -500,7 +539,7 @@ impl<'a> World<'a> {
         let Some((_, ending)) = self.ranks[rank].ended else { return };
         let word = self.ranks[rank].word;
         let now = self.now;
-        self.ranks[rank].known.push(now);
+        self.ranks[rank].learn_end(now, false);
         if let (true, Role::Fleet) = (self.places[place].up, self.s.role) {
             let (code, signalled) = match ending {
                 Ending::Exit(code) => (code, false),
@@ -568,6 +607,8 @@ impl<'a> World<'a> {
         let why = format!("host {host} was lost");
         if self.places[0].machine.has_begun() {
             if std::mem::take(&mut self.ways[host].is_running) {
+                let now = self.now;
+                self.s.ranks_of(host).for_each(|rank| self.ranks[rank].learn_end(now, true));
                 self.hurry(0);
                 self.hear(0, Event::HostLost { host, silent: Duration::from_millis(SILENCE), why });
             }
@@ -594,6 +635,7 @@ impl<'a> World<'a> {
                 self.places[place].begun = true;
                 self.hear(place, Event::Begin);
             }
+            Message::StartAgain(rank) => self.hear(place, Event::StartAgain { rank }),
             Message::Term => self.hear(place, Event::Ordered(StopOrder::Term)),
             Message::Kill => self.hear(place, Event::Ordered(StopOrder::Kill)),
             Message::FindStopped => self.find_stopped(place),

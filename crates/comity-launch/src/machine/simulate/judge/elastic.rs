@@ -1,8 +1,8 @@
 //! Promises about a job that goes on without ranks.
 use super::{Broken, LONGEST, broken, expect};
-use crate::machine::simulate::scenario::SECOND;
+use crate::machine::simulate::scenario::{SECOND, SILENCE};
 use crate::machine::simulate::world::{Place, Process, World};
-use crate::machine::{ElasticTerms, Ending, StopReason, restart};
+use crate::machine::{ElasticTerms, Ending, Role, StopReason, restart};
 
 /// Time in which a launcher knows that too few ranks are left.
 const KNOWN: u64 = 300 + SECOND;
@@ -25,7 +25,8 @@ fn stopped(world: &World<'_>, place: &Place) -> u64 {
 }
 
 fn starts(world: &World<'_>, terms: ElasticTerms, (rank, process): (usize, &Process)) -> Broken {
-    let most = terms.restarts as usize + 1;
+    let lost = world.cuts.iter().filter(|cut| cut.host == world.s.hosts[rank]).count();
+    let most = terms.restarts as usize + 1 + lost;
     if process.started.len() > most {
         return broken(format!(
             "rank {rank} is started {} times, and {most} are allowed",
@@ -36,24 +37,36 @@ fn starts(world: &World<'_>, terms: ElasticTerms, (rank, process): (usize, &Proc
         let Some(known) = process.known.get(i - 1) else {
             return broken(format!("rank {rank} is started while it runs"));
         };
-        if *at < known + pause(i) {
-            return broken(format!("rank {rank} is started {} ms after its end", at - known));
+        let failures = process.known[..i].iter().filter(|end| !end.with_host).count();
+        // Of an end just before its host was lost the launcher may not know.
+        if lost == 0 && *at < known.at + pause(failures) {
+            return broken(format!("rank {rank} is started {} ms after its end", at - known.at));
         }
-        if world.group.done.is_some_and(|done| *at > done + world.s.reaped) {
+        // Of a rank that is done behind a cut cable the launcher does not know.
+        let done = world.group.done.filter(|_| world.cuts.is_empty());
+        if done.is_some_and(|done| *at > done + world.s.reaped + 2 * way(world)) {
             return broken(format!("rank {rank} is started when the work is done"));
         }
     }
     let place = &world.places[0];
     let is_lost = process.ended.is_some_and(|(_, e)| e.is_failure()) && !process.is_told;
-    let Some(known) = process.known.last().filter(|_| is_lost && process.started.len() < most) else {
+    let host = world.s.hosts[rank];
+    let is_away = world.cuts.iter().any(|cut| cut.host == host);
+    let Some(known) = process.known.last().filter(|_| is_lost && !is_away && process.started.len() < most)
+    else {
         return Ok(());
     };
-    let due = known + pause(process.started.len());
+    let due = known.at + pause(process.started.len()) + 2 * way(world);
     let ends = [place.failing_at, place.over, world.group.done, Some(stopped(world, place))];
     if ends.into_iter().flatten().all(|at| at > due) {
         return broken(format!("rank {rank} is not started again at {due} ms"));
     }
     Ok(())
+}
+
+/// Time of a message between the launcher and a host.
+fn way(world: &World<'_>) -> u64 {
+    if world.s.role == Role::Fleet { world.s.delay } else { 0 }
 }
 
 fn pause(number: usize) -> u64 {
@@ -64,7 +77,8 @@ fn pause(number: usize) -> u64 {
 fn others_go_on(world: &World<'_>, place: &Place) -> Broken {
     let Some((term, _)) = place.orders.first() else { return Ok(()) };
     let group = &world.group;
-    let may = [group.first_low, group.done, Some(stopped(world, place))]
+    let cut = world.cuts.iter().map(|cut| cut.at).min();
+    let may = [cut, group.first_low, group.done, Some(stopped(world, place))]
         .into_iter()
         .flatten()
         .any(|at| at <= *term);
@@ -75,9 +89,10 @@ fn too_few_end(world: &World<'_>, place: &Place) -> Broken {
     // Whom the launcher ends is not missed.
     let ended = place.orders.first().map_or(u64::MAX, |(at, _)| *at);
     let stop = stopped(world, place).min(ended);
-    if let Some(low) = world.group.low_since.filter(|low| low + KNOWN < stop)
-        && place.failing_at.is_none_or(|at| at > low + KNOWN)
-        && place.over.is_none_or(|at| at > low + KNOWN)
+    let known = KNOWN + way(world) + if world.cuts.is_empty() { 0 } else { SILENCE };
+    if let Some(low) = world.group.low_since.filter(|low| low + known < stop)
+        && place.failing_at.is_none_or(|at| at > low + known)
+        && place.over.is_none_or(|at| at > low + known)
     {
         return broken(format!("too few are left from {low} ms on, and the job goes on"));
     }
@@ -105,6 +120,7 @@ fn the_verdict_is_true(world: &World<'_>, place: &Place) -> Broken {
             expect(verdict.code, Ending::Signal(*signal).code(), &cause)
         }
         Some(StopReason::TimedOut) => expect(verdict.code, 124, &cause),
+        None if !place.machine.has_begun() && verdict.code != 0 => Ok(()),
         None if world.group.done.is_none() => broken("exit code 0, and nobody has done the work".into()),
         None => expect(verdict.code, 0, &cause),
         Some(_) if verdict.code == 0 => broken(format!("exit code 0: {cause:?}")),

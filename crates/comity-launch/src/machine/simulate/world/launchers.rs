@@ -211,6 +211,11 @@ impl World<'_> {
         };
         match action {
             Action::Compare => self.tell(0, Event::Compared { problems: Vec::new() }),
+            Action::Start(ranks) if self.places[0].starts > 0 => self.start_far(ranks),
+            Action::TryHost { host } => {
+                let at = self.now + self.rng.between(100, 2000);
+                self.plan(at, Due::HostAnswers(host));
+            }
             Action::Start(_) => {
                 self.places[0].starts += 1;
                 self.ways.iter_mut().for_each(|way| way.is_running = true);
@@ -239,7 +244,6 @@ impl World<'_> {
             | Action::CloseOutput
             | Action::SayLost { .. }
             | Action::SayHostLost { .. }
-            | Action::TryHost { .. }
             | Action::SayProblems
             | Action::TellFindings
             | Action::LookAtOthers => {}
