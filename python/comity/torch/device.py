@@ -21,7 +21,7 @@ from torch._C import _distributed_c10d as _c10d
 
 from comity.errors import Error, MisuseError
 
-from . import tracing
+from . import nccl, tracing
 from .endings import Ending, let_go
 from .ledger import Ledger
 from .staging import FLOATS, NATIVE, StreamWork, as_list, copied, count_of, hosted, reduces, tensors_of
@@ -55,6 +55,10 @@ def _untaken(*_: Any) -> Any:
     return UNTAKEN
 
 
+def _nothing() -> None:
+    """What a thread begins with where there is no device."""
+
+
 class DeviceGroup:
     """One rank's calls on one device."""
 
@@ -79,8 +83,9 @@ class DeviceGroup:
         self._direct_all_reduce = self._all_reducing(owner.allreduce)
         self._hasten(True)
         if not alone:
+            begins = _nothing if index < 0 else nccl.beside_captures
             self._watch = Watch(
-                group, self._ledger, lambda: owner._limit, self._failed, self._left, self._state
+                group, self._ledger, lambda: owner._limit, self._failed, self._left, self._state, begins
             )
 
     # -- calls
@@ -265,6 +270,8 @@ class DeviceGroup:
         self._hasten(True)
         if not block:
             return None
+        if self.inner is None:
+            self._owner._check_open("end_coalescing")
         work = self.inner._end_coalescing()
         return self._followed(work, self._finishes, []) if self._finishes else work
 
@@ -312,25 +319,36 @@ class DeviceGroup:
 
     def _state(self) -> int:
         """What torch's watchdog has seen of calls on their way."""
-        kind = self.inner.get_error()
+        inner = self.inner
+        if inner is None:
+            return 0
+        kind = inner.get_error()
         return LATE if kind == _TIMEOUT else BROKEN if kind == _BROKEN else 0
 
     def set_timeout(self, timeout: timedelta) -> None:
-        self.inner._set_default_timeout(timeout)
+        if self.inner is not None:
+            self.inner._set_default_timeout(timeout)
 
     def abort(self) -> None:
         """Give the communicator up: what is on streams ends, with whatever it has written by then."""
         with self._lock:
             first = not self._given_up.is_set()
             self._given_up.set()
-        if first:
+        inner = self.inner
+        if first and inner is not None:
             # NCCL lets streams go at once, and comes back when no graph holds its calls any more. The shutdown of a communicator that was
             # given up waits for torch's watchdog only.
-            Ending("comity-abort", self.inner.abort, self.inner.shutdown).freed.wait(_ABORT)
+            Ending("comity-abort", inner.abort, inner.shutdown).freed.wait(_ABORT)
 
     def close(self, limit: float) -> list[str]:
         """Leave in good order, so many seconds at most; the calls that were not done by then, in words. Raises `MismatchError`."""
         self._hasten(False)
+        try:
+            return self._close(limit)
+        finally:
+            self._release()
+
+    def _close(self, limit: float) -> list[str]:
         try:
             if self._watch is not None:
                 self._watch.finish(limit)
@@ -359,3 +377,9 @@ class DeviceGroup:
             self._watch.stop(why)
         self.abort()
         let_go(_ABORT)
+        self._release()
+
+    def _release(self) -> None:
+        """Let go of what carried calls. Else Python may do so much later, on any thread, in the middle of the capture of a graph."""
+        self.inner = self._all_gather = self._reduce_scatter = None
+        self._quick_all_reduce = self._direct_all_reduce = _untaken

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import threading
 from array import array
@@ -29,6 +31,8 @@ _settings = threading.Lock()
 #: Longest limit that torch is told.
 _LONGEST = timedelta(days=365)
 _UUID = 16
+#: The mode of the driver in which a thread minds captures of its own only.
+_THREAD_LOCAL = 1
 
 
 def limit(seconds: float) -> timedelta:
@@ -52,6 +56,15 @@ def make(store: Any, rank: int, size: int, timeout: float, name: str, ranks: Seq
         finally:
             for k, v in before.items():
                 os.environ.pop(k) if v is None else os.environ.__setitem__(k, v)
+
+
+def beside_captures() -> None:
+    """Keep what this thread does out of the captures of graphs by other threads. Python may collect a program's objects on any thread, and
+    the end of some would end a capture."""
+    # Torch for other makers' devices has no such driver.
+    with contextlib.suppress(OSError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_THREAD_LOCAL)))
 
 
 def no_device_twice(group: Any, device: torch.device) -> None:

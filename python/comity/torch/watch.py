@@ -77,15 +77,17 @@ class Watch:
         failed: Callable[[Error], None],
         left: Callable[[Error], None],
         state: Callable[[], int],
+        begins: Callable[[], None],
     ) -> None:
         """`limit`: seconds that a call may take. `failed`: told once why calls have no meaning any more. `left`: told which rank has left,
-        so that no call can be made. `state`: as in `Row`."""
+        so that no call can be made. `state`: as in `Row`. `begins`: called first by the thread."""
         self._group = group
         self._ledger = ledger
         self._limit = limit
         self._failed = failed
         self._left = left
         self._state = state
+        self._begins = begins
         self._target = 0
         self._wake = threading.Event()
         self._leaves = False
@@ -126,6 +128,7 @@ class Watch:
 
     def _serve(self) -> None:
         try:
+            self._begins()
             before: list[Row] = []
             while True:
                 rows = self._meet()

@@ -108,7 +108,7 @@ def on(inner: Any) -> Any:
     group = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     members = list(range(group._size))
     watch = group._group.subgroup(members, 0x6375_6461_0000, timeout=PATIENCE) if group._size > 1 else None
-    group._device = DeviceGroup(group, inner, watch, -1)
+    group._device, group._stand_in = DeviceGroup(group, inner, watch, -1), inner
     return group
 
 
@@ -128,7 +128,7 @@ def told(group: Any) -> list:
             time.sleep(0.005)
 
     said = caught(calls)
-    return [*said, group._device.inner.aborted.wait(PATIENCE)]
+    return [*said, group._stand_in.aborted.wait(PATIENCE)]
 
 
 def results(rank: int, size: int) -> None:
@@ -311,16 +311,22 @@ def late(rank: int, size: int) -> list:
 
 def slow_to_leave(rank: int, size: int) -> list:
     """Rank 0 goes on long after the others have left: what it called has ended, and another call would need them."""
-    group = on(Silent())
+    inner = Silent()
+    group, gone = on(inner), weakref.ref(inner)
     put(group, torch.ones(8))
     dist.barrier()
     if rank:
         group._device._watch.stop()
         return []
-    said = told(group)[:-1]
-    let_go = group._device.inner.aborted.is_set()
-    group._device.inner.calls.clear()
-    return [said, let_go, caught(dist.destroy_process_group), group._device.inner.calls]
+    said, calls = told(group)[:-1], inner.calls
+    let_go = inner.aborted.is_set()
+    calls.clear()
+    del inner, group._stand_in
+    gc.disable()
+    left = caught(dist.destroy_process_group)
+    gc.enable()
+    # What carried calls is not left to Python's collection.
+    return [said, let_go, left, calls, gone() is None]
 
 
 def block(rank: int, size: int) -> list:

@@ -80,11 +80,11 @@ def test_a_rank_that_does_not_make_a_call(ranks: Ranks) -> None:
 
 
 def test_a_rank_that_leaves_later(ranks: Ranks) -> None:
-    said, let_go, leaves, calls = ranks.run(3, bodies.slow_to_leave)[0]
+    said, let_go, leaves, calls, gone = ranks.run(3, bodies.slow_to_leave)[0]
     assert said[0] == "PeerLostError" and "left the group" in said[1] and "all_reduce #1 f32[8]" in said[1], (
         said
     )
-    assert not let_go and leaves[0] == "nothing" and calls == ["shutdown"], (let_go, leaves, calls)
+    assert not let_go and leaves[0] == "nothing" and calls == ["shutdown"] and gone, (let_go, leaves, calls)
 
 
 def test_a_block_of_calls(ranks: Ranks) -> None:

@@ -252,6 +252,23 @@ def test_a_graph_may_look_at_the_name_of_a_group_and_at_no_call() -> None:
     assert not hasattr(ProcessGroup.group_name.fget, "_torchdynamo_disable")
 
 
+def test_the_thread_that_compares_calls_leaves_captures_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from comity.torch import nccl
+
+    modes = []
+
+    class Driver:
+        def __init__(self, name: str) -> None:
+            assert name == "libcuda.so.1"
+
+        def cuThreadExchangeStreamCaptureMode(self, mode: object) -> None:
+            modes.append(mode._obj.value)
+
+    monkeypatch.setattr(nccl.ctypes, "CDLL", Driver)
+    nccl.beside_captures()
+    assert modes == [1]
+
+
 def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Options().compression is None
     monkeypatch.setenv("COMITY_TORCH_COMPRESSION", "bf16")
