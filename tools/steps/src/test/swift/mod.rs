@@ -101,7 +101,10 @@ fn other_libraries(debian: &Debian) -> Result<(), String> {
     debian.task(&["swiftc", "-emit-library", "-o"]).args([&library, &source]).run()?;
     let places = [
         (folder.as_path(), "at top level: libcomity is of version 9.9.0, and this package is for"),
-        (Path::new("/nowhere"), "at top level: libcomity cannot be loaded: libcomity.so.0: cannot open shared object file"),
+        (
+            Path::new("/nowhere"),
+            "at top level: libcomity cannot be loaded: libcomity.so.0: cannot open shared object file",
+        ),
     ];
     for (place, words) in places {
         let library = format!("LD_LIBRARY_PATH={}", place.display());
