@@ -133,13 +133,28 @@ def is_property(node: ast.FunctionDef) -> bool:
     return any(isinstance(d, ast.Name) and d.id == "property" for d in node.decorator_list)
 
 
+def parts_of(base: str) -> ast.ClassDef | None:
+    """The class of this name in a private module of the package: its methods are those of the public class that is made of it."""
+    for file in sorted((PACKAGE / "comity").glob("_*.py")):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name == base:
+                return node
+    return None
+
+
+def members(node: ast.ClassDef) -> list[ast.stmt]:
+    """What a class has, then what it has from private ones."""
+    bases = [parts_of(ast.unparse(b)) for b in node.bases]
+    return [*node.body, *(m for base in bases if base is not None for m in members(base))]
+
+
 def of_class(node: ast.ClassDef, name: str) -> list[str]:
     parts = []
-    shown = [ast.unparse(b) for b in node.bases]
+    shown = [b for b in map(ast.unparse, node.bases) if parts_of(b) is None]
     bases = ", ".join(b for b in shown if not b.startswith("_"))
     parts.append(block(f"class {name}({bases})" if bases else f"class {name}"))
     parts.append(prose(ast.get_docstring(node, clean=False)))
-    for child in node.body:
+    for child in members(node):
         if isinstance(child, ast.AnnAssign) and not ast.unparse(child.target).startswith("_"):
             parts.append(f"- `{ast.unparse(child)}`")
         if not isinstance(child, ast.FunctionDef):

@@ -96,7 +96,8 @@ class Elastic(Collectives):
         # Layers may share a tensor.
         buffers = list(dict.fromkeys(block.buffer for block in blocks))
         self._raw.sync(buffers, holds, timeout=timeout)
-        return [block.result() for block in blocks]
+        results = [block.result for block in blocks]
+        return [result() for result in results]
 
     def all_reduce_or_keep(self, x: Any, op: str = "sum", *, timeout: float | None = None) -> Any:
         """Combine `x` across ranks in place, as `all_reduce` with ``out=x``; where the call fails, `x` stays as it was.
@@ -110,7 +111,8 @@ class Elastic(Collectives):
         if block is None or block.place is not None:
             return total
         _core.copy(new.buffer, block.buffer)
-        return block.result()
+        result = block.result
+        return result()
 
     def _writable(self, x: Any) -> Block | None:
         """The memory of `x`, to be written; None where its kind cannot be changed."""

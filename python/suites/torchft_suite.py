@@ -4,7 +4,8 @@
     python python/suites/torchft_suite.py --over comity
 
 Three replicas of one rank train with torchft's DistributedDataParallel, under a lighthouse of its own. One is killed and started again; it
-gets the state of the others. All must end at one step with the same weights. Needs `torchft.txt`.
+gets the state of the others. All must end at one step with the same weights. Then torchft's own tests of DDP, LocalSGD and DiLoCo, which
+are in its wheel, are run with Comity in the place of gloo. Needs `torchft.txt`.
 
 Exit code 0: as it should be; 1: not.
 """
@@ -14,7 +15,9 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +29,16 @@ from typing import Any
 REPLICAS, VICTIM = 3, 2
 #: Longest that anything may take, in seconds.
 LIMIT = 240
+#: torchft's tests of whole jobs, whose replicas are threads.
+TESTS = ("torchft.manager_integ_test", "torchft.local_sgd_integ_test")
+#: Puts Comity in the place of gloo.
+PLUGIN = """
+import torchft
+import torchft.process_group
+from comity.torch.ft import ProcessGroupComity
+
+torchft.ProcessGroupGloo = torchft.process_group.ProcessGroupGloo = ProcessGroupComity
+"""
 
 
 def replica(over: str, number: int, lighthouse: str, folder: str) -> None:
@@ -142,6 +155,35 @@ class Job:
         return took
 
 
+def own_tests(folder: str) -> int:
+    """How many of torchft's own tests pass over Comity: all that are for tensors in host memory."""
+    Path(folder, "over_comity.py").write_text(PLUGIN)
+    path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    options = [
+        "-q",
+        "-p",
+        "over_comity",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        "-k",
+        "not cuda",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "--pyargs", *TESTS],
+        capture_output=True,
+        text=True,
+        timeout=4 * LIMIT,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path},
+        check=False,
+    )
+    passed = re.search(r"(\d+) passed", done.stdout)
+    if done.returncode or passed is None:
+        raise SystemExit(f"torchft's own tests over Comity:\n{done.stdout[-8000:]}")
+    return int(passed[1])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -155,6 +197,8 @@ def main() -> int:
         for over in args.over:
             took = Job(over, folder).run()
             said.append(f"over {over} the others go on after {took:.2f} s")
+        if "comity" in args.over:
+            said.append(f"{own_tests(folder)} of torchft's own tests pass over Comity")
     print(f"=> torchft's replicas end alike after one was killed and came back; {', '.join(said)}")
     return 0
 

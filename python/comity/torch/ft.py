@@ -60,6 +60,8 @@ class ProcessGroupComity(ProcessGroupWrapper):
                 self._error = self._error or error
 
         work.add_done_callback(note)
+        # The manager's callbacks make no calls, and count on running at once where the work has ended: they take no turns.
+        work.turns = None
         return work
 
     def errored(self) -> Exception | None:

@@ -165,6 +165,10 @@ class Work(_c10d.Work):
         self._end(None)
         if self._flaw is not None:
             raise self._flaw
+        if self._future is not None:
+            # Programs count on it that the future is done as well: a callback given to it now runs at once.
+            # WAIT: the end of a request that has ended, on a thread for callbacks
+            self._future.wait()
         return True
 
     def synchronize(self) -> None:

@@ -276,3 +276,12 @@ def parts_of_several_backends(rank: int, size: int) -> str:
         dist.all_reduce(t, group=half)
     dist.barrier()
     return said
+
+
+def done_after_wait(rank: int, size: int) -> None:
+    """A work that was waited for has a future that is done: what is given to it runs at once."""
+    for _ in range(200):
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        future = work.get_future()
+        work.wait()
+        assert future.done()

@@ -135,9 +135,11 @@ def test_an_abort_beside_a_send_is_heard(ranks: Ranks) -> None:
 
 def test_what_torch_asks_has_an_answer(ranks: Ranks) -> None:
     (answers,) = ranks.run(1, bodies.abilities)
-    wanted = {"supports_reconfigure", "supports_window", "supports_time_estimate", "supports_shrinking"}
     assert all(isinstance(a, bool) for a in answers.values()), answers
-    assert not NEW or all(answers[w] is False for w in wanted), answers
+    if NEW:
+        assert not answers["supports_window"] and not answers["supports_time_estimate"], answers
+        assert answers["supports_shrinking"], answers
+        assert answers["supports_reconfigure"] == hasattr(torch._C._distributed_c10d, "ReconfigureOptions")
 
 
 def test_without_a_key_ranks_listen_beside_the_master(ranks: Ranks) -> None:

@@ -73,6 +73,10 @@ def test_errors_in_callbacks(ranks: Ranks) -> None:
     ranks.run(2, futures.errors_in_callbacks)
 
 
+def test_a_future_is_done_when_its_work_was_waited_for(ranks: Ranks) -> None:
+    ranks.run(2, futures.done_after_wait)
+
+
 def test_torch_is_as_it_was(ranks: Ranks) -> None:
     ranks.run(1, futures.torch_is_as_it_was)
 
