@@ -61,6 +61,7 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     ];
     let others: Vec<(&str, Case)> = vec![
         ("a job that is started again", more::restarts),
+        ("a host that is lost and comes back", more::comes_back),
         ("an address to meet at", more::binds),
         ("another interpreter, and comity as a Python package", more::falls_back),
         ("a copy of the program, and a terminal", more::copies_itself),

@@ -1,6 +1,11 @@
 //! Flags and faults of jobs over ssh, beside those that end a job.
-use super::{ended, net::Net};
-use std::{fs, os::unix::fs::PermissionsExt};
+use super::{ended, ip, net::Net};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 /// The first time rank 0 fails; then all is well.
 pub(super) fn restarts(net: &Net, comity: &str) -> Result<(), String> {
@@ -13,6 +18,28 @@ pub(super) fn restarts(net: &Net, comity: &str) -> Result<(), String> {
         true => Err(format!("it was started a third time:\n{said}")),
         false => Ok(()),
     }
+}
+
+/// The cable of a host is cut and mended: the others go on, and the host's rank is started again.
+pub(super) fn comes_back(net: &Net, comity: &str) -> Result<(), String> {
+    let marker = net.folder.join("back").display().to_string();
+    let script = format!(
+        "[ -z \"$COMITY_JOIN\" ] || {{ touch {marker}; sleep 100; }}; while [ ! -e {marker} ]; do sleep 0.1; done"
+    );
+    let job = net.launch_with(comity, &["--elastic", "1"], &["sh", "-c", &script])?;
+    let until = Instant::now() + Duration::from_secs(20);
+    while net.ranks_of("c")?.is_empty() {
+        if Instant::now() > until {
+            return Err("no rank runs after 20 s".into());
+        }
+        sleep(Duration::from_millis(50));
+    }
+    ip(&format!("-n {} link set eth0 down", net.name("c")))?;
+    // The launcher misses the host after 3 s of silence.
+    sleep(Duration::from_secs(4));
+    ip(&format!("-n {} link set eth0 up", net.name("c")))?;
+    let said = job.wait()?;
+    all_in(&said, &["host c was lost", "; the job goes on, and the host is tried again in 1 s"])
 }
 
 pub(super) fn binds(net: &Net, comity: &str) -> Result<(), String> {
