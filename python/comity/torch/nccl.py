@@ -62,7 +62,7 @@ def beside_captures() -> None:
     """Keep what this thread does out of the captures of graphs by other threads. Python may collect a program's objects on any thread, and
     the end of some would end a capture."""
     # Torch for other makers' devices has no such driver.
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):
         driver = ctypes.CDLL("libcuda.so.1")
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_THREAD_LOCAL)))
 
