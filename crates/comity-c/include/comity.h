@@ -206,6 +206,30 @@ typedef enum {
 } comity_place;
 
 /**
+ * Form in which the elements of an all_reduce, reduce_scatter or all_gather cross the links. It is for sums and averages of COMITY_F32,
+ * COMITY_F16 and COMITY_BF16 in host memory, on slow networks. Each contribution is rounded once and the sum once more; all ranks get the same
+ * bits. All ranks name the same.
+ */
+typedef enum {
+    /**
+     * As they are
+     */
+    COMITY_WIRE_PLAIN = 0,
+    /**
+     * 2 bytes, with the range of a float
+     */
+    COMITY_WIRE_BF16 = 1,
+    /**
+     * 2 bytes, up to 65,504
+     */
+    COMITY_WIRE_F16 = 2,
+    /**
+     * A byte, and a scale for each block of 256
+     */
+    COMITY_WIRE_INT8_BLOCK = 3,
+} comity_wire;
+
+/**
  * Settings of a process before it meets the others. Free it with comity_config_free().
  */
 typedef struct comity_config comity_config;
@@ -423,6 +447,10 @@ typedef struct {
      * Time limit in seconds; 0: the group's limit, INFINITY: none. In the background it begins with the call's turn.
      */
     double timeout;
+    /**
+     * Form of the elements on the links
+     */
+    comity_wire wire;
 } comity_call;
 
 /**

@@ -37,6 +37,7 @@ fn layouts() -> String {
             reserved,
             stream,
             timeout,
+            wire,
         }
     );
     layout!(
@@ -112,7 +113,7 @@ fn the_table_is_current() {
 fn enumerators_begin_with_their_type_and_are_no_settings() {
     let table = declared(&header::generated());
     let enums: Vec<_> = table.lines().filter_map(|l| l.strip_prefix("enum ")?.split_once(": ")).collect();
-    assert_eq!(enums.len(), 5, "{enums:?}");
+    assert_eq!(enums.len(), 6, "{enums:?}");
     for (name, numbers) in enums {
         let short = ["comity_status", "comity_dtype", "comity_reduce_op"].contains(&name);
         let begin = if short { "COMITY".into() } else { name.to_uppercase() };

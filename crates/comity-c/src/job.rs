@@ -6,7 +6,7 @@ use crate::{
     raw::{self, CMemory},
     types::{self, comity_call},
 };
-use comity::{DType, Group, Op, Place, ReduceOp};
+use comity::{DType, Group, Op, Place, ReduceOp, Wire};
 
 /// A call whose arguments are complete.
 #[derive(Debug)]
@@ -19,6 +19,7 @@ pub(crate) struct CheckedCall {
     rank: usize,
     source: usize,
     tag: u32,
+    wire: Option<Wire>,
     /// Elements of each rank's part where they differ.
     counts: Option<Parts>,
 }
@@ -48,6 +49,7 @@ impl CheckedCall {
         let dtype = if op == Op::Barrier { DType::U8 } else { types::dtype(call.dtype)? };
         let reduces = matches!(op, Op::AllReduce | Op::Reduce | Op::ReduceScatter);
         let reduce = if reduces { types::reduce_op(call.reduce)? } else { ReduceOp::Sum };
+        let wire = types::wire(call.wire)?;
         let counts = parts(group, op, call)?;
         let root = match op {
             Op::Reduce | Op::Broadcast | Op::Gather | Op::Scatter => rank("the root", call.rank)?,
@@ -64,11 +66,18 @@ impl CheckedCall {
         let src = CMemory::new("src", from.expose_provenance(), inp, dtype, place)?;
         let dst = CMemory::new("dst", to.expose_provenance(), out, dtype, place)?;
         let shape = shape(op, group.rank(), src, dst, counts.is_some())?;
-        Ok(Self { op, src, dst, shape, reduce, rank: root, source, tag: call.tag, counts })
+        Ok(Self { op, src, dst, shape, reduce, rank: root, source, tag: call.tag, wire, counts })
     }
 
     /// Make the call and wait for it; on a device, until its work is on the stream.
     pub(crate) fn run(&self, g: &Group) -> comity::Result<()> {
+        match self.wire {
+            None => self.run_on(g),
+            wire => self.run_on(&g.with_wire(wire)),
+        }
+    }
+
+    fn run_on(&self, g: &Group) -> comity::Result<()> {
         let src = || self.src.view();
         let dst = || self.dst.view_mut();
         let rank = self.rank;

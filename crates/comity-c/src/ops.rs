@@ -33,6 +33,7 @@ impl comity_call {
             reserved: 0,
             stream: ptr::null_mut(),
             timeout: 0.0,
+            wire: 0,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Enums arrive from C as a `u32`, since C may pass any number; [`known`] turns it into Rust's.
 
 use crate::errors::CFault;
-use comity::{DType, Op, ReduceOp};
+use comity::{DType, Op, ReduceOp, Wire};
 use std::ffi::{c_char, c_void};
 
 /// Status of a call. COMITY_OK and COMITY_PENDING are no errors.
@@ -121,6 +121,23 @@ pub enum comity_place {
     COMITY_PLACE_CUDA = 1,
 }
 
+/// Form in which the elements of an all_reduce, reduce_scatter or all_gather cross the links. It is for sums and averages of COMITY_F32,
+/// COMITY_F16 and COMITY_BF16 in host memory, on slow networks. Each contribution is rounded once and the sum once more; all ranks get the same
+/// bits. All ranks name the same.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(dead_code, reason = "for C")]
+pub enum comity_wire {
+    /** As they are */
+    COMITY_WIRE_PLAIN = 0,
+    /** 2 bytes, with the range of a float */
+    COMITY_WIRE_BF16 = 1,
+    /** 2 bytes, up to 65,504 */
+    COMITY_WIRE_F16 = 2,
+    /** A byte, and a scale for each block of 256 */
+    COMITY_WIRE_INT8_BLOCK = 3,
+}
+
 /// Arguments of a call, for comity_run() and comity_start(). Set the struct to 0, then `size`, then the fields that your call needs.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -159,6 +176,8 @@ pub struct comity_call {
     pub stream: *mut c_void,
     /** Time limit in seconds; 0: the group's limit, INFINITY: none. In the background it begins with the call's turn. */
     pub timeout: f64,
+    /** Form of the elements on the links */
+    pub wire: WireNumber,
 }
 
 /// Details of an error. The pointers are valid until comity_error_free() of that error.
@@ -288,6 +307,8 @@ pub type ReduceNumber = u32;
 /// Like [`OpNumber`].
 pub type PlaceNumber = u32;
 /// Like [`OpNumber`].
+pub type WireNumber = u32;
+/// Like [`OpNumber`].
 pub type StatusNumber = u32;
 
 /// Element `n` of `all`, or a sentence on the numbers that there are.
@@ -318,6 +339,11 @@ pub(crate) fn reduce_op(n: ReduceNumber) -> Result<ReduceOp, CFault> {
 pub(crate) fn op(n: OpNumber) -> Result<Op, CFault> {
     // A split makes a group and so is a function of its own.
     known("comity_op", &Op::ALL[..Op::Split as usize - 1], 1, n)
+}
+
+pub(crate) fn wire(n: WireNumber) -> Result<Option<Wire>, CFault> {
+    let [a, b, c] = Wire::ALL.map(Some);
+    known("comity_wire", &[None, a, b, c], 0, n)
 }
 
 pub(crate) fn on_device(n: PlaceNumber) -> Result<bool, CFault> {

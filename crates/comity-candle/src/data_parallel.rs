@@ -171,7 +171,7 @@ impl DataParallel {
         }
         step.start_full(&mut state)?;
         // Behind all buckets, in the order of the group's calls.
-        in_calls(|| self.group.all_reduce(&mut present, ReduceOp::Or))?;
+        in_calls(|| self.group.with_wire(None).all_reduce(&mut present, ReduceOp::Or))?;
         for (bucket, request) in std::mem::take(&mut state.pending) {
             // WAIT: a request, whose call has a deadline
             let bundle = in_calls(|| request.wait())?;

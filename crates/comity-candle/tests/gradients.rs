@@ -1,7 +1,7 @@
 //! Averages over ranks that are threads, against values computed by hand.
 
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
-use comity::{Group, ReduceOp};
+use comity::{Group, ReduceOp, Wire};
 use comity_candle::{Error, average_gradients};
 use std::{thread, time::Duration};
 
@@ -66,6 +66,27 @@ fn types_are_averaged_apart_and_keep_their_places() {
             assert_eq!(g.stats().calls - before, 7);
         });
     }
+}
+
+#[test]
+fn a_wire_carries_all_types_but_f64_in_fewer_bytes() {
+    run(2, |g| {
+        let vars = [var(4000, DType::F32), var(4000, DType::F64), var(4000, DType::BF16)];
+        let mut grads = store(&vars, |i| Some(0.3 * (i + g.rank()) as f64));
+        let before = g.stats().bytes_sent;
+        average_gradients(&g.with_wire(Wire::Int8Block), &vars, &mut grads).unwrap();
+        for (i, v) in vars.iter().enumerate() {
+            let want = 0.3 * (i as f64 + 0.5);
+            let most = if i == 1 { 1e-15 } else { 0.01 };
+            assert!(
+                values(&grads, v).iter().all(|x| (x - want).abs() <= most),
+                "{i}: {}",
+                values(&grads, v)[0]
+            );
+        }
+        // A byte and a bit for each element of two, eight for those of f64, and which there are.
+        assert!(g.stats().bytes_sent - before < 4000 * (8 + 3), "{}", g.stats().bytes_sent - before);
+    });
 }
 
 #[test]

@@ -24,9 +24,9 @@ mod tests;
 pub(super) const BLOCK: usize = 256;
 const SCALE: usize = size_of::<f32>();
 const LARGEST: f32 = 126.0;
-const PLUS_INFINITY: i8 = 127;
-const MINUS_INFINITY: i8 = -127;
-const NOT_A_NUMBER: i8 = -128;
+const PLUS_INFINITY: i32 = 127;
+const MINUS_INFINITY: i32 = -127;
+const NOT_A_NUMBER: i32 = -128;
 
 /// Form in which elements cross the links: fewer bytes for less precision. A call that asks for one rounds each contribution once and the
 /// sum once, whatever the number of ranks; the sum itself is one of `f32`, in the order of ranks, and all ranks get the same bits.
@@ -147,11 +147,17 @@ impl Level {
             Wire::Bf16 => at!(self, isa => from_dtype::<Bf16, _>(isa, dtype, dst, src)),
             Wire::F16 => at!(self, isa => from_dtype::<F16, _>(isa, dtype, dst, src)),
             Wire::Int8Block => {
+                let room = &mut [0; BLOCK * 4];
                 let blocks = dst.chunks_mut(SCALE + BLOCK).zip(src.chunks(BLOCK * dtype.size()));
                 for (dst, src) in blocks {
-                    let values = &mut [0; BLOCK * 4][..src.len() / dtype.size() * 4];
-                    at!(self, isa => from_dtype::<f32, _>(isa, dtype, values, src));
                     let (scale, codes) = dst.split_at_mut(SCALE);
+                    let values = if dtype == DType::F32 {
+                        src
+                    } else {
+                        let values = &mut room[..codes.len() * 4];
+                        at!(self, isa => from_dtype::<f32, _>(isa, dtype, values, src));
+                        values
+                    };
                     let made = at!(self, isa => isa.quantise(codes, values));
                     scale.copy_from_slice(&made.to_ne_bytes());
                 }
@@ -165,8 +171,13 @@ impl Level {
             Wire::Bf16 => at!(self, isa => to_dtype::<Bf16, _>(isa, dtype, dst, src)),
             Wire::F16 => at!(self, isa => to_dtype::<F16, _>(isa, dtype, dst, src)),
             Wire::Int8Block => {
+                let room = &mut [0; BLOCK * 4];
                 for (dst, src) in dst.chunks_mut(BLOCK * dtype.size()).zip(src.chunks(SCALE + BLOCK)) {
-                    let values = &mut [0; BLOCK * 4][..dst.len() / dtype.size() * 4];
+                    if dtype == DType::F32 {
+                        self.restore(dst, src);
+                        continue;
+                    }
+                    let values = &mut room[..dst.len() / dtype.size() * 4];
                     self.restore(values, src);
                     at!(self, isa => to_dtype::<f32, _>(isa, dtype, dst, values));
                 }
@@ -179,8 +190,9 @@ impl Level {
             Wire::Bf16 => self.accumulate(DType::BF16, ReduceOp::Sum, sums, src),
             Wire::F16 => self.accumulate(DType::F16, ReduceOp::Sum, sums, src),
             Wire::Int8Block => {
+                let room = &mut [0; BLOCK * 4];
                 for (sums, src) in sums.chunks_mut(BLOCK * 4).zip(src.chunks(SCALE + BLOCK)) {
-                    let values = &mut [0; BLOCK * 4][..sums.len()];
+                    let values = &mut room[..sums.len()];
                     self.restore(values, src);
                     self.combine(DType::F32, ReduceOp::Sum, sums, values);
                 }
@@ -218,19 +230,30 @@ fn to_dtype<S: Lane<Value = f32>, I: Isa>(isa: I, dtype: DType, dst: &mut [u8], 
 pub(super) fn quantise(codes: &mut [u8], values: &[u8]) -> f32 {
     /// The sum with it has the rounded integer in its lowest bits.
     const ROUNDER: f32 = 12_582_912.0;
+    const INFINITE: u32 = f32::INFINITY.to_bits();
+    const SIGN: u32 = 1 << 31;
     let values = f32::split(values);
-    // In bits, where the order of magnitudes is that of integers: the compiler makes vectors of it.
-    let magnitude = |v: &[u8; 4]| u32::from_ne_bytes(*v) & 0x7fff_ffff;
-    let finite = |bits: u32| if bits < f32::INFINITY.to_bits() { bits } else { 0 };
-    let largest = values.iter().fold(0, |most, v| finite(magnitude(v)).max(most));
+    // In bits, where the order of magnitudes is that of integers, and step by step: the compiler makes vectors of each loop.
+    let mut wide = [0u32; BLOCK];
+    for (bits, v) in wide.iter_mut().zip(values) {
+        *bits = u32::from_ne_bytes(*v);
+    }
+    let mut largest = 0;
+    for bits in wide {
+        let magnitude = bits & !SIGN;
+        largest = largest.max(if magnitude < INFINITE { magnitude } else { 0 });
+    }
     let scale = (f32::from_bits(largest) / LARGEST).max(f32::MIN_POSITIVE);
     let by = 1.0 / scale;
-    for (code, v) in codes.iter_mut().zip(values) {
-        let x = f32::from_ne_bytes(*v);
-        let rounded = (x * by + ROUNDER).to_bits() as u8;
-        let infinity = if x > 0.0 { PLUS_INFINITY } else { MINUS_INFINITY };
-        let special = if x.is_nan() { NOT_A_NUMBER } else { infinity };
-        *code = if x.abs() < f32::INFINITY { rounded } else { special.cast_unsigned() };
+    for bits in &mut wide {
+        let magnitude = *bits & !SIGN;
+        let infinity = if *bits & SIGN == 0 { PLUS_INFINITY } else { MINUS_INFINITY };
+        let special = if magnitude > INFINITE { NOT_A_NUMBER } else { infinity };
+        let rounded = (f32::from_bits(*bits) * by + ROUNDER).to_bits();
+        *bits = if magnitude < INFINITE { rounded } else { special.cast_unsigned() };
+    }
+    for (code, bits) in codes.iter_mut().zip(&wide) {
+        *code = *bits as u8;
     }
     scale
 }
@@ -239,9 +262,9 @@ pub(super) fn quantise(codes: &mut [u8], values: &[u8]) -> f32 {
 #[inline(always)]
 pub(super) fn dequantise(values: &mut [u8], codes: &[u8], scale: f32) {
     for (v, code) in f32::split_mut(values).iter_mut().zip(codes) {
-        let code = code.cast_signed();
+        let code = i32::from(code.cast_signed());
         // The largest `f32` may come back rounded up.
-        let x = (f32::from(code) * scale).clamp(f32::MIN, f32::MAX);
+        let x = (code as f32 * scale).clamp(f32::MIN, f32::MAX);
         let x = if code == PLUS_INFINITY { f32::INFINITY } else { x };
         let x = if code == MINUS_INFINITY { f32::NEG_INFINITY } else { x };
         let x = if code == NOT_A_NUMBER { f32::NAN } else { x };

@@ -186,6 +186,7 @@ fn a_group_that_is_called_on_its_own_thread_goes_when_it_is_freed() {
         reserved: 0,
         stream: null,
         timeout: 0.0,
+        wire: 0,
     };
     let request = request::start(&find(group).unwrap(), &barrier).unwrap();
     request.state.then(call, Context(null));

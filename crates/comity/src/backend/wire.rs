@@ -61,6 +61,14 @@ struct Stage {
     all: Vec<u8>,
 }
 
+/// The first bytes of a buffer, which grows as needed.
+fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+    &mut buffer[..len]
+}
+
 /// A call in pieces.
 struct Pieces {
     wire: Wire,
@@ -204,8 +212,7 @@ impl Pieces {
             self.reduce(stage, memory, sums, k);
         }
         if let Some(k) = self.at(at, 0).filter(|_| self.scatters()) {
-            stage.out.resize((0..self.parts.len()).map(|r| self.encoded(r, k)).sum(), 0);
-            let mut out = &mut stage.out[..];
+            let mut out = room(&mut stage.out, (0..self.parts.len()).map(|r| self.encoded(r, k)).sum());
             for r in 0..self.parts.len() {
                 let (coded, later) = out.split_at_mut(self.encoded(r, k));
                 if r != self.rank {
@@ -226,12 +233,12 @@ impl Pieces {
         let Self { wire, dtype, rank, .. } = *self;
         let size = self.encoded(rank, k);
         let own = memory.read(self.slice(Buf::In, rank, k, !self.scatters()));
-        stage.own.resize(size, 0);
+        let result = room(&mut stage.own, size);
         if !self.scatters() {
-            return kernel::encode(wire, dtype, &mut stage.own, own);
+            return kernel::encode(wire, dtype, result, own);
         }
-        sums.clear();
-        sums.resize(self.len(rank, k) * DType::F32.size(), 0);
+        let sums = room(sums, self.len(rank, k) * DType::F32.size());
+        sums.fill(0);
         for r in 0..self.parts.len() {
             match r == rank {
                 true => kernel::add_widened(dtype, sums, own),
@@ -242,7 +249,7 @@ impl Pieces {
             kernel::divide_sums(sums, self.parts.len());
         }
         match self.gathers() {
-            true => kernel::encode(wire, DType::F32, &mut stage.own, sums),
+            true => kernel::encode(wire, DType::F32, result, sums),
             false => kernel::narrow(dtype, memory.write(self.slice(Buf::Out, rank, k, true)), sums),
         }
     }
@@ -272,8 +279,8 @@ impl Pieces {
     ) -> Result<()> {
         let send = Vec::from_iter((0..self.parts.len()).map(|r| self.encoded(r, k)));
         let recv = vec![send[self.rank]; send.len()];
-        into.resize(recv.iter().sum(), 0);
-        let mut call = self.part(Op::AllToAll, Bufs::Both((&*out).into(), into.into()));
+        let into = room(into, recv.iter().sum());
+        let mut call = self.part(Op::AllToAll, Bufs::Both((&out[..send.iter().sum()]).into(), into.into()));
         (call.counts, call.recv_counts) = (&send, &recv);
         run(&mut call)
     }
@@ -286,9 +293,10 @@ impl Pieces {
         run: &mut dyn FnMut(&mut Call<'_>) -> Result<()>,
     ) -> Result<()> {
         let counts = Vec::from_iter((0..self.parts.len()).map(|r| self.encoded(r, k)));
-        all.resize(counts.iter().sum(), 0);
-        let mut call = self.part(Op::AllGather, Bufs::Both((&*own).into(), all.into()));
-        (call.info.count, call.counts) = (counts.iter().sum(), &counts);
+        let total = counts.iter().sum();
+        let own = &own[..counts[self.rank]];
+        let mut call = self.part(Op::AllGather, Bufs::Both(own.into(), room(all, total).into()));
+        (call.info.count, call.counts) = (total, &counts);
         run(&mut call)
     }
 

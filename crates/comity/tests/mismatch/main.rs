@@ -122,6 +122,7 @@ fn messages(n: usize, odd: usize) -> Vec<Case> {
             ("count of a message", Call { count: count + 1, ..recv }),
             ("a shorter message", Call { count: 2, ..recv }),
             ("a collective call for a message", Call::new(Op::AllReduce, count)),
+            ("a call on a wire for a message", Call { wire: Some(Wire::Bf16), ..Call::new(Op::AllReduce, count) }),
         ];
         for (what, call) in others {
             let mut calls = vec![vec![]; n];
@@ -136,7 +137,7 @@ fn messages(n: usize, odd: usize) -> Vec<Case> {
 fn threads_of_one_process() {
     let cases = cases();
     // As docs/errors.md says.
-    assert_eq!(cases.len(), 1539);
+    assert_eq!(cases.len(), 1557);
     let cases = scope::Scope::from_env().share(cases, 4);
     let at = AtomicUsize::new(0);
     let work = || {
