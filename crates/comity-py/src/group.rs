@@ -36,6 +36,9 @@ pub(crate) struct PyGroup {
 /// Rank, host and process id.
 type Member = (usize, Option<String>, Option<u32>);
 
+/// A group that follows another; who left, and why; who joined.
+type Formed = (PyGroup, Vec<(Member, String)>, Vec<Member>);
+
 fn member(p: &Peer) -> Member {
     (p.rank, p.host.as_deref().map(str::to_owned), p.pid)
 }
@@ -280,7 +283,7 @@ impl PyGroup {
         fewest: usize,
         store_decides: bool,
         timeout: Option<f64>,
-    ) -> PyResult<(Self, Vec<(Member, String)>, Vec<Member>)> {
+    ) -> PyResult<Formed> {
         // The new group has the handle's limit, not that of this call.
         let group = self.limited(py, None)?;
         let mut options = ReformOptions::new().fewest(fewest);
