@@ -288,6 +288,9 @@ fn a_job_without_a_store_of_its_own_takes_in_nobody() {
     let groups = each(vec![0, 1], |rank| config(rank).connect().unwrap());
     let e = joiner(at, key()).connect().unwrap_err();
     assert!(e.to_string().contains("takes in nobody"), "{e}");
+    // Nor do libraries whose communicators are made once.
+    let e = joiner(at, key()).set("COMITY_BACKEND", "mpi").unwrap().connect().unwrap_err();
+    assert!(matches!(e, Error::Unavailable { backend: "mpi", .. }), "{e}");
     // Of two halves the one with rank 0 goes on.
     each(groups, |g| {
         if g.rank() == 1 {

@@ -81,7 +81,7 @@ impl Config {
         if env::var_os("COMITY_VERBOSE").is_some_and(|v| !v.is_empty() && v != "0") {
             eprintln!("comity: rank {rank} of {size}: {why}; meeting {}", self.meet());
         }
-        if self.backend == BackendKind::Mpi {
+        if self.backend == BackendKind::Mpi && !self.joins {
             return self.connect_mpi();
         }
         self.check()?;
@@ -109,9 +109,9 @@ impl Config {
 
     /// The group that takes this process in.
     fn join_running(&self) -> Result<Group> {
-        if self.backend == BackendKind::Nccl {
+        if matches!(self.backend, BackendKind::Nccl | BackendKind::Mpi) {
             let reason = "a process that joins while the job runs has no communicator with the others".into();
-            return Err(Error::Unavailable { backend: "nccl", reason });
+            return Err(Error::Unavailable { backend: self.backend.name(), reason });
         }
         let group = join_running(self, &mut |world, group_id| {
             let group = Group::open_as(group_id, world, self.counters(), self.timeout, self.join_timeout)?;
