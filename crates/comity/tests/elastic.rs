@@ -332,8 +332,7 @@ fn live(role: &str) {
     let rank = number();
     let n = number();
     let at = words.next().unwrap().to_owned();
-    let config = config(rank, n, &at);
-    let config = words.next().map_or(config.clone(), |links| config.set("COMITY_LINKS", links).unwrap());
+    let config = config(rank, n, &at).set("COMITY_LINKS", words.next().unwrap()).unwrap();
     let mut group = config.connect().unwrap();
     let mut left = Vec::new();
     let mut told = false;

@@ -1,5 +1,5 @@
 //! The group of a job that goes on without ranks: it forms again, and takes in those that were started again.
-use super::{Due, Message, Place, Process, SILENCE, Way, World};
+use super::{Due, Message, Place, SILENCE, Way, World};
 use crate::machine::{Ending, Event, Problem, REFUSED, Role};
 use std::ops::Range;
 
