@@ -129,7 +129,7 @@ impl WireCalls {
             } else {
                 // WAIT: a thread that computes
                 thread::scope(|s| {
-                    let _ = thread::Builder::new().name("comity-wire".into()).spawn_scoped(s, &work);
+                    let _ = thread::Builder::new().name("comity-wire".into()).spawn_scoped(s, work);
                     let out = pieces.talk(carried, at, &mut part);
                     work();
                     out
