@@ -1,4 +1,4 @@
-//! Calls on a wire: what they lose, the same bits on all ranks, over memory and over TCP, and what is refused.
+//! Calls on a wire: their errors, the same bits on all ranks, over memory and over TCP, and refusals.
 
 use comity::{Config, Error, Group, Key, LinkKind, Misuse, ReduceOp, Result, Wire, half::bf16, tools::Store};
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn given(rank: usize, count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|i| next() * 10f32.powi((i / 300 % 7) as i32 - 3)).collect()
 }
 
-/// What the documentation allows the elements of a sum to be off by: each contribution is rounded once, and the sum once more.
+/// Errors that the documentation allows the elements of a sum: each contribution is rounded once, and the sum once more.
 fn allowed(wire: Wire, parts: &[Vec<f32>]) -> Vec<f64> {
     let magnitudes = |i: usize| parts.iter().map(move |p| f64::from(p[i].abs()));
     let count = parts[0].len();

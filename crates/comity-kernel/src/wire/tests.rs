@@ -1,4 +1,4 @@
-//! What a wire loses, at every level of this machine.
+//! Errors that a wire makes, at every level of this machine.
 
 use super::*;
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ fn carried(wire: Wire, values: &[f32]) -> Vec<f32> {
     first.expect("there is a level").1
 }
 
-/// What the table of [`Wire`] allows for `x`, in a block whose largest finite magnitude is `largest`.
+/// Error that the table of [`Wire`] allows for `x`, in a block whose largest finite magnitude is `largest`.
 fn allowed(wire: Wire, x: f32, largest: f32) -> f64 {
     let x = f64::from(x.abs());
     match wire {

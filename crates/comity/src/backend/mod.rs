@@ -46,7 +46,7 @@ pub(crate) struct Call<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Whole {
     pub(crate) info: CallInfo,
-    /// What else all ranks must know alike: the same for all its parts.
+    /// Digest of the other facts that all ranks must know alike: the same for all its parts.
     pub(crate) shape: u64,
 }
 

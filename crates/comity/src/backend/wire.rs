@@ -15,9 +15,9 @@
 //! made in step t-1, and the thread takes what they brought then:
 //!
 //! ```text
-//!   step           0   1   2   3   4   5
-//!   thread       | E0  E1  R0 R1 . D0  D1      E encode, R reduce, D decode
-//!   links        |     S0  S1  G0  G1          S scatter, G gather
+//!   step      0   1   2   3   4   5
+//!   thread    E0  E1  R0  R1  D0  D1      E encode, R reduce, D decode
+//!   links         S0  S1  G0  G1          S scatter, G gather
 //! ```
 //!
 //! All parts of a call announce the call itself, so ranks that disagree, also about the wire, are told in the first exchange: before anything is

@@ -122,7 +122,10 @@ fn messages(n: usize, odd: usize) -> Vec<Case> {
             ("count of a message", Call { count: count + 1, ..recv }),
             ("a shorter message", Call { count: 2, ..recv }),
             ("a collective call for a message", Call::new(Op::AllReduce, count)),
-            ("a call on a wire for a message", Call { wire: Some(Wire::Bf16), ..Call::new(Op::AllReduce, count) }),
+            (
+                "a call on a wire for a message",
+                Call { wire: Some(Wire::Bf16), ..Call::new(Op::AllReduce, count) },
+            ),
         ];
         for (what, call) in others {
             let mut calls = vec![vec![]; n];
