@@ -38,9 +38,6 @@ type Member = (usize, Option<String>, Option<u32>);
 /// A group that follows another; members that left it, and why; members that joined.
 type Formed = (PyGroup, Vec<(Member, String)>, Vec<Member>);
 
-/// A group that follows another; who left, and why; who joined.
-type Formed = (PyGroup, Vec<(Member, String)>, Vec<Member>);
-
 fn member(p: &Peer) -> Member {
     (p.rank, p.host.as_deref().map(str::to_owned), p.pid)
 }
