@@ -176,8 +176,8 @@ pub trait Link: Lending + Send + fmt::Debug {
         false
     }
 
-    /// Pass this rank's [stage](crate::lanes::LaneMemory) to the peer, before anything that is put later; whether it left. Only links that
-    /// [are memory](Self::is_memory) do.
+    /// Pass this rank's [stage](comity_base::lanes::LaneMemory) to the peer, before anything that is put later; whether it left. Only links that
+    /// are memory ([`LinkProperties::is_memory`]) do.
     fn pass_stage(&mut self, _: BorrowedFd<'_>) -> bool {
         false
     }

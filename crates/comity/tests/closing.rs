@@ -145,6 +145,18 @@ fn a_rank_that_is_behind_is_waited_for_but_not_for_ever() {
 }
 
 #[test]
+fn a_rank_that_leaves_too_early_is_named_with_its_last_call() {
+    for groups in kinds(2) {
+        let out = each(groups, |g| {
+            g.barrier()?;
+            if g.rank() == 0 { g.barrier() } else { g.close() }
+        });
+        let e = out[0].as_ref().unwrap_err().to_string();
+        assert!(e.contains("left the group after its call #1, during barrier #2"), "{e}");
+    }
+}
+
+#[test]
 fn a_call_that_one_rank_makes_once_more_is_told() {
     for n in [2, 3] {
         for (i, groups) in kinds(n).into_iter().enumerate() {

@@ -1,6 +1,6 @@
 //! A link over one or several TCP connections.
 //!
-//! The stream travels in [frames](frame), each with its number, a CRC32C, and word of where the next one is to be found:
+//! The stream travels in frames (`frame`), each with its number, a CRC32C, and word of where the next one is to be found:
 //!
 //! ```text
 //!   connection 0, both ways:    short | short | head of a long one |                              | short ...
@@ -9,7 +9,7 @@
 //!
 //! So what is short finds its way at once, and long messages of two directions do not share what the system does for a connection.
 //!
-//! A [framing] puts bytes into frames and takes them out: in the clear straight between the caller's memory and the system's, sealed
+//! A `framing` puts bytes into frames and takes them out: in the clear straight between the caller's memory and the system's, sealed
 //! through a buffer, and in batches for a thread that sends. What is lent to a reduction and a few bytes read ahead lie in a buffer of
 //! the link.
 

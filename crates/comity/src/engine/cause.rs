@@ -112,10 +112,20 @@ impl Members {
 
     /// `peer` is gone, or of no use any more: the error, told to all.
     fn lost(&self, peer: usize, cause: String, call: Option<CallInfo>) -> Error {
+        let left = cause == LEFT;
+        let cause = if left { self.departure(peer, call) } else { cause };
         self.abort(Failure::lost(peer, self.rank, cause.clone()));
         let peer = self.peers[peer].clone();
-        let left = cause == LEFT;
         Error::PeerLost { peer, cause, because_of: Vec::new(), seen_by: None, left, call }
+    }
+
+    /// Cause for `peer`, which left the group: also its last call, where it made fewer than this rank.
+    fn departure(&self, peer: usize, call: Option<CallInfo>) -> String {
+        match (self.status.concluded(peer), call) {
+            (Some((0, _)), Some(call)) if call.seq > 0 => format!("{LEFT} before its first call,"),
+            (Some((made, _)), Some(call)) if made < call.seq => format!("{LEFT} after its call #{made},"),
+            _ => LEFT.to_owned(),
+        }
     }
 
     /// The link to `peer` broke. It may have closed because of somebody else: word of that travels on another connection.

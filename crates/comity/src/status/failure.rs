@@ -42,7 +42,7 @@ pub(crate) struct Late {
     pub(crate) stalled: Option<(usize, usize)>,
 }
 
-/// Cause for a member that left in good order while a message of it was due.
+/// Beginning of the cause for a member that left in good order while a message of it was due.
 pub(crate) const LEFT: &str = "left the group";
 
 /// Beginning of the text of a disagreement.
@@ -137,7 +137,7 @@ impl Failure {
                 let peer = member(self.culprit);
                 let cause = format!("{}{here}", self.cause);
                 let because_of = because_of.clone();
-                let left = self.cause == LEFT;
+                let left = self.cause.starts_with(LEFT);
                 Error::PeerLost { peer, cause, because_of, seen_by, left, call }
             }
         }
