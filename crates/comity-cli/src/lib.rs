@@ -13,6 +13,7 @@ mod key;
 mod launch;
 mod live;
 mod manual;
+mod misspelt;
 mod plan;
 mod report;
 mod save;

@@ -74,6 +74,9 @@ pub(crate) fn hint(error: &clap::Error, command: &Command, words: &[String]) -> 
     let Some(name) = flag.strip_prefix("--").and_then(|f| f.split('=').next()) else {
         return unflagged(given, words, flag);
     };
+    if given == "launch" && matches!(name, "np" | "nproc" | "nproc-per-node" | "nproc_per_node") {
+        return Some("hint: the number of ranks is -n N; with --hosts it counts for each host".into());
+    }
     if let Some(said) = hosts_elsewhere(given, name) {
         return Some(said);
     }

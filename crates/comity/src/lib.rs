@@ -40,9 +40,13 @@
 //! opt-level = 3
 //! [profile.dev.package.comity-base]
 //! opt-level = 3
+//! [profile.dev.package.comity-channel]
+//! opt-level = 3
 //! [profile.dev.package.comity-kernel]
 //! opt-level = 3
 //! [profile.dev.package.comity-plan]
+//! opt-level = 3
+//! [profile.dev.package.comity-transport]
 //! opt-level = 3
 //! ```
 //!

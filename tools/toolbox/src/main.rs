@@ -87,7 +87,9 @@ fn main() -> ExitCode {
             Ok(())
         }
         [] => Err(TaskError::Usage("say which task".into())),
-        [first, ..] => Err(TaskError::Usage(format!("{first:?} and what follows it is no task"))),
+        // `xtask` itself has the demo, and nothing else begins with its name.
+        ["demo", ..] => Err(TaskError::Usage("demo takes no flags: cargo xtask demo".into())),
+        [first, ..] => Err(TaskError::Usage(format!("{first:?} is no task"))),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -86,12 +86,18 @@ mod section {
     pub(super) const MLX: &str = "MLX's flags";
 }
 
+/// Reads the number of ranks. `-np 2`, as mpirun takes it, comes as `p`.
+fn number_of_ranks(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|n| (1..=4096).contains(n));
+    number.ok_or_else(|| "it takes a number from 1 to 4096, as in -n 2".to_owned())
+}
+
 /// Arguments of `comity launch`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct LaunchArgs {
     /// Start this many ranks; with --hosts or --hostfile, on each host that does not say how many
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = section::RANKS)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = number_of_ranks, help_heading = section::RANKS)]
     ranks: u32,
 
     /// Set a variable for every rank (repeatable)
@@ -263,6 +269,7 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
         return USAGE;
     }
     flags::idle_flags_of_mlx(&args).iter().for_each(|why| eprintln!("comity launch: {why}"));
+    crate::misspelt::misspelt().iter().for_each(|why| eprintln!("comity launch: {why}"));
     if args.node.is_given() {
         return nodes::launch(args);
     }
