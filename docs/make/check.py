@@ -119,7 +119,9 @@ def names() -> list[str]:
             wrong.append(f"{made.relative_to(ROOT)} is not current: see docs/make")
     words = len(DECISIONS.read_text().split())
     if words > MOST_WORDS:
-        wrong.append(f"{DECISIONS.relative_to(ROOT)} has {words} words, more than {MOST_WORDS}: keep what somebody may want to change")
+        wrong.append(
+            f"{DECISIONS.relative_to(ROOT)} has {words} words, more than {MOST_WORDS}: keep what somebody may want to change"
+        )
     return wrong
 
 

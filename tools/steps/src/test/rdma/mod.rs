@@ -93,7 +93,7 @@ impl Device {
     fn carries_links(&self, scope: &Scope) -> Result<(), String> {
         // Some jobs hold a promise to its time.
         for (tests, threads) in [
-            (&["--workspace", "--lib", "transport::verbs"][..], "2"),
+            (&["--workspace", "--lib", "verbs::"][..], "2"),
             (&["--workspace", "--test", "rdma"], "1"),
         ] {
             let listed = Task::cargo().args(["test"]).args(tests).args(["--", "--list", "--include-ignored"]);
