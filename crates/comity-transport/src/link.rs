@@ -81,7 +81,7 @@ impl LinkProperties {
     }
 
     /// Properties of a link through the system or a device.
-    pub(crate) const fn of_system(kind: LinkKind) -> Self {
+    pub const fn of_system(kind: LinkKind) -> Self {
         Self { kind, is_memory: false, may_lag: true }
     }
 }

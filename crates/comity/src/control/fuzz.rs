@@ -42,7 +42,7 @@ pub fn messages(bytes: &[u8]) {
     let mut conn = Conn::new(Stream::Unix(us), None);
     conn.fill();
     let mut rest = bytes;
-    while let Ok(Some(body)) = conn.next() {
+    while let Ok(Some(body)) = conn.next_message() {
         let whole = frame(&body);
         assert!(rest.starts_with(&whole));
         rest = &rest[whole.len()..];
@@ -53,6 +53,6 @@ pub fn messages(bytes: &[u8]) {
     if peer.write_all(&frame(body)).is_ok() {
         let mut conn = Conn::new(Stream::Unix(us), None);
         assert!(conn.fill());
-        assert_eq!(conn.next(), Ok(Some(body.to_vec())));
+        assert_eq!(conn.next_message(), Ok(Some(body.to_vec())));
     }
 }
