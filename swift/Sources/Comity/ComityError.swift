@@ -62,7 +62,7 @@ public indirect enum ComityError: Error, Sendable, Hashable {
         public var host: String?
         /// Process of the rank at fault.
         public var processID: Int?
-        /// Call of this rank: `all_reduce #3 f32[8] sum`. `nil` outside of a call.
+        /// Call of this rank: `all_reduce #3 f32[8] sum`; of a mismatch, the call of the rank that found it. `nil` outside of a call.
         public var call: String?
         /// The other rank's call, of a mismatch.
         public var peerCall: String?

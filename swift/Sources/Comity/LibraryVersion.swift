@@ -53,7 +53,7 @@ struct Library: Sendable {
             if let absence {
                 throw .unavailable(
                     Self.details(
-                        "libcomity cannot be loaded: \(absence); install it as the book's page \"Swift\" says, and let "
+                        "libcomity cannot be loaded: \(absence); install it as docs/start/swift.md says, and let "
                             + "\(Self.path) name its folder"))
             }
             return LibraryVersion(number)
