@@ -25,10 +25,13 @@ impl Ending {
         }
     }
 
-    /// Returns whether this may well be a consequence of another rank's end: an error that was reported and given up on,
-    /// a write to a rank that is gone. A crash or a kill is no consequence.
+    /// Returns whether this may well be a consequence of another rank's end: an error that was reported and given up on
+    /// (Python exits, Rust and C abort, Swift ends by SIGILL or SIGTRAP), a write to a rank that is gone. Another crash or a kill is no consequence.
     pub fn may_be_a_consequence(self) -> bool {
-        matches!(self, Self::Exit(_) | Self::Signal(libc::SIGABRT | libc::SIGPIPE))
+        matches!(
+            self,
+            Self::Exit(_) | Self::Signal(libc::SIGABRT | libc::SIGILL | libc::SIGPIPE | libc::SIGTRAP)
+        )
     }
 }
 
@@ -64,6 +67,9 @@ mod tests {
         assert_eq!(Ending::Signal(9).to_string(), "was killed by signal 9 (SIGKILL)");
         assert_eq!(Ending::Signal(9).code(), 137);
         assert_eq!(Ending::Signal(50).to_string(), "was killed by signal 50");
+        assert!(
+            Ending::Signal(libc::SIGILL).may_be_a_consequence() && !Ending::Signal(9).may_be_a_consequence()
+        );
         assert!(!Ending::Exit(0).is_failure() && Ending::Signal(15).is_failure());
     }
 }
