@@ -92,10 +92,9 @@ impl Device {
     /// Comity's own links, and jobs over them.
     fn carries_links(&self, scope: &Scope) -> Result<(), String> {
         // Some jobs hold a promise to its time.
-        for (tests, threads) in [
-            (&["--workspace", "--lib", "verbs::"][..], "2"),
-            (&["--workspace", "--test", "rdma"], "1"),
-        ] {
+        for (tests, threads) in
+            [(&["--workspace", "--lib", "verbs::"][..], "2"), (&["--workspace", "--test", "rdma"], "1")]
+        {
             let listed = Task::cargo().args(["test"]).args(tests).args(["--", "--list", "--include-ignored"]);
             let listed = listed.limit(600).run()?;
             let all: Vec<_> = listed.lines().filter_map(|l| l.strip_suffix(": test")).collect();
