@@ -264,7 +264,8 @@ mod tests {
     #[test]
     fn sealed_messages_cross_and_changed_ones_do_not() {
         let sealed = || {
-            let ((mut a, mut b), (ours, theirs)) = (pair(), crate::both_ends(3));
+            let (mut a, mut b) = pair();
+            let (ours, theirs) = crate::both_ends(3);
             (a.seals, b.seals) = (Some(ours), Some(theirs));
             (a, b)
         };

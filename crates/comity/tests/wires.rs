@@ -49,7 +49,8 @@ fn allowed(wire: Wire, parts: &[Vec<f32>]) -> Vec<f64> {
     let largest = Vec::from_iter(parts.iter().map(largest));
     // Blocks begin with a rank's part, which this test does not know: so the largest of three.
     let near = |blocks: &Vec<f32>, i: usize| {
-        let (from, to) = ((i / 256).saturating_sub(1), (i / 256 + 2).min(blocks.len()));
+        let from = (i / 256).saturating_sub(1);
+        let to = (i / 256 + 2).min(blocks.len());
         blocks[from..to].iter().fold(0f64, |m, x| m.max(f64::from(*x)))
     };
     let one = |i: usize| match wire {
@@ -62,7 +63,8 @@ fn allowed(wire: Wire, parts: &[Vec<f32>]) -> Vec<f64> {
 
 /// All forms of the three calls on this rank: their results, by their bits.
 fn all(g: &Group, wire: Wire, count: usize) -> Result<Vec<Vec<u32>>> {
-    let (n, r) = (g.size(), g.rank());
+    let n = g.size();
+    let r = g.rank();
     let given = |rank: usize, count| given(rank, count, 7);
     let parts: Vec<_> = (0..n).map(|p| given(p, count)).collect();
     let exact = |i: usize| parts.iter().map(|p| f64::from(p[i])).sum::<f64>();
@@ -91,7 +93,8 @@ fn all(g: &Group, wire: Wire, count: usize) -> Result<Vec<Vec<u32>>> {
     results.push(sum);
 
     // Parts of equal lengths, and of others.
-    let (part, mut dst) = (count / n, vec![0.0; count / n]);
+    let part = count / n;
+    let mut dst = vec![0.0; part];
     on.reduce_scatter(&parts[r][..part * n], &mut dst, ReduceOp::Sum)?;
     near(&dst, r * part, 1.0);
     let mut own = parts[r][..part * n].to_vec();

@@ -219,7 +219,8 @@ impl NativeBackend {
         let short = short.as_ref();
         let pulls = kept.pulls;
         let lanes = lanes::carried(kind, info, (reduce, kept.lanes), (rank, size, key.elem));
-        let (info, call) = (&told, Some(&common));
+        let info = &told;
+        let call = Some(&common);
         let task = Task { info, reduce, header: &header, call, plain, limit, pulls, short, lanes };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.

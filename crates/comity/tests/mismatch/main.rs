@@ -81,7 +81,8 @@ fn arguments(n: usize, odd: usize) -> Vec<Case> {
             }
             if usual.wired() {
                 let wired = |wire| [Call { wire: Some(wire), ..usual }];
-                let (usual, other) = (wired(Wire::Bf16), wired(Wire::F16));
+                let usual = wired(Wire::Bf16);
+                let other = wired(Wire::F16);
                 cases.push(Case::new("another wire", n, odd, &usual, &other));
             }
         }
