@@ -2,6 +2,6 @@
 //! the library reads those of a peer or a user, and panics when what must hold does not.
 
 pub use crate::{
-    channel::fuzz::handshake, config::fuzz::config, control::fuzz::messages, engine::fuzz::stream,
-    recorder::fuzz::flight, transport::frame,
+    channel::fuzz::handshake, control::fuzz::messages, engine::fuzz::stream, recorder::fuzz::flight,
+    settings::fuzz::config, transport::frame,
 };

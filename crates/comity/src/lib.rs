@@ -56,7 +56,6 @@
 //! repository tells more.
 
 mod backend;
-mod config;
 mod control;
 mod costs;
 mod cuda;
@@ -68,6 +67,7 @@ mod group;
 mod links;
 mod recorder;
 mod rendezvous;
+mod settings;
 mod status;
 pub mod tools;
 mod turn;
@@ -86,10 +86,10 @@ pub use comity_base::{
 };
 pub use comity_kernel::{C64, DType, Element, ReduceOp, Wire};
 pub use comity_plan::Algorithm;
-pub use config::{BackendKind, Config, ConnectWhen, Detection, Found, Launcher, Meet, Secure};
 pub use costs::LinkCosts;
 pub use exchange::Exchange;
 pub use group::{Communicator, Departed, Group, ReformOptions, Reformed, Request, Scope, init, init_strict};
+pub use settings::{BackendKind, Config, ConnectWhen, Detection, Found, Launcher, Meet, Secure};
 pub use transport::LinkKind;
 
 /// The crate of [`f16`](half::f16) and [`bf16`](half::bf16), in the version whose types are an [`Element`].

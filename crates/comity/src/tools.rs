@@ -13,10 +13,10 @@
 //! | both | [`on_warning`], for a process whose program listens to no events |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
 
-pub use crate::config::{AddressNote, LinkNote, Topic, VARIABLES, Variable};
 pub use crate::costs::CostsNote;
 pub use crate::recorder::{Flight, FlightCall, FlightState, LiveGroup, LivePath, LiveRank};
 pub use crate::rendezvous::Store;
+pub use crate::settings::{AddressNote, LinkNote, Topic, VARIABLES, Variable};
 pub use crate::stats::{Sheet, Tally};
 pub use crate::sys::HomeProcess;
 #[cfg(target_os = "linux")]

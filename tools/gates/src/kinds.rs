@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(of("crates/comity/src/engine/park.rs"), 1);
         assert_eq!(of("crates/comity-transport/src/tcp/mod.rs"), 0);
         for reach in ["use crate::transport::tcp::Matrix;", "self.transports.tcp.connections = 2;"] {
-            assert_eq!(named("crates/comity/src/config/mod.rs", reach, TABLE).len(), 1, "{reach}");
+            assert_eq!(named("crates/comity/src/settings/mod.rs", reach, TABLE).len(), 1, "{reach}");
         }
         assert!(
             named("crates/comity/src/engine/park.rs", "LinkKind::Mpi, LinkKind::LISTED", TABLE).is_empty()

@@ -39,7 +39,7 @@ pub(crate) const CRATES: &[CrateRooms] = &[
         rooms: &[
             // What a process says of itself, and finds.
             "exchange",
-            "config",
+            "settings",
             "costs",
             // What a group's members know of it: below those who make links and those who use them.
             "status",

@@ -1,6 +1,6 @@
 //! Backends: they carry out a group's calls.
 //!
-//! May import: `config`, `engine`, `exchange`, `status`.
+//! May import: `engine`, `exchange`, `settings`, `status`.
 
 mod average;
 mod external;

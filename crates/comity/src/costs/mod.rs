@@ -5,7 +5,7 @@
 //!   note.rs    what `comity info` says of them
 //! ```
 //!
-//! May import: `config`.
+//! May import: `settings`.
 
 mod note;
 mod pairs;

@@ -1,6 +1,6 @@
 //! The costs by which plans are chosen, as `comity info` tells them.
 
-use crate::{Config, config::Costs};
+use crate::{Config, settings::Costs};
 use std::path::PathBuf;
 
 /// Source of the costs by which plans are chosen: for `comity info`.

@@ -1,7 +1,7 @@
 //! Properties of a group: ranks, links, limit, counters.
 
 use super::Group;
-use crate::{LinkKind, Peer, Stats, Wire, config::MAX_TIMEOUT};
+use crate::{LinkKind, Peer, Stats, Wire, settings::MAX_TIMEOUT};
 use std::time::Duration;
 
 impl Group {

@@ -2,7 +2,7 @@
 
 use super::{Group, Recorder};
 use crate::{
-    ConfigError, Error, LinkCosts, Result, backend::NativeBackend, config::Costs, stats::Counters,
+    ConfigError, Error, LinkCosts, Result, backend::NativeBackend, settings::Costs, stats::Counters,
     status::World,
 };
 use comity_plan::Cost;

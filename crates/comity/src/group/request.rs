@@ -3,7 +3,7 @@
 mod future;
 
 use super::{Core, Group, Served, TURN};
-use crate::{Error, Result, config::MAX_TIMEOUT, sync::lock, sys::thread_number};
+use crate::{Error, Result, settings::MAX_TIMEOUT, sync::lock, sys::thread_number};
 use std::{
     any::Any,
     fmt,

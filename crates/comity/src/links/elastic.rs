@@ -5,9 +5,9 @@
 use super::Endpoint;
 use crate::{
     Config, Error, HostPort, Meet, Result,
-    config::Trust,
     control::ControlPlane,
     rendezvous::{Store, StoreBind, StoreClient, Summons},
+    settings::Trust,
     status::{World, new_group_id},
     sync::lock,
     sys::here::host_name,

@@ -3,7 +3,7 @@
 //! `10.0.0.1:5000,[fd00::1]:5000/key-HEX` where rank 0 has made the job's key; `/held` where it holds one that every rank must have of its
 //! own; `/open` where none is wanted. Nothing here is ever part of an error: it may be the key.
 
-use crate::{Error, Key, Result, config::Trust, exchange::MAX_EXCHANGE_TEXT};
+use crate::{Error, Key, Result, exchange::MAX_EXCHANGE_TEXT, settings::Trust};
 use std::{fmt::Write, net::SocketAddr};
 use zeroize::Zeroizing;
 

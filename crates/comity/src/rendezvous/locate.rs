@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Config, Error, HostPort, Key, Meet, Result,
-    config::{HOSTFILE, NO_NAME, Trust},
+    settings::{HOSTFILE, NO_NAME, Trust},
     sys::{give_up, here, interfaces, waited_for_processor},
 };
 use std::{

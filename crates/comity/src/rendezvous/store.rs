@@ -13,7 +13,7 @@ pub(super) use words::firewall;
 use crate::{
     ConfigError, Error, Key, Result,
     channel::{Listener, STORE, Secret},
-    config::Insecure,
+    settings::Insecure,
     sync::lock,
     sys::Waker,
 };

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    config::Insecure,
     rendezvous::{StoreBind, StoreClient, Table, facts_of},
+    settings::Insecure,
 };
 
 /// The words with which `rank` of another process, on host `host`, is refused.

@@ -2,7 +2,7 @@
 //! each other at the same ports.
 
 use super::*;
-use crate::{Exchange, Group, ReduceOp, Secure, config::Insecure, exchange::UnixExchange};
+use crate::{Exchange, Group, ReduceOp, Secure, exchange::UnixExchange, settings::Insecure};
 use std::{fmt, sync::Mutex};
 
 /// Rank 0's text, for ranks that are threads of one process.

@@ -3,9 +3,9 @@
 mod cloud;
 
 use super::{
-    Config, Found, HostPort, Launcher, MAX_SIZE, Meet, bad, bad_value, fnv,
+    Config, Found, HostPort, Launcher, MAX_SIZE, Meet, bad, bad_value, common, fnv,
     hostfile::Hostfile,
-    settings, slurm,
+    slurm,
     vars::{Vars, refusal, wrong},
 };
 use crate::{
@@ -26,7 +26,7 @@ pub(super) fn read(var: &dyn Fn(&str) -> Option<OsString>) -> Result<Config> {
     config.meet = if place.size == 1 && !joins { Meet::Alone } else { place.meet };
     config.joins = joins;
     config.job = place.job;
-    settings::read(&vars, &mut config)?;
+    common::read(&vars, &mut config)?;
     if joins {
         // The launcher's file has a place for each rank of the job's start, and this is none of them.
         config.root_cause = None;

@@ -4,6 +4,7 @@
 
 mod backend;
 mod check;
+mod common;
 mod connect_when;
 mod detection;
 mod env;
@@ -17,7 +18,6 @@ mod meet;
 mod network;
 mod notes;
 mod setters;
-mod settings;
 mod slurm;
 mod table;
 mod trust;

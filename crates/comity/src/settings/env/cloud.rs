@@ -3,7 +3,7 @@
 use super::{Place, both_set};
 use crate::{
     HostPort, Result,
-    config::{
+    settings::{
         Launcher, MAX_SIZE, Meet,
         vars::{Vars, wrong},
     },

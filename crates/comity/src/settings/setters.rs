@@ -1,7 +1,7 @@
 //! Meeting point, key and time limits: setters. Setters of links are in `link_choices`, setters of addresses in `network`.
 
 use super::{
-    Config, Costs, Detection, HostPort, Insecure, MAX_TIMEOUT, Meet, Secure, VARIABLES, hostfile, settings,
+    Config, Costs, Detection, HostPort, Insecure, MAX_TIMEOUT, Meet, Secure, VARIABLES, common, hostfile,
     vars::{Vars, wrong},
 };
 use crate::{Key, Result, exchange::Exchange};
@@ -26,7 +26,7 @@ impl Config {
     /// # Ok::<(), comity::Error>(())
     /// ```
     pub fn settings_from_vars(mut self, var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
-        settings::read(&Vars::new(&var), &mut self)?;
+        common::read(&Vars::new(&var), &mut self)?;
         Ok(self)
     }
 
@@ -54,7 +54,7 @@ impl Config {
         }
         let var = |asked: &str| (asked == name).then(|| OsString::from(value));
         let vars = Vars::new(&var);
-        settings::read(&vars, &mut self)?;
+        common::read(&vars, &mut self)?;
         if let Some(at) = vars.host_ports("COMITY_STORE")? {
             self.meet = Meet::Store(at);
         }
