@@ -12,8 +12,11 @@ use tracing::{
     subscriber::set_global_default,
 };
 
-/// Crates of the library, as the targets of their events begin.
-const CRATES: [&str; 2] = ["comity", "comity_base"];
+/// Returns true for an event of the library, whose crates are `comity` and those named after it.
+fn is_ours(target: &str) -> bool {
+    let name = target.split("::").next().unwrap_or_default();
+    name == "comity" || name.starts_with("comity_")
+}
 
 struct WarningVoice<F>(F);
 
@@ -24,9 +27,7 @@ pub(crate) fn on_warning(tell: impl Fn(&str) + Send + Sync + 'static) -> bool {
 
 impl<F: Fn(&str) + Send + Sync + 'static> Subscriber for WarningVoice<F> {
     fn enabled(&self, about: &Metadata<'_>) -> bool {
-        about.is_event()
-            && *about.level() == Level::WARN
-            && about.target().split("::").next().is_some_and(|first| CRATES.contains(&first))
+        about.is_event() && *about.level() == Level::WARN && is_ours(about.target())
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
@@ -80,7 +81,7 @@ mod tests {
             tracing::warn!(rank = 3, at = %"10.0.0.1:7", "it is {}", "slow");
             tracing::error!("an error is returned");
             tracing::info!("and this is for those who look");
-            tracing::warn!(target: "comity_base::sys", "below");
+            tracing::warn!(target: "comity_transport::tcp::reach", "below");
             tracing::warn!(target: "other", "of another crate");
         });
         assert_eq!(*told.lock().unwrap(), ["it is slow, rank=3, at=10.0.0.1:7", "below"]);

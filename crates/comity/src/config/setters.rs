@@ -1,0 +1,309 @@
+//! Meeting point, key and time limits: setters. Setters of links are in `link_choices`, setters of addresses in `network`.
+
+use super::Config;
+use crate::{
+    Detection, HostPort, Key, Meet, Result, Secure,
+    exchange::Exchange,
+    settings::{Costs, Insecure, MAX_TIMEOUT},
+};
+use comity_plan::Algorithm;
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+impl Config {
+    /// The settings that hold under every launcher (`COMITY_TIMEOUT`, `COMITY_LINKS`, ...; see [`from_env`](Self::from_env)), from a
+    /// function. Settings that it does not name stay as they are, and so do the meeting place, rank and size.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) with the variable as its key, where a value makes no sense.
+    ///
+    /// ```
+    /// let limit = |name: &str| (name == "COMITY_TIMEOUT").then(|| "30".into());
+    /// let config = comity::Config::new(0, 1).settings_from_vars(limit)?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    pub fn settings_from_vars(mut self, var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        self.settings.read(&var)?;
+        Ok(self)
+    }
+
+    /// Changes one setting, by the name of its variable and with a value in the variable's form: for settings that come as text.
+    ///
+    /// Takes the variables that `comity info --settings` lists, but for those of a process's place (`COMITY_RANK` and its neighbours,
+    /// `MASTER_ADDR`, `MASTER_PORT`) and those that only the environment has, such as the paths of libraries.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config), which names both, where there is no such setting or the value makes no sense.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).set("COMITY_TIMEOUT", "30")?.set("COMITY_LINKS", "shm,tcp")?;
+    /// let e = comity::Config::new(0, 1).set("COMITY_LINKS", "string").unwrap_err();
+    /// assert!(e.to_string().contains("COMITY_LINKS"));
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    pub fn set(mut self, name: &str, value: &str) -> Result<Self> {
+        self.settings.set(name, value)?;
+        Ok(self)
+    }
+
+    /// Meet at a store that runs elsewhere (`comity launch` runs one): `host:port`, or several addresses of it with a comma between, of
+    /// which each rank takes one that it reaches.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) when an address is no `host:port`.
+    ///
+    /// ```
+    /// let config = comity::Config::new(1, 4).store("10.0.0.1:7000,[fd00::1]:7000")?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    pub fn store(mut self, at: &str) -> Result<Self> {
+        self.settings.meet = Meet::Store(HostPort::list(at)?);
+        Ok(self)
+    }
+
+    /// Meet at a store that rank 0 runs at this `host:port`, and at this port of its other addresses; or several with a comma between. Each
+    /// rank may name another address of rank 0, or of a rank that reaches it: that one passes on what comes there.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) when an address is no `host:port`.
+    ///
+    /// ```
+    /// use comity::{Config, Key};
+    ///
+    /// // The same on both ranks but for the number.
+    /// let config = Config::new(1, 2).rendezvous("10.0.0.1:7000")?.key(Key::from([7; 32]));
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    pub fn rendezvous(mut self, at: &str) -> Result<Self> {
+        self.settings.meet = Meet::Host(HostPort::list(at)?);
+        Ok(self)
+    }
+
+    /// Meet at rank 0's first address in a hostfile of MLX's form, and listen on this rank's own:
+    /// `[["10.0.0.1:5000"], ["10.0.0.2:5000"]]`, one entry per rank.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) with file, line and column, when it cannot be read, is no such list, or has another number of entries than there are ranks.
+    ///
+    /// ```
+    /// let file = std::env::temp_dir().join(format!("hosts-{}.json", std::process::id()));
+    /// std::fs::write(&file, r#"[["10.0.0.1:5000"], ["10.0.0.2:5000"]]"#)?;
+    /// let config = comity::Config::new(0, 2).hostfile(&file)?;
+    /// std::fs::remove_file(&file)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hostfile(mut self, path: impl AsRef<Path>) -> Result<Self> {
+        self.settings.meet_by_hostfile(path.as_ref())?;
+        Ok(self)
+    }
+
+    /// Meet at a store that rank 0 runs at a free port, which it tells the others through `exchange`. Without a key rank 0 makes
+    /// one and tells that too: whoever can read the exchange can join.
+    ///
+    /// ```
+    /// use comity::{Config, Exchange, Result};
+    /// use std::{fmt, sync::{Arc, Mutex}, thread, time::{Duration, Instant}};
+    ///
+    /// /// Between threads. Between processes, something that all of them reach: a file, a database, Ray.
+    /// #[derive(Debug, Default)]
+    /// struct Desk(Mutex<Option<String>>);
+    ///
+    /// impl fmt::Display for Desk {
+    ///     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    ///         f.write_str("a desk")
+    ///     }
+    /// }
+    ///
+    /// impl Exchange for Desk {
+    ///     fn share(&self, _: usize, _: usize, mine: Option<&str>, _until: Instant) -> Result<String> {
+    ///         if let Some(text) = mine {
+    ///             *self.0.lock().unwrap() = Some(text.into());
+    ///         }
+    ///         loop {
+    ///             if let Some(text) = self.0.lock().unwrap().clone() {
+    ///                 return Ok(text);
+    ///             }
+    ///             thread::sleep(Duration::from_millis(1));
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// let desk = Arc::new(Desk::default());
+    /// thread::scope(|s| {
+    ///     for rank in 0..2 {
+    ///         let config = Config::new(rank, 2).exchange(desk.clone());
+    ///         s.spawn(move || config.connect().unwrap().barrier().unwrap());
+    ///     }
+    /// });
+    /// ```
+    pub fn exchange(mut self, exchange: Arc<dyn Exchange>) -> Self {
+        self.settings.meet = Meet::Exchange(exchange);
+        self
+    }
+
+    /// Measure every link when the ranks have met, in some 2 s, and choose plans by that: [`Group::measure_links`](crate::Group::measure_links). On all
+    /// ranks or none. Without it the cost model knows shared memory within a host and a fast network between hosts.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).measure_costs();
+    /// ```
+    pub fn measure_costs(mut self) -> Self {
+        self.settings.costs = Costs::Measure;
+        self
+    }
+
+    /// Carry out every operation by this algorithm, where it can, instead of by the cheapest. On all ranks, or calls fail with
+    /// [`Error::Mismatch`](crate::Error::Mismatch). For tests and measurements.
+    ///
+    /// ```
+    /// use comity::{Algorithm, Config};
+    ///
+    /// let config = Config::new(0, 1).algorithm(Algorithm::Ring);
+    /// ```
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.settings.algorithm = Some(algorithm);
+        self
+    }
+
+    /// Choose plans by what `comity check --links --json` wrote into a file. On all ranks or none; the numbers of rank 0's file hold.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).costs_file("links.json");
+    /// ```
+    pub fn costs_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.settings.costs = Costs::File(path.into());
+        self
+    }
+
+    /// The name of the job, the same on all ranks; default `-`. Ranks of different jobs refuse one another.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).job("digits");
+    /// ```
+    pub fn job(mut self, job: impl Into<String>) -> Self {
+        self.settings.job = job.into();
+        self
+    }
+
+    /// The secret that every rank of the job holds. More than one rank needs one, unless they meet at a
+    /// [`exchange`](Self::exchange), over which rank 0 then shares one of its own making, or say [`insecure`](Self::insecure).
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).key(comity::Key::from([7; 32]));
+    /// ```
+    pub fn key(mut self, key: Key) -> Self {
+        self.settings.key = Some(key);
+        self
+    }
+
+    /// Sets the key as [`key`](Self::key) does, from a file that only its owner can read.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) with the file, when it cannot be read, holds no key, or others than its owner can read it.
+    ///
+    /// ```
+    /// let refused = comity::Config::new(0, 1).key_file("/nowhere/job.key").unwrap_err();
+    /// assert!(refused.to_string().contains("/nowhere/job.key"));
+    /// ```
+    pub fn key_file(self, path: impl AsRef<Path>) -> Result<Self> {
+        Ok(self.key(Key::from_file(path)?))
+    }
+
+    /// Meet without a secret: whoever reaches a port and knows the job's name can join. Addresses that the internet may
+    /// reach are refused.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 2).rendezvous("10.0.0.1:7000")?.insecure();
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    pub fn insecure(mut self) -> Self {
+        self.settings.insecure = Insecure::Private;
+        self
+    }
+
+    /// Meet without a secret, as with [`insecure`](Self::insecure), also at addresses that the internet may reach.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 2).rendezvous("203.0.113.7:7000")?.insecure_in_public();
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    pub fn insecure_in_public(mut self) -> Self {
+        self.settings.insecure = Insecure::Public;
+        self
+    }
+
+    /// Protection that the key gives; default [`Secure::Handshake`]. All ranks must choose the same.
+    ///
+    /// ```
+    /// use comity::{Config, Secure};
+    ///
+    /// let config = Config::new(0, 1).secure(Secure::Data);
+    /// ```
+    pub fn secure(mut self, secure: Secure) -> Self {
+        self.settings.secure = secure;
+        self
+    }
+
+    /// When a group fails, write its last 4,096 calls to a file in this directory, for `comity report`; default: nowhere.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).log_dir("logs");
+    /// ```
+    pub fn log_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.settings.log_dir = Some(dir.into());
+        self
+    }
+
+    /// Time limit of a call; default 5 minutes, longer than a slow checkpoint on another rank and shorter than a night. With
+    /// `Duration::MAX` a call waits as long as all ranks live: [`detection`](Self::detection) limits silence all the same.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let config = comity::Config::new(0, 1).timeout(Duration::from_secs(30));
+    /// ```
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.settings.timeout = if limit == Duration::MAX { MAX_TIMEOUT } else { limit };
+        self
+    }
+
+    /// Time limit for all ranks to meet; default one minute, the time in which a launcher starts the last
+    /// process of a large job on a cold file system.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let config = comity::Config::new(0, 1).join_timeout(Duration::from_secs(600));
+    /// ```
+    pub fn join_timeout(mut self, limit: Duration) -> Self {
+        self.settings.join_timeout = limit;
+        self
+    }
+
+    /// Longest silence of a rank before the others give it up; default 5 s. The ranks agree on the most patient of their
+    /// choices.
+    ///
+    /// ```
+    /// use comity::{Config, Detection};
+    ///
+    /// let config = Config::new(0, 1).detection(Detection::Patient);
+    /// ```
+    pub fn detection(mut self, detection: Detection) -> Self {
+        self.settings.detection = detection;
+        self
+    }
+
+    /// The name of this host. Ranks whose hosts have equal names use shared memory; default: the system's, made unique.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).host_name("rack-3");
+    /// ```
+    pub fn host_name(mut self, name: impl Into<String>) -> Self {
+        self.settings.host = Some(name.into());
+        self
+    }
+}
