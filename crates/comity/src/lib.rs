@@ -56,6 +56,7 @@
 //! repository tells more.
 
 mod backend;
+mod config;
 mod control;
 mod costs;
 mod cuda;
@@ -86,10 +87,11 @@ pub use comity_base::{
 };
 pub use comity_kernel::{C64, DType, Element, ReduceOp, Wire};
 pub use comity_plan::Algorithm;
+pub use config::Config;
 pub use costs::LinkCosts;
 pub use exchange::Exchange;
 pub use group::{Communicator, Departed, Group, ReformOptions, Reformed, Request, Scope, init, init_strict};
-pub use settings::{BackendKind, Config, ConnectWhen, Detection, Found, Launcher, Meet, Secure};
+pub use settings::{BackendKind, ConnectWhen, Detection, Found, Launcher, Meet, Secure};
 pub use transport::LinkKind;
 
 /// The crate of [`f16`](half::f16) and [`bf16`](half::bf16), in the version whose types are an [`Element`].

@@ -62,7 +62,7 @@ pub fn hosts(group: &Group) -> Option<Vec<usize>> {
 /// # Ok::<(), comity::Error>(())
 /// ```
 pub fn link_notes(config: &Config) -> Vec<LinkNote> {
-    config.link_notes()
+    config.settings.link_notes()
 }
 
 /// The addresses of this host's interfaces, and which of them this process would use.
@@ -74,7 +74,7 @@ pub fn link_notes(config: &Config) -> Vec<LinkNote> {
 /// # Ok::<(), comity::Error>(())
 /// ```
 pub fn address_notes(config: &Config) -> Vec<AddressNote> {
-    config.address_notes()
+    config.settings.address_notes()
 }
 
 /// A sentence: which ports and interfaces this process would use, and whether ranks may pass on what others say.
@@ -85,7 +85,7 @@ pub fn address_notes(config: &Config) -> Vec<AddressNote> {
 /// # Ok::<(), comity::Error>(())
 /// ```
 pub fn network_in_words(config: &Config) -> String {
-    config.network_in_words()
+    config.settings.network_in_words()
 }
 
 /// Returns the costs that plans would be chosen by, and their source.
@@ -96,7 +96,7 @@ pub fn network_in_words(config: &Config) -> String {
 /// # Ok::<(), comity::Error>(())
 /// ```
 pub fn costs_note(config: &Config) -> CostsNote {
-    config.costs_note()
+    config.settings.costs_note()
 }
 
 /// Has `tell` called with each warning of the library in this process, on the thread that has it; the answer is `false` where the
@@ -136,7 +136,7 @@ pub fn bytes_in_lanes() -> u64 {
 /// # Ok::<(), comity::Error>(())
 /// ```
 pub fn lanes_in_words(config: &Config) -> String {
-    config.lanes_in_words()
+    config.settings.lanes_in_words()
 }
 
 /// A few words on the job's key, by which this rank would know the others. The key itself is not in them.
@@ -147,7 +147,7 @@ pub fn lanes_in_words(config: &Config) -> String {
 /// # Ok::<(), comity::Error>(())
 /// ```
 pub fn trust_in_words(config: &Config) -> &'static str {
-    config.trust_in_words()
+    config.settings.trust_in_words()
 }
 
 /// Carry out the calls of `group` by `algorithm` from now on, where it can; with `None` again by the cheapest.

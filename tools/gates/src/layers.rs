@@ -37,7 +37,7 @@ pub(crate) const CRATES: &[CrateRooms] = &[
     CrateRooms {
         sources: "crates/comity/src/",
         rooms: &[
-            // What a process says of itself, and finds.
+            // Settings of a process, and its launcher.
             "exchange",
             "settings",
             "costs",
@@ -46,6 +46,7 @@ pub(crate) const CRATES: &[CrateRooms] = &[
             "rendezvous",
             "control",
             "links",
+            "config",
             // What carries out calls.
             "recorder",
             "engine",

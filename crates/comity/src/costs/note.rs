@@ -1,6 +1,6 @@
 //! The costs by which plans are chosen, as `comity info` tells them.
 
-use crate::{Config, settings::Costs};
+use crate::settings::{Costs, Settings};
 use std::path::PathBuf;
 
 /// Source of the costs by which plans are chosen: for `comity info`.
@@ -20,7 +20,7 @@ pub struct CostsNote {
     pub why: &'static str,
 }
 
-impl Config {
+impl Settings {
     /// [`tools::costs_note`](crate::tools::costs_note).
     pub(crate) fn costs_note(&self) -> CostsNote {
         let (used, file, why) = match &self.costs {

@@ -81,27 +81,27 @@ impl Config {
         if env::var_os("COMITY_VERBOSE").is_some_and(|v| !v.is_empty() && v != "0") {
             eprintln!("comity: rank {rank} of {size}: {why}; meeting {}", self.meet());
         }
-        if self.backend == BackendKind::Mpi && !self.joins {
+        if self.settings.backend == BackendKind::Mpi && !self.settings.joins {
             return self.connect_mpi();
         }
-        self.check()?;
-        if self.joins {
+        self.settings.check()?;
+        if self.settings.joins {
             return self.join_running();
         }
         if size == 1 {
-            return match self.backend {
+            return match self.settings.backend {
                 BackendKind::Nccl => self.alone_with_device(),
-                _ => Ok(Group::alone(self.counters()).with_timeout(self.timeout)),
+                _ => Ok(Group::alone(self.counters()).with_timeout(self.settings.timeout)),
             };
         }
-        let world = Endpoint::join(self).inspect_err(|e| self.tell_root_cause(e))?;
-        if self.costs.are_asked_for() {
+        let world = Endpoint::join(&self.settings).inspect_err(|e| self.tell_root_cause(e))?;
+        if self.settings.costs.are_asked_for() {
             let any: Arc<dyn World> = world.clone();
-            measure::learn(&any, &self.costs, self.join_timeout)?;
+            measure::learn(&any, &self.settings.costs, self.settings.join_timeout)?;
         }
-        let group = match self.backend {
+        let group = match self.settings.backend {
             BackendKind::Nccl => self.open_nccl(world),
-            _ => Group::open(world, self.counters(), self.timeout, self.join_timeout),
+            _ => Group::open(world, self.counters(), self.settings.timeout, self.settings.join_timeout),
         };
         let group = group.inspect_err(|e| self.tell_root_cause(e))?;
         Ok(self.logged(group))
@@ -109,13 +109,19 @@ impl Config {
 
     /// The group that takes this process in.
     fn join_running(&self) -> Result<Group> {
-        if matches!(self.backend, BackendKind::Nccl | BackendKind::Mpi) {
+        if matches!(self.settings.backend, BackendKind::Nccl | BackendKind::Mpi) {
             let reason = "a process that joins while the job runs has no communicator with the others".into();
-            return Err(Error::Unavailable { backend: self.backend.name(), reason });
+            return Err(Error::Unavailable { backend: self.settings.backend.name(), reason });
         }
-        let group = join_running(self, &mut |world, group_id| {
-            let group = Group::open_as(group_id, world, self.counters(), self.timeout, self.join_timeout)?;
-            group.meet_others(Instant::now() + self.join_timeout)?;
+        let group = join_running(&self.settings, &mut |world, group_id| {
+            let group = Group::open_as(
+                group_id,
+                world,
+                self.counters(),
+                self.settings.timeout,
+                self.settings.join_timeout,
+            )?;
+            group.meet_others(Instant::now() + self.settings.join_timeout)?;
             Ok(group)
         })?;
         Ok(self.logged(group))
@@ -127,63 +133,78 @@ impl Config {
             Error::Join(why) => why.ranks.first().copied(),
             _ => None,
         };
-        if let (Some(root_cause), Some(rank)) = (&self.root_cause, culprit(e).or_else(missing)) {
+        if let (Some(root_cause), Some(rank)) = (&self.settings.root_cause, culprit(e).or_else(missing)) {
             root_cause.tell(rank);
         }
     }
 
     /// A group of one that takes buffers of a device too.
     fn alone_with_device(&self) -> Result<Group> {
-        let backend = NcclAlone::open(self.device.unwrap_or(0))?;
+        let backend = NcclAlone::open(self.settings.device.unwrap_or(0))?;
         let peers = Group::alone(Arc::default()).members().to_vec();
-        Ok(Group::with(0, peers, Box::new(backend), (0, Recorder::new()), self.counters(), self.timeout))
+        Ok(Group::with(
+            0,
+            peers,
+            Box::new(backend),
+            (0, Recorder::new()),
+            self.counters(),
+            self.settings.timeout,
+        ))
     }
 
     /// The group of everyone in `world`, with NCCL for buffers of this rank's device.
     fn open_nccl(&self, world: Arc<Endpoint>) -> Result<Group> {
-        let device = self.device.map_or_else(|| NcclBackend::device_of(&*world), Ok);
+        let device = self.settings.device.map_or_else(|| NcclBackend::device_of(&*world), Ok);
         let peers = world.peers().to_vec();
         let counters = self.counters();
         let members = (0..peers.len()).collect();
-        let until = Instant::now() + self.join_timeout;
+        let until = Instant::now() + self.settings.join_timeout;
         let native = NativeBackend::open(world, members, 0, Arc::clone(&counters), until)?;
-        let backend = NcclBackend::open(native, device, self.join_timeout)?;
-        Ok(Group::with(self.rank(), peers, Box::new(backend), (0, Recorder::new()), counters, self.timeout))
+        let backend = NcclBackend::open(native, device, self.settings.join_timeout)?;
+        Ok(Group::with(
+            self.rank(),
+            peers,
+            Box::new(backend),
+            (0, Recorder::new()),
+            counters,
+            self.settings.timeout,
+        ))
     }
 
     /// The same, where MPI started the ranks and carries their data.
     fn connect_mpi(&self) -> Result<Group> {
-        if self.secure == Secure::Data {
+        if self.settings.secure == Secure::Data {
             return Err(Error::config(
                 "secure data (COMITY_SECURE=data) and the MPI backend do not go together: MPI carries the data, and not encrypted by Comity; drop one of them",
             ));
         }
-        if self.costs.are_asked_for() {
+        if self.settings.costs.are_asked_for() {
             return Err(Error::config(
                 "costs of links (COMITY_COSTS) and the MPI backend do not go together: MPI chooses its own algorithms; drop one of them",
             ));
         }
         let mpi = MpiRuntime::find()?;
-        let config = mpi.place(self)?;
+        let config = mpi.place(&self.settings)?;
         tracing::info!(rank = config.rank, size = config.size, version = mpi.version(), "MPI is up");
         config.check()?;
         if config.size == 1 {
-            return Ok(Group::alone(self.counters()).with_timeout(self.timeout));
+            return Ok(Group::alone(self.counters()).with_timeout(self.settings.timeout));
         }
         let world = Endpoint::join(&config)?;
         let peers = world.peers().to_vec();
         let counters = self.counters();
-        let backend = mpi.open(world, Arc::clone(&counters), self.join_timeout)?;
-        let group = Group::with(config.rank, peers, backend, (0, Recorder::new()), counters, self.timeout);
+        let backend = mpi.open(world, Arc::clone(&counters), self.settings.join_timeout)?;
+        let group =
+            Group::with(config.rank, peers, backend, (0, Recorder::new()), counters, self.settings.timeout);
         Ok(self.logged(group))
     }
 
     fn logged(&self, group: Group) -> Group {
-        let group = match &self.root_cause {
+        let group = match &self.settings.root_cause {
             Some(root_cause) => group.report_root_cause_to(root_cause.clone()),
             None => group,
         };
-        match &self.log_dir {
+        match &self.settings.log_dir {
             Some(dir) => group.log_to(dir),
             None => group,
         }
@@ -191,7 +212,7 @@ impl Config {
 
     /// Returns the counters, in the launcher's sheet if it gave one. A job runs without its sheet too: a failure is only logged.
     fn counters(&self) -> Arc<Counters> {
-        let sheet = self.stats_fd.and_then(|fd| match inherited(fd).and_then(|fd| Sheet::attach(&fd)) {
+        let sheet = self.settings.stats_fd.and_then(|fd| match inherited(fd).and_then(|fd| Sheet::attach(&fd)) {
             Ok(sheet) => Some(Arc::new(sheet)),
             Err(e) => {
                 tracing::warn!(error = %e, "COMITY_STATS_FD={fd}: the launcher will see no counters of this process");

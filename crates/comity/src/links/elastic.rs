@@ -4,10 +4,10 @@
 
 use super::Endpoint;
 use crate::{
-    Config, Error, HostPort, Meet, Result,
+    Error, HostPort, Meet, Result,
     control::ControlPlane,
     rendezvous::{Store, StoreBind, StoreClient, Summons},
-    settings::Trust,
+    settings::{Settings, Trust},
     status::{World, new_group_id},
     sync::lock,
     sys::here::host_name,
@@ -25,7 +25,7 @@ const MEETING: Duration = Duration::from_secs(20);
 #[derive(Debug, Default)]
 pub(super) struct Elastic {
     /// How this process met the others, where that was at a store that outlives them.
-    config: OnceLock<Config>,
+    config: OnceLock<Settings>,
     /// Stores of the meetings that this rank proposes.
     meetings: Mutex<Vec<Store>>,
     /// The connections of the world before this one, until this one follows.
@@ -34,7 +34,7 @@ pub(super) struct Elastic {
 
 impl Elastic {
     /// Note how this process met the others.
-    pub(super) fn remember(&self, config: &Config) {
+    pub(super) fn remember(&self, config: &Settings) {
         if let Meet::Store(_) = config.meet {
             let _ = self.config.set(config.clone());
         }
@@ -98,8 +98,8 @@ impl Endpoint {
 }
 
 /// Meet at the store of a group that forms again.
-fn meet(config: &Config, rank: usize, to: &Summons, limit: Duration) -> Result<Arc<Endpoint>> {
-    let here = Config {
+fn meet(config: &Settings, rank: usize, to: &Summons, limit: Duration) -> Result<Arc<Endpoint>> {
+    let here = Settings {
         rank,
         size: to.size as usize,
         local: None,
@@ -117,7 +117,7 @@ fn meet(config: &Config, rank: usize, to: &Summons, limit: Duration) -> Result<A
 
 /// Wait until the ranks of a job that runs take this process in. `open` opens the group of that number; it returns when the others have agreed on it.
 pub(crate) fn join_running<T>(
-    config: &Config,
+    config: &Settings,
     open: &mut dyn FnMut(Arc<Endpoint>, u64) -> Result<T>,
 ) -> Result<T> {
     let (mut lobby, _) = StoreClient::find(config)?;

@@ -13,12 +13,13 @@ use super::{
     way::Way,
 };
 use crate::{
-    Config, ConnectWhen, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
+    ConnectWhen, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
     channel::{Acceptor, Channel, Hello, Listener, Relay, STORE, Secret},
     control::{LinkDesk, Probes, Rules, Running, pace},
     lanes::{OwnCores, most_lanes},
     rendezvous::{Facts, PassingOn, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
     root_cause::RootCauseReport,
+    settings::Settings,
     sys::{JobPlace, here},
     transport::{AddressBook, Announced, Card, JobInfo, Transports},
 };
@@ -87,7 +88,7 @@ struct MetAll {
 }
 
 impl MetAll {
-    fn all(config: &Config, transports: &Transports) -> Result<Self> {
+    fn all(config: &Settings, transports: &Transports) -> Result<Self> {
         let (mut meeting, secret) = StoreClient::find(config)?;
         let (listeners, facts) = meeting
             .listen(config)
@@ -111,12 +112,12 @@ impl MetAll {
 
 impl Endpoint {
     /// Meet the others, and connect to each of them.
-    pub(crate) fn join(config: &Config) -> Result<Arc<Self>> {
+    pub(crate) fn join(config: &Settings) -> Result<Arc<Self>> {
         Self::join_from(config, config)
     }
 
     /// Joins as [`join`](Self::join); `lasting` is how it meets others later, while the job runs.
-    pub(in crate::links) fn join_from(config: &Config, lasting: &Config) -> Result<Arc<Self>> {
+    pub(in crate::links) fn join_from(config: &Settings, lasting: &Settings) -> Result<Arc<Self>> {
         config.check()?;
         if config.size == 1 {
             return Ok(Arc::new(Self::alone(config)));
@@ -204,12 +205,12 @@ impl Endpoint {
     }
 
     /// Makes the endpoint of a job of one rank.
-    fn alone(config: &Config) -> Self {
+    fn alone(config: &Settings) -> Self {
         let facts = vec![facts(config, Announced::default(), Vec::new(), String::new())];
         Self::new(config, Secret::new(&Key::zeros(), &config.job, 0), Table { world: 0, facts })
     }
 
-    fn new(config: &Config, secret: Secret, Table { world, facts }: Table) -> Self {
+    fn new(config: &Settings, secret: Secret, Table { world, facts }: Table) -> Self {
         let book = Arc::new(AddressBook::new(config.interfaces.clone()));
         let cards: Arc<[Card]> = facts.iter().map(|f| f.card.clone()).collect();
         let peer =
@@ -277,7 +278,7 @@ impl Endpoint {
     }
 
     /// Returns the relay between ranks that have no way to each other.
-    fn relay(&self, config: &Config) -> Option<Arc<Relay>> {
+    fn relay(&self, config: &Settings) -> Option<Arc<Relay>> {
         if !config.relay || self.peers.len() < 3 {
             return None;
         }

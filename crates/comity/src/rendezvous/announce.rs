@@ -2,8 +2,9 @@
 
 use super::{listen::OwnListeners, wire::Facts};
 use crate::{
-    Config, Error, Result, Secure,
+    Error, Result, Secure,
     channel::{Listener, is_own},
+    settings::Settings,
     sys::{here, interfaces, process_number},
     transport::{Announced, Card, OwnAddr},
 };
@@ -20,7 +21,7 @@ pub(crate) fn agree_on_secrecy(facts: &[Facts]) -> Result<()> {
 
 /// Collects the facts to announce to the others; also opens the socket for those of the same host.
 pub(crate) fn announce(
-    config: &Config,
+    config: &Settings,
     links: Announced,
     OwnListeners { mut listeners, are_named }: OwnListeners,
 ) -> Result<(Vec<Listener>, Facts)> {
@@ -49,7 +50,7 @@ pub(crate) fn announce(
 }
 
 /// Makes this rank's announcement of facts that are known already.
-pub(crate) fn facts(config: &Config, links: Announced, addrs: Vec<OwnAddr>, unix: String) -> Facts {
+pub(crate) fn facts(config: &Settings, links: Announced, addrs: Vec<OwnAddr>, unix: String) -> Facts {
     let found = || thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX));
     let cores = config.host_cores.unwrap_or_else(found);
     Facts {

@@ -2,8 +2,9 @@
 
 use super::{meet::StoreClient, store::cannot_listen};
 use crate::{
-    Config, Error, HostPort, Meet, Result,
+    Error, HostPort, Meet, Result,
     channel::Listener,
+    settings::Settings,
     sys::{Interface, here::host_name, interfaces},
     transport::MAX_ADDRS,
 };
@@ -21,7 +22,7 @@ pub(crate) struct OwnListeners {
 
 impl StoreClient {
     /// Listen where the configuration says, else at the addresses of all interfaces; of this host alone where the whole job is on it.
-    pub(crate) fn listen(&self, config: &Config) -> Result<OwnListeners> {
+    pub(crate) fn listen(&self, config: &Settings) -> Result<OwnListeners> {
         let named = self.named(config)?;
         if named.len() > MAX_ADDRS {
             return Err(Error::config(format!(
@@ -67,7 +68,7 @@ impl StoreClient {
     }
 
     /// The addresses that the user has named.
-    fn named(&self, config: &Config) -> Result<Vec<SocketAddr>> {
+    fn named(&self, config: &Settings) -> Result<Vec<SocketAddr>> {
         let mut addrs = config.addrs.clone();
         let Meet::Hostfile(ranks) = &config.meet else { return Ok(addrs) };
         if !addrs.is_empty() {
@@ -86,7 +87,7 @@ impl StoreClient {
     }
 
     /// Returns true if no rank can be on another host.
-    fn is_within_host(&self, config: &Config) -> bool {
+    fn is_within_host(&self, config: &Settings) -> bool {
         let all_here = config.local.is_some_and(|(_, n)| n == config.size);
         match &config.meet {
             Meet::Store(at) | Meet::Host(at) => all_here || at.iter().all(HostPort::is_loopback),
@@ -95,7 +96,7 @@ impl StoreClient {
     }
 
     /// Listen there; at a free port of those allowed where it names none, with MPTCP at that of the first listener if it is free.
-    fn listen_at(&self, config: &Config, at: SocketAddr, first: Option<&Listener>) -> Result<Listener> {
+    fn listen_at(&self, config: &Settings, at: SocketAddr, first: Option<&Listener>) -> Result<Listener> {
         let who = format!("rank {}", self.rank);
         config.insecure.check_listen(&who, at)?;
         // The kernel adds a path to a connection at another address, and at the same port.
@@ -135,7 +136,7 @@ fn listening(at: SocketAddr) -> io::Result<Listener> {
 }
 
 /// Describes the fault of rules that leave no interface.
-fn no_interface(config: &Config, rules: &str, all: &[Interface]) -> String {
+fn no_interface(config: &Settings, rules: &str, all: &[Interface]) -> String {
     let have: Vec<_> = all.iter().map(|i| format!("{} {}/{}", i.name, i.ip, i.prefix)).collect();
     let have = if have.is_empty() { "none that is up".into() } else { have.join(", ") };
     let rank = config.rank;
@@ -157,7 +158,7 @@ mod tests {
     #[test]
     fn rules_that_leave_nothing_are_shown_with_what_is_there() {
         let all = [interface("lo", 1, "127.0.0.1"), interface("en5", 3, "10.0.1.1")];
-        let e = no_interface(&Config::new(3, 4).host_name("b"), "eth9", &all);
+        let e = no_interface(&Settings { host: Some("b".into()), ..Settings::new(3, 4) }, "eth9", &all);
         for part in ["rank 3", "host b", "COMITY_INTERFACES=eth9", "en5 10.0.1.1/24", "name one of these"] {
             assert!(e.contains(part), "{part}: {e}");
         }

@@ -5,8 +5,8 @@ use super::{
     store::{NoStore, Store, StoreBind},
 };
 use crate::{
-    Config, Error, HostPort, Key, Meet, Result,
-    settings::{HOSTFILE, NO_NAME, Trust},
+    Error, HostPort, Key, Meet, Result,
+    settings::{HOSTFILE, NO_NAME, Settings, Trust},
     sys::{give_up, here, interfaces, waited_for_processor},
 };
 use std::{
@@ -53,7 +53,7 @@ type Serve<'a> = &'a dyn Fn(StoreBind) -> Result<Store, NoStore>;
 ///
 /// If the address of rank 0 is taken, rank 0 claims its place at whoever listens there. It may be a job with the same key, which rank 0's
 /// other ranks are joining.
-pub(super) fn locate(config: &Config, until: Instant) -> Result<Located> {
+pub(super) fn locate(config: &Settings, until: Instant) -> Result<Located> {
     let trust = config.trust()?;
     let known = match trust {
         Trust::Held(key) => key.clone(),
@@ -118,7 +118,7 @@ fn resolve_all(all: &[HostPort], until: Instant) -> Result<Vec<SocketAddr>> {
 }
 
 fn at_rank_0(
-    config: &Config,
+    config: &Settings,
     addrs: Vec<SocketAddr>,
     others: impl FnOnce(u16) -> Vec<SocketAddr>,
     known: &Key,
@@ -142,7 +142,7 @@ fn at_rank_0(
 }
 
 /// The addresses that this rank would listen at, with a port.
-fn own_at(config: &Config, port: u16) -> Vec<SocketAddr> {
+fn own_at(config: &Settings, port: u16) -> Vec<SocketAddr> {
     let mut own = config.own_addresses(&interfaces());
     own.iter_mut().for_each(|at| at.set_port(port));
     own
@@ -150,7 +150,7 @@ fn own_at(config: &Config, port: u16) -> Vec<SocketAddr> {
 
 /// At rank 0's first port. A rank that reaches none of its addresses asks the ranks next to it in the file to pass on.
 fn in_hostfile(
-    config: &Config,
+    config: &Settings,
     ranks: &[Vec<HostPort>],
     known: &Key,
     serve: Serve<'_>,
@@ -178,7 +178,7 @@ fn in_hostfile(
 
 /// The store's addresses go from rank 0 to all over a launcher's own channel.
 fn over_exchange(
-    config: &Config,
+    config: &Settings,
     exchange: &dyn crate::exchange::Exchange,
     (trust, known): (Trust<'_>, &Key),
     serve: Serve<'_>,
@@ -231,7 +231,7 @@ fn is_scoped(at: &SocketAddr) -> bool {
 
 /// A store at any port, or the first of those allowed that is free; at the others at the same one.
 fn serve_in(
-    config: &Config,
+    config: &Settings,
     ip: IpAddr,
     others: Vec<SocketAddr>,
     serve: Serve<'_>,
@@ -280,7 +280,8 @@ mod tests {
     fn rank_0_posts_each_address_that_its_user_names() {
         let board = std::sync::Arc::new(Board::default());
         let addrs: [SocketAddr; 2] = ["127.0.0.1:0", "127.0.0.2:0"].map(|at| at.parse().unwrap());
-        let config = Config::new(0, 2).exchange(board.clone()).addrs(addrs);
+        let config =
+            Settings { meet: Meet::Exchange(board.clone()), addrs: addrs.to_vec(), ..Settings::new(0, 2) };
         let located = locate(&config, Instant::now()).unwrap();
         assert!(located.store.is_some_and(|store| store.addrs().len() == 2));
         let text = board.0.lock().unwrap().clone();

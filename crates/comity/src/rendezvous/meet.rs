@@ -6,12 +6,13 @@ use super::{
     wire::{Facts, FromStore, Summons, ToStore},
 };
 use crate::{
-    Config, Error, JoinCause, JoinError, Meet, Result, Secure,
+    Error, JoinCause, JoinError, Meet, Result, Secure,
     channel::{
         Channel, Conn, DialLimits, Hello, Miss, RELAY_OFF, Refusal, STORE, Sealing, Secret, Stream, Target,
         dial, dial_any,
     },
     error::seconds,
+    settings::Settings,
     sys::{Waker, here::host_name, poll_joining, want_paths},
 };
 use comity_membership::Message;
@@ -65,7 +66,7 @@ pub(crate) struct Table {
 
 impl StoreClient {
     /// Find the store, or start it, and connect; also what the ranks know one another by.
-    pub(crate) fn find(config: &Config) -> Result<(Self, Secret)> {
+    pub(crate) fn find(config: &Settings) -> Result<(Self, Secret)> {
         want_paths(config.mptcp);
         let limit = config.join_timeout;
         let until = Instant::now() + limit;
@@ -272,7 +273,7 @@ struct Site {
 }
 
 impl Site {
-    fn new(config: &Config, addrs: &[SocketAddr]) -> Self {
+    fn new(config: &Settings, addrs: &[SocketAddr]) -> Self {
         let address = addrs.first().copied();
         let host = (config.rank != 0 && !matches!(config.meet, Meet::Store(_))).then_some(0);
         let all = addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -304,7 +305,7 @@ impl Site {
     /// Connect to it, at one of its own addresses or through one of `relays`.
     fn dial(
         &self,
-        config: &Config,
+        config: &Settings,
         (addrs, relays): (&[SocketAddr], &[SocketAddr]),
         secret: &Secret,
         hello: &Hello,
@@ -335,7 +336,7 @@ impl Site {
     }
 
     /// It may be at another address, or come later: whoever started the job can see that now.
-    fn tell_silence(&self, config: &Config, miss: &Miss, until: Instant) {
+    fn tell_silence(&self, config: &Settings, miss: &Miss, until: Instant) {
         let left = seconds(until.saturating_duration_since(Instant::now()));
         let words = format!(
             "{} has not answered yet ({miss}); is it running, and is the address right{}? This rank tries for {left} more",
@@ -346,7 +347,7 @@ impl Site {
     }
 
     /// Why this rank has no connection to it; `taken` is why rank 0 runs no store itself.
-    fn missed(&self, config: &Config, miss: Miss, taken: Option<&Error>) -> Error {
+    fn missed(&self, config: &Settings, miss: Miss, taken: Option<&Error>) -> Error {
         let rank = config.rank;
         let name = &self.name;
         match (miss, taken) {

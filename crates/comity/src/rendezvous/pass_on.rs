@@ -8,8 +8,9 @@
 
 use super::meet::StoreClient;
 use crate::{
-    Config, Error, HostPort, Meet, Result,
+    Error, HostPort, Meet, Result,
     channel::{Acceptor, Channel, Hello, HelloVerdict, Listener, RELAY_OFF, Relay, STORE, Secret},
+    settings::Settings,
     sys::{Waker, here::host_name, interfaces, poll_until},
 };
 use rustix::event::{PollFd, PollFlags};
@@ -37,7 +38,7 @@ impl StoreClient {
     /// are given back.
     pub(crate) fn pass_on(
         &self,
-        config: &Config,
+        config: &Settings,
         secret: &Secret,
         mut listeners: Vec<Listener>,
     ) -> Result<Result<PassingOn, Vec<Listener>>> {
@@ -69,7 +70,7 @@ impl StoreClient {
     }
 
     /// Listeners at the addresses of the store that are this host's, of several that are named.
-    fn doors(&self, config: &Config) -> Vec<Listener> {
+    fn doors(&self, config: &Settings) -> Vec<Listener> {
         let addrs: Vec<SocketAddr> = match &config.meet {
             Meet::Store(named) | Meet::Host(named)
                 if named.len() > 1 && !named.iter().all(HostPort::is_loopback) =>

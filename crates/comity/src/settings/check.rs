@@ -1,10 +1,10 @@
 //! Checks of a configuration as a whole, before anything is opened.
 
-use super::{Config, MAX_TIMEOUT, Meet, Secure, bad, bad_value};
+use super::{MAX_TIMEOUT, Meet, Secure, Settings, bad, bad_value};
 use crate::{LinkKind, MAX_SIZE, Result};
 use std::net::IpAddr;
 
-impl Config {
+impl Settings {
     /// Checks the configuration as a whole, before anything is opened.
     pub(crate) fn check(&self) -> Result<()> {
         check_place("size", self.size, "rank", self.rank)?;
@@ -68,11 +68,11 @@ impl Config {
 }
 
 /// Checks that the meeting point, the links and the devices fit the rest.
-impl Config {
+impl Settings {
     fn check_meeting(&self) -> Result<()> {
         match &self.meet {
             Meet::Alone | Meet::Host(_) | Meet::Hostfile(_) | Meet::Exchange(_) if self.joins => bad(
-                "a process that joins while the job runs needs the address of the job's store: call Config::store",
+                "a process that joins while the job runs needs the address of the job's store: call Settings::store",
             ),
             Meet::Hostfile(ranks) if ranks.len() != self.size => {
                 bad(format!("the hostfile lists {} ranks, but the size is {}", ranks.len(), self.size))

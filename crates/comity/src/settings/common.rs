@@ -1,7 +1,7 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    BackendKind, Config, ConnectWhen, Costs, Detection, Insecure, MAX_TIMEOUT, Secure, bad, lanes,
+    BackendKind, ConnectWhen, Costs, Detection, Insecure, MAX_TIMEOUT, Secure, Settings, bad, lanes,
     vars::{Vars, wrong},
 };
 use crate::{
@@ -20,7 +20,7 @@ use std::{
 const MAX_DEVICE: usize = 1023;
 
 /// Put those that are set into `config`; others stay as they are.
-pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
+pub(super) fn read(vars: &Vars<'_>, config: &mut Settings) -> Result<()> {
     if let Some(job) = vars.text("COMITY_JOB")? {
         config.job = job;
     }
@@ -115,7 +115,7 @@ fn costs(vars: &Vars<'_>) -> Result<Option<Costs>> {
 }
 
 /// Reads the addresses to listen on, and the rules for interfaces.
-fn network(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
+fn network(vars: &Vars<'_>, config: &mut Settings) -> Result<()> {
     if let Some(text) = vars.text("COMITY_ADDRS")? {
         config.addrs = text
             .split(',')

@@ -1,9 +1,6 @@
 //! When ranks make the links that carry data.
 
-use super::{
-    Config,
-    vars::{Vars, wrong},
-};
+use super::vars::{Vars, wrong};
 use crate::Result;
 
 /// When ranks make the links that carry data (`COMITY_CONNECT`).
@@ -34,20 +31,5 @@ impl ConnectWhen {
                 _ => return wrong("COMITY_CONNECT", &text, "is neither needed nor all"),
             }),
         })
-    }
-}
-
-impl Config {
-    /// When links are made: as calls need them, or all when a group opens.
-    ///
-    /// ```
-    /// use comity::{Config, ConnectWhen};
-    ///
-    /// let config = Config::new(0, 1).connect_when(ConnectWhen::All);
-    /// ```
-    #[must_use]
-    pub fn connect_when(mut self, when: ConnectWhen) -> Self {
-        self.connect_when = when;
-        self
     }
 }

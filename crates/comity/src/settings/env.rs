@@ -3,7 +3,7 @@
 mod cloud;
 
 use super::{
-    Config, Found, HostPort, Launcher, MAX_SIZE, Meet, bad, bad_value, common, fnv,
+    Found, HostPort, Launcher, MAX_SIZE, Meet, Settings, bad, bad_value, common, fnv,
     hostfile::Hostfile,
     slurm,
     vars::{Vars, refusal, wrong},
@@ -17,11 +17,11 @@ use crate::{
 use std::{ffi::OsString, path::Path, sync::Arc};
 
 /// Implements [`Config::from_vars`].
-pub(super) fn read(var: &dyn Fn(&str) -> Option<OsString>) -> Result<Config> {
+pub(super) fn read(var: &dyn Fn(&str) -> Option<OsString>) -> Result<Settings> {
     let vars = Vars::new(var);
     let joins = vars.flag("COMITY_JOIN")?;
     let place = if joins { joiner(&vars)? } else { Place::find(&vars)? };
-    let mut config = Config::new(place.rank, place.size);
+    let mut config = Settings::new(place.rank, place.size);
     config.local = place.local;
     config.meet = if place.size == 1 && !joins { Meet::Alone } else { place.meet };
     config.joins = joins;
@@ -396,7 +396,7 @@ fn slurm_local(vars: &Vars<'_>, size_is: &str, size: usize) -> Result<Option<(us
 mod tests {
     use super::*;
 
-    fn of(vars: &[(&str, &str)]) -> Result<Config> {
+    fn of(vars: &[(&str, &str)]) -> Result<Settings> {
         read(&|name| vars.iter().find(|v| v.0 == name).map(|v| v.1.into()))
     }
 

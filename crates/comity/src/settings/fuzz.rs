@@ -1,6 +1,6 @@
 //! Fuzzes hostfiles and variables.
 
-use super::{Config, hostfile::Hostfile};
+use super::{Settings, hostfile::Hostfile};
 use crate::Error;
 use std::{collections::HashMap, ffi::OsString, os::unix::ffi::OsStringExt};
 
@@ -27,8 +27,8 @@ pub fn config(bytes: &[u8]) {
                 !["MLX_HOSTFILE", "COMITY_KEY_FILE", "COMITY_KEY_FD", "COMITY_ROOT_CAUSE_FD"].contains(name)
             })
             .collect();
-        let config = Config::from_vars(|name| vars.get(name).cloned());
-        config.map(|c| assert!(c.rank() < c.size() && !c.found().why.is_empty())).err()
+        let config = Settings::from_vars(&|name| vars.get(name).cloned());
+        config.map(|c| assert!(c.rank < c.size && !c.found.why.is_empty())).err()
     };
     if let Some(e) = error {
         assert!(matches!(&e, Error::Config(why) if !why.to_string().is_empty()), "{e}");

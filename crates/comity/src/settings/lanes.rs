@@ -1,6 +1,6 @@
 //! With how many threads a rank moves a large message within its host.
 
-use super::{Config, vars::Vars};
+use super::{Settings, vars::Vars};
 use crate::{
     Result,
     lanes::{MOST_LANES, OwnCores, most_lanes},
@@ -8,24 +8,13 @@ use crate::{
 use std::thread;
 
 /// Take what the environment says.
-pub(super) fn read(vars: &Vars<'_>, config: &mut Config) -> Result<()> {
+pub(super) fn read(vars: &Vars<'_>, config: &mut Settings) -> Result<()> {
     let number = vars.number("COMITY_LANES", MOST_LANES)?;
     config.lanes = number.map(|n| n.max(1)).or(config.lanes);
     Ok(())
 }
 
-impl Config {
-    /// Move and add up large messages within a host with so many threads of each rank, its own among them; 1 makes none. On all ranks
-    /// alike, or calls fail with [`Error::Mismatch`](crate::Error::Mismatch). Default: as the rank's cores allow.
-    ///
-    /// ```
-    /// let config = comity::Config::new(0, 1).lanes(4);
-    /// ```
-    pub fn lanes(mut self, threads: usize) -> Self {
-        self.lanes = Some(threads.clamp(1, MOST_LANES));
-        self
-    }
-
+impl Settings {
     /// With how many threads, in words. For `comity info`.
     pub(crate) fn lanes_in_words(&self) -> String {
         let threads = |n: usize| if n == 1 { "one thread".to_owned() } else { format!("up to {n} threads") };
@@ -47,9 +36,9 @@ mod tests {
 
     #[test]
     fn the_words_say_how_many_threads_and_why() {
-        let words = Config::new(0, 2).lanes(3).lanes_in_words();
+        let words = Settings { lanes: Some(3), ..Settings::new(0, 2) }.lanes_in_words();
         assert_eq!(words, "up to 3 threads of each rank for a large message (COMITY_LANES)");
-        let config = Config { host_cores: Some(1), ..Config::new(0, 2) };
+        let config = Settings { host_cores: Some(1), ..Settings::new(0, 2) };
         assert_eq!(
             config.lanes_in_words(),
             "one thread of each rank for a large message, with one rank on this host"

@@ -13,11 +13,9 @@ pub(crate) mod fuzz;
 mod hostfile;
 mod lanes;
 mod launcher;
-mod link_choices;
 mod meet;
 mod network;
 mod notes;
-mod setters;
 mod slurm;
 mod table;
 mod trust;
@@ -42,32 +40,23 @@ pub use notes::LinkNote;
 use std::{
     ffi::OsString,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 pub use table::VARIABLES;
 pub use trust::Secure;
 pub(crate) use trust::{Insecure, Trust};
 pub use variable::{Topic, Variable};
+use vars::{Vars, wrong};
 
 /// The limit of calls that have none. A longer one is a mistake in the unit.
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The job of ranks that were told no name.
 pub(crate) const NO_NAME: &str = "-";
 
-/// Everything a process says about itself before it meets the others.
-///
-/// ```
-/// use comity::{Config, Key};
-/// # fn main() -> comity::Result<()> {
-/// let config = Config::new(0, 4).rendezvous("10.0.0.1:7000")?.key(Key::random()?);
-/// # Ok(()) }
-/// ```
-///
-/// Nothing is opened or sent before the configuration as a whole makes sense; what contradicts itself is
-/// [`Error::Config`], which names the variable, file or setter.
+/// Place of a process in its job, and its settings, as they were given or read. `comity::Config` makes them.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub(crate) struct Settings {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     /// Rank and size among the processes of this host, where the launcher says so.
@@ -97,9 +86,9 @@ pub struct Config {
     /// For [`BackendKind::Nccl`]; `None`: by this rank's number on its host.
     pub(crate) device: Option<u32>,
     pub(crate) costs: Costs,
-    /// Goes before the cheapest algorithm.
     /// Threads that carry a part of a call each.
     pub(crate) lanes: Option<usize>,
+    /// Goes before the cheapest algorithm.
     pub(crate) algorithm: Option<Algorithm>,
     /// Own addresses to listen on; port 0 stands for any. Empty: the one that leads to the store.
     pub(crate) addrs: Vec<SocketAddr>,
@@ -145,17 +134,9 @@ impl Costs {
     }
 }
 
-impl Config {
-    /// Rank `rank` of `size`, with every other setting at its default. More than one rank needs a place to meet:
-    /// [`store`](Self::store), [`rendezvous`](Self::rendezvous), [`hostfile`](Self::hostfile) or [`exchange`](Self::exchange).
-    ///
-    /// ```
-    /// let config = comity::Config::new(0, 1);
-    /// assert_eq!((config.rank(), config.size(), config.local()), (0, 1, None));
-    /// assert_eq!(config.join_limit().as_secs(), 60);
-    /// println!("{}; meeting {}", config.found().why, config.meet());
-    /// ```
-    pub fn new(rank: usize, size: usize) -> Self {
+impl Settings {
+    /// Rank `rank` of `size`, with every other setting at its default.
+    pub(crate) fn new(rank: usize, size: usize) -> Self {
         let why = format!("the program said rank {rank} of {size}");
         Self {
             rank,
@@ -196,100 +177,56 @@ impl Config {
         }
     }
 
-    /// A process that joins a job while it runs: [`connect`](Self::connect) waits until the job's ranks form their group again
-    /// ([`Group::reform`](crate::Group::reform)), and returns the new group. There this process is one of the last ranks.
-    ///
-    /// Give the address of the [store](Self::store) at which the job met, its [name](Self::job) and its [key](Self::key). The wait has no
-    /// limit; it ends with an error when the store ends. A job whose rank 0 runs the store takes in nobody. A launcher that sets `COMITY_JOIN=1`
-    /// makes a joiner of a program that calls [`init`](crate::init) or [`from_env`](Self::from_env).
-    ///
-    /// ```no_run
-    /// # fn main() -> comity::Result<()> {
-    /// # let key = comity::Key::random()?;
-    /// let group = comity::Config::joiner().store("10.0.0.1:7000")?.job("train").key(key).connect()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn joiner() -> Self {
-        Self { joins: true, ..Self::new(0, 1) }
+    /// Reads the variables that `var` returns, and the files and descriptors that they name.
+    pub(crate) fn from_vars(var: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
+        env::read(var)
     }
 
-    /// Reads the environment. The first of these that is there decides, and a variable that is set but makes no sense is
-    /// an error, never passed over:
-    ///
-    /// | Launcher | Variables |
-    /// |---|---|
-    /// | `comity launch` | `COMITY_RANK`, `COMITY_SIZE` |
-    /// | `mlx.launch` | `MLX_RANK` and `MLX_HOSTFILE`; or `MLX_IBV_DEVICES`, `MLX_JACCL_COORDINATOR` (also as `JACCL_*`); or `MLX_WORLD_SIZE`, `NCCL_HOST_IP`, `NCCL_PORT` |
-    /// | `torchrun` | `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` |
-    /// | Open MPI | `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE` |
-    /// | MPICH | `PMI_RANK`, `PMI_SIZE`, `PMI_FD` |
-    /// | Slurm | `SLURM_STEP_ID`, `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS` (inside `srun` only) |
-    /// | dstack | `DSTACK_NODE_RANK`, `DSTACK_NODES_NUM`, `DSTACK_MASTER_NODE_IP` (a process for each node) |
-    /// | SkyPilot | `SKYPILOT_NODE_RANK`, `SKYPILOT_NUM_NODES`, `SKYPILOT_NODE_IPS` (the same) |
-    /// | none | a group of one |
-    ///
-    /// All other variables hold under every launcher. [`tools::VARIABLES`](crate::tools::VARIABLES) has them, each with a sentence, its default and an
-    /// example; `comity info --settings` prints them.
-    ///
-    /// # Errors
-    /// [`Error::Config`], with the variable as its key, where a value makes no sense or two contradict each other.
-    ///
-    /// ```
-    /// let config = comity::Config::from_env()?;
-    /// println!("rank {} of {}: {}", config.rank(), config.size(), config.found().why);
-    /// # Ok::<(), comity::Error>(())
-    /// ```
-    pub fn from_env() -> Result<Self> {
-        Self::from_vars(|name| std::env::var_os(name))
+    /// Reads the settings that hold under every launcher; those that `var` does not name stay as they are.
+    pub(crate) fn read(&mut self, var: &dyn Fn(&str) -> Option<OsString>) -> Result<()> {
+        common::read(&Vars::new(var), self)
     }
 
-    /// Reads as [`from_env`](Self::from_env), with the variables from a function: for tests, and for launchers that show what a rank would do.
-    /// Reads the files and descriptors that the variables name and nothing else.
-    ///
-    /// # Errors
-    /// The errors of [`from_env`](Self::from_env).
-    ///
-    /// ```
-    /// let config = comity::Config::from_vars(|name| match name {
-    ///     "COMITY_RANK" => Some("0".into()),
-    ///     "COMITY_SIZE" => Some("1".into()),
-    ///     _ => None,
-    /// })?;
-    /// assert_eq!(config.size(), 1);
-    /// # Ok::<(), comity::Error>(())
-    /// ```
-    pub fn from_vars(var: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
-        env::read(&var)
+    /// Meet at rank 0's first address in a hostfile, and listen on this rank's own.
+    pub(crate) fn meet_by_hostfile(&mut self, path: &Path) -> Result<()> {
+        let file = hostfile::Hostfile::read(path)?;
+        file.check("rank", self.rank, Some(self.size), true)?;
+        if self.job == "-" {
+            self.job = file.job();
+        }
+        self.meet = Meet::Hostfile(file.ranks);
+        Ok(())
     }
 
-    /// This process's rank, from 0.
-    pub fn rank(&self) -> usize {
-        self.rank
-    }
-
-    /// The number of ranks.
-    pub fn size(&self) -> usize {
-        self.size
-    }
-
-    /// Rank and size among the processes of this host; `None` where the launcher did not tell.
-    pub fn local(&self) -> Option<(usize, usize)> {
-        self.local
-    }
-
-    /// Returns the time limit for all ranks to meet; see [`join_timeout`](Self::join_timeout).
-    pub fn join_limit(&self) -> Duration {
-        self.join_timeout
-    }
-
-    /// Returns the meeting point of the ranks.
-    pub fn meet(&self) -> &Meet {
-        &self.meet
-    }
-
-    /// Returns the launcher that the environment shows, and the evidence.
-    pub fn found(&self) -> &Found {
-        &self.found
+    /// Changes one setting, by the name of its variable and with a value in the variable's form.
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        if !VARIABLES.iter().any(|v| v.name == name) {
+            return wrong(
+                name,
+                value,
+                "is no setting; `comity info --settings` lists all, such as COMITY_TIMEOUT",
+            );
+        }
+        let var = |asked: &str| (asked == name).then(|| OsString::from(value));
+        let vars = Vars::new(&var);
+        common::read(&vars, self)?;
+        if let Some(at) = vars.host_ports("COMITY_STORE")? {
+            self.meet = Meet::Store(at);
+        }
+        if vars.is_set("COMITY_JOIN") {
+            self.joins = vars.flag("COMITY_JOIN")?;
+        }
+        if vars.into_seen().is_empty() {
+            let why = match name {
+                "COMITY_RANK" | "COMITY_SIZE" => {
+                    "cannot be set here: a configuration gets both when it is made"
+                }
+                "MASTER_ADDR" | "MASTER_PORT" => "cannot be set here: give rendezvous both, as host:port",
+                _ => "cannot be set here: this setting counts in the environment of the process only",
+            };
+            return wrong(name, value, why);
+        }
+        self.check_values()
     }
 }
 

@@ -1,10 +1,9 @@
 //! Use of the host's networks: setters, and the report of `comity info`.
 
-use super::Config;
+use super::Settings;
 use crate::{
-    Error, Result,
     sys::{Interface, has_paths, interfaces},
-    transport::{InterfaceRules, MAX_ADDRS},
+    transport::MAX_ADDRS,
 };
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -31,64 +30,7 @@ pub struct AddressNote {
     pub used: bool,
 }
 
-impl Config {
-    /// This rank's own addresses to listen on; port 0 stands for any. Default: those of all network interfaces but loopback; loopback where
-    /// the store is there. Each pair uses what works: of named addresses all, else the best, or several equal cables.
-    ///
-    /// ```
-    /// let config = comity::Config::new(0, 1).addrs(["10.0.0.1:0".parse().unwrap()]);
-    /// ```
-    pub fn addrs(mut self, addrs: impl IntoIterator<Item = SocketAddr>) -> Self {
-        self.addrs = addrs.into_iter().collect();
-        self
-    }
-
-    /// The network interfaces that may be used, in the form of `COMITY_INTERFACES`: `en,!en0`, `=eth1`, `10.0.0.0/8`, `^docker`.
-    ///
-    /// # Errors
-    /// [`Error::Config`] when an entry is none of these.
-    ///
-    /// ```
-    /// let config = comity::Config::new(0, 1).interfaces("en,!en0")?;
-    /// # Ok::<(), comity::Error>(())
-    /// ```
-    pub fn interfaces(mut self, rules: &str) -> Result<Self> {
-        let wrong = |why| Error::setting("interfaces", rules, format!("interfaces {rules:?} {why}"));
-        self.interfaces = InterfaceRules::parse(rules).map_err(wrong)?;
-        Ok(self)
-    }
-
-    /// The ports to listen on, where no address names one; default: any. A rank takes a free one on each of its addresses.
-    ///
-    /// ```
-    /// let config = comity::Config::new(0, 1).ports(7100..=7199);
-    /// ```
-    pub fn ports(mut self, range: std::ops::RangeInclusive<u16>) -> Self {
-        self.ports = Some((*range.start(), *range.end()));
-        self
-    }
-
-    /// Whether TCP connections of this process use several paths at once, by the kernel's MPTCP; default: they do not. Linux only. The last group
-    /// that a process joins decides for all its new connections. Where the other end does not use it, they are plain TCP.
-    ///
-    /// ```
-    /// let config = comity::Config::new(0, 1).mptcp(true);
-    /// ```
-    pub fn mptcp(mut self, mptcp: bool) -> Self {
-        self.mptcp = mptcp;
-        self
-    }
-
-    /// Lets ranks relay between two others that have no way to each other; default: yes. The two encrypt the traffic.
-    ///
-    /// ```
-    /// let config = comity::Config::new(0, 1).relay(false);
-    /// ```
-    pub fn relay(mut self, relay: bool) -> Self {
-        self.relay = relay;
-        self
-    }
-
+impl Settings {
     /// The addresses of the interfaces that may be used, the likeliest first, with port 0.
     pub(crate) fn own_addresses(&self, all: &[Interface]) -> Vec<SocketAddr> {
         // Apple's radio between neighbours: it is not there all the time.
@@ -153,6 +95,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::InterfaceRules;
 
     fn interface(name: &str, index: u32, ip: &str) -> Interface {
         let is_loopback = name == "lo";
@@ -170,15 +113,15 @@ mod tests {
             interface("en0", 4, "fd00::4"),
             interface("en0", 4, "192.168.1.4"),
         ];
-        let config = Config::new(0, 2);
-        let own = |config: &Config, all: &[Interface]| {
+        let config = Settings::new(0, 2);
+        let own = |config: &Settings, all: &[Interface]| {
             config.own_addresses(all).iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(
             own(&config, &all),
             ["10.0.1.1:0", "192.168.1.4:0", "[fd00::4]:0", "[fe80::5%3]:0", "172.17.0.1:0"]
         );
-        let wired = Config { interfaces: InterfaceRules::parse("en5").unwrap(), ..config.clone() };
+        let wired = Settings { interfaces: InterfaceRules::parse("en5").unwrap(), ..config.clone() };
         assert_eq!(own(&wired, &all), ["10.0.1.1:0", "[fe80::5%3]:0"]);
         all.extend((1..40).map(|i| interface("en0", 4, &format!("fd00::{i}:1"))));
         assert_eq!(own(&config, &all).len(), 6);

@@ -1,6 +1,6 @@
 //! Kinds of link that this process would use, and the reasons: for `comity info`.
 
-use super::Config;
+use super::Settings;
 use crate::LinkKind;
 
 /// Decision for a kind of link, and the reason.
@@ -23,7 +23,7 @@ pub struct LinkNote {
     pub devices: Vec<(String, Result<String, String>)>,
 }
 
-impl Config {
+impl Settings {
     /// [`tools::link_notes`](crate::tools::link_notes).
     pub(crate) fn link_notes(&self) -> Vec<LinkNote> {
         let value = |name: &str| self.found.seen.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());

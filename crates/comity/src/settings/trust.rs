@@ -1,6 +1,6 @@
 //! By what the ranks of a job know one another, and how much of what they say is secret.
 
-use super::{Config, Launcher, Meet, bad, vars::Vars, vars::wrong};
+use super::{Launcher, Meet, Settings, bad, vars::Vars, vars::wrong};
 use crate::{Key, Result};
 use std::{
     net::{IpAddr, SocketAddr},
@@ -84,7 +84,7 @@ pub(crate) enum Trust<'a> {
     Nobody,
 }
 
-impl Config {
+impl Settings {
     /// By what this rank will know the others; an error that says what to do if by nothing.
     pub(crate) fn trust(&self) -> Result<Trust<'_>> {
         match (&self.key, self.insecure, &self.meet) {
@@ -123,7 +123,7 @@ impl Config {
             _ => "there is no launcher to hand one over",
         };
         format!(
-            "rank {} of {} has no job key ({channel}): start the job with `comity launch`, or give every rank the same key: COMITY_KEY_FILE names a file of 32 random bytes that only you can read (head -c 32 /dev/urandom > key; chmod 600 key), Config::key takes one; or say that none is wanted: COMITY_INSECURE=1, `comity ... --insecure` or Config::insecure()",
+            "rank {} of {} has no job key ({channel}): start the job with `comity launch`, or give every rank the same key: COMITY_KEY_FILE names a file of 32 random bytes that only you can read (head -c 32 /dev/urandom > key; chmod 600 key), Settings::key takes one; or say that none is wanted: COMITY_INSECURE=1, `comity ... --insecure` or Settings::insecure()",
             self.rank, self.size
         )
     }

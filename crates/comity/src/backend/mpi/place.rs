@@ -3,9 +3,10 @@
 
 use super::{LIBRARY, Making, MpiBackend};
 use crate::{
-    Config, Error, Exchange, JoinCause, JoinError, Launcher, Meet, Result,
+    Error, Exchange, JoinCause, JoinError, Launcher, Meet, Result,
     backend::Backend,
     exchange::MAX_EXCHANGE_TEXT,
+    settings::Settings,
     stats::Counters,
     status::World,
     sys::mpi::{Family, Move, Mpi, MpiHandle, Pending, find},
@@ -46,7 +47,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::Config`] when the environment says another place than MPI does; [`Error::Join`] when not all ranks come to make
     /// that in time.
-    pub(crate) fn place(self, config: &Config) -> Result<Config> {
+    pub(crate) fn place(self, config: &Settings) -> Result<Settings> {
         let (rank, size) = match self.0 {
             Family::Pointers(m) => m.place()?,
             Family::Ints(m) => m.place()?,
@@ -62,7 +63,7 @@ impl Runtime {
                 self.version()
             )));
         }
-        let mut placed = Config { rank, size, ..config.clone() };
+        let mut placed = Settings { rank, size, ..config.clone() };
         if !matches!(config.meet, Meet::Store(_) | Meet::Host(_) | Meet::Hostfile(_)) {
             let limit = config.join_timeout;
             placed.meet = Meet::Exchange(match self.0 {

@@ -8,7 +8,7 @@ use crate::{
 
 /// The words with which `rank` of another process, on host `host`, is refused.
 fn claim(config: &Config, host: &str, pid: u32) -> Result<(StoreClient, Table)> {
-    let (mut meeting, _) = StoreClient::find(config)?;
+    let (mut meeting, _) = find_store(config)?;
     let table = meeting.join(facts_of(host, pid, vec![(LOOPBACK, 1).into()]))?;
     Ok((meeting, table))
 }
@@ -69,9 +69,8 @@ fn another_key_is_told_of_and_harms_nobody() {
     let (send, said) = std::sync::mpsc::channel();
     store.on_waiting(move |words| send.send(words.to_owned()).unwrap());
     let errors = thread::scope(|s| {
-        let waiting: Vec<_> =
-            (0..2).map(|r| s.spawn(move || words(Endpoint::join(&config(r, 3, at))))).collect();
-        let e = words(Endpoint::join(&config(2, 3, at).key(Key::from([8; 32]))));
+        let waiting: Vec<_> = (0..2).map(|r| s.spawn(move || words(join_job(&config(r, 3, at))))).collect();
+        let e = words(join_job(&config(2, 3, at).key(Key::from([8; 32]))));
         assert!(e.contains("another job or holds another key"), "{e}");
         waiting.into_iter().map(|w| w.join().unwrap()).collect::<Vec<_>>()
     });
@@ -89,7 +88,7 @@ fn who_is_missing_is_said_now_and_then_and_each_arrival_restarts_the_limit() {
     let (send, said) = std::sync::mpsc::channel();
     store.on_waiting(move |words| send.send(words.to_owned()).unwrap());
     let begun = Instant::now();
-    let join = |r| words(Endpoint::join(&config(r, 3, at).join_timeout(limit)));
+    let join = |r| words(join_job(&config(r, 3, at).join_timeout(limit)));
     thread::scope(|s| {
         let first = s.spawn(move || (join(0), begun.elapsed()));
         let heard = said.recv_timeout(LONG).unwrap();
@@ -112,7 +111,7 @@ fn two_containers_with_one_process_id_are_two() {
     let store = store(2, LONG);
     let at = store.addr();
     let as_process = |process| {
-        let (mut meeting, _) = StoreClient::find(&config(1, 2, at))?;
+        let (mut meeting, _) = find_store(&config(1, 2, at))?;
         let facts = crate::rendezvous::Facts { process, ..facts_of("a", 1, vec![(LOOPBACK, 1).into()]) };
         meeting.join(facts).map(|table| (meeting, table))
     };
@@ -131,7 +130,7 @@ fn two_containers_with_one_process_id_are_two() {
 fn running(limit: Duration) -> (Vec<Arc<Endpoint>>, SocketAddr, Option<Socket>) {
     let (held, at) = reserved();
     let c = |r| hosted(r, at).join_timeout(limit);
-    (each(0..2, |r| Endpoint::join(&c(r)).unwrap()), at, held)
+    (each(0..2, |r| join_job(&c(r)).unwrap()), at, held)
 }
 
 fn hosted(rank: usize, at: SocketAddr) -> Config {
@@ -220,7 +219,7 @@ fn a_job_that_runs_for_long_is_not_ended_by_a_second_one() {
 fn what_holds_the_port_may_be_something_else() {
     let other = TcpListener::bind((LOOPBACK, 0)).unwrap();
     let begun = Instant::now();
-    let e = words(Endpoint::join(&hosted(0, other.local_addr().unwrap())));
+    let e = words(join_job(&hosted(0, other.local_addr().unwrap())));
     assert!(e.contains("cannot listen") && e.contains("another process listens there"), "{e}");
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
@@ -232,7 +231,7 @@ fn a_rank_to_which_there_is_no_way_is_told_of_at_once_and_without_a_time() {
     let begun = Instant::now();
     let e = thread::scope(|s| {
         s.spawn(move || {
-            let (mut meeting, _) = StoreClient::find(&config(0, 2, at)).unwrap();
+            let (mut meeting, _) = find_store(&config(0, 2, at)).unwrap();
             // No connection goes to all hosts of a network.
             let nowhere = ([255, 255, 255, 255], 1).into();
             let _ = meeting.join(facts_of("a", 10, vec![nowhere]));
@@ -241,7 +240,7 @@ fn a_rank_to_which_there_is_no_way_is_told_of_at_once_and_without_a_time() {
                 thread::sleep(Duration::from_millis(5));
             }
         });
-        words(Endpoint::join(&config(1, 2, at)))
+        words(join_job(&config(1, 2, at)))
     });
     assert!(e.contains("could not be reached at 255.255.255.255:1 from rank 1 on host "), "{e}");
     assert!(begun.elapsed() < LONG / 2 && !e.contains(" within "), "{e}");

@@ -70,7 +70,7 @@ fn errors(harm: Harm, back: bool, count: usize) -> (Vec<(String, Duration)>, Soc
     let mut all = each(0..3, |r| {
         let c = config(r, 3, store.addr()).host_name(["a", "b", "c"][r]).links([LinkKind::Tcp]);
         // Each pair has something to say both ways; in a ring rank 1 says nothing to rank 0.
-        Endpoint::join(&c.detection(detection).algorithm(Algorithm::TwoPhase)).unwrap()
+        join_job(&c.detection(detection).algorithm(Algorithm::TwoPhase)).unwrap()
     });
     let at = between(all[0].card_of(0).addrs[0].at, harm, back);
     Arc::get_mut(&mut all[1]).unwrap().readdress(0, at);
@@ -123,7 +123,7 @@ fn a_slow_connection_is_not_taken_for_a_broken_one() {
     let store = store(2, LONG);
     let mut all = each(0..2, |r| {
         let c = config(r, 2, store.addr()).host_name(["a", "b"][r]).links([LinkKind::Tcp]);
-        Endpoint::join(&c.detection(Detection::Fast).secure(crate::Secure::Data)).unwrap()
+        join_job(&c.detection(Detection::Fast).secure(crate::Secure::Data)).unwrap()
     });
     let at = between(all[0].card_of(0).addrs[0].at, Harm::Slow(1000), true);
     Arc::get_mut(&mut all[1]).unwrap().readdress(0, at);

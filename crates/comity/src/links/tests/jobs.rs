@@ -43,7 +43,7 @@ fn at_wall(adapt: impl Fn(Config) -> Config + Sync, limit: Duration) -> (Vec<Res
             .addrs([(LOOPBACK, 0).into()])
             .connect_when(ConnectWhen::All)
             .join_timeout(limit);
-        Endpoint::join(&adapt(c))
+        join_job(&adapt(c))
     });
     let text = wall.text.lock().unwrap().clone();
     (all, text.unwrap_or_default())
@@ -57,9 +57,8 @@ fn rank_0_shares_a_key_over_a_exchange() {
     let (at, word) = text.split_once('/').unwrap();
     assert!(word.starts_with("key-") && word.len() == 4 + 64, "{word}");
     // The store takes that key and no other.
-    let join = |key: Key| {
-        Endpoint::join(&config(0, 3, at.parse().unwrap()).job("-").key(key)).unwrap_err().to_string()
-    };
+    let join =
+        |key: Key| join_job(&config(0, 3, at.parse().unwrap()).job("-").key(key)).unwrap_err().to_string();
     assert!(join(Key::from([0; 32])).contains("another key"));
     assert!(join(Key::from_hex(&word[4..]).unwrap()).contains("for a job of 3 ranks"));
     let (_, other) = at_wall(|c| c, LONG);
@@ -98,20 +97,20 @@ fn without_a_key_nobody_joins_unless_asked_to() {
     let c = Config::new(1, 2);
     for c in [c.clone().store(at).unwrap(), c.clone().rendezvous(at).unwrap()] {
         let begun = Instant::now();
-        let Err(Error::Config(e)) = Endpoint::join(&c) else { panic!("joined") };
+        let Err(Error::Config(e)) = join_job(&c) else { panic!("joined") };
         for part in ["rank 1 of 2", "comity launch", "COMITY_KEY_FILE", "COMITY_INSECURE=1", "--insecure"] {
             assert!(e.to_string().contains(part), "{e}");
         }
         assert!(begun.elapsed() < Duration::from_secs(10), "at once, not at the limit of a minute");
         // A place with nobody there is found so only once that is settled.
         let c = c.insecure().join_timeout(Duration::from_millis(50));
-        assert!(matches!(Endpoint::join(&c), Err(Error::Join(_))));
+        assert!(matches!(join_job(&c), Err(Error::Join(_))));
     }
     let vars = |name: &str| {
         let of = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "9")];
         of.iter().find(|v| v.0 == name).map(|v| v.1.into())
     };
-    let e = Endpoint::join(&Config::from_vars(vars).unwrap()).unwrap_err();
+    let e = join_job(&Config::from_vars(vars).unwrap()).unwrap_err();
     assert!(matches!(&e, Error::Config(words) if words.to_string().contains("no launcher")), "{e}");
     assert!(Config::new(0, 1).connect().is_ok(), "a group of one needs none");
 }
@@ -120,8 +119,7 @@ fn without_a_key_nobody_joins_unless_asked_to() {
 fn a_public_address_needs_a_key_or_a_plain_word() {
     // An address that is nobody's here: it is refused before the system is asked.
     let at = "198.51.100.7:7000";
-    let public =
-        |c: Config| Endpoint::join(&c.rendezvous(at).unwrap().join_timeout(Duration::from_millis(50)));
+    let public = |c: Config| join_job(&c.rendezvous(at).unwrap().join_timeout(Duration::from_millis(50)));
     let e = public(Config::new(0, 2).insecure()).unwrap_err();
     assert!(
         matches!(&e, Error::Config(words) if words.to_string().contains(at) && words.to_string().contains("=public")),
@@ -136,8 +134,8 @@ fn a_public_address_needs_a_key_or_a_plain_word() {
     // A rank's own address, with the store elsewhere.
     let store = Store::start((LOOPBACK, 0).into(), 2, &Key::from([0; 32]), "job", LONG).unwrap();
     let c = Config::new(1, 2).store(&store.addr().to_string()).unwrap().job("job").insecure();
-    assert_eq!(c.insecure, Insecure::Private);
-    let e = Endpoint::join(&c.addrs([at.parse().unwrap()])).unwrap_err().to_string();
+    assert_eq!(c.settings.insecure, Insecure::Private);
+    let e = join_job(&c.addrs([at.parse().unwrap()])).unwrap_err().to_string();
     assert!(e.contains("rank 1") && e.contains("=public"), "{e}");
 }
 
@@ -169,7 +167,7 @@ fn secrecy_is_for_all_or_for_none() {
     let store = store(3, LONG);
     let errors = each(0..3, |r| {
         let c = config(r, 3, store.addr());
-        Endpoint::join(&if r == 1 { c.secure(Secure::Data) } else { c }).unwrap_err()
+        join_job(&if r == 1 { c.secure(Secure::Data) } else { c }).unwrap_err()
     });
     for e in errors {
         let Error::Config(words) = &e else { panic!("{e}") };

@@ -50,7 +50,7 @@ fn a_thread_sends_where_one_may() {
         let store = store(2, LONG);
         let all = each(0..2, |r| {
             let c = config(r, 2, store.addr()).links([LinkKind::Tcp]).send_threads(wishes[r]);
-            Endpoint::join(&if let Some(n) = connections { c.connections(n) } else { c }).unwrap()
+            join_job(&if let Some(n) = connections { c.connections(n) } else { c }).unwrap()
         });
         each(0..2, |r| {
             let (_watch, mut links) = open(&all[r], 0, &[0, 1]);
@@ -66,15 +66,14 @@ fn a_thread_sends_where_one_may() {
 #[test]
 fn ipv6() {
     let store = Store::start((Ipv6Addr::LOCALHOST, 0).into(), 2, &Key::from(KEY), "job", LONG).unwrap();
-    let all = each(0..2, |r| Endpoint::join(&config(r, 2, store.addr()).links([LinkKind::Tcp])).unwrap());
+    let all = each(0..2, |r| join_job(&config(r, 2, store.addr()).links([LinkKind::Tcp])).unwrap());
     each(0..2, |r| talk(r, &mut open(&all[r], 0, &[0, 1]).1));
 }
 
 #[test]
 fn hosts_that_differ_use_tcp() {
     let store = store(4, LONG);
-    let all =
-        each(0..4, |r| Endpoint::join(&config(r, 4, store.addr()).host_name(["b", "a"][r / 2])).unwrap());
+    let all = each(0..4, |r| join_job(&config(r, 4, store.addr()).host_name(["b", "a"][r / 2])).unwrap());
     assert!(all.iter().all(|e| e.hosts() == [0, 0, 1, 1]));
     each(0..4, |r| {
         let (_w, mut links) = open(&all[r], 0, &[0, 1, 2, 3]);
@@ -93,7 +92,7 @@ fn unix_sockets_are_taken_where_they_are_named_and_only_within_a_host() {
     ] {
         let store = store(2, LONG);
         let join = |r: usize| config(r, 2, store.addr()).host_name(hosts[r]).links(kinds_of.iter().copied());
-        let all = each(0..2, |r| Endpoint::join(&join(r)).unwrap());
+        let all = each(0..2, |r| join_job(&join(r)).unwrap());
         each(0..2, |r| {
             let (_w, mut links) = open(&all[r], 0, &[0, 1]);
             assert_eq!(kinds(&links)[1 - r], Some(expected), "{hosts:?} {kinds_of:?}");
@@ -106,7 +105,7 @@ fn unix_sockets_are_taken_where_they_are_named_and_only_within_a_host() {
 fn links_that_no_two_allow_are_an_error() {
     let store = store(2, LONG);
     let kind = [LinkKind::Tcp, LinkKind::Shm];
-    let all = each(0..2, |r| Endpoint::join(&config(r, 2, store.addr()).links([kind[r]])).unwrap());
+    let all = each(0..2, |r| join_job(&config(r, 2, store.addr()).links([kind[r]])).unwrap());
     let errors = each(0..2, |r| all[r].open(0, &[0, 1], &status(2), until()).unwrap_err().to_string());
     assert!(errors[1].contains("rank 0") && errors[1].contains("COMITY_LINKS"), "{errors:?}");
     assert!(errors[0].contains("COMITY_LINKS"), "{errors:?}");
@@ -120,7 +119,7 @@ fn rank_0_runs_the_store_and_may_come_late() {
             thread::sleep(Duration::from_millis(150));
         }
         let c = Config::new(r, 3).rendezvous(&free.to_string()).unwrap().key(Key::from(KEY));
-        Endpoint::join(&c.join_timeout(LONG).connect_when(ConnectWhen::All)).unwrap()
+        join_job(&c.join_timeout(LONG).connect_when(ConnectWhen::All)).unwrap()
     });
     each(0..3, |r| talk(r, &mut open(&all[r], 0, &[0, 1, 2]).1));
     // Rank 0 may leave first; the others still have each other.
@@ -136,7 +135,7 @@ fn without_a_key() {
     let c = |r| {
         Config::new(r, 2).store(&store.addr().to_string()).unwrap().job("job").insecure().join_timeout(LONG)
     };
-    each(0..2, |r| Endpoint::join(&c(r)).map(drop).unwrap());
+    each(0..2, |r| join_job(&c(r)).map(drop).unwrap());
 }
 
 #[test]
@@ -144,7 +143,7 @@ fn everyone_hears_who_is_missing() {
     let limit = Duration::from_millis(1500);
     let begun = Instant::now();
     let store = store(4, limit);
-    let errors = each([0, 2], |r| Endpoint::join(&config(r, 4, store.addr())).unwrap_err());
+    let errors = each([0, 2], |r| join_job(&config(r, 4, store.addr())).unwrap_err());
     assert!(begun.elapsed() >= limit && begun.elapsed() < limit + Duration::from_secs(5));
     for e in errors {
         assert_eq!(
@@ -159,7 +158,7 @@ fn everyone_hears_who_is_missing() {
             "{e}"
         );
     }
-    let e = Endpoint::join(&config(3, 4, store.addr())).unwrap_err();
+    let e = join_job(&config(3, 4, store.addr())).unwrap_err();
     let late = e.to_string();
     assert!(late.contains("rank 3 came too late") && late.contains("missing ranks 1, 3"), "{late}");
     assert_eq!(e.ranks(), [1, 3], "{late}");
@@ -171,7 +170,7 @@ fn the_least_patient_rank_decides() {
     let patience = [1500, 20_000];
     let errors = each(0..2, |r| {
         let c = config(r, 3, store.addr()).join_timeout(Duration::from_millis(patience[r]));
-        Endpoint::join(&c).unwrap_err().to_string()
+        join_job(&c).unwrap_err().to_string()
     });
     assert!(errors.iter().all(|e| e.contains("missing rank 2 (never connected)")), "{errors:?}");
 }
@@ -181,21 +180,21 @@ fn another_key_or_job_is_refused_and_harms_nobody() {
     let store = store(2, LONG);
     let begun = Instant::now();
     for c in [config(0, 2, store.addr()).key(Key::from([8; 32])), config(0, 2, store.addr()).job("other")] {
-        let e = Endpoint::join(&c).unwrap_err().to_string();
+        let e = join_job(&c).unwrap_err().to_string();
         assert!(
             e.contains("rank 0: the store at 127.0.0.1") && e.contains("another job or holds another key"),
             "{e}"
         );
     }
     assert!(begun.elapsed() < Duration::from_secs(5));
-    each(0..2, |r| Endpoint::join(&config(r, 2, store.addr())).map(drop).unwrap());
+    each(0..2, |r| join_job(&config(r, 2, store.addr())).map(drop).unwrap());
 }
 
 #[test]
 fn one_store_serves_group_after_group() {
     let store = store(2, LONG);
     for _ in 0..3 {
-        let all = each(0..2, |r| Endpoint::join(&config(r, 2, store.addr())).unwrap());
+        let all = each(0..2, |r| join_job(&config(r, 2, store.addr())).unwrap());
         each(0..2, |r| talk(r, &mut open(&all[r], 0, &[0, 1]).1));
     }
 }
@@ -204,7 +203,7 @@ fn one_store_serves_group_after_group() {
 fn nobody_answers() {
     let free = TcpListener::bind((LOOPBACK, 0)).unwrap().local_addr().unwrap();
     let c = config(1, 2, free).join_timeout(Duration::from_millis(200));
-    let e = Endpoint::join(&c).unwrap_err().to_string();
+    let e = join_job(&c).unwrap_err().to_string();
     assert!(e.contains(&free.to_string()) && e.contains("0.2 s") && e.contains("launcher"), "{e}");
 }
 
@@ -218,7 +217,7 @@ fn what_answers_is_something_else() {
             c.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
             let _ = c.read(&mut [0; 1024]);
         });
-        let e = Endpoint::join(&config(1, 2, at)).unwrap_err().to_string();
+        let e = join_job(&config(1, 2, at)).unwrap_err().to_string();
         assert!(e.contains("is not Comity"), "{e}");
     });
 }
@@ -233,7 +232,7 @@ fn a_port_that_is_taken_is_named() {
     let store = store(2, LONG);
     let errors = each(0..2, |r| {
         let c = config(r, 2, store.addr());
-        Endpoint::join(&if r == 1 { c.addrs([at]) } else { c }).unwrap_err().to_string()
+        join_job(&if r == 1 { c.addrs([at]) } else { c }).unwrap_err().to_string()
     });
     assert!(errors[1].contains(&format!("rank 1 cannot listen at {at}")), "{errors:?}");
     assert!(errors[0].contains("rank 1 cannot join") && errors[0].contains(&at.to_string()), "{errors:?}");
@@ -246,7 +245,7 @@ fn a_port_that_is_taken_is_named() {
 fn strangers_are_borne_while_ranks_meet() {
     let store = store(4, LONG);
     let crowd = strangers(store.addr(), 300);
-    let all = each(0..4, |r| Endpoint::join(&config(r, 4, store.addr()).links([LinkKind::Tcp])).unwrap());
+    let all = each(0..4, |r| join_job(&config(r, 4, store.addr()).links([LinkKind::Tcp])).unwrap());
     let more: Vec<_> = all.iter().flat_map(|e| strangers(e.card_of(e.rank()).addrs[0].at, 100)).collect();
     each(0..4, |r| {
         let (status, mut links) = open(&all[r], 0, &[0, 1, 2, 3]);
@@ -272,7 +271,7 @@ fn a_store_that_ends_is_named() {
     let store = store(3, LONG);
     let at = store.addr();
     thread::scope(|s| {
-        let ranks: Vec<_> = (0..2).map(|r| s.spawn(move || Endpoint::join(&config(r, 3, at)))).collect();
+        let ranks: Vec<_> = (0..2).map(|r| s.spawn(move || join_job(&config(r, 3, at)))).collect();
         // Time enough to come to it.
         thread::sleep(Duration::from_millis(1500));
         drop(store);
@@ -289,7 +288,7 @@ fn four_ranks_are_up_quickly() {
         let store = store(4, LONG);
         let begun = Instant::now();
         let all = each(0..4, |r| {
-            let e = Endpoint::join(&config(r, 4, store.addr())).unwrap();
+            let e = join_job(&config(r, 4, store.addr())).unwrap();
             let opened = open(&e, 0, &[0, 1, 2, 3]);
             (begun.elapsed(), e, opened)
         });

@@ -15,7 +15,8 @@ mod sparse;
 use super::Endpoint;
 use crate::{
     CallInfo, Config, ConnectWhen, Error, Key, LinkKind, Op, Result,
-    rendezvous::Store,
+    channel::Secret,
+    rendezvous::{Store, StoreClient},
     status::{Failure, GroupStatus, Header, Links, World},
 };
 use socket2::{Domain, Socket, Type};
@@ -46,6 +47,14 @@ fn config(rank: usize, size: usize, at: SocketAddr) -> Config {
         .connect_when(ConnectWhen::All)
 }
 
+fn join_job(config: &Config) -> Result<Arc<Endpoint>> {
+    Endpoint::join(&config.settings)
+}
+
+fn find_store(config: &Config) -> Result<(StoreClient, Secret)> {
+    StoreClient::find(&config.settings)
+}
+
 /// A port that stays ours, and that others may listen on who allow its reuse; elsewhere than on Linux they may not, so there it is only free.
 fn reserved() -> (Option<Socket>, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -73,7 +82,7 @@ fn each<T: Send>(ranks: impl IntoIterator<Item = usize>, f: impl Fn(usize) -> T 
 
 fn world(n: usize, adapt: impl Fn(Config) -> Config + Sync) -> Vec<Arc<Endpoint>> {
     let store = store(n, LONG);
-    each(0..n, |r| Endpoint::join(&adapt(config(r, n, store.addr()))).unwrap())
+    each(0..n, |r| join_job(&adapt(config(r, n, store.addr()))).unwrap())
 }
 
 fn until() -> Instant {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     channel::is_own,
-    rendezvous::{Facts, StoreClient, facts_of},
+    rendezvous::{Facts, facts_of},
     sys,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -88,7 +88,7 @@ fn act(phase: &str, rank: usize, n: usize, at: SocketAddr) {
     let mut met = None;
     match phase {
         "joining" | "connecting" => {
-            let (meeting, _) = met.insert(StoreClient::find(&config).unwrap());
+            let (meeting, _) = met.insert(find_store(&config).unwrap());
             let mut facts = Facts { silence: 5000, ..facts_of("h", std::process::id(), Vec::new()) };
             facts.card.host_id = 1;
             if phase == "joining" {
@@ -103,7 +103,7 @@ fn act(phase: &str, rank: usize, n: usize, at: SocketAddr) {
             meeting.join(facts).unwrap();
         }
         _ => {
-            let e = Endpoint::join(&config).unwrap();
+            let e = join_job(&config).unwrap();
             let members: Vec<usize> = (0..n).collect();
             let opened = (phase == "idle").then(|| open(&e, 0, &members));
             held = Some((e, opened));
@@ -141,7 +141,7 @@ fn a_killed_rank_is_named_by_all_whatever_it_did() {
             let ranks: Vec<_> = (0..3)
                 .map(|r| {
                     s.spawn(move || {
-                        let words = match Endpoint::join(&config(r, n, at)) {
+                        let words = match join_job(&config(r, n, at)) {
                             Err(e) => {
                                 assert!(e.ranks() == [3], "{e} is about {:?}", e.ranks());
                                 e.to_string()
@@ -200,7 +200,7 @@ fn running_out_of_descriptors_passes() {
         await_word();
         let spent = cpu_time() - begun;
         limit_descriptors(1024);
-        let all = each(0..2, |r| Endpoint::join(&config(r, 2, store.addr())).unwrap());
+        let all = each(0..2, |r| join_job(&config(r, 2, store.addr())).unwrap());
         each(0..2, |r| talk(r, &mut open(&all[r], 0, &[0, 1]).1));
         return say(spent.as_millis());
     }
@@ -219,7 +219,7 @@ fn a_rank_without_descriptors_says_so_and_is_named() {
     if let Some(role) = role() {
         let (left, at) = role.split_once(' ').unwrap();
         limit_descriptors(count("fd") as u64 - 1 + left.parse::<u64>().unwrap());
-        let joined = Endpoint::join(&config(0, 3, at.parse().unwrap()));
+        let joined = join_job(&config(0, 3, at.parse().unwrap()));
         limit_descriptors(1024);
         return say(joined.map_or_else(|e| e.to_string(), |_| "joined".into()));
     }
@@ -229,7 +229,7 @@ fn a_rank_without_descriptors_says_so_and_is_named() {
         let at = store.addr();
         let begun = Instant::now();
         thread::scope(|s| {
-            let others: Vec<_> = (1..3).map(|r| s.spawn(move || Endpoint::join(&config(r, 3, at)))).collect();
+            let others: Vec<_> = (1..3).map(|r| s.spawn(move || join_job(&config(r, 3, at)))).collect();
             let mut actor = Actor::start(TEST, &format!("{left} {at}"));
             let own = actor.hear();
             if own == "joined" {
@@ -283,7 +283,7 @@ fn few_descriptors_are_enough_in_a_crowd() {
         let store = store(2, LONG);
         say(store.addr());
         await_word();
-        let all = each(0..2, |r| Endpoint::join(&config(r, 2, store.addr())).unwrap());
+        let all = each(0..2, |r| join_job(&config(r, 2, store.addr())).unwrap());
         each(0..2, |r| talk(r, &mut open(&all[r], 0, &[0, 1]).1));
         return say("met");
     }

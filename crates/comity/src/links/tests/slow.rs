@@ -5,7 +5,7 @@ use crate::{
     Detection,
     channel::{Channel, Conn, DialLimits, Hello, Target, dial},
     control::{ControlNote, Encoding},
-    rendezvous::{StoreClient, facts_of},
+    rendezvous::facts_of,
     status::GroupStatus,
     sys::Waker,
 };
@@ -18,12 +18,12 @@ fn nobody_is_silent_while_ranks_connect() {
     let facts = |pid| facts_of("slow", pid, vec![(LOOPBACK, 1).into()]);
     let begun = Instant::now();
     thread::scope(|s| {
-        let real: Vec<_> = (0..2).map(|r| s.spawn(move || Endpoint::join(&fast(r)))).collect();
+        let real: Vec<_> = (0..2).map(|r| s.spawn(move || join_job(&fast(r)))).collect();
         // Rank 3 connects with nobody before the end.
-        let (mut last, _) = StoreClient::find(&fast(3)).unwrap();
+        let (mut last, _) = find_store(&fast(3)).unwrap();
         let last = s.spawn(move || last.join(facts(3)).map(|_| last));
         // Rank 2 connects with all below it, then has no turn for thrice the limit of silence, then dies.
-        let (mut meeting, secret) = StoreClient::find(&fast(2)).unwrap();
+        let (mut meeting, secret) = find_store(&fast(2)).unwrap();
         let table = meeting.join(facts(2)).unwrap();
         let waker = Waker::new().unwrap();
         let until = until();
@@ -56,14 +56,14 @@ fn nobody_is_silent_while_the_first_group_is_made() {
     let at = store.addr();
     let fast = |r| config(r, 3, at).links([LinkKind::Tcp]).detection(Detection::Fast);
     let open = |rank: usize| {
-        let endpoint = Endpoint::join(&fast(rank)).unwrap();
+        let endpoint = join_job(&fast(rank)).unwrap();
         let status = Arc::new(GroupStatus::new(3, Arc::default()).unwrap());
         let made = endpoint.open(0, &[0, 1, 2], &status, until()).map(|_| ());
         (made.unwrap_err().to_string(), endpoint)
     };
     thread::scope(|s| {
         let real: Vec<_> = (0..2).map(|r| s.spawn(move || open(r))).collect();
-        let (mut meeting, secret) = StoreClient::find(&fast(2)).unwrap();
+        let (mut meeting, secret) = find_store(&fast(2)).unwrap();
         let table = meeting.join(facts_of("slow", 2, vec![(LOOPBACK, 1).into()])).unwrap();
         let waker = Waker::new().unwrap();
         let until = until();
@@ -107,7 +107,7 @@ fn the_first_group_may_take_longer_than_the_limit_if_links_are_made() {
     };
     thread::scope(|s| {
         let run = |rank| {
-            let endpoint = Endpoint::join(&config(rank, 4, at)).unwrap();
+            let endpoint = join_job(&config(rank, 4, at)).unwrap();
             let first = open(&endpoint, 0, [0, 0, 5, 10]);
             let second = open(&endpoint, 7, [0, 0, 5, 10]);
             (first, second, endpoint)

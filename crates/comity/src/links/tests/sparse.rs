@@ -6,7 +6,7 @@ use comity_membership::overlay_neighbours;
 
 fn sparse(n: usize) -> Vec<Arc<Endpoint>> {
     world(n, |mut c| {
-        c.sparse_above = 3;
+        c.settings.sparse_above = 3;
         c.detection(Detection::After(Duration::from_secs(2)))
     })
 }

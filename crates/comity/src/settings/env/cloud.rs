@@ -80,9 +80,9 @@ fn place(
 mod tests {
     use super::super::read;
     use super::*;
-    use crate::Config;
+    use crate::settings::Settings;
 
-    fn of(vars: &[(&str, &str)]) -> Result<Config> {
+    fn of(vars: &[(&str, &str)]) -> Result<Settings> {
         read(&|name| vars.iter().find(|v| v.0 == name).map(|v| v.1.into()))
     }
 

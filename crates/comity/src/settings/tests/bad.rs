@@ -232,7 +232,7 @@ fn bad_variables_are_named() {
 #[test]
 fn bytes_that_are_no_text_are_named() {
     use std::os::unix::ffi::OsStringExt;
-    let e = Config::from_vars(|n| (n == "COMITY_RANK").then(|| OsString::from_vec(vec![b'1', 0xff])))
+    let e = Settings::from_vars(&|n| (n == "COMITY_RANK").then(|| OsString::from_vec(vec![b'1', 0xff])))
         .unwrap_err();
     assert!(e.to_string().contains("COMITY_RANK") && e.to_string().contains("UTF-8"), "{e}");
 }

@@ -23,6 +23,11 @@ const REFUSED: [(&str, &str); 13] = [
 const LAUNCHERS: [&str; 5] =
     ["COMITY_KEY_FD", "COMITY_ROOT_CAUSE_FD", "COMITY_RESTART", "COMITY_HOST_CORES", "COMITY_STATS_FD"];
 
+fn with(name: &str, value: &str) -> Result<Settings> {
+    let mut settings = Settings::new(0, 1);
+    settings.set(name, value).map(|()| settings)
+}
+
 #[test]
 fn a_reader_has_at_most_thirty_two_settings_to_know() {
     // The meeting place is torch's pair of variables.
@@ -40,22 +45,23 @@ fn a_reader_has_at_most_thirty_two_settings_to_know() {
 fn each_row_of_the_table_is_taken_as_the_variable_is_or_refused_with_a_reason() {
     for row in VARIABLES.iter().filter(|v| !LAUNCHERS.contains(&v.name)) {
         let Variable { name, example, .. } = *row;
-        let made = Config::new(0, 1).set(name, example);
+        let made = with(name, example);
         if let Some((_, why)) = REFUSED.iter().find(|(n, _)| *n == name) {
             let e = made.unwrap_err().to_string();
             assert!(e.contains(&format!("{name}={example:?}")) && e.contains(why), "{e}");
             continue;
         }
-        let read = Config::new(0, 1).settings_from_vars(|asked| (asked == name).then(|| example.into()));
+        let mut read = Settings::new(0, 1);
+        let read = read.read(&|asked| (asked == name).then(|| example.into())).map(|()| read);
         match (made, read) {
             // A meeting place is no setting of the environment's alone; nor is it that a process joins there.
             (Ok(made), Ok(_)) if name == "COMITY_STORE" => {
-                assert_eq!(made.meet().to_string(), format!("at the store at {example}"));
+                assert_eq!(made.meet.to_string(), format!("at the store at {example}"));
             }
             (Ok(made), Ok(read)) if name == "COMITY_JOIN" => assert!(made.joins && !read.joins),
             (Ok(made), Ok(read)) => {
                 assert_eq!(format!("{made:?}"), format!("{read:?}"));
-                assert_ne!(format!("{made:?}"), format!("{:?}", Config::new(0, 1)), "{name}");
+                assert_ne!(format!("{made:?}"), format!("{:?}", Settings::new(0, 1)), "{name}");
             }
             // The example names a file.
             (Err(made), Err(read)) => {
@@ -76,18 +82,18 @@ fn a_setting_leaves_the_others_and_the_last_value_counts() {
         ("COMITY_DEVICES", r#"[[null, "a"], ["b", null]]"#),
         ("COMITY_STORE", "10.0.0.1:4000"),
     ];
-    let made = all.into_iter().fold(Config::new(0, 2), |c, (name, value)| c.set(name, value).unwrap());
+    let mut made = Settings::new(0, 2);
+    all.into_iter().for_each(|(name, value)| made.set(name, value).unwrap());
     assert_eq!((made.insecure, &made.costs), (Insecure::Private, &Costs::Measure));
     assert_eq!((made.host.as_deref(), made.log_dir.is_some()), (Some("here"), true));
     assert_eq!(made.launched_at.len(), 1);
     made.check().unwrap();
     let other = r#"[[null, "c"], ["d", null]]"#;
-    let again = made.set("COMITY_INSECURE", "0").unwrap().set("COMITY_DEVICES", other).unwrap();
-    assert_eq!(again.insecure, Insecure::No);
-    assert_eq!(
-        format!("{:?}", again.transports),
-        format!("{:?}", Config::new(0, 2).devices(other).unwrap().transports)
-    );
+    made.set("COMITY_INSECURE", "0").and_then(|()| made.set("COMITY_DEVICES", other)).unwrap();
+    assert_eq!(made.insecure, Insecure::No);
+    let mut transports = TransportSettings::default();
+    assert!(transports.set_devices(other).is_ok());
+    assert_eq!(format!("{:?}", made.transports), format!("{transports:?}"));
 }
 
 #[test]
@@ -102,7 +108,7 @@ fn an_error_names_the_setting_and_the_value() {
         ("COMITY_STORE", "nowhere", "host:port"),
         ("COMITY_JOB", "", "empty"),
     ] {
-        let Err(Error::Config(e)) = Config::new(0, 1).set(name, value) else { panic!("{name}={value}") };
+        let Err(Error::Config(e)) = with(name, value) else { panic!("{name}={value}") };
         let words = e.to_string();
         assert!(words.contains(name) && words.contains(part), "{words}");
         assert_eq!(e.key.as_deref(), Some(name));
