@@ -1,4 +1,4 @@
-"""Write the tables of variables in `docs/settings.md` from the table in the code, `crates/comity/src/settings/table.rs`.
+"""Write the tables of variables in `docs/settings.md` from the table in the code, `crates/comity-settings/src/settings/table.rs`.
 
     python docs/make/settings.py            write them
     python docs/make/settings.py --check    fail if they are not as this would write them
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TABLE = ROOT / "crates" / "comity" / "src" / "settings" / "table.rs"
+TABLE = ROOT / "crates" / "comity-settings" / "src" / "settings" / "table.rs"
 TOPICS = TABLE.with_name("variable.rs")
 PAGE = ROOT / "docs" / "settings.md"
 BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"

@@ -58,17 +58,14 @@
 mod backend;
 mod config;
 mod control;
-mod costs;
 mod cuda;
 mod engine;
-mod exchange;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod group;
 mod links;
 mod recorder;
 mod rendezvous;
-mod settings;
 mod status;
 pub mod tools;
 mod turn;
@@ -79,6 +76,7 @@ use comity_base::fuzz_input;
 // Rooms of the crates below, so that a path says the room and not the crate.
 use comity_base::{address, error, lanes, root_cause, stats, sync, sys, view};
 use comity_channel as channel;
+use comity_settings::{costs, exchange, settings};
 use comity_transport as transport;
 
 pub use comity_base::{

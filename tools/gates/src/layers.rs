@@ -34,13 +34,10 @@ pub(crate) const CRATES: &[CrateRooms] = &[
             "root_cause",
         ],
     },
+    CrateRooms { sources: "crates/comity-settings/src/", rooms: &["exchange", "settings", "costs"] },
     CrateRooms {
         sources: "crates/comity/src/",
         rooms: &[
-            // Settings of a process, and its launcher.
-            "exchange",
-            "settings",
-            "costs",
             // What a group's members know of it: below those who make links and those who use them.
             "status",
             "rendezvous",

@@ -1,6 +1,6 @@
 //! Backends: they carry out a group's calls.
 //!
-//! May import: `engine`, `exchange`, `settings`, `status`.
+//! May import: `engine`, `status`.
 
 mod average;
 mod external;

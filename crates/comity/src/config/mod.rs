@@ -1,6 +1,6 @@
 //! The public builder of what a process says about itself before it meets the others. Its values are [`Settings`].
 //!
-//! May import: `exchange`, `settings`.
+//! May import: nothing.
 
 mod link_choices;
 mod network;

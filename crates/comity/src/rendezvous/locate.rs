@@ -81,7 +81,6 @@ pub(super) fn locate(config: &Settings, until: Instant) -> Result<Located> {
         .inspect(|s| s.on_waiting(|words| tell(0, words)))
     };
     match &config.meet {
-        Meet::Alone => Err(Error::config(format!("{} ranks need a place to meet", config.size))),
         Meet::Store(at) => Ok(Located::at(resolve_all(at, until)?, known)),
         Meet::Host(at) => {
             // Rank 0 is found at all its addresses, whichever of them another rank was told.
@@ -91,6 +90,7 @@ pub(super) fn locate(config: &Settings, until: Instant) -> Result<Located> {
         }
         Meet::Hostfile(ranks) => in_hostfile(config, ranks, &known, &serve, until),
         Meet::Exchange(exchange) => over_exchange(config, &**exchange, (trust, &known), &serve, until),
+        _ => Err(Error::config(format!("{} ranks need a place to meet", config.size))),
     }
 }
 

@@ -20,7 +20,7 @@
 //! | processes with another key knock | they are counted, and named with who is missing |
 //! | the store's host dies | `StoreClient::lost` |
 //!
-//! May import: `exchange`, `settings`.
+//! May import: nothing.
 
 mod announce;
 mod exchanged;

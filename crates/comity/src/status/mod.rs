@@ -10,7 +10,7 @@
 //! ```
 //! Neither the engine nor those who make links and carry failures know each other; both know these.
 //!
-//! May import: `costs`.
+//! May import: nothing.
 
 mod closing;
 mod failure;

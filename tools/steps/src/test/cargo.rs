@@ -10,7 +10,7 @@ const MACOS: &str = "aarch64-apple-darwin";
 const COMPILING: u64 = 3600;
 
 /// Packages with code of their own for a system. The rest is checked for macOS in the deep checks.
-const NATIVE: [&str; 18] = [
+const NATIVE: [&str; 20] = [
     "-p",
     "comity",
     "-p",
@@ -19,6 +19,8 @@ const NATIVE: [&str; 18] = [
     "comity-channel",
     "-p",
     "comity-transport",
+    "-p",
+    "comity-settings",
     "-p",
     "comity-kernel",
     "-p",

@@ -32,7 +32,7 @@ pub struct AddressNote {
 
 impl Settings {
     /// The addresses of the interfaces that may be used, the likeliest first, with port 0.
-    pub(crate) fn own_addresses(&self, all: &[Interface]) -> Vec<SocketAddr> {
+    pub fn own_addresses(&self, all: &[Interface]) -> Vec<SocketAddr> {
         // Apple's radio between neighbours: it is not there all the time.
         let is_fleeting = |i: &Interface| i.name.starts_with("awdl") || i.name.starts_with("llw");
         let mut usable: Vec<_> = all.iter().filter(|i| self.interfaces.allow(i) && !is_fleeting(i)).collect();
@@ -57,7 +57,7 @@ impl Settings {
     }
 
     /// This host's addresses, and whether a job of several hosts would use them. For `comity info`.
-    pub(crate) fn address_notes(&self) -> Vec<AddressNote> {
+    pub fn address_notes(&self) -> Vec<AddressNote> {
         let all = interfaces();
         let own: Vec<_> = match self.addrs.is_empty() {
             true => self.own_addresses(&all).iter().map(SocketAddr::ip).collect(),
@@ -73,7 +73,7 @@ impl Settings {
     }
 
     /// Describes this rank's listening ports and its relaying, in words. For `comity info`.
-    pub(crate) fn network_in_words(&self) -> String {
+    pub fn network_in_words(&self) -> String {
         let ports = match self.ports {
             Some((first, last)) => format!("ports {first} to {last}"),
             None => "any port".into(),

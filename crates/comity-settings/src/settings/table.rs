@@ -5,7 +5,7 @@
 
 use super::{Topic, Variable};
 
-/// Every variable, by topic. Variables of other launchers are in [`Config::from_env`](crate::Config::from_env).
+/// Every variable, by topic. Variables of other launchers are in [`Config::from_env`](../struct.Config.html#method.from_env).
 ///
 /// ```
 /// use comity::tools::VARIABLES;

@@ -16,7 +16,7 @@ use crate::{
 };
 use std::{ffi::OsString, path::Path, sync::Arc};
 
-/// Implements [`Config::from_vars`].
+/// Implements [`Settings::from_vars`](super::Settings::from_vars).
 pub(super) fn read(var: &dyn Fn(&str) -> Option<OsString>) -> Result<Settings> {
     let vars = Vars::new(var);
     let joins = vars.flag("COMITY_JOIN")?;

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// An exchange for ranks of one host and one user.
 #[derive(Debug)]
-pub(crate) struct UnixExchange {
+pub struct UnixExchange {
     name: String,
     /// Rank 0's end, once it has posted.
     server: Mutex<Option<Arc<Server>>>,
@@ -39,7 +39,7 @@ static SERVERS: Mutex<Vec<Weak<Server>>> = Mutex::new(Vec::new());
 
 impl UnixExchange {
     /// The exchange of this user's job `job`; nothing is opened yet.
-    pub(crate) fn new(job: &str) -> Self {
+    pub fn new(job: &str) -> Self {
         let name = format!("comity-{}-{:016x}", rustix::process::geteuid().as_raw(), fnv(job.as_bytes()));
         Self { name, server: Mutex::default() }
     }

@@ -19,7 +19,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Launcher {
-    /// None: [`Config::new`](crate::Config::new).
+    /// None: [`Config::new`](../comity/struct.Config.html#method.new).
     Explicit,
     /// `comity launch`, or `COMITY_*` set by hand.
     Comity,
@@ -58,7 +58,7 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// Launcher that the environment shows, and the evidence. [`Config::found`](crate::Config::found) returns it.
+/// Launcher that the environment shows, and the evidence. [`Config::found`](../comity/struct.Config.html#method.found) returns it.
 ///
 /// ```
 /// let config = comity::Config::from_env()?;

@@ -21,8 +21,8 @@ pub struct CostsNote {
 }
 
 impl Settings {
-    /// [`tools::costs_note`](crate::tools::costs_note).
-    pub(crate) fn costs_note(&self) -> CostsNote {
+    /// `comity::tools::costs_note`.
+    pub fn costs_note(&self) -> CostsNote {
         let (used, file, why) = match &self.costs {
             Costs::Usual => ("usual", None, "what links of each kind usually cost"),
             Costs::Measure => ("measured", None, "measured when the ranks have met (COMITY_COSTS)"),

@@ -26,14 +26,14 @@ const WAIT: u8 = 6;
 
 /// An exchange over the store that torchrun's agent runs.
 #[derive(Debug)]
-pub(crate) struct TorchExchange {
+pub struct TorchExchange {
     at: HostPort,
     /// The store lives longer than the ranks, which torchrun may start again.
     job: String,
 }
 
 impl TorchExchange {
-    pub(crate) fn new(at: HostPort, job: &str) -> Self {
+    pub fn new(at: HostPort, job: &str) -> Self {
         Self { at, job: job.to_owned() }
     }
 

@@ -49,7 +49,7 @@ impl BackendKind {
     }
 
     /// The kind of link that it takes before all others.
-    pub(crate) fn link(self) -> Option<LinkKind> {
+    pub fn link(self) -> Option<LinkKind> {
         let takes = |k: &LinkKind| k.about().is_some_and(|a| a.first_for == Some(self.name()));
         LinkKind::LISTED.iter().copied().find(takes)
     }

@@ -9,7 +9,7 @@ mod connect_when;
 mod detection;
 mod env;
 #[cfg(fuzzing)]
-pub(crate) mod fuzz;
+pub mod fuzz;
 mod hostfile;
 mod lanes;
 mod launcher;
@@ -32,7 +32,7 @@ pub use backend::BackendKind;
 use comity_plan::Algorithm;
 pub use connect_when::ConnectWhen;
 pub use detection::Detection;
-pub(crate) use hostfile::HOSTFILE;
+pub use hostfile::HOSTFILE;
 pub use launcher::{Found, Launcher};
 pub use meet::Meet;
 pub use network::AddressNote;
@@ -45,71 +45,71 @@ use std::{
 };
 pub use table::VARIABLES;
 pub use trust::Secure;
-pub(crate) use trust::{Insecure, Trust};
+pub use trust::{Insecure, Trust};
 pub use variable::{Topic, Variable};
 use vars::{Vars, wrong};
 
 /// The limit of calls that have none. A longer one is a mistake in the unit.
-pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The job of ranks that were told no name.
-pub(crate) const NO_NAME: &str = "-";
+pub const NO_NAME: &str = "-";
 
 /// Place of a process in its job, and its settings, as they were given or read. `comity::Config` makes them.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) rank: usize,
-    pub(crate) size: usize,
+pub struct Settings {
+    pub rank: usize,
+    pub size: usize,
     /// Rank and size among the processes of this host, where the launcher says so.
-    pub(crate) local: Option<(usize, usize)>,
-    pub(crate) meet: Meet,
+    pub local: Option<(usize, usize)>,
+    pub meet: Meet,
     /// This process joins a job that runs.
-    pub(crate) joins: bool,
+    pub joins: bool,
     /// The rank in whose place a launcher started it.
-    pub(crate) place: Option<u32>,
-    pub(crate) job: String,
-    pub(crate) key: Option<Key>,
-    pub(crate) insecure: Insecure,
-    pub(crate) secure: Secure,
-    pub(crate) timeout: Duration,
-    pub(crate) join_timeout: Duration,
-    pub(crate) detection: Detection,
+    pub place: Option<u32>,
+    pub job: String,
+    pub key: Option<Key>,
+    pub insecure: Insecure,
+    pub secure: Secure,
+    pub timeout: Duration,
+    pub join_timeout: Duration,
+    pub detection: Detection,
     /// The kinds of link that may be used.
-    pub(crate) links: Kinds,
+    pub links: Kinds,
     /// Choices about each of them.
-    pub(crate) transports: TransportSettings,
-    pub(crate) backend: BackendKind,
-    pub(crate) connect_when: ConnectWhen,
+    pub transports: TransportSettings,
+    pub backend: BackendKind,
+    pub connect_when: ConnectWhen,
     /// Rings before other plans.
-    pub(crate) ring: bool,
+    pub ring: bool,
     /// Jobs of more ranks do not connect all pairs. For tests: all ranks need the same.
-    pub(crate) sparse_above: usize,
+    pub sparse_above: usize,
     /// For [`BackendKind::Nccl`]; `None`: by this rank's number on its host.
-    pub(crate) device: Option<u32>,
-    pub(crate) costs: Costs,
+    pub device: Option<u32>,
+    pub costs: Costs,
     /// Threads that carry a part of a call each.
-    pub(crate) lanes: Option<usize>,
+    pub lanes: Option<usize>,
     /// Goes before the cheapest algorithm.
-    pub(crate) algorithm: Option<Algorithm>,
+    pub algorithm: Option<Algorithm>,
     /// Own addresses to listen on; port 0 stands for any. Empty: the one that leads to the store.
-    pub(crate) addrs: Vec<SocketAddr>,
+    pub addrs: Vec<SocketAddr>,
     /// Addresses at which a launcher has the ranks meet, whatever else they meet at.
-    pub(crate) launched_at: Vec<IpAddr>,
+    pub launched_at: Vec<IpAddr>,
     /// The network interfaces that may be used.
-    pub(crate) interfaces: InterfaceRules,
+    pub interfaces: InterfaceRules,
     /// The ports to listen on, the first and the last, where no address says one.
-    pub(crate) ports: Option<(u16, u16)>,
+    pub ports: Option<(u16, u16)>,
     /// Pass on what two others say that have no way to each other, and have others pass on what is said from here.
-    pub(crate) relay: bool,
+    pub relay: bool,
     /// TCP connections use several paths, where the kernels of both ends do.
-    pub(crate) mptcp: bool,
-    pub(crate) host: Option<String>,
-    pub(crate) log_dir: Option<PathBuf>,
-    pub(crate) root_cause: Option<RootCauseReport>,
+    pub mptcp: bool,
+    pub host: Option<String>,
+    pub log_dir: Option<PathBuf>,
+    pub root_cause: Option<RootCauseReport>,
     /// Descriptor of the launcher's sheet of counters, if it wants them.
-    pub(crate) stats_fd: Option<i32>,
+    pub stats_fd: Option<i32>,
     /// Cores that the ranks of this host share, where a launcher has given each some of its own.
-    pub(crate) host_cores: Option<u16>,
-    pub(crate) found: Found,
+    pub host_cores: Option<u16>,
+    pub found: Found,
 }
 
 /// In a larger job each rank has control connections to its neighbours in a graph only; up to here all pairs have one.
@@ -117,7 +117,7 @@ const SPARSE_ABOVE: usize = 64;
 
 /// By what the cost model of a group's plans goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Costs {
+pub enum Costs {
     /// Usual costs of links of each kind.
     #[default]
     Usual,
@@ -129,14 +129,14 @@ pub(crate) enum Costs {
 
 impl Costs {
     /// Returns true if the user asked for them, so that ranks gather before their first group.
-    pub(crate) fn are_asked_for(&self) -> bool {
+    pub fn are_asked_for(&self) -> bool {
         matches!(self, Self::Measure | Self::File(_))
     }
 }
 
 impl Settings {
     /// Rank `rank` of `size`, with every other setting at its default.
-    pub(crate) fn new(rank: usize, size: usize) -> Self {
+    pub fn new(rank: usize, size: usize) -> Self {
         let why = format!("the program said rank {rank} of {size}");
         Self {
             rank,
@@ -178,17 +178,17 @@ impl Settings {
     }
 
     /// Reads the variables that `var` returns, and the files and descriptors that they name.
-    pub(crate) fn from_vars(var: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
+    pub fn from_vars(var: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
         env::read(var)
     }
 
     /// Reads the settings that hold under every launcher; those that `var` does not name stay as they are.
-    pub(crate) fn read(&mut self, var: &dyn Fn(&str) -> Option<OsString>) -> Result<()> {
+    pub fn read(&mut self, var: &dyn Fn(&str) -> Option<OsString>) -> Result<()> {
         common::read(&Vars::new(var), self)
     }
 
     /// Meet at rank 0's first address in a hostfile, and listen on this rank's own.
-    pub(crate) fn meet_by_hostfile(&mut self, path: &Path) -> Result<()> {
+    pub fn meet_by_hostfile(&mut self, path: &Path) -> Result<()> {
         let file = hostfile::Hostfile::read(path)?;
         file.check("rank", self.rank, Some(self.size), true)?;
         if self.job == "-" {
@@ -199,7 +199,7 @@ impl Settings {
     }
 
     /// Changes one setting, by the name of its variable and with a value in the variable's form.
-    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<()> {
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         if !VARIABLES.iter().any(|v| v.name == name) {
             return wrong(
                 name,

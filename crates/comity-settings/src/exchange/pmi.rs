@@ -22,13 +22,13 @@ use zeroize::{Zeroize, Zeroizing};
 const MOST_LINE: usize = 4096;
 
 /// An exchange over the process manager of MPICH and its kin.
-pub(crate) struct PmiExchange {
+pub struct PmiExchange {
     fd: RawFd,
 }
 
 impl PmiExchange {
     /// The manager behind descriptor `fd`; nothing is said to it yet.
-    pub(crate) fn new(fd: RawFd) -> Self {
+    pub fn new(fd: RawFd) -> Self {
         Self { fd }
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 impl Settings {
     /// Checks the configuration as a whole, before anything is opened.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         check_place("size", self.size, "rank", self.rank)?;
         if let Some((rank, size)) = self.local {
             check_place("local size", size, "local rank", rank)?;

@@ -14,7 +14,7 @@ use crate::{
     Error, HostPort, Result,
     sys::{give_up, nap},
 };
-pub(crate) use pmi::PmiExchange;
+pub use pmi::PmiExchange;
 use rustix::net::{SendFlags, send};
 use std::{
     collections::BTreeMap,
@@ -24,11 +24,11 @@ use std::{
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
-pub(crate) use torch::TorchExchange;
-pub(crate) use unix::UnixExchange;
+pub use torch::TorchExchange;
+pub use unix::UnixExchange;
 
 /// The longest text that every exchange can carry.
-pub(crate) const MAX_EXCHANGE_TEXT: usize = 512;
+pub const MAX_EXCHANGE_TEXT: usize = 512;
 
 /// The most failed shares that a late rank may be behind.
 const MAX_TRIES: usize = 15;
@@ -36,7 +36,7 @@ const MAX_TRIES: usize = 15;
 /// A place where rank 0 posts a text that every other rank reads.
 ///
 /// All ranks call [`share`](Self::share) equally often; call k of one rank belongs to call k of the others. Exchanges
-/// that other code implements (over Ray, Kubernetes or a torch `Store`) go into [`Config::exchange`](crate::Config::exchange).
+/// that other code implements (over Ray, Kubernetes or a torch `Store`) go into [`Config::exchange`](../comity/struct.Config.html#method.exchange).
 ///
 /// ```
 /// use comity::{Error, Exchange, Result};
@@ -87,7 +87,7 @@ pub trait Exchange: Send + Sync + fmt::Debug + fmt::Display {
 
     /// The address at which all ranks reach the exchange, if it has one, as torchrun's store has `MASTER_ADDR`.
     ///
-    /// Rank 0 then listens on its address in that network, unless [`Config::addrs`](crate::Config::addrs) names one. Default: `None`.
+    /// Rank 0 then listens on its address in that network, unless [`Config::addrs`](../comity/struct.Config.html#method.addrs) names one. Default: `None`.
     fn address(&self) -> Option<HostPort> {
         None
     }

@@ -40,7 +40,7 @@ impl Secure {
 
 /// The user's explicit choice to have no key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Insecure {
+pub enum Insecure {
     /// No: a key is needed.
     #[default]
     No,
@@ -63,7 +63,7 @@ impl Insecure {
     }
 
     /// An error for an address that the internet may reach, where the user did not ask for that too.
-    pub(crate) fn check_listen(self, who: &str, at: SocketAddr) -> Result<()> {
+    pub fn check_listen(self, who: &str, at: SocketAddr) -> Result<()> {
         if self != Self::Private || !is_public(at.ip()) {
             return Ok(());
         }
@@ -75,7 +75,7 @@ impl Insecure {
 
 /// Source of the key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Trust<'a> {
+pub enum Trust<'a> {
     /// This rank holds it.
     Held(&'a Key),
     /// Rank 0 makes one and tells it over the exchange, unless rank 0 holds one.
@@ -86,7 +86,7 @@ pub(crate) enum Trust<'a> {
 
 impl Settings {
     /// By what this rank will know the others; an error that says what to do if by nothing.
-    pub(crate) fn trust(&self) -> Result<Trust<'_>> {
+    pub fn trust(&self) -> Result<Trust<'_>> {
         match (&self.key, self.insecure, &self.meet) {
             (Some(key), ..) => Ok(Trust::Held(key)),
             (None, Insecure::No, Meet::Exchange(_)) => Ok(Trust::Exchange),
@@ -98,8 +98,8 @@ impl Settings {
         }
     }
 
-    /// [`tools::trust_in_words`](crate::tools::trust_in_words).
-    pub(crate) fn trust_in_words(&self) -> &'static str {
+    /// `comity::tools::trust_in_words`.
+    pub fn trust_in_words(&self) -> &'static str {
         let sealed = self.secure == Secure::Data;
         match (&self.key, self.insecure, &self.meet) {
             _ if self.size == 1 => "none is needed",

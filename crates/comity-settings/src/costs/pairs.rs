@@ -24,7 +24,7 @@ pub struct LinkCosts(PairCosts);
 
 impl LinkCosts {
     /// By sender, then receiver; `None` unless there is a sound number for every pair.
-    pub(crate) fn new(size: usize, pairs: Vec<Cost>) -> Option<Self> {
+    pub fn new(size: usize, pairs: Vec<Cost>) -> Option<Self> {
         PairCosts::new(size, pairs).map(Self)
     }
 

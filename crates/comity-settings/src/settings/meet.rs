@@ -4,7 +4,7 @@ use super::HostPort;
 use crate::exchange::Exchange;
 use std::{fmt, sync::Arc};
 
-/// Meeting point of the ranks. [`Config::meet`](crate::Config::meet) returns it.
+/// Meeting point of the ranks. [`Config::meet`](../comity/struct.Config.html#method.meet) returns it.
 ///
 /// ```
 /// use comity::{Config, Meet};

@@ -24,8 +24,8 @@ pub struct LinkNote {
 }
 
 impl Settings {
-    /// [`tools::link_notes`](crate::tools::link_notes).
-    pub(crate) fn link_notes(&self) -> Vec<LinkNote> {
+    /// `comity::tools::link_notes`.
+    pub fn link_notes(&self) -> Vec<LinkNote> {
         let value = |name: &str| self.found.seen.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
         let note = |kind: LinkKind| {
             let note = self.transports.note(kind, &value)?;

@@ -16,7 +16,7 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Settings) -> Result<()> {
 
 impl Settings {
     /// With how many threads, in words. For `comity info`.
-    pub(crate) fn lanes_in_words(&self) -> String {
+    pub fn lanes_in_words(&self) -> String {
         let threads = |n: usize| if n == 1 { "one thread".to_owned() } else { format!("up to {n} threads") };
         if let Some(n) = self.lanes {
             return format!("{} of each rank for a large message (COMITY_LANES)", threads(n));

@@ -146,7 +146,7 @@ impl Hostfile {
 }
 
 /// Prefix of the name of a job that is named after its hostfile.
-pub(crate) const HOSTFILE: &str = "mlx-";
+pub const HOSTFILE: &str = "mlx-";
 
 const FORM: &str = "one entry per rank, such as [[\"10.0.0.1:5000\"], [\"10.0.0.2:5000\"]]";
 
