@@ -65,7 +65,6 @@ pub mod fuzz;
 mod group;
 mod links;
 mod recorder;
-mod rendezvous;
 mod status;
 pub mod tools;
 mod turn;
@@ -76,6 +75,7 @@ use comity_base::fuzz_input;
 // Rooms of the crates below, so that a path says the room and not the crate.
 use comity_base::{address, error, lanes, root_cause, stats, sync, sys, view};
 use comity_channel as channel;
+use comity_rendezvous as rendezvous;
 use comity_settings::{costs, exchange, settings};
 use comity_transport as transport;
 

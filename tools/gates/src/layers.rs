@@ -40,7 +40,6 @@ pub(crate) const CRATES: &[CrateRooms] = &[
         rooms: &[
             // What a group's members know of it: below those who make links and those who use them.
             "status",
-            "rendezvous",
             "control",
             "links",
             "config",

@@ -26,7 +26,7 @@
 //! | the process has no descriptors left | the others are told while ranks join |
 //! | the process exits without dropping its groups | an exit handler says goodbye and compares calls |
 //!
-//! May import: `rendezvous`, `status`.
+//! May import: `status`.
 
 mod connection;
 mod connection_table;

@@ -21,7 +21,7 @@
 //!
 //! Two worlds make links: `Endpoint`, of processes that have met, and `LocalWorld`, of threads.
 //!
-//! May import: `control`, `rendezvous`, `status`.
+//! May import: `control`, `status`.
 
 mod elastic;
 mod endpoint;

@@ -10,7 +10,7 @@ const MACOS: &str = "aarch64-apple-darwin";
 const COMPILING: u64 = 3600;
 
 /// Packages with code of their own for a system. The rest is checked for macOS in the deep checks.
-const NATIVE: [&str; 20] = [
+const NATIVE: [&str; 22] = [
     "-p",
     "comity",
     "-p",
@@ -21,6 +21,8 @@ const NATIVE: [&str; 20] = [
     "comity-transport",
     "-p",
     "comity-settings",
+    "-p",
+    "comity-rendezvous",
     "-p",
     "comity-kernel",
     "-p",

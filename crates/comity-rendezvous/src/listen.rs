@@ -15,14 +15,14 @@ use std::{
 
 /// A rank's listeners, and whether the user named their addresses.
 #[derive(Debug)]
-pub(crate) struct OwnListeners {
-    pub(crate) listeners: Vec<Listener>,
-    pub(crate) are_named: bool,
+pub struct OwnListeners {
+    pub listeners: Vec<Listener>,
+    pub are_named: bool,
 }
 
 impl StoreClient {
     /// Listen where the configuration says, else at the addresses of all interfaces; of this host alone where the whole job is on it.
-    pub(crate) fn listen(&self, config: &Settings) -> Result<OwnListeners> {
+    pub fn listen(&self, config: &Settings) -> Result<OwnListeners> {
         let named = self.named(config)?;
         if named.len() > MAX_ADDRS {
             return Err(Error::config(format!(

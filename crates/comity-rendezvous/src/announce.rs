@@ -11,7 +11,7 @@ use crate::{
 use std::thread;
 
 /// All ranks encrypt, or none: every rank sees the same table, and gives the same error.
-pub(crate) fn agree_on_secrecy(facts: &[Facts]) -> Result<()> {
+pub fn agree_on_secrecy(facts: &[Facts]) -> Result<()> {
     let first = |sealed| facts.iter().position(|f| f.sealed == sealed);
     let (Some(with), Some(without)) = (first(true), first(false)) else { return Ok(()) };
     Err(Error::config(format!(
@@ -20,7 +20,7 @@ pub(crate) fn agree_on_secrecy(facts: &[Facts]) -> Result<()> {
 }
 
 /// Collects the facts to announce to the others; also opens the socket for those of the same host.
-pub(crate) fn announce(
+pub fn announce(
     config: &Settings,
     links: Announced,
     OwnListeners { mut listeners, are_named }: OwnListeners,
@@ -50,7 +50,7 @@ pub(crate) fn announce(
 }
 
 /// Makes this rank's announcement of facts that are known already.
-pub(crate) fn facts(config: &Settings, links: Announced, addrs: Vec<OwnAddr>, unix: String) -> Facts {
+pub fn facts(config: &Settings, links: Announced, addrs: Vec<OwnAddr>, unix: String) -> Facts {
     let found = || thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX));
     let cores = config.host_cores.unwrap_or_else(found);
     Facts {

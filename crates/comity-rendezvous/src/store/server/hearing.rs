@@ -4,7 +4,7 @@ use super::{Met, Round, SAY, Server, StoreMember, Who};
 use crate::{
     JoinCause, JoinError,
     channel::frame,
-    rendezvous::{
+    {
         store::joiners::hear_rank,
         store::words::{claimed, whereabouts},
         wire::{FromStore, ToStore},

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   rank 0 without a launcher: starts the store, posts its address (and a key where none is held) on the launcher's exchange
-//!   rank r: finds the store   by an address, a hostfile, or the exchange (crate::exchange); where none of its addresses answers, through a
+//!   rank r: finds the store   by an address, a hostfile, or the exchange (`comity-settings`); where none of its addresses answers, through a
 //!                             rank that has a way (pass_on)
 //!           listens           at the addresses that its user names, else at those of its interfaces (listen)
 //!           Join{rank, size, what it says of itself}  ------>  store
 //!           <------  Waiting{how many are here}, every half second in which one came
 //!           <------  Welcome{the meeting's number}, Entry of each rank: all have come
-//!   rank r: makes its control connections (crate::control), then
+//!   rank r: makes its control connections (`comity-job`), then
 //!           Ready  ------>  store, which forgets it
 //! ```
 //! | what can go wrong | what follows |
@@ -20,7 +20,10 @@
 //! | processes with another key knock | they are counted, and named with who is missing |
 //! | the store's host dies | `StoreClient::lost` |
 //!
-//! May import: nothing.
+//! **An internal crate: nothing here is a promise.** Use `comity`.
+
+#![doc(hidden)]
+#![forbid(unsafe_code)]
 
 mod announce;
 mod exchanged;
@@ -33,14 +36,19 @@ mod reform_message;
 mod store;
 mod wire;
 
-pub(crate) use announce::{agree_on_secrecy, announce, facts};
-pub(crate) use meet::{StoreClient, Table};
-pub(crate) use pass_on::PassingOn;
-pub(crate) use reform_message::{can_be_told, put_reform, take_reform};
-pub use store::Store;
-pub(crate) use store::{StoreBind, StoreJob};
-#[cfg(test)]
-pub(crate) use wire::facts_of;
-pub(crate) use wire::{Facts, Summons};
-#[cfg(fuzzing)]
-pub(crate) use wire::{FromStore, ToStore};
+// Rooms of the crates below, so that a path says the room and not the crate.
+use comity_base::{
+    ConfigError, Error, HostPort, JoinCause, JoinError, Key, MAX_SIZE, Result, error, sync, sys,
+};
+use comity_channel as channel;
+use comity_settings::{exchange, settings};
+use comity_transport::{self as transport, LinkKind};
+use settings::{Meet, Secure};
+
+pub use announce::{agree_on_secrecy, announce, facts};
+pub use listen::OwnListeners;
+pub use meet::{StoreClient, Table};
+pub use pass_on::PassingOn;
+pub use reform_message::{can_be_told, put_reform, take_reform};
+pub use store::{NoStore, Store, StoreBind, StoreJob};
+pub use wire::{Facts, FromStore, Summons, ToStore, facts_of};

@@ -5,7 +5,7 @@
 //! Later the newcomer is refused, and the job goes on.
 
 use super::server::{Server, StoreMember, Who};
-use crate::{JoinCause, JoinError, rendezvous::wire::FromStore};
+use crate::{JoinCause, JoinError, wire::FromStore};
 use std::time::Instant;
 
 impl Server {

@@ -4,14 +4,14 @@ use super::{TakenIn, server::Server};
 use crate::{
     JoinCause, JoinError,
     channel::Conn,
-    rendezvous::wire::{FromStore, Summons, ToStore},
     sync::lock,
+    wire::{FromStore, Summons, ToStore},
 };
 use comity_membership::{Message, Voter};
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 /// The most that wait at once.
-const MAX_WAITING: usize = crate::rendezvous::wire::MAX_JOINERS;
+const MAX_WAITING: usize = crate::wire::MAX_JOINERS;
 
 /// Process that came while the job ran.
 #[derive(Debug)]

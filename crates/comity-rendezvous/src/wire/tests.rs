@@ -70,7 +70,7 @@ proptest! {
 fn the_fuzzers_seeds_are_messages() {
     macro_rules! seed {
         ($name:literal) => {
-            include_bytes!(concat!("../../../../../fuzz/seeds/messages/", $name)).as_slice()
+            include_bytes!(concat!("../../../../fuzz/seeds/messages/", $name)).as_slice()
         };
     }
     for seed in [seed!("join"), seed!("ready"), seed!("failed")] {

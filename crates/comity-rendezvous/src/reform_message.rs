@@ -12,7 +12,7 @@ const MAX_STRETCHES: usize = 2048;
 const MAX_EXTRA: usize = 20 * 1024;
 
 /// Returns true if a plan of these members can be told: they lie in few enough stretches.
-pub(crate) fn can_be_told(members: &[usize]) -> bool {
+pub fn can_be_told(members: &[usize]) -> bool {
     stretches(members).len() <= MAX_STRETCHES
 }
 
@@ -29,7 +29,7 @@ fn stretches(ranks: &[usize]) -> Vec<(usize, usize)> {
 }
 
 /// Appends a message about the group that follows one.
-pub(crate) fn put_reform(w: &mut Writer, message: &Message) {
+pub fn put_reform(w: &mut Writer, message: &Message) {
     match message {
         Message::Call { missing } => {
             w.u8(1);
@@ -141,7 +141,7 @@ fn put_refusal(w: &mut Writer, why: &Refusal) {
 }
 
 /// Takes a message about the group that follows one.
-pub(crate) fn take_reform(r: &mut Reader<'_>) -> Result<Message, Malformed> {
+pub fn take_reform(r: &mut Reader<'_>) -> Result<Message, Malformed> {
     Ok(match r.u8()? {
         1 => Message::Call { missing: r.ranks()? },
         2 => {

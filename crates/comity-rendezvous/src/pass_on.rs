@@ -25,7 +25,7 @@ use std::{
 
 /// Listens for those who look for the store, on a thread of its own, until it is ended.
 #[derive(Debug)]
-pub(crate) struct PassingOn {
+pub struct PassingOn {
     ended: Arc<(AtomicBool, Waker)>,
     thread: Option<JoinHandle<Acceptor>>,
     relay: Arc<Relay>,
@@ -36,7 +36,7 @@ pub(crate) struct PassingOn {
 impl StoreClient {
     /// Pass on what comes to `listeners` for the store, or say that this rank may not, where another rank may know their addresses; else they
     /// are given back.
-    pub(crate) fn pass_on(
+    pub fn pass_on(
         &self,
         config: &Settings,
         secret: &Secret,
@@ -92,7 +92,7 @@ impl StoreClient {
 
 impl PassingOn {
     /// All have met, or it is over: the rank's listeners, and what goes on passing on.
-    pub(crate) fn end(mut self) -> (Vec<Listener>, Arc<Relay>) {
+    pub fn end(mut self) -> (Vec<Listener>, Arc<Relay>) {
         let mut listeners = self.stop().map(Acceptor::into_listeners).unwrap_or_default();
         listeners.truncate(self.own);
         (listeners, Arc::clone(&self.relay))

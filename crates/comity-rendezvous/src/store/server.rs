@@ -10,8 +10,8 @@ use super::{
 use crate::{
     Error, JoinError,
     channel::{Accepted, Acceptor, Channel, Conn, Hello, HelloVerdict, Listener, STORE, Secret, Stream},
-    rendezvous::wire::{Facts, FromStore},
     sys::poll_until,
+    wire::{Facts, FromStore},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{

@@ -68,7 +68,7 @@ fn shown(place: &[SocketAddr]) -> String {
 }
 
 /// A likely reason why a process of another host does not come to `place`, and what to do; nothing where all are on one host.
-pub(in crate::rendezvous) fn firewall(place: &[SocketAddr]) -> &'static str {
+pub(crate) fn firewall(place: &[SocketAddr]) -> &'static str {
     match place.iter().all(|at| at.ip().is_loopback()) {
         true => "",
         false => "; if a firewall guards a host, let it pass that port",

@@ -4,38 +4,32 @@
 
 use super::{put_reform, take_reform};
 use crate::{
-    Error, JoinCause, JoinError, MAX_SIZE, Result,
+    Error, JoinCause, JoinError, LinkKind, MAX_SIZE, Result,
     channel::{Malformed, Reader, Writer},
-    transport::Card,
-};
-#[cfg(test)]
-use crate::{
-    LinkKind,
-    transport::{Announced, OwnAddr},
+    transport::{Announced, Card, OwnAddr},
 };
 use comity_membership::Message;
 use std::net::SocketAddr;
 
 /// Facts that a rank announces about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub struct Facts {
     /// Facts for the ranks that it is linked to.
-    pub(crate) card: Card,
-    pub(crate) host: String,
-    pub(crate) pid: u32,
+    pub card: Card,
+    pub host: String,
+    pub pid: u32,
     /// Its process's number among all: two containers may have one `pid`.
-    pub(crate) process: u64,
+    pub process: u64,
     /// True if rings go before other plans.
-    pub(crate) ring: bool,
+    pub ring: bool,
     /// True if TCP traffic is to be encrypted.
-    pub(crate) sealed: bool,
+    pub sealed: bool,
     /// Longest silence of another that this rank allows, in milliseconds; 0: for ever.
-    pub(crate) silence: u32,
+    pub silence: u32,
 }
 
 /// Returns another process's facts, for tests.
-#[cfg(test)]
-pub(crate) fn facts_of(host: &str, pid: u32, addrs: Vec<SocketAddr>) -> Facts {
+pub fn facts_of(host: &str, pid: u32, addrs: Vec<SocketAddr>) -> Facts {
     Facts {
         card: Card {
             host_id: u64::from(pid),
@@ -57,7 +51,7 @@ pub(crate) fn facts_of(host: &str, pid: u32, addrs: Vec<SocketAddr>) -> Facts {
 
 /// A rank to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ToStore {
+pub enum ToStore {
     /// "I am here", and how many milliseconds I am willing to wait.
     Join { rank: u32, size: u32, patience: u64, facts: Facts },
     /// All control connections of this rank stand.
@@ -74,14 +68,14 @@ pub(crate) enum ToStore {
 
 /// Call of a joiner to the meeting of a group that forms again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Summons {
+pub struct Summons {
     /// The group's number.
-    pub(crate) group_id: u64,
+    pub group_id: u64,
     /// Rank of the joiner, or of the first of several.
-    pub(crate) rank: u32,
-    pub(crate) size: u32,
+    pub rank: u32,
+    pub size: u32,
     /// Addresses of the store at which they meet.
-    pub(crate) addrs: Vec<SocketAddr>,
+    pub addrs: Vec<SocketAddr>,
 }
 
 /// The most joiners that are told of.
@@ -93,14 +87,14 @@ const MAX_ADDRS: usize = 16;
 
 impl Summons {
     /// Bytes for a plan; a plan without joiners has the group's number only.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let mut w = Writer::default();
         self.put(&mut w);
         w.0
     }
 
     /// The meeting that a plan announces, if it has joiners.
-    pub(crate) fn of_plan(extra: &[u8]) -> Result<Option<Self>> {
+    pub fn of_plan(extra: &[u8]) -> Result<Option<Self>> {
         if extra.len() <= 8 {
             return Ok(None);
         }
@@ -113,7 +107,7 @@ impl Summons {
         })
     }
 
-    pub(crate) fn put(&self, w: &mut Writer) {
+    pub fn put(&self, w: &mut Writer) {
         w.u64(self.group_id);
         w.u32(self.rank);
         w.u32(self.size);
@@ -121,7 +115,7 @@ impl Summons {
         self.addrs.iter().take(MAX_ADDRS).for_each(|at| w.addr(*at));
     }
 
-    pub(crate) fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+    pub fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         let group_id = r.u64()?;
         let rank = r.u32()?;
         let size = r.u32()?;
@@ -150,7 +144,7 @@ fn take_joiners(r: &mut Reader<'_>) -> Result<Vec<u64>, Malformed> {
 
 /// The store to a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum FromStore {
+pub enum FromStore {
     /// All are here; `size` entries follow.
     Welcome {
         world: u64,
@@ -221,7 +215,7 @@ fn take(r: &mut Reader<'_>) -> Result<JoinError, Malformed> {
 }
 
 impl ToStore {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         match self {
             Self::Join { rank, size, patience, facts } => {
@@ -257,7 +251,7 @@ impl ToStore {
         w.0
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
         let m = match r.u8()? {
             1 => {
@@ -279,7 +273,7 @@ impl ToStore {
 }
 
 impl FromStore {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         match self {
             Self::Welcome { world, size } => {
@@ -317,7 +311,7 @@ impl FromStore {
         w.0
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
         let m = match r.u8()? {
             1 => Self::Welcome { world: r.u64()?, size: r.u32()? },

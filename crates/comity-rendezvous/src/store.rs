@@ -64,7 +64,7 @@ pub struct Store {
 }
 
 /// The job that a store's own process is in, once it has met.
-pub(crate) trait StoreJob: Send + Sync + fmt::Debug {
+pub trait StoreJob: Send + Sync + fmt::Debug {
     /// Returns true if `rank` is in it: it is this process, or connected.
     fn holds(&self, rank: usize) -> bool;
 
@@ -74,23 +74,23 @@ pub(crate) trait StoreJob: Send + Sync + fmt::Debug {
 
 /// Addresses for a store to listen at.
 #[derive(Debug)]
-pub(crate) struct StoreBind {
+pub struct StoreBind {
     /// At least one of these.
-    pub(crate) named: Vec<SocketAddr>,
+    pub named: Vec<SocketAddr>,
     /// Here where nothing is in the way.
-    pub(crate) also: Vec<SocketAddr>,
+    pub also: Vec<SocketAddr>,
 }
 
 /// Why there is no store.
 #[derive(Debug)]
-pub(crate) enum NoStore {
+pub enum NoStore {
     /// Somebody else listens there.
     Taken(Error),
     Other(Error),
 }
 
 impl NoStore {
-    pub(crate) fn into_error(self) -> Error {
+    pub fn into_error(self) -> Error {
         match self {
             Self::Taken(e) | Self::Other(e) => e,
         }
@@ -203,7 +203,7 @@ impl Store {
     /// At the first of the named addresses that is this host's, and at each of the others where nothing is in the way. Where another
     /// job may come, which neither a launcher nor a name tells from this one, the first group opens a moment later: so long as this process has
     /// waited for a processor, `waited`, or longer.
-    pub(crate) fn start_with(
+    pub fn start_with(
         StoreBind { named, also }: StoreBind,
         size: usize,
         key: &Key,
@@ -284,7 +284,7 @@ impl Store {
     }
 
     /// The job of the process that runs this store has met: it holds its ranks from now on.
-    pub(crate) fn attend(&self, job: Weak<dyn StoreJob>) {
+    pub fn attend(&self, job: Weak<dyn StoreJob>) {
         *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
     }
 

@@ -17,17 +17,17 @@ use std::{net::IpAddr, sync::Arc};
 
 impl StoreClient {
     /// Number of processes that wait to be taken in, as far as the store has told.
-    pub(crate) fn joiners(&self) -> &[u64] {
+    pub fn joiners(&self) -> &[u64] {
         &self.joiners
     }
 
     /// This process's address on the way to the store.
-    pub(crate) fn local(&self) -> IpAddr {
+    pub fn local(&self) -> IpAddr {
         self.local
     }
 
     /// Have the store call joiners.
-    pub(crate) fn summon(&mut self, joiners: Vec<u64>, to: Summons) {
+    pub fn summon(&mut self, joiners: Vec<u64>, to: Summons) {
         // The store says so, too, a moment later.
         self.joiners.retain(|number| !joiners.contains(number));
         // A store that is gone is found when it is next heard.
@@ -35,19 +35,19 @@ impl StoreClient {
     }
 
     /// Say that this process waits to be taken in.
-    pub(crate) fn enlist(&mut self, host: String, place: Option<u32>) -> Result<()> {
+    pub fn enlist(&mut self, host: String, place: Option<u32>) -> Result<()> {
         self.summons = None;
         let wait = ToStore::Wait { host, pid: std::process::id(), place };
         self.conn.send(&wait.encode()).map_err(|e| self.gone(&e.to_string()))
     }
 
     /// Say that this process has been taken in.
-    pub(crate) fn is_in(&mut self) {
+    pub fn is_in(&mut self) {
         let _ = self.conn.send(&ToStore::Ready.encode());
     }
 
     /// Wait until this process is called to a meeting.
-    pub(crate) fn summoned(&mut self) -> Result<Summons> {
+    pub fn summoned(&mut self) -> Result<Summons> {
         loop {
             let open = self.hear()?;
             if let Some(to) = self.summons.take() {

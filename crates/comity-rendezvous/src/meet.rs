@@ -34,10 +34,10 @@ const UNTOLD: Duration = Duration::from_secs(8);
 
 /// A rank that speaks with the store.
 #[derive(Debug)]
-pub(crate) struct StoreClient {
+pub struct StoreClient {
     pub(super) conn: Conn,
     /// The store, if this rank runs it.
-    pub(crate) store: Option<Store>,
+    pub store: Option<Store>,
     /// This process's address on the way to the store.
     pub(super) local: IpAddr,
     /// The store's.
@@ -59,14 +59,14 @@ pub(crate) struct StoreClient {
 
 /// Everyone.
 #[derive(Debug)]
-pub(crate) struct Table {
-    pub(crate) world: u64,
-    pub(crate) facts: Vec<Facts>,
+pub struct Table {
+    pub world: u64,
+    pub facts: Vec<Facts>,
 }
 
 impl StoreClient {
     /// Find the store, or start it, and connect; also what the ranks know one another by.
-    pub(crate) fn find(config: &Settings) -> Result<(Self, Secret)> {
+    pub fn find(config: &Settings) -> Result<(Self, Secret)> {
         want_paths(config.mptcp);
         let limit = config.join_timeout;
         let until = Instant::now() + limit;
@@ -112,7 +112,7 @@ impl StoreClient {
     }
 
     /// Tell the store who is here, and wait for everyone.
-    pub(crate) fn join(&mut self, facts: Facts) -> Result<Table> {
+    pub fn join(&mut self, facts: Facts) -> Result<Table> {
         let patience = self.limit.as_millis();
         let mut until = Instant::now() + self.limit + GRACE;
         let join = ToStore::Join {
@@ -176,16 +176,16 @@ impl StoreClient {
     }
 
     /// Returns the time limit for the next rank to come.
-    pub(crate) fn limit(&self) -> Duration {
+    pub fn limit(&self) -> Duration {
         self.limit
     }
 
-    pub(crate) fn conn(&self) -> &Conn {
+    pub fn conn(&self) -> &Conn {
         &self.conn
     }
 
     /// Returns false if the store has ended. Fails if it says that the ranks did not come to a group.
-    pub(crate) fn hear(&mut self) -> Result<bool> {
+    pub fn hear(&mut self) -> Result<bool> {
         let open = self.conn.fill();
         loop {
             match self.conn.next_message().map(|m| m.map(|m| FromStore::decode(&m))) {
@@ -200,18 +200,18 @@ impl StoreClient {
     }
 
     /// Ask the store for its vote on the group that follows one. A store that is gone is found when it is next heard.
-    pub(crate) fn ask_to_vote(&mut self, world: u64, group_id: u64, message: &Message) {
+    pub fn ask_to_vote(&mut self, world: u64, group_id: u64, message: &Message) {
         let _ = self.conn.send(&ToStore::Vote { world, group_id, message: message.clone() }.encode());
     }
 
     /// Takes the votes that have come, by the group's number.
-    pub(crate) fn take_votes(&mut self) -> Vec<(u64, Message)> {
+    pub fn take_votes(&mut self) -> Vec<(u64, Message)> {
         std::mem::take(&mut self.votes)
     }
 
     /// All of this rank's connections stand. A launcher's store has no rank that would tell it who lives, or end the job for
     /// it: ranks stay connected with that one.
-    pub(crate) fn ready(mut self, job: Weak<dyn StoreJob>) -> (Option<Store>, Option<Self>) {
+    pub fn ready(mut self, job: Weak<dyn StoreJob>) -> (Option<Store>, Option<Self>) {
         // If the store is gone, nobody needs to know.
         let _ = self.conn.send(&ToStore::Ready.encode());
         match self.store.take() {
@@ -224,13 +224,13 @@ impl StoreClient {
     }
 
     /// Nothing more is to be heard, though a copy of the process may hold the connection.
-    pub(crate) fn leave(self) {
+    pub fn leave(self) {
         // It may have ended by itself.
         let _ = rustix::net::shutdown(self.conn.stream(), rustix::net::Shutdown::Both);
     }
 
     /// This rank gives up.
-    pub(crate) fn give_up(&mut self, why: &Error) {
+    pub fn give_up(&mut self, why: &Error) {
         let _ = self.conn.send(&ToStore::Failed { why: why.as_join() }.encode());
     }
 
@@ -241,7 +241,7 @@ impl StoreClient {
         }
     }
 
-    pub(crate) fn lost(&self, how: &str) -> Error {
+    pub fn lost(&self, how: &str) -> Error {
         self.at
             .about(format!(
                 "rank {} lost {} before all ranks had met ({how}); was {} killed?",
