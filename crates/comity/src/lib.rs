@@ -57,15 +57,12 @@
 
 mod backend;
 mod config;
-mod control;
 mod cuda;
 mod engine;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod group;
-mod links;
 mod recorder;
-mod status;
 pub mod tools;
 mod turn;
 mod warnings;
@@ -74,7 +71,11 @@ mod warnings;
 use comity_base::fuzz_input;
 // Rooms of the crates below, so that a path says the room and not the crate.
 use comity_base::{address, error, lanes, root_cause, stats, sync, sys, view};
+#[cfg(any(fuzzing, test))]
 use comity_channel as channel;
+#[cfg(any(fuzzing, test))]
+use comity_job::control;
+use comity_job::{links, status};
 use comity_rendezvous as rendezvous;
 use comity_settings::{costs, exchange, settings};
 use comity_transport as transport;

@@ -36,12 +36,13 @@ pub(crate) const CRATES: &[CrateRooms] = &[
     },
     CrateRooms { sources: "crates/comity-settings/src/", rooms: &["exchange", "settings", "costs"] },
     CrateRooms {
+        sources: "crates/comity-job/src/",
+        // State of a group is below those who make links, and those who use them.
+        rooms: &["status", "control", "links"],
+    },
+    CrateRooms {
         sources: "crates/comity/src/",
         rooms: &[
-            // What a group's members know of it: below those who make links and those who use them.
-            "status",
-            "control",
-            "links",
             "config",
             // What carries out calls.
             "recorder",

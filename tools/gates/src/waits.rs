@@ -16,13 +16,14 @@ use super::{
 };
 
 /// Folders in which each wait has a reason.
-const PLACES: [&str; 8] = [
+const PLACES: [&str; 9] = [
     "crates/comity/src/",
     "crates/comity-base/src/",
     "crates/comity-channel/src/",
     "crates/comity-transport/src/",
     "crates/comity-settings/src/",
     "crates/comity-rendezvous/src/",
+    "crates/comity-job/src/",
     "crates/comity-membership/src/",
     "crates/comity-py/src/",
 ];

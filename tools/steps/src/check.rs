@@ -33,13 +33,14 @@ struct Changed {
 }
 
 /// Folders and the packages in them.
-const PACKAGES: [(&str, &str); 29] = [
+const PACKAGES: [(&str, &str); 30] = [
     ("crates/comity/", "comity"),
     ("crates/comity-base/", "comity-base"),
     ("crates/comity-channel/", "comity-channel"),
     ("crates/comity-transport/", "comity-transport"),
     ("crates/comity-settings/", "comity-settings"),
     ("crates/comity-rendezvous/", "comity-rendezvous"),
+    ("crates/comity-job/", "comity-job"),
     ("crates/comity-kernel/", "comity-kernel"),
     ("crates/comity-plan/", "comity-plan"),
     ("crates/comity-membership/", "comity-membership"),

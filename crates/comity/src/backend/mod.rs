@@ -1,6 +1,6 @@
 //! Backends: they carry out a group's calls.
 //!
-//! May import: `engine`, `status`.
+//! May import: `engine`.
 
 mod average;
 mod external;

@@ -1,6 +1,6 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
 //!
-//! May import: `recorder`, `status`.
+//! May import: `recorder`.
 
 mod cause;
 mod census;
@@ -20,7 +20,7 @@ mod send;
 mod short;
 mod stream;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod wait;
 
 pub(crate) use cause::{Lacking, Stop, Stopped, library_word};

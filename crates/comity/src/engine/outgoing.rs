@@ -1,4 +1,4 @@
-//! Outgoing messages to a peer, and the position of the stream. May import `status`.
+//! Outgoing messages to a peer, and the position of the stream.
 
 use crate::{
     stats::LiveLink,

@@ -1,8 +1,10 @@
 //! Engine over a link that lends a frame at a time, and over a link that has not seen that this rank sleeps.
 
+pub(crate) mod hooked;
+
+use self::hooked::{HookedWorld, Opening};
 use crate::{
     Group, ReduceOp, Result,
-    links::{HookedWorld, Opening},
     status::World,
     sync::lock,
     transport::{Interest, Lending, Link, LinkError, LinkProperties},

@@ -222,3 +222,6 @@ impl Config {
         Arc::new(Counters::new(sheet.as_ref()))
     }
 }
+
+#[cfg(test)]
+mod tests;

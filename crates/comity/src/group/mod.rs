@@ -1,6 +1,6 @@
 //! The handle that users hold, and whose turn it is on it.
 //!
-//! May import: `backend`, `config`, `links`, `recorder`, `status`, `turn`.
+//! May import: `backend`, `config`, `recorder`, `turn`.
 
 mod about;
 mod algorithm;

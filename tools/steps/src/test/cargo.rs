@@ -10,7 +10,7 @@ const MACOS: &str = "aarch64-apple-darwin";
 const COMPILING: u64 = 3600;
 
 /// Packages with code of their own for a system. The rest is checked for macOS in the deep checks.
-const NATIVE: [&str; 22] = [
+const NATIVE: [&str; 24] = [
     "-p",
     "comity",
     "-p",
@@ -23,6 +23,8 @@ const NATIVE: [&str; 22] = [
     "comity-settings",
     "-p",
     "comity-rendezvous",
+    "-p",
+    "comity-job",
     "-p",
     "comity-kernel",
     "-p",

@@ -8,7 +8,7 @@ use tasks::child::Task;
 const DENY: &str = "https://github.com/EmbarkStudios/cargo-deny/releases/download/0.20.2/cargo-deny-0.20.2-x86_64-unknown-linux-musl.tar.gz";
 const SEMVER: &str = "https://github.com/obi1kenobi/cargo-semver-checks/releases/latest/download/cargo-semver-checks-x86_64-unknown-linux-gnu.tar.gz";
 /// Libraries that a program may depend on, and the one whose public items the first re-exports.
-const PUBLIC: [&str; 20] = [
+const PUBLIC: [&str; 22] = [
     "-p",
     "comity",
     "-p",
@@ -21,6 +21,8 @@ const PUBLIC: [&str; 20] = [
     "comity-settings",
     "-p",
     "comity-rendezvous",
+    "-p",
+    "comity-job",
     "-p",
     "comity-kernel",
     "-p",

@@ -56,6 +56,8 @@ const PARTS: &[&str] = &[
     "-p",
     "comity-rendezvous",
     "-p",
+    "comity-job",
+    "-p",
     "comity-cli",
     "--test",
     "local",
@@ -77,6 +79,8 @@ const LIBRARY: &[&str] = &[
     "comity-settings",
     "-p",
     "comity-rendezvous",
+    "-p",
+    "comity-job",
     "--test",
     "local",
     "--lib",
@@ -85,7 +89,7 @@ const LIBRARY: &[&str] = &[
 /// Tests that a gate leaves to the deep checks, besides those that are skipped there.
 const LONG: [&str; 13] = [
     "any_order_of_calls",
-    "links::tests",
+    "connect::tests",
     "sealed",
     "four_apart",
     "three_connections",

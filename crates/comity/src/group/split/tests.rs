@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     Config, Key, LinkKind, ReduceOp,
-    links::{HookedWorld, Opening},
+    engine::tests::hooked::{HookedWorld, Opening},
     rendezvous::Store,
     status::World,
 };

@@ -1,0 +1,424 @@
+//! A process's table of the others: connections, descriptors of processes, and the statuses of groups.
+//!
+//! It carries out what [`Membership`] decides. Changed only under the lock of [`ControlPlane`](super::running::ControlPlane), by its thread
+//! and by those that call it.
+
+mod attach;
+mod perform;
+
+use super::{
+    connection::ControlConnection,
+    note::{ControlNote, Encoding},
+    reform::Reforms,
+};
+use crate::{
+    Error, JoinCause,
+    channel::{Channel, Sealing, Stream},
+    rendezvous::StoreClient,
+    status::{Failure, GroupStatus, Header},
+};
+use comity_membership::{DIED, Heard, Membership, NoConnection, Pace, Presence, neighbours};
+pub(super) use perform::{Question, Rest};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Cause of death of a peer that lets notes pile up.
+const FULL: &str =
+    "does not take what is said to it: more waits for it on its control connection than is kept";
+
+/// Pause before another try to end a job whose groups are just being made.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// An authenticated connection of a link.
+#[derive(Debug)]
+pub struct Arrival {
+    pub from: usize,
+    pub channel: Channel,
+    pub stream: Stream,
+    pub seals: Sealing,
+    pub group_id: u64,
+    pub until: Instant,
+}
+
+/// Descriptors of another process that the control thread waits on.
+#[derive(Debug)]
+pub(super) struct WatchedPeer {
+    pub(super) rank: usize,
+    pub(super) stream: Arc<Stream>,
+    /// There is something to send.
+    pub(super) pending: bool,
+    /// Readable when the process has ended.
+    pub(super) process: Option<Arc<OwnedFd>>,
+}
+
+/// Table of the other ranks: each one's control connection, its process descriptor, the groups that both are in.
+#[derive(Debug)]
+pub(super) struct ConnectionTable {
+    me: usize,
+    /// Number of the world, which no other has.
+    pub(super) world: u64,
+    membership: Membership<Failure>,
+    conns: Vec<Option<ControlConnection>>,
+    /// Readable when the process has ended; where the system can tell.
+    processes: Vec<Option<Arc<OwnedFd>>>,
+    /// Whose ends are seen by such a descriptor as well, where all pairs are connected.
+    watched: Vec<usize>,
+    statuses: HashMap<u64, Arc<GroupStatus>>,
+    pub(super) parked: Vec<Arrival>,
+    /// The launcher's store, which may say that the job cannot go on.
+    pub(super) store: Option<StoreClient>,
+    /// The rank because of which the store ends the job, and why; until there is a group to end.
+    pub(super) condemned: Option<(usize, String)>,
+    /// Members that want this rank to connect to them: group and rank in it.
+    pub(super) wanted: Vec<(u64, usize)>,
+    /// Agreements on groups that follow others.
+    pub(super) reforms: Reforms,
+    /// In a large job: what goes out to each at the end of this turn.
+    outgoing: BTreeMap<usize, Vec<Vec<u8>>>,
+    /// Progress of the engines of groups that are over.
+    progress: u64,
+    /// The process leaves; nothing is sent after this.
+    pub(super) stop: Option<Instant>,
+}
+
+impl ConnectionTable {
+    pub(super) fn new((me, size): (usize, usize), world: u64, silence: Pace, sparse: bool) -> Self {
+        let membership = if sparse { Membership::sparse } else { Membership::new };
+        Self {
+            me,
+            world,
+            membership: membership(me, size, silence),
+            conns: (0..size).map(|_| None).collect(),
+            processes: (0..size).map(|_| None).collect(),
+            watched: neighbours(me, size),
+            statuses: HashMap::new(),
+            parked: Vec::new(),
+            store: None,
+            condemned: None,
+            wanted: Vec::new(),
+            reforms: Reforms::default(),
+            outgoing: BTreeMap::new(),
+            progress: 0,
+            stop: None,
+        }
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.me
+    }
+
+    /// Note on which other host each rank lives; `None` for those of this host.
+    pub(super) fn live_on(&mut self, hosts: Vec<Option<usize>>) {
+        self.membership.live_on(hosts);
+    }
+
+    /// Returns true if not all ranks are connected to each other.
+    pub(super) fn is_sparse(&self) -> bool {
+        self.membership.is_sparse()
+    }
+
+    pub(super) fn membership(&self) -> &Membership<Failure> {
+        &self.membership
+    }
+
+    /// The call in which a rank waits for this one: in that group, else in any other. Also in one that has failed: its limit may
+    /// have come first.
+    pub(super) fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
+        let who = *self.membership.members(group_id)?.get(rank)?;
+        let told = |group_id: u64| {
+            let at = self.membership.members(group_id)?.iter().position(|m| *m == who)?;
+            self.statuses.get(&group_id)?.ledger().told(at)
+        };
+        let elsewhere = || self.statuses.keys().find_map(|c| told(*c)).map(|call| (call, true));
+        told(group_id).map(|call| (call, false)).or_else(elsewhere)
+    }
+
+    /// Tell some of a group's ranks that this one waits for them in `call`.
+    pub(super) fn ask(&mut self, group_id: u64, ranks: &[usize], call: &Header) {
+        self.membership.ask(group_id, ranks, call);
+        self.carry_out();
+    }
+
+    /// The groups that are open here, by group id: its status, which of its ranks this one is, and how many there are.
+    pub(super) fn open(&self) -> Vec<(u64, Arc<GroupStatus>, usize, usize)> {
+        let place = |group_id: u64| {
+            let members = self.membership.members(group_id)?;
+            Some((members.iter().position(|m| *m == self.me)?, members.len()))
+        };
+        let open = self.statuses.iter().filter_map(|(group_id, status)| {
+            let (mine, size) = place(*group_id)?;
+            Some((*group_id, Arc::clone(status), mine, size))
+        });
+        open.collect()
+    }
+
+    /// Tell a group's other members that this rank has opened it.
+    pub(super) fn announce(&mut self, group_id: u64) {
+        self.membership.announce(group_id);
+        self.carry_out();
+    }
+
+    /// Tell a member of a group that it is to connect to this one.
+    pub(super) fn ask_to_connect(&mut self, group_id: u64, member: usize) {
+        self.membership.ask_to_connect(group_id, member);
+        self.carry_out();
+    }
+
+    /// Ask ranks of a group how far they have come.
+    pub(super) fn census(&mut self, group_id: u64, at: u64, ranks: &[usize]) {
+        let digest = self.statuses.get(&group_id).and_then(|w| w.ledger().digest(at).1);
+        self.membership.census(group_id, ranks, at, digest.unwrap_or_default());
+        self.carry_out();
+    }
+
+    /// Drop every connection and every group.
+    pub(super) fn clear(&mut self) {
+        self.conns.clear();
+        self.processes.clear();
+        self.statuses.clear();
+        self.parked.clear();
+    }
+
+    /// Begin to watch the members of a group. False if it is open already.
+    pub(super) fn enter(
+        &mut self,
+        group_id: u64,
+        members: &[usize],
+        mine: usize,
+        status: &Arc<GroupStatus>,
+    ) -> bool {
+        if self.statuses.contains_key(&group_id) {
+            return false;
+        }
+        self.statuses.insert(group_id, Arc::clone(status));
+        let new = self.membership.enter(group_id, members, mine);
+        if let Some(failure) = self.reforms.abandoned(group_id, mine) {
+            self.membership.abort(group_id, failure);
+        }
+        self.carry_out();
+        new
+    }
+
+    /// Forget a group, and tell its members unless it never came to be. False if it is not open.
+    pub(super) fn leave(&mut self, group_id: u64, tell: bool) -> bool {
+        let open = self.membership.leave(group_id, tell);
+        self.carry_out();
+        if let Some(status) = self.statuses.remove(&group_id) {
+            self.progress += status.progress();
+        }
+        self.parked.retain(|a| a.group_id != group_id);
+        self.wanted.retain(|(g, _)| *g != group_id);
+        open
+    }
+
+    /// This rank has found a group to have failed.
+    pub(super) fn abort(&mut self, group_id: u64, failure: Failure) {
+        self.membership.abort(group_id, failure);
+        self.carry_out();
+    }
+
+    /// A group that may follow another is not made, also where it is not open yet.
+    pub(super) fn abandon(&mut self, group_id: u64, mine: usize) {
+        let failure = self.reforms.abandon(group_id, mine);
+        self.membership.abort(group_id, failure);
+    }
+
+    /// Returns true if this rank has left a group.
+    pub(super) fn is_closed(&self, group_id: u64) -> bool {
+        self.membership.is_closed(group_id)
+    }
+
+    /// Fail every group that has `rank`. False if none is open.
+    pub(super) fn condemn(&mut self, rank: usize, cause: &str) -> bool {
+        let failures: Vec<(u64, Failure)> = self
+            .statuses
+            .keys()
+            .filter_map(|group_id| {
+                let members = self.membership.members(*group_id)?;
+                let at = |who| members.iter().position(|m| *m == who);
+                Some((*group_id, Failure::lost(at(rank)?, at(self.me)?, cause.to_owned())))
+            })
+            .collect();
+        let any = !failures.is_empty();
+        failures.into_iter().for_each(|(group_id, failure)| self.abort(group_id, failure));
+        any
+    }
+
+    /// When there is something to do next, though nobody says a word.
+    pub(super) fn due(&self, begun: bool) -> Option<Instant> {
+        let parked = self.parked.iter().map(|a| a.until).min();
+        let silence = if self.stop.is_none() && begun { self.membership.next() } else { None };
+        let retry = self.condemned.as_ref().map(|_| Instant::now() + RETRY);
+        let ends = self.conns.iter().flatten().filter_map(ControlConnection::ends);
+        let full = self.conns.iter().flatten().any(ControlConnection::is_full).then(Instant::now);
+        let reforms = self.reforms.next();
+        parked.into_iter().chain(reforms).chain(silence).chain(retry).chain(ends).chain(full).min()
+    }
+
+    /// Beat, and end what the launcher's store says has to end, if it said something.
+    pub(super) fn speak(&mut self, said: bool, begun: bool) {
+        if said {
+            self.hear_store();
+        }
+        if self.stop.is_none() && begun {
+            self.beat(Instant::now());
+            self.carry_out_sentence();
+        }
+    }
+
+    /// Reads the messages of the launcher's store.
+    fn hear_store(&mut self) {
+        let Some(store) = &mut self.store else { return };
+        let heard = store.hear();
+        let votes = store.take_votes();
+        votes.into_iter().for_each(|(group_id, vote)| self.hear_vote(group_id, vote));
+        self.carry_out();
+        match heard {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(e) => {
+                let claimed = matches!(&e, Error::Join(why) if why.cause == JoinCause::Claimed);
+                self.condemned = e.ranks().first().filter(|_| claimed).map(|rank| (*rank, e.to_string()));
+            }
+        }
+        self.store = None;
+        self.lose_store_in_reforms();
+        self.carry_out();
+    }
+
+    /// End the groups of a job that cannot go on, as soon as it has some.
+    fn carry_out_sentence(&mut self) {
+        let Some((rank, words)) = self.condemned.take() else { return };
+        if !self.condemn(rank, &format!("cannot go on: {words}")) {
+            self.condemned = Some((rank, words));
+        }
+    }
+
+    /// Say goodbye to everyone.
+    pub(super) fn farewell(&mut self, words: &str, because_of: &[usize]) {
+        self.membership.end(words, because_of);
+        self.carry_out();
+    }
+
+    /// Returns true if some bytes wait for room.
+    pub(super) fn is_pending(&self) -> bool {
+        self.conns.iter().flatten().any(ControlConnection::is_pending)
+    }
+
+    /// Returns the connected peers.
+    pub(super) fn live(&self) -> Vec<WatchedPeer> {
+        let conns = self.conns.iter().zip(&self.processes).enumerate();
+        let mut live = Vec::new();
+        for (rank, (conn, process)) in conns {
+            // One that has ended would be readable for ever.
+            let Some(conn) = conn.as_ref().filter(|c| c.ends().is_none()) else { continue };
+            let stream = Arc::clone(conn.stream());
+            let pending = conn.is_pending();
+            live.push(WatchedPeer { rank, stream, pending, process: process.clone() });
+        }
+        live
+    }
+
+    /// Read what `ranks` say; those with a true have ended.
+    pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> Rest {
+        let mut heard = Vec::new();
+        let mut told_lost = Vec::new();
+        let ends = |c: &ControlConnection| c.is_full() || c.ends().is_some_and(|at| now >= at);
+        let due = self.conns.iter().enumerate().filter(|(_, c)| c.as_ref().is_some_and(ends));
+        let due = due.map(|(rank, _)| (rank, false));
+        let mut all: VecDeque<(usize, bool)> = ranks.iter().copied().chain(due).collect();
+        while let Some((rank, ended)) = all.pop_front() {
+            let Some(place) = self.conns.get_mut(rank) else { continue };
+            let Some(conn) = place else { continue };
+            if self.stop.is_some() {
+                // No blame any more, and no reason to look again at once.
+                let _ = conn.take_full();
+                if conn.flush().is_err() {
+                    *place = None;
+                }
+                continue;
+            }
+            if conn.take_full() {
+                heard.push((rank, Heard::End(FULL)));
+                continue;
+            }
+            // What it said before it ended is there to be read.
+            let open = conn.fill() && conn.flush().is_ok() && !ended;
+            loop {
+                match conn.next().map(|m| m.map(|m| ControlNote::decode(&m))) {
+                    Ok(Some(Ok(note))) => {
+                        told_lost.extend(attach::lost(&note));
+                        heard.push((rank, Heard::Note(note)));
+                    }
+                    Ok(None) => {
+                        if !open && conn.end(now) {
+                            heard.push((rank, Heard::End(DIED)));
+                        }
+                        break;
+                    }
+                    Ok(Some(Err(_))) => {
+                        heard.push((rank, Heard::End("broke the protocol on its control connection")));
+                        break;
+                    }
+                    Err(_) => {
+                        let cause = "cannot be understood on its control connection: what came was damaged on the way, or is no message of this version";
+                        heard.push((rank, Heard::End(cause)));
+                        break;
+                    }
+                }
+            }
+            let dead = told_lost.drain(..).filter(|rank| self.has_ended(*rank));
+            all.extend(dead.map(|rank| (rank, true)));
+        }
+        self.membership.hear(heard, now);
+        self.carry_out()
+    }
+
+    /// Note that a connection that was to be made was not ([`Membership::missed`]).
+    pub(super) fn missed(&mut self, rank: usize, why: NoConnection, now: Instant) -> Rest {
+        self.membership.missed(rank, why, now);
+        self.carry_out()
+    }
+
+    /// Note that `rank` has shown on a new connection that it lives ([`Membership::lives`]).
+    pub(super) fn lives(&mut self, rank: usize, now: Instant) -> Rest {
+        self.membership.lives(rank, now);
+        self.carry_out()
+    }
+
+    /// Give up ranks that have been silent for too long, and beat when it is time ([`Membership::tick`]).
+    pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Rest {
+        self.membership.tick(heard_until, now, self.progress());
+        self.carry_out()
+    }
+
+    /// Beat when it is time ([`Membership::beat`]).
+    pub(super) fn beat(&mut self, now: Instant) {
+        self.membership.beat(now, self.progress());
+        self.carry_out();
+    }
+
+    /// Returns the progress of this process's engines.
+    fn progress(&self) -> u64 {
+        self.progress + self.statuses.values().map(|w| w.progress()).sum::<u64>()
+    }
+
+    /// Close every connection without a word, as the system does when a process is killed.
+    pub(super) fn die(&mut self, now: Instant) {
+        for conn in self.conns.iter_mut().filter_map(Option::take) {
+            match &**conn.stream() {
+                Stream::Tcp(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
+                Stream::Unix(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
+            }
+        }
+        self.stop = Some(now);
+    }
+
+    pub(super) fn presence(&self, rank: usize) -> Option<&Presence> {
+        self.membership.presence(rank)
+    }
+}

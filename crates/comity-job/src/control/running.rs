@@ -1,0 +1,385 @@
+//! State of the others once the processes have met, kept true by the control thread.
+//!
+//! A control connection per pair of processes carries leave, abort, goodbye and, all the time, beats. Its end without a goodbye is a death,
+//! and so is silence. Then every group with that member fails here, and its other members are told. So those who cannot see the death learn
+//! of it as fast. The same thread listens for the connections of links and keeps them until their group asks.
+
+mod serve;
+
+pub use serve::NOT_A_MEMBER;
+
+use super::{
+    connection::Origin,
+    connection_table::{Arrival, ConnectionTable},
+    leaving,
+    probe::Probes,
+};
+use crate::{
+    Error, Result,
+    channel::{Acceptor, Sealing, Stream},
+    rendezvous::{Store, StoreClient, StoreJob},
+    status::{Failure, GroupStatus, Header},
+    sync::lock,
+    sys::Waker,
+    transport::Kinds,
+};
+use comity_membership::{Fault, NoConnection, Pace, Presence};
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// Time for which a leaving process goes on sending.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Permissions and limits for the other processes.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// To make links of these kinds.
+    pub links: Kinds,
+    /// TCP traffic is encrypted, and clear traffic is refused.
+    pub sealed: bool,
+    /// Connections of groups that were not opened are dropped after this.
+    pub patience: Duration,
+    /// Others are given up after so much silence.
+    pub silence: Pace,
+    /// Not all pairs have a control connection.
+    pub sparse: bool,
+}
+
+/// The control connections of this process, and the thread that serves them.
+#[derive(Debug)]
+pub struct ControlPlane {
+    me: usize,
+    /// Whose connections these are.
+    pub(super) pid: u32,
+    world: u64,
+    rules: Rules,
+    pub(super) state: Mutex<ConnectionTable>,
+    /// Wakes the control thread.
+    pub(super) waker: Waker,
+    /// Rings when a process has connected, gone or died: for the thread that joins. None once it has: a descriptor less.
+    news: Mutex<Option<Arc<Waker>>>,
+    /// Error number of this process's lack when it last turned a connection away for it; or 0.
+    lacked: AtomicI32,
+    /// The lack has lasted long.
+    starved: AtomicBool,
+    /// This rank's first group stands: it beats from now on, and judges who is silent.
+    begun: AtomicBool,
+    /// Number of rounds in which the control thread has read its connections.
+    rounds: AtomicU64,
+    pub(super) desk: OnceLock<Weak<dyn LinkDesk>>,
+    dialer: OnceLock<Weak<dyn ControlDialer>>,
+}
+
+/// Makes control connections that are missing since others have ended. Asked by the control thread, so it does not block.
+pub trait ControlDialer: Send + Sync + std::fmt::Debug {
+    /// Connect to a rank, then say how it went.
+    fn connect(&self, rank: usize);
+}
+
+/// Makes links that other ranks want. Asked by the control thread, so it does not block.
+pub trait LinkDesk: Send + Sync + std::fmt::Debug {
+    /// A member of a group wants a link, or has made a connection for one.
+    fn attend(&self, group_id: u64);
+
+    /// The ranks with this address, where it is of another host than that of `rank`: one of them passes on what that one says.
+    fn relays(&self, rank: usize, ip: IpAddr) -> Vec<usize>;
+}
+
+/// Ends the control thread when dropped, after a goodbye to everyone.
+#[derive(Debug)]
+pub struct Running {
+    control: Arc<ControlPlane>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    pub fn start(
+        me: usize,
+        size: usize,
+        world: u64,
+        rules: Rules,
+        acceptor: Acceptor,
+        probes: Probes,
+    ) -> Result<Self> {
+        let os_error = |e| Error::os("starting the control thread", e);
+        let control = Arc::new(ControlPlane {
+            me,
+            pid: std::process::id(),
+            world,
+            rules,
+            state: Mutex::new(ConnectionTable::new((me, size), world, rules.silence, rules.sparse)),
+            waker: Waker::new().map_err(os_error)?,
+            news: Mutex::new(Some(Arc::new(Waker::new().map_err(os_error)?))),
+            lacked: AtomicI32::new(0),
+            starved: AtomicBool::new(false),
+            begun: AtomicBool::new(false),
+            rounds: AtomicU64::new(0),
+            desk: OnceLock::new(),
+            dialer: OnceLock::new(),
+        });
+        leaving::at_exit(&control);
+        let shared = Arc::clone(&control);
+        let thread = std::thread::Builder::new()
+            .name(super::CONTROL_THREAD.into())
+            .spawn(move || shared.serve(acceptor, probes))
+            .map_err(os_error)?;
+        Ok(Self { control, thread: Some(thread) })
+    }
+
+    pub fn control(&self) -> &Arc<ControlPlane> {
+        &self.control
+    }
+
+    /// Note on which host each rank lives, by numbers from 0.
+    pub fn live_on(&self, hosts: &[usize]) {
+        let me = hosts.get(self.control.me);
+        let others = hosts.iter().map(|host| Some(*host).filter(|host| Some(host) != me)).collect();
+        self.control.lock().live_on(others);
+    }
+
+    /// All connections stand: tell the store, and hear what a launcher's may have to say. This process's own, if it runs one.
+    pub fn attend(&self, meeting: StoreClient) -> Option<Store> {
+        let control: Weak<ControlPlane> = Arc::downgrade(&self.control);
+        let (own, launchers) = meeting.ready(control);
+        let mut state = self.control.lock();
+        state.reforms.has_store = launchers.is_some();
+        state.store = launchers;
+        drop(state);
+        self.control.waker.wake();
+        own
+    }
+
+    /// Say goodbye and end, within half a second. Words tell why this rank could not join, and who is at fault by them.
+    pub fn end(&mut self, words: &str, because_of: &[usize]) {
+        let Some(thread) = self.thread.take() else { return };
+        let mut state = self.control.lock();
+        state.farewell(words, because_of);
+        if let Some(store) = state.store.take() {
+            store.leave();
+        }
+        state.stop = Some(Instant::now() + LAST_WORDS);
+        drop(state);
+        self.control.waker.wake();
+        // WAIT(stop): the control thread, which is told to stop
+        let _ = thread.join();
+        self.control.lock().clear();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end("", &[]);
+    }
+}
+
+impl StoreJob for ControlPlane {
+    fn holds(&self, rank: usize) -> bool {
+        matches!(self.lock().presence(rank), Some(Presence::Oneself | Presence::Live))
+    }
+
+    fn condemn(&self, rank: usize, cause: &str) -> bool {
+        let done = self.lock().condemn(rank, cause);
+        self.waker.wake();
+        done
+    }
+}
+
+impl ControlPlane {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
+        // No code panics while it holds the lock and leaves half a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Woken when [`missing`](Self::missing) may have changed.
+    pub fn news(&self) -> Option<Arc<Waker>> {
+        lock(&self.news).clone()
+    }
+
+    /// Nobody waits for news any more.
+    pub fn have_met(&self) {
+        *lock(&self.news) = None;
+    }
+
+    fn ring(&self) {
+        if let Some(news) = &*lock(&self.news) {
+            news.wake();
+        }
+    }
+
+    /// This rank's first group stands. Before, a slow host is no reason to take anyone for dead.
+    ///
+    /// It has beaten when this returns: a process that is stopped right after it has its group may not have run its control thread, and who has
+    /// not beaten is judged by nobody.
+    pub fn begin(&self) {
+        if !self.begun.swap(true, Ordering::AcqRel) {
+            self.lock().speak(false, true);
+            self.waker.wake();
+        }
+    }
+
+    pub fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    /// Take over a control connection that this rank has made.
+    pub fn attach(&self, rank: usize, stream: Stream, seals: Sealing) {
+        let origin = self.origin(rank, &stream, true);
+        self.lock().attach(rank, (stream, seals), origin, Instant::now());
+        self.waker.wake();
+    }
+
+    /// Returns the origin of a control connection with `rank`, and the ranks that may relay it.
+    fn origin(&self, rank: usize, stream: &Stream, is_ours: bool) -> (Origin, Vec<usize>) {
+        let Some((at, desk)) = stream.peer_addr().zip(self.desk.get().and_then(Weak::upgrade)) else {
+            return (Origin { is_ours, ..Origin::default() }, Vec::new());
+        };
+        let relays = desk.relays(rank, at.ip());
+        (Origin { is_ours, is_passed_on: !relays.is_empty() }, relays)
+    }
+
+    /// Returns the ranks that have not connected yet, or the fault of one that never will.
+    pub fn missing(&self) -> Result<Vec<usize>, Fault> {
+        self.lock().membership().absent()
+    }
+
+    /// Why this process did not take connections, if so.
+    pub fn lacked(&self) -> Option<Error> {
+        let code = self.lacked.load(Ordering::Relaxed);
+        let why =
+            || Error::os("taking the connections of other ranks", std::io::Error::from_raw_os_error(code));
+        (code != 0).then(why)
+    }
+
+    /// Returns this process's lack, if it has lasted so long that the others will not get in.
+    pub fn starved(&self) -> Option<Error> {
+        self.lacked().filter(|_| self.starved.load(Ordering::Relaxed))
+    }
+
+    /// Returns the fault that others report in a group that this rank has not opened.
+    pub fn early_abort(&self) -> Option<Fault> {
+        self.lock().membership().early_abort()
+    }
+
+    /// Returns the fault of a rank that announced why it could not join.
+    pub fn gave_up(&self) -> Option<Fault> {
+        self.lock().membership().gave_up()
+    }
+
+    /// Begin to watch the members of a group. False if it is open already.
+    pub fn enter(&self, group_id: u64, members: &[usize], mine: usize, status: &Arc<GroupStatus>) -> bool {
+        let new = self.lock().enter(group_id, members, mine, status);
+        self.waker.wake();
+        new
+    }
+
+    /// The connections that have come for a group.
+    pub fn arrivals(&self, group_id: u64) -> Vec<Arrival> {
+        let parked = &mut self.lock().parked;
+        let (mine, others) = std::mem::take(parked).into_iter().partition(|a| a.group_id == group_id);
+        *parked = others;
+        mine
+    }
+
+    /// Takes the ranks of a group that want this rank to connect to them.
+    pub fn wanted(&self, group_id: u64) -> Vec<usize> {
+        let wanted = &mut self.lock().wanted;
+        let (mine, others): (Vec<_>, _) = std::mem::take(wanted).into_iter().partition(|w| w.0 == group_id);
+        *wanted = others;
+        mine.into_iter().map(|w| w.1).collect()
+    }
+
+    /// From now on `desk` hears who wants links.
+    pub fn on_links(&self, desk: Weak<dyn LinkDesk>) {
+        let _ = self.desk.set(desk);
+    }
+
+    /// Returns true if not all pairs have a control connection.
+    pub fn is_sparse(&self) -> bool {
+        self.rules.sparse
+    }
+
+    /// From now on `dialer` makes control connections that are missing.
+    pub fn on_missing(&self, dialer: Weak<dyn ControlDialer>) {
+        let _ = self.dialer.set(dialer);
+    }
+
+    /// A control connection that was missing could not be made.
+    pub fn missed(&self, rank: usize, why: NoConnection) {
+        let rest = self.lock().missed(rank, why, Instant::now());
+        if rest.news {
+            self.ring();
+        }
+        self.waker.wake();
+    }
+
+    /// Tell a group's other members that this rank has opened it.
+    pub fn announce(&self, group_id: u64) {
+        self.lock().announce(group_id);
+        self.waker.wake();
+    }
+
+    /// Tell a rank of a group that it is to connect to this one.
+    pub fn ask_to_connect(&self, group_id: u64, rank: usize) {
+        self.lock().ask_to_connect(group_id, rank);
+        self.waker.wake();
+    }
+
+    /// Returns the number of rounds in which the control thread has read its connections.
+    pub fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Acquire)
+    }
+
+    /// Have it do so once more.
+    pub fn nudge(&self) {
+        self.waker.wake();
+    }
+
+    /// Leave a group, and tell its members unless it never came to be.
+    pub fn leave(&self, group_id: u64, tell: bool) {
+        if self.lock().leave(group_id, tell) {
+            // What had no room goes out from there.
+            self.waker.wake();
+        }
+    }
+
+    /// Tell some of a group's ranks that this one waits for them in `call`.
+    pub fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
+        self.lock().ask(group_id, ranks, call);
+        self.waker.wake();
+    }
+
+    /// Ask ranks of a group how far they have come.
+    pub fn census(&self, group_id: u64, at: u64, ranks: &[usize]) {
+        self.lock().census(group_id, at, ranks);
+        self.waker.wake();
+    }
+
+    /// Returns the call in which a rank of a group waits for this one; see [`World::waits`](crate::status::World::waits).
+    pub fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
+        self.lock().waits(group_id, rank)
+    }
+
+    /// Tell the members of a group that it has failed.
+    pub fn abort(&self, group_id: u64, failure: &Failure) {
+        self.lock().abort(group_id, failure.clone());
+        self.waker.wake();
+    }
+
+    /// Returns true if there is a control connection to a rank.
+    pub fn is_connected_for_test(&self, rank: usize) -> bool {
+        self.lock().membership().is_connected(rank)
+    }
+
+    /// Close every connection without a word, as the system does when a process is killed.
+    pub fn die(&self) {
+        self.lock().die(Instant::now());
+        self.waker.wake();
+    }
+}
