@@ -42,6 +42,8 @@
 //! opt-level = 3
 //! [profile.dev.package.comity-channel]
 //! opt-level = 3
+//! [profile.dev.package.comity-job]
+//! opt-level = 3
 //! [profile.dev.package.comity-kernel]
 //! opt-level = 3
 //! [profile.dev.package.comity-plan]

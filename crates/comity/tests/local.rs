@@ -372,8 +372,15 @@ fn nothing_to_move_is_still_a_call_that_must_agree() {
 /// The lines that make a user's debug builds quick are the same in every place where users look.
 #[test]
 fn the_lines_for_debug_builds_are_the_same_everywhere() {
-    let crates =
-        ["comity", "comity-base", "comity-channel", "comity-kernel", "comity-plan", "comity-transport"];
+    let crates = [
+        "comity",
+        "comity-base",
+        "comity-channel",
+        "comity-job",
+        "comity-kernel",
+        "comity-plan",
+        "comity-transport",
+    ];
     let lines = crates.map(|name| format!("[profile.dev.package.{name}]\nopt-level = 3\n")).concat();
     let page = include_str!("../../../docs/start/rust.md").contains(&lines);
     let lines = lines.lines().map(|line| format!("//! {line}\n")).collect::<String>();

@@ -2,12 +2,18 @@
 
 use super::text::{blank, without_tests};
 
-const LIBRARY: &str = "crates/comity/src/";
+/// Crates above that of the transports.
+const LIBRARY: [&str; 4] = [
+    "crates/comity/src/",
+    "crates/comity-job/src/",
+    "crates/comity-rendezvous/src/",
+    "crates/comity-settings/src/",
+];
 
 /// Lines of a file that name a kind which is not theirs to name. `table` is the text of `comity-transport`'s `lib.rs`.
 pub(crate) fn named(name: &str, text: &str, table: &str) -> Vec<String> {
     let is_test = name.contains("/tests/") || name.ends_with("tests.rs");
-    if !name.starts_with(LIBRARY) || is_test {
+    if !LIBRARY.iter().any(|sources| name.starts_with(sources)) || is_test {
         return Vec::new();
     }
     let words: Vec<_> = lines(table)
@@ -49,7 +55,7 @@ mod tests {
         assert_eq!(of("crates/comity/src/engine/park.rs"), 1);
         assert_eq!(of("crates/comity-transport/src/tcp/mod.rs"), 0);
         for reach in ["use crate::transport::tcp::Matrix;", "self.transports.tcp.connections = 2;"] {
-            assert_eq!(named("crates/comity/src/settings/mod.rs", reach, TABLE).len(), 1, "{reach}");
+            assert_eq!(named("crates/comity-settings/src/settings/mod.rs", reach, TABLE).len(), 1, "{reach}");
         }
         assert!(
             named("crates/comity/src/engine/park.rs", "LinkKind::Mpi, LinkKind::LISTED", TABLE).is_empty()

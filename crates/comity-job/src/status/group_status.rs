@@ -108,6 +108,7 @@ impl GroupStatus {
     }
 
     /// Returns true if [`close`](Self::close) was called.
+    #[inline]
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
@@ -125,6 +126,7 @@ impl GroupStatus {
     }
 
     /// Returns true if the engine is in a call.
+    #[inline]
     pub fn is_in_call(&self) -> bool {
         self.progress() % 2 == 1
     }
@@ -136,12 +138,14 @@ impl GroupStatus {
 
     /// The engine goes to sleep until `peer`, this rank itself where it is not known who, does something, after nothing has moved for `idle`. It waits for that rank until something
     /// [moves](Self::moves), awake or not: a note wakes it, and the next asks for whom it waits.
+    #[inline]
     pub fn sleeps_for(&self, peer: usize, idle: Duration) {
         let since = self.opened.elapsed().saturating_sub(idle).as_millis() as u64;
         self.lacks.store(since << 16 | (peer as u64 + 1) & 0xffff, Ordering::Relaxed);
     }
 
     /// Something has moved in a call that had slept, or it has ended.
+    #[inline]
     pub fn moves(&self) {
         self.lacks.store(0, Ordering::Relaxed);
     }
@@ -230,6 +234,7 @@ impl GroupStatus {
     }
 
     /// Returns true if `rank` has left in good order.
+    #[inline]
     pub fn has_left(&self, rank: usize) -> bool {
         self.left.get(rank).is_some_and(|l| l.load(Ordering::Acquire))
     }
@@ -240,6 +245,7 @@ impl GroupStatus {
     }
 
     /// Take past wakes.
+    #[inline]
     pub fn drain(&self) {
         self.waker.drain();
     }

@@ -59,6 +59,7 @@ impl Header {
     }
 
     /// Returns `lends` of an encoded header.
+    #[inline]
     pub fn says_lends(b: &[u8; LEN]) -> bool {
         b[3] & LENDS != 0
     }
@@ -147,6 +148,7 @@ impl Header {
     }
 
     /// Bytes that follow, for a message between two ranks alone.
+    #[inline]
     pub fn pair_bytes(&self) -> Option<usize> {
         let d = self.info.dtype?;
         (self.info.op == Op::Send).then(|| self.info.count.checked_mul(d.size()))?
@@ -156,6 +158,7 @@ impl Header {
 /// The bytes before the payload of a message of `len` at stream position `pos`: the header if it has one, then padding.
 ///
 /// The padding keeps elements from straddling the end of a ring. It puts long payloads on a cache line.
+#[inline]
 pub fn lead(pos: u64, header: bool, len: usize) -> usize {
     let align = if len >= 4096 { 64 } else { 8 };
     let head = if header { LEN } else { 0 };
