@@ -17,11 +17,12 @@ use crate::{
     ShardingError, ShardingType,
 };
 use candle_core::{
-    DType, Device, Tensor,
+    DType, Device, Tensor, WithDType,
     quantized::{QStorage, QTensor, gguf_file},
 };
 use candle_nn::VarBuilder;
 use comity::Group;
+use half::{bf16, f16};
 use std::{
     borrow::Cow,
     collections::HashMap,
@@ -227,8 +228,32 @@ impl Weights {
     fn plain(&self, place: &TensorPlace, area: &Area) -> Result<Tensor> {
         let ElementKind::Plain(dtype) = place.kind else { return Err(candle_core::Error::UnwrapNone.into()) };
         let dtype = DType::try_from(dtype)?;
-        let bytes = self.source.read(place, area, dtype.size_in_bytes(), 1)?;
-        Ok(Tensor::from_raw_buffer(&bytes, dtype, &area.shape, &self.device)?.to_dtype(self.dtype)?)
+        match self.dtype {
+            DType::BF16 => self.elements::<bf16>(place, area, dtype),
+            DType::F16 => self.elements::<f16>(place, area, dtype),
+            DType::F32 => self.elements::<f32>(place, area, dtype),
+            DType::F64 => self.elements::<f64>(place, area, dtype),
+            DType::I64 => self.elements::<i64>(place, area, dtype),
+            DType::U32 => self.elements::<u32>(place, area, dtype),
+            DType::U8 => self.elements::<u8>(place, area, dtype),
+            other => {
+                let bytes = self.source.read(place, area, dtype.size_in_bytes(), 1)?;
+                let x = Tensor::from_raw_buffer(&bytes, dtype, &area.shape, &self.device)?;
+                Ok(x.to_dtype(other)?)
+            }
+        }
+    }
+
+    /// A tensor of elements that are converted piece by piece from their type in the file.
+    fn elements<T: WithDType>(&self, place: &TensorPlace, area: &Area, dtype: DType) -> Result<Tensor> {
+        let mut all: Vec<T> = Vec::with_capacity(area.shape.iter().product());
+        let size = dtype.size_in_bytes();
+        self.source.read_pieces(place, area, size, 1, |bytes| {
+            let piece = Tensor::from_raw_buffer(bytes, dtype, &[bytes.len() / size], &Device::Cpu)?;
+            all.extend(piece.to_dtype(T::DTYPE)?.to_vec1::<T>()?);
+            Ok(())
+        })?;
+        Ok(Tensor::from_vec(all, area.shape.clone(), &self.device)?)
     }
 
     /// A whole quantized tensor.

@@ -62,9 +62,15 @@ impl Sampling {
     }
 
     fn one(&mut self, scores: impl Iterator<Item = (f32, u32)>) -> u32 {
+        let order = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
         let mut best: Vec<(f32, u32)> = scores.collect();
-        best.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        best.truncate(self.top);
+        let top = if self.temperature <= 0.0 { 1 } else { self.top };
+        if top < best.len() {
+            // To sort a large vocabulary takes longer than to find its first few.
+            best.select_nth_unstable_by(top, order);
+            best.truncate(top);
+        }
+        best.sort_by(order);
         let Some(&(highest, first)) = best.first() else { return 0 };
         if self.temperature <= 0.0 {
             return first;

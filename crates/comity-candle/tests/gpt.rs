@@ -5,6 +5,8 @@
 mod memory;
 #[path = "../examples/gpt/model.rs"]
 mod model;
+#[path = "../examples/gpt/norm.rs"]
+mod norm;
 #[path = "../examples/gpt/options.rs"]
 #[allow(dead_code)]
 mod options;
@@ -16,6 +18,7 @@ mod text;
 #[allow(dead_code)]
 mod training;
 
+use candle_core::{D, Device, Tensor, Var};
 use comity::Group;
 use options::Options;
 use std::{thread, time::Duration};
@@ -87,4 +90,22 @@ fn bad_options_are_named() {
     let settings = Settings { batch: 0, ..small(Mode::Data) };
     let e = train(&Group::single(), &text, &settings, |_| ()).map(|_| ()).unwrap_err();
     assert!(e.to_string().contains("--batch 0"), "{e}");
+}
+
+#[test]
+fn the_norm_has_the_gradients_of_single_operations() {
+    let variable = |shape: &[usize]| Var::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
+    let (x, weight, onward) = (variable(&[2, 3, 5]), variable(&[5]), variable(&[2, 3, 5]));
+    let size = (x.sqr().unwrap().mean_keepdim(D::Minus1).unwrap() + 1e-5).unwrap().sqrt().unwrap();
+    let want = x.broadcast_div(&size).unwrap().broadcast_mul(&weight).unwrap();
+    let found = norm::normal(&x, &weight).unwrap();
+    let gradients = |y: &Tensor| (y * onward.as_tensor()).unwrap().sum_all().unwrap().backward().unwrap();
+    let far = |a: &Tensor, b: &Tensor| {
+        (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap()
+    };
+    assert!(far(&want, &found) < 1e-5);
+    let (want, found) = (gradients(&want), gradients(&found));
+    for v in [&x, &weight] {
+        assert!(far(want.get(v).unwrap(), found.get(v).unwrap()) < 1e-5);
+    }
 }

@@ -162,6 +162,26 @@ fn any_number_of_ranks_says_the_same() {
     }
 }
 
+/// Nothing as large as a tensor may stand beside it while it is read: what is freed again stays with the process.
+#[cfg(target_os = "linux")]
+#[test]
+fn weights_are_read_without_a_copy_beside_them() {
+    const SIZE: u64 = 64 << 20;
+    let folder = folder("memory");
+    let file = folder.0.join("model.safetensors");
+    let header =
+        format!(r#"{{"x":{{"dtype":"F32","shape":[{}, 1024],"data_offsets":[0,{SIZE}]}}}}"#, SIZE >> 12);
+    let start = [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat();
+    fs::write(&file, &start).unwrap();
+    fs::File::options().write(true).open(&file).unwrap().set_len(start.len() as u64 + SIZE).unwrap();
+    let weights = Weights::open(&Group::single(), [&file], DType::F32, &Device::Cpu).unwrap();
+    let before = memory::memory().0;
+    let x = weights.tensor("x").unwrap();
+    let more = memory::memory().1.saturating_sub(before);
+    assert_eq!(x.elem_count() as u64 * 4, SIZE);
+    assert!(before > 0 && more < SIZE + SIZE / 8, "{more} bytes for a tensor of {SIZE}");
+}
+
 #[test]
 fn positions_turn_as_the_file_says() {
     let folder = folder("rope");

@@ -20,6 +20,7 @@ use candle_transformers::models::{
     llama::{Cache, Llama, LlamaConfig},
 };
 use comity::Group;
+use comity_candle::Weights;
 use generate::{Settings, generate};
 use std::{fs, path::PathBuf, thread, time::Duration};
 
@@ -135,7 +136,10 @@ fn a_bert_finds_what_candles_finds() {
     let length = mean.sqr().unwrap().sum_all().unwrap().sqrt().unwrap();
     let want: Vec<f32> = mean.broadcast_div(&length).unwrap().to_vec1().unwrap();
     for n in 1..=4 {
-        let found = on_ranks(n, |g| bert::Bert::load(g, &folder.0)?.embed(&ids));
+        let found = on_ranks(n, |g| {
+            let weights = Weights::open(g, [&folder.0], DType::F32, &Device::Cpu)?;
+            bert::Bert::load(&weights, &folder.0)?.embed(&ids)
+        });
         let far = found.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
         assert!(found.len() == 24 && far < 1e-5, "{n} ranks: {far}");
     }

@@ -10,15 +10,16 @@
 #[path = "../shared/memory.rs"]
 mod memory;
 mod model;
+mod norm;
 mod options;
 mod stages;
 mod text;
 mod training;
 
-use memory::mib;
+use memory::{mib, percent, thousandths};
 use options::Options;
 use std::{io::Write, process::ExitCode};
-use training::Result;
+use training::{Mode, Result};
 
 fn main() -> ExitCode {
     match run() {
@@ -44,24 +45,28 @@ fn run() -> Result<()> {
             let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
         }
     })?;
-    let mine = [out.weight_bytes as u64, out.memory_peak.saturating_sub(out.memory_before)];
-    let mut all = vec![0; 2 * group.size()];
+    let share = thousandths(out.in_calls / out.seconds);
+    let mine = [out.weight_bytes as u64, out.memory_peak.saturating_sub(out.memory_before), share];
+    let mut all = vec![0; 3 * group.size()];
     group.all_gather(&mine, &mut all)?;
     if group.rank() == 0 {
         if let Some(file) = &options.plot {
             std::fs::write(file, demo::plot(&out.losses, "steps"))
                 .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
         }
-        let of = |figure: usize| mib(all.iter().skip(figure).step_by(2).copied());
+        let each = |figure: usize| all.iter().skip(figure).step_by(3).copied();
+        let of = |figure: usize| mib(each(figure));
         println!("weights of each rank: {} MiB; all that it holds at its peak: {} MiB", of(0), of(1));
         println!(
-            "loss {:.4}, {:.0} samples/s, {:.0} % of the time in calls: {:.2} of {:.2} ms a step",
+            "loss {:.4}, {:.0} samples/s, {:.2} ms a step; time of each rank in calls: {}",
             out.losses.last().copied().unwrap_or_default(),
             options.settings.batch as f64 / out.seconds,
-            100.0 * out.in_calls / out.seconds,
-            1e3 * out.in_calls,
             1e3 * out.seconds,
+            percent(each(2)),
         );
+        if options.settings.mode == Mode::Data {
+            println!("{:.2} ms a step in calls when the last rank has come to them", 1e3 * out.last_in_calls);
+        }
     }
     Ok(())
 }

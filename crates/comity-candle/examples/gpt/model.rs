@@ -1,7 +1,8 @@
 //! The model: letters and places, blocks of attention and a gated product, scores. Its layers are those of `comity_candle`; on a group of one
 //! they are whole.
 
-use candle_core::{D, Module, Tensor};
+use super::norm::normal;
+use candle_core::{Module, Tensor};
 use candle_nn::{Init, VarBuilder};
 use comity::Group;
 use comity_candle::{
@@ -116,12 +117,6 @@ impl End {
         let norm = Parameter::whole(format!("{prefix}.norm"), self.norm.clone());
         [self.scores.parameters(&format!("{prefix}.scores")), vec![norm]].concat()
     }
-}
-
-/// Root mean square norm, of operations that candle can differentiate: its fused one cannot.
-fn normal(x: &Tensor, weight: &Tensor) -> candle_core::Result<Tensor> {
-    let size = (x.sqr()?.mean_keepdim(D::Minus1)? + 1e-5)?.sqrt()?;
-    x.broadcast_div(&size)?.broadcast_mul(weight)
 }
 
 /// All of it.

@@ -8,7 +8,7 @@ use super::{
 };
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW, VarBuilder, VarMap};
-use comity::Group;
+use comity::{Group, ReduceOp};
 use comity_candle::{
     DataParallel, FullySharded, Parameter, Sampler, all_sum, fully_shard, save_checkpoint, time_in_calls,
 };
@@ -81,6 +81,8 @@ pub(crate) struct Outcome {
     /// Seconds of a step, and those of them in calls to other ranks.
     pub(crate) seconds: f64,
     pub(crate) in_calls: f64,
+    /// Those on the rank that came last, which waits for no other: the mean over the steps. On all ranks the same.
+    pub(crate) last_in_calls: f64,
     pub(crate) weight_bytes: usize,
     /// Bytes of memory that this process had before the model, and at most.
     pub(crate) memory_before: u64,
@@ -143,6 +145,7 @@ pub(crate) fn train(
         _ => replicated(&layers, &data, &shape, settings)?,
     };
     let mut losses = Vec::new();
+    let mut waits = Vec::new();
     let mut epoch = 0;
     let mut shares = Vec::new();
     let mut clock = Clock::start();
@@ -153,7 +156,9 @@ pub(crate) fn train(
         }
         let Some(share) = shares.pop() else { break };
         let (ids, targets) = text.batch(&share.samples, shape.context)?;
+        let before = time_in_calls();
         let mine = Tensor::new(step(&ids, &targets, share.weight)?, &Device::Cpu)?;
+        waits.push((time_in_calls() - before).as_secs_f64());
         let loss = all_sum(&data, &mine)?.to_scalar::<f64>()? / data.size() as f64;
         losses.push(loss);
         clock.steps += 1;
@@ -167,7 +172,11 @@ pub(crate) fn train(
     }
     let (seconds, in_calls) = clock.times();
     save(settings, &layers, &data, parameters)?;
-    Ok(Outcome { losses, seconds, in_calls, weight_bytes, memory_before, memory_peak: memory().1 })
+    let memory_peak = memory().1;
+    group.all_reduce(&mut waits, ReduceOp::Min)?;
+    let counted = waits.get(1..).filter(|w| !w.is_empty()).unwrap_or(&waits);
+    let last_in_calls = counted.iter().sum::<f64>() / counted.len().max(1) as f64;
+    Ok(Outcome { losses, seconds, in_calls, last_in_calls, weight_bytes, memory_before, memory_peak })
 }
 
 /// Write the weights where that was asked for.

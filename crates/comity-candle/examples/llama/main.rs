@@ -13,7 +13,7 @@ mod model;
 
 use candle_core::DType;
 use generate::{Settings, generate};
-use memory::mib;
+use memory::{mib, percent, thousandths};
 use std::{
     error::Error,
     io::Write,
@@ -130,8 +130,9 @@ fn run() -> Result<()> {
         }
     })?;
     let [before, loaded, peak] = out.memory;
-    let mine = [out.bytes_read, loaded.saturating_sub(before), peak.saturating_sub(before)];
-    let mut all = vec![0; 3 * group.size()];
+    let share = thousandths(out.share_in_calls);
+    let mine = [out.bytes_read, loaded.saturating_sub(before), peak.saturating_sub(before), share];
+    let mut all = vec![0; 4 * group.size()];
     group.all_gather(&mine, &mut all)?;
     if first {
         println!();
@@ -141,18 +142,15 @@ fn run() -> Result<()> {
                 println!("request {i}: {}", text.unwrap_or_else(|| format!("{tokens:?}")));
             }
         }
-        let of = |figure: usize| mib(all.iter().skip(figure).step_by(3).copied());
+        let each = |figure: usize| all.iter().skip(figure).step_by(4).copied();
+        let of = |figure: usize| mib(each(figure));
         println!(
             "weights of each rank: {} MiB; all that it holds, loaded: {} MiB, at its peak: {} MiB",
             of(0),
             of(1),
             of(2)
         );
-        println!(
-            "{:.1} tokens/s, {:.0} % of the time in calls",
-            out.tokens_per_s,
-            100.0 * out.share_in_calls
-        );
+        println!("{:.1} tokens/s; time of each rank in calls: {}", out.tokens_per_s, percent(each(3)));
     }
     Ok(())
 }

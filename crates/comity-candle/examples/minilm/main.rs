@@ -8,8 +8,13 @@
 //!
 //! `FOLDER` has `model.safetensors`, `config.json` and `tokenizer.json`.
 
+#[path = "../shared/memory.rs"]
+mod memory;
 mod model;
 
+use candle_core::{DType, Device};
+use comity_candle::{Weights, time_in_calls};
+use memory::{memory, mib, percent, thousandths};
 use model::Bert;
 use std::{error::Error, path::PathBuf, process::ExitCode, time::Instant};
 use tokenizers::Tokenizer;
@@ -38,19 +43,36 @@ fn run() -> Result<()> {
         Tokenizer::from_file(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
     tokenizer.with_padding(None);
     let group = comity::init()?;
-    let bert = Bert::load(&group, &folder)?;
+    let before = memory().0;
+    let weights = Weights::open(&group, [folder.join("model.safetensors")], DType::F32, &Device::Cpu)?;
+    let bert = Bert::load(&weights, &folder)?;
     let start = Instant::now();
+    let in_calls = time_in_calls();
     let vectors = sentences
         .iter()
         .map(|s| bert.embed(tokenizer.encode(s.as_str(), true)?.get_ids()))
         .collect::<Result<Vec<_>>>()?;
     let seconds = start.elapsed().as_secs_f64();
+    let share = thousandths((time_in_calls() - in_calls).as_secs_f64() / seconds);
+    let mine = [weights.bytes_read(), memory().1.saturating_sub(before), share];
+    let mut all = vec![0; 3 * group.size()];
+    group.all_gather(&mine, &mut all)?;
     if group.rank() == 0 {
         for (sentence, v) in sentences.iter().zip(&vectors) {
             let near: f32 = v.iter().zip(&vectors[0]).map(|(a, b)| a * b).sum();
             println!("{near:.6}  {sentence}");
         }
-        println!("{:.1} sentences/s on {} ranks", sentences.len() as f64 / seconds, group.size());
+        let each = |figure: usize| all.iter().skip(figure).step_by(3).copied();
+        println!(
+            "weights of each rank: {} MiB; all that it holds at its peak: {} MiB",
+            mib(each(0)),
+            mib(each(1))
+        );
+        println!(
+            "{:.1} sentences/s; time of each rank in calls: {}",
+            sentences.len() as f64 / seconds,
+            percent(each(2))
+        );
     }
     Ok(())
 }

@@ -1,10 +1,11 @@
 //! A BERT whose heads and hidden units are divided among the ranks.
 
 use super::Result;
-use candle_core::{DType, Device, Module, Tensor};
-use candle_nn::{Embedding, LayerNorm};
-use comity::Group;
-use comity_candle::{Heads, ShardedAttention, ShardedLinear, Sharding, ShardingType, Weights};
+use candle_core::{Device, Module, Tensor};
+use candle_nn::LayerNorm;
+use comity_candle::{
+    Heads, ShardedAttention, ShardedEmbedding, ShardedLinear, Sharding, ShardingType, Weights,
+};
 use std::path::Path;
 
 struct Layer {
@@ -16,7 +17,7 @@ struct Layer {
 }
 
 pub(crate) struct Bert {
-    words: Embedding,
+    words: ShardedEmbedding,
     places: Tensor,
     kind: Tensor,
     norm: LayerNorm,
@@ -51,8 +52,8 @@ impl Layer {
 }
 
 impl Bert {
-    /// Load a folder with `model.safetensors` and `config.json`.
-    pub(crate) fn load(group: &Group, folder: &Path) -> Result<Self> {
+    /// This rank's part of these weights, whose sizes are in the folder's `config.json`.
+    pub(crate) fn load(weights: &Weights, folder: &Path) -> Result<Self> {
         let file = folder.join("config.json");
         let text =
             std::fs::read_to_string(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
@@ -65,12 +66,11 @@ impl Bert {
         let width = number("hidden_size")?;
         let count = number("num_attention_heads")?;
         let eps = config["layer_norm_eps"].as_f64().unwrap_or(1e-12);
-        let weights = Weights::open(group, [folder.join("model.safetensors")], DType::F32, &Device::Cpu)?;
-        let heads = Heads::new(count, count, width / count.max(1), group.size())?;
+        let heads = Heads::new(count, count, width / count.max(1), weights.group().size())?;
         let embeddings = weights.pp("embeddings");
         let layers = weights.pp("encoder.layer");
         Ok(Self {
-            words: Embedding::new(embeddings.tensor("word_embeddings.weight")?, width),
+            words: embeddings.embedding("word_embeddings", &Sharding::balanced())?,
             places: embeddings.tensor("position_embeddings.weight")?,
             kind: embeddings.tensor("token_type_embeddings.weight")?.get(0)?,
             norm: norm(&embeddings, "LayerNorm", eps)?,

@@ -1,4 +1,4 @@
-//! Memory of this process, for the examples' last lines.
+//! Figures of each rank, for the examples' last lines.
 
 /// Bytes of memory that this process has, and the most that it has had; zeros where the system does not say.
 pub(crate) fn memory() -> (u64, u64) {
@@ -15,4 +15,15 @@ pub(crate) fn memory() -> (u64, u64) {
 pub(crate) fn mib(bytes: impl IntoIterator<Item = u64>) -> String {
     let each: Vec<String> = bytes.into_iter().map(|b| format!("{:.1}", b as f64 / 1048576.0)).collect();
     each.join(", ")
+}
+
+/// Shares, in thousandths, as percent by rank.
+pub(crate) fn percent(shares: impl IntoIterator<Item = u64>) -> String {
+    let each: Vec<String> = shares.into_iter().map(|s| format!("{:.0}", s as f64 / 10.0)).collect();
+    format!("{} %", each.join(", "))
+}
+
+/// A share in thousandths.
+pub(crate) fn thousandths(share: f64) -> u64 {
+    (1e3 * share).round() as u64
 }

@@ -17,6 +17,8 @@ use std::{
 
 /// No header is longer, as the safetensors crate has it too.
 const LONGEST_HEADER: u64 = 100 << 20;
+/// Bytes that are read at a time: whole elements of every type.
+const PIECE: usize = 1 << 20;
 /// Bytes that are compared at each of three places of a tensor.
 const SAMPLE: u64 = 64;
 
@@ -223,18 +225,43 @@ impl Source {
         size: usize,
         block: usize,
     ) -> Result<Vec<u8>> {
-        let (path, file) = &self.files[place.file];
         let total: u64 = area.runs(size, block).map(|r| r.end - r.start).sum();
-        let mut bytes = vec![0; total as usize];
-        let mut at = 0;
-        for run in area.runs(size, block) {
-            let len = (run.end - run.start) as usize;
-            file.read_exact_at(&mut bytes[at..at + len], place.offset + run.start)
-                .map_err(|e| Error::File { path: path.clone(), source: e })?;
-            at += len;
-        }
-        self.read.fetch_add(total, Ordering::Relaxed);
+        let mut bytes = Vec::with_capacity(total as usize);
+        self.read_pieces(place, area, size, block, |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
         Ok(bytes)
+    }
+
+    /// The same bytes in pieces of whole elements, so that nothing as large as the tensor stands beside it.
+    pub(crate) fn read_pieces(
+        &self,
+        place: &TensorPlace,
+        area: &Area,
+        size: usize,
+        block: usize,
+        mut take: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let (path, file) = &self.files[place.file];
+        let mut piece = Vec::with_capacity(PIECE);
+        for run in area.runs(size, block) {
+            let mut at = run.start;
+            while at < run.end {
+                let held = piece.len();
+                let len = (PIECE - held).min((run.end - at) as usize);
+                piece.resize(held + len, 0);
+                file.read_exact_at(&mut piece[held..], place.offset + at)
+                    .map_err(|e| Error::File { path: path.clone(), source: e })?;
+                self.read.fetch_add(len as u64, Ordering::Relaxed);
+                at += len as u64;
+                if piece.len() == PIECE {
+                    take(&piece)?;
+                    piece.clear();
+                }
+            }
+        }
+        if piece.is_empty() { Ok(()) } else { take(&piece) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Bad inputs: typed errors that name layer, dimension, ranks and what would work.
 
 use super::{noise, on_ranks, try_on_ranks};
-use candle_core::{Module, Tensor};
+use candle_core::{DType, Module, Tensor};
 use candle_nn::Linear;
 use comity::Group;
 use comity_candle::{
@@ -73,6 +73,24 @@ fn an_input_of_another_width_is_named_through_candle() {
         assert_eq!((e.layer.as_str(), e.dimension.as_str()), ("ShardedToAllLinear", "input"));
         Ok(())
     });
+}
+
+#[test]
+fn ranks_with_other_types_or_shapes_are_told() {
+    for (of_rank_1, says) in [
+        (noise((2, 3), 1).to_dtype(DType::BF16).unwrap(), ["f32[6]", "bf16[6]"]),
+        (noise((2, 4), 1), ["f32[6]", "f32[8]"]),
+    ] {
+        let results = try_on_ranks(2, |g| {
+            let x = if g.rank() == 1 { of_rank_1.clone() } else { noise((2, 3), 1) };
+            all_sum(g, &x)
+        });
+        for r in results {
+            let Err(Error::Group(e)) = r else { panic!("no error") };
+            let e = e.to_string();
+            assert!(e.contains("rank 1") && says.iter().all(|s| e.contains(s)), "{e}");
+        }
+    }
 }
 
 #[test]

@@ -93,6 +93,42 @@ fn each_rank_reads_its_bytes_of_safetensors() {
 }
 
 #[test]
+fn parts_longer_than_what_is_read_at_a_time_are_whole() {
+    let folder = Folder::new("pieces");
+    let file = folder.0.join("model.safetensors");
+    let x = noise((700, 1001), 1);
+    candle_core::safetensors::save(&[("x", x.clone())].into(), &file).unwrap();
+    on_ranks(2, |g| {
+        for (dtype, far) in [(DType::F32, 0.0), (DType::BF16, 1e-2), (DType::F64, 0.0)] {
+            let weights = Weights::open(g, [&file], dtype, &Device::Cpu)?;
+            for axis in [0, 1] {
+                let (part, partition) = weights.part("x", axis, &Sharding::weighted([2.0, 1.0]))?;
+                assert_eq!(part.dtype(), dtype);
+                near(&part.to_dtype(DType::F32)?, &partition.take(&x, axis, g.rank())?, far);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_file_that_was_cut_off_is_named() {
+    let folder = Folder::new("cut");
+    let file = folder.0.join("model.safetensors");
+    candle_core::safetensors::save(&model(), &file).unwrap();
+    let len = fs::metadata(&file).unwrap().len();
+    fs::File::options().write(true).open(&file).unwrap().set_len(len - 1).unwrap();
+    for r in try_on_ranks(2, |g| open(g, &file)) {
+        let Err(Error::File { path, source }) = r else { panic!("no error") };
+        assert_eq!(path, file);
+        assert_eq!(
+            source.to_string(),
+            format!("the file has {} bytes and its header says {len}; it was cut off", len - 1)
+        );
+    }
+}
+
+#[test]
 fn each_rank_reads_its_blocks_of_gguf() {
     let folder = Folder::new("gguf");
     let file = folder.0.join("model.gguf");

@@ -31,7 +31,8 @@ pub(crate) fn check(_: &Scope) -> Outcome {
     if let not_run @ Done::NotRun(_) = python::prepare()? {
         return Ok(not_run);
     }
-    tasks::build_tests()?;
+    let parts = ["build", "--package", "comity-cli", "--package", "comity-candle", "--bins", "--examples"];
+    Task::cargo().args(parts).limit(3600).run()?;
     let scratch = Scratch::new("candle").map_err(|e| format!("cannot make a folder: {e}"))?;
     let done = [gpt()?, checkpoints(&scratch)?, llama(&scratch)?];
     let Some(folder) = weights()? else {
