@@ -84,6 +84,7 @@ class Future(_Base):
 
 
 def in_order(run: Turn, job: Callable[[], None]) -> None:
+    """Run the job; one of a backward pass after those of that pass."""
     run.follow()
     job()
 

@@ -14,10 +14,12 @@ from failure_bodies import caught
 from work_bodies import until
 
 import comity
+from comity.torch import turns
 
 
 def wait_for_others(rank: int, size: int) -> None:
-    """Callbacks that wait for what comes later, which `then` and other callbacks must not keep from coming."""
+    """Callbacks that wait for what comes later, which `then` and other callbacks must not keep from coming, not for a moment."""
+    patience, turns.PATIENCE = turns.PATIENCE, 60.0
     begun = time.monotonic()
 
     def sum_of(n: int) -> Any:
@@ -61,7 +63,65 @@ def wait_for_others(rank: int, size: int) -> None:
     gate = torch.futures.Future()
     for f in early(lambda _: gate.wait(), lambda _: gate.set_result("same"))[:1]:
         assert f.wait() == "same"
+    # One that was given in a backward pass, or in another, is no other's business.
+    gate = torch.futures.Future()
+    first = []
+    backward(lambda: first.extend(early(lambda _: gate.wait())))
+    backward(lambda: sum_of(2).get_future().then(lambda _, gate=gate: gate.set_result("pass")))
+    assert all(f.wait() == "pass" for f in first)
     assert time.monotonic() - begun < 10
+    turns.PATIENCE = patience
+
+
+def backward(given: Callable[[], Any]) -> None:
+    """Call this in a backward pass."""
+
+    def hook(_: torch.Tensor) -> None:
+        given()
+
+    leaf = torch.ones(1, requires_grad=True)
+    leaf.register_hook(hook)
+    leaf.sum().backward()
+
+
+def follow_in_a_pass(rank: int, size: int) -> None:
+    """Callbacks given in one backward pass begin one after the other, though the first are slow; but not if nothing moves."""
+    order = []
+
+    def slow(i: int) -> Callable[[Any], None]:
+        def callback(_: Any) -> None:
+            order.append(i)
+            time.sleep(0.02 * ((i + rank) % 2))
+            order.append(i)
+
+        return callback
+
+    def some() -> None:
+        works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(6)]
+        futures.extend(w.get_future().then(slow(i)) for i, w in enumerate(works))
+
+    patience, futures = turns.PATIENCE, []
+    # Less than they take together: it counts from the last that ended.
+    turns.PATIENCE = 0.05
+    backward(some)
+    for f in futures:
+        f.wait()
+    assert order == [i // 2 for i in range(12)], order
+    # The first waits for what the second does. Neither sum is there before both are given.
+    gate, futures, others = torch.futures.Future(), [], dist.new_group()
+
+    def two() -> None:
+        if rank:
+            dist.barrier(group=others)
+        a, b = (dist.all_reduce(torch.ones(3), async_op=True).get_future() for _ in "ab")
+        if rank == 0:
+            futures.extend([a.then(lambda _: gate.wait()), b.then(lambda _: gate.set_result("late"))])
+            dist.barrier(group=others)
+
+    backward(two)
+    assert all(f.wait() == "late" for f in futures[:1])
+    turns.PATIENCE = patience
+    dist.barrier()
 
 
 def errors_in_callbacks(rank: int, size: int) -> None:

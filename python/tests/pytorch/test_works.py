@@ -69,6 +69,10 @@ def test_callbacks_wait_for_no_other(ranks: Ranks, size: int) -> None:
     ranks.run(size, futures.wait_for_others)
 
 
+def test_callbacks_of_a_backward_pass_follow_one_another(ranks: Ranks) -> None:
+    ranks.run(2, futures.follow_in_a_pass)
+
+
 def test_errors_in_callbacks(ranks: Ranks) -> None:
     ranks.run(2, futures.errors_in_callbacks)
 
