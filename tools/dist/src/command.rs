@@ -48,7 +48,9 @@ fn write_manual(target: &Target, tree: &Path, out: &Path) -> Result<(), String> 
     let beside = own.as_ref().map(|name| (name, out.join(format!("{name}.tar.gz"))));
     let writer = if target.runs_here() {
         target.built("comity")
-    } else if let Ok((name, archive)) = beside && archive.is_file() {
+    } else if let Ok((name, archive)) = beside
+        && archive.is_file()
+    {
         let unpack = Task::new("tar").args(["--strip-components=1", "-C"]).args([tree]).args(["-xzf"]);
         return unpack.args([archive]).args([format!("{name}/share")]).run().map(drop);
     } else {
