@@ -58,7 +58,7 @@ def tables() -> str:
             topic = row["topic"]
             out += [
                 "",
-                f"### {titles[topic]}",
+                f"## {titles[topic]}",
                 "",
                 "| variable | what it does | default | example |",
                 "|---|---|---|---|",

@@ -21,6 +21,8 @@ pub(crate) enum Work {
     Make,
     /// Make nothing: write checksums, installer and recipes for the files that lie in the folder.
     Gather,
+    /// Pack the book as a site.
+    Book,
     /// Package the crates that are published.
     Crates,
     /// Compile the crates that are published with the oldest compiler that they promise.
@@ -46,6 +48,7 @@ impl DistChoice {
                 "--out" => choice.out = Some(value("a folder")?.into()),
                 "--url" => choice.url = Some(value("an address")?.into()),
                 "--gather" => choice.work = Work::Gather,
+                "--book" => choice.work = Work::Book,
                 "--crates" => choice.work = Work::Crates,
                 "--msrv" => choice.work = Work::Oldest,
                 "--sizes" => choice.work = Work::Sizes(value("a program")?.into()),
@@ -55,6 +58,8 @@ impl DistChoice {
         if choice.targets.is_empty() {
             choice.targets.push(Target::own()?);
         }
+        // The archives of other targets take their pages for `man` from that of this machine's.
+        choice.targets.sort_by_key(|target| !target.runs_here());
         Ok(choice)
     }
 }
@@ -67,6 +72,7 @@ mod tests {
     fn words_are_read_strictly() {
         let all = DistChoice::parse(&["--all", "--url", "https://host/v"]).unwrap();
         assert_eq!((all.targets.len(), all.url.as_deref()), (TARGETS.len(), Some("https://host/v")));
+        assert!(all.targets[0].runs_here());
         assert_eq!(DistChoice::parse(&[]).unwrap().targets, [Target::own().unwrap()]);
         assert_eq!(DistChoice::parse(&["--sizes", "x"]).unwrap().work, Work::Sizes("x".into()));
         assert_eq!(DistChoice::parse(&["--out"]).unwrap_err(), "--out needs a folder after it");

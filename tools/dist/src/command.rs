@@ -32,7 +32,7 @@ pub(crate) fn archive(target: &Target, out: &Path) -> Result<Artefact, String> {
     for file in ["LICENSE", "README.md"] {
         copy(&root().join(file), &tree.join("share/doc/comity").join(file))?;
     }
-    write_manual(target, &tree)?;
+    write_manual(target, &tree, out)?;
     let file = pack(&scratch.join(""), &name, out)?;
     let mut checks = "pages for man; completions for bash, zsh, fish".to_owned();
     if target.runs_here() {
@@ -41,10 +41,18 @@ pub(crate) fn archive(target: &Target, out: &Path) -> Result<Artefact, String> {
     Ok(Artefact { file, inner: Some(inner), ran: target.runs_here(), checks })
 }
 
-/// Pages and completions. They are the same on every target, so where the command does not run, that of the tests writes them.
-fn write_manual(target: &Target, tree: &Path) -> Result<(), String> {
+/// Pages and completions. They are the same on every target, so where the command does not run, they are taken from this machine's archive
+/// beside it, or that of the tests writes them.
+fn write_manual(target: &Target, tree: &Path, out: &Path) -> Result<(), String> {
+    let own = Target::own().map(|own| format!("comity-{VERSION}-{}", own.triple));
+    let beside = own.as_ref().map(|name| (name, out.join(format!("{name}.tar.gz"))));
     let writer = if target.runs_here() {
         target.built("comity")
+    } else if let Ok((name, archive)) = beside
+        && archive.is_file()
+    {
+        let unpack = Task::new("tar").args(["--strip-components=1", "-C"]).args([tree]).args(["-xzf"]);
+        return unpack.args([archive]).args([format!("{name}/share")]).run().map(drop);
     } else {
         Task::cargo().args(["build", "-p", "comity-cli"]).limit(3600).echo().run()?;
         built("debug", "comity")
@@ -109,4 +117,27 @@ pub(crate) fn write(file: &Path, text: &str) -> Result<(), String> {
 fn make_folder_of(file: &Path) -> Result<(), String> {
     let folder = file.parent().unwrap_or(file);
     fs::create_dir_all(folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::TARGETS;
+
+    #[test]
+    fn pages_of_another_target_are_those_of_this_machine() {
+        let scratch = Scratch::new("pages").unwrap();
+        let name = format!("comity-{VERSION}-{}", Target::own().unwrap().triple);
+        write(&scratch.join(&name).join("share/man/man1/comity.1"), "a page").unwrap();
+        write(&scratch.join(&name).join("bin/comity"), "a program").unwrap();
+        let out = scratch.join("out");
+        let tree = scratch.join("tree");
+        fs::create_dir(&out).unwrap();
+        fs::create_dir(&tree).unwrap();
+        pack(&scratch.join(""), &name, &out).unwrap();
+        let other = TARGETS.iter().find(|t| !t.runs_here()).unwrap();
+        write_manual(other, &tree, &out).unwrap();
+        assert_eq!(fs::read_to_string(tree.join("share/man/man1/comity.1")).unwrap(), "a page");
+        assert!(!tree.join("bin").exists());
+    }
 }

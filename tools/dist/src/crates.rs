@@ -1,6 +1,7 @@
 //! Crates that are published: those whose `Cargo.toml` does not say `publish = false`.
 
 use serde_json::Value;
+use std::path::Path;
 use tasks::{child::Task, place::target};
 
 /// Crate of the workspace that is published.
@@ -74,6 +75,13 @@ fn read(package: &Value, names: &[&str]) -> Result<Crate, String> {
     for key in ["description", "license"] {
         text(key).ok_or_else(|| format!("{name} is published, and its Cargo.toml has no {key}"))?;
     }
+    if package["metadata"]["docs"]["rs"]["targets"].is_null() {
+        return Err(format!("{name} is published, and says no target of its documentation"));
+    }
+    let manifest = text("manifest_path").unwrap_or_default();
+    if !Path::new(&manifest).with_file_name("LICENSE").is_file() {
+        return Err(format!("{name} is published, and has no LICENSE beside {manifest}"));
+    }
     let oldest = text("rust_version").ok_or_else(|| format!("{name} has no rust-version"))?;
     let mut needs = Vec::new();
     for needed in package["dependencies"].as_array().into_iter().flatten() {
@@ -96,12 +104,14 @@ fn read(package: &Value, names: &[&str]) -> Result<Crate, String> {
 mod tests {
     use super::*;
     use serde_json::json;
+    use tasks::place::root;
 
     fn package(name: &str, publish: &Value, needs: &[&str]) -> Value {
         let needs: Vec<Value> =
             needs.iter().map(|n| json!({"name": n, "path": "/x", "kind": null})).collect();
         json!({"name": name, "publish": publish, "dependencies": needs, "description": "d", "license": "MIT",
-            "rust_version": "1.89"})
+            "rust_version": "1.89", "metadata": {"docs": {"rs": {"targets": ["t"]}}},
+            "manifest_path": root().join("Cargo.toml")})
     }
 
     #[test]
@@ -127,6 +137,14 @@ mod tests {
         bare["license"] = Value::Null;
         let e = published(&json!({"packages": [bare]})).unwrap_err();
         assert_eq!(e, "core is published, and its Cargo.toml has no license");
+        let mut bare = package("core", &Value::Null, &[]);
+        bare["manifest_path"] = "/nowhere/Cargo.toml".into();
+        let e = published(&json!({"packages": [bare]})).unwrap_err();
+        assert_eq!(e, "core is published, and has no LICENSE beside /nowhere/Cargo.toml");
+        let mut bare = package("core", &Value::Null, &[]);
+        bare["metadata"] = Value::Null;
+        let e = published(&json!({"packages": [bare]})).unwrap_err();
+        assert_eq!(e, "core is published, and says no target of its documentation");
     }
 
     #[test]

@@ -43,8 +43,10 @@ pub(crate) fn write(out: &Path, url: &str) -> Result<Vec<String>, String> {
     Ok(written)
 }
 
-/// Read the recipes as their package managers do: conda's on each platform, and Homebrew's where there is ruby.
-pub(crate) fn check_recipes(kit: &Kit, out: &Path) -> Result<(), String> {
+/// Read the recipes as their package managers do: conda's on each platform, and Homebrew's where there is ruby. And the workflows that make
+/// releases: for holes, and for actions that are not pinned.
+pub(crate) fn check_texts(kit: &Kit, out: &Path) -> Result<(), String> {
+    kit.program("zizmor").args(["--offline", "--no-progress", ".github/workflows"]).run()?;
     let recipe = out.join("recipe.yaml");
     let formula = out.join("comity.rb");
     if recipe.is_file() {

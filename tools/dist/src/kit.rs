@@ -31,21 +31,9 @@ impl Kit {
     /// Install what is lacking. It is kept between runs.
     pub(crate) fn prepare() -> Result<Self, String> {
         let venv = target().join("dist-kit");
-        let wanted = root().join(REQUIREMENTS);
-        let wanted =
-            fs::read_to_string(&wanted).map_err(|e| format!("cannot read {}: {e}", wanted.display()))?;
-        let stamp = venv.join("installed.txt");
         let (objcopy, libraries) = objcopy()?;
-        let kit = Self { venv, objcopy, libraries };
-        if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
-            println!("installing what {REQUIREMENTS} lists");
-            let python = program("python3").ok_or("there is no python3")?;
-            Task::new(python).args(["-m", "venv", "--clear"]).args([&kit.venv]).limit(600).run()?;
-            let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", REQUIREMENTS];
-            kit.python().args(pip).limit(900).run()?;
-            fs::write(&stamp, &wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))?;
-        }
-        Ok(kit)
+        environment(&venv, &venv.join("installed.txt"), REQUIREMENTS)?;
+        Ok(Self { venv, objcopy, libraries })
     }
 
     /// Its Python.
@@ -91,11 +79,40 @@ impl Kit {
     }
 }
 
+/// Install into a Python environment what the file lists, unless the stamp says that it is there.
+pub(crate) fn environment(venv: &Path, stamp: &Path, requirements: &str) -> Result<(), String> {
+    let wanted = root().join(requirements);
+    let wanted = fs::read_to_string(&wanted).map_err(|e| format!("cannot read {}: {e}", wanted.display()))?;
+    if fs::read_to_string(stamp).ok().as_ref() == Some(&wanted) {
+        return Ok(());
+    }
+    println!("installing what {requirements} lists");
+    let python = program("python3").ok_or("there is no python3")?;
+    Task::new(python).args(["-m", "venv", "--clear"]).args([venv]).limit(600).run()?;
+    let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", requirements];
+    Task::new(venv.join("bin/python")).args(pip).limit(900).run()?;
+    fs::write(stamp, &wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))
+}
+
+/// Install Rust's own library for this target where rustup can.
+pub(crate) fn add(target: &Target) -> Result<(), String> {
+    let sysroot = rustc().args(["--print", "sysroot"]).run()?;
+    let library = Path::new(sysroot.trim()).join("lib/rustlib").join(target.triple).join("lib");
+    if library.is_dir() {
+        return Ok(());
+    }
+    println!("installing Rust's library for {}", target.triple);
+    Task::new("rustup").args(["target", "add", target.triple]).limit(600).run().map(drop)
+}
+
+fn rustc() -> Task {
+    Task::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
+}
+
 /// rustc's own copy of LLVM's program, and the folder of its libraries.
 fn objcopy() -> Result<(PathBuf, PathBuf), String> {
-    let task = || Task::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-    let sysroot = task().args(["--print", "sysroot"]).run()?;
-    let host = task().args(["--print", "host-tuple"]).run()?;
+    let sysroot = rustc().args(["--print", "sysroot"]).run()?;
+    let host = rustc().args(["--print", "host-tuple"]).run()?;
     let libraries = Path::new(sysroot.trim()).join("lib");
     let file = libraries.join("rustlib").join(host.trim()).join("bin/rust-objcopy");
     if file.is_file() { Ok((file, libraries)) } else { Err(format!("rustc has no {}", file.display())) }

@@ -1,13 +1,14 @@
 //! Makes what a release holds, and checks it: for each target a wheel, an archive of the command and one of libcomity.
 //!
 //! ```text
-//!   kit ── wheel    maturin and zig build library and command; auditwheel, twine, abi3audit; installed where there is no Rust
+//!   kit ── wheel    maturin and zig build extension, command and libcomity; auditwheel, twine, abi3audit; installed where there is no Rust
 //!       ── command  program, pages for man, completions
 //!       ── library  libcomity, header, pkg-config, CMake
 //!       ── files    SHA256SUMS, install.sh, Homebrew's formula, conda's recipe
 //! ```
 
 mod artefact;
+mod book;
 mod choice;
 mod command;
 mod crates;
@@ -43,6 +44,7 @@ pub fn run(choice: &DistChoice) -> Result<(), String> {
     match &choice.work {
         Work::Make => {}
         Work::Gather => return gather(choice),
+        Work::Book => return book::archive(&folder_of(choice)?),
         Work::Crates => return crates::package(),
         Work::Oldest => return crates::compile_with_oldest(),
         Work::Sizes(file) => {
@@ -89,7 +91,7 @@ fn gather(choice: &DistChoice) -> Result<(), String> {
 fn write_files(choice: &DistChoice, kit: &Kit, out: &Path) -> Result<String, String> {
     let url = choice.url.clone().unwrap_or_else(|| format!("file://{}", out.display()));
     let written = [vec![files::SUMS.to_owned()], files::write(out, &url)?].concat();
-    files::check_recipes(kit, out)?;
+    files::check_texts(kit, out)?;
     Ok(written.join(", "))
 }
 
@@ -100,14 +102,14 @@ fn failure(row: &Row) -> Option<String> {
 
 /// All of a target. If one fails, the others are made all the same.
 fn make(kit: &Kit, target: &'static Target, out: &Path) -> Vec<Row> {
-    let wheel = wheel::build(kit, target, out);
+    let wheel = kit::add(target).and_then(|()| wheel::build(kit, target, out));
     let built = wheel.as_ref().map(drop).map_err(|why| format!("its build failed: {why}"));
     let row = |kind, outcome: Result<Artefact, String>| Row { target: target.triple, kind, outcome };
     Kind::ALL
         .map(|kind| match kind {
             Kind::Wheel => row(kind, wheel.clone().and_then(|file| wheel::check(kit, target, file))),
             Kind::Command => row(kind, built.clone().and_then(|()| command::archive(target, out))),
-            Kind::Library => row(kind, library::archive(kit, target, out)),
+            Kind::Library => row(kind, built.clone().and_then(|()| library::archive(kit, target, out))),
         })
         .into()
 }

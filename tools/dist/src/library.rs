@@ -12,10 +12,8 @@ use tasks::{
     place::{Scratch, root},
 };
 
-/// Build libcomity for the target, and pack it.
+/// Pack the libcomity that was built with the wheel.
 pub(crate) fn archive(kit: &Kit, target: &Target, out: &Path) -> Result<Artefact, String> {
-    let build = ["rustc", "--locked", "--profile", "dist", "-p", "comity-c", "--crate-type", "staticlib"];
-    kit.program("cargo-zigbuild").args(build).args(["--target", target.zig]).limit(7200).echo().run()?;
     let name = format!("libcomity-{VERSION}-{}", target.triple);
     let scratch = Scratch::within(out, "library").map_err(|e| format!("cannot make a folder: {e}"))?;
     let tree = scratch.join(&name);

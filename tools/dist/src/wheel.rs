@@ -20,7 +20,7 @@ const PROMISED: u64 = 30;
 /// Line of the demonstration that it writes where all is well.
 const RESULT: &str = "every rank has the same plane";
 
-/// Build the wheel, and with it the command of the target.
+/// Build the wheel, and with it the command and libcomity of the target.
 pub(crate) fn build(kit: &Kit, target: &Target, out: &Path) -> Result<PathBuf, String> {
     let wheels = Scratch::within(out, "wheel").map_err(|e| format!("cannot make a folder: {e}"))?;
     let mut task = kit.maturin(target).args(["build", "--profile", "dist", "--strip", "false"]);

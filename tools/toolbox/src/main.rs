@@ -39,6 +39,7 @@ cargo xtask dist                 make and check what a release holds: wheel, com
     --out DIR                    where they go (target/dist-out)
     --url URL                    where users will find them: for install.sh, Homebrew and conda
     --gather                     make nothing: checksums, installer and recipes for the files in DIR
+    --book                       make nothing else: the book as a site, packed
     --crates                     make nothing: package the crates that are published, in their order
     --msrv                       make nothing: compile those crates with the oldest compiler that they promise
     --sizes FILE                 make nothing: count the bytes of a program by crate
