@@ -2,10 +2,10 @@
 
 use crate::{
     boundary::{answer, status},
+    description,
     handles::{self, comity_error},
     raw,
     types::{comity_error_info, comity_status},
-    words,
 };
 use comity::{Error, Peer};
 use std::{
@@ -52,7 +52,7 @@ impl CFault {
             ranks: Vec::new(),
             pid: 0,
             host: None,
-            text: words::text(text),
+            text: description::text(text),
             call: None,
             peer_call: None,
             differs: None,
@@ -114,27 +114,27 @@ impl From<&Error> for CFault {
     fn from(e: &Error) -> Self {
         let root = e.root();
         let ranks = root.ranks().into_iter().map(|r| i32::try_from(r).unwrap_or(i32::MAX)).collect();
-        let peer = words::peer(root);
-        let [call, peer_call] = words::calls(root);
+        let peer = description::peer(root);
+        let [call, peer_call] = description::calls(root);
         Self(Arc::new(ErrorRecord {
-            status: words::kind(root),
+            status: description::kind(root),
             earlier: !ptr::eq(e, root),
             fatal: e.is_fatal(),
             ranks,
             pid: peer.and_then(|p| p.pid).map_or(0, i64::from),
             host: peer.and_then(host),
-            text: words::text(e.to_string()),
+            text: description::text(e.to_string()),
             call,
             peer_call,
-            differs: words::differs(root),
-            timeout: words::timeout(root),
+            differs: description::differs(root),
+            timeout: description::timeout(root),
         }))
     }
 }
 
 /// The name of a member's host.
 pub(crate) fn host(peer: &Peer) -> Option<CString> {
-    peer.host.as_deref().map(|h| words::text(h.to_owned()))
+    peer.host.as_deref().map(|h| description::text(h.to_owned()))
 }
 
 /// Get the sentence of this thread's last error: what happened, to whom, and what to do next. A function that succeeds leaves it.

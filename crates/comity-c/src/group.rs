@@ -2,11 +2,11 @@
 
 use crate::{
     boundary::{answer, value},
+    description,
     errors::{self, CFault},
     handles::{self, Used, comity_group},
     raw,
     types::{comity_member, comity_stats, comity_status},
-    words,
 };
 use comity::{Group, Reformed, tools::HomeProcess};
 use std::{
@@ -84,7 +84,7 @@ impl GroupHandle {
         self.members.get_or_init(|| {
             let links = self.group.link_kinds();
             let link = |rank: usize| links.get(rank).copied().flatten();
-            let link = |rank| link(rank).map(|k| words::text(k.to_string()));
+            let link = |rank| link(rank).map(|k| description::text(k.to_string()));
             self.group.members().iter().map(|p| [errors::host(p), link(p.rank)]).collect()
         })
     }
@@ -116,7 +116,7 @@ pub(crate) fn hand_out_formed(out: *mut *mut comity_group, made: Reformed) -> Re
         rank: d.peer.rank as i32,
         pid: d.peer.pid.map_or(0, i64::from),
         host: errors::host(&d.peer),
-        why: words::text(d.why),
+        why: description::text(d.why),
     };
     let handle = GroupHandle {
         left: left.into_iter().map(departed).collect(),

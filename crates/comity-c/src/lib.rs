@@ -13,8 +13,10 @@
 
 #[cfg(test)]
 mod abi;
+mod background;
 mod boundary;
 mod config;
+mod description;
 mod elastic;
 mod errors;
 mod exchange;
@@ -24,9 +26,6 @@ mod handles;
 mod header;
 mod job;
 mod ops;
-mod ops_parts;
 mod raw;
 mod request;
-mod request_functions;
 mod types;
-mod words;

@@ -9,7 +9,7 @@
 //! closes the group. Its memory goes when the threads that used it last have called again or have ended.
 
 use super::{LIVE, Slot, Used, comity_group, find, index, leave, slot};
-use crate::{errors::CFault, group::GroupHandle, request::is_in_callback};
+use crate::{background::is_in_callback, errors::CFault, group::GroupHandle};
 use std::{cell::Cell, mem, ops::Deref, ptr, sync::atomic::Ordering};
 
 /// Group that a thread used last.
