@@ -72,7 +72,7 @@ impl Settings {
     fn check_meeting(&self) -> Result<()> {
         match &self.meet {
             Meet::Alone | Meet::Host(_) | Meet::Hostfile(_) | Meet::Exchange(_) if self.joins => bad(
-                "a process that joins while the job runs needs the address of the job's store: call Settings::store",
+                "a process that joins while the job runs needs the address of the job's store: call Config::store",
             ),
             Meet::Hostfile(ranks) if ranks.len() != self.size => {
                 bad(format!("the hostfile lists {} ranks, but the size is {}", ranks.len(), self.size))
