@@ -2,8 +2,6 @@
 //!
 //! May import: nothing.
 
-mod link_choices;
-mod network;
 mod setters;
 
 use crate::{
