@@ -1,8 +1,14 @@
 //! Calls of the group on candle's storages, without gradients.
 
 use crate::Result;
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+#[cfg(feature = "metal")]
+use candle_core::MetalStorage;
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Shape, Tensor, WithDType};
 use comity::{Element, Group, ReduceOp};
+#[cfg(any(feature = "cuda", feature = "metal"))]
+use comity::{View, ViewMut};
 use std::{
     cell::Cell,
     time::{Duration, Instant},
@@ -58,6 +64,12 @@ pub(crate) enum CallKind {
 }
 
 impl CallKind {
+    /// Whether the result begins as a copy of the input.
+    #[cfg(any(feature = "cuda", feature = "metal"))]
+    pub(crate) fn begins_as_copy(&self) -> bool {
+        matches!(self, Self::None | Self::Broadcast(_))
+    }
+
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::None => "sum_gradients",
@@ -88,8 +100,21 @@ impl TensorCall {
 
     /// The result for `x`, without a gradient.
     pub(crate) fn apply(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        let y = x.to_device(&Device::Cpu)?.contiguous()?.apply_op1_no_bwd(self)?;
+        let y = self.on_its_device(x)?.contiguous()?.apply_op1_no_bwd(self)?;
         y.to_device(x.device())
+    }
+
+    /// `x` where the group takes it: on its CUDA device, if the group's calls go through NCCL there; on a Metal device; else in host memory.
+    pub(crate) fn on_its_device(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if crate::cuda::takes(&self.group, x.device()) {
+            return Ok(x.clone());
+        }
+        #[cfg(feature = "metal")]
+        if x.device().is_metal() {
+            return Ok(x.clone());
+        }
+        x.to_device(&Device::Cpu)
     }
 
     /// The result for a contiguous storage, and its shape.
@@ -114,7 +139,8 @@ impl TensorCall {
         Ok((out, self.shape(layout.shape())))
     }
 
-    fn shape(&self, of: &Shape) -> Shape {
+    /// Shape of the result for a tensor of this one.
+    pub(crate) fn shape(&self, of: &Shape) -> Shape {
         let rows = |n: usize| {
             let mut dims = of.dims().to_vec();
             if let Some(first) = dims.first_mut() {
@@ -129,6 +155,27 @@ impl TensorCall {
             CallKind::Receive { shape, .. } => shape.clone(),
             _ => of.clone(),
         }
+    }
+
+    /// The call on elements of this type that lie somewhere else than in a slice. Where it has a [`begins_as_copy`](CallKind::begins_as_copy), `dst` holds one.
+    #[cfg(any(feature = "cuda", feature = "metal"))]
+    pub(crate) fn transfer(&self, src: View<'_>, dst: ViewMut<'_>, dims: &[usize]) -> Result<()> {
+        let group = &self.group;
+        let width: usize = dims.iter().skip(1).product();
+        let elements = |sizes: &[usize]| sizes.iter().map(|rows| rows * width).collect::<Vec<_>>();
+        match &self.kind {
+            CallKind::None => {}
+            CallKind::Reduce(op) => group.all_reduce_into(src, dst, *op)?,
+            CallKind::Gather(sizes) => group.all_gather_v(src, dst, &elements(sizes))?,
+            CallKind::Scatter(sizes) => {
+                group.reduce_scatter_v(src, dst, &elements(sizes), ReduceOp::Sum)?;
+            }
+            CallKind::AllToAll => group.all_to_all(src, dst)?,
+            CallKind::Broadcast(root) => group.broadcast(dst, *root)?,
+            CallKind::Send { to, tag } => group.send(src, *to, *tag)?,
+            CallKind::Receive { from, tag, .. } => group.recv(dst, *from, *tag)?,
+        }
+        Ok(())
     }
 
     fn call<T: WithDType + Element>(&self, x: &[T], dims: &[usize]) -> Result<Vec<T>> {
@@ -185,5 +232,19 @@ impl CustomOp1 for TensorCall {
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
         self.run(storage, layout)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> candle_core::Result<(CudaStorage, Shape)> {
+        crate::cuda::run(self, storage, layout)
+    }
+
+    #[cfg(feature = "metal")]
+    fn metal_fwd(
+        &self,
+        storage: &MetalStorage,
+        layout: &Layout,
+    ) -> candle_core::Result<(MetalStorage, Shape)> {
+        crate::metal::run(self, storage, layout)
     }
 }

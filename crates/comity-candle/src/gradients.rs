@@ -96,11 +96,35 @@ fn average(group: &Group, bucket: &mut Vec<&Var>, gradients: &mut GradStore) -> 
         .iter()
         .map(|v| gradients.get(v).map_or_else(|| v.zeros_like(), |g| Ok(g.clone())))
         .collect::<candle_core::Result<_>>()?;
+    #[cfg(feature = "cuda")]
+    if mine.first().is_some_and(|g| crate::cuda::takes(group, g.device())) {
+        return average_on_device(group, &bucket, &mine, gradients);
+    }
     let mut bundle = Bundle::of(&mine)?;
     in_calls(|| bundle.average(group))?;
     let averages = bundle.split(bucket.iter().copied())?;
     for (v, average) in bucket.into_iter().zip(averages) {
         gradients.insert(v, average);
+    }
+    Ok(())
+}
+
+/// The same without a copy to the host.
+#[cfg(feature = "cuda")]
+fn average_on_device(
+    group: &Group,
+    bucket: &[&Var],
+    mine: &[Tensor],
+    gradients: &mut GradStore,
+) -> Result<()> {
+    use crate::collective::{CallKind, TensorCall};
+    let flat = mine.iter().map(Tensor::flatten_all).collect::<candle_core::Result<Vec<_>>>()?;
+    let averages =
+        TensorCall::new(group, CallKind::Reduce(ReduceOp::Avg)).apply(&Tensor::cat(&flat, 0)?)?;
+    let mut at = 0;
+    for v in bucket {
+        gradients.insert(v, averages.narrow(0, at, v.elem_count())?.reshape(v.shape())?);
+        at += v.elem_count();
     }
     Ok(())
 }

@@ -83,6 +83,8 @@ mod cache;
 mod checkpoint;
 mod clip;
 mod collective;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod data_parallel;
 mod embedding;
 mod error;
@@ -91,6 +93,8 @@ mod gradients;
 mod linear;
 mod load;
 mod mesh;
+#[cfg(feature = "metal")]
+mod metal;
 mod ops;
 mod parameter;
 mod pipeline;

@@ -1,11 +1,15 @@
 //! Operations between ranks with gradients.
 //!
-//! The crate's page has the mathematics. Tensors on a GPU travel through host memory.
+//! The crate's page has the mathematics.
 
 use crate::{
     Result,
     collective::{CallKind, TensorCall},
 };
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+#[cfg(feature = "metal")]
+use candle_core::MetalStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var};
 use comity::{Group, ReduceOp};
 
@@ -44,6 +48,20 @@ impl CustomOp1 for Collective {
         self.call.run(storage, layout)
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> candle_core::Result<(CudaStorage, Shape)> {
+        crate::cuda::run(&self.call, storage, layout)
+    }
+
+    #[cfg(feature = "metal")]
+    fn metal_fwd(
+        &self,
+        storage: &MetalStorage,
+        layout: &Layout,
+    ) -> candle_core::Result<(MetalStorage, Shape)> {
+        crate::metal::run(&self.call, storage, layout)
+    }
+
     fn bwd(&self, x: &Tensor, y: &Tensor, gradient: &Tensor) -> candle_core::Result<Option<Tensor>> {
         let group = &self.call.group;
         let over = |kind: CallKind| TensorCall::new(group, kind).apply(gradient);
@@ -75,7 +93,7 @@ impl CustomOp1 for Collective {
 fn apply(group: &Group, x: &Tensor, kind: CallKind, back: Back) -> Result<Tensor> {
     let op = Collective { call: TensorCall::new(group, kind), back };
     let device = x.device();
-    let x = x.to_device(&Device::Cpu)?.contiguous()?;
+    let x = op.call.on_its_device(x)?.contiguous()?;
     Ok(x.apply_op1(op)?.to_device(device)?)
 }
 
@@ -234,7 +252,7 @@ pub fn broadcast(group: &Group, x: &Tensor, root: usize) -> Result<Tensor> {
 /// # Errors
 /// Candle's. The group's come from `backward`.
 pub fn sum_gradients(group: &Group, x: &Tensor) -> Result<Tensor> {
-    if group.size() == 1 {
+    if group.size() == 1 || !x.track_op() {
         return Ok(x.clone());
     }
     apply(group, x, CallKind::None, Back::Sum)
@@ -284,7 +302,7 @@ pub fn recv(
     tag: u32,
 ) -> Result<Tensor> {
     // Candle computes gradients only of what hangs on a variable.
-    let anchor = Var::zeros(1, dtype, &Device::Cpu)?;
+    let anchor = Var::zeros(1, dtype, device)?;
     let kind = CallKind::Receive { from, tag, shape: shape.into() };
     Ok(apply(group, &anchor, kind, Back::Send { to: from, tag })?.to_device(device)?)
 }

@@ -4,7 +4,7 @@ use super::{meet::StoreClient, store::cannot_listen};
 use crate::{
     Error, HostPort, Meet, Result,
     channel::Listener,
-    settings::Settings,
+    settings::{Settings, own_addresses},
     sys::{Interface, here::host_name, interfaces},
     transport::MAX_ADDRS,
 };
@@ -42,7 +42,7 @@ impl StoreClient {
         let rules = config.interfaces.text();
         let own = match rules {
             None if self.is_within_host(config) => Vec::new(),
-            _ => config.own_addresses(&all),
+            _ => own_addresses(&config.interfaces, &all),
         };
         if let (Some(rules), true) = (rules, own.is_empty()) {
             return Err(Error::setting("COMITY_INTERFACES", rules, no_interface(config, rules, &all)));

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Error, HostPort, Key, Meet, Result,
-    settings::{HOSTFILE, NO_NAME, Settings, Trust},
+    settings::{HOSTFILE, NO_NAME, Settings, Trust, own_addresses},
     sys::{give_up, here, interfaces, waited_for_processor},
 };
 use std::{
@@ -143,7 +143,7 @@ fn at_rank_0(
 
 /// The addresses that this rank would listen at, with a port.
 fn own_at(config: &Settings, port: u16) -> Vec<SocketAddr> {
-    let mut own = config.own_addresses(&interfaces());
+    let mut own = own_addresses(&config.interfaces, &interfaces());
     own.iter_mut().for_each(|at| at.set_port(port));
     own
 }

@@ -96,7 +96,7 @@ pub fn network_in_words(config: &Config) -> String {
 /// # Ok::<(), comity::Error>(())
 /// ```
 pub fn costs_note(config: &Config) -> CostsNote {
-    config.settings.costs_note()
+    CostsNote::of(&config.settings.costs)
 }
 
 /// Has `tell` called with each warning of the library in this process, on the thread that has it; the answer is `false` where the

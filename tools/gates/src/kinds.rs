@@ -52,13 +52,13 @@ mod tests {
         assert_eq!(lines(TABLE).collect::<Vec<_>>(), [("tcp", "Tcp")]);
         let text = "fn f() {\n    g(LinkKind::Tcp, \"LinkKind::Tcp\")\n}\n";
         let of = |name| named(name, text, TABLE).len();
-        assert_eq!(of("crates/comity/src/engine/park.rs"), 1);
+        assert_eq!(of("crates/comity/src/engine/run.rs"), 1);
         assert_eq!(of("crates/comity-transport/src/tcp/mod.rs"), 0);
         for reach in ["use crate::transport::tcp::Matrix;", "self.transports.tcp.connections = 2;"] {
             assert_eq!(named("crates/comity-settings/src/settings/mod.rs", reach, TABLE).len(), 1, "{reach}");
         }
         assert!(
-            named("crates/comity/src/engine/park.rs", "LinkKind::Mpi, LinkKind::LISTED", TABLE).is_empty()
+            named("crates/comity/src/engine/run.rs", "LinkKind::Mpi, LinkKind::LISTED", TABLE).is_empty()
         );
     }
 }

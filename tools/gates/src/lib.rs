@@ -23,6 +23,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity/src/cuda.rs", "the same, for memory of this project's own tools"),
     ("crates/comity/src/turn.rs", "a cell in its loom test"),
     ("crates/comity/tests/forked.rs", "a test's fork"),
+    ("crates/comity-candle/src/cuda.rs", "device memory of candle's tensors"),
+    ("crates/comity-candle/src/metal.rs", "the same"),
     ("crates/comity-c/src/", "a C interface: names for its functions, and memory that C vouches for"),
     ("crates/comity-py/src/interpreter.rs", "calls that may be unwound"),
     ("crates/comity-py/src/raw.rs", "memory that Python vouches for"),

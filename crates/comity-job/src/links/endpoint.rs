@@ -4,13 +4,7 @@ mod connect;
 mod for_tests;
 mod world;
 
-use super::{
-    elastic::Elastic,
-    maker::Makers,
-    mesh::Mesh,
-    redial::{OwnWay, Redial},
-    way::Way,
-};
+use super::{elastic::Elastic, maker::Makers, mesh::Opened, redial::Redial, way::Ways};
 use crate::{
     ConnectWhen, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
     channel::{Acceptor, Channel, Hello, Listener, Relay, STORE, Secret},
@@ -19,6 +13,7 @@ use crate::{
     rendezvous::{Facts, PassingOn, Store, StoreClient, Table, agree_on_secrecy, announce, facts},
     root_cause::RootCauseReport,
     settings::Settings,
+    status::GroupStatus,
     sys::{JobPlace, here},
     transport::{AddressBook, Announced, Card, JobInfo, Transports},
 };
@@ -35,17 +30,11 @@ const PARKING: Duration = Duration::from_secs(300);
 /// Dropping it says goodbye to the others and ends its threads.
 #[derive(Debug)]
 pub struct Endpoint {
-    me: usize,
-    peers: Arc<[Peer]>,
+    ways: Ways,
     hosts: Vec<usize>,
     cores: usize,
     facts: Arc<[Facts]>,
-    /// The cards of `facts`.
-    cards: Arc<[Card]>,
-    world: u64,
-    secret: Secret,
     root_cause: Option<RootCauseReport>,
-    sealed: bool,
     costs: OnceLock<LinkCosts>,
     lanes: Lanes,
     algorithm: Option<Algorithm>,
@@ -60,8 +49,6 @@ pub struct Endpoint {
     /// All links are made when a group opens.
     all: bool,
     makers: Arc<Makers>,
-    /// Addresses that lead to the others.
-    book: Arc<AddressBook>,
     /// Control connections to neighbours in the graph only.
     sparse: bool,
     /// Makes those anew that are missing since others have ended.
@@ -135,12 +122,12 @@ impl Endpoint {
             listener.listen().map_err(|e| Error::os("listening", e)).inspect_err(|e| meeting.give_up(e))?;
         }
         let mut endpoint = Self::new(config, secret, table);
-        transports.meet(config.rank, &endpoint.cards);
+        transports.meet(config.rank, &endpoint.ways.cards);
         (endpoint.transports, endpoint.place) = (Arc::new(transports), Some(place));
         let relay = endpoint.relay(config);
         relays.extend(relay.clone());
         endpoint._relays = relays;
-        let acceptor = Acceptor::new(listeners, endpoint.secret.clone()).with_relay(relay);
+        let acceptor = Acceptor::new(listeners, endpoint.ways.secret.clone()).with_relay(relay);
         let running = endpoint.start_control(acceptor).inspect_err(|e| meeting.give_up(e))?;
         endpoint.redial_with(&running);
         let endpoint = endpoint.settle(running, meeting)?;
@@ -152,13 +139,14 @@ impl Endpoint {
     fn start_control(&self, acceptor: Acceptor) -> Result<Running> {
         let rules = Rules {
             links: self.transports.kinds(),
-            sealed: self.sealed,
+            sealed: self.ways.sealed,
             patience: PARKING,
             silence: pace::of(&self.facts, self.sparse),
             sparse: self.sparse,
         };
-        let probes = Probes::new(self.me, self.world, self.sealed, self.secret.clone(), rules.silence.limit);
-        let running = Running::start(self.me, self.peers.len(), self.world, rules, acceptor, probes)?;
+        let Ways { me, world, sealed, secret, peers, .. } = &self.ways;
+        let probes = Probes::new(*me, *world, *sealed, secret.clone(), rules.silence.limit);
+        let running = Running::start(*me, peers.len(), *world, rules, acceptor, probes)?;
         running.live_on(&self.hosts);
         running.control().on_links(self.desk());
         Ok(running)
@@ -167,16 +155,7 @@ impl Endpoint {
     /// In a large job: what makes control connections that are missing.
     fn redial_with(&mut self, running: &Running) {
         if self.sparse {
-            let way = OwnWay {
-                me: self.me,
-                world: self.world,
-                sealed: self.sealed,
-                cards: Arc::clone(&self.cards),
-                peers: Arc::clone(&self.peers),
-                book: Arc::clone(&self.book),
-                secret: self.secret.clone(),
-            };
-            let redial = Redial::new(way, Arc::downgrade(running.control()));
+            let redial = Redial::new(self.ways.clone(), Arc::downgrade(running.control()));
             let dialer: Weak<Redial> = Arc::downgrade(&redial);
             running.control().on_missing(dialer);
             self.redial = Some(redial);
@@ -194,7 +173,7 @@ impl Endpoint {
             }
             Err(e) => {
                 // Others may only have seen that this one turned them away.
-                let own = running.control().lacked().filter(|_| e.ranks().contains(&self.me));
+                let own = running.control().lacked().filter(|_| e.ranks().contains(&self.ways.me));
                 let e = own.unwrap_or(e);
                 meeting.give_up(&e);
                 running.end(&e.to_string(), &e.ranks());
@@ -210,7 +189,6 @@ impl Endpoint {
     }
 
     fn new(config: &Settings, secret: Secret, Table { world, facts }: Table) -> Self {
-        let book = Arc::new(AddressBook::new(config.interfaces.clone()));
         let cards: Arc<[Card]> = facts.iter().map(|f| f.card.clone()).collect();
         let peer =
             |(rank, f): (usize, &Facts)| Peer { rank, host: Some(f.host.as_str().into()), pid: Some(f.pid) };
@@ -222,26 +200,28 @@ impl Endpoint {
         let found = || most_lanes(&hosts.iter().zip(cards.iter()).map(cores).collect::<Vec<_>>());
         let lanes = config.lanes.map_or_else(|| Lanes::UpTo(found()), Lanes::Just);
         Self {
-            me: config.rank,
-            peers: facts.iter().enumerate().map(peer).collect(),
+            ways: Ways {
+                me: config.rank,
+                world,
+                cards: Arc::clone(&cards),
+                peers: facts.iter().enumerate().map(peer).collect(),
+                book: Arc::new(AddressBook::new(config.interfaces.clone())),
+                secret,
+                sealed: config.secure == Secure::Data,
+            },
             hosts,
             cores: facts.iter().map(|f| usize::from(f.card.cores)).min().unwrap_or(1).max(1),
-            cards: Arc::clone(&cards),
             facts: facts.into(),
-            world,
-            secret,
             root_cause: config.root_cause.clone(),
             costs: OnceLock::new(),
             algorithm: config.algorithm,
             lanes,
-            sealed: config.secure == Secure::Data,
             place: None,
             transports: Arc::default(),
             first: config.backend.link(),
             limit: config.join_timeout,
             all: config.connect_when == ConnectWhen::All,
             makers: Makers::new(cards),
-            book,
             sparse: config.size > config.sparse_above,
             redial: None,
             running: None,
@@ -257,34 +237,45 @@ impl Endpoint {
         makers
     }
 
-    /// Returns the mesh, for making links.
-    fn mesh(&self, running: &Running) -> Mesh {
-        Mesh {
-            me: self.me,
-            world: self.world,
+    /// Returns a group of `members`, as this process makes links in it.
+    fn group(
+        &self,
+        running: &Running,
+        group_id: u64,
+        members: &[usize],
+        status: &Arc<GroupStatus>,
+    ) -> Result<Opened> {
+        let internal =
+            |what: &str| Error::config(format!("group {group_id:x}: {what}; this is a bug in Comity"));
+        let mine = members.iter().position(|m| *m == self.ways.me);
+        let mine = mine.ok_or_else(|| internal("this rank is not a member"))?;
+        if members.iter().any(|m| *m >= self.facts.len()) {
+            return Err(internal("a member is not in the world"));
+        }
+        Ok(Opened {
+            ways: self.ways.clone(),
             facts: Arc::clone(&self.facts),
-            peers: Arc::clone(&self.peers),
-            book: Arc::clone(&self.book),
-            secret: self.secret.clone(),
-            sealed: self.sealed,
             control: Arc::clone(running.control()),
-            cards: Arc::clone(&self.cards),
             transports: Arc::clone(&self.transports),
             first: self.first,
             limit: self.limit,
             all: self.all,
-        }
+            group_id,
+            members: members.to_vec(),
+            mine,
+            status: Arc::clone(status),
+        })
     }
 
     /// Returns the relay between ranks that have no way to each other.
     fn relay(&self, config: &Settings) -> Option<Arc<Relay>> {
-        if !config.relay || self.peers.len() < 3 {
+        if !config.relay || self.ways.peers.len() < 3 {
             return None;
         }
-        let me = self.me;
-        let world = self.world;
-        let cards = Arc::clone(&self.cards);
-        let book = Arc::clone(&self.book);
+        let me = self.ways.me;
+        let world = self.ways.world;
+        let cards = Arc::clone(&self.ways.cards);
+        let book = Arc::clone(&self.ways.book);
         let find = move |hello: &Hello| {
             let to = hello.to as usize;
             // The two encrypt what they say. One who asks for a sign of life says nothing.
@@ -296,17 +287,12 @@ impl Endpoint {
         Some(Arc::new(Relay::new(find)))
     }
 
-    /// Returns the ways to the others.
-    pub(super) fn way(&self) -> Way<'_> {
-        Way { me: self.me, cards: &self.cards, peers: &self.peers, book: &self.book, secret: &self.secret }
-    }
-
     /// The ranks do not come together on account of `rank`: the rest of the sentence about it, and what became of it.
     fn broken(&self, rank: usize, words: &str, cause: JoinCause) -> JoinError {
         if let Some(root_cause) = &self.root_cause {
             root_cause.tell(rank);
         }
-        let who = self.peers.get(rank).map_or_else(|| format!("rank {rank}"), ToString::to_string);
+        let who = self.ways.peers.get(rank).map_or_else(|| format!("rank {rank}"), ToString::to_string);
         JoinError::new(format!("{who} {words}")).of([rank]).because(cause)
     }
 }

@@ -1,5 +1,10 @@
 //! When links are made: each group has a thread for that while it has some to make.
 //!
+//! ```text
+//!   want(group, ranks)  ->  Makers  --- no thread yet: starts it; else wakes it --->  serve: Linking::go_on, then sleep, until nothing is left
+//!   a connection or a wish of another rank came (LinkDesk::attend)  ---^                 |
+//!                                                    a link: GroupStatus::link_is_made <-+-> an error: the group fails, the others are told
+//! ```
 //! No thread that makes calls makes links. So a link is made with a rank that computes, too. A rank that waits in a call goes on to look at
 //! failures, limits and what others say. The thread ends when nothing is left to make.
 
@@ -105,7 +110,7 @@ impl Makers {
                 let group = &maker.group;
                 let failure = Failure::reported(group.mine, format!("cannot make links: {e}"));
                 drop(state);
-                group.mesh.control.abort(group.group_id, &failure);
+                group.control.abort(group.group_id, &failure);
                 group.status.fail(failure);
             }
         }
@@ -188,7 +193,7 @@ fn serve(group: &Opened, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
     }
     if let Some(failure) = failed.and_then(|e| e.news) {
         // Who is told first could leave at once.
-        group.mesh.control.abort(group.group_id, &failure);
+        group.control.abort(group.group_id, &failure);
         group.status.fail(failure);
     }
 }

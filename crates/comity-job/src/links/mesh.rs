@@ -4,15 +4,14 @@ mod error;
 mod making;
 mod reach;
 
-use super::{maker::Makers, way::Way};
+use super::{maker::Makers, way::Ways};
 use crate::{
     Error, JoinCause, JoinError, LinkKind, Peer, Result,
-    channel::Secret,
     control::ControlPlane,
     rendezvous::Facts,
     status::{GroupStatus, Links},
     sys::{Waker, poll_joining},
-    transport::{AddressBook, Card, Pair, Transports},
+    transport::{Pair, Transports},
 };
 use error::MeshError;
 pub(super) use making::Linking;
@@ -23,17 +22,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A process's knowledge of all ranks, for making links.
+/// A group, as this process makes links in it.
 #[derive(Debug)]
-pub(super) struct Mesh {
-    pub(super) me: usize,
-    pub(super) world: u64,
+pub(super) struct Opened {
+    pub(super) ways: Ways,
     pub(super) facts: Arc<[Facts]>,
-    pub(super) cards: Arc<[Card]>,
-    pub(super) peers: Arc<[Peer]>,
-    pub(super) book: Arc<AddressBook>,
-    pub(super) secret: Secret,
-    pub(super) sealed: bool,
     pub(super) control: Arc<ControlPlane>,
     /// Transports that this process can use.
     pub(super) transports: Arc<Transports>,
@@ -41,14 +34,8 @@ pub(super) struct Mesh {
     pub(super) first: Option<LinkKind>,
     /// Time limit for making a link.
     pub(super) limit: Duration,
-    /// All links are made when a group opens.
+    /// All links are made when the group opens.
     pub(super) all: bool,
-}
-
-/// A group, as this process makes links in it.
-#[derive(Debug)]
-pub(super) struct Opened {
-    pub(super) mesh: Mesh,
     pub(super) group_id: u64,
     /// World ranks.
     pub(super) members: Vec<usize>,
@@ -69,42 +56,21 @@ impl Opened {
 
     /// A member as errors name it.
     fn peer(&self, rank: usize) -> Peer {
-        let facts = self.members.get(rank).and_then(|m| self.mesh.facts.get(*m));
+        let facts = self.members.get(rank).and_then(|m| self.facts.get(*m));
         Peer { rank, host: facts.map(|f| f.host.as_str().into()), pid: facts.map(|f| f.pid) }
     }
-}
 
-impl Mesh {
-    /// Returns the ways to the others.
-    pub(super) fn way(&self) -> Way<'_> {
-        Way { me: self.me, cards: &self.cards, peers: &self.peers, book: &self.book, secret: &self.secret }
-    }
-
-    /// Watch the members of a group and wait until all have come ([`World::open`](crate::status::World::open)).
-    pub(super) fn open(
-        self,
-        group_id: u64,
-        members: &[usize],
-        status: &Arc<GroupStatus>,
-        until: Instant,
-        makers: &Makers,
-    ) -> Result<Links> {
-        let internal =
-            |what: &str| Error::config(format!("group {group_id:x}: {what}; this is a bug in Comity"));
-        let mine = members
-            .iter()
-            .position(|m| *m == self.me)
-            .ok_or_else(|| internal("this rank is not a member"))?;
-        if members.iter().any(|m| *m >= self.facts.len()) {
-            return Err(internal("a member is not in the world"));
-        }
+    /// Watch the members and wait until all have come ([`World::open`](crate::status::World::open)).
+    pub(super) fn open(self, until: Instant, makers: &Makers) -> Result<Links> {
         let control = Arc::clone(&self.control);
         let all = self.all;
-        let opened =
-            Opened { mesh: self, group_id, members: members.to_vec(), mine, status: Arc::clone(status) };
-        let opened = Arc::new(opened);
-        if !control.enter(group_id, members, mine, status) {
-            return Err(internal("it is open already"));
+        let opened = Arc::new(self);
+        let Self { group_id, members, mine, status, .. } = &*opened;
+        let group_id = *group_id;
+        if !control.enter(group_id, members, *mine, status) {
+            return Err(Error::config(format!(
+                "group {group_id:x}: it is open already; this is a bug in Comity"
+            )));
         }
         makers.add(&opened);
         control.announce(group_id);
@@ -132,21 +98,26 @@ impl Mesh {
         }
         made
     }
+}
 
-    /// The kinds of link, as this process prefers them.
-    fn order(&self) -> impl Iterator<Item = LinkKind> {
-        let rest = LinkKind::LISTED.iter().copied().filter(|k| Some(*k) != self.first);
-        self.first.into_iter().chain(rest)
-    }
+/// The kinds of link, as a process prefers them whose first choice is `first`.
+fn order(first: Option<LinkKind>) -> impl Iterator<Item = LinkKind> {
+    let rest = LinkKind::LISTED.iter().copied().filter(move |k| Some(*k) != first);
+    first.into_iter().chain(rest)
+}
 
-    /// The kind of link that is tried first with a rank of the world.
-    pub(super) fn likely(&self, rank: usize) -> Option<LinkKind> {
-        let pair = Pair::new(&self.cards, self.me, rank, 0)?;
-        self.order().find(|kind| {
-            let transport = self.transports.get(*kind).filter(|_| pair.theirs.links.has(*kind));
-            transport.is_some_and(|t| t.leads(&pair).is_ok())
-        })
-    }
+/// The kind of link that is tried first with a rank of the world.
+pub(super) fn likely(
+    ways: &Ways,
+    transports: &Transports,
+    first: Option<LinkKind>,
+    rank: usize,
+) -> Option<LinkKind> {
+    let pair = Pair::new(&ways.cards, ways.me, rank, 0)?;
+    order(first).find(|kind| {
+        let transport = transports.get(*kind).filter(|_| pair.theirs.links.has(*kind));
+        transport.is_some_and(|t| t.leads(&pair).is_ok())
+    })
 }
 
 /// Ranks that are still waited for; `None`: nobody.
@@ -200,8 +171,8 @@ impl Opening<'_> {
         let group = self.group;
         makers.want(group.group_id, &group.others().collect::<Vec<_>>());
         let mut links: Links = group.members.iter().map(|_| None).collect();
-        self.until = Instant::now() + group.mesh.limit;
-        let limit = group.mesh.limit;
+        self.until = Instant::now() + group.limit;
+        let limit = group.limit;
         self.wait_until(&mut |opening| {
             for (rank, link) in group.status.links().take() {
                 opening.until = Instant::now() + limit;

@@ -8,7 +8,16 @@
 //!   low:  its control thread accepts, keeps what comes for groups not opened yet, and has the group's maker look;
 //!         the transport makes the link of the connections
 //! ```
-//! The maker is a thread of the group that lives while there are links to make. Made links go to the group's status, where the engine takes them.
+//! Four objects stand between a call that lacks a link and the connection:
+//!
+//! ```text
+//!   World::want   the engine names the ranks that its call lacks links to
+//!     Makers      a thread for each group that has links to make: started, woken, ended         maker.rs
+//!     Linking     each member of it: connect to a lower rank, ask a higher one, take what came  mesh/making.rs
+//!     Path        one member over one kind of link: dials and waits for the transport           mesh/reach.rs
+//!     Ways        addresses of that rank, else of one that passes on; dials them side by side    way.rs
+//!   GroupStatus   the made link, where the engine takes it
+//! ```
 //!
 //! | what can go wrong | what follows |
 //! |---|---|

@@ -3,14 +3,13 @@
 //! Each is made by a thread that lives for a second and a half at most: the control thread hears the others meanwhile. A try that fails is told
 //! to the control thread, which tries again, or concludes that the other has ended.
 
-use super::way::Way;
+use super::way::Ways;
 use crate::{
-    Error, Peer,
-    channel::{Channel, DialLimits, Hello, Miss, Refusal, Secret},
+    Error,
+    channel::{Channel, DialLimits, Hello, Miss, Refusal},
     control::{ControlDialer, ControlPlane, NOT_A_MEMBER},
     sync::lock,
     sys::Waker,
-    transport::{AddressBook, Card},
 };
 use comity_membership::NoConnection;
 use std::{
@@ -28,18 +27,6 @@ const TRIES: Duration = Duration::from_secs(1);
 /// And then through other ranks, which know their ways: it takes them milliseconds.
 const THROUGH: Duration = Duration::from_millis(500);
 
-/// This process's own ways to the others.
-#[derive(Debug)]
-pub(super) struct OwnWay {
-    pub(super) me: usize,
-    pub(super) world: u64,
-    pub(super) sealed: bool,
-    pub(super) cards: Arc<[Card]>,
-    pub(super) peers: Arc<[Peer]>,
-    pub(super) book: Arc<AddressBook>,
-    pub(super) secret: Secret,
-}
-
 /// Makes control connections that are missing.
 #[derive(Debug)]
 pub(super) struct Redial {
@@ -50,14 +37,14 @@ pub(super) struct Redial {
 
 #[derive(Debug)]
 struct RedialState {
-    way: OwnWay,
+    ways: Ways,
     control: Weak<ControlPlane>,
     stop: AtomicBool,
 }
 
 impl Redial {
-    pub(super) fn new(way: OwnWay, control: Weak<ControlPlane>) -> Arc<Self> {
-        let inner = RedialState { way, control, stop: AtomicBool::new(false) };
+    pub(super) fn new(ways: Ways, control: Weak<ControlPlane>) -> Arc<Self> {
+        let inner = RedialState { ways, control, stop: AtomicBool::new(false) };
         Arc::new(Self { inner: Arc::new(inner), threads: Mutex::default() })
     }
 
@@ -96,21 +83,20 @@ impl ControlDialer for Redial {
 impl RedialState {
     /// Make one connection.
     fn make(&self, rank: usize, waker: &Waker) {
-        let OwnWay { me, world, sealed, .. } = self.way;
+        let ways = &self.ways;
+        let Ways { me, world, sealed, .. } = *ways;
         let hello =
             Hello { from: me as u32, to: rank as u32, world, group_id: 0, channel: Channel::Control, sealed };
-        let own = &self.way;
-        let way = Way { me, cards: &own.cards, peers: &own.peers, book: &own.book, secret: &own.secret };
         // Not drained: it ends all tries.
         let check = || if self.stop.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) };
         let limits =
             |time| DialLimits { until: Instant::now() + time, wakers: vec![waker.fd()], check: &check };
-        let (targets, vain) = way.control_targets(rank, &limits(TRIES));
-        let made = way.dial(rank, &targets, &vain, &hello, &limits(TRIES));
+        let (targets, vain) = ways.control_targets(rank, &limits(TRIES));
+        let made = ways.dial(rank, &targets, &vain, &hello, &limits(TRIES));
         // No time is left to find out that there is no way.
         let made = made.or_else(|miss| match &miss {
-            Miss::Nobody(e) if e.kind() != ErrorKind::ConnectionRefused && way.is_elsewhere(rank) => {
-                way.through(rank, &hello, &limits(THROUGH), &e.to_string()).map_err(|_| miss)
+            Miss::Nobody(e) if e.kind() != ErrorKind::ConnectionRefused && ways.is_elsewhere(rank) => {
+                ways.through(rank, &hello, &limits(THROUGH), &e.to_string()).map_err(|_| miss)
             }
             _ => Err(miss),
         });

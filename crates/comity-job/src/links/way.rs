@@ -1,4 +1,10 @@
-//! Way of this process to another: at one of its addresses, else through a rank that has a way to both.
+//! Ways of this process to the others: at one of a rank's addresses, else through a rank that has a way to both.
+//!
+//! ```text
+//!   candidates of the address book, best first  --  guesses are asked first  -->  dial_any: the first that answers
+//!     none leads there, and both may be relayed  -->  through: addresses of ranks that reach both, the known one first
+//!   the address book learns which address won, which stayed silent, and who relays
+//! ```
 
 use crate::{
     Peer,
@@ -8,6 +14,7 @@ use crate::{
 use std::{
     io,
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -17,16 +24,20 @@ const RELAY_LIMIT: Duration = Duration::from_millis(3400);
 const RELAY_ADDRS: usize = 2;
 
 /// Ways of a process to the others: its identity, their addresses and the key.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Way<'a> {
+#[derive(Clone, Debug)]
+pub(super) struct Ways {
     pub(super) me: usize,
-    pub(super) cards: &'a [Card],
-    pub(super) peers: &'a [Peer],
-    pub(super) book: &'a AddressBook,
-    pub(super) secret: &'a Secret,
+    pub(super) world: u64,
+    /// By rank.
+    pub(super) cards: Arc<[Card]>,
+    pub(super) peers: Arc<[Peer]>,
+    pub(super) book: Arc<AddressBook>,
+    pub(super) secret: Secret,
+    /// Traffic between hosts is encrypted.
+    pub(super) sealed: bool,
 }
 
-impl Way<'_> {
+impl Ways {
     /// The addresses of another rank, the best first, and in words those that lead nowhere from here. None if a third rank is known to
     /// lead there.
     pub(super) fn targets(&self, rank: usize) -> (Vec<Target>, Vec<String>) {
@@ -115,7 +126,7 @@ impl Way<'_> {
         let is_elsewhere = self.is_elsewhere(rank);
         let direct = match self.book.relay_of(rank) {
             None if targets.is_empty() && is_elsewhere => Err(Miss::NoWay(unreachable(vain.join("; ")))),
-            None => dial_any(targets, self.secret, hello, patience, is_elsewhere),
+            None => dial_any(targets, &self.secret, hello, patience, is_elsewhere),
             Some(_) => Err(Miss::NoWay(unreachable("it was not reached before".into()))),
         };
         match direct {
@@ -159,7 +170,7 @@ impl Way<'_> {
                 "{tried}; no other rank may pass on what they say, for rank {off} was started with COMITY_RELAY=0"
             ))));
         }
-        let mut relays = self.book.relays(self.cards, self.me, rank);
+        let mut relays = self.book.relays(&self.cards, self.me, rank);
         if let Some(known) = self.book.relay_of(rank) {
             relays.retain(|r| *r != known);
             relays.insert(0, known);
@@ -176,7 +187,7 @@ impl Way<'_> {
             check: patience.check,
         };
         let hello = Hello { sealed: true, ..*hello };
-        match dial_any(&at, self.secret, &hello, &limits, false) {
+        match dial_any(&at, &self.secret, &hello, &limits, false) {
             Ok(won) => {
                 if let Some((relay, at)) = targets.get(won.index) {
                     self.note(rank, *relay, at);

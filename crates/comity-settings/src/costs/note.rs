@@ -1,6 +1,6 @@
 //! The costs by which plans are chosen, as `comity info` tells them.
 
-use crate::settings::{Costs, Settings};
+use crate::settings::Costs;
 use std::path::PathBuf;
 
 /// Source of the costs by which plans are chosen: for `comity info`.
@@ -20,14 +20,14 @@ pub struct CostsNote {
     pub why: &'static str,
 }
 
-impl Settings {
-    /// `comity::tools::costs_note`.
-    pub fn costs_note(&self) -> CostsNote {
-        let (used, file, why) = match &self.costs {
+impl CostsNote {
+    /// Returns the source that settings name.
+    pub fn of(costs: &Costs) -> Self {
+        let (used, file, why) = match costs {
             Costs::Usual => ("usual", None, "what links of each kind usually cost"),
             Costs::Measure => ("measured", None, "measured when the ranks have met (COMITY_COSTS)"),
             Costs::File(path) => ("pairs", Some(path.clone()), "of each pair of ranks (COMITY_COSTS)"),
         };
-        CostsNote { used, file, why }
+        Self { used, file, why }
     }
 }

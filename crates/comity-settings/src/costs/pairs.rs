@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// Cost of messages between each two ranks of a group, in seconds and in bytes per second; all ranks have the same numbers.
 ///
-/// [`Group::measure_links`](crate::Group::measure_links) measures them, [`from_json`](Self::from_json) reads them from a file's text.
+/// [`Group::measure_links`](../comity/struct.Group.html#method.measure_links) measures them, [`from_json`](Self::from_json) reads them from a file's text.
 ///
 /// ```
 /// use comity::LinkCosts;

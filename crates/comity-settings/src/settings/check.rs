@@ -1,8 +1,8 @@
 //! Checks of a configuration as a whole, before anything is opened.
 
-use super::{MAX_TIMEOUT, Meet, Secure, Settings, bad, bad_value};
+use super::{Insecure, Launcher, MAX_TIMEOUT, Meet, Secure, Settings, Trust, bad, bad_value};
 use crate::{LinkKind, MAX_SIZE, Result};
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Once};
 
 impl Settings {
     /// Checks the configuration as a whole, before anything is opened.
@@ -67,12 +67,55 @@ impl Settings {
     }
 }
 
-/// Checks that the meeting point, the links and the devices fit the rest.
+/// Checks that the meeting point, the key, the links and the devices fit the rest.
 impl Settings {
+    /// By what this rank will know the others; an error that says what to do if by nothing.
+    pub fn trust(&self) -> Result<Trust<'_>> {
+        match (&self.key, self.insecure, &self.meet) {
+            (Some(key), ..) => Ok(Trust::Held(key)),
+            (None, Insecure::No, Meet::Exchange(_)) => Ok(Trust::Exchange),
+            (None, Insecure::No, _) => bad(self.no_key()),
+            (None, ..) => {
+                note_once();
+                Ok(Trust::Nobody)
+            }
+        }
+    }
+
+    fn no_key(&self) -> String {
+        let channel = match self.found.launcher {
+            Launcher::OpenMpi => "with MASTER_ADDR set, mpirun has no way to hand one over",
+            Launcher::Slurm => "srun has no way to hand one over, but srun --mpi=pmi2 has",
+            Launcher::Mlx => "MLX's hostfile has no place for one",
+            Launcher::Explicit => "the program gave none",
+            _ => "there is no launcher to hand one over",
+        };
+        format!(
+            "rank {} of {} has no job key ({channel}): start the job with `comity launch`, or give every rank the same key: COMITY_KEY_FILE names a file of 32 random bytes that only you can read (head -c 32 /dev/urandom > key; chmod 600 key), Config::key takes one; or say that none is wanted: COMITY_INSECURE=1, `comity ... --insecure` or Config::insecure()",
+            self.rank, self.size
+        )
+    }
+
+    /// Checks a configuration's key before anything is opened.
+    fn check_trust(&self) -> Result<()> {
+        if self.insecure == Insecure::No {
+            return Ok(());
+        }
+        if self.key.is_some() {
+            return bad("a key is given and insecure (COMITY_INSECURE) is asked for; drop one of them");
+        }
+        if self.secure == Secure::Data {
+            return bad(
+                "secure data (COMITY_SECURE=data) needs a key, but insecure (COMITY_INSECURE) is asked for; drop one of them",
+            );
+        }
+        Ok(())
+    }
+
     fn check_meeting(&self) -> Result<()> {
         match &self.meet {
             Meet::Alone | Meet::Host(_) | Meet::Hostfile(_) | Meet::Exchange(_) if self.joins => bad(
-                "a process that joins while the job runs needs the address of the job's store: call Settings::store",
+                "a process that joins while the job runs needs the address of the job's store: call Config::store",
             ),
             Meet::Hostfile(ranks) if ranks.len() != self.size => {
                 bad(format!("the hostfile lists {} ranks, but the size is {}", ranks.len(), self.size))
@@ -139,6 +182,14 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+fn note_once() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // It was asked for.
+        tracing::info!("no job key: whoever can connect and knows the job's name can join");
+    });
 }
 
 fn check_place(size_is: &str, size: usize, rank_is: &str, rank: usize) -> Result<()> {

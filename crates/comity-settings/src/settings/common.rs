@@ -1,12 +1,13 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    BackendKind, ConnectWhen, Costs, Detection, Insecure, MAX_TIMEOUT, Secure, Settings, bad, lanes,
+    BackendKind, ConnectWhen, Costs, Detection, Insecure, MAX_TIMEOUT, Secure, Settings, bad,
     vars::{Vars, wrong},
 };
 use crate::{
     Error, Key, LinkKind, Result,
     address::{self, shown},
+    lanes::MOST_LANES,
     root_cause::RootCauseReport,
     transport::{InterfaceRules, Kinds},
 };
@@ -66,7 +67,9 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Settings) -> Result<()> {
     if let Some(text) = vars.text("COMITY_ALGORITHM")? {
         config.algorithm = Some(algorithm(&text).or_else(|why| wrong("COMITY_ALGORITHM", &text, &why))?);
     }
-    lanes::read(vars, config)?;
+    if let Some(n) = vars.number("COMITY_LANES", MOST_LANES)? {
+        config.lanes = Some(n.max(1));
+    }
     network(vars, config)?;
     // A wrong value is told where ranks meet there.
     if let Some(launched) = vars.host_ports("COMITY_STORE").ok().flatten() {

@@ -11,7 +11,6 @@ mod env;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod hostfile;
-mod lanes;
 mod launcher;
 mod meet;
 mod network;
@@ -35,8 +34,8 @@ pub use detection::Detection;
 pub use hostfile::HOSTFILE;
 pub use launcher::{Found, Launcher};
 pub use meet::Meet;
-pub use network::AddressNote;
-pub use notes::LinkNote;
+pub use network::own_addresses;
+pub use notes::{AddressNote, LinkNote};
 use std::{
     ffi::OsString,
     net::{IpAddr, SocketAddr},

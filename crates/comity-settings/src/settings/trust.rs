@@ -1,11 +1,8 @@
 //! By what the ranks of a job know one another, and how much of what they say is secret.
 
-use super::{Launcher, Meet, Settings, bad, vars::Vars, vars::wrong};
+use super::{bad, vars::Vars, vars::wrong};
 use crate::{Key, Result};
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Once,
-};
+use std::net::{IpAddr, SocketAddr};
 
 /// Protection that the job key gives (`COMITY_SECURE`).
 ///
@@ -82,75 +79,6 @@ pub enum Trust<'a> {
     Exchange,
     /// None was wanted.
     Nobody,
-}
-
-impl Settings {
-    /// By what this rank will know the others; an error that says what to do if by nothing.
-    pub fn trust(&self) -> Result<Trust<'_>> {
-        match (&self.key, self.insecure, &self.meet) {
-            (Some(key), ..) => Ok(Trust::Held(key)),
-            (None, Insecure::No, Meet::Exchange(_)) => Ok(Trust::Exchange),
-            (None, Insecure::No, _) => bad(self.no_key()),
-            (None, ..) => {
-                note_once();
-                Ok(Trust::Nobody)
-            }
-        }
-    }
-
-    /// `comity::tools::trust_in_words`.
-    pub fn trust_in_words(&self) -> &'static str {
-        let sealed = self.secure == Secure::Data;
-        match (&self.key, self.insecure, &self.meet) {
-            _ if self.size == 1 => "none is needed",
-            (Some(_), ..) if sealed => "held; TCP is encrypted",
-            (Some(_), ..) => "held",
-            (None, Insecure::No, Meet::Exchange(_)) if sealed => {
-                "rank 0 shares one, unless it holds one; TCP is encrypted"
-            }
-            (None, Insecure::No, Meet::Exchange(_)) => "rank 0 shares one, unless it holds one",
-            (None, Insecure::No, _) => "missing: joining would be refused (COMITY_KEY_FILE, COMITY_INSECURE)",
-            (None, ..) => "none is wanted (COMITY_INSECURE): whoever can connect can join",
-        }
-    }
-
-    fn no_key(&self) -> String {
-        let channel = match self.found.launcher {
-            Launcher::OpenMpi => "with MASTER_ADDR set, mpirun has no way to hand one over",
-            Launcher::Slurm => "srun has no way to hand one over, but srun --mpi=pmi2 has",
-            Launcher::Mlx => "MLX's hostfile has no place for one",
-            Launcher::Explicit => "the program gave none",
-            _ => "there is no launcher to hand one over",
-        };
-        format!(
-            "rank {} of {} has no job key ({channel}): start the job with `comity launch`, or give every rank the same key: COMITY_KEY_FILE names a file of 32 random bytes that only you can read (head -c 32 /dev/urandom > key; chmod 600 key), Settings::key takes one; or say that none is wanted: COMITY_INSECURE=1, `comity ... --insecure` or Settings::insecure()",
-            self.rank, self.size
-        )
-    }
-
-    /// Checks a configuration's key before anything is opened.
-    pub(super) fn check_trust(&self) -> Result<()> {
-        if self.insecure == Insecure::No {
-            return Ok(());
-        }
-        if self.key.is_some() {
-            return bad("a key is given and insecure (COMITY_INSECURE) is asked for; drop one of them");
-        }
-        if self.secure == Secure::Data {
-            return bad(
-                "secure data (COMITY_SECURE=data) needs a key, but insecure (COMITY_INSECURE) is asked for; drop one of them",
-            );
-        }
-        Ok(())
-    }
-}
-
-fn note_once() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // It was asked for.
-        tracing::info!("no job key: whoever can connect and knows the job's name can join");
-    });
 }
 
 /// Returns true if hosts elsewhere on the internet may reach this address.

@@ -1,14 +1,17 @@
-//! Meeting point, key and time limits: setters. Setters of links are in `link_choices`, setters of addresses in `network`.
+//! Setters: meeting point, key, time limits and host; then addresses; then links.
 
 use super::Config;
 use crate::{
-    Detection, HostPort, Key, Meet, Result, Secure,
+    BackendKind, ConnectWhen, Detection, Error, HostPort, Key, LinkKind, Meet, Result, Secure,
     exchange::Exchange,
+    lanes::MOST_LANES,
     settings::{Costs, Insecure, MAX_TIMEOUT},
+    transport::InterfaceRules,
 };
 use comity_plan::Algorithm;
 use std::{
     ffi::OsString,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -304,6 +307,169 @@ impl Config {
     /// ```
     pub fn host_name(mut self, name: impl Into<String>) -> Self {
         self.settings.host = Some(name.into());
+        self
+    }
+
+    /// This rank's own addresses to listen on; port 0 stands for any. Default: those of all network interfaces but loopback; loopback where
+    /// the store is there. Each pair uses what works: of named addresses all, else the best, or several equal cables.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).addrs(["10.0.0.1:0".parse().unwrap()]);
+    /// ```
+    pub fn addrs(mut self, addrs: impl IntoIterator<Item = SocketAddr>) -> Self {
+        self.settings.addrs = addrs.into_iter().collect();
+        self
+    }
+
+    /// The network interfaces that may be used, in the form of `COMITY_INTERFACES`: `en,!en0`, `=eth1`, `10.0.0.0/8`, `^docker`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when an entry is none of these.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).interfaces("en,!en0")?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    pub fn interfaces(mut self, rules: &str) -> Result<Self> {
+        let wrong = |why| Error::setting("interfaces", rules, format!("interfaces {rules:?} {why}"));
+        self.settings.interfaces = InterfaceRules::parse(rules).map_err(wrong)?;
+        Ok(self)
+    }
+
+    /// The ports to listen on, where no address names one; default: any. A rank takes a free one on each of its addresses.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).ports(7100..=7199);
+    /// ```
+    pub fn ports(mut self, range: std::ops::RangeInclusive<u16>) -> Self {
+        self.settings.ports = Some((*range.start(), *range.end()));
+        self
+    }
+
+    /// Whether TCP connections of this process use several paths at once, by the kernel's MPTCP; default: they do not. Linux only. The last group
+    /// that a process joins decides for all its new connections. Where the other end does not use it, they are plain TCP.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).mptcp(true);
+    /// ```
+    pub fn mptcp(mut self, mptcp: bool) -> Self {
+        self.settings.mptcp = mptcp;
+        self
+    }
+
+    /// Lets ranks relay between two others that have no way to each other; default: yes. The two encrypt the traffic.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).relay(false);
+    /// ```
+    pub fn relay(mut self, relay: bool) -> Self {
+        self.settings.relay = relay;
+        self
+    }
+
+    /// The kinds of link that may be used; default: shared memory within a host, between hosts RDMA where both have a device for
+    /// the pair, else TCP.
+    ///
+    /// ```
+    /// use comity::{Config, LinkKind};
+    ///
+    /// let config = Config::new(0, 1).links([LinkKind::Tcp]);
+    /// ```
+    pub fn links(mut self, kinds: impl IntoIterator<Item = LinkKind>) -> Self {
+        // Threads of one process are never connected through a Config, and MPI makes its own links.
+        self.settings.links =
+            kinds.into_iter().filter(|kind| LinkKind::choices().any(|k| k == *kind)).collect();
+        self
+    }
+
+    /// Backend that carries out the calls; default [`BackendKind::Any`]. With [`BackendKind::Mpi`] rank and size come from MPI.
+    ///
+    /// ```
+    /// use comity::{BackendKind, Config};
+    ///
+    /// let config = Config::new(0, 1).backend(BackendKind::Any);
+    /// ```
+    pub fn backend(mut self, kind: BackendKind) -> Self {
+        self.settings.backend = kind;
+        self
+    }
+
+    /// The RDMA devices that lead from each rank to each other: a file's path or the JSON itself, in the form of MLX's
+    /// `MLX_IBV_DEVICES`: `[[null, "rdma_en5"], ["rdma_en4", null]]`. Default: the device that has the address of the pair's TCP
+    /// connection.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when it cannot be read or is no square matrix.
+    ///
+    /// ```
+    /// let matrix = r#"[[null, "rdma_en5"], ["rdma_en4", null]]"#;
+    /// let config = comity::Config::new(0, 2).devices(matrix)?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    pub fn devices(mut self, matrix: &str) -> Result<Self> {
+        self.settings.transports.set_devices(matrix).map_err(|why| {
+            let words = format!("the device matrix {} {why}", crate::address::shown(matrix));
+            let e = Error::setting("devices", matrix, words);
+            why.place(e)
+        })?;
+        Ok(self)
+    }
+
+    /// The CUDA device of this rank for [`BackendKind::Nccl`], by its number among those that this process sees; default: by the
+    /// rank's number on its host.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).device(1);
+    /// ```
+    pub fn device(mut self, device: u32) -> Self {
+        self.settings.device = Some(device);
+        self
+    }
+
+    /// TCP connections per pair of addresses; the larger wish of a pair of ranks holds. If the number is even, each direction has half for
+    /// its long messages; short ones take the first both ways. Default: 2 where a rank of the pair has
+    /// [threads for sending](Self::send_threads) and the lower one a single address, else 1.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).connections(4);
+    /// ```
+    pub fn connections(mut self, n: usize) -> Self {
+        self.settings.transports.set_connections(n);
+        self
+    }
+
+    /// Number of threads that may send long messages over TCP beside the rank's own, while others are received: one a link, for links of two
+    /// [connections](Self::connections) in all. Default: one for every four cores of this rank's share of its host.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).send_threads(0);
+    /// ```
+    pub fn send_threads(mut self, n: usize) -> Self {
+        self.settings.transports.set_send_threads(n);
+        self
+    }
+
+    /// When links are made: as calls need them, or all when a group opens.
+    ///
+    /// ```
+    /// use comity::{Config, ConnectWhen};
+    ///
+    /// let config = Config::new(0, 1).connect_when(ConnectWhen::All);
+    /// ```
+    #[must_use]
+    pub fn connect_when(mut self, when: ConnectWhen) -> Self {
+        self.settings.connect_when = when;
+        self
+    }
+
+    /// Move and add up large messages within a host with so many threads of each rank, its own among them; 1 makes none. On all ranks
+    /// alike, or calls fail with [`Error::Mismatch`](crate::Error::Mismatch). Default: as the rank's cores allow.
+    ///
+    /// ```
+    /// let config = comity::Config::new(0, 1).lanes(4);
+    /// ```
+    pub fn lanes(mut self, threads: usize) -> Self {
+        self.settings.lanes = Some(threads.clamp(1, MOST_LANES));
         self
     }
 }

@@ -7,12 +7,9 @@ mod census;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
 mod lanes;
-mod linking;
 mod members;
 mod n_way_reduce;
 mod outgoing;
-mod owed;
-mod park;
 mod progress;
 mod recv;
 mod run;

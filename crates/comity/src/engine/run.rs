@@ -7,6 +7,9 @@
 //! ```
 //! [`complete`] takes steps until the schedule is done, and waits in between.
 //!
+//! Links that a call lacks are asked for by the first call that names a peer. Where nothing has moved for long, it is looked at what a peer owes: a
+//! stalled peer, a cut path, the limit of one that left. A rank sleeps on the descriptors of the links that lack something, and the group's waker.
+//!
 //! Headers leave before anything else, also those of messages that have nothing to carry yet, and nothing is written to the
 //! caller's output before all ranks that this one hears from have announced the same call.
 
@@ -21,12 +24,18 @@ use crate::{
     CallInfo, Error, Op, ReduceOp, Result,
     error::PART,
     lanes::LaneCall,
+    recorder::NOBODY,
     status::{Differs, Header, Links, NO_COMPARISON, Standing},
-    transport::{LinkError, NAP},
+    transport::{Interest, LinkError, NAP},
     view::Memory,
 };
+use comity_membership::RESENT;
 use comity_plan::Schedule;
-use std::time::{Duration, Instant};
+use rustix::event::{PollFd, PollFlags};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 /// Interval at which the sender of a message that is missed is asked where it stands.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -408,5 +417,198 @@ impl Progress for Run<'_, '_> {
         if !naps {
             self.disarm();
         }
+    }
+}
+
+impl Engine {
+    /// Ask for links that `schedule` needs and that are not there; whether some are not.
+    #[inline]
+    pub(super) fn want_links(&mut self, schedule: &Schedule) -> bool {
+        if self.unlinked == 0 {
+            return false;
+        }
+        self.take_links();
+        let senders = (0..schedule.send_queues()).map(|q| schedule.send_peer(q));
+        let peers = senders.chain((0..schedule.recv_queues()).map(|q| schedule.recv_peer(q)));
+        let mut lacking = peers.filter(|&p| self.links[p].is_none());
+        let Some(first) = lacking.next() else { return false };
+        let mut wanted: Vec<usize> = std::iter::once(first).chain(lacking).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let members = &self.members;
+        members.world.want(members.group_id, &wanted);
+        true
+    }
+
+    /// Let the bytes over the link to `rank` be seen from outside, where somebody can look.
+    pub(super) fn watch(&mut self, rank: usize) {
+        let Some(kind) = self.links[rank].as_ref().and_then(|l| l.properties().kind.wire()) else { return };
+        let live = self.members.counters.link(self.members.ranks[rank], kind);
+        self.tx[rank].live.clone_from(&live);
+        self.rx[rank].live = live;
+    }
+
+    /// Take over what was made; whether there was something.
+    #[inline]
+    pub(super) fn take_links(&mut self) -> bool {
+        let made = self.members.status.links().take();
+        let any = !made.is_empty();
+        for (rank, link) in made {
+            if let Some(place @ None) = self.links.get_mut(rank) {
+                *place = Some(link);
+                self.unlinked -= 1;
+                self.watch(rank);
+            }
+        }
+        any
+    }
+}
+
+impl Engine {
+    /// A peer that owes this rank the rest of a frame, after nothing has moved for `idle` and no byte of it has come: it had all of
+    /// it at hand, and beats come from it, so bytes were lost on the way. A link that was down for less than the limit on silence may take
+    /// [`RESENT`] times as long to send again.
+    pub(super) fn stalled(&mut self, schedule: &Schedule, idle: Duration) -> Option<Stop> {
+        let limit = self.silence?.saturating_mul(RESENT);
+        let now = Instant::now();
+        for (rx, link) in self.rx.iter_mut().zip(&self.links) {
+            let arrived = link.as_ref().map_or(0, |l| l.progress().arrived);
+            if rx.arrived.0 != arrived {
+                rx.arrived = (arrived, Some(now));
+            }
+        }
+        // Not one whose bytes lie here and are only not wanted yet.
+        let owes = |p: &usize| {
+            let rx = &self.rx[*p];
+            rx.starved
+                && rx.is_quiet(now, limit)
+                && self.links[*p].as_ref().is_some_and(|l| l.progress().is_inside)
+        };
+        let peer = (idle > limit).then(|| schedule.waiting_for().into_iter().find(owes))??;
+        let cause = format!("stopped in the middle of a frame: its rest did not come within {limit:?}");
+        Some(self.broken(peer, LinkError(cause)))
+    }
+
+    /// A peer whose system has not acknowledged for long what this rank's system sends again, while beats come from it: its control
+    /// connection takes another path, and that of the link is cut. As late as in [`stalled`](Self::stalled).
+    pub(super) fn cut_off(&self, idle: Duration) -> Option<Stop> {
+        let limit = self.silence?;
+        if idle <= limit.saturating_mul(RESENT) {
+            return None;
+        }
+        let silence =
+            |peer: usize| self.links[peer].as_ref()?.progress().unanswered.filter(|silence| *silence > limit);
+        let (peer, silence) = (0..self.links.len()).find_map(|peer| Some((peer, silence(peer)?)))?;
+        let cause = format!(
+            "is cut off: its system has acknowledged nothing for {silence:.1?}, though it beats over its control connection"
+        );
+        Some(self.broken(peer, LinkError(cause)))
+    }
+
+    /// A peer that this rank lacks something of and that left the group, so long ago that what it sent would have come. The end of
+    /// its connection says so sooner, unless that is lost too, with its host or on the way. As late as in
+    /// [`stalled`](Self::stalled), from when this rank saw that it had left.
+    pub(super) fn left_long_ago(&mut self, schedule: &Schedule, idle: Duration) -> Option<Stop> {
+        let limit = self.silence?.saturating_mul(RESENT);
+        if !self.members.status.anyone_left() {
+            return None;
+        }
+        let now = Instant::now();
+        for (p, rx) in self.rx.iter_mut().enumerate() {
+            if self.members.status.has_left(p) {
+                rx.left.get_or_insert(now);
+            }
+        }
+        // Not one whose bytes lie here and are only not wanted yet. A long frame over a slow link still comes.
+        let owes = |p: &usize| {
+            let tx = &self.tx[*p];
+            let rx = &self.rx[*p];
+            let long_ago = rx.left.is_some_and(|since| now - since > limit);
+            long_ago && (rx.starved || tx.blocked) && rx.is_quiet(now, limit)
+        };
+        (idle > limit).then(|| schedule.waiting_for().into_iter().find(owes))?.map(Stop::Left)
+    }
+}
+
+impl Engine {
+    /// Returns true if `peer` left and this rank lacks something of it that cannot be under way. Bytes that it sent over a network may arrive
+    /// after its goodbye; there the end of the connection tells.
+    pub(super) fn has_left(&self, peer: usize) -> bool {
+        let lacks = self.rx[peer].starved || self.tx[peer].blocked;
+        let status = &self.members.status;
+        let is_all_here = match &self.links[peer] {
+            Some(link) => !link.properties().may_lag,
+            // What it made may still come.
+            None => status.links().is_ruled_out(peer),
+        };
+        lacks && is_all_here && status.has_left(peer)
+    }
+
+    /// Lists each peer's missing bytes or room.
+    pub(super) fn lacks(&self) -> impl Iterator<Item = (usize, Interest)> {
+        self.tx.iter().zip(&self.rx).enumerate().filter_map(|(p, (tx, rx))| {
+            let i = Interest { recv: rx.starved, send: tx.blocked };
+            (i.recv || i.send).then_some((p, i))
+        })
+    }
+
+    /// Returns true if a link through memory lacks something.
+    pub(super) fn lacks_memory(&self) -> bool {
+        self.lacks().any(|(p, _)| self.links[p].as_ref().is_some_and(|l| l.properties().is_memory))
+    }
+
+    pub(super) fn arm(&mut self, schedule: &Schedule) {
+        // Flags of peers whose queues ended in an earlier look are stale.
+        let open_send: Vec<_> = (0..schedule.send_queues())
+            .filter(|&q| schedule.send_is_open(q))
+            .map(|q| schedule.send_peer(q))
+            .collect();
+        let open_recv: Vec<_> = (0..schedule.recv_queues())
+            .filter(|&q| schedule.next_recv(q).is_some())
+            .map(|q| schedule.recv_peer(q))
+            .collect();
+        for p in 0..self.tx.len() {
+            self.tx[p].blocked &= open_send.contains(&p);
+            self.rx[p].starved &= open_recv.contains(&p);
+        }
+        let lacks: Vec<_> = self.lacks().collect();
+        for (p, i) in lacks {
+            if let Some(link) = &mut self.links[p] {
+                link.arm(i);
+            }
+        }
+    }
+
+    pub(super) fn disarm(&mut self) {
+        for link in self.links.iter_mut().flatten() {
+            // A link that ended says so again when it is used.
+            let _ = link.disarm();
+        }
+        self.members.status.drain();
+    }
+
+    pub(super) fn sleep(&self, limit: Duration, idle: Duration) {
+        let mut fds = Vec::with_capacity(self.links.len() + 1);
+        for (p, i) in self.lacks() {
+            if let Some(link) = &self.links[p] {
+                link.fds(i, &mut fds);
+            }
+        }
+        let polls = fds.iter().map(|(fd, i)| {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, i.recv);
+            flags.set(PollFlags::OUT, i.send);
+            PollFd::from_borrowed_fd(*fd, flags)
+        });
+        let Members { status, counters, .. } = &self.members;
+        if let Some((p, _)) = self.lacks().min_by_key(|(_, i)| !i.recv) {
+            if counters.parked_on.load(Ordering::Relaxed) == NOBODY {
+                counters.parked_on.store(p as u32, Ordering::Relaxed);
+            }
+            counters.sleeps_for(self.members.ranks[p]);
+            status.sleeps_for(p, idle);
+        }
+        // WAIT(limit): what a link lacks, to the limit of who calls; the waker wakes for a failure
+        self.members.sleep(polls.collect(), limit);
     }
 }

@@ -1,8 +1,15 @@
-//! Properties of a group: ranks, links, limit, counters.
+//! Properties of a group: ranks, links, limit, counters; its algorithm, where the user chooses one, and buffers that the ranks of its host read
+//! where they lie.
 
 use super::Group;
-use crate::{LinkKind, Peer, Stats, Wire, settings::MAX_TIMEOUT};
+use crate::{
+    Element, LinkKind, Peer, SharedBuffer, Stats, Wire, settings::MAX_TIMEOUT, sync::lock, sys::SharedMemory,
+};
+use comity_plan::Algorithm;
 use std::time::Duration;
+
+/// Shorter messages are never read where they lie, so shorter buffers need not be shared.
+const LEAST: usize = 64 << 10;
 
 impl Group {
     /// This process's (or thread's) place in the group, from 0.
@@ -145,5 +152,104 @@ impl Group {
     /// ```
     pub fn stats(&self) -> Stats {
         self.core.counters.read()
+    }
+
+    /// [`tools::prefer_algorithm`](crate::tools::prefer_algorithm).
+    pub(crate) fn prefer_algorithm(&self, algorithm: Option<Algorithm>) -> bool {
+        self.in_turn(|| {
+            let mut state = lock(&self.core.state);
+            state.backend.as_mut().is_some_and(|b| b.prefer(algorithm))
+        })
+    }
+
+    /// `count` elements of zeros in memory that the other ranks of this host map, to read only.
+    ///
+    /// Operations on it, or on a part of it, need no copy within the host: a rank reads what it needs straight from the sender's buffer,
+    /// adds it up or puts it in its place, and gives it back. Results have the same bits as with any other buffer. Use it for large
+    /// buffers that live long; the peers map each of them once.
+    ///
+    /// It is ordinary memory where nobody could read it (the group has no other rank on this host, the buffer is short), where the limit
+    /// `COMITY_SHARED_BUFFERS` is reached, and where the system gives none; [`SharedBuffer::why_not`] says so.
+    ///
+    /// ```
+    /// # use comity::ReduceOp;
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let mut gradients = group.alloc::<f32>(1 << 16);
+    /// gradients.fill(1.0);
+    /// group.all_reduce(&mut gradients, ReduceOp::Sum)?;
+    /// assert_eq!(gradients[0], 2.0);
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If the buffer is longer than memory can be, as a vector does.
+    pub fn alloc<T: Element>(&self, count: usize) -> SharedBuffer<T> {
+        let bytes = count.saturating_mul(size_of::<T>());
+        let reads = |k: &Option<LinkKind>| k.and_then(LinkKind::about).is_some_and(|a| a.reads_buffers);
+        if bytes < LEAST {
+            return SharedBuffer::private(count, format!("it is shorter than {} KiB", LEAST >> 10));
+        }
+        if !self.link_kinds().iter().any(reads) {
+            let why = "this group has no link over shared memory: it has no other rank on this host, or may not use it";
+            return SharedBuffer::private(count, why.into());
+        }
+        match SharedMemory::new(bytes) {
+            Ok(memory) => SharedBuffer::shared(count, memory),
+            Err(e) => SharedBuffer::private(count, format!("no more memory can be shared: {e}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Error, ReduceOp};
+    use comity_plan::Kind;
+    use std::thread;
+
+    fn together<T: Send>(n: usize, f: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+        thread::scope(|s| {
+            let ranks: Vec<_> = Group::local(n)
+                .unwrap()
+                .into_iter()
+                .map(|g| {
+                    s.spawn({
+                        let f = &f;
+                        move || f(&g)
+                    })
+                })
+                .collect();
+            ranks.into_iter().map(|r| r.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn every_algorithm_adds_up() {
+        for n in [2, 3, 5] {
+            for algorithm in Kind::AllReduce.algorithms() {
+                let sums = together(n, |group| {
+                    assert!(group.prefer_algorithm(Some(algorithm)));
+                    let mut x: Vec<u64> = (0..1000).map(|i| i + group.rank() as u64).collect();
+                    group.all_reduce(&mut x, ReduceOp::Sum).unwrap();
+                    x
+                });
+                let whole: u64 = (0..n as u64).sum();
+                let expected: Vec<u64> = (0..1000).map(|i| i * n as u64 + whole).collect();
+                assert!(sums.iter().all(|s| *s == expected), "{algorithm:?} on {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_that_prefer_different_ones_are_told() {
+        let errors = together(2, |group| {
+            let which = [Algorithm::Ring, Algorithm::TwoPhase][group.rank()];
+            group.prefer_algorithm(Some(which));
+            group.all_reduce(&mut [1f32; 64], ReduceOp::Sum).unwrap_err()
+        });
+        assert!(errors.iter().all(|e| matches!(e, Error::Mismatch { .. })), "{errors:?}");
+        assert!(errors.iter().all(|e| e.to_string().contains("plan")), "{}", errors[0]);
     }
 }

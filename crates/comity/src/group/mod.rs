@@ -3,8 +3,6 @@
 //! May import: `backend`, `config`, `recorder`, `turn`.
 
 mod about;
-mod algorithm;
-mod alloc;
 mod communicator;
 mod connect;
 mod measure;
@@ -14,7 +12,6 @@ mod request;
 mod served;
 mod split;
 mod state;
-mod subgroup;
 
 pub use communicator::Communicator;
 pub use connect::{init, init_strict};

@@ -1,12 +1,10 @@
-//! The operations: each checks its arguments, then makes one call. Here are those that reduce, and the barrier.
+//! The operations: each checks its arguments, then makes one call. Those that reduce, and the barrier; those that
+//! copy parts from rank to rank; those in which every rank has a part for every other; those between two ranks.
 //!
 //! `n` stands for the group's size and `r` for a rank. Counts are in elements; buffers may have any length, also 0.
 
-mod all_to_all;
 mod checks;
-mod gather;
 mod holders;
-mod pair;
 
 use super::{Group, misuse};
 use crate::{
@@ -196,6 +194,377 @@ impl Group {
     /// The errors of every call: see [`Group`].
     pub fn barrier(&self) -> Result<()> {
         self.checked(&mut Call::new(Op::Barrier, Bufs::None))
+    }
+
+    /// Copy `root`'s `buf` to every rank.
+    ///
+    /// `buf` has the same type and length on every rank.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let mut x = [group.rank() as u64 + 7];
+    /// group.broadcast(&mut x, 1)?;
+    /// assert_eq!(x, [8]);
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of every call ([`Group`]); [`Misuse::Rank`](crate::Misuse::Rank) for a root outside the group.
+    pub fn broadcast<'a>(&self, buf: impl Into<ViewMut<'a>>, root: usize) -> Result<()> {
+        self.has(Op::Broadcast, "root", root)?;
+        self.moving(Op::Broadcast, Bufs::InPlace(buf.into()), Some(root))
+    }
+
+    /// Concatenate every rank's `src` in `dst`, by rank: `dst[r * src.len()..]` holds what rank `r` gave.
+    ///
+    /// `src` has the same type and length on every rank, and `dst` has `n` times that length.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let mut all = [0u32; 2];
+    /// group.all_gather(&[10 * group.rank() as u32], &mut all)?;
+    /// assert_eq!(all, [0, 10]);
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless `dst` has `n` times the length of `src`.
+    pub fn all_gather<'a>(&self, src: impl Into<View<'a>>, dst: impl Into<ViewMut<'a>>) -> Result<()> {
+        let src = src.into();
+        let dst = dst.into();
+        self.parts(Op::AllGather, "destination", dst.count(), src.count())?;
+        self.moving(Op::AllGather, Bufs::Both(src, dst), None)
+    }
+
+    /// Gathers as [`all_gather`](Self::all_gather), with this rank's part in its place in `buf` already.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let mut all = [0u32; 2];
+    /// all[group.rank()] = 5;
+    /// group.all_gather_in_place(&mut all)?;
+    /// assert_eq!(all, [5, 5]);
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless the length of `buf` is a multiple of `n`.
+    pub fn all_gather_in_place<'a>(&self, buf: impl Into<ViewMut<'a>>) -> Result<()> {
+        let buf = buf.into();
+        let part = self.part_of(Op::AllGather, "buffer", buf.count())?;
+        let mut call = Call::new(Op::AllGather, Bufs::OwnIn(buf));
+        call.info.count = part;
+        self.checked(&mut call)
+    }
+
+    /// Gathers as [`all_gather`](Self::all_gather), where rank `r` gives `counts[r]` elements.
+    ///
+    /// `counts` has one entry for each rank and is the same on all. `src` has this rank's entry of elements, `dst` their sum.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let counts = [2, 1];
+    /// let mine = vec![group.rank() as f64; counts[group.rank()]];
+    /// let mut all = [9f64; 3];
+    /// group.all_gather_v(&mine, &mut all, &counts)?;
+    /// assert_eq!(all, [0.0, 0.0, 1.0]);
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of every call ([`Group`]); [`Misuse::Counts`](crate::Misuse::Counts) and [`Misuse::Length`](crate::Misuse::Length) when lengths do not fit.
+    pub fn all_gather_v<'a>(
+        &self,
+        src: impl Into<View<'a>>,
+        dst: impl Into<ViewMut<'a>>,
+        counts: &[usize],
+    ) -> Result<()> {
+        let src = src.into();
+        let dst = dst.into();
+        let total = self.total(Op::AllGather, counts)?;
+        length(Op::AllGather, "source", src.count(), counts[self.rank()], ", this rank's entry of counts")?;
+        length(Op::AllGather, "destination", dst.count(), total, ", the sum of counts")?;
+        let mut call = Call::new(Op::AllGather, Bufs::Both(src, dst));
+        call.info.count = total;
+        call.counts = counts;
+        self.checked(&mut call)
+    }
+
+    /// Concatenate every rank's `src` in `root`'s `dst`, by rank.
+    ///
+    /// `src` has the same type and length on every rank. At the root `dst` has `n` times that length; elsewhere it is not used and may be empty.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let mut all = vec![0i32; if group.rank() == 0 { 2 } else { 0 }];
+    /// group.gather(&[group.rank() as i32], &mut all, 0)?;
+    /// assert_eq!(all, if group.rank() == 0 { vec![0, 1] } else { vec![] });
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of every call ([`Group`]); [`Misuse::Rank`](crate::Misuse::Rank) for a root outside the group; at the root [`Misuse::Length`](crate::Misuse::Length) unless `dst` has `n` times
+    /// the length of `src`.
+    pub fn gather<'a>(
+        &self,
+        src: impl Into<View<'a>>,
+        dst: impl Into<ViewMut<'a>>,
+        root: usize,
+    ) -> Result<()> {
+        let src = src.into();
+        let dst = dst.into();
+        self.has(Op::Gather, "root", root)?;
+        if root != self.rank() {
+            return self.moving(Op::Gather, Bufs::In(src), Some(root));
+        }
+        self.parts(Op::Gather, "destination", dst.count(), src.count())?;
+        self.moving(Op::Gather, Bufs::Both(src, dst), Some(root))
+    }
+
+    /// Give part `r` of `root`'s `src` to rank `r`, in `dst`.
+    ///
+    /// `dst` has the same type and length on every rank. At the root `src` has `n` times that length; elsewhere it is not used and may be empty.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let src = if group.rank() == 0 { vec![1u16, 2] } else { vec![] };
+    /// let mut mine = [0u16];
+    /// group.scatter(&src, &mut mine, 0)?;
+    /// assert_eq!(mine, [group.rank() as u16 + 1]);
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of every call ([`Group`]); [`Misuse::Rank`](crate::Misuse::Rank) for a root outside the group; at the root [`Misuse::Length`](crate::Misuse::Length) unless `src` has `n` times
+    /// the length of `dst`.
+    pub fn scatter<'a>(
+        &self,
+        src: impl Into<View<'a>>,
+        dst: impl Into<ViewMut<'a>>,
+        root: usize,
+    ) -> Result<()> {
+        let src = src.into();
+        let dst = dst.into();
+        self.has(Op::Scatter, "root", root)?;
+        let part = dst.count();
+        let bufs = if root == self.rank() {
+            self.parts(Op::Scatter, "source", src.count(), part)?;
+            Bufs::Both(src, dst)
+        } else {
+            Bufs::Out(dst)
+        };
+        let mut call = Call::new(Op::Scatter, bufs);
+        (call.info.count, call.info.root) = (part, Some(root));
+        self.checked(&mut call)
+    }
+
+    /// Give part `r` of `src` to rank `r`; `dst` ends with one part from each rank, by rank.
+    ///
+    /// Both have the same type and length on every rank: `n` equal parts.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let r = group.rank() as i32;
+    /// let mut dst = [0; 2];
+    /// group.all_to_all(&[10 * r, 10 * r + 1], &mut dst)?;
+    /// assert_eq!(dst, [r, 10 + r]);
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless both have the same length, a multiple of `n`.
+    pub fn all_to_all<'a>(&self, src: impl Into<View<'a>>, dst: impl Into<ViewMut<'a>>) -> Result<()> {
+        let src = src.into();
+        let dst = dst.into();
+        length(Op::AllToAll, "destination", dst.count(), src.count(), " as in the source")?;
+        let part = self.part_of(Op::AllToAll, "source", src.count())?;
+        let mut call = Call::new(Op::AllToAll, Bufs::Both(src, dst));
+        call.info.count = part;
+        self.checked(&mut call)
+    }
+
+    /// Exchanges as [`all_to_all`](Self::all_to_all), where the parts that arrive replace those that leave.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let r = group.rank() as i32;
+    /// let mut buf = [10 * r, 10 * r + 1];
+    /// group.all_to_all_in_place(&mut buf)?;
+    /// assert_eq!(buf, [r, 10 + r]);
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of every call ([`Group`]); [`Misuse::Length`](crate::Misuse::Length) unless the length of `buf` is a multiple of `n`.
+    pub fn all_to_all_in_place<'a>(&self, buf: impl Into<ViewMut<'a>>) -> Result<()> {
+        let buf = buf.into();
+        let part = self.part_of(Op::AllToAll, "buffer", buf.count())?;
+        let mut call = Call::new(Op::AllToAll, Bufs::InPlace(buf));
+        call.info.count = part;
+        self.checked(&mut call)
+    }
+
+    /// Exchanges as [`all_to_all`](Self::all_to_all), where this rank gives `send_counts[r]` elements to rank `r` and gets `recv_counts[r]` from it.
+    ///
+    /// Each buffer has its parts one after the other, and the sum of its counts as length. A rank sends as much as the other expects:
+    /// `send_counts[b]` on rank `a` equals `recv_counts[a]` on rank `b`.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// // Each rank keeps one element; rank 0 gives two more to rank 1.
+    /// let (send, recv) = if group.rank() == 0 { ([1, 2], [1, 0]) } else { ([0, 1], [2, 1]) };
+    /// let src = vec![group.rank() as u8; send.iter().sum()];
+    /// let mut dst = vec![9u8; recv.iter().sum()];
+    /// group.all_to_all_v(&src, &send, &mut dst, &recv)?;
+    /// assert_eq!(dst, if group.rank() == 0 { vec![0] } else { vec![0, 0, 1] });
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of every call ([`Group`]); [`Misuse::Counts`](crate::Misuse::Counts) and [`Misuse::Length`](crate::Misuse::Length) when lengths do not fit.
+    pub fn all_to_all_v<'a>(
+        &self,
+        src: impl Into<View<'a>>,
+        send_counts: &[usize],
+        dst: impl Into<ViewMut<'a>>,
+        recv_counts: &[usize],
+    ) -> Result<()> {
+        let src = src.into();
+        let dst = dst.into();
+        let out = self.total(Op::AllToAll, send_counts)?;
+        let into = self.total(Op::AllToAll, recv_counts)?;
+        length(Op::AllToAll, "source", src.count(), out, ", the sum of send_counts")?;
+        length(Op::AllToAll, "destination", dst.count(), into, ", the sum of recv_counts")?;
+        let me = self.rank();
+        let own = send_counts[self.rank()];
+        length(
+            Op::AllToAll,
+            "destination",
+            recv_counts[me],
+            own,
+            " of this rank's own: its two entries must agree",
+        )?;
+        let mut call = Call::new(Op::AllToAll, Bufs::Both(src, dst));
+        (call.counts, call.recv_counts) = (send_counts, recv_counts);
+        self.checked(&mut call)
+    }
+
+    /// Send `src` to rank `to`, which calls [`recv`](Self::recv) with the same tag, type and length.
+    ///
+    /// It returns when you may use `src` again, which may be before `to` has received it. Sends of one tag arrive in order; a receive may ask
+    /// for a later tag first. If two ranks both send long buffers before they receive, each waits for the other until the limit: use
+    /// [`sendrecv`](Self::sendrecv).
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// const TAG: u32 = 3;
+    /// let mut x = [0f32; 4];
+    /// if group.rank() == 0 {
+    ///     group.send(&[1f32, 2.0, 3.0, 4.0], 1, TAG)?;
+    /// } else {
+    ///     group.recv(&mut x, 0, TAG)?;
+    ///     assert_eq!(x, [1.0, 2.0, 3.0, 4.0]);
+    /// }
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of every call ([`Group`]); [`Misuse::Rank`](crate::Misuse::Rank) for a rank outside the group, [`Misuse::Oneself`](crate::Misuse::Oneself) for this rank, [`Misuse::Tag`](crate::Misuse::Tag) for a tag
+    /// above [`MAX_TAG`](crate::MAX_TAG).
+    pub fn send<'a>(&self, src: impl Into<View<'a>>, to: usize, tag: u32) -> Result<()> {
+        let src = src.into();
+        self.other(Op::Send, "destination", to, tag, "send to")?;
+        let to = [to];
+        let mut call = Call::new(Op::Send, Bufs::In(src));
+        (call.info.root, call.info.tag, call.counts) = (Some(to[0]), Some(tag), &to);
+        self.checked(&mut call)
+    }
+
+    /// Receive into `dst` what rank `from` [`send`](Self::send)s with `tag`.
+    ///
+    /// `dst` has the type and length of what is sent.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let mut x = [0u8; 3];
+    /// match group.rank() {
+    ///     0 => group.send(b"abc", 1, 7)?,
+    ///     _ => {
+    ///         group.recv(&mut x, 0, 7)?;
+    ///         assert_eq!(&x, b"abc");
+    ///     }
+    /// }
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`send`](Self::send); [`Error::Mismatch`](crate::Error::Mismatch) when what was sent has another type or length.
+    pub fn recv<'a>(&self, dst: impl Into<ViewMut<'a>>, from: usize, tag: u32) -> Result<()> {
+        let dst = dst.into();
+        self.other(Op::Recv, "source", from, tag, "receive from")?;
+        let from = [from];
+        let mut call = Call::new(Op::Recv, Bufs::Out(dst));
+        (call.info.root, call.info.tag, call.recv_counts) = (Some(from[0]), Some(tag), &from);
+        self.checked(&mut call)
+    }
+
+    /// Send `src` to rank `to` and receive `dst` from rank `from` at once: the step of a ring, with no order to get wrong.
+    ///
+    /// `to` and `from` may be the same rank. `src` has the type and length that `to` expects, `dst` those of what `from` sends.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let (n, r) = (group.size(), group.rank());
+    /// let mut left = [9u64];
+    /// group.sendrecv(&[r as u64], (r + 1) % n, &mut left, (r + n - 1) % n, 0)?;
+    /// assert_eq!(left, [(r as u64 + 1) % 2]);
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`recv`](Self::recv).
+    pub fn sendrecv<'a>(
+        &self,
+        src: impl Into<View<'a>>,
+        to: usize,
+        dst: impl Into<ViewMut<'a>>,
+        from: usize,
+        tag: u32,
+    ) -> Result<()> {
+        let src = src.into();
+        let dst = dst.into();
+        self.other(Op::SendRecv, "destination", to, tag, "send to")?;
+        self.other(Op::SendRecv, "source", from, tag, "receive from")?;
+        let to = [to];
+        let from = [from];
+        let mut call = Call::new(Op::SendRecv, Bufs::Both(src, dst));
+        (call.info.root, call.info.tag) = (Some(from[0]), Some(tag));
+        (call.counts, call.recv_counts) = (&to, &from);
+        self.checked(&mut call)
     }
 }
 

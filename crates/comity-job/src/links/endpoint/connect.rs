@@ -63,10 +63,10 @@ impl Endpoint {
             check: &check,
         };
         let lower: Vec<usize> = match self.sparse {
-            true => overlay_neighbours(self.me, self.peers.len()),
-            false => (0..self.me).collect(),
+            true => overlay_neighbours(self.ways.me, self.ways.peers.len()),
+            false => (0..self.ways.me).collect(),
         };
-        for rank in lower.into_iter().filter(|rank| *rank < self.me) {
+        for rank in lower.into_iter().filter(|rank| *rank < self.ways.me) {
             self.dial_one(rank, control, &meeting, &patience())?;
         }
         self.await_higher(control, &meeting, (&news, &store), &check)
@@ -74,7 +74,7 @@ impl Endpoint {
 
     /// The addresses at which this rank listens, in words.
     fn own_place(&self) -> String {
-        let own = self.cards.get(self.me).into_iter().flat_map(|card| &card.addrs);
+        let own = self.ways.cards.get(self.ways.me).into_iter().flat_map(|card| &card.addrs);
         own.map(|a| a.at.to_string()).collect::<Vec<_>>().join(", ")
     }
 
@@ -88,23 +88,22 @@ impl Endpoint {
     ) -> Result<()> {
         let limit = meeting.borrow().limit();
         let begun = Instant::now();
-        let Some(card) = self.cards.get(rank) else { return Ok(()) };
+        let Some(card) = self.ways.cards.get(rank) else { return Ok(()) };
         let hello = Hello {
-            from: self.me as u32,
+            from: self.ways.me as u32,
             to: rank as u32,
-            world: self.world,
+            world: self.ways.world,
             group_id: 0,
             channel: Channel::Control,
-            sealed: self.sealed,
+            sealed: self.ways.sealed,
         };
-        let way = self.way();
-        let (targets, vain) = way.control_targets(rank, patience);
-        match way.dial(rank, &targets, &vain, &hello, patience) {
+        let (targets, vain) = self.ways.control_targets(rank, patience);
+        match self.ways.dial(rank, &targets, &vain, &hello, patience) {
             Ok((stream, seals)) => control.attach(rank, stream, seals),
             Err(Miss::Stop(e)) => return Err(e),
             Err(miss) => {
                 let at: Vec<String> = card.addrs.iter().map(|a| a.at.to_string()).collect();
-                let here = self.facts.get(self.me).map_or("", |f| f.host.as_str());
+                let here = self.facts.get(self.ways.me).map_or("", |f| f.host.as_str());
                 // Where there is no way it is known at once.
                 let waited = begun.elapsed().min(limit);
                 let within =
@@ -112,7 +111,7 @@ impl Endpoint {
                 let words = format!(
                     "could not be reached at {} from rank {} on host {here}{within} ({miss}); can the hosts connect to each other there, or does a firewall drop these ports (COMITY_PORTS chooses them)? A cable or a network that both have would do, or a rank that reaches both (COMITY_RELAY=1); COMITY_ADDRS on rank {rank} chooses other addresses",
                     at.join(", "),
-                    self.me
+                    self.ways.me
                 );
                 let found = Fault { rank, words, because_of: Vec::new() };
                 let unreachable = JoinCause::Unreachable;
@@ -145,14 +144,14 @@ impl Endpoint {
             if Instant::now() >= until + WORD {
                 let words = format!(
                     "joined but did not connect to rank {} at {} within {}; can its host reach this one there, or does a firewall drop these ports (COMITY_PORTS chooses them)?",
-                    self.me,
+                    self.ways.me,
                     self.own_place(),
                     seconds(limit)
                 );
                 // That one may still have been waiting for a third, which others know of.
                 let others = || {
                     let Fault { rank, words, because_of } =
-                        control.early_abort().filter(|f| f.rank != self.me)?;
+                        control.early_abort().filter(|f| f.rank != self.ways.me)?;
                     let next = "look at that rank's last output, then restart the job";
                     let words = format!("{words}, as others say; {next}");
                     Some(self.on_account(Fault { rank, words, because_of }, JoinCause::Ended))

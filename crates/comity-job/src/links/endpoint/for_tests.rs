@@ -8,7 +8,7 @@ impl Endpoint {
     /// Be in a group, without links.
     pub fn enter_for_test(&self, group_id: u64, members: &[usize]) -> Arc<GroupStatus> {
         let status = Arc::new(GroupStatus::new(members.len(), Arc::default()).unwrap());
-        let mine = members.iter().position(|m| *m == self.me).unwrap();
+        let mine = members.iter().position(|m| *m == self.ways.me).unwrap();
         let control = self.running.as_ref().unwrap().control();
         assert!(control.enter(group_id, members, mine, &status));
         control.begin();
@@ -29,12 +29,12 @@ impl Endpoint {
 
     /// Makes the socket of `rank` unreachable from here.
     pub fn spoil_unix_of(&mut self, rank: usize) {
-        Arc::make_mut(&mut self.cards)[rank].unix.push('x');
+        Arc::make_mut(&mut self.ways.cards)[rank].unix.push('x');
     }
 
     /// Replaces the address at which `rank` listens.
     pub fn readdress(&mut self, rank: usize, at: std::net::SocketAddr) {
-        Arc::make_mut(&mut self.cards)[rank].addrs = vec![crate::transport::OwnAddr::new(at, &[])];
+        Arc::make_mut(&mut self.ways.cards)[rank].addrs = vec![crate::transport::OwnAddr::new(at, &[])];
     }
 
     /// Returns the number of links of a group that were made.
@@ -43,6 +43,6 @@ impl Endpoint {
     }
 
     pub fn card_of(&self, rank: usize) -> &Card {
-        &self.cards[rank]
+        &self.ways.cards[rank]
     }
 }

@@ -1,6 +1,6 @@
 //! Implementation of [`World`] by a process's endpoint.
 
-use super::Endpoint;
+use super::{super::mesh::likely, Endpoint};
 use crate::{
     Error, LinkCosts, LinkKind, Peer, Result,
     control::pace,
@@ -15,11 +15,11 @@ use std::{
 
 impl World for Endpoint {
     fn rank(&self) -> usize {
-        self.me
+        self.ways.me
     }
 
     fn peers(&self) -> &[Peer] {
-        &self.peers
+        &self.ways.peers
     }
 
     fn hosts(&self) -> &[usize] {
@@ -31,7 +31,7 @@ impl World for Endpoint {
     }
 
     fn shares_memory(&self) -> bool {
-        self.cards.iter().all(|c| c.links.shares_memory())
+        self.ways.cards.iter().all(|c| c.links.shares_memory())
     }
 
     fn silence(&self) -> Option<Duration> {
@@ -55,7 +55,7 @@ impl World for Endpoint {
         until: Instant,
     ) -> Result<Links> {
         let Some(running) = &self.running else { return Ok(members.iter().map(|_| None).collect()) };
-        self.mesh(running).open(group_id, members, status, until, &self.makers)
+        self.group(running, group_id, members, status)?.open(until, &self.makers)
     }
 
     fn want(&self, group_id: u64, ranks: &[usize]) {
@@ -63,7 +63,8 @@ impl World for Endpoint {
     }
 
     fn likely_link(&self, rank: usize) -> Option<LinkKind> {
-        self.mesh(self.running.as_ref()?).likely(rank)
+        self.running.as_ref()?;
+        likely(&self.ways, &self.transports, self.first, rank)
     }
 
     fn costs(&self) -> Option<&LinkCosts> {
@@ -71,7 +72,7 @@ impl World for Endpoint {
     }
 
     fn own_cores(&self) -> usize {
-        self.cards.get(self.me).map_or(1, |card| usize::from(card.cores).max(1))
+        self.ways.cards.get(self.ways.me).map_or(1, |card| usize::from(card.cores).max(1))
     }
 
     fn learn(&self, costs: LinkCosts) {
@@ -80,7 +81,7 @@ impl World for Endpoint {
     }
 
     fn attend(&self, group_id: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
-        let mine = members.iter().position(|&m| m == self.me).unwrap_or_default();
+        let mine = members.iter().position(|&m| m == self.ways.me).unwrap_or_default();
         let Some(running) = &self.running else { return Ok(()) };
         if !running.control().enter(group_id, members, mine, status) {
             return Err(Error::config(format!(

@@ -47,7 +47,7 @@ impl Opening<'_> {
     }
 
     pub(super) fn late(&self, missing: &[usize]) -> MeshError {
-        if let Some(error) = self.group.mesh.control.lacked() {
+        if let Some(error) = self.group.control.lacked() {
             return self.unable(error);
         }
         let waited = seconds(self.begun.elapsed());

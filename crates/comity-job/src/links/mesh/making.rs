@@ -92,13 +92,13 @@ impl<'a> Linking<'a> {
     ) -> Self {
         let now = Instant::now();
         let opening =
-            Opening { group, until: now + group.mesh.limit, begun: now, renewed: None, waker: Some(waker) };
+            Opening { group, until: now + group.limit, begun: now, renewed: None, waker: Some(waker) };
         Self { opening, made, offered: Vec::new(), awaited: Vec::new(), parts: HashMap::new(), is_over }
     }
 
     pub(super) fn pair(&self, rank: usize) -> Result<Pair<'a>, MeshError> {
-        let Opened { mesh, group_id, .. } = self.opening.group;
-        Pair::new(&mesh.cards, mesh.me, self.opening.group.world_rank(rank), *group_id)
+        let Opened { ways, group_id, .. } = self.opening.group;
+        Pair::new(&ways.cards, ways.me, self.opening.group.world_rank(rank), *group_id)
             .ok_or_else(|| self.opening.own(rank, "has no entry in the table".into()))
     }
 
@@ -109,8 +109,8 @@ impl<'a> Linking<'a> {
             return Err(MeshError { error: self.opening.failed(f), news: None });
         }
         self.receive()?;
-        let Opened { mesh, group_id, .. } = self.opening.group;
-        for rank in wanted.iter().copied().chain(mesh.control.wanted(*group_id)) {
+        let Opened { control, group_id, .. } = self.opening.group;
+        for rank in wanted.iter().copied().chain(control.wanted(*group_id)) {
             self.begin(rank)?;
             self.receive()?;
         }
@@ -132,9 +132,9 @@ impl<'a> Linking<'a> {
         }
         let group = self.opening.group;
         let now = Instant::now();
-        let limit = group.mesh.limit;
-        if group.world_rank(rank) > group.mesh.me {
-            group.mesh.control.ask_to_connect(group.group_id, rank);
+        let limit = group.limit;
+        if group.world_rank(rank) > group.ways.me {
+            group.control.ask_to_connect(group.group_id, rank);
             self.awaited.push(Awaited {
                 rank,
                 until: now + limit + WORD,
@@ -168,13 +168,13 @@ impl<'a> Linking<'a> {
     /// Whoever was asked and had left makes no link, unless its connection is on its way.
     fn miss_leavers(&mut self) {
         let group = self.opening.group;
-        let control = &group.mesh.control;
+        let control = &group.control;
         let mut gone = Vec::new();
         for one in &mut self.awaited {
             if !group.status.has_left(one.rank) || self.parts.keys().any(|(r, _)| *r == one.rank) {
                 continue;
             }
-            let here = Pair::new(&group.mesh.cards, group.mesh.me, group.world_rank(one.rank), 0)
+            let here = Pair::new(&group.ways.cards, group.ways.me, group.world_rank(one.rank), 0)
                 .is_some_and(|p| p.ours.host_id == p.theirs.host_id);
             let (since, round) = *one.left.get_or_insert_with(|| (Instant::now(), control.rounds()));
             let over = if here { control.rounds() >= round + ROUNDS } else { since.elapsed() >= BEHIND };
@@ -190,10 +190,10 @@ impl<'a> Linking<'a> {
 
     /// Ask those again that were asked to connect and have not, where others pass on the word.
     fn ask_again(&mut self) {
-        let Opened { mesh, group_id, .. } = self.opening.group;
+        let Opened { control, group_id, .. } = self.opening.group;
         let now = Instant::now();
-        for late in self.awaited.iter_mut().filter(|a| mesh.control.is_sparse() && now >= a.again) {
-            mesh.control.ask_to_connect(*group_id, late.rank);
+        for late in self.awaited.iter_mut().filter(|a| control.is_sparse() && now >= a.again) {
+            control.ask_to_connect(*group_id, late.rank);
             late.again = now + ASK_AGAIN;
         }
     }
@@ -206,11 +206,11 @@ impl<'a> Linking<'a> {
             return Err(self.opening.explained(late.rank, words));
         }
         let Some(late) = self.awaited.iter().find(|a| now >= a.until) else { return Ok(()) };
-        if let Some(error) = self.opening.group.mesh.control.lacked() {
+        if let Some(error) = self.opening.group.control.lacked() {
             return Err(self.opening.unable(error));
         }
         let group = self.opening.group;
-        let limit = self.opening.group.mesh.limit;
+        let limit = self.opening.group.limit;
         let words = format!(
             "was asked by {} to connect to it, and did not within {}; can its host reach that one?",
             group.peer(group.mine),
@@ -221,8 +221,8 @@ impl<'a> Linking<'a> {
 
     /// Take what has come.
     fn receive(&mut self) -> Result<(), MeshError> {
-        let Opened { mesh, group_id, members, .. } = self.opening.group;
-        for Arrival { from, channel, stream, seals, .. } in mesh.control.arrivals(*group_id) {
+        let Opened { control, transports, group_id, members, .. } = self.opening.group;
+        for Arrival { from, channel, stream, seals, .. } in control.arrivals(*group_id) {
             if let Some(rank) = members.iter().position(|m| *m == from)
                 && let Channel::Link { transport, index, of } = channel
                 && let Some(kind) = LinkKind::from_wire(transport)
@@ -239,7 +239,7 @@ impl<'a> Linking<'a> {
         let (offered, ready) = std::mem::take(&mut self.offered).into_iter().partition(waiting);
         self.offered = offered;
         for Soon { rank, kind, stream, .. } in ready {
-            if let Some(transport) = mesh.transports.get(kind) {
+            if let Some(transport) = transports.get(kind) {
                 let kept = self.keep(rank, kind, transport.attach(stream));
                 self.unless_left(rank, kept)?;
             }
@@ -257,7 +257,7 @@ impl<'a> Linking<'a> {
         });
         let ends =
             ends.chain(self.offered.iter().map(|o| o.until)).chain(self.parts.values().map(|p| p.until));
-        let long = Instant::now() + self.opening.group.mesh.limit;
+        let long = Instant::now() + self.opening.group.limit;
         let until = ends.min().unwrap_or(long);
         // One that leaves within the host is looked for again when the control thread has looked.
         let soon = self.awaited.iter().any(|a| a.left.is_some());
@@ -276,7 +276,7 @@ impl<'a> Linking<'a> {
                 }
                 self.awaited.retain(|a| a.rank != rank);
                 // Things go on.
-                let until = Instant::now() + self.opening.group.mesh.limit + WORD;
+                let until = Instant::now() + self.opening.group.limit + WORD;
                 self.awaited.iter_mut().for_each(|a| a.until = until);
                 self.opening.group.status.link_is_made(rank, link);
                 Ok(())

@@ -1,8 +1,15 @@
 //! Reaching the other rank of a pair: over the first transport that both have and that leads there.
+//!
+//! ```text
+//!   Linking::connect   for each kind, the preferred first: do both have it, does it lead there?
+//!     Transport::connect(pair, Path)     Link: made | Soon: made when its stream is readable | Not: the next kind | an error: all is over
+//!       Path::dial, reach, wait          -> Ways, until the group fails, either rank leaves, or time is up
+//! ```
 
 use super::{
     MeshError,
     making::{Arrived, LinkParts, Linking, Soon},
+    order,
 };
 use crate::{
     Error, LinkKind, Result,
@@ -34,19 +41,19 @@ impl<'a, 'b> Path<'a, 'b> {
 impl Path<'_, '_> {
     fn hello(&self, index: u16, of: u16) -> Result<Hello, Miss> {
         let group = self.making.opening.group;
-        let mesh = &group.mesh;
+        let ways = &group.ways;
         let Some(transport) = self.kind.wire() else {
             return Err(Miss::Nowhere(std::io::ErrorKind::Unsupported.into()));
         };
         let to = group.world_rank(self.rank);
         Ok(Hello {
-            from: mesh.me as u32,
+            from: ways.me as u32,
             to: to as u32,
-            world: mesh.world,
+            world: ways.world,
             group_id: group.group_id,
             channel: Channel::Link { transport, index, of },
             // What a third rank passes on is between the two.
-            sealed: mesh.sealed || mesh.book.relay_of(to).is_some(),
+            sealed: ways.sealed || ways.book.relay_of(to).is_some(),
         })
     }
 }
@@ -54,14 +61,14 @@ impl Path<'_, '_> {
 impl Connector for Path<'_, '_> {
     fn dial(&self, target: Target, index: u16, of: u16) -> Result<(Stream, Sealing), Miss> {
         let hello = self.hello(index, of)?;
-        let secret = &self.making.opening.group.mesh.secret;
+        let secret = &self.making.opening.group.ways.secret;
         self.making.patiently(self.rank, |patience| dial(&[target], secret, &hello, patience))
     }
 
     fn candidates(&self) -> Candidates {
         let group = self.making.opening.group;
         let rank = group.world_rank(self.rank);
-        self.making.patiently(self.rank, |patience| group.mesh.way().link_candidates(rank, patience))
+        self.making.patiently(self.rank, |patience| group.ways.link_candidates(rank, patience))
     }
 
     fn answering(&self, targets: &[Target]) -> Result<Vec<usize>, Miss> {
@@ -78,8 +85,7 @@ impl Connector for Path<'_, '_> {
         let group = self.making.opening.group;
         let hello = self.hello(index, of)?;
         let rank = group.world_rank(self.rank);
-        self.making
-            .patiently(self.rank, |patience| group.mesh.way().dial(rank, targets, vain, &hello, patience))
+        self.making.patiently(self.rank, |patience| group.ways.dial(rank, targets, vain, &hello, patience))
     }
 
     fn wait(&self, fd: BorrowedFd<'_>, until: Instant) -> Result<bool> {
@@ -97,9 +103,8 @@ impl<'a> Linking<'a> {
     pub(super) fn connect(&mut self, rank: usize) -> Result<Option<Soon>, MeshError> {
         let group = self.opening.group;
         let pair = self.pair(rank)?;
-        let mesh = &group.mesh;
         let mut why_not = Vec::new();
-        for kind in mesh.order() {
+        for kind in order(group.first) {
             let transport = match self.is_open(rank, &pair, kind) {
                 Ok(Some(transport)) => transport,
                 Ok(None) => continue,
@@ -147,7 +152,7 @@ impl<'a> Linking<'a> {
         kind: LinkKind,
     ) -> Result<Option<&'a dyn Transport>, String> {
         let lacking = |rank| Err(format!("rank {rank} does not use it"));
-        match (self.opening.group.mesh.transports.get(kind), pair.theirs.links.has(kind)) {
+        match (self.opening.group.transports.get(kind), pair.theirs.links.has(kind)) {
             (Some(transport), true) => transport.leads(pair).map(|()| Some(transport)),
             (Some(_), false) => lacking(rank),
             (None, true) => lacking(self.opening.group.mine),
@@ -157,9 +162,9 @@ impl<'a> Linking<'a> {
 
     /// Take what the pair has between it already, if it has.
     pub(super) fn stands(&mut self, rank: usize) -> Result<bool, MeshError> {
-        let mesh = &self.opening.group.mesh;
+        let group = self.opening.group;
         let pair = self.pair(rank)?;
-        let mut existing = mesh.transports.iter().filter_map(|(kind, t)| Some((kind, t.existing(&pair)?)));
+        let mut existing = group.transports.iter().filter_map(|(kind, t)| Some((kind, t.existing(&pair)?)));
         match existing.next() {
             Some((kind, link)) => self.keep(rank, kind, link).map(|()| true),
             None => Ok(false),
@@ -169,14 +174,14 @@ impl<'a> Linking<'a> {
     /// Take a connection of a higher rank; with the last one of its link, make that.
     pub(super) fn take(&mut self, rank: usize, arrived: Arrived) -> Result<(), MeshError> {
         let Arrived { kind, index, of, connection } = arrived;
-        let mesh = &self.opening.group.mesh;
+        let group = self.opening.group;
         let pair = self.pair(rank)?;
-        let Some(transport) = mesh.transports.get(kind) else { return Ok(()) };
+        let Some(transport) = group.transports.get(kind) else { return Ok(()) };
         let begun = self.parts.get(&(rank, kind)).map(|p| p.connections.len());
         if begun != Some(usize::from(of)) {
             // It began again, with other paths: some of the first ones did not hold. What is late for a link that stands is soon forgotten.
             let is_late = begun.is_some() || self.made.get(rank) == Some(&true);
-            let until = Instant::now() + if is_late { HALF_MADE } else { mesh.limit };
+            let until = Instant::now() + if is_late { HALF_MADE } else { group.limit };
             let connections = (0..of).map(|_| None).collect();
             self.parts.insert((rank, kind), LinkParts { connections, until });
         }

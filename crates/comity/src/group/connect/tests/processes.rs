@@ -27,8 +27,9 @@ const SAYS: &str = "actor: ";
 
 impl Actor {
     fn start(test: &str, role: &str) -> Self {
+        let (_, module) = module_path!().split_once("::").unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("links::tests::processes::{test}"), "--nocapture", "--test-threads=1"])
+            .args(["--exact", &format!("{module}::{test}"), "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
