@@ -1,4 +1,4 @@
-"""DiLoCo: each rank trains by itself, and now and then all add up how far they have come. For slow links, and for ranks that come and go."""
+"""DiLoCo: each rank trains by itself, and now and then all average how far they have come. For slow links, and ranks that come and go."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from comity.errors import PeerLostError
 class DiLoCo:
     """Outer steps for parameters that each rank trains with an optimizer of its own.
 
-    Call `step` after each step of your optimizer. Between two outer steps nothing is sent. Every `every` steps the ranks average how far the
-    parameters have moved since the last time, and Nesterov's momentum carries that average on (Douillard et al., 2023). With `fragments` the
-    parameters are cut into so many parts, one of which has its turn every ``every / fragments`` steps: less is sent at once.
+    Call `step` after each step of your optimizer. Between two outer steps nothing is sent. Every `every` steps the ranks average how far
+    the parameters have moved since the last time, and Nesterov's momentum carries that average on (Douillard et al., 2023). With
+    `fragments` the parameters are cut into so many parts, one of which has its turn every ``every / fragments`` steps: less is sent at
+    once.
 
     When a rank dies the others form their group again (`Group.reform`), and the outer step is made with those that are left. When a process
     waits to be taken in, the next outer step takes it in. `group` is always the group of now. A rank waits in `reform` until the others

@@ -54,7 +54,10 @@ def together(_rank: int, _size: int, _store: Any, size: int) -> float:
 
 
 def apart(rank: int, size: int, store: Any) -> tuple[int, float, float, int]:
-    """The last rank joins later; rank 1 is killed between two outer steps. The ranks at the end, the accuracy, the weights, the outer steps."""
+    """The last rank joins later; rank 1 is killed between two outer steps.
+
+    How many ranks there are at the end, the accuracy, the weights, the outer steps.
+    """
     first = size - 1
     joins = rank == first
     if rank == 0:
