@@ -38,7 +38,7 @@ pub(crate) use meet::{StoreClient, Table};
 pub(crate) use pass_on::PassingOn;
 pub(crate) use reform_message::{can_be_told, put_reform, take_reform};
 pub use store::Store;
-pub(crate) use store::{StoreBind, StoreJob};
+pub(crate) use store::{StoreBind, StoreJob, StoreTeller};
 #[cfg(test)]
 pub(crate) use wire::facts_of;
 pub(crate) use wire::{Facts, Summons};
