@@ -20,7 +20,15 @@ PACKAGE = ROOT / "python"
 PAGE = ROOT / "docs" / "reference" / "python.md"
 
 #: The modules of the page, in its order.
-MODULES = ["comity", "comity.errors", "comity.mlx", "comity.torch", "comity.torch.hooks", "comity.torch.ft"]
+MODULES = [
+    "comity",
+    "comity.errors",
+    "comity.mlx",
+    "comity.torch",
+    "comity.torch.hooks",
+    "comity.torch.ft",
+    "comity.torch.diloco",
+]
 HEAD = """# Python API
 
 `docs/make/reference.py` writes this page from the docstrings. Change those and run it; do not edit the page.

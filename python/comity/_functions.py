@@ -167,8 +167,15 @@ def follow(old: Group, new: Group) -> None:
     """The functions that used `old` use the group that follows it."""
     with _lock:
         for name, group in _groups.items():
-            if group is old:
-                _groups[name] = new
+            # One group of the core may have two faces: `comity.mlx` has its own.
+            if group._end is old._end:
+                _groups[name] = new if type(new) is type(group) else type(group)(new._raw, new._end)
+
+
+def current(like: Group) -> Group | None:
+    """The group of `init` that is this one of the core, if there is one."""
+    with _lock:
+        return next((group for group in _groups.values() if group._end is like._end), None)
 
 
 def default() -> Group:

@@ -21,6 +21,11 @@ impl StoreClient {
         &self.joiners
     }
 
+    /// Returns true if a joiner waits, or has been called and has not said how that went: it has not ended.
+    pub fn has(&self, joiner: u64) -> bool {
+        self.joiners.contains(&joiner) || self.called.contains(&joiner)
+    }
+
     /// This process's address on the way to the store.
     pub fn local(&self) -> IpAddr {
         self.local
@@ -30,6 +35,7 @@ impl StoreClient {
     pub fn summon(&mut self, joiners: Vec<u64>, to: Summons) {
         // The store says so, too, a moment later.
         self.joiners.retain(|number| !joiners.contains(number));
+        self.called.extend(&joiners);
         // A store that is gone is found when it is next heard.
         let _ = self.conn.send(&ToStore::Summon { joiners, to }.encode());
     }

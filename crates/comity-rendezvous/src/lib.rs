@@ -50,5 +50,5 @@ pub use listen::OwnListeners;
 pub use meet::{StoreClient, Table};
 pub use pass_on::PassingOn;
 pub use reform_message::{can_be_told, put_reform, take_reform};
-pub use store::{NoStore, Store, StoreBind, StoreJob};
+pub use store::{NoStore, Store, StoreBind, StoreJob, StoreTeller};
 pub use wire::{Facts, FromStore, Summons, ToStore, facts_of};

@@ -53,6 +53,8 @@ pub struct StoreClient {
     votes: Vec<(u64, Message)>,
     /// Processes that wait at the store to be taken in.
     pub(super) joiners: Vec<u64>,
+    /// Processes that it has called to a meeting.
+    pub(super) called: Vec<u64>,
     /// Call of this process to a meeting, where it waits itself.
     pub(super) summons: Option<Summons>,
 }
@@ -105,6 +107,7 @@ impl StoreClient {
                 taken,
                 votes: Vec::new(),
                 joiners: Vec::new(),
+                called: Vec::new(),
                 summons: None,
             },
             secret,
@@ -141,7 +144,7 @@ impl StoreClient {
                     FromStore::Refused { why } => return Err(self.refused(why)),
                     // The store counts from the last one that came, and so does this rank.
                     FromStore::Waiting { .. } => until = Instant::now() + self.limit + GRACE,
-                    FromStore::Joiners { all } => self.joiners = all,
+                    FromStore::Joiners { all, called } => (self.joiners, self.called) = (all, called),
                     FromStore::Welcome { .. } | FromStore::Vote { .. } | FromStore::Summoned { .. } => {
                         return Err(self.nonsense());
                     }
@@ -191,7 +194,7 @@ impl StoreClient {
             match self.conn.next_message().map(|m| m.map(|m| FromStore::decode(&m))) {
                 Ok(Some(Ok(FromStore::Refused { why }))) => return Err(why.into()),
                 Ok(Some(Ok(FromStore::Vote { group_id, message }))) => self.votes.push((group_id, message)),
-                Ok(Some(Ok(FromStore::Joiners { all }))) => self.joiners = all,
+                Ok(Some(Ok(FromStore::Joiners { all, called }))) => (self.joiners, self.called) = (all, called),
                 Ok(Some(Ok(FromStore::Summoned { to }))) => self.summons = Some(to),
                 Ok(None) => return Ok(open),
                 _ => return Err(self.nonsense()),

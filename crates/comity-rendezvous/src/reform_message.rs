@@ -35,13 +35,14 @@ pub fn put_reform(w: &mut Writer, message: &Message) {
             w.u8(1);
             w.ranks(missing);
         }
-        Message::Ready { asking, terms, promised, accepted } => {
+        Message::Ready { asking, terms, promised, accepted, gone } => {
             w.u8(2);
             w.u32(*asking);
             w.u32(terms.fewest as u32);
             w.u8(u8::from(terms.rule == Rule::Store));
             put_ballot(w, *promised);
             put_vote(w, accepted.as_ref());
+            w.ranks(gone);
         }
         Message::Form { ballot, plan } => {
             w.u8(3);
@@ -153,6 +154,7 @@ pub fn take_reform(r: &mut Reader<'_>) -> Result<Message, Malformed> {
                 terms: Terms { fewest, rule },
                 promised: take_ballot(r)?,
                 accepted: take_vote(r)?,
+                gone: r.ranks()?,
             }
         }
         3 => Message::Form { ballot: take_ballot(r)?, plan: take_plan(r)? },
@@ -232,7 +234,13 @@ mod tests {
         let refused = |why| Message::Refused { asking: 2, why };
         let all = [
             Message::Call { missing: vec![4] },
-            Message::Ready { asking: 1, terms, promised: ballot, accepted: Some((ballot, plan.clone())) },
+            Message::Ready {
+                asking: 1,
+                terms,
+                promised: ballot,
+                accepted: Some((ballot, plan.clone())),
+                gone: vec![2],
+            },
             Message::Form { ballot, plan: plan.clone() },
             Message::Formed { ballot, fault: Some("no".into()), accepted: None },
             Message::Behind { promised: ballot },

@@ -107,6 +107,8 @@ struct Shared {
     gone: Mutex<Vec<(u32, String)>>,
     /// Those of them whose connections are to be forgotten.
     ended: Mutex<Vec<u32>>,
+    /// Why the ranks are not to meet, if so.
+    refused: Mutex<Option<String>>,
     /// The most processes without a place that the running job takes in.
     guests: AtomicU32,
     /// Listener for the processes that it took in.
@@ -261,10 +263,12 @@ impl Store {
 
     /// Tell ranks that wait for rank `rank` that it has ended and will not come again. `how` is the rest of the sentence "rank 3 ...".
     pub fn lost(&self, rank: usize, how: &str) {
-        let Ok(rank) = u32::try_from(rank) else { return };
-        self.shared.gone().push((rank, how.into()));
-        lock(&self.shared.ended).push(rank);
-        self.shared.waker.wake();
+        self.teller().lost(rank, how);
+    }
+
+    /// Returns a handle for whoever learns that ranks will not come.
+    pub fn teller(&self) -> StoreTeller {
+        StoreTeller(Arc::clone(&self.shared))
     }
 
     /// Take in at most so many processes that no launcher starts in a rank's place.
@@ -312,6 +316,7 @@ impl Store {
             culprit: AtomicU32::new(0),
             gone: Mutex::default(),
             ended: Mutex::default(),
+            refused: Mutex::default(),
             guests: AtomicU32::new(u32::MAX),
             taken_in: Mutex::default(),
             job: Mutex::default(),
@@ -324,6 +329,26 @@ impl Store {
             .spawn(move || server.serve())
             .map_err(os_error)?;
         Ok(Self { addrs, shared, thread: Some(thread) })
+    }
+}
+
+/// Tells a store that ranks will not come, and does not keep it.
+#[derive(Debug)]
+pub struct StoreTeller(Arc<Shared>);
+
+impl StoreTeller {
+    /// Have the ranks not meet, those that come later neither.
+    pub fn refuse(&self, why: &str) {
+        *lock(&self.0.refused) = Some(why.into());
+        self.0.waker.wake();
+    }
+
+    /// Tell ranks that wait for rank `rank` that it has ended ([`Store::lost`]).
+    pub fn lost(&self, rank: usize, how: &str) {
+        let Ok(rank) = u32::try_from(rank) else { return };
+        self.0.gone().push((rank, how.into()));
+        lock(&self.0.ended).push(rank);
+        self.0.waker.wake();
     }
 }
 

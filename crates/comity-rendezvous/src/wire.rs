@@ -158,9 +158,10 @@ pub enum FromStore {
     Refused {
         why: JoinError,
     },
-    /// These processes wait for the job's ranks to take them in.
+    /// These processes wait for the job's ranks to take them in, and those were called to a meeting, and have not said how it went.
     Joiners {
         all: Vec<u64>,
+        called: Vec<u64>,
     },
     /// The receiver, a joiner, is taken in.
     Summoned {
@@ -290,9 +291,10 @@ impl FromStore {
                 w.u8(3);
                 put(&mut w, why);
             }
-            Self::Joiners { all } => {
+            Self::Joiners { all, called } => {
                 w.u8(6);
                 put_joiners(&mut w, all);
+                put_joiners(&mut w, called);
             }
             Self::Summoned { to } => {
                 w.u8(7);
@@ -319,7 +321,7 @@ impl FromStore {
             3 => Self::Refused { why: take(&mut r)? },
             4 => Self::Waiting { here: r.u32()? },
             5 => Self::Vote { group_id: r.u64()?, message: take_reform(&mut r)? },
-            6 => Self::Joiners { all: take_joiners(&mut r)? },
+            6 => Self::Joiners { all: take_joiners(&mut r)?, called: take_joiners(&mut r)? },
             7 => Self::Summoned { to: Summons::take(&mut r)? },
             _ => return Err(Malformed),
         };

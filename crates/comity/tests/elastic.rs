@@ -4,9 +4,10 @@ use comity::{
     Config, Error, Group, JoinCause, Key, Op, ReduceOp, ReformOptions, Reformed, Result, ViewMut,
     tools::Store,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
-    io::{BufRead, BufReader},
-    net::{Ipv4Addr, TcpListener},
+    io::{BufRead, BufReader, Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
     process::{Child, ChildStdout, Command, Stdio},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -121,18 +122,62 @@ fn who_does_not_come_and_who_asks_for_something_else_are_named() {
     });
 }
 
+/// Each rank learns who does what, and the joiner that one of them wanted to take in waits on.
 #[test]
 fn ranks_that_form_again_while_others_call_are_told() {
-    let (groups, _store) = job(2);
-    each(groups, |g| {
-        let e = match g.rank() {
-            0 => g.reform(&options()).map(drop).unwrap_err(),
-            _ => sum(&g).map(drop).unwrap_err(),
-        };
-        let Error::Mismatch { ours, theirs, .. } = &e else { panic!("{e}") };
-        assert!([ours.op, theirs.op].contains(&Op::Reform), "{e}");
-        // Now both may.
-        assert_eq!(sum(&g.reform(&options()).unwrap().group), Ok(2.0));
+    let (groups, store) = job(3);
+    let at = &store.addr().to_string();
+    thread::scope(|s| {
+        let late = s.spawn(|| joiner(at, key()).connect().unwrap());
+        let again = each(groups, |g| {
+            await_joiners(&g, 1);
+            let e = match g.rank() {
+                1 => g.reform(&options()).map(drop).unwrap_err(),
+                _ => sum(&g).map(drop).unwrap_err(),
+            };
+            let Error::Mismatch { ours, theirs, .. } = &e else { panic!("{e}") };
+            assert_eq!([ours.op, theirs.op].iter().filter(|op| **op == Op::Reform).count(), 1, "{e}");
+            assert!(e.to_string().contains("rank 1"), "{e}");
+            // Now all may, and it is still there.
+            let next = g.reform(&options()).unwrap();
+            assert_eq!(next.joined.len(), 1);
+            next.group
+        });
+        each(again.into_iter().chain([late.join().unwrap()]).collect(), |g| assert_eq!(sum(&g), Ok(4.0)));
+    });
+}
+
+/// Both ends say it in words, whichever of them is newer, and the job goes on.
+#[test]
+fn a_joiner_of_another_version_is_told() {
+    let (groups, store) = job(2);
+    let at = &store.addr().to_string();
+    // What it says, and how it is answered, begins with a mark and a version.
+    let mut newer = TcpStream::connect(at).unwrap();
+    newer.set_read_timeout(Some(LONG)).unwrap();
+    newer.write_all(&[b'c', b'm', 0xf1, 0, 0]).unwrap();
+    let mut answer = [0; 3];
+    newer.read_exact(&mut answer).unwrap();
+    let version = answer[2] >> 4;
+    assert!(answer.starts_with(b"cm") && version != 0xf, "{answer:?}");
+    // A store of that one answers so.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let other = listener.local_addr().unwrap().to_string();
+    thread::scope(|s| {
+        s.spawn(|| {
+            let mut stream = listener.accept().unwrap().0;
+            stream.write_all(&[b'c', b'm', 0xf4, 0, 0]).unwrap();
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let e = joiner(&other, key()).connect().unwrap_err().to_string();
+        let words = format!("speaks version 15 of Comity's protocol, this process version {version}");
+        assert!(e.contains(&words) && e.contains("use one version of Comity everywhere"), "{e}");
+        let late = s.spawn(|| joiner(at, key()).connect().unwrap());
+        let again = each(groups, |g| {
+            await_joiners(&g, 1);
+            g.reform(&options()).unwrap().group
+        });
+        each(again.into_iter().chain([late.join().unwrap()]).collect(), |g| assert_eq!(sum(&g), Ok(3.0)));
     });
 }
 
@@ -259,7 +304,7 @@ fn a_place_has_one_process() {
     });
 }
 
-/// A joiner that dies while it waits is waited for by nobody.
+/// A joiner that dies is waited for by nobody: while it waits, and when it was called to a meeting.
 #[test]
 fn a_joiner_that_dies_is_dropped() {
     if let Ok(role) = std::env::var(ROLE) {
@@ -267,13 +312,30 @@ fn a_joiner_that_dies_is_dropped() {
         return;
     }
     let (groups, store) = job(2);
-    let waits = Rank::start("a_joiner_that_dies_is_dropped", 0, 0, &store.addr().to_string());
+    let start = || Rank::start("a_joiner_that_dies_is_dropped", 0, 0, &store.addr().to_string());
+    let waits = start();
     await_joiners(&groups[0], 1);
     drop(waits);
     await_joiners(&groups[0], 0);
+    let called = start();
     each(groups, |g| {
+        await_joiners(&g, 1);
+        g.barrier().unwrap();
+        let begun = Instant::now();
+        let killer = (g.rank() == 0).then(|| {
+            let pid = Pid::from_raw(called.child.id() as i32).unwrap();
+            kill_process(pid, Signal::STOP).unwrap();
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(300));
+                kill_process(pid, Signal::KILL).unwrap();
+            })
+        });
+        g.barrier().unwrap();
         let next = g.reform(&options()).unwrap();
         assert_eq!((next.joined.len(), sum(&next.group)), (0, Ok(2.0)));
+        // Silent, it would have been waited for until the detection limit, 5 s.
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        killer.map(|k| k.join().unwrap());
     });
 }
 

@@ -5,6 +5,7 @@ from weakref import WeakKeyDictionary
 
 import comity
 from comity import _functions
+from comity._elastic import Reformed
 from comity.errors import MisuseError
 
 
@@ -20,6 +21,15 @@ class Group(comity.Group):
     def size(self) -> int:  # type: ignore[override]
         """How many ranks there are."""
         return self._size
+
+    def reform(self, **options: Any) -> Reformed:
+        made = super().reform(**options)
+        group = _functions.current(made.group)
+        if group is not None:
+            _made[group] = made.group
+        return made
+
+    reform.__doc__ = comity.Group.reform.__doc__
 
     def __repr__(self) -> str:
         return f"<comity.mlx.Group: rank {self._raw.rank} of {self._size}>"

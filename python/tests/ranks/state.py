@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import comity
+from comity import mlx as dist
 
 
 def check_state_of_every_kind(g: comity.Group) -> None:
@@ -60,6 +61,12 @@ def check_a_healthy_group_forms_again(g: comity.Group) -> None:
     # Functions use the group that follows.
     assert comity.reform().group is comity.init()
     assert comity.all_reduce(1) == g.size
+    # As those of MLX do.
+    made = dist.init().reform()
+    assert made.group is dist.init() and isinstance(made.group, dist.Group)
+    assert (made.group.size(), type(comity.init())) == (g.size, comity.Group)
+    assert made.group.sync([mx.array([2.0])], True)[0].tolist() == [2.0]
+    assert dist.all_sum(mx.array([1.0])).tolist() == [g.size]
     if g.size > 1:
         other = comity.init().split(0)
         with pytest.raises((comity.MismatchError, comity.PeerLostError), match="called reform"):

@@ -275,6 +275,7 @@ impl ConnectionTable {
         let Some(store) = &mut self.store else { return };
         let heard = store.hear();
         let votes = store.take_votes();
+        self.reforms.miss_joiners(store);
         votes.into_iter().for_each(|(group_id, vote)| self.hear_vote(group_id, vote));
         self.carry_out();
         match heard {

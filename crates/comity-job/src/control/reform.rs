@@ -3,7 +3,7 @@
 use super::{connection_table::ConnectionTable, running::ControlPlane};
 use crate::{
     Error, Result,
-    rendezvous::{StoreClient, Summons, can_be_told},
+    rendezvous::{StoreClient, StoreTeller, Summons, can_be_told},
     status::{Failure, Outcome, Parts},
     sync::lock,
     sys::{Waker, poll_joining},
@@ -35,8 +35,19 @@ pub(super) struct Reforms {
     order: VecDeque<u64>,
     /// Groups that are not to be made.
     abandoned: VecDeque<u64>,
+    /// Meetings of this rank's plans with joiners.
+    meetings: Vec<Meeting>,
     /// A launcher's store was there once: it has a vote in all of them.
     pub(super) has_store: bool,
+}
+
+/// Meeting of the ranks that are left with joiners, at a store of this rank.
+#[derive(Debug)]
+struct Meeting {
+    group_id: u64,
+    store: StoreTeller,
+    /// Joiners that were called, with the ranks that they are to have.
+    called: Vec<(u64, usize)>,
 }
 
 /// Agreement on the group that follows one.
@@ -72,6 +83,22 @@ impl Reforms {
     /// Returns the failure of a group that is not to be made.
     pub(super) fn abandoned(&mut self, group_id: u64, mine: usize) -> Option<Failure> {
         self.abandoned.contains(&group_id).then(|| self.abandon(group_id, mine))
+    }
+
+    /// A plan's ranks do not come together.
+    fn end_meeting(&self, group_id: u64) {
+        for meeting in self.meetings.iter().filter(|m| m.group_id == group_id) {
+            meeting.store.refuse("a rank of the group that forms again has ended meanwhile, or another rank proposes another group");
+        }
+    }
+
+    /// Joiners that were called may have ended.
+    pub(super) fn miss_joiners(&self, store: &StoreClient) {
+        for meeting in &self.meetings {
+            for (_, rank) in meeting.called.iter().filter(|(joiner, _)| !store.has(*joiner)) {
+                meeting.store.lost(*rank, "ended");
+            }
+        }
     }
 
     fn forget_old(&mut self) {
@@ -131,6 +158,7 @@ impl ConnectionTable {
                     let mine = plan.members.iter().position(|m| members.get(*m) == Some(&self.rank()));
                     if let (Some(id), Some(mine)) = (group_id_of(&plan), mine) {
                         self.abandon(id, mine);
+                        self.reforms.end_meeting(id);
                     }
                 }
                 step => {
@@ -222,12 +250,21 @@ impl ControlPlane {
         self.lock().store.as_ref().map_or_else(Vec::new, |store| store.joiners().to_vec())
     }
 
-    /// Call joiners to a meeting.
-    pub fn summon(&self, joiners: Vec<u64>, to: Summons) {
-        if let Some(store) = &mut self.lock().store {
+    /// Call joiners to a meeting at this store.
+    pub fn summon(&self, joiners: Vec<u64>, to: Summons, meeting: StoreTeller) {
+        let mut state = self.lock();
+        let called = joiners.iter().copied().zip(to.rank as usize..).collect();
+        state.reforms.meetings.push(Meeting { group_id: to.group_id, store: meeting, called });
+        if let Some(store) = &mut state.store {
             store.summon(joiners, to);
         }
+        drop(state);
         self.waker.wake();
+    }
+
+    /// This rank's meetings are over.
+    pub(crate) fn end_meetings(&self) {
+        self.lock().reforms.meetings.clear();
     }
 
     /// This process's address on the way to the job's store.

@@ -18,8 +18,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The longest wait of ranks for a joiner that was called.
-const MEETING: Duration = Duration::from_secs(20);
+/// The longest and the shortest wait of ranks for a joiner that was called and is silent: between them, the limit on a rank's silence. One
+/// that ends is not waited for.
+const MEETING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(2));
+
+/// Wait for a joiner that is silent.
+fn meeting_limit(config: &Settings) -> Duration {
+    config.detection.limit().map_or(MEETING.0, |limit| limit.clamp(MEETING.1, MEETING.0))
+}
 
 /// State of a process for the worlds that follow its own.
 #[derive(Debug, Default)]
@@ -41,7 +47,8 @@ impl Elastic {
     }
 
     /// All meetings are over.
-    pub(super) fn end_meetings(&self) {
+    pub(super) fn end_meetings(&self, control: &ControlPlane) {
+        control.end_meetings();
         drop(std::mem::take(&mut *lock(&self.meetings)));
     }
 }
@@ -63,11 +70,11 @@ impl Endpoint {
             Trust::Nobody | Trust::Exchange => crate::Key::zeros(),
         };
         let bind = StoreBind { named: vec![SocketAddr::new(local, 0)], also: Vec::new() };
-        let store = Store::start_with(bind, size, &key, &config.job, MEETING, config.insecure, None)
+        let store = Store::start_with(bind, size, &key, &config.job, meeting_limit(config), config.insecure, None)
             .map_err(|no| no.into_error())?;
         let to = Summons { group_id, rank: members as u32, size: size as u32, addrs: store.addrs().to_vec() };
+        control.summon(joiners, to.clone(), store.teller());
         lock(&self.elastic.meetings).push(store);
-        control.summon(joiners, to.clone());
         Ok(to.to_bytes())
     }
 
@@ -104,7 +111,7 @@ fn meet(config: &Settings, rank: usize, to: &Summons, limit: Duration) -> Result
         size: to.size as usize,
         local: None,
         meet: Meet::Store(to.addrs.iter().copied().map(HostPort::from).collect()),
-        join_timeout: config.join_timeout.min(limit).min(MEETING),
+        join_timeout: config.join_timeout.min(limit).min(meeting_limit(config)),
         ..config.clone()
     };
     let new = Endpoint::join_from(&here, config)?;

@@ -25,6 +25,8 @@ struct Present {
     asking: u32,
     terms: Terms,
     accepted: Option<(Ballot, Plan)>,
+    /// Members that it takes for gone.
+    gone: Vec<usize>,
 }
 
 /// Progress of an attempt.
@@ -33,8 +35,8 @@ enum Phase {
     /// Waits for all to answer the roll.
     #[default]
     Roll,
-    /// Waits for the library's addition.
-    Draft(Vec<usize>),
+    /// Waits for the library's addition to a plan of these members; others are here, too, and cannot be in one group with them.
+    Draft { members: Vec<usize>, apart: Vec<(usize, String)> },
     /// Waits for promises.
     Form { ballot: Ballot, plan: Plan, asked: BTreeSet<usize>, answers: BTreeMap<usize, Answer> },
     /// Waits for votes.
@@ -84,9 +86,46 @@ impl Lead {
         self.refused.get(&member).filter(|(last, _)| asking <= *last).map(|(_, why)| why.clone())
     }
 
-    pub(super) fn come(&mut self, member: usize, asking: u32, terms: Terms, voter: &Voter) {
+    pub(super) fn come(
+        &mut self,
+        member: usize,
+        asking: u32,
+        terms: Terms,
+        voter: &Voter,
+        gone: Vec<usize>,
+    ) {
         self.round = self.round.max(voter.promised.round);
-        self.present.insert(member, Present { asking, terms, accepted: voter.accepted.clone() });
+        // With what is new the next attempt may succeed.
+        if self.present.get(&member).is_some_and(|p| p.gone != gone) {
+            self.faults = 0;
+        }
+        self.present.insert(member, Present { asking, terms, accepted: voter.accepted.clone(), gone });
+    }
+
+    /// Members that are here and cannot stay, each with the reason: of two that have lost each other one has to go. First whoever has lost
+    /// most others, of equals the highest. `me` stays: it has lost none of those that are here.
+    fn apart(&self, me: usize) -> Vec<(usize, String)> {
+        let mut lost: BTreeSet<(usize, usize)> = BTreeSet::new();
+        for (by, present) in &self.present {
+            let here = present.gone.iter().filter(|m| self.present.contains_key(m));
+            lost.extend(here.map(|m| (*by.min(m), *by.max(m))));
+        }
+        let mut apart = Vec::new();
+        while !lost.is_empty() {
+            let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+            lost.iter().flat_map(|(a, b)| [*a, *b]).for_each(|m| *counts.entry(m).or_default() += 1);
+            let worst = counts.into_iter().filter(|(m, _)| *m != me).max_by_key(|(m, n)| (*n, *m));
+            let Some((worst, _)) = worst else { break };
+            let other = lost.iter().find_map(|(a, b)| match () {
+                () if *a == worst => Some(*b),
+                () if *b == worst => Some(*a),
+                () => None,
+            });
+            let other = other.unwrap_or(me);
+            apart.push((worst, format!("has lost rank {other}, which the others can reach")));
+            lost.retain(|(a, b)| *a != worst && *b != worst);
+        }
+        apart
     }
 
     /// Members that ask, each with how often it has.
@@ -164,7 +203,7 @@ impl Reform {
                 asked.iter().filter(|m| !answers.contains_key(m)).copied().collect()
             }
             Phase::Vote { asked, votes, .. } => asked.difference(votes).copied().collect(),
-            Phase::Roll | Phase::Draft(_) | Phase::Pause(_) => self.absent(),
+            Phase::Roll | Phase::Draft { .. } | Phase::Pause(_) => self.absent(),
         }
     }
 
@@ -191,7 +230,7 @@ impl Reform {
                 }
                 self.decide(plan);
             }
-            Phase::Draft(_) | Phase::Form { .. } | Phase::Vote { .. } | Phase::Pause(_) => {}
+            Phase::Draft { .. } | Phase::Form { .. } | Phase::Vote { .. } | Phase::Pause(_) => {}
         }
     }
 
@@ -216,12 +255,15 @@ impl Reform {
         if let Some((_, plan)) = voted {
             return self.attempt(plan);
         }
-        if here.len() < terms.fewest {
-            return self.refuse(Refusal::Few { here, fewest: terms.fewest });
+        let apart = self.lead.apart(self.me);
+        let members: Vec<usize> =
+            here.into_iter().filter(|m| apart.iter().all(|(other, _)| other != m)).collect();
+        if members.len() < terms.fewest {
+            return self.refuse(Refusal::Few { here: members, fewest: terms.fewest });
         }
-        self.lead.phase = Phase::Draft(here.clone());
+        self.lead.phase = Phase::Draft { members: members.clone(), apart };
         self.again = Some(now + super::AGAIN);
-        self.actions.push(ReformAction::Draft { members: here });
+        self.actions.push(ReformAction::Draft { members });
     }
 
     /// Number of the store among the voters.
@@ -231,10 +273,13 @@ impl Reform {
 
     /// Propose the group of these members, if they are still those that are here.
     pub(super) fn propose(&mut self, members: &[usize], extra: Vec<u8>) {
-        if !matches!(&self.lead.phase, Phase::Draft(wanted) if wanted == members) {
+        let Phase::Draft { members: wanted, apart } = &self.lead.phase else { return };
+        if wanted != members {
             return;
         }
-        let left = self.gone.iter().map(|(m, why)| (*m, in_short(why))).collect();
+        let mut left: Vec<_> = self.gone.iter().map(|(m, why)| (*m, in_short(why))).collect();
+        left.extend(apart.iter().cloned());
+        left.sort_unstable();
         self.attempt(Plan { members: members.to_vec(), left, extra });
     }
 
@@ -283,7 +328,7 @@ impl Reform {
                 Message::Accept { ballot: *ballot, plan: plan.clone() },
                 asked.iter().filter(|m| !votes.contains(m)).copied().collect(),
             ),
-            Phase::Roll | Phase::Draft(_) | Phase::Pause(_) => return,
+            Phase::Roll | Phase::Draft { .. } | Phase::Pause(_) => return,
         };
         for to in to {
             // To itself it is heard at once, and need not be said again.

@@ -93,6 +93,8 @@ pub enum Message {
         promised: Ballot,
         /// The plan that it has voted for last, and when.
         accepted: Option<(Ballot, Plan)>,
+        /// Members that are gone as far as it knows: it can be in no group with them.
+        gone: Vec<usize>,
     },
     /// Make this group, and promise to vote in no earlier attempt.
     Form {

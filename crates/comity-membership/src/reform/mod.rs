@@ -22,6 +22,7 @@
 //! | it ends after a vote | the plan stays; its group fails at once, and forms again |
 //! | the member that calls the roll ends | the next one calls it; it hears of votes with the promises |
 //! | two members call the roll, since each takes the other for dead | the later attempt holds; what has votes is proposed again |
+//! | two others take each other for dead | one of them is left out: they can be in no group together |
 //! | a member does not ask, and its limit or another's passes | all are told who is missing |
 //! | too few are left | all are told |
 //! | a member is not in the plan | it is told, once somebody that knows the plan hears of it |
@@ -69,7 +70,8 @@ pub enum ReformAction {
         /// The plan.
         plan: Plan,
     },
-    /// Give up making this rank's part of a plan's group, which is under way; then call [`Reform::formed`] with a fault.
+    /// Give up making this rank's part of a plan's group, which is under way: a member is gone, or another plan came. Then call
+    /// [`Reform::formed`] with a fault.
     Abandon {
         /// The plan.
         plan: Plan,
@@ -184,8 +186,13 @@ impl Reform {
         if self.terms.is_none() || self.decided.is_some() {
             return;
         }
+        // Whoever makes a part with it would wait for it.
+        if let Some((_, plan)) = self.forming.as_ref().filter(|(_, plan)| plan.members.contains(&member)) {
+            self.actions.push(ReformAction::Abandon { plan: plan.clone() });
+        }
         self.lead.lose(member);
-        if before != self.leader() {
+        // A new one calls the roll, or the old one may not know it, and still wants a group with that member.
+        if before != self.leader() || !self.leads() {
             self.ask(now);
         }
         self.settle(now);
@@ -276,7 +283,7 @@ impl Reform {
         if leader != self.me {
             return self.send(leader, self.ready(terms));
         }
-        self.lead.come(self.me, self.asking, terms, &self.voter);
+        self.lead.come(self.me, self.asking, terms, &self.voter, Vec::new());
         let missing = self.unanswered();
         for to in self.others() {
             self.send(to, Message::Call { missing: missing.clone() });
@@ -286,7 +293,8 @@ impl Reform {
 
     fn ready(&self, terms: Terms) -> Message {
         let Voter { promised, accepted } = self.voter.clone();
-        Message::Ready { asking: self.asking, terms, promised, accepted }
+        let gone = self.gone.keys().copied().collect();
+        Message::Ready { asking: self.asking, terms, promised, accepted, gone }
     }
 
     /// Members other than this one that are not gone.
@@ -360,10 +368,12 @@ impl Reform {
                 }
             }
             Message::Withdraw => self.lead.lose(from),
-            Message::Ready { asking, terms, promised, accepted } => match self.lead.refusal(from, asking) {
-                Some(why) => self.send(from, Message::Refused { asking, why }),
-                None => self.lead.come(from, asking, terms, &Voter { promised, accepted }),
-            },
+            Message::Ready { asking, terms, promised, accepted, gone } => {
+                match self.lead.refusal(from, asking) {
+                    Some(why) => self.send(from, Message::Refused { asking, why }),
+                    None => self.lead.come(from, asking, terms, &Voter { promised, accepted }, gone),
+                }
+            }
             Message::Formed { ballot, fault, accepted } => self.lead.formed(from, ballot, fault, accepted),
             Message::Accepted { ballot } => self.lead.accepted(from, ballot),
             Message::Behind { promised } => self.lead.behind(self.me, promised, now),

@@ -99,6 +99,24 @@ fn a_member_with_other_terms_is_named() {
     assert_eq!(agree(&mut members, &mut None), vec![ReformAction::Refused { why }; 3]);
 }
 
+/// Its part would wait for that member.
+#[test]
+fn a_plan_is_given_up_while_its_part_is_made_when_a_member_is_gone() {
+    let mut members = all(3, &[], false);
+    let now = Instant::now();
+    (0..3).for_each(|m| begin(&mut members[m], 1));
+    let plan = Plan { members: vec![0, 1, 2], left: Vec::new(), extra: vec![7] };
+    let form = Message::Form { ballot: Ballot { round: 1, by: 0 }, plan: plan.clone() };
+    members[1].hear(0, form, now);
+    assert!(members[1].actions().contains(&ReformAction::Form { plan: plan.clone() }));
+    members[1].gone(2, "died", now);
+    assert!(members[1].actions().contains(&ReformAction::Abandon { plan: plan.clone() }));
+    // Made, it stands: whoever has voted for it may be gone, too.
+    members[1].formed(&plan, None, now);
+    members[1].gone(0, "died", now);
+    assert!(!members[1].actions().contains(&ReformAction::Abandon { plan }));
+}
+
 #[test]
 fn who_does_not_come_is_named_by_all() {
     let mut members = all(3, &[], false);

@@ -156,8 +156,9 @@ impl Server {
 
     /// The numbers of those that wait, as ranks are told.
     pub(super) fn waiting_joiners(&self) -> Option<Vec<u8>> {
-        let all: Vec<u64> = self.joiners.iter().filter(|j| j.waits()).map(|j| j.number).collect();
-        (self.last_joiner > 0).then(|| FromStore::Joiners { all }.encode())
+        let those = |are: fn(&Joiner) -> bool| self.joiners.iter().filter(|j| are(j)).map(|j| j.number).collect();
+        let told = || FromStore::Joiners { all: those(Joiner::waits), called: those(|j| j.is_called) };
+        (self.last_joiner > 0).then(|| told().encode())
     }
 
     fn tell_joiners(&mut self) {
@@ -191,7 +192,7 @@ impl Server {
                 match joiner.conn.next_message().map(|m| m.map(|m| ToStore::decode(&m))) {
                     Ok(None) if open => self.joiners.push(joiner),
                     Ok(Some(Ok(ToStore::Ready))) => {
-                        joiner.is_in = true;
+                        (joiner.is_in, joiner.is_called) = (true, false);
                         changed = true;
                         taken_in.push(joiner.place);
                         self.joiners.push(joiner);

@@ -2,7 +2,10 @@
 
 use super::{Done, Outcome, missing, scope::Scope, sshd::sshd};
 use ::chaos::Choice;
+use tasks::{child::Task, place::built};
 
+/// Minutes of a job that goes on.
+const ELASTIC: u64 = 60;
 /// Minutes of a gate's run.
 const MINUTES: f64 = 0.5;
 
@@ -18,6 +21,18 @@ pub(super) fn for_minutes(minutes: f64, seed: u64) -> Outcome {
         return missing(why);
     }
     ::chaos::run(&Choice::for_tests(minutes, seed)).map(Done::Passed)
+}
+
+/// Job whose ranks go on without those that die and take in others, for an hour.
+pub(super) fn elastic(scope: &Scope) -> Outcome {
+    Task::cargo().args(["build", "-p", "chaos", "--example", "elastic"]).limit(1800).run()?;
+    let minutes = ELASTIC.to_string();
+    let seed = scope.seed.to_string();
+    let task = Task::new(built("debug", "examples/elastic"));
+    let task = task.args(["chaos", "--minutes", &minutes, "--detection", "2", "--seed", &seed]);
+    let out = task.limit(ELASTIC * 60 + 300).echo().run()?;
+    let words = out.lines().rfind(|line| line.starts_with("=> ")).map(|line| line.trim_start_matches("=> "));
+    words.map(|words| Done::Passed(words.into())).ok_or_else(|| "nothing was counted".into())
 }
 
 fn number<T: std::str::FromStr>(name: &str) -> Result<Option<T>, String> {

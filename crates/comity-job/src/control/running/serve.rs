@@ -21,6 +21,8 @@ use std::{
 const MAX_PARKED: usize = 4096;
 /// Refusal of a rank that was given up.
 pub const NOT_A_MEMBER: &str = "you are not a member any more";
+/// The longest rest while ranks agree on a group.
+const REFORM_REST: Duration = Duration::from_millis(2);
 /// Interval of the checks meanwhile for outstanding bytes.
 const LEAVE_POLL: Duration = Duration::from_millis(2);
 
@@ -76,6 +78,12 @@ impl ControlPlane {
             return false;
         }
         let state = self.lock();
+        // An agreement takes several rounds, each of which would wait for it.
+        let agrees = state.reforms.next().is_some();
+        let rested = if agrees { rested.min(looked + REFORM_REST) } else { rested };
+        if Instant::now() >= rested {
+            return false;
+        }
         let due = if self.has_begun() { state.membership().next() } else { None };
         let parked = state.parked.iter().map(|a| a.until).min();
         // What had no room is to go out as soon as there is some.

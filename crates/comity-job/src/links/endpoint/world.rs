@@ -142,7 +142,7 @@ impl World for Endpoint {
     ) -> Result<Outcome> {
         let Some(running) = &self.running else { return Err(Error::Closed) };
         let out = running.control().reform(group_id, members, terms, until, parts);
-        self.elastic.end_meetings();
+        self.elastic.end_meetings(running.control());
         out
     }
 

@@ -10,6 +10,7 @@
 //! - It has all who asked and whom nobody took for dead, and says why each other member left.
 //! - Every member that runs and asks is answered by its limit. One that the plan leaves out is told, if a member of the plan can tell it.
 //! - Where some are killed and enough are left to go on, each of these gets the plan within a second.
+//! - Where two have lost each other and nothing else happens, there is a plan.
 //!
 //! Outside: how it is learned that a member is gone ([`crate::Membership`], which has a simulator of its own), and how parts are made.
 
@@ -25,6 +26,8 @@ use world::World;
 /// Seeds of an ordinary run, and of a deep one.
 const SEEDS: (u64, u64) = (400, 100_000);
 const SIZES: RangeInclusive<usize> = 2..=64;
+/// Seeds of the largest groups, in a deep run, and their members. A seed sends about a million messages for each attempt.
+const LARGEST: (u64, usize) = (40, 1_024);
 
 fn run(scenario: &Scenario, mutant: Option<Mutant>) -> Result<Option<usize>, String> {
     World::new(scenario, mutant).run()
@@ -34,11 +37,13 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// `COMITY_SIM_SEED=12345` repeats one seed and prints what happens, `COMITY_SIM_SEEDS=1000000` runs so many.
+/// `COMITY_SIM_SEED=12345` repeats one seed and prints what happens, `COMITY_SIM_MEMBERS=1024` beside it a large one,
+/// `COMITY_SIM_SEEDS=1000000` runs so many.
 #[test]
 fn there_is_one_group_at_most() {
     if let Some(seed) = number("COMITY_SIM_SEED") {
-        let scenario = Scenario::new(seed, SIZES);
+        let members = number("COMITY_SIM_MEMBERS").map(|n| n as usize);
+        let scenario = Scenario::new(seed, members.map_or(SIZES, |n| n..=n));
         println!("{scenario:?}");
         let mut world = World::new(&scenario, None);
         world.trace = true;
@@ -65,10 +70,10 @@ fn there_is_one_group_at_most() {
 #[test]
 fn large_groups_form_again() {
     let deep = scope::Scope::from_env().deep;
-    let (seeds, size) = if deep { (200, 1_024) } else { (1, 100) };
+    let (seeds, size) = if deep { (LARGEST.0, LARGEST.1) } else { (1, 100) };
     for seed in 0..seeds {
         let verdict = run(&Scenario::new(seed, size..=size), None);
-        assert!(verdict.is_ok(), "seed {seed} with {size} members: {verdict:?}");
+        assert!(verdict.is_ok(), "seed {seed} with {size} members (COMITY_SIM_MEMBERS): {verdict:?}");
     }
 }
 
@@ -93,6 +98,7 @@ fn mistakes_are_found() {
             let scenario = match mutant {
                 Mutant::ForgetsVotes => Scenario::telling(*seed),
                 Mutant::TellsMembersOnly => Scenario::apart(*seed),
+                Mutant::HidesLosses => Scenario::lost_each_other(*seed),
                 _ => Scenario::new(*seed, 2..=9),
             };
             run(&scenario, None).is_ok() && run(&scenario, Some(mutant)).is_err()

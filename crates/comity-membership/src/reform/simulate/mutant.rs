@@ -24,10 +24,12 @@ pub(super) enum Mutant {
     WaitsForEver,
     /// A plan leaves out the last of its members.
     LeavesOneOut,
+    /// A member does not say whom it has lost.
+    HidesLosses,
 }
 
 impl Mutant {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::ForgetsPromises,
         Self::ForgetsVotes,
         Self::NeedsNoVotes,
@@ -38,6 +40,7 @@ impl Mutant {
         Self::ForgetsToAsk,
         Self::WaitsForEver,
         Self::LeavesOneOut,
+        Self::HidesLosses,
     ];
 
     /// Change what a member does. `is_first`: it has just asked.
@@ -53,6 +56,13 @@ impl Mutant {
             Self::TellsMembersOnly => actions.retain(|a| {
                 !matches!(a, ReformAction::Send { to, message: Message::Decided { plan } } if !plan.members.contains(to))
             }),
+            Self::HidesLosses => {
+                for action in actions {
+                    if let ReformAction::Send { message: Message::Ready { gone, .. }, .. } = action {
+                        gone.clear();
+                    }
+                }
+            }
             Self::LeavesOneOut => {
                 for action in actions {
                     if let ReformAction::Draft { members } = action {

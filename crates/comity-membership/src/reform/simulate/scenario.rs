@@ -147,6 +147,24 @@ impl Scenario {
         one
     }
 
+    /// A run in which two take each other for dead, whom the lowest member can reach.
+    pub(super) fn lost_each_other(seed: u64) -> Self {
+        let mut one = Self::new(seed, 3..=9);
+        let mut rng = Rng::new(seed ^ 0x105e);
+        let a = 1 + rng.below(one.size - 1);
+        let b = 1 + (a + rng.below(one.size - 2)) % (one.size - 1);
+        one.faults = vec![Fault::Reset { a, b, at: rng.between(0, 20 * MS) }];
+        one.all_ask(&mut rng);
+        one
+    }
+
+    /// True if some members have lost each other, nothing else happens, and enough are left without one of each pair.
+    pub(super) fn only_pairs_are_lost(&self) -> bool {
+        let is_pair = |f: &Fault| matches!(f, Fault::Reset { a, b, .. } if *a > 0 && *b > 0);
+        let all_ask = self.begin.iter().all(Option::is_some);
+        all_ask && self.faults.iter().all(is_pair) && self.size >= self.fewest + self.faults.len()
+    }
+
     /// True if members are killed and nothing else happens.
     pub(super) fn only_kills(&self) -> bool {
         self.faults.iter().all(|f| matches!(f, Fault::Kill { .. }))

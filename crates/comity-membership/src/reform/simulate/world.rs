@@ -10,6 +10,7 @@ use crate::{
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, BinaryHeap},
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -28,11 +29,11 @@ enum Event {
         member: usize,
         of: usize,
     },
-    /// `member` hears that `of` has made its part of a plan.
+    /// `member` hears that `of` has made its part of a plan. Each member hears that of each other one: they share the plan.
     Entered {
         member: usize,
         of: usize,
-        plan: Plan,
+        plan: Rc<Plan>,
     },
     Draft {
         member: usize,
@@ -41,7 +42,7 @@ enum Event {
     /// `member` learns that a part cannot be made.
     Fault {
         member: usize,
-        plan: Plan,
+        plan: Rc<Plan>,
     },
     StoreGone {
         member: usize,
@@ -61,10 +62,10 @@ struct Member {
     has_left: bool,
     lacks: bool,
     /// The plan whose part it makes.
-    making: Option<Plan>,
+    making: Option<Rc<Plan>>,
     /// By plan: those whose parts it knows of.
-    entered: Vec<(Plan, BTreeSet<usize>)>,
-    made: Vec<Plan>,
+    entered: Vec<(Rc<Plan>, BTreeSet<usize>)>,
+    made: Vec<Rc<Plan>>,
     asked: Option<u64>,
     answered: Option<u64>,
     done: Option<Plan>,
@@ -85,6 +86,8 @@ pub(super) struct World<'a> {
     last: BTreeMap<(usize, usize), u64>,
     cut: Option<(Vec<bool>, u64)>,
     decided: Option<Plan>,
+    /// Plans that were seen, each once.
+    plans: Vec<Rc<Plan>>,
     votes: BTreeMap<Ballot, BTreeSet<usize>>,
     pub(super) sent: u64,
     pub(super) trace: bool,
@@ -122,6 +125,7 @@ impl<'a> World<'a> {
             last: BTreeMap::new(),
             cut: None,
             decided: None,
+            plans: Vec::new(),
             votes: BTreeMap::new(),
             sent: 0,
             trace: false,
@@ -234,7 +238,7 @@ impl<'a> World<'a> {
                 self.act(member, false);
             }
             Event::Fault { member, plan } => {
-                if self.members[member].making.as_ref() == Some(&plan) {
+                if is_one_of(self.members[member].making.as_slice(), &plan) {
                     self.fail_making(member);
                 }
             }
@@ -337,8 +341,14 @@ impl<'a> World<'a> {
                     let later = self.delay();
                     self.push(self.now + later, Event::Draft { member, members });
                 }
-                ReformAction::Form { plan } => self.make(member, plan),
-                ReformAction::Abandon { plan } => self.push(self.now + 1, Event::Fault { member, plan }),
+                ReformAction::Form { plan } => {
+                    let plan = self.shared(plan);
+                    self.make(member, plan);
+                }
+                ReformAction::Abandon { plan } => {
+                    let plan = self.shared(plan);
+                    self.push(self.now + 1, Event::Fault { member, plan });
+                }
                 ReformAction::Done { plan } => self.finish(member, plan),
                 ReformAction::Refused { .. } => self.members[member].answered = Some(self.now),
             }
@@ -369,18 +379,29 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Returns the one copy of a plan: comparing those of a thousand members is most of the work otherwise.
+    fn shared(&mut self, plan: Plan) -> Rc<Plan> {
+        match self.plans.iter().find(|p| ***p == plan) {
+            Some(known) => Rc::clone(known),
+            None => {
+                self.plans.push(Rc::new(plan));
+                Rc::clone(&self.plans[self.plans.len() - 1])
+            }
+        }
+    }
+
     /// Make a part: it stands when all parts are begun, and fails with a member.
-    fn make(&mut self, member: usize, plan: Plan) {
-        self.members[member].making = Some(plan.clone());
+    fn make(&mut self, member: usize, plan: Rc<Plan>) {
+        self.members[member].making = Some(Rc::clone(&plan));
         let lost = plan.members.iter().any(|m| self.members[member].gone.contains(m));
         if lost || std::mem::take(&mut self.members[member].lacks) {
             return self.fail_making(member);
         }
         note(&mut self.members[member].entered, &plan).insert(member);
-        for to in plan.members.clone() {
+        for &to in &plan.members {
             if to != member {
                 let later = self.delay();
-                self.push(self.now + later, Event::Entered { member: to, of: member, plan: plan.clone() });
+                self.push(self.now + later, Event::Entered { member: to, of: member, plan: Rc::clone(&plan) });
             }
         }
         self.look(member);
@@ -391,17 +412,17 @@ impl<'a> World<'a> {
         let Some(plan) = &m.making else { return };
         let entered = note(&mut m.entered, plan);
         if plan.members.iter().all(|m| entered.contains(m)) {
-            let plan = plan.clone();
-            m.made.push(plan.clone());
+            let plan = Rc::clone(plan);
+            m.made.push(Rc::clone(&plan));
             self.end_making(member, &plan, None);
         }
     }
 
     fn fail_making(&mut self, member: usize) {
         let Some(plan) = self.members[member].making.clone() else { return };
-        for to in plan.members.clone() {
+        for &to in &plan.members {
             let later = self.delay();
-            self.push(self.now + later, Event::Fault { member: to, plan: plan.clone() });
+            self.push(self.now + later, Event::Fault { member: to, plan: Rc::clone(&plan) });
         }
         self.end_making(member, &plan, Some("cannot be made".into()));
     }
@@ -415,11 +436,12 @@ impl<'a> World<'a> {
 
     fn finish(&mut self, member: usize, plan: Plan) {
         let s = self.scenario;
+        let made = self.shared(plan.clone());
         let m = &mut self.members[member];
         m.answered = Some(self.now);
         m.done = Some(plan.clone());
         let is_in = plan.members.contains(&member);
-        let lacking = plan.members.iter().find(|p| !self.members[**p].made.contains(&plan));
+        let lacking = plan.members.iter().find(|p| !is_one_of(&self.members[**p].made, &made));
         let votes = Votes::new(s.size, s.store, s.rule);
         let enough = self.votes.values().any(|v| votes.suffice(v.iter().copied()));
         let mut gone: Vec<usize> = plan.left.iter().map(|(m, _)| *m).collect();
@@ -427,7 +449,7 @@ impl<'a> World<'a> {
         gone.sort_unstable();
         let broken = match &self.decided {
             Some(other) if *other != plan => format!("two plans: {other:?} and, on {member}, {plan:?}"),
-            _ if is_in && !self.members[member].made.contains(&plan) => {
+            _ if is_in && !is_one_of(&self.members[member].made, &made) => {
                 format!("{member} has no part of {plan:?}")
             }
             _ if lacking.is_some() => format!("{lacking:?} has made no part of {plan:?}"),
@@ -534,6 +556,9 @@ impl<'a> World<'a> {
             }
         }
         self.judge_the_left_out()?;
+        if s.only_pairs_are_lost() && self.decided.is_none() {
+            return Err("no group follows, though all run".into());
+        }
         let alive: Vec<usize> = (0..s.size).filter(|m| self.members[*m].runs).collect();
         let votes = Votes::new(s.size, s.store, s.rule);
         let voters = alive.iter().copied().chain(s.store.then_some(s.size));
@@ -570,9 +595,17 @@ fn whose(event: &Event) -> Option<usize> {
     }
 }
 
-fn note<'a>(entered: &'a mut Vec<(Plan, BTreeSet<usize>)>, plan: &Plan) -> &'a mut BTreeSet<usize> {
-    let at = entered.iter().position(|(p, _)| p == plan).unwrap_or_else(|| {
-        entered.push((plan.clone(), BTreeSet::new()));
+/// Returns true for a plan that is among these. There is one copy of each.
+fn is_one_of(plans: &[Rc<Plan>], plan: &Rc<Plan>) -> bool {
+    plans.iter().any(|p| Rc::ptr_eq(p, plan))
+}
+
+fn note<'a>(
+    entered: &'a mut Vec<(Rc<Plan>, BTreeSet<usize>)>,
+    plan: &Rc<Plan>,
+) -> &'a mut BTreeSet<usize> {
+    let at = entered.iter().position(|(p, _)| Rc::ptr_eq(p, plan)).unwrap_or_else(|| {
+        entered.push((Rc::clone(plan), BTreeSet::new()));
         entered.len() - 1
     });
     &mut entered[at].1

@@ -9,6 +9,7 @@ use crate::{
         store::words::{claimed, whereabouts},
         wire::{FromStore, ToStore},
     },
+    sync::lock,
 };
 use std::{
     collections::BTreeMap,
@@ -231,6 +232,10 @@ impl Server {
     /// Nobody need wait for a rank that is known to have ended. A rank that joined before is missed by its connection.
     pub(super) fn miss_the_gone(&mut self) {
         let Some(round) = &self.round else { return };
+        let refused = lock(&self.shared.refused).clone();
+        if let Some(why) = refused {
+            return self.refuse_round(&JoinError::new(why), None);
+        }
         let gone = self.shared.gone().iter().find(|(r, _)| !round.members.contains_key(r)).cloned();
         if let Some((rank, how)) = gone {
             self.shared.note_culprit(rank);

@@ -89,6 +89,7 @@ pub(super) const PARTS: &[Part] = &[
     part("loom", "all interleavings of the lock-free parts", 1, cargo::loom),
     part("fuzz", "decoders on hostile bytes, 10 minutes each", fuzz::PIECES, fuzz::run),
     part("chaos", "jobs broken at random, for an hour", 6, an_hour_of_chaos),
+    part("elastic-chaos", "a job that loses ranks and takes in others, for an hour", 1, chaos::elastic),
     part("soak", "eight ranks to a core for 2 hours (--hours), nobody given up", 1, soak),
     part(
         "licences",
