@@ -378,6 +378,17 @@ impl ControlPlane {
         self.waker.wake();
     }
 
+    /// Returns the shortest round trip that the system has seen on the control connection with a rank.
+    pub(crate) fn round_trip(&self, rank: usize) -> Option<Duration> {
+        self.lock().round_trip(rank)
+    }
+
+    /// Have every control connection show this round trip.
+    #[cfg(test)]
+    pub(crate) fn set_round_trip_for_test(&self, trip: Duration) {
+        self.lock().trip_for_test = Some(trip);
+    }
+
     /// Returns true if there is a control connection to a rank.
     #[cfg(test)]
     pub(crate) fn is_connected_for_test(&self, rank: usize) -> bool {

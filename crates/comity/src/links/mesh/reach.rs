@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Error, LinkKind, Result,
-    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, TRY, Target, answering, dial},
+    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, TRY, Target, answering, dial, dial_all},
     transport::{Candidates, Connected, Connector, Missed, Pair, Transport},
 };
 use rustix::event::PollFlags;
@@ -56,6 +56,21 @@ impl Connector for Path<'_, '_> {
         let hello = self.hello(index, of)?;
         let secret = &self.making.opening.group.mesh.secret;
         self.making.patiently(self.rank, |patience| dial(&[target], secret, &hello, patience))
+    }
+
+    fn dial_all(&self, targets: &[Target], first: u16, of: u16) -> Result<Vec<(Stream, Sealing)>, Miss> {
+        let hello = self.hello(first, of)?;
+        let secret = &self.making.opening.group.mesh.secret;
+        self.making.patiently(self.rank, |patience| dial_all(targets, first, secret, &hello, patience))
+    }
+
+    fn round_trip(&self) -> Option<Duration> {
+        let group = self.making.opening.group;
+        let rank = group.world_rank(self.rank);
+        if group.mesh.book.relay_of(rank).is_some() {
+            return None;
+        }
+        group.mesh.control.round_trip(rank)
     }
 
     fn candidates(&self) -> Candidates {
