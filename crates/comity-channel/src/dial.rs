@@ -11,7 +11,7 @@ use super::{
 use crate::{Error, Result, sys::poll_joining};
 pub use probe::{answering, probe};
 pub use race::Winner;
-use race::{Race, Tried};
+use race::{Made, Race, Tried};
 use rustix::{
     event::{PollFd, PollFlags},
     io::Errno,
@@ -268,6 +268,47 @@ pub fn dial_any(
         pause = (pause * 2).min(LONGEST_PAUSE);
         // One that answers small packets was not slow.
         if holes == 0 && begun.elapsed() >= limit {
+            limit = (limit * 2).min(LONGEST_TRY);
+        }
+    }
+}
+
+/// Make all connections of a link side by side: one to each of `targets`, all of which lead to one process, with the numbers from `first` on.
+pub fn dial_all(
+    targets: &[Target],
+    first: u16,
+    secret: &Secret,
+    hello: &Hello,
+    patience: &DialLimits<'_>,
+) -> Result<Vec<(Stream, Sealing)>, Miss> {
+    let mut made: Vec<Option<Made>> = targets.iter().map(|_| None).collect();
+    let mut pause = FIRST_PAUSE;
+    let mut limit = TRY;
+    loop {
+        let begun = Instant::now();
+        let missing: Vec<_> = (0..targets.len()).filter(|i| made.get(*i).is_some_and(Option::is_none)).collect();
+        let to: Vec<_> = missing.iter().filter_map(|i| targets.get(*i).cloned()).collect();
+        let numbers: Vec<_> = (first..).zip(0..targets.len()).filter(|(_, i)| missing.contains(i)).map(|(n, _)| n).collect();
+        let (won, mut lost) = Race::new(&to, secret, hello, patience, limit).for_all(&numbers).run_all();
+        lost.retain(|(i, _)| won.iter().all(|(w, _)| w != i));
+        for (i, connection) in won {
+            if let Some(place) = missing.get(i).and_then(|i| made.get_mut(*i)) {
+                *place = Some(connection);
+            }
+        }
+        if made.iter().all(Option::is_some) {
+            return Ok(made.into_iter().flatten().collect());
+        }
+        let is_final = lost.iter().any(|(_, miss)| miss.is_final());
+        let last = summary(&to, lost);
+        let next = Instant::now() + pause;
+        if is_final || !last.is_passing() || next >= patience.until {
+            return Err(last);
+        }
+        // WAIT(until): the next attempt: to the join deadline
+        patience.wait(None, next).map_err(Miss::Stop)?;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        if begun.elapsed() >= limit {
             limit = (limit * 2).min(LONGEST_TRY);
         }
     }

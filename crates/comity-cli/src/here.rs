@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{
-    Algorithm, BackendKind, Config, ConfigError, ConnectWhen, Error, Group, Result, Secure,
+    Algorithm, BackendKind, Config, ConfigError, ConnectWhen, Error, Group, LinkKind, Result, Secure,
     tools::{self, cuda::Cuda},
 };
 use comity_plan::Kind;
@@ -146,14 +146,13 @@ pub(crate) fn failed(command: &str, e: &Error) -> u8 {
     if matches!(e, Error::Config(_)) { 2 } else { 1 }
 }
 
-/// "4 ranks on 2 hosts (a, b), links shm and tcp".
+/// "4 ranks on 2 hosts (a, b), links shm and tcp over 15 connections".
 pub(crate) fn world(group: &Group) -> String {
     let n = group.size();
     if n == 1 {
         return "1 rank".into();
     }
     let hosts = hosts(group);
-    let links = links(group).join(" and ");
     let names = match hosts.as_slice() {
         [] => String::new(),
         [first, second, _, _, .., last] => format!(" ({first}, {second}, .. {last})"),
@@ -161,7 +160,12 @@ pub(crate) fn world(group: &Group) -> String {
     };
     let many = hosts.len().max(1);
     let s = if hosts.len() > 1 { "s" } else { "" };
-    format!("{n} ranks on {many} host{s}{names}, links {links}")
+    let most = tools::connections(group).into_iter().flatten().max();
+    // Two are one for each direction, which is the usual number where threads send.
+    let over = most.filter(|n| *n > 2).map_or_else(String::new, |n| format!(" over {n} connections"));
+    let tcp = LinkKind::Tcp.name();
+    let links = links(group).into_iter().map(|kind| if kind == tcp { format!("{kind}{over}") } else { kind });
+    format!("{n} ranks on {many} host{s}{names}, links {}", links.collect::<Vec<_>>().join(" and "))
 }
 
 /// The names of the hosts, in order of first rank; none where all ranks are threads of this process.

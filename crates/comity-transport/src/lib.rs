@@ -48,7 +48,7 @@ use comity_channel as channel;
 use std::{
     fmt, io,
     os::{fd::BorrowedFd, unix::net::UnixStream},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// A kind of link as a process has it. Functions without `self` answer without a process.
@@ -206,6 +206,13 @@ pub fn info_of_host(seen: Seen<'_>) -> TransportInfo {
 pub trait Connector {
     /// Connect to the lower rank of the pair, for connection `index` of `of` that make the link.
     fn dial(&self, target: Target, index: u16, of: u16) -> Result<Connection, Miss>;
+
+    /// Connects as [`dial`](Self::dial), side by side: once to each of `targets`, for the connections from `first` on of `of`.
+    fn dial_all(&self, targets: &[Target], first: u16, of: u16) -> Result<Vec<Connection>, Miss>;
+
+    /// Returns the shortest round trip that the system has seen between the two ranks; none within a host, where a third rank passes on what
+    /// they say, and where the system does not tell.
+    fn round_trip(&self) -> Option<Duration>;
 
     /// The addresses of the lower rank that lead there, the best first; none where a third rank passes on what the two say.
     fn candidates(&self) -> Candidates;

@@ -134,6 +134,11 @@ pub trait Link: Lending + Send + fmt::Debug {
     /// The medium, and what follows of it.
     fn properties(&self) -> LinkProperties;
 
+    /// Number of connections that it consists of.
+    fn connections(&self) -> usize {
+        1
+    }
+
     /// Bytes worth moving in one go before looking elsewhere.
     fn chunk(&self) -> usize;
 

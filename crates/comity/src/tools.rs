@@ -8,7 +8,7 @@
 //! |---|---|
 //! | a launcher | [`Store`], at which its ranks meet; [`Sheet`], [`Tally`] and [`LiveRank`], what a rank did and does in memory that both see |
 //! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`costs_note`], [`network_in_words`], [`lanes_in_words`], [`trust_in_words`] |
-//! | `comity check`, `comity bench` | [`hosts`], [`prefer_algorithm`], [`bytes_pulled`], [`bytes_in_lanes`]; memory of CUDA devices in [`cuda`] |
+//! | `comity check`, `comity bench` | [`hosts`], [`connections`], [`prefer_algorithm`], [`bytes_pulled`], [`bytes_in_lanes`]; memory of CUDA devices in [`cuda`] |
 //! | the Python package | [`HomeProcess`], which its forked children are told from; [`of_objects`], for calls made of several |
 //! | both | [`on_warning`], for a process whose program listens to no events |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
@@ -63,6 +63,15 @@ pub fn hosts(group: &Group) -> Option<Vec<usize>> {
 /// ```
 pub fn link_notes(config: &Config) -> Vec<LinkNote> {
     config.settings.link_notes()
+}
+
+/// The number of connections of the link to each rank of a group, by rank; `None` where none is made, and for the rank itself.
+///
+/// ```
+/// assert!(comity::tools::connections(&comity::Group::single()).iter().all(Option::is_none));
+/// ```
+pub fn connections(group: &Group) -> Vec<Option<usize>> {
+    group.connections()
 }
 
 /// The addresses of this host's interfaces, and which of them this process would use.

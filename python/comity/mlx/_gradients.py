@@ -10,8 +10,6 @@ from comity import _core
 from comity.arrays import kind_of
 from comity.mlx._groups import Group, of
 
-_MEAN = _core.Args(reduce="avg")
-
 
 def average_gradients(
     gradients: Any,
@@ -19,6 +17,7 @@ def average_gradients(
     all_reduce_size: int = 32 * 1024**2,
     communication_type: mx.Dtype | None = None,
     communication_stream: Any = None,
+    wire: str | None = None,
 ) -> Any:
     """The mean of each gradient over all ranks, which must have the same tree of them.
 
@@ -31,6 +30,8 @@ def average_gradients(
         all_reduce_size: Bytes in a batch.
         communication_type: The type to send, such as ``mx.bfloat16``: half the bytes, and less precise. Default: each array's own.
         communication_stream: For the sake of MLX's signature.
+        wire: The form in which elements cross a slow network: ``"bf16"``, ``"f16"`` or ``"int8"``. Sums stay float32, and each contribution
+            is rounded once.
     """
     g = of(group)
     n = g.size()
@@ -41,7 +42,8 @@ def average_gradients(
         # MLX's fourth argument.
         communication_type = None
     batches = _batches([x for _, x in flat], all_reduce_size, communication_type)
-    pending = [(batch, *_start(g, [flat[i][1] for i in batch], communication_type)) for batch in batches]
+    mean = _core.Args(reduce="avg", wire=wire)
+    pending = [(batch, *_start(g, [flat[i][1] for i in batch], communication_type, mean)) for batch in batches]
     averaged = list(flat)
     for batch, request, joined in pending:
         request.wait()  # WAIT: a request, whose call has a deadline
@@ -69,17 +71,19 @@ def _batches(arrays: list[mx.array], limit: int, send_as: mx.Dtype | None) -> li
     return batches
 
 
-def _start(g: Group, arrays: list[mx.array], send_as: mx.Dtype | None) -> tuple["_core.Request", mx.array]:
+def _start(
+    g: Group, arrays: list[mx.array], send_as: mx.Dtype | None, mean: _core.Args
+) -> tuple["_core.Request", mx.array]:
     """Begin to average some arrays; the request, and the array that holds them one after the other when it has ended."""
     mlx = kind_of("mlx")
     sent = [x if send_as is None else x.astype(send_as) for x in arrays]
     src = mlx.read(sent[0] if len(sent) == 1 else mx.concatenate([x.reshape(-1) for x in sent]))
     if src.own or len(sent) > 1 or sent[0].dtype != arrays[0].dtype:
         # Nobody else has this array, so the mean may take its place.
-        request = g._raw.start("all_reduce", None, src.buffer, _MEAN, hold=src)
+        request = g._raw.start("all_reduce", None, src.buffer, mean, hold=src)
         return request, src.keep[0]
     dst = mlx.make(src.shape, src)
-    request = g._raw.start("all_reduce", src.buffer, dst.buffer, _MEAN, hold=(src, dst))
+    request = g._raw.start("all_reduce", src.buffer, dst.buffer, mean, hold=(src, dst))
     return request, dst.result()  # WAIT: none, the array is there
 
 

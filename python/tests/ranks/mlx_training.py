@@ -43,6 +43,11 @@ def check_average_gradients(g: comity.Group) -> None:
     assert n == 1 or g.stats()["bytes_sent"] - sent == whole / 2
     assert narrow[0].dtype == mx.float32
     close(narrow[0], wide[0], 0.01)
+    sent = g.stats()["bytes_sent"]
+    wired = dist.average_gradients([mx.ones((1000,)) * r, mx.ones((24,))], wire="bf16")
+    assert n == 1 or g.stats()["bytes_sent"] - sent < 0.6 * whole
+    assert wired[0].dtype == mx.float32
+    close(wired[0], wide[0], 0.01)
 
 
 def check_memory_of_gradients(g: comity.Group) -> None:

@@ -58,6 +58,8 @@ pub struct Answer {
 pub struct Guest {
     /// Programs of the host.
     pub files: Vec<PathBuf>,
+    /// Its clock counts instructions, a nanosecond each, and leaps over sleep: how busy the host is does not show in its times.
+    pub counts: bool,
 }
 
 /// Choice of a run, from the command line.
@@ -65,6 +67,7 @@ pub struct Guest {
 pub struct Choice {
     files: Vec<PathBuf>,
     limit: u64,
+    counts: bool,
     commands: Vec<String>,
 }
 
@@ -72,10 +75,11 @@ impl Choice {
     /// # Errors
     /// The command line makes no sense; the text says why.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
-        let mut choice = Self { files: Vec::new(), limit: 60, commands: Vec::new() };
+        let mut choice = Self { files: Vec::new(), limit: 60, counts: false, commands: Vec::new() };
         let mut args = args.iter();
         while let Some(&arg) = args.next() {
             match arg {
+                "--count" => choice.counts = true,
                 "--file" => choice.files.push(args.next().ok_or("--file needs a path")?.into()),
                 "--limit" => {
                     let seconds = args.next().and_then(|s| s.parse().ok());
@@ -93,7 +97,7 @@ impl Choice {
 pub fn run(choice: Choice) -> Result<(), String> {
     let command = |script: String| Command { script, limit: choice.limit };
     let commands: Vec<Command> = choice.commands.into_iter().map(command).collect();
-    let answers = Guest { files: choice.files }.run(&commands)?;
+    let answers = Guest { files: choice.files, counts: choice.counts }.run(&commands)?;
     let failed = answers.iter().filter(|a| a.code != 0).count();
     for (command, answer) in commands.iter().zip(&answers) {
         println!("exit code {} after {:.1} s: {}", answer.code, answer.seconds, command.script);
@@ -134,7 +138,7 @@ impl Guest {
         let console = scratch.join("console");
         self.image(&parts, commands)?.write(&image)?;
         let all: u64 = commands.iter().map(|c| c.limit).sum();
-        let ran = qemu(&parts.kernel, &image, &console).limit(BOOT + all).echo().run();
+        let ran = qemu(&parts.kernel, &image, &console, self.counts).limit(BOOT + all).echo().run();
         let said = || fs::read_to_string(&console).unwrap_or_default();
         let output = ran.map_err(|e| format!("{e}\nthe guest's kernel said:\n{}", said()))?;
         answers(&output, commands.len())
@@ -176,9 +180,13 @@ impl Guest {
 }
 
 /// Two serial lines: what the commands print, and what the kernel says.
-fn qemu(kernel: &Path, image: &Path, console: &Path) -> Task {
+fn qemu(kernel: &Path, image: &Path, console: &Path, counts: bool) -> Task {
     let task = Task::new("qemu-system-x86_64");
-    let task = task.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1536"]);
+    let accel: &[&str] = match counts {
+        true => &["-accel", "tcg", "-icount", "shift=0,sleep=off"],
+        false => &["-accel", "tcg,thread=multi"],
+    };
+    let task = task.args(accel).args(["-cpu", "max", "-smp", "2", "-m", "1536"]);
     let task = task.args(["-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot"]);
     let task = task.args(["-serial", "stdio", "-serial", &format!("file:{}", console.display())]);
     // At boot the kernel waits for a few ticks of the emulated timer, and panics where a busy host brings them too late.
@@ -267,6 +275,7 @@ mod tests {
     fn the_command_line_is_read() {
         let choice = Choice::parse(&["--file", "a", "--limit", "9", "x y", "z"]).unwrap();
         assert_eq!((choice.files, choice.limit, choice.commands.len()), (vec!["a".into()], 9, 2));
+        assert!(Choice::parse(&["--count", "x"]).unwrap().counts && !choice.counts);
         for bad in [&["--limit", "x", "y"][..], &["--what"], &["--file"], &[]] {
             assert!(Choice::parse(bad).is_err(), "{bad:?}");
         }

@@ -47,6 +47,7 @@ cargo xtask softverbs FOLDER     build the software RDMA device and lay it out t
 cargo xtask rdma-vm COMMAND...   run shell commands in a QEMU guest with rdma-core and Debian's Soft-RoCE driver
     --file PATH                  a program that is to be there too (repeatable)
     --limit SECONDS              for each command (60)
+    --count                      its clock counts instructions: times on a busy host are those on an idle one
 ";
 
 fn main() -> ExitCode {

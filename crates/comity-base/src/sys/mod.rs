@@ -59,6 +59,12 @@ pub use unacked::has_arrived;
 pub use waker::Waker;
 pub(crate) use words::Words;
 
+/// None: this system does not tell it.
+#[cfg(not(target_os = "linux"))]
+pub fn least_round_trip(_: std::os::fd::BorrowedFd<'_>) -> Option<std::time::Duration> {
+    None
+}
+
 /// None: this system does not tell the time for which nothing has come back.
 #[cfg(not(target_os = "linux"))]
 pub fn unanswered(_: std::os::fd::BorrowedFd<'_>) -> Option<std::time::Duration> {

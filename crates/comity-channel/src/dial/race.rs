@@ -9,6 +9,8 @@
 //! An address that answers "not now" is tried again while others are under way: they may take seconds to come to nothing.
 //!
 //! Only the winner sends the last message of the handshake, so the listener never believes that two came.
+//!
+//! The connections of a link are made side by side too; there all are to win, each with a number of its own in its hello.
 
 use super::{DialLimits, FIRST_PAUSE, LONGEST_PAUSE, Miss, TRY, Target, is_own};
 use crate::{
@@ -124,10 +126,13 @@ pub struct Winner {
     pub silent: Vec<usize>,
 }
 
+/// An authenticated connection, and what seals it.
+pub(super) type Made = (Stream, Sealing);
+
 /// Result of a step of a try.
 enum Stepped {
     Goes(Runner),
-    Won(usize, (Stream, Sealing)),
+    Won(usize, Made),
     Lost(usize, Tried),
 }
 
@@ -136,6 +141,8 @@ pub(super) struct Race<'a> {
     targets: &'a [Target],
     secret: &'a Secret,
     hello: &'a Hello,
+    /// By target the number of its connection in the link, where all are to be made.
+    numbers: &'a [u16],
     patience: &'a DialLimits<'a>,
     /// Time limit for an answer.
     limit: Duration,
@@ -159,46 +166,90 @@ impl<'a> Race<'a> {
         let runners = Vec::new();
         let lost = Vec::new();
         let again = Vec::new();
-        Self { targets, secret, hello, patience, limit, runners, lost, again, next }
+        Self { targets, secret, hello, numbers: &[], patience, limit, runners, lost, again, next }
+    }
+
+    /// Makes a round in which each target is to win, as the connection of its number.
+    pub(super) fn for_all(mut self, numbers: &'a [u16]) -> Self {
+        self.numbers = numbers;
+        self
+    }
+
+    /// The hello to a target.
+    fn hello(&self, index: usize) -> Hello {
+        match (self.numbers.get(index), self.hello.channel) {
+            (Some(&number), Channel::Link { transport, of, .. }) => {
+                Hello { channel: Channel::Link { transport, index: number, of }, ..*self.hello }
+            }
+            _ => *self.hello,
+        }
     }
 
     /// The first that authenticated and which it was, or what each try got.
     pub(super) fn run(mut self) -> Result<Winner, Vec<(usize, Tried)>> {
         loop {
-            self.start();
-            if self.lost.last().is_some_and(|(_, tried)| tried.is_final()) {
+            if let Some((index, connection)) = self.turn()? {
+                return Ok(Winner { index, connection, silent: self.silent() });
+            }
+            if self.is_over() {
                 return Err(self.lost);
-            }
-            if self.runners.is_empty() && self.next.0 >= self.targets.len() {
-                return Err(self.lost);
-            }
-            // WAIT(until): an answer: to the join deadline
-            let ready = match self.wait() {
-                Ok(ready) => ready,
-                Err(e) => return Err(vec![(0, Tried { from: None, miss: Miss::Stop(e) })]),
-            };
-            let mut runners = std::mem::take(&mut self.runners).into_iter().zip(ready);
-            while let Some((runner, ready)) = runners.next() {
-                let pause = runner.pause;
-                match self.step(runner, ready) {
-                    Stepped::Goes(runner) => self.runners.push(runner),
-                    Stepped::Won(index, connection) => {
-                        self.runners.extend(runners.map(|(runner, _)| runner));
-                        return Ok(Winner { index, connection, silent: self.silent() });
-                    }
-                    Stepped::Lost(index, tried) if tried.is_final() => return Err(vec![(index, tried)]),
-                    Stepped::Lost(index, tried) => {
-                        self.lose(index, tried, pause);
-                        self.next.1 = Instant::now();
-                    }
-                }
-            }
-            // Someone at the end of the patience, with one that may yet answer, has no use for others.
-            if Instant::now() >= self.patience.until {
-                self.next.0 = self.targets.len();
-                self.again.clear();
             }
         }
+    }
+
+    /// All that authenticated, and what the others got.
+    pub(super) fn run_all(mut self) -> (Vec<(usize, Made)>, Vec<(usize, Tried)>) {
+        let mut made = Vec::new();
+        loop {
+            match self.turn() {
+                Ok(won) => made.extend(won),
+                Err(lost) => return (made, lost),
+            }
+            if self.is_over() {
+                return (made, self.lost);
+            }
+        }
+    }
+
+    /// Returns true if nobody is under way, and nobody is left to try.
+    fn is_over(&self) -> bool {
+        self.runners.is_empty() && self.next.0 >= self.targets.len()
+    }
+
+    /// Start what is due, wait, and go on with what is ready up to the first that authenticated. An error is final.
+    fn turn(&mut self) -> Result<Option<(usize, Made)>, Vec<(usize, Tried)>> {
+        self.start();
+        if self.lost.last().is_some_and(|(_, tried)| tried.is_final()) {
+            return Err(std::mem::take(&mut self.lost));
+        }
+        if self.is_over() {
+            return Ok(None);
+        }
+        // WAIT(until): an answer: to the join deadline
+        let ready =
+            self.wait().map_err(|e| vec![(0, Tried { from: None, miss: Miss::Stop(e) })])?;
+        let mut runners = std::mem::take(&mut self.runners).into_iter().zip(ready);
+        while let Some((runner, ready)) = runners.next() {
+            let pause = runner.pause;
+            match self.step(runner, ready) {
+                Stepped::Goes(runner) => self.runners.push(runner),
+                Stepped::Won(index, connection) => {
+                    self.runners.extend(runners.map(|(runner, _)| runner));
+                    return Ok(Some((index, connection)));
+                }
+                Stepped::Lost(index, tried) if tried.is_final() => return Err(vec![(index, tried)]),
+                Stepped::Lost(index, tried) => {
+                    self.lose(index, tried, pause);
+                    self.next.1 = Instant::now();
+                }
+            }
+        }
+        // Someone at the end of the patience, with one that may yet answer, has no use for others.
+        if Instant::now() >= self.patience.until {
+            self.next.0 = self.targets.len();
+            self.again.clear();
+        }
+        Ok(None)
     }
 
     fn silent(&self) -> Vec<usize> {
@@ -226,7 +277,8 @@ impl<'a> Race<'a> {
             && (self.runners.is_empty() || self.has_room() && Instant::now() >= self.next.1)
         {
             let index = self.next.0;
-            let pause = if index < ONE_BY_ONE { STAGGER } else { Duration::ZERO };
+            let is_staggered = index < ONE_BY_ONE && self.numbers.is_empty();
+            let pause = if is_staggered { STAGGER } else { Duration::ZERO };
             self.next = (index + 1, Instant::now() + pause);
             self.try_at(index, target, FIRST_PAUSE);
         }
@@ -339,7 +391,8 @@ impl<'a> Race<'a> {
             }
         };
         // What stays within the host is not encrypted, whatever the hello says.
-        let hello = &Hello { sealed: self.hello.sealed && matches!(stream, Stream::Tcp(_)), ..*self.hello };
+        let hello = self.hello(index);
+        let hello = &Hello { sealed: hello.sealed && matches!(stream, Stream::Tcp(_)), ..hello };
         let (initiator, first) = Initiator::start(self.secret, hello).ok_or_else(|| {
             Miss::Stop(Error::Unavailable { backend: "the handshake", reason: "no random numbers".into() })
         })?;

@@ -42,6 +42,47 @@ fn who_is_told_to_come_again_does_so_while_another_address_says_nothing() {
 }
 
 #[test]
+fn all_connections_of_a_link_come_each_once_also_where_some_are_told_to_come_again() {
+    let listener = Listener::tcp(([127, 0, 0, 1], 0).into()).unwrap();
+    listener.listen().unwrap();
+    let targets = vec![Target::Tcp(listener.local_addr().unwrap()); 20];
+    let secret = || Secret::new(&Key::from([7; 32]), "job", 0);
+    let until = Instant::now() + Duration::from_secs(60);
+    let waker = Waker::new().unwrap();
+    thread::scope(|s| {
+        let listening = s.spawn(|| {
+            let mut acceptor = Acceptor::new(vec![listener], secret());
+            let mut asked = 0;
+            let mut come = Vec::new();
+            while come.len() < 20 && Instant::now() < until {
+                come.extend(acceptor.step(&mut |_: &Hello, _: &Stream| {
+                    asked += 1;
+                    if asked % 3 == 1 { HelloVerdict::Busy } else { HelloVerdict::Yes }
+                }));
+                thread::sleep(Duration::from_millis(1));
+            }
+            come
+        });
+        let patience = DialLimits { until, wakers: vec![waker.fd()], check: &|| Ok(()) };
+        let channel = Channel::Link { transport: 2, index: 0, of: 21 };
+        let hello = Hello { from: 3, to: 1, world: 5, group_id: 6, channel, sealed: true };
+        let made = dial_all(&targets, 1, &secret(), &hello, &patience).unwrap();
+        let come = listening.join().unwrap();
+        let at = |stream: &Stream| match stream {
+            Stream::Tcp(s) => [s.local_addr().unwrap(), s.peer_addr().unwrap()],
+            Stream::Unix(_) => panic!("not over TCP"),
+        };
+        for (number, (ours, seals)) in (1u16..).zip(&made) {
+            let [here, there] = at(ours);
+            let theirs = come.iter().find(|c| at(&c.stream) == [there, here]).unwrap();
+            assert_eq!(theirs.hello.channel, Channel::Link { transport: 2, index: number, of: 21 });
+            assert!(seals.is_some());
+        }
+        assert_eq!((made.len(), come.len()), (20, 20));
+    });
+}
+
+#[test]
 fn who_reads_the_answer_too_late_tries_again() {
     const LONG: Duration = Duration::from_secs(60);
     let listener = Listener::tcp(([127, 0, 0, 1], 0).into()).unwrap();

@@ -16,12 +16,13 @@ use crate::{
     channel::{Channel, Sealing, Stream},
     rendezvous::StoreClient,
     status::{Failure, GroupStatus, Header},
+    sys::least_round_trip,
 };
 use comity_membership::{DIED, Heard, Membership, NoConnection, Pace, Presence, neighbours};
 pub(super) use perform::{Question, Rest};
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -83,6 +84,8 @@ pub(super) struct ConnectionTable {
     progress: u64,
     /// The process leaves; nothing is sent after this.
     pub(super) stop: Option<Instant>,
+    /// Round trip to every other rank, in place of the system's word: for tests.
+    pub(super) trip_for_test: Option<Duration>,
 }
 
 impl ConnectionTable {
@@ -104,6 +107,18 @@ impl ConnectionTable {
             outgoing: BTreeMap::new(),
             progress: 0,
             stop: None,
+            trip_for_test: None,
+        }
+    }
+
+    /// Returns the shortest round trip that the system has seen on the connection with a rank; none within a host.
+    pub(super) fn round_trip(&self, rank: usize) -> Option<Duration> {
+        if self.trip_for_test.is_some() {
+            return self.trip_for_test;
+        }
+        match &**self.conns.get(rank)?.as_ref()?.stream() {
+            Stream::Tcp(socket) => least_round_trip(socket.as_fd()),
+            Stream::Unix(_) => None,
         }
     }
 

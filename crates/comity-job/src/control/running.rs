@@ -372,6 +372,16 @@ impl ControlPlane {
         self.waker.wake();
     }
 
+    /// Returns the shortest round trip that the system has seen on the control connection with a rank.
+    pub(crate) fn round_trip(&self, rank: usize) -> Option<Duration> {
+        self.lock().round_trip(rank)
+    }
+
+    /// Have every control connection show this round trip.
+    pub(crate) fn set_round_trip_for_test(&self, trip: Duration) {
+        self.lock().trip_for_test = Some(trip);
+    }
+
     /// Returns true if there is a control connection to a rank.
     pub fn is_connected_for_test(&self, rank: usize) -> bool {
         self.lock().membership().is_connected(rank)

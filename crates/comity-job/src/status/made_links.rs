@@ -12,8 +12,8 @@ pub struct MadeLinks {
     /// Made, and not taken over yet, by rank.
     ready: Mutex<Vec<(usize, Box<dyn Link>)>>,
     any: AtomicBool,
-    /// The kinds of the links that were made.
-    kinds: Mutex<Vec<Option<LinkKind>>>,
+    /// The kinds of the links that were made, and their numbers of connections.
+    kinds: Mutex<Vec<Option<(LinkKind, usize)>>>,
     /// Members that have left and made no link.
     none: Vec<AtomicBool>,
     /// Members that have opened the group.
@@ -40,7 +40,7 @@ impl MadeLinks {
     /// The link to `rank` stands.
     pub(super) fn put(&self, rank: usize, link: Box<dyn Link>) {
         if let Some(place) = lock(&self.kinds).get_mut(rank) {
-            *place = Some(link.properties().kind);
+            *place = Some((link.properties().kind, link.connections()));
         }
         lock(&self.ready).push((rank, link));
         self.any.store(true, Ordering::Release);
@@ -58,7 +58,12 @@ impl MadeLinks {
 
     /// The kinds of those that were made, by rank.
     pub fn kinds(&self) -> Vec<Option<LinkKind>> {
-        lock(&self.kinds).clone()
+        lock(&self.kinds).iter().map(|made| made.map(|(kind, _)| kind)).collect()
+    }
+
+    /// The numbers of connections of those that were made, by rank.
+    pub fn connections(&self) -> Vec<Option<usize>> {
+        lock(&self.kinds).iter().map(|made| made.map(|(_, n)| n)).collect()
     }
 
     /// `rank` has left, and there will be no link to it.

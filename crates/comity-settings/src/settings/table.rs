@@ -149,7 +149,7 @@ pub const VARIABLES: &[Variable] = &[
         topic: Topic::Links,
         about: "Says how many TCP connections a pair of ranks opens for each address; the larger wish of \
             the pair holds.",
-        default: "1, or 2 where send threads are used",
+        default: "1, or 2 where send threads are used; up to 15 where a round trip takes more than 10 ms",
         example: "4",
     },
     Variable {

@@ -7,6 +7,9 @@ use super::{
 use crate::conformance::{conformance, eventually, fill};
 use std::io::{Read, Write};
 
+/// More connections than this have the frames of a [far](threads::FAR) pair here.
+const NEAR: usize = 4;
+
 /// The ends of a link with connections for each direction, and a send thread where there may be one; all goes aside.
 fn apart(connections: usize, sealed: bool) -> (Box<dyn Link>, Box<dyn Link>) {
     let (a, b) = both_apart(connections, sealed);
@@ -26,8 +29,12 @@ fn ends(connections: usize, sealed: bool, send_threads: usize) -> (TcpLink, TcpL
     let seals = (1..=connections).filter(|_| sealed).map(|i| crate::channel::both_ends(i as u8));
     let (ours, theirs) = seals.map(|(a, b)| (*a, *b)).unzip();
     let end = |streams, seals, ways| {
-        let options =
-            TcpOptions { ways, send_threads: Some(SendThreads::new(send_threads)), ..TcpOptions::default() };
+        let options = TcpOptions {
+            ways,
+            is_far: connections > NEAR,
+            send_threads: Some(SendThreads::new(send_threads)),
+            ..TcpOptions::default()
+        };
         TcpLink::with_options(streams, seals, &options).unwrap()
     };
     let [first, second] =
@@ -64,6 +71,38 @@ mod sealed_two_apart {
 
 mod sealed_four_apart {
     super::conformance!(|| super::apart(4, true));
+}
+
+mod far {
+    super::conformance!(|| super::apart(5, false));
+}
+
+mod sealed_far {
+    super::conformance!(|| super::apart(5, true));
+}
+
+#[test]
+fn a_far_peer_gets_a_message_over_all_connections() {
+    for sealed in [false, true] {
+        let (streams, peers) = streams(15);
+        let seals = (1..=15).filter(|_| sealed).map(|i| crate::channel::both_ends(i).0).map(|a| *a);
+        let options = TcpOptions { is_far: true, ..TcpOptions::default() };
+        let mut link = TcpLink::with_options(streams, seals.collect(), &options).unwrap();
+        let sent = vec![7; outbound::FIRST + 15 * (14 << 10)];
+        link.announce(sent.len(), true, Stays::No);
+        let mut put = 0;
+        eventually("room for all of it", || {
+            put += link.put(&[], &sent[put..]).unwrap();
+            (put == sent.len()).then_some(())
+        });
+        drop_soon(link);
+        for mut peer in peers {
+            let mut got = Vec::new();
+            peer.read_to_end(&mut got).unwrap();
+            // A fresh connection sends so much without an answer.
+            assert!((10_000..14_480).contains(&got.len()), "{} bytes over one of them", got.len());
+        }
+    }
 }
 
 #[test]
@@ -159,10 +198,10 @@ impl Flow {
 
 #[test]
 fn all_that_is_put_comes() {
-    for case in 0..16 {
-        let connections = case % 4 + 1;
-        let sealed = case / 4 % 2 == 1;
-        let send_threads = case / 8;
+    for case in 0..20 {
+        let connections = [1, 2, 3, 4, 15][case % 5];
+        let sealed = case / 5 % 2 == 1;
+        let send_threads = case / 10;
         let (mut a, mut b) = ends(connections, sealed, send_threads);
         let mut there = Flow::new(case);
         let mut back = Flow::new(case + 5);

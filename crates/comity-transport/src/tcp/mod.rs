@@ -34,6 +34,7 @@ mod threads;
 use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProgress, LinkProperties, Stays};
 use crate::{channel::Seals, sys::unanswered};
 use frame::FrameRoute;
+use outbound::Cutting;
 use framing::{SendThread, SendThreads};
 pub(crate) use reach::Tcp;
 use recv::Receiver;
@@ -56,6 +57,8 @@ pub(crate) struct TcpOptions {
     pub(crate) congestion: Option<String>,
     /// Which connections carry long messages that leave; at the other end the other ones do.
     pub(crate) ways: Ways,
+    /// The peer is [far](threads::FAR): frames are short, so that many connections share even a short message.
+    pub(crate) is_far: bool,
     /// Threads that links may have for sending, each on a connection that carries one direction's long messages.
     pub(crate) send_threads: Option<Arc<SendThreads>>,
 }
@@ -177,7 +180,8 @@ impl TcpLink {
         let n = sockets.len();
         let ways = options.ways;
         let receiver = Receiver::new(Route::new(n, ways.back()), recv);
-        let sender = Sender::new(Route::new(n, ways), send, options.send_threads.clone());
+        let cutting = if options.is_far && n > 2 { Cutting::FAR } else { Cutting::NEAR };
+        let sender = Sender::new(Route::new(n, ways), cutting, send, options.send_threads.clone());
         Self { sockets, sender, receiver, error: None, ends, at: 0 }
     }
 
@@ -195,6 +199,10 @@ impl Lending for TcpLink {}
 impl Link for TcpLink {
     fn properties(&self) -> LinkProperties {
         LinkProperties::of_system(LinkKind::Tcp)
+    }
+
+    fn connections(&self) -> usize {
+        self.sockets.len()
     }
 
     fn chunk(&self) -> usize {

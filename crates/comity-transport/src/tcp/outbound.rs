@@ -2,11 +2,27 @@
 
 use super::{
     Route,
-    frame::{FrameRoute, SMALL},
+    frame::{FRAME, FrameRoute, SMALL},
 };
 
-/// Messages this long go aside.
-const LONG: usize = 128 << 10;
+/// Lengths at which messages are shared among connections, and cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cutting {
+    /// Messages this long go aside.
+    long: usize,
+    /// The longest frame.
+    most: usize,
+}
+
+impl Cutting {
+    /// Lengths for a pair on one host, or on hosts near each other.
+    pub(super) const NEAR: Self = Self { long: 128 << 10, most: FRAME };
+    /// Lengths for a pair whose every round trip counts. A fresh connection sends ten packets before it waits for an answer: a frame of them.
+    pub(super) const FAR: Self = Self { long: FAR_FRAME, most: FAR_FRAME };
+}
+
+/// The longest frame to a far peer.
+const FAR_FRAME: usize = 14 << 10;
 /// Bytes in the first frame of such a message that has no head, where the one before it was short.
 pub(super) const FIRST: usize = 64;
 
@@ -33,17 +49,18 @@ pub(super) struct Outbound {
     /// The connection of the frames that leave.
     pub(super) turn: usize,
     route: Route,
+    cutting: Cutting,
 }
 
 impl Outbound {
-    pub(super) fn new(route: Route) -> Self {
+    pub(super) fn new(route: Route, cutting: Cutting) -> Self {
         let turn = route.connection(FrameRoute::Home);
-        Self { number: 0, place: FrameRoute::Home, rest: FrameRoute::Home, turn, route }
+        Self { number: 0, place: FrameRoute::Home, rest: FrameRoute::Home, turn, route, cutting }
     }
 
     /// A message of `len` bytes begins; whether it goes aside.
     pub(super) fn begin(&mut self, len: usize) -> bool {
-        let is_long = self.route.connections > 1 && len >= LONG;
+        let is_long = self.route.connections > 1 && len >= self.cutting.long;
         self.rest = if is_long { FrameRoute::Aside } else { FrameRoute::Home };
         is_long
     }
@@ -77,7 +94,7 @@ impl Outbound {
         let len = match is_turn {
             _ if is_head => head,
             true => FIRST.min(total),
-            false => most.min(total),
+            false => most.min(self.cutting.most).min(total),
         };
         Cut { number: self.number, len, turn: self.next_turn(), next: self.rest, is_head }
     }

@@ -92,7 +92,10 @@ impl Transport for Tcp {
     }
 
     fn note(_: &TcpSettings, seen: Seen<'_>) -> TransportInfo {
-        let with = seen("COMITY_CONNECTIONS").map_or_else(String::new, |n| format!(", {n} connections each"));
+        let with = seen("COMITY_CONNECTIONS").map_or_else(
+            || format!(", over up to {} connections where a round trip takes more than {} ms", threads::FAR_CONNECTIONS, threads::FAR.as_millis()),
+            |n| format!(", {n} connections each"),
+        );
         let note = |works, why| TransportInfo { works, why, devices: Vec::new() };
         if let Some(own) = seen("COMITY_ADDRS") {
             return note(true, format!("with other ranks, on {own} (COMITY_ADDRS){with}"));
@@ -127,7 +130,10 @@ impl Transport for Tcp {
 
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
         match self.connections(pair, connector) {
-            Ok(connections) => Ok(Connected::Link(link(connections, &self.options(pair)))),
+            Ok(connections) => {
+                let options = self.options(pair, connections.len(), connector);
+                Ok(Connected::Link(link(connections, &options)))
+            }
             Err(miss) => Err(Missed { at: addresses(pair), miss }),
         }
     }
@@ -136,9 +142,10 @@ impl Transport for Tcp {
         &self,
         pair: &Pair<'_>,
         connections: Vec<Connection>,
-        _: &dyn Connector,
+        connector: &dyn Connector,
     ) -> Result<Connected, Missed> {
-        Ok(Connected::Link(link(connections, &self.options(pair))))
+        let options = self.options(pair, connections.len(), connector);
+        Ok(Connected::Link(link(connections, &options)))
     }
 }
 
@@ -148,42 +155,64 @@ impl Tcp {
     fn connections(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Vec<Connection>, Miss> {
         let found = connector.candidates();
         let each = threads::connections(pair.all, [pair.me, pair.peer]);
+        let is_far = is_far(connector) && !found.all.is_empty();
+        let far = threads::far_connections(pair.all, [pair.me, pair.peer]).filter(|_| is_far);
         let targets: Vec<_> = found.all.iter().map(|c| Target::Tcp(c.at)).collect();
         let many = found.side_by_side(pair.theirs.are_named);
         let together = targets.get(..many).unwrap_or_default();
         if together.len() > 1 {
             let works = connector.answering(together)?;
             let together: Vec<_> = works.iter().filter_map(|i| together.get(*i)).collect();
-            if together.len() > 1
-                && let Some(connections) = over_all(&together, each, &self.options(pair), connector)?
-            {
-                return Ok(connections);
+            if together.len() > 1 {
+                let near = together.len() * usize::from(each);
+                let of = far.filter(|far| usize::from(*far) > near).unwrap_or(u16::try_from(near).unwrap_or(u16::MAX));
+                let ways = ways(pair, each, usize::from(of));
+                if let Some(connections) = over_all(&together, of, ways, connector)? {
+                    return Ok(connections);
+                }
             }
         }
-        let first = connector.reach(&targets, &found.vain, 0, each)?;
-        alongside(first, each, connector)
+        let of = far.unwrap_or(each);
+        let first = connector.reach(&targets, &found.vain, 0, of)?;
+        alongside(first, of, connector)
     }
 
-    /// How the connections of a pair are used by this end of it.
-    fn options(&self, pair: &Pair<'_>) -> TcpOptions {
+    /// How the `n` connections of a pair are used by this end of it.
+    fn options(&self, pair: &Pair<'_>, n: usize, connector: &dyn Connector) -> TcpOptions {
         let each = threads::connections(pair.all, [pair.me, pair.peer]);
-        let ways = match (each.is_multiple_of(2), pair.me > pair.peer) {
-            // The higher rank made them.
-            (true, true) => Ways::First,
-            (true, false) => Ways::Second,
-            (false, _) => Ways::All,
-        };
-        TcpOptions { ways, send_threads: Some(Arc::clone(&self.send_threads)), ..TcpOptions::default() }
+        let send_threads = Some(Arc::clone(&self.send_threads));
+        TcpOptions {
+            ways: ways(pair, each, n),
+            is_far: is_far(connector),
+            send_threads,
+            ..TcpOptions::default()
+        }
+    }
+}
+
+/// Returns true if the two ranks are far from each other, as far as the system tells.
+fn is_far(connector: &dyn Connector) -> bool {
+    connector.round_trip().is_some_and(|trip| trip > threads::FAR)
+}
+
+/// Which of the `n` connections of a pair carry what this end sends, where near ones have `each` at an address.
+fn ways(pair: &Pair<'_>, each: u16, n: usize) -> Ways {
+    match (each.is_multiple_of(2) && n.is_multiple_of(2), pair.me > pair.peer) {
+        // The higher rank made them.
+        (true, true) => Ways::First,
+        (true, false) => Ways::Second,
+        (false, _) => Ways::All,
     }
 }
 
 /// The other connections of a link, the way that the first one took.
 fn alongside(first: Connection, of: u16, connector: &dyn Connector) -> Result<Vec<Connection>, Miss> {
-    let way = first.0.peer_addr().map(Target::Tcp);
     let mut connections = vec![first];
-    for index in 1..of {
-        let way = way.clone().ok_or_else(|| Miss::Nobody(io::ErrorKind::NotConnected.into()))?;
-        connections.push(connector.dial(way, index, of)?);
+    if of > 1 {
+        let way = connections.first().and_then(|(stream, _)| stream.peer_addr()).map(Target::Tcp);
+        let way = way.ok_or_else(|| Miss::Nobody(io::ErrorKind::NotConnected.into()))?;
+        let others = vec![way; usize::from(of) - 1];
+        connections.extend(connector.dial_all(&others, 1, of)?);
     }
     Ok(connections)
 }
@@ -191,27 +220,22 @@ fn alongside(first: Connection, of: u16, connector: &dyn Connector) -> Result<Ve
 /// Connections over several addresses; none where one of them does not hold.
 fn over_all(
     together: &[&Target],
-    each: u16,
-    options: &TcpOptions,
+    of: u16,
+    ways: Ways,
     connector: &dyn Connector,
 ) -> Result<Option<Vec<Connection>>, Miss> {
-    let of = together.len() * usize::from(each);
-    let of = u16::try_from(of).unwrap_or(u16::MAX);
     // Where directions are kept apart each address serves both.
-    let each = if options.ways == Ways::All { 1 } else { 2 };
-    let turns = together.iter().flat_map(|t| std::iter::repeat_n(*t, each)).cycle();
-    let mut connections = Vec::with_capacity(usize::from(of));
-    for (index, target) in (0..of).zip(turns) {
-        match connector.dial(target.clone(), index, of) {
-            Ok(made) => connections.push(made),
-            Err(miss @ (Miss::Stop(_) | Miss::Refused(Refusal::No(_)))) => return Err(miss),
-            Err(miss) => {
-                tracing::warn!(%target, %miss, "an address of a rank does not hold; the others are used");
-                return Ok(None);
-            }
+    let each = if ways == Ways::All { 1 } else { 2 };
+    let turns = together.iter().flat_map(|t| std::iter::repeat_n((*t).clone(), each)).cycle();
+    let targets: Vec<_> = turns.take(usize::from(of)).collect();
+    match connector.dial_all(&targets, 0, of) {
+        Ok(made) => Ok(Some(made)),
+        Err(miss @ (Miss::Stop(_) | Miss::Refused(Refusal::No(_)))) => Err(miss),
+        Err(miss) => {
+            tracing::warn!(%miss, "an address of a rank does not hold; the others are used");
+            Ok(None)
         }
     }
-    Ok(Some(connections))
 }
 
 /// The addresses of the lower rank, in words.

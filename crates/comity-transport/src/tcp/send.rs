@@ -3,7 +3,7 @@
 use super::{
     Route,
     framing::{Framing, SendThread, SendThreads, framing},
-    outbound::Outbound,
+    outbound::{Cutting, Outbound},
 };
 use crate::{LinkError, channel::Seal};
 use std::{net::TcpStream, sync::Arc};
@@ -16,8 +16,13 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(route: Route, seals: Vec<Seal>, threads: Option<Arc<SendThreads>>) -> Self {
-        let out = Outbound::new(route);
+    pub(super) fn new(
+        route: Route,
+        cutting: Cutting,
+        seals: Vec<Seal>,
+        threads: Option<Arc<SendThreads>>,
+    ) -> Self {
+        let out = Outbound::new(route, cutting);
         let framing = framing(&out, seals, threads);
         Self { out, framing }
     }

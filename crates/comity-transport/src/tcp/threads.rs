@@ -4,6 +4,7 @@ use crate::{
     Card, LinkKind,
     channel::{Malformed, Reader, Writer},
 };
+use std::time::Duration;
 
 /// A rank's announcement of its TCP threads and connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,6 +62,23 @@ pub(super) fn connections(all: &[Card], pair: [usize; 2]) -> u16 {
     })
 }
 
+/// Round trip from which on a pair is far: what one connection has under way without an answer takes less than it.
+pub(super) const FAR: Duration = Duration::from_millis(10);
+/// Connections of a far pair. An odd number: all of them serve both directions.
+pub(super) const FAR_CONNECTIONS: u16 = 15;
+/// Connections that a rank may have with all others by itself, where they are far: 1,024 descriptors are a usual limit.
+const FAR_IN_ALL: usize = 240;
+
+/// How many TCP connections two ranks of these have in all if they are [`FAR`] from each other; none where a user has chosen, or the job is large.
+/// The rank that connects decides.
+pub(super) fn far_connections(all: &[Card], pair: [usize; 2]) -> Option<u16> {
+    let is_chosen = pair.iter().filter_map(|r| all.get(*r)).any(|card| Wish::of(card).connections > 0);
+    let each = FAR_IN_ALL / all.len().saturating_sub(1).max(1);
+    let each = u16::try_from(each).map_or(FAR_CONNECTIONS, |n| n.min(FAR_CONNECTIONS));
+    let odd = each.checked_sub(u16::from(each.is_multiple_of(2)))?;
+    (!is_chosen && odd > 1).then_some(odd)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,5 +123,11 @@ mod tests {
         let crowd = |n, senders| (0..n).map(|host| rank(host, 8, senders, 0)).collect::<Vec<_>>();
         let of = |n, senders| connections(&crowd(n, senders), [0, 1]);
         assert_eq!([of(64, None), of(65, None), of(65, Some(1))], [2, 1, 2]);
+        let far = |n| far_connections(&crowd(n, None), [0, 1]);
+        assert_eq!(
+            [2, 17, 18, 33, 64, 81, 82, 500].map(far),
+            [Some(15), Some(15), Some(13), Some(7), Some(3), Some(3), None, None]
+        );
+        assert_eq!((far_connections(&all, [0, 1]), far_connections(&all, [0, 6])), (Some(15), None));
     }
 }

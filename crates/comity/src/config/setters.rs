@@ -427,8 +427,9 @@ impl Config {
     }
 
     /// TCP connections per pair of addresses; the larger wish of a pair of ranks holds. If the number is even, each direction has half for
-    /// its long messages; short ones take the first both ways. Default: 2 where a rank of the pair has
-    /// [threads for sending](Self::send_threads) and the lower one a single address, else 1.
+    /// its long messages; short ones take the first both ways. Default: 15, or fewer in a job of more than 17 ranks, where a round trip
+    /// takes more than 10 ms; 2 where a rank of the pair has [threads for sending](Self::send_threads) and the lower one a single address;
+    /// else 1.
     ///
     /// ```
     /// let config = comity::Config::new(0, 1).connections(4);

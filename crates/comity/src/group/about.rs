@@ -132,6 +132,11 @@ impl Group {
         self.core.kinds.iter().zip(made).map(|(likely, made)| made.or(*likely)).collect()
     }
 
+    /// The number of connections of the link to each rank, by rank; `None` where none is made.
+    pub(crate) fn connections(&self) -> Vec<Option<usize>> {
+        self.core.abort_handle.as_ref().map(|a| a.status.links().connections()).unwrap_or_default()
+    }
+
     /// The CUDA device whose buffers this group's calls take besides those in host memory; see
     /// [`BackendKind::Nccl`](crate::BackendKind). `None` with every other backend.
     ///

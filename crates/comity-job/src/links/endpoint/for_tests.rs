@@ -2,7 +2,7 @@
 
 use super::Endpoint;
 use crate::{status::GroupStatus, transport::Card};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 impl Endpoint {
     /// Be in a group, without links.
@@ -18,6 +18,13 @@ impl Endpoint {
     /// Returns true if there is a control connection to a rank.
     pub fn is_connected_for_test(&self, rank: usize) -> bool {
         self.running.as_ref().is_some_and(|r| r.control().is_connected_for_test(rank))
+    }
+
+    /// Have every control connection show this round trip.
+    pub fn set_round_trip_for_test(&self, trip: Duration) {
+        if let Some(running) = &self.running {
+            running.control().set_round_trip_for_test(trip);
+        }
     }
 
     /// End as a killed process does: its connections close, and nothing is said.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Error, LinkKind, Result,
-    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, TRY, Target, answering, dial},
+    channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, TRY, Target, answering, dial, dial_all},
     transport::{Candidates, Connected, Connector, Missed, Pair, Transport},
 };
 use rustix::event::PollFlags;
@@ -63,6 +63,21 @@ impl Connector for Path<'_, '_> {
         let hello = self.hello(index, of)?;
         let secret = &self.making.opening.group.ways.secret;
         self.making.patiently(self.rank, |patience| dial(&[target], secret, &hello, patience))
+    }
+
+    fn dial_all(&self, targets: &[Target], first: u16, of: u16) -> Result<Vec<(Stream, Sealing)>, Miss> {
+        let hello = self.hello(first, of)?;
+        let secret = &self.making.opening.group.ways.secret;
+        self.making.patiently(self.rank, |patience| dial_all(targets, first, secret, &hello, patience))
+    }
+
+    fn round_trip(&self) -> Option<Duration> {
+        let group = self.making.opening.group;
+        let rank = group.world_rank(self.rank);
+        if group.ways.book.relay_of(rank).is_some() {
+            return None;
+        }
+        group.control.round_trip(rank)
     }
 
     fn candidates(&self) -> Candidates {

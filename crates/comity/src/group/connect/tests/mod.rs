@@ -2,6 +2,7 @@
 
 mod claims;
 mod damage;
+mod far;
 mod groups;
 mod jobs;
 mod lazy;
