@@ -2,7 +2,7 @@
 
 use crate::{
     Result,
-    collective::{CallKind, TensorCall, in_calls},
+    collective::{CallKind, TensorCall},
 };
 use candle_core::{
     CudaDevice, CudaStorage, Device, Layout, Shape,
@@ -42,7 +42,7 @@ pub(crate) fn run(
         ($($variant:ident),*) => {
             match &storage.slice {
                 $(CudaStorageSlice::$variant(x) => {
-                    CudaStorageSlice::$variant(in_calls(|| run.on(&x.slice(start..end)))?)
+                    CudaStorageSlice::$variant(call.timed(|| run.on(&x.slice(start..end)))?)
                 })*
                 _ => candle_core::bail!("{} cannot send elements of {:?}", call.kind.name(), storage.dtype()),
             }

@@ -119,8 +119,7 @@ fn average_on_device(
 ) -> Result<()> {
     use crate::collective::{CallKind, TensorCall};
     let flat = mine.iter().map(Tensor::flatten_all).collect::<candle_core::Result<Vec<_>>>()?;
-    let averages =
-        TensorCall::new(group, CallKind::Reduce(ReduceOp::Avg)).apply(&Tensor::cat(&flat, 0)?)?;
+    let averages = TensorCall::new(group, CallKind::Reduce(ReduceOp::Avg)).apply(&Tensor::cat(&flat, 0)?)?;
     let mut at = 0;
     for v in bucket {
         gradients.insert(v, averages.narrow(0, at, v.elem_count())?.reshape(v.shape())?);

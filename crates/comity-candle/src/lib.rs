@@ -75,8 +75,9 @@
 //! | `PipelineMixin` of mlx-lm | none | [`Pipeline`], [`divide_layers`]: also for training |
 //! | `sharded_load` of mlx-lm | none | [`Weights`]; [`save_checkpoint`], [`load_checkpoint`] |
 //!
-//! Platforms: all of it ran on the CPU, on Linux. Tensors on a GPU travel through host memory; that is neither compiled in the tests nor run. Fully sharded layers
-//! and the overlap of [`DataParallel`] compute on the CPU.
+//! Platforms: all of it ran on the CPU, on Linux. With the feature `cuda` and a group over NCCL, operations, layers and [`average_gradients`] take tensors on the
+//! group's CUDA device as they are, on candle's stream (run by hand). With the feature `metal` they take tensors on a Metal device, through memory that both processors share (compiled
+//! only). With other backends tensors on a GPU travel through host memory. Fully sharded layers and the overlap of [`DataParallel`] compute on the CPU.
 
 mod attention;
 mod cache;

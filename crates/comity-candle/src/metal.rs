@@ -4,7 +4,7 @@
 
 use crate::{
     Result,
-    collective::{CallKind, TensorCall, in_calls},
+    collective::{CallKind, TensorCall},
 };
 use candle_core::{DType, Layout, MetalStorage, Shape, backend::BackendStorage};
 use comity::{Place, View, ViewMut};
@@ -44,7 +44,7 @@ pub(crate) fn run(
     }
     // SAFETY: as above; this call alone has it.
     let to = unsafe { ViewMut::from_raw(dst.contents(), result, element, Place::Host) };
-    in_calls(|| -> Result<()> { call.transfer(from, to, layout.dims()) })?;
+    call.timed(|| -> Result<()> { call.transfer(from, to, layout.dims()) })?;
     Ok((MetalStorage::new(dst, device.clone(), result, dtype), shape))
 }
 

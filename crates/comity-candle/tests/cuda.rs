@@ -112,7 +112,9 @@ fn cuda_tensors_do_as_cpu_tensors_do() {
         averages(&group, &device).unwrap();
     }
     assert!(time_in_calls().as_nanos() > 0);
-    println!("rank {rank}: operations, layers and averages on two streams of CUDA device {ordinal}: as on the CPU");
+    println!(
+        "rank {rank}: operations, layers and averages on two streams of CUDA device {ordinal}: as on the CPU"
+    );
 }
 
 /// A tensor that goes from rank 0 to rank 1, and its gradient that comes back.

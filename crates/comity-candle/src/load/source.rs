@@ -17,8 +17,8 @@ use std::{
 
 /// No header is longer, as the safetensors crate has it too.
 const LONGEST_HEADER: u64 = 100 << 20;
-/// Bytes that are read at a time: whole elements of every type.
-const PIECE: usize = 1 << 20;
+/// Bytes that are read at a time: whole elements of every type, and so few that an allocator keeps little of them.
+const PIECE: usize = 64 << 10;
 /// Bytes that are compared at each of three places of a tensor.
 const SAMPLE: u64 = 64;
 

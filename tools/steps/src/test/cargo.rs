@@ -126,7 +126,8 @@ pub(super) fn macos(scope: &Scope) -> Outcome {
     if let Err(e) = Task::new("rustup").args(["target", "add", MACOS]).limit(180).run() {
         return missing(format!("the target {MACOS} cannot be added, so macOS code was not compiled: {e}"));
     }
-    let parts: &[&str] = if scope.deep { &["--workspace"] } else { &NATIVE };
+    let parts: &[&str] =
+        if scope.deep { &["--workspace", "--features", "comity-candle/metal"] } else { &NATIVE };
     // Its own folder, so that no other step waits for it: it runs beside them.
     let check = Task::cargo().args(["check", "--target", MACOS, "--target-dir", "target/macos"]).args(parts);
     // A dependency has C code, for which there is no compiler of that system here. Types are checked without its objects.
