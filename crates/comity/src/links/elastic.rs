@@ -70,8 +70,9 @@ impl Endpoint {
             Trust::Nobody | Trust::Exchange => crate::Key::zeros(),
         };
         let bind = StoreBind { named: vec![SocketAddr::new(local, 0)], also: Vec::new() };
-        let store = Store::start_with(bind, size, &key, &config.job, meeting_limit(config), config.insecure, None)
-            .map_err(|no| no.into_error())?;
+        let store =
+            Store::start_with(bind, size, &key, &config.job, meeting_limit(config), config.insecure, None)
+                .map_err(|no| no.into_error())?;
         let to = Summons { group_id, rank: members as u32, size: size as u32, addrs: store.addrs().to_vec() };
         control.summon(joiners, to.clone(), store.teller());
         lock(&self.elastic.meetings).push(store);
