@@ -20,7 +20,7 @@ use std::{
 
 /// The longest and the shortest wait of ranks for a joiner that was called and is silent: between them, the limit on a rank's silence. One
 /// that ends is not waited for.
-const MEETING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(2));
+const MEETING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(5));
 
 /// Wait for a joiner that is silent.
 fn meeting_limit(config: &Config) -> Duration {
