@@ -58,7 +58,7 @@ class Elastic(Collectives):
         the one that functions such as `comity.all_reduce` use, they use the new one from now on.
 
         Args:
-            fewest: Form no group of fewer ranks.
+            fewest: Form no group with fewer ranks of this one; processes that join do not count.
             timeout: Seconds to wait for the other ranks; else `Group.timeout` holds.
             store_decides: Go on wherever the store can be asked, with however few ranks. By default the side goes on that has more than
                 half of the former ranks; of two halves the one that the store gives its vote.

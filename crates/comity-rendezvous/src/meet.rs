@@ -194,7 +194,9 @@ impl StoreClient {
             match self.conn.next_message().map(|m| m.map(|m| FromStore::decode(&m))) {
                 Ok(Some(Ok(FromStore::Refused { why }))) => return Err(why.into()),
                 Ok(Some(Ok(FromStore::Vote { group_id, message }))) => self.votes.push((group_id, message)),
-                Ok(Some(Ok(FromStore::Joiners { all, called }))) => (self.joiners, self.called) = (all, called),
+                Ok(Some(Ok(FromStore::Joiners { all, called }))) => {
+                    (self.joiners, self.called) = (all, called)
+                }
                 Ok(Some(Ok(FromStore::Summoned { to }))) => self.summons = Some(to),
                 Ok(None) => return Ok(open),
                 _ => return Err(self.nonsense()),

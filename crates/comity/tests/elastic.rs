@@ -335,7 +335,9 @@ fn a_joiner_that_dies_is_dropped() {
         assert_eq!((next.joined.len(), sum(&next.group)), (0, Ok(2.0)));
         // Silent, it would have been waited for until the detection limit, 5 s.
         assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
-        killer.map(|k| k.join().unwrap());
+        if let Some(killer) = killer {
+            killer.join().unwrap();
+        }
     });
 }
 

@@ -20,7 +20,7 @@ use std::{
 
 /// The longest and the shortest wait of ranks for a joiner that was called and is silent: between them, the limit on a rank's silence. One
 /// that ends is not waited for.
-const MEETING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(2));
+const MEETING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(5));
 
 /// Wait for a joiner that is silent.
 fn meeting_limit(config: &Settings) -> Duration {
@@ -70,8 +70,9 @@ impl Endpoint {
             Trust::Nobody | Trust::Exchange => crate::Key::zeros(),
         };
         let bind = StoreBind { named: vec![SocketAddr::new(local, 0)], also: Vec::new() };
-        let store = Store::start_with(bind, size, &key, &config.job, meeting_limit(config), config.insecure, None)
-            .map_err(|no| no.into_error())?;
+        let store =
+            Store::start_with(bind, size, &key, &config.job, meeting_limit(config), config.insecure, None)
+                .map_err(|no| no.into_error())?;
         let to = Summons { group_id, rank: members as u32, size: size as u32, addrs: store.addrs().to_vec() };
         control.summon(joiners, to.clone(), store.teller());
         lock(&self.elastic.meetings).push(store);

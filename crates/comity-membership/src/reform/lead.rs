@@ -86,14 +86,7 @@ impl Lead {
         self.refused.get(&member).filter(|(last, _)| asking <= *last).map(|(_, why)| why.clone())
     }
 
-    pub(super) fn come(
-        &mut self,
-        member: usize,
-        asking: u32,
-        terms: Terms,
-        voter: &Voter,
-        gone: Vec<usize>,
-    ) {
+    pub(super) fn come(&mut self, member: usize, asking: u32, terms: Terms, voter: &Voter, gone: Vec<usize>) {
         self.round = self.round.max(voter.promised.round);
         // With what is new the next attempt may succeed.
         if self.present.get(&member).is_some_and(|p| p.gone != gone) {

@@ -156,7 +156,8 @@ impl Server {
 
     /// The numbers of those that wait, as ranks are told.
     pub(super) fn waiting_joiners(&self) -> Option<Vec<u8>> {
-        let those = |are: fn(&Joiner) -> bool| self.joiners.iter().filter(|j| are(j)).map(|j| j.number).collect();
+        let those =
+            |are: fn(&Joiner) -> bool| self.joiners.iter().filter(|j| are(j)).map(|j| j.number).collect();
         let told = || FromStore::Joiners { all: those(Joiner::waits), called: those(|j| j.is_called) };
         (self.last_joiner > 0).then(|| told().encode())
     }

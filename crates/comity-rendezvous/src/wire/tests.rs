@@ -50,7 +50,7 @@ proptest! {
         }
         for m in [
             FromStore::Welcome { world: patience, size }, FromStore::Entry { rank, facts },
-            FromStore::Refused { why }, FromStore::Joiners { all: vec![patience], called: vec![world] }, FromStore::Summoned { to },
+            FromStore::Refused { why }, FromStore::Joiners { all: vec![patience], called: vec![patience, 1] }, FromStore::Summoned { to },
             FromStore::Vote { group_id: patience, message },
         ] {
             prop_assert_eq!(FromStore::decode(&m.encode()), Ok(m));

@@ -34,7 +34,7 @@ impl ReformOptions {
         Self { terms: Terms { fewest: 1, rule: Rule::Majority }, limit: None }
     }
 
-    /// Form no group of fewer ranks.
+    /// Form no group with fewer ranks of the former one; processes that join do not count.
     #[must_use]
     pub fn fewest(mut self, ranks: usize) -> Self {
         self.terms.fewest = ranks;

@@ -18,13 +18,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// First processes that nothing happens to: what they hold is compared.
+/// Processes to which nothing happens any more after the first part of a run: what they hold is compared.
 const VETERANS: usize = 2;
 /// A rank is stopped for so much of the limit at most: it is given up, or not.
 const STOP: f64 = 2.0;
 /// Recovery that takes so much longer than twice the limit is told of.
 const SLOW: Duration = Duration::from_secs(2);
-/// Time after which the holdings are first looked at, as the share of a run.
+/// The first part of a run, as a share of it. Then the holdings are first looked at.
 const WARM: f64 = 0.2;
 
 /// Faults, by their names.
@@ -39,7 +39,7 @@ enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 6] = [Self::Kill, Self::KillTwo, Self::Stop, Self::Cut, Self::CutFromStore, Self::Join];
+    const ALL: [Self; 6] = [Self::Kill, Self::KillTwo, Self::Stop, Self::Cut, Self::Join, Self::CutFromStore];
 }
 
 /// Numbers without end, from a seed.
@@ -104,12 +104,11 @@ struct Chaos {
 
 pub(super) fn run(choice: &Choice) -> Result<(), String> {
     let job = Job::start(choice, Work::Training)?;
-    let veterans: Vec<u32> = job.pids().into_iter().take(VETERANS).collect();
     let mut chaos = Chaos {
         job,
         choice: choice.clone(),
         random: Random(choice.seed),
-        veterans,
+        veterans: Vec::new(),
         places: BTreeMap::new(),
         stopped: Vec::new(),
         doomed: Vec::new(),
@@ -129,26 +128,41 @@ pub(super) fn run(choice: &Choice) -> Result<(), String> {
         chaos.settle(choice.ranks)?;
         chaos.longest = chaos.longest.max(from.elapsed());
         if from.elapsed() > Duration::from_secs_f64(choice.detection * STOP) + SLOW {
-            println!("{:.0} s: all places were filled {:.1} s after {fault:?}", began.elapsed().as_secs_f64(), from.elapsed().as_secs_f64());
+            println!(
+                "{:.0} s: all places were filled {:.1} s after {fault:?}",
+                began.elapsed().as_secs_f64(),
+                from.elapsed().as_secs_f64()
+            );
         }
         if first.is_none() && began.elapsed() > length.mul_f64(WARM) {
+            chaos.spare();
             first = Some(chaos.held());
         }
         if told.elapsed() > Duration::from_secs(30) {
             told = Instant::now();
-            println!("{:.0} s, after {fault:?}: {}; {:?}", began.elapsed().as_secs_f64(), chaos.words(), chaos.held());
+            println!(
+                "{:.0} s, after {fault:?}: {}; {:?}",
+                began.elapsed().as_secs_f64(),
+                chaos.words(),
+                chaos.held()
+            );
         }
         let pause = Duration::from_millis(200 + chaos.random.below(2_500) as u64);
         chaos.listen(pause)?;
     }
-    let (first, at_last) = (first.unwrap_or_else(|| chaos.held()), chaos.held());
+    let (first, at_last) = (first.unwrap_or_default(), chaos.held());
     let words = chaos.words();
     println!("held after a fifth {first:?}\nheld at the end    {at_last:?}");
     chaos.finish()?;
     if let Some((first, last)) = first.iter().zip(&at_last).find(|(first, last)| last.has_grown(**first)) {
         return Err(format!("a rank holds more than before: {first:?}, then {last:?}"));
     }
-    println!("=> {:.0} s, {} ranks, seed {}: {words}", began.elapsed().as_secs_f64(), choice.ranks, choice.seed);
+    println!(
+        "=> {:.0} s, {} ranks, seed {}: {words}",
+        began.elapsed().as_secs_f64(),
+        choice.ranks,
+        choice.seed
+    );
     Ok(())
 }
 
@@ -156,7 +170,19 @@ impl Chaos {
     fn words(&self) -> String {
         let counts: Vec<_> = self.counts.iter().map(|(f, n)| format!("{n} {f:?}")).collect();
         let longest = self.longest.as_secs_f64();
-        format!("{}; {} groups; all places filled {longest:.1} s after a fault at most", counts.join(", "), self.groups)
+        format!(
+            "{}; {} groups; all places filled {longest:.1} s after a fault at most",
+            counts.join(", "),
+            self.groups
+        )
+    }
+
+    /// From now on nothing happens to the lowest ranks.
+    fn spare(&mut self) {
+        let mut by_rank: Vec<(usize, u32)> =
+            self.places.iter().map(|(pid, (rank, _))| (*rank, *pid)).collect();
+        by_rank.sort_unstable();
+        self.veterans = by_rank.into_iter().take(VETERANS).map(|(_, pid)| pid).collect();
     }
 
     fn held(&self) -> Vec<Held> {
@@ -174,7 +200,9 @@ impl Chaos {
     }
 
     fn strike(&mut self) -> Result<Fault, String> {
-        let fault = Fault::ALL[self.random.below(Fault::ALL.len())];
+        // The lowest rank calls joiners, and one that is cut from the store cannot: only ranks above the spared ones are.
+        let kinds = Fault::ALL.len() - usize::from(self.veterans.is_empty());
+        let fault = Fault::ALL[self.random.below(kinds)];
         let prey = self.prey();
         let pair = || prey.first().copied().zip(prey.get(1).copied()).ok_or("too few ranks");
         *self.counts.entry(fault).or_default() += 1;
@@ -247,9 +275,10 @@ impl Chaos {
 
     fn wake(&mut self) {
         let now = Instant::now();
-        let (due, later) = std::mem::take(&mut self.stopped).into_iter().partition(|(_, at)| *at <= now);
+        let (due, later): (Vec<_>, _) =
+            std::mem::take(&mut self.stopped).into_iter().partition(|(_, at)| *at <= now);
         self.stopped = later;
-        for (pid, _) in Vec::<(u32, Instant)>::from(due) {
+        for (pid, _) in due {
             self.job.signal(pid, Signal::CONT);
         }
     }
@@ -258,7 +287,9 @@ impl Chaos {
         match line {
             Some(line) if line.event == "sum" => {
                 self.places.insert(pid, (line.rank, line.size));
-                if let Some(formed) = line.numbers.get(1).filter(|_| line.rank == 0 && line.numbers[1] > self.last) {
+                if let Some(formed) =
+                    line.numbers.get(1).filter(|_| line.rank == 0 && line.numbers[1] > self.last)
+                {
                     self.last = *formed;
                     self.groups += 1;
                 }
@@ -291,13 +322,20 @@ impl Chaos {
             self.listen(Duration::from_millis(20))?;
             let live = self.job.pids();
             let of_one = |pid: &u32| self.places.get(pid).is_some_and(|(_, of)| *of == live.len());
-            if live.len() >= size && self.stopped.is_empty() && self.doomed.is_empty() && live.iter().all(of_one) {
+            if live.len() >= size
+                && self.stopped.is_empty()
+                && self.doomed.is_empty()
+                && live.iter().all(of_one)
+            {
                 return Ok(());
             }
             if Instant::now() > until {
                 return Err(format!(
                     "{LONG:?} after a fault not all ranks are in one group: {live:?} live, {:?}, stopped {:?}, doomed {:?}; {}",
-                    self.places, self.stopped, self.doomed, self.words()
+                    self.places,
+                    self.stopped,
+                    self.doomed,
+                    self.words()
                 ));
             }
         }
@@ -306,8 +344,11 @@ impl Chaos {
     /// Have all end, each with the right state after the same step.
     fn finish(&mut self) -> Result<(), String> {
         let steps = self.job.end()?;
-        let steps: BTreeMap<u32, u64> =
-            steps.into_iter().filter(|(_, l)| l.event == "done").filter_map(|(p, l)| Some((p, *l.numbers.first()?))).collect();
+        let steps: BTreeMap<u32, u64> = steps
+            .into_iter()
+            .filter(|(_, l)| l.event == "done")
+            .filter_map(|(p, l)| Some((p, *l.numbers.first()?)))
+            .collect();
         let all: Vec<_> = steps.values().collect();
         println!("{} ranks ended after step {:?}, with the right state", all.len(), all.first());
         match all.windows(2).all(|w| w[0] == w[1]) {

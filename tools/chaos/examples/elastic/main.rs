@@ -42,14 +42,8 @@ struct Choice {
 
 impl Choice {
     fn parse(args: &[&str]) -> Option<Self> {
-        let mut choice = Self {
-            ranks: 8,
-            trials: 100,
-            links: "shm,tcp".into(),
-            detection: 1.0,
-            minutes: 1.0,
-            seed: 1,
-        };
+        let mut choice =
+            Self { ranks: 8, trials: 100, links: "shm,tcp".into(), detection: 1.0, minutes: 1.0, seed: 1 };
         for pair in args.chunks(2) {
             let [name, value] = pair else { return None };
             match *name {

@@ -74,7 +74,8 @@ pub(super) fn run(orders: &[&str]) -> ExitCode {
     match life.run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            let is_left_out = matches!(&e, Error::Join(why) if matches!(why.cause, JoinCause::Ended | JoinCause::Missing));
+            let is_left_out =
+                matches!(&e, Error::Join(why) if matches!(why.cause, JoinCause::Ended | JoinCause::Missing));
             if !is_left_out {
                 eprintln!("pid {}: {e}", std::process::id());
             }

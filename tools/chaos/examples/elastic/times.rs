@@ -28,7 +28,9 @@ impl Times {
     }
 
     fn print(&mut self, title: &str) {
-        println!("{title}, ms\n| time | trials | p50 | p90 | p99 | longest |\n|---|---:|---:|---:|---:|---:|");
+        println!(
+            "{title}, ms\n| time | trials | p50 | p90 | p99 | longest |\n|---|---:|---:|---:|---:|---:|"
+        );
         for (name, all) in &mut self.rows {
             all.sort_unstable();
             let at = |percent: usize| all[(all.len() * percent / 100).min(all.len() - 1)] as f64 / 1e6;

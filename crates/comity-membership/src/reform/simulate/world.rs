@@ -401,7 +401,10 @@ impl<'a> World<'a> {
         for &to in &plan.members {
             if to != member {
                 let later = self.delay();
-                self.push(self.now + later, Event::Entered { member: to, of: member, plan: Rc::clone(&plan) });
+                self.push(
+                    self.now + later,
+                    Event::Entered { member: to, of: member, plan: Rc::clone(&plan) },
+                );
             }
         }
         self.look(member);
@@ -600,10 +603,7 @@ fn is_one_of(plans: &[Rc<Plan>], plan: &Rc<Plan>) -> bool {
     plans.iter().any(|p| Rc::ptr_eq(p, plan))
 }
 
-fn note<'a>(
-    entered: &'a mut Vec<(Rc<Plan>, BTreeSet<usize>)>,
-    plan: &Rc<Plan>,
-) -> &'a mut BTreeSet<usize> {
+fn note<'a>(entered: &'a mut Vec<(Rc<Plan>, BTreeSet<usize>)>, plan: &Rc<Plan>) -> &'a mut BTreeSet<usize> {
     let at = entered.iter().position(|(p, _)| Rc::ptr_eq(p, plan)).unwrap_or_else(|| {
         entered.push((Rc::clone(plan), BTreeSet::new()));
         entered.len() - 1
