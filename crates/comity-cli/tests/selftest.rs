@@ -70,11 +70,11 @@ fn a_row_that_fails_says_so_and_the_report_names_nobody() {
 }
 
 #[test]
-fn threads_pass_and_what_is_missing_is_no_failure() {
+fn a_killed_rank_is_named_and_what_is_missing_is_no_failure() {
     let dir = tempfile::tempdir().unwrap();
-    let ended = selftest(dir.path(), &["--only", "threads", "--python", "/nowhere/python"], &[]);
+    let ended = selftest(dir.path(), &["--only", "killed", "--python", "/nowhere/python"], &[]);
     assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
-    assert!(ended.row("threads, 3 ranks").contains("passed"), "{}", ended.out);
+    assert!(ended.row("a killed rank is named").contains("passed"), "{}", ended.out);
     let ended = selftest(dir.path(), &["--only", "Python", "--python", "/nowhere/python"], &[]);
     let row = ended.row("Python: NumPy, torch, MLX");
     assert!(ended.code == Some(0) && row.contains("not there"), "{row}");

@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// As macOS makes it: a shared memory object of 100 bytes is a whole page there, and says so.
+    /// Shared memory as macOS makes it: of 100 bytes it is a whole page there, and says so.
     #[test]
     fn memory_is_of_whole_pages() {
         let page = rustix::param::page_size();

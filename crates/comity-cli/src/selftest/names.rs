@@ -1,4 +1,4 @@
-//! What a report for others leaves out: names of hosts and of the user, the home directory, and addresses.
+//! Names that a report for others leaves out: of hosts and of the user, the home directory, and addresses.
 use regex::{Captures, Regex};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -14,7 +14,7 @@ pub(super) struct Names {
     mac: Regex,
 }
 
-/// Who and where this process is, as its environment and the system say.
+/// Names of this process's host, user and home, as its environment and the system say.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Own {
     pub(super) host: String,

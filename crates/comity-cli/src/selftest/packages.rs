@@ -60,7 +60,7 @@ pub(super) fn rows(own: &[OsString], python: Option<&OsStr>, until: Instant) -> 
     PARTS.into_iter().map(row).collect()
 }
 
-/// What the interpreter says that it has.
+/// Packages and devices of the interpreter, as it says.
 fn found(program: &OsStr, until: Instant) -> Result<Value, String> {
     let shown = program.to_string_lossy();
     let mut command = Command::new(program);

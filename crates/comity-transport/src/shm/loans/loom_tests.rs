@@ -1,11 +1,7 @@
 //! Both sides of a loan under loom. The lent bytes are a cell beside the board: loom sees who touches it when.
 
 use super::*;
-use crate::{
-    Stays,
-    sync::Ordering::Relaxed,
-    sys::PeerMemory,
-};
+use crate::{Stays, sync::Ordering::Relaxed, sys::PeerMemory};
 use loom::{cell::UnsafeCell, sync::Arc, thread};
 use std::os::unix::net::UnixStream;
 
