@@ -3,12 +3,12 @@
 #[cfg(loom)]
 pub use loom::sync::{
     Condvar, Mutex,
-    atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(not(loom))]
 pub use std::sync::{
     Condvar, Mutex,
-    atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
 };
 use std::{
     sync::{Mutex as StdMutex, MutexGuard, TryLockError},

@@ -25,6 +25,11 @@ pub(crate) fn is_run_by(interpreter: PathBuf) {
     let _ = INTERPRETER.set(interpreter);
 }
 
+/// The interpreter that this command runs in, if it does.
+pub(crate) fn interpreter() -> Option<OsString> {
+    INTERPRETER.get().map(|python| python.into())
+}
+
 /// The program and its first arguments that start this command once more.
 pub(crate) fn own_words() -> io::Result<Vec<OsString>> {
     Ok(match INTERPRETER.get() {

@@ -18,6 +18,7 @@ mod plan;
 mod report;
 mod save;
 mod say;
+mod selftest;
 mod size;
 mod top;
 
@@ -54,6 +55,8 @@ enum Command {
     Key(key::KeyCommand),
     /// Check every operation, type and awkward size against a scalar reference
     Check(check::CheckArgs),
+    /// Run on this machine what the project's tests run: links, backends, packages; write a report for an issue
+    Selftest(selftest::SelftestArgs),
     /// Measure how long operations take, and their bandwidth
     Bench(bench::BenchArgs),
     /// Say what was found in the environment, and what links would be used
@@ -136,6 +139,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Doctor(args) => doctor::doctor(args),
         Command::Key(command) => key::key(command),
         Command::Check(args) => check::check(args),
+        Command::Selftest(args) => selftest::selftest(args),
         Command::Bench(args) => bench::bench(args),
         Command::Info(args) => info::info(args),
         Command::Plan(args) => plan::plan(args),

@@ -6,6 +6,8 @@ mod secrets;
 mod trace;
 mod words;
 
+pub(crate) use secrets::Secrets;
+
 use crate::{save, say::say};
 use comity::tools::Flight;
 use std::{
@@ -89,6 +91,11 @@ pub(crate) fn first_lines(dir: &Path, most: usize) -> Vec<String> {
         }
         Err(why) => vec![why],
     }
+}
+
+/// Variables of this process that launchers and libraries read, a line each.
+pub(crate) fn variables() -> String {
+    bundle::environment(&std::env::vars_os().collect::<Vec<_>>())
 }
 
 /// Removes the records that an earlier job has left here.

@@ -4,7 +4,7 @@
 
 use crate::{
     DType, Element, Place, Result, View, ViewMut,
-    sys::cuda::{CudaContext, CudaStream, DeviceMemory},
+    sys::cuda::{CudaContext, CudaDriver, CudaStream, DeviceMemory},
 };
 use std::{sync::Arc, thread};
 
@@ -33,6 +33,18 @@ pub struct Buffer {
     cuda: Cuda,
     memory: DeviceMemory,
     len: usize,
+}
+
+/// Number of this machine's CUDA devices.
+///
+/// ```
+/// assert!(comity::tools::cuda::devices().is_ok_and(|n| n > 0) || comity::tools::cuda::Cuda::open(0).is_err());
+/// ```
+///
+/// # Errors
+/// [`Error::Unavailable`](crate::Error::Unavailable) without a driver or a device.
+pub fn devices() -> Result<u32> {
+    CudaDriver::find()?.devices()
 }
 
 impl Cuda {

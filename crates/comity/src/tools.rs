@@ -25,7 +25,7 @@ use crate::{Algorithm, Config, Group};
 
 /// Memory, streams and events of CUDA devices.
 pub mod cuda {
-    pub use crate::cuda::{Buffer, Cuda, copy};
+    pub use crate::cuda::{Buffer, Cuda, copy, devices};
 }
 
 /// The same group; calls through the returned handle are parts of one that moves objects, whose lengths go first. Another rank's call of

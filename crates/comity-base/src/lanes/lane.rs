@@ -7,6 +7,30 @@
 //! Windows are counted through all calls of a group, each lane for itself. Why two halves do: who stages window 9 into half 1 has
 //! seen `staged = 9` of every rank when it worked on window 8. A rank says that when it is done with window 7, the last one in half 1.
 
+use crate::sync::{AtomicU64, Ordering};
+
+/// Place of a flag, in memory that all ranks see: the windows that a rank's lane has come through. Zero at first.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub(super) struct FlagWord(AtomicU64);
+
+impl FlagWord {
+    /// The number, for the lane that changes it.
+    pub(super) fn own(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Others may read what was written so far, and write to what was read.
+    pub(super) fn raise(&self, number: u64) {
+        self.0.store(number, Ordering::Release);
+    }
+
+    /// Returns true if that rank's lane has not come so far.
+    pub(super) fn is_below(&self, number: u64) -> bool {
+        self.0.load(Ordering::Acquire) < number
+    }
+}
+
 /// Work of all ranks in a window, besides staging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Phases {
@@ -112,5 +136,7 @@ impl LaneProgress {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
 mod model_tests;

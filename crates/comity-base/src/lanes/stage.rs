@@ -1,12 +1,11 @@
 //! Memory that one rank writes and the others map to read: the flags of its lanes, then two windows for each.
 
-use super::{MOST_LANES, lane::Flag};
-use crate::sys::Mapping;
-use std::{
-    io,
-    os::fd::OwnedFd,
-    sync::atomic::{AtomicU64, Ordering},
+use super::{
+    MOST_LANES,
+    lane::{Flag, FlagWord},
 };
+use crate::sys::Mapping;
+use std::{io, os::fd::OwnedFd};
 
 /// Bytes of a window: two of them, and what is read beside them, stay in a core's second-level cache.
 pub(super) const WINDOW: usize = 256 << 10;
@@ -41,8 +40,8 @@ impl LaneMemory {
     pub fn new(own: Mapping, peers: Vec<Option<Mapping>>, rank: usize, lanes: usize) -> Option<Self> {
         let len = Self::len(lanes);
         let is_whole =
-            |(r, m): (usize, &Option<Mapping>)| r == rank || m.as_ref().is_some_and(|m| m.len() == len);
-        let whole = own.len() == len && peers.iter().enumerate().all(is_whole);
+            |(r, m): (usize, &Option<Mapping>)| r == rank || m.as_ref().is_some_and(|m| m.len() >= len);
+        let whole = own.len() >= len && peers.iter().enumerate().all(is_whole);
         whole.then(|| Self { own, peers, rank, lanes: lanes.min(MOST_LANES) })
     }
 
@@ -55,7 +54,7 @@ impl LaneMemory {
         self.peers.get(rank).and_then(Option::as_ref).unwrap_or(&self.own)
     }
 
-    fn flag(&self, rank: usize, lane: usize, flag: Flag) -> &AtomicU64 {
+    fn flag(&self, rank: usize, lane: usize, flag: Flag) -> &FlagWord {
         assert!(lane < self.lanes);
         let at = (2 * lane + flag as usize) * APART;
         // SAFETY: inside the head of a mapping that lives as long as this, aligned (the mapping is page aligned), zeros are a valid
@@ -65,18 +64,18 @@ impl LaneMemory {
 
     /// How many windows this rank has staged in a lane. Only its own lane changes that.
     pub(super) fn staged(&self, lane: usize) -> u64 {
-        self.flag(self.rank, lane, Flag::Staged).load(Ordering::Relaxed)
+        self.flag(self.rank, lane, Flag::Staged).own()
     }
 
     /// Others may read what was written so far.
     pub(super) fn raise(&self, lane: usize, flag: Flag, number: u64) {
-        self.flag(self.rank, lane, flag).store(number, Ordering::Release);
+        self.flag(self.rank, lane, flag).raise(number);
     }
 
     /// The first of the other ranks whose flag is below a number.
     pub(super) fn behind(&self, lane: usize, flag: Flag, number: u64) -> Option<usize> {
         let others = (0..self.peers.len()).filter(|&r| r != self.rank);
-        let is_behind = |&r: &usize| self.flag(r, lane, flag).load(Ordering::Acquire) < number;
+        let is_behind = |&r: &usize| self.flag(r, lane, flag).is_below(number);
         others.into_iter().find(is_behind)
     }
 

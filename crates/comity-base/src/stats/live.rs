@@ -7,7 +7,10 @@
 //! The rank writes words that nobody but it writes; the launcher reads them whenever it wants, also of a rank that hangs, is stopped
 //! or was killed. The words of a call are the recorder's.
 
-use super::sheet::{GROUPS, Sheet, owner, take_free};
+use super::{
+    call_words,
+    sheet::{GROUPS, Sheet, owner, take_free},
+};
 use crate::sys::clock;
 use std::sync::{
     Arc,
@@ -67,10 +70,7 @@ impl LiveSlot {
     /// Call number `made` begins.
     #[inline]
     pub fn begin(&self, made: u64, call: [u64; CALL]) {
-        let at = HEAD + made as usize % CALLS * CALL;
-        for (i, word) in call.into_iter().enumerate() {
-            self.word(at + i).store(word, Relaxed);
-        }
+        call_words::write(self.sheet.call(self.first, made), made, call);
         self.word(ON).store(0, Relaxed);
         self.word(MADE).store(made + 1, Release);
     }
@@ -161,6 +161,13 @@ pub struct RawGroup {
 pub(crate) type RawLink = (usize, u8, u64, u64);
 
 impl Sheet {
+    /// Words of call number `made` of the group whose words begin at `first`.
+    #[inline]
+    fn call(&self, first: usize, made: u64) -> &[AtomicU64] {
+        let at = first + HEAD + made as usize % CALLS * CALL;
+        self.words_from(at, CALL)
+    }
+
     /// The open groups.
     #[doc(hidden)]
     pub fn groups(&self) -> Vec<RawGroup> {
@@ -184,9 +191,8 @@ impl Sheet {
                 made,
                 waits_for: word(ON).checked_sub(1).map(|r| r as usize),
                 asleep_since: Some(word(ASLEEP)).filter(|t| *t > 0),
-                calls: (made - kept..made)
-                    .map(|n| std::array::from_fn(|i| word(HEAD + n as usize % CALLS * CALL + i)))
-                    .collect(),
+                // The oldest one may be overwritten by the next.
+                calls: (made - kept..made).filter_map(|n| call_words::read(self.call(first, n), n)).collect(),
             };
             if self.word(first + MADE).load(Acquire) == made {
                 break;
@@ -239,6 +245,12 @@ mod tests {
         assert!(g.asleep_since.is_some_and(|t| t <= clock::exact()));
         assert_eq!(g.calls.iter().map(|c| c[0]).collect::<Vec<_>>(), [3, 4, 5, 6]);
         assert_eq!((g.calls[2][3], g.calls[3][3]), (100, 6));
+        // A rank that was stopped while it wrote the next call over the oldest one.
+        call_words::write(theirs.call(live.first, 7), 7, [7; CALL]);
+        let seqs = |g: &RawGroup| g.calls.iter().map(|c| c[0]).collect::<Vec<_>>();
+        assert_eq!(seqs(&sheet.groups()[0]), [4, 5, 6]);
+        live.begin(7, [7; CALL]);
+        assert_eq!(seqs(&sheet.groups()[0]), [4, 5, 6, 7]);
         c.slept(std::time::Duration::from_nanos(5));
         assert_eq!(sheet.groups()[0].asleep_since, None);
         drop(c);

@@ -1,7 +1,8 @@
 //! Counters of a group, always on; where the launcher wants them, in memory that it reads.
 //!
-//! May import: `call`, `sys`.
+//! May import: `call`, `sync`, `sys`.
 
+mod call_words;
 mod live;
 mod sheet;
 

@@ -126,6 +126,12 @@ impl Sheet {
         &self.words[i]
     }
 
+    /// So many words from there on.
+    #[inline]
+    pub(super) fn words_from(&self, at: usize, count: usize) -> &[AtomicU64] {
+        &self.words[at..at + count]
+    }
+
     /// Returns the index of the first word of each link.
     pub(super) fn links(&self) -> impl Iterator<Item = usize> + use<> {
         (LINKS..=LEN - live::LINK).step_by(live::LINK)

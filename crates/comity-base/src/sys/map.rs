@@ -22,9 +22,16 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
+/// Length of whole pages that hold `len` bytes. Pages have 4, 16 or 64 KiB, and macOS makes and tells whole ones whatever it is asked for.
+pub(crate) fn whole_pages(len: usize) -> io::Result<usize> {
+    let whole = len.checked_next_multiple_of(rustix::param::page_size());
+    whole.ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
 impl Mapping {
-    /// Memory of this process alone.
+    /// Memory of this process alone, of `len` bytes or a few more.
     pub fn private(len: usize) -> io::Result<Self> {
+        let len = whole_pages(len)?;
         // SAFETY: a fresh mapping at an address of the system's choice aliases nothing.
         let p = unsafe {
             mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?
@@ -32,16 +39,17 @@ impl Mapping {
         Self::checked(p.cast(), len)
     }
 
-    /// Memory behind a descriptor to pass to another process. It leaves no name in any file system, and it
+    /// Memory of `len` bytes or a few more, behind a descriptor to pass to another process. It leaves no name in any file system, and it
     /// can neither shrink nor grow, so that no peer can take pages away under us.
     pub fn create(len: usize) -> io::Result<(Self, OwnedFd)> {
-        let fd = nameless(len)?;
+        let fd = nameless(whole_pages(len)?)?;
         let map = Self::attach(&fd, len)?;
         Ok((map, fd))
     }
 
-    /// The memory behind a descriptor that a peer made, which must be `len` bytes long and sealed.
+    /// The memory behind a descriptor that a peer made for `len` bytes, which must be sealed.
     pub fn attach(fd: &impl AsFd, len: usize) -> io::Result<Self> {
+        let len = whole_pages(len)?;
         if fstat(fd)?.st_size as u64 != len as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory of another size"));
         }
@@ -153,16 +161,17 @@ mod tests {
 
     #[test]
     fn two_mappings_of_one_descriptor_share_bytes() {
-        let (a, fd) = Mapping::create(8192).unwrap();
-        let b = Mapping::attach(&fd, 8192).unwrap();
+        let page = rustix::param::page_size();
+        let (a, fd) = Mapping::create(2 * page).unwrap();
+        let b = Mapping::attach(&fd, 2 * page).unwrap();
         // SAFETY: inside both mappings, one thread.
         unsafe {
             a.as_ptr().add(4096).write(7);
             assert_eq!(b.as_ptr().add(4096).read(), 7);
         }
-        assert!(Mapping::attach(&fd, 4096).is_err());
+        assert!(Mapping::attach(&fd, page).is_err());
         let c = Mapping::attach_to_read(&fd).unwrap();
-        assert_eq!(c.len(), 8192);
+        assert_eq!(c.len(), 2 * page);
         // SAFETY: inside the mapping, one thread.
         assert_eq!(unsafe { c.as_ptr().add(4096).read() }, 7);
         #[cfg(target_os = "linux")]
@@ -171,6 +180,18 @@ mod tests {
             // SAFETY: as above.
             assert_eq!(unsafe { c.as_ptr().add(4096).read() }, 0);
         }
+    }
+
+    /// Shared memory as macOS makes it: of 100 bytes it is a whole page there, and says so.
+    #[test]
+    fn memory_is_of_whole_pages() {
+        let page = rustix::param::page_size();
+        let whole = nameless(2 * page).unwrap();
+        assert_eq!(Mapping::attach(&whole, page + 100).unwrap().len(), 2 * page);
+        let (map, fd) = Mapping::create(page + 100).unwrap();
+        assert_eq!((map.len(), fstat(&fd).unwrap().st_size as usize), (2 * page, 2 * page));
+        assert_eq!(Mapping::private(1).unwrap().len(), page);
+        assert!(Mapping::private(usize::MAX).is_err());
     }
 
     /// The thread sanitizer must see that it is new memory, too: the threads below do not wait for each other in a way it knows.

@@ -51,6 +51,6 @@ mod tests {
         a[1023].store(7, Ordering::Relaxed);
         assert_eq!(b[1023].load(Ordering::Relaxed), 7);
         assert!(a.iter().take(1023).all(|w| w.load(Ordering::Relaxed) == 0));
-        assert!(Words::attach(&fd, 512).is_err());
+        assert!(Words::attach(&fd, 1 << 20).is_err());
     }
 }

@@ -47,6 +47,7 @@ pub(crate) use fleet::{
 };
 pub(crate) use guard::guard;
 pub(crate) use job::find as find_program;
+pub(crate) use mpi::launcher as mpi_launcher;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use comity_launch::machine::{REFUSED, USAGE};

@@ -34,10 +34,17 @@ pub(super) fn launch(args: &LaunchArgs) -> u8 {
     }
 }
 
+/// The launcher that this would be.
+///
+/// # Errors
+/// There is none; the sentence says where it was looked for.
+pub(crate) fn launcher() -> Result<OsString, String> {
+    find().map(|(program, _)| program)
+}
+
 fn prepare(args: &LaunchArgs) -> Result<Command, LaunchRefusal> {
     let usage = |text: String| LaunchRefusal { code: USAGE, text };
-    let named = std::env::var_os("COMITY_MPIRUN").filter(|n| !n.is_empty());
-    let (program, family) = find(named.as_deref()).map_err(usage)?;
+    let (program, family) = find().map_err(usage)?;
     let mut command = Command::new(&program);
     command.args(flags(family, args, rustix::process::geteuid().is_root()));
     command.env("COMITY_BACKEND", "mpi");
@@ -107,8 +114,9 @@ fn flags(family: Family, args: &LaunchArgs, root: bool) -> Vec<OsString> {
 }
 
 /// The first launcher that answers, and whose it is.
-fn find(named: Option<&OsStr>) -> Result<(OsString, Family), String> {
-    let names: Vec<OsString> = named.map_or_else(|| NAMES.map(OsString::from).to_vec(), |n| vec![n.into()]);
+fn find() -> Result<(OsString, Family), String> {
+    let named = std::env::var_os("COMITY_MPIRUN").filter(|n| !n.is_empty());
+    let names: Vec<OsString> = named.map_or_else(|| NAMES.map(OsString::from).to_vec(), |n| vec![n]);
     for name in &names {
         let asked = Command::new(name).arg("--version").stdin(Stdio::null()).output();
         let Ok(said) = asked else { continue };

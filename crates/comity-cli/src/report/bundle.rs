@@ -3,7 +3,7 @@
 //! Secrets are taken out of every file: those of this process's variables, and what an output shows as one.
 use super::{
     read,
-    secrets::{ShownSecrets, is_secret, remove, secrets},
+    secrets::{Secrets, is_secret},
 };
 use crate::{here, info, save};
 use flate2::{Compression, write::GzEncoder};
@@ -21,7 +21,6 @@ const MOST: u64 = 16 << 20;
 /// Writes the archive; what is in it, by name.
 pub(super) fn bundle(to: &Path, logs: Option<&Path>) -> Result<Vec<String>, String> {
     let vars: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    let secrets = secrets(&vars);
     let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     files.insert("versions.txt".into(), versions().into_bytes());
     files.insert("settings.txt".into(), info::all_settings().into_bytes());
@@ -44,10 +43,9 @@ pub(super) fn bundle(to: &Path, logs: Option<&Path>) -> Result<Vec<String>, Stri
             files.insert("report.txt".into(), super::words::report(&flights).into_bytes());
         }
     }
-    let shown = ShownSecrets::new().map_err(|e| e.to_string())?;
+    let secrets = Secrets::of_this_process()?;
     for text in files.values_mut() {
-        remove(text, &secrets);
-        *text = shown.removed(text);
+        *text = secrets.removed(std::mem::take(text));
     }
     let put = packed(&files).and_then(|archive| save::replace(to, &archive, save::FOR_ALL));
     put.map_err(|e| format!("--bundle '{}': {e}", to.display()))?;
@@ -71,7 +69,7 @@ fn versions() -> String {
 }
 
 /// The variables that launchers and libraries of this kind read; no others, which are nobody's business.
-fn environment(vars: &[(OsString, OsString)]) -> String {
+pub(super) fn environment(vars: &[(OsString, OsString)]) -> String {
     let known = [
         "COMITY_",
         "NCCL_",
@@ -119,7 +117,10 @@ fn packed(files: &BTreeMap<String, Vec<u8>>) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::secrets::{remove, secrets},
+        *,
+    };
 
     #[test]
     fn secrets_are_taken_out_wherever_they_stand() {

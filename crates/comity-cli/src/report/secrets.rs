@@ -73,6 +73,30 @@ pub(super) fn remove(text: &mut Vec<u8>, secrets: &[Vec<u8>]) {
     }
 }
 
+/// Secrets of this process's variables, and the patterns by which an output shows others.
+pub(crate) struct Secrets {
+    values: Vec<Vec<u8>>,
+    shown: ShownSecrets,
+}
+
+impl Secrets {
+    /// Those that its environment has now.
+    ///
+    /// # Errors
+    /// A pattern is none; the sentence says so.
+    pub(crate) fn of_this_process() -> Result<Self, String> {
+        let vars: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+        let shown = ShownSecrets::new().map_err(|e| e.to_string())?;
+        Ok(Self { values: secrets(&vars), shown })
+    }
+
+    /// The text without them.
+    pub(crate) fn removed(&self, mut text: Vec<u8>) -> Vec<u8> {
+        remove(&mut text, &self.values);
+        self.shown.removed(&text)
+    }
+}
+
 /// Patterns by which an output shows secrets.
 pub(super) struct ShownSecrets {
     named: Regex,

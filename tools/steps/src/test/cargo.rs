@@ -81,10 +81,14 @@ pub(super) fn tests(scope: &Scope) -> Outcome {
 
 pub(super) fn loom(scope: &Scope) -> Outcome {
     // Its own folder: other flags would build everything anew, here and in the next ordinary build.
-    let args =
-        ["test", "-p", "comity", "-p", "comity-transport", "--lib", "--target-dir", "target/loom", "loom"];
+    let packages = ["-p", "comity", "-p", "comity-base", "-p", "comity-transport"];
+    let args = ["--lib", "--target-dir", "target/loom", "loom"];
     let deeper = if scope.deep { "3" } else { "2" };
-    let task = native::shared(Task::cargo())?.args(args).env("RUSTFLAGS", "--cfg loom");
+    let task = native::shared(Task::cargo())?
+        .args(["test"])
+        .args(packages)
+        .args(args)
+        .env("RUSTFLAGS", "--cfg loom");
     // A model that fails says which step did: nobody reads lines of code there.
     let task = task.env("CARGO_PROFILE_DEV_DEBUG", "0");
     let out = task.env("LOOM_MAX_PREEMPTIONS", deeper).limit(3600).echo().run()?;

@@ -1,5 +1,6 @@
 //! Memory that a device reads and writes on its own.
 
+use crate::sys::map::whole_pages;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::{
     io,
@@ -27,8 +28,9 @@ unsafe impl Send for Slab {}
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    /// Zeros, `len` of them: a multiple of the page size.
+    /// Zeros, `len` of them or a few more.
     pub fn new(len: usize) -> io::Result<Self> {
+        let len = whole_pages(len)?;
         let map = |len| {
             // SAFETY: a fresh mapping at an address of the system's choice aliases nothing.
             unsafe {
@@ -150,7 +152,9 @@ mod tests {
             assert_eq!(slab.bytes(4090, 13), b"across a page");
             assert_eq!(slab.bytes(0, 10), [0; 10]);
         }
-        assert!(!slab.holds(8190, 3) && !slab.holds(usize::MAX, 2));
+        let len = slab.len();
+        assert!(!slab.holds(len - 2, 3) && !slab.holds(usize::MAX, 2));
+        assert_eq!(Slab::new(len + 100).unwrap().len(), len + rustix::param::page_size(), "whole pages");
     }
 
     #[cfg(target_os = "linux")]

@@ -15,7 +15,7 @@ use super::{Board, Borrower, Lender, Nonsense, REFUSED, borrower::Lies};
 use std::{ptr, slice, sync::atomic::Ordering};
 
 /// Bytes of one direction that are laid aside at once. The system gives the pages when they are first used.
-pub(in crate::shm) const ASIDE: usize = 64 << 10;
+pub(in crate::shm) const ASIDE: usize = if cfg!(loom) { 32 } else { 64 << 10 };
 
 /// The rest of a declined loan, as its lender lays it aside.
 #[derive(Debug, Default)]
@@ -34,8 +34,17 @@ impl Lender {
     /// # Safety
     /// The lent memory is still there, and nobody writes to it. `place` is this direction's.
     pub(in crate::shm) unsafe fn lay_aside(&mut self, board: &Board, place: *mut u8) -> bool {
+        let Some((address, n)) = self.to_lay(board) else { return false };
+        // SAFETY: the caller vouches for both; the borrower has taken what lay in `place`.
+        unsafe { ptr::copy_nonoverlapping(address as *const u8, place, n) };
+        self.laid(board, n);
+        true
+    }
+
+    /// Address and number of the next bytes to lay aside, if there is room for them.
+    pub(super) fn to_lay(&mut self, board: &Board) -> Option<(usize, usize)> {
         let declined = board.borrower.0.declined.load(Ordering::Acquire);
-        let Some(out) = self.out.front().filter(|o| o.number == declined) else { return false };
+        let out = self.out.front().filter(|o| o.number == declined)?;
         let rest = &mut self.rest;
         if rest.number != declined {
             // The borrower has said how much it read before it declined.
@@ -44,14 +53,15 @@ impl Lender {
         }
         let n = rest.left.min(ASIDE);
         let is_revoked = board.lender.0.revoked.load(Ordering::Relaxed) != 0;
-        if n == 0 || is_revoked || board.borrower.0.taken.load(Ordering::Acquire) != rest.laid {
-            return false;
-        }
-        // SAFETY: the caller vouches for both; the borrower has taken what lay in `place`.
-        unsafe { ptr::copy_nonoverlapping(rest.address as *const u8, place, n) };
+        let is_free = board.borrower.0.taken.load(Ordering::Acquire) == rest.laid;
+        (n > 0 && !is_revoked && is_free).then_some((rest.address, n))
+    }
+
+    /// So many bytes lie there now.
+    pub(super) fn laid(&mut self, board: &Board, n: usize) {
+        let rest = &mut self.rest;
         (rest.address, rest.left, rest.laid) = (rest.address + n, rest.left - n, rest.laid + n as u64);
         board.lender.0.aside.store(rest.laid, Ordering::Release);
-        true
     }
 }
 
@@ -81,22 +91,35 @@ impl Borrower {
         place: *const u8,
         want: usize,
     ) -> Result<bool, Nonsense> {
-        let Some((at, left)) = self.loan.map(|l| (l.at, l.left)) else { return Ok(false) };
-        let Lies::Aside(at) = at else { return Ok(false) };
+        let Some(Lies::Aside(at)) = self.loan.map(|l| l.at) else { return Ok(false) };
+        let left = self.loan.map_or(0, |l| l.left);
         if self.declined <= self.ended {
             // It was shown before the lender saw that another one was declined.
             self.decline(board);
             return Ok(true);
         }
-        let laid = board.lender.0.aside.load(Ordering::Acquire);
-        if laid == self.taken || self.piece.lacks(at, left, want).is_none() {
+        if self.piece.lacks(at, left, want).is_none() {
             return Ok(false);
         }
-        let n = laid.checked_sub(self.taken).filter(|n| *n <= ASIDE as u64).ok_or(Nonsense)?;
+        let Some(n) = self.to_fetch(board)? else { return Ok(false) };
         // SAFETY: so many bytes lie there, and the lender leaves them until they were taken.
-        self.piece.append(at, left, unsafe { slice::from_raw_parts(place, n as usize) });
-        self.taken = laid;
-        board.borrower.0.taken.store(laid, Ordering::Release);
+        self.piece.append(at, left, unsafe { slice::from_raw_parts(place, n) });
+        self.fetched_aside(board, n);
         Ok(true)
+    }
+
+    /// Number of bytes that lie aside, if any do.
+    pub(super) fn to_fetch(&self, board: &Board) -> Result<Option<usize>, Nonsense> {
+        let laid = board.lender.0.aside.load(Ordering::Acquire);
+        match laid.checked_sub(self.taken).filter(|n| *n <= ASIDE as u64) {
+            Some(n) => Ok((n > 0).then_some(n as usize)),
+            None => Err(Nonsense),
+        }
+    }
+
+    /// So many of them were taken.
+    pub(super) fn fetched_aside(&mut self, board: &Board, n: usize) {
+        self.taken += n as u64;
+        board.borrower.0.taken.store(self.taken, Ordering::Release);
     }
 }

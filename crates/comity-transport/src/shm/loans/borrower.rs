@@ -6,11 +6,13 @@ use super::{
     pull::{answer, try_to_read},
     speed::{By, Measured, Speeds},
 };
-use crate::sys::{Mapping, PeerMemory};
+use crate::{
+    sync::{Ordering, fence},
+    sys::{Mapping, PeerMemory},
+};
 use std::{
     io,
     os::{fd::OwnedFd, unix::net::UnixStream},
-    sync::atomic::{Ordering, fence},
 };
 
 /// A loan that is being read.

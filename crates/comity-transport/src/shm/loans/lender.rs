@@ -7,18 +7,10 @@ use super::{
 };
 use crate::{
     Stays,
+    sync::{Ordering, fence},
     sys::{PeerMemory, Region, Tracer, send_byte_with},
 };
-use std::{
-    collections::VecDeque,
-    io::Write,
-    os::unix::net::UnixStream,
-    sync::{
-        Arc,
-        atomic::{Ordering, fence},
-    },
-    time::Instant,
-};
+use std::{collections::VecDeque, io::Write, os::unix::net::UnixStream, sync::Arc, time::Instant};
 
 /// Way of the message under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

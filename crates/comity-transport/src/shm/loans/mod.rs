@@ -38,15 +38,13 @@ pub(super) use pull::{Pull, read};
 pub(super) use speed::{By, Measured};
 
 use super::{LinkError, ring::CachePadded};
-use std::{
-    sync::atomic::{AtomicU8, AtomicU32, AtomicU64},
-    time::Duration,
-};
+use crate::sync::{AtomicU8, AtomicU32, AtomicU64};
+use std::time::Duration;
 
 /// Shorter messages go through the ring.
 const LEAST_LOAN: usize = 64 << 10;
-/// Shortest message, in bytes, that is lent when loans are known to gain, or only if the peer reads it at once.
-const LEAST_GAIN: usize = 16 << 10;
+/// Shortest message, in bytes, that is lent when loans are known to gain, or only if the peer reads it at once. Models are small.
+const LEAST_GAIN: usize = if cfg!(loom) { 64 } else { 16 << 10 };
 /// Time limit for the peer to begin with those: its way to them, some times over. Tests run beside others.
 const MOMENT: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_micros(2) };
 /// Time for which bytes that the system could read are taken to be readable: other memory does not come to lie there that soon. At most so many.
@@ -61,9 +59,9 @@ const WHOLE: usize = 64;
 /// Bytes read before they are returned, at most.
 const RETURN: u64 = 64 << 10;
 /// Loans under way.
-const LOANS: usize = 64;
+const LOANS: usize = if cfg!(loom) { 2 } else { 64 };
 /// Regions that a peer maps at once. Messages in others go through the ring.
-const REGIONS: usize = 256;
+const REGIONS: usize = if cfg!(loom) { 1 } else { 256 };
 /// The byte that carries a region's descriptor over the waker's socket.
 pub(super) const REGION: u8 = b'R';
 /// The byte there that asks the peer to try to read this process's own memory.
@@ -152,6 +150,8 @@ pub(super) fn taken_back() -> LinkError {
     LinkError("gave up a call while this rank read its memory".into())
 }
 
+#[cfg(all(test, target_os = "linux", loom))]
+mod loom_tests;
 #[cfg(all(test, target_os = "linux", not(loom)))]
 mod offer_tests;
 #[cfg(all(test, target_os = "linux", not(loom)))]

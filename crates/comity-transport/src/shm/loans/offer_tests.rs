@@ -129,7 +129,7 @@ fn what_cannot_be_read_goes_through_the_ring_and_is_asked_anew_after_a_time() {
     let board: Board = unsafe { std::mem::zeroed() };
     board.borrower.0.own.store(MAPPED, Relaxed);
     let (near, _far) = UnixStream::pair().unwrap();
-    let map = crate::sys::Mapping::private(LONG.next_multiple_of(rustix::param::page_size())).unwrap();
+    let map = crate::sys::Mapping::private(LONG).unwrap();
     // SAFETY: this test's own mapping. Nobody reads the bytes: the system is asked to, and refuses in the end.
     let memory = unsafe { std::slice::from_raw_parts(map.as_ptr(), LONG) };
     let mut lender = Lender::new(Pull::From(LEAST_GAIN));

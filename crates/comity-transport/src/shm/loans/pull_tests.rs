@@ -318,7 +318,7 @@ pub(super) fn take_access(map: &crate::sys::Mapping) {
 #[test]
 fn memory_that_went_is_an_error() {
     let (mut a, mut b) = met(&bytes(0, LONG));
-    let map = crate::sys::Mapping::private(LONG.next_multiple_of(4096)).unwrap();
+    let map = crate::sys::Mapping::private(LONG).unwrap();
     // SAFETY: this test's own mapping, which nobody writes to, and whose bytes nobody reads once they are gone.
     let memory = unsafe { slice::from_raw_parts(map.as_ptr(), LONG) };
     assert_eq!(offer(a.as_mut(), &[], memory), Ok(LONG));

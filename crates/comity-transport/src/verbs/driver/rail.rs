@@ -132,7 +132,7 @@ impl Drop for Held {
 fn open(name: &str, peers: usize) -> Result<Device, DeviceError> {
     let path = Slots::DEFAULT.bytes();
     // Two cables to each.
-    let mut slab = (2 * peers.max(1) * path).min(SLAB / path * path).next_multiple_of(4096);
+    let mut slab = (2 * peers.max(1) * path).min(SLAB / path * path);
     loop {
         let no_memory = rustix::io::Errno::NOMEM.raw_os_error();
         match Device::open(name, slab, COMPLETIONS) {

@@ -1,0 +1,258 @@
+//! The rows: what each runs, and what has to come of it; or why it is not there.
+use super::child::Ended;
+use crate::launch;
+use comity::{BackendKind, Config, LinkKind, tools};
+use std::{
+    ffi::{OsStr, OsString},
+    process::Command,
+    time::Duration,
+};
+
+/// Row of the table.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) name: String,
+    /// The reason where it is not there.
+    pub(super) plan: Result<Plan, String>,
+}
+
+/// A command, and what has to come of it.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// The words before the job's limit in seconds, if it takes one, and those behind it.
+    words: Vec<OsString>,
+    behind: Option<Vec<OsString>>,
+    vars: Vec<(&'static str, OsString)>,
+    /// Each of them has to stand in its output.
+    says: Vec<String>,
+    /// It has to end with another code than 0: a rank dies.
+    breaks: bool,
+}
+
+/// A rank that dies one and a half seconds after it was started, among others that measure for eight.
+const DEATH: &str = r#"[ "$COMITY_RANK" = 1 ] || exec "$@"; "$@" & sleep 1.5; kill -9 $!; wait $!"#;
+
+impl Row {
+    fn new(name: impl Into<String>, plan: Plan) -> Self {
+        Self { name: name.into(), plan: Ok(plan) }
+    }
+
+    pub(super) fn not_there(name: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { name: name.into(), plan: Err(why.into()) }
+    }
+}
+
+impl Plan {
+    fn of(own: &[OsString], words: &[&str]) -> Self {
+        let words = own.iter().cloned().chain(words.iter().map(OsString::from)).collect();
+        Self { words, says: vec!["all ok".into()], ..Self::default() }
+    }
+
+    /// A job of these ranks, with these flags of `comity launch`.
+    pub(super) fn job(own: &[OsString], ranks: usize, flags: &[&str], ranks_run: Vec<OsString>) -> Self {
+        let mut plan = Self::of(own, &["launch", "-n", &ranks.to_string()]);
+        plan.words.extend(flags.iter().map(OsString::from));
+        plan.words.push("--timeout".into());
+        plan.behind = Some([vec!["--".into()], ranks_run].concat());
+        plan
+    }
+
+    /// A job of `comity check`, with these flags of `comity launch`.
+    fn check(own: &[OsString], ranks: usize, flags: &[&str]) -> Self {
+        let check = own.iter().cloned().chain(["check".into(), "--quick".into()]).collect();
+        Self::job(own, ranks, flags, check)
+    }
+
+    fn with(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.vars.push((name, value.into()));
+        self
+    }
+
+    pub(super) fn says(mut self, words: impl Into<String>) -> Self {
+        self.says.push(words.into());
+        self
+    }
+
+    fn all_words(&self, limit: Duration) -> Vec<OsString> {
+        let mut words = self.words.clone();
+        if let Some(behind) = &self.behind {
+            words.push(limit.as_secs().max(1).to_string().into());
+            words.extend(behind.iter().cloned());
+        }
+        words
+    }
+
+    /// The command, whose job ends after `limit`.
+    pub(super) fn command(&self, limit: Duration) -> Command {
+        let words = self.all_words(limit);
+        let mut command = Command::new(words.first().map_or(OsStr::new("comity"), |w| w));
+        command.args(words.iter().skip(1)).envs(self.vars.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// The command as one would type it.
+    pub(super) fn shown(&self, limit: Duration) -> String {
+        let vars = self.vars.iter().map(|(name, value)| format!("{name}={}", value.to_string_lossy()));
+        let words = self.all_words(limit).into_iter().map(|word| {
+            let word = word.to_string_lossy().into_owned();
+            let is_plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "-_=./:,+@%".contains(c));
+            if is_plain { word } else { format!("'{word}'") }
+        });
+        vars.chain(words).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The text of its failure, if it failed.
+    pub(super) fn lacks(&self, ended: &Ended) -> Option<String> {
+        if let Some(limit) = ended.late {
+            return Some(format!("it did not end within {} s; {}", limit.as_secs(), last_words(ended)));
+        }
+        if self.breaks == (ended.code == 0) {
+            let what = if self.breaks { "the job ended as if nothing had happened; " } else { "" };
+            return Some(format!("{what}{} (exit code {})", last_words(ended), ended.code));
+        }
+        let text = ended.text();
+        let missing = self.says.iter().find(|words| !self.breaks && !text.contains(words.as_str()));
+        if let Some(words) = missing {
+            return Some(format!("it did not say \"{words}\"; {}", last_words(ended)));
+        }
+        let named = !self.breaks || ended.err.contains("rank 1");
+        (!named).then(|| format!("nobody named rank 1, which was killed; {}", last_words(ended)))
+    }
+}
+
+/// The line that says most: a comparison that failed; else the last error of a rank, which the launcher's come behind; else the last line of all.
+fn last_words(ended: &Ended) -> String {
+    let lines = |text: &'_ str| -> Vec<String> {
+        let plain = |line: &str| {
+            let tag = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+            let untagged = tag.filter(|(rank, _)| rank.bytes().all(|b| b.is_ascii_digit()));
+            untagged.map_or(line, |(_, rest)| rest).trim().to_owned()
+        };
+        text.lines().map(plain).filter(|line| !line.is_empty()).collect()
+    };
+    let errors = lines(&ended.err);
+    let wrong =
+        errors.iter().find(|line| line.starts_with("comity selftest:") || line.contains("first difference"));
+    let of_rank = errors.iter().rev().find(|line| !line.starts_with("comity launch:"));
+    let last = wrong.or(of_rank).or(errors.last()).cloned().or_else(|| lines(&ended.out).pop());
+    last.unwrap_or_else(|| "it said nothing".into())
+}
+
+/// Threads, processes, each link, the backends, and a rank that dies.
+pub(super) fn of_this_machine(own: &[OsString]) -> Vec<Row> {
+    let mut rows = vec![
+        Row::new("threads, 3 ranks", Plan::of(own, &["selftest", "--threads", "3"])),
+        Row::new("processes, 3 ranks", Plan::check(own, 3, &[])),
+    ];
+    rows.extend(links(own));
+    rows.push(mpi(own));
+    rows.push(nccl(own));
+    let check = own.iter().cloned().chain(["check".into(), "--links".into()]);
+    let dies = ["sh", "-c", DEATH, "sh"].map(OsString::from).into_iter().chain(check).collect();
+    let death = Plan { breaks: true, ..Plan::job(own, 3, &[], dies) };
+    rows.push(Row::new("a killed rank is named", death));
+    rows.push(Row::new("doctor", Plan { says: vec![" 0 failed".into()], ..Plan::of(own, &["doctor"]) }));
+    rows
+}
+
+/// A job over each link alone.
+fn links(own: &[OsString]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    // What the shell says of links is for jobs; here each is tried.
+    let notes = match Config::from_env() {
+        Ok(config) => tools::link_notes(&config),
+        Err(e) => return vec![Row { name: "links".into(), plan: Err(format!("settings: {e}")) }],
+    };
+    for note in notes.iter().filter(|note| note.kind != LinkKind::Local) {
+        let kind = note.kind.to_string();
+        let name = format!("link {kind}, 2 ranks");
+        let is_rdma = note.kind == LinkKind::Rdma;
+        if is_rdma && !note.devices.iter().any(|(_, at)| at.is_ok()) {
+            rows.push(Row::not_there(name, note.why.rsplit("; ").next().unwrap_or_default()));
+            continue;
+        }
+        let plan = Plan::check(own, 2, &[]).with("COMITY_LINKS", kind.clone());
+        rows.push(Row::new(name, plan.says(format!("links {kind}"))));
+    }
+    let plan = Plan::check(own, 2, &["--secure", "data"]).with("COMITY_LINKS", "tcp");
+    rows.push(Row::new("link tcp, encrypted, 2 ranks", plan.says("links tcp")));
+    rows
+}
+
+fn mpi(own: &[OsString]) -> Row {
+    let name = "MPI, 2 ranks";
+    match launch::mpi_launcher() {
+        Err(why) => Row::not_there(name, why),
+        Ok(_) if !BackendKind::Mpi.is_available() => Row::not_there(name, "MPI's library cannot be loaded"),
+        Ok(_) => Row::new(name, Plan::check(own, 2, &["--backend", "mpi"]).says("links mpi")),
+    }
+}
+
+fn nccl(own: &[OsString]) -> Row {
+    let name = "NCCL, CUDA buffers, 2 ranks";
+    let devices = tools::cuda::devices().unwrap_or(0);
+    match devices {
+        0 => Row::not_there(name, "no CUDA device"),
+        _ if !BackendKind::Nccl.is_available() => Row::not_there(name, "NCCL's library cannot be loaded"),
+        1 => Row::not_there(name, "one CUDA device: NCCL needs one for each rank"),
+        _ => {
+            let mut plan = Plan::check(own, 2, &["--backend", "nccl"]);
+            if let Some(behind) = &mut plan.behind {
+                behind.extend(["--device".into(), "cuda".into()]);
+            }
+            Row::new(name, plan)
+        }
+    }
+}
+
+/// Ranks over ssh, and what is wrong with those hosts.
+pub(super) fn of_hosts(own: &[OsString], hosts: Option<&str>) -> Vec<Row> {
+    let Some(hosts) = hosts else {
+        return vec![Row::not_there("other hosts", "none were named: --hosts a,b")];
+    };
+    let check = ["comity", "check", "--quick"].map(OsString::from).to_vec();
+    let doctor = Plan::of(own, &["doctor", "--hosts", hosts]);
+    vec![
+        Row::new("hosts, doctor", Plan { says: vec![" 0 failed".into()], ..doctor }),
+        Row::new("hosts, a rank on each", Plan::job(own, 1, &["--hosts", hosts], check)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(code: i32, out: &str, err: &str) -> Ended {
+        Ended { code, out: out.into(), err: err.into(), late: None }
+    }
+
+    #[test]
+    fn a_row_that_fell_back_or_failed_says_so() {
+        let own = [OsString::from("comity")];
+        let plan = Plan::check(&own, 2, &[]).with("COMITY_LINKS", "shm").says("links shm");
+        assert_eq!(
+            plan.shown(Duration::from_secs(60)),
+            "COMITY_LINKS=shm comity launch -n 2 --timeout 60 -- comity check --quick"
+        );
+        assert_eq!(plan.lacks(&ended(0, "[0] # 2 ranks, links shm\n[0] # all ok\n", "")), None);
+        let fell_back = plan.lacks(&ended(0, "[0] # 2 ranks, links tcp\n[0] # all ok\n", "")).unwrap();
+        assert_eq!(fell_back, "it did not say \"links shm\"; [0] # all ok".replace("[0] ", ""));
+        let err = "[1] Traceback\n[1] comity check: first difference: x\ncomity launch: rank 1 failed\n";
+        assert_eq!(
+            plan.lacks(&ended(1, "", err)).unwrap(),
+            "comity check: first difference: x (exit code 1)"
+        );
+        let err = "[0] comity selftest: all_reduce: the result is wrong\n[1] PeerLostError: rank 0 left\n";
+        assert!(plan.lacks(&ended(1, "", err)).unwrap().starts_with("comity selftest: all_reduce"));
+        let late = Ended { late: Some(Duration::from_secs(60)), ..ended(143, "", "") };
+        assert_eq!(plan.lacks(&late).unwrap(), "it did not end within 60 s; it said nothing");
+    }
+
+    #[test]
+    fn a_death_has_to_be_named() {
+        let plan = Plan { breaks: true, ..Plan::check(&[OsString::from("comity")], 3, &[]) };
+        assert_eq!(plan.lacks(&ended(137, "", "comity launch: rank 1 (pid 4) was killed\n")), None);
+        assert!(plan.lacks(&ended(0, "all ok", "rank 1")).unwrap().contains("as if nothing had happened"));
+        assert!(plan.lacks(&ended(1, "", "rank 2 is gone\n")).unwrap().contains("nobody named rank 1"));
+    }
+}
