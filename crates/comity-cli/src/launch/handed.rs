@@ -103,7 +103,7 @@ impl Handed {
     pub(super) fn readable(bytes: &[u8]) -> io::Result<Self> {
         use std::os::unix::fs::OpenOptionsExt;
         let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        getrandom::fill(&mut random).map_err(|e| io::Error::other(e.to_string()))?;
         let path = std::env::temp_dir().join(format!("comity-{:016x}", u64::from_ne_bytes(random)));
         let mut file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
         let name = Name(path);

@@ -59,7 +59,7 @@ pub(super) fn serve(at: SocketAddr, job: Watched) -> u8 {
 
 fn token() -> std::io::Result<String> {
     let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(std::io::Error::other)?;
+    getrandom::fill(&mut random).map_err(|e| std::io::Error::other(e.to_string()))?;
     Ok(random.iter().map(|b| format!("{b:02x}")).collect())
 }
 
