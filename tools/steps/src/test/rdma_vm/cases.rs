@@ -201,8 +201,8 @@ fn pulled() -> Case {
     case("memory that peers read, under Yama", include_str!("yama.sh").into(), JOB, Expected::Words(words))
 }
 
-/// Two hosts far from each other, over TCP: right results, and nobody is taken for dead. An emulated processor has enough to do with some
-/// operations, each of which waits for the cable many times.
+/// Two hosts far from each other, over TCP: many connections, right results, and nobody is taken for dead. An emulated processor has enough
+/// to do with some operations, each of which waits for the cable many times.
 pub(super) fn far() -> Case {
     let rank = |host: &str, rank: u32| {
         format!(
@@ -243,7 +243,7 @@ exit $code",
         "two hosts, 50 ms and 1 % of the packets lost each way",
         script,
         JOB,
-        Expected::Words(&["links tcp,", "all ok", "qdisc netem", "delay 50ms loss 1%"]),
+        Expected::Words(&["links tcp over 15 connections", "all ok", "qdisc netem", "delay 50ms loss 1%"]),
     )
 }
 
