@@ -43,17 +43,7 @@ pub(crate) const CRATES: &[CrateRooms] = &[
     CrateRooms {
         sources: "crates/comity/src/",
         rooms: &[
-            "config",
-            // What carries out calls.
-            "recorder",
-            "engine",
-            "backend",
-            "turn",
-            "cuda",
-            "group",
-            "warnings",
-            "tools",
-            "fuzz",
+            "config", "recorder", "engine", "backend", "turn", "cuda", "group", "warnings", "tools", "fuzz",
         ],
     },
 ];
