@@ -1,6 +1,5 @@
 //! `--backend` of `comity launch`, which also takes the names that `mlx.launch` has.
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::BackendKind;
 
 /// The variable that says to a rank that rings go before other plans.
@@ -11,45 +10,40 @@ const MLX: [(&str, BackendKind); 2] = [("ring", BackendKind::Any), ("jaccl-ring"
 
 /// Backend for the ranks' calls, by the user's name for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AskedBackend {
+pub(crate) struct AskedBackend {
     name: &'static str,
     kind: BackendKind,
 }
 
 impl AskedBackend {
     /// The kind of this name; none where there is no such name.
-    pub(super) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn named(name: &str) -> Option<Self> {
         let ours = BackendKind::ALL.map(|kind| (kind.name(), kind));
         let (name, kind) = ours.into_iter().chain(MLX).find(|(known, _)| *known == name)?;
         Some(Self { name, kind })
     }
 
     /// The user's word for it.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         self.name
     }
 
-    pub(super) fn kind(self) -> BackendKind {
+    pub(crate) fn kind(self) -> BackendKind {
         self.kind
     }
 
     /// A variable of the ranks that goes with this name.
-    pub(super) fn variable(name: &str) -> Option<(&'static str, &'static str)> {
+    pub(crate) fn variable(name: &str) -> Option<(&'static str, &'static str)> {
         (name == "jaccl-ring").then_some(RING)
     }
 
     /// Every name, for people.
-    pub(super) fn names() -> String {
+    pub(crate) fn names() -> String {
         Self::all().collect::<Vec<_>>().join(", ")
     }
 
-    fn all() -> impl Iterator<Item = &'static str> {
+    /// Every name.
+    pub(crate) fn all() -> impl Iterator<Item = &'static str> {
         BackendKind::ALL.into_iter().map(BackendKind::name).chain(MLX.map(|(name, _)| name))
-    }
-
-    /// The value of `--backend`.
-    pub(super) fn parser() -> impl TypedValueParser<Value = Self> {
-        PossibleValuesParser::new(Self::all().collect::<Vec<_>>())
-            .try_map(|name| Self::named(&name).ok_or("no such backend"))
     }
 }

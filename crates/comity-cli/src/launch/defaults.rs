@@ -1,6 +1,6 @@
 //! Variables that a rank gets unless the user has set them: as many threads as it has cores, and output at once.
-use super::Setting;
 use super::bind::{RankBinding, usable_cores};
+use super::request::Setting;
 use std::ffi::OsStr;
 
 /// The variables by which OpenMP, and most libraries of linear algebra after it, and those in Rust are told their number of threads.

@@ -3,7 +3,8 @@
 use super::ending::{Ending, ending_of};
 use super::signals::Signals;
 use super::terminal::{ESCAPE, RawTerminal, in_background};
-use super::{ALL_STOPPED, REFUSED, sys, tree};
+use super::watchdog::ALL_STOPPED;
+use super::{REFUSED, sys, tree};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;

@@ -9,10 +9,11 @@ use super::job::{self, Job, LaunchRefusal};
 use super::master::Master;
 use super::meet::{Meeting, Reserved, loopback};
 use super::output::Outputs;
+use super::request::{Setting, TagWish};
 use super::supervisor::{self, Supervisor};
 use super::upstream::{FarLauncher, FrontLine};
 use super::wire::{FleetOrder, GREETING, Go, GuardEvent, GuardHello, HostPart, PROTOCOL, Ready};
-use super::{REFUSED, Setting, TagWish, stage};
+use super::{REFUSED, stage};
 use comity_launch::machine::{ElasticTerms, PATIENCE};
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 /// Runs this host's part to its end.
 pub(crate) fn guard() -> u8 {
-    super::guarded(false, |front_end, input| match serve(front_end, input) {
+    super::watchdog::guarded(false, |front_end, input| match serve(front_end, input) {
         Ok(code) => code,
         Err(e) => {
             let _ = writeln!(io::stderr(), "comity guard: {e}");

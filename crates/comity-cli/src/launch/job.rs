@@ -2,9 +2,10 @@
 use super::asked::AskedBackend;
 use super::bind::RankBinding;
 use super::defaults::ThreadShare;
+use super::request::{InputRank, JobRequest, Setting, TagWish};
 use super::terminal::RankTerminal;
 use super::wire::Restarts;
-use super::{LaunchArgs, REFUSED, Setting, TagWish, USAGE, journal};
+use super::{REFUSED, USAGE, journal};
 use crate::report;
 use comity_launch::machine::{ElasticTerms, PATIENCE};
 use rustix::fs::{Access, CWD};
@@ -115,9 +116,10 @@ pub(super) const OURS: [&str; 19] = [
 ];
 
 impl Job {
-    pub(super) fn check(args: LaunchArgs) -> Result<Self, LaunchRefusal> {
-        let size = args.ranks as usize;
-        let stdin_rank = args.stdin_rank();
+    /// Checks a request against this host. `is_whole`: all ranks of the job are on it.
+    pub(super) fn check(args: JobRequest, is_whole: bool) -> Result<Self, LaunchRefusal> {
+        let size = args.ranks;
+        let tty = args.tty().map(RankTerminal::of);
         let mut command = args.command.into_iter();
         let name = command.next().unwrap_or_default();
         if let Some(set) = args.env.iter().find(|s| OURS.iter().any(|o| s.name == *o)) {
@@ -136,11 +138,11 @@ impl Job {
         let threads = ThreadShare::new(&args.env, binding.as_ref(), size);
         let metrics = args.metrics.map(listen).transpose()?;
         let logs = args.log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
-        if let Some((rank, flag)) = stdin_rank.filter(|(r, _)| *r >= size && !args.node.is_given()) {
-            return Err(LaunchRefusal::usage(format!("{flag} {rank}: there are {size} ranks, from 0")));
+        if let Some(input) = args.input.filter(|input| is_whole && input.rank() >= size) {
+            let text = format!("{} {}: there are {size} ranks, from 0", input.flag(), input.rank());
+            return Err(LaunchRefusal::usage(text));
         }
-        let elastic = args.fleet.elastic();
-        let (elastic, guests) = match elastic.map(|(e, restarts)| e.terms(size, restarts)).transpose() {
+        let (elastic, guests) = match args.elastic.map(|(e, restarts)| e.terms(size, restarts)).transpose() {
             Ok(terms) => terms.map_or((None, 0), |(terms, guests)| (Some(terms), guests)),
             Err(why) => return Err(LaunchRefusal::usage(why)),
         };
@@ -163,8 +165,8 @@ impl Job {
             logs,
             log_dir: args.log_dir,
             events,
-            stdin_rank: stdin_rank.map(|(rank, _)| rank),
-            tty: args.tty.map(RankTerminal::of),
+            stdin_rank: args.input.map(InputRank::rank),
+            tty,
             straight: false,
             local: (0, size),
             binding,

@@ -1,6 +1,6 @@
 //! Things that the ranks need to find each other: a job key, a store, and addresses for the libraries that bring their own.
 use super::elastic::{self, TakenIn};
-use super::{Setting, handed::Handed, wire::Go};
+use super::{handed::Handed, request::Setting, wire::Go};
 use comity::{Key, tools::Store};
 use socket2::{Domain, Socket, Type};
 use std::io;

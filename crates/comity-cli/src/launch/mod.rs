@@ -29,6 +29,7 @@ mod mpi;
 mod nodes;
 mod output;
 mod rank;
+mod request;
 mod signals;
 mod stage;
 mod stdin;
@@ -37,6 +38,7 @@ mod sys;
 mod terminal;
 mod tree;
 mod upstream;
+mod watchdog;
 mod wire;
 
 pub(crate) use bind::{allowed_cores, host_cores};
@@ -48,18 +50,15 @@ pub(crate) use fleet::{
 pub(crate) use guard::guard;
 pub(crate) use job::find as find_program;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
+use asked::AskedBackend;
+use bind::BindWish;
+use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use comity_launch::machine::{REFUSED, USAGE};
-use std::ffi::{OsStr, OsString};
+use request::{InputRank, JobRequest, LaunchRequest, Placement, Setting, TagWish};
+use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Answer of the supervisor to SIGTSTP, in the place of a process's number.
-const ALL_STOPPED: i32 = 0;
 
 const AFTER: &str = "\
 Exit code: 0 when every rank ended with 0; the code of the first rank that failed (128 + signal when a signal
@@ -110,20 +109,20 @@ pub(crate) struct LaunchArgs {
 
     /// Carry the ranks' calls by `any` (the best there is, the default), `jaccl` (RDMA first), `nccl`, or `mpi` (MPI's own launcher
     /// starts the ranks); also MLX's `ring` and `jaccl-ring`
-    #[arg(long, value_name = "NAME", value_parser = asked::AskedBackend::parser(), hide_possible_values = true, help_heading = section::RANKS)]
-    backend: Option<asked::AskedBackend>,
+    #[arg(long, value_name = "NAME", value_parser = backend_parser(), hide_possible_values = true, help_heading = section::RANKS)]
+    backend: Option<AskedBackend>,
 
     /// Bind each rank to a core of its own (core), or to the cores that share a third-level cache (complex)
     #[arg(
         long,
-        value_enum,
+        value_parser = bind_parser(),
         value_name = "CORES",
-        default_value_t,
+        default_value = "off",
         hide_possible_values = true,
         hide_default_value = false,
         help_heading = section::RANKS
     )]
-    bind_to: bind::BindWish,
+    bind_to: BindWish,
 
     /// End the job after this many seconds, with exit code 124
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
@@ -142,11 +141,11 @@ pub(crate) struct LaunchArgs {
     #[arg(
         hide_short_help = true,
         long,
-        value_enum,
+        value_parser = tag_parser(),
         value_name = "WHEN",
         num_args = 0..=1,
         require_equals = true,
-        default_value_t,
+        default_value = "auto",
         default_missing_value = "always",
         hide_possible_values = true,
         help_heading = section::OUTPUT
@@ -192,55 +191,101 @@ pub(crate) struct LaunchArgs {
     command: Vec<OsString>,
 }
 
-/// `--tag-output`: whether each line of output starts with its rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum TagWish {
-    /// With two ranks or more.
-    #[default]
-    Auto,
-    Always,
-    Never,
-}
-
-impl TagWish {
-    /// Whether the lines of a job of so many ranks are tagged.
-    fn applies(self, ranks: usize) -> bool {
-        match self {
-            Self::Auto => ranks > 1,
-            Self::Always => true,
-            Self::Never => false,
-        }
-    }
-}
-
-/// Variable of `--env`.
-#[derive(Clone, Debug)]
-pub(crate) struct Setting {
-    name: OsString,
-    value: OsString,
-}
-
 impl LaunchArgs {
-    /// The rank that a user talks to, and the flag that says so.
-    fn stdin_rank(&self) -> Option<(usize, &'static str)> {
-        self.tty.map(|r| (r, "--tty")).or_else(|| self.stdin_rank.map(|r| (r, "--stdin-rank")))
+    /// The request that the flags make. Every field is named here: a new flag does not compile until it has a place in the request.
+    fn request(self) -> Result<LaunchRequest, String> {
+        let Self {
+            ranks,
+            env,
+            cwd,
+            backend,
+            bind_to,
+            timeout,
+            grace,
+            log_dir,
+            tag_output,
+            verbose,
+            stdin_rank,
+            tty,
+            json_events,
+            metrics,
+            insecure,
+            secure,
+            fleet,
+            node,
+            command,
+        } = self;
+        let is_mpi = backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi);
+        let repeated = fleet.repeat_hosts.unwrap_or(ranks);
+        let elastic = fleet.elastic();
+        let placement = match node.is_given() {
+            true => Placement::Nodes(node.request()?),
+            false if fleet.is_given() => Placement::Hosts(fleet.request()),
+            false if is_mpi => Placement::Mpi { more: fleet.mpi_arg },
+            false => Placement::Here,
+        };
+        let ranks = match placement {
+            Placement::Hosts(_) => repeated,
+            _ => ranks,
+        };
+        let job = JobRequest {
+            ranks: ranks as usize,
+            command,
+            env,
+            cwd,
+            backend,
+            bind_to,
+            elastic,
+            timeout,
+            grace,
+            log_dir,
+            tag_output,
+            verbose,
+            input: tty.map(InputRank::Terminal).or(stdin_rank.map(InputRank::Pipe)),
+            json_events,
+            metrics,
+            insecure,
+            secure,
+        };
+        Ok(LaunchRequest { job, placement })
     }
 }
 
-impl Setting {
-    fn parse(text: OsString) -> Result<Self, String> {
-        let bytes = text.as_bytes();
-        match bytes.iter().position(|&b| b == b'=') {
-            Some(0) => Err("there is no name before '='; write NAME=VALUE".into()),
-            Some(at) => Ok(Self {
-                name: OsStr::from_bytes(&bytes[..at]).into(),
-                value: OsStr::from_bytes(&bytes[at + 1..]).into(),
-            }),
-            None => Err("there is no '='; write NAME=VALUE (variables of this shell reach the ranks \
-                 of this host without --env)"
-                .into()),
-        }
-    }
+/// Parser of the values of `--backend`.
+fn backend_parser() -> impl TypedValueParser<Value = AskedBackend> {
+    PossibleValuesParser::new(AskedBackend::all().collect::<Vec<_>>())
+        .try_map(|name| AskedBackend::named(&name).ok_or("no such backend"))
+}
+
+/// Parser of a word among these, each with its value and its help.
+fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    words: [(&'static str, T, &'static str); N],
+) -> impl TypedValueParser<Value = T> {
+    let names = words.map(|(name, _, help)| match help {
+        "" => PossibleValue::new(name),
+        help => PossibleValue::new(name).help(help),
+    });
+    PossibleValuesParser::new(names).try_map(move |given| {
+        words.iter().find(|(name, _, _)| *name == given).map(|(_, value, _)| *value).ok_or("no such value")
+    })
+}
+
+/// Parser of the values of `--bind-to`.
+fn bind_parser() -> impl TypedValueParser<Value = BindWish> {
+    one_of([
+        ("off", BindWish::Off, "Wherever the system puts them"),
+        ("core", BindWish::Core, "A core for each"),
+        ("complex", BindWish::Complex, "The cores that share a cache"),
+    ])
+}
+
+/// Parser of the values of `--tag-output`.
+fn tag_parser() -> impl TypedValueParser<Value = TagWish> {
+    one_of([
+        ("auto", TagWish::Auto, "With two ranks or more"),
+        ("always", TagWish::Always, ""),
+        ("never", TagWish::Never, ""),
+    ])
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -270,66 +315,34 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
     }
     flags::idle_flags_of_mlx(&args).iter().for_each(|why| eprintln!("comity launch: {why}"));
     crate::misspelt::misspelt().iter().for_each(|why| eprintln!("comity launch: {why}"));
-    if args.node.is_given() {
-        return nodes::launch(args);
-    }
-    if args.fleet.is_given() {
-        return fleet::launch(args);
-    }
-    if args.backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi) {
-        return mpi::launch(&args);
-    }
-    let job = match job::Job::check(args) {
-        Ok(job) => job,
-        Err(refusal) => return refuse(&refusal),
-    };
-    guarded(job.tty.is_some(), |to_front, input| supervisor::supervise(job, to_front, input))
-}
-
-/// Runs `supervise` in a process of its own, which the front end watches; `keys`: a rank gets each key of the terminal.
-fn guarded(keys: bool, supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> u8 {
-    let pair = UnixStream::pair().and_then(|sockets| Ok((sockets, std::io::pipe()?)));
-    let ((to_keeper, to_front), (input, relay)) = match pair {
-        Ok(pair) => pair,
-        Err(e) => return refuse(&job::LaunchRefusal::machine(format!("cannot make a pipe: {e}"))),
-    };
-    // The ranks may run before the front end has set its handlers.
-    let passed = signals::PassedSignal::ALL.map(|passed| passed.signal().as_raw());
-    let held = sys::HeldSignals::hold(
-        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGTSTP].into_iter().chain(passed),
-    );
-    match sys::fork() {
-        Ok(sys::Fork::Child) => {
-            drop((to_keeper, relay, held));
-            let code = supervise(to_front, input.into());
-            // The front end's part of the program must not run a second time here.
-            std::process::exit(code.into())
+    match args.request() {
+        Ok(request) => run(request),
+        Err(why) => {
+            eprintln!("comity launch: {why}");
+            USAGE
         }
-        Ok(sys::Fork::Parent(supervisor)) => {
-            drop((to_front, input));
-            front_end::watch(supervisor, to_keeper, (relay.into(), keys), held)
-        }
-        Err(e) => refuse(&job::LaunchRefusal::machine(format!("cannot start a second process: {e}"))),
     }
 }
 
-fn refuse(refusal: &job::LaunchRefusal) -> u8 {
-    eprintln!("comity launch: {}", refusal.text);
-    refusal.code
+/// Runs a job to its end and returns the exit code.
+pub(crate) fn run(request: LaunchRequest) -> u8 {
+    let LaunchRequest { job, placement } = request;
+    match placement {
+        Placement::Nodes(node) => nodes::launch(job, node),
+        Placement::Hosts(hosts) => fleet::launch(job, hosts),
+        Placement::Mpi { more } => mpi::launch(&job, &more),
+        Placement::Here => match job::Job::check(job, true) {
+            Ok(job) => watchdog::guarded(job.tty.is_some(), |to_front, input| {
+                supervisor::supervise(job, to_front, input)
+            }),
+            Err(refusal) => watchdog::refuse(&refusal),
+        },
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn settings_need_a_name_and_an_equals_sign() {
-        let set = Setting::parse("A=b=c".into()).unwrap();
-        assert_eq!((set.name.to_str(), set.value.to_str()), (Some("A"), Some("b=c")));
-        assert_eq!(Setting::parse("A=".into()).unwrap().value, "");
-        assert!(Setting::parse("A".into()).unwrap_err().contains("NAME=VALUE"));
-        assert!(Setting::parse("=b".into()).is_err());
-    }
 
     #[test]
     fn seconds_are_positive_and_finite() {

@@ -3,7 +3,8 @@
 //! This process becomes that launcher (exec), so signals, output and the exit code are the launcher's.
 
 use super::defaults::{self, ThreadShare};
-use super::{LaunchArgs, REFUSED, TagWish, USAGE, job::LaunchRefusal};
+use super::request::{JobRequest, TagWish};
+use super::{REFUSED, USAGE, job::LaunchRefusal};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::process::CommandExt,
@@ -23,23 +24,23 @@ enum Family {
 }
 
 /// Becomes the launcher; returns only when it cannot.
-pub(super) fn launch(args: &LaunchArgs) -> u8 {
-    match prepare(args) {
+pub(super) fn launch(args: &JobRequest, more: &[String]) -> u8 {
+    match prepare(args, more) {
         Ok(mut command) => {
             let e = command.exec();
             eprintln!("comity launch: cannot start {}: {e}", command.get_program().to_string_lossy());
             REFUSED
         }
-        Err(refusal) => super::refuse(&refusal),
+        Err(refusal) => super::watchdog::refuse(&refusal),
     }
 }
 
-fn prepare(args: &LaunchArgs) -> Result<Command, LaunchRefusal> {
+fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, LaunchRefusal> {
     let usage = |text: String| LaunchRefusal { code: USAGE, text };
     let named = std::env::var_os("COMITY_MPIRUN").filter(|n| !n.is_empty());
     let (program, family) = find(named.as_deref()).map_err(usage)?;
     let mut command = Command::new(&program);
-    command.args(flags(family, args, rustix::process::geteuid().is_root()));
+    command.args(flags(family, (args, more), rustix::process::geteuid().is_root()));
     command.env("COMITY_BACKEND", "mpi");
     // What the shell says was said to another job.
     match args.insecure {
@@ -50,7 +51,7 @@ fn prepare(args: &LaunchArgs) -> Result<Command, LaunchRefusal> {
         // Both families read it; seconds, not less than one.
         command.env("MPIEXEC_TIMEOUT", limit.as_secs().max(1).to_string());
     }
-    let share = ThreadShare::new(&args.env, None, args.ranks as usize);
+    let share = ThreadShare::new(&args.env, None, args.ranks);
     command.envs(defaults::variables(&args.env, share));
     for set in &args.env {
         command.env(&set.name, &set.value);
@@ -63,7 +64,7 @@ fn prepare(args: &LaunchArgs) -> Result<Command, LaunchRefusal> {
 }
 
 /// The launcher's arguments, up to and with the command of the ranks.
-fn flags(family: Family, args: &LaunchArgs, root: bool) -> Vec<OsString> {
+fn flags(family: Family, (args, more): (&JobRequest, &[String]), root: bool) -> Vec<OsString> {
     let mut flags: Vec<OsString> = vec!["-n".into(), args.ranks.to_string().into()];
     let mut add = |more: &[&str]| flags.extend(more.iter().map(OsString::from));
     match family {
@@ -97,7 +98,7 @@ fn flags(family: Family, args: &LaunchArgs, root: bool) -> Vec<OsString> {
             Family::Hydra => {}
         }
     }
-    let more = args.fleet.mpi_arg.iter().flat_map(|words| words.split_whitespace());
+    let more = more.iter().flat_map(|words| words.split_whitespace());
     flags.extend(more.map(OsString::from));
     if let Some(dir) = &args.cwd {
         flags.extend(["-wdir".into(), dir.clone().into_os_string()]);
@@ -142,6 +143,7 @@ fn family(text: &str) -> Option<Family> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::request::Setting;
     use super::*;
 
     #[test]
@@ -156,16 +158,12 @@ mod tests {
 
     #[test]
     fn each_version_gets_the_flags_it_has() {
-        use clap::Parser;
-        #[derive(Debug, clap::Parser)]
-        struct Cli {
-            #[command(flatten)]
-            args: LaunchArgs,
-        }
-        let cli =
-            Cli::parse_from(["launch", "-n", "3", "--env", "A=b c", "--backend", "mpi", "prog", "-x", "1"]);
+        let job = JobRequest {
+            env: vec![Setting::parse("A=b c".into()).unwrap()],
+            ..JobRequest::of_command(3, &["prog", "-x", "1"])
+        };
         let words = |family, root| {
-            let flags = flags(family, &cli.args, root);
+            let flags = flags(family, (&job, &[]), root);
             flags.iter().map(|f| f.to_str().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(

@@ -1,8 +1,8 @@
 //! Arguments of `comity launch` for jobs on several hosts.
+use super::request::{HostsRequest, HostsSource, MeetingPlace};
 use crate::launch::elastic::{self, Elastic};
 use crate::launch::{seconds, section};
 use std::ffi::{OsStr, OsString};
-use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,31 +11,31 @@ use std::time::Duration;
 pub(in crate::launch) struct FleetArgs {
     /// Start ranks on these hosts over ssh: a,b:4,user@c (:4 for four ranks there)
     #[arg(long, value_name = "LIST", conflicts_with = "hostfile", allow_hyphen_values = true, help_heading = section::HOSTS)]
-    pub(super) hosts: Option<String>,
+    pub(in crate::launch) hosts: Option<String>,
 
     /// Start ranks on the hosts of this file: MLX's JSON, Open MPI's lines (a slots=4), or ours (docs/hosts.md)
     #[arg(long, value_name = "FILE", help_heading = section::HOSTS)]
-    pub(super) hostfile: Option<PathBuf>,
+    pub(in crate::launch) hostfile: Option<PathBuf>,
 
     /// `-n`, as mlx.launch calls it
     #[arg(long, value_name = "N", hide = true, conflicts_with = "ranks", value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub(super) repeat_hosts: Option<u32>,
+    pub(in crate::launch) repeat_hosts: Option<u32>,
 
     /// Start this many ranks in all, filling the hosts in their order
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = section::HOSTS)]
-    pub(super) total: Option<u32>,
+    pub(in crate::launch) total: Option<u32>,
 
     /// Read variables for every rank from a file with a line NAME=VALUE for each
     #[arg(hide_short_help = true, long, value_name = "FILE", help_heading = section::RANKS)]
-    pub(super) env_file: Vec<PathBuf>,
+    pub(in crate::launch) env_file: Vec<PathBuf>,
 
     /// Put this interpreter before the command, and look for comity in it where a host has no command of that name
     #[arg(long, value_name = "PROGRAM", help_heading = section::RANKS)]
-    pub(super) python: Option<String>,
+    pub(in crate::launch) python: Option<String>,
 
     /// Hand this to ssh, before its other arguments (repeatable)
     #[arg(hide_short_help = true, long, value_name = "ARG", allow_hyphen_values = true, help_heading = section::SSH)]
-    pub(super) ssh_arg: Vec<OsString>,
+    pub(in crate::launch) ssh_arg: Vec<OsString>,
 
     /// Go on without ranks that die as long as MIN are left, and start these again to join: for programs that form their group again
     /// (docs/elastic.md). MAX limits the ranks with those that `comity join` adds
@@ -49,7 +49,7 @@ pub(in crate::launch) struct FleetArgs {
 
     /// Wait this long for hosts that are away before a restart (default: 600); the wait counts as no restart
     #[arg(hide_short_help = true, long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
-    pub(super) wait_for_hosts: Option<Duration>,
+    pub(in crate::launch) wait_for_hosts: Option<Duration>,
 
     /// Hand this to MPI's launcher, with --backend mpi (repeatable)
     #[arg(hide_short_help = true, long, value_name = "ARG", allow_hyphen_values = true, help_heading = section::MLX)]
@@ -61,73 +61,96 @@ pub(in crate::launch) struct FleetArgs {
 
     /// Run this program as ssh
     #[arg(hide_short_help = true, long, value_name = "PROGRAM", default_value = "ssh", help_heading = section::SSH)]
-    pub(super) ssh: OsString,
+    pub(in crate::launch) ssh: OsString,
 
     /// Let the ranks meet at this address of this machine, a port of it (:7100), or both (10.0.0.1:7100); default: the addresses by
     /// which the hosts know it, and a free port, of COMITY_PORTS where that is set
     #[arg(hide_short_help = true, long, value_name = "ADDR[:PORT]", value_parser = MeetingPlace::parse, help_heading = section::HOSTS)]
-    pub(super) meet_at: Option<MeetingPlace>,
+    pub(in crate::launch) meet_at: Option<MeetingPlace>,
 
     /// Copy these files to every host that lacks them or has other content, into the directory of the ranks (repeatable)
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = section::HOSTS)]
-    pub(super) stage: Vec<PathBuf>,
+    pub(in crate::launch) stage: Vec<PathBuf>,
 
     /// Do not copy this program to hosts that have no comity of its version
     #[arg(hide_short_help = true, long, help_heading = section::HOSTS)]
-    pub(super) no_stage_comity: bool,
+    pub(in crate::launch) no_stage_comity: bool,
 
     /// Let hosts run programs and scripts of the same name whose content differs
     #[arg(hide_short_help = true, long, help_heading = section::HOSTS)]
-    pub(super) mixed_programs: bool,
+    pub(in crate::launch) mixed_programs: bool,
 
     /// Show the command of each host, and run nothing
     #[arg(long, help_heading = section::HOSTS)]
-    pub(super) dry_run: bool,
+    pub(in crate::launch) dry_run: bool,
 
     /// Give MLX's ring this many addresses for each IP of a host
     #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = section::MLX)]
-    pub(super) connections_per_ip: u32,
+    pub(in crate::launch) connections_per_ip: u32,
 
     /// Give MLX's ring ports from this one on; default: free ports
     #[arg(hide_short_help = true, long, short = 'p', value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..), help_heading = section::MLX)]
-    pub(super) starting_port: Option<u16>,
+    pub(in crate::launch) starting_port: Option<u16>,
 
     /// Let MLX's NCCL ranks meet at this port; default: a free port
     #[arg(hide_short_help = true, long, value_name = "PORT", help_heading = section::MLX)]
-    pub(super) nccl_port: Option<u16>,
-}
-
-/// `--meet-at`: address and port of this machine where the ranks meet, as far as the user chooses them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct MeetingPlace {
-    pub(super) ip: Option<IpAddr>,
-    pub(super) port: Option<u16>,
-}
-
-impl MeetingPlace {
-    fn parse(text: &str) -> Result<Self, String> {
-        if let Ok(ip) = text.parse() {
-            return Ok(Self { ip: Some(ip), port: None });
-        }
-        let port = |port: u16| Some(port).filter(|p| *p > 0);
-        let both = text.parse::<SocketAddr>().ok().map(|at| (Some(at.ip()), port(at.port())));
-        let alone = || Some((None, port(text.strip_prefix(':')?.parse().ok()?)));
-        match both.or_else(alone) {
-            Some((ip, Some(port))) => Ok(Self { ip, port: Some(port) }),
-            _ if ["core", "complex", "off"].contains(&text) => {
-                Err(format!("no address of this machine; ranks are bound to cores by --bind-to {text}"))
-            }
-            _ => {
-                Err("no address of this machine; write 10.0.0.1, 10.0.0.1:7100, [fd00::1]:7100 or :7100"
-                    .into())
-            }
-        }
-    }
+    pub(in crate::launch) nccl_port: Option<u16>,
 }
 
 impl FleetArgs {
+    /// The request that the flags make. Every field is named here: a new flag does not compile until it has a place in the request.
+    pub(in crate::launch) fn request(self) -> HostsRequest {
+        let max_restarts = self.restarts_of_job();
+        let Self {
+            hosts,
+            hostfile,
+            // Of the job: see `LaunchArgs::request`.
+            repeat_hosts: _,
+            elastic: _,
+            max_restarts: _,
+            total,
+            env_file,
+            python,
+            ssh_arg,
+            wait_for_hosts,
+            // Of other placements.
+            mpi_arg: _,
+            print_python: _,
+            ssh,
+            meet_at,
+            stage,
+            no_stage_comity,
+            mixed_programs,
+            dry_run,
+            connections_per_ip,
+            starting_port,
+            nccl_port,
+        } = self;
+        HostsRequest {
+            hosts: match hostfile {
+                Some(path) => HostsSource::File(path),
+                None => HostsSource::List(hosts.unwrap_or_else(|| "localhost".into())),
+            },
+            total: total.map(|n| n as usize),
+            env_files: env_file,
+            python,
+            ssh,
+            ssh_args: ssh_arg,
+            max_restarts,
+            wait_for_hosts,
+            meet_at,
+            stage,
+            stages_program: !no_stage_comity,
+            mixed_programs,
+            dry_run,
+            connections_per_ip: connections_per_ip as usize,
+            starting_port,
+            nccl_port,
+        }
+    }
+
     /// Number of times that the whole job is started again.
-    pub(super) fn restarts_of_job(&self) -> u32 {
+    pub(in crate::launch) fn restarts_of_job(&self) -> u32 {
         self.max_restarts.filter(|_| self.elastic.is_none()).unwrap_or(0)
     }
 
@@ -181,49 +204,8 @@ impl FleetArgs {
         self.connections_per_ip != 1
     }
 
-    /// Write a line for each flag that this backend, as MLX calls it, does not heed. mlx.launch takes these beside any backend, so a command
-    /// written for it runs.
-    pub(super) fn say_unheeded(&self, backend: &str) {
-        let is_ring = !backend.starts_with("jaccl") && backend != "nccl";
-        let rings = "is for MLX's ring";
-        [
-            ("--nccl-port", self.nccl_port.is_some() && backend != "nccl", "is for --backend nccl"),
-            ("--starting-port", self.starting_port.is_some() && !is_ring, rings),
-            ("--connections-per-ip", self.has_connections() && !is_ring, rings),
-        ]
-        .into_iter()
-        .filter(|(_, is_unheeded, _)| *is_unheeded)
-        .for_each(|(flag, _, why)| {
-            eprintln!("comity launch: {flag} {why}, and this job has --backend {backend}")
-        });
-    }
-
     /// `--print-python`
     pub(in crate::launch) fn interpreter(&self) -> &str {
         self.python.as_deref().unwrap_or("python3")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_to_meet_is_an_address_a_port_or_both() {
-        let parsed = |text| MeetingPlace::parse(text).map(|p| (p.ip.map(|ip| ip.to_string()), p.port));
-        let ip = |text: &str| Some(text.to_owned());
-        for (text, expected) in [
-            ("10.0.0.1", (ip("10.0.0.1"), None)),
-            ("10.0.0.1:7100", (ip("10.0.0.1"), Some(7100))),
-            ("fd00::3:2", (ip("fd00::3:2"), None)),
-            ("[fd00::3]:2", (ip("fd00::3"), Some(2))),
-            (":7100", (None, Some(7100))),
-        ] {
-            assert_eq!(parsed(text), Ok(expected), "{text}");
-        }
-        for text in ["", ":", ":0", "10.0.0.1:0", "host", "host:7100", "10.0.0.1:70000"] {
-            assert!(parsed(text).unwrap_err().contains(":7100"), "{text}");
-        }
-        assert!(parsed("core").unwrap_err().contains("--bind-to core"));
     }
 }

@@ -19,6 +19,7 @@ mod hosts;
 mod meeting;
 mod plan;
 mod program;
+mod request;
 mod show;
 mod ssh;
 mod supervise;
@@ -28,11 +29,13 @@ pub(super) use args::FleetArgs;
 pub(crate) use elsewhere::{JobHosts, of_word as job_hosts};
 pub(crate) use hostfile::read as read_hostfile;
 pub(crate) use hosts::{FleetHost, check_name as check_host_name, list as list_hosts};
+pub(crate) use request::HostsRequest;
 pub(crate) use ssh::{FarCommand, SshWay, explained as explain_ssh, words as ssh_words};
 
 use super::ending::Ending;
+use super::request::JobRequest;
 use super::signals::{PassedSignal, Signals};
-use super::{LaunchArgs, REFUSED, USAGE};
+use super::{REFUSED, USAGE};
 use comity_launch::machine::AttemptEnd;
 use comity_launch::machine::restart::{NextAttempt, Restarts};
 use plan::FleetPlan;
@@ -42,8 +45,8 @@ use std::io::{Read, Write};
 use std::time::Instant;
 
 /// Runs the job to its end and returns the exit code.
-pub(super) fn launch(args: LaunchArgs) -> u8 {
-    let plan = match FleetPlan::check(args) {
+pub(super) fn launch(job: JobRequest, hosts: HostsRequest) -> u8 {
+    let plan = match FleetPlan::check(job, hosts) {
         Ok(plan) => plan,
         Err(problems) => {
             problems.iter().for_each(|problem| eprintln!("comity launch: {problem}"));
@@ -99,7 +102,7 @@ fn attempt(plan: &FleetPlan, restart: u32) -> (u8, AttemptEnd) {
             return (REFUSED, AttemptEnd::Final);
         }
     };
-    let code = super::guarded(plan.tty.is_some(), move |front_end, input| {
+    let code = super::watchdog::guarded(plan.tty.is_some(), move |front_end, input| {
         let (code, end) = supervise::supervise(FleetPlan { restart, ..plan.clone() }, front_end, input);
         let _ = (&say).write_all(&[end as u8]);
         code

@@ -1,12 +1,12 @@
 //! Plan of a job on several hosts, checked as far as this machine can know it.
-use super::args::FleetArgs;
 use super::hosts::FleetHost;
 use super::program::OwnProgram;
+use super::request::{HostsRequest, HostsSource};
 use super::vars::settings;
 use super::{hostfile, hosts, ssh};
-use crate::launch::LaunchArgs;
 use crate::launch::asked::AskedBackend;
 use crate::launch::job;
+use crate::launch::request::{InputRank, JobRequest};
 use crate::launch::stage::{self, StagedFile};
 use crate::launch::terminal::RankTerminal;
 use crate::launch::wire::HostPart;
@@ -77,32 +77,30 @@ impl PlannedHost {
 }
 
 /// Why `--metrics` cannot be, where it is given.
-fn metrics_of_several_hosts(args: &LaunchArgs) -> Option<String> {
+fn metrics_of_several_hosts(args: &JobRequest) -> Option<String> {
     args.metrics.as_ref()?;
     Some("--metrics is for one host: start the ranks of each host with it there".into())
 }
 
 impl FleetPlan {
-    pub(super) fn check(args: LaunchArgs) -> Result<Self, Vec<String>> {
-        let file = named(&args)?;
+    pub(super) fn check(args: JobRequest, fleet: HostsRequest) -> Result<Self, Vec<String>> {
+        let file = named(&fleet.hosts)?;
         let mut wrong = Vec::new();
         let backend = backend(&args, file.backend).map_err(|e| wrong.push(e)).ok();
-        args.fleet.say_unheeded(backend.unwrap_or_default());
+        fleet.say_unheeded(backend.unwrap_or_default());
         wrong.extend(metrics_of_several_hosts(&args));
-        let env = settings(&args, file.env, &file.hosts, &mut wrong);
+        let env = settings((&args.env, &fleet.env_files), file.env, &file.hosts, &mut wrong);
         let command = words(&args).map_err(|e| wrong.push(e)).unwrap_or_default();
-        let each = args.fleet.repeat_hosts.unwrap_or(args.ranks);
-        let total = args.fleet.total;
-        let counts = spread(&file.hosts, each as usize, total.map(|n| n as usize));
+        let counts = spread(&file.hosts, args.ranks, fleet.total);
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
-        wrong.extend(too_many_ports(&args, &file.hosts, &counts));
-        let ports = meeting_ports(&args, &env).map_err(|e| wrong.push(e)).unwrap_or_default();
-        let stage = stage::files(&args.fleet.stage).map_err(|all| wrong.extend(all)).unwrap_or_default();
+        wrong.extend(too_many_ports(&fleet, &file.hosts, &counts));
+        let ports = meeting_ports(&fleet, &env).map_err(|e| wrong.push(e)).unwrap_or_default();
+        let stage = stage::files(&fleet.stage).map_err(|all| wrong.extend(all)).unwrap_or_default();
         let world: usize = counts.iter().sum();
-        let elastic = args.fleet.elastic().filter(|_| world > 0);
+        let elastic = args.elastic.filter(|_| world > 0);
         let elastic = elastic.map(|(e, restarts)| e.terms(world, restarts)).transpose();
         let elastic = elastic.map_err(|e| wrong.push(e)).unwrap_or_default();
-        let stdin_rank = talked_to(&args, world, &mut wrong);
+        let stdin_rank = talked_to(args.input, world, &mut wrong);
         let events =
             args.json_events.as_deref().and_then(|to| job::events(to).map_err(|e| wrong.push(e.text)).ok());
         if !wrong.is_empty() {
@@ -113,12 +111,12 @@ impl FleetPlan {
             world,
             elastic: elastic.is_some(),
             stage: stage.clone(),
-            ..part(&args, host, (&command, &env, backend))
+            ..part((&args, fleet.python.as_deref()), host, (&command, &env, backend))
         };
         let hosts = numbered(file.hosts.into_iter().zip(counts), part);
         let join = crate::launch::meet::join_limit(&args.env);
-        let fleet = args.fleet;
-        let program = OwnProgram::here().filter(|_| !fleet.no_stage_comity);
+        let tty = args.tty().map(RankTerminal::of);
+        let program = OwnProgram::here().filter(|_| fleet.stages_program);
         Ok(Self {
             hosts,
             world,
@@ -128,7 +126,7 @@ impl FleetPlan {
             dry_run: fleet.dry_run,
             timeout: args.timeout,
             grace: args.grace.unwrap_or(PATIENCE),
-            max_restarts: fleet.restarts_of_job(),
+            max_restarts: fleet.max_restarts,
             elastic,
             wait_for_hosts: fleet.wait_for_hosts.unwrap_or(WAIT_FOR_HOSTS),
             restart: 0,
@@ -136,14 +134,14 @@ impl FleetPlan {
             log_dir: args.log_dir,
             events,
             stdin_rank,
-            tty: args.tty.map(RankTerminal::of),
+            tty,
             stage,
             mixed_programs: fleet.mixed_programs,
             way: way(&fleet, program.as_ref()),
             program,
             meet_at: fleet.meet_at.and_then(|place| place.ip),
             ports: ports.unwrap_or(0..=0),
-            connections_per_ip: fleet.connections_per_ip as usize,
+            connections_per_ip: fleet.connections_per_ip,
             starting_port: fleet.starting_port,
             nccl_port: fleet.nccl_port,
             backend,
@@ -172,18 +170,21 @@ impl FleetPlan {
 }
 
 /// Way by which the hosts are reached.
-fn way(fleet: &FleetArgs, program: Option<&OwnProgram>) -> ssh::SshWay {
+fn way(fleet: &HostsRequest, program: Option<&OwnProgram>) -> ssh::SshWay {
     let copies = program.map(|p| p.folder.clone());
     let ssh = fleet.ssh.clone();
-    let args = fleet.ssh_arg.clone();
+    let args = fleet.ssh_args.clone();
     let python = fleet.python.clone();
     ssh::SshWay { ssh, args, python, copies, any_version: false }
 }
 
 /// The ports of which the store of the ranks takes one: that of `--meet-at`, or those of COMITY_PORTS, of which ranks take others.
-fn meeting_ports(args: &LaunchArgs, env: &[(String, String)]) -> Result<Option<RangeInclusive<u16>>, String> {
+fn meeting_ports(
+    fleet: &HostsRequest,
+    env: &[(String, String)],
+) -> Result<Option<RangeInclusive<u16>>, String> {
     const NAME: &str = "COMITY_PORTS";
-    if let Some(port) = args.fleet.meet_at.and_then(|place| place.port) {
+    if let Some(port) = fleet.meet_at.and_then(|place| place.port) {
         return Ok(Some(port..=port));
     }
     let set = env.iter().rev().find(|(name, _)| name == NAME).map(|(_, value)| value.clone());
@@ -197,10 +198,10 @@ fn meeting_ports(args: &LaunchArgs, env: &[(String, String)]) -> Result<Option<R
 }
 
 /// Sentence for the case that the ports from --starting-port on go beyond the last there is.
-fn too_many_ports(args: &LaunchArgs, hosts: &[FleetHost], counts: &[usize]) -> Option<String> {
-    let first = args.fleet.starting_port?;
+fn too_many_ports(fleet: &HostsRequest, hosts: &[FleetHost], counts: &[usize]) -> Option<String> {
+    let first = fleet.starting_port?;
     let each = |(host, ranks): (&FleetHost, &usize)| ranks * host.ips.len().max(1);
-    let all = hosts.iter().zip(counts).map(each).sum::<usize>() * args.fleet.connections_per_ip as usize;
+    let all = hosts.iter().zip(counts).map(each).sum::<usize>() * fleet.connections_per_ip;
     let left = usize::from(u16::MAX - first) + 1;
     (all > left).then(|| {
         format!("--starting-port {first}: the ranks need {all} ports, and there are {left} from {first} on")
@@ -208,22 +209,21 @@ fn too_many_ports(args: &LaunchArgs, hosts: &[FleetHost], counts: &[usize]) -> O
 }
 
 /// The rank that alone gets standard input.
-fn talked_to(args: &LaunchArgs, all: usize, wrong: &mut Vec<String>) -> Option<usize> {
-    let (rank, flag) = args.stdin_rank()?;
-    if rank >= all && all > 0 {
-        wrong.push(format!("{flag} {rank}: there are {all} ranks, from 0"));
+fn talked_to(input: Option<InputRank>, all: usize, wrong: &mut Vec<String>) -> Option<usize> {
+    let input = input?;
+    if input.rank() >= all && all > 0 {
+        wrong.push(format!("{} {}: there are {all} ranks, from 0", input.flag(), input.rank()));
     }
-    Some(rank)
+    Some(input.rank())
 }
 
 /// The hosts of `--hostfile` or `--hosts`.
-fn named(args: &LaunchArgs) -> Result<hostfile::FleetFile, Vec<String>> {
-    match (&args.fleet.hostfile, &args.fleet.hosts) {
-        (Some(path), _) => hostfile::read(path),
-        (None, given) => Ok(hostfile::FleetFile {
-            hosts: hosts::list(given.as_deref().unwrap_or("localhost"))?,
-            ..hostfile::FleetFile::default()
-        }),
+fn named(hosts: &HostsSource) -> Result<hostfile::FleetFile, Vec<String>> {
+    match hosts {
+        HostsSource::File(path) => hostfile::read(path),
+        HostsSource::List(given) => {
+            Ok(hostfile::FleetFile { hosts: hosts::list(given)?, ..hostfile::FleetFile::default() })
+        }
     }
 }
 
@@ -249,9 +249,13 @@ fn numbered(
     hosts
 }
 
-fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)], &str)) -> HostPart {
+fn part(
+    (args, python): (&JobRequest, Option<&str>),
+    host: &FleetHost,
+    job: (&[String], &[(String, String)], &str),
+) -> HostPart {
     let (command, env, backend) = job;
-    let python = host.python.as_deref().or(args.fleet.python.as_deref());
+    let python = host.python.as_deref().or(python);
     let mut env: Vec<_> = env.iter().chain(&host.env).cloned().collect();
     let chosen = |(name, _): &(String, String)| name == "COMITY_ADDRS" || name == "COMITY_INTERFACES";
     if !host.ips.is_empty() && !env.iter().any(chosen) {
@@ -259,7 +263,7 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
         env.push(("COMITY_ADDRS".into(), list.join(",")));
     }
     // ssh without a terminal of its own does not carry it.
-    if let (Some(_), Ok(term)) = (args.tty, std::env::var("TERM"))
+    if let (Some(_), Ok(term)) = (args.tty(), std::env::var("TERM"))
         && !env.iter().any(|(name, _)| name == "TERM")
     {
         env.push(("TERM".into(), term));
@@ -277,8 +281,8 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
     let here = || std::env::current_dir().ok()?.to_str().map(Into::into);
     let ours = if backend.starts_with("jaccl") { "jaccl" } else { backend };
     HostPart {
-        stdin_rank: args.stdin_rank().map(|(rank, _)| rank),
-        tty: args.tty.map(RankTerminal::of),
+        stdin_rank: args.input.map(InputRank::rank),
+        tty: args.tty().map(RankTerminal::of),
         command: python.map(Into::into).into_iter().chain(command.iter().cloned()).collect(),
         env,
         cwd_asked: asked.is_some(),
@@ -292,7 +296,7 @@ fn part(args: &LaunchArgs, host: &FleetHost, job: (&[String], &[(String, String)
 }
 
 /// The name of what carries the calls; the flag's before the hostfile's, which has read its own.
-fn backend(args: &LaunchArgs, file: Option<AskedBackend>) -> Result<&'static str, String> {
+fn backend(args: &JobRequest, file: Option<AskedBackend>) -> Result<&'static str, String> {
     match args.backend.or(file).map_or("any", AskedBackend::name) {
         "mpi" => Err("--backend mpi over several hosts is for MPI's own launcher: mpirun --hostfile".into()),
         name => Ok(name),
@@ -317,7 +321,7 @@ fn spread(hosts: &[FleetHost], each: usize, total: Option<usize>) -> Result<Vec<
     Ok(counts)
 }
 
-fn words(args: &LaunchArgs) -> Result<Vec<String>, String> {
+fn words(args: &JobRequest) -> Result<Vec<String>, String> {
     let text = |w: &OsString| w.to_str().map(str::to_owned);
     let all: Option<Vec<String>> = args.command.iter().map(text).collect();
     all.ok_or_else(|| "a word of the command is not UTF-8, which other hosts may not read as this one".into())

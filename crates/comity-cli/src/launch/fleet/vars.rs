@@ -1,24 +1,24 @@
 //! The variables of the ranks, from the hostfile, from files and from `--env`.
 use super::hosts::FleetHost;
 use crate::launch::job::OURS;
-use crate::launch::{LaunchArgs, Setting};
-use std::path::Path;
+use crate::launch::request::Setting;
+use std::path::{Path, PathBuf};
 
 /// The variables of every rank: of the hostfile, then of files, then of `--env`.
 pub(super) fn settings(
-    args: &LaunchArgs,
+    (given, files): (&[Setting], &[PathBuf]),
     file: Vec<(String, String)>,
     hosts: &[FleetHost],
     wrong: &mut Vec<String>,
 ) -> Vec<(String, String)> {
     let mut env = file;
-    for path in &args.fleet.env_file {
+    for path in files {
         match env_file(path) {
             Ok(more) => env.extend(more),
             Err(more) => wrong.extend(more),
         }
     }
-    let given = texts(&args.env).map_err(|e| wrong.push(e)).unwrap_or_default();
+    let given = texts(given).map_err(|e| wrong.push(e)).unwrap_or_default();
     env.extend(given);
     let all = env.iter().chain(hosts.iter().flat_map(|h| &h.env));
     wrong.extend(all.filter_map(|var| ours(var).or_else(|| impossible(var))));

@@ -1,9 +1,11 @@
 //! Agreement of the launchers: how they come together, and the facts that all of them get.
 use super::super::job::{Job, LaunchRefusal};
 use super::super::meet::{self, Reserved};
+use super::super::request::JobRequest;
 use super::super::supervisor::host;
 use super::super::wire::Go;
-use super::super::{LaunchArgs, REFUSED, USAGE};
+use super::super::{REFUSED, USAGE};
+use super::request::NodeRequest;
 use super::ways::{self, NodeWays};
 use comity::tools::Store;
 use comity::{Config, Group, Key, Secure};
@@ -37,24 +39,19 @@ pub(super) struct NodeCall {
 }
 
 impl NodeCall {
-    pub(super) fn check(args: &LaunchArgs) -> Result<Self, LaunchRefusal> {
+    pub(super) fn check(job: &JobRequest, given: NodeRequest) -> Result<Self, LaunchRefusal> {
         let usage = |why: String| Err(LaunchRefusal::usage(why));
-        let given = &args.node;
-        let (Some(node), Some(nodes), Some(at)) = (given.node_rank, given.nnodes, &given.rendezvous) else {
-            return usage("--nnodes, --node-rank and --rendezvous go together".into());
-        };
-        let node = node as usize;
-        let nodes = nodes as usize;
+        let NodeRequest { node, nodes, rendezvous } = given;
         if node >= nodes {
             return usage(format!("--node-rank {node}: there are {nodes} nodes (--nnodes), from 0"));
         }
-        if !args.insecure && std::env::var_os("COMITY_KEY_FILE").is_none() {
+        if !job.insecure && std::env::var_os("COMITY_KEY_FILE").is_none() {
             return usage(
                 "--nnodes: the launchers have no key by which they know each other: make one (`comity key new`), copy it to every node, and set COMITY_KEY_FILE there; or say --insecure on a network that you trust".into(),
             );
         }
-        let at = ways::places(at).map_err(LaunchRefusal::usage)?;
-        Ok(Self { node, nodes, at, insecure: args.insecure, join: meet::join_limit(&args.env) })
+        let at = ways::places(&rendezvous).map_err(LaunchRefusal::usage)?;
+        Ok(Self { node, nodes, at, insecure: job.insecure, join: meet::join_limit(&job.env) })
     }
 }
 

@@ -1,4 +1,5 @@
 //! Arguments of `comity launch` for hosts that start their own launchers.
+use super::request::NodeRequest;
 use crate::launch::section;
 
 /// Number of this host, and the meeting place.
@@ -21,5 +22,14 @@ impl NodeArgs {
     /// Returns whether this launcher is one of several.
     pub(in crate::launch) fn is_given(&self) -> bool {
         self.nnodes.is_some()
+    }
+
+    /// The request that the flags make.
+    pub(in crate::launch) fn request(self) -> Result<NodeRequest, String> {
+        let Self { nnodes, node_rank, rendezvous } = self;
+        let (Some(nodes), Some(node), Some(rendezvous)) = (nnodes, node_rank, rendezvous) else {
+            return Err("--nnodes, --node-rank and --rendezvous go together".into());
+        };
+        Ok(NodeRequest { node: node as usize, nodes: nodes as usize, rendezvous })
     }
 }

@@ -12,18 +12,21 @@
 mod agree;
 mod args;
 mod findings;
+mod request;
 mod watch;
 mod ways;
 
 pub(super) use args::NodeArgs;
+pub(crate) use request::NodeRequest;
 pub(super) use watch::Nodes;
 
 use super::job::{self, Job, LaunchRefusal};
 use super::meet::Meeting;
 use super::output::Outputs;
+use super::request::JobRequest;
 use super::supervisor::{self, Supervisor};
 use super::upstream::{FrontLine, Order, Upstream};
-use super::{LaunchArgs, REFUSED, ending::Ending};
+use super::{REFUSED, ending::Ending};
 use agree::{Agreement, NodeCall};
 use comity_launch::machine::{Event, Role, StopReason};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -37,18 +40,18 @@ use std::time::{Duration, Instant};
 const SAID: Duration = Duration::from_secs(5);
 
 /// Runs this node's part to its end and returns the exit code.
-pub(super) fn launch(mut args: LaunchArgs) -> u8 {
-    if args.tty.is_some() {
+pub(super) fn launch(mut request: JobRequest, node: NodeRequest) -> u8 {
+    if request.tty().is_some() {
         let why = "--tty is for one host, or for --hosts; with --nnodes give --stdin-rank on the rank's node";
-        return super::refuse(&LaunchRefusal::usage(why.into()));
+        return super::watchdog::refuse(&LaunchRefusal::usage(why.into()));
     }
-    let log_dir = args.log_dir.take();
-    let made = NodeCall::check(&args).and_then(|call| Ok((call, Job::check(args)?)));
+    let log_dir = request.log_dir.take();
+    let made = NodeCall::check(&request, node).and_then(|call| Ok((call, Job::check(request, false)?)));
     let (call, job) = match made {
         Ok(made) => made,
-        Err(refusal) => return super::refuse(&refusal),
+        Err(refusal) => return super::watchdog::refuse(&refusal),
     };
-    super::guarded(false, |front_end, input| match open(call, (job, log_dir), front_end, input) {
+    super::watchdog::guarded(false, |front_end, input| match open(call, (job, log_dir), front_end, input) {
         Ok(Some(supervisor)) => supervisor.run(),
         Ok(None) => Ending::Signal(libc::SIGINT).code(),
         Err(LaunchRefusal { text, code }) => {
