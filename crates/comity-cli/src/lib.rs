@@ -6,12 +6,10 @@ mod check;
 mod cluster;
 mod doctor;
 mod here;
-mod http;
 mod info;
 mod join;
 mod key;
 mod launch;
-mod live;
 mod manual;
 mod misspelt;
 mod plan;
@@ -22,6 +20,7 @@ mod size;
 mod top;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use comity_launch::{http, live, own_program};
 use std::{ffi::OsString, io::Write, path::PathBuf};
 
 #[derive(Debug, Parser)]
@@ -74,7 +73,7 @@ enum Command {
 
 /// The same within a Python interpreter, which knows this command as the module `comity`: the command starts itself for some jobs.
 pub fn run_in(interpreter: PathBuf, args: impl IntoIterator<Item = OsString>) -> u8 {
-    here::is_run_by(interpreter);
+    own_program::is_run_by(interpreter);
     run(args)
 }
 

@@ -6,5 +6,19 @@
 // Tests and the simulator begin at some time, read settings and print what they found.
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods))]
 
+// The rooms cross the wall for the command alone, and are no promise.
+#[doc(hidden)]
+pub mod address;
+#[doc(hidden)]
+pub mod flights;
+#[doc(hidden)]
+pub mod http;
+#[doc(hidden)]
+pub mod live;
 #[forbid(unsafe_code)]
 pub mod machine;
+#[doc(hidden)]
+pub mod own_program;
+
+/// The version of this launcher and of the library in it.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

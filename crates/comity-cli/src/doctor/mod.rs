@@ -29,7 +29,7 @@ pub(crate) struct DoctorArgs {
     reach: ReachArgs,
 
     /// Try these ports, as COMITY_PORTS gives them to ranks: 7100-7107; default: free ones
-    #[arg(long, value_name = "RANGE", value_parser = crate::here::ports)]
+    #[arg(long, value_name = "RANGE", value_parser = comity_launch::address::ports)]
     ports: Option<(u16, u16)>,
 
     /// Compare the job key in this file on all hosts; default: COMITY_KEY_FILE, where this machine has it

@@ -1,5 +1,5 @@
-//! The launcher's Unix socket, at which `comity top` and `comity stacks` ask what the job does: see [`crate::live`].
-use crate::live::{make_folder, socket_of, view::JobView};
+//! The launcher's Unix socket, at which `comity top` and `comity stacks` ask what the job does: see [`comity_launch::live`].
+use comity_launch::live::{make_folder, socket_of, view::JobView};
 use rustix::process::{Pid, geteuid};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;

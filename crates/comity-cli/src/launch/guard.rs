@@ -39,7 +39,7 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     io::stdout().flush()?;
     let output = Outputs::framed()?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let version = crate::here::VERSION.to_owned();
+    let version = comity_launch::VERSION.to_owned();
     output.event(&GuardEvent::Hello(Box::new(GuardHello { protocol: PROTOCOL, version, host })));
     let Some(FleetOrder::Prepare(part)) = orders.wait(&output) else { return Ok(REFUSED) };
     let dir = directory(&part).unwrap_or_default().unwrap_or_default();

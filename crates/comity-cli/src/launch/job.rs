@@ -6,7 +6,7 @@ use super::request::{InputRank, JobRequest, Setting, TagWish};
 use super::terminal::RankTerminal;
 use super::wire::Restarts;
 use super::{REFUSED, USAGE, journal};
-use crate::report;
+use comity_launch::flights;
 use comity_launch::machine::{ElasticTerms, PATIENCE};
 use rustix::fs::{Access, CWD};
 use std::ffi::{OsStr, OsString};
@@ -289,7 +289,7 @@ pub(super) fn open_logs(dir: &Path, ranks: Range<usize>) -> Result<Vec<[File; 2]
 /// The directory as ranks that start elsewhere find it, without the records of an earlier job.
 pub(super) fn clear_flights(dir: &Path) -> Result<PathBuf, LaunchRefusal> {
     let bad = |e: io::Error| LaunchRefusal::usage(format!("--log-dir '{}': {e}", dir.display()));
-    report::clear(dir).map_err(bad)?;
+    flights::clear(dir).map_err(bad)?;
     std::path::absolute(dir).map_err(bad)
 }
 

@@ -21,7 +21,7 @@ use super::tree;
 use super::upstream::{FarLauncher, FrontLine, Order, Tidings, Upstream};
 use super::wire::{self, GuardEvent};
 use super::{REFUSED, USAGE, meet};
-use crate::report;
+use comity_launch::flights;
 use comity_launch::machine::{
     Action, Event, JobPlan, Machine, Problem, Role, StopReason, Verdict, with_cut_off,
 };
@@ -233,7 +233,7 @@ impl Supervisor {
 
     fn say_verdict(&mut self) {
         if let (Some(dir), Some(StopReason::Failed { .. })) = (&self.job.flights, self.machine.root_cause()) {
-            report::first_lines(dir, REPORTED).iter().for_each(|line| self.output.say(line));
+            flights::first_lines(dir, REPORTED).iter().for_each(|line| self.output.say(line));
         }
         if self.output.is_framed() {
             // Else the launcher sees the connection end: the host is lost to it.

@@ -76,7 +76,7 @@ impl Fleet {
         if let Some((_, size)) = &copy {
             let name = self.plan.hosts[host].name();
             let size = *size as f64 / 1e6;
-            let version = crate::here::VERSION;
+            let version = comity_launch::VERSION;
             self.output.say(&format!(
                 "host {name}: has no comity {version}, and gets a copy of this program ({size:.0} MB, in ~/.cache/comity)"
             ));

@@ -2,7 +2,7 @@
 use super::hosts::FleetHost;
 use super::ssh::{self, SshWay};
 use super::{hostfile, hosts};
-use crate::live::view::{self, JobView};
+use comity_launch::live::view::{self, JobView};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -91,7 +91,7 @@ pub(crate) fn of_word(word: &str, way: SshWay) -> Option<Result<JobHosts, String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::view::{RankView, job};
+    use comity_launch::live::view::{RankView, job};
 
     fn part(id: &str, rank: usize) -> JobView {
         let ranks = vec![RankView { rank, ..RankView::default() }];

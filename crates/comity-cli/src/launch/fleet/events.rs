@@ -253,11 +253,11 @@ impl Fleet {
     fn meet(&mut self, host: usize, hello: GuardHello) {
         let Some(planned) = self.plan.hosts.get(host) else { return };
         let name = planned.name().to_owned();
-        if (hello.protocol, hello.version.as_str()) != (PROTOCOL, crate::here::VERSION) {
+        if (hello.protocol, hello.version.as_str()) != (PROTOCOL, comity_launch::VERSION) {
             let theirs: String = hello.version.chars().filter(|c| !c.is_control()).take(40).collect();
             let why = format!(
                 "host {name}: has comity {theirs}, and this is {}: install the same version on both",
-                crate::here::VERSION
+                comity_launch::VERSION
             );
             self.connections[host].phase = HostPhase::Lost;
             self.connections[host].close();

@@ -107,7 +107,7 @@ fn one(entry: &str) -> Result<FleetHost, String> {
     };
     if count.is_none()
         && !entry.starts_with('[')
-        && let Some((address, count)) = crate::here::end_of_address(name)
+        && let Some((address, count)) = comity_launch::address::end_of_address(name)
     {
         return Err(format!(
             "host {name:?} may be the address {name} or {count} ranks at {address}; write [{name}] or [{address}]:{count}"

@@ -191,7 +191,8 @@ fn meeting_ports(
     match set.or_else(|| std::env::var(NAME).ok()).filter(|text| !text.is_empty()) {
         None => Ok(None),
         Some(text) => {
-            let (first, last) = crate::here::ports(&text).map_err(|why| format!("{NAME}={text}: {why}"))?;
+            let (first, last) =
+                comity_launch::address::ports(&text).map_err(|why| format!("{NAME}={text}: {why}"))?;
             Ok(Some(first..=last))
         }
     }

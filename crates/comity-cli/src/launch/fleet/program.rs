@@ -23,7 +23,7 @@ impl OwnProgram {
         let meta = std::fs::metadata(&path).ok().filter(|_| !name.starts_with("python"))?;
         let size = meta.size();
         let at = meta.mtime();
-        let folder = format!("{}-{size:x}-{at:x}-{:x}", crate::here::VERSION, meta.mtime_nsec());
+        let folder = format!("{}-{size:x}-{at:x}-{:x}", comity_launch::VERSION, meta.mtime_nsec());
         Some(Self { path, size, folder })
     }
 

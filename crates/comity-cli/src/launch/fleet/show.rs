@@ -5,7 +5,7 @@ use super::supervise::Fleet;
 use crate::launch::door::Door;
 use crate::launch::metrics::job_id;
 use crate::launch::wire::FleetOrder;
-use crate::live::view::{self, JobView, RankState, RankView};
+use comity_launch::live::view::{self, JobView, RankState, RankView};
 use rustix::event::PollFd;
 use rustix::event::PollFlags;
 use std::io::{self, Read, Write};

@@ -61,7 +61,7 @@ const NOT_KEPT: &str = "comity-was-not-kept";
 /// The program and its arguments that start this command on this host.
 pub(crate) fn words(way: &SshWay, host: &FleetHost, command: &FarCommand<'_>) -> Vec<OsString> {
     if host.is_here() {
-        let own = crate::here::own_words().unwrap_or_default();
+        let own = comity_launch::own_program::own_words().unwrap_or_default();
         return own.into_iter().chain(command.words.iter().map(Into::into)).collect();
     }
     let own = std::env::current_exe().unwrap_or_default();
@@ -71,7 +71,7 @@ pub(crate) fn words(way: &SshWay, host: &FleetHost, command: &FarCommand<'_>) ->
     let python = host.python.as_deref().or(way.python.as_deref()).unwrap_or("python3");
     let quoted = |word: &str| format!("'{}'", word.replace('\'', "'\\''"));
     let copies = way.copies.as_deref().unwrap_or_default();
-    let version = if way.any_version { "" } else { crate::here::VERSION };
+    let version = if way.any_version { "" } else { comity_launch::VERSION };
     let given =
         [own, version, copies, python, command.otherwise].into_iter().chain(command.words.iter().copied());
     let given: Vec<_> = given.map(quoted).collect();

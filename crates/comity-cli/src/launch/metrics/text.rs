@@ -21,7 +21,7 @@ pub(super) fn write(metrics: &JobMetrics) -> String {
         .collect();
     let mut page = Page(String::new());
     page.head("comity_job_info", "gauge", "The job that this launcher keeps; always 1.");
-    let version = crate::here::VERSION;
+    let version = comity_launch::VERSION;
     let labels = [("job_id", metrics.host.job.as_str()), ("host", &metrics.host.name), ("version", version)];
     page.line("comity_job_info", &labels, 1);
     page.head("comity_job_ranks", "gauge", "Ranks of the job.");
@@ -143,7 +143,7 @@ mod tests {
         let has = |line: &str| assert!(text.lines().any(|l| l == line), "no {line} in\n{text}");
         has(&format!(
             r#"comity_job_info{{job_id="7f",host="a\"b\\c\nd",version="{}"}} 1"#,
-            crate::here::VERSION
+            comity_launch::VERSION
         ));
         has("comity_job_ranks 3");
         has(r#"comity_rank_up{rank="0"} 1"#);

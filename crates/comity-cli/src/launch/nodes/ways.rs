@@ -32,7 +32,7 @@ pub(super) fn places(text: &str) -> Result<String, String> {
     let unclear = text
         .split(',')
         .filter(|one| !one.contains('['))
-        .find_map(|one| crate::here::end_of_address(one.trim()));
+        .find_map(|one| comity_launch::address::end_of_address(one.trim()));
     if let Some((address, port)) = unclear {
         return Err(bad(&format!(
             "{address}:{port} may be an address or the port {port} of {address}: write [{address}:{port}] or [{address}]:{port}"

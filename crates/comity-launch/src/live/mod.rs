@@ -2,7 +2,7 @@
 //!
 //! A launcher makes a Unix socket, `PID.sock`, in a folder that only its user can enter, and removes it at the end. Who connects
 //! gets one [`JobView`] as JSON, then the end. No rank takes part, so a job that hangs answers too.
-pub(crate) mod view;
+pub mod view;
 
 use rustix::process::{Pid, geteuid};
 use std::{
@@ -23,7 +23,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 const LONGEST: u64 = 256 << 20;
 
 /// The folder of sockets: in the user's runtime folder, else one for the user among the temporary files.
-pub(crate) fn folder() -> PathBuf {
+pub fn folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|d| d.is_absolute() && d.is_dir()) {
         Some(dir) => dir.join("comity"),
         None => std::env::temp_dir().join(format!("comity-{}", geteuid().as_raw())),
@@ -31,12 +31,12 @@ pub(crate) fn folder() -> PathBuf {
 }
 
 /// Socket of the launcher with this process id.
-pub(crate) fn socket_of(pid: Pid) -> PathBuf {
+pub fn socket_of(pid: Pid) -> PathBuf {
     folder().join(format!("{}.sock", pid.as_raw_pid()))
 }
 
 /// Makes the folder, if need be. It must be this user's alone: among the temporary files anybody can make one of its name.
-pub(crate) fn make_folder(dir: &Path) -> io::Result<()> {
+pub fn make_folder(dir: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(dir) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         _ => {}
@@ -55,7 +55,7 @@ fn is_ours(dir: &Path) -> io::Result<()> {
 }
 
 /// Asks the launcher behind a socket.
-pub(crate) fn ask(socket: &Path) -> io::Result<JobView> {
+pub fn ask(socket: &Path) -> io::Result<JobView> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(ANSWER))?;
     let mut text = Vec::new();
@@ -64,7 +64,7 @@ pub(crate) fn ask(socket: &Path) -> io::Result<JobView> {
 }
 
 /// The live jobs of this user on this host, the oldest first, each with its socket. What a launcher that was killed has left is removed.
-pub(crate) fn jobs() -> io::Result<Vec<(PathBuf, JobView)>> {
+pub fn jobs() -> io::Result<Vec<(PathBuf, JobView)>> {
     let dir = folder();
     match is_ours(&dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -95,7 +95,7 @@ pub(crate) fn jobs() -> io::Result<Vec<(PathBuf, JobView)>> {
 
 /// The one job that is meant: by the launcher's process id or the begin of the job's id, or the only one there is. Its sockets: one, or that of each
 /// launcher that has a part of it.
-pub(crate) fn find(wanted: Option<&str>) -> Result<Vec<PathBuf>, String> {
+pub fn find(wanted: Option<&str>) -> Result<Vec<PathBuf>, String> {
     let all = jobs().map_err(|e| format!("cannot look for jobs: {e}"))?;
     let list = |all: &[&(PathBuf, JobView)]| {
         let lines = all.iter().map(|(_, v)| format!("  {:<8} {}  {}", v.launcher, v.job_id, v.command));

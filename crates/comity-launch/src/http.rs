@@ -16,18 +16,18 @@ const TEXT: &str = "text/plain; charset=utf-8";
 
 /// An answer.
 #[derive(Debug, Default)]
-pub(crate) struct Reply {
+pub struct Reply {
     /// "200 OK"
-    pub(crate) status: &'static str,
-    pub(crate) kind: &'static str,
+    pub status: &'static str,
+    pub kind: &'static str,
     /// More headers, each with its end of line.
-    pub(crate) headers: &'static str,
-    pub(crate) body: String,
+    pub headers: &'static str,
+    pub body: String,
 }
 
 impl Reply {
     /// Answers that a page is not there, or may not be seen.
-    pub(crate) fn refusal(status: &'static str, why: &str) -> Self {
+    pub fn refusal(status: &'static str, why: &str) -> Self {
         Self { status, kind: TEXT, headers: "", body: format!("{why}\n") }
     }
 }
@@ -42,7 +42,7 @@ struct Visit {
 }
 
 /// Answers until the process ends: `page` is given what stands after GET.
-pub(crate) fn serve(listener: &TcpListener, page: impl Fn(&str) -> Reply) {
+pub fn serve(listener: &TcpListener, page: impl Fn(&str) -> Reply) {
     if listener.set_nonblocking(true).is_err() {
         return;
     }

@@ -13,7 +13,7 @@ const LEAST: Duration = Duration::from_millis(1);
 const MOST_SLOW: usize = 8;
 
 /// The report on records that are sorted by group: the group that failed first comes first.
-pub(super) fn report(flights: &[Flight]) -> String {
+pub fn report(flights: &[Flight]) -> String {
     let mut groups: Vec<&[Flight]> = flights.chunk_by(|a, b| a.group == b.group).collect();
     groups.sort_by_key(|g| g.iter().map(|f| f.written).min());
     let heard: BTreeSet<usize> = flights.iter().map(|f| world(f, f.rank)).collect();
@@ -193,11 +193,11 @@ fn ranks(set: &BTreeSet<usize>) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
 
     /// Flight record that `rank` of 4 leaves after one call: operation, number, peer.
-    pub(in crate::report) fn flight(rank: usize, op: &str, seq: u64, peer: Option<usize>) -> Flight {
+    fn flight(rank: usize, op: &str, seq: u64, peer: Option<usize>) -> Flight {
         let peer = peer.map_or_else(|| "null".into(), |p| p.to_string());
         let text = format!(
             r#"{{"comity_flight":1,"rank":{rank},"members":[0,1,2,3],"host":"a","pid":7,"clock_ns":9000000000,

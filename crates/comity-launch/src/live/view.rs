@@ -7,51 +7,51 @@ const VERSION: u32 = 1;
 
 /// A job at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct JobView {
-    pub(crate) comity_live: u32,
-    pub(crate) version: String,
+pub struct JobView {
+    pub comity_live: u32,
+    pub version: String,
     /// A hash of the job's name.
-    pub(crate) job_id: String,
+    pub job_id: String,
     /// Process id.
-    pub(crate) launcher: i32,
-    pub(crate) host: String,
-    pub(crate) command: String,
+    pub launcher: i32,
+    pub host: String,
+    pub command: String,
     /// Ranks in all.
-    pub(crate) size: usize,
+    pub size: usize,
     /// Only the ranks of this host are told of.
-    pub(crate) is_part: bool,
+    pub is_part: bool,
     /// Hosts that did not answer.
-    pub(crate) silent: Vec<String>,
-    pub(crate) up_ns: u64,
-    pub(crate) ranks: Vec<RankView>,
+    pub silent: Vec<String>,
+    pub up_ns: u64,
+    pub ranks: Vec<RankView>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct RankView {
-    pub(crate) rank: usize,
-    pub(crate) host: String,
-    pub(crate) pid: i32,
-    pub(crate) state: RankState,
+pub struct RankView {
+    pub rank: usize,
+    pub host: String,
+    pub pid: i32,
+    pub state: RankState,
     /// Number of times that it was started again, alone.
     #[serde(default)]
-    pub(crate) restarts: u32,
+    pub restarts: u32,
     /// When this was seen, by its host's clock, in nanoseconds since 1970.
-    pub(crate) at_ns: u64,
-    pub(crate) groups: Vec<GroupView>,
-    pub(crate) links: Vec<LinkView>,
+    pub at_ns: u64,
+    pub groups: Vec<GroupView>,
+    pub links: Vec<LinkView>,
     /// Calls that succeeded.
-    pub(crate) calls: u64,
-    pub(crate) errors: u64,
+    pub calls: u64,
+    pub errors: u64,
     /// Payload bytes sent.
-    pub(crate) sent: u64,
+    pub sent: u64,
     /// Time asleep in calls.
-    pub(crate) waited_ns: u64,
-    pub(crate) silence_ns: u64,
+    pub waited_ns: u64,
+    pub silence_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum RankState {
+pub enum RankState {
     /// Not started yet.
     #[default]
     Waiting,
@@ -63,46 +63,46 @@ pub(crate) enum RankState {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct GroupView {
+pub struct GroupView {
     /// Hexadecimal; 0 is the group of the whole job.
-    pub(crate) id: String,
-    pub(crate) rank: usize,
-    pub(crate) size: usize,
-    pub(crate) made: u64,
+    pub id: String,
+    pub rank: usize,
+    pub size: usize,
+    pub made: u64,
     /// A rank of the job.
-    pub(crate) waits_for: Option<usize>,
-    pub(crate) asleep_ns: u64,
+    pub waits_for: Option<usize>,
+    pub asleep_ns: u64,
     /// The last ones, oldest first.
-    pub(crate) calls: Vec<CallView>,
+    pub calls: Vec<CallView>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct CallView {
+pub struct CallView {
     /// Description of the call, as in errors.
-    pub(crate) text: String,
-    pub(crate) op: String,
-    pub(crate) seq: u64,
+    pub text: String,
+    pub op: String,
+    pub seq: u64,
     /// Payload of one rank.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// "begun", "done" or "failed".
-    pub(crate) state: String,
+    pub state: String,
     /// Ages of its begin and end, in nanoseconds.
-    pub(crate) began_ns: u64,
-    pub(crate) ended_ns: u64,
-    pub(crate) waited_ns: u64,
+    pub began_ns: u64,
+    pub ended_ns: u64,
+    pub waited_ns: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct LinkView {
-    pub(crate) peer: usize,
-    pub(crate) kind: String,
-    pub(crate) sent: u64,
-    pub(crate) received: u64,
+pub struct LinkView {
+    pub peer: usize,
+    pub kind: String,
+    pub sent: u64,
+    pub received: u64,
 }
 
 impl JobView {
     /// Adds what another launcher told of the same job.
-    pub(crate) fn join(&mut self, other: Self) {
+    pub fn join(&mut self, other: Self) {
         self.ranks.extend(other.ranks);
         self.ranks.sort_by_key(|r| r.rank);
         self.ranks.dedup_by_key(|r| r.rank);
@@ -111,7 +111,7 @@ impl JobView {
     }
 
     /// Why a host that is [`Self::silent`] told of no rank, as far as that is known here.
-    pub(crate) fn silence(&self, host: &str) -> String {
+    pub fn silence(&self, host: &str) -> String {
         if self.ranks.len() >= self.size {
             return format!("host {host} has no rank of this job: all {} are shown", self.size);
         }
@@ -124,7 +124,7 @@ impl JobView {
     }
 
     /// Sentence on the ranks that this shows, where these are not all.
-    pub(crate) fn missing(&self) -> Option<String> {
+    pub fn missing(&self) -> Option<String> {
         let shown = self.ranks.len();
         if !self.is_part || shown >= self.size {
             return None;
@@ -143,17 +143,17 @@ impl JobView {
 
 impl GroupView {
     /// The call under way.
-    pub(crate) fn current(&self) -> Option<&CallView> {
+    pub fn current(&self) -> Option<&CallView> {
         self.calls.last().filter(|c| c.state == FlightState::Begun.name())
     }
 }
 
-pub(crate) fn now() -> u64 {
+pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
 /// View of a rank, from its sheet.
-pub(crate) fn rank(sheet: &Sheet, rank: usize, host: &str) -> RankView {
+pub fn rank(sheet: &Sheet, rank: usize, host: &str) -> RankView {
     let live = LiveRank::of(sheet);
     let tally = sheet.read();
     let at_ns = now();
@@ -206,10 +206,10 @@ fn group(g: &LiveGroup, now: u64) -> GroupView {
 }
 
 /// For a job of `size` ranks.
-pub(crate) fn job(job_id: &str, host: &str, size: usize) -> JobView {
+pub fn job(job_id: &str, host: &str, size: usize) -> JobView {
     JobView {
         comity_live: VERSION,
-        version: crate::here::VERSION.into(),
+        version: crate::VERSION.into(),
         job_id: job_id.into(),
         host: host.into(),
         size,
@@ -218,7 +218,7 @@ pub(crate) fn job(job_id: &str, host: &str, size: usize) -> JobView {
 }
 
 /// Reads an answer.
-pub(crate) fn parse(text: &[u8]) -> Result<JobView, String> {
+pub fn parse(text: &[u8]) -> Result<JobView, String> {
     let all: serde_json::Value =
         serde_json::from_slice(text).map_err(|e| format!("the launcher's answer is no JSON: {e}"))?;
     match all["comity_live"].as_u64() {
