@@ -129,7 +129,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     match cli.command {
         Command::Launch(args) => launch::launch(*args),
         Command::Join(args) => join::join(&args),
-        Command::Guard => launch::guard(),
+        Command::Guard => comity_launch::fleet::host_launcher(),
         Command::Agent(args) => agent::agent(args),
         Command::Cluster(command) => cluster::cluster(command),
         Command::Doctor(args) => doctor::doctor(args),

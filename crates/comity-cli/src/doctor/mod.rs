@@ -3,10 +3,10 @@ mod measure;
 
 use crate::agent::{AgentOrder, PairAnswer, now};
 use crate::cluster::{BAD_INPUT, FAULTY, HostTeam, Member, ReachArgs, answer_limit, beacons, token};
-use crate::launch::{FleetHost, SshWay};
 use crate::say::say;
 use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, idle, links, paths, table};
 use comity_cluster::graph::Cluster;
+use comity_launch::fleet::{FleetHost, SshWay};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -1,60 +1,13 @@
-//! `comity launch`: starts the ranks of a job on this machine and answers for how they end.
-//!
-//! Two processes stand guard over each other. The [front end](front_end) is the one that the user started: it takes
-//! the signals and the standard input of the terminal. The [supervisor] is its child in a session of its
-//! own: it starts the ranks, carries their lines, and ends them. The front end's death closes a socket that the
-//! supervisor polls; the supervisor's death makes its children the front end's (both are "subreapers" on Linux). So
-//! whichever of the two is killed, the other one is an ancestor of every process of the job, also of those
-//! that left their process group, and ends them.
-mod asked;
-mod bind;
-mod deaths;
-mod defaults;
-mod door;
-mod elastic;
-mod ending;
+//! `comity launch`: the flags of a job, which become a request to the launcher (`comity-launch`).
 mod flags;
-mod fleet;
-mod front_end;
-mod guard;
-mod handed;
-mod job;
-mod journal;
-mod lines;
-mod master;
-mod meet;
-mod memory;
-mod metrics;
-mod mpi;
+mod hosts;
 mod nodes;
-mod output;
-mod rank;
-mod request;
-mod signals;
-mod stage;
-mod stdin;
-mod supervisor;
-mod sys;
-mod terminal;
-mod tree;
-mod upstream;
-mod watchdog;
-mod wire;
 
-pub(crate) use bind::{allowed_cores, host_cores};
-pub(crate) use elastic::{KEY_FILE, name as job_name};
-pub(crate) use fleet::{
-    FarCommand, FleetHost, JobHosts, SshWay, check_host_name, explain_ssh, job_hosts, list_hosts,
-    read_hostfile, ssh_words,
-};
-pub(crate) use guard::guard;
-pub(crate) use job::find as find_program;
-
-use asked::AskedBackend;
-use bind::BindWish;
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
-use comity_launch::machine::{REFUSED, USAGE};
-use request::{InputRank, JobRequest, LaunchRequest, Placement, Setting, TagWish};
+use comity_launch::machine::USAGE;
+use comity_launch::{
+    AskedBackend, BindWish, InputRank, JobRequest, LaunchRequest, Placement, Setting, TagWish,
+};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -169,7 +122,7 @@ pub(crate) struct LaunchArgs {
     json_events: Option<OsString>,
 
     /// Answer GET /metrics at this address, such as 127.0.0.1:9400, with each rank's counters for Prometheus
-    #[arg(hide_short_help = true, long, value_name = "ADDR", value_parser = metrics::address, help_heading = section::OUTPUT)]
+    #[arg(hide_short_help = true, long, value_name = "ADDR", value_parser = comity_launch::metrics_address, help_heading = section::OUTPUT)]
     metrics: Option<SocketAddr>,
 
     /// Make no job key: whoever can connect to a rank and knows the job's name can join
@@ -181,7 +134,7 @@ pub(crate) struct LaunchArgs {
     secure: Option<comity::Secure>,
 
     #[command(flatten)]
-    fleet: fleet::FleetArgs,
+    fleet: hosts::FleetArgs,
 
     #[command(flatten)]
     node: nodes::NodeArgs,
@@ -316,27 +269,11 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
     flags::idle_flags_of_mlx(&args).iter().for_each(|why| eprintln!("comity launch: {why}"));
     crate::misspelt::misspelt().iter().for_each(|why| eprintln!("comity launch: {why}"));
     match args.request() {
-        Ok(request) => run(request),
+        Ok(request) => comity_launch::launch(request),
         Err(why) => {
             eprintln!("comity launch: {why}");
             USAGE
         }
-    }
-}
-
-/// Runs a job to its end and returns the exit code.
-pub(crate) fn run(request: LaunchRequest) -> u8 {
-    let LaunchRequest { job, placement } = request;
-    match placement {
-        Placement::Nodes(node) => nodes::launch(job, node),
-        Placement::Hosts(hosts) => fleet::launch(job, hosts),
-        Placement::Mpi { more } => mpi::launch(&job, &more),
-        Placement::Here => match job::Job::check(job, true) {
-            Ok(job) => watchdog::guarded(job.tty.is_some(), |to_front, input| {
-                supervisor::supervise(job, to_front, input)
-            }),
-            Err(refusal) => watchdog::refuse(&refusal),
-        },
     }
 }
 
