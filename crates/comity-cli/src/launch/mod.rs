@@ -194,7 +194,7 @@ impl LaunchArgs {
             log_dir,
             tag_output,
             verbose,
-            input: tty.map(InputRank::Terminal).or(stdin_rank.map(InputRank::Pipe)),
+            input: tty.map(InputRank::Terminal).or_else(|| stdin_rank.map(InputRank::Pipe)),
             json_events,
             metrics,
             insecure,

@@ -12,7 +12,8 @@ use crate::host::signals::Signals;
 use crate::host::supervisor::stand_alone;
 use crate::journal::Journal;
 use crate::machine::{
-    Action, AttemptEnd, Event, JobPlan, Machine, REFUSED, Role, StopOrder, StopReason, USAGE, with_cut_off,
+    Action, AttemptEnd, Event, JobPlan, Machine, REFUSED, Role, StopOrder, StopReason, USAGE, Verdict,
+    with_cut_off,
 };
 use crate::protocol::{BEAT, FleetOrder};
 use crate::upstream::{FrontLine, Order, Upstream};
@@ -183,7 +184,7 @@ impl Fleet {
         while !self.machine.is_over() {
             self.step(None);
         }
-        (self.code, self.machine.attempt_end(self.code))
+        (self.code, AttemptEnd::of(&self.machine, self.code))
     }
 
     /// Deals with what happens until the machine has something to do, or until then, and does what it wants.
@@ -252,7 +253,7 @@ impl Fleet {
     }
 
     fn say_verdict(&mut self) {
-        let found = self.machine.verdict(&|rank| self.name(rank), self.plan.log_dir.as_deref());
+        let found = Verdict::of(&self.machine, &|rank| self.name(rank), self.plan.log_dir.as_deref());
         let text = with_cut_off(found.text, self.machine.cut_off().into_iter());
         found.summary.iter().chain(&text).for_each(|line| self.output.say(line));
         let first = self.machine.problems().first().map(|problem| problem.why.clone());

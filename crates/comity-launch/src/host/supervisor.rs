@@ -21,6 +21,7 @@ use crate::host::tree;
 use crate::journal::Journal;
 use crate::machine::REFUSED;
 use crate::machine::USAGE;
+use crate::machine::findings::NodeFindings;
 use crate::machine::{Action, Event, JobPlan, Machine, Problem, Role, StopReason, Verdict, with_cut_off};
 use crate::nodes::Nodes;
 use crate::protocol::{self, GuardEvent};
@@ -221,7 +222,7 @@ impl Supervisor {
                 if let Some(nodes) = &self.nodes {
                     let pid = |rank| self.pid_of(rank);
                     let name = |rank| self.name(rank);
-                    let own = self.machine.findings(host(), nodes.since, &pid, &name);
+                    let own = NodeFindings::of(&self.machine, host(), nodes.since, &pid, &name);
                     nodes.tell_findings(own, self.machine.is_failing());
                 }
             }
@@ -246,7 +247,7 @@ impl Supervisor {
         let Verdict { summary, text, code } = match &self.nodes {
             Some(nodes) => nodes.verdict(&self.machine, &|rank| self.name(rank)),
             None => {
-                let found = self.machine.verdict(&|rank| self.name(rank), self.job.log_dir.as_deref());
+                let found = Verdict::of(&self.machine, &|rank| self.name(rank), self.job.log_dir.as_deref());
                 Verdict { text: with_cut_off(found.text, self.machine.cut_off().into_iter()), ..found }
             }
         };

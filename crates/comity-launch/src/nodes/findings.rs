@@ -1,6 +1,6 @@
 //! Findings of this node, and the verdict that all nodes draw from theirs.
 use super::watch::{FAILING, Nodes, OVER};
-use crate::machine::findings::{NodeFindings, judge};
+use crate::machine::findings::{NodeFindings, judge, verdict_alone};
 use crate::machine::{Event, Machine, Verdict};
 use std::sync::atomic::Ordering;
 
@@ -25,7 +25,7 @@ impl Nodes {
             Some(all) => judge(all),
             None => {
                 let lost = news.lost.as_ref().map(|(node, why)| self.lost(*node, why));
-                machine.verdict_alone(lost, name)
+                verdict_alone(machine, lost, name)
             }
         }
     }
