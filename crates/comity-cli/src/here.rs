@@ -8,35 +8,10 @@ use comity::{
 use comity_plan::Kind;
 use std::{
     collections::BTreeSet,
-    ffi::OsString,
     io::{self, Write},
-    path::PathBuf,
-    sync::OnceLock,
 };
 
-/// The version of this command and of the library in it.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// The interpreter that this command runs in, where it is a Python package's.
-static INTERPRETER: OnceLock<PathBuf> = OnceLock::new();
-
-/// This command is run by this Python interpreter, which knows it as the module `comity`.
-pub(crate) fn is_run_by(interpreter: PathBuf) {
-    let _ = INTERPRETER.set(interpreter);
-}
-
-/// The interpreter that this command runs in, if it does.
-pub(crate) fn interpreter() -> Option<OsString> {
-    INTERPRETER.get().map(|python| python.into())
-}
-
-/// The program and its first arguments that start this command once more.
-pub(crate) fn own_words() -> io::Result<Vec<OsString>> {
-    Ok(match INTERPRETER.get() {
-        Some(python) => vec![python.into(), "-m".into(), "comity".into()],
-        None => vec![std::env::current_exe()?.into()],
-    })
-}
+pub(crate) use comity_launch::VERSION;
 
 /// By what a rank knows the others, where no launcher of Comity's decides it.
 #[derive(Debug, clap::Args)]
@@ -190,23 +165,6 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>, numbers: Option<Vec<usize>
 pub(crate) fn links(group: &Group) -> Vec<String> {
     let kinds: BTreeSet<_> = group.link_kinds().iter().flatten().map(|k| k.to_string()).collect();
     Vec::from_iter(kinds)
-}
-
-/// An address of IPv6 without brackets whose end may be a number of its own, as `fd00::3:2`: the address before it, and the number.
-pub(crate) fn end_of_address(text: &str) -> Option<(&str, &str)> {
-    let (start, end) = text.rsplit_once(':')?;
-    let address = start.rsplit('@').next()?;
-    let is_number = !end.is_empty() && end.bytes().all(|b| b.is_ascii_digit()) && !end.starts_with('0');
-    let is_address = |text: &str| text.parse::<std::net::Ipv6Addr>().is_ok();
-    let whole = text.rsplit('@').next().is_some_and(is_address);
-    (is_number && whole && is_address(address)).then_some((start, end))
-}
-
-/// The first and the last port of a range, as COMITY_PORTS has it.
-pub(crate) fn ports(text: &str) -> Result<(u16, u16), String> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let both = first.parse::<u16>().ok().zip(last.parse::<u16>().ok());
-    both.filter(|(a, b)| *a > 0 && a <= b).ok_or_else(|| "no range of ports; write 7100-7107".into())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 mod settings;
 
-use crate::{here, launch, say};
+use crate::{here, say};
 use comity::{
     Config, DType,
     tools::{self, AddressNote, CostsNote, LinkNote},
@@ -119,7 +119,7 @@ fn to_json(config: &Config) -> Value {
 
 /// Layout of the cores, and those that this process may use; a line each.
 fn topology() -> Vec<String> {
-    let (Some(all), Some(own)) = (launch::host_cores(), launch::allowed_cores()) else {
+    let (Some(all), Some(own)) = (comity_launch::host_cores(), comity_launch::allowed_cores()) else {
         return vec!["the system does not say how they lie".into()];
     };
     let mut lines = vec![all.words()];

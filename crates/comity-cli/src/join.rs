@@ -1,6 +1,6 @@
 //! `comity join`: a program on this host joins a job that runs.
-use crate::launch::{KEY_FILE, find_program, job_name};
 use comity::{HostPort, Key};
+use comity_launch::{KEY_FILE, find_program, job_name};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;

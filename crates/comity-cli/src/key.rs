@@ -1,7 +1,7 @@
 //! `comity key`: job keys for ranks that no launcher of Comity's starts.
-use crate::launch::{check_host_name, explain_ssh};
 use crate::{save, say::say};
 use comity::Key;
+use comity_launch::fleet::{check_host_name, explain_ssh};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

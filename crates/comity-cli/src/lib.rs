@@ -6,12 +6,10 @@ mod check;
 mod cluster;
 mod doctor;
 mod here;
-mod http;
 mod info;
 mod join;
 mod key;
 mod launch;
-mod live;
 mod manual;
 mod misspelt;
 mod plan;
@@ -23,6 +21,7 @@ mod size;
 mod top;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use comity_launch::{http, live, own_program};
 use std::{ffi::OsString, io::Write, path::PathBuf};
 
 #[derive(Debug, Parser)]
@@ -77,7 +76,7 @@ enum Command {
 
 /// The same within a Python interpreter, which knows this command as the module `comity`: the command starts itself for some jobs.
 pub fn run_in(interpreter: PathBuf, args: impl IntoIterator<Item = OsString>) -> u8 {
-    here::is_run_by(interpreter);
+    own_program::is_run_by(interpreter);
     run(args)
 }
 
@@ -133,7 +132,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     match cli.command {
         Command::Launch(args) => launch::launch(*args),
         Command::Join(args) => join::join(&args),
-        Command::Guard => launch::guard(),
+        Command::Guard => comity_launch::fleet::host_launcher(),
         Command::Agent(args) => agent::agent(args),
         Command::Cluster(command) => cluster::cluster(command),
         Command::Doctor(args) => doctor::doctor(args),

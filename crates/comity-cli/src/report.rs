@@ -4,20 +4,13 @@
 mod bundle;
 mod secrets;
 mod trace;
-mod words;
 
 pub(crate) use secrets::Secrets;
 
 use crate::{save, say::say};
-use comity::tools::Flight;
-use std::{
-    fs::File,
-    io::Read,
-    path::{Path, PathBuf},
-};
+use comity_launch::flights;
+use std::path::PathBuf;
 
-/// No job has more groups and ranks than this that fail at once.
-const MOST_FILES: usize = 100_000;
 /// The exit code for input that a user can correct.
 const USAGE: u8 = 2;
 
@@ -57,14 +50,14 @@ pub(crate) fn report(args: ReportArgs) -> u8 {
         };
     }
     let dir = args.dir.unwrap_or_default();
-    let (flights, bad) = match read(&dir) {
+    let (records, bad) = match flights::read(&dir) {
         Ok(read) => read,
         Err(why) => return refuse(&why),
     };
     for why in &bad {
         refuse(why);
     }
-    if flights.is_empty() {
+    if records.is_empty() {
         if bad.is_empty() {
             return refuse(&format!(
                 "'{}' holds no flight records (rank-N.group-ID.flight.json); they are written when a group \
@@ -75,73 +68,14 @@ pub(crate) fn report(args: ReportArgs) -> u8 {
         return USAGE;
     }
     if let Some(file) = &args.trace
-        && let Err(e) = save::replace(file, trace::trace(&flights).as_bytes(), save::FOR_ALL)
+        && let Err(e) = save::replace(file, trace::trace(&records).as_bytes(), save::FOR_ALL)
     {
         return refuse(&format!("--trace '{}': {e}", file.display()));
     }
-    say("report", words::report(&flights), if bad.is_empty() { 0 } else { USAGE })
-}
-
-/// The first lines of the report on a job that has ended, for its launcher.
-pub(crate) fn first_lines(dir: &Path, most: usize) -> Vec<String> {
-    match read(dir) {
-        Ok((flights, bad)) => {
-            let text = if flights.is_empty() { String::new() } else { words::report(&flights) };
-            bad.into_iter().chain(text.lines().map(String::from)).take(most).collect()
-        }
-        Err(why) => vec![why],
-    }
+    say("report", flights::report(&records), if bad.is_empty() { 0 } else { USAGE })
 }
 
 /// Variables of this process that launchers and libraries read, a line each.
 pub(crate) fn variables() -> String {
     bundle::environment(&std::env::vars_os().collect::<Vec<_>>())
-}
-
-/// Removes the records that an earlier job has left here.
-pub(crate) fn clear(dir: &Path) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(dir)?.flatten() {
-        if entry.file_name().to_str().is_some_and(|n| Flight::of_name(n).is_some()) {
-            std::fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
-/// All records of a directory, by group and rank, and what is wrong with the files that hold none.
-fn read(dir: &Path) -> Result<(Vec<Flight>, Vec<String>), String> {
-    let bad = |e| format!("'{}': {e}", dir.display());
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(bad)? {
-        let name = entry.map_err(bad)?.file_name();
-        if let Some(name) = name.to_str().filter(|n| Flight::of_name(n).is_some()) {
-            names.push(name.to_owned());
-        }
-        if names.len() > MOST_FILES {
-            return Err(format!("'{}' holds more than {MOST_FILES} flight records", dir.display()));
-        }
-    }
-    let mut flights = Vec::new();
-    let mut refused = Vec::new();
-    names.sort();
-    for name in names {
-        match load(dir, &name) {
-            Ok(flight) => flights.push(flight),
-            Err(why) => refused.push(format!("'{}' {why}", dir.join(&name).display())),
-        }
-    }
-    flights.sort_by_key(|f| (f.group, f.rank));
-    Ok((flights, refused))
-}
-
-fn load(dir: &Path, name: &str) -> Result<Flight, String> {
-    let path = dir.join(name);
-    // Opening a pipe would wait for its writer.
-    if !std::fs::metadata(&path).map_err(|e| format!("cannot be read: {e}"))?.is_file() {
-        return Err("is not a file".into());
-    }
-    let file = File::open(path).map_err(|e| format!("cannot be read: {e}"))?;
-    let mut bytes = Vec::new();
-    file.take(Flight::MOST_BYTES + 1).read_to_end(&mut bytes).map_err(|e| format!("cannot be read: {e}"))?;
-    Flight::parse(name, &bytes)
 }

@@ -31,7 +31,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/comity-py/src/shared.rs", "memory that Python borrows"),
     ("tools/bench/src/limit/kernels.rs", "vector instructions"),
     ("tools/softnccl/src/", "a C interface and memory that its callers vouch for, for tests"),
-    ("crates/comity-cli/src/launch/sys.rs", "fork, and signals to process groups"),
+    ("crates/comity-launch/src/host/sys.rs", "fork, and signals to process groups"),
     ("tools/softverbs/src/exports/", "a C interface, for tests"),
     ("tools/softverbs/src/abi.rs", "the same: functions in its tables"),
     ("tools/softverbs/src/memory.rs", "memory that a client of it registered"),

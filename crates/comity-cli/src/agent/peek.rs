@@ -9,7 +9,7 @@ pub(super) fn allowed() -> Result<String, String> {
     if !cfg!(target_os = "linux") {
         return Ok("is asked on Linux only".into());
     }
-    let own = crate::here::own_words().map_err(|e| e.to_string())?;
+    let own = comity_launch::own_program::own_words().map_err(|e| e.to_string())?;
     let pid = std::process::id();
     let address = SIGN.as_ptr() as usize;
     let mut child = Command::new(&own[0]);

@@ -2,7 +2,7 @@
 //!
 //! Nothing of it is believed: an announcement brings an address to try, and ssh says who is there.
 use super::{BAD_INPUT, FAULTY, Trouble};
-use crate::launch::FleetHost;
+use comity_launch::fleet::FleetHost;
 use mdns_sd::{ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::BTreeMap;

@@ -2,7 +2,6 @@
 use super::setup::apply;
 use super::team::{HostTeam, ReachArgs};
 use super::{BAD_INPUT, FAULTY, Trouble, find, tell, usage, whole};
-use crate::launch::FleetHost;
 use crate::save;
 use comity_cluster::addresses::AddressPlan;
 use comity_cluster::commands::{HostSetup, in_words, setup};
@@ -10,6 +9,7 @@ use comity_cluster::draw;
 use comity_cluster::graph::{CableKind, Cluster};
 use comity_cluster::hostfile::{ClusterFile, Over};
 use comity_cluster::layout::{CableLayout, LayoutKind, layout};
+use comity_launch::fleet::FleetHost;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

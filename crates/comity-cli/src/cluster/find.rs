@@ -1,11 +1,11 @@
 //! `comity cluster find`: what the hosts are, and how they are cabled.
 use super::team::{HostTeam, ReachArgs};
 use super::{FAULTY, Trouble, announce, usage, whole};
-use crate::launch::FleetHost;
 use comity_cluster::draw::{Paint, terminal};
 use comity_cluster::facts::{HostFacts, bits_in_words};
 use comity_cluster::graph::Cluster;
 use comity_cluster::read::hosts_of_ssh_config;
+use comity_launch::fleet::FleetHost;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::time::Duration;

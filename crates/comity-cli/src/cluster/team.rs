@@ -1,8 +1,10 @@
 //! The hosts and the agents on them: one `ssh` each, all at once.
 use crate::agent::{AgentOrder, GREETING_LINE, HelloLine};
-use crate::launch::{FarCommand, FleetHost, SshWay, explain_ssh, list_hosts, read_hostfile, ssh_words};
 use comity_cluster::facts::HostFacts;
 use comity_cluster::read::{SURVEY, SURVEY_BEGINS, SURVEY_ENDS, facts_of};
+use comity_launch::fleet::{
+    FarCommand, FleetHost, SshWay, explain_ssh, list_hosts, read_hostfile, ssh_words,
+};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -3,10 +3,10 @@ mod measure;
 
 use crate::agent::{AgentOrder, PairAnswer, now};
 use crate::cluster::{BAD_INPUT, FAULTY, HostTeam, Member, ReachArgs, answer_limit, beacons, token};
-use crate::launch::{FleetHost, SshWay};
 use crate::say::say;
 use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, idle, links, paths, table};
 use comity_cluster::graph::Cluster;
+use comity_launch::fleet::{FleetHost, SshWay};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(crate) struct DoctorArgs {
     reach: ReachArgs,
 
     /// Try these ports, as COMITY_PORTS gives them to ranks: 7100-7107; default: free ones
-    #[arg(long, value_name = "RANGE", value_parser = crate::here::ports)]
+    #[arg(long, value_name = "RANGE", value_parser = comity_launch::address::ports)]
     ports: Option<(u16, u16)>,
 
     /// Compare the job key in this file on all hosts; default: COMITY_KEY_FILE, where this machine has it

@@ -1,6 +1,6 @@
 //! Flags that would do nothing beside the others: whoever gives one is told so before anything runs.
-use super::bind::BindWish;
-use super::{LaunchArgs, TagWish};
+use super::LaunchArgs;
+use comity_launch::{BindWish, TagWish};
 
 /// A flag and whether it was given.
 type Given = (&'static str, bool);

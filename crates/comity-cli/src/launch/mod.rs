@@ -1,66 +1,17 @@
-//! `comity launch`: starts the ranks of a job on this machine and answers for how they end.
-//!
-//! Two processes stand guard over each other. The [front end](front_end) is the one that the user started: it takes
-//! the signals and the standard input of the terminal. The [supervisor] is its child in a session of its
-//! own: it starts the ranks, carries their lines, and ends them. The front end's death closes a socket that the
-//! supervisor polls; the supervisor's death makes its children the front end's (both are "subreapers" on Linux). So
-//! whichever of the two is killed, the other one is an ancestor of every process of the job, also of those
-//! that left their process group, and ends them.
-mod asked;
-mod bind;
-mod deaths;
-mod defaults;
-mod door;
-mod elastic;
-mod ending;
+//! `comity launch`: the flags of a job, which become a request to the launcher (`comity-launch`).
 mod flags;
-mod fleet;
-mod front_end;
-mod guard;
-mod handed;
-mod job;
-mod journal;
-mod lines;
-mod master;
-mod meet;
-mod memory;
-mod metrics;
-mod mpi;
+mod hosts;
 mod nodes;
-mod output;
-mod rank;
-mod signals;
-mod stage;
-mod stdin;
-mod supervisor;
-mod sys;
-mod terminal;
-mod tree;
-mod upstream;
-mod wire;
 
-pub(crate) use bind::{allowed_cores, host_cores};
-pub(crate) use elastic::{KEY_FILE, name as job_name};
-pub(crate) use fleet::{
-    FarCommand, FleetHost, JobHosts, SshWay, check_host_name, explain_ssh, job_hosts, list_hosts,
-    read_hostfile, ssh_words,
+use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use comity_launch::machine::USAGE;
+use comity_launch::{
+    AskedBackend, BindWish, InputRank, JobRequest, LaunchRequest, Placement, Setting, TagWish,
 };
-pub(crate) use guard::guard;
-pub(crate) use job::find as find_program;
-pub(crate) use mpi::launcher as mpi_launcher;
-
-use clap::builder::{OsStringValueParser, TypedValueParser};
-use comity_launch::machine::{REFUSED, USAGE};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Answer of the supervisor to SIGTSTP, in the place of a process's number.
-const ALL_STOPPED: i32 = 0;
 
 const AFTER: &str = "\
 Exit code: 0 when every rank ended with 0; the code of the first rank that failed (128 + signal when a signal
@@ -111,20 +62,20 @@ pub(crate) struct LaunchArgs {
 
     /// Carry the ranks' calls by `any` (the best there is, the default), `jaccl` (RDMA first), `nccl`, or `mpi` (MPI's own launcher
     /// starts the ranks); also MLX's `ring` and `jaccl-ring`
-    #[arg(long, value_name = "NAME", value_parser = asked::AskedBackend::parser(), hide_possible_values = true, help_heading = section::RANKS)]
-    backend: Option<asked::AskedBackend>,
+    #[arg(long, value_name = "NAME", value_parser = backend_parser(), hide_possible_values = true, help_heading = section::RANKS)]
+    backend: Option<AskedBackend>,
 
     /// Bind each rank to a core of its own (core), or to the cores that share a third-level cache (complex)
     #[arg(
         long,
-        value_enum,
+        value_parser = bind_parser(),
         value_name = "CORES",
-        default_value_t,
+        default_value = "off",
         hide_possible_values = true,
         hide_default_value = false,
         help_heading = section::RANKS
     )]
-    bind_to: bind::BindWish,
+    bind_to: BindWish,
 
     /// End the job after this many seconds, with exit code 124
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
@@ -143,11 +94,11 @@ pub(crate) struct LaunchArgs {
     #[arg(
         hide_short_help = true,
         long,
-        value_enum,
+        value_parser = tag_parser(),
         value_name = "WHEN",
         num_args = 0..=1,
         require_equals = true,
-        default_value_t,
+        default_value = "auto",
         default_missing_value = "always",
         hide_possible_values = true,
         help_heading = section::OUTPUT
@@ -171,7 +122,7 @@ pub(crate) struct LaunchArgs {
     json_events: Option<OsString>,
 
     /// Answer GET /metrics at this address, such as 127.0.0.1:9400, with each rank's counters for Prometheus
-    #[arg(hide_short_help = true, long, value_name = "ADDR", value_parser = metrics::address, help_heading = section::OUTPUT)]
+    #[arg(hide_short_help = true, long, value_name = "ADDR", value_parser = comity_launch::metrics_address, help_heading = section::OUTPUT)]
     metrics: Option<SocketAddr>,
 
     /// Make no job key: whoever can connect to a rank and knows the job's name can join
@@ -183,7 +134,7 @@ pub(crate) struct LaunchArgs {
     secure: Option<comity::Secure>,
 
     #[command(flatten)]
-    fleet: fleet::FleetArgs,
+    fleet: hosts::FleetArgs,
 
     #[command(flatten)]
     node: nodes::NodeArgs,
@@ -193,55 +144,101 @@ pub(crate) struct LaunchArgs {
     command: Vec<OsString>,
 }
 
-/// `--tag-output`: whether each line of output starts with its rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum TagWish {
-    /// With two ranks or more.
-    #[default]
-    Auto,
-    Always,
-    Never,
-}
-
-impl TagWish {
-    /// Whether the lines of a job of so many ranks are tagged.
-    fn applies(self, ranks: usize) -> bool {
-        match self {
-            Self::Auto => ranks > 1,
-            Self::Always => true,
-            Self::Never => false,
-        }
-    }
-}
-
-/// Variable of `--env`.
-#[derive(Clone, Debug)]
-pub(crate) struct Setting {
-    name: OsString,
-    value: OsString,
-}
-
 impl LaunchArgs {
-    /// The rank that a user talks to, and the flag that says so.
-    fn stdin_rank(&self) -> Option<(usize, &'static str)> {
-        self.tty.map(|r| (r, "--tty")).or_else(|| self.stdin_rank.map(|r| (r, "--stdin-rank")))
+    /// The request that the flags make. Every field is named here: a new flag does not compile until it has a place in the request.
+    fn request(self) -> Result<LaunchRequest, String> {
+        let Self {
+            ranks,
+            env,
+            cwd,
+            backend,
+            bind_to,
+            timeout,
+            grace,
+            log_dir,
+            tag_output,
+            verbose,
+            stdin_rank,
+            tty,
+            json_events,
+            metrics,
+            insecure,
+            secure,
+            fleet,
+            node,
+            command,
+        } = self;
+        let is_mpi = backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi);
+        let repeated = fleet.repeat_hosts.unwrap_or(ranks);
+        let elastic = fleet.elastic();
+        let placement = match node.is_given() {
+            true => Placement::Nodes(node.request()?),
+            false if fleet.is_given() => Placement::Hosts(fleet.request()),
+            false if is_mpi => Placement::Mpi { more: fleet.mpi_arg },
+            false => Placement::Here,
+        };
+        let ranks = match placement {
+            Placement::Hosts(_) => repeated,
+            _ => ranks,
+        };
+        let job = JobRequest {
+            ranks: ranks as usize,
+            command,
+            env,
+            cwd,
+            backend,
+            bind_to,
+            elastic,
+            timeout,
+            grace,
+            log_dir,
+            tag_output,
+            verbose,
+            input: tty.map(InputRank::Terminal).or_else(|| stdin_rank.map(InputRank::Pipe)),
+            json_events,
+            metrics,
+            insecure,
+            secure,
+        };
+        Ok(LaunchRequest { job, placement })
     }
 }
 
-impl Setting {
-    fn parse(text: OsString) -> Result<Self, String> {
-        let bytes = text.as_bytes();
-        match bytes.iter().position(|&b| b == b'=') {
-            Some(0) => Err("there is no name before '='; write NAME=VALUE".into()),
-            Some(at) => Ok(Self {
-                name: OsStr::from_bytes(&bytes[..at]).into(),
-                value: OsStr::from_bytes(&bytes[at + 1..]).into(),
-            }),
-            None => Err("there is no '='; write NAME=VALUE (variables of this shell reach the ranks \
-                 of this host without --env)"
-                .into()),
-        }
-    }
+/// Parser of the values of `--backend`.
+fn backend_parser() -> impl TypedValueParser<Value = AskedBackend> {
+    PossibleValuesParser::new(AskedBackend::all().collect::<Vec<_>>())
+        .try_map(|name| AskedBackend::named(&name).ok_or("no such backend"))
+}
+
+/// Parser of a word among these, each with its value and its help.
+fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    words: [(&'static str, T, &'static str); N],
+) -> impl TypedValueParser<Value = T> {
+    let names = words.map(|(name, _, help)| match help {
+        "" => PossibleValue::new(name),
+        help => PossibleValue::new(name).help(help),
+    });
+    PossibleValuesParser::new(names).try_map(move |given| {
+        words.iter().find(|(name, _, _)| *name == given).map(|(_, value, _)| *value).ok_or("no such value")
+    })
+}
+
+/// Parser of the values of `--bind-to`.
+fn bind_parser() -> impl TypedValueParser<Value = BindWish> {
+    one_of([
+        ("off", BindWish::Off, "Wherever the system puts them"),
+        ("core", BindWish::Core, "A core for each"),
+        ("complex", BindWish::Complex, "The cores that share a cache"),
+    ])
+}
+
+/// Parser of the values of `--tag-output`.
+fn tag_parser() -> impl TypedValueParser<Value = TagWish> {
+    one_of([
+        ("auto", TagWish::Auto, "With two ranks or more"),
+        ("always", TagWish::Always, ""),
+        ("never", TagWish::Never, ""),
+    ])
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -271,66 +268,18 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
     }
     flags::idle_flags_of_mlx(&args).iter().for_each(|why| eprintln!("comity launch: {why}"));
     crate::misspelt::misspelt().iter().for_each(|why| eprintln!("comity launch: {why}"));
-    if args.node.is_given() {
-        return nodes::launch(args);
-    }
-    if args.fleet.is_given() {
-        return fleet::launch(args);
-    }
-    if args.backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi) {
-        return mpi::launch(&args);
-    }
-    let job = match job::Job::check(args) {
-        Ok(job) => job,
-        Err(refusal) => return refuse(&refusal),
-    };
-    guarded(job.tty.is_some(), |to_front, input| supervisor::supervise(job, to_front, input))
-}
-
-/// Runs `supervise` in a process of its own, which the front end watches; `keys`: a rank gets each key of the terminal.
-fn guarded(keys: bool, supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> u8 {
-    let pair = UnixStream::pair().and_then(|sockets| Ok((sockets, std::io::pipe()?)));
-    let ((to_keeper, to_front), (input, relay)) = match pair {
-        Ok(pair) => pair,
-        Err(e) => return refuse(&job::LaunchRefusal::machine(format!("cannot make a pipe: {e}"))),
-    };
-    // The ranks may run before the front end has set its handlers.
-    let passed = signals::PassedSignal::ALL.map(|passed| passed.signal().as_raw());
-    let held = sys::HeldSignals::hold(
-        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGTSTP].into_iter().chain(passed),
-    );
-    match sys::fork() {
-        Ok(sys::Fork::Child) => {
-            drop((to_keeper, relay, held));
-            let code = supervise(to_front, input.into());
-            // The front end's part of the program must not run a second time here.
-            std::process::exit(code.into())
+    match args.request() {
+        Ok(request) => comity_launch::launch(request),
+        Err(why) => {
+            eprintln!("comity launch: {why}");
+            USAGE
         }
-        Ok(sys::Fork::Parent(supervisor)) => {
-            drop((to_front, input));
-            front_end::watch(supervisor, to_keeper, (relay.into(), keys), held)
-        }
-        Err(e) => refuse(&job::LaunchRefusal::machine(format!("cannot start a second process: {e}"))),
     }
-}
-
-fn refuse(refusal: &job::LaunchRefusal) -> u8 {
-    eprintln!("comity launch: {}", refusal.text);
-    refusal.code
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn settings_need_a_name_and_an_equals_sign() {
-        let set = Setting::parse("A=b=c".into()).unwrap();
-        assert_eq!((set.name.to_str(), set.value.to_str()), (Some("A"), Some("b=c")));
-        assert_eq!(Setting::parse("A=".into()).unwrap().value, "");
-        assert!(Setting::parse("A".into()).unwrap_err().contains("NAME=VALUE"));
-        assert!(Setting::parse("=b".into()).is_err());
-    }
 
     #[test]
     fn seconds_are_positive_and_finite() {

@@ -1,11 +1,9 @@
 //! `comity report --bundle`: one archive with what somebody else needs to help: logs, flight records, versions, settings; no secrets.
 //!
 //! Secrets are taken out of every file: those of this process's variables, and what an output shows as one.
-use super::{
-    read,
-    secrets::{Secrets, is_secret},
-};
+use super::secrets::{Secrets, is_secret};
 use crate::{here, info, save};
+use comity_launch::flights;
 use flate2::{Compression, write::GzEncoder};
 use std::{
     collections::BTreeMap,
@@ -37,10 +35,10 @@ pub(super) fn bundle(to: &Path, logs: Option<&Path>) -> Result<Vec<String>, Stri
                 files.insert(format!("logs/{name}"), end_of(&entry.path()).map_err(bad)?);
             }
         }
-        if let Ok((flights, _)) = read(dir)
-            && !flights.is_empty()
+        if let Ok((records, _)) = flights::read(dir)
+            && !records.is_empty()
         {
-            files.insert("report.txt".into(), super::words::report(&flights).into_bytes());
+            files.insert("report.txt".into(), flights::report(&records).into_bytes());
         }
     }
     let secrets = Secrets::of_this_process()?;

@@ -119,7 +119,7 @@ pub(crate) fn selftest(args: SelftestArgs) -> u8 {
     {
         return refuse(format!("--report '{}': {e}", file.display()));
     }
-    let own = match here::own_words() {
+    let own = match comity_launch::own_program::own_words() {
         Ok(own) => own,
         Err(e) => return refuse(format!("this command does not find itself: {e}")),
     };
@@ -138,7 +138,7 @@ pub(crate) fn selftest(args: SelftestArgs) -> u8 {
         }
     };
     run(rows::of_this_machine(&own));
-    let python = args.python.or_else(here::interpreter);
+    let python = args.python.or_else(comity_launch::own_program::interpreter);
     run(packages::rows(&own, python.as_deref(), begun + ALL));
     run(rows::of_hosts(&own, args.hosts.as_deref()));
     let count = |is: fn(&Verdict) -> bool| all.iter().filter(|o| is(&o.verdict)).count();

@@ -1,6 +1,5 @@
 //! The rows: what each runs, and what has to come of it; or why it is not there.
 use super::child::Ended;
-use crate::launch;
 use comity::{BackendKind, Config, LinkKind, tools};
 use std::{
     ffi::{OsStr, OsString},
@@ -181,7 +180,7 @@ fn links(own: &[OsString]) -> Vec<Row> {
 
 fn mpi(own: &[OsString]) -> Row {
     let name = "MPI, 2 ranks";
-    match launch::mpi_launcher() {
+    match comity_launch::mpi_launcher() {
         Err(why) => Row::not_there(name, why),
         Ok(_) if !BackendKind::Mpi.is_available() => Row::not_there(name, "MPI's library cannot be loaded"),
         Ok(_) => Row::new(name, Plan::check(own, 2, &["--backend", "mpi"]).says("links mpi")),

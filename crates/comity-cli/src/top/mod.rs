@@ -7,10 +7,10 @@ mod text;
 
 use crate::{
     cluster::WayArgs,
-    launch::{JobHosts, job_hosts},
     live::{self, view::JobView},
     say::say,
 };
+use comity_launch::fleet::{JobHosts, job_hosts};
 use picture::{Picture, picture};
 use std::{
     io::{ErrorKind, IsTerminal},

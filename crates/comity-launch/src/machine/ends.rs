@@ -1,5 +1,9 @@
-//! Ends of ranks and hosts, and whose fault they are.
-use super::{CONSEQUENCE, Ending, GRACE, Life, Machine, PATIENCE_ORPHANED, Phase, Role, StopReason};
+//! Ends of ranks and hosts: whether the job ends with them, or goes on without them ([`elastic`](super::elastic) has the rules).
+use super::elastic::{ElasticTerms, LostHost, left_now, may_start};
+use super::{
+    Action, CONSEQUENCE, Ending, GRACE, Life, Machine, PATIENCE_ORPHANED, Phase, RankState, StopReason,
+    blame, restart,
+};
 use std::time::{Duration, Instant};
 
 impl Machine {
@@ -85,52 +89,12 @@ impl Machine {
         }
     }
 
-    /// Cause of the job's end, by what the ranks say of each other: one that failed because of another one is not the cause. Whoever
-    /// crashed is no consequence. The first failure stays the cause where ranks name each other in a circle.
-    pub fn root_cause(&self) -> Option<StopReason> {
-        let found = self.blamed().or_else(|| self.cause.clone());
-        match found {
-            // Those who missed it were right, and the host is why.
-            Some(StopReason::Missed { rank, .. })
-                if self.rank(rank).is_some_and(|r| r.life == Life::Lost) =>
-            {
-                self.rank(rank).map(|r| StopReason::HostLost { host: r.host })
-            }
-            found => found,
-        }
-    }
-
-    fn blamed(&self) -> Option<StopReason> {
-        let Some(StopReason::Failed { rank, ending }) = &self.cause else { return None };
-        if self.has_gone_on() {
-            return None;
-        }
-        let mut rank = *rank;
-        let mut ending = *ending;
-        let mut passed = vec![rank];
-        while ending.may_be_a_consequence()
-            && let Some(next) = self.rank(rank).and_then(|r| r.blames).filter(|n| *n < self.plan.world)
-        {
-            if passed.contains(&next) {
-                return None;
-            }
-            passed.push(next);
-            let Some(&(_, theirs)) = self.failures.iter().find(|(r, _)| *r == next) else {
-                // What it said itself after that may be a consequence of the others' ends.
-                let ended = self.well.contains(&next);
-                return Some(StopReason::Missed { rank: next, ended, by: rank, ending });
-            };
-            (rank, ending) = (next, theirs);
-        }
-        Some(StopReason::Failed { rank, ending })
-    }
-
     /// A rank was seen stopped. Where all that run are, and were given up by those that ended well, nobody waits for them.
     pub(super) fn is_stopped(&mut self, rank: usize, now: Instant) {
         if let Some(state) = self.rank_mut(rank).filter(|r| r.life.is_awaited()) {
             state.stopped = true;
         }
-        if let Some((rank, by)) = self.deserted()
+        if let Some((rank, by)) = blame::deserted(self)
             && self.ranks.iter().filter(|r| r.life.is_awaited()).all(|r| r.stopped)
         {
             // The others have done the work without it.
@@ -142,27 +106,164 @@ impl Machine {
         }
     }
 
-    /// The first rank that still runs and the rank that gave it up, if all that run were given up by ranks that ended with 0.
-    pub(super) fn deserted(&self) -> Option<(usize, usize)> {
-        if !self.may_be_deserted() {
-            return None;
+    /// A rank of a job that goes on has ended.
+    pub(super) fn bear(&mut self, rank: usize, ending: Ending, terms: ElasticTerms, now: Instant) {
+        let was_in = self.rank(rank).is_some_and(|r| r.is_in);
+        if !ending.is_failure() {
+            // A joiner that came to nothing says nothing about the work.
+            if was_in {
+                self.well.push(rank);
+                self.ranks.iter_mut().for_each(|r| r.again = None);
+                self.lost_hosts.clear();
+            }
+            return self.wind_up(now);
         }
-        if self.plan.elastic.is_some() {
-            return self.awaited().next().zip(self.well.first().copied());
+        self.first_failure.get_or_insert(now);
+        self.failures.push((rank, ending));
+        let left = left_now(self);
+        if left < terms.fewest {
+            return self.fail_for(rank, ending, now);
         }
-        let here: Vec<_> = self.given_up_here().collect();
-        let giver = |rank: usize| {
-            let mut all = here.iter().chain(&self.given_up);
-            all.find_map(|(named, by)| (*named == rank).then_some(*by))
-        };
-        let mut awaited = self.awaited();
-        let first = awaited.next()?;
-        let by = giver(first)?;
-        awaited.all(|rank| giver(rank).is_some()).then_some((first, by))
+        let failures = self.rank(rank).map_or(0, |r| r.failures);
+        let again = (failures < terms.restarts && self.well.is_empty())
+            .then(|| (failures + 1, restart::pause(failures + 1)));
+        if let Some(state) = self.rank_mut(rank) {
+            state.failures += 1;
+            state.again = again.map(|(_, pause)| now + pause);
+        }
+        self.actions.push(Action::SayLost { rank, again });
+        self.wind_up(now);
     }
 
-    pub(super) fn may_be_deserted(&self) -> bool {
-        let some_left = !self.well.is_empty() || !self.given_up.is_empty();
-        self.plan.role != Role::Host && self.phase == Phase::Running && some_left
+    fn fail_for(&mut self, rank: usize, ending: Ending, now: Instant) {
+        self.left = Some(left_now(self));
+        self.cause = Some(StopReason::Failed { rank, ending });
+        self.failed_at = Some(now);
+        self.phase = Phase::Grace { until: now + GRACE };
+    }
+
+    /// Where no member runs any more, joiners wait for nothing.
+    fn wind_up(&mut self, now: Instant) {
+        if self.ranks.iter().any(|r| r.is_member()) {
+            return;
+        }
+        if !self.well.is_empty() {
+            if self.ranks.iter().any(|r| r.life.is_awaited()) {
+                self.term(now, self.plan.grace);
+            }
+            return;
+        }
+        // Others have the job, and this launcher has nobody left.
+        let is_empty = !may_start(self) && !self.ranks.iter().any(|r| r.life.is_awaited());
+        if let Some(&(rank, ending)) = self.failures.last().filter(|_| is_empty) {
+            self.fail_for(rank, ending, now);
+        }
+    }
+
+    /// Starts the ranks whose pause is over.
+    pub(super) fn start_again(&mut self, now: Instant) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        for (rank, state) in (self.plan.first..).zip(&mut self.ranks) {
+            if state.again.take_if(|at| now >= *at).is_some() {
+                state.begin_again();
+                self.actions.push(Action::Start(rank..rank + 1));
+            }
+        }
+        for lost in &mut self.lost_hosts {
+            if lost.again.take_if(|at| now >= *at).is_some() {
+                self.actions.push(Action::TryHost { host: lost.host });
+            }
+        }
+    }
+
+    /// The launcher that this one obeys starts a rank again.
+    pub(super) fn start_rank(&mut self, rank: usize) {
+        let may = self.phase == Phase::Running && !self.is_ordered;
+        if let Some(state) = self.rank_mut(rank).filter(|r| may && !r.life.is_awaited()) {
+            state.begin_again();
+            self.actions.push(Action::Start(rank..rank + 1));
+        }
+    }
+
+    /// A host of a job that goes on is lost: its ranks are down until it is back.
+    pub(super) fn bear_host(
+        &mut self,
+        host: usize,
+        (silent, why): (Duration, String),
+        terms: ElasticTerms,
+        now: Instant,
+    ) {
+        for rank in self.ranks.iter_mut().filter(|r| r.host == host) {
+            if rank.life.is_awaited() || rank.again.is_some() {
+                rank.life = Life::Lost;
+                rank.again = None;
+            }
+        }
+        self.lose_host(host, why);
+        self.first_failure.get_or_insert(now);
+        let left = left_now(self);
+        if left < terms.fewest {
+            self.left = Some(left);
+            return self.others_fail(host, silent, now);
+        }
+        if self.well.is_empty() {
+            self.lost_hosts.push(LostHost { host, tries: 0, again: None });
+            self.try_later(host, now);
+        }
+        self.wind_up(now);
+    }
+
+    pub(super) fn lose_host(&mut self, host: usize, why: String) {
+        self.losses.retain(|(h, _)| *h != host);
+        self.losses.push((host, why));
+    }
+
+    pub(super) fn try_later(&mut self, host: usize, now: Instant) {
+        let Some(lost) = self.lost_hosts.iter_mut().find(|lost| lost.host == host) else { return };
+        lost.tries += 1;
+        let pause = restart::pause(lost.tries);
+        lost.again = Some(now + pause);
+        self.actions.push(Action::SayHostLost { host, pause });
+    }
+
+    /// A host is back: all of its ranks are started.
+    pub(super) fn host_back(&mut self, host: usize) {
+        self.lost_hosts.retain(|lost| lost.host != host);
+        let mine: Vec<usize> = (0..self.ranks.len()).filter(|n| self.ranks[*n].host == host).collect();
+        if let (Phase::Running, Some(first), Some(last)) = (self.phase, mine.first(), mine.last()) {
+            mine.iter().for_each(|n| self.ranks[*n].begin_again());
+            self.actions.push(Action::Start(self.plan.first + first..self.plan.first + last + 1));
+        }
+    }
+
+    /// The number of processes in the group that others started has changed.
+    pub(super) fn have_guests(&mut self, number: usize, now: Instant) {
+        self.guests = number;
+        let Some(terms) = self.plan.elastic.filter(|_| self.phase == Phase::Running) else { return };
+        let is_lost = !self.ranks.iter().any(|r| r.is_member()) && self.well.is_empty();
+        if let Some(&(rank, ending)) = self.failures.last().filter(|_| is_lost && number < terms.fewest) {
+            self.fail_for(rank, ending, now);
+        }
+    }
+
+    pub(super) fn joined(&mut self, rank: usize) {
+        if let Some(state) = self.rank_mut(rank).filter(|r| r.life == Life::Running) {
+            state.is_in = true;
+        }
+    }
+}
+
+impl RankState {
+    /// Another process of this rank begins, which is not in the group yet.
+    fn begin_again(&mut self) {
+        self.life = Life::Running;
+        self.again = None;
+        self.is_in = false;
+        self.stopped = false;
+        self.blames = None;
+        self.memory.clear();
+        self.restarts += 1;
     }
 }

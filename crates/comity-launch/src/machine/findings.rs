@@ -27,17 +27,17 @@ struct RankFinding {
     memory: String,
 }
 
-impl Machine {
+impl NodeFindings {
     /// Findings of this node. `since`: when the nodes had agreed; `pid` and `name`: of a rank.
-    pub fn findings(
-        &self,
+    pub fn of(
+        machine: &Machine,
         host: String,
         since: Instant,
         pid: &dyn Fn(usize) -> i32,
         name: &dyn Fn(usize) -> String,
-    ) -> NodeFindings {
+    ) -> Self {
         let mut ranks = Vec::new();
-        for (rank, state) in (self.plan.first..).zip(&self.ranks) {
+        for (rank, state) in (machine.plan.first..).zip(&machine.ranks) {
             let Life::Ended { ending, at, early } = state.life else { continue };
             let at = at.saturating_duration_since(since).as_millis();
             ranks.push(RankFinding {
@@ -50,36 +50,36 @@ impl Machine {
                 memory: state.memory.clone(),
             });
         }
-        let is_told = match self.root_cause() {
+        let is_told = match machine.root_cause() {
             // No rank failed, so nobody else finds that.
             Some(StopReason::Missed { ending, .. }) => !ending.is_failure(),
             None | Some(StopReason::Failed { .. } | StopReason::HostLost { .. }) => false,
             Some(_) => true,
         };
-        let verdict = self.verdict(name, None);
+        let verdict = Verdict::of(machine, name, None);
         let cause = verdict.text.filter(|_| is_told).map(|text| (text, verdict.code));
-        NodeFindings { host, ranks, cause, cut_off: self.cut_off.clone() }
+        Self { host, ranks, cause, cut_off: machine.cut_off.clone() }
     }
+}
 
-    /// Verdict of this node where the others did not say what they found: `lost` has the sentence on a node that was lost.
-    pub fn verdict_alone(&self, lost: Option<String>, name: &dyn Fn(usize) -> String) -> Verdict {
-        let own = self.verdict(name, None);
-        let is_own = match self.root_cause() {
-            Some(StopReason::Failed { ending, .. }) => !ending.may_be_a_consequence(),
-            Some(StopReason::Interrupted { .. } | StopReason::TimedOut) => true,
-            _ => false,
-        };
-        if is_own {
-            return own;
-        }
-        let silent = || "the other nodes did not say how their ranks ended".to_owned();
-        let text = match lost {
-            Some(lost) => Some(lost),
-            None if own.text.as_deref().is_none_or(str::is_empty) => Some(silent()),
-            None => return own,
-        };
-        Verdict { summary: None, text, code: REFUSED }
+/// Verdict of this node where the others did not say what they found: `lost` has the sentence on a node that was lost.
+pub fn verdict_alone(machine: &Machine, lost: Option<String>, name: &dyn Fn(usize) -> String) -> Verdict {
+    let own = Verdict::of(machine, name, None);
+    let is_own = match machine.root_cause() {
+        Some(StopReason::Failed { ending, .. }) => !ending.may_be_a_consequence(),
+        Some(StopReason::Interrupted { .. } | StopReason::TimedOut) => true,
+        _ => false,
+    };
+    if is_own {
+        return own;
     }
+    let silent = || "the other nodes did not say how their ranks ended".to_owned();
+    let text = match lost {
+        Some(lost) => Some(lost),
+        None if own.text.as_deref().is_none_or(str::is_empty) => Some(silent()),
+        None => return own,
+    };
+    Verdict { summary: None, text, code: REFUSED }
 }
 
 /// A machine to which the ends of all nodes' ranks happen in their order.
@@ -144,7 +144,7 @@ pub fn judge(all: &[NodeFindings]) -> Verdict {
             let text = Some(format!("node {node} (host {host}): {text}"));
             Verdict { summary: None, text, code: *code }
         }
-        None => machine.verdict(&name, None),
+        None => Verdict::of(&machine, &name, None),
     };
     let cuts = all.iter().filter_map(|node| node.cut_off.as_ref());
     Verdict { text: with_cut_off(verdict.text, cuts), ..verdict }

@@ -36,6 +36,7 @@
 //! With [`JobPlan::elastic`] a rank that fails ends nobody. After a pause of [`pause`](restart::pause) it is started again
 //! ([`Action::Start`] for that rank alone), and joins the ranks that run ([`Event::Joined`]). `elastic.rs` has the rules.
 
+mod blame;
 mod elastic;
 mod ending;
 mod ends;
@@ -440,6 +441,31 @@ impl Machine {
         // Also when all ranks here have ended: the other nodes' may not have.
         let well = if self.cause.is_none() { self.well.as_slice() } else { &[] };
         well.iter().filter_map(|by| Some((self.rank(*by)?.blames?, *by)))
+    }
+
+    /// Sentence on the loss of a host.
+    pub fn loss_of(&self, host: usize) -> Option<&str> {
+        self.losses.iter().find(|(h, _)| *h == host).map(|(_, why)| why.as_str())
+    }
+
+    /// Number of times that a rank was started again.
+    pub fn restarts_of(&self, rank: usize) -> u32 {
+        self.rank(rank).map_or(0, |r| r.restarts)
+    }
+
+    /// Ranks that did not end in time after SIGTERM.
+    pub fn cut_off(&self) -> Option<&CutOff> {
+        self.cut_off.as_ref()
+    }
+
+    /// Cause of the job's end, by what the ranks say of each other.
+    pub fn root_cause(&self) -> Option<StopReason> {
+        blame::root_cause(self)
+    }
+
+    /// Returns whether a host that was lost is tried.
+    fn is_tried(&self, host: usize) -> bool {
+        self.lost_hosts.iter().any(|lost| lost.host == host && lost.again.is_none())
     }
 
     fn rank(&self, rank: usize) -> Option<&RankState> {

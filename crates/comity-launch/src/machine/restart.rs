@@ -21,18 +21,18 @@ pub enum AttemptEnd {
     NotBegun,
 }
 
-impl Machine {
-    /// The end of this attempt, which had this exit code.
-    pub fn attempt_end(&self, code: u8) -> AttemptEnd {
-        let outside = self.cause.as_ref().is_some_and(StopReason::is_from_outside);
-        let unstarted = self.unstarted.as_ref().is_some_and(|p| p.code == USAGE);
-        let is_first = self.plan.restart == 0;
+impl AttemptEnd {
+    /// The end of an attempt, which had this exit code.
+    pub fn of(machine: &Machine, code: u8) -> Self {
+        let outside = machine.cause.as_ref().is_some_and(StopReason::is_from_outside);
+        let unstarted = machine.unstarted.as_ref().is_some_and(|p| p.code == USAGE);
+        let is_first = machine.plan.restart == 0;
         // Input that cannot be right the next time. A host that was there before may come back.
-        let is_bad = is_first && code == USAGE && (!self.begun || unstarted);
-        match (outside || is_bad, self.begun || is_first) {
-            (true, _) => AttemptEnd::Final,
-            (false, true) => AttemptEnd::Ran,
-            (false, false) => AttemptEnd::NotBegun,
+        let is_bad = is_first && code == USAGE && (!machine.begun || unstarted);
+        match (outside || is_bad, machine.begun || is_first) {
+            (true, _) => Self::Final,
+            (false, true) => Self::Ran,
+            (false, false) => Self::NotBegun,
         }
     }
 }

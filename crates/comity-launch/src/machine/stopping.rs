@@ -1,7 +1,8 @@
 //! The end of a job in its order: SIGTERM, SIGKILL, what ranks left running, their output, the last line.
+use super::elastic::may_start;
 use super::{
     Action, Clearing, CutOff, Machine, OTHERS, PATIENCE_ORPHANED, Phase, Reading, Role, StopOrder,
-    StopReason, TWICE, VANISH,
+    StopReason, TWICE, VANISH, blame,
 };
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ const TURN: Duration = Duration::from_millis(100);
 impl Machine {
     /// When [`Machine::tick`] has something to do next.
     pub fn next(&self) -> Option<Instant> {
-        let look = self.may_be_deserted().then(|| self.looked + self.plan.role.look());
+        let look = blame::may_be_deserted(self).then(|| self.looked + self.plan.role.look());
         let phase = match self.phase {
             Phase::New | Phase::Over => None,
             Phase::Gathering => self.deadline,
@@ -69,9 +70,9 @@ impl Machine {
             Phase::Others { .. } => self.actions.push(Action::LookAtOthers),
             _ => {}
         }
-        if self.may_be_deserted() && now >= self.looked + self.plan.role.look() {
+        if blame::may_be_deserted(self) && now >= self.looked + self.plan.role.look() {
             self.looked = now;
-            if self.deserted().is_some() {
+            if blame::deserted(self).is_some() {
                 self.find_stopped();
             }
         }
@@ -149,7 +150,7 @@ impl Machine {
             self.phase,
             Phase::Running | Phase::Grace { .. } | Phase::Ending { .. } | Phase::Killing { .. }
         );
-        let starts = self.phase == Phase::Running && self.may_start();
+        let starts = self.phase == Phase::Running && may_start(self);
         if ranks && !starts && !self.ranks.iter().any(|r| r.life.is_awaited()) {
             self.clear(now);
         }

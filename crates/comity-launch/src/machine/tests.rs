@@ -271,7 +271,7 @@ fn time_runs_out_once_and_what_does_not_die_is_left() {
     assert_eq!(bench.cause(), Some(StopReason::TimedOut));
     assert_eq!(bench.tick(limit + PATIENCE), KILL);
     assert_eq!(bench.tick(limit + PATIENCE + VANISH), [StopOrder::Abandon]);
-    let verdict = bench.machine.verdict(&|rank| rank.to_string(), None);
+    let verdict = Verdict::of(&bench.machine, &|rank| rank.to_string(), None);
     assert_eq!(verdict.text.unwrap(), "ended because the job took longer than --timeout 60 s");
     assert_eq!(verdict.code, 124);
 }
@@ -288,11 +288,11 @@ fn a_host_that_cannot_begin_leaves_all_unstarted() {
     assert_eq!(bench.machine.actions(), [Action::SayProblems, Action::AskForCauses]);
     // The connections are closed, and that is nobody's problem.
     bench.machine.on(Event::HostRefused { host: 1, problem: problem("closed", 77) }, bench.zero);
-    let verdict = bench.machine.verdict(&|rank| rank.to_string(), None);
+    let verdict = Verdict::of(&bench.machine, &|rank| rank.to_string(), None);
     assert_eq!((verdict.text, verdict.code), (None, REFUSED));
     assert_eq!(bench.machine.problems().len(), 2);
     assert!(!bench.machine.has_begun() && bench.machine.awaited().count() == 0);
-    assert_eq!(bench.machine.attempt_end(USAGE), AttemptEnd::Final);
+    assert_eq!(AttemptEnd::of(&bench.machine, USAGE), AttemptEnd::Final);
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn memory_is_told_of_the_rank_at_fault() {
     let mut bench = Bench::new(2);
     bench.on(Event::Ended { rank: 1, ending: Ending::Signal(9), memory: OOM.into() }, NOW);
     bench.ends(0, Ending::Exit(1), NOW);
-    let verdict = bench.machine.verdict(&|rank| format!("rank {rank}"), None);
+    let verdict = Verdict::of(&bench.machine, &|rank| format!("rank {rank}"), None);
     assert_eq!(verdict.text.unwrap(), "rank 1 was killed by signal 9 (SIGKILL): out of memory");
     assert_eq!(verdict.code, 137);
 }
@@ -375,7 +375,7 @@ fn a_job_fails_where_too_few_are_left() {
             bench.on(Event::Joined { rank: 2 }, second * 2);
         }
         bench.dies(1, second * 3);
-        let verdict = bench.machine.verdict(&|rank| format!("rank {rank}"), None);
+        let verdict = Verdict::of(&bench.machine, &|rank| format!("rank {rank}"), None);
         (bench.acts(second * 4).contains(&Action::End(StopOrder::Term)), verdict)
     };
     assert_eq!(too_few(true), (false, Verdict::default()));
@@ -398,7 +398,7 @@ fn who_waits_for_a_group_that_is_done_is_ended_without_a_failure() {
         TERM
     );
     bench.ends(0, Ending::Exit(1), second);
-    assert_eq!(bench.machine.verdict(&|rank| rank.to_string(), None), Verdict::default());
+    assert_eq!(Verdict::of(&bench.machine, &|rank| rank.to_string(), None), Verdict::default());
 }
 
 /// A host of two ranks is lost: it is tried until it is back, and then all of its ranks are started.

@@ -1,4 +1,5 @@
 //! Verdict of the launcher on a job that has ended: one line, and the exit code.
+use super::elastic::{restarted, too_few};
 use super::{Ending, Machine, REFUSED, StopReason};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -93,70 +94,72 @@ fn ranges(ranks: &[usize]) -> String {
 /// Words for a rank, such as "rank 3 (pid 77, host c)".
 pub(super) type NameOf<'a> = &'a dyn Fn(usize) -> String;
 
-impl Machine {
+impl Verdict {
     /// The last line and the exit code, without the ranks that were [cut off](with_cut_off). `name` has a rank's name for people,
     /// `logs` the folder of the ranks' output.
-    pub fn verdict(&self, name: NameOf<'_>, logs: Option<&Path>) -> Verdict {
-        if let (false, Some(problem)) = (self.begun, self.problems.first()) {
-            let other = self.problems.iter().map(|p| p.code).find(|code| *code != super::USAGE);
-            if self.cause.is_none() {
-                return Verdict { code: other.unwrap_or(problem.code), ..Verdict::default() };
+    pub fn of(machine: &Machine, name: NameOf<'_>, logs: Option<&Path>) -> Self {
+        if let (false, Some(problem)) = (machine.begun, machine.problems.first()) {
+            let other = machine.problems.iter().map(|p| p.code).find(|code| *code != super::USAGE);
+            if machine.cause.is_none() {
+                return Self { code: other.unwrap_or(problem.code), ..Self::default() };
             }
         }
-        let Some(cause) = self.root_cause() else { return Verdict::default() };
-        let endings: Vec<_> = (0..self.ranks.len()).map(|n| self.ending(self.plan.first + n)).collect();
-        let ran = self.begun && self.unstarted.is_none();
+        let Some(cause) = machine.root_cause() else { return Self::default() };
+        let endings: Vec<_> =
+            (0..machine.ranks.len()).map(|n| machine.ending(machine.plan.first + n)).collect();
+        let ran = machine.begun && machine.unstarted.is_none();
         let summary =
-            ran.then(|| summary(Some(&cause), &endings, logs)).flatten().map(|s| s + &self.restarted());
-        let (text, code) = self.told(&cause, name);
-        Verdict { summary, text: Some(text), code }
+            ran.then(|| summary(Some(&cause), &endings, logs)).flatten().map(|s| s + &restarted(machine));
+        let (text, code) = told(machine, &cause, name);
+        Self { summary, text: Some(text), code }
     }
+}
 
-    fn told(&self, cause: &StopReason, name: NameOf<'_>) -> (String, u8) {
-        let problem = |problem: &Option<super::Problem>, otherwise: &str| match problem {
-            Some(problem) => (problem.why.clone(), problem.code),
-            None => (otherwise.into(), REFUSED),
-        };
-        match cause {
-            StopReason::Failed { rank, ending } => {
-                let memory = self.rank(*rank).map(|r| r.memory.as_str()).filter(|m| !m.is_empty());
-                let why = memory.map(|m| format!(": {m}")).unwrap_or_default();
-                (format!("{} {ending}{why}{}", name(*rank), self.too_few()), ending.code())
-            }
-            StopReason::Missed { rank, ended, by, ending } => {
-                let code = if ending.is_failure() { ending.code() } else { REFUSED };
-                (self.missed(name(*rank), (*rank, *ended), *by, *ending), code)
-            }
-            StopReason::HostLost { host } => {
-                let why = self.losses.iter().find(|(h, _)| h == host).map(|(_, why)| why.clone());
-                (why.unwrap_or_default() + &self.too_few(), REFUSED)
-            }
-            StopReason::Interrupted { signal } => {
-                let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a signal");
-                (format!("ended by {name}"), Ending::Signal(*signal).code())
-            }
-            StopReason::TimedOut => {
-                let seconds = self.plan.timeout.unwrap_or_default().as_secs_f64();
-                (format!("ended because the job took longer than --timeout {seconds} s"), 124)
-            }
-            StopReason::Unread => problem(&self.unread, "ended because its output cannot be written"),
-            StopReason::Orphaned => ("ended because the process that started it is gone".into(), 137),
-            StopReason::Unstarted => problem(&self.unstarted, "not all ranks could be started"),
+fn told(machine: &Machine, cause: &StopReason, name: NameOf<'_>) -> (String, u8) {
+    let problem = |problem: &Option<super::Problem>, otherwise: &str| match problem {
+        Some(problem) => (problem.why.clone(), problem.code),
+        None => (otherwise.into(), REFUSED),
+    };
+    match cause {
+        StopReason::Failed { rank, ending } => {
+            let memory = machine.rank(*rank).map(|r| r.memory.as_str()).filter(|m| !m.is_empty());
+            let why = memory.map(|m| format!(": {m}")).unwrap_or_default();
+            (format!("{} {ending}{why}{}", name(*rank), too_few(machine)), ending.code())
         }
-    }
-
-    fn missed(&self, name: String, (rank, ended): (usize, bool), by: usize, ending: Ending) -> String {
-        let was_stopped = self.rank(rank).is_some_and(|r| r.stopped);
-        match (ended, was_stopped) {
-            (true, _) => format!("{name} ended with code 0 while others still needed it; rank {by} {ending}"),
-            (_, true) => format!("{name} fell silent: it was stopped; rank {by} gave it up and {ending}"),
-            _ => format!("{name} was still running when rank {by} gave it up and {ending}"),
+        StopReason::Missed { rank, ended, by, ending } => {
+            let code = if ending.is_failure() { ending.code() } else { REFUSED };
+            (missed(machine, name(*rank), (*rank, *ended), *by, *ending), code)
         }
+        StopReason::HostLost { host } => {
+            let why = machine.losses.iter().find(|(h, _)| h == host).map(|(_, why)| why.clone());
+            (why.unwrap_or_default() + &too_few(machine), REFUSED)
+        }
+        StopReason::Interrupted { signal } => {
+            let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a signal");
+            (format!("ended by {name}"), Ending::Signal(*signal).code())
+        }
+        StopReason::TimedOut => {
+            let seconds = machine.plan.timeout.unwrap_or_default().as_secs_f64();
+            (format!("ended because the job took longer than --timeout {seconds} s"), 124)
+        }
+        StopReason::Unread => problem(&machine.unread, "ended because its output cannot be written"),
+        StopReason::Orphaned => ("ended because the process that started it is gone".into(), 137),
+        StopReason::Unstarted => problem(&machine.unstarted, "not all ranks could be started"),
     }
+}
 
-    /// Ranks that did not end in time after SIGTERM.
-    pub fn cut_off(&self) -> Option<&CutOff> {
-        self.cut_off.as_ref()
+fn missed(
+    machine: &Machine,
+    name: String,
+    (rank, ended): (usize, bool),
+    by: usize,
+    ending: Ending,
+) -> String {
+    let was_stopped = machine.rank(rank).is_some_and(|r| r.stopped);
+    match (ended, was_stopped) {
+        (true, _) => format!("{name} ended with code 0 while others still needed it; rank {by} {ending}"),
+        (_, true) => format!("{name} fell silent: it was stopped; rank {by} gave it up and {ending}"),
+        _ => format!("{name} was still running when rank {by} gave it up and {ending}"),
     }
 }
 

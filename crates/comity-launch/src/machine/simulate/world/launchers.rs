@@ -1,9 +1,9 @@
 //! Launchers of a simulated job: each tells its machine what it hears, and does what that wants.
 use super::{Due, Message, World};
-use crate::machine::findings::{NodeFindings, judge};
+use crate::machine::findings::{self, NodeFindings, judge};
 use crate::machine::simulate::mutant::Mutant;
 use crate::machine::simulate::scenario::Stray;
-use crate::machine::{Action, Ending, Event, Problem, Role, StopOrder, USAGE};
+use crate::machine::{Action, Ending, Event, Problem, Role, StopOrder, USAGE, Verdict};
 
 impl World<'_> {
     /// Tells a machine, and does what it wants.
@@ -172,7 +172,8 @@ impl World<'_> {
             Action::TellFindings => {
                 let name = |rank: usize| format!("rank {rank}");
                 let since = self.zero;
-                let found = self.places[place].machine.findings(format!("h{host}"), since, &|_| 1, &name);
+                let found =
+                    NodeFindings::of(&self.places[place].machine, format!("h{host}"), since, &|_| 1, &name);
                 self.places[place].findings = Some(found);
                 if self.places.iter().all(|p| p.findings.is_some()) {
                     self.plan(self.now + self.rng.clone().between(100, 300), Due::AllHeard);
@@ -197,8 +198,8 @@ impl World<'_> {
         let name = |rank: usize| format!("rank {rank}");
         let verdict = match (state.role, &state.all) {
             (Role::Node, Some(all)) => judge(all),
-            (Role::Node, None) => state.machine.verdict_alone(state.lost.clone(), &name),
-            _ => state.machine.verdict(&name, None),
+            (Role::Node, None) => findings::verdict_alone(&state.machine, state.lost.clone(), &name),
+            _ => Verdict::of(&state.machine, &name, None),
         };
         let now = self.now;
         self.places[place].said.push((now, verdict));

@@ -1,0 +1,50 @@
+//! `--backend` of `comity launch`, which also takes the names that `mlx.launch` has.
+
+use comity::BackendKind;
+
+/// The variable that says to a rank that rings go before other plans.
+const RING: (&str, &str) = ("MLX_JACCL_RING", "1");
+
+/// MLX's names beside ours, and what they are here.
+const MLX: [(&str, BackendKind); 2] = [("ring", BackendKind::Any), ("jaccl-ring", BackendKind::Jaccl)];
+
+/// Backend for the ranks' calls, by the user's name for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AskedBackend {
+    name: &'static str,
+    kind: BackendKind,
+}
+
+impl AskedBackend {
+    /// The kind of this name; none where there is no such name.
+    pub fn named(name: &str) -> Option<Self> {
+        let ours = BackendKind::ALL.map(|kind| (kind.name(), kind));
+        let (name, kind) = ours.into_iter().chain(MLX).find(|(known, _)| *known == name)?;
+        Some(Self { name, kind })
+    }
+
+    /// The user's word for it.
+    pub fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// The backend itself.
+    pub fn kind(self) -> BackendKind {
+        self.kind
+    }
+
+    /// A variable of the ranks that goes with this name.
+    pub fn variable(name: &str) -> Option<(&'static str, &'static str)> {
+        (name == "jaccl-ring").then_some(RING)
+    }
+
+    /// Every name, for people.
+    pub fn names() -> String {
+        Self::all().collect::<Vec<_>>().join(", ")
+    }
+
+    /// Every name.
+    pub fn all() -> impl Iterator<Item = &'static str> {
+        BackendKind::ALL.into_iter().map(BackendKind::name).chain(MLX.map(|(name, _)| name))
+    }
+}

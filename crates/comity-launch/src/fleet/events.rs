@@ -1,0 +1,295 @@
+//! Events of the hosts and their ranks.
+use super::connection::HostPhase;
+use super::plan::FleetPlan;
+use super::program;
+use super::supervise::Fleet;
+use crate::host::ending::Ending;
+use crate::host::lines::Lines;
+use crate::host::master::MasterPacket;
+use crate::host::output::{OutputStream, Outputs};
+use crate::machine::{Event, Problem, REFUSED, USAGE};
+use crate::protocol::{FleetOrder, GuardEvent, GuardHello, PROTOCOL, Ready, Restarts};
+use std::fs::File;
+use std::io::Write;
+
+/// A rank on some host.
+#[derive(Debug)]
+pub(super) struct FarRank {
+    pub(super) host: usize,
+    pub(super) pid: i32,
+    /// The rank that it says was the root cause.
+    pub(super) root_cause: Option<usize>,
+    lines: [Lines; 2],
+    logs: [Option<File>; 2],
+}
+
+impl FarRank {
+    pub(super) fn new(plan: &FleetPlan, (host, name): (usize, &str), rank: usize) -> Result<Self, String> {
+        let lines = |stream: OutputStream| match plan.tag {
+            _ if plan.stdin_rank == Some(rank) => Lines::Straight,
+            true if plan.hosts.len() > 1 => Lines::tagged(rank, &format!("@{name}"), stream.has_colour()),
+            tag => Lines::new(rank, plan.world, tag, stream.has_colour()),
+        };
+        let log = |kind: &str| match &plan.log_dir {
+            None => Ok(None),
+            Some(dir) => {
+                let path = dir.join(format!("rank-{rank}.{kind}"));
+                let made = std::fs::create_dir_all(dir).and_then(|()| File::create(&path));
+                made.map(Some).map_err(|e| format!("--log-dir: {}: {e}", path.display()))
+            }
+        };
+        let logs = [log("out")?, log("err")?];
+        let lines = OutputStream::BOTH.map(lines);
+        Ok(Self { host, pid: 0, root_cause: None, lines, logs })
+    }
+
+    fn wrote(&mut self, stream: OutputStream, bytes: &[u8], output: &Outputs) {
+        let at = usize::from(stream == OutputStream::Err);
+        let mut show = Vec::new();
+        self.lines[at].take(bytes, &mut show);
+        output.put(stream, &show);
+        if let Some(line) = self.lines[at].progress() {
+            output.progress(stream, &line);
+        }
+        if let Some(file) = &mut self.logs[at]
+            && let Err(e) = file.write_all(bytes)
+        {
+            self.logs[at] = None;
+            output.say(&format!("{} is no longer written to --log-dir: {e}", stream.name()));
+        }
+    }
+
+    /// Shows what is left of its last lines.
+    pub(super) fn finish(&mut self, output: &Outputs) {
+        for (lines, stream) in self.lines.iter_mut().zip(OutputStream::BOTH) {
+            let mut show = Vec::new();
+            lines.finish(&mut show);
+            output.put(stream, &show);
+        }
+    }
+}
+
+impl Fleet {
+    /// "rank 3 (pid 77, host c)"
+    pub(super) fn name(&self, rank: usize) -> String {
+        let known = self.ranks.get(rank).and_then(|r| Some((r.pid, self.plan.hosts.get(r.host)?.name())));
+        let (pid, host) = known.unwrap_or_default();
+        format!("rank {rank} (pid {pid}, host {host})")
+    }
+
+    /// Reads what a host has said.
+    pub(super) fn hear(&mut self, host: usize) {
+        let mut buffer = std::mem::take(self.buffer());
+        let heard = self.connections[host].read(&mut buffer);
+        *self.buffer() = buffer;
+        if let Some(system) = self.connections[host].lacks.clone().filter(|_| !self.connections[host].asked) {
+            self.give_program(host, &system);
+        }
+        match heard {
+            Ok(events) => events.into_iter().for_each(|event| self.on(host, event)),
+            Err(why) => self.lose(host, &why),
+        }
+    }
+
+    /// The connection to a host is gone: nothing more is known of its ranks than that they are ended there.
+    pub(super) fn lose(&mut self, host: usize, why: &str) {
+        let connection = &mut self.connections[host];
+        connection.from = None;
+        connection.fed = false;
+        let before = std::mem::replace(&mut connection.phase, HostPhase::Lost);
+        let name = self.plan.hosts[host].name().to_owned();
+        match before {
+            HostPhase::Done | HostPhase::Lost => connection.phase = before,
+            HostPhase::Connecting if why.is_empty() => {
+                let system = connection.lacks.as_deref().filter(|s| !program::runs_on(s));
+                let other = system.map(|s| format!("; it is {s}, on which this program does not run"));
+                let why = connection.why_not(&name) + &other.unwrap_or_default();
+                self.cannot_begin(host, why, USAGE);
+            }
+            HostPhase::Connecting | HostPhase::Preparing | HostPhase::Ready => {
+                let code = if before == HostPhase::Connecting { USAGE } else { REFUSED };
+                let why = if why.is_empty() { "the connection ended" } else { why };
+                connection.kill();
+                self.cannot_begin(host, format!("host {name}: {why}"), code);
+            }
+            HostPhase::Running => {
+                let said = connection.last_words().map(|w| format!(" ({w})")).unwrap_or_default();
+                connection.kill();
+                let why = if why.is_empty() { "the connection to it ended" } else { why };
+                self.lost_with_ranks(host, &format!("host {name} was lost: {why}{said}"));
+            }
+        }
+    }
+
+    fn lost_with_ranks(&mut self, host: usize, why: &str) {
+        let alive: Vec<usize> = self.machine.awaited().filter(|r| self.ranks[*r].host == host).collect();
+        if alive.is_empty() && self.plan.elastic.is_none() {
+            return;
+        }
+        let names: Vec<_> = alive.iter().map(ToString::to_string).collect();
+        let text = match &names[..] {
+            [] => why.to_owned(),
+            [rank] => format!("{why}; its rank {rank} is ended there"),
+            all => format!("{why}; its ranks {} are ended there", all.join(", ")),
+        };
+        for rank in &alive {
+            self.store.lost(*rank, "its host was lost");
+        }
+        let part = &self.plan.hosts[host].part;
+        self.journal.host(self.plan.hosts[host].name(), "lost", part.first..part.first + part.size);
+        let silent = self.connections[host].heard.elapsed();
+        self.tell(Event::HostLost { host, silent, why: text });
+    }
+
+    /// A host cannot run its part, and nothing runs anywhere.
+    pub(super) fn cannot_begin(&mut self, host: usize, why: String, code: u8) {
+        self.tell(Event::HostRefused { host, problem: Problem { why, code } });
+    }
+
+    fn on(&mut self, host: usize, event: GuardEvent) {
+        let index = |rank: u32| rank as usize;
+        match event {
+            GuardEvent::Hello(hello) => self.meet(host, *hello),
+            GuardEvent::Ready(ready) => self.is_ready(host, *ready),
+            GuardEvent::Wants { file, at } => self.give(host, file, at),
+            GuardEvent::Refused { text, code } => self.refused(host, &text, code),
+            GuardEvent::Started { rank, pid } => {
+                if let Some(known) = self.own(host, rank) {
+                    known.pid = pid;
+                }
+                self.journal.started(index(rank), pid, self.plan.hosts[host].name());
+                if self.plan.verbose {
+                    self.output.say(&format!("{} runs", self.name(index(rank))));
+                }
+            }
+            GuardEvent::Output { rank, stream, bytes } => {
+                if let Some(known) = self.ranks.get_mut(index(rank)).filter(|r| r.host == host) {
+                    known.wrote(stream, &bytes, &self.output);
+                    self.journal.wrote(index(rank), stream, &bytes);
+                }
+            }
+            GuardEvent::Ended { rank, ending, root_cause, memory } => {
+                self.rank_ended(host, rank, (ending, root_cause, &memory));
+            }
+            GuardEvent::Stopped { rank } => {
+                if self.own(host, rank).is_some() {
+                    self.tell(Event::Stopped { rank: index(rank) });
+                }
+            }
+            GuardEvent::Say(words) => {
+                let name = self.plan.hosts[host].name();
+                self.output.say(&format!("host {name}: {words}"));
+            }
+            GuardEvent::View(text) => self.show.answered(host, &text),
+            GuardEvent::Master(packet) => self.carry(host, packet),
+            GuardEvent::Taken => self.connections[host].fed = false,
+            GuardEvent::Beat => {}
+            GuardEvent::Bye => {
+                self.connections[host].phase = HostPhase::Done;
+                self.connections[host].fed = false;
+                self.connections[host].close();
+                self.tell(Event::HostDone { host });
+            }
+        }
+    }
+
+    /// Passes on what a host says to rank 0, which is on the first one, or that one to a host.
+    fn carry(&mut self, host: usize, mut packet: MasterPacket) {
+        let to = if host == 0 { packet.host as usize } else { 0 };
+        if host != 0 {
+            packet.host = u32::try_from(host).unwrap_or(u32::MAX);
+        }
+        if let Some(connection) = self.connections.get_mut(to).filter(|c| c.phase == HostPhase::Running) {
+            connection.send(&FleetOrder::Master(packet));
+        }
+    }
+
+    fn is_ready(&mut self, host: usize, ready: Ready) {
+        if let (true, Some(threads)) = (self.plan.verbose, &ready.threads) {
+            let threads: String = threads.chars().filter(|c| !c.is_control()).take(200).collect();
+            self.output.say(&format!("host {}: {threads}", self.plan.hosts[host].name()));
+        }
+        self.connections[host].ready = Some(ready);
+        self.connections[host].phase = HostPhase::Ready;
+        let part = &self.plan.hosts[host].part;
+        self.journal.host(self.plan.hosts[host].name(), "ready", part.first..part.first + part.size);
+        self.tell(Event::HostReady { host });
+    }
+
+    fn rank_ended(&mut self, host: usize, rank: u32, told: (Ending, Option<u32>, &str)) {
+        let (ending, root_cause, memory) = told;
+        self.hear_taken_in();
+        let index = rank as usize;
+        let world = self.ranks.len();
+        if !self.machine.is_awaited(index) {
+            return;
+        }
+        let Some(known) = self.own(host, rank) else { return };
+        known.root_cause = root_cause.map(|r| r as usize).filter(|r| *r < world);
+        let memory = memory.chars().filter(|c| !c.is_control()).take(200).collect();
+        self.show.ended(index, ending.code());
+        self.journal.ended(index, ending, self.plan.hosts[host].name());
+        self.tell_cause(index);
+        self.tell(Event::Ended { rank: index, ending, memory });
+        self.store.lost(index, &ending.to_string());
+        if self.plan.verbose {
+            self.output.say(&format!("{} {ending}", self.name(index)));
+        }
+    }
+
+    /// Tells the machine which rank this one names as the cause of its failure, or the store, if any.
+    pub(super) fn tell_cause(&mut self, by: usize) {
+        let told = self.ranks.get(by).and_then(|r| r.root_cause);
+        if let Some(rank) = told.or_else(|| self.store.culprit().filter(|rank| *rank != by)) {
+            self.tell(Event::Blames { by, rank });
+        }
+    }
+
+    fn own(&mut self, host: usize, rank: u32) -> Option<&mut FarRank> {
+        self.ranks.get_mut(rank as usize).filter(|r| r.host == host)
+    }
+
+    /// A guard has answered: it is told its part.
+    fn meet(&mut self, host: usize, hello: GuardHello) {
+        let Some(planned) = self.plan.hosts.get(host) else { return };
+        let name = planned.name().to_owned();
+        if (hello.protocol, hello.version.as_str()) != (PROTOCOL, crate::VERSION) {
+            let theirs: String = hello.version.chars().filter(|c| !c.is_control()).take(40).collect();
+            let why = format!(
+                "host {name}: has comity {theirs}, and this is {}: install the same version on both",
+                crate::VERSION
+            );
+            self.connections[host].phase = HostPhase::Lost;
+            self.connections[host].close();
+            self.cannot_begin(host, why, USAGE);
+            return;
+        }
+        let mut part = planned.part.clone();
+        let ips = planned.host.ips.len().max(1);
+        part.at =
+            planned.host.ips.first().copied().or_else(|| planned.host.is_here().then(|| self.address()));
+        let most = self.plan.elastic.map_or(self.plan.max_restarts, |(terms, _)| terms.restarts);
+        part.restarts = Restarts { number: self.plan.restart, most };
+        part.ports = 1 + match self.plan.starting_port {
+            None => part.size * ips * self.plan.connections_per_ip,
+            Some(_) => 0,
+        };
+        let connection = &mut self.connections[host];
+        connection.hello = Some(hello);
+        connection.phase = HostPhase::Preparing;
+        connection.send(&FleetOrder::Prepare(Box::new(part)));
+    }
+
+    fn refused(&mut self, host: usize, text: &str, code: u8) {
+        let name = self.plan.hosts[host].name();
+        let text: String = text.chars().filter(|c| !c.is_control()).take(2000).collect();
+        let why = format!("host {name}: {text}");
+        if self.connections[host].phase == HostPhase::Running {
+            self.tell(Event::Unstarted { rank: None, problem: Problem { why, code } });
+            return;
+        }
+        self.connections[host].phase = HostPhase::Lost;
+        self.connections[host].close();
+        self.cannot_begin(host, why, code);
+    }
+}

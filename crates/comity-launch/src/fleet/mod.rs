@@ -1,0 +1,137 @@
+//! `comity launch --hosts` and `--hostfile`: a job on several hosts.
+//!
+//! ```text
+//! front end -- supervisor -+- ssh a -- comity guard (front end -- supervisor -- ranks 0, 1)
+//!              store       +- ssh b -- comity guard (front end -- supervisor -- ranks 2, 3)
+//! ```
+//!
+//! An `ssh` runs for each host, all at once. The supervisor here holds the store and the rules of ending a job, over the ranks
+//! of all hosts. The [guard](crate::fleet::host_launcher) on each host holds its ranks. First every host says whether it could run its part;
+//! then all are told to run it, or all problems are told at once and nothing runs.
+mod again;
+mod connection;
+mod content;
+mod elsewhere;
+mod events;
+mod host_launcher;
+mod hostfile;
+mod hosts;
+mod meeting;
+mod plan;
+mod program;
+mod request;
+mod show;
+mod ssh;
+pub(crate) mod stage;
+mod supervise;
+mod vars;
+
+pub use elsewhere::{JobHosts, of_word as job_hosts};
+pub use host_launcher::guard as host_launcher;
+pub use hostfile::{FleetFile, read as read_hostfile};
+pub use hosts::{FleetHost, check_name as check_host_name, list as list_hosts};
+pub use request::{HostsRequest, HostsSource, MeetingPlace};
+pub use ssh::{FarCommand, SshWay, explained as explain_ssh, words as ssh_words};
+
+use crate::host::ending::Ending;
+use crate::host::signals::{PassedSignal, Signals};
+use crate::machine::AttemptEnd;
+use crate::machine::REFUSED;
+use crate::machine::USAGE;
+use crate::machine::restart::{NextAttempt, Restarts};
+use crate::request::JobRequest;
+use plan::FleetPlan;
+use rustix::event::Timespec;
+use rustix::fs::OFlags;
+use std::io::{Read, Write};
+use std::time::Instant;
+
+/// Runs the job to its end and returns the exit code.
+pub(crate) fn launch(job: JobRequest, hosts: HostsRequest) -> u8 {
+    let plan = match FleetPlan::check(job, hosts) {
+        Ok(plan) => plan,
+        Err(problems) => {
+            problems.iter().for_each(|problem| eprintln!("comity launch: {problem}"));
+            return USAGE;
+        }
+    };
+    if plan.dry_run {
+        plan.hosts.iter().for_each(|host| println!("{}", plan.shown(host)));
+        return 0;
+    }
+    let mut restarts = Restarts::new(plan.max_restarts, plan.wait_for_hosts);
+    let mut ended = attempt(&plan, 0);
+    // These signals do no longer end this process by themselves.
+    let Ok(signals) = Signals::open(&[]) else { return ended.0 };
+    loop {
+        let (code, end) = ended;
+        let limit = plan.wait_for_hosts.as_secs_f64();
+        let (restart, pause) = match restarts.after(code, end, Instant::now()) {
+            NextAttempt::None => return code,
+            NextAttempt::GiveUp => {
+                eprintln!(
+                    "comity launch: given up, because hosts were waited for {limit} s (--wait-for-hosts)"
+                );
+                return code;
+            }
+            NextAttempt::Again { number, pause, is_tried } => {
+                let seconds = pause.as_secs_f64().ceil();
+                match is_tried {
+                    true => eprintln!(
+                        "comity launch: restart {number} is tried again in {seconds:.0} s; hosts are waited for {limit} s (--wait-for-hosts)"
+                    ),
+                    false => eprintln!(
+                        "comity launch: restart {number} of {} in {seconds:.0} s, because the job ended with code {code}",
+                        plan.max_restarts
+                    ),
+                }
+                (number, pause)
+            }
+        };
+        if let Some(signal) = interrupted(&signals, Instant::now() + pause) {
+            return Ending::Signal(signal).code();
+        }
+        ended = attempt(&plan, restart);
+    }
+}
+
+/// Runs the job for the first time, or again: its exit code and its end.
+fn attempt(plan: &FleetPlan, restart: u32) -> (u8, AttemptEnd) {
+    let (mut said, say) = match std::io::pipe() {
+        Ok(pipe) => pipe,
+        Err(e) => {
+            eprintln!("comity launch: cannot make a pipe: {e}");
+            return (REFUSED, AttemptEnd::Final);
+        }
+    };
+    let code = crate::host::watchdog::guarded(plan.tty.is_some(), move |front_end, input| {
+        let (code, end) = supervise::supervise(FleetPlan { restart, ..plan.clone() }, front_end, input);
+        let _ = (&say).write_all(&[end as u8]);
+        code
+    });
+    // A supervisor that was killed has said nothing. Whatever it left behind may hold the other end open.
+    let mut word = [AttemptEnd::Ran as u8];
+    if rustix::fs::fcntl_setfl(&said, OFlags::NONBLOCK).is_ok() {
+        let _ = said.read(&mut word);
+    }
+    let ends = [AttemptEnd::Final, AttemptEnd::NotBegun];
+    (code, ends.into_iter().find(|end| *end as u8 == word[0]).unwrap_or(AttemptEnd::Ran))
+}
+
+/// A signal by which the user ends the pause.
+fn interrupted(signals: &Signals, until: Instant) -> Option<i32> {
+    signals.take();
+    loop {
+        let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+        let mut fds: Vec<_> = signals.wants().collect();
+        let _ = rustix::event::poll(&mut fds, left.as_ref());
+        // Those for ranks find none.
+        let ends = |s: &i32| *s != libc::SIGCHLD && PassedSignal::of(*s).is_none();
+        if let Some(signal) = signals.take().into_iter().find(ends) {
+            return Some(signal);
+        }
+        if Instant::now() >= until {
+            return None;
+        }
+    }
+}

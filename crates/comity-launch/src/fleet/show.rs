@@ -1,0 +1,183 @@
+//! A job on several hosts as `comity top` sees it: who asks at the launcher's socket has every host asked, over its `ssh`.
+use super::connection::HostPhase;
+use super::plan::FleetPlan;
+use super::supervise::Fleet;
+use crate::host::door::Door;
+use crate::host::metrics::job_id;
+use crate::live::view::{self, JobView, RankState, RankView};
+use crate::protocol::FleetOrder;
+use rustix::event::PollFd;
+use rustix::event::PollFlags;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time that hosts have for their answers.
+const ANSWERS: Duration = Duration::from_secs(1);
+
+/// The socket, and what connects the thread behind it with the launcher's own.
+#[derive(Debug)]
+pub(super) struct FleetShow {
+    door: Option<Door>,
+    /// Readable when somebody asks.
+    asked: UnixStream,
+    seen: Arc<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    hosts: Mutex<SeenHosts>,
+    came: Condvar,
+    ring: UnixStream,
+}
+
+#[derive(Debug, Default)]
+struct SeenHosts {
+    /// The last question.
+    round: u64,
+    hosts: Vec<SeenHost>,
+    /// Codes of ranks that have ended.
+    ended: Vec<Option<u8>>,
+}
+
+#[derive(Debug, Default)]
+struct SeenHost {
+    name: String,
+    /// The question that it answered last.
+    round: u64,
+    /// It answers no more.
+    gone: bool,
+    /// It was lost; else it has ended as it should.
+    lost: bool,
+    ranks: Vec<RankView>,
+}
+
+impl Seen {
+    fn lock(&self) -> MutexGuard<'_, SeenHosts> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks all hosts, and waits for their answers, not for long: all ranks, and the hosts that did not answer.
+    fn look(&self) -> (Vec<RankView>, Vec<String>) {
+        let mut seen = self.lock();
+        seen.round += 1;
+        let round = seen.round;
+        let until = Instant::now() + ANSWERS;
+        // One byte too few makes this look late, no more.
+        let _ = (&self.ring).write(&[0]);
+        while seen.hosts.iter().any(|h| !h.gone && h.round < round) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            // WAIT(left): the hosts' answers, for a second at most
+            seen = self.came.wait_timeout(seen, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let silent = seen
+            .hosts
+            .iter()
+            .filter(|h| h.lost || !h.gone && h.round < round)
+            .map(|h| h.name.clone())
+            .collect();
+        let ranks = seen.hosts.iter().flat_map(|h| &h.ranks).map(|r| match seen.ended.get(r.rank) {
+            Some(Some(code)) => RankView { state: RankState::Ended(*code), ..r.clone() },
+            _ => r.clone(),
+        });
+        let mut ranks: Vec<RankView> = ranks.collect();
+        ranks.sort_by_key(|r| r.rank);
+        (ranks, silent)
+    }
+}
+
+impl FleetShow {
+    /// Answers from now on; a job that cannot be looked at runs all the same.
+    pub(super) fn open(plan: &FleetPlan, job: &str) -> io::Result<Self> {
+        let (asked, ring) = UnixStream::pair()?;
+        asked.set_nonblocking(true)?;
+        ring.set_nonblocking(true)?;
+        let host =
+            |h: &super::plan::PlannedHost| SeenHost { name: h.name().to_owned(), ..SeenHost::default() };
+        let hosts = plan.hosts.iter().map(host).collect();
+        let hosts = Mutex::new(SeenHosts { hosts, ended: vec![None; plan.world], round: 0 });
+        let seen = Arc::new(Seen { hosts, came: Condvar::new(), ring });
+        let shared = seen.clone();
+        let begun = Instant::now();
+        let size = plan.world;
+        let id = job_id(job);
+        let command = plan.hosts.first().map(|h| h.part.command.join(" ")).unwrap_or_default();
+        let command: String = command.chars().filter(|c| !c.is_control()).take(200).collect();
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let door = rustix::process::getppid().map(|launcher| {
+            Door::open(launcher, move || {
+                let (ranks, silent) = shared.look();
+                JobView {
+                    launcher: launcher.as_raw_pid(),
+                    command: command.clone(),
+                    up_ns: begun.elapsed().as_nanos() as u64,
+                    ranks,
+                    silent,
+                    ..view::job(&id, &name, size)
+                }
+            })
+        });
+        Ok(Self { door: door.and_then(Result::ok), asked, seen })
+    }
+
+    pub(super) fn want(&self) -> Option<PollFd<'_>> {
+        self.door.as_ref().map(|_| PollFd::new(&self.asked, PollFlags::IN))
+    }
+
+    /// A host has answered.
+    pub(super) fn answered(&self, host: usize, text: &[u8]) {
+        let Ok(ranks) = serde_json::from_slice(text) else { return };
+        let mut seen = self.seen.lock();
+        let round = seen.round;
+        if let Some(host) = seen.hosts.get_mut(host) {
+            (host.ranks, host.round) = (ranks, round);
+        }
+        self.seen.came.notify_all();
+    }
+
+    /// A rank has ended, with this code.
+    pub(super) fn ended(&self, rank: usize, code: u8) {
+        if let Some(place) = self.seen.lock().ended.get_mut(rank) {
+            *place = Some(code);
+        }
+    }
+
+    /// A rank runs again, on this host.
+    pub(super) fn runs_again(&self, rank: usize, host: usize) {
+        let mut seen = self.seen.lock();
+        if let Some(place) = seen.ended.get_mut(rank) {
+            *place = None;
+        }
+        if let Some(host) = seen.hosts.get_mut(host) {
+            (host.gone, host.lost) = (false, false);
+        }
+    }
+
+    /// A host will answer no more.
+    fn gone(&self, host: usize, lost: bool) {
+        if let Some(host) = self.seen.lock().hosts.get_mut(host) {
+            (host.gone, host.lost) = (true, lost);
+        }
+        self.seen.came.notify_all();
+    }
+}
+
+impl Fleet {
+    /// Somebody asks what the job does.
+    pub(super) fn asked(&mut self) {
+        let _ = (&self.show.asked).read(&mut [0; 64]);
+        for (host, connection) in self.connections.iter_mut().enumerate() {
+            match connection.phase {
+                HostPhase::Running => connection.send(&FleetOrder::Look),
+                HostPhase::Done | HostPhase::Lost => {
+                    self.show.gone(host, connection.phase == HostPhase::Lost)
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! `--stage`: files of the launcher's host that other hosts get where they lack them or have other content.
+//!
+//! The guard asks for the pieces that it wants, one at a time, so neither side holds more than one. What has come whole takes
+//! the place of the old file at once, or not at all.
+use crate::host::job::LaunchRefusal;
+use crate::host::output::Outputs;
+use crate::protocol::{FleetOrder, GuardEvent, HostPart};
+use crate::upstream::FarLauncher;
+use aws_lc_rs::digest::{Context, SHA256};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes that a guard asks for at once.
+const PIECE: u64 = 1 << 20;
+
+/// A file that every host is to have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StagedFile {
+    /// Name as typed: here and there relative to the directory of the job.
+    pub(crate) name: String,
+    digest: String,
+    mode: u32,
+}
+
+/// The SHA-256 of a file.
+pub(crate) fn digest(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut sum = Context::new(&SHA256);
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => sum.update(&buffer[..n]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(sum.finish().as_ref().iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// The files as they are here; or everything that is wrong with them.
+pub(crate) fn files(names: &[PathBuf]) -> Result<Vec<StagedFile>, Vec<String>> {
+    let one = |path: &PathBuf| -> Result<StagedFile, String> {
+        let fail = |e: String| format!("--stage {}: {e}", path.display());
+        let meta = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?;
+        if !meta.is_file() {
+            return Err(fail("is no file; name the files one by one".into()));
+        }
+        let name = path.to_str().ok_or_else(|| fail("its name is no UTF-8".into()))?.to_owned();
+        let digest = digest(path).map_err(|e| fail(e.to_string()))?;
+        Ok(StagedFile { name, digest, mode: meta.permissions().mode() & 0o777 })
+    };
+    let mut all = Vec::new();
+    let mut wrong = Vec::new();
+    for path in names {
+        match one(path) {
+            Ok(file) => all.push(file),
+            Err(why) => wrong.push(why),
+        }
+    }
+    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
+}
+
+/// A piece of a file for a guard; nothing at its end.
+pub(crate) fn piece(file: &StagedFile, at: u64) -> io::Result<Vec<u8>> {
+    let mut from = File::open(&file.name)?;
+    from.seek(SeekFrom::Start(at))?;
+    let mut bytes = Vec::new();
+    from.take(PIECE).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// On the other host: gets what it lacks; the names of what it got. None if the launcher is gone.
+pub(crate) fn fetch(
+    part: &HostPart,
+    dir: &Path,
+    orders: &mut FarLauncher,
+    output: &Outputs,
+) -> Result<Option<()>, LaunchRefusal> {
+    for (index, file) in part.stage.iter().enumerate() {
+        let path = dir.join(&file.name);
+        if digest(&path).is_ok_and(|d| d == file.digest) {
+            continue;
+        }
+        let fail = |e: io::Error| LaunchRefusal::usage(format!("--stage '{}': {e}", path.display()));
+        let new = beside(&path);
+        let got = receive(index, file, &new, orders, output);
+        if !matches!(got, Ok(Some(()))) {
+            let _ = std::fs::remove_file(&new);
+        }
+        if got.map_err(fail)?.is_none() {
+            return Ok(None);
+        }
+        std::fs::rename(&new, &path).map_err(fail)?;
+    }
+    Ok(Some(()))
+}
+
+/// A name in the same directory that nobody else has.
+fn beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.comity-{}", std::process::id()))
+}
+
+fn receive(
+    index: usize,
+    file: &StagedFile,
+    new: &Path,
+    orders: &mut FarLauncher,
+    output: &Outputs,
+) -> io::Result<Option<()>> {
+    if let Some(dir) = new.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    let mut to = File::options().write(true).create_new(true).mode(0o600).open(new)?;
+    let mut at = 0;
+    loop {
+        output.event(&GuardEvent::Wants { file: index as u32, at });
+        let Some(FleetOrder::Piece(bytes)) = orders.wait(output) else { return Ok(None) };
+        if bytes.is_empty() {
+            break;
+        }
+        at += bytes.len() as u64;
+        to.write_all(&bytes)?;
+    }
+    to.set_permissions(std::fs::Permissions::from_mode(file.mode))?;
+    match digest(new)? == file.digest {
+        true => Ok(Some(())),
+        false => Err(io::Error::other("it changed while it was copied")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_known_by_their_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.py");
+        std::fs::write(&path, "abc").unwrap();
+        assert_eq!(
+            digest(&path).unwrap(),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        let all = files(std::slice::from_ref(&path)).unwrap();
+        assert_eq!((piece(&all[0], 1).unwrap(), piece(&all[0], 3).unwrap()), (b"bc".to_vec(), Vec::new()));
+        let wrong = files(&[dir.path().into(), "/nowhere/x".into()]).unwrap_err();
+        assert!(wrong[0].contains("is no file") && wrong[1].contains("/nowhere/x"), "{wrong:?}");
+    }
+}

@@ -1,0 +1,277 @@
+//! Flight records in words.
+
+use comity::tools::{Flight, FlightState};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt::Write,
+    time::Duration,
+};
+
+/// Ranks that were waited for less than this in all are not slow.
+const LEAST: Duration = Duration::from_millis(1);
+/// Slow ranks shown.
+const MOST_SLOW: usize = 8;
+
+/// The report on records that are sorted by group: the group that failed first comes first.
+pub fn report(flights: &[Flight]) -> String {
+    let mut groups: Vec<&[Flight]> = flights.chunk_by(|a, b| a.group == b.group).collect();
+    groups.sort_by_key(|g| g.iter().map(|f| f.written).min());
+    let heard: BTreeSet<usize> = flights.iter().map(|f| world(f, f.rank)).collect();
+    let mut out = String::new();
+    for group in groups {
+        // Writing to a string does not fail.
+        let _ = write!(out, "{}", of_group(group, &heard));
+    }
+    out + &slow(flights)
+}
+
+fn of_group(flights: &[Flight], heard: &BTreeSet<usize>) -> String {
+    let Some(first) = flights.iter().min_by_key(|f| f.written) else { return String::new() };
+    let name = if first.group == 0 { String::new() } else { format!(" {:x}", first.group) };
+    // Errors count ranks within their group.
+    let in_job = match first.culprit {
+        Some(c) if world(first, c) != c => format!(" (its rank {c} is rank {} of the job)", world(first, c)),
+        _ => String::new(),
+    };
+    let all: BTreeSet<usize> = first.members.iter().copied().collect();
+    format!(
+        "{}\ngroup{name} of {}; cause, as {} saw it first: {}{in_job}\n",
+        sentence(flights, heard),
+        ranks(&all),
+        ranks(&[world(first, first.rank)].into()),
+        first.error
+    )
+}
+
+/// Place of each rank of a group; `heard` are the ranks of the job that left a record of any group:
+/// "rank 3 is at all_reduce #812 f32[1048576]; ranks 0-2 wait for it in all_gather #813".
+fn sentence(flights: &[Flight], heard: &BTreeSet<usize>) -> String {
+    let here: BTreeSet<usize> = flights.iter().map(|f| f.rank).collect();
+    let Some(first) = flights.first() else { return String::new() };
+    let absent = (0..first.members.len()).filter(|r| !here.contains(r));
+    let (elsewhere, missing): (BTreeSet<usize>, BTreeSet<usize>) =
+        absent.partition(|&r| heard.contains(&world(first, r)));
+    let mut at: BTreeMap<(u64, bool, String), BTreeSet<usize>> = BTreeMap::new();
+    let mut waits: BTreeMap<usize, usize> = BTreeMap::new();
+    for f in flights {
+        let last = f.calls.last();
+        // A rank that was told as it left is in no call.
+        let is_inside = last.is_some_and(|c| c.state != FlightState::Done);
+        let (seq, call) = last.map_or((0, String::new()), |c| (position(f), c.info.to_string()));
+        at.entry((seq, is_inside, call)).or_default().insert(f.rank);
+        if let Some(peer) = last.filter(|_| is_inside).and_then(|c| c.peer).filter(|&p| p != f.rank) {
+            waits.insert(f.rank, peer);
+        }
+    }
+    let place = |r: usize| at.iter().position(|(_, ranks)| ranks.contains(&r));
+    let holder = |r: usize| holder(r, &waits, &place);
+    let named = |set: &BTreeSet<usize>| ranks(&set.iter().map(|&r| world(first, r)).collect());
+    let mut clauses = Vec::new();
+    let mut subject: BTreeSet<usize> = missing.clone();
+    if !missing.is_empty() {
+        clauses.push(format!(
+            "{} left no record (killed, stopped, or ended without closing the group)",
+            named(&missing)
+        ));
+    }
+    if !elsewhere.is_empty() {
+        clauses.push(format!("{} failed in another group", named(&elsewhere)));
+    }
+    for ((_, is_inside, call), ranks) in &at {
+        let held: BTreeSet<usize> =
+            ranks.iter().filter_map(|&r| holder(r)).filter(|h| !ranks.contains(h)).collect();
+        if held.is_empty() || subject.is_empty() {
+            clauses.push(stands(&named(ranks), ranks.len(), *is_inside, call));
+            if subject.is_empty() {
+                subject = ranks.clone();
+            }
+        } else {
+            let whom = match &held {
+                h if !elsewhere.is_empty() => named(h),
+                h if *h != subject => named(h),
+                h if h.len() == 1 => "it".into(),
+                _ => "them".into(),
+            };
+            let waits = if ranks.len() == 1 { "waits" } else { "wait" };
+            clauses.push(format!("{} {waits} for {whom} in {call}", named(ranks)));
+        }
+    }
+    clauses.join("; ")
+}
+
+/// Rank that `rank` waits for in the end. In a ring ranks wait for a neighbour that waits itself, in the same call: the last
+/// in the chain holds all up.
+fn holder(
+    mut rank: usize,
+    waits: &BTreeMap<usize, usize>,
+    place: &dyn Fn(usize) -> Option<usize>,
+) -> Option<usize> {
+    let start = place(rank);
+    let mut to = waits.get(&rank).copied()?;
+    for _ in 0..waits.len() {
+        match waits.get(&to) {
+            Some(&next) if place(to) == start && next != rank => (rank, to) = (to, next),
+            _ => break,
+        }
+    }
+    Some(to)
+}
+
+/// Place of ranks that wait for nobody else.
+fn stands(who: &str, count: usize, is_inside: bool, call: &str) -> String {
+    match (is_inside, call) {
+        (true, call) => format!("{who} {} at {call}", if count == 1 { "is" } else { "are" }),
+        (false, "") => format!("{who} made no call"),
+        (false, call) => format!("{who} made no call after {call}"),
+    }
+}
+
+/// Progress of a rank: the number of its last collective call, whatever it has sent since.
+fn position(f: &Flight) -> u64 {
+    f.calls.iter().rev().map(|c| c.info.seq).find(|&s| s > 0).unwrap_or(0)
+}
+
+/// For whom the others were asleep how long. One that was late because it waited itself in that call is not the one to look at.
+fn slow(flights: &[Flight]) -> String {
+    let mut waits: HashMap<(u64, u64, usize), (usize, u64)> = HashMap::new();
+    for f in flights {
+        for c in f.calls.iter().filter(|c| c.info.seq > 0 && c.waited > 0) {
+            if let Some(peer) = c.peer {
+                waits.insert((f.group, c.info.seq, f.rank), (peer, c.waited));
+            }
+        }
+    }
+    let mut by: BTreeMap<usize, (u64, u64, BTreeSet<usize>)> = BTreeMap::new();
+    for f in flights {
+        for c in &f.calls {
+            if let Some(peer) = c.peer.filter(|_| c.waited > 0) {
+                let next = |at: usize| match waits.get(&(f.group, c.info.seq, at)) {
+                    Some(&(next, ns)) if ns >= c.waited / 2 => Some(next),
+                    _ => None,
+                };
+                let chain = std::iter::successors(Some(peer), |&at| next(at)).take(f.members.len());
+                // Ranks that waited for each other in turn have no last one.
+                let peer = chain.last().filter(|&at| at != f.rank && next(at).is_none()).unwrap_or(peer);
+                let (ns, calls, who) = by.entry(world(f, peer)).or_default();
+                *ns = ns.saturating_add(c.waited);
+                *calls += 1;
+                who.insert(world(f, f.rank));
+            }
+        }
+    }
+    let mut all: Vec<_> = by.into_iter().filter(|(_, (ns, ..))| Duration::from_nanos(*ns) >= LEAST).collect();
+    all.sort_by_key(|(rank, (ns, ..))| (std::cmp::Reverse(*ns), *rank));
+    let mut out = String::new();
+    for (rank, (ns, calls, who)) in all.into_iter().take(MOST_SLOW) {
+        let time = Duration::from_nanos(ns).as_secs_f64();
+        let _ = writeln!(out, "rank {rank} was waited for {time:.3} s in {calls} calls by {}", ranks(&who));
+    }
+    out
+}
+
+/// A rank of the job, from one of the group.
+fn world(f: &Flight, rank: usize) -> usize {
+    f.members.get(rank).copied().unwrap_or(rank)
+}
+
+/// "rank 3", "ranks 0-2, 5".
+fn ranks(set: &BTreeSet<usize>) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &r in set {
+        match runs.last_mut() {
+            Some((_, to)) if *to + 1 == r => *to = r,
+            _ => runs.push((r, r)),
+        }
+    }
+    let run = |&(from, to): &(usize, usize)| match to - from {
+        0 => from.to_string(),
+        1 => format!("{from}, {to}"),
+        _ => format!("{from}-{to}"),
+    };
+    let word = if set.len() == 1 { "rank" } else { "ranks" };
+    format!("{word} {}", runs.iter().map(run).collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Flight record that `rank` of 4 leaves after one call: operation, number, peer.
+    fn flight(rank: usize, op: &str, seq: u64, peer: Option<usize>) -> Flight {
+        let peer = peer.map_or_else(|| "null".into(), |p| p.to_string());
+        let text = format!(
+            r#"{{"comity_flight":1,"rank":{rank},"members":[0,1,2,3],"host":"a","pid":7,"clock_ns":9000000000,
+            "unix_ns":10000000000,"error":"why {rank}","culprit":null,"made":5,
+            "calls":[["{op}","f32",1048576,null,null,null,{seq},5000000000,7500000000,{peer},2000000000,"failed"]]}}"#
+        );
+        Flight::parse(&format!("rank-{rank}.group-0.flight.json"), text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn ranks_that_disagree_are_told_apart() {
+        let mut all: Vec<_> = (0..3).map(|r| flight(r, "all_gather", 813, Some(3))).collect();
+        all.push(flight(3, "all_reduce", 812, Some(0)));
+        assert_eq!(
+            sentence(&all, &BTreeSet::new()),
+            "rank 3 is at all_reduce #812 f32[1048576]; ranks 0-2 wait for it in all_gather #813 f32[1048576]"
+        );
+    }
+
+    #[test]
+    fn a_rank_without_a_record_is_named_through_a_chain() {
+        // A ring: 0 waits for 3, 3 for 2, and 2 for 1, which is gone.
+        let all = [
+            flight(0, "all_reduce", 9, Some(3)),
+            flight(2, "all_reduce", 9, Some(1)),
+            flight(3, "all_reduce", 9, Some(2)),
+        ];
+        let text = report(&all);
+        let line = text.lines().next().unwrap();
+        assert!(line.starts_with("rank 1 left no record (killed"), "{text}");
+        assert!(line.ends_with("; ranks 0, 2, 3 wait for it in all_reduce #9 f32[1048576]"), "{text}");
+        assert!(text.contains("group of ranks 0-3; cause, as rank 0 saw it first: why 0"), "{text}");
+        assert!(text.contains("rank 1 was waited for 6.000 s in 3 calls by ranks 0, 2, 3\n"), "{text}");
+    }
+
+    #[test]
+    fn a_rank_that_failed_in_another_group_is_not_lost() {
+        let all = [flight(0, "barrier", 9, Some(1)), flight(2, "barrier", 9, Some(1))];
+        assert_eq!(
+            sentence(&all, &[0, 2, 3].into()),
+            "rank 1 left no record (killed, stopped, or ended without closing the group); rank 3 failed in another group; \
+             ranks 0, 2 wait for rank 1 in barrier #9 f32[1048576]"
+        );
+    }
+
+    #[test]
+    fn a_rank_in_no_call_waits_for_nobody() {
+        let mut all: Vec<_> = (0..4).map(|r| flight(r, "barrier", 9, Some(3))).collect();
+        for (rank, call) in [(2, 7), (3, 8)] {
+            all[rank] = flight(rank, "barrier", call, Some(1));
+            all[rank].calls[0].state = FlightState::Done;
+        }
+        assert_eq!(
+            sentence(&all, &BTreeSet::new()),
+            "rank 2 made no call after barrier #7 f32[1048576]; rank 3 made no call after barrier #8 f32[1048576]; \
+             ranks 0, 1 wait for rank 3 in barrier #9 f32[1048576]"
+        );
+        all.truncate(3);
+        all.iter_mut().for_each(|f| f.calls.clear());
+        assert_eq!(
+            sentence(&all, &BTreeSet::new()),
+            "rank 3 left no record (killed, stopped, or ended without closing the group); ranks 0-2 made no call"
+        );
+    }
+
+    #[test]
+    fn ranks_that_wait_for_each_other_end() {
+        let all: Vec<_> = (0..4).map(|r| flight(r, "barrier", 3, Some((r + 1) % 4))).collect();
+        assert_eq!(sentence(&all, &BTreeSet::new()), "ranks 0-3 are at barrier #3 f32[1048576]");
+    }
+
+    #[test]
+    fn runs_of_ranks() {
+        assert_eq!(ranks(&[1].into()), "rank 1");
+        assert_eq!(ranks(&[0, 1, 3, 4, 5, 9].into()), "ranks 0, 1, 3-5, 9");
+    }
+}

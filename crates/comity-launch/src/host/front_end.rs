@@ -1,0 +1,225 @@
+//! The process that the user started: hands signals and standard input on to the supervisor, and finishes what the
+//! supervisor could not if that is killed.
+use crate::host::ending::{Ending, ending_of};
+use crate::host::signals::Signals;
+use crate::host::sys;
+use crate::host::terminal::{ESCAPE, RawTerminal, in_background};
+use crate::host::tree;
+use crate::host::watchdog::ALL_STOPPED;
+use crate::machine::REFUSED;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Interval of looks whether a terminal in whose background this process runs is in its foreground now.
+const FOREGROUND: Duration = Duration::from_secs(1);
+/// Time that the supervisor has to stop the ranks.
+const HALT: Duration = Duration::from_secs(1);
+/// Time that processes have to vanish once the supervisor was killed.
+const VANISH: Duration = Duration::from_secs(2);
+
+/// Waits for the supervisor's end and returns the exit code.
+pub(crate) fn watch(
+    supervisor: Pid,
+    line: UnixStream,
+    (relay, keys): (OwnedFd, bool),
+    held: sys::HeldSignals,
+) -> u8 {
+    let ready = || -> io::Result<Signals> {
+        #[cfg(target_os = "linux")]
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        line.set_nonblocking(true)?;
+        rustix::fs::fcntl_setfl(&relay, rustix::fs::fcntl_getfl(&relay)? | OFlags::NONBLOCK)?;
+        Signals::open(&[libc::SIGTSTP])
+    };
+    let signals = ready();
+    drop(held);
+    sys::block_background_stop();
+    match signals {
+        Ok(signals) => {
+            let keys = if keys && !in_background() { RawTerminal::take() } else { None };
+            let piece = Vec::new();
+            let ranks = Vec::new();
+            FrontEnd { supervisor, line, relay: Some(relay), piece, signals, ranks, keys }.run()
+        }
+        Err(e) => {
+            // The supervisor sees the line close and ends.
+            eprintln!("comity launch: cannot watch the job: {e}");
+            REFUSED
+        }
+    }
+}
+
+struct FrontEnd {
+    supervisor: Pid,
+    line: UnixStream,
+    /// Leads to the supervisor's standard input; None after the end of ours.
+    relay: Option<OwnedFd>,
+    /// Bytes that were read and not yet taken.
+    piece: Vec<u8>,
+    signals: Signals,
+    /// The process groups of the ranks, as the supervisor tells them.
+    ranks: Vec<Pid>,
+    /// Each key of the terminal is a rank's.
+    keys: Option<RawTerminal>,
+}
+
+impl FrontEnd {
+    fn run(mut self) -> u8 {
+        loop {
+            self.turn();
+            for signal in self.signals.take() {
+                if signal == libc::SIGTSTP {
+                    self.suspend();
+                } else if signal != libc::SIGCHLD {
+                    // Few bytes, and a supervisor that does not take them is about to be missed anyway.
+                    let _ = (&self.line).write(&[signal as u8]);
+                }
+            }
+            match rustix::process::waitpid(Some(self.supervisor), WaitOptions::NOHANG) {
+                Ok(Some((_, status))) => {
+                    if let Some(ending) = ending_of(status) {
+                        return self.finish(ending);
+                    }
+                }
+                Ok(None) | Err(Errno::INTR) => {}
+                Err(_) => return REFUSED,
+            }
+        }
+    }
+
+    /// Waits for something and moves input.
+    fn turn(&mut self) {
+        let stdin = rustix::stdio::stdin();
+        let mut pause = None;
+        let mut fds = vec![PollFd::new(&self.line, PollFlags::IN)];
+        fds.extend(self.signals.wants());
+        let signals = fds.len();
+        if let Some(relay) = &self.relay {
+            if !self.piece.is_empty() {
+                fds.push(PollFd::new(relay, PollFlags::OUT));
+            } else if in_background() {
+                pause = Some(FOREGROUND);
+            } else {
+                fds.push(PollFd::from_borrowed_fd(stdin, PollFlags::IN));
+            }
+        }
+        let pause = pause.and_then(|p| Timespec::try_from(p).ok());
+        if rustix::event::poll(&mut fds, pause.as_ref()).is_err() {
+            return;
+        }
+        let told = !fds[0].revents().is_empty();
+        let input = fds.get(signals).is_some_and(|fd| !fd.revents().is_empty());
+        if told {
+            self.listen();
+        }
+        if input {
+            self.pass_on();
+        }
+    }
+
+    /// Notes the ranks of which the supervisor tells.
+    fn listen(&mut self) {
+        while let Some(number) = self.hear() {
+            self.ranks.extend(Pid::from_raw(number));
+        }
+    }
+
+    fn hear(&self) -> Option<i32> {
+        let mut number = [0; 4];
+        matches!((&self.line).read(&mut number), Ok(4)).then(|| i32::from_ne_bytes(number))
+    }
+
+    /// Ctrl-Z: the ranks, which are in no group of the terminal's session, stop first, and go on after this process.
+    fn suspend(&mut self) {
+        let _ = (&self.line).write(&[libc::SIGTSTP as u8]);
+        let until = Instant::now() + HALT;
+        // The shell shows its prompt when this process stops; what the ranks have written comes before it.
+        loop {
+            match self.hear() {
+                Some(ALL_STOPPED) => break,
+                Some(number) => self.ranks.extend(Pid::from_raw(number)),
+                None => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    let Ok(pause) = Timespec::try_from(left) else { break };
+                    let mut fds = [PollFd::new(&self.line, PollFlags::IN)];
+                    let heard = rustix::event::poll(&mut fds, Some(&pause));
+                    if left.is_zero()
+                        || fds[0].revents().contains(PollFlags::HUP)
+                        || heard.is_err_and(|e| e != Errno::INTR)
+                    {
+                        break;
+                    }
+                }
+            }
+        }
+        self.keys.iter().for_each(RawTerminal::leave);
+        sys::stop_this_process();
+        self.keys.iter().filter(|_| !in_background()).for_each(RawTerminal::enter);
+        let _ = (&self.line).write(&[libc::SIGCONT as u8]);
+    }
+
+    fn pass_on(&mut self) {
+        let Some(relay) = &self.relay else { return };
+        if self.piece.is_empty() {
+            let mut buffer = [0; 16 << 10];
+            match rustix::io::read(rustix::stdio::stdin(), &mut buffer) {
+                Ok(n) if n > 0 => {
+                    let ends = self.keys.is_some() && buffer[..n].contains(&ESCAPE);
+                    self.piece.extend_from_slice(&buffer[..n]);
+                    if ends {
+                        let _ = (&self.line).write(&[libc::SIGINT as u8]);
+                    }
+                }
+                Err(Errno::INTR | Errno::AGAIN) => return,
+                // Moved to the background between the look and the read.
+                Err(Errno::IO) if in_background() => return,
+                // The end. A terminal that is gone reads as an error for ever.
+                _ => {
+                    self.relay = None;
+                    return;
+                }
+            }
+        }
+        match rustix::io::write(relay, &self.piece) {
+            Ok(n) => drop(self.piece.drain(..n)),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(_) => self.relay = None,
+        }
+    }
+
+    /// The supervisor has ended: by itself, or so that its ranks are left to this process.
+    fn finish(mut self, ending: Ending) -> u8 {
+        self.keys = None;
+        self.listen();
+        crate::host::door::clear(rustix::process::getpid());
+        let Ending::Signal(_) = ending else { return ending.code() };
+        let since = Instant::now();
+        for &rank in &self.ranks {
+            if cfg!(not(target_os = "linux")) {
+                let _ = rustix::process::kill_process_group(rank, Signal::KILL);
+            }
+        }
+        loop {
+            let left = tree::descendants();
+            if left.is_empty() || since.elapsed() > VANISH {
+                break;
+            }
+            tree::signal(&left, Signal::KILL);
+            while matches!(rustix::process::wait(WaitOptions::NOHANG), Ok(Some(_))) {}
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // The terminal may be gone, too.
+        let _ = writeln!(
+            io::stderr(),
+            "comity launch: the launcher's own process {} {ending}; its ranks were killed",
+            self.supervisor.as_raw_pid()
+        );
+        ending.code()
+    }
+}

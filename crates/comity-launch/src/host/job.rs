@@ -1,0 +1,320 @@
+//! A job that the user asked for, checked against this machine before anything is started.
+use crate::backend::AskedBackend;
+use crate::flights;
+use crate::host::bind::RankBinding;
+use crate::host::defaults::ThreadShare;
+use crate::host::terminal::RankTerminal;
+use crate::journal;
+use crate::machine::REFUSED;
+use crate::machine::USAGE;
+use crate::machine::{ElasticTerms, PATIENCE};
+use crate::protocol::Restarts;
+use crate::request::{InputRank, JobRequest, Setting, TagWish};
+use rustix::fs::{Access, CWD};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A job that can be started as far as can be known now.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Ranks on this host.
+    pub(crate) size: usize,
+    /// The first of them.
+    pub(crate) first: usize,
+    /// Ranks on all hosts.
+    pub(crate) world: usize,
+    /// Program as typed: a rank sees this as its name.
+    pub(crate) name: OsString,
+    /// Path of the program.
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) env: Vec<Setting>,
+    pub(crate) cwd: Option<PathBuf>,
+    pub(crate) timeout: Option<Duration>,
+    /// Time that ranks have to end after SIGTERM.
+    pub(crate) grace: Duration,
+    /// Per rank, for its output and its errors.
+    pub(crate) logs: Option<Vec<[File; 2]>>,
+    /// The directory of these.
+    pub(crate) log_dir: Option<PathBuf>,
+    /// For programs: what happens.
+    pub(crate) events: Option<Arc<File>>,
+    /// The only rank that gets standard input; its output passes as it comes.
+    pub(crate) stdin_rank: Option<usize>,
+    /// It has a terminal.
+    pub(crate) tty: Option<RankTerminal>,
+    /// The output of all passes as it comes: a launcher elsewhere cuts it into lines.
+    pub(crate) straight: bool,
+    /// The first rank's number among those of this host, and how many those are.
+    pub(crate) local: (usize, usize),
+    /// Processors that the ranks may use, if the launcher is to bind them.
+    pub(crate) binding: Option<RankBinding>,
+    /// Number of threads for each rank; none where the user chose.
+    pub(crate) threads: Option<ThreadShare>,
+    /// Directory in which ranks leave their flight records.
+    pub(crate) flights: Option<PathBuf>,
+    pub(crate) restarts: Restarts,
+    /// Terms on which it goes on without ranks.
+    pub(crate) elastic: Option<ElasticTerms>,
+    /// The most processes that join beside the ranks.
+    pub(crate) guests: usize,
+    /// Number of times that each rank was started again, alone.
+    pub(crate) restarted: Vec<u32>,
+    pub(crate) insecure: bool,
+    pub(crate) secure: Option<comity::Secure>,
+    /// None: what the shell says, or the best there is.
+    pub(crate) backend: Option<comity::BackendKind>,
+    /// Listener for requests of the ranks' counters.
+    pub(crate) metrics: Option<TcpListener>,
+    pub(crate) tag: TagWish,
+    pub(crate) verbose: bool,
+}
+
+/// Why a job cannot be started, for the user, and the exit code.
+#[derive(Debug)]
+pub(crate) struct LaunchRefusal {
+    pub(crate) text: String,
+    pub(crate) code: u8,
+}
+
+impl LaunchRefusal {
+    pub(crate) fn usage(text: String) -> Self {
+        Self { text, code: USAGE }
+    }
+
+    pub(crate) fn machine(text: String) -> Self {
+        Self { text, code: REFUSED }
+    }
+}
+
+/// Variables that say who a rank is: a job in which they are set by hand cannot meet.
+pub(crate) const OURS: [&str; 19] = [
+    "COMITY_RANK",
+    "COMITY_SIZE",
+    "COMITY_LOCAL_RANK",
+    "COMITY_LOCAL_SIZE",
+    "COMITY_STORE",
+    "COMITY_JOB",
+    "COMITY_JOIN",
+    "COMITY_KEY_FD",
+    "COMITY_ROOT_CAUSE_FD",
+    "COMITY_KEY_FILE",
+    "COMITY_STATS_FD",
+    "COMITY_INSECURE",
+    "COMITY_HOST_CORES",
+    "COMITY_RESTART",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MLX_RANK",
+];
+
+impl Job {
+    /// Checks a request against this host. `is_whole`: all ranks of the job are on it.
+    pub(crate) fn check(args: JobRequest, is_whole: bool) -> Result<Self, LaunchRefusal> {
+        let size = args.ranks;
+        let tty = args.tty().map(RankTerminal::of);
+        let mut command = args.command.into_iter();
+        let name = command.next().unwrap_or_default();
+        if let Some(set) = args.env.iter().find(|s| OURS.iter().any(|o| s.name == *o)) {
+            let name = set.name.display();
+            return Err(LaunchRefusal::usage(format!(
+                "--env {name}: comity launch sets {name} itself for each rank"
+            )));
+        }
+        if let Some(dir) = &args.cwd {
+            directory(dir).map_err(|e| LaunchRefusal::usage(format!("--cwd '{}': {e}", dir.display())))?;
+        }
+        let given = args.env.iter().rev().find(|s| s.name == "PATH").map(|s| s.value.clone());
+        let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+        let program = find(&name, args.cwd.as_deref(), &path).map_err(LaunchRefusal::usage)?;
+        let binding = RankBinding::check(args.bind_to, size).map_err(LaunchRefusal::usage)?;
+        let threads = ThreadShare::new(&args.env, binding.as_ref(), size);
+        let metrics = args.metrics.map(listen).transpose()?;
+        let logs = args.log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
+        if let Some(input) = args.input.filter(|input| is_whole && input.rank() >= size) {
+            let text = format!("{} {}: there are {size} ranks, from 0", input.flag(), input.rank());
+            return Err(LaunchRefusal::usage(text));
+        }
+        let (elastic, guests) = match args.elastic.map(|(e, restarts)| e.terms(size, restarts)).transpose() {
+            Ok(terms) => terms.map_or((None, 0), |(terms, guests)| (Some(terms), guests)),
+            Err(why) => return Err(LaunchRefusal::usage(why)),
+        };
+        let ring = args.backend.and_then(|b| AskedBackend::variable(b.name()));
+        let ring = ring.map(|(name, value)| Setting { name: name.into(), value: value.into() });
+        let env = ring.into_iter().chain(args.env).collect();
+        let events = args.json_events.as_deref().map(events).transpose()?;
+        let flights = args.log_dir.as_deref().map(clear_flights).transpose()?;
+        Ok(Self {
+            size,
+            first: 0,
+            world: size,
+            name,
+            program,
+            args: command.collect(),
+            env,
+            cwd: args.cwd,
+            timeout: args.timeout,
+            grace: args.grace.unwrap_or(PATIENCE),
+            logs,
+            log_dir: args.log_dir,
+            events,
+            stdin_rank: args.input.map(InputRank::rank),
+            tty,
+            straight: false,
+            local: (0, size),
+            binding,
+            threads,
+            flights,
+            restarts: Restarts { number: 0, most: elastic.map_or(0, |terms| terms.restarts) },
+            elastic,
+            guests,
+            restarted: vec![0; size],
+            insecure: args.insecure,
+            secure: args.secure,
+            backend: args.backend.map(|b| b.kind()).filter(|b| *b != comity::BackendKind::Any),
+            metrics,
+            tag: args.tag_output,
+            verbose: args.verbose,
+        })
+    }
+}
+
+fn listen(at: SocketAddr) -> Result<TcpListener, LaunchRefusal> {
+    TcpListener::bind(at)
+        .map_err(|e| LaunchRefusal::usage(format!("--metrics {at}: cannot listen there: {e}")))
+}
+
+pub(crate) fn directory(dir: &Path) -> Result<(), String> {
+    match std::fs::metadata(dir) {
+        Ok(meta) if !meta.is_dir() => Err("is not a directory".into()),
+        Ok(_) => rustix::fs::access(dir, Access::EXEC_OK)
+            .map_err(|e| format!("cannot be entered: {}", io::Error::from(e))),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err("there is no such directory".into()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// The file that a command's name means, by the rules of a shell.
+pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, String> {
+    let from = cwd.unwrap_or_else(|| Path::new(""));
+    let shown = name.display();
+    if name.is_empty() {
+        return Err("the command is an empty word".into());
+    }
+    if name.as_bytes().contains(&b'/') {
+        let file = from.join(name);
+        return match runnable(&file) {
+            // The rank enters --cwd first, and a relative name counts from there.
+            Ok(()) => Ok(name.into()),
+            Err(Unfit::Absent) => Err(format!("command '{shown}': there is no file '{}'", file.display())),
+            Err(Unfit::Directory) => Err(format!("command '{shown}': is a directory")),
+            Err(Unfit::NotExecutable) => Err(not_executable(&file)),
+        };
+    }
+    let mut almost = None;
+    // `comity launch -- comity check` means this program, installed or not.
+    if name == "comity"
+        && let Ok(own) = std::env::current_exe()
+        && own.file_name() == Some(name)
+    {
+        return Ok(own);
+    }
+    for dir in std::env::split_paths(path) {
+        let file = if dir.as_os_str().is_empty() { Path::new(".").join(name) } else { dir.join(name) };
+        match runnable(&from.join(&file)) {
+            Ok(()) => return Ok(file),
+            Err(Unfit::NotExecutable) => almost = almost.or(Some(file)),
+            Err(_) => {}
+        }
+    }
+    if let Some(file) = almost {
+        return Err(not_executable(&file));
+    }
+    let here = match runnable(&from.join(name)) {
+        Err(Unfit::Absent | Unfit::Directory) => "",
+        _ => "; a file of that name is in the directory itself: put ./ or its interpreter before it",
+    };
+    Err(format!("command '{shown}': not found; PATH was searched ({}){here}", path.display()))
+}
+
+fn not_executable(file: &Path) -> String {
+    format!(
+        "command '{0}': the file is not executable; put its interpreter before it (as in `python {0}`) or run \
+         `chmod +x {0}`",
+        file.display()
+    )
+}
+
+enum Unfit {
+    Absent,
+    Directory,
+    NotExecutable,
+}
+
+fn runnable(file: &Path) -> Result<(), Unfit> {
+    let meta = std::fs::metadata(file).map_err(|_| Unfit::Absent)?;
+    if meta.is_dir() {
+        return Err(Unfit::Directory);
+    }
+    rustix::fs::accessat(CWD, file, Access::EXEC_OK, rustix::fs::AtFlags::empty())
+        .map_err(|_| Unfit::NotExecutable)
+}
+
+/// `--json-events`
+pub(crate) fn events(at: &OsStr) -> Result<Arc<File>, LaunchRefusal> {
+    let fail = |e: io::Error| {
+        format!("--json-events {}: {e}; give a file, or the number of an open descriptor", at.display())
+    };
+    journal::open(at).map_err(|e| LaunchRefusal::usage(fail(e)))
+}
+
+pub(crate) fn open_logs(dir: &Path, ranks: Range<usize>) -> Result<Vec<[File; 2]>, LaunchRefusal> {
+    let bad =
+        |place: &Path, e: io::Error| LaunchRefusal::usage(format!("--log-dir '{}': {e}", place.display()));
+    std::fs::create_dir_all(dir).map_err(|e| bad(dir, e))?;
+    let open = |name: String| {
+        let file = dir.join(name);
+        File::create(&file).map_err(|e| bad(&file, e))
+    };
+    ranks.map(|rank| Ok([open(format!("rank-{rank}.out"))?, open(format!("rank-{rank}.err"))?])).collect()
+}
+
+/// The directory as ranks that start elsewhere find it, without the records of an earlier job.
+pub(crate) fn clear_flights(dir: &Path) -> Result<PathBuf, LaunchRefusal> {
+    let bad = |e: io::Error| LaunchRefusal::usage(format!("--log-dir '{}': {e}", dir.display()));
+    flights::clear(dir).map_err(bad)?;
+    std::path::absolute(dir).map_err(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_name_is_found_as_a_shell_finds_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tool");
+        std::fs::write(&file, "#!/bin/sh\n").unwrap();
+        let path = dir.path().as_os_str();
+        assert_eq!(find("/bin/sh".as_ref(), None, path), Ok("/bin/sh".into()));
+        assert!(find("tool".as_ref(), None, path).unwrap_err().contains("chmod +x"));
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        assert_eq!(find("tool".as_ref(), None, path), Ok(file));
+        assert_eq!(find("./tool".as_ref(), Some(dir.path()), "".as_ref()), Ok("./tool".into()));
+        let lost = find("trian".as_ref(), None, path).unwrap_err();
+        assert!(lost.contains("'trian'") && lost.contains("PATH was searched"), "{lost}");
+        assert!(find("tool".as_ref(), Some(dir.path()), "/nowhere".as_ref()).unwrap_err().contains("./"));
+        assert!(find("/bin".as_ref(), None, path).unwrap_err().contains("directory"));
+        assert!(find("".as_ref(), None, path).is_err());
+    }
+}

@@ -1,0 +1,282 @@
+//! Things that the ranks need to find each other: a job key, a store, and addresses for the libraries that bring their own.
+use crate::elastic::{self, TakenIn};
+use crate::host::handed::Handed;
+use crate::protocol::Go;
+use crate::request::Setting;
+use comity::{Key, tools::Store};
+use socket2::{Domain, Socket, Type};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// Bytes of a rank's word in the file of root causes.
+const WORD: u64 = 4;
+
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
+    Ok(bytes)
+}
+
+/// Time in which the ranks must come together, as they read it themselves; a rank reports a broken value.
+pub(crate) fn join_limit(env: &[Setting]) -> Duration {
+    let name = "COMITY_JOIN_TIMEOUT";
+    let set = env.iter().rev().find(|s| s.name == name).map(|s| s.value.clone());
+    let given = set.or_else(|| std::env::var_os(name)).and_then(|s| s.to_str()?.parse().ok());
+    given.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(Duration::from_secs(60))
+}
+
+/// Everything by which the ranks of one job meet; it must live as long as they do.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    pub(crate) job: String,
+    /// None where it is on another host.
+    store: Option<Store>,
+    store_at: Vec<SocketAddr>,
+    master_at: SocketAddr,
+    /// Addresses kept free for those who are told of them.
+    kept: Vec<Reserved>,
+    /// None in a job without a key.
+    key_file: Option<Handed>,
+    /// File in which ranks write which rank their failure follows from ([`root_cause_of`](Self::root_cause_of)).
+    root_causes: Handed,
+    host_file: Option<Handed>,
+    /// Files that variables of these names lead to.
+    files: Vec<(String, Handed)>,
+    vars: Vec<(String, String)>,
+}
+
+/// A key and a name for a job; the key is of zeros where none is wanted. A job that takes in processes of others has the key and the name that
+/// the user gives, if any.
+pub(crate) fn identity(insecure: bool, is_elastic: bool) -> io::Result<(Key, String)> {
+    if is_elastic && let Some(given) = elastic::given_key(insecure).map_err(io::Error::other)? {
+        return Ok((given, elastic::name()));
+    }
+    let key = if insecure { Ok(Key::from([0; 32])) } else { Key::random() };
+    let job = random::<8>()?.iter().map(|b| format!("{b:02x}")).collect();
+    Ok((key.map_err(io::Error::other)?, job))
+}
+
+impl Meeting {
+    pub(crate) fn open(size: usize, join: Duration, insecure: bool, is_elastic: bool) -> io::Result<Self> {
+        let (key, job) = identity(insecure, is_elastic)?;
+        let store = Store::start((loopback(), 0).into(), size, &key, &job, join).map_err(io::Error::other)?;
+        let key_file = if insecure { None } else { Some(Handed::secret(key.bytes())?) };
+        // MLX's ring dies of a group of one; without its variables it runs alone, as it should.
+        let ring = if size > 1 { (0..size).map(|_| Reserved::new()).collect() } else { Ok(Vec::new()) }?;
+        let host_file = match ring.is_empty() {
+            true => None,
+            false => Some(Handed::readable(host_list(&ring).as_bytes())?),
+        };
+        let root_causes = Handed::writable(size as u64 * WORD)?;
+        let store_at = vec![store.addr()];
+        let master = Reserved::new()?;
+        let store = Some(store);
+        let master_at = master.addr;
+        let mut kept = ring;
+        kept.push(master);
+        let files = Vec::new();
+        let vars = Vec::new();
+        Ok(Self { job, store, store_at, master_at, kept, key_file, root_causes, host_file, files, vars })
+    }
+
+    /// A meeting of `world` ranks whose store runs elsewhere.
+    pub(crate) fn elsewhere(go: &Go, world: usize, kept: Vec<Reserved>) -> io::Result<Self> {
+        let key_file = go.key.as_ref().map(|key| Handed::secret(key)).transpose()?;
+        let files =
+            go.files.iter().map(|(name, text)| Ok((name.clone(), Handed::readable(text.as_bytes())?)));
+        Ok(Self {
+            job: go.job.clone(),
+            store: None,
+            store_at: go.store.clone(),
+            master_at: go.master,
+            kept,
+            key_file,
+            root_causes: Handed::writable(world as u64 * WORD)?,
+            host_file: None,
+            files: files.collect::<io::Result<_>>()?,
+            vars: go.vars.clone(),
+        })
+    }
+
+    /// The store runs in this process after all.
+    pub(crate) fn hold(&mut self, store: Store) {
+        self.store = Some(store);
+    }
+
+    /// Variables that tell libraries of the job.
+    pub(crate) fn vars(&self) -> impl Iterator<Item = (&str, String)> {
+        let files = self.files.iter().map(|(name, file)| (name.as_str(), file.path()));
+        files.chain(self.vars.iter().map(|(name, value)| (name.as_str(), value.clone())))
+    }
+
+    /// While ranks are missing, have it said which.
+    pub(crate) fn on_waiting(&self, tell: impl Fn(&str) + Send + 'static) {
+        if let Some(store) = &self.store {
+            store.on_waiting(tell);
+        }
+    }
+
+    /// Addresses at which the ranks meet, with a comma between several.
+    pub(crate) fn store(&self) -> String {
+        self.store_at.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
+    }
+
+    /// For torch's `env://`.
+    pub(crate) fn master(&self) -> SocketAddr {
+        self.master_at
+    }
+
+    pub(crate) fn key_fd(&self) -> Option<RawFd> {
+        self.key_file.as_ref().map(Handed::fd)
+    }
+
+    pub(crate) fn root_cause_fd(&self) -> RawFd {
+        self.root_causes.fd()
+    }
+
+    /// Root cause, as rank `by` knows it: for a meeting that came to nothing, the store knows; for a group that failed, it stands in
+    /// a file that all ranks have (`COMITY_ROOT_CAUSE_FD`): four bytes for each, that rank's number and one.
+    pub(crate) fn root_cause_of(&self, by: usize) -> Option<usize> {
+        let mut word = [0; WORD as usize];
+        let read = self.root_causes.read(&mut word, by as u64 * WORD).ok()?;
+        let told = u32::from_ne_bytes(word).checked_sub(1).filter(|_| read == word.len());
+        let met = || self.store.as_ref()?.culprit().filter(|rank| *rank != by);
+        told.map(|rank| rank as usize).or_else(met)
+    }
+
+    /// Forgets what ranks wrote of a failure that the job has survived.
+    pub(crate) fn forget_root_causes(&self) {
+        // Where that fails, a later failure may be laid to the wrong rank, which is said with all others.
+        let _ = self.root_causes.clear();
+    }
+
+    /// Hears of processes that the running job takes in, where the store is here.
+    pub(crate) fn taken_in(&self, guests: usize) -> io::Result<Option<TakenIn>> {
+        self.store.as_ref().map(|store| TakenIn::of(store, guests)).transpose()
+    }
+
+    /// Rank `rank` has failed: those that still wait for it need not.
+    pub(crate) fn lost(&self, rank: usize, how: &str) {
+        if let Some(store) = &self.store {
+            store.lost(rank, how);
+        }
+    }
+
+    /// The path of MLX's host file.
+    pub(crate) fn host_file(&self) -> Option<String> {
+        self.host_file.as_ref().map(Handed::path)
+    }
+
+    /// The descriptors that a rank inherits.
+    pub(crate) fn handed(&self) -> Vec<RawFd> {
+        let own = self.key_file.iter().chain([&self.root_causes]);
+        own.chain(&self.host_file).chain(self.files.iter().map(|f| &f.1)).map(Handed::fd).collect()
+    }
+
+    /// Frees the addresses where holding them would keep the ranks from taking them.
+    pub(crate) fn release(&mut self) {
+        if !cfg!(target_os = "linux") {
+            self.kept.iter_mut().for_each(|r| r.socket = None);
+        }
+    }
+}
+
+/// `[["127.0.0.1:5000"],["127.0.0.1:5001"]]`: an address per rank.
+fn host_list(ring: &[Reserved]) -> String {
+    let hosts: Vec<[String; 1]> = ring.iter().map(|r| [r.addr.to_string()]).collect();
+    serde_json::json!(hosts).to_string()
+}
+
+/// This host's own address: of IPv6 only where there is none of IPv4, since not every library that is given one knows both.
+pub(crate) fn loopback() -> IpAddr {
+    let has = |ip: IpAddr| std::net::TcpListener::bind((ip, 0)).is_ok();
+    let four = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let six = IpAddr::from(Ipv6Addr::LOCALHOST);
+    if !has(four) && has(six) { six } else { four }
+}
+
+/// A port that no one else is given.
+///
+/// The socket is bound but does not listen. On Linux such a socket keeps the kernel from handing the port to
+/// others, and still lets a listener take it that sets SO_REUSEADDR, as servers do.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    pub(crate) addr: SocketAddr,
+    socket: Option<Socket>,
+}
+
+impl Reserved {
+    fn new() -> io::Result<Self> {
+        Self::at(loopback())
+    }
+
+    pub(crate) fn at(ip: IpAddr) -> io::Result<Self> {
+        Self::on((ip, 0).into())
+    }
+
+    /// At any port of this address, whose interface counts.
+    pub(crate) fn on(mut at: SocketAddr) -> io::Result<Self> {
+        at.set_port(0);
+        let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&at.into())?;
+        let addr = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self { addr, socket: Some(socket) })
+    }
+}
+
+/// From which address of this host packets go there.
+pub(crate) fn local_toward(to: SocketAddr) -> io::Result<SocketAddr> {
+    let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+    // No packet is sent: connecting only looks up the way.
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(to)?;
+    let mut own = socket.local_addr()?;
+    own.set_port(0);
+    Ok(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    const JOIN: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn reserved_addresses_differ_and_can_be_taken_by_a_server() {
+        let mut meeting = Meeting::open(3, JOIN, false, false).unwrap();
+        meeting.release();
+        let mut addrs: Vec<_> = meeting.kept.iter().map(|r| r.addr).collect();
+        assert!(addrs.contains(&meeting.master()));
+        addrs.push(meeting.store().parse().unwrap());
+        addrs.sort();
+        addrs.dedup();
+        assert_eq!(addrs.len(), 5);
+        let ring = meeting.kept.iter().take(3);
+        let servers: Vec<_> = ring.map(|r| TcpListener::bind(r.addr).unwrap()).collect();
+        std::net::TcpStream::connect(servers[1].local_addr().unwrap()).unwrap();
+        // torch listens on every address of the machine.
+        TcpListener::bind((Ipv4Addr::UNSPECIFIED, meeting.master().port())).unwrap();
+    }
+
+    #[test]
+    fn root_cause_is_read_where_a_rank_wrote_it() {
+        let meeting = Meeting::open(4, JOIN, false, false).unwrap();
+        assert_eq!(meeting.root_cause_of(2), None);
+        rustix::io::pwrite(meeting.root_causes.file(), &8u32.to_ne_bytes(), 8).unwrap();
+        assert_eq!(
+            (meeting.root_cause_of(2), meeting.root_cause_of(1), meeting.root_cause_of(9)),
+            (Some(7), None, None)
+        );
+    }
+
+    #[test]
+    fn the_host_file_is_a_list_of_lists() {
+        let ring = [Reserved::new().unwrap(), Reserved::new().unwrap()];
+        assert_eq!(host_list(&ring), format!("[[\"{}\"],[\"{}\"]]", ring[0].addr, ring[1].addr));
+        assert_eq!(Meeting::open(1, JOIN, true, false).unwrap().host_file(), None);
+    }
+}

@@ -1,0 +1,38 @@
+//! One host: its ranks, their processes, pipes, signals and output.
+//!
+//! Two [processes](watchdog) stand guard over each other, and the [supervisor](supervisor) in one of them does what the
+//! [machine](crate::machine) decides.
+pub(crate) mod bind;
+pub(crate) mod deaths;
+pub(crate) mod defaults;
+pub(crate) mod door;
+pub(crate) mod ending;
+pub(crate) mod front_end;
+pub(crate) mod handed;
+pub(crate) mod job;
+pub(crate) mod lines;
+pub(crate) mod master;
+pub(crate) mod meet;
+pub(crate) mod memory;
+pub(crate) mod metrics;
+pub(crate) mod output;
+pub(crate) mod rank;
+pub(crate) mod signals;
+pub(crate) mod stdin;
+pub(crate) mod supervisor;
+pub(crate) mod sys;
+pub(crate) mod terminal;
+pub(crate) mod tree;
+pub(crate) mod watchdog;
+
+use crate::request::JobRequest;
+
+/// Runs a job on this host alone and returns the exit code.
+pub(crate) fn launch(request: JobRequest) -> u8 {
+    match job::Job::check(request, true) {
+        Ok(job) => watchdog::guarded(job.tty.is_some(), |to_front, input| {
+            supervisor::supervise(job, to_front, input)
+        }),
+        Err(refusal) => watchdog::refuse(&refusal),
+    }
+}

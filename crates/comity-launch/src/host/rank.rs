@@ -1,0 +1,215 @@
+//! A rank: its environment, its start, and the launcher's ends of its pipes.
+use crate::host::defaults;
+use crate::host::job::Job;
+use crate::host::lines::Lines;
+use crate::host::meet::Meeting;
+use crate::host::metrics::Metrics;
+use crate::host::output::OutputStream;
+use crate::host::stdin::RankInput;
+use crate::host::sys::{self, Standing};
+use comity::HostPort;
+use rustix::fs::OFlags;
+use rustix::process::{Pid, Rlimit, Signal};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+#[derive(Debug)]
+pub(crate) struct Rank {
+    pub(crate) pid: Pid,
+    pub(crate) alive: bool,
+    pub(crate) pipes: [Pipe; 2],
+}
+
+/// Output stream of a rank.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    pub(crate) stream: OutputStream,
+    /// Until its end.
+    pub(crate) fd: Option<OwnedFd>,
+    lines: Lines,
+    log: Option<File>,
+}
+
+impl Rank {
+    /// Starts a rank, and returns it with the end that feeds its standard input.
+    pub(crate) fn start(
+        job: &mut Job,
+        (meeting, metrics): (&Meeting, Option<&Metrics>),
+        open_files: &Rlimit,
+        rank: usize,
+    ) -> io::Result<(Self, RankInput)> {
+        let mut command = Command::new(&job.program);
+        command.arg0(&job.name).args(&job.args);
+        let terminal = job.tty.filter(|t| t.rank == job.first + rank).map(|t| t.open()).transpose()?;
+        match &terminal {
+            Some((_, theirs)) => {
+                let end = || theirs.try_clone().map(Stdio::from);
+                command.stdin(end()?).stdout(end()?).stderr(end()?)
+            }
+            None => command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()),
+        };
+        for (name, value) in environment(job, meeting, metrics, rank) {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        if let Some(dir) = &job.cwd {
+            command.current_dir(dir);
+        }
+        let mut handed = meeting.handed();
+        handed.extend(metrics.and_then(|m| m.fd(rank)));
+        let standing = if terminal.is_some() { Standing::Terminal } else { Standing::Group };
+        let local = (job.local.0 + rank, job.local.1);
+        let place = job.binding.as_ref().map(|b| b.of(local)).transpose().map_err(io::Error::other)?;
+        sys::prepare(&mut command, handed, *open_files, (standing, place.map(|(set, _)| set)));
+        let mut child = command.spawn()?;
+        // The rank's copies would keep the terminal open when the rank has ended.
+        drop(command);
+        let gone = || io::Error::other("no pipe");
+        let (stdin, out, err) = match terminal {
+            Some((ours, _)) => (RankInput::Terminal(ours.try_clone()?), ours, None),
+            None => {
+                let stdin: OwnedFd = child.stdin.take().ok_or_else(gone)?.into();
+                rustix::fs::fcntl_setfl(&stdin, rustix::fs::fcntl_getfl(&stdin)? | OFlags::NONBLOCK)?;
+                let err = child.stderr.take().ok_or_else(gone)?.into();
+                (RankInput::Pipe(stdin), child.stdout.take().ok_or_else(gone)?.into(), Some(err))
+            }
+        };
+        let [log_out, log_err] = match job.logs.as_mut().and_then(|logs| logs.get_mut(rank)) {
+            Some(files) => [Some(files[0].try_clone()?), Some(files[1].try_clone()?)],
+            None => [None, None],
+        };
+        let global = job.first + rank;
+        let lines = |stream: OutputStream| match job.straight || job.stdin_rank == Some(global) {
+            true => Lines::Straight,
+            false => Lines::new(global, job.world, job.tag.applies(job.world), stream.has_colour()),
+        };
+        let pipes = [
+            Pipe { stream: OutputStream::Out, fd: Some(out), lines: lines(OutputStream::Out), log: log_out },
+            Pipe { stream: OutputStream::Err, fd: err, lines: lines(OutputStream::Err), log: log_err },
+        ];
+        Ok((Self { pid: Pid::from_child(&child), alive: true, pipes }, stdin))
+    }
+
+    /// Signals the rank's process group. Only while the rank was not reaped, so that the number is its own.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if self.alive {
+            let _ = rustix::process::kill_process_group(self.pid, signal);
+        }
+    }
+}
+
+impl Pipe {
+    /// Reads once, which does not block when the pipe is readable; appends what can be shown to `show`.
+    /// The error is that of the log file, told once; the number, that of the bytes read.
+    pub(crate) fn read(&mut self, buffer: &mut [u8], show: &mut Vec<u8>) -> (Result<(), io::Error>, usize) {
+        let Some(fd) = &self.fd else { return (Ok(()), 0) };
+        match rustix::io::read(fd, &mut *buffer) {
+            Ok(n) if n > 0 => {
+                let bytes = &buffer[..n];
+                self.lines.take(bytes, show);
+                if let Some(file) = &mut self.log
+                    && let Err(e) = file.write_all(bytes)
+                {
+                    self.log = None;
+                    return (Err(e), n);
+                }
+                return (Ok(()), n);
+            }
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+            _ => self.close(show),
+        }
+        (Ok(()), 0)
+    }
+
+    /// Current text of a line that is written over.
+    pub(crate) fn progress(&mut self) -> Option<Vec<u8>> {
+        self.lines.progress()
+    }
+
+    /// Gives up on the pipe; what it had of a last line is shown.
+    pub(crate) fn close(&mut self, show: &mut Vec<u8>) {
+        self.fd = None;
+        self.lines.finish(show);
+    }
+}
+
+/// Variables and their values; None removes a variable.
+type Variables = Vec<(OsString, Option<OsString>)>;
+
+/// The changes for a rank in the environment of the launcher.
+pub(crate) fn environment(job: &Job, meeting: &Meeting, metrics: Option<&Metrics>, rank: usize) -> Variables {
+    let rank_here = rank;
+    let stats = metrics.and_then(|m| m.fd(rank)).map(|fd| fd.to_string());
+    let local = (job.local.0 + rank).to_string();
+    let local_size = job.local.1.to_string();
+    let rank = (job.first + rank).to_string();
+    let size = job.world.to_string();
+    let again = job.restarted.get(rank_here).copied().unwrap_or(0);
+    let number = job.restarts.number + again;
+    let mut all = offered(job, meeting, number);
+    all.extend(job.env.iter().map(|s| (s.name.clone(), Some(s.value.clone()))));
+    let mut set = |name: &str, value: Option<&str>| all.push((name.into(), value.map(Into::into)));
+    for (name, value) in [
+        ("COMITY_RANK", &rank),
+        ("RANK", &rank),
+        ("COMITY_LOCAL_RANK", &local),
+        ("LOCAL_RANK", &local),
+        ("COMITY_SIZE", &size),
+        ("WORLD_SIZE", &size),
+        ("COMITY_LOCAL_SIZE", &local_size),
+        ("LOCAL_WORLD_SIZE", &local_size),
+    ] {
+        set(name, Some(value));
+    }
+    set("MLX_RANK", (job.world > 1).then_some(&rank));
+    set("COMITY_STORE", Some(&meeting.store()));
+    set("COMITY_JOB", Some(&meeting.job));
+    set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
+    set("COMITY_RESTART", Some(&number.to_string()));
+    // It comes while the others run.
+    set("COMITY_JOIN", (again > 0).then_some("1"));
+    set("COMITY_STATS_FD", stats.as_deref());
+    set("COMITY_ROOT_CAUSE_FD", Some(&meeting.root_cause_fd().to_string()));
+    all
+}
+
+/// Variables that the user may set otherwise with `--env`.
+fn offered(job: &Job, meeting: &Meeting, number: u32) -> Variables {
+    let mut all = Variables::new();
+    let mut set = |name: &str, value: Option<String>| all.push((name.into(), value.map(Into::into)));
+    for (name, value) in defaults::variables(&job.env, job.threads) {
+        set(name, Some(value));
+    }
+    set("TORCHELASTIC_RESTART_COUNT", Some(number.to_string()));
+    set("TORCHELASTIC_MAX_RESTARTS", Some(job.restarts.most.to_string()));
+    let master = meeting.master();
+    set("MASTER_ADDR", Some(HostPort::from(master).host().to_owned()));
+    set("MASTER_PORT", Some(master.port().to_string()));
+    set("MLX_HOSTFILE", meeting.host_file());
+    for (name, value) in meeting.vars() {
+        set(name, Some(value));
+    }
+    // Another job's, if this one is started from inside it.
+    set("COMITY_KEY_FILE", None);
+    // The launcher makes a key, unless it is told not to; what the shell says was said to another job.
+    set("COMITY_INSECURE", job.insecure.then(|| "1".into()));
+    if let Some(secure) = job.secure {
+        set("COMITY_SECURE", Some(if secure == comity::Secure::Data { "data" } else { "handshake" }.into()));
+    }
+    if let Some(backend) = job.backend {
+        set("COMITY_BACKEND", Some(backend.name().into()));
+    }
+    // Ranks take no name that is not UTF-8.
+    if let Some(dir) = job.flights.as_deref().and_then(|d| d.to_str()) {
+        set("COMITY_LOG_DIR", Some(dir.into()));
+    }
+    // Each sees its own cores, and how many ranks may turn is for all to know.
+    set("COMITY_HOST_CORES", job.binding.as_ref().map(|b| b.host_cores().to_string()));
+    all
+}

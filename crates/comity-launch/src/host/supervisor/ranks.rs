@@ -1,0 +1,157 @@
+//! Ends of ranks, signals to them, and what they have left running.
+use super::{Supervisor, host};
+use crate::host::ending::{Ending, ending_of};
+use crate::host::signals::PassedSignal;
+use crate::host::tree;
+use crate::machine::{Event, StopOrder};
+use crate::protocol::GuardEvent;
+use rustix::process::{Signal, WaitOptions};
+
+impl Supervisor {
+    /// Takes note of the processes that have ended: ranks in the order of their ends, then any other.
+    pub(super) fn reap(&mut self) {
+        // Who was taken in before it died was a rank of the group.
+        self.hear_taken_in();
+        self.credit(None);
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            let rank = self.ranks.iter().position(|r| r.alive && r.pid == pid);
+            if let (Some(rank), Some(ending)) = (rank, ending_of(status)) {
+                // Another may have ended before this one, and both since the last look.
+                self.credit(Some((rank, ending)));
+            }
+        }
+    }
+
+    /// Take the ends of ranks in their order, and among them, or else last, one that is known already.
+    pub(super) fn credit(&mut self, mut known: Option<(usize, Ending)>) {
+        for rank in self.deaths.take() {
+            if let Some((_, ending)) = known.take_if(|k| k.0 == rank) {
+                self.ended(rank, ending);
+                continue;
+            }
+            let Some(pid) = self.ranks.get(rank).filter(|r| r.alive).map(|r| r.pid) else { continue };
+            if let Ok(Some((_, status))) = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG)
+                && let Some(ending) = ending_of(status)
+            {
+                self.ended(rank, ending);
+            }
+        }
+        if let Some((rank, ending)) = known {
+            self.ended(rank, ending);
+        }
+    }
+
+    pub(super) fn ended(&mut self, number: usize, ending: Ending) {
+        let Some(rank) = self.ranks.get_mut(number) else { return };
+        rank.alive = false;
+        let pid = rank.pid;
+        let global = self.job.first + number;
+        self.feed.remove(number);
+        self.journal.ended(global, ending, &host());
+        if let Some(metrics) = &self.metrics {
+            metrics.ended(number, ending);
+        }
+        // The launcher of a host's part wants to know it of every rank.
+        let matters = self.machine.judges() || self.output.is_framed();
+        let killed = ending == Ending::Signal(libc::SIGKILL) && matters;
+        let memory = if killed { self.kills.evidence() } else { None }.unwrap_or_default().to_owned();
+        self.tell_cause(number);
+        if self.output.is_framed() && !self.is_bereft {
+            let index = |rank: usize| u32::try_from(rank).ok();
+            let root_cause = self.meeting.root_cause_of(global).and_then(index);
+            let rank = index(global).unwrap_or(u32::MAX);
+            self.output.event(&GuardEvent::Ended { rank, ending, root_cause, memory: memory.clone() });
+        }
+        self.hear(Event::Ended { rank: global, ending, memory });
+        self.meeting.lost(global, &ending.to_string());
+        if ending.is_failure() {
+            // The number is free for a new process from now on, but not taken within microseconds.
+            let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+        }
+        if self.job.verbose {
+            self.output.say(&format!("{} {ending}", self.name(global)));
+        }
+    }
+
+    /// Tells the machine which rank this one names as the cause of its failure, if any.
+    pub(super) fn tell_cause(&mut self, number: usize) {
+        let by = self.job.first + number;
+        if let Some(rank) = self.meeting.root_cause_of(by) {
+            self.hear(Event::Blames { by, rank });
+        }
+    }
+
+    /// Ends what ranks have left running, wherever it hides.
+    pub(super) fn end_strays(order: StopOrder) {
+        let strays = tree::descendants();
+        match order {
+            StopOrder::Term => {
+                tree::signal(&strays, Signal::TERM);
+                tree::signal(&strays, Signal::CONT);
+            }
+            StopOrder::Kill => tree::signal(&strays, Signal::KILL),
+            StopOrder::Abandon => {}
+        }
+    }
+
+    /// "rank 3 (pid 77, host c)", for the number of a rank in the job.
+    pub(crate) fn name(&self, rank: usize) -> String {
+        let pid = self.pid_of(rank);
+        format!("rank {rank} (pid {pid}, host {})", host())
+    }
+
+    pub(crate) fn pid_of(&self, rank: usize) -> i32 {
+        let known = rank.checked_sub(self.job.first).and_then(|number| self.ranks.get(number));
+        known.map_or(0, |r| r.pid.as_raw_pid())
+    }
+
+    /// To the process group of each rank, as a terminal would send it.
+    pub(super) fn pass(&self, signal: PassedSignal) {
+        self.ranks.iter().for_each(|rank| rank.signal(signal.signal()));
+    }
+
+    /// To every process of the job. Not SIGTSTP, which a rank may ignore: then it would miss the others.
+    pub(super) fn signal_all(&self, signal: Signal) {
+        self.ranks.iter().for_each(|rank| rank.signal(signal));
+        // Those that left the ranks' groups.
+        tree::signal(&tree::descendants(), signal);
+    }
+
+    /// Finds the ranks that are stopped, and tells a launcher elsewhere.
+    pub(super) fn find_stopped(&mut self) {
+        let stopped = tree::stopped();
+        let alive = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
+        let found: Vec<usize> =
+            alive.filter(|(_, r)| stopped.contains(&r.pid)).map(|(n, _)| self.job.first + n).collect();
+        for rank in found {
+            self.output.event(&GuardEvent::Stopped { rank: u32::try_from(rank).unwrap_or(u32::MAX) });
+            self.hear(Event::Stopped { rank });
+        }
+    }
+
+    pub(super) fn end(&mut self, order: StopOrder) {
+        let first = self.job.first;
+        let alive = || self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
+        let list = || {
+            alive()
+                .map(|(n, r)| format!("{} (pid {})", first + n, r.pid.as_raw_pid()))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        match order {
+            StopOrder::Term => alive().for_each(|(_, rank)| {
+                rank.signal(Signal::TERM);
+                // A stopped process gets it only when it goes on.
+                rank.signal(Signal::CONT);
+            }),
+            StopOrder::Kill => {
+                self.output.say(&format!("still running after SIGTERM, now killed: rank {}", list()));
+                alive().for_each(|(_, rank)| rank.signal(Signal::KILL));
+                tree::signal(&tree::descendants(), Signal::KILL);
+            }
+            StopOrder::Abandon => {
+                self.output.say(&format!("left behind, for they do not die of SIGKILL: rank {}", list()));
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The two processes of a launcher, which stand guard over each other.
+//!
+//! The [front end](front_end) is the one that the user started: it takes
+//! the signals and the standard input of the terminal. The [supervisor](super::supervisor) is its child in a session of its
+//! own: it starts the ranks, carries their lines, and ends them. The front end's death closes a socket that the
+//! supervisor polls; the supervisor's death makes its children the front end's (both are "subreapers" on Linux). So
+//! whichever of the two is killed, the other one is an ancestor of every process of the job, also of those
+//! that left their process group, and ends them.
+use crate::host::front_end;
+use crate::host::job;
+use crate::host::signals;
+use crate::host::sys;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+/// Answer of the supervisor to SIGTSTP, in the place of a process's number.
+pub(crate) const ALL_STOPPED: i32 = 0;
+
+/// Runs `supervise` in a process of its own, which the front end watches; `keys`: a rank gets each key of the terminal.
+pub(crate) fn guarded(keys: bool, supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> u8 {
+    let pair = UnixStream::pair().and_then(|sockets| Ok((sockets, std::io::pipe()?)));
+    let ((to_keeper, to_front), (input, relay)) = match pair {
+        Ok(pair) => pair,
+        Err(e) => return refuse(&job::LaunchRefusal::machine(format!("cannot make a pipe: {e}"))),
+    };
+    // The ranks may run before the front end has set its handlers.
+    let passed = signals::PassedSignal::ALL.map(|passed| passed.signal().as_raw());
+    let held = sys::HeldSignals::hold(
+        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGTSTP].into_iter().chain(passed),
+    );
+    match sys::fork() {
+        Ok(sys::Fork::Child) => {
+            drop((to_keeper, relay, held));
+            let code = supervise(to_front, input.into());
+            // The front end's part of the program must not run a second time here.
+            std::process::exit(code.into())
+        }
+        Ok(sys::Fork::Parent(supervisor)) => {
+            drop((to_front, input));
+            front_end::watch(supervisor, to_keeper, (relay.into(), keys), held)
+        }
+        Err(e) => refuse(&job::LaunchRefusal::machine(format!("cannot start a second process: {e}"))),
+    }
+}
+
+pub(crate) fn refuse(refusal: &job::LaunchRefusal) -> u8 {
+    eprintln!("comity launch: {}", refusal.text);
+    refusal.code
+}

@@ -1,0 +1,159 @@
+//! `comity launch --nnodes N --node-rank R --rendezvous HOST[:PORT]`: for hosts without ssh, each of which starts its own launcher.
+//!
+//! ```text
+//! node 0: launcher, store, ranks 0 and 1  --+
+//! node 1: launcher, ranks 2 and 3         --+-- the launchers are a group of Comity's own
+//! node 2: launcher, rank 4                --+
+//! ```
+//!
+//! The launchers [agree](agree) on the job as a group: whose ranks are which, where the ranks meet, a fresh key. Then they [watch](watch)
+//! each other: one whose rank fails, or that is gone, ends the ranks of all. At the end each has the others' findings, so all
+//! say the same last line and exit with the same code.
+mod agree;
+mod findings;
+mod request;
+mod watch;
+mod ways;
+
+pub use request::NodeRequest;
+pub(crate) use watch::Nodes;
+
+use crate::host::ending::Ending;
+use crate::host::job::{self, Job, LaunchRefusal};
+use crate::host::meet::Meeting;
+use crate::host::output::Outputs;
+use crate::host::supervisor::{self, Supervisor};
+use crate::machine::REFUSED;
+use crate::machine::{Event, Role, StopReason};
+use crate::request::JobRequest;
+use crate::upstream::{FrontLine, Order, Upstream};
+use agree::{Agreement, NodeCall};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Interval of the lines that other nodes are waited for.
+const SAID: Duration = Duration::from_secs(5);
+
+/// Runs this node's part to its end and returns the exit code.
+pub(crate) fn launch(mut request: JobRequest, node: NodeRequest) -> u8 {
+    if request.tty().is_some() {
+        let why = "--tty is for one host, or for --hosts; with --nnodes give --stdin-rank on the rank's node";
+        return crate::host::watchdog::refuse(&LaunchRefusal::usage(why.into()));
+    }
+    let log_dir = request.log_dir.take();
+    let made = NodeCall::check(&request, node).and_then(|call| Ok((call, Job::check(request, false)?)));
+    let (call, job) = match made {
+        Ok(made) => made,
+        Err(refusal) => return crate::host::watchdog::refuse(&refusal),
+    };
+    crate::host::watchdog::guarded(false, |front_end, input| {
+        match open(call, (job, log_dir), front_end, input) {
+            Ok(Some(supervisor)) => supervisor.run(),
+            Ok(None) => Ending::Signal(libc::SIGINT).code(),
+            Err(LaunchRefusal { text, code }) => {
+                let _ = writeln!(io::stderr(), "comity launch: {text}");
+                code
+            }
+        }
+    })
+}
+
+/// The supervisor of this node's ranks, once all nodes agree; none if the user ended the wait.
+fn open(
+    call: NodeCall,
+    (mut job, log_dir): (Job, Option<PathBuf>),
+    front_end: UnixStream,
+    input: OwnedFd,
+) -> Result<Option<Supervisor>, LaunchRefusal> {
+    let fail = |e: io::Error| LaunchRefusal::machine(format!("cannot prepare the job: {e}"));
+    let open_files = supervisor::stand_alone().map_err(fail)?;
+    rustix::stdio::dup2_stdin(&input).map_err(|e| fail(e.into()))?;
+    let mut front_end = FrontLine::new(front_end).map_err(fail)?;
+    let output = Outputs::open().map_err(fail)?;
+    let verbose = job.verbose;
+    let shown = call.at.clone();
+    let Some(agreed) = wait(call, &job, &mut front_end, &output)? else { return Ok(None) };
+    let Agreement { go, store, kept, group, words, first, world } = agreed;
+    (job.first, job.world) = (first, world);
+    if let Some(dir) = log_dir {
+        job.logs = Some(job::open_logs(&dir, first..first + job.size)?);
+        job.flights = Some(job::clear_flights(&dir)?);
+        job.log_dir = Some(dir);
+    }
+    if job.stdin_rank.is_some_and(|r| r >= world) {
+        return Err(LaunchRefusal::usage(format!("--stdin-rank: there are {world} ranks, from 0")));
+    }
+    let mut meeting = Meeting::elsewhere(&go, world, kept).map_err(fail)?;
+    if let Some(store) = store {
+        meeting.hold(store);
+        meeting.on_waiting(output.voice());
+    }
+    if verbose {
+        let hosts: Vec<_> = words.iter().map(|w| format!("{} ({} ranks)", w.host, w.size)).collect();
+        output.say(&format!(
+            "{world} ranks on {} nodes that met at {shown}: {}",
+            words.len(),
+            hosts.join(", ")
+        ));
+    }
+    let listener = job.metrics.take();
+    let mut supervisor =
+        Supervisor::with(Role::Node, job, meeting, (front_end, output), open_files).map_err(fail)?;
+    supervisor.show(listener).map_err(fail)?;
+    supervisor.feed = crate::host::stdin::StdinFeed::new(input);
+    supervisor.nodes = Some(Nodes::watch(group, words).map_err(fail)?);
+    Ok(Some(supervisor))
+}
+
+/// Agrees in a thread, so that the user can end the wait.
+fn wait(
+    call: NodeCall,
+    job: &Job,
+    front_end: &mut FrontLine,
+    output: &Outputs,
+) -> Result<Option<Agreement>, LaunchRefusal> {
+    let fail = |e: io::Error| LaunchRefusal::machine(format!("cannot prepare the job: {e}"));
+    let at = call.at.clone();
+    let node = call.node;
+    let nodes = call.nodes;
+    let word = agree::word(&call, job);
+    let (done, ring) = UnixStream::pair().map_err(fail)?;
+    let thread = std::thread::Builder::new()
+        .name("nodes".into())
+        .spawn(move || {
+            let agreed = agree::agree(&call, word);
+            drop(ring);
+            agreed
+        })
+        .map_err(fail)?;
+    let mut say = Instant::now() + SAID;
+    loop {
+        let pause = Timespec::try_from(say.saturating_duration_since(Instant::now())).ok();
+        let mut fds = vec![PollFd::new(&done, PollFlags::IN)];
+        fds.extend(front_end.want());
+        let _ = rustix::event::poll(&mut fds, pause.as_ref());
+        if !fds[0].revents().is_empty() {
+            // WAIT: the thread has closed its end, the last thing that it does
+            let gone = || LaunchRefusal::machine("cannot prepare the job: a thread ended early".into());
+            return thread.join().map_err(|_| gone())?.map(Some);
+        }
+        for order in front_end.take() {
+            match order {
+                Order::News(Event::Stop(StopReason::Interrupted { signal })) => {
+                    std::process::exit(Ending::Signal(signal).code().into())
+                }
+                Order::FrontEndLost => std::process::exit(REFUSED.into()),
+                Order::Suspend => front_end.all_stopped(),
+                _ => {}
+            }
+        }
+        if Instant::now() >= say {
+            output.say(&format!("node {node} of {nodes} waits for the others at {at}"));
+            say = Instant::now() + SAID * 2;
+        }
+    }
+}

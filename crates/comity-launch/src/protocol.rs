@@ -1,0 +1,386 @@
+//! Protocol of the launcher and the guard on another host: frames over the two pipes of `ssh`.
+//!
+//! ```text
+//! kind u8 | length u32, little-endian | so many bytes
+//! ```
+//!
+//! The launcher's orders go to the guard's standard input, the guard's events come from its standard output. No length is
+//! believed above [`LARGEST`], and no memory is taken before the bytes have come.
+use crate::fleet::stage::StagedFile;
+use crate::host::bind::BindWish;
+use crate::host::ending::Ending;
+use crate::host::master::MasterPacket;
+use crate::host::output::OutputStream;
+use crate::host::signals::PassedSignal;
+use crate::host::terminal::RankTerminal;
+use serde::{Deserialize, Serialize};
+
+/// Both sides must speak the same one; the guard says its own first.
+pub(crate) const PROTOCOL: u32 = 6;
+/// The longest frame.
+pub(crate) const LARGEST: usize = 4 << 20;
+/// Bytes that a guard sends before its first frame: a login script may print before that.
+pub(crate) const GREETING: &[u8] = b"\0comity-guard\0";
+/// Interval of each side's beats.
+pub(crate) const BEAT: std::time::Duration = std::time::Duration::from_millis(500);
+/// A side that was silent for so long is gone.
+pub(crate) const SILENCE: std::time::Duration = std::time::Duration::from_millis(3000);
+
+/// Order of the launcher.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum FleetOrder {
+    /// Look whether this can be run.
+    Prepare(Box<HostPart>),
+    /// Run it.
+    Go(Box<Go>),
+    Term,
+    Kill,
+    Stop,
+    Continue,
+    /// Send it to the ranks.
+    Pass(PassedSignal),
+    Input(Vec<u8>),
+    InputEnd,
+    /// Piece of the file that was asked for; empty at its end.
+    Piece(Vec<u8>),
+    /// The part of a connection to rank 0.
+    Master(MasterPacket),
+    /// Say what the ranks do.
+    Look,
+    /// Say which of them are stopped.
+    FindStopped,
+    /// Start this rank again.
+    StartAgain(u32),
+    Beat,
+}
+
+/// Event from the guard.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum GuardEvent {
+    Hello(Box<GuardHello>),
+    Ready(Box<Ready>),
+    /// It lacks this file of `--stage`, from there on.
+    Wants {
+        file: u32,
+        at: u64,
+    },
+    /// It cannot be run, and the exit code.
+    Refused {
+        text: String,
+        code: u8,
+    },
+    Started {
+        rank: u32,
+        pid: i32,
+    },
+    Output {
+        rank: u32,
+        stream: OutputStream,
+        bytes: Vec<u8>,
+    },
+    Ended {
+        rank: u32,
+        ending: Ending,
+        /// Rank that it names as the root cause.
+        root_cause: Option<u32>,
+        memory: String,
+    },
+    /// It is stopped, as it is to end or was asked for.
+    Stopped {
+        rank: u32,
+    },
+    Say(String),
+    /// View of the ranks here, as JSON.
+    View(Vec<u8>),
+    /// The part of a connection to rank 0.
+    Master(MasterPacket),
+    /// The ranks have taken the input.
+    Taken,
+    Beat,
+    /// All has ended, and nothing is left.
+    Bye,
+}
+
+/// A guard introduces itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GuardHello {
+    pub(crate) protocol: u32,
+    pub(crate) version: String,
+    pub(crate) host: String,
+}
+
+/// A host's part of the job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HostPart {
+    /// The first rank here, and how many.
+    pub(crate) first: usize,
+    pub(crate) size: usize,
+    /// Ranks in all.
+    pub(crate) world: usize,
+    /// The number of the first one among the ranks of this host, which may have several parts, and how many those are.
+    pub(crate) local_first: usize,
+    pub(crate) local_size: usize,
+    /// The only one that gets standard input.
+    pub(crate) stdin_rank: Option<usize>,
+    /// It gets a terminal.
+    pub(crate) tty: Option<RankTerminal>,
+    pub(crate) command: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) cwd: Option<String>,
+    /// It was asked for, so it must be there.
+    pub(crate) cwd_asked: bool,
+    pub(crate) insecure: bool,
+    pub(crate) secure: Option<String>,
+    pub(crate) backend: Option<String>,
+    /// The address that others reach this host at, where the launcher knows it.
+    pub(crate) at: Option<std::net::IpAddr>,
+    /// So many ports are wanted.
+    pub(crate) ports: usize,
+    /// Processors to which each of its ranks is bound.
+    pub(crate) bind_to: BindWish,
+    pub(crate) restarts: Restarts,
+    /// Ranks that end are started again when the launcher says so.
+    pub(crate) elastic: bool,
+    /// Files that it is to have before it runs.
+    pub(crate) stage: Vec<StagedFile>,
+}
+
+/// Number of times that the job was started again, and the limit on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Restarts {
+    pub(crate) number: u32,
+    pub(crate) most: u32,
+}
+
+/// A host can run its part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ready {
+    pub(crate) at: std::net::IpAddr,
+    pub(crate) ports: Vec<u16>,
+    /// Address from which `ssh` came: the launcher's, or that of a host between.
+    pub(crate) from: Option<std::net::IpAddr>,
+    /// Kind of machine, as in "linux-x86_64".
+    pub(crate) system: String,
+    /// Files it would run that ought to be the same everywhere: the name, and the digest of the content.
+    pub(crate) digests: Vec<(String, String)>,
+    /// Number of threads for each rank, as text.
+    pub(crate) threads: Option<String>,
+}
+
+/// Meeting of the ranks: its addresses, variables and files.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Go {
+    pub(crate) job: String,
+    /// Addresses of the store; each rank takes one that it reaches.
+    pub(crate) store: Vec<std::net::SocketAddr>,
+    pub(crate) master: std::net::SocketAddr,
+    /// Variables that name addresses of the job.
+    pub(crate) vars: Vec<(String, String)>,
+    /// MLX's host file, and other files whose path a variable is to name.
+    pub(crate) files: Vec<(String, String)>,
+    /// Number of times that each rank of the host was started before; ranks that were join the job that runs.
+    pub(crate) restarted: Vec<u32>,
+    /// The job key; none in a job without one.
+    pub(crate) key: Option<[u8; 32]>,
+}
+
+impl std::fmt::Debug for Go {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Go").field("job", &self.job).field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+fn frame(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let length: usize = parts.iter().map(|p| p.len()).sum();
+    let mut all = Vec::with_capacity(5 + length);
+    all.push(kind);
+    all.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+    parts.iter().for_each(|p| all.extend_from_slice(p));
+    all
+}
+
+/// Text of a structure; these have no part that cannot be written.
+fn text(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+impl FleetOrder {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Prepare(part) => frame(b'P', &[&text(part)]),
+            Self::Go(go) => frame(b'G', &[&text(go)]),
+            Self::Term => frame(b'T', &[]),
+            Self::Kill => frame(b'K', &[]),
+            Self::Stop => frame(b'Z', &[]),
+            Self::Continue => frame(b'C', &[]),
+            Self::Pass(signal) => frame(b'S', &[&[*signal as u8]]),
+            Self::Input(bytes) => frame(b'I', &[bytes]),
+            Self::InputEnd => frame(b'E', &[]),
+            Self::Piece(bytes) => frame(b'F', &[bytes]),
+            Self::Master(packet) => frame(b'M', &[&packet.encode()]),
+            Self::Look => frame(b'L', &[]),
+            Self::FindStopped => frame(b'D', &[]),
+            Self::StartAgain(rank) => frame(b'R', &[&rank.to_le_bytes()]),
+            Self::Beat => frame(b'B', &[]),
+        }
+    }
+
+    pub(crate) fn decode(kind: u8, body: &[u8]) -> Result<Self, String> {
+        Ok(match (kind, body) {
+            (b'P', _) => Self::Prepare(Box::new(parse(body)?)),
+            (b'G', _) => Self::Go(Box::new(parse(body)?)),
+            (b'T', []) => Self::Term,
+            (b'K', []) => Self::Kill,
+            (b'Z', []) => Self::Stop,
+            (b'C', []) => Self::Continue,
+            (b'S', [n]) => Self::Pass(
+                PassedSignal::ALL.get(usize::from(*n)).copied().ok_or_else(|| unknown(kind, body))?,
+            ),
+            (b'I', _) => Self::Input(body.to_vec()),
+            (b'E', []) => Self::InputEnd,
+            (b'F', _) => Self::Piece(body.to_vec()),
+            (b'M', _) => Self::Master(MasterPacket::decode(body).ok_or_else(|| unknown(kind, body))?),
+            (b'L', []) => Self::Look,
+            (b'D', []) => Self::FindStopped,
+            (b'R', rank) => {
+                Self::StartAgain(rank.try_into().map(u32::from_le_bytes).map_err(|_| unknown(kind, body))?)
+            }
+            (b'B', []) => Self::Beat,
+            _ => return Err(unknown(kind, body)),
+        })
+    }
+}
+
+impl GuardEvent {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Hello(hello) => frame(b'h', &[&text(hello)]),
+            Self::Ready(ready) => frame(b'r', &[&text(ready)]),
+            Self::Wants { file, at } => frame(b'w', &[&file.to_le_bytes(), &at.to_le_bytes()]),
+            Self::Refused { text, code } => frame(b'x', &[&[*code], text.as_bytes()]),
+            Self::Started { rank, pid } => frame(b's', &[&rank.to_le_bytes(), &pid.to_le_bytes()]),
+            Self::Output { rank, stream: OutputStream::Out, bytes } => {
+                frame(b'o', &[&rank.to_le_bytes(), bytes])
+            }
+            Self::Output { rank, stream: OutputStream::Err, bytes } => {
+                frame(b'e', &[&rank.to_le_bytes(), bytes])
+            }
+            Self::Ended { rank, ending, root_cause, memory } => {
+                let (kind, number) = match ending {
+                    Ending::Exit(code) => (0, *code),
+                    Ending::Signal(signal) => (1, *signal),
+                };
+                let cause = root_cause.map_or(0, |r| r.saturating_add(1));
+                let head = [rank.to_le_bytes(), number.to_le_bytes(), cause.to_le_bytes()].concat();
+                frame(b'd', &[&[kind], &head, memory.as_bytes()])
+            }
+            Self::Stopped { rank } => frame(b'z', &[&rank.to_le_bytes()]),
+            Self::Say(words) => frame(b'y', &[words.as_bytes()]),
+            Self::View(text) => frame(b'v', &[text]),
+            Self::Master(packet) => frame(b'm', &[&packet.encode()]),
+            Self::Taken => frame(b't', &[]),
+            Self::Beat => frame(b'b', &[]),
+            Self::Bye => frame(b'q', &[]),
+        }
+    }
+
+    pub(crate) fn decode(kind: u8, body: &[u8]) -> Result<Self, String> {
+        let bad = || unknown(kind, body);
+        let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let number = |at: usize| -> Result<[u8; 4], String> {
+            body.get(at..at + 4).and_then(|b| b.try_into().ok()).ok_or_else(bad)
+        };
+        let rank = |at| number(at).map(u32::from_le_bytes);
+        let output = |stream| -> Result<Self, String> {
+            Ok(Self::Output { rank: rank(0)?, stream, bytes: body.get(4..).unwrap_or_default().to_vec() })
+        };
+        Ok(match kind {
+            b'h' => Self::Hello(Box::new(parse(body)?)),
+            b'r' => Self::Ready(Box::new(parse(body)?)),
+            b'w' => {
+                let at = body.get(4..12).and_then(|b| b.try_into().ok()).ok_or_else(bad)?;
+                Self::Wants { file: rank(0)?, at: u64::from_le_bytes(at) }
+            }
+            b'x' => {
+                let (&code, text) = body.split_first().ok_or_else(bad)?;
+                Self::Refused { text: words(text), code }
+            }
+            b's' => Self::Started { rank: rank(0)?, pid: i32::from_le_bytes(number(4)?) },
+            b'o' => output(OutputStream::Out)?,
+            b'e' => output(OutputStream::Err)?,
+            b'd' => {
+                let code = i32::from_le_bytes(number(5)?);
+                let ending = match body.first() {
+                    Some(0) => Ending::Exit(code),
+                    Some(1) => Ending::Signal(code),
+                    _ => return Err(bad()),
+                };
+                let root_cause = rank(9)?.checked_sub(1);
+                let memory = words(body.get(13..).unwrap_or_default());
+                Self::Ended { rank: rank(1)?, ending, root_cause, memory }
+            }
+            b'z' => Self::Stopped { rank: rank(0)? },
+            b'y' => Self::Say(words(body)),
+            b'v' => Self::View(body.to_vec()),
+            b'm' => Self::Master(MasterPacket::decode(body).ok_or_else(bad)?),
+            b't' => Self::Taken,
+            b'b' => Self::Beat,
+            b'q' => Self::Bye,
+            _ => return Err(bad()),
+        })
+    }
+}
+
+fn parse<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(body).map_err(|e| format!("a message that cannot be read: {e}"))
+}
+
+fn unknown(kind: u8, body: &[u8]) -> String {
+    format!("a message of the unknown kind {kind} with {} bytes", body.len())
+}
+
+/// Cuts what was read into frames.
+#[derive(Debug, Default)]
+pub(crate) struct FrameReader {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl FrameReader {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if self.at > 0 {
+            self.bytes.drain(..self.at);
+            self.at = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Drops everything up to and with the greeting; what stood before it, once it has come.
+    pub(crate) fn greeting(&mut self) -> Option<Vec<u8>> {
+        let at = self.bytes.windows(GREETING.len()).position(|w| w == GREETING)?;
+        let before = self.bytes[..at].to_vec();
+        self.at = at + GREETING.len();
+        Some(before)
+    }
+
+    /// Bytes that were not taken yet.
+    pub(crate) fn rest(&self) -> &[u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    /// The next whole frame.
+    pub(crate) fn next(&mut self) -> Result<Option<(u8, &[u8])>, String> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let Some((&[kind, a, b, c, d], body)) = rest.split_first_chunk() else { return Ok(None) };
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        if length > LARGEST {
+            return Err(format!("a message of {length} bytes; allowed are {LARGEST}"));
+        }
+        let Some(body) = body.get(..length) else { return Ok(None) };
+        self.at += 5 + length;
+        Ok(Some((kind, body)))
+    }
+}
+
+#[cfg(test)]
+mod tests;
