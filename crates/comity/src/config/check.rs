@@ -72,13 +72,13 @@ impl Config {
     fn check_meeting(&self) -> Result<()> {
         match &self.meet {
             Meet::Alone | Meet::Host(_) | Meet::Hostfile(_) | Meet::Exchange(_) if self.joins => bad(
-                "a process that joins while the job runs needs the address of the job's store: call Config::store",
+                "a process that joins while the job runs needs the address of the job's store: set COMITY_STORE=host:port",
             ),
             Meet::Hostfile(ranks) if ranks.len() != self.size => {
                 bad(format!("the hostfile lists {} ranks, but the size is {}", ranks.len(), self.size))
             }
             Meet::Alone if self.size > 1 => bad(format!(
-                "{} ranks need a place to meet: call store, rendezvous, hostfile or exchange, or set COMITY_STORE=host:port",
+                "{} ranks need a place to meet: set COMITY_STORE=host:port, or give the configuration a store, a rendezvous, a hostfile or an exchange",
                 self.size
             )),
             Meet::Store(all) | Meet::Host(all) => all.iter().try_for_each(|at| match at {

@@ -64,7 +64,7 @@ impl Detection {
                 "COMITY_DETECTION",
                 format_args!("{limit:?}"),
                 format!(
-                    "detection (COMITY_DETECTION) is {limit:?}; allowed is 0.1 s to a day, or off (Detection::Off)"
+                    "detection (COMITY_DETECTION) is {limit:?}; allowed is 0.1 s to a day, or off"
                 ),
             ),
             _ => Ok(()),

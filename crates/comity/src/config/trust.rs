@@ -123,7 +123,7 @@ impl Config {
             _ => "there is no launcher to hand one over",
         };
         format!(
-            "rank {} of {} has no job key ({channel}): start the job with `comity launch`, or give every rank the same key: COMITY_KEY_FILE names a file of 32 random bytes that only you can read (head -c 32 /dev/urandom > key; chmod 600 key), Config::key takes one; or say that none is wanted: COMITY_INSECURE=1, `comity ... --insecure` or Config::insecure()",
+            "rank {} of {} has no job key ({channel}): start the job with `comity launch`, or give every rank the same key: COMITY_KEY_FILE names a file of 32 random bytes that only you can read (head -c 32 /dev/urandom > key; chmod 600 key); or say that none is wanted: COMITY_INSECURE=1, or `comity ... --insecure`",
             self.rank, self.size
         )
     }
