@@ -88,7 +88,7 @@ impl Machine {
     /// Cause of the job's end, by what the ranks say of each other: one that failed because of another one is not the cause. Whoever
     /// crashed is no consequence. The first failure stays the cause where ranks name each other in a circle.
     pub fn root_cause(&self) -> Option<StopReason> {
-        let found = self.blamed().or_else(|| self.cause.clone());
+        let found = self.blamed().ok().or_else(|| self.cause.clone());
         match found {
             // Those who missed it were right, and the host is why.
             Some(StopReason::Missed { rank, .. })
@@ -100,10 +100,11 @@ impl Machine {
         }
     }
 
-    fn blamed(&self) -> Option<StopReason> {
-        let Some(StopReason::Failed { rank, ending }) = &self.cause else { return None };
+    /// The cause by the ranks' words, or the ranks that name each other in a circle; none where nobody was named.
+    pub(super) fn blamed(&self) -> Result<StopReason, Vec<usize>> {
+        let Some(StopReason::Failed { rank, ending }) = &self.cause else { return Err(Vec::new()) };
         if self.has_gone_on() {
-            return None;
+            return Err(Vec::new());
         }
         let mut rank = *rank;
         let mut ending = *ending;
@@ -111,18 +112,20 @@ impl Machine {
         while ending.may_be_a_consequence()
             && let Some(next) = self.rank(rank).and_then(|r| r.blames).filter(|n| *n < self.plan.world)
         {
-            if passed.contains(&next) {
-                return None;
+            if let Some(at) = passed.iter().position(|rank| *rank == next) {
+                let mut circle = passed.split_off(at);
+                circle.sort_unstable();
+                return Err(circle);
             }
             passed.push(next);
             let Some(&(_, theirs)) = self.failures.iter().find(|(r, _)| *r == next) else {
                 // What it said itself after that may be a consequence of the others' ends.
                 let ended = self.well.contains(&next);
-                return Some(StopReason::Missed { rank: next, ended, by: rank, ending });
+                return Ok(StopReason::Missed { rank: next, ended, by: rank, ending });
             };
             (rank, ending) = (next, theirs);
         }
-        Some(StopReason::Failed { rank, ending })
+        Ok(StopReason::Failed { rank, ending })
     }
 
     /// A rank was seen stopped. Where all that run are, and were given up by those that ended well, nobody waits for them.

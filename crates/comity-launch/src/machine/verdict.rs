@@ -1,5 +1,5 @@
 //! Verdict of the launcher on a job that has ended: one line, and the exit code.
-use super::{Ending, Machine, REFUSED, StopReason};
+use super::{Ending, Life, Machine, REFUSED, StopReason};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
@@ -40,10 +40,27 @@ pub fn with_cut_off<'a>(text: Option<String>, all: impl Iterator<Item = &'a CutO
     Some(text)
 }
 
+/// End of a rank, and whether the launcher ended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RankEnd {
+    ending: Ending,
+    by_launcher: bool,
+}
+
+impl std::fmt::Display for RankEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.by_launcher, self.ending) {
+            (true, Ending::Signal(libc::SIGTERM)) => f.write_str("was ended by the launcher (SIGTERM)"),
+            (true, Ending::Signal(libc::SIGKILL)) => f.write_str("was ended by the launcher (SIGKILL)"),
+            _ => self.ending.fmt(f),
+        }
+    }
+}
+
 /// Ends of all ranks and the place of their output, for a job that failed: "how they ended: 1: exited with code 7; 0, 2-5: ...".
 pub(super) fn summary(
     cause: Option<&StopReason>,
-    endings: &[Option<Ending>],
+    endings: &[Option<RankEnd>],
     logs: Option<&Path>,
 ) -> Option<String> {
     let told = matches!(
@@ -56,7 +73,7 @@ pub(super) fn summary(
     if endings.len() < 2 || !told {
         return None;
     }
-    let mut kinds: Vec<(Option<Ending>, Vec<usize>)> = Vec::new();
+    let mut kinds: Vec<(Option<RankEnd>, Vec<usize>)> = Vec::new();
     for (rank, ending) in endings.iter().enumerate() {
         match kinds.iter_mut().find(|(kind, _)| kind == ending) {
             Some((_, ranks)) => ranks.push(rank),
@@ -104,7 +121,11 @@ impl Machine {
             }
         }
         let Some(cause) = self.root_cause() else { return Verdict::default() };
-        let endings: Vec<_> = (0..self.ranks.len()).map(|n| self.ending(self.plan.first + n)).collect();
+        let end = |state: &super::RankState| match state.life {
+            Life::Ended { ending, early, .. } => Some(RankEnd { ending, by_launcher: !early }),
+            _ => None,
+        };
+        let endings: Vec<_> = self.ranks.iter().map(end).collect();
         let ran = self.begun && self.unstarted.is_none();
         let summary =
             ran.then(|| summary(Some(&cause), &endings, logs)).flatten().map(|s| s + &self.restarted());
@@ -119,6 +140,11 @@ impl Machine {
         };
         match cause {
             StopReason::Failed { rank, ending } => {
+                if let Err(circle) = self.blamed()
+                    && circle.len() > 1
+                {
+                    return (self.mutual(&circle, name, *ending), ending.code());
+                }
                 let memory = self.rank(*rank).map(|r| r.memory.as_str()).filter(|m| !m.is_empty());
                 let why = memory.map(|m| format!(": {m}")).unwrap_or_default();
                 (format!("{} {ending}{why}{}", name(*rank), self.too_few()), ending.code())
@@ -145,6 +171,13 @@ impl Machine {
         }
     }
 
+    /// Words for ranks that name each other, as those do that made different calls.
+    fn mutual(&self, circle: &[usize], name: NameOf<'_>, ending: Ending) -> String {
+        let all: Vec<_> = circle.iter().map(|rank| name(*rank)).collect();
+        let errors = "name each other as the cause; their errors have the call of each";
+        format!("{} {errors}; the first failure {ending}{}", all.join(" and "), self.too_few())
+    }
+
     fn missed(&self, name: String, (rank, ended): (usize, bool), by: usize, ending: Ending) -> String {
         let was_stopped = self.rank(rank).is_some_and(|r| r.stopped);
         match (ended, was_stopped) {
@@ -166,13 +199,17 @@ mod tests {
 
     #[test]
     fn a_summary_names_each_kind_of_end_once() {
-        let seven = Some(Ending::Exit(7));
-        let killed = Some(Ending::Signal(15));
+        let end = |ending, by_launcher| Some(RankEnd { ending, by_launcher });
+        let seven = end(Ending::Exit(7), false);
+        let killed = end(Ending::Signal(15), true);
         let all = [killed, seven, killed, killed, None];
         assert_eq!(
             summary(Some(&StopReason::TimedOut), &all, Some(Path::new("/logs"))).unwrap(),
-            "how the ranks ended: 0, 2-3 were killed by signal 15 (SIGTERM); 1 exited with code 7; 4 not known; their output is in /logs/rank-*.out and .err"
+            "how the ranks ended: 0, 2-3 were ended by the launcher (SIGTERM); 1 exited with code 7; 4 not known; their output is in /logs/rank-*.out and .err"
         );
+        let stranger = [end(Ending::Signal(15), false), seven];
+        let said = summary(Some(&StopReason::TimedOut), &stranger, None).unwrap();
+        assert!(said.contains("0 was killed by signal 15 (SIGTERM); 1 exited"), "{said}");
         assert_eq!(summary(Some(&StopReason::TimedOut), &all[..1], None), None);
         assert_eq!(summary(Some(&StopReason::Interrupted { signal: 2 }), &all, None), None);
     }
