@@ -104,8 +104,11 @@ class Calls:
         try:
             return _NAMES[op]
         except (KeyError, TypeError):
-            names = ", ".join(_core.REDUCTIONS)
-            raise self._misuse(f"there is no reduction {op!r}; there are {names}") from None
+            import difflib  # only a mistake needs it
+
+            near = difflib.get_close_matches(str(op), _NAMES, 1)
+            names = f"do you mean {near[0]!r}?" if near else f"there are {', '.join(_NAMES)}"
+            raise self._misuse(f"there is no reduction {op!r}; {names}") from None
 
     def _reduced(self, op: str) -> _core.Args:
         """The arguments of a call with nothing but a reduction."""

@@ -55,7 +55,7 @@ while step < last:
             continue
         group.all_reduce_or_keep(gradients, "avg")
     except comity.PeerLostError as e:
-        assert "call reform or restart" in str(e), e
+        assert "or call the group's reform" in str(e), e
         assert (gradients == 1).all()
         again()
         agree()

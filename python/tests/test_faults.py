@@ -148,7 +148,10 @@ except comity.Error as e:
     print(e)
 """,
     )
-    assert "COMITY_TIMEOUT if it is only slow (none: as long as all ranks live)" in ranks.ends()[1][1]
+    assert (
+        "COMITY_TIMEOUT, or the limit of this group or call, if it is only slow (none: as long as all ranks live)"
+        in ranks.ends()[1][1]
+    )
 
 
 def test_a_rank_that_leaves_is_named(ranks: Ranks) -> None:

@@ -65,7 +65,8 @@ fn wire(py: Python<'_>, name: &str) -> PyResult<Wire> {
 
 fn reduction(py: Python<'_>, name: &str) -> PyResult<ReduceOp> {
     ReduceOp::from_name(name).ok_or_else(|| {
-        let words = format!("there is no reduction {name:?}; see comity._core.REDUCTIONS");
+        let names = ReduceOp::ALL.map(ReduceOp::name).join(", ");
+        let words = format!("there is no reduction {name:?}; there are {names}");
         errors::misuse(py, None, words, None)
     })
 }

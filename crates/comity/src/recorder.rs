@@ -230,10 +230,10 @@ impl Recorder {
 
     /// Write the file, where one is wanted, and tell the launcher the root cause. An error of the file must not hide why the group failed: it is logged.
     pub(crate) fn write(&self, group_id: u64, error: &Error) {
-        if let Some((root_cause, members)) = &self.root_cause
-            && let Some(&culprit) = culprit(error).and_then(|r| members.get(r))
-        {
-            root_cause.tell(culprit);
+        if let Some((root_cause, members)) = &self.root_cause {
+            // Of two ranks that made different calls each names the other.
+            let all = sides(error).into_iter().filter_map(|r| members.get(r));
+            all.for_each(|culprit| root_cause.tell(*culprit));
         }
         let Some(place) = &self.place else { return };
         if let Err(e) = file::write(self, place, group_id, error) {
@@ -260,6 +260,15 @@ pub(crate) fn culprit(e: &Error) -> Option<usize> {
         Error::Timeout { waiting_for, .. } => waiting_for.first().map(|p| p.rank),
         _ => None,
     }
+}
+
+/// The rank that an error blames, after the rank that blames it in a mismatch: the two have the same error.
+fn sides(e: &Error) -> Vec<usize> {
+    let other = match e.root() {
+        Error::Mismatch { rank, .. } => Some(*rank),
+        _ => None,
+    };
+    other.into_iter().chain(culprit(e)).collect()
 }
 
 #[cfg(test)]
@@ -304,6 +313,24 @@ mod tests {
         assert_eq!(kept, (10_001 - KEPT as u64..=10_000).collect::<Vec<_>>());
         assert!(r.records().all(|r| r.state() == FlightState::Done && r.end >= r.begin));
         assert!(r.records().zip(r.records().skip(1)).all(|(a, b)| a.end <= b.begin));
+    }
+
+    #[test]
+    fn of_two_calls_that_differ_each_side_names_the_other() {
+        let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let peer = Peer { rank: 2, host: None, pid: None };
+        let (ours, theirs) = (call(1), CallInfo::new(Op::Barrier));
+        let error = Error::Mismatch { rank: 0, ours, peer, theirs, differs: "operation", threads: None };
+        for rank in 0..3 {
+            let report = RootCauseReport::from_fd(std::os::fd::AsRawFd::as_raw_fd(&file), rank).unwrap();
+            let mut recorder = Recorder::new();
+            recorder.report_root_cause_to(report, 3);
+            recorder.write(0, &error);
+        }
+        let mut words = [0; 12];
+        assert_eq!(rustix::io::pread(&file, &mut words, 0), Ok(12));
+        let words: Vec<u32> = words.chunks(4).map(|w| u32::from_ne_bytes(w.try_into().unwrap())).collect();
+        assert_eq!(words, [3, 3, 1]);
     }
 
     #[test]

@@ -91,7 +91,7 @@ def follow_in_a_pass(rank: int, size: int) -> None:
     def slow(i: int) -> Callable[[Any], None]:
         def callback(_: Any) -> None:
             order.append(i)
-            time.sleep(0.02 * ((i + rank) % 2))
+            time.sleep(0.2)
             order.append(i)
 
         return callback
@@ -100,13 +100,13 @@ def follow_in_a_pass(rank: int, size: int) -> None:
         works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(6)]
         futures.extend(w.get_future().then(slow(i)) for i, w in enumerate(works))
 
+    # Patience is less than they take together: it counts from the last that ended.
     patience, futures = turns.PATIENCE, []
-    # Less than they take together: it counts from the last that ended.
-    turns.PATIENCE = 0.05
     backward(some)
     for f in futures:
         f.wait()
     assert order == [i // 2 for i in range(12)], order
+    turns.PATIENCE = 0.05
     # The first waits for what the second does. Neither sum is there before both are given.
     gate, futures, others = torch.futures.Future(), [], dist.new_group()
 

@@ -168,6 +168,8 @@ def check_wires(g: comity.Group) -> None:
     for words, call in {
         "not for i32": lambda: g.all_reduce(np.ones(3, np.int32), wire="bf16"),
         "not for max": lambda: g.all_reduce(parts[r], "max", wire="bf16"),
+        "do you mean 'avg'": lambda: g.all_reduce(parts[r], "avgg"),
+        "there are sum, .*mean": lambda: g.all_reduce(parts[r], "?"),
         "there are bf16, f16, int8": lambda: g.all_reduce(parts[r], wire="fp8"),
     }.items():
         with pytest.raises(comity.MisuseError, match=words) as e:

@@ -41,7 +41,7 @@ def check_what_is_kept(g: comity.Group) -> None:
     assert g.all_reduce_or_keep(mx.array([2.0]), "max").tolist() == [2.0]
     other = g.split(0)
     other.abort("no more data")
-    with pytest.raises(comity.AbortedError, match="call reform or restart"):
+    with pytest.raises(comity.AbortedError, match="restart the job or call the group's reform"):
         other.all_reduce_or_keep(x)
     assert (x == total).all()
 

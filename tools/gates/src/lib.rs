@@ -1,10 +1,11 @@
 //! Rules that neither the compiler nor clippy checks: the places of unsafe code, the reason of each wait, which room imports which,
-//! who may name a kind of link, and the first word of a doc comment.
+//! who may name a kind of link, the first word of a doc comment, and what sentences for people name.
 
 mod kinds;
 mod layers;
 mod nouns;
 mod python;
+mod sentences;
 mod text;
 mod waits;
 
@@ -69,6 +70,7 @@ pub fn check(root: &Path) -> Result<usize, String> {
             found.extend(misplaced_unsafe(&name, &text));
             found.extend(waits::unexplained(&name, &text));
             found.extend(nouns::avoided(&name, &text));
+            found.extend(sentences::in_rust(&name, &text));
             library.push((name.clone(), text));
         }
         seen.push(name);

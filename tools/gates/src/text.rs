@@ -2,8 +2,20 @@
 
 /// Comments and the insides of literals become spaces; lines stay where they are.
 pub(crate) fn blank(source: &str) -> String {
+    split(source).0
+}
+
+/// The literals of the source: each with its line, from 0.
+pub(crate) fn literals(source: &str) -> Vec<(usize, String)> {
+    split(source).1
+}
+
+/// The code alone, as [`blank`] has it, and the literals, as [`literals`] has them.
+fn split(source: &str) -> (String, Vec<(usize, String)>) {
     let chars: Vec<char> = source.chars().collect();
     let mut out = String::with_capacity(source.len());
+    let mut literals = Vec::new();
+    let mut line = 0;
     let mut at = 0;
     while at < chars.len() {
         let end = match chars[at] {
@@ -16,13 +28,18 @@ pub(crate) fn blank(source: &str) -> String {
         };
         if end == at {
             out.push(chars[at]);
+            line += usize::from(chars[at] == '\n');
             at += 1;
-        } else {
-            out.extend(chars[at..end].iter().map(|&c| if c == '\n' { '\n' } else { ' ' }));
-            at = end;
+            continue;
         }
+        if chars[at] != '/' {
+            literals.push((line, chars[at..end].iter().collect()));
+        }
+        out.extend(chars[at..end].iter().map(|&c| if c == '\n' { '\n' } else { ' ' }));
+        line += chars[at..end].iter().filter(|&&c| c == '\n').count();
+        at = end;
     }
-    out
+    (out, literals)
 }
 
 fn line_end(chars: &[char], at: usize) -> usize {

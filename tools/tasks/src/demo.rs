@@ -6,6 +6,9 @@ use crate::{
 };
 use std::path::Path;
 
+const PACKAGES: [&str; 2] = ["comity-cli", "demo"];
+/// The profile of cargo, with which `pip install .` compiles too.
+const QUICK: &str = "quick";
 const RANKS: [usize; 3] = [1, 2, 4];
 /// The weights may differ from those of one rank by rounding only.
 const LARGEST_DIFFERENCE: f64 = 1e-5;
@@ -29,9 +32,11 @@ pub fn run(profile: Profile) -> Result<String, String> {
     let folder = match profile {
         Profile::Tests => crate::build_tests().map(|()| "debug")?,
         Profile::Demo => {
-            let parts = ["-p", "comity-cli", "-p", "demo", "--bin", "comity", "--bin", "demo-digits"];
-            Task::cargo().args(["build", "--profile", "demo"]).args(parts).limit(3600).echo().run()?;
-            "demo"
+            let parts = PACKAGES.iter().flat_map(|package| ["-p", package]);
+            let programs = ["comity", "demo-digits", "hello"].iter().flat_map(|bin| ["--bin", bin]);
+            let build = Task::cargo().args(["build", "--profile", QUICK]).args(parts).args(programs);
+            build.limit(3600).echo().run()?;
+            QUICK
         }
     };
 
@@ -136,6 +141,23 @@ mod tests {
         assert!(!names.contains("candle-core") && names.len() <= 170, "{}: {names:?}", names.len());
         let own = Task::cargo().args(tree).args(["-p", "xtask"]).run().unwrap();
         assert!(own.lines().count() < 20, "{own}");
+    }
+
+    /// Whoever has typed `pip install .` has compiled the demo but for its programs, and the other way round.
+    #[test]
+    fn the_demo_compiles_what_python_has_compiled() {
+        let units = |packages: &[&str]| -> BTreeSet<String> {
+            let tree = ["tree", "--offline", "--prefix", "none", "--edges", "normal,build"];
+            let task = Task::cargo().args(tree).args(["--format", "{p} {f}"]);
+            let out = task.args(packages.iter().flat_map(|package| ["-p", package])).run().unwrap();
+            let lines = out.lines().map(|l| l.trim_end_matches(" (*)").trim());
+            lines.filter(|l| !l.is_empty() && !l.starts_with("demo ")).map(str::to_owned).collect()
+        };
+        let python = units(&["comity-py"]);
+        let more: Vec<_> = units(&PACKAGES).into_iter().filter(|unit| !python.contains(unit)).collect();
+        assert!(more.is_empty() && python.len() > 100, "other features, so compiled once more: {more:?}");
+        let settings = std::fs::read_to_string(root().join("pyproject.toml")).unwrap();
+        assert!(settings.contains(&format!("\nprofile = \"{QUICK}\"\n")), "{settings}");
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub enum Misuse {
     #[error("rank {0} cannot {1} itself")]
     Oneself(usize, &'static str),
     /// A negative color.
-    #[error("color {0} is negative; use a color >= 0, or None to stay out")]
+    #[error("color {0} is negative; use a color >= 0, or none to stay out")]
     Color(i32),
     /// A tag outside the range for users.
     #[error("tag {0} is above {max}", max = crate::MAX_TAG)]
@@ -98,7 +98,7 @@ pub enum Misuse {
     },
     /// Memory this backend cannot reach.
     #[error(
-        "the buffer lives in {0}, which this group does not reach; copy it to host memory, or use the nccl backend and its device (Group::device)"
+        "the buffer lives in {0}, which this group does not reach; copy it to host memory, or use the nccl backend and its device"
     )]
     Place(String),
 }

@@ -86,7 +86,7 @@ pub enum Error {
     Join(JoinError),
 
     /// Two ranks made different calls, or the same call with other arguments.
-    #[error("ranks disagree in {differs}: {}{}; make the same calls with the same arguments in the same order on every rank, and give threads that call at once a group each", Calls((*.rank, .ours), (.peer, .theirs), .differs), Changed(.threads))]
+    #[error("ranks disagree in {differs}: {}{}; make the same calls with the same arguments in the same order on every rank", Calls((*.rank, .ours), (.peer, .theirs), .differs), Changed(.threads))]
     Mismatch {
         /// The rank that saw it, by its number in the group; every rank gets the same error.
         rank: usize,
@@ -104,7 +104,7 @@ pub enum Error {
     },
 
     /// The operation did not finish in time.
-    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; {} or raise the limit with Group::with_timeout or COMITY_TIMEOUT if it is only slow (none: as long as all ranks live)", Waited(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed), advice(.waiting_for, .stalled.is_some()))]
+    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; {} or raise COMITY_TIMEOUT, or the limit of this group or call, if it is only slow (none: as long as all ranks live)", Waited(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed), advice(.waiting_for, .stalled.is_some()))]
     Timeout {
         /// The rank whose limit passed; every rank that waited gets the same error.
         rank: usize,
@@ -122,7 +122,7 @@ pub enum Error {
     },
 
     /// A member's process or link is gone.
-    #[error("{peer} {cause}{}{}; look at that rank's last output, then call reform or restart the job", SeenBy(.seen_by), During(.call))]
+    #[error("{peer} {cause}{}{}; look at that rank's last output, then restart the job (`comity launch --max-restarts`) or call the group's reform", SeenBy(.seen_by), During(.call))]
     PeerLost {
         /// The member.
         peer: Peer,
@@ -139,7 +139,7 @@ pub enum Error {
     },
 
     /// Another rank reported a failure that this rank did not see itself.
-    #[error("{by} gave up the group: {reason}{}; mend that, then call reform or restart the job", During(.call))]
+    #[error("{by} gave up the group: {reason}{}; mend that, then restart the job or call the group's reform", During(.call))]
     Aborted {
         /// Rank that reported it.
         by: Peer,

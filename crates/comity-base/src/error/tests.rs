@@ -18,12 +18,12 @@ fn errors_end_with_what_to_do_next() {
     };
     assert_eq!(
         lost.to_string(),
-        "rank 2 (host m3, pid 4711) died during broadcast #7 root 1; look at that rank's last output, then call reform or restart the job"
+        "rank 2 (host m3, pid 4711) died during broadcast #7 root 1; look at that rank's last output, then restart the job (`comity launch --max-restarts`) or call the group's reform"
     );
     let aborted = Error::Aborted { by: peer.clone(), reason: "no space left".into(), call: None };
     assert_eq!(
         aborted.to_string(),
-        "rank 2 (host m3, pid 4711) gave up the group: no space left; mend that, then call reform or restart the job"
+        "rank 2 (host m3, pid 4711) gave up the group: no space left; mend that, then restart the job or call the group's reform"
     );
     let theirs = CallInfo { root: Some(0), ..call };
     let mismatch =
@@ -31,7 +31,7 @@ fn errors_end_with_what_to_do_next() {
     assert_eq!(
         mismatch.to_string(),
         "ranks disagree in root: rank 2 (host m3, pid 4711) called broadcast #7 root 0 while rank 0 called broadcast #7 root 1; \
-         make the same calls with the same arguments in the same order on every rank, and give threads that call at once a group each"
+         make the same calls with the same arguments in the same order on every rank"
     );
     let after = Duration::from_secs(5);
     let waiting_for = vec![peer.clone()];
@@ -41,7 +41,7 @@ fn errors_end_with_what_to_do_next() {
     assert_eq!(
         late.to_string(),
         "broadcast #7 root 1 timed out after 5s on rank 0: rank 2 (host m3, pid 4711) had not called it; \
-         rank 2 waited for this one in barrier #3 of another group; look at what that rank does, or raise the limit with Group::with_timeout or COMITY_TIMEOUT if it is only slow (none: as long as all ranks live)"
+         rank 2 waited for this one in barrier #3 of another group; look at what that rank does, or raise COMITY_TIMEOUT, or the limit of this group or call, if it is only slow (none: as long as all ranks live)"
     );
     let later = Error::Broken(Arc::new(late.clone()));
     assert_eq!((later.to_string(), later.root()), (format!("the group failed earlier: {late}"), &late));

@@ -80,7 +80,7 @@ impl fmt::Display for Changed<'_> {
         let Some(seq) = self.0 else { return Ok(()) };
         write!(
             f,
-            "; on this rank threads share the group: call #{seq} came from another one than the call before it"
+            "; on this rank threads share the group: call #{seq} came from another one than the call before it, so give threads that call at once a group each"
         )
     }
 }

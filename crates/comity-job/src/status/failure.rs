@@ -83,7 +83,7 @@ impl Failure {
 
     /// The members made different calls, and `by` can no longer tell which.
     pub fn disagree(by: usize, how: &str) -> Self {
-        let todo = "make the same calls with the same arguments in the same order on every rank, and give threads that call at once a group each";
+        let todo = "make the same calls with the same arguments in the same order on every rank";
         Self::reported(by, format!("{DISAGREE}{how}; {todo}"))
     }
 
@@ -221,7 +221,7 @@ mod tests {
         );
         assert_eq!(
             text(3),
-            "rank 1 gave up the group: barrier #9 timed out after 2s: not called by this rank, rank 0; mend that, then call reform or restart the job"
+            "rank 1 gave up the group: barrier #9 timed out after 2s: not called by this rank, rank 0; mend that, then restart the job or call the group's reform"
         );
     }
 

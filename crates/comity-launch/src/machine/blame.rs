@@ -5,7 +5,7 @@ use super::{Life, Machine, Phase, Role, StopReason};
 /// Cause of the job's end, by what the ranks say of each other: one that failed because of another one is not the cause. Whoever
 /// crashed is no consequence. The first failure stays the cause where ranks name each other in a circle.
 pub(super) fn root_cause(machine: &Machine) -> Option<StopReason> {
-    let found = blamed(machine).or_else(|| machine.cause.clone());
+    let found = blamed(machine).ok().or_else(|| machine.cause.clone());
     match found {
         // Those who missed it were right, and the host is why.
         Some(StopReason::Missed { rank, .. }) if machine.rank(rank).is_some_and(|r| r.life == Life::Lost) => {
@@ -15,10 +15,11 @@ pub(super) fn root_cause(machine: &Machine) -> Option<StopReason> {
     }
 }
 
-fn blamed(machine: &Machine) -> Option<StopReason> {
-    let Some(StopReason::Failed { rank, ending }) = &machine.cause else { return None };
+/// The cause by the ranks' words, or the ranks that name each other in a circle; none where nobody was named.
+pub(super) fn blamed(machine: &Machine) -> Result<StopReason, Vec<usize>> {
+    let Some(StopReason::Failed { rank, ending }) = &machine.cause else { return Err(Vec::new()) };
     if has_gone_on(machine) {
-        return None;
+        return Err(Vec::new());
     }
     let mut rank = *rank;
     let mut ending = *ending;
@@ -26,18 +27,20 @@ fn blamed(machine: &Machine) -> Option<StopReason> {
     while ending.may_be_a_consequence()
         && let Some(next) = machine.rank(rank).and_then(|r| r.blames).filter(|n| *n < machine.plan.world)
     {
-        if passed.contains(&next) {
-            return None;
+        if let Some(at) = passed.iter().position(|rank| *rank == next) {
+            let mut circle = passed.split_off(at);
+            circle.sort_unstable();
+            return Err(circle);
         }
         passed.push(next);
         let Some(&(_, theirs)) = machine.failures.iter().find(|(r, _)| *r == next) else {
             // What it said itself after that may be a consequence of the others' ends.
             let ended = machine.well.contains(&next);
-            return Some(StopReason::Missed { rank: next, ended, by: rank, ending });
+            return Ok(StopReason::Missed { rank: next, ended, by: rank, ending });
         };
         (rank, ending) = (next, theirs);
     }
-    Some(StopReason::Failed { rank, ending })
+    Ok(StopReason::Failed { rank, ending })
 }
 
 /// The first rank that still runs and the rank that gave it up, if all that run were given up by ranks that ended with 0.

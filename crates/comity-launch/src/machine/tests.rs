@@ -140,6 +140,23 @@ fn what_ranks_say_of_each_other_finds_the_cause() {
 }
 
 #[test]
+fn ranks_that_name_each_other_are_named_together() {
+    let last_line = |order: [usize; 3]| {
+        let mut bench = Bench::new(3);
+        for rank in order {
+            bench.on(Event::Blames { by: rank, rank: [2, 2, 0][rank] }, NOW);
+            bench.ends(rank, Ending::Exit(1), NOW);
+        }
+        let verdict = Verdict::of(&bench.machine, &|rank| format!("rank {rank}"), None);
+        (verdict.text.unwrap(), verdict.code)
+    };
+    let both = "rank 0 and rank 2 name each other as the cause; their errors have the call of each; the first failure exited with code 1";
+    for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
+        assert_eq!(last_line(order), (both.into(), 1), "{order:?}");
+    }
+}
+
+#[test]
 fn one_that_did_not_fail_is_named_when_others_failed_for_it() {
     let missed = |root_causes: [Option<usize>; 4]| {
         let mut bench = Bench::new(4);

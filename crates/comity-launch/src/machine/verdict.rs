@@ -1,6 +1,6 @@
 //! Verdict of the launcher on a job that has ended: one line, and the exit code.
 use super::elastic::{restarted, too_few};
-use super::{Ending, Machine, REFUSED, StopReason};
+use super::{Ending, Life, Machine, REFUSED, StopReason, blame::blamed};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
@@ -41,10 +41,27 @@ pub fn with_cut_off<'a>(text: Option<String>, all: impl Iterator<Item = &'a CutO
     Some(text)
 }
 
+/// End of a rank, and whether the launcher ended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RankEnd {
+    ending: Ending,
+    by_launcher: bool,
+}
+
+impl std::fmt::Display for RankEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.by_launcher, self.ending) {
+            (true, Ending::Signal(libc::SIGTERM)) => f.write_str("was ended by the launcher (SIGTERM)"),
+            (true, Ending::Signal(libc::SIGKILL)) => f.write_str("was ended by the launcher (SIGKILL)"),
+            _ => self.ending.fmt(f),
+        }
+    }
+}
+
 /// Ends of all ranks and the place of their output, for a job that failed: "how they ended: 1: exited with code 7; 0, 2-5: ...".
 pub(super) fn summary(
     cause: Option<&StopReason>,
-    endings: &[Option<Ending>],
+    endings: &[Option<RankEnd>],
     logs: Option<&Path>,
 ) -> Option<String> {
     let told = matches!(
@@ -57,7 +74,7 @@ pub(super) fn summary(
     if endings.len() < 2 || !told {
         return None;
     }
-    let mut kinds: Vec<(Option<Ending>, Vec<usize>)> = Vec::new();
+    let mut kinds: Vec<(Option<RankEnd>, Vec<usize>)> = Vec::new();
     for (rank, ending) in endings.iter().enumerate() {
         match kinds.iter_mut().find(|(kind, _)| kind == ending) {
             Some((_, ranks)) => ranks.push(rank),
@@ -105,8 +122,11 @@ impl Verdict {
             }
         }
         let Some(cause) = machine.root_cause() else { return Self::default() };
-        let endings: Vec<_> =
-            (0..machine.ranks.len()).map(|n| machine.ending(machine.plan.first + n)).collect();
+        let end = |state: &super::RankState| match state.life {
+            Life::Ended { ending, early, .. } => Some(RankEnd { ending, by_launcher: !early }),
+            _ => None,
+        };
+        let endings: Vec<_> = machine.ranks.iter().map(end).collect();
         let ran = machine.begun && machine.unstarted.is_none();
         let summary =
             ran.then(|| summary(Some(&cause), &endings, logs)).flatten().map(|s| s + &restarted(machine));
@@ -122,6 +142,11 @@ fn told(machine: &Machine, cause: &StopReason, name: NameOf<'_>) -> (String, u8)
     };
     match cause {
         StopReason::Failed { rank, ending } => {
+            if let Err(circle) = blamed(machine)
+                && circle.len() > 1
+            {
+                return (mutual(machine, &circle, name, *ending), ending.code());
+            }
             let memory = machine.rank(*rank).map(|r| r.memory.as_str()).filter(|m| !m.is_empty());
             let why = memory.map(|m| format!(": {m}")).unwrap_or_default();
             (format!("{} {ending}{why}{}", name(*rank), too_few(machine)), ending.code())
@@ -148,6 +173,13 @@ fn told(machine: &Machine, cause: &StopReason, name: NameOf<'_>) -> (String, u8)
     }
 }
 
+/// Words for ranks that name each other, as those do that made different calls.
+fn mutual(machine: &Machine, circle: &[usize], name: NameOf<'_>, ending: Ending) -> String {
+    let all: Vec<_> = circle.iter().map(|rank| name(*rank)).collect();
+    let errors = "name each other as the cause; their errors have the call of each";
+    format!("{} {errors}; the first failure {ending}{}", all.join(" and "), too_few(machine))
+}
+
 fn missed(
     machine: &Machine,
     name: String,
@@ -169,13 +201,17 @@ mod tests {
 
     #[test]
     fn a_summary_names_each_kind_of_end_once() {
-        let seven = Some(Ending::Exit(7));
-        let killed = Some(Ending::Signal(15));
+        let end = |ending, by_launcher| Some(RankEnd { ending, by_launcher });
+        let seven = end(Ending::Exit(7), false);
+        let killed = end(Ending::Signal(15), true);
         let all = [killed, seven, killed, killed, None];
         assert_eq!(
             summary(Some(&StopReason::TimedOut), &all, Some(Path::new("/logs"))).unwrap(),
-            "how the ranks ended: 0, 2-3 were killed by signal 15 (SIGTERM); 1 exited with code 7; 4 not known; their output is in /logs/rank-*.out and .err"
+            "how the ranks ended: 0, 2-3 were ended by the launcher (SIGTERM); 1 exited with code 7; 4 not known; their output is in /logs/rank-*.out and .err"
         );
+        let stranger = [end(Ending::Signal(15), false), seven];
+        let said = summary(Some(&StopReason::TimedOut), &stranger, None).unwrap();
+        assert!(said.contains("0 was killed by signal 15 (SIGTERM); 1 exited"), "{said}");
         assert_eq!(summary(Some(&StopReason::TimedOut), &all[..1], None), None);
         assert_eq!(summary(Some(&StopReason::Interrupted { signal: 2 }), &all, None), None);
     }

@@ -35,13 +35,14 @@ pub(super) fn missing(
     let absent = absent(round, size);
     let how = if foreign.0 == 0 { "never connected" } else { "never let in" };
     let words = format!(
-        "only {} of {size} ranks joined within {}: missing {} ({how}){}; the ranks meet at {}{}",
+        "only {} of {size} ranks joined within {}: missing {} ({how}){}; the ranks meet at {}{}; {}",
         round.members.len(),
         seconds(round.limit),
         ranks(&absent),
         refused(foreign),
         shown(place),
-        firewall(place)
+        firewall(place),
+        next_step(&absent, foreign.0)
     );
     JoinError::new(words).of(absent.iter().map(|r| *r as usize)).because(JoinCause::Missing)
 }
@@ -72,6 +73,15 @@ pub(crate) fn firewall(place: &[SocketAddr]) -> &'static str {
     match place.iter().all(|at| at.ip().is_loopback()) {
         true => "",
         false => "; if a firewall guards a host, let it pass that port",
+    }
+}
+
+/// A mend for ranks that are missing, where so many processes were refused.
+fn next_step(absent: &[u32], refused: u64) -> String {
+    match (refused, absent) {
+        (0, [rank]) => format!("start rank {rank}, or look at its own output"),
+        (0, _) => "start these ranks, or look at their own output".into(),
+        _ => "give every rank the same key and job name (COMITY_KEY_FILE, COMITY_JOB)".into(),
     }
 }
 

@@ -52,7 +52,10 @@ impl TorchExchange {
                 }
             }
             if Instant::now() + Duration::from_millis(50) >= until {
-                return Err(JoinError::new(format!("{self} cannot be reached: {last}")).at(self).into());
+                let step = "look at rank 0, and check MASTER_ADDR and MASTER_PORT";
+                return Err(JoinError::new(format!("{self} cannot be reached: {last}; {step}"))
+                    .at(self)
+                    .into());
             }
             // WAIT(until): another try, to the join deadline
             thread::sleep(Duration::from_millis(50));

@@ -113,7 +113,9 @@ impl UnixExchange {
             match self.ask(n, until) {
                 Ok(Some(text)) => return checked(text, self),
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                    let why = JoinError::new(format!("{self} belongs to another user: {e}"));
+                    let why = JoinError::new(format!(
+                        "{self} belongs to another user: {e}; give this job a name of its own (COMITY_JOB)"
+                    ));
                     return Err(why.at(self).into());
                 }
                 Ok(None) | Err(_) => {}

@@ -91,7 +91,7 @@ impl Settings {
             _ => "there is no launcher to hand one over",
         };
         format!(
-            "rank {} of {} has no job key ({channel}): start the job with `comity launch`, or give every rank the same key: COMITY_KEY_FILE names a file of 32 random bytes that only you can read (head -c 32 /dev/urandom > key; chmod 600 key), Config::key takes one; or say that none is wanted: COMITY_INSECURE=1, `comity ... --insecure` or Config::insecure()",
+            "rank {} of {} has no job key ({channel}): start the job with `comity launch`, or give every rank the same key: COMITY_KEY_FILE names a file of 32 random bytes that only you can read (head -c 32 /dev/urandom > key; chmod 600 key); or say that none is wanted: COMITY_INSECURE=1, or `comity ... --insecure`",
             self.rank, self.size
         )
     }
@@ -115,13 +115,13 @@ impl Settings {
     fn check_meeting(&self) -> Result<()> {
         match &self.meet {
             Meet::Alone | Meet::Host(_) | Meet::Hostfile(_) | Meet::Exchange(_) if self.joins => bad(
-                "a process that joins while the job runs needs the address of the job's store: call Config::store",
+                "a process that joins while the job runs needs the address of the job's store: set COMITY_STORE=host:port",
             ),
             Meet::Hostfile(ranks) if ranks.len() != self.size => {
                 bad(format!("the hostfile lists {} ranks, but the size is {}", ranks.len(), self.size))
             }
             Meet::Alone if self.size > 1 => bad(format!(
-                "{} ranks need a place to meet: call store, rendezvous, hostfile or exchange, or set COMITY_STORE=host:port",
+                "{} ranks need a place to meet: set COMITY_STORE=host:port, or give the configuration a store, a rendezvous, a hostfile or an exchange",
                 self.size
             )),
             Meet::Store(all) | Meet::Host(all) => all.iter().try_for_each(|at| match at {

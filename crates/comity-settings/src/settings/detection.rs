@@ -63,9 +63,7 @@ impl Detection {
             Self::After(limit) if limit < SHORTEST || limit > LONGEST => bad_value(
                 "COMITY_DETECTION",
                 format_args!("{limit:?}"),
-                format!(
-                    "detection (COMITY_DETECTION) is {limit:?}; allowed is 0.1 s to a day, or off (Detection::Off)"
-                ),
+                format!("detection (COMITY_DETECTION) is {limit:?}; allowed is 0.1 s to a day, or off"),
             ),
             _ => Ok(()),
         }

@@ -102,9 +102,9 @@ impl Transport for Shm {
         }
         let info = info_of_host(seen);
         let buffers = match settings.shared_buffers {
-            None => "buffers of Group::alloc are shared".into(),
-            Some(0) => "buffers of Group::alloc are not shared (COMITY_SHARED_BUFFERS=0)".into(),
-            Some(mib) => format!("up to {mib} MiB of buffers of Group::alloc are shared"),
+            None => "buffers of alloc (comity.empty in Python) are shared".into(),
+            Some(0) => "buffers of alloc (comity.empty in Python) are not shared (COMITY_SHARED_BUFFERS=0)".into(),
+            Some(mib) => format!("up to {mib} MiB of buffers of alloc (comity.empty in Python) are shared"),
         };
         let pull = pull_note(settings);
         TransportInfo { why: format!("{}; {buffers}; {pull}", info.why), ..info }

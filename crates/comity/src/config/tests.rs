@@ -19,15 +19,6 @@ fn settings_are_shown_as_fields_of_the_configuration() {
 }
 
 #[test]
-fn errors_name_the_methods_that_a_program_has() {
-    let keyless = Config::new(0, 2).rendezvous("10.0.0.1:5000").unwrap();
-    let words = keyless.settings.trust().unwrap_err().to_string();
-    assert!(words.contains("Config::key takes one") && words.contains("or Config::insecure()"), "{words}");
-    let words = Config::joiner().settings.check().unwrap_err().to_string();
-    assert!(words.ends_with("call Config::store"), "{words}");
-}
-
-#[test]
 fn by_value_contradictions_are_errors_before_anything_is_opened() {
     let two = || Config::new(0, 2);
     let at = |c: Config| c.store("10.0.0.1:5000");

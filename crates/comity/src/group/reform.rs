@@ -127,7 +127,7 @@ impl Group {
         if fewest == 0 || fewest > self.size() {
             let size = self.size();
             return Err(Error::config(format!(
-                "ReformOptions::fewest({fewest}): a group that follows one of {size} ranks has 1 to {size}"
+                "fewest is {fewest}: a group that follows one of {size} ranks has 1 to {size}"
             )));
         }
         let until = Instant::now() + options.limit.unwrap_or(self.limit);
@@ -259,21 +259,21 @@ impl Group {
         let others = |here: &[usize]| (0..size).filter(|r| !here.contains(r)).collect::<Vec<_>>();
         match why {
             Refusal::Few { here, fewest } => JoinError::new(format!(
-                "the group cannot form again: {} of its {size} ranks are left ({}), and at least {fewest} are asked for (ReformOptions::fewest); start the job again, or ask for fewer",
+                "the group cannot form again: {} of its {size} ranks are left ({}), and at least {fewest} are asked for (fewest); start the job again, or ask for fewer",
                 here.len(),
                 ranks(here)
             ))
             .of(others(here))
             .because(JoinCause::Missing),
             Refusal::Minority { here } => JoinError::new(format!(
-                "the group cannot form again here: only {} of its {size} ranks are on this side ({}), and another side could go on with the others; start these ranks again, or let the store decide (ReformOptions::store_decides)",
+                "the group cannot form again here: only {} of its {size} ranks are on this side ({}), and another side could go on with the others; start these ranks again, or let the store decide (store_decides)",
                 here.len(),
                 ranks(here)
             ))
             .of(others(here))
             .because(JoinCause::Missing),
             Refusal::Terms { member } => JoinError::new(format!(
-                "the group cannot form again: {} gives other ReformOptions than the others; give the same on every rank",
+                "the group cannot form again: {} gives other options than the others; give the same on every rank",
                 self.name(*member)
             ))
             .of([*member])
@@ -288,7 +288,7 @@ impl Group {
                     (all, _) => format!("ranks {}, which live and have not called reform", ranks(all)),
                 };
                 JoinError::new(format!(
-                    "the group did not form again: rank {by} gave up waiting for {whom}; call reform on every rank whose call failed, or raise the limit (ReformOptions::limit)"
+                    "the group did not form again: rank {by} gave up waiting for {whom}; call reform on every rank whose call failed, or give reform a longer limit"
                 ))
                 .of(missing)
                 .because(JoinCause::Absent)

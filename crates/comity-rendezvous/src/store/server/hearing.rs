@@ -45,9 +45,9 @@ impl How {
         let who = format!("rank {rank} ({})", whereabouts(who));
         match self {
             Self::GaveUp(why) => why.said_by(rank as usize, format!("{who} gave up: {why}")),
-            Self::Ended(how) => {
-                JoinError::new(format!("{who} {how}")).of([rank as usize]).because(JoinCause::Ended)
-            }
+            Self::Ended(how) => JoinError::new(format!("{who} {how}; look at its own output"))
+                .of([rank as usize])
+                .because(JoinCause::Ended),
         }
     }
 }
@@ -239,7 +239,8 @@ impl Server {
         let gone = self.shared.gone().iter().find(|(r, _)| !round.members.contains_key(r)).cloned();
         if let Some((rank, how)) = gone {
             self.shared.note_culprit(rank);
-            let why = JoinError::new(format!("rank {rank} {how} before it had joined"));
+            let why =
+                JoinError::new(format!("rank {rank} {how} before it had joined; look at its own output"));
             self.refuse_round(&why.of([rank as usize]).because(JoinCause::Ended), Some(rank));
         }
     }

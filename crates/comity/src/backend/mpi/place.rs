@@ -143,7 +143,9 @@ impl<H: MpiHandle> Exchange for MpiExchange<H> {
             Pending::start(self.mpi, self.comm, size, &Move::Broadcast { root: 0 }, Vec::new(), text)?;
         while !pending.test()? {
             if Instant::now() >= until {
-                let why = JoinError::new("rank 0 told no place to meet over MPI_Ibcast in time");
+                let why = JoinError::new(
+                    "rank 0 told no place to meet over MPI_Ibcast in time; look at its own output, or raise the limit of joining (COMITY_JOIN_TIMEOUT)",
+                );
                 return Err(why.of([0]).because(JoinCause::Missing).into());
             }
             // WAIT(until): the meeting place, to the join deadline

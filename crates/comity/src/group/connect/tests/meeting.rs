@@ -149,7 +149,7 @@ fn everyone_hears_who_is_missing() {
         assert_eq!(
             e.to_string(),
             format!(
-                "only 2 of 4 ranks joined within 1.5 s: missing ranks 1, 3 (never connected); the ranks meet at {}",
+                "only 2 of 4 ranks joined within 1.5 s: missing ranks 1, 3 (never connected); the ranks meet at {}; start these ranks, or look at their own output",
                 store.addr()
             )
         );
