@@ -94,7 +94,11 @@ pub(crate) fn run(choice: &CheckChoice) -> Result<(), String> {
         println!("=== {what}: {:.1} s", begun.elapsed().as_secs_f64());
         Ok(())
     };
-    step("format", crate::test::rustfmt_check()?)?;
+    let sources: Vec<&str> =
+        files.lines().filter(|f| f.ends_with(".rs") && root().join(f).is_file()).collect();
+    if !sources.is_empty() {
+        step("format", Task::new("rustfmt").args(["--edition", "2024", "--check"]).args(sources))?;
+    }
     if changed.all || !changed.packages.is_empty() {
         let clippy = Task::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
         step("clippy", clippy)?;

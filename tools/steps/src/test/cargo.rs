@@ -96,7 +96,7 @@ pub(super) fn loom(scope: &Scope) -> Outcome {
 }
 
 /// rustfmt on every file: `cargo fmt` does not find those that a macro's table names, as of algorithms and transports.
-pub(crate) fn rustfmt_check() -> Result<Task, String> {
+fn rustfmt_check() -> Result<Task, String> {
     let files =
         Task::new("git").args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"]).run()?;
     let files: Vec<&str> = files.lines().filter(|f| Path::new(f).is_file()).collect();

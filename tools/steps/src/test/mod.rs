@@ -36,7 +36,6 @@ mod step;
 mod suites;
 mod swift;
 
-pub(crate) use cargo::rustfmt_check;
 use scope::Scope;
 use step::{Done, Outcome, Step};
 

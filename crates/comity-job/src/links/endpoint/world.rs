@@ -1,9 +1,10 @@
 //! Implementation of [`World`] by a process's endpoint.
 
-use super::{super::mesh::likely, Endpoint};
+use super::Endpoint;
 use crate::{
     Error, LinkCosts, LinkKind, Peer, Result,
     control::pace,
+    links::mesh::likely,
     status::{Failure, GroupStatus, Header, Links, Outcome, Parts, World},
 };
 use comity_membership::Terms;
