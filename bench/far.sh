@@ -20,7 +20,7 @@ host() {
 rank() {
     ip netns exec "$1" env COMITY_RANK="$2" COMITY_SIZE=2 COMITY_HOST="$1" MASTER_ADDR=10.0.1.1 MASTER_PORT=$port \
         COMITY_KEY_FILE=/tmp/key COMITY_LINKS=tcp COMITY_TIMEOUT=300 $3 \
-        timeout 250 comity bench all_reduce --sizes "${SIZES:-16M}" --iters "${ITERS:-5}" --warmup 1 > "/tmp/$1" 2>&1
+        timeout 250 comity bench all_reduce --sizes "${SIZES:-16M}" --iters "${ITERS:-5}" --warmup "${WARMUP:-1}" > "/tmp/$1" 2>&1
 }
 
 # far DELAY LOSS SETTINGS: a job over a new cable.

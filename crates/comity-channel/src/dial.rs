@@ -286,9 +286,11 @@ pub fn dial_all(
     let mut limit = TRY;
     loop {
         let begun = Instant::now();
-        let missing: Vec<_> = (0..targets.len()).filter(|i| made.get(*i).is_some_and(Option::is_none)).collect();
+        let missing: Vec<_> =
+            (0..targets.len()).filter(|i| made.get(*i).is_some_and(Option::is_none)).collect();
         let to: Vec<_> = missing.iter().filter_map(|i| targets.get(*i).cloned()).collect();
-        let numbers: Vec<_> = (first..).zip(0..targets.len()).filter(|(_, i)| missing.contains(i)).map(|(n, _)| n).collect();
+        let numbers: Vec<_> =
+            (first..).zip(0..targets.len()).filter(|(_, i)| missing.contains(i)).map(|(n, _)| n).collect();
         let (won, mut lost) = Race::new(&to, secret, hello, patience, limit).for_all(&numbers).run_all();
         lost.retain(|(i, _)| won.iter().all(|(w, _)| w != i));
         for (i, connection) in won {

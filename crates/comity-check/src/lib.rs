@@ -7,6 +7,7 @@
 //! ```text
 //!   lib.rs     the rows of the table, in order
 //!   reduce.rs moves.rs pairs.rs groups.rs large.rs   what a row does; algorithms.rs  again by each algorithm
+//!   wires.rs  calls on a wire, within their bounds
 //!   case.rs    a row under way: buffers between guards, comparisons
 //!   value.rs   the numbers, and the reference; parts.rs  unequal parts
 //!   report.rs  what was found, the same on every rank
@@ -23,6 +24,7 @@ mod reduce;
 mod report;
 mod through;
 pub mod value;
+mod wires;
 
 pub use report::{Difference, Line, Report};
 
@@ -50,17 +52,20 @@ const OPS: [(&str, &[&str]); 13] = [
 type Check = fn(&mut CheckRow<'_>) -> Result<()>;
 
 /// The table: family, method, what it does.
-const ROWS: [(&str, &str, Check); 24] = [
+const ROWS: [(&str, &str, Check); 27] = [
     ("all_reduce", "all_reduce", reduce::all_reduce),
     ("all_reduce", "all_reduce_into", reduce::all_reduce_into),
+    ("all_reduce", "all_reduce on each wire", wires::all_reduce),
     ("reduce", "reduce", reduce::reduce),
     ("broadcast", "broadcast", moves::broadcast),
     ("all_gather", "all_gather", moves::all_gather),
     ("all_gather", "all_gather_in_place", moves::all_gather_in_place),
     ("all_gather", "all_gather_v", moves::all_gather_v),
+    ("all_gather", "all_gather on each wire", wires::all_gather),
     ("reduce_scatter", "reduce_scatter", reduce::reduce_scatter),
     ("reduce_scatter", "reduce_scatter_in_place", reduce::reduce_scatter_in_place),
     ("reduce_scatter", "reduce_scatter_v", reduce::reduce_scatter_v),
+    ("reduce_scatter", "reduce_scatter on each wire", wires::reduce_scatter),
     ("gather", "gather", moves::gather),
     ("scatter", "scatter", moves::scatter),
     ("all_to_all", "all_to_all", moves::all_to_all),

@@ -92,6 +92,11 @@ pub trait Sample: Element + Debug {
         Ok(())
     }
 
+    /// Returns the difference of two values; infinite for types that do not round, and where bits differ that are no numbers.
+    fn off(self, other: Self) -> f64 {
+        if self.bits() == other.bits() { 0.0 } else { f64::INFINITY }
+    }
+
     /// The reference: combined one by one, by rank.
     fn fold(op: ReduceOp, of: &[Self]) -> Self {
         let mut rest = of.iter().copied();
@@ -272,6 +277,16 @@ macro_rules! real {
 
             fn bits(self) -> u64 {
                 if self.is_nan() { u64::MAX } else { self.to_bits().into() }
+            }
+
+            fn off(self, other: Self) -> f64 {
+                let up: fn($t) -> f64 = $up;
+                let off = (up(self) - up(other)).abs();
+                match off.is_nan() {
+                    true if self.bits() == other.bits() => 0.0,
+                    true => f64::INFINITY,
+                    false => off,
+                }
             }
 
             fn near(op: ReduceOp, of: &[Self], got: Self) -> Result<(), String> {

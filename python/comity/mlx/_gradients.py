@@ -43,7 +43,9 @@ def average_gradients(
         communication_type = None
     batches = _batches([x for _, x in flat], all_reduce_size, communication_type)
     mean = _core.Args(reduce="avg", wire=wire)
-    pending = [(batch, *_start(g, [flat[i][1] for i in batch], communication_type, mean)) for batch in batches]
+    pending = [
+        (batch, *_start(g, [flat[i][1] for i in batch], communication_type, mean)) for batch in batches
+    ]
     averaged = list(flat)
     for batch, request, joined in pending:
         request.wait()  # WAIT: a request, whose call has a deadline

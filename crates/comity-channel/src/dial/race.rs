@@ -128,6 +128,10 @@ pub struct Winner {
 
 /// An authenticated connection, and what seals it.
 pub(super) type Made = (Stream, Sealing);
+/// A target, and its connection.
+type Won = (usize, Made);
+/// A target, and why there is none.
+type Lost = (usize, Tried);
 
 /// Result of a step of a try.
 enum Stepped {
@@ -147,7 +151,7 @@ pub(super) struct Race<'a> {
     /// Time limit for an answer.
     limit: Duration,
     runners: Vec<Runner>,
-    lost: Vec<(usize, Tried)>,
+    lost: Vec<Lost>,
     /// Addresses to try again: the index, the time of the next try, and the pause after the next refusal.
     again: Vec<(usize, Instant, Duration)>,
     /// The next target, and when it is tried at the latest.
@@ -186,7 +190,7 @@ impl<'a> Race<'a> {
     }
 
     /// The first that authenticated and which it was, or what each try got.
-    pub(super) fn run(mut self) -> Result<Winner, Vec<(usize, Tried)>> {
+    pub(super) fn run(mut self) -> Result<Winner, Vec<Lost>> {
         loop {
             if let Some((index, connection)) = self.turn()? {
                 return Ok(Winner { index, connection, silent: self.silent() });
@@ -198,7 +202,7 @@ impl<'a> Race<'a> {
     }
 
     /// All that authenticated, and what the others got.
-    pub(super) fn run_all(mut self) -> (Vec<(usize, Made)>, Vec<(usize, Tried)>) {
+    pub(super) fn run_all(mut self) -> (Vec<Won>, Vec<Lost>) {
         let mut made = Vec::new();
         loop {
             match self.turn() {
@@ -217,7 +221,7 @@ impl<'a> Race<'a> {
     }
 
     /// Start what is due, wait, and go on with what is ready up to the first that authenticated. An error is final.
-    fn turn(&mut self) -> Result<Option<(usize, Made)>, Vec<(usize, Tried)>> {
+    fn turn(&mut self) -> Result<Option<Won>, Vec<Lost>> {
         self.start();
         if self.lost.last().is_some_and(|(_, tried)| tried.is_final()) {
             return Err(std::mem::take(&mut self.lost));
@@ -226,8 +230,7 @@ impl<'a> Race<'a> {
             return Ok(None);
         }
         // WAIT(until): an answer: to the join deadline
-        let ready =
-            self.wait().map_err(|e| vec![(0, Tried { from: None, miss: Miss::Stop(e) })])?;
+        let ready = self.wait().map_err(|e| vec![(0, Tried { from: None, miss: Miss::Stop(e) })])?;
         let mut runners = std::mem::take(&mut self.runners).into_iter().zip(ready);
         while let Some((runner, ready)) = runners.next() {
             let pause = runner.pause;

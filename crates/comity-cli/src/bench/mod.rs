@@ -15,7 +15,9 @@ mod row;
 
 use crate::{check::dtype_parser, here, save, say::LinesSaid, size::Sizes};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comity::{Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, tools, tools::cuda::Cuda};
+use comity::{
+    Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, Wire, tools, tools::cuda::Cuda,
+};
 use comity_plan::Kind;
 use compare::Earlier;
 use measure::measure;
@@ -58,6 +60,10 @@ pub(crate) struct BenchArgs {
     /// The reduction: sum, product, min, max, avg, and, or, xor
     #[arg(long, value_name = "OP", default_value = "sum", value_parser = reduce_parser(), hide_possible_values = true)]
     op: ReduceOp,
+
+    /// Elements cross the links in this form: bf16, f16 or int8
+    #[arg(long, value_name = "WIRE", value_parser = wire_parser(), hide_possible_values = true)]
+    wire: Option<Wire>,
 
     /// Time to measure each row, at least 5 calls
     #[arg(long, value_name = "SECONDS", default_value = "0.25", value_parser = seconds)]
@@ -122,6 +128,11 @@ fn op_parser() -> PossibleValuesParser {
 fn reduce_parser() -> impl TypedValueParser<Value = ReduceOp> {
     PossibleValuesParser::new(ReduceOp::ALL.map(ReduceOp::name))
         .try_map(|name| ReduceOp::from_name(&name).ok_or("no such reduction"))
+}
+
+fn wire_parser() -> impl TypedValueParser<Value = Wire> {
+    PossibleValuesParser::new(Wire::ALL.map(Wire::name))
+        .try_map(|name| Wire::from_name(&name).ok_or("no such wire"))
 }
 
 fn seconds(s: &str) -> Result<f64, String> {
@@ -216,11 +227,14 @@ fn table(
         let kind = if args.shared_buffers { ", shared buffers" } else { "" };
         say(format!("# comity {} bench: {}{kind}", here::VERSION, here::world(group)));
         let by = args.algorithm.map_or_else(String::new, |a| format!(", by {}", a.name()));
-        say(format!("# {date}, {cores} cores on the host of rank 0{by}"));
+        let wire = args.wire.map_or_else(String::new, |wire| format!(", wire {wire}"));
+        say(format!("# {date}, {cores} cores on the host of rank 0{by}{wire}"));
     }
     let world = json!({
         "version": here::VERSION, "date": date, "ranks": n, "hosts": here::hosts(group), "links": here::links(group),
+        "wire": args.wire.map(Wire::name),
     });
+    let on_wire = group.with_wire(args.wire);
     let limits = Limits { budget: args.budget, iters: args.iters, warmup: args.warmup, batch: args.batch };
     let mut wrong = 0;
     if let Some(algorithm) = args.algorithm {
@@ -237,7 +251,7 @@ fn table(
                 continue;
             }
             let samples = comity_check::with_type!(args.dtype, T => {
-                let mut cell = Cell::<T>::new(op, args.op, group, count, device, args.shared_buffers)?;
+                let mut cell = Cell::<T>::new(op, (args.op, args.wire), &on_wire, count, device, args.shared_buffers)?;
                 measure(group, &mut cell, bytes, &limits)
             })?;
             if let Some(raw) = &mut raw {

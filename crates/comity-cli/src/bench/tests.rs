@@ -51,6 +51,22 @@ fn every_operation_is_right_and_takes_time() {
 }
 
 #[test]
+fn calls_on_a_wire_are_right_within_its_bounds() {
+    for wire in Wire::ALL {
+        let ops = ["all_reduce", "all_gather", "reduce_scatter"];
+        let flags = ["--wire", wire.name(), "--json", "--iters", "2", "--sizes", "8,40000"];
+        let lines = lines(3, &[&ops[..], &flags].concat());
+        assert_eq!(lines.len(), 6, "{lines:#?}");
+        for line in lines {
+            let row: Value = serde_json::from_str(&line).unwrap();
+            assert!(row["wrong"] == 0 && row["world"]["wire"] == wire.name(), "{line}");
+        }
+    }
+    let off = |most, got: f32| op::differ(&[got, 1.0], ReduceOp::Sum, most, &|_| 1.0f32);
+    assert_eq!([off(0.0, 1.01), off(0.1, 1.01), off(0.1, 1.2), off(0.1, f32::NAN)], [1, 0, 1, 1]);
+}
+
+#[test]
 fn the_table_is_aligned_and_fits() {
     let said = lines(2, &["all_reduce", "barrier", "--budget", "0.001", "--sizes", "8:64"]);
     let lines: Vec<_> = said.iter().flat_map(|l| l.lines()).collect();

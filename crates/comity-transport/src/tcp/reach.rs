@@ -164,8 +164,8 @@ impl Tcp {
             let works = connector.answering(together)?;
             let together: Vec<_> = works.iter().filter_map(|i| together.get(*i)).collect();
             if together.len() > 1 {
-                let near = together.len() * usize::from(each);
-                let of = far.filter(|far| usize::from(*far) > near).unwrap_or(u16::try_from(near).unwrap_or(u16::MAX));
+                let near = u16::try_from(together.len()).unwrap_or(u16::MAX).saturating_mul(each);
+                let of = far.map_or(near, |far| far.max(near));
                 let ways = ways(pair, each, usize::from(of));
                 if let Some(connections) = over_all(&together, of, ways, connector)? {
                     return Ok(connections);

@@ -29,7 +29,8 @@ use comity_kernel as kernel;
 use comity_plan::{Buf, Slice};
 use std::{
     mem,
-    sync::Mutex,
+    ops::Range,
+    sync::{Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -114,27 +115,17 @@ impl WireCalls {
                 e => e,
             })
         };
-        for at in 0..pieces.count + 4 {
-            let work = Mutex::new(Some((&mut *worked, &mut *memory, &mut *sums)));
-            // By whoever comes first: the system may give no thread.
-            let work = || {
-                let taken = lock(&work).take();
-                if let Some((stage, memory, sums)) = taken {
-                    pieces.work(stage, memory, sums, at);
-                }
-            };
-            if pieces.count == 1 {
-                work();
-                pieces.talk(carried, at, &mut part)?;
-            } else {
-                // WAIT: a thread that computes
-                thread::scope(|s| {
-                    let _ = thread::Builder::new().name("comity-wire".into()).spawn_scoped(s, work);
-                    let out = pieces.talk(carried, at, &mut part);
-                    work();
-                    out
-                })?;
-            }
+        let steps = 0..pieces.count + 4;
+        let work = Mutex::new((memory, sums));
+        if pieces.count > 1
+            && let Some(out) = pieces.work_beside(&work, (carried, worked), steps.clone(), &mut part)
+        {
+            return out;
+        }
+        let (memory, sums) = &mut *lock(&work);
+        for at in steps {
+            pieces.work(worked, memory, sums, at);
+            pieces.talk(carried, at, &mut part)?;
             mem::swap(carried, worked);
         }
         Ok(())
@@ -252,6 +243,45 @@ impl Pieces {
             true => kernel::encode(wire, DType::F32, result, sums),
             false => kernel::narrow(dtype, memory.write(self.slice(Buf::Out, rank, k, true)), sums),
         }
+    }
+
+    /// Makes all steps with a thread that works while the links carry; none if the system gives no thread.
+    fn work_beside(
+        &self,
+        work: &Mutex<(&mut Memory<'_>, &mut Vec<u8>)>,
+        (carried, worked): (&mut Stage, &mut Stage),
+        steps: Range<usize>,
+        run: &mut dyn FnMut(&mut Call<'_>) -> Result<()>,
+    ) -> Option<Result<()>> {
+        // WAIT: a thread that computes
+        thread::scope(|s| {
+            // A stage goes to the thread, and comes back when its step is done.
+            let (give, given) = mpsc::sync_channel::<(Stage, usize)>(1);
+            let (done, back) = mpsc::sync_channel(1);
+            let thread = move || {
+                let (memory, sums) = &mut *lock(work);
+                // WAIT(give): the next step; the other end is dropped with the call
+                for (mut stage, at) in given {
+                    self.work(&mut stage, memory, sums, at);
+                    if done.send(stage).is_err() {
+                        return;
+                    }
+                }
+            };
+            thread::Builder::new().name("comity-wire".into()).spawn_scoped(s, thread).ok()?;
+            for at in steps {
+                // It fails only where the thread has panicked, which goes on here when it is joined.
+                let _ = give.send((mem::take(worked), at));
+                let out = self.talk(carried, at, run);
+                // WAIT: a thread that computes
+                *worked = back.recv().unwrap_or_default();
+                if out.is_err() {
+                    return Some(out);
+                }
+                mem::swap(carried, worked);
+            }
+            Some(Ok(()))
+        })
     }
 
     /// Has the links carry what step `at` has for them.
