@@ -89,16 +89,19 @@ mod section {
 /// Reads the number of ranks. `-np 2`, as mpirun takes it, comes as `p`.
 fn number_of_ranks(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|n| (1..=4096).contains(n));
-    number.ok_or_else(|| "it takes a number from 1 to 4096, as in -n 2".to_owned())
+    number.ok_or_else(|| match text {
+        "p" => "mpirun's -np is -n here, as in -n 2".to_owned(),
+        _ => "it takes a number from 1 to 4096, as in -n 2".to_owned(),
+    })
 }
 
 /// Arguments of `comity launch`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct LaunchArgs {
-    /// Start this many ranks; with --hosts or --hostfile, on each host that does not say how many
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = number_of_ranks, help_heading = section::RANKS)]
-    ranks: u32,
+    /// Start this many ranks (default: 1); with --hosts or --hostfile, on each host that does not say how many
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = number_of_ranks, help_heading = section::RANKS)]
+    ranks: Option<u32>,
 
     /// Set a variable for every rank (repeatable)
     #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(Setting::parse), help_heading = section::RANKS)]
@@ -125,7 +128,7 @@ pub(crate) struct LaunchArgs {
     )]
     bind_to: bind::BindWish,
 
-    /// End the job after this many seconds, with exit code 124
+    /// End the job after this many seconds, with exit code 124 (the limit of each call is COMITY_TIMEOUT)
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
     timeout: Option<Duration>,
 
@@ -221,6 +224,11 @@ pub(crate) struct Setting {
 }
 
 impl LaunchArgs {
+    /// Number of ranks, on each host where there are several.
+    fn ranks(&self) -> usize {
+        self.ranks.unwrap_or(1) as usize
+    }
+
     /// The rank that a user talks to, and the flag that says so.
     fn stdin_rank(&self) -> Option<(usize, &'static str)> {
         self.tty.map(|r| (r, "--tty")).or_else(|| self.stdin_rank.map(|r| (r, "--stdin-rank")))
@@ -279,10 +287,14 @@ pub(crate) fn launch(args: LaunchArgs) -> u8 {
     if args.backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi) {
         return mpi::launch(&args);
     }
+    let unsaid = args.ranks.is_none();
     let job = match job::Job::check(args) {
         Ok(job) => job,
         Err(refusal) => return refuse(&refusal),
     };
+    if unsaid {
+        eprintln!("comity launch: 1 rank; -n N starts N");
+    }
     guarded(job.tty.is_some(), |to_front, input| supervisor::supervise(job, to_front, input))
 }
 

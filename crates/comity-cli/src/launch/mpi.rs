@@ -50,7 +50,7 @@ fn prepare(args: &LaunchArgs) -> Result<Command, LaunchRefusal> {
         // Both families read it; seconds, not less than one.
         command.env("MPIEXEC_TIMEOUT", limit.as_secs().max(1).to_string());
     }
-    let share = ThreadShare::new(&args.env, None, args.ranks as usize);
+    let share = ThreadShare::new(&args.env, None, args.ranks());
     command.envs(defaults::variables(&args.env, share));
     for set in &args.env {
         command.env(&set.name, &set.value);
@@ -64,7 +64,7 @@ fn prepare(args: &LaunchArgs) -> Result<Command, LaunchRefusal> {
 
 /// The launcher's arguments, up to and with the command of the ranks.
 fn flags(family: Family, args: &LaunchArgs, root: bool) -> Vec<OsString> {
-    let mut flags: Vec<OsString> = vec!["-n".into(), args.ranks.to_string().into()];
+    let mut flags: Vec<OsString> = vec!["-n".into(), args.ranks().to_string().into()];
     let mut add = |more: &[&str]| flags.extend(more.iter().map(OsString::from));
     match family {
         Family::OpenMpi(major) => {

@@ -91,9 +91,9 @@ impl FleetPlan {
         wrong.extend(metrics_of_several_hosts(&args));
         let env = settings(&args, file.env, &file.hosts, &mut wrong);
         let command = words(&args).map_err(|e| wrong.push(e)).unwrap_or_default();
-        let each = args.fleet.repeat_hosts.unwrap_or(args.ranks);
+        let each = args.fleet.repeat_hosts.map_or_else(|| args.ranks(), |n| n as usize);
         let total = args.fleet.total;
-        let counts = spread(&file.hosts, each as usize, total.map(|n| n as usize));
+        let counts = spread(&file.hosts, each, total.map(|n| n as usize));
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
         wrong.extend(too_many_ports(&args, &file.hosts, &counts));
         let ports = meeting_ports(&args, &env).map_err(|e| wrong.push(e)).unwrap_or_default();
