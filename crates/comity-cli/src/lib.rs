@@ -109,7 +109,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let cli = match parse(&args) {
         Ok(cli) => cli,
-        Err(e) => {
+        Err(mut e) => {
+            manual::plainer(&mut e);
             // A closed terminal is no reason to change the exit code; help that is lost is.
             let shown = say::taken(e.print());
             let words: Vec<String> = args.iter().map(|a| a.to_string_lossy().into_owned()).collect();

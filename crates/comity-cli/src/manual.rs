@@ -64,8 +64,25 @@ fn pages(dir: &Path, command: Command) -> std::io::Result<()> {
     clap_mangen::generate_to(command.disable_help_subcommand(true), dir)
 }
 
-/// Hint after an error about a flag that another subcommand has.
+/// Takes out of an error what clap guesses wrong: flags as values, and names that are less alike than another one.
+pub(crate) fn plainer(error: &mut clap::Error) {
+    error.remove(ContextKind::Suggested);
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand).cloned() else { return };
+    if let Some(ContextValue::Strings(names)) = error.get(ContextKind::SuggestedSubcommand)
+        && let Some(name) = names.iter().min_by_key(|name| crate::misspelt::distance(&word, name)).cloned()
+    {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name]));
+    }
+}
+
+/// Hint after an error about a flag that another subcommand has, or a command that is missing.
 pub(crate) fn hint(error: &clap::Error, command: &Command, words: &[String]) -> Option<String> {
+    if error.kind() == ErrorKind::MissingRequiredArgument && words.get(1).is_some_and(|w| w == "launch") {
+        return Some(
+            "hint: the command that the ranks run is missing:\n  comity launch -n 4 -- python hello.py"
+                .into(),
+        );
+    }
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
@@ -196,6 +213,26 @@ mod tests {
         assert_eq!(said, "hint: --cwd is a flag of `comity launch`");
         assert_eq!(hinted(&["comity", "bench", "--nonsense"]), None);
         assert_eq!(hinted(&["comity", "bench", "--sizes", "x"]), None);
+    }
+
+    #[test]
+    fn a_slip_is_told_what_is_near_and_no_more() {
+        let told = |words: &[&str]| {
+            let mut error = Cli::try_parse_from(words).unwrap_err();
+            plainer(&mut error);
+            error.to_string()
+        };
+        let said = told(&["comity", "lanch"]);
+        assert!(
+            said.contains("'launch'") && !said.contains("'plan'") && !said.contains("as a value"),
+            "{said}"
+        );
+        let said = told(&["comity", "launch", "--restarts", "3", "true"]);
+        assert!(said.contains("--restarts") && !said.contains("as a value"), "{said}");
+        let said = told(&["comity", "launch", "-np", "4", "true"]);
+        assert!(said.contains("mpirun's -np is -n here"), "{said}");
+        let said = hinted(&["comity", "launch", "-n", "4"]).unwrap();
+        assert!(said.ends_with("comity launch -n 4 -- python hello.py"), "{said}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ fn doubt(name: &str) -> Option<String> {
 }
 
 /// How many letters have to be put in, taken out or changed to make `b` of `a` (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
         let mut before = row[0];

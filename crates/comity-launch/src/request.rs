@@ -40,6 +40,8 @@ pub enum Placement {
 pub struct JobRequest {
     /// Ranks; with several hosts, on each that does not say how many.
     pub ranks: usize,
+    /// Nobody said how many ranks.
+    pub is_default_size: bool,
     /// The program, and its arguments.
     pub command: Vec<OsString>,
     /// Variables of every rank.
@@ -114,6 +116,7 @@ impl JobRequest {
     pub fn of_command(ranks: usize, command: &[&str]) -> Self {
         Self {
             ranks,
+            is_default_size: false,
             command: command.iter().map(OsString::from).collect(),
             env: Vec::new(),
             cwd: None,

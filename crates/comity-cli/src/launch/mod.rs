@@ -41,16 +41,19 @@ mod section {
 /// Reads the number of ranks. `-np 2`, as mpirun takes it, comes as `p`.
 fn number_of_ranks(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|n| (1..=4096).contains(n));
-    number.ok_or_else(|| "it takes a number from 1 to 4096, as in -n 2".to_owned())
+    number.ok_or_else(|| match text {
+        "p" => "mpirun's -np is -n here, as in -n 2".to_owned(),
+        _ => "it takes a number from 1 to 4096, as in -n 2".to_owned(),
+    })
 }
 
 /// Arguments of `comity launch`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct LaunchArgs {
-    /// Start this many ranks; with --hosts or --hostfile, on each host that does not say how many
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = number_of_ranks, help_heading = section::RANKS)]
-    ranks: u32,
+    /// Start this many ranks (default: 1); with --hosts or --hostfile, on each host that does not say how many
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = number_of_ranks, help_heading = section::RANKS)]
+    ranks: Option<u32>,
 
     /// Set a variable for every rank (repeatable)
     #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(Setting::parse), help_heading = section::RANKS)]
@@ -77,7 +80,7 @@ pub(crate) struct LaunchArgs {
     )]
     bind_to: BindWish,
 
-    /// End the job after this many seconds, with exit code 124
+    /// End the job after this many seconds, with exit code 124 (the limit of each call is COMITY_TIMEOUT)
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
     timeout: Option<Duration>,
 
@@ -169,6 +172,8 @@ impl LaunchArgs {
             command,
         } = self;
         let is_mpi = backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi);
+        let is_default_size = ranks.is_none();
+        let ranks = ranks.unwrap_or(1);
         let repeated = fleet.repeat_hosts.unwrap_or(ranks);
         let elastic = fleet.elastic();
         let placement = match node.is_given() {
@@ -183,6 +188,7 @@ impl LaunchArgs {
         };
         let job = JobRequest {
             ranks: ranks as usize,
+            is_default_size,
             command,
             env,
             cwd,

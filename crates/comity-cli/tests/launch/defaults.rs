@@ -29,6 +29,13 @@ fn threads(flags: &[&str], env: &[(&str, &str)]) -> (String, Vec<Option<usize>>)
 }
 
 #[test]
+fn a_job_without_a_number_of_ranks_says_how_many_it_has() {
+    let said = |flags: &[&str]| start(&[flags, &["--", "true"]].concat()).finish().err;
+    assert_eq!(said(&[]), "comity launch: 1 rank; -n N starts N\n");
+    assert_eq!(said(&["-n", "1"]), "");
+}
+
+#[test]
 fn ranks_share_the_cores_of_their_host() {
     let one = threads(&["-n", "1"], &[]).1[0].unwrap();
     let most = std::thread::available_parallelism().unwrap().get();

@@ -218,6 +218,7 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
             Err(Unfit::Absent) => Err(format!("command '{shown}': there is no file '{}'", file.display())),
             Err(Unfit::Directory) => Err(format!("command '{shown}': is a directory")),
             Err(Unfit::NotExecutable) => Err(not_executable(&file)),
+            Err(Unfit::Unreadable(why)) => Err(format!("command '{shown}': {why}")),
         };
     }
     let mut almost = None;
@@ -232,18 +233,26 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
         let file = if dir.as_os_str().is_empty() { Path::new(".").join(name) } else { dir.join(name) };
         match runnable(&from.join(&file)) {
             Ok(()) => return Ok(file),
-            Err(Unfit::NotExecutable) => almost = almost.or(Some(file)),
+            Err(Unfit::NotExecutable) => almost = almost.or_else(|| Some(not_executable(&file))),
+            Err(Unfit::Unreadable(why)) if file.is_symlink() => {
+                almost = almost.or_else(|| Some(format!("command '{shown}': {why}")));
+            }
+            // In a directory that this user cannot read there may be nothing of that name.
             Err(_) => {}
         }
     }
-    if let Some(file) = almost {
-        return Err(not_executable(&file));
+    if let Some(why) = almost {
+        return Err(why);
     }
     let here = match runnable(&from.join(name)) {
         Err(Unfit::Absent | Unfit::Directory) => "",
         _ => "; a file of that name is in the directory itself: put ./ or its interpreter before it",
     };
-    Err(format!("command '{shown}': not found; PATH was searched ({}){here}", path.display()))
+    let step = match name == "python" && find(OsStr::new("python3"), cwd, path).is_ok() {
+        true => "python3 is there",
+        false => "install it, or give its path",
+    };
+    Err(format!("command '{shown}': not found; PATH was searched ({}){here}; {step}", path.display()))
 }
 
 fn not_executable(file: &Path) -> String {
@@ -258,15 +267,39 @@ enum Unfit {
     Absent,
     Directory,
     NotExecutable,
+    /// It cannot be reached, or leads nowhere, as a sentence.
+    Unreadable(String),
 }
 
 fn runnable(file: &Path) -> Result<(), Unfit> {
-    let meta = std::fs::metadata(file).map_err(|_| Unfit::Absent)?;
+    let meta = std::fs::metadata(file).map_err(|e| unfit(file, &e))?;
     if meta.is_dir() {
         return Err(Unfit::Directory);
     }
     rustix::fs::accessat(CWD, file, Access::EXEC_OK, rustix::fs::AtFlags::empty())
         .map_err(|_| Unfit::NotExecutable)
+}
+
+/// Why a file cannot be looked at. A link is followed as far as it can be: the interpreter of a virtual environment is one.
+fn unfit(file: &Path, e: &io::Error) -> Unfit {
+    let mut end = file.to_path_buf();
+    // As many links as Linux follows; they may form a circle.
+    for _ in 0..40 {
+        let Ok(next) = std::fs::read_link(&end) else { break };
+        end = end.parent().unwrap_or(Path::new("")).join(next);
+    }
+    let absent = e.kind() == io::ErrorKind::NotFound;
+    let (file, to) = (file.display(), end.display());
+    match (file.to_string() == to.to_string(), absent) {
+        (true, true) => Unfit::Absent,
+        (true, false) => Unfit::Unreadable(format!("'{file}' cannot be looked at: {e}")),
+        (false, true) => Unfit::Unreadable(format!(
+            "'{file}' is a link to '{to}', which is not there; put that file there, or make the link anew"
+        )),
+        (false, false) => Unfit::Unreadable(format!(
+            "'{file}' is a link to '{to}', which this user cannot run: {e}; make that path readable, or the link anew"
+        )),
+    }
 }
 
 /// `--json-events`
@@ -313,8 +346,21 @@ mod tests {
         assert_eq!(find("./tool".as_ref(), Some(dir.path()), "".as_ref()), Ok("./tool".into()));
         let lost = find("trian".as_ref(), None, path).unwrap_err();
         assert!(lost.contains("'trian'") && lost.contains("PATH was searched"), "{lost}");
+        assert!(lost.ends_with("; install it, or give its path"), "{lost}");
         assert!(find("tool".as_ref(), Some(dir.path()), "/nowhere".as_ref()).unwrap_err().contains("./"));
         assert!(find("/bin".as_ref(), None, path).unwrap_err().contains("directory"));
+        let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, dir.path().join(name)).unwrap();
+        link("python3", "python");
+        link("/nowhere/python3.13", "python3");
+        for python in ["python".into(), dir.path().join("python")] {
+            let lost = find(python.as_os_str(), None, path).unwrap_err();
+            assert!(lost.contains("a link to '/nowhere/python3.13', which is not there"), "{lost}");
+        }
+        link("tool/python", "bent");
+        let lost = find("bent".as_ref(), None, path).unwrap_err();
+        assert!(lost.contains("/tool/python', which this user cannot run: Not a directory"), "{lost}");
+        let lost = find(dir.path().join("tool/python").as_os_str(), None, path).unwrap_err();
+        assert!(lost.contains("cannot be looked at: Not a directory"), "{lost}");
         assert!(find("".as_ref(), None, path).is_err());
     }
 }

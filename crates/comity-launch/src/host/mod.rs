@@ -29,10 +29,13 @@ use crate::request::JobRequest;
 
 /// Runs a job on this host alone and returns the exit code.
 pub(crate) fn launch(request: JobRequest) -> u8 {
-    match job::Job::check(request, true) {
-        Ok(job) => watchdog::guarded(job.tty.is_some(), |to_front, input| {
-            supervisor::supervise(job, to_front, input)
-        }),
-        Err(refusal) => watchdog::refuse(&refusal),
+    let is_default_size = request.is_default_size;
+    let job = match job::Job::check(request, true) {
+        Ok(job) => job,
+        Err(refusal) => return watchdog::refuse(&refusal),
+    };
+    if is_default_size {
+        eprintln!("comity launch: 1 rank; -n N starts N");
     }
+    watchdog::guarded(job.tty.is_some(), |to_front, input| supervisor::supervise(job, to_front, input))
 }
