@@ -24,7 +24,7 @@ pub(crate) const COMPLETIONS: [(&str, &str); 3] = [
 /// Make the archive of a command that was built, and run what it holds where that can run.
 pub(crate) fn archive(target: &Target, out: &Path) -> Result<Artefact, String> {
     let command = target.built("comity");
-    let inner = hold(Kind::Command, size(&command)?)?;
+    let inner = size(&command)?;
     let name = format!("comity-{VERSION}-{}", target.triple);
     let scratch = Scratch::within(out, "command").map_err(|e| format!("cannot make a folder: {e}"))?;
     let tree = scratch.join(&name);
@@ -38,6 +38,8 @@ pub(crate) fn archive(target: &Target, out: &Path) -> Result<Artefact, String> {
     if target.runs_here() {
         checks += &try_out(&file)?;
     }
+    // Last, so that a command that is too large has been tried.
+    hold(Kind::Command, inner)?;
     Ok(Artefact { file, inner: Some(inner), ran: target.runs_here(), checks })
 }
 

@@ -44,7 +44,6 @@ pub(crate) fn build(kit: &Kit, target: &Target, out: &Path) -> Result<PathBuf, S
 
 /// Check it, and run it where it can run.
 pub(crate) fn check(kit: &Kit, target: &Target, file: PathBuf) -> Result<Artefact, String> {
-    hold(Kind::Wheel, size(&file)?)?;
     kit.program("twine").args(["check", "--strict"]).args([&file]).run()?;
     kit.program("abi3audit").args(["--strict", "--assume-minimum-abi3", "3.11"]).args([&file]).run()?;
     let mut checks = "twine, abi3audit 3.11".to_owned();
@@ -59,6 +58,8 @@ pub(crate) fn check(kit: &Kit, target: &Target, file: PathBuf) -> Result<Artefac
     if target.runs_here() {
         checks += &install(&file)?;
     }
+    // Last, so that a wheel that is too large has been tried.
+    hold(Kind::Wheel, size(&file)?)?;
     let inner = Some(size(&target.built(target.extension()))?);
     Ok(Artefact { file, inner, ran: target.runs_here(), checks })
 }
