@@ -3,6 +3,7 @@
 //!
 //! [`gate`] and [`deep`] say which steps there are and in what order; a step is a function in one of the files beside them.
 
+mod arm;
 mod book;
 mod browser;
 mod c;

@@ -34,15 +34,15 @@ impl Lender {
     /// # Safety
     /// The lent memory is still there, and nobody writes to it. `place` is this direction's.
     pub(in crate::shm) unsafe fn lay_aside(&mut self, board: &Board, place: *mut u8) -> bool {
-        let Some((address, n)) = self.to_lay(board) else { return false };
+        let Some((address, n)) = self.find_unlaid(board) else { return false };
         // SAFETY: the caller vouches for both; the borrower has taken what lay in `place`.
         unsafe { ptr::copy_nonoverlapping(address as *const u8, place, n) };
-        self.laid(board, n);
+        self.count_laid(board, n);
         true
     }
 
     /// Address and number of the next bytes to lay aside, if there is room for them.
-    pub(super) fn to_lay(&mut self, board: &Board) -> Option<(usize, usize)> {
+    pub(super) fn find_unlaid(&mut self, board: &Board) -> Option<(usize, usize)> {
         let declined = board.borrower.0.declined.load(Ordering::Acquire);
         let out = self.out.front().filter(|o| o.number == declined)?;
         let rest = &mut self.rest;
@@ -58,7 +58,7 @@ impl Lender {
     }
 
     /// So many bytes lie there now.
-    pub(super) fn laid(&mut self, board: &Board, n: usize) {
+    pub(super) fn count_laid(&mut self, board: &Board, n: usize) {
         let rest = &mut self.rest;
         (rest.address, rest.left, rest.laid) = (rest.address + n, rest.left - n, rest.laid + n as u64);
         board.lender.0.aside.store(rest.laid, Ordering::Release);
@@ -101,15 +101,15 @@ impl Borrower {
         if self.piece.lacks(at, left, want).is_none() {
             return Ok(false);
         }
-        let Some(n) = self.to_fetch(board)? else { return Ok(false) };
+        let Some(n) = self.find_laid(board)? else { return Ok(false) };
         // SAFETY: so many bytes lie there, and the lender leaves them until they were taken.
         self.piece.append(at, left, unsafe { slice::from_raw_parts(place, n) });
-        self.fetched_aside(board, n);
+        self.count_taken(board, n);
         Ok(true)
     }
 
     /// Number of bytes that lie aside, if any do.
-    pub(super) fn to_fetch(&self, board: &Board) -> Result<Option<usize>, Nonsense> {
+    pub(super) fn find_laid(&self, board: &Board) -> Result<Option<usize>, Nonsense> {
         let laid = board.lender.0.aside.load(Ordering::Acquire);
         match laid.checked_sub(self.taken).filter(|n| *n <= ASIDE as u64) {
             Some(n) => Ok((n > 0).then_some(n as usize)),
@@ -118,7 +118,7 @@ impl Borrower {
     }
 
     /// So many of them were taken.
-    pub(super) fn fetched_aside(&mut self, board: &Board, n: usize) {
+    pub(super) fn count_taken(&mut self, board: &Board, n: usize) {
         self.taken += n as u64;
         board.borrower.0.taken.store(self.taken, Ordering::Release);
     }

@@ -152,28 +152,28 @@ fn what_is_laid_aside_is_taken_whole() {
             borrower.decline(board);
             for value in 1..=2 {
                 let n = loop {
-                    match borrower.to_fetch(board).unwrap() {
+                    match borrower.find_laid(board).unwrap() {
                         Some(n) => break n,
                         None => thread::yield_now(),
                     }
                 };
                 assert_eq!((n, theirs.read()), (ASIDE, value));
-                borrower.fetched_aside(board, n);
+                borrower.count_taken(board, n);
             }
         });
         let mut lender = Lender::new(PULL);
         lend(&mut lender, &place.board, &memory, Stays::Pulled);
         for value in 1..=2 {
             let n = loop {
-                match lender.to_lay(&place.board) {
+                match lender.find_unlaid(&place.board) {
                     Some((_, n)) => break n,
                     None => thread::yield_now(),
                 }
             };
             place.write(value);
-            lender.laid(&place.board, n);
+            lender.count_laid(&place.board, n);
         }
         reader.join().unwrap();
-        assert!(lender.to_lay(&place.board).is_none(), "there is no more of it");
+        assert!(lender.find_unlaid(&place.board).is_none(), "there is no more of it");
     });
 }

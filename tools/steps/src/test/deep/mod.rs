@@ -5,8 +5,8 @@ mod page;
 mod progress;
 
 use super::{
-    Done, Outcome, Step, browser, c, candle, cargo, chaos, cluster, conformance, dependencies, fuzz, hosts,
-    launchers, others, processes, python, ray, rdma, rdma_vm, sanitizers,
+    Done, Outcome, Step, arm, browser, c, candle, cargo, chaos, cluster, conformance, dependencies, fuzz,
+    hosts, launchers, others, processes, python, ray, rdma, rdma_vm, sanitizers,
     scope::Scope,
     slurm, ssh,
     step::{Row, table},
@@ -51,6 +51,7 @@ pub(super) const PARTS: &[Part] = &[
     part("load", "64 ranks, 1,000 calls in flight; nothing grows", 1, processes::load),
     part("c", "the C interface: every rank count, link and fault; leaks; JAX", 1, c::run),
     part("swift", "the Swift package", 1, swift::check),
+    part("arm", "Linux on aarch64, emulated: unit tests, larger pages, check, the wheel, C", 1, arm::run),
     part(
         "candle",
         "candle's examples as processes, beside transformers; checkpoints read by others",
