@@ -27,7 +27,7 @@ use world::World;
 const SEEDS: (u64, u64) = (400, 100_000);
 const SIZES: RangeInclusive<usize> = 2..=64;
 /// Seeds of the largest groups, in a deep run, and their members. A seed sends about a million messages for each attempt.
-const LARGEST: (u64, usize) = (40, 1_024);
+const LARGEST: (u64, usize) = (20, 1_024);
 
 fn run(scenario: &Scenario, mutant: Option<Mutant>) -> Result<Option<usize>, String> {
     World::new(scenario, mutant).run()
