@@ -8,7 +8,7 @@ use crate::host::lines::Lines;
 use crate::host::master::MasterPacket;
 use crate::host::output::{OutputStream, Outputs};
 use crate::machine::{Event, Problem, REFUSED, USAGE};
-use crate::protocol::{FleetOrder, GuardEvent, GuardHello, PROTOCOL, Ready, Restarts};
+use crate::protocol::{FleetOrder, HostEvent, HostHello, PROTOCOL, Ready, Restarts};
 use std::fs::File;
 use std::io::Write;
 
@@ -146,14 +146,14 @@ impl Fleet {
         self.tell(Event::HostRefused { host, problem: Problem { why, code } });
     }
 
-    fn on(&mut self, host: usize, event: GuardEvent) {
+    fn on(&mut self, host: usize, event: HostEvent) {
         let index = |rank: u32| rank as usize;
         match event {
-            GuardEvent::Hello(hello) => self.meet(host, *hello),
-            GuardEvent::Ready(ready) => self.is_ready(host, *ready),
-            GuardEvent::Wants { file, at } => self.give(host, file, at),
-            GuardEvent::Refused { text, code } => self.refused(host, &text, code),
-            GuardEvent::Started { rank, pid } => {
+            HostEvent::Hello(hello) => self.meet(host, *hello),
+            HostEvent::Ready(ready) => self.is_ready(host, *ready),
+            HostEvent::Wants { file, at } => self.give(host, file, at),
+            HostEvent::Refused { text, code } => self.refused(host, &text, code),
+            HostEvent::Started { rank, pid } => {
                 if let Some(known) = self.own(host, rank) {
                     known.pid = pid;
                 }
@@ -162,29 +162,29 @@ impl Fleet {
                     self.output.say(&format!("{} runs", self.name(index(rank))));
                 }
             }
-            GuardEvent::Output { rank, stream, bytes } => {
+            HostEvent::Output { rank, stream, bytes } => {
                 if let Some(known) = self.ranks.get_mut(index(rank)).filter(|r| r.host == host) {
                     known.wrote(stream, &bytes, &self.output);
                     self.journal.wrote(index(rank), stream, &bytes);
                 }
             }
-            GuardEvent::Ended { rank, ending, root_cause, memory } => {
+            HostEvent::Ended { rank, ending, root_cause, memory } => {
                 self.rank_ended(host, rank, (ending, root_cause, &memory));
             }
-            GuardEvent::Stopped { rank } => {
+            HostEvent::Stopped { rank } => {
                 if self.own(host, rank).is_some() {
                     self.tell(Event::Stopped { rank: index(rank) });
                 }
             }
-            GuardEvent::Say(words) => {
+            HostEvent::Say(words) => {
                 let name = self.plan.hosts[host].name();
                 self.output.say(&format!("host {name}: {words}"));
             }
-            GuardEvent::View(text) => self.show.answered(host, &text),
-            GuardEvent::Master(packet) => self.carry(host, packet),
-            GuardEvent::Taken => self.connections[host].fed = false,
-            GuardEvent::Beat => {}
-            GuardEvent::Bye => {
+            HostEvent::View(text) => self.show.answered(host, &text),
+            HostEvent::Master(packet) => self.carry(host, packet),
+            HostEvent::Taken => self.connections[host].fed = false,
+            HostEvent::Beat => {}
+            HostEvent::Bye => {
                 self.connections[host].phase = HostPhase::Done;
                 self.connections[host].fed = false;
                 self.connections[host].close();
@@ -249,8 +249,8 @@ impl Fleet {
         self.ranks.get_mut(rank as usize).filter(|r| r.host == host)
     }
 
-    /// A guard has answered: it is told its part.
-    fn meet(&mut self, host: usize, hello: GuardHello) {
+    /// A host launcher has answered: it is told its part.
+    fn meet(&mut self, host: usize, hello: HostHello) {
         let Some(planned) = self.plan.hosts.get(host) else { return };
         let name = planned.name().to_owned();
         if (hello.protocol, hello.version.as_str()) != (PROTOCOL, crate::VERSION) {

@@ -54,13 +54,13 @@ impl Fleet {
         }
         let master = master.unwrap_or_else(|| self.store.addr());
         let (files, vars) = self.for_mlx(&ring, master);
-        let store = self.ways();
+        let store = self.store_addresses();
         let key = (!self.plan.insecure).then(|| *self.key.bytes());
         Go { job: self.job.clone(), store, master, vars, files, restarted: Vec::new(), key }
     }
 
     /// The addresses of the store: those by which hosts know this machine, and those of hosts between, where a rank passes on what comes.
-    fn ways(&self) -> Vec<SocketAddr> {
+    fn store_addresses(&self) -> Vec<SocketAddr> {
         let mut all = self.store.addrs().to_vec();
         if self.plan.meet_at.is_none() {
             for ip in self.seen_from() {

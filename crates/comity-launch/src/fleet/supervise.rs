@@ -119,7 +119,7 @@ impl Fleet {
         let mut far = plan.hosts.iter().map(|h| &h.host).filter(|h| !h.is_here());
         let at = match plan.meet_at {
             Some(at) => at,
-            None => ssh::towards_any(&plan.way, &mut far)
+            None => ssh::towards_any(&plan.ssh_options, &mut far)
                 .map_err(|all| (all, USAGE))?
                 .unwrap_or_else(meet::loopback),
         };

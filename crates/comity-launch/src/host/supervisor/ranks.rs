@@ -4,7 +4,7 @@ use crate::host::ending::{Ending, ending_of};
 use crate::host::signals::PassedSignal;
 use crate::host::tree;
 use crate::machine::{Event, StopOrder};
-use crate::protocol::GuardEvent;
+use crate::protocol::HostEvent;
 use rustix::process::{Signal, WaitOptions};
 
 impl Supervisor {
@@ -60,7 +60,7 @@ impl Supervisor {
             let index = |rank: usize| u32::try_from(rank).ok();
             let root_cause = self.meeting.root_cause_of(global).and_then(index);
             let rank = index(global).unwrap_or(u32::MAX);
-            self.output.event(&GuardEvent::Ended { rank, ending, root_cause, memory: memory.clone() });
+            self.output.event(&HostEvent::Ended { rank, ending, root_cause, memory: memory.clone() });
         }
         self.hear(Event::Ended { rank: global, ending, memory });
         self.meeting.lost(global, &ending.to_string());
@@ -124,7 +124,7 @@ impl Supervisor {
         let found: Vec<usize> =
             alive.filter(|(_, r)| stopped.contains(&r.pid)).map(|(n, _)| self.job.first + n).collect();
         for rank in found {
-            self.output.event(&GuardEvent::Stopped { rank: u32::try_from(rank).unwrap_or(u32::MAX) });
+            self.output.event(&HostEvent::Stopped { rank: u32::try_from(rank).unwrap_or(u32::MAX) });
             self.hear(Event::Stopped { rank });
         }
     }
