@@ -1,7 +1,7 @@
 //! The process that holds the connections to all hosts: it brings the job up, and ends it.
+use super::beginning::open_store;
 use super::connection::{HostConnection, HostPhase};
 use super::events::FarRank;
-use super::meeting::open_store;
 use super::plan::FleetPlan;
 use super::show::FleetShow;
 use super::ssh;

@@ -1,6 +1,4 @@
 //! The process that starts the ranks, carries their input and output, and ends them.
-mod again;
-mod forward;
 mod ranks;
 
 use crate::elastic::{self, TakenIn};

@@ -261,6 +261,9 @@ mod tests {
         let known = addrs(&["10.1.3.1:29400", "[fe80::1%9]:29400", "127.0.1.1:29400"]);
         let addresses = NodeAddresses { known, own };
         let told = addrs(&["10.1.1.1:29401", "[fe80::1%4]:29401", "10.1.3.1:29401"]);
-        assert_eq!(addresses.to_store(&told), addrs(&["10.1.3.1:29401", "[fe80::1%9]:29401", "10.1.1.1:29401"]));
+        assert_eq!(
+            addresses.to_store(&told),
+            addrs(&["10.1.3.1:29401", "[fe80::1%9]:29401", "10.1.1.1:29401"])
+        );
     }
 }
