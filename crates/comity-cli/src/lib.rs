@@ -1,6 +1,5 @@
 //! The `comity` command as a library: [`run`] takes the arguments and returns the exit code, so that
 //! other front ends (a Python entry point, a test) can offer the same command.
-mod agent;
 mod bench;
 mod check;
 mod cluster;
@@ -43,7 +42,7 @@ enum Command {
     Guard,
     /// A host's part of `comity cluster` and `comity doctor`: it talks over standard input and output
     #[command(hide = true)]
-    Agent(agent::AgentArgs),
+    Agent(cluster::agent::AgentArgs),
     /// Find hosts and cables, give them addresses, write a hostfile
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -134,7 +133,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Launch(args) => launch::launch(*args),
         Command::Join(args) => join::join(&args),
         Command::Guard => comity_launch::fleet::host_launcher(),
-        Command::Agent(args) => agent::agent(args),
+        Command::Agent(args) => cluster::agent::agent(args),
         Command::Cluster(command) => cluster::cluster(command),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Key(command) => key::key(command),

@@ -1,10 +1,10 @@
-//! Protocol of the launcher and the guard on another host: frames over the two pipes of `ssh`.
+//! Protocol of the launcher and the host launcher on another host: frames over the two pipes of `ssh`.
 //!
 //! ```text
 //! kind u8 | length u32, little-endian | so many bytes
 //! ```
 //!
-//! The launcher's orders go to the guard's standard input, the guard's events come from its standard output. No length is
+//! The launcher's orders go to the host launcher's standard input, the host launcher's events come from its standard output. No length is
 //! believed above [`LARGEST`], and no memory is taken before the bytes have come.
 use crate::fleet::stage::StagedFile;
 use crate::host::bind::BindWish;
@@ -15,11 +15,11 @@ use crate::host::signals::PassedSignal;
 use crate::host::terminal::RankTerminal;
 use serde::{Deserialize, Serialize};
 
-/// Both sides must speak the same one; the guard says its own first.
+/// Both sides must speak the same one; the host launcher says its own first.
 pub(crate) const PROTOCOL: u32 = 6;
 /// The longest frame.
 pub(crate) const LARGEST: usize = 4 << 20;
-/// Bytes that a guard sends before its first frame: a login script may print before that.
+/// Bytes that a host launcher sends before its first frame: a login script may print before that.
 pub(crate) const GREETING: &[u8] = b"\0comity-guard\0";
 /// Interval of each side's beats.
 pub(crate) const BEAT: std::time::Duration = std::time::Duration::from_millis(500);
@@ -54,10 +54,10 @@ pub(crate) enum FleetOrder {
     Beat,
 }
 
-/// Event from the guard.
+/// Event from the host launcher.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum GuardEvent {
-    Hello(Box<GuardHello>),
+pub(crate) enum HostEvent {
+    Hello(Box<HostHello>),
     Ready(Box<Ready>),
     /// It lacks this file of `--stage`, from there on.
     Wants {
@@ -101,9 +101,9 @@ pub(crate) enum GuardEvent {
     Bye,
 }
 
-/// A guard introduces itself.
+/// A host launcher introduces itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct GuardHello {
+pub(crate) struct HostHello {
     pub(crate) protocol: u32,
     pub(crate) version: String,
     pub(crate) host: String,
@@ -251,7 +251,7 @@ impl FleetOrder {
     }
 }
 
-impl GuardEvent {
+impl HostEvent {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Hello(hello) => frame(b'h', &[&text(hello)]),

@@ -112,7 +112,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
         let names: Vec<_> = hosts.iter().map(|h| h.name.as_str()).collect();
         format!("asking {} over ssh, and listening which interfaces hear each other", names.join(", "))
     });
-    let way = args.reach.way.way();
+    let way = args.reach.ssh.options();
     let mut team = HostTeam::gather(&hosts, &way);
     let absent = team.absent();
     if !absent.is_empty() && !args.ignore_unreachable {

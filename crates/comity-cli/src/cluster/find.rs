@@ -46,7 +46,7 @@ pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
             "no hosts: name them with --hosts a,b or --hostfile FILE or in ~/.ssh/config, or run comity cluster announce on each, in a network of this host",
         ));
     }
-    let mut team = HostTeam::gather(&hosts, &args.reach.way.way());
+    let mut team = HostTeam::gather(&hosts, &args.reach.ssh.options());
     let cluster = whole::cluster(&mut team);
     let text = match args.json {
         true => format!("{:#}\n", serde_json::json!({ "cluster": cluster, "unreachable": team.absent() })),

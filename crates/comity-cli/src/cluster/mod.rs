@@ -1,4 +1,5 @@
 //! `comity cluster`: finds hosts and the cables between them, draws them, gives them addresses, writes the hostfile.
+pub(crate) mod agent;
 mod announce;
 mod config;
 mod find;
@@ -6,7 +7,7 @@ mod setup;
 mod team;
 mod whole;
 
-pub(crate) use team::{HostTeam, Member, ReachArgs, WayArgs};
+pub(crate) use team::{HostTeam, Member, ReachArgs, SshArgs};
 pub(crate) use whole::{answer_limit, beacons, token};
 
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 use super::team::{HostTeam, ReachArgs};
 use super::whole::ANSWER;
 use super::{BAD_INPUT, FAULTY, Trouble, usage};
-use crate::agent::{AgentOrder, PairAnswer};
+use crate::cluster::agent::{AgentOrder, PairAnswer};
 use crate::save;
 use comity_cluster::commands::{HostSetup, typed};
 use comity_cluster::undo::{UndoFile, UndoWork};
@@ -199,7 +199,7 @@ fn undo_by(
     let host = |ssh: &str| known(ssh).map_or_else(|| FleetHost::named(ssh), Ok);
     let hosts: Result<Vec<_>, _> = file.hosts.iter().map(|h| host(&h.ssh)).collect();
     let hosts = hosts.map_err(|e| usage(format!("{}: {e}", path.display())))?;
-    let mut team = HostTeam::gather(&hosts, &reach.way.way());
+    let mut team = HostTeam::gather(&hosts, &reach.ssh.options());
     let absent = team.absent();
     if !absent.is_empty() {
         return Err((FAULTY, absent));

@@ -1,9 +1,9 @@
 //! The hosts and the agents on them: one `ssh` each, all at once.
-use crate::agent::{AgentOrder, GREETING_LINE, HelloLine};
+use crate::cluster::agent::{AgentOrder, GREETING_LINE, HelloLine};
 use comity_cluster::facts::HostFacts;
 use comity_cluster::read::{SURVEY, SURVEY_BEGINS, SURVEY_ENDS, facts_of};
 use comity_launch::fleet::{
-    FarCommand, FleetHost, SshWay, explain_ssh, list_hosts, read_hostfile, ssh_words,
+    FarCommand, FleetHost, SshOptions, explain_ssh, list_hosts, read_hostfile, ssh_words,
 };
 use serde_json::Value;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Flags for the way by which hosts are reached.
 #[derive(Debug, Default, clap::Args)]
-pub(crate) struct WayArgs {
+pub(crate) struct SshArgs {
     /// Hand this to ssh, before its other arguments (repeatable)
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     ssh_arg: Vec<OsString>,
@@ -38,9 +38,9 @@ pub(crate) struct WayArgs {
     python: Option<String>,
 }
 
-impl WayArgs {
-    pub(crate) fn way(&self) -> SshWay {
-        SshWay {
+impl SshArgs {
+    pub(crate) fn options(&self) -> SshOptions {
+        SshOptions {
             ssh: self.ssh.clone(),
             args: self.ssh_arg.clone(),
             python: self.python.clone(),
@@ -62,7 +62,7 @@ pub(crate) struct ReachArgs {
     pub(crate) hostfile: Option<PathBuf>,
 
     #[command(flatten)]
-    pub(crate) way: WayArgs,
+    pub(crate) ssh: SshArgs,
 }
 
 impl ReachArgs {
@@ -96,7 +96,7 @@ pub(crate) struct HostTeam(pub(crate) Vec<Result<Member, String>>);
 
 impl HostTeam {
     /// Reaches all hosts at once.
-    pub(crate) fn gather(hosts: &[FleetHost], way: &SshWay) -> Self {
+    pub(crate) fn gather(hosts: &[FleetHost], way: &SshOptions) -> Self {
         Self(std::thread::scope(|s| {
             let all: Vec<_> = hosts.iter().map(|h| s.spawn(|| Member::reach(h, way))).collect();
             let gone = |_| Err("the thread that reaches this host panicked".to_owned());
@@ -134,7 +134,7 @@ impl HostTeam {
 }
 
 impl Member {
-    fn reach(host: &FleetHost, way: &SshWay) -> Result<Self, String> {
+    fn reach(host: &FleetHost, way: &SshOptions) -> Result<Self, String> {
         let words = ssh_words(way, host, &AGENT);
         let (program, args) = words.split_first().ok_or("no ssh")?;
         let fail =

@@ -1,6 +1,6 @@
 //! The picture of all hosts together.
 use super::team::HostTeam;
-use crate::agent::{AgentOrder, BeaconAnswer};
+use crate::cluster::agent::{AgentOrder, BeaconAnswer};
 use comity_cluster::facts::{HostFacts, Nic};
 use comity_cluster::graph::{Cluster, HeardBeacon, Plug};
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
 //! The ways between hosts, measured: each agent listens, each other connects, one after another.
-use crate::agent::{AgentOrder, DialResult};
+use crate::cluster::agent::{AgentOrder, DialResult};
 use crate::cluster::{HostTeam, answer_limit, token};
 use comity_cluster::checks::{Check, LinkMeasure};
 use comity_cluster::facts::Nic;

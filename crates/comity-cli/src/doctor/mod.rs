@@ -1,12 +1,12 @@
 //! `comity doctor`: what is wrong with some hosts and the cables between them, and what mends it.
 mod measure;
 
-use crate::agent::{AgentOrder, PairAnswer, now};
+use crate::cluster::agent::{AgentOrder, PairAnswer, now};
 use crate::cluster::{BAD_INPUT, FAULTY, HostTeam, Member, ReachArgs, answer_limit, beacons, token};
 use crate::say::say;
 use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, idle, links, paths, table};
 use comity_cluster::graph::Cluster;
-use comity_launch::fleet::{FleetHost, SshWay};
+use comity_launch::fleet::{FleetHost, SshOptions};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ pub(crate) fn doctor(mut args: DoctorArgs) -> u8 {
         }
     };
     let hosts = if named.is_empty() { FleetHost::named("localhost").into_iter().collect() } else { named };
-    let checks = examine(&hosts, &args.reach.way.way(), &args);
+    let checks = examine(&hosts, &args.reach.ssh.options(), &args);
     let failed = checks.iter().filter(|c| c.verdict == CheckVerdict::Failed).count();
     let text = match args.json {
         true => format!("{:#}\n", json!({ "checks": checks, "failed": failed })),
@@ -66,7 +66,7 @@ pub(crate) fn doctor(mut args: DoctorArgs) -> u8 {
     say("doctor", text, if failed == 0 { 0 } else { FAULTY })
 }
 
-fn examine(named: &[FleetHost], way: &SshWay, args: &DoctorArgs) -> Vec<Check> {
+fn examine(named: &[FleetHost], way: &SshOptions, args: &DoctorArgs) -> Vec<Check> {
     let mut team = HostTeam::gather(named, way);
     let mut checks = Vec::new();
     for (host, member) in named.iter().zip(&team.0) {
@@ -161,7 +161,7 @@ fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
         return checks;
     };
     // This machine's, or that of the first host that has one.
-    let own = crate::agent::proof_of_key(Some(&file), &nonce);
+    let own = crate::cluster::agent::proof_of_key(Some(&file), &nonce);
     let is_here = std::path::Path::new(&file).exists();
     if let Err(e) = &own {
         let mend = if is_here { String::new() } else { format!("; make one with `comity key new {file}`") };

@@ -6,7 +6,7 @@ mod stacks;
 mod text;
 
 use crate::{
-    cluster::WayArgs,
+    cluster::SshArgs,
     live::{self, view::JobView},
     say::say,
 };
@@ -51,7 +51,7 @@ pub(crate) struct TopArgs {
     http: Option<SocketAddr>,
 
     #[command(flatten)]
-    way: WayArgs,
+    ssh: SshArgs,
 }
 
 /// Arguments of `comity stacks`.
@@ -62,7 +62,7 @@ pub(crate) struct StacksArgs {
     job: Option<String>,
 
     #[command(flatten)]
-    way: WayArgs,
+    ssh: SshArgs,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -116,8 +116,8 @@ impl Source {
 }
 
 impl Watched {
-    fn open(job: Option<&str>, way: &WayArgs) -> Result<Self, String> {
-        let mut from = match job.and_then(|word| job_hosts(word, way.way())) {
+    fn open(job: Option<&str>, ssh: &SshArgs) -> Result<Self, String> {
+        let mut from = match job.and_then(|word| job_hosts(word, ssh.options())) {
             Some(hosts) => Source::Hosts(hosts?),
             None => Source::Sockets(live::find(job)?),
         };
@@ -147,7 +147,7 @@ impl Watched {
 
 /// `comity top`; the exit code.
 pub(crate) fn top(args: TopArgs) -> u8 {
-    let mut job = match Watched::open(args.job.as_deref(), &args.way) {
+    let mut job = match Watched::open(args.job.as_deref(), &args.ssh) {
         Ok(job) => job,
         Err(why) => {
             eprintln!("comity top: {why}");
@@ -178,7 +178,7 @@ pub(crate) fn top(args: TopArgs) -> u8 {
 
 /// `comity stacks`; the exit code.
 pub(crate) fn stacks(args: StacksArgs) -> u8 {
-    let job = match Watched::open(args.job.as_deref(), &args.way) {
+    let job = match Watched::open(args.job.as_deref(), &args.ssh) {
         Ok(job) => job,
         Err(why) => {
             eprintln!("comity stacks: {why}");

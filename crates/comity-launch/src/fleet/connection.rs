@@ -5,7 +5,7 @@ use crate::host::ending::Ending;
 use crate::host::sys;
 use crate::machine::REFUSED;
 use crate::machine::USAGE;
-use crate::protocol::{FleetOrder, FrameReader, GuardEvent, GuardHello, Ready, SILENCE};
+use crate::protocol::{FleetOrder, FrameReader, HostEvent, HostHello, Ready, SILENCE};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::Rlimit;
@@ -24,7 +24,7 @@ const COPIED: u64 = 256 << 10;
 /// Progress of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostPhase {
-    /// No guard has answered yet.
+    /// No host launcher has answered yet.
     Connecting,
     /// It looks whether it can run its part.
     Preparing,
@@ -37,7 +37,7 @@ pub(super) enum HostPhase {
     Lost,
 }
 
-/// A host's `ssh` and the guard behind it.
+/// A host's `ssh` and the host launcher behind it.
 #[derive(Debug)]
 pub(super) struct HostConnection {
     child: Child,
@@ -53,7 +53,7 @@ pub(super) struct HostConnection {
     /// It still has the last piece of input in hand.
     pub(super) fed: bool,
     pub(super) heard: Instant,
-    pub(super) hello: Option<GuardHello>,
+    pub(super) hello: Option<HostHello>,
     pub(super) ready: Option<Ready>,
     /// It gets files.
     pub(super) staging: bool,
@@ -68,7 +68,7 @@ pub(super) struct HostConnection {
 impl HostConnection {
     pub(super) fn start(plan: &FleetPlan, index: usize, open_files: Rlimit) -> Result<Self, (String, u8)> {
         let Some(host) = plan.hosts.get(index) else { return Err(("no such host".into(), REFUSED)) };
-        let words = ssh::words(&plan.way, &host.host, &ssh::GUARD);
+        let words = ssh::words(&plan.ssh_options, &host.host, &ssh::HOST_LAUNCHER);
         let (program, args) = words.split_first().ok_or_else(|| ("no ssh".to_owned(), REFUSED))?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -114,7 +114,7 @@ impl HostConnection {
     }
 
     pub(super) fn send(&mut self, order: &FleetOrder) {
-        // Before a guard has answered none may be there, but a shell that takes what comes for a part of this program.
+        // Before a host launcher has answered none may be there, but a shell that takes what comes for a part of this program.
         if !self.greeted {
             return;
         }
@@ -195,8 +195,8 @@ impl HostConnection {
         }
     }
 
-    /// Reads once; what the guard said, or why it says no more.
-    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<Vec<GuardEvent>, String> {
+    /// Reads once; what the host launcher said, or why it says no more.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<Vec<HostEvent>, String> {
         let Some(from) = &self.from else { return Ok(Vec::new()) };
         match rustix::io::read(from, &mut *buffer) {
             Ok(n) if n > 0 => {
@@ -224,12 +224,12 @@ impl HostConnection {
         }
         let mut events = Vec::new();
         while let Some((kind, body)) = self.reader.next()? {
-            events.push(GuardEvent::decode(kind, body)?);
+            events.push(HostEvent::decode(kind, body)?);
         }
         Ok(events)
     }
 
-    /// Returns whether a guard that has answered has fallen silent.
+    /// Returns whether a host launcher that has answered has fallen silent.
     pub(super) fn is_silent(&self) -> bool {
         self.greeted && self.from.is_some() && self.heard.elapsed() > SILENCE
     }

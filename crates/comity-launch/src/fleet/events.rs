@@ -1,16 +1,19 @@
-//! Events of the hosts and their ranks.
-use super::connection::HostPhase;
+//! Events of the hosts and their ranks; ranks and hosts of a running job that are started again, and processes that it takes in.
+use super::connection::{HostConnection, HostPhase};
 use super::plan::FleetPlan;
 use super::program;
 use super::supervise::Fleet;
+use crate::elastic::{TakenIn, joined, lost};
 use crate::host::ending::Ending;
 use crate::host::lines::Lines;
 use crate::host::master::MasterPacket;
 use crate::host::output::{OutputStream, Outputs};
 use crate::machine::{Event, Problem, REFUSED, USAGE};
-use crate::protocol::{FleetOrder, GuardEvent, GuardHello, PROTOCOL, Ready, Restarts};
+use crate::protocol::{FleetOrder, HostEvent, HostHello, PROTOCOL, Ready, Restarts};
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
+use std::time::Duration;
 
 /// A rank on some host.
 #[derive(Debug)]
@@ -146,14 +149,14 @@ impl Fleet {
         self.tell(Event::HostRefused { host, problem: Problem { why, code } });
     }
 
-    fn on(&mut self, host: usize, event: GuardEvent) {
+    fn on(&mut self, host: usize, event: HostEvent) {
         let index = |rank: u32| rank as usize;
         match event {
-            GuardEvent::Hello(hello) => self.meet(host, *hello),
-            GuardEvent::Ready(ready) => self.is_ready(host, *ready),
-            GuardEvent::Wants { file, at } => self.give(host, file, at),
-            GuardEvent::Refused { text, code } => self.refused(host, &text, code),
-            GuardEvent::Started { rank, pid } => {
+            HostEvent::Hello(hello) => self.meet(host, *hello),
+            HostEvent::Ready(ready) => self.is_ready(host, *ready),
+            HostEvent::Wants { file, at } => self.give(host, file, at),
+            HostEvent::Refused { text, code } => self.refused(host, &text, code),
+            HostEvent::Started { rank, pid } => {
                 if let Some(known) = self.own(host, rank) {
                     known.pid = pid;
                 }
@@ -162,29 +165,29 @@ impl Fleet {
                     self.output.say(&format!("{} runs", self.name(index(rank))));
                 }
             }
-            GuardEvent::Output { rank, stream, bytes } => {
+            HostEvent::Output { rank, stream, bytes } => {
                 if let Some(known) = self.ranks.get_mut(index(rank)).filter(|r| r.host == host) {
                     known.wrote(stream, &bytes, &self.output);
                     self.journal.wrote(index(rank), stream, &bytes);
                 }
             }
-            GuardEvent::Ended { rank, ending, root_cause, memory } => {
+            HostEvent::Ended { rank, ending, root_cause, memory } => {
                 self.rank_ended(host, rank, (ending, root_cause, &memory));
             }
-            GuardEvent::Stopped { rank } => {
+            HostEvent::Stopped { rank } => {
                 if self.own(host, rank).is_some() {
                     self.tell(Event::Stopped { rank: index(rank) });
                 }
             }
-            GuardEvent::Say(words) => {
+            HostEvent::Say(words) => {
                 let name = self.plan.hosts[host].name();
                 self.output.say(&format!("host {name}: {words}"));
             }
-            GuardEvent::View(text) => self.show.answered(host, &text),
-            GuardEvent::Master(packet) => self.carry(host, packet),
-            GuardEvent::Taken => self.connections[host].fed = false,
-            GuardEvent::Beat => {}
-            GuardEvent::Bye => {
+            HostEvent::View(text) => self.show.answered(host, &text),
+            HostEvent::Master(packet) => self.carry(host, packet),
+            HostEvent::Taken => self.connections[host].fed = false,
+            HostEvent::Beat => {}
+            HostEvent::Bye => {
                 self.connections[host].phase = HostPhase::Done;
                 self.connections[host].fed = false;
                 self.connections[host].close();
@@ -249,8 +252,8 @@ impl Fleet {
         self.ranks.get_mut(rank as usize).filter(|r| r.host == host)
     }
 
-    /// A guard has answered: it is told its part.
-    fn meet(&mut self, host: usize, hello: GuardHello) {
+    /// A host launcher has answered: it is told its part.
+    fn meet(&mut self, host: usize, hello: HostHello) {
         let Some(planned) = self.plan.hosts.get(host) else { return };
         let name = planned.name().to_owned();
         if (hello.protocol, hello.version.as_str()) != (PROTOCOL, crate::VERSION) {
@@ -291,5 +294,84 @@ impl Fleet {
         self.connections[host].phase = HostPhase::Lost;
         self.connections[host].close();
         self.cannot_begin(host, why, code);
+    }
+
+    /// Hears the store of a job that goes on without ranks.
+    pub(super) fn hear_store(&mut self) {
+        let Some((_, guests)) = self.plan.elastic else { return };
+        match TakenIn::of(&self.store, guests) {
+            Ok(taken_in) => self.taken_in = Some(taken_in),
+            Err(e) => self.output.say(&format!("ranks that come back will not be seen: {e}")),
+        }
+    }
+
+    /// Ranks of one host: it starts them, or, where it is back, all of its own.
+    pub(super) fn start_again(&mut self, ranks: Range<usize>) {
+        let Some(host) = self.ranks.get(ranks.start).map(|r| r.host) else { return };
+        for rank in ranks.clone() {
+            self.show.runs_again(rank, host);
+            if let Some(known) = self.ranks.get_mut(rank) {
+                known.root_cause = None;
+            }
+        }
+        let order = |rank| FleetOrder::StartAgain(u32::try_from(rank).unwrap_or(u32::MAX));
+        if self.connections[host].phase == HostPhase::Running {
+            return ranks.for_each(|rank| self.connections[host].send(&order(rank)));
+        }
+        let part = &self.plan.hosts[host].part;
+        let restarted = (part.first..part.first + part.size).map(|r| self.machine.restarts_of(r)).collect();
+        let mut go = self.meeting();
+        go.restarted = restarted;
+        self.connections[host].send(&FleetOrder::Go(Box::new(go)));
+        self.connections[host].phase = HostPhase::Running;
+    }
+
+    /// Calls a host that was lost.
+    pub(super) fn try_host(&mut self, host: usize) {
+        match HostConnection::start(&self.plan, host, self.open_files) {
+            Ok(connection) => {
+                // The one before was killed.
+                let _ = self.connections[host].ended();
+                self.connections[host] = connection;
+            }
+            Err((why, _)) => self.cannot_begin(host, why, REFUSED),
+        }
+    }
+
+    pub(super) fn say_lost(&self, rank: usize, again: Option<(u32, Duration)>) {
+        let ending = self.machine.ending(rank).map(|e| e.to_string()).unwrap_or_default();
+        let terms = self.plan.elastic.map(|(terms, _)| terms);
+        self.output.say(&lost(&format!("{} {ending}", self.name(rank)), again, terms));
+    }
+
+    pub(super) fn say_host_lost(&self, host: usize, pause: Duration) {
+        let why = self.machine.loss_of(host).unwrap_or_default();
+        self.output
+            .say(&format!("{why}; the job goes on, and the host is tried again in {} s", pause.as_secs()));
+    }
+
+    /// Tells the machine whom the group has taken in.
+    pub(super) fn hear_taken_in(&mut self) {
+        let all = self.taken_in.as_ref().map(TakenIn::take).unwrap_or_default();
+        for (rank, guests) in all {
+            self.journal.joined(rank, guests);
+            self.output.say(&joined(rank.map(|rank| self.name(rank)), guests));
+            rank.into_iter().for_each(|rank| self.tell(Event::Joined { rank }));
+            self.tell(Event::Guests { number: guests });
+        }
+    }
+
+    /// Somebody asks what the job does.
+    pub(super) fn asked(&mut self) {
+        self.show.take_visit();
+        for (host, connection) in self.connections.iter_mut().enumerate() {
+            match connection.phase {
+                HostPhase::Running => connection.send(&FleetOrder::Look),
+                HostPhase::Done | HostPhase::Lost => {
+                    self.show.gone(host, connection.phase == HostPhase::Lost)
+                }
+                _ => {}
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The two processes of `comity launch` run here as well: the front end relays standard input, which carries the launcher's
 //! orders, and the supervisor starts the ranks. When the input ends, or is silent for [`SILENCE`](crate::protocol::SILENCE), the launcher or the way to
-//! it is gone: then the ranks end, and with them whatever they started. Standard output carries the guard's events.
+//! it is gone: then the ranks end, and with them whatever they started. Standard output carries the host launcher's events.
 use crate::fleet::stage;
 use crate::host::bind::RankBinding;
 use crate::host::defaults::ThreadShare;
@@ -13,7 +13,7 @@ use crate::host::output::Outputs;
 use crate::host::supervisor::{self, Supervisor};
 use crate::machine::REFUSED;
 use crate::machine::{ElasticTerms, PATIENCE};
-use crate::protocol::{FleetOrder, GREETING, Go, GuardEvent, GuardHello, HostPart, PROTOCOL, Ready};
+use crate::protocol::{FleetOrder, GREETING, Go, HostEvent, HostHello, HostPart, PROTOCOL, Ready};
 use crate::request::{Setting, TagWish};
 use crate::upstream::{FarLauncher, FrontLine};
 use std::io::{self, Write};
@@ -23,7 +23,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// Runs this host's part to its end.
-pub fn guard() -> u8 {
+pub fn run() -> u8 {
     crate::host::watchdog::guarded(false, |front_end, input| match serve(front_end, input) {
         Ok(code) => code,
         Err(e) => {
@@ -41,7 +41,7 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     let output = Outputs::framed()?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let version = crate::VERSION.to_owned();
-    output.event(&GuardEvent::Hello(Box::new(GuardHello { protocol: PROTOCOL, version, host })));
+    output.event(&HostEvent::Hello(Box::new(HostHello { protocol: PROTOCOL, version, host })));
     let Some(FleetOrder::Prepare(part)) = orders.wait(&output) else { return Ok(REFUSED) };
     let dir = directory(&part).unwrap_or_default().unwrap_or_default();
     let staged = match stage::fetch(&part, &dir, &mut orders, &output) {
@@ -57,26 +57,26 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     let (ready, mut job, kept) = match made {
         Ok(made) => made,
         Err(LaunchRefusal { text, code }) => {
-            output.event(&GuardEvent::Refused { text, code });
+            output.event(&HostEvent::Refused { text, code });
             // The launcher closes the line when it has read that.
             while orders.wait(&output).is_some() {}
             return Ok(code);
         }
     };
-    output.event(&GuardEvent::Ready(Box::new(ready)));
+    output.event(&HostEvent::Ready(Box::new(ready)));
     let Some(FleetOrder::Go(mut go)) = orders.wait(&output) else { return Ok(REFUSED) };
     if part.size < part.world {
         let port = (part.first == 0).then(|| go.master.port());
         let tell = output.teller();
-        let (master, at) = Master::start(port, move |packet| tell(&GuardEvent::Master(packet)))?;
+        let (master, at) = Master::start(port, move |packet| tell(&HostEvent::Master(packet)))?;
         orders.master = Some(master);
         go.master = at;
     }
-    let meeting = Meeting::elsewhere(&go, part.world, kept)?;
+    let meeting = Meeting::at_store_of(&go, part.world, kept)?;
     go.restarted.iter().zip(&mut job.restarted).for_each(|(times, known)| *known = *times);
     drop::<Box<Go>>(go);
     let front_end = FrontLine::new(front_end)?;
-    Ok(Supervisor::guard(job, meeting, (front_end, output, orders), open_files)?.run())
+    Ok(Supervisor::of_host_launcher(job, meeting, (front_end, output, orders), open_files)?.run())
 }
 
 /// Directory in which the ranks start; none is the home directory.

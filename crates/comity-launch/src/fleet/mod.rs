@@ -6,17 +6,15 @@
 //! ```
 //!
 //! An `ssh` runs for each host, all at once. The supervisor here holds the store and the rules of ending a job, over the ranks
-//! of all hosts. The [guard](crate::fleet::host_launcher) on each host holds its ranks. First every host says whether it could run its part;
+//! of all hosts. The [host launcher](host_launcher) on each host holds its ranks. First every host says whether it could run its part;
 //! then all are told to run it, or all problems are told at once and nothing runs.
-mod again;
+mod beginning;
 mod connection;
-mod content;
-mod elsewhere;
 mod events;
 mod host_launcher;
 mod hostfile;
 mod hosts;
-mod meeting;
+mod live_hosts;
 mod plan;
 mod program;
 mod request;
@@ -26,12 +24,12 @@ pub(crate) mod stage;
 mod supervise;
 mod vars;
 
-pub use elsewhere::{JobHosts, of_word as job_hosts};
-pub use host_launcher::guard as host_launcher;
+pub use host_launcher::run as host_launcher;
 pub use hostfile::{FleetFile, read as read_hostfile};
 pub use hosts::{FleetHost, check_name as check_host_name, list as list_hosts};
+pub use live_hosts::{JobHosts, of_word as job_hosts};
 pub use request::{HostsRequest, HostsSource, MeetingPlace};
-pub use ssh::{FarCommand, SshWay, explained as explain_ssh, words as ssh_words};
+pub use ssh::{FarCommand, SshOptions, explained as explain_ssh, words as ssh_words};
 
 use crate::host::ending::Ending;
 use crate::host::signals::{PassedSignal, Signals};

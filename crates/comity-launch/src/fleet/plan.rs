@@ -51,7 +51,7 @@ pub(super) struct FleetPlan {
     pub(super) mixed_programs: bool,
     /// Copied to hosts that have none of its version.
     pub(super) program: Option<OwnProgram>,
-    pub(super) way: ssh::SshWay,
+    pub(super) ssh_options: ssh::SshOptions,
     pub(super) meet_at: Option<IpAddr>,
     /// The port at which the ranks meet is one of these; 0 stands for any.
     pub(super) ports: RangeInclusive<u16>,
@@ -137,7 +137,7 @@ impl FleetPlan {
             tty,
             stage,
             mixed_programs: fleet.mixed_programs,
-            way: way(&fleet, program.as_ref()),
+            ssh_options: ssh_options(&fleet, program.as_ref()),
             program,
             meet_at: fleet.meet_at.and_then(|place| place.ip),
             ports: ports.unwrap_or(0..=0),
@@ -157,7 +157,7 @@ impl FleetPlan {
         let command: Vec<_> = part.command.iter().map(|w| format!("{w:?}")).collect();
         let names: Vec<_> = part.env.iter().map(|(name, value)| format!(" {name}={value:?}")).collect();
         let dir = part.cwd.as_deref().map(|d| format!(" in {d:?}")).unwrap_or_default();
-        let words = ssh::words(&self.way, &host.host, &ssh::GUARD);
+        let words = ssh::words(&self.ssh_options, &host.host, &ssh::HOST_LAUNCHER);
         let mut by: Vec<_> = words.iter().map(|w| format!("{w:?}")).collect();
         // Half a screen, and the same for all.
         if let (false, false, Some(script)) = (self.verbose, host.host.is_here(), by.last_mut()) {
@@ -170,12 +170,12 @@ impl FleetPlan {
 }
 
 /// Way by which the hosts are reached.
-fn way(fleet: &HostsRequest, program: Option<&OwnProgram>) -> ssh::SshWay {
+fn ssh_options(fleet: &HostsRequest, program: Option<&OwnProgram>) -> ssh::SshOptions {
     let copies = program.map(|p| p.folder.clone());
     let ssh = fleet.ssh.clone();
     let args = fleet.ssh_args.clone();
     let python = fleet.python.clone();
-    ssh::SshWay { ssh, args, python, copies, any_version: false }
+    ssh::SshOptions { ssh, args, python, copies, any_version: false }
 }
 
 /// The ports of which the store of the ranks takes one: that of `--meet-at`, or those of COMITY_PORTS, of which ranks take others.

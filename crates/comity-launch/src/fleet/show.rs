@@ -1,11 +1,8 @@
 //! A job on several hosts as `comity top` sees it: who asks at the launcher's socket has every host asked, over its `ssh`.
-use super::connection::HostPhase;
 use super::plan::FleetPlan;
-use super::supervise::Fleet;
 use crate::host::door::Door;
 use crate::host::metrics::job_id;
 use crate::live::view::{self, JobView, RankState, RankView};
-use crate::protocol::FleetOrder;
 use rustix::event::PollFd;
 use rustix::event::PollFlags;
 use std::io::{self, Read, Write};
@@ -124,6 +121,11 @@ impl FleetShow {
         Ok(Self { door: door.and_then(Result::ok), asked, seen })
     }
 
+    /// Takes note of a question.
+    pub(super) fn take_visit(&self) {
+        let _ = (&self.asked).read(&mut [0; 64]);
+    }
+
     pub(super) fn want(&self) -> Option<PollFd<'_>> {
         self.door.as_ref().map(|_| PollFd::new(&self.asked, PollFlags::IN))
     }
@@ -158,26 +160,10 @@ impl FleetShow {
     }
 
     /// A host will answer no more.
-    fn gone(&self, host: usize, lost: bool) {
+    pub(super) fn gone(&self, host: usize, lost: bool) {
         if let Some(host) = self.seen.lock().hosts.get_mut(host) {
             (host.gone, host.lost) = (true, lost);
         }
         self.seen.came.notify_all();
-    }
-}
-
-impl Fleet {
-    /// Somebody asks what the job does.
-    pub(super) fn asked(&mut self) {
-        let _ = (&self.show.asked).read(&mut [0; 64]);
-        for (host, connection) in self.connections.iter_mut().enumerate() {
-            match connection.phase {
-                HostPhase::Running => connection.send(&FleetOrder::Look),
-                HostPhase::Done | HostPhase::Lost => {
-                    self.show.gone(host, connection.phase == HostPhase::Lost)
-                }
-                _ => {}
-            }
-        }
     }
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 /// Way by which hosts are reached.
 #[derive(Clone, Debug)]
-pub struct SshWay {
+pub struct SshOptions {
     /// The program that is run as `ssh`.
     pub ssh: OsString,
     /// Arguments before all others.
@@ -31,7 +31,7 @@ pub struct FarCommand<'a> {
 }
 
 /// A host's part of a job.
-pub(super) const GUARD: FarCommand<'static> = FarCommand { words: &["guard"], otherwise: "" };
+pub(super) const HOST_LAUNCHER: FarCommand<'static> = FarCommand { words: &["guard"], otherwise: "" };
 
 /// Script on the other host, where `$1` is the path of this program, `$2` its version (empty where any will do) and `$3` the folder of its
 /// copies (empty where it is not copied), `$4` an interpreter, `$5` a script and the rest arguments: the same program, else the command, else the Python
@@ -59,19 +59,19 @@ pub(super) const NOT_THERE: &str = "comity-is-not-here";
 const NOT_KEPT: &str = "comity-was-not-kept";
 
 /// The program and its arguments that start this command on this host.
-pub fn words(way: &SshWay, host: &FleetHost, command: &FarCommand<'_>) -> Vec<OsString> {
+pub fn words(options: &SshOptions, host: &FleetHost, command: &FarCommand<'_>) -> Vec<OsString> {
     if host.is_here() {
         let own = crate::own_program::own_words().unwrap_or_default();
         return own.into_iter().chain(command.words.iter().map(Into::into)).collect();
     }
     let own = std::env::current_exe().unwrap_or_default();
-    let mut words = reach(way, host);
+    let mut words = reach(options, host);
     words.insert(1, "-T".into());
     let own = own.to_str().filter(|p| p.ends_with("/comity")).unwrap_or("comity");
-    let python = host.python.as_deref().or(way.python.as_deref()).unwrap_or("python3");
+    let python = host.python.as_deref().or(options.python.as_deref()).unwrap_or("python3");
     let quoted = |word: &str| format!("'{}'", word.replace('\'', "'\\''"));
-    let copies = way.copies.as_deref().unwrap_or_default();
-    let version = if way.any_version { "" } else { crate::VERSION };
+    let copies = options.copies.as_deref().unwrap_or_default();
+    let version = if options.any_version { "" } else { crate::VERSION };
     let given =
         [own, version, copies, python, command.otherwise].into_iter().chain(command.words.iter().copied());
     let given: Vec<_> = given.map(quoted).collect();
@@ -81,10 +81,10 @@ pub fn words(way: &SshWay, host: &FleetHost, command: &FarCommand<'_>) -> Vec<Os
 }
 
 /// `ssh` and its options for a host, without the host.
-fn reach(way: &SshWay, host: &FleetHost) -> Vec<OsString> {
-    let mut words = vec![way.ssh.clone()];
+fn reach(options: &SshOptions, host: &FleetHost) -> Vec<OsString> {
+    let mut words = vec![options.ssh.clone()];
     // The first value that ssh is given for an option holds.
-    words.extend(way.args.iter().cloned());
+    words.extend(options.args.iter().cloned());
     for option in ["BatchMode=yes", "ConnectTimeout=10", "LogLevel=ERROR"] {
         words.extend(["-o".into(), option.into()]);
     }
@@ -100,12 +100,12 @@ fn reach(way: &SshWay, host: &FleetHost) -> Vec<OsString> {
 /// The address of this machine from which packets to the first of these hosts leave whose name means something here; else what is said of
 /// each.
 pub(super) fn towards_any<'a>(
-    way: &SshWay,
+    options: &SshOptions,
     hosts: impl Iterator<Item = &'a FleetHost>,
 ) -> Result<Option<IpAddr>, Vec<String>> {
     let mut wrong = Vec::new();
     for host in hosts {
-        match towards(way, host) {
+        match towards(options, host) {
             Ok(at) => return Ok(Some(at)),
             Err(why) => wrong.push(why),
         }
@@ -114,8 +114,8 @@ pub(super) fn towards_any<'a>(
 }
 
 /// The address of this machine from which packets to that host leave.
-fn towards(way: &SshWay, host: &FleetHost) -> Result<IpAddr, String> {
-    let mut words = reach(way, host);
+fn towards(options: &SshOptions, host: &FleetHost) -> Result<IpAddr, String> {
+    let mut words = reach(options, host);
     words.extend(["-G".into(), "--".into(), host.name.clone().into()]);
     let (program, args) = words.split_first().ok_or("no ssh")?;
     // The user's configuration may have another name for it.

@@ -1,10 +1,10 @@
 //! `--stage`: files of the launcher's host that other hosts get where they lack them or have other content.
 //!
-//! The guard asks for the pieces that it wants, one at a time, so neither side holds more than one. What has come whole takes
+//! The host launcher asks for the pieces that it wants, one at a time, so neither side holds more than one. What has come whole takes
 //! the place of the old file at once, or not at all.
 use crate::host::job::LaunchRefusal;
 use crate::host::output::Outputs;
-use crate::protocol::{FleetOrder, GuardEvent, HostPart};
+use crate::protocol::{FleetOrder, HostEvent, HostPart};
 use crate::upstream::FarLauncher;
 use aws_lc_rs::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes that a guard asks for at once.
+/// Bytes that a host launcher asks for at once.
 const PIECE: u64 = 1 << 20;
 
 /// A file that every host is to have.
@@ -64,7 +64,7 @@ pub(crate) fn files(names: &[PathBuf]) -> Result<Vec<StagedFile>, Vec<String>> {
     if wrong.is_empty() { Ok(all) } else { Err(wrong) }
 }
 
-/// A piece of a file for a guard; nothing at its end.
+/// A piece of a file for a host launcher; nothing at its end.
 pub(crate) fn piece(file: &StagedFile, at: u64) -> io::Result<Vec<u8>> {
     let mut from = File::open(&file.name)?;
     from.seek(SeekFrom::Start(at))?;
@@ -118,7 +118,7 @@ fn receive(
     let mut to = File::options().write(true).create_new(true).mode(0o600).open(new)?;
     let mut at = 0;
     loop {
-        output.event(&GuardEvent::Wants { file: index as u32, at });
+        output.event(&HostEvent::Wants { file: index as u32, at });
         let Some(FleetOrder::Piece(bytes)) = orders.wait(output) else { return Ok(None) };
         if bytes.is_empty() {
             break;

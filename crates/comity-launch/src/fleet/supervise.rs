@@ -1,7 +1,7 @@
 //! The process that holds the connections to all hosts: it brings the job up, and ends it.
+use super::beginning::open_store;
 use super::connection::{HostConnection, HostPhase};
 use super::events::FarRank;
-use super::meeting::open_store;
 use super::plan::FleetPlan;
 use super::show::FleetShow;
 use super::ssh;
@@ -119,7 +119,7 @@ impl Fleet {
         let mut far = plan.hosts.iter().map(|h| &h.host).filter(|h| !h.is_here());
         let at = match plan.meet_at {
             Some(at) => at,
-            None => ssh::towards_any(&plan.way, &mut far)
+            None => ssh::towards_any(&plan.ssh_options, &mut far)
                 .map_err(|all| (all, USAGE))?
                 .unwrap_or_else(meet::loopback),
         };

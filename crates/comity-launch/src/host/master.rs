@@ -1,7 +1,7 @@
 //! Connections to the place that `MASTER_ADDR` and `MASTER_PORT` name, carried over the launcher's own channel.
 //!
 //! ```text
-//! host b: rank 2 -- 127.0.0.1:p -- guard -- ssh -- launcher -- ssh -- guard -- 127.0.0.1:q -- rank 0 :host a
+//! host b: rank 2 -- 127.0.0.1:p -- host launcher -- ssh -- launcher -- ssh -- host launcher -- 127.0.0.1:q -- rank 0 :host a
 //! ```
 //!
 //! Rank 0 of torch's `env://` listens there. Other hosts may have no way to it (a chain of cables, a firewall), or know it by different
@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_millis(30);
 /// Longer than a system takes to connect within a host.
 const CONNECT: Duration = Duration::from_millis(100);
 
-/// A part of a connection on its way between two guards.
+/// A part of a connection on its way between two host launchers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MasterPacket {
     /// The host on which the connection began, by its place in the job. That host itself leaves it at 0.
@@ -76,7 +76,7 @@ impl MasterPacket {
     }
 }
 
-/// The thread of a guard that carries connections; it ends when this is dropped.
+/// The thread of a host launcher that carries connections; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Master {
     packets: Sender<MasterPacket>,
@@ -116,7 +116,7 @@ impl Master {
     }
 }
 
-/// The end of all connections at this guard.
+/// The end of all connections at this host launcher.
 enum MasterEnd {
     /// Rank 0 listens here, sooner or later.
     Rank(SocketAddr),
@@ -148,7 +148,7 @@ struct Carrier {
 }
 
 impl Carrier {
-    // WAIT(try_recv): connections, until the guard ends
+    // WAIT(try_recv): connections, until the host launcher ends
     fn run(mut self, come: &Receiver<MasterPacket>, woken: &UnixStream) {
         loop {
             self.wait(woken);
@@ -183,7 +183,7 @@ impl Carrier {
         }
         let waits = self.connections.values().any(|c| c.stream.is_none());
         let pause = Timespec::try_from(AGAIN).ok().filter(|_| waits);
-        // WAIT(woken): a packet, a connection, or the end of the guard
+        // WAIT(woken): a packet, a connection, or the end of the host launcher
         if rustix::event::poll(&mut fds, pause.as_ref()).is_err() {
             std::thread::sleep(AGAIN);
         }

@@ -82,7 +82,7 @@ impl Meeting {
     }
 
     /// A meeting of `world` ranks whose store runs elsewhere.
-    pub(crate) fn elsewhere(go: &Go, world: usize, kept: Vec<Reserved>) -> io::Result<Self> {
+    pub(crate) fn at_store_of(go: &Go, world: usize, kept: Vec<Reserved>) -> io::Result<Self> {
         let key_file = go.key.as_ref().map(|key| Handed::secret(key)).transpose()?;
         let files =
             go.files.iter().map(|(name, text)| Ok((name.clone(), Handed::readable(text.as_bytes())?)));

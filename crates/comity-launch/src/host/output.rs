@@ -1,7 +1,7 @@
 //! The launcher's own standard output and error: written by threads, so that a terminal that does not take
 //! its output stops neither signals nor deadlines, with bounded memory in between.
 use crate::machine::{Problem, REFUSED};
-use crate::protocol::{self, GuardEvent};
+use crate::protocol::{self, HostEvent};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::io::{self, Write};
@@ -98,19 +98,19 @@ impl Outputs {
         }
         let rank = u32::try_from(rank).unwrap_or(u32::MAX);
         for piece in bytes.chunks(protocol::LARGEST / 2) {
-            self.event(&GuardEvent::Output { rank, stream, bytes: piece.to_vec() });
+            self.event(&HostEvent::Output { rank, stream, bytes: piece.to_vec() });
         }
     }
 
     /// Tells the launcher on the other host; nobody where there is none.
-    pub(crate) fn event(&self, event: &GuardEvent) {
+    pub(crate) fn event(&self, event: &HostEvent) {
         if self.framed {
             self.put(OutputStream::Out, &event.encode());
         }
     }
 
     /// The same, for another thread.
-    pub(crate) fn teller(&self) -> impl Fn(&GuardEvent) + Send + 'static {
+    pub(crate) fn teller(&self) -> impl Fn(&HostEvent) + Send + 'static {
         let out = Arc::clone(&self.out);
         move |event| out.put(OutputStream::Out, &event.encode())
     }
@@ -135,7 +135,7 @@ impl Outputs {
     /// Queues a line of the launcher itself.
     pub(crate) fn say(&self, text: &str) {
         match self.framed {
-            true => self.event(&GuardEvent::Say(text.into())),
+            true => self.event(&HostEvent::Say(text.into())),
             false => self.err.say(text),
         }
     }

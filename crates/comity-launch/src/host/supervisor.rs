@@ -1,6 +1,4 @@
 //! The process that starts the ranks, carries their input and output, and ends them.
-mod again;
-mod forward;
 mod ranks;
 
 use crate::elastic::{self, TakenIn};
@@ -24,7 +22,7 @@ use crate::machine::USAGE;
 use crate::machine::findings::NodeFindings;
 use crate::machine::{Action, Event, JobPlan, Machine, Problem, Role, StopReason, Verdict, with_cut_off};
 use crate::nodes::Nodes;
-use crate::protocol::{self, GuardEvent};
+use crate::protocol::{self, HostEvent};
 use crate::upstream::{FarLauncher, FrontLine, Order, Tidings, Upstream};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit, Signal};
@@ -63,7 +61,7 @@ pub(crate) struct Supervisor {
     front_end: FrontLine,
     /// The launcher on another host that this one obeys.
     far_launcher: Option<FarLauncher>,
-    /// The first process of the guard was killed: how the ranks end from now on says nothing about them.
+    /// The first process of the host launcher was killed: how the ranks end from now on says nothing about them.
     pub(crate) is_bereft: bool,
     /// The user has stopped the job.
     is_suspended: bool,
@@ -116,7 +114,7 @@ impl Supervisor {
     }
 
     /// The supervisor of a host's part, which obeys a launcher on another host.
-    pub(crate) fn guard(
+    pub(crate) fn of_host_launcher(
         job: Job,
         meeting: Meeting,
         (front_end, output, far_launcher): (FrontLine, Outputs, FarLauncher),
@@ -239,7 +237,7 @@ impl Supervisor {
         if self.output.is_framed() {
             // Else the launcher sees the connection end: the host is lost to it.
             if !self.is_bereft {
-                self.output.event(&GuardEvent::Bye);
+                self.output.event(&HostEvent::Bye);
             }
             self.code = 0;
             return;
@@ -278,7 +276,7 @@ impl Supervisor {
                 Ok((rank, stdin)) => {
                     self.front_end.tell(rank.pid.as_raw_pid());
                     let global = u32::try_from(self.job.first + number).unwrap_or(u32::MAX);
-                    self.output.event(&GuardEvent::Started { rank: global, pid: rank.pid.as_raw_pid() });
+                    self.output.event(&HostEvent::Started { rank: global, pid: rank.pid.as_raw_pid() });
                     self.journal.started(self.job.first + number, rank.pid.as_raw_pid(), &host());
                     self.deaths.add(number, rank.pid);
                     let hears = self.job.stdin_rank.is_none_or(|only| only == self.job.first + number);
@@ -307,8 +305,8 @@ impl Supervisor {
                     let again = self.job.restarted.get(number).is_some_and(|times| *times > 0);
                     let index = u32::try_from(rank).unwrap_or(u32::MAX);
                     self.output.event(&match again {
-                        false => GuardEvent::Refused { text: why.clone(), code },
-                        true => GuardEvent::Ended {
+                        false => HostEvent::Refused { text: why.clone(), code },
+                        true => HostEvent::Ended {
                             rank: index,
                             ending: Ending::Exit(code.into()),
                             root_cause: None,
@@ -432,7 +430,7 @@ impl Supervisor {
             Order::FrontEndLost => {
                 if self.far_launcher.is_some() {
                     self.is_bereft = true;
-                    self.output.event(&GuardEvent::Say(
+                    self.output.event(&HostEvent::Say(
                         "the first process of `comity guard` was killed there, so its ranks are ended".into(),
                     ));
                 }
@@ -448,7 +446,7 @@ impl Supervisor {
     fn tell_what_ranks_do(&self) {
         let text = self.metrics.as_ref().and_then(|m| serde_json::to_vec(&m.look()).ok());
         if let Some(text) = text.filter(|t| t.len() < protocol::LARGEST) {
-            self.output.event(&GuardEvent::View(text));
+            self.output.event(&HostEvent::View(text));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Agreement of the launchers: how they come together, and the facts that all of them get.
+use super::addresses::{self, NodeAddresses};
 use super::request::NodeRequest;
-use super::ways::{self, NodeWays};
 use crate::host::job::{Job, LaunchRefusal};
 use crate::host::meet::{self, Reserved};
 use crate::host::supervisor::host;
@@ -51,7 +51,7 @@ impl NodeCall {
                 "--nnodes: the launchers have no key by which they know each other: make one (`comity key new`), copy it to every node, and set COMITY_KEY_FILE there; or say --insecure on a network that you trust".into(),
             );
         }
-        let at = ways::places(&rendezvous).map_err(LaunchRefusal::usage)?;
+        let at = addresses::places(&rendezvous).map_err(LaunchRefusal::usage)?;
         Ok(Self { node, nodes, at, insecure: job.insecure, join: meet::join_limit(&job.env) })
     }
 }
@@ -103,18 +103,18 @@ pub(super) fn word(_: &NodeCall, job: &Job) -> NodeWord {
 /// Meets the other launchers and comes to an agreement with them.
 pub(super) fn agree(call: &NodeCall, mut word: NodeWord) -> Result<Agreement, LaunchRefusal> {
     let machine = |e: String| LaunchRefusal { text: e, code: REFUSED };
-    let mut ways = NodeWays::look_up(call.node, &call.at).map_err(LaunchRefusal::usage)?;
+    let mut node_addresses = NodeAddresses::look_up(call.node, &call.at).map_err(LaunchRefusal::usage)?;
     let group = meet_nodes(call)?;
     let lost = |e: String| machine(format!("the launchers, here called ranks, lost each other: {e}"));
     if call.node != 0 {
-        ways.try_all();
+        node_addresses.try_all();
     }
-    let said: Vec<Vec<IpAddr>> = gather(&group, &ways.ips()).map_err(lost)?;
+    let said: Vec<Vec<IpAddr>> = gather(&group, &node_addresses.ips()).map_err(lost)?;
     let (homes, elsewhere) = match call.node {
-        0 => ways::sort_out(&said, ways.own),
-        _ => (vec![ways.own], Vec::new()),
+        0 => addresses::sort_out(&said, node_addresses.own),
+        _ => (vec![node_addresses.own], Vec::new()),
     };
-    let own = homes.first().copied().unwrap_or(ways.own);
+    let own = homes.first().copied().unwrap_or(node_addresses.own);
     word.at = own.ip();
     let kept: Vec<Reserved> = (0..=word.size)
         .map(|_| Reserved::on(own))
@@ -136,7 +136,7 @@ pub(super) fn agree(call: &NodeCall, mut word: NodeWord) -> Result<Agreement, La
     let told: Vec<Option<Go>> = gather(&group, &go).map_err(lost)?;
     let mut go = told.into_iter().next().flatten().ok_or_else(|| lost("node 0 said nothing".into()))?;
     if call.node != 0 {
-        go.store = ways.to_store(&go.store);
+        go.store = node_addresses.to_store(&go.store);
         // Torch's rank 0 listens at all addresses; each host knows it by the one that leads there.
         if let Some(first) = go.store.first() {
             go.master.set_ip(first.ip());

@@ -9,11 +9,11 @@
 //! The launchers [agree](agree) on the job as a group: whose ranks are which, where the ranks meet, a fresh key. Then they [watch](watch)
 //! each other: one whose rank fails, or that is gone, ends the ranks of all. At the end each has the others' findings, so all
 //! say the same last line and exit with the same code.
+mod addresses;
 mod agree;
 mod findings;
 mod request;
 mod watch;
-mod ways;
 
 pub use request::NodeRequest;
 pub(crate) use watch::Nodes;
@@ -87,7 +87,7 @@ fn open(
     if job.stdin_rank.is_some_and(|r| r >= world) {
         return Err(LaunchRefusal::usage(format!("--stdin-rank: there are {world} ranks, from 0")));
     }
-    let mut meeting = Meeting::elsewhere(&go, world, kept).map_err(fail)?;
+    let mut meeting = Meeting::at_store_of(&go, world, kept).map_err(fail)?;
     if let Some(store) = store {
         meeting.hold(store);
         meeting.on_waiting(output.voice());

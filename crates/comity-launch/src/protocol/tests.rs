@@ -49,19 +49,19 @@ fn orders_come_through_in_any_pieces() {
 
 #[test]
 fn events_come_through_behind_a_login_banner() {
-    let ended = |ending, root_cause| GuardEvent::Ended { rank: 3, ending, root_cause, memory: "m".into() };
+    let ended = |ending, root_cause| HostEvent::Ended { rank: 3, ending, root_cause, memory: "m".into() };
     let all = [
-        GuardEvent::Started { rank: 2, pid: 77 },
-        GuardEvent::Output { rank: 2, stream: OutputStream::Err, bytes: vec![1, 2] },
+        HostEvent::Started { rank: 2, pid: 77 },
+        HostEvent::Output { rank: 2, stream: OutputStream::Err, bytes: vec![1, 2] },
         ended(Ending::Signal(9), Some(0)),
         ended(Ending::Exit(-1), None),
-        GuardEvent::Refused { text: "no".into(), code: 2 },
-        GuardEvent::Stopped { rank: 1 },
-        GuardEvent::Say("words".into()),
-        GuardEvent::Taken,
-        GuardEvent::Wants { file: 1, at: 1 << 40 },
-        GuardEvent::Beat,
-        GuardEvent::Bye,
+        HostEvent::Refused { text: "no".into(), code: 2 },
+        HostEvent::Stopped { rank: 1 },
+        HostEvent::Say("words".into()),
+        HostEvent::Taken,
+        HostEvent::Wants { file: 1, at: 1 << 40 },
+        HostEvent::Beat,
+        HostEvent::Bye,
     ];
     let mut reader = FrameReader::default();
     reader.push(b"Welcome to c\n");
@@ -71,7 +71,7 @@ fn events_come_through_behind_a_login_banner() {
     assert_eq!(reader.greeting().unwrap(), b"Welcome to c\n");
     let mut found = Vec::new();
     while let Some((kind, body)) = reader.next().unwrap() {
-        found.push(GuardEvent::decode(kind, body).unwrap());
+        found.push(HostEvent::decode(kind, body).unwrap());
     }
     assert_eq!((found.as_slice(), reader.rest()), (&all[..], &b""[..]));
 }
@@ -84,7 +84,7 @@ fn hostile_frames_are_errors() {
     for (kind, body) in
         [(b'?', &b""[..]), (b's', b"123"), (b'd', &[9; 13]), (b'd', b"\0"), (b'h', b"{}"), (b'x', b"")]
     {
-        assert!(GuardEvent::decode(kind, body).is_err(), "{kind}");
+        assert!(HostEvent::decode(kind, body).is_err(), "{kind}");
     }
     assert!(FleetOrder::decode(b'T', b"x").is_err() && FleetOrder::decode(b'P', b"[").is_err());
 }

@@ -3,7 +3,7 @@ use super::{Order, Tidings, Upstream};
 use crate::host::master::Master;
 use crate::host::output::Outputs;
 use crate::machine::{Event, StopOrder, StopReason};
-use crate::protocol::{BEAT, FleetOrder, FrameReader, GuardEvent, SILENCE};
+use crate::protocol::{BEAT, FleetOrder, FrameReader, HostEvent, SILENCE};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -92,7 +92,7 @@ impl FarLauncher {
                 return None;
             }
             if self.beat() {
-                output.event(&GuardEvent::Beat);
+                output.event(&HostEvent::Beat);
             }
             let pause = Timespec::try_from(self.beat_due.saturating_duration_since(Instant::now())).ok();
             let heard = match self.want() {
@@ -152,11 +152,11 @@ impl Upstream for FarLauncher {
     fn keep_in_touch(&mut self, tidings: Tidings<'_>) -> Vec<Order> {
         // Where the output waits, the launcher knows by it.
         if self.beat() && !tidings.output.is_pending() {
-            tidings.output.event(&GuardEvent::Beat);
+            tidings.output.event(&HostEvent::Beat);
         }
         if self.feeding && tidings.feed.is_taken() {
             self.feeding = false;
-            tidings.output.event(&GuardEvent::Taken);
+            tidings.output.event(&HostEvent::Taken);
         }
         match self.is_lost() {
             true => vec![Order::News(Event::Stop(StopReason::Orphaned))],

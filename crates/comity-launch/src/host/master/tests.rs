@@ -1,4 +1,4 @@
-//! Three guards in one process: that of rank 0's host, and two others, with a launcher between.
+//! Three host launchers in one process: that of rank 0's host, and two others, with a launcher between.
 
 use super::*;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// The guards by their hosts' places, and what the launcher has passed on.
+/// The host launchers by their hosts' places, and what the launcher has passed on.
 #[derive(Default)]
 struct Wires {
     guards: OnceLock<Vec<Master>>,

@@ -1,11 +1,15 @@
-//! Ends of ranks, signals to them, and what they have left running.
+//! Ranks of a supervisor: their ends, those that are started again, signals to them, their output on its way out, and what they have left
+//! running.
 use super::{Supervisor, host};
+use crate::elastic::{joined, lost};
 use crate::host::ending::{Ending, ending_of};
+use crate::host::output::unread;
 use crate::host::signals::PassedSignal;
 use crate::host::tree;
 use crate::machine::{Event, StopOrder};
-use crate::protocol::GuardEvent;
+use crate::protocol::HostEvent;
 use rustix::process::{Signal, WaitOptions};
+use std::time::Duration;
 
 impl Supervisor {
     /// Takes note of the processes that have ended: ranks in the order of their ends, then any other.
@@ -60,7 +64,7 @@ impl Supervisor {
             let index = |rank: usize| u32::try_from(rank).ok();
             let root_cause = self.meeting.root_cause_of(global).and_then(index);
             let rank = index(global).unwrap_or(u32::MAX);
-            self.output.event(&GuardEvent::Ended { rank, ending, root_cause, memory: memory.clone() });
+            self.output.event(&HostEvent::Ended { rank, ending, root_cause, memory: memory.clone() });
         }
         self.hear(Event::Ended { rank: global, ending, memory });
         self.meeting.lost(global, &ending.to_string());
@@ -124,7 +128,7 @@ impl Supervisor {
         let found: Vec<usize> =
             alive.filter(|(_, r)| stopped.contains(&r.pid)).map(|(n, _)| self.job.first + n).collect();
         for rank in found {
-            self.output.event(&GuardEvent::Stopped { rank: u32::try_from(rank).unwrap_or(u32::MAX) });
+            self.output.event(&HostEvent::Stopped { rank: u32::try_from(rank).unwrap_or(u32::MAX) });
             self.hear(Event::Stopped { rank });
         }
     }
@@ -153,5 +157,81 @@ impl Supervisor {
                 self.output.say(&format!("left behind, for they do not die of SIGKILL: rank {}", list()));
             }
         }
+    }
+
+    /// Makes room for the next process of a rank, if it had one before.
+    pub(super) fn prepare_again(&mut self, number: usize) {
+        let Some(rank) = self.ranks.get_mut(number) else { return };
+        // What the last one left running may hold them open.
+        for pipe in &mut rank.pipes {
+            let mut show = Vec::new();
+            pipe.close(&mut show);
+            self.output.put_of(self.job.first + number, pipe.stream, &show);
+        }
+        if let Some(times) = self.job.restarted.get_mut(number) {
+            *times += 1;
+        }
+        self.meeting.forget_root_causes();
+    }
+
+    pub(super) fn say_lost(&self, rank: usize, again: Option<(u32, Duration)>) {
+        let ending = self.machine.ending(rank).map(|e| e.to_string()).unwrap_or_default();
+        self.output.say(&lost(&format!("{} {ending}", self.name(rank)), again, self.job.elastic));
+    }
+
+    /// Tells the machine whom the group has taken in.
+    pub(super) fn hear_taken_in(&mut self) {
+        let all = self.taken_in.as_ref().map(|taken_in| taken_in.take()).unwrap_or_default();
+        for (rank, guests) in all {
+            self.journal.joined(rank, guests);
+            self.output.say(&joined(rank.map(|rank| self.name(rank)), guests));
+            rank.into_iter().for_each(|rank| self.hear(Event::Joined { rank }));
+            self.hear(Event::Guests { number: guests });
+        }
+    }
+
+    pub(super) fn check_outputs(&mut self) {
+        self.output.drain();
+        while let Some((stream, error)) = self.output.failure() {
+            // The logs still have a reader.
+            if self.job.logs.is_none() {
+                self.hear(Event::Unread { problem: unread(stream, error) });
+            }
+        }
+    }
+
+    pub(super) fn read(&mut self, rank: usize, pipe: usize) {
+        let number = self.job.first + rank;
+        let Some(pipe) = self.ranks.get_mut(rank).and_then(|r| r.pipes.get_mut(pipe)) else { return };
+        let mut show = Vec::new();
+        let (logged, raw) = pipe.read(&mut self.buffer, &mut show);
+        self.output.put_of(number, pipe.stream, &show);
+        if let Some(line) = pipe.progress() {
+            self.output.progress(pipe.stream, &line);
+        }
+        self.journal.wrote(number, pipe.stream, &self.buffer[..raw]);
+        if let Err(e) = logged {
+            let name = pipe.stream.name();
+            self.output.say(&format!("rank {number}: its {name} is no longer written to --log-dir: {e}"));
+        }
+    }
+
+    /// Gives up on what ranks may still write.
+    pub(super) fn close_pipes(&mut self) {
+        for (rank, number) in self.ranks.iter_mut().zip(self.job.first..) {
+            for pipe in &mut rank.pipes {
+                let mut show = Vec::new();
+                pipe.close(&mut show);
+                self.output.put_of(number, pipe.stream, &show);
+            }
+        }
+    }
+
+    /// Tells the machine how far the output has come.
+    pub(super) fn tell_output(&mut self) {
+        let open = self.ranks.iter().flat_map(|r| &r.pipes).any(|p| p.fd.is_some());
+        let pending = self.output.is_pending();
+        let written = self.output.written();
+        self.hear(Event::Output { open, pending, written });
     }
 }

@@ -1,6 +1,6 @@
 //! A job that was launched on another machine: the hosts of a hostfile are asked over `ssh` what `comity top --json` says there.
 use super::hosts::FleetHost;
-use super::ssh::{self, SshWay};
+use super::ssh::{self, SshOptions};
 use super::{hostfile, hosts};
 use crate::live::view::{self, JobView};
 use std::path::Path;
@@ -10,24 +10,24 @@ use std::process::{Command, Stdio};
 #[derive(Debug)]
 pub struct JobHosts {
     hosts: Vec<FleetHost>,
-    way: SshWay,
+    options: SshOptions,
     /// Id of the job, where several run.
     job: Option<String>,
 }
 
 impl JobHosts {
     /// Hosts of a hostfile.
-    fn of_file(path: &Path, way: SshWay) -> Result<Self, String> {
+    fn of_file(path: &Path, options: SshOptions) -> Result<Self, String> {
         let file = hostfile::read(path).map_err(|all| all.join("; "))?;
-        Ok(Self { hosts: file.hosts, way, job: None })
+        Ok(Self { hosts: file.hosts, options, job: None })
     }
 
     /// Asks all, side by side. One that has the whole job is enough; else what all of them say together.
     pub fn ask(&mut self) -> Result<JobView, String> {
         let job = self.job.as_deref();
-        let way = &self.way;
+        let options = &self.options;
         let answers: Vec<Result<JobView, String>> = std::thread::scope(|s| {
-            let asked: Vec<_> = self.hosts.iter().map(|h| s.spawn(move || ask(way, h, job))).collect();
+            let asked: Vec<_> = self.hosts.iter().map(|h| s.spawn(move || ask(options, h, job))).collect();
             asked.into_iter().map(|a| a.join().unwrap_or_else(|_| Err("asking failed".into()))).collect()
         });
         let names = self.hosts.iter().map(|h| h.name.clone());
@@ -37,9 +37,9 @@ impl JobHosts {
     }
 }
 
-fn ask(way: &SshWay, host: &FleetHost, job: Option<&str>) -> Result<JobView, String> {
+fn ask(options: &SshOptions, host: &FleetHost, job: Option<&str>) -> Result<JobView, String> {
     let words: Vec<_> = ["top", "--json"].into_iter().chain(job).collect();
-    let words = ssh::words(way, host, &ssh::FarCommand { words: &words, otherwise: "" });
+    let words = ssh::words(options, host, &ssh::FarCommand { words: &words, otherwise: "" });
     let (program, args) = words.split_first().ok_or("no ssh")?;
     let done = Command::new(program).args(args).stdin(Stdio::null()).output();
     let done = done.map_err(|e| format!("host {}: cannot start ssh: {e}", host.name))?;
@@ -79,12 +79,13 @@ fn together(answers: Vec<(String, Result<JobView, String>)>) -> Result<JobView, 
 }
 
 /// Hosts by an argument that may also name a job: a file, or a list.
-pub fn of_word(word: &str, way: SshWay) -> Option<Result<JobHosts, String>> {
+pub fn of_word(word: &str, options: SshOptions) -> Option<Result<JobHosts, String>> {
     if Path::new(word).is_file() {
-        return Some(JobHosts::of_file(Path::new(word), way));
+        return Some(JobHosts::of_file(Path::new(word), options));
     }
-    let list =
-        || hosts::list(word).map(|hosts| JobHosts { hosts, way, job: None }).map_err(|all| all.join("; "));
+    let list = || {
+        hosts::list(word).map(|hosts| JobHosts { hosts, options, job: None }).map_err(|all| all.join("; "))
+    };
     word.contains(',').then(list)
 }
 
@@ -114,8 +115,13 @@ mod tests {
         let view = together(vec![(name("a"), Ok(part("7f", 1))), (name("b"), Ok(whole.clone()))]);
         assert_eq!(view.unwrap(), whole);
         assert_eq!(together(vec![(name("a"), Err("no".into()))]).unwrap_err(), "no");
-        let way =
-            || SshWay { ssh: "ssh".into(), args: Vec::new(), python: None, copies: None, any_version: true };
-        assert!(of_word("123", way()).is_none() && of_word("a,b", way()).unwrap().is_ok());
+        let options = || SshOptions {
+            ssh: "ssh".into(),
+            args: Vec::new(),
+            python: None,
+            copies: None,
+            any_version: true,
+        };
+        assert!(of_word("123", options()).is_none() && of_word("a,b", options()).unwrap().is_ok());
     }
 }

@@ -63,14 +63,14 @@ fn split(one: &str) -> Option<(&str, Option<u16>)> {
 
 /// Ways of this host to node 0.
 #[derive(Debug)]
-pub(super) struct NodeWays {
+pub(super) struct NodeAddresses {
     /// Addresses of node 0, the best first.
     pub(super) known: Vec<SocketAddr>,
     /// Address at which the others reach this node.
     pub(super) own: SocketAddr,
 }
 
-impl NodeWays {
+impl NodeAddresses {
     /// Looks up `at`. Node 0 must have one of the addresses, another node a way to one.
     pub(super) fn look_up(node: usize, at: &str) -> Result<Self, String> {
         let fail = |e: String| format!("--rendezvous {at}: {e}");
@@ -259,8 +259,11 @@ mod tests {
         assert_eq!(elsewhere, ips(&["192.0.2.1"]));
         let addrs = |all: &[&str]| all.iter().map(|a| a.parse().unwrap()).collect::<Vec<SocketAddr>>();
         let known = addrs(&["10.1.3.1:29400", "[fe80::1%9]:29400", "127.0.1.1:29400"]);
-        let ways = NodeWays { known, own };
+        let addresses = NodeAddresses { known, own };
         let told = addrs(&["10.1.1.1:29401", "[fe80::1%4]:29401", "10.1.3.1:29401"]);
-        assert_eq!(ways.to_store(&told), addrs(&["10.1.3.1:29401", "[fe80::1%9]:29401", "10.1.1.1:29401"]));
+        assert_eq!(
+            addresses.to_store(&told),
+            addrs(&["10.1.3.1:29401", "[fe80::1%9]:29401", "10.1.1.1:29401"])
+        );
     }
 }
