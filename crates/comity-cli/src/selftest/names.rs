@@ -48,7 +48,7 @@ impl Names {
             add(own.home.trim_end_matches('/'), "~".into());
         }
         for (i, host) in hosts.unwrap_or_default().split(',').enumerate() {
-            let (user, host) = host.trim().rsplit_once('@').unwrap_or(("", host.trim()));
+            let (user, host) = host.trim().rsplit_once('@').unwrap_or_else(|| ("", host.trim()));
             let host =
                 host.rsplit_once(':').filter(|(_, n)| n.parse::<u32>().is_ok()).map_or(host, |(h, _)| h);
             add(user, "[user]".into());

@@ -42,7 +42,7 @@ fn lacks(found: &Value, package: &str) -> Option<String> {
 
 /// A job for each package that the interpreter has.
 pub(super) fn rows(own: &[OsString], python: Option<&OsStr>, until: Instant) -> Vec<Row> {
-    let program = python.unwrap_or(OsStr::new("python3"));
+    let program = python.unwrap_or_else(|| OsStr::new("python3"));
     let found = match found(program, until) {
         Ok(found) => found,
         Err(why) => return vec![Row::not_there("Python: NumPy, torch, MLX", why)],

@@ -84,7 +84,8 @@ impl Plan {
     /// The command, whose job ends after `limit`.
     pub(super) fn command(&self, limit: Duration) -> Command {
         let words = self.all_words(limit);
-        let mut command = Command::new(words.first().map_or(OsStr::new("comity"), |w| w));
+        let mut command =
+            Command::new(words.first().map_or_else(|| OsStr::new("comity"), OsString::as_os_str));
         command.args(words.iter().skip(1)).envs(self.vars.iter().map(|(name, value)| (name, value)));
         command
     }
@@ -133,7 +134,7 @@ fn last_words(ended: &Ended) -> String {
     let wrong =
         errors.iter().find(|line| line.starts_with("comity selftest:") || line.contains("first difference"));
     let of_rank = errors.iter().rev().find(|line| !line.starts_with("comity launch:"));
-    let last = wrong.or(of_rank).or(errors.last()).cloned().or_else(|| lines(&ended.out).pop());
+    let last = wrong.or(of_rank).or_else(|| errors.last()).cloned().or_else(|| lines(&ended.out).pop());
     last.unwrap_or_else(|| "it said nothing".into())
 }
 
