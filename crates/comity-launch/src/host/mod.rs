@@ -1,4 +1,4 @@
-//! One host: its ranks, their processes, pipes, signals and output.
+//! Ranks of one host: their processes, pipes, signals and output.
 //!
 //! Two [processes](watchdog) stand guard over each other, and the [supervisor](supervisor) in one of them does what the
 //! [machine](crate::machine) decides.

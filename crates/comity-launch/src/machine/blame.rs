@@ -1,4 +1,4 @@
-//! Whose fault the end of a job is, by what ranks say of each other: pure functions of what the machine knows.
+//! Blame for the end of a job, by what ranks say of each other: pure functions of what the machine knows.
 use super::elastic::has_gone_on;
 use super::{Life, Machine, Phase, Role, StopReason};
 
