@@ -286,7 +286,7 @@ fn unfit(file: &Path, e: &io::Error) -> Unfit {
     // As many links as Linux follows; they may form a circle.
     for _ in 0..40 {
         let Ok(next) = std::fs::read_link(&end) else { break };
-        end = end.parent().unwrap_or(Path::new("")).join(next);
+        end = end.parent().unwrap_or_else(|| Path::new("")).join(next);
     }
     let absent = e.kind() == io::ErrorKind::NotFound;
     let (file, to) = (file.display(), end.display());
