@@ -103,7 +103,9 @@ impl Transport for Shm {
         let info = info_of_host(seen);
         let buffers = match settings.shared_buffers {
             None => "buffers of alloc (comity.empty in Python) are shared".into(),
-            Some(0) => "buffers of alloc (comity.empty in Python) are not shared (COMITY_SHARED_BUFFERS=0)".into(),
+            Some(0) => {
+                "buffers of alloc (comity.empty in Python) are not shared (COMITY_SHARED_BUFFERS=0)".into()
+            }
             Some(mib) => format!("up to {mib} MiB of buffers of alloc (comity.empty in Python) are shared"),
         };
         let pull = pull_note(settings);

@@ -93,7 +93,13 @@ impl Transport for Tcp {
 
     fn note(_: &TcpSettings, seen: Seen<'_>) -> TransportInfo {
         let with = seen("COMITY_CONNECTIONS").map_or_else(
-            || format!(", over up to {} connections where a round trip takes more than {} ms", threads::FAR_CONNECTIONS, threads::FAR.as_millis()),
+            || {
+                format!(
+                    ", over up to {} connections where a round trip takes more than {} ms",
+                    threads::FAR_CONNECTIONS,
+                    threads::FAR.as_millis()
+                )
+            },
             |n| format!(", {n} connections each"),
         );
         let note = |works, why| TransportInfo { works, why, devices: Vec::new() };

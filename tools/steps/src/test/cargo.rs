@@ -28,6 +28,8 @@ const NATIVE: [&str; 24] = [
     "-p",
     "comity-kernel",
     "-p",
+    "comity-launch",
+    "-p",
     "comity-cli",
     "-p",
     "comity-py",

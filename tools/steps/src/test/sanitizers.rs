@@ -58,6 +58,8 @@ const PARTS: &[&str] = &[
     "-p",
     "comity-job",
     "-p",
+    "comity-launch",
+    "-p",
     "comity-cli",
     "--test",
     "local",

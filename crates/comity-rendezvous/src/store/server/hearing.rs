@@ -4,12 +4,12 @@ use super::{Met, Round, SAY, Server, StoreMember, Who};
 use crate::{
     JoinCause, JoinError,
     channel::frame,
+    sync::lock,
     {
         store::joiners::hear_rank,
         store::words::{claimed, whereabouts},
         wire::{FromStore, ToStore},
     },
-    sync::lock,
 };
 use std::{
     collections::BTreeMap,
