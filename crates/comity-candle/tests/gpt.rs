@@ -95,7 +95,9 @@ fn bad_options_are_named() {
 #[test]
 fn the_norm_has_the_gradients_of_single_operations() {
     let variable = |shape: &[usize]| Var::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
-    let (x, weight, onward) = (variable(&[2, 3, 5]), variable(&[5]), variable(&[2, 3, 5]));
+    let x = variable(&[2, 3, 5]);
+    let weight = variable(&[5]);
+    let onward = variable(&[2, 3, 5]);
     let size = (x.sqr().unwrap().mean_keepdim(D::Minus1).unwrap() + 1e-5).unwrap().sqrt().unwrap();
     let want = x.broadcast_div(&size).unwrap().broadcast_mul(&weight).unwrap();
     let found = norm::normal(&x, &weight).unwrap();
@@ -104,7 +106,8 @@ fn the_norm_has_the_gradients_of_single_operations() {
         (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap()
     };
     assert!(far(&want, &found) < 1e-5);
-    let (want, found) = (gradients(&want), gradients(&found));
+    let want = gradients(&want);
+    let found = gradients(&found);
     for v in [&x, &weight] {
         assert!(far(want.get(v).unwrap(), found.get(v).unwrap()) < 1e-5);
     }

@@ -77,7 +77,8 @@ pub(super) fn all_reduce(row: &mut CheckRow<'_>) -> Result<()> {
 
 pub(super) fn reduce_scatter(row: &mut CheckRow<'_>) -> Result<()> {
     fn call(row: &mut CheckRow<'_>, wire: Wire, count: usize) -> Result<()> {
-        let (me, n) = (row.rank(), row.n());
+        let me = row.rank();
+        let n = row.n();
         let of = given::<f32>(row.deal(), Data::Real, ReduceOp::Sum, n);
         let case = case(row, wire, Some(ReduceOp::Sum), count);
         let src = GuardedBuffer::new(n * count, |i| of(me, i));
@@ -92,7 +93,8 @@ pub(super) fn reduce_scatter(row: &mut CheckRow<'_>) -> Result<()> {
 
 pub(super) fn all_gather(row: &mut CheckRow<'_>) -> Result<()> {
     fn call(row: &mut CheckRow<'_>, wire: Wire, count: usize) -> Result<()> {
-        let (me, n) = (row.rank(), row.n());
+        let me = row.rank();
+        let n = row.n();
         let of = given::<f32>(row.deal(), Data::Real, ReduceOp::Sum, n);
         let case = case(row, wire, None, count);
         let src = GuardedBuffer::new(count, |i| of(me, i));

@@ -70,7 +70,8 @@ mod loom_tests {
         loom::model(|| {
             let words: Arc<[AtomicU64; CALL]> = Arc::new(std::array::from_fn(|_| AtomicU64::new(0)));
             let made = Arc::new(AtomicU64::new(0));
-            let (theirs, seen) = (words.clone(), made.clone());
+            let theirs = words.clone();
+            let seen = made.clone();
             let rank = thread::spawn(move || {
                 for number in 0..2 {
                     write(&theirs[..], number, [number + 10; CALL]);

@@ -289,7 +289,8 @@ fn unfit(file: &Path, e: &io::Error) -> Unfit {
         end = end.parent().unwrap_or_else(|| Path::new("")).join(next);
     }
     let absent = e.kind() == io::ErrorKind::NotFound;
-    let (file, to) = (file.display(), end.display());
+    let file = file.display();
+    let to = end.display();
     match (file.to_string() == to.to_string(), absent) {
         (true, true) => Unfit::Absent,
         (true, false) => Unfit::Unreadable(format!("'{file}' cannot be looked at: {e}")),

@@ -10,6 +10,7 @@ use crate::host::front_end;
 use crate::host::job;
 use crate::host::signals;
 use crate::host::sys;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
@@ -18,10 +19,14 @@ pub(crate) const ALL_STOPPED: i32 = 0;
 
 /// Runs `supervise` in a process of its own, which the front end watches; `keys`: a rank gets each key of the terminal.
 pub(crate) fn guarded(keys: bool, supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> u8 {
-    let pair = UnixStream::pair().and_then(|sockets| Ok((sockets, std::io::pipe()?)));
-    let ((to_keeper, to_front), (input, relay)) = match pair {
-        Ok(pair) => pair,
-        Err(e) => return refuse(&job::LaunchRefusal::machine(format!("cannot make a pipe: {e}"))),
+    let no_pipe = |e: io::Error| refuse(&job::LaunchRefusal::machine(format!("cannot make a pipe: {e}")));
+    let (to_keeper, to_front) = match UnixStream::pair() {
+        Ok(sockets) => sockets,
+        Err(e) => return no_pipe(e),
+    };
+    let (input, relay) = match io::pipe() {
+        Ok(pipe) => pipe,
+        Err(e) => return no_pipe(e),
     };
     // The ranks may run before the front end has set its handlers.
     let passed = signals::PassedSignal::ALL.map(|passed| passed.signal().as_raw());

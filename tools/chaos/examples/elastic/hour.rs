@@ -150,7 +150,8 @@ pub(super) fn run(choice: &Choice) -> Result<(), String> {
         let pause = Duration::from_millis(200 + chaos.random.below(2_500) as u64);
         chaos.listen(pause)?;
     }
-    let (first, at_last) = (first.unwrap_or_default(), chaos.held());
+    let first = first.unwrap_or_default();
+    let at_last = chaos.held();
     let words = chaos.words();
     println!("held after a fifth {first:?}\nheld at the end    {at_last:?}");
     chaos.finish()?;

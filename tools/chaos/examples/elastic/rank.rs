@@ -172,7 +172,8 @@ impl Life {
 
     /// Live in a group until it fails, takes in others, or is done.
     fn live(&mut self, group: &Group, (turned, formed): (u64, u64)) -> Result<Turn> {
-        let (rank, size) = (group.rank() as i64, group.size() as i64);
+        let rank = group.rank() as i64;
+        let size = group.size() as i64;
         let sum = |told: [i64; 2], value: &dyn Fn(usize) -> i64| {
             let mut x: Vec<i64> = (0..COUNT - 2).map(|i| value(i) + rank).chain(told).collect();
             group.all_reduce(&mut x, ReduceOp::Sum)?;

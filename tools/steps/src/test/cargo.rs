@@ -10,7 +10,7 @@ const MACOS: &str = "aarch64-apple-darwin";
 const COMPILING: u64 = 3600;
 
 /// Packages with code of their own for a system. The rest is checked for macOS in the deep checks.
-const NATIVE: [&str; 24] = [
+const NATIVE: [&str; 26] = [
     "-p",
     "comity",
     "-p",

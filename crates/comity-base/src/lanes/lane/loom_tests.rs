@@ -25,7 +25,8 @@ fn write(cell: &UnsafeCell<u64>, value: u64) {
 
 /// A rank's part of a call: each stages its number times 10, and the window; the sums come to 30, and twice the window.
 fn carry(stages: &[Stage; 2], rank: usize) {
-    let (own, other) = (&stages[rank], &stages[1 - rank]);
+    let own = &stages[rank];
+    let other = &stages[1 - rank];
     let mut lane = LaneProgress::new(0, 0, WINDOWS);
     loop {
         let act = match lane.next(ALL) {

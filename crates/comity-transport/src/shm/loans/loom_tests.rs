@@ -98,7 +98,8 @@ fn bytes_that_changed_are_known_to_be_revoked() {
         let lent = both();
         // Both sides may touch it at once.
         let word = Arc::new(AtomicU8::new(1));
-        let (theirs, seen) = (lent.clone(), word.clone());
+        let theirs = lent.clone();
+        let seen = word.clone();
         let reader = thread::spawn(move || {
             let mut borrower = borrower();
             next(&mut borrower, &theirs.board);

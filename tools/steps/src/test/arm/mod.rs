@@ -176,7 +176,8 @@ fn example() -> Result<(), String> {
     let prefix = target().join("arm/prefix");
     let kit = LibraryKit { macos: false, cc: vec![CC.into()], strip: None };
     lay_out(&prefix, &emulated("libcomity_c.a"), &kit)?;
-    let (source, hello) = (root().join("examples/c/hello.c"), target().join("arm/hello"));
+    let source = root().join("examples/c/hello.c");
+    let hello = target().join("arm/hello");
     let task = Task::new(CC).args(["-std=c99", "-o"]).args([&hello, &source]);
     let task = task.args([format!("-I{}", prefix.join("include").display())]);
     task.args([format!("-L{}", prefix.join("lib").display()), "-lcomity".into()]).run()?;

@@ -66,7 +66,8 @@ pub(super) fn kept() -> Result<PathBuf, String> {
 
 /// The package as a wheel for aarch64, and NumPy, in a folder of their own.
 pub(super) fn packages(cargo: impl Fn(Task) -> Task) -> Result<PathBuf, String> {
-    let (wheels, site) = (target().join("arm/wheels"), target().join("arm/site"));
+    let wheels = target().join("arm/wheels");
+    let site = target().join("arm/site");
     for folder in [&wheels, &site] {
         if folder.exists() {
             fs::remove_dir_all(folder).map_err(|e| format!("cannot remove {}: {e}", folder.display()))?;
