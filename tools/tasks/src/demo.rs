@@ -33,7 +33,7 @@ pub fn run(profile: Profile) -> Result<String, String> {
         Profile::Tests => crate::build_tests().map(|()| "debug")?,
         Profile::Demo => {
             let parts = PACKAGES.iter().flat_map(|package| ["-p", package]);
-            let programs = ["comity", "demo-digits", "hello"].iter().flat_map(|bin| ["--bin", bin]);
+            let programs = ["comity", "demo-digits", "demo-hello"].iter().flat_map(|bin| ["--bin", bin]);
             let build = Task::cargo().args(["build", "--profile", QUICK]).args(parts).args(programs);
             build.limit(3600).echo().run()?;
             QUICK

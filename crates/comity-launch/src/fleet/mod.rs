@@ -6,7 +6,7 @@
 //! ```
 //!
 //! An `ssh` runs for each host, all at once. The supervisor here holds the store and the rules of ending a job, over the ranks
-//! of all hosts. The [host launcher](host_launcher) on each host holds its ranks. First every host says whether it could run its part;
+//! of all hosts. The launcher on each host (`host_launcher`) holds its ranks. First every host says whether it could run its part;
 //! then all are told to run it, or all problems are told at once and nothing runs.
 mod beginning;
 mod connection;

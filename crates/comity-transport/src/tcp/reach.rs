@@ -93,13 +93,7 @@ impl Transport for Tcp {
 
     fn note(_: &TcpSettings, seen: Seen<'_>) -> TransportInfo {
         let with = seen("COMITY_CONNECTIONS").map_or_else(
-            || {
-                format!(
-                    ", over up to {} connections where a round trip takes more than {} ms",
-                    threads::FAR_CONNECTIONS,
-                    threads::FAR.as_millis()
-                )
-            },
+            || format!(", up to {} connections if far", threads::FAR_CONNECTIONS),
             |n| format!(", {n} connections each"),
         );
         let note = |works, why| TransportInfo { works, why, devices: Vec::new() };

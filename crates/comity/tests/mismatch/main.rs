@@ -183,8 +183,7 @@ fn a_rank_whose_threads_share_the_group_is_told_so() {
         });
         ranks.collect::<Vec<_>>().into_iter().map(|r| r.join().unwrap()).collect()
     });
-    let words =
-        "; on this rank threads share the group: call #3 came from another one than the call before it;";
+    let words = "; on this rank threads share the group: call #3 came from another one than the call before it, so give threads that call at once a group each;";
     let told = errors.iter().map(|e| e.to_string().contains(words));
     assert_eq!(told.collect::<Vec<_>>(), [true, false], "{errors:?}");
     assert!(errors[1].to_string().contains("ranks disagree in count: "), "{}", errors[1]);
