@@ -7,7 +7,7 @@
 
 use crate::{Error, Result, collective::in_calls};
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
-use comity::{Group, ReduceOp};
+use comity::{Group, ReduceOp, ViewMut};
 use half::{bf16, f16};
 use std::mem;
 
@@ -170,6 +170,11 @@ impl Bundle {
             true => Ok(()),
             false => Ok(group.all_reduce(data, ReduceOp::Avg)?),
         })
+    }
+
+    /// The values, to be written.
+    pub(crate) fn view(&mut self) -> ViewMut<'_> {
+        each_type!(self, data => data.into())
     }
 
     /// Tensors of the variables' shapes, on their devices.

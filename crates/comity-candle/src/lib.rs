@@ -87,6 +87,8 @@ mod collective;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod data_parallel;
+mod diloco;
+mod elastic;
 mod embedding;
 mod error;
 mod fully_shard;
@@ -110,6 +112,8 @@ pub use checkpoint::{load_checkpoint, save_checkpoint};
 pub use clip::clip_grad_norm_sharded;
 pub use collective::time_in_calls;
 pub use data_parallel::DataParallel;
+pub use diloco::{DiLoCo, OuterSteps};
+pub use elastic::sync_variables;
 pub use embedding::{ShardedEmbedding, sharded_cross_entropy};
 pub use error::{Error, Result};
 pub use fully_shard::{FullySharded, fully_shard, fully_shard_as};
