@@ -7,7 +7,7 @@ use super::live::CALL;
 use crate::sync::{Ordering, fence};
 use std::sync::atomic::AtomicU64;
 
-/// Place of the number, and one: the recorder has no use for it.
+/// Place of the call number plus one, among words that the recorder does not use.
 const NUMBER: usize = 6;
 
 /// A number that both processes see.
@@ -64,7 +64,7 @@ mod loom_tests {
         }
     }
 
-    /// One place, in which two calls follow each other: what is read of the first one is all of the first one.
+    /// Two calls follow each other in a place: whoever reads the first reads all of it, or nothing.
     #[test]
     fn a_call_is_read_whole_or_not_at_all() {
         loom::model(|| {

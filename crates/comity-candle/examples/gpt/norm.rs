@@ -40,7 +40,7 @@ fn sum(n: usize, f: impl Fn(usize) -> f32) -> f32 {
     sums.iter().sum::<f32>() + (whole..n).map(f).sum::<f32>()
 }
 
-/// One over the root mean square.
+/// Inverse of the root mean square.
 fn scale(row: &[f32]) -> f32 {
     1.0 / (sum(row.len(), |i| row[i] * row[i]) / row.len() as f32 + EPSILON).sqrt()
 }

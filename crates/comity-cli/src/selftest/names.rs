@@ -141,10 +141,10 @@ mod tests {
             assert_eq!(names.removed(before), after);
             assert_eq!(names.removed(after), after, "twice");
         }
-        let root = Own { host: "h1".into(), user: "root".into(), home: "/root".into() };
+        let root = Own { host: "h1".into(), user: "root".into(), home: "/var/root".into() };
         let names = Names::new(&root, None).unwrap();
         assert_eq!(
-            names.removed("broadcast root 2 on h1 in /root/x"),
+            names.removed("broadcast root 2 on h1 in /var/root/x"),
             "broadcast root 2 on [this host] in ~/x"
         );
     }

@@ -114,7 +114,7 @@ fn bytes_that_changed_are_known_to_be_revoked() {
     });
 }
 
-/// One side is first: the borrower reads, or the lender writes.
+/// Either side may be first: the borrower reads, or the lender writes.
 #[test]
 fn an_offer_is_claimed_or_withdrawn() {
     let memory = [0; LEN];
