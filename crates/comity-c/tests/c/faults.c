@@ -12,7 +12,7 @@ static void form_again(comity_group *group, int rank, int size) {
     float x[4] = {(float)rank, 2, 3, 4};
     int64_t step = rank == 0 ? 7 : 6;
     WANT(COMITY_ERR_ABORTED, comity_barrier(group));
-    HOLDS(strstr(comity_last_error(), "call reform") != NULL);
+    HOLDS(strstr(comity_last_error(), "call the group's reform") != NULL);
     if (rank == size - 1) return;
     WANT(COMITY_ERR_JOIN, comity_group_reform(group, &options, &next));
     comity_error_info info = last(&error);

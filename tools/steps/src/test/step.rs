@@ -123,17 +123,19 @@ impl Step {
     }
 }
 
-/// Outcome of a step, from the output of the program.
+/// Outcome of a step, from the output of the program. A failure is told with the lines that follow it.
 fn outcome(name: &str, text: &str) -> Option<Outcome> {
-    text.lines().rev().find_map(|line| {
+    text.rmatch_indices('\n').map(|(at, _)| at + 1).chain([0]).find_map(|begin| {
+        let rest = &text[begin..];
+        let line = rest.lines().next()?;
         if let Some(why) = line.strip_prefix(&format!("!!! {name} WAS NOT RUN: ")) {
             return Some(Ok(Done::NotRun(why.into())));
         }
-        let (word, rest) = line.strip_prefix(&format!("=== {name} "))?.split_once(' ')?;
-        let (_, words) = rest.split_once(": ")?;
+        let (word, _) = line.strip_prefix(&format!("=== {name} "))?.split_once(' ')?;
+        let (_, words) = line.split_once(": ")?;
         match word {
             "passed" => Some(Ok(Done::Passed(words.into()))),
-            "FAILED" => Some(Err(words.into())),
+            "FAILED" => Some(Err(rest.trim_end().split_once(": ")?.1.into())),
             _ => None,
         }
     })
@@ -168,7 +170,7 @@ mod tests {
             said("=== loom passed in 3.0 s: 2 tests: all"),
             Some(Ok(Done::Passed("2 tests: all".into())))
         );
-        assert_eq!(said("=== loom FAILED after 3.0 s: it broke"), Some(Err("it broke".into())));
+        assert_eq!(said("=== loom FAILED after 3.0 s: it broke"), Some(Err("it broke\nlast".into())));
         assert_eq!(said("!!! loom WAS NOT RUN: no nightly"), Some(Ok(Done::NotRun("no nightly".into()))));
         assert_eq!(said("=== miri passed in 3.0 s: 2 tests"), None);
     }
