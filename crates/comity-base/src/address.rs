@@ -37,7 +37,7 @@ impl HostPort {
     /// Put together a host, which is a name or an address without brackets, and a port.
     ///
     /// # Errors
-    /// [`Error::Config`] with the value, when `host` is neither a name nor an address.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) with the value, when `host` is neither a name nor an address.
     pub fn new(host: &str, port: u16) -> Result<Self> {
         check_host(host)
             .map_err(|why| ConfigError::new(format!("{host:?} is not a host: {why}")).with_value(host))?;

@@ -130,17 +130,17 @@ impl fmt::Display for Op {
 /// Displays as `all_reduce #812 f32[1048576] sum`. Errors carry it:
 ///
 /// ```
-/// use comity::{CallInfo, Error};
+/// use comity::{CallInfo, Error, ErrorKind};
 ///
 /// /// The call in which this rank was when the job failed.
 /// fn call_of(e: &Error) -> Option<&CallInfo> {
-///     match e.root() {
-///         Error::Timeout { call, .. } => Some(call),
-///         Error::PeerLost { call, .. } | Error::Aborted { call, .. } => call.as_ref(),
+///     match e.root().kind() {
+///         ErrorKind::Timeout { call, .. } => Some(call),
+///         ErrorKind::PeerLost { call, .. } | ErrorKind::Aborted { call, .. } => call.as_ref(),
 ///         _ => None,
 ///     }
 /// }
-/// assert!(call_of(&Error::Closed).is_none());
+/// assert!(call_of(&ErrorKind::Closed.into()).is_none());
 /// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,7 +35,7 @@ impl Key {
     /// A new key from the system's random source.
     ///
     /// # Errors
-    /// [`Error::Os`] when the system has no random bytes.
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os) when the system has no random bytes.
     pub fn random() -> Result<Self> {
         let mut key = Hidden::new();
         getrandom::fill(key.bytes_mut()).map_err(|e| Error::os("making a job key", e))?;
@@ -59,7 +59,7 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] when the descriptor is not open, is no file, or holds fewer than 32 bytes or only zeros.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when the descriptor is not open, is no file, or holds fewer than 32 bytes or only zeros.
     pub fn from_fd(fd: RawFd) -> Result<Self> {
         let file = sys::inherited(fd)
             .map_err(|e| Error::config(format!("the job key's descriptor {fd} cannot be used: {e}")))?;
@@ -95,7 +95,7 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] with the file, when it cannot be read, is refused, or does not hold a key.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) with the file, when it cannot be read, is refused, or does not hold a key.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let shown = path.display();
@@ -163,7 +163,7 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] for any other text, and for zeros. It does not repeat the text.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for any other text, and for zeros. It does not repeat the text.
     pub fn from_hex(text: &str) -> Result<Self> {
         let key = Self::digits(text).ok_or_else(|| Error::config("a key is 64 hexadecimal digits"))?;
         key.unless_zeros("this key", None)

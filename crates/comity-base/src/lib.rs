@@ -28,7 +28,9 @@ pub mod view;
 pub use address::HostPort;
 pub use call::{CallInfo, MAX_SIZE, MAX_TAG, Op};
 pub use comity_kernel::{C64, DType, Element, ReduceOp, Wire};
-pub use error::{ConfigError, Crossed, Error, JoinCause, JoinError, Misuse, Peer, Result};
+pub use error::{
+    ConfigError, Crossed, Error, ErrorKind, JoinCause, JoinError, Misuse, OsError, Peer, Result,
+};
 pub use key::Key;
 pub use stats::Stats;
 pub use sys::{Interrupt, interrupt_with};

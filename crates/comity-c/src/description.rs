@@ -1,7 +1,7 @@
 //! Descriptions of errors, in the types of C.
 
 use crate::types::{self, DTypeNumber, ReduceNumber, StatusNumber, comity_status};
-use comity::{Error, Peer};
+use comity::{Error, ErrorKind, Peer};
 use std::{
     ffi::{CStr, CString, c_char},
     ptr,
@@ -15,31 +15,31 @@ pub(crate) fn text(mut text: String) -> CString {
 
 /// The status of a first failure.
 pub(crate) fn kind(e: &Error) -> comity_status {
-    match e {
-        Error::Misuse { .. } => comity_status::COMITY_ERR_MISUSE,
-        Error::Config(_) => comity_status::COMITY_ERR_CONFIG,
-        Error::Unavailable { .. } => comity_status::COMITY_ERR_UNAVAILABLE,
-        Error::Order => comity_status::COMITY_ERR_ORDER,
-        Error::Join(_) => comity_status::COMITY_ERR_JOIN,
-        Error::Mismatch { .. } => comity_status::COMITY_ERR_MISMATCH,
-        Error::Timeout { .. } => comity_status::COMITY_ERR_TIMEOUT,
-        Error::PeerLost { .. } => comity_status::COMITY_ERR_PEER_LOST,
-        Error::Aborted { .. } => comity_status::COMITY_ERR_ABORTED,
-        Error::Library { .. } => comity_status::COMITY_ERR_LIBRARY,
-        Error::Os { .. } => comity_status::COMITY_ERR_OS,
-        Error::Closed => comity_status::COMITY_ERR_CLOSED,
-        Error::Forked { .. } => comity_status::COMITY_ERR_FORKED,
+    match e.kind() {
+        ErrorKind::Misuse { .. } => comity_status::COMITY_ERR_MISUSE,
+        ErrorKind::Config(_) => comity_status::COMITY_ERR_CONFIG,
+        ErrorKind::Unavailable { .. } => comity_status::COMITY_ERR_UNAVAILABLE,
+        ErrorKind::Order => comity_status::COMITY_ERR_ORDER,
+        ErrorKind::Join(_) => comity_status::COMITY_ERR_JOIN,
+        ErrorKind::Mismatch { .. } => comity_status::COMITY_ERR_MISMATCH,
+        ErrorKind::Timeout { .. } => comity_status::COMITY_ERR_TIMEOUT,
+        ErrorKind::PeerLost { .. } => comity_status::COMITY_ERR_PEER_LOST,
+        ErrorKind::Aborted { .. } => comity_status::COMITY_ERR_ABORTED,
+        ErrorKind::Library { .. } => comity_status::COMITY_ERR_LIBRARY,
+        ErrorKind::Os { .. } => comity_status::COMITY_ERR_OS,
+        ErrorKind::Closed => comity_status::COMITY_ERR_CLOSED,
+        ErrorKind::Forked { .. } => comity_status::COMITY_ERR_FORKED,
         _ => comity_status::COMITY_ERR_INTERNAL,
     }
 }
 
 /// The member at fault.
 pub(crate) fn peer(e: &Error) -> Option<&Peer> {
-    match e {
+    match e.kind() {
         // Where it gave up on others' account they are at fault, and their hosts are not known.
-        Error::PeerLost { peer, because_of, .. } => because_of.is_empty().then_some(peer),
-        Error::Mismatch { peer, .. } | Error::Aborted { by: peer, .. } => Some(peer),
-        Error::Timeout { waiting_for, .. } => waiting_for.first(),
+        ErrorKind::PeerLost { peer, because_of, .. } => because_of.is_empty().then_some(peer),
+        ErrorKind::Mismatch { peer, .. } | ErrorKind::Aborted { by: peer, .. } => Some(peer),
+        ErrorKind::Timeout { waiting_for, .. } => waiting_for.first(),
         _ => None,
     }
 }
@@ -47,27 +47,27 @@ pub(crate) fn peer(e: &Error) -> Option<&Peer> {
 /// This rank's call, and the other's.
 pub(crate) fn calls(e: &Error) -> [Option<CString>; 2] {
     let words = |call: &dyn ToString| Some(text(call.to_string()));
-    match e {
-        Error::Mismatch { ours, theirs, .. } => [words(ours), words(theirs)],
-        Error::Timeout { call, .. } => [words(call), None],
-        Error::PeerLost { call: Some(call), .. } | Error::Aborted { call: Some(call), .. } => {
+    match e.kind() {
+        ErrorKind::Mismatch { ours, theirs, .. } => [words(ours), words(theirs)],
+        ErrorKind::Timeout { call, .. } => [words(call), None],
+        ErrorKind::PeerLost { call: Some(call), .. } | ErrorKind::Aborted { call: Some(call), .. } => {
             [words(call), None]
         }
-        Error::Misuse { op, .. } => [words(op), None],
+        ErrorKind::Misuse { op, .. } => [words(op), None],
         _ => [None, None],
     }
 }
 
 pub(crate) fn differs(e: &Error) -> Option<CString> {
-    match e {
-        Error::Mismatch { differs, .. } => Some(text((*differs).to_owned())),
+    match e.kind() {
+        ErrorKind::Mismatch { differs, .. } => Some(text((*differs).to_owned())),
         _ => None,
     }
 }
 
 pub(crate) fn timeout(e: &Error) -> f64 {
-    match e {
-        Error::Timeout { after, .. } => after.as_secs_f64(),
+    match e.kind() {
+        ErrorKind::Timeout { after, .. } => after.as_secs_f64(),
         _ => 0.0,
     }
 }

@@ -7,12 +7,12 @@ use crate::{
     raw,
     types::{comity_error_info, comity_status},
 };
-use comity::{Error, Peer};
+use comity::{Error, ErrorKind, Peer};
 use std::{
     any::Any,
     cell::RefCell,
     ffi::{CString, c_char},
-    ptr,
+    io, ptr,
     sync::Arc,
 };
 
@@ -67,12 +67,12 @@ impl CFault {
     }
 
     pub(crate) fn order() -> Self {
-        (&Error::Order).into()
+        Error::from(ErrorKind::Order).into()
     }
 
     #[cold]
     pub(crate) fn os(what: &str, message: &str) -> Self {
-        (&Error::Os { what: what.into(), message: message.into() }).into()
+        Error::os(what, io::Error::other(message)).into()
     }
 
     #[cold]

@@ -151,7 +151,7 @@ impl DiLoCo {
     /// Count a step of the optimiser; make an outer step where it is time for one. True if it was.
     ///
     /// # Errors
-    /// [`Error::Group`] where no group follows one that has lost a rank, and for all errors but [`comity::Error::PeerLost`]; [`Error::Tensor`].
+    /// [`Error::Group`] where no group follows one that has lost a rank, and for all errors but [`comity::ErrorKind::PeerLost`]; [`Error::Tensor`].
     pub fn step(&mut self) -> Result<bool> {
         self.steps += 1;
         self.has_moved = true;
@@ -160,7 +160,8 @@ impl DiLoCo {
         while self.outer < self.steps / (self.options.every / self.options.fragments) as i64 {
             match self.outer_step() {
                 Ok(false) => {}
-                Ok(true) | Err(Error::Group(comity::Error::PeerLost { .. })) => self.form_again()?,
+                Ok(true) => self.form_again()?,
+                Err(e) if is_lost(&e) => self.form_again()?,
                 Err(e) => return Err(e),
             }
         }
@@ -204,7 +205,7 @@ impl DiLoCo {
         loop {
             self.group = in_calls(|| self.group.reform(&ReformOptions::new()))?.group;
             match self.agree() {
-                Err(Error::Group(comity::Error::PeerLost { .. })) => {}
+                Err(e) if is_lost(&e) => {}
                 done => return done,
             }
         }
@@ -230,4 +231,9 @@ impl DiLoCo {
         self.steps = steps[0];
         self.settle()
     }
+}
+
+/// Returns true if a rank is gone, so that a group of the others may follow.
+fn is_lost(e: &Error) -> bool {
+    matches!(e, Error::Group(e) if matches!(e.kind(), comity::ErrorKind::PeerLost { .. }))
 }

@@ -22,11 +22,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// ```
 /// use comity_candle::Error;
 ///
-/// let e = Error::from(comity::Error::Closed);
+/// let e = Error::from(comity::Error::from(comity::ErrorKind::Closed));
 /// assert!(matches!(&e, Error::Group(e) if e.is_fatal()));
 ///
 /// let from_a_layer = candle_core::Error::from(e);
-/// assert!(matches!(Error::from(from_a_layer), Error::Group(comity::Error::Closed)));
+/// assert!(matches!(Error::from(from_a_layer), Error::Group(e) if *e.kind() == comity::ErrorKind::Closed));
 /// ```
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]

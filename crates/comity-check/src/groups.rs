@@ -4,7 +4,7 @@ use super::{
     case::{Case, CheckRow},
     value::Deal,
 };
-use comity::{Error, Group, Misuse, Op, ReduceOp, Result};
+use comity::{ErrorKind, Group, Misuse, Op, ReduceOp, Result};
 use std::{thread, time::Duration};
 
 /// Nobody leaves before the last has come, by the clock that the processes of a host share.
@@ -102,7 +102,7 @@ pub(super) fn subgroup(row: &mut CheckRow<'_>) -> Result<()> {
 /// The group of `color` out of `g`.
 fn part(g: &Group, color: i32, key: i32) -> Result<Group> {
     let misuse = Misuse::Color(color);
-    g.split(Some(color), key)?.ok_or(Error::Misuse { op: Op::Split, misuse })
+    g.split(Some(color), key)?.ok_or_else(|| ErrorKind::Misuse { op: Op::Split, misuse }.into())
 }
 
 /// Groups by color, ordered by key; groups of those; and all of them used in turn.
@@ -216,7 +216,7 @@ pub(super) fn misuse(row: &mut CheckRow<'_>) -> Result<()> {
         row.cases += 1;
         let case = Case { note: what, ..Case::default() };
         match got {
-            Err(Error::Misuse { .. }) => Ok(()),
+            Err(e) if matches!(e.kind(), ErrorKind::Misuse { .. }) => Ok(()),
             Err(other) if other.is_fatal() => Err(other),
             Err(other) => {
                 row.expect_that(&case, false, &other.to_string(), "a misuse");

@@ -2,7 +2,8 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{
-    Algorithm, BackendKind, Config, ConfigError, ConnectWhen, Error, Group, LinkKind, Result, Secure,
+    Algorithm, BackendKind, Config, ConfigError, ConnectWhen, Error, ErrorKind, Group, LinkKind, Result,
+    Secure,
     tools::{self, cuda::Cuda},
 };
 use comity_plan::Kind;
@@ -123,7 +124,7 @@ pub(crate) fn complain(mut line: String) {
 /// Says why `command` could not go on; the exit code.
 pub(crate) fn failed(command: &str, e: &Error) -> u8 {
     complain(format!("comity {command}: {e}"));
-    if matches!(e, Error::Config(_)) { 2 } else { 1 }
+    if matches!(e.kind(), ErrorKind::Config(_)) { 2 } else { 1 }
 }
 
 /// "4 ranks on 2 hosts (a, b), links shm and tcp over 15 connections".

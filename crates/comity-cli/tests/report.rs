@@ -186,7 +186,7 @@ fn leave(how: &str, dir: &Path) {
             if rank == 2 {
                 group.close().unwrap();
                 assert!(record(dir, 2).exists());
-                assert_eq!(group.barrier(), Err(comity::Error::Closed));
+                assert_eq!(group.barrier(), Err(comity::ErrorKind::Closed.into()));
                 fs::rename(record(dir, 2), dir.join("once")).unwrap();
                 drop(group);
                 assert!(!record(dir, 2).exists());

@@ -18,8 +18,8 @@ pub mod status;
 
 // Rooms of the crates below, so that a path says the room and not the crate.
 use comity_base::{
-    CallInfo, Crossed, DType, Error, HostPort, JoinCause, JoinError, Key, MAX_TAG, Op, Peer, ReduceOp,
-    Result, Wire, error, lanes, root_cause, stats, sync, sys,
+    CallInfo, Crossed, DType, Error, ErrorKind, HostPort, JoinCause, JoinError, Key, MAX_TAG, Op, Peer,
+    ReduceOp, Result, Wire, error, lanes, root_cause, stats, sync, sys,
 };
 use comity_channel as channel;
 use comity_rendezvous as rendezvous;

@@ -1,6 +1,6 @@
 //! Comity's errors as the exceptions of `comity.errors`, which are Python classes so that they pickle.
 
-use comity::{CallInfo, Error, JoinCause, tools::HomeProcess};
+use comity::{CallInfo, Error, ErrorKind, JoinCause, tools::HomeProcess};
 use pyo3::{
     prelude::*,
     sync::PyOnceLock,
@@ -53,8 +53,8 @@ pub(crate) fn check_home(py: Python<'_>, home: HomeProcess) -> PyResult<()> {
 /// call, whose mistake a `MisuseError` is.
 pub(crate) fn raised(py: Python<'_>, own: Option<usize>, e: &Error) -> PyErr {
     let root = e.root();
-    match root {
-        Error::Config(why) => {
+    match root.kind() {
+        ErrorKind::Config(why) => {
             return with(py, "ConfigError", (e.to_string(), None, None, None), |own| {
                 own.set_item("file", why.file.as_ref().map(|f| f.display().to_string()))?;
                 own.set_item("line", why.line)?;
@@ -63,12 +63,12 @@ pub(crate) fn raised(py: Python<'_>, own: Option<usize>, e: &Error) -> PyErr {
                 own.set_item("value", &why.value)
             });
         }
-        Error::Join(why) => {
+        ErrorKind::Join(why) => {
             let cause = (why.cause != JoinCause::Other).then(|| why.cause.name().to_owned());
             let usual = (e.to_string(), why.ranks.first().copied(), None, cause);
             return with(py, "JoinError", usual, |own| own.set_item("ranks", &why.ranks));
         }
-        Error::PeerLost { peer, cause, because_of, seen_by, left, call } => {
+        ErrorKind::PeerLost { peer, cause, because_of, seen_by, left, call } => {
             let call = call.as_ref().map(ToString::to_string);
             let usual = (e.to_string(), Some(peer.rank), call, Some(cause.clone()));
             return with(py, "PeerLostError", usual, |own| {
@@ -80,25 +80,27 @@ pub(crate) fn raised(py: Python<'_>, own: Option<usize>, e: &Error) -> PyErr {
         _ => {}
     }
     let call = |c: &Option<CallInfo>| c.as_ref().map(ToString::to_string);
-    let (class, rank, call, cause) = match root {
-        Error::Unavailable { reason, .. } => ("UnavailableError", None, None, Some(reason.clone())),
-        Error::Misuse { op, misuse } => ("MisuseError", own, Some(op.to_string()), Some(misuse.to_string())),
-        Error::Order => ("MisuseError", own, None, None),
-        Error::Mismatch { ours, peer, theirs, differs, .. } => {
+    let (class, rank, call, cause) = match root.kind() {
+        ErrorKind::Unavailable { reason, .. } => ("UnavailableError", None, None, Some(reason.clone())),
+        ErrorKind::Misuse { op, misuse } => {
+            ("MisuseError", own, Some(op.to_string()), Some(misuse.to_string()))
+        }
+        ErrorKind::Order => ("MisuseError", own, None, None),
+        ErrorKind::Mismatch { ours, peer, theirs, differs, .. } => {
             let cause = format!("{differs} differs: it called {theirs}");
             ("MismatchError", Some(peer.rank), Some(ours.to_string()), Some(cause))
         }
-        Error::Timeout { call, after, waiting_for, .. } => {
+        ErrorKind::Timeout { call, after, waiting_for, .. } => {
             let cause = format!("not finished within {after:?}");
             ("TimeoutError", waiting_for.first().map(|p| p.rank), Some(call.to_string()), Some(cause))
         }
-        Error::Aborted { by, reason, call: c } => {
+        ErrorKind::Aborted { by, reason, call: c } => {
             ("AbortedError", Some(by.rank), call(c), Some(reason.clone()))
         }
-        Error::Library { message, .. } => ("LibraryError", None, None, Some(message.clone())),
-        Error::Os { message, .. } => ("SystemCallError", None, None, Some(message.clone())),
-        Error::Closed => ("GroupClosedError", None, None, None),
-        Error::Forked { .. } => ("ForkedError", None, None, None),
+        ErrorKind::Library { message, .. } => ("LibraryError", None, None, Some(message.clone())),
+        ErrorKind::Os(e) => ("SystemCallError", None, None, Some(e.io().to_string())),
+        ErrorKind::Closed => ("GroupClosedError", None, None, None),
+        ErrorKind::Forked { .. } => ("ForkedError", None, None, None),
         _ => ("Error", None, None, None),
     };
     new(py, class, e.to_string(), rank, call, cause)

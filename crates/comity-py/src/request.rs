@@ -137,8 +137,8 @@ impl Drop for FinishGuard {
     fn drop(&mut self) {
         self.busy.fetch_sub(1, Ordering::Release);
         // Only where the work panicked, or no thread could be had for it.
-        let message = "it could not be run: no thread, or a panic".to_owned();
-        self.state.set(Err(Error::Os { what: "background work".into(), message }));
+        let message = "it could not be run: no thread, or a panic";
+        self.state.set(Err(Error::os("background work", std::io::Error::other(message))));
     }
 }
 
@@ -235,7 +235,7 @@ pub(crate) fn watched<T: Send + 'static>(
         ending.set(error.map_or(Ok(()), Err));
     });
     if let Err(e) = started {
-        let e = Error::Os { what: "starting a thread".into(), message: e.to_string() };
+        let e = Error::os("starting a thread", e);
         return Err(errors::raised(py, rank, &e));
     }
     // WAIT(give_up): a join, which has a deadline; a signal ends it

@@ -4,7 +4,7 @@ use crate::{
     args::{Checked, OnDevice},
     raw::RawBuffer,
 };
-use comity::{Error, Group, Misuse, Op, Place, ReduceOp, tools};
+use comity::{Error, ErrorKind, Group, Misuse, Op, Place, ReduceOp, tools};
 
 /// Buffer from Python: address, number of the type, elements.
 pub(crate) type Given = (usize, u8, usize);
@@ -158,7 +158,7 @@ impl PreparedCall {
     /// A buffer is missing; `new` has seen to it that none is.
     fn lacking(&self) -> Error {
         let misuse = Misuse::Length { buffer: "buffer", expected: 1, got: 0, why: "; none was given" };
-        Error::Misuse { op: self.op, misuse }
+        ErrorKind::Misuse { op: self.op, misuse }.into()
     }
 
     /// Copies the input where an operation works in place and an input was given all the same.

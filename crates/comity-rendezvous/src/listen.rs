@@ -111,7 +111,7 @@ impl StoreClient {
             }
         }
         let Some((first, last)) = config.ports.filter(|_| at.port() == 0) else {
-            return Listener::tcp(at).map_err(|e| cannot_listen(&who, at, &e));
+            return Listener::tcp(at).map_err(|e| cannot_listen(&who, at, e));
         };
         for port in first..=last {
             let mut at = at;
@@ -120,7 +120,7 @@ impl StoreClient {
             match listening(at) {
                 Ok(listener) => return Ok(listener),
                 Err(e) if e.kind() == ErrorKind::AddrInUse => {}
-                Err(e) => return Err(cannot_listen(&who, at, &e)),
+                Err(e) => return Err(cannot_listen(&who, at, e)),
             }
         }
         let words = format!(

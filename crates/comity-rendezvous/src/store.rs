@@ -177,7 +177,7 @@ impl Store {
     /// at a public address.
     ///
     /// # Errors
-    /// [`Error::Config`] for a size that no job has, or a public address without a key; else what the system refused, such as an address that is
+    /// [`ErrorKind::Config`](comity_base::ErrorKind::Config) for a size that no job has, or a public address without a key; else what the system refused, such as an address that is
     /// taken.
     pub fn start(bind: SocketAddr, size: usize, key: &Key, job: &str, join: Duration) -> Result<Self> {
         Self::start_at(bind, &[], size, key, job, join)
@@ -371,18 +371,19 @@ fn listen_at(at: SocketAddr, insecure: Insecure) -> Result<Listener, NoStore> {
     }
     insecure.check_listen("the store", at).map_err(NoStore::Other)?;
     Listener::tcp(at).and_then(|l| l.listen().map(|()| l)).map_err(|e| {
-        let error = cannot_listen("the store", at, &e);
-        if e.kind() == std::io::ErrorKind::AddrInUse { NoStore::Taken(error) } else { NoStore::Other(error) }
+        let is_taken = e.kind() == std::io::ErrorKind::AddrInUse;
+        let error = cannot_listen("the store", at, e);
+        if is_taken { NoStore::Taken(error) } else { NoStore::Other(error) }
     })
 }
 
 /// The error of a listener, with what to do.
-pub(crate) fn cannot_listen(who: &str, at: SocketAddr, e: &std::io::Error) -> Error {
+pub(crate) fn cannot_listen(who: &str, at: SocketAddr, e: std::io::Error) -> Error {
     let cure = match e.kind() {
         std::io::ErrorKind::AddrInUse => "another process listens there; end it, or give another port",
         std::io::ErrorKind::AddrNotAvailable => "this host has no such address; give one of its own",
         std::io::ErrorKind::PermissionDenied => "this user may not; give a port above 1023",
-        _ => return Error::Os { what: format!("{who} cannot listen at {at}"), message: e.to_string() },
+        _ => return Error::os(format!("{who} cannot listen at {at}"), e),
     };
     // What the user gave is wrong here, whatever the variable or file it came from.
     let from = "COMITY_ADDRS, MASTER_ADDR and MASTER_PORT, or the hostfile";

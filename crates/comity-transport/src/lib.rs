@@ -43,7 +43,7 @@ use crate::channel::{Miss, Refusal, Sealing, Stream, Target};
 #[cfg(fuzzing)]
 use comity_base::fuzz_input;
 // Rooms of the crates below, so that a path says the room and not the crate.
-use comity_base::{ConfigError, Error, MAX_SIZE, Result, address, sync, sys};
+use comity_base::{ConfigError, Error, ErrorKind, MAX_SIZE, Result, address, sync, sys};
 use comity_channel as channel;
 use std::{
     fmt, io,

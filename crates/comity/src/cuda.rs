@@ -42,7 +42,7 @@ pub struct Buffer {
 /// ```
 ///
 /// # Errors
-/// [`Error::Unavailable`](crate::Error::Unavailable) without a driver or a device.
+/// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) without a driver or a device.
 pub fn devices() -> Result<u32> {
     CudaDriver::find()?.devices()
 }
@@ -51,7 +51,7 @@ impl Cuda {
     /// A new stream of this device.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable) without a driver or such a device.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) without a driver or such a device.
     pub fn open(device: u32) -> Result<Self> {
         let device = CudaContext::open(device)?;
         Ok(Self { device, stream: Arc::new(device.stream()?) })
@@ -65,7 +65,7 @@ impl Cuda {
     /// `len` bytes, whatever is in them.
     ///
     /// # Errors
-    /// [`Error::Library`](crate::Error::Library) when the device has no memory left.
+    /// [`ErrorKind::Library`](crate::ErrorKind::Library) when the device has no memory left.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
         Ok(Buffer { cuda: self.clone(), memory: self.device.alloc(len)?, len })
     }
@@ -73,7 +73,7 @@ impl Cuda {
     /// Wait until all that was put on the stream is done.
     ///
     /// # Errors
-    /// [`Error::Library`](crate::Error::Library) when it failed.
+    /// [`ErrorKind::Library`](crate::ErrorKind::Library) when it failed.
     pub fn finish(&self) -> Result<()> {
         let mark = self.device.mark(self.stream.id())?;
         // A look costs a microsecond or two, which is what a measurement here must bear.

@@ -23,7 +23,7 @@
 //!   what each reduction does to each type.
 //! - **Every call ends**: it succeeds, or fails within its [limit](Group::with_timeout) with an [`Error`] that names the member and the
 //!   call. After a failure the group stays failed and says why.
-//! - **Ranks that disagree are told**: different operations, types, counts, roots or orders are [`Error::Mismatch`] on every rank,
+//! - **Ranks that disagree are told**: different operations, types, counts, roots or orders are [`ErrorKind::Mismatch`] on every rank,
 //!   with both calls in words (`docs/errors.md`).
 //! - **Only members talk**: connections are authenticated with the job's [`Key`], which a job of processes must have unless it says
 //!   [`insecure`](Config::insecure).
@@ -83,8 +83,9 @@ use comity_settings::{costs, exchange, settings};
 use comity_transport as transport;
 
 pub use comity_base::{
-    CallInfo, ConfigError, Crossed, Error, HostPort, Interrupt, JoinCause, JoinError, Key, MAX_SIZE, MAX_TAG,
-    Misuse, Op, Peer, Place, Result, SharedBuffer, Stats, View, ViewMut, interrupt_with,
+    CallInfo, ConfigError, Crossed, Error, ErrorKind, HostPort, Interrupt, JoinCause, JoinError, Key,
+    MAX_SIZE, MAX_TAG, Misuse, Op, OsError, Peer, Place, Result, SharedBuffer, Stats, View, ViewMut,
+    interrupt_with,
 };
 pub use comity_kernel::{C64, DType, Element, ReduceOp, Wire};
 pub use comity_plan::Algorithm;

@@ -16,7 +16,7 @@ pub use file::{Flight, FlightCall, FlightState};
 pub use live::{LiveGroup, LivePath, LiveRank};
 
 use crate::{
-    CallInfo, DType, Error, Op, Peer, ReduceOp, Wire,
+    CallInfo, DType, Error, ErrorKind, Op, Peer, ReduceOp, Wire,
     root_cause::RootCauseReport,
     stats::{CALL, Counters},
     sys::clock,
@@ -254,18 +254,18 @@ fn is_long(info: &CallInfo) -> bool {
 
 /// Returns the rank in the group that an error blames.
 pub(crate) fn culprit(e: &Error) -> Option<usize> {
-    match e.root() {
-        Error::PeerLost { peer, .. } | Error::Mismatch { peer, .. } => Some(peer.rank),
-        Error::Aborted { by, .. } => Some(by.rank),
-        Error::Timeout { waiting_for, .. } => waiting_for.first().map(|p| p.rank),
+    match e.root().kind() {
+        ErrorKind::PeerLost { peer, .. } | ErrorKind::Mismatch { peer, .. } => Some(peer.rank),
+        ErrorKind::Aborted { by, .. } => Some(by.rank),
+        ErrorKind::Timeout { waiting_for, .. } => waiting_for.first().map(|p| p.rank),
         _ => None,
     }
 }
 
 /// The rank that an error blames, after the rank that blames it in a mismatch: the two have the same error.
 fn sides(e: &Error) -> Vec<usize> {
-    let other = match e.root() {
-        Error::Mismatch { rank, .. } => Some(*rank),
+    let other = match e.root().kind() {
+        ErrorKind::Mismatch { rank, .. } => Some(*rank),
         _ => None,
     };
     other.into_iter().chain(culprit(e)).collect()
@@ -285,7 +285,7 @@ mod tests {
     }
 
     pub(super) fn lost(rank: usize) -> Error {
-        Error::PeerLost {
+        ErrorKind::PeerLost {
             peer: Peer { rank, host: None, pid: None },
             cause: "died".into(),
             because_of: Vec::new(),
@@ -293,6 +293,7 @@ mod tests {
             left: false,
             call: None,
         }
+        .into()
     }
 
     #[test]
@@ -320,7 +321,8 @@ mod tests {
         let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let peer = Peer { rank: 2, host: None, pid: None };
         let (ours, theirs) = (call(1), CallInfo::new(Op::Barrier));
-        let error = Error::Mismatch { rank: 0, ours, peer, theirs, differs: "operation", threads: None };
+        let error = ErrorKind::Mismatch { rank: 0, ours, peer, theirs, differs: "operation", threads: None };
+        let error = Error::from(error);
         for rank in 0..3 {
             let report = RootCauseReport::from_fd(std::os::fd::AsRawFd::as_raw_fd(&file), rank).unwrap();
             let mut recorder = Recorder::new();

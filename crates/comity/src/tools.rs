@@ -161,7 +161,7 @@ pub fn trust_in_words(config: &Config) -> &'static str {
 
 /// Carry out the calls of `group` by `algorithm` from now on, where it can; with `None` again by the cheapest.
 ///
-/// Every member says the same between the same calls, or the next call is [`Error::Mismatch`](crate::Error::Mismatch). Groups that
+/// Every member says the same between the same calls, or the next call is [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch). Groups that
 /// are split off later follow their configuration.
 ///
 /// The answer is `false` where Comity does not choose the algorithm: over MPI and NCCL, and in a group of one.

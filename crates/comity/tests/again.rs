@@ -1,6 +1,6 @@
 //! A rank that could not join tries again in the same process: nothing of the first try is left, neither a listener nor a thread or a descriptor.
 
-use comity::{Config, Error, Group, JoinCause, Key, Result, interrupt_with, tools::Store};
+use comity::{Config, Error, ErrorKind, Group, JoinCause, Key, Result, interrupt_with, tools::Store};
 use std::{
     cell::Cell,
     fs,
@@ -108,7 +108,7 @@ fn again(site: &Site) {
         let errors = fail(site, way);
         assert!(begun.elapsed() < LONG / 2, "{what}: {:?}", begun.elapsed());
         for e in &errors {
-            let Error::Join(why) = e else { panic!("{what}: {e}") };
+            let ErrorKind::Join(why) = e.kind() else { panic!("{what}: {e}") };
             let told = way.ends_with("interrupted").then_some("interrupted by a test");
             assert!(e.to_string().contains(told.unwrap_or("")), "{what}: {e}");
             assert!(told.is_none() || why.cause == JoinCause::GaveUp, "{what}: {e}");

@@ -1,6 +1,6 @@
 //! Closing compares: calls that differ and that no message showed are told when the group is left.
 
-use comity::{Config, Error, Group, Key, LinkKind, Op, ReduceOp, Result, tools::Store};
+use comity::{Config, ErrorKind, Group, Key, LinkKind, Op, ReduceOp, Result, tools::Store};
 use std::{
     net::Ipv4Addr,
     thread,
@@ -59,7 +59,9 @@ fn a_wrong_call_that_is_the_last_is_told_on_every_rank() {
                 out.and_then(|()| g.close()).unwrap_err()
             });
             for e in errors {
-                let Error::Mismatch { ours, theirs, differs: "root", .. } = e.root() else { panic!("{e}") };
+                let ErrorKind::Mismatch { ours, theirs, differs: "root", .. } = e.root().kind() else {
+                    panic!("{e}")
+                };
                 assert!(ours.op == Op::Broadcast && ours.seq == 4 && ours.root != theirs.root, "{e}");
             }
         }
@@ -76,7 +78,7 @@ fn a_rank_that_closes_later_is_told_what_an_earlier_one_found() {
             g.close().unwrap_err()
         });
         for e in errors {
-            assert!(matches!(e.root(), Error::Mismatch { differs: "root", .. }), "{e}");
+            assert!(matches!(e.root().kind(), ErrorKind::Mismatch { differs: "root", .. }), "{e}");
         }
     }
 }

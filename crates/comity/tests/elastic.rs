@@ -1,7 +1,7 @@
 //! Groups form again: after a death, after an abort, and while nothing is wrong; and who does not come is named.
 
 use comity::{
-    Config, Error, Group, JoinCause, Key, Op, ReduceOp, ReformOptions, Reformed, Result, ViewMut,
+    Config, ErrorKind, Group, JoinCause, Key, Op, ReduceOp, ReformOptions, Reformed, Result, ViewMut,
     tools::Store,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -63,8 +63,8 @@ fn sum(group: &Group) -> Result<f32> {
 }
 
 fn join_error(out: Result<Reformed>) -> comity::JoinError {
-    match out.expect_err("a refusal") {
-        Error::Join(why) => why,
+    match out.expect_err("a refusal").into_kind() {
+        ErrorKind::Join(why) => why,
         other => panic!("{other}"),
     }
 }
@@ -76,8 +76,8 @@ fn a_healthy_group_and_a_failed_one_form_again() {
         let next = g.reform(&options()).unwrap();
         assert_eq!((next.group.rank(), next.group.size(), next.left.len()), (g.rank(), 3, 0));
         assert_eq!(sum(&next.group), Ok(3.0));
-        assert_eq!(sum(&g), Err(Error::Closed));
-        assert_eq!(g.reform(&options()).err(), Some(Error::Closed));
+        assert_eq!(sum(&g), Err(ErrorKind::Closed.into()));
+        assert_eq!(g.reform(&options()).err(), Some(ErrorKind::Closed.into()));
         next.group
     });
     each(again, |g| {
@@ -135,7 +135,7 @@ fn ranks_that_form_again_while_others_call_are_told() {
                 1 => g.reform(&options()).map(drop).unwrap_err(),
                 _ => sum(&g).map(drop).unwrap_err(),
             };
-            let Error::Mismatch { ours, theirs, .. } = &e else { panic!("{e}") };
+            let ErrorKind::Mismatch { ours, theirs, .. } = e.kind() else { panic!("{e}") };
             assert_eq!([ours.op, theirs.op].iter().filter(|op| **op == Op::Reform).count(), 1, "{e}");
             assert!(e.to_string().contains("rank 1"), "{e}");
             // Now all may, and it is still there.
@@ -354,7 +354,7 @@ fn a_job_without_a_store_of_its_own_takes_in_nobody() {
     assert!(e.to_string().contains("takes in nobody"), "{e}");
     // Nor do libraries whose communicators are made once.
     let e = joiner(at, key()).set("COMITY_BACKEND", "mpi").unwrap().connect().unwrap_err();
-    assert!(matches!(e, Error::Unavailable { backend: "mpi", .. }), "{e}");
+    assert!(matches!(e.kind(), ErrorKind::Unavailable { backend: "mpi", .. }), "{e}");
     // Of two halves the one with rank 0 goes on.
     each(groups, |g| {
         if g.rank() == 1 {
@@ -413,7 +413,7 @@ fn live(role: &str) {
                 thread::sleep(Duration::from_millis(1));
             }
             Err(e) => {
-                assert!(matches!(e, Error::PeerLost { .. }), "{e}");
+                assert!(matches!(e.kind(), ErrorKind::PeerLost { .. }), "{e}");
                 let next = group.reform(&options()).unwrap();
                 left = next.left.iter().map(|l| l.peer.rank).collect();
                 (group, told) = (next.group, false);

@@ -1,6 +1,6 @@
 //! A forked child has neither its parent's groups nor its place in a job.
 
-use comity::{Config, Error, Group, Key, Result, tools::Store};
+use comity::{Config, ErrorKind, Group, Key, Result, tools::Store};
 use std::{net::SocketAddr, thread, time::Duration};
 
 /// Returns the result of `good` in a forked child. It may do no more than a child of several threads can.
@@ -38,7 +38,7 @@ fn groups_are_refused_in_a_child_which_does_not_join_either() {
         });
     };
     barrier(&groups);
-    let forked = |out: Result<()>| matches!(out, Err(Error::Forked { .. }));
+    let forked = |out: Result<()>| out.is_err_and(|e| matches!(e.kind(), ErrorKind::Forked { .. }));
     assert!(in_child(|| {
         let refused = groups.iter().all(|g| {
             forked(g.barrier()) && forked(g.split(None, 0).map(drop)) && forked(g.spawn(|_| Ok(())).wait())

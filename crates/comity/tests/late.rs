@@ -1,6 +1,6 @@
 //! Ranks that live but do not make a call: whoever waits for them names them, all of them, and nobody else.
 
-use comity::{Config, Error, Group, Key, LinkKind, ReduceOp, Result, tools::Store};
+use comity::{Config, Error, ErrorKind, Group, Key, LinkKind, ReduceOp, Result, tools::Store};
 use std::{
     net::Ipv4Addr,
     sync::{
@@ -62,7 +62,9 @@ fn world(hosts: &[&str], kinds: &[LinkKind]) -> Vec<Group> {
 
 /// Returns the ranks that a survivor's error names, and checks that its text has the words that tools look for.
 fn named(e: &Error, what: &str) -> Vec<usize> {
-    let Error::Timeout { waiting_for, stalled: None, .. } = e.root() else { panic!("{what}: {e}") };
+    let ErrorKind::Timeout { waiting_for, stalled: None, .. } = e.root().kind() else {
+        panic!("{what}: {e}")
+    };
     assert!(e.to_string().contains(" timed out after "), "{what}: {e}");
     waiting_for.iter().map(|p| p.rank).collect()
 }
@@ -95,7 +97,9 @@ fn guilty_are_named(world: &[Group], guilty: &[usize]) {
         for (r, out) in out.iter().enumerate() {
             match out {
                 Err(e) if guilty.contains(&r) => {
-                    let Error::Aborted { by, reason, .. } = e.root() else { panic!("{what}: rank {r}: {e}") };
+                    let ErrorKind::Aborted { by, reason, .. } = e.root().kind() else {
+                        panic!("{what}: rank {r}: {e}")
+                    };
                     assert!(
                         by.rank != r && reason.contains(" timed out after ") && reason.contains("this rank"),
                         "{what}: {e}"
@@ -238,7 +242,7 @@ fn an_innocent_root_is_not_named(world: &[Group]) {
             let e = out.as_ref().unwrap_err();
             assert_eq!(named(e, &what), [guilty], "{what}: rank {r}: {e}");
             let chain = format!("it was waiting for rank 0, which waits for rank {guilty}");
-            let is_pair = matches!(e.root(), Error::Timeout { call, .. } if call.seq == 0);
+            let is_pair = matches!(e.root().kind(), ErrorKind::Timeout { call, .. } if call.seq == 0);
             assert!(!is_pair || e.to_string().contains(&chain), "{what}: {e}");
         }
     }

@@ -1,6 +1,6 @@
 //! Configurations that make no sense.
 
-use super::words::Printable;
+use super::{ErrorKind, words::Printable};
 use std::{
     fmt,
     path::{Path, PathBuf},
@@ -9,10 +9,10 @@ use std::{
 /// Fault of a configuration, and its place.
 ///
 /// ```
-/// use comity::{Config, Error};
+/// use comity::{Config, ErrorKind};
 ///
 /// let e = Config::from_vars(|name| (name == "COMITY_LINKS").then(|| "telepathy".into())).unwrap_err();
-/// let Error::Config(why) = e else { panic!() };
+/// let ErrorKind::Config(why) = e.kind() else { panic!() };
 /// assert_eq!(why.key.as_deref(), Some("COMITY_LINKS"));
 /// assert_eq!(why.value.as_deref(), Some("telepathy"));
 /// ```
@@ -79,15 +79,9 @@ impl ConfigError {
     /// `e`, which says more of this in its words, at this one's place in a file.
     #[doc(hidden)]
     pub fn place(self, e: super::Error) -> super::Error {
-        match e {
-            super::Error::Config(why) => {
-                let file = self.file.or(why.file);
-                let line = self.line;
-                let column = self.column;
-                Self { file, line, column, ..why }.into()
-            }
-            e => e,
-        }
+        let ErrorKind::Config(why) = e.kind() else { return e };
+        let why = why.clone();
+        Self { file: self.file.or(why.file), line: self.line, column: self.column, ..why }.into()
     }
 
     /// The same, from the variable `key`, which its words say first.
@@ -105,9 +99,3 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
-
-impl From<ConfigError> for super::Error {
-    fn from(e: ConfigError) -> Self {
-        Self::Config(e)
-    }
-}

@@ -5,9 +5,9 @@ use std::fmt;
 /// Why the ranks did not come together, and on whose account.
 ///
 /// ```
-/// # use comity::{Error, JoinCause, JoinError};
+/// # use comity::{Error, ErrorKind, JoinCause, JoinError};
 /// # let e = Error::from(JoinError::new("rank 3 never came").of([3]).because(JoinCause::Missing));
-/// if let Error::Join(why) = &e
+/// if let ErrorKind::Join(why) = e.kind()
 ///     && why.cause == JoinCause::Missing
 /// {
 ///     eprintln!("start ranks {:?}, then try again", why.ranks);
@@ -137,9 +137,3 @@ impl fmt::Display for JoinError {
 }
 
 impl std::error::Error for JoinError {}
-
-impl From<JoinError> for super::Error {
-    fn from(e: JoinError) -> Self {
-        Self::Join(e)
-    }
-}

@@ -2,14 +2,14 @@
 
 use crate::{DType, ReduceOp, Wire};
 
-/// A rule that the caller broke. [`Error::Misuse`](crate::Error::Misuse) carries it; no byte has moved, and the group goes on.
+/// A rule that the caller broke. [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) carries it; no byte has moved, and the group goes on.
 ///
 /// ```
-/// use comity::{Error, Group, Misuse};
+/// use comity::{Error, ErrorKind, Group, Misuse};
 ///
 /// let group = Group::single();
 /// let e = group.broadcast(&mut [0f32; 4], 7).unwrap_err();
-/// assert!(matches!(e, Error::Misuse { misuse: Misuse::Rank { rank: 7, size: 1, .. }, .. }));
+/// assert!(matches!(e.kind(), ErrorKind::Misuse { misuse: Misuse::Rank { rank: 7, size: 1, .. }, .. }));
 /// group.barrier()?;
 /// # Ok::<(), Error>(())
 /// ```

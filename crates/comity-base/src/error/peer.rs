@@ -33,19 +33,19 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A rank that was waited for, while it waited for the one that waits. [`Error::Timeout`](crate::Error::Timeout) lists them.
+/// A rank that was waited for, while it waited for the one that waits. [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) lists them.
 ///
 /// ```
-/// use comity::Error;
+/// use comity::{Error, ErrorKind};
 ///
 /// fn explain(e: &Error) {
-///     if let Error::Timeout { crossed, .. } = e {
+///     if let ErrorKind::Timeout { crossed, .. } = e.kind() {
 ///         for c in crossed {
 ///             println!("{} waits for this rank in {}", c.peer, c.call);
 ///         }
 ///     }
 /// }
-/// explain(&Error::Closed);
+/// explain(&ErrorKind::Closed.into());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Crossed {

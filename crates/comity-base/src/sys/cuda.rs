@@ -8,7 +8,7 @@ mod owned;
 pub use owned::{CudaStream, DeviceMemory, Mark, Pinned};
 
 use super::library::{SymbolScope, functions, load_first, named};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
     fmt, ptr,
@@ -64,14 +64,14 @@ impl fmt::Debug for CudaDriver {
 }
 
 fn unavailable(reason: String) -> Error {
-    Error::Unavailable { backend: "cuda", reason }
+    ErrorKind::Unavailable { backend: "cuda", reason }.into()
 }
 
 impl CudaDriver {
     /// The driver of this machine.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there is none, or no device.
+    /// [`ErrorKind::Unavailable`] when there is none, or no device.
     pub fn find() -> Result<&'static Self> {
         static FOUND: OnceLock<Result<CudaDriver>> = OnceLock::new();
         FOUND.get_or_init(Self::open).as_ref().map_err(Clone::clone)
@@ -123,7 +123,8 @@ impl CudaDriver {
             // SAFETY: a constant text that ends with a zero.
             unsafe { CStr::from_ptr(text) }.to_string_lossy()
         };
-        Err(Error::Library { library: "CUDA", code: code.into(), message: format!("{what}: {words}") })
+        Err(ErrorKind::Library { library: "CUDA", code: code.into(), message: format!("{what}: {words}") }
+            .into())
     }
 }
 

@@ -31,8 +31,8 @@ static ANY: AtomicBool = AtomicBool::new(false);
 ///
 /// This is for bindings to languages whose signal handlers run only when their interpreter does. The words that `ask` returns end
 /// the group on every rank, as those of [`Group::abort`](../comity/struct.Group.html#method.abort) do, and the call fails with
-/// [`Error::Aborted`](crate::Error::Aborted). Where the ranks still meet ([`init`](../comity/fn.init.html), [`Config::connect`](../comity/struct.Config.html#method.connect)),
-/// this rank gives up joining: it fails with [`Error::Join`](crate::Error::Join), holds nothing any more, and may try again. Not asked while the
+/// [`ErrorKind::Aborted`](crate::ErrorKind::Aborted). Where the ranks still meet ([`init`](../comity/fn.init.html), [`Config::connect`](../comity/struct.Config.html#method.connect)),
+/// this rank gives up joining: it fails with [`ErrorKind::Join`](crate::ErrorKind::Join), holds nothing any more, and may try again. Not asked while the
 /// thread waits for an earlier call of the same group on another thread, and not for background work, which has threads of its own.
 ///
 /// ```

@@ -2,7 +2,7 @@
 //!
 //! A forked child shares the connections of its parent, and all that says which rank the parent is. It is not that rank.
 
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 use aws_lc_rs::digest::{SHA256, digest};
 use std::{
     process,
@@ -62,7 +62,7 @@ impl HomeProcess {
     /// Check that this is still that process.
     ///
     /// # Errors
-    /// [`Error::Forked`] in a forked child.
+    /// [`ErrorKind::Forked`] in a forked child.
     #[inline]
     pub fn check(self) -> Result<()> {
         if self.is_here() { Ok(()) } else { Err(self.forked()) }
@@ -70,7 +70,7 @@ impl HomeProcess {
 
     #[cold]
     fn forked(self) -> Error {
-        Error::Forked { home: self.id, process: process::id() }
+        ErrorKind::Forked { home: self.id, process: process::id() }.into()
     }
 
     fn bits(self) -> u64 {
@@ -117,7 +117,7 @@ impl JobPlace {
     /// Take one.
     ///
     /// # Errors
-    /// [`Error::Forked`] in a child that was forked while its parent held one.
+    /// [`ErrorKind::Forked`] in a child that was forked while its parent held one.
     pub fn take() -> Result<Self> {
         static PLACES: Places = Places::new();
         PLACES.take()
@@ -229,7 +229,11 @@ mod tests {
         static PLACES: Places = Places::new();
         assert!(in_child(|| PLACES.take().is_ok()), "the parent holds none");
         let places = [PLACES.take().unwrap(), PLACES.take().unwrap()];
-        let forked = || matches!(PLACES.take(), Err(Error::Forked { home, process }) if home != process);
+        let forked = || {
+            PLACES
+                .take()
+                .is_err_and(|e| matches!(e.kind(), ErrorKind::Forked { home, process } if home != process))
+        };
         assert!(in_child(forked));
         // What it drops is not its own.
         assert!(in_child(move || {

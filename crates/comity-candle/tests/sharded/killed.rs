@@ -28,7 +28,10 @@ fn train(rank: usize, store: &str) -> usize {
                     println!("training");
                 }
             }
-            Err(Error::Group(comity::Error::PeerLost { peer, .. })) => return peer.rank,
+            Err(Error::Group(e)) => {
+                let comity::ErrorKind::PeerLost { peer, .. } = e.kind() else { panic!("another error: {e}") };
+                return peer.rank;
+            }
             Err(e) => panic!("another error: {e}"),
         }
     }

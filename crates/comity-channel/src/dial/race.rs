@@ -397,7 +397,10 @@ impl<'a> Race<'a> {
         let hello = self.hello(index);
         let hello = &Hello { sealed: hello.sealed && matches!(stream, Stream::Tcp(_)), ..hello };
         let (initiator, first) = Initiator::start(self.secret, hello).ok_or_else(|| {
-            Miss::Stop(Error::Unavailable { backend: "the handshake", reason: "no random numbers".into() })
+            Miss::Stop(Error::os(
+                "starting a handshake",
+                io::Error::other("the system has no random numbers"),
+            ))
         })?;
         let mut initiator = initiator;
         let mut first = first;

@@ -42,9 +42,7 @@ impl RawFile {
             s.peak_kib,
             times.join(",")
         );
-        self.file
-            .write_all(line.as_bytes())
-            .map_err(|e| Error::Os { what: format!("writing {}", self.path), message: e.to_string() })
+        self.file.write_all(line.as_bytes()).map_err(|e| Error::os(format!("writing {}", self.path), e))
     }
 }
 

@@ -1,5 +1,5 @@
 //! Part of a rank that is to be killed, stopped or left alone; it reports events, with the time.
-use comity::{Error, Group, ReduceOp};
+use comity::{ErrorKind, Group, ReduceOp};
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;
 use std::{
@@ -69,7 +69,7 @@ fn act(role: &str, group: Group) {
     }
     let begun = Instant::now();
     if let Err(e) = group.barrier() {
-        let same = matches!(e, Error::Broken(_) | Error::Closed);
+        let same = matches!(e.kind(), ErrorKind::Broken(_) | ErrorKind::Closed);
         let micros = begun.elapsed().as_micros() as u64;
         say("again", rank as i64, json!({ "text": e.root().to_string(), "same": same, "micros": micros }));
     }

@@ -12,7 +12,7 @@ use super::{
     reform::Reforms,
 };
 use crate::{
-    Error, JoinCause,
+    ErrorKind, JoinCause,
     channel::{Channel, Sealing, Stream},
     rendezvous::StoreClient,
     status::{Failure, GroupStatus, Header},
@@ -297,7 +297,7 @@ impl ConnectionTable {
             Ok(true) => return,
             Ok(false) => {}
             Err(e) => {
-                let claimed = matches!(&e, Error::Join(why) if why.cause == JoinCause::Claimed);
+                let claimed = matches!(e.kind(), ErrorKind::Join(why) if why.cause == JoinCause::Claimed);
                 self.condemned = e.ranks().first().filter(|_| claimed).map(|rank| (*rank, e.to_string()));
             }
         }

@@ -5,7 +5,6 @@
 
 use super::way::Ways;
 use crate::{
-    Error,
     channel::{Channel, DialLimits, Hello, Miss, Refusal},
     control::{ControlDialer, ControlPlane, NOT_A_MEMBER},
     sync::lock,
@@ -88,7 +87,8 @@ impl RedialState {
         let hello =
             Hello { from: me as u32, to: rank as u32, world, group_id: 0, channel: Channel::Control, sealed };
         // Not drained: it ends all tries.
-        let check = || if self.stop.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) };
+        let check =
+            || if self.stop.load(Ordering::Acquire) { Err(crate::ErrorKind::Closed.into()) } else { Ok(()) };
         let limits =
             |time| DialLimits { until: Instant::now() + time, wakers: vec![waker.fd()], check: &check };
         let (targets, vain) = ways.control_targets(rank, &limits(TRIES));

@@ -1,7 +1,7 @@
 //! Why a group failed, as its members tell it to each other, and the error that each makes of it.
 
 use super::{header::Header, ledger::Differs, reached::Reached};
-use crate::{CallInfo, Crossed, Error, Peer};
+use crate::{CallInfo, Crossed, Error, ErrorKind, Peer};
 use comity_membership::Reason;
 use std::time::Duration;
 
@@ -107,8 +107,8 @@ impl Failure {
     /// The error of the member `mine`, which was making `call`.
     pub fn error(&self, mine: usize, members: &[Peer], call: Option<CallInfo>) -> Error {
         let member = |r: usize| members.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
-        match &self.why {
-            &FailureKind::Differs(Differs { ours, theirs, what }) => Error::Mismatch {
+        let kind = match &self.why {
+            &FailureKind::Differs(Differs { ours, theirs, what }) => ErrorKind::Mismatch {
                 rank: self.by,
                 ours,
                 peer: member(self.culprit),
@@ -117,7 +117,7 @@ impl Failure {
                 threads: None,
             },
             FailureKind::Reported => {
-                Error::Aborted { by: member(self.culprit), reason: self.cause.clone(), call }
+                ErrorKind::Aborted { by: member(self.culprit), reason: self.cause.clone(), call }
             }
             // Whoever is waited for learns that it is, not that it was lost.
             FailureKind::Late(late) if late.missing.contains(&mine) => {
@@ -127,9 +127,9 @@ impl Failure {
                     0 => format!("{} timed out after {:?}, waiting for {who}", late.call, late.after),
                     _ => format!("{} timed out after {:?}: not called by {who}", late.call, late.after),
                 };
-                Error::Aborted { by: member(self.by), reason, call }
+                ErrorKind::Aborted { by: member(self.by), reason, call }
             }
-            FailureKind::Late(late) => late.error(self.by, mine, &member, Vec::new()),
+            FailureKind::Late(late) => return late.error(self.by, mine, &member, Vec::new()),
             FailureKind::Lost { because_of } => {
                 let seen_by = Some(self.by).filter(|by| *by != mine);
                 let here =
@@ -138,9 +138,10 @@ impl Failure {
                 let cause = format!("{}{here}", self.cause);
                 let because_of = because_of.clone();
                 let left = self.cause.starts_with(LEFT);
-                Error::PeerLost { peer, cause, because_of, seen_by, left, call }
+                ErrorKind::PeerLost { peer, cause, because_of, seen_by, left, call }
             }
-        }
+        };
+        kind.into()
     }
 }
 
@@ -187,7 +188,7 @@ impl Late {
     ) -> Error {
         let pair = self.stalled.map(|(a, b)| [a, b]);
         let named: &[usize] = pair.as_ref().map_or(&self.missing, |p| p);
-        Error::Timeout {
+        ErrorKind::Timeout {
             rank: by,
             call: self.call,
             after: self.after,
@@ -195,6 +196,7 @@ impl Late {
             stalled: pair.map(|p| p.map(member)),
             crossed,
         }
+        .into()
     }
 }
 
@@ -233,7 +235,7 @@ mod tests {
         assert_eq!((f.culprit, f.by), (3, 1));
         for mine in 0..4 {
             let e = f.error(mine, &members(4), None);
-            let Error::Timeout { waiting_for, .. } = &e else { panic!("{e}") };
+            let ErrorKind::Timeout { waiting_for, .. } = e.kind() else { panic!("{e}") };
             assert!(waiting_for.iter().all(|p| p.rank != mine), "{e}");
             let words = "all ranks have called it, but nothing moves between rank 1 and rank 3";
             assert!(e.to_string().contains(words), "{e}");

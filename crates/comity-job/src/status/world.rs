@@ -1,7 +1,7 @@
 //! Services that a group asks of the world it lives in.
 
 use super::{Failure, GroupStatus, Header, Outcome, Parts};
-use crate::{Error, LinkCosts, LinkKind, Peer, Result, transport::Link};
+use crate::{Error, ErrorKind, LinkCosts, LinkKind, Peer, Result, transport::Link};
 use comity_membership::Terms;
 use comity_plan::{Algorithm, Lanes};
 use std::{
@@ -127,7 +127,7 @@ pub trait World: Send + Sync + fmt::Debug {
         _parts: &mut dyn Parts,
     ) -> Result<Outcome> {
         let reason = "its ranks are threads of one process, which end together".into();
-        Err(Error::Unavailable { backend: "reform", reason })
+        Err(ErrorKind::Unavailable { backend: "reform", reason }.into())
     }
 
     /// Tell the members that the group has failed. Does not block.

@@ -163,7 +163,7 @@ fn meet_nodes(call: &NodeCall) -> Result<Group, LaunchRefusal> {
             "the launchers of {} nodes, here called ranks, did not come together at {at}: {e}",
             call.nodes
         ),
-        code: if matches!(e, comity::Error::Config(_)) { USAGE } else { REFUSED },
+        code: if matches!(e.kind(), comity::ErrorKind::Config(_)) { USAGE } else { REFUSED },
     })
 }
 

@@ -65,8 +65,8 @@ impl Nodes {
         let heard = Arc::<Overheard>::default();
         let theirs = Arc::clone(&heard);
         std::thread::Builder::new().name("nodes".into()).spawn(move || {
-            let node = |e: &comity::Error| match e {
-                comity::Error::PeerLost { peer, .. } => Some(peer.rank),
+            let node = |e: &comity::Error| match e.kind() {
+                comity::ErrorKind::PeerLost { peer, .. } => Some(peer.rank),
                 _ => None,
             };
             if let Err((e, text)) = follow(&group, &theirs, &ring) {

@@ -54,7 +54,7 @@ const MAX_TRIES: usize = 15;
 ///
 /// impl Exchange for File {
 ///     fn share(&self, _rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
-///         let failed = |what: &str, e: std::io::Error| Error::Os { what: format!("{what} {self}"), message: e.to_string() };
+///         let failed = |what: &str, e: std::io::Error| Error::os(format!("{what} {self}"), e);
 ///         if let Some(text) = mine {
 ///             let new = self.0.with_extension("new");
 ///             fs::write(&new, text).and_then(|()| fs::rename(&new, &self.0)).map_err(|e| failed("writing", e))?;
@@ -254,7 +254,8 @@ mod tests {
             (0, Some("é")),
             (0, Some(&long)),
         ] {
-            assert!(matches!(own_text(rank, mine), Err(Error::Config(_))), "{rank} {mine:?}");
+            let e = own_text(rank, mine).unwrap_err();
+            assert!(matches!(e.kind(), crate::ErrorKind::Config(_)), "{rank} {mine:?}: {e}");
         }
     }
 }

@@ -9,7 +9,7 @@
 //! so that is said when the process exits, and not before: an MPI library in the same process may still need the manager.
 
 use super::{Exchange, Timed, checked, is_late, own_text, read_all, write_all};
-use crate::{Error, Result, sys};
+use crate::{Error, ErrorKind, Result, sys};
 use std::{
     fmt, io,
     os::{fd::RawFd, unix::net::UnixStream},
@@ -199,7 +199,7 @@ impl<S: Timed> Talk<S> {
         let is_late = Instant::now() >= until;
         self.waits = came.is_err() && (is_late || sys::give_up().is_err());
         match came {
-            Err(Error::Join(_)) if is_late => Err(Error::join(
+            Err(e) if is_late && matches!(e.kind(), ErrorKind::Join(_)) => Err(Error::join(
                 "not all ranks came to MPICH's process manager in time; did one of them end, or not call comity?",
             )),
             came => came.map(drop),

@@ -5,7 +5,7 @@ use super::{
     vars::{Vars, wrong},
 };
 use crate::{
-    Error, Key, LinkKind, Result,
+    Error, ErrorKind, Key, LinkKind, Result,
     address::{self, shown},
     lanes::MOST_LANES,
     root_cause::RootCauseReport,
@@ -164,9 +164,9 @@ fn backend(text: &str) -> Result<BackendKind, String> {
 
 /// `e`, which names a file or descriptor, with the variable that gave it.
 fn name(var: &str, e: Error) -> Error {
-    match e {
-        Error::Config(why) => why.named_by(var).into(),
-        e => e,
+    match e.kind() {
+        ErrorKind::Config(why) => why.clone().named_by(var).into(),
+        _ => e,
     }
 }
 

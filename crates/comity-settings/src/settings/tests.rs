@@ -6,7 +6,7 @@ mod hostfiles;
 mod set;
 
 use super::*;
-use crate::LinkKind;
+use crate::{ErrorKind, LinkKind};
 use proptest::prelude::*;
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Instant};
 

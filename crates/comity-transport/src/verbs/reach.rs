@@ -3,8 +3,8 @@
 
 use super::{Devices, Matrix, PeerTable};
 use crate::{
-    About, ConfigError, Connected, Connection, Connector, Error, JobInfo, LinkKind, Missed, NewLink, Pair,
-    Result, Seen, Transport, TransportInfo, TransportSettings, Variables,
+    About, ConfigError, Connected, Connection, Connector, ErrorKind, JobInfo, LinkKind, Missed, NewLink,
+    Pair, Result, Seen, Transport, TransportInfo, TransportSettings, Variables,
     channel::{Miss, Refusal, Stream, Target},
     sys::verbs::{QueueService, Verbs},
 };
@@ -114,7 +114,7 @@ impl Transport for Rdma {
             (Ok(()), _) => Ok(Some(Self(PeerTable::new(job.rank, job.size, devices, settings.service)))),
             // A row of holes is what the user said.
             (Err(reason), Some((LinkKind::Rdma, backend))) if settings.devices.is_none() => {
-                Err(Error::Unavailable { backend, reason })
+                Err(ErrorKind::Unavailable { backend, reason }.into())
             }
             (Err(why), _) => {
                 tracing::debug!(why, "no RDMA");

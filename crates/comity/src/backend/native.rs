@@ -9,7 +9,7 @@ mod tests;
 
 use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory, average};
 use crate::{
-    CallInfo, Error, LinkKind, Op, ReduceOp, Result,
+    CallInfo, Error, ErrorKind, LinkKind, Op, ReduceOp, Result,
     engine::{Direction, Engine, Members, ShortHeaders, Task},
     stats::Counters,
     status::{GroupStatus, Header, World},
@@ -182,7 +182,7 @@ impl NativeBackend {
         let rank = self.members().rank;
         let plain = call.counts.is_empty();
         let part = info.count * key.elem;
-        let Some(kept) = self.kept.last_mut() else { return Err(Error::Closed) };
+        let Some(kept) = self.kept.last_mut() else { return Err(ErrorKind::Closed.into()) };
         let pairwise = kind == Kind::AllToAll && !plain && call.whole.is_none();
         let told = call.whole.map_or(*info, |whole| whole.info);
         // With parts that differ by pair nobody knows the others' totals.

@@ -24,7 +24,7 @@
 //! written.
 
 use super::{Backend, Bufs, Call, Whole};
-use crate::{CallInfo, DType, Error, Op, ReduceOp, Result, Wire, sync::lock, sys::fnv, view::Memory};
+use crate::{CallInfo, DType, ErrorKind, Op, ReduceOp, Result, Wire, sync::lock, sys::fnv, view::Memory};
 use comity_kernel as kernel;
 use comity_plan::{Buf, Slice};
 use std::{
@@ -107,12 +107,12 @@ impl WireCalls {
         let Self { carried, worked, sums, .. } = self;
         let mut part = |part: &mut Call<'_>| {
             let left = until.saturating_duration_since(Instant::now());
-            backend.run_noted(part, left, begun).map_err(|e| match e {
+            backend.run_noted(part, left, begun).map_err(|e| match e.into_kind() {
                 // The limit is that of the whole call.
-                Error::Timeout { rank, call, waiting_for, stalled, crossed, .. } => {
-                    Error::Timeout { rank, call, after: limit, waiting_for, stalled, crossed }
+                ErrorKind::Timeout { rank, call, waiting_for, stalled, crossed, .. } => {
+                    ErrorKind::Timeout { rank, call, after: limit, waiting_for, stalled, crossed }.into()
                 }
-                e => e,
+                other => other.into(),
             })
         };
         let steps = 0..pieces.count + 4;

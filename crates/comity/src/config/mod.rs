@@ -20,7 +20,7 @@ use std::{ffi::OsString, fmt, time::Duration};
 /// ```
 ///
 /// Nothing is opened or sent before the configuration as a whole makes sense; what contradicts itself is
-/// [`Error::Config`](crate::Error::Config), which names the variable, file or setter.
+/// [`ErrorKind::Config`](crate::ErrorKind::Config), which names the variable, file or setter.
 #[derive(Clone)]
 pub struct Config {
     pub(crate) settings: Settings,
@@ -86,7 +86,7 @@ impl Config {
     /// example; `comity info --settings` prints them.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config), with the variable as its key, where a value makes no sense or two contradict each other.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config), with the variable as its key, where a value makes no sense or two contradict each other.
     ///
     /// ```
     /// let config = comity::Config::from_env()?;

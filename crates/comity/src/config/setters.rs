@@ -22,7 +22,7 @@ impl Config {
     /// function. Settings that it does not name stay as they are, and so do the meeting place, rank and size.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) with the variable as its key, where a value makes no sense.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) with the variable as its key, where a value makes no sense.
     ///
     /// ```
     /// let limit = |name: &str| (name == "COMITY_TIMEOUT").then(|| "30".into());
@@ -40,7 +40,7 @@ impl Config {
     /// `MASTER_ADDR`, `MASTER_PORT`) and those that only the environment has, such as the paths of libraries.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config), which names both, where there is no such setting or the value makes no sense.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config), which names both, where there is no such setting or the value makes no sense.
     ///
     /// ```
     /// let config = comity::Config::new(0, 1).set("COMITY_TIMEOUT", "30")?.set("COMITY_LINKS", "shm,tcp")?;
@@ -57,7 +57,7 @@ impl Config {
     /// which each rank takes one that it reaches.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) when an address is no `host:port`.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when an address is no `host:port`.
     ///
     /// ```
     /// let config = comity::Config::new(1, 4).store("10.0.0.1:7000,[fd00::1]:7000")?;
@@ -72,7 +72,7 @@ impl Config {
     /// rank may name another address of rank 0, or of a rank that reaches it: that one passes on what comes there.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) when an address is no `host:port`.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when an address is no `host:port`.
     ///
     /// ```
     /// use comity::{Config, Key};
@@ -90,7 +90,7 @@ impl Config {
     /// `[["10.0.0.1:5000"], ["10.0.0.2:5000"]]`, one entry per rank.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) with file, line and column, when it cannot be read, is no such list, or has another number of entries than there are ranks.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) with file, line and column, when it cannot be read, is no such list, or has another number of entries than there are ranks.
     ///
     /// ```
     /// let file = std::env::temp_dir().join(format!("hosts-{}.json", std::process::id()));
@@ -160,7 +160,7 @@ impl Config {
     }
 
     /// Carry out every operation by this algorithm, where it can, instead of by the cheapest. On all ranks, or calls fail with
-    /// [`Error::Mismatch`](crate::Error::Mismatch). For tests and measurements.
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch). For tests and measurements.
     ///
     /// ```
     /// use comity::{Algorithm, Config};
@@ -206,7 +206,7 @@ impl Config {
     /// Sets the key as [`key`](Self::key) does, from a file that only its owner can read.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) with the file, when it cannot be read, holds no key, or others than its owner can read it.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) with the file, when it cannot be read, holds no key, or others than its owner can read it.
     ///
     /// ```
     /// let refused = comity::Config::new(0, 1).key_file("/nowhere/job.key").unwrap_err();
@@ -324,7 +324,7 @@ impl Config {
     /// The network interfaces that may be used, in the form of `COMITY_INTERFACES`: `en,!en0`, `=eth1`, `10.0.0.0/8`, `^docker`.
     ///
     /// # Errors
-    /// [`Error::Config`] when an entry is none of these.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when an entry is none of these.
     ///
     /// ```
     /// let config = comity::Config::new(0, 1).interfaces("en,!en0")?;
@@ -399,7 +399,7 @@ impl Config {
     /// connection.
     ///
     /// # Errors
-    /// [`Error::Config`] when it cannot be read or is no square matrix.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when it cannot be read or is no square matrix.
     ///
     /// ```
     /// let matrix = r#"[[null, "rdma_en5"], ["rdma_en4", null]]"#;
@@ -464,7 +464,7 @@ impl Config {
     }
 
     /// Move and add up large messages within a host with so many threads of each rank, its own among them; 1 makes none. On all ranks
-    /// alike, or calls fail with [`Error::Mismatch`](crate::Error::Mismatch). Default: as the rank's cores allow.
+    /// alike, or calls fail with [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch). Default: as the rank's cores allow.
     ///
     /// ```
     /// let config = comity::Config::new(0, 1).lanes(4);

@@ -10,7 +10,7 @@
 
 use super::{Census, Members, STASH};
 use crate::{
-    CallInfo, Error,
+    CallInfo, Error, ErrorKind,
     status::{Differs, Failure, GroupStatus, Header, LEFT},
 };
 use std::{
@@ -89,10 +89,10 @@ impl Members {
         match stop {
             Stop::Failed(f) => self.error(&f, call),
             Stop::Late(lacking) => self.late(info, limit, lacking),
-            Stop::Closed => Error::Closed,
+            Stop::Closed => ErrorKind::Closed.into(),
             Stop::Interrupted(why) => {
                 self.abort(Failure::reported(self.rank, why.clone()));
-                Error::Aborted { by: self.peers[self.rank].clone(), reason: why, call }
+                ErrorKind::Aborted { by: self.peers[self.rank].clone(), reason: why, call }.into()
             }
             Stop::Left(peer) => self.lost(peer, LEFT.to_owned(), call),
             Stop::Differs(peer, calls) => self.refuse(peer, calls),
@@ -116,7 +116,7 @@ impl Members {
         let cause = if left { self.departure(peer, call) } else { cause };
         self.abort(Failure::lost(peer, self.rank, cause.clone()));
         let peer = self.peers[peer].clone();
-        Error::PeerLost { peer, cause, because_of: Vec::new(), seen_by: None, left, call }
+        ErrorKind::PeerLost { peer, cause, because_of: Vec::new(), seen_by: None, left, call }.into()
     }
 
     /// Cause for `peer`, which left the group: also its last call, where it made fewer than this rank.
@@ -139,12 +139,12 @@ impl Members {
 
     /// This rank cannot go on. A library that fails because a member is gone does not say so.
     fn own(&self, e: Error, call: Option<CallInfo>) -> Error {
-        if matches!(e, Error::Library { .. }) {
+        if matches!(e.kind(), ErrorKind::Library { .. }) {
             if let Some(f) = library_word(&self.status) {
                 return self.error(f, call);
             }
             if self.status.is_closing() {
-                return Error::Closed;
+                return ErrorKind::Closed.into();
             }
         }
         self.abort(Failure::lost(self.rank, self.rank, format!("could not go on: {e}")));

@@ -160,7 +160,6 @@ impl Engine {
             asked: None,
             begun: Some(&mut begun),
         };
-        // A `Result` is some 200 bytes: it is looked at where it lies, not handed on by `map` and the like.
         let mut out = match run.short() {
             Ok(true) => Ok(()),
             Ok(false) => run.complete(),

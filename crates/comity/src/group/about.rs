@@ -56,7 +56,7 @@ impl Group {
     ///
     /// It is for [`all_reduce`](Self::all_reduce), [`reduce_scatter`](Self::reduce_scatter), [`all_gather`](Self::all_gather) and their other
     /// forms, for sums and averages of `f32`, `f16` and `bf16` in host memory. Any other call is [`Misuse::Wire`](crate::Misuse::Wire). All ranks
-    /// name the same wire, or are told so ([`Error::Mismatch`](crate::Error::Mismatch)). A group of one rank rounds nothing.
+    /// name the same wire, or are told so ([`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch)). A group of one rank rounds nothing.
     ///
     /// Each contribution is rounded once, and the sum of an all_reduce once more. It is a sum of `f32` in the order of ranks, and the same bits on
     /// all ranks. An all_gather rounds this rank's part in its own result too.
@@ -210,7 +210,7 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Error, ReduceOp};
+    use crate::{ErrorKind, ReduceOp};
     use comity_plan::Kind;
     use std::thread;
 
@@ -254,7 +254,7 @@ mod tests {
             group.prefer_algorithm(Some(which));
             group.all_reduce(&mut [1f32; 64], ReduceOp::Sum).unwrap_err()
         });
-        assert!(errors.iter().all(|e| matches!(e, Error::Mismatch { .. })), "{errors:?}");
+        assert!(errors.iter().all(|e| matches!(e.kind(), ErrorKind::Mismatch { .. })), "{errors:?}");
         assert!(errors.iter().all(|e| e.to_string().contains("plan")), "{}", errors[0]);
     }
 }

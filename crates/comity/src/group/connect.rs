@@ -2,7 +2,7 @@
 
 use super::{Group, measure};
 use crate::{
-    BackendKind, Config, Error, Launcher, Result, Secure,
+    BackendKind, Config, Error, ErrorKind, Launcher, Result, Secure,
     backend::{MpiRuntime, NativeBackend, NcclAlone, NcclBackend},
     links::{Endpoint, join_running},
     recorder::{Recorder, culprit},
@@ -25,7 +25,7 @@ use std::{env, sync::Arc, time::Instant};
 /// ```
 ///
 /// # Errors
-/// [`Error::Config`] for a variable that makes no sense, and the errors of [`Config::connect`] for a job that does not come together. Only where
+/// [`ErrorKind::Config`] for a variable that makes no sense, and the errors of [`Config::connect`] for a job that does not come together. Only where
 /// no variable is set do you get a group of one.
 pub fn init() -> Result<Group> {
     Config::from_env()?.connect()
@@ -34,18 +34,20 @@ pub fn init() -> Result<Group> {
 /// Joins as [`init`] does, but fails where no launcher's variables are set.
 ///
 /// ```
-/// use comity::Error;
+/// use comity::{Error, ErrorKind};
 ///
 /// match comity::init_strict() {
 ///     Ok(group) => println!("rank {} of {}", group.rank(), group.size()),
-///     Err(Error::Config(why)) => eprintln!("not started by a launcher: {why}"),
-///     Err(e) => return Err(e),
+///     Err(e) => match e.kind() {
+///         ErrorKind::Config(why) => eprintln!("not started by a launcher: {why}"),
+///         _ => return Err(e),
+///     },
 /// }
 /// # Ok::<(), Error>(())
 /// ```
 ///
 /// # Errors
-/// The errors of [`init`], and [`Error::Config`] when this process is in no job.
+/// The errors of [`init`], and [`ErrorKind::Config`] when this process is in no job.
 pub fn init_strict() -> Result<Group> {
     let config = Config::from_env()?;
     if config.found().launcher == Launcher::Alone {
@@ -70,8 +72,8 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] before anything is opened; [`Error::Join`] when the ranks do not come together;
-    /// [`Error::Unavailable`], [`Error::Os`] when the system refuses what a rank needs; [`Error::Forked`] in a child that was forked while its
+    /// [`ErrorKind::Config`] before anything is opened; [`ErrorKind::Join`] when the ranks do not come together;
+    /// [`ErrorKind::Unavailable`], [`ErrorKind::Os`] when the system refuses what a rank needs; [`ErrorKind::Forked`] in a child that was forked while its
     /// parent was in a job, whose place it cannot take.
     pub fn connect(&self) -> Result<Group> {
         let rank = self.rank();
@@ -111,7 +113,7 @@ impl Config {
     fn join_running(&self) -> Result<Group> {
         if matches!(self.settings.backend, BackendKind::Nccl | BackendKind::Mpi) {
             let reason = "a process that joins while the job runs has no communicator with the others".into();
-            return Err(Error::Unavailable { backend: self.settings.backend.name(), reason });
+            return Err(ErrorKind::Unavailable { backend: self.settings.backend.name(), reason }.into());
         }
         let group = join_running(&self.settings, &mut |world, group_id| {
             let group = Group::open_as(
@@ -129,8 +131,8 @@ impl Config {
 
     /// Tells the launcher the rank that this error names.
     fn tell_root_cause(&self, e: &Error) {
-        let missing = || match e.root() {
-            Error::Join(why) => why.ranks.first().copied(),
+        let missing = || match e.root().kind() {
+            ErrorKind::Join(why) => why.ranks.first().copied(),
             _ => None,
         };
         if let (Some(root_cause), Some(rank)) = (&self.settings.root_cause, culprit(e).or_else(missing)) {

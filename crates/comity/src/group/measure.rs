@@ -2,11 +2,12 @@
 
 use super::{Group, Recorder};
 use crate::{
-    ConfigError, Error, LinkCosts, Result, backend::NativeBackend, settings::Costs, stats::Counters,
-    status::World,
+    ConfigError, Error, LinkCosts, Result, backend::NativeBackend, settings::Costs,
+    stats::Counters, status::World,
 };
 use comity_plan::Cost;
 use std::{
+    io,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -70,9 +71,9 @@ impl Group {
         let mut all = vec![0.0; 2 * n * n];
         self.all_gather(&own, &mut all)?;
         let pairs = all.chunks_exact(2).map(|c| Cost { alpha: c[0], beta: c[1] }).collect();
-        LinkCosts::new(n, pairs).ok_or_else(|| Error::Os {
-            what: "measuring links".into(),
-            message: "a rank measured what is no number".into(),
+        LinkCosts::new(n, pairs).ok_or_else(|| {
+            let why = io::Error::other("a rank measured a time that is no number");
+            Error::os("measuring links", why)
         })
     }
 
@@ -280,7 +281,7 @@ mod tests {
         std::fs::write(&path, "{\n\"ranks\" 2}").unwrap();
         let e = read(&path).unwrap_err();
         std::fs::remove_file(&path).unwrap();
-        let Error::Config(why) = e else { panic!("{e}") };
+        let crate::ErrorKind::Config(why) = e.kind() else { panic!("{e}") };
         assert_eq!((why.file.as_ref(), why.line, why.column), (Some(&path), Some(2), Some(9)), "{why}");
     }
 }

@@ -19,7 +19,7 @@ pub use reform::{Departed, ReformOptions, Reformed};
 pub use request::{Request, Scope};
 
 use crate::{
-    CallInfo, Error, LinkKind, Misuse, Op, Peer, Result, Wire,
+    CallInfo, Error, ErrorKind, LinkKind, Misuse, Op, Peer, Result, Wire,
     backend::{AbortHandle, Backend, Call, NativeBackend, Single, SubgroupFactory, WireCalls},
     links::LocalWorld,
     recorder::Recorder,
@@ -57,8 +57,8 @@ pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 /// A group of one rank is a group too: calls are checked in the same way, then copy or do nothing.
 ///
 /// # Errors
-/// [`Error::Misuse`] and [`Error::Order`] leave the group as it was, and no byte has moved; so does [`Error::Forked`], which every call in a
-/// forked child returns. Every other error of a call is final: the group has failed on every rank, later calls return [`Error::Broken`] with the first cause at once, and what the failed
+/// [`ErrorKind::Misuse`] and [`ErrorKind::Order`] leave the group as it was, and no byte has moved; so does [`ErrorKind::Forked`], which every call in a
+/// forked child returns. Every other error of a call is final: the group has failed on every rank, later calls return [`ErrorKind::Broken`] with the first cause at once, and what the failed
 /// call's output buffer holds is undefined.
 ///
 /// ```
@@ -168,7 +168,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Os`] when the system has no descriptors or memory left; [`Error::Config`] for a size of 0.
+    /// [`ErrorKind::Os`] when the system has no descriptors or memory left; [`ErrorKind::Config`] for a size of 0.
     pub fn local(size: usize) -> Result<Vec<Self>> {
         if size == 0 {
             return Err(Error::config("a group needs at least one rank; size 0 was asked for"));
@@ -265,7 +265,7 @@ impl Group {
         Self { core: Arc::new(core), limit, objects: false, wire: None }
     }
 
-    /// Leave the group: a call under way on another thread and later calls return [`Error::Closed`], and peers that still
+    /// Leave the group: a call under way on another thread and later calls return [`ErrorKind::Closed`], and peers that still
     /// need this rank get an error that names it.
     ///
     /// Before it leaves in good order, this rank compares the calls that it has made with those of the others. That takes a round trip to each of them,
@@ -274,17 +274,17 @@ impl Group {
     /// Dropping the last handle leaves, too. A difference that it finds then goes to standard error, and the process ends with code 1 when it exits.
     ///
     /// ```
-    /// use comity::{Error, Group};
+    /// use comity::{Error, ErrorKind, Group};
     ///
     /// let group = Group::single();
     /// group.barrier()?;
     /// group.close()?;
-    /// assert_eq!(group.barrier().unwrap_err().root(), &Error::Closed);
+    /// assert_eq!(group.barrier().unwrap_err().kind(), &ErrorKind::Closed);
     /// # Ok::<(), Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if the ranks made different calls and no call here has shown it; the same on the other ranks. The group is closed all
+    /// [`ErrorKind::Mismatch`] if the ranks made different calls and no call here has shown it; the same on the other ranks. The group is closed all
     /// the same. A group that has failed otherwise, or was closed before, closes without an error.
     pub fn close(&self) -> Result<()> {
         self.core.home.check()?;
@@ -294,12 +294,12 @@ impl Group {
         self.in_turn(|| {
             let mut state = lock(&self.core.state);
             let out = state.leave();
-            state.broken.get_or_insert_with(|| Arc::new(Error::Closed));
+            state.broken.get_or_insert_with(|| ErrorKind::Closed.into());
             out
         })
     }
 
-    /// Give the group up on every rank: calls under way and later ones fail with [`Error::Aborted`], which carries `why`.
+    /// Give the group up on every rank: calls under way and later ones fail with [`ErrorKind::Aborted`], which carries `why`.
     ///
     /// It returns at once; the other ranks learn of it on their own.
     ///
@@ -326,9 +326,9 @@ impl Group {
         self.in_turn(|| {
             let mut state = lock(&self.core.state);
             let by = self.core.peers[self.rank()].clone();
-            let error = Error::Aborted { by, reason: why.to_owned(), call: None };
+            let error = ErrorKind::Aborted { by, reason: why.to_owned(), call: None };
             if state.broken.is_none() {
-                state.fail(error);
+                state.fail(error.into());
             }
         });
     }
@@ -342,11 +342,10 @@ impl Group {
             state.threads.come(self.core.caller());
             state.run(call, self.limit, &self.core.counters)
         };
-        let ran = match self.core.free_state() {
+        match self.core.free_state() {
             Some(mut state) => run(&mut state),
             None => self.in_turn(|| run(&mut lock(&self.core.state))),
-        };
-        ran.map_err(|e| *e)
+        }
     }
 
     /// Returns true if this thread runs background work of this group, and so holds its turn.
@@ -373,7 +372,7 @@ impl Group {
 }
 
 fn misuse(op: Op, misuse: Misuse) -> Error {
-    Error::Misuse { op, misuse }
+    ErrorKind::Misuse { op, misuse }.into()
 }
 
 const _: () = {

@@ -520,7 +520,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`send`](Self::send); [`Error::Mismatch`](crate::Error::Mismatch) when what was sent has another type or length.
+    /// The errors of [`send`](Self::send); [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) when what was sent has another type or length.
     pub fn recv<'a>(&self, dst: impl Into<ViewMut<'a>>, from: usize, tag: u32) -> Result<()> {
         let dst = dst.into();
         self.other(Op::Recv, "source", from, tag, "receive from")?;

@@ -2,7 +2,7 @@
 
 use super::{Group, lock};
 use crate::{
-    Error, JoinCause, JoinError, Op, Peer, Result,
+    Error, ErrorKind, JoinCause, JoinError, Op, Peer, Result,
     backend::{Backend, Bufs, Call, Lone, Single, SubgroupFactory},
     recorder::Recorder,
     status::{Outcome, Parts, World},
@@ -117,10 +117,10 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Join`] where no group follows: too few ranks are left or on this side, a rank that lives does not call this within the limit, ranks
+    /// [`ErrorKind::Join`] where no group follows: too few ranks are left or on this side, a rank that lives does not call this within the limit, ranks
     /// give different options, or the others went on without this rank. Except for the last a rank may call this again.
-    /// [`Error::Mismatch`] where a rank of a healthy group makes another call. [`Error::Unavailable`] for
-    /// [`Group::local`], and for groups of the backends MPI and NCCL; [`Error::Closed`] for a group that was closed or formed again.
+    /// [`ErrorKind::Mismatch`] where a rank of a healthy group makes another call. [`ErrorKind::Unavailable`] for
+    /// [`Group::local`], and for groups of the backends MPI and NCCL; [`ErrorKind::Closed`] for a group that was closed or formed again.
     pub fn reform(&self, options: &ReformOptions) -> Result<Reformed> {
         self.core.home.check()?;
         let fewest = options.terms.fewest;
@@ -151,7 +151,8 @@ impl Group {
     }
 
     fn follow(&self, terms: Terms, until: Instant) -> Result<Reformed> {
-        let unable = |reason: &str| Err(Error::Unavailable { backend: "reform", reason: reason.into() });
+        let unable =
+            |reason: &str| Err(ErrorKind::Unavailable { backend: "reform", reason: reason.into() }.into());
         let factory = match &self.core.subgroup_factory {
             _ if self.core.device.is_some() => return unable("NCCL's communicators are not formed again"),
             Some(factory) => factory,
@@ -163,7 +164,7 @@ impl Group {
             }
         };
         self.meet(until)?;
-        let world = factory.world.upgrade().ok_or(Error::Closed)?;
+        let world = factory.world.upgrade().ok_or(ErrorKind::Closed)?;
         let mut making = Making { group: self, factory, world: Arc::clone(&world), until, made: Vec::new() };
         let outcome = world.reform(factory.group_id, &factory.ranks, terms, until, &mut making)?;
         let plan = match outcome {
@@ -174,7 +175,7 @@ impl Group {
             return Err(self.left_out(&plan).into());
         }
         let made = making.made.into_iter().find(|(p, _)| *p == plan);
-        let Some((_, group)) = made else { return Err(Error::Closed) };
+        let Some((_, group)) = made else { return Err(ErrorKind::Closed.into()) };
         if let Some(world) = group.world() {
             world.succeed();
         }
@@ -201,7 +202,7 @@ impl Group {
     /// Come to the first call of a group that takes this process in: then the others have agreed on it.
     pub(super) fn meet_others(&self, until: Instant) -> Result<()> {
         self.meet(until)?;
-        match lock(&self.core.state).broken.as_deref() {
+        match &lock(&self.core.state).broken {
             Some(e) => Err(e.clone()),
             None => Ok(()),
         }
@@ -210,15 +211,15 @@ impl Group {
     /// In a healthy group have all ranks come to this call; a difference is told like that of any call.
     fn meet(&self, until: Instant) -> Result<()> {
         let mut state = lock(&self.core.state);
-        match state.broken.as_deref() {
-            Some(Error::Closed) => return Err(Error::Closed),
+        match state.broken.as_ref().map(Error::kind) {
+            Some(ErrorKind::Closed) => return Err(ErrorKind::Closed.into()),
             Some(_) => return Ok(()),
             None => {}
         }
         state.threads.come(self.core.caller());
         let left = until.saturating_duration_since(Instant::now());
         match state.run(&mut Call::new(Op::Reform, Bufs::None), left, &self.core.counters) {
-            Err(e) if matches!(*e, Error::Mismatch { .. }) || !e.is_fatal() => Err(*e),
+            Err(e) if matches!(e.kind(), ErrorKind::Mismatch { .. }) || !e.is_fatal() => Err(e),
             // The others learn of a failure here, too.
             Ok(()) | Err(_) => Ok(()),
         }
@@ -227,7 +228,7 @@ impl Group {
     /// Leave this group, which another one follows.
     fn end(&self) {
         let mut state = lock(&self.core.state);
-        state.broken.get_or_insert_with(|| Arc::new(Error::Closed));
+        state.broken.get_or_insert_with(|| ErrorKind::Closed.into());
         // What it found by then is told already.
         let _ = state.leave();
     }

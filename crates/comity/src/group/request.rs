@@ -3,7 +3,7 @@
 mod future;
 
 use super::{Core, Group, Served, TURN};
-use crate::{Error, Result, settings::MAX_TIMEOUT, sync::lock, sys::thread_number};
+use crate::{Error, ErrorKind, Result, settings::MAX_TIMEOUT, sync::lock, sys::thread_number};
 use std::{
     any::Any,
     fmt,
@@ -46,7 +46,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// The error that `f` returns; [`Error::Os`] when the system gives no thread. A panic in `f` goes on in `wait`.
+    /// The error that `f` returns; [`ErrorKind::Os`] when the system gives no thread. A panic in `f` goes on in `wait`.
     pub fn spawn<R: Send + 'static>(
         &self,
         f: impl FnOnce(&Self) -> Result<R> + Send + 'static,
@@ -324,7 +324,7 @@ impl<R, E> Request<R, E> {
     /// Block until the work has ended. A panic in it goes on here.
     ///
     /// # Errors
-    /// The error that the work returned; [`Error::Order`] in background work of the same group when this request comes later.
+    /// The error that the work returned; [`ErrorKind::Order`] in background work of the same group when this request comes later.
     pub fn wait(self) -> Result<R, E>
     where
         E: From<Error>,
@@ -335,7 +335,7 @@ impl<R, E> Request<R, E> {
                 return out.unwrap_or_else(|p| resume_unwind(p));
             }
             if self.would_wait_for_itself() {
-                return Err(Error::Order.into());
+                return Err(Error::from(ErrorKind::Order).into());
             }
             // WAIT: background work: calls with deadlines, and what the user's closure does
             out = self.slot.done.wait(out).unwrap_or_else(|e| e.into_inner());
@@ -358,7 +358,7 @@ impl<R, E> Request<R, E> {
                     return Ok(out.unwrap_or_else(|p| resume_unwind(p)));
                 }
                 if self.would_wait_for_itself() {
-                    return Ok(Err(Error::Order.into()));
+                    return Ok(Err(Error::from(ErrorKind::Order).into()));
                 }
                 let left = end.saturating_duration_since(Instant::now());
                 if left.is_zero() {

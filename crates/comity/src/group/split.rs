@@ -2,7 +2,7 @@
 
 use super::{CallState, Core, Group, Recorder, lock, misuse};
 use crate::{
-    Error, Misuse, Op, Peer, Result,
+    Error, ErrorKind, Misuse, Op, Peer, Result,
     backend::{Backend, Bufs, Call, Single},
     status::Failure,
 };
@@ -57,7 +57,7 @@ impl Group {
         let mine = [color, key];
         let mut all = vec![0i32; 2 * self.size()];
         let mut colors = Call::new(Op::Split, Bufs::Both((&mine).into(), (&mut all).into()));
-        state.run_part(&mut colors, self.limit, counters).map_err(|e| *e)?;
+        state.run_part(&mut colors, self.limit, counters)?;
         // Agreed by all ranks, since all make the same calls.
         state.splits += 1;
         let made = match color {
@@ -65,7 +65,7 @@ impl Group {
             _ => Some(self.join(&mut state, color, &all, left())?),
         };
         // A member that leaves while another still makes its links could fail the new group, and that one's split with it.
-        state.run(&mut Call::new(Op::Split, Bufs::None), left(), counters).map_err(|e| *e)?;
+        state.run(&mut Call::new(Op::Split, Bufs::None), left(), counters)?;
         Ok(made)
     }
 
@@ -89,7 +89,7 @@ impl Group {
             state.note(Op::Split, e, &self.core.counters);
         })?
         else {
-            return Err(Error::Closed);
+            return Err(ErrorKind::Closed.into());
         };
         let recorder = state.recorder.split(&members, rank);
         let peers = members
@@ -105,15 +105,15 @@ impl Group {
 /// may have found it first, and told.
 fn root_cause(e: &Error, me: usize, members: &[usize]) -> Failure {
     let unable = |words: &dyn fmt::Display| format!("could not split the group: {words}");
-    match e {
-        Error::PeerLost { peer, cause, because_of, .. } if peer.rank < members.len() => {
+    match e.kind() {
+        ErrorKind::PeerLost { peer, cause, because_of, .. } if peer.rank < members.len() => {
             let because_of = because_of.iter().filter_map(|r| members.get(*r).copied()).collect();
             Failure::lost(members[peer.rank], me, cause.clone()).on_account_of(because_of)
         }
-        Error::Aborted { by, reason, .. } if by.rank < members.len() => {
+        ErrorKind::Aborted { by, reason, .. } if by.rank < members.len() => {
             Failure::lost(members[by.rank], me, unable(reason))
         }
-        e => Failure::lost(me, me, unable(e)),
+        _ => Failure::lost(me, me, unable(e)),
     }
 }
 
@@ -152,8 +152,8 @@ impl Group {
     ///
     /// # Errors
     /// [`Misuse::Members`] for a list with ranks outside the group, with one twice, or without this one;
-    /// [`Error::Join`] when a member does not come, over MPI [`Error::Timeout`]; [`Error::PeerLost`] when one has died;
-    /// [`Error::Unavailable`] over an MPI that takes one thread at a time. None of them ends this group.
+    /// [`ErrorKind::Join`] when a member does not come, over MPI [`ErrorKind::Timeout`]; [`ErrorKind::PeerLost`] when one has died;
+    /// [`ErrorKind::Unavailable`] over an MPI that takes one thread at a time. None of them ends this group.
     ///
     /// With NCCL a communicator of the members is made: work of this group that is on a device, and that a member has not
     /// called yet, may hold that up.
@@ -169,12 +169,12 @@ impl Group {
         let backend: Box<dyn Backend> = match subgroup_factory {
             _ if members.len() == 1 => Box::new(Single),
             Some(subgroup_factory) => {
-                let world = subgroup_factory.world.upgrade().ok_or(Error::Closed)?;
+                let world = subgroup_factory.world.upgrade().ok_or(ErrorKind::Closed)?;
                 subgroup_factory.open(world, members, group_id, counters.clone(), self.limit)?
             }
             None => {
                 let reason = "this group's backend makes groups with all ranks only; use split";
-                return Err(Error::Unavailable { backend: "subgroup", reason: reason.into() });
+                return Err(ErrorKind::Unavailable { backend: "subgroup", reason: reason.into() }.into());
             }
         };
         let peers: Vec<Peer> =

@@ -1,7 +1,7 @@
 //! Backend of a group's calls, and their results: one call runs at a time, and the first failure is kept.
 
 use crate::{
-    Error, Op, Result,
+    Error, ErrorKind, Op, Result,
     backend::{Backend, Call, WireCalls},
     recorder::Recorder,
     stats::Counters,
@@ -9,9 +9,8 @@ use crate::{
     sys::HomeProcess,
 };
 use std::{
-    mem,
+    io, mem,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::Arc,
     time::Duration,
 };
 
@@ -21,7 +20,7 @@ pub(super) struct CallState {
     pub(super) seq: u64,
     pub(super) splits: u64,
     pub(super) group_id: u64,
-    pub(super) broken: Option<Arc<Error>>,
+    pub(super) broken: Option<Error>,
     pub(super) recorder: Recorder,
     /// Whose connections the backend has.
     pub(super) home: HomeProcess,
@@ -63,14 +62,7 @@ impl CallingThreads {
 
 impl CallState {
     /// Make a call, which has ended then.
-    ///
-    /// Errors are boxed: they are long, and a call that succeeds would carry their room from function to function.
-    pub(super) fn run(
-        &mut self,
-        call: &mut Call<'_>,
-        limit: Duration,
-        counters: &Counters,
-    ) -> Result<(), Box<Error>> {
+    pub(super) fn run(&mut self, call: &mut Call<'_>, limit: Duration, counters: &Counters) -> Result<()> {
         let op = call.info.op;
         self.run_part(call, limit, counters)?;
         counters.ended(op, true);
@@ -83,20 +75,20 @@ impl CallState {
         call: &mut Call<'_>,
         limit: Duration,
         counters: &Counters,
-    ) -> Result<(), Box<Error>> {
+    ) -> Result<()> {
         let counts = !matches!(call.info.op, Op::Send | Op::Recv | Op::SendRecv);
         if let Some(root) = &self.broken {
-            return Err(Box::new(match **root {
-                Error::Closed => Error::Closed,
-                _ => Error::Broken(root.clone()),
-            }));
+            return Err(match root.kind() {
+                ErrorKind::Closed => root.clone(),
+                _ => ErrorKind::Broken(root.clone()).into(),
+            });
         }
         self.seq += u64::from(counts);
         if counts {
             self.threads.number(self.seq);
         }
         call.info.seq = if counts { self.seq } else { 0 };
-        let Some(backend) = &mut self.backend else { return Err(Box::new(Error::Closed)) };
+        let Some(backend) = &mut self.backend else { return Err(ErrorKind::Closed.into()) };
         let info = call.info;
         let wires = &mut self.wires;
         let recorder = &mut self.recorder;
@@ -108,28 +100,25 @@ impl CallState {
         };
         let ran = match backend.failure(Some(&info)) {
             // A panic in the middle of a call leaves the links in the middle of a message.
-            None => catch_unwind(AssertUnwindSafe(|| {
-                let run = match info.wire {
-                    None => backend.run_noted(call, limit, &mut begun),
-                    Some(wire) => wires.run(&mut **backend, wire, call, limit, &mut begun),
-                };
-                run.map_err(Box::new)
+            None => catch_unwind(AssertUnwindSafe(|| match info.wire {
+                None => backend.run_noted(call, limit, &mut begun),
+                Some(wire) => wires.run(&mut **backend, wire, call, limit, &mut begun),
             })),
-            Some(e) => Ok(Err(Box::new(e))),
+            Some(e) => Ok(Err(e)),
         };
         // Where it failed before it had begun.
         begun();
         let mut out = match ran {
             Ok(out) => out,
             Err(panic) => {
-                self.fail(Error::Os { what: info.to_string(), message: "panicked".into() });
+                self.fail(Error::os(info.to_string(), io::Error::other("panicked")));
                 resume_unwind(panic)
             }
         };
         if let Err(e) = &mut out {
             e.add_threads(self.threads.changed(self.seq));
         }
-        self.recorder.end(&info, out.as_ref().err().map(Box::as_ref), counters);
+        self.recorder.end(&info, out.as_ref().err(), counters);
         if let Err(e) = &out {
             self.note(info.op, e, counters);
         }
@@ -148,22 +137,22 @@ impl CallState {
     /// The group has ended because of `e`.
     pub(super) fn fail(&mut self, e: Error) {
         // One that this rank only left has not failed.
-        if e != Error::Closed {
+        if *e.kind() != ErrorKind::Closed {
             self.recorder.write(self.group_id, &e);
         }
-        self.broken = Some(Arc::new(e));
+        self.broken = Some(e);
     }
 
     /// This rank leaves. Where the group has failed and no call here was told, this writes the record.
     pub(super) fn leave(&mut self) -> Result<()> {
         let Some(mut backend) = self.backend.take() else { return Ok(()) };
-        let told = self.broken.as_deref().is_some_and(|e| *e != Error::Closed);
+        let told = self.broken.as_ref().is_some_and(|e| *e.kind() != ErrorKind::Closed);
         let changed = self.threads.changed(self.seq);
         if !told && let Some(mut e) = backend.failure(None) {
             e.add_threads(changed);
             self.recorder.write(self.group_id, &e);
             // Another rank found it first, between this one's last call and now.
-            if self.broken.is_none() && matches!(e, Error::Mismatch { .. }) {
+            if self.broken.is_none() && matches!(e.kind(), ErrorKind::Mismatch { .. }) {
                 self.fail(e.clone());
                 return Err(e);
             }
@@ -187,7 +176,7 @@ impl Drop for CallState {
         }
         if std::thread::panicking() {
             // It is on its way out of a call that the others know nothing of.
-            self.broken.get_or_insert_with(|| Arc::new(Error::Closed));
+            self.broken.get_or_insert_with(|| ErrorKind::Closed.into());
         }
         if let Err(e) = self.leave() {
             untold(&e.to_string());

@@ -1,7 +1,7 @@
 //! A job of which one rank differs: playing it, and what must be true of how it came out.
 
 use crate::call::{Call, Outcome, make};
-use comity::{Error, Group, Op, Request, Result};
+use comity::{ErrorKind, Group, Op, Request, Result};
 use std::{thread, time::Duration};
 
 /// Time limit of a call. No rank is to fail by it.
@@ -107,7 +107,7 @@ pub(super) fn judge(case: &Case, outcomes: &[Vec<Outcome>]) -> Result<(), String
                 continue;
             };
             // Both calls in words, also where another rank has seen it.
-            let Error::Mismatch { rank: by, peer, .. } = e.root() else {
+            let ErrorKind::Mismatch { rank: by, peer, .. } = e.root().kind() else {
                 return Err(format!("rank {rank} was told after {:?}: {e}", o.took));
             };
             // It may have all of its result when it hears of a rank from which it takes nothing.

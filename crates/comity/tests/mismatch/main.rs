@@ -11,7 +11,7 @@ mod worlds;
 
 use call::{Call, Counts, next};
 use case::{Case, How, judge, play};
-use comity::{DType, Error, Group, Op, ReduceOp, Wire};
+use comity::{DType, Error, ErrorKind, Group, Op, ReduceOp, Wire};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -187,7 +187,7 @@ fn a_rank_whose_threads_share_the_group_is_told_so() {
     let told = errors.iter().map(|e| e.to_string().contains(words));
     assert_eq!(told.collect::<Vec<_>>(), [true, false], "{errors:?}");
     assert!(errors[1].to_string().contains("ranks disagree in count: "), "{}", errors[1]);
-    assert!(matches!(errors[1].root(), Error::Mismatch { threads: None, .. }), "{errors:?}");
+    assert!(matches!(errors[1].root().kind(), ErrorKind::Mismatch { threads: None, .. }), "{errors:?}");
     let again = groups[0].barrier().unwrap_err();
     assert!(again.to_string().contains(words), "the first cause stays: {again}");
 }

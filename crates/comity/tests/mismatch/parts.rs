@@ -1,6 +1,6 @@
 //! all_to_all with parts of which two ranks think otherwise: both numbers are told, on every rank.
 
-use comity::{Error, Group, Result};
+use comity::{ErrorKind, Group, Result};
 use std::thread;
 
 #[test]
@@ -24,7 +24,9 @@ fn the_pair_and_both_numbers_are_told() {
         ranks.into_iter().map(|r| r.join().unwrap().unwrap_err()).collect()
     });
     for (r, e) in errors.iter().enumerate() {
-        let Error::Mismatch { rank: 1, ours, peer, theirs, .. } = e.root() else { panic!("rank {r}: {e}") };
+        let ErrorKind::Mismatch { rank: 1, ours, peer, theirs, .. } = e.root().kind() else {
+            panic!("rank {r}: {e}")
+        };
         assert_eq!((peer.rank, theirs.count, ours.count), (0, 3, 5), "{e}");
         let text = e.to_string();
         assert!(text.contains("sends 3 elements to rank 1, which expects 5"), "{text}");

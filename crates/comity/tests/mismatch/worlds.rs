@@ -6,7 +6,7 @@ use crate::{
     case::{Case, How, judge, patient, play},
 };
 use comity::{
-    Config, Crossed, DType, Detection, Error, Group, Key, LinkKind, Op, ReduceOp, Wire, tools::Store,
+    Config, Crossed, DType, Detection, ErrorKind, Group, Key, LinkKind, Op, ReduceOp, Wire, tools::Store,
 };
 use std::{collections::BTreeSet, net::Ipv4Addr, thread, time::Duration};
 
@@ -160,7 +160,7 @@ fn told_at_the_limit(groups: &[Group]) {
         if r == 0 { g.all_reduce(&mut x, ReduceOp::Sum) } else { g.broadcast(&mut x, 0) }.unwrap_err()
     });
     for (r, e) in errors.iter().enumerate() {
-        let Error::Timeout { crossed, .. } = e else { panic!("{e}") };
+        let ErrorKind::Timeout { crossed, .. } = e.kind() else { panic!("{e}") };
         let [Crossed { peer, call, elsewhere: true, .. }] = &crossed[..] else { panic!("{e}") };
         assert_eq!((peer.rank, call.op), (1 - r, [Op::Broadcast, Op::AllReduce][r]), "{e}");
         let text = e.to_string();
@@ -180,7 +180,7 @@ fn told_though_only_takes(groups: &[Group]) {
         g.gather(&x[..2], &mut [0f32; 4], 0).unwrap_err()
     });
     for e in &errors {
-        let Error::Mismatch { rank: 1, peer, ours, theirs, .. } = e.root() else { panic!("{e}") };
+        let ErrorKind::Mismatch { rank: 1, peer, ours, theirs, .. } = e.root().kind() else { panic!("{e}") };
         assert_eq!((peer.rank, ours.op, theirs.op, theirs.seq), (0, Op::Recv, Op::Gather, 1), "{e}");
     }
 }

@@ -6,7 +6,7 @@ mod calls;
 mod words;
 
 use calls::{Calls, Random};
-use comity::{Config, Detection, Error, Group, Key, LinkKind};
+use comity::{Config, Detection, ErrorKind, Group, Key, LinkKind};
 use std::{
     io::BufRead,
     process::{Command, Stdio},
@@ -200,7 +200,7 @@ fn play(role: &str, seed: u64, group: Group, words: &Words, lines: &Receiver<Str
         match group.barrier() {
             Ok(()) => words.say("again", &[&"ok", &0, &""]),
             Err(e) => {
-                let same = matches!(e, Error::Broken(_)) && e.ranks() == first.ranks();
+                let same = matches!(e.kind(), ErrorKind::Broken(_)) && e.ranks() == first.ranks();
                 let what = if same { "same" } else { "other" };
                 words.say("again", &[&what, &begun.elapsed().as_micros(), &e]);
             }

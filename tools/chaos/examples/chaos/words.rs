@@ -1,5 +1,5 @@
 //! Output of a rank, in lines that a program reads.
-use comity::Error;
+use comity::{Error, ErrorKind};
 use std::{
     fmt::Display,
     fs,
@@ -45,12 +45,12 @@ impl Words {
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         let ranks: Vec<String> = e.ranks().iter().map(usize::to_string).collect();
         let who = or_none((!ranks.is_empty()).then(|| ranks.join(",")));
-        let (cause, address) = match e.root() {
-            Error::Join(why) => (Some(why.cause.name().to_owned()), why.address.clone()),
+        let (cause, address) = match e.root().kind() {
+            ErrorKind::Join(why) => (Some(why.cause.name().to_owned()), why.address.clone()),
             _ => (None, None),
         };
-        let seen_by = match e.root() {
-            Error::PeerLost { seen_by, .. } => seen_by.map(|r| r.to_string()),
+        let seen_by = match e.root().kind() {
+            ErrorKind::PeerLost { seen_by, .. } => seen_by.map(|r| r.to_string()),
             _ => None,
         };
         self.say(event, &[&kind(e.root()), &who, e, &or_none(cause), &or_none(address), &or_none(seen_by)]);
@@ -75,16 +75,16 @@ impl Words {
 }
 
 fn kind(e: &Error) -> &'static str {
-    match e {
-        Error::PeerLost { .. } => "lost",
-        Error::Mismatch { .. } => "mismatch",
-        Error::Aborted { .. } => "aborted",
-        Error::Timeout { .. } => "timeout",
-        Error::Join(_) => "join",
-        Error::Config(_) => "config",
-        Error::Unavailable { .. } => "unavailable",
-        Error::Os { .. } => "os",
-        Error::Closed => "closed",
+    match e.kind() {
+        ErrorKind::PeerLost { .. } => "lost",
+        ErrorKind::Mismatch { .. } => "mismatch",
+        ErrorKind::Aborted { .. } => "aborted",
+        ErrorKind::Timeout { .. } => "timeout",
+        ErrorKind::Join(_) => "join",
+        ErrorKind::Config(_) => "config",
+        ErrorKind::Unavailable { .. } => "unavailable",
+        ErrorKind::Os { .. } => "os",
+        ErrorKind::Closed => "closed",
         _ => "other",
     }
 }

@@ -1,7 +1,7 @@
 //! A rank: it adds up, forms its group again after each failure and for each joiner, and checks every sum.
 
 use super::line::{Line, now};
-use comity::{Config, Detection, Error, Group, JoinCause, Key, ReduceOp, ReformOptions, Result};
+use comity::{Config, Detection, Error, ErrorKind, Group, JoinCause, Key, ReduceOp, ReformOptions, Result};
 use std::{
     io::Read,
     process::ExitCode,
@@ -74,8 +74,7 @@ pub(super) fn run(orders: &[&str]) -> ExitCode {
     match life.run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            let is_left_out =
-                matches!(&e, Error::Join(why) if matches!(why.cause, JoinCause::Ended | JoinCause::Missing));
+            let is_left_out = matches!(e.kind(), ErrorKind::Join(why) if matches!(why.cause, JoinCause::Ended | JoinCause::Missing));
             if !is_left_out {
                 eprintln!("pid {}: {e}", std::process::id());
             }
@@ -162,7 +161,9 @@ impl Life {
                     let _ = group.close();
                     return Ok(());
                 }
-                Turn::Failed(e @ (Error::Mismatch { .. } | Error::Config(_))) => return Err(e),
+                Turn::Failed(e) if matches!(e.kind(), ErrorKind::Mismatch { .. } | ErrorKind::Config(_)) => {
+                    return Err(e);
+                }
                 Turn::Joiners | Turn::Failed(_) => {}
             }
             group = group.reform(&options)?.group;

@@ -2,7 +2,7 @@
 
 use super::{Constants, Mpi, Pointer};
 use crate::{
-    Error, Result,
+    Error, ErrorKind, Result,
     sys::library::{SymbolScope, load_first, named},
 };
 use libloading::os::unix::Library;
@@ -41,7 +41,7 @@ fn candidates(openmpi: bool, named: Option<OsString>) -> Vec<OsString> {
 /// Load MPI and start it, once for the process.
 ///
 /// # Errors
-/// [`Error::Unavailable`] with every name that was tried.
+/// [`ErrorKind::Unavailable`] with every name that was tried.
 pub fn find() -> Result<Family> {
     static FOUND: OnceLock<Result<Family>> = OnceLock::new();
     FOUND
@@ -78,7 +78,7 @@ fn open(names: &[OsString]) -> Result<Family> {
             "no MPI library could be loaded: tried {}. Install Open MPI or MPICH, or name the library in COMITY_MPI",
             tried.join(", ")
         );
-        Error::Unavailable { backend: "mpi", reason }
+        Error::from(ErrorKind::Unavailable { backend: "mpi", reason })
     })?;
     family(name, lib)
 }

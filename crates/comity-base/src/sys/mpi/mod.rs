@@ -20,7 +20,7 @@ pub use find::{Family, find};
 pub use pending::{Move, Pending};
 
 use super::library::functions;
-use crate::{DType, Error, ReduceOp, Result, sync::lock};
+use crate::{DType, Error, ErrorKind, ReduceOp, Result, sync::lock};
 use combine::combine;
 use libloading::os::unix::Library;
 use std::{
@@ -142,11 +142,13 @@ impl<H: fmt::Debug> fmt::Debug for Mpi<H> {
 impl<H: MpiHandle> Mpi<H> {
     /// Start MPI, unless the program has.
     pub(super) fn start(lib: Library, constants: Constants<H>) -> Result<Self> {
-        let missing = |symbol: &str| Error::Unavailable {
+        let missing = |symbol: &str| -> Error {
+            ErrorKind::Unavailable {
             backend: "mpi",
             reason: format!(
                 "the MPI library has no function {symbol}; MPI 3.1 or newer is needed. COMITY_MPI names another library"
             ),
+        }.into()
         };
         // SAFETY: these are the standard's signatures, with this family's handles; it is not unloaded.
         let call = unsafe { MpiFunctions::<H>::load(&lib) }.map_err(missing)?;
@@ -181,7 +183,7 @@ impl<H: MpiHandle> Mpi<H> {
         }
         if over != 0 {
             let reason = "this process has ended MPI (MPI_Finalize) and cannot start it again".into();
-            return Err(Error::Unavailable { backend: "mpi", reason });
+            return Err(ErrorKind::Unavailable { backend: "mpi", reason }.into());
         }
         if up == 0 {
             let wanted = self.constants.multiple;
@@ -195,7 +197,7 @@ impl<H: MpiHandle> Mpi<H> {
         }
         if level < self.constants.serialized {
             let reason = "the program started MPI for one thread only; ask MPI_Init_thread for MPI_THREAD_SERIALIZED or more".into();
-            return Err(Error::Unavailable { backend: "mpi", reason });
+            return Err(ErrorKind::Unavailable { backend: "mpi", reason }.into());
         }
         self.turn = (level < self.constants.multiple).then(Mutex::default);
         let world = self.constants.world;
@@ -364,11 +366,12 @@ impl<H: MpiHandle> Mpi<H> {
         // SAFETY: no MPI writes more than 8192 bytes here; the length is one int.
         unsafe { (self.call.error_string)(code, text.as_mut_ptr(), &mut len) };
         let words = String::from_utf8_lossy(text.get(..len.max(0) as usize).unwrap_or_default());
-        Err(Error::Library {
+        Err(ErrorKind::Library {
             library: "MPI",
             code: code.into(),
             message: format!("{what}: {}", words.trim()),
-        })
+        }
+        .into())
     }
 }
 

@@ -4,7 +4,7 @@ use super::{
     Code, Handle, Nccl,
     part::{Part, known},
 };
-use crate::{Error, Result, sync::lock};
+use crate::{ErrorKind, Result, sync::lock};
 use std::{
     ffi::{c_int, c_void},
     ptr,
@@ -46,7 +46,7 @@ impl Comm {
         let at = self.at.load(Ordering::Acquire);
         if at.is_null() {
             let message = "the communicator was aborted".into();
-            return Err(Error::Library { library: "NCCL", code: 0, message });
+            return Err(ErrorKind::Library { library: "NCCL", code: 0, message }.into());
         }
         Ok(at)
     }

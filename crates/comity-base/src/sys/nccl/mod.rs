@@ -13,7 +13,7 @@ pub use comm::Comm;
 pub use part::{Part, native};
 
 use super::library::{SymbolScope, functions, load_first, named};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 use std::{
     ffi::{CStr, OsString, c_char, c_int, c_uint, c_void},
     fmt, ptr,
@@ -90,14 +90,14 @@ impl Nccl {
     /// The library of this machine: `COMITY_NCCL`, then the usual names, then the one in PyPI's wheels.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] with every name that was tried.
+    /// [`ErrorKind::Unavailable`] with every name that was tried.
     pub fn find() -> Result<&'static Self> {
         static FOUND: OnceLock<Result<Nccl>> = OnceLock::new();
         FOUND.get_or_init(Self::open).as_ref().map_err(Clone::clone)
     }
 
     fn open() -> Result<Self> {
-        let unavailable = |reason| Error::Unavailable { backend: "nccl", reason };
+        let unavailable = |reason| Error::from(ErrorKind::Unavailable { backend: "nccl", reason });
         let mut names: Vec<OsString> = Vec::new();
         match named("COMITY_NCCL") {
             Some(name) => names.push(name),
@@ -176,7 +176,7 @@ impl Nccl {
         // SAFETY: a constant text for every code.
         let text = unsafe { CStr::from_ptr((self.call.error_string)(code)) };
         let message = format!("{what}: {}", text.to_string_lossy());
-        Err(Error::Library { library: "NCCL", code: code.into(), message })
+        Err(ErrorKind::Library { library: "NCCL", code: code.into(), message }.into())
     }
 }
 

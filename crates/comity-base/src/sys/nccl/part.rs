@@ -1,6 +1,6 @@
 //! The steps that NCCL carries out, and its numbers for types and reductions.
 
-use crate::{DType, Error, ReduceOp, Result};
+use crate::{DType, ErrorKind, ReduceOp, Result};
 use std::ffi::c_int;
 
 /// A step of a call, on device memory. Counts are in elements.
@@ -54,6 +54,6 @@ pub fn native(dtype: DType, op: ReduceOp) -> Option<(DType, c_int, c_int, usize)
 
 /// Returns [`native`]'s answer for a pair that NCCL supports, else an error.
 pub(super) fn known(dtype: DType, op: ReduceOp) -> Result<(DType, c_int, c_int, usize)> {
-    let unknown = || Error::Library { library: "NCCL", code: 4, message: format!("no {op} on {dtype}") };
-    native(dtype, op).ok_or_else(unknown)
+    let unknown = || ErrorKind::Library { library: "NCCL", code: 4, message: format!("no {op} on {dtype}") };
+    Ok(native(dtype, op).ok_or_else(unknown)?)
 }

@@ -2,7 +2,7 @@
 
 use super::Endpoint;
 use crate::{
-    Error, LinkCosts, LinkKind, Peer, Result,
+    Error, ErrorKind, LinkCosts, LinkKind, Peer, Result,
     control::pace,
     links::mesh::likely,
     status::{Failure, GroupStatus, Header, Links, Outcome, Parts, World},
@@ -141,7 +141,7 @@ impl World for Endpoint {
         until: Instant,
         parts: &mut dyn Parts,
     ) -> Result<Outcome> {
-        let Some(running) = &self.running else { return Err(Error::Closed) };
+        let Some(running) = &self.running else { return Err(ErrorKind::Closed.into()) };
         let out = running.control().reform(group_id, members, terms, until, parts);
         self.elastic.end_meetings(running.control());
         out

@@ -12,7 +12,7 @@ use super::{
     order,
 };
 use crate::{
-    Error, LinkKind, Result,
+    ErrorKind, LinkKind, Result,
     channel::{Channel, DialLimits, Hello, Miss, Sealing, Stream, TRY, Target, answering, dial, dial_all},
     transport::{Candidates, Connected, Connector, Missed, Pair, Transport},
 };
@@ -227,7 +227,7 @@ impl<'a> Linking<'a> {
         let check = || {
             opening.drain();
             status.failure().map_or(Ok(()), |f| Err(opening.failed(f)))?;
-            if (self.is_over)() || status.has_left(rank) { Err(Error::Closed) } else { Ok(()) }
+            if (self.is_over)() || status.has_left(rank) { Err(ErrorKind::Closed.into()) } else { Ok(()) }
         };
         run(&DialLimits { until: opening.until, wakers: vec![opening.waker_fd()], check: &check })
     }

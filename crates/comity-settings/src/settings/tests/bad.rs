@@ -215,13 +215,14 @@ fn bad_variables_are_named() {
         let vars: Vec<(&str, String)> = vars.iter().map(|(name, value)| (*name, put(value))).collect();
         let vars: Vec<(&str, &str)> = vars.iter().map(|(name, value)| (*name, &value[..])).collect();
         let e = match at_once(|| from(&vars)) {
-            Err(Error::Config(e)) => {
+            Err(e) => {
+                let ErrorKind::Config(e) = e.kind() else { panic!("{vars:?}: {e}") };
                 // What has a name has it in the sentence, too; the matrix of devices has two variables.
                 let named = e.key.iter().all(|key| *key == "devices" || e.to_string().contains(&key[..]));
                 assert!(named, "{vars:?}: {e} is about {:?}", e.key);
                 e.to_string()
             }
-            other => panic!("{vars:?}: {other:?}"),
+            Ok(found) => panic!("{vars:?}: {found:?}"),
         };
         for part in *shown {
             assert!(e.contains(part), "{vars:?}: {e}");

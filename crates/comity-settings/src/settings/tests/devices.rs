@@ -6,7 +6,7 @@ use super::*;
 fn an_error_in_a_matrix_has_a_line_and_a_column() {
     let name = "COMITY_DEVICES";
     let e = from(&[(name, "[[null,\n 7")]).unwrap_err();
-    let Error::Config(why) = e else { panic!("{e}") };
+    let ErrorKind::Config(why) = e.kind() else { panic!("{e}") };
     assert_eq!((why.key.as_deref(), why.line, why.column), (Some(name), Some(2), Some(2)), "{why}");
 }
 

@@ -107,14 +107,15 @@ fn bad_hostfiles_name_file_entry_and_value() {
     for (text, shown) in BAD {
         let text = large.iter().find(|(word, _)| word == text).map_or(*text, |(_, whole)| &whole[..]);
         let e = match at_once(|| parse(text)) {
-            Err(Error::Config(e)) => {
+            Err(e) => {
+                let ErrorKind::Config(e) = e.kind() else { panic!("{text}: {e}") };
                 assert!(e.file.as_ref().is_some_and(|f| f.ends_with("hosts.json")), "{e}");
                 let place = e.line.zip(e.column).map(|(line, column)| format!("line {line} column {column}"));
                 assert!(place.is_some() == e.to_string().contains("not JSON"), "{e}");
                 assert!(place.is_none_or(|at| e.to_string().contains(&at)), "{e}");
                 e.to_string()
             }
-            other => panic!("{text}: {other:?}"),
+            Ok(read) => panic!("{text}: {read:?}"),
         };
         assert!(e.contains("hosts.json") && e.len() < 400, "{e}");
         for part in *shown {

@@ -108,7 +108,8 @@ fn an_error_names_the_setting_and_the_value() {
         ("COMITY_STORE", "nowhere", "host:port"),
         ("COMITY_JOB", "", "empty"),
     ] {
-        let Err(Error::Config(e)) = with(name, value) else { panic!("{name}={value}") };
+        let e = with(name, value).unwrap_err();
+        let ErrorKind::Config(e) = e.kind() else { panic!("{name}={value}: {e}") };
         let words = e.to_string();
         assert!(words.contains(name) && words.contains(part), "{words}");
         assert_eq!(e.key.as_deref(), Some(name));

@@ -4,7 +4,7 @@
 mod tests;
 
 use crate::{
-    CallInfo, Error, JoinCause, JoinError, Op, Peer, Result,
+    CallInfo, Error, ErrorKind, JoinCause, JoinError, Op, Peer, Result,
     engine::{CallProgress, Lacking, Members, Progress, STASH, Stop, Stopped, Waiting, complete},
     stats::Counters,
     status::{GroupStatus, Header, World},
@@ -107,14 +107,14 @@ pub(super) fn explain_joining(members: &Members, stop: Stop, library: &str, limi
         }
         stop => stop,
     };
-    match members.explain(stop, CallInfo::new(Op::Split), limit) {
+    match members.explain(stop, CallInfo::new(Op::Split), limit).into_kind() {
         // On the way there the members make small calls of their own.
-        Error::Timeout { waiting_for, .. } => late(&waiting_for),
-        Error::PeerLost { peer, cause, because_of, seen_by, left, .. } => {
-            Error::PeerLost { peer, cause, because_of, seen_by, left, call: None }
+        ErrorKind::Timeout { waiting_for, .. } => late(&waiting_for),
+        ErrorKind::PeerLost { peer, cause, because_of, seen_by, left, .. } => {
+            ErrorKind::PeerLost { peer, cause, because_of, seen_by, left, call: None }.into()
         }
-        Error::Aborted { by, reason, .. } => Error::Aborted { by, reason, call: None },
-        e => e,
+        ErrorKind::Aborted { by, reason, .. } => ErrorKind::Aborted { by, reason, call: None }.into(),
+        other => other.into(),
     }
 }
 

@@ -7,7 +7,10 @@ use crate::{
     Error, Result,
     sys::mpi::{Mpi, MpiHandle},
 };
-use std::thread::{self, JoinHandle};
+use std::{
+    io,
+    thread::{self, JoinHandle},
+};
 
 /// A communicator that a thread of its own makes. If it is dropped before it is finished, it stays in MPI, which then does not end cleanly.
 #[derive(Debug)]
@@ -33,8 +36,7 @@ impl<H: MpiHandle> Making<H> {
 
     /// The communicator, once it is made.
     pub(super) fn finish(mut self) -> Result<H> {
-        let lost =
-            || Error::Os { what: "making an MPI communicator".into(), message: "its thread panicked".into() };
+        let lost = || Error::os("making an MPI communicator", io::Error::other("its thread panicked"));
         // WAIT: a thread that has ended: callers ask `is_done` first
         self.thread.take().and_then(|t| t.join().ok()).unwrap_or_else(|| Err(lost()))
     }

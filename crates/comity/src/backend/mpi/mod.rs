@@ -23,7 +23,7 @@ use super::{
     external::{attend, explain_joining, wait},
 };
 use crate::{
-    CallInfo, Error, LinkKind, Op, Result,
+    CallInfo, Error, ErrorKind, LinkKind, Op, Result,
     engine::{Members, Patience, Stop, Stopped, Waiting},
     stats::Counters,
     status::{Header, World},
@@ -228,7 +228,7 @@ impl<H: MpiHandle> Maker for Subsets<H> {
     ) -> Result<Box<dyn Backend>> {
         if !self.0.is_for_many_threads() {
             let reason = "groups of some members are made beside other calls, and the program started MPI for one thread at a time: ask MPI_Init_thread for MPI_THREAD_MULTIPLE, or use split";
-            return Err(Error::Unavailable { backend: "subgroup", reason: reason.into() });
+            return Err(ErrorKind::Unavailable { backend: "subgroup", reason: reason.into() }.into());
         }
         let members = attend(Arc::clone(&world), members, group_id, counters)?;
         let mut waiting = Waiting::new(members.patience(), limit, None);

@@ -29,7 +29,7 @@ impl Runtime {
     /// Load MPI and start it, unless that is done.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there is none, or none that can be used.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when there is none, or none that can be used.
     pub(crate) fn find() -> Result<Self> {
         find().map(Self)
     }
@@ -45,7 +45,7 @@ impl Runtime {
     /// The configuration with MPI's ranks, and its own way to meet unless another is given.
     ///
     /// # Errors
-    /// [`Error::Config`] when the environment says another place than MPI does; [`Error::Join`] when not all ranks come to make
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when the environment says another place than MPI does; [`ErrorKind::Join`](crate::ErrorKind::Join) when not all ranks come to make
     /// that in time.
     pub(crate) fn place(self, config: &Settings) -> Result<Settings> {
         let (rank, size) = match self.0 {

@@ -2,7 +2,7 @@
 
 use super::{KEPT, NativeBackend, lent::MOST_ONE_WAY};
 use crate::{
-    CallInfo, DType, Error, ReduceOp, Result,
+    CallInfo, DType, ErrorKind, ReduceOp, Result,
     backend::{Bufs, Call},
     engine::{Direction, ShortHeaders, Task, is_short},
     status::{HEADER, Header},
@@ -49,7 +49,7 @@ impl NativeBackend {
             Header { info: of.unwrap_or(*info), shape: 0, epoch: 0, group_id, lends: false }
         };
         let at = self.come_near(route);
-        let Some((_, kept)) = self.routes.get_mut(at) else { return Err(Error::Closed) };
+        let Some((_, kept)) = self.routes.get_mut(at) else { return Err(ErrorKind::Closed.into()) };
         let encoded =
             |there: bool, direction| if there { header(direction, 0).encode() } else { [0; HEADER] };
         let short = kept.short.then(|| ShortHeaders {

@@ -10,6 +10,7 @@ use crate::{
     },
 };
 use std::{
+    io,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -47,10 +48,7 @@ impl DeviceComm {
         let maker = maker.spawn(move || device.within(|| lib.make(id, rank, size)));
         let maker = maker.map_err(|e| Error::os("starting a thread", e))?;
         wait(members, waiting, || Ok(maker.is_finished()))?;
-        let lost = || Error::Os {
-            what: "making an NCCL communicator".into(),
-            message: "its thread panicked".into(),
-        };
+        let lost = || Error::os("making an NCCL communicator", io::Error::other("its thread panicked"));
         let comm = Arc::new(maker.join().map_err(|_| lost())??);
         tracing::info!(device = device.ordinal, name = device.name(), nccl = lib.version(), "NCCL is up");
         let guard = Guard::new(Arc::clone(&comm), members)?;

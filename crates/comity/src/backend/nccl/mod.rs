@@ -21,7 +21,7 @@ use super::{
     AbortHandle, Backend, Bufs, Call, Maker, NativeBackend, SubgroupFactory, external::explain_joining,
 };
 use crate::{
-    CallInfo, DType, Error, LinkKind, Op, Place, Result, View, ViewMut,
+    CallInfo, DType, Error, ErrorKind, LinkKind, Op, Place, Result, View, ViewMut,
     engine::{Members, Patience, Stop, Stopped, Waiting},
     stats::Counters,
     status::World,
@@ -151,7 +151,7 @@ impl NcclBackend {
         let tell = Call::new(Op::AllGather, Bufs::Both((&own).into(), all.as_mut_slice().into()));
         native.run(tell, left(until)).map_err(Stop::Told)?;
         let (device, lib) = made.map_err(Stop::Own)?;
-        let unavailable = |reason| Stop::Own(Error::Unavailable { backend: "nccl", reason });
+        let unavailable = |reason| Stop::Own(ErrorKind::Unavailable { backend: "nccl", reason }.into());
         let all = all.as_chunks::<ABLE>().0;
         if let Some(peer) = all.iter().position(|a| a[0] == 0) {
             return Err(unavailable(format!(

@@ -29,7 +29,7 @@ impl Group {
     ///
     /// # Errors
     /// The errors of [`all_gather`](Self::all_gather), [`broadcast`](Self::broadcast) and [`send`](Self::send); [`Misuse::Place`] for tensors
-    /// that are not in host memory; [`Error::Config`](crate::Error::Config) on all ranks where none holds them.
+    /// that are not in host memory; [`ErrorKind::Config`](crate::ErrorKind::Config) on all ranks where none holds them.
     pub fn sync(&self, tensors: &mut [ViewMut<'_>], holds: bool) -> Result<usize> {
         let stride = 1 + WORDS * tensors.len();
         let mut mine = vec![u64::from(holds)];

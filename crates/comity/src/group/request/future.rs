@@ -1,7 +1,7 @@
 //! Requests in asynchronous programs.
 
 use super::Request;
-use crate::{Error, Result, sync::lock};
+use crate::{Error, ErrorKind, Result, sync::lock};
 use std::{
     panic::resume_unwind,
     pin::Pin,
@@ -54,7 +54,7 @@ use std::{
 /// # Ok::<(), comity::Error>(())
 /// ```
 ///
-/// It ends as [`wait`](Request::wait) does: with the work's result, with [`Error::Order`] in background work of the same group when
+/// It ends as [`wait`](Request::wait) does: with the work's result, with [`ErrorKind::Order`] in background work of the same group when
 /// this request comes later, or with the work's panic. Whoever polls it after its end waits for ever.
 impl<R, E: From<Error>> Future for Request<R, E> {
     type Output = Result<R, E>;
@@ -65,7 +65,7 @@ impl<R, E: From<Error>> Future for Request<R, E> {
             return Poll::Ready(out.unwrap_or_else(|p| resume_unwind(p)));
         }
         if self.would_wait_for_itself() {
-            return Poll::Ready(Err(Error::Order.into()));
+            return Poll::Ready(Err(Error::from(ErrorKind::Order).into()));
         }
         // While the result's lock is held: the work's end comes before, and was seen, or after, and wakes this task.
         let mut waker = lock(&self.slot.waker);
@@ -153,7 +153,8 @@ mod tests {
         let (give, take) = mpsc::channel::<Request<()>>();
         let first = g.spawn(move |_| {
             let mut later = take.recv_timeout(LONG).unwrap();
-            Ok(matches!(poll(&mut later, &Arc::default()), Poll::Ready(Err(Error::Order))))
+            let out = poll(&mut later, &Arc::default());
+            Ok(matches!(out, Poll::Ready(Err(e)) if *e.kind() == ErrorKind::Order))
         });
         give.send(g.spawn(|_| Ok(()))).unwrap();
         assert!(first.wait().unwrap());

@@ -76,7 +76,7 @@ fn an_exchange_tells_no_key_that_the_ranks_hold_already() {
     let (all, _) = at_wall(only_one, Duration::from_secs(3));
     let e = all[1].as_ref().unwrap_err();
     assert!(
-        matches!(e, Error::Config(words) if words.to_string().contains("rank 0") && words.to_string().contains("rank 1")),
+        matches!(e.kind(), ErrorKind::Config(words) if words.to_string().contains("rank 0") && words.to_string().contains("rank 1")),
         "{e}"
     );
     assert!(all[0].is_err());
@@ -97,21 +97,23 @@ fn without_a_key_nobody_joins_unless_asked_to() {
     let c = Config::new(1, 2);
     for c in [c.clone().store(at).unwrap(), c.clone().rendezvous(at).unwrap()] {
         let begun = Instant::now();
-        let Err(Error::Config(e)) = join_job(&c) else { panic!("joined") };
+        let e = join_job(&c).unwrap_err();
+        assert!(matches!(e.kind(), ErrorKind::Config(_)), "{e}");
         for part in ["rank 1 of 2", "comity launch", "COMITY_KEY_FILE", "COMITY_INSECURE=1", "--insecure"] {
             assert!(e.to_string().contains(part), "{e}");
         }
         assert!(begun.elapsed() < Duration::from_secs(10), "at once, not at the limit of a minute");
         // A place with nobody there is found so only once that is settled.
         let c = c.insecure().join_timeout(Duration::from_millis(50));
-        assert!(matches!(join_job(&c), Err(Error::Join(_))));
+        let e = join_job(&c).unwrap_err();
+        assert!(matches!(e.kind(), ErrorKind::Join(_)), "{e}");
     }
     let vars = |name: &str| {
         let of = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "9")];
         of.iter().find(|v| v.0 == name).map(|v| v.1.into())
     };
     let e = join_job(&Config::from_vars(vars).unwrap()).unwrap_err();
-    assert!(matches!(&e, Error::Config(words) if words.to_string().contains("no launcher")), "{e}");
+    assert!(matches!(e.kind(), ErrorKind::Config(words) if words.to_string().contains("no launcher")), "{e}");
     assert!(Config::new(0, 1).connect().is_ok(), "a group of one needs none");
 }
 
@@ -122,7 +124,7 @@ fn a_public_address_needs_a_key_or_a_plain_word() {
     let public = |c: Config| join_job(&c.rendezvous(at).unwrap().join_timeout(Duration::from_millis(50)));
     let e = public(Config::new(0, 2).insecure()).unwrap_err();
     assert!(
-        matches!(&e, Error::Config(words) if words.to_string().contains(at) && words.to_string().contains("=public")),
+        matches!(e.kind(), ErrorKind::Config(words) if words.to_string().contains(at) && words.to_string().contains("=public")),
         "{e}"
     );
     for c in [Config::new(0, 2).insecure_in_public(), Config::new(0, 2).key(Key::from(KEY))] {
@@ -130,7 +132,8 @@ fn a_public_address_needs_a_key_or_a_plain_word() {
         assert!(e.contains("no such address"), "{e}");
     }
     let store = Store::start(at.parse().unwrap(), 2, &Key::from([0; 32]), "job", LONG);
-    assert!(matches!(store, Err(Error::Config(e)) if e.to_string().contains("=public")));
+    let e = store.unwrap_err();
+    assert!(matches!(e.kind(), ErrorKind::Config(e) if e.to_string().contains("=public")), "{e}");
     // A rank's own address, with the store elsewhere.
     let store = Store::start((LOOPBACK, 0).into(), 2, &Key::from([0; 32]), "job", LONG).unwrap();
     let c = Config::new(1, 2).store(&store.addr().to_string()).unwrap().job("job").insecure();
@@ -170,7 +173,7 @@ fn secrecy_is_for_all_or_for_none() {
         join_job(&if r == 1 { c.secure(Secure::Data) } else { c }).unwrap_err()
     });
     for e in errors {
-        let Error::Config(words) = &e else { panic!("{e}") };
+        let ErrorKind::Config(words) = e.kind() else { panic!("{e}") };
         assert!(
             words.to_string().contains("rank 1 was started with COMITY_SECURE=data, rank 0 was not"),
             "{e}"
@@ -212,14 +215,17 @@ fn jobs_at_the_same_ports_never_mix() {
         for (i, end) in ended.iter().enumerate() {
             match end {
                 Ok((sum, _)) => assert_eq!(sum, &[[3, 30][i / 2]; 3], "pair {pair}: a wrong sum"),
-                Err(e @ (Error::Config(_) | Error::Join(_))) => {
+                Err(e) => {
+                    assert!(
+                        matches!(e.kind(), ErrorKind::Config(_) | ErrorKind::Join(_)),
+                        "pair {pair}, process {i}: {e}"
+                    );
                     let e = e.to_string();
                     let clear = e.contains("another process listens there")
                         || e.contains("another job or holds another key")
                         || e.contains("did not answer within");
                     assert!(clear, "pair {pair}, process {i}: {e}");
                 }
-                Err(e) => panic!("pair {pair}, process {i}: {e}"),
             }
         }
         match (right(0), right(1)) {

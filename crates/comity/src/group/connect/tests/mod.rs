@@ -14,7 +14,7 @@ mod slow;
 mod sparse;
 
 use crate::{
-    CallInfo, Config, ConnectWhen, Error, Key, LinkKind, Op, Result,
+    CallInfo, Config, ConnectWhen, Error, ErrorKind, Key, LinkKind, Op, Result,
     channel::Secret,
     links::Endpoint,
     rendezvous::{Store, StoreClient},

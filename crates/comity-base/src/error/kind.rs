@@ -1,0 +1,156 @@
+//! Kinds of errors, with the ranks, calls and limits of each.
+
+use super::{
+    ConfigError, Crossed, Error, JoinError, Misuse, OsError, Peer,
+    words::{Calls, Changed, Crossings, During, SeenBy, Waited, advice},
+};
+use crate::CallInfo;
+use std::time::Duration;
+
+/// Kind of a failure, and its particulars. [`Error::kind`] returns it, and `Error::from` makes an error of it.
+///
+/// ```
+/// use comity::{Error, ErrorKind};
+///
+/// fn explain(e: &Error) -> String {
+///     match e.root().kind() {
+///         ErrorKind::PeerLost { peer, .. } => format!("{peer} is gone"),
+///         ErrorKind::Timeout { waiting_for, .. } => format!("{} ranks are late", waiting_for.len()),
+///         other => other.to_string(),
+///     }
+/// }
+/// assert_eq!(explain(&ErrorKind::Closed.into()), "the group is closed on this rank");
+/// ```
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ErrorKind {
+    /// The configuration is incomplete or contradicts itself. Nothing was connected.
+    #[error("configuration: {0}")]
+    Config(#[source] ConfigError),
+
+    /// The backend cannot run here: its library, device or permission is missing.
+    #[error("{backend} is not available: {reason}")]
+    Unavailable {
+        /// Name of the backend or link.
+        backend: &'static str,
+        /// Missing part, the places searched, and the remedy.
+        reason: String,
+    },
+
+    /// The caller broke a rule it could have checked. No byte moved; the group is unharmed.
+    #[error("{op}: {misuse}")]
+    Misuse {
+        /// The operation called.
+        op: crate::Op,
+        /// The rule.
+        misuse: Misuse,
+    },
+
+    /// A wait that could never end: background work waits for later work of the same group. Nothing moved.
+    #[error(
+        "background work of a group cannot wait for a later request of the same group, which runs after it; wait outside, or make the call inside"
+    )]
+    Order,
+
+    /// Not all ranks came together in time.
+    #[error("{0}")]
+    Join(#[source] JoinError),
+
+    /// Two ranks made different calls, or the same call with other arguments.
+    #[error("ranks disagree in {differs}: {}{}; make the same calls with the same arguments in the same order on every rank", Calls((*.rank, .ours), (.peer, .theirs), .differs), Changed(.threads))]
+    Mismatch {
+        /// The rank that saw it, by its number in the group; every rank gets the same error.
+        rank: usize,
+        /// Its call.
+        ours: CallInfo,
+        /// The other rank.
+        peer: Peer,
+        /// Its call.
+        theirs: CallInfo,
+        /// First difference: "dtype", "count", ...
+        differs: &'static str,
+        /// Where threads of this rank share the group: the number of its latest call, shortly before, that came from another thread than the
+        /// call before it. Each rank says it of itself.
+        threads: Option<u64>,
+    },
+
+    /// The operation did not finish in time.
+    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; {} or raise COMITY_TIMEOUT, or the limit of this group or call, if it is only slow (none: as long as all ranks live)", Waited(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed), advice(.waiting_for, .stalled.is_some()))]
+    Timeout {
+        /// The rank whose limit passed; every rank that waited gets the same error.
+        rank: usize,
+        /// The call.
+        call: CallInfo,
+        /// The limit that passed.
+        after: Duration,
+        /// The ranks that had not made the call, never the one that reads this; of a call between two ranks, the other one.
+        waiting_for: Vec<Peer>,
+        /// If all had made it: the two between which nothing moves, first the one that waits. Those of them that do not read this are in
+        /// `waiting_for` as well.
+        stalled: Option<[Peer; 2]>,
+        /// Ranks that waited for this rank, in calls that it has not come to; empty on other ranks than `rank`.
+        crossed: Vec<Crossed>,
+    },
+
+    /// A member's process or link is gone.
+    #[error("{peer} {cause}{}{}; look at that rank's last output, then restart the job (`comity launch --max-restarts`) or call the group's reform", SeenBy(.seen_by), During(.call))]
+    PeerLost {
+        /// The member.
+        peer: Peer,
+        /// Observation, as the rest of a sentence: "closed its connections".
+        cause: String,
+        /// The members on whose account it gave up, where it said so; mostly empty.
+        because_of: Vec<usize>,
+        /// Another member that saw it and told this one; None where this rank saw it itself.
+        seen_by: Option<usize>,
+        /// True if it closed the group in good order, and a call still needed it.
+        left: bool,
+        /// Call under way on this rank.
+        call: Option<CallInfo>,
+    },
+
+    /// Another rank reported a failure that this rank did not see itself.
+    #[error("{by} gave up the group: {reason}{}; mend that, then restart the job or call the group's reform", During(.call))]
+    Aborted {
+        /// Rank that reported it.
+        by: Peer,
+        /// Its words.
+        reason: String,
+        /// Call under way on this rank.
+        call: Option<CallInfo>,
+    },
+
+    /// A library outside this project said no.
+    #[error("{library}: {message} (code {code})")]
+    Library {
+        /// Name of the library.
+        library: &'static str,
+        /// Its code.
+        code: i64,
+        /// Its message.
+        message: String,
+    },
+
+    /// The operating system refused something this process needs.
+    #[error("{0}")]
+    Os(#[source] OsError),
+
+    /// An earlier failure left the group unusable; this is that failure.
+    #[error("the group failed earlier: {0}")]
+    Broken(#[source] Error),
+
+    /// This handle's group was closed by this process.
+    #[error("the group is closed on this rank")]
+    Closed,
+
+    /// This process was forked from one that is in a job. It has neither the connections of that one nor its place.
+    #[error(
+        "the group belongs to process {home}, and process {process} was forked from it: a forked child cannot use its parent's connections, nor join in its parent's place; start it anew instead (exec; in Python the multiprocessing method \"spawn\"), or make the group after the fork"
+    )]
+    Forked {
+        /// The process that is in the job.
+        home: u32,
+        /// This process.
+        process: u32,
+    },
+}
