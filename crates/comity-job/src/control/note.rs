@@ -197,6 +197,8 @@ fn put_failure(w: &mut Writer, f: &Failure) {
             w.ranks(because_of);
         }
         FailureKind::Reported => w.u8(1),
+        FailureKind::Left => w.u8(4),
+        FailureKind::Disagreed => w.u8(5),
         FailureKind::Differs(calls) => {
             w.u8(2);
             put_differs(w, calls);
@@ -254,6 +256,8 @@ fn take_failure(r: &mut Reader<'_>) -> Result<Failure, Malformed> {
             let stalled = if r.flag()? { Some((r.u32()? as usize, r.u32()? as usize)) } else { None };
             FailureKind::Late(Late { call, after, missing, stalled })
         }
+        4 => FailureKind::Left,
+        5 => FailureKind::Disagreed,
         _ => return Err(Malformed),
     };
     Ok(Failure { culprit, by, cause, why })

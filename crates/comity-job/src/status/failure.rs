@@ -22,8 +22,12 @@ pub struct Failure {
 pub enum FailureKind {
     /// A member or its link is gone; the members on whose account it gave up, where it said so.
     Lost { because_of: Vec<usize> },
+    /// A member left in good order while a message of it was due.
+    Left,
     /// The culprit itself reported it, in whole sentences of its own (an abort, not a death).
     Reported,
+    /// The members made different calls, which are not known any more.
+    Disagreed,
     /// The culprit made another call than the member that saw it.
     Differs(Differs),
     /// The limit of a call passed on the member that saw it.
@@ -42,12 +46,6 @@ pub struct Late {
     pub stalled: Option<(usize, usize)>,
 }
 
-/// Beginning of the cause for a member that left in good order while a message of it was due.
-pub const LEFT: &str = "left the group";
-
-/// Beginning of the text of a disagreement.
-const DISAGREE: &str = "ranks disagree: ";
-
 impl Failure {
     /// `by` saw that `culprit`, or the link to it, is gone; the cause goes on after "rank 3".
     pub fn lost(culprit: usize, by: usize, cause: impl Into<String>) -> Self {
@@ -60,6 +58,16 @@ impl Failure {
             *because_of = ranks;
         }
         self
+    }
+
+    /// `by` needs something of `culprit`, which left in good order after so many calls, where they are fewer than its own.
+    pub fn left(culprit: usize, by: usize, calls: Option<u64>) -> Self {
+        let cause = match calls {
+            Some(0) => "left the group before its first call,".into(),
+            Some(made) => format!("left the group after its call #{made},"),
+            None => "left the group".into(),
+        };
+        Self { culprit, by, cause, why: FailureKind::Left }
     }
 
     /// `by` gives the group up, in its own words.
@@ -84,24 +92,21 @@ impl Failure {
     /// The members made different calls, and `by` can no longer tell which.
     pub fn disagree(by: usize, how: &str) -> Self {
         let todo = "make the same calls with the same arguments in the same order on every rank";
-        Self::reported(by, format!("{DISAGREE}{how}; {todo}"))
+        let cause = format!("ranks disagree: {how}; {todo}");
+        Self { culprit: by, by, cause, why: FailureKind::Disagreed }
     }
 
     /// Returns the failure as a sentence that names members by number only.
     pub fn sentence(&self) -> String {
         match self.why {
-            FailureKind::Reported => format!("rank {}: {}", self.by, self.cause),
+            FailureKind::Reported | FailureKind::Disagreed => format!("rank {}: {}", self.by, self.cause),
             _ => Self::disagree(self.by, &format!("rank {} {}", self.culprit, self.cause)).cause,
         }
     }
 
     /// Returns true if the members made different calls.
     pub fn is_disagreement(&self) -> bool {
-        match self.why {
-            FailureKind::Differs(_) => true,
-            FailureKind::Reported => self.cause.starts_with(DISAGREE),
-            FailureKind::Lost { .. } | FailureKind::Late(_) => false,
-        }
+        matches!(self.why, FailureKind::Differs(_) | FailureKind::Disagreed)
     }
 
     /// The error of the member `mine`, which was making `call`.
@@ -116,7 +121,7 @@ impl Failure {
                 differs: what,
                 threads: None,
             },
-            FailureKind::Reported => {
+            FailureKind::Reported | FailureKind::Disagreed => {
                 ErrorKind::Aborted { by: member(self.culprit), reason: self.cause.clone(), call }
             }
             // Whoever is waited for learns that it is, not that it was lost.
@@ -130,14 +135,14 @@ impl Failure {
                 ErrorKind::Aborted { by: member(self.by), reason, call }
             }
             FailureKind::Late(late) => return late.error(self.by, mine, &member, Vec::new()),
-            FailureKind::Lost { because_of } => {
+            FailureKind::Lost { .. } | FailureKind::Left => {
                 let seen_by = Some(self.by).filter(|by| *by != mine);
                 let here =
                     if seen_by.is_some() && self.culprit == mine { "; perhaps it is this host" } else { "" };
                 let peer = member(self.culprit);
                 let cause = format!("{}{here}", self.cause);
-                let because_of = because_of.clone();
-                let left = self.cause.starts_with(LEFT);
+                let because_of = Reason::because_of(self).to_vec();
+                let left = self.why == FailureKind::Left;
                 ErrorKind::PeerLost { peer, cause, because_of, seen_by, left, call }
             }
         };

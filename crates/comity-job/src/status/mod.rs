@@ -23,7 +23,7 @@ mod reforming;
 mod world;
 
 pub use closing::{Ask, conclude, is_untold, untold};
-pub use failure::{Failure, FailureKind, LEFT, Late};
+pub use failure::{Failure, FailureKind, Late};
 pub use group_status::GroupStatus;
 pub use header::{ANNOUNCE, Header, LEN as HEADER, lead};
 pub use ledger::{Differs, Ledger};

@@ -11,7 +11,7 @@
 use super::{Census, Members, STASH};
 use crate::{
     CallInfo, Error, ErrorKind,
-    status::{Differs, Failure, GroupStatus, Header, LEFT},
+    status::{Differs, Failure, GroupStatus, Header},
 };
 use std::{
     thread,
@@ -94,7 +94,7 @@ impl Members {
                 self.abort(Failure::reported(self.rank, why.clone()));
                 ErrorKind::Aborted { by: self.peers[self.rank].clone(), reason: why, call }.into()
             }
-            Stop::Left(peer) => self.lost(peer, LEFT.to_owned(), call),
+            Stop::Left(peer) => self.left(peer, call),
             Stop::Differs(peer, calls) => self.refuse(peer, calls),
             Stop::Peer(peer, cause) => self.lost(peer, cause, call),
             Stop::Link(peer, cause) => self.broken(peer, cause, call),
@@ -106,26 +106,24 @@ impl Members {
     /// `peer` has made another call than this rank: the error, told to all.
     pub(crate) fn refuse(&self, peer: usize, calls: Differs) -> Error {
         let failure = Failure::differs(peer, self.rank, calls);
-        self.abort(failure.clone());
-        self.error(&failure, Some(calls.ours))
+        self.tell(failure, Some(calls.ours))
     }
 
     /// `peer` is gone, or of no use any more: the error, told to all.
     fn lost(&self, peer: usize, cause: String, call: Option<CallInfo>) -> Error {
-        let left = cause == LEFT;
-        let cause = if left { self.departure(peer, call) } else { cause };
-        self.abort(Failure::lost(peer, self.rank, cause.clone()));
-        let peer = self.peers[peer].clone();
-        ErrorKind::PeerLost { peer, cause, because_of: Vec::new(), seen_by: None, left, call }.into()
+        self.tell(Failure::lost(peer, self.rank, cause), call)
     }
 
-    /// Cause for `peer`, which left the group: also its last call, where it made fewer than this rank.
-    fn departure(&self, peer: usize, call: Option<CallInfo>) -> String {
-        match (self.status.concluded(peer), call) {
-            (Some((0, _)), Some(call)) if call.seq > 0 => format!("{LEFT} before its first call,"),
-            (Some((made, _)), Some(call)) if made < call.seq => format!("{LEFT} after its call #{made},"),
-            _ => LEFT.to_owned(),
-        }
+    /// `peer` left the group: the error, with its last call where it made fewer than this rank, told to all.
+    fn left(&self, peer: usize, call: Option<CallInfo>) -> Error {
+        let made = self.status.concluded(peer).map(|(made, _)| made);
+        let fewer = made.filter(|made| call.is_some_and(|call| *made < call.seq));
+        self.tell(Failure::left(peer, self.rank, fewer), call)
+    }
+
+    fn tell(&self, failure: Failure, call: Option<CallInfo>) -> Error {
+        self.abort(failure.clone());
+        self.error(&failure, call)
     }
 
     /// The link to `peer` broke. It may have closed because of somebody else: word of that travels on another connection.
@@ -133,8 +131,7 @@ impl Members {
         if let Some(f) = word(&self.status, LINK_WORD, || self.status.has_left(peer)) {
             return self.error(f, call);
         }
-        let cause = if self.status.has_left(peer) { LEFT.to_owned() } else { cause };
-        self.lost(peer, cause, call)
+        if self.status.has_left(peer) { self.left(peer, call) } else { self.lost(peer, cause, call) }
     }
 
     /// This rank cannot go on. A library that fails because a member is gone does not say so.

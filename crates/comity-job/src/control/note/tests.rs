@@ -21,12 +21,14 @@ proptest! {
     #[test]
     fn notes_round_trip(
         group_id: u64, culprit: u32, by: u32, seen: bool, cause in "\\PC{0,99}", ours in call(), theirs in call(),
-        what in 0usize..9, why in 0u8..4, missing in prop::collection::vec(0usize..99, 0..5), nanos: u64,
+        what in 0usize..9, why in 0u8..6, missing in prop::collection::vec(0usize..99, 0..5), nanos: u64,
     ) {
         let stalled = seen.then_some((1, 2));
         let why = match why {
             0 => FailureKind::Lost { because_of: missing },
             1 => FailureKind::Reported,
+            4 => FailureKind::Left,
+            5 => FailureKind::Disagreed,
             2 => FailureKind::Differs(Differs { ours, theirs, what: Header::DIFFERENCES[what] }),
             _ => FailureKind::Late(Late { call: ours, after: Duration::from_nanos(nanos), missing, stalled }),
         };
