@@ -16,7 +16,7 @@ Importing this imports no framework.
 """
 
 from comity import _core, _torch, errors
-from comity._elastic import Departed, Member, Reformed
+from comity._elastic import Departure, Member, ReformOutcome
 from comity._functions import (
     all_gather,
     all_gather_object,
@@ -68,7 +68,7 @@ _torch.register()
 __all__ = [
     "AbortedError",
     "ConfigError",
-    "Departed",
+    "Departure",
     "Error",
     "ForkedError",
     "Group",
@@ -79,7 +79,7 @@ __all__ = [
     "MismatchError",
     "MisuseError",
     "PeerLostError",
-    "Reformed",
+    "ReformOutcome",
     "Request",
     "Store",
     "SystemCallError",

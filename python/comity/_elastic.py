@@ -22,7 +22,7 @@ class Member(NamedTuple):
     pid: int | None
 
 
-class Departed(NamedTuple):
+class Departure(NamedTuple):
     """A rank of a former group that is not in the one that follows."""
 
     #: The rank, by its former number.
@@ -31,13 +31,13 @@ class Departed(NamedTuple):
     why: str
 
 
-class Reformed(NamedTuple):
+class ReformOutcome(NamedTuple):
     """A group that follows another, and what became of the other's ranks."""
 
     #: The group. Ranks stand in their former order.
     group: Group
     #: Ranks of the former group that are not in it.
-    left: list[Departed]
+    left: list[Departure]
     #: Ranks that were taken in, by their numbers in the new group: the last ones.
     joined: list[Member]
 
@@ -49,7 +49,7 @@ class Elastic(Collectives):
 
     def reform(
         self, *, fewest: int = 1, timeout: float | None = None, store_decides: bool = False
-    ) -> Reformed:
+    ) -> ReformOutcome:
         """Form the group again of the ranks that are left: after a failure, or where all ranks of a healthy group call this.
 
         The others that live call it too, each when a call of it has failed. They get new numbers without gaps, in the former order.
@@ -72,8 +72,8 @@ class Elastic(Collectives):
         group = type(self)(raw)
         self._end.closed = True
         follow(self, group)
-        departed = [Departed(Member(*member), why) for member, why in left]
-        return Reformed(group, departed, [Member(*member) for member in joined])
+        departed = [Departure(Member(*member), why) for member, why in left]
+        return ReformOutcome(group, departed, [Member(*member) for member in joined])
 
     def joiners(self) -> int:
         """How many processes wait to be taken in (``init(join=True)``); the next `reform` takes them in.

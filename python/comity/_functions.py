@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from comity import _core, _process
-from comity._elastic import Reformed
+from comity._elastic import ReformOutcome
 from comity._group import Group
 from comity.errors import ConfigError, MisuseError
 
@@ -281,7 +281,7 @@ def barrier(*, group: Group | None = None, **options: Any) -> Any:
     return _of(group).barrier(**options)
 
 
-def reform(*, group: Group | None = None, **options: Any) -> Reformed:
+def reform(*, group: Group | None = None, **options: Any) -> ReformOutcome:
     """See `Group.reform`. Functions use the new group from now on, where they used this one."""
     return _of(group).reform(**options)
 

@@ -29,7 +29,7 @@ pub use address::HostPort;
 pub use call::{CallInfo, MAX_SIZE, MAX_TAG, Op};
 pub use comity_kernel::{C64, DType, Element, ReduceOp, Wire};
 pub use error::{
-    ConfigError, Crossed, Error, ErrorKind, JoinCause, JoinError, Misuse, OsError, Peer, Result,
+    ConfigError, CrossedWait, Error, ErrorKind, JoinCause, JoinError, Misuse, OsError, Peer, Result,
 };
 pub use key::Key;
 pub use stats::Stats;

@@ -488,7 +488,7 @@ typedef struct {
  */
 typedef struct {
     /**
-     * sizeof(comity_departed); set it before the call
+     * sizeof(comity_departure); set it before the call
      */
     size_t size;
     /**
@@ -511,7 +511,7 @@ typedef struct {
      * Reason, as the rest of the sentence "rank 3 ..."; never NULL
      */
     const char *why;
-} comity_departed;
+} comity_departure;
 
 /**
  * Buffer of comity_sync().
@@ -1067,11 +1067,11 @@ int32_t comity_group_left(comity_group *group);
  * Describe one of the ranks that comity_group_left() counts.
  *
  * @param index 0 to comity_group_left() - 1.
- * @param out Set its `size` to sizeof(comity_departed) before. Its texts are valid until comity_group_free() of `group`.
+ * @param out Set its `size` to sizeof(comity_departure) before. Its texts are valid until comity_group_free() of `group`.
  */
-comity_status comity_group_departed(comity_group *group,
-                                    int32_t index,
-                                    comity_departed *out);
+comity_status comity_group_departure(comity_group *group,
+                                     int32_t index,
+                                     comity_departure *out);
 
 /**
  * Give all ranks the buffers of those that hold them, with the same bits on all. Only buffers that differ are sent.

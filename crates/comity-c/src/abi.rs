@@ -62,7 +62,7 @@ fn layouts() -> String {
     layout!(out, comity_member { size, rank, reserved, pid, host, link });
     layout!(out, comity_stats { size, calls, errors, bytes_sent, suspicions, parked, longest_silence });
     layout!(out, comity_reform_options { size, fewest, store_decides, timeout });
-    layout!(out, comity_departed { size, rank, reserved, pid, host, why });
+    layout!(out, comity_departure { size, rank, reserved, pid, host, why });
     layout!(out, comity_buffer { data, count, dtype, reserved });
     out
 }
@@ -135,5 +135,5 @@ fn the_first_version_of_structs_is_known() {
         [comity_call::FIRST, comity_error_info::FIRST, comity_member::FIRST, comity_stats::FIRST],
         [104, 96, 40, 56]
     );
-    assert_eq!([comity_reform_options::FIRST, comity_departed::FIRST], [24, 40]);
+    assert_eq!([comity_reform_options::FIRST, comity_departure::FIRST], [24, 40]);
 }

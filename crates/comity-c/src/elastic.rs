@@ -6,7 +6,7 @@ use crate::{
     group::{hand_out_formed, seconds},
     handles::{self, comity_group},
     raw::{self, CMemory},
-    types::{comity_buffer, comity_departed, comity_reform_options, comity_status, dtype},
+    types::{comity_buffer, comity_departure, comity_reform_options, comity_status, dtype},
 };
 use comity::{Place, ReformOptions, ViewMut};
 use std::ptr;
@@ -79,24 +79,24 @@ pub extern "C" fn comity_group_left(group: *mut comity_group) -> i32 {
 /// Describe one of the ranks that comity_group_left() counts.
 ///
 /// @param index 0 to comity_group_left() - 1.
-/// @param out Set its `size` to sizeof(comity_departed) before. Its texts are valid until comity_group_free() of `group`.
+/// @param out Set its `size` to sizeof(comity_departure) before. Its texts are valid until comity_group_free() of `group`.
 // SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
-pub extern "C" fn comity_group_departed(
+pub extern "C" fn comity_group_departure(
     group: *mut comity_group,
     index: i32,
-    out: *mut comity_departed,
+    out: *mut comity_departure,
 ) -> comity_status {
     answer(|| {
         let group = handles::find(group)?;
         let Some(who) = usize::try_from(index).ok().and_then(|i| group.left.get(i)) else {
             return Err(CFault::misuse(format!("index {index}: {} ranks have left", group.left.len())));
         };
-        let size = size_of::<comity_departed>();
+        let size = size_of::<comity_departure>();
         let host = who.host.as_ref().map_or(ptr::null(), |h| h.as_ptr());
         let why = who.why.as_ptr();
-        let out_of = comity_departed { size, rank: who.rank, reserved: 0, pid: who.pid, host, why };
-        raw::put_struct("comity_departed", out, out_of)
+        let out_of = comity_departure { size, rank: who.rank, reserved: 0, pid: who.pid, host, why };
+        raw::put_struct("comity_departure", out, out_of)
     })
 }
 

@@ -8,7 +8,7 @@ use crate::{
     raw,
     types::{comity_member, comity_stats, comity_status},
 };
-use comity::{Group, Reformed, tools::HomeProcess};
+use comity::{Group, ReformOutcome, tools::HomeProcess};
 use std::{
     ffi::{CString, c_char},
     mem::ManuallyDrop,
@@ -106,13 +106,13 @@ pub(crate) fn rank(what: &str, rank: i32) -> Result<usize, CFault> {
 
 /// A handle for a group of this process.
 pub(crate) fn hand_out(out: *mut *mut comity_group, group: Group) -> Result<(), CFault> {
-    hand_out_formed(out, Reformed { group, left: Vec::new(), joined: Vec::new() })
+    hand_out_formed(out, ReformOutcome { group, left: Vec::new(), joined: Vec::new() })
 }
 
 /// A handle for a group that follows another.
-pub(crate) fn hand_out_formed(out: *mut *mut comity_group, made: Reformed) -> Result<(), CFault> {
-    let Reformed { group, left, joined } = made;
-    let departed = |d: comity::Departed| DepartedRank {
+pub(crate) fn hand_out_formed(out: *mut *mut comity_group, made: ReformOutcome) -> Result<(), CFault> {
+    let ReformOutcome { group, left, joined } = made;
+    let departed = |d: comity::Departure| DepartedRank {
         rank: d.peer.rank as i32,
         pid: d.peer.pid.map_or(0, i64::from),
         host: errors::host(&d.peer),

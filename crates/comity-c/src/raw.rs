@@ -38,7 +38,7 @@ impl Growing for crate::types::comity_reform_options {
     const FIRST: usize = 24;
 }
 
-impl Growing for crate::types::comity_departed {
+impl Growing for crate::types::comity_departure {
     const FIRST: usize = 40;
 }
 

@@ -269,8 +269,8 @@ pub struct comity_reform_options {
 /// Rank of a former group that is not in the one that follows. The texts are valid until comity_group_free() of that one.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct comity_departed {
-    /** sizeof(comity_departed); set it before the call */
+pub struct comity_departure {
+    /** sizeof(comity_departure); set it before the call */
     pub size: usize,
     /** Its rank in the former group */
     pub rank: i32,

@@ -2,8 +2,8 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{
-    Algorithm, BackendKind, Config, ConfigError, ConnectWhen, Error, ErrorKind, Group, LinkKind, Result,
-    Secure,
+    Algorithm, BackendKind, Config, ConfigError, ConnectTiming, Error, ErrorKind, Group, LinkKind,
+    Protection, Result,
     tools::{self, cuda::Cuda},
 };
 use comity_plan::Kind;
@@ -23,13 +23,13 @@ pub(crate) struct JobTrust {
 
     /// Use of the key: handshake (who may join), or data over TCP too
     #[arg(long, value_name = "WHAT", value_parser = secure_parser(), hide_possible_values = true)]
-    secure: Option<Secure>,
+    secure: Option<Protection>,
 }
 
 /// Parser of the values of `--secure`.
-pub(crate) fn secure_parser() -> impl TypedValueParser<Value = Secure> {
+pub(crate) fn secure_parser() -> impl TypedValueParser<Value = Protection> {
     PossibleValuesParser::new(["handshake", "data"])
-        .map(|s| if s == "data" { Secure::Data } else { Secure::Handshake })
+        .map(|s| if s == "data" { Protection::Data } else { Protection::Handshake })
 }
 
 /// Up to so many ranks all links are made at the start: what is printed first is their kinds. In larger jobs they would cost more than all
@@ -41,7 +41,7 @@ const ALL_LINKS: usize = 16;
 pub(crate) fn join(backend: Option<BackendKind>, trust: &JobTrust) -> Result<Group> {
     let mut config = Config::from_env()?;
     if std::env::var_os("COMITY_CONNECT").is_none() && config.size() <= ALL_LINKS {
-        config = config.connect_when(ConnectWhen::All);
+        config = config.connect_when(ConnectTiming::All);
     }
     if trust.insecure {
         config = config.insecure();

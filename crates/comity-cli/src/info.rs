@@ -47,7 +47,7 @@ pub(crate) fn all_settings() -> String {
 }
 
 fn to_text(config: &Config) -> String {
-    let found = config.found();
+    let found = config.evidence();
     let local = config.local().map_or_else(String::new, |(r, n)| format!(", local rank {r} of {n}"));
     let variables: Vec<_> = found.seen.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut t = format!("comity {}\n", here::VERSION);
@@ -61,7 +61,7 @@ fn to_text(config: &Config) -> String {
     row("found by", &[format!("{}: {}", found.launcher, found.why)]);
     row("variables", if variables.is_empty() { vec!["none set".to_owned()] } else { variables }.as_slice());
     row("", &crate::misspelt::misspelt());
-    row("meets", &[config.meet().to_string()]);
+    row("meets", &[config.meeting_point().to_string()]);
     row("key", &[tools::trust_in_words(config).to_owned()]);
     row("host", &[format!("{}, {} cores, pages of {} bytes", host(), cores(), rustix::param::page_size())]);
     row("system", &[system()]);
@@ -90,7 +90,7 @@ fn to_text(config: &Config) -> String {
 }
 
 fn to_json(config: &Config) -> Value {
-    let found = config.found();
+    let found = config.evidence();
     let variables: serde_json::Map<String, Value> =
         found.seen.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
     let notes = tools::link_notes(config);
@@ -108,7 +108,7 @@ fn to_json(config: &Config) -> Value {
         "version": here::VERSION, "rank": config.rank(), "size": config.size(),
         "local_rank": config.local().map(|l| l.0), "local_size": config.local().map(|l| l.1),
         "launcher": found.launcher.to_string(), "why": found.why, "variables": variables,
-        "meets": config.meet().to_string(), "key": tools::trust_in_words(config), "host": host(), "cores": cores(),
+        "meets": config.meeting_point().to_string(), "key": tools::trust_in_words(config), "host": host(), "cores": cores(),
         "lanes": tools::lanes_in_words(config),
         "page_size": rustix::param::page_size(), "system": system(), "links": links, "devices": devices, "addresses": addresses,
         "network": tools::network_in_words(config), "topology": topology(),

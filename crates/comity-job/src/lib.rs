@@ -18,11 +18,11 @@ pub mod status;
 
 // Rooms of the crates below, so that a path says the room and not the crate.
 use comity_base::{
-    CallInfo, Crossed, DType, Error, ErrorKind, HostPort, JoinCause, JoinError, Key, MAX_TAG, Op, Peer,
+    CallInfo, CrossedWait, DType, Error, ErrorKind, HostPort, JoinCause, JoinError, Key, MAX_TAG, Op, Peer,
     ReduceOp, Result, Wire, error, lanes, root_cause, stats, sync, sys,
 };
 use comity_channel as channel;
 use comity_rendezvous as rendezvous;
 use comity_settings::{costs::LinkCosts, settings};
 use comity_transport::{self as transport, LinkKind};
-use settings::{ConnectWhen, Meet, Secure};
+use settings::{ConnectTiming, MeetingPoint, Protection};

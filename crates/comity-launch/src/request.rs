@@ -73,7 +73,7 @@ pub struct JobRequest {
     /// Without a job key.
     pub insecure: bool,
     /// Use of the job key, where the user chose.
-    pub secure: Option<comity::Secure>,
+    pub secure: Option<comity::Protection>,
 }
 
 /// Rank that a user talks to.

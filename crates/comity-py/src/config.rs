@@ -45,14 +45,14 @@ pub(crate) fn init(
     let config = Config::from_vars(read(&variables))
         .map(|c| key(key_bytes, c))
         .map_err(|e| errors::raised(py, None, &e))?;
-    if strict && config.found().launcher == Launcher::Alone {
+    if strict && config.evidence().launcher == Launcher::Alone {
         let why = format!(
             "this process is in no job: {}; start it with `comity launch -n 2 -- python ...`, or set COMITY_RANK, COMITY_SIZE and COMITY_STORE",
-            config.found().why
+            config.evidence().why
         );
         return Err(errors::raised(py, None, &ConfigError::new(why).into()));
     }
-    let name = if config.found().launcher == Launcher::Alone { "alone" } else { "world" };
+    let name = if config.evidence().launcher == Launcher::Alone { "alone" } else { "world" };
     Ok(PyGroup::new(connected(py, config)?, name.into()))
 }
 

@@ -2,7 +2,7 @@
 
 use super::{listen::OwnListeners, wire::Facts};
 use crate::{
-    Error, Result, Secure,
+    Error, Protection, Result,
     channel::{Listener, is_own},
     settings::Settings,
     sys::{here, interfaces, process_number},
@@ -67,7 +67,7 @@ pub fn facts(config: &Settings, links: Announced, addrs: Vec<OwnAddr>, unix: Str
         pid: std::process::id(),
         process: 0,
         ring: config.ring,
-        sealed: config.secure == Secure::Data,
+        sealed: config.secure == Protection::Data,
         silence: config.detection.limit().map_or(0, |l| u32::try_from(l.as_millis()).unwrap_or(u32::MAX)),
     }
 }

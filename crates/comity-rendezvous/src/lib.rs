@@ -43,7 +43,7 @@ use comity_base::{
 use comity_channel as channel;
 use comity_settings::{exchange, settings};
 use comity_transport::{self as transport, LinkKind};
-use settings::{Meet, Secure};
+use settings::{MeetingPoint, Protection};
 
 pub use announce::{agree_on_secrecy, announce, facts};
 pub use listen::OwnListeners;

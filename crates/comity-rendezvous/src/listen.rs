@@ -2,7 +2,7 @@
 
 use super::{meet::StoreClient, store::cannot_listen};
 use crate::{
-    Error, HostPort, Meet, Result,
+    Error, HostPort, MeetingPoint, Result,
     channel::Listener,
     settings::{Settings, own_addresses},
     sys::{Interface, here::host_name, interfaces},
@@ -70,7 +70,7 @@ impl StoreClient {
     /// The addresses that the user has named.
     fn named(&self, config: &Settings) -> Result<Vec<SocketAddr>> {
         let mut addrs = config.addrs.clone();
-        let Meet::Hostfile(ranks) = &config.meet else { return Ok(addrs) };
+        let MeetingPoint::Hostfile(ranks) = &config.meeting_point else { return Ok(addrs) };
         if !addrs.is_empty() {
             return Ok(addrs);
         }
@@ -89,8 +89,10 @@ impl StoreClient {
     /// Returns true if no rank can be on another host.
     fn is_within_host(&self, config: &Settings) -> bool {
         let all_here = config.local.is_some_and(|(_, n)| n == config.size);
-        match &config.meet {
-            Meet::Store(at) | Meet::Host(at) => all_here || at.iter().all(HostPort::is_loopback),
+        match &config.meeting_point {
+            MeetingPoint::Store(at) | MeetingPoint::Host(at) => {
+                all_here || at.iter().all(HostPort::is_loopback)
+            }
             _ => all_here || self.addrs.iter().all(|at| at.ip().is_loopback()),
         }
     }

@@ -5,7 +5,7 @@ use super::{
     store::{NoStore, Store, StoreBind},
 };
 use crate::{
-    Error, HostPort, Key, Meet, Result,
+    Error, HostPort, Key, MeetingPoint, Result,
     settings::{HOSTFILE, NO_NAME, Settings, Trust, own_addresses},
     sys::{give_up, here, interfaces, waited_for_processor},
 };
@@ -62,10 +62,10 @@ pub(super) fn locate(config: &Settings, until: Instant) -> Result<Located> {
         Trust::Exchange => Key::zeros(),
     };
     // Ranks that were started by hand, with nothing that tells their job from another.
-    let is_unnamed = match config.meet {
-        Meet::Host(_) => config.job == NO_NAME,
+    let is_unnamed = match config.meeting_point {
+        MeetingPoint::Host(_) => config.job == NO_NAME,
         // Named after the file, which another job may have as well.
-        Meet::Hostfile(_) => config.job.starts_with(HOSTFILE),
+        MeetingPoint::Hostfile(_) => config.job.starts_with(HOSTFILE),
         _ => false,
     };
     let serve = |at: StoreBind| {
@@ -80,16 +80,18 @@ pub(super) fn locate(config: &Settings, until: Instant) -> Result<Located> {
         )
         .inspect(|s| s.on_waiting(|words| tell(0, words)))
     };
-    match &config.meet {
-        Meet::Store(at) => Ok(Located::at(resolve_all(at, until)?, known)),
-        Meet::Host(at) => {
+    match &config.meeting_point {
+        MeetingPoint::Store(at) => Ok(Located::at(resolve_all(at, until)?, known)),
+        MeetingPoint::Host(at) => {
             // Rank 0 is found at all its addresses, whichever of them another rank was told.
             let is_within = at.iter().all(HostPort::is_loopback) || !config.addrs.is_empty();
             let others = |port| if is_within { Vec::new() } else { own_at(config, port) };
             at_rank_0(config, resolve_all(at, until)?, others, &known, &serve)
         }
-        Meet::Hostfile(ranks) => in_hostfile(config, ranks, &known, &serve, until),
-        Meet::Exchange(exchange) => over_exchange(config, &**exchange, (trust, &known), &serve, until),
+        MeetingPoint::Hostfile(ranks) => in_hostfile(config, ranks, &known, &serve, until),
+        MeetingPoint::Exchange(exchange) => {
+            over_exchange(config, &**exchange, (trust, &known), &serve, until)
+        }
         _ => Err(Error::config(format!("{} ranks need a place to meet", config.size))),
     }
 }
@@ -280,8 +282,11 @@ mod tests {
     fn rank_0_posts_each_address_that_its_user_names() {
         let board = std::sync::Arc::new(Board::default());
         let addrs: [SocketAddr; 2] = ["127.0.0.1:0", "127.0.0.2:0"].map(|at| at.parse().unwrap());
-        let config =
-            Settings { meet: Meet::Exchange(board.clone()), addrs: addrs.to_vec(), ..Settings::new(0, 2) };
+        let config = Settings {
+            meeting_point: MeetingPoint::Exchange(board.clone()),
+            addrs: addrs.to_vec(),
+            ..Settings::new(0, 2)
+        };
         let located = locate(&config, Instant::now()).unwrap();
         assert!(located.store.is_some_and(|store| store.addrs().len() == 2));
         let text = board.0.lock().unwrap().clone();

@@ -6,7 +6,7 @@ use super::{
     wire::{Facts, FromStore, Summons, ToStore},
 };
 use crate::{
-    Error, JoinCause, JoinError, Meet, Result, Secure,
+    Error, JoinCause, JoinError, MeetingPoint, Protection, Result,
     channel::{
         Channel, Conn, DialLimits, Hello, Miss, RELAY_OFF, Refusal, STORE, Sealing, Secret, Stream, Target,
         dial, dial_any,
@@ -83,7 +83,7 @@ impl StoreClient {
             world: 0,
             group_id: 0,
             channel: Channel::Join,
-            sealed: config.secure == Secure::Data,
+            sealed: config.secure == Protection::Data,
         };
         let (stream, seals) = at
             .dial(config, (&addrs, &relays), &secret, &hello, answer)
@@ -280,7 +280,7 @@ struct Site {
 impl Site {
     fn new(config: &Settings, addrs: &[SocketAddr]) -> Self {
         let address = addrs.first().copied();
-        let host = (config.rank != 0 && !matches!(config.meet, Meet::Store(_))).then_some(0);
+        let host = (config.rank != 0 && !matches!(config.meeting_point, MeetingPoint::Store(_))).then_some(0);
         let all = addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let name = match (address, host) {
             (Some(_), None) => format!("the store at {all}"),
@@ -362,7 +362,11 @@ impl Site {
                 Miss::Nobody(e) | Miss::Nowhere(e) | Miss::NoWay(e) | Miss::Refused(Refusal::Ended(Some(e))),
                 None,
             ) => {
-                let who = if matches!(config.meet, Meet::Store(_)) { "the launcher" } else { "rank 0" };
+                let who = if matches!(config.meeting_point, MeetingPoint::Store(_)) {
+                    "the launcher"
+                } else {
+                    "rank 0"
+                };
                 let host = config.host.clone().unwrap_or_else(host_name);
                 let limit = seconds(config.join_timeout);
                 let said = e.to_string();

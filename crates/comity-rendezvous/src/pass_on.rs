@@ -8,7 +8,7 @@
 
 use super::meet::StoreClient;
 use crate::{
-    Error, HostPort, Meet, Result,
+    Error, HostPort, MeetingPoint, Result,
     channel::{Acceptor, Channel, Hello, HelloVerdict, Listener, RELAY_OFF, Relay, STORE, Secret},
     settings::Settings,
     sys::{Waker, here::host_name, interfaces, poll_until},
@@ -42,7 +42,7 @@ impl StoreClient {
         secret: &Secret,
         mut listeners: Vec<Listener>,
     ) -> Result<Result<PassingOn, Vec<Listener>>> {
-        let known = matches!(&config.meet, Meet::Hostfile(ranks) if ranks.len() > 2);
+        let known = matches!(&config.meeting_point, MeetingPoint::Hostfile(ranks) if ranks.len() > 2);
         let own = listeners.len();
         listeners.extend(self.doors(config));
         if self.store.is_some() || (!known && own == listeners.len()) {
@@ -71,13 +71,13 @@ impl StoreClient {
 
     /// Listeners at the addresses of the store that are this host's, of several that are named.
     fn doors(&self, config: &Settings) -> Vec<Listener> {
-        let addrs: Vec<SocketAddr> = match &config.meet {
-            Meet::Store(named) | Meet::Host(named)
+        let addrs: Vec<SocketAddr> = match &config.meeting_point {
+            MeetingPoint::Store(named) | MeetingPoint::Host(named)
                 if named.len() > 1 && !named.iter().all(HostPort::is_loopback) =>
             {
                 named.iter().flat_map(|at| at.resolve(self.until).unwrap_or_default()).collect()
             }
-            Meet::Exchange(_) => self.addrs.clone(),
+            MeetingPoint::Exchange(_) => self.addrs.clone(),
             _ => Vec::new(),
         };
         if addrs.len() < 2 {

@@ -83,7 +83,7 @@ use comity_settings::{costs, exchange, settings};
 use comity_transport as transport;
 
 pub use comity_base::{
-    CallInfo, ConfigError, Crossed, Error, ErrorKind, HostPort, Interrupt, JoinCause, JoinError, Key,
+    CallInfo, ConfigError, CrossedWait, Error, ErrorKind, HostPort, Interrupt, JoinCause, JoinError, Key,
     MAX_SIZE, MAX_TAG, Misuse, Op, OsError, Peer, Place, Result, SharedBuffer, Stats, View, ViewMut,
     interrupt_with,
 };
@@ -92,8 +92,10 @@ pub use comity_plan::Algorithm;
 pub use config::Config;
 pub use costs::LinkCosts;
 pub use exchange::Exchange;
-pub use group::{Communicator, Departed, Group, ReformOptions, Reformed, Request, Scope, init, init_strict};
-pub use settings::{BackendKind, ConnectWhen, Detection, Found, Launcher, Meet, Secure};
+pub use group::{
+    Communicator, Departure, Group, ReformOptions, ReformOutcome, Request, Scope, init, init_strict,
+};
+pub use settings::{BackendKind, ConnectTiming, Detection, Evidence, Launcher, MeetingPoint, Protection};
 pub use transport::LinkKind;
 
 /// The crate of [`f16`](half::f16) and [`bf16`](half::bf16), in the version whose types are an [`Element`].

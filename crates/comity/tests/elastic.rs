@@ -1,7 +1,7 @@
 //! Groups form again: after a death, after an abort, and while nothing is wrong; and who does not come is named.
 
 use comity::{
-    Config, ErrorKind, Group, JoinCause, Key, Op, ReduceOp, ReformOptions, Reformed, Result, ViewMut,
+    Config, ErrorKind, Group, JoinCause, Key, Op, ReduceOp, ReformOptions, ReformOutcome, Result, ViewMut,
     tools::Store,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -62,7 +62,7 @@ fn sum(group: &Group) -> Result<f32> {
     Ok(x[0])
 }
 
-fn join_error(out: Result<Reformed>) -> comity::JoinError {
+fn join_error(out: Result<ReformOutcome>) -> comity::JoinError {
     match out.expect_err("a refusal").into_kind() {
         ErrorKind::Join(why) => why,
         other => panic!("{other}"),

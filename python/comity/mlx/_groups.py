@@ -5,7 +5,7 @@ from weakref import WeakKeyDictionary
 
 import comity
 from comity import _functions
-from comity._elastic import Reformed
+from comity._elastic import ReformOutcome
 from comity.errors import MisuseError
 
 
@@ -22,7 +22,7 @@ class Group(comity.Group):
         """How many ranks there are."""
         return self._size
 
-    def reform(self, **options: Any) -> Reformed:
+    def reform(self, **options: Any) -> ReformOutcome:
         made = super().reform(**options)
         group = _functions.current(made.group)
         if group is not None:

@@ -1,7 +1,7 @@
 //! Kinds of errors, with the ranks, calls and limits of each.
 
 use super::{
-    ConfigError, Crossed, Error, JoinError, Misuse, OsError, Peer,
+    ConfigError, CrossedWait, Error, JoinError, Misuse, OsError, Peer,
     words::{Calls, Changed, Crossings, During, SeenBy, Waited, advice},
 };
 use crate::CallInfo;
@@ -89,7 +89,7 @@ pub enum ErrorKind {
         /// `waiting_for` as well.
         stalled: Option<[Peer; 2]>,
         /// Ranks that waited for this rank, in calls that it has not come to; empty on other ranks than `rank`.
-        crossed: Vec<Crossed>,
+        crossed: Vec<CrossedWait>,
     },
 
     /// A member's process or link is gone.

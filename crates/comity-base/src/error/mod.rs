@@ -17,7 +17,7 @@ pub use join::{JoinCause, JoinError};
 pub use kind::ErrorKind;
 pub use misuse::Misuse;
 pub use os::OsError;
-pub use peer::{Crossed, Peer};
+pub use peer::{CrossedWait, Peer};
 pub use words::PART;
 
 use std::{error, fmt, io, sync::Arc, time::Duration};

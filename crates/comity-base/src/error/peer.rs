@@ -48,7 +48,7 @@ impl fmt::Display for Peer {
 /// explain(&ErrorKind::Closed.into());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Crossed {
+pub struct CrossedWait {
     /// The rank, as in the group of the error.
     pub peer: Peer,
     /// The call in which it waited.

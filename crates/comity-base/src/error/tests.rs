@@ -42,7 +42,7 @@ fn errors_end_with_what_to_do_next() {
     let after = Duration::from_secs(5);
     let waiting_for = vec![peer.clone()];
     let crossed =
-        vec![Crossed { peer, call: CallInfo { seq: 3, ..CallInfo::new(Op::Barrier) }, elsewhere: true }];
+        vec![CrossedWait { peer, call: CallInfo { seq: 3, ..CallInfo::new(Op::Barrier) }, elsewhere: true }];
     let late = ErrorKind::Timeout { rank: 0, call, after, waiting_for, stalled: None, crossed };
     assert_eq!(
         late.to_string(),

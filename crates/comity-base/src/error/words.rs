@@ -1,6 +1,6 @@
 //! Texts of errors.
 
-use super::{Crossed, Peer};
+use super::{CrossedWait, Peer};
 use crate::CallInfo;
 use std::fmt;
 
@@ -111,7 +111,7 @@ impl fmt::Display for Waited<'_> {
     }
 }
 
-pub(super) struct Crossings<'a>(pub(super) &'a [Crossed]);
+pub(super) struct Crossings<'a>(pub(super) &'a [CrossedWait]);
 
 impl fmt::Display for Crossings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,7 +7,7 @@
 static void form_again(comity_group *group, int rank, int size) {
     comity_reform_options options = {sizeof options, size, 0, 30};
     comity_group *next;
-    comity_departed who;
+    comity_departure who;
     comity_error *error;
     float x[4] = {(float)rank, 2, 3, 4};
     int64_t step = rank == 0 ? 7 : 6;
@@ -23,9 +23,9 @@ static void form_again(comity_group *group, int rank, int size) {
     HOLDS(comity_group_rank(next) == rank && comity_group_size(next) == size - 1);
     HOLDS(comity_group_joined(next) == 0 && comity_group_left(next) == 1 && comity_group_joiners(next) == 0);
     who.size = sizeof who;
-    OK(comity_group_departed(next, 0, &who));
+    OK(comity_group_departure(next, 0, &who));
     HOLDS(who.rank == size - 1 && who.pid > 0 && who.host && strlen(who.why) > 0);
-    WANT(COMITY_ERR_MISUSE, comity_group_departed(next, 1, &who));
+    WANT(COMITY_ERR_MISUSE, comity_group_departure(next, 1, &who));
     comity_buffer state[2] = {{x, 4, COMITY_F32, 0}, {&step, 1, COMITY_I64, 0}};
     OK(comity_sync(next, state, 2, rank == 0));
     HOLDS(x[0] == 0 && x[3] == 4 && step == 7);

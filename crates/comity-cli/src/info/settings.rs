@@ -25,7 +25,7 @@ fn all(found: Result<&Config, &Error>, var: &dyn Fn(&str) -> Option<OsString>) -
 
 /// The value of a variable that is not set, where another stands for it.
 fn elsewhere(config: &Config, name: &str) -> Option<(String, String)> {
-    let found = config.found();
+    let found = config.evidence();
     let local = config.local();
     let number = match name {
         "COMITY_RANK" => Some(config.rank()),

@@ -76,6 +76,6 @@ fn of_own_ranks(args: &LaunchArgs) -> Vec<Given> {
         ("--tag-output=never", args.tag_output == TagWish::Never),
         ("--metrics", args.metrics.is_some()),
         ("--bind-to", args.bind_to != BindWish::Off),
-        ("--secure data", args.secure == Some(comity::Secure::Data)),
+        ("--secure data", args.secure == Some(comity::Protection::Data)),
     ]
 }

@@ -134,7 +134,7 @@ pub(crate) struct LaunchArgs {
 
     /// Protect by the job key the handshake (who may connect, the default) or data (everything that goes over TCP, too)
     #[arg(hide_short_help = true, long, value_name = "PART", conflicts_with = "insecure", value_parser = crate::here::secure_parser(), hide_possible_values = true, help_heading = section::SECURITY)]
-    secure: Option<comity::Secure>,
+    secure: Option<comity::Protection>,
 
     #[command(flatten)]
     fleet: hosts::FleetArgs,

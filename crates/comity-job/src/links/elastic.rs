@@ -4,7 +4,7 @@
 
 use super::Endpoint;
 use crate::{
-    Error, HostPort, Meet, Result,
+    Error, HostPort, MeetingPoint, Result,
     control::ControlPlane,
     rendezvous::{Store, StoreBind, StoreClient, Summons},
     settings::{Settings, Trust},
@@ -41,7 +41,7 @@ pub(super) struct Elastic {
 impl Elastic {
     /// Note how this process met the others.
     pub(super) fn remember(&self, config: &Settings) {
-        if let Meet::Store(_) = config.meet {
+        if let MeetingPoint::Store(_) = config.meeting_point {
             let _ = self.config.set(config.clone());
         }
     }
@@ -111,7 +111,7 @@ fn meet(config: &Settings, rank: usize, to: &Summons, limit: Duration) -> Result
         rank,
         size: to.size as usize,
         local: None,
-        meet: Meet::Store(to.addrs.iter().copied().map(HostPort::from).collect()),
+        meeting_point: MeetingPoint::Store(to.addrs.iter().copied().map(HostPort::from).collect()),
         join_timeout: config.join_timeout.min(limit).min(meeting_limit(config)),
         ..config.clone()
     };

@@ -6,7 +6,7 @@ mod world;
 
 use super::{elastic::Elastic, maker::Makers, mesh::Opened, redial::Redial, way::Ways};
 use crate::{
-    ConnectWhen, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Result, Secure,
+    ConnectTiming, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Protection, Result,
     channel::{Acceptor, Channel, Hello, Listener, Relay, STORE, Secret},
     control::{LinkDesk, Probes, Rules, Running, pace},
     lanes::{OwnCores, most_lanes},
@@ -112,7 +112,7 @@ impl Endpoint {
         let job = JobInfo {
             rank: config.rank,
             size: config.size,
-            sealed: config.secure == Secure::Data,
+            sealed: config.secure == Protection::Data,
             wanted: config.backend.link().map(|kind| (kind, config.backend.name())),
         };
         let mut transports = Transports::find(config.links, &config.transports, &job)?;
@@ -207,7 +207,7 @@ impl Endpoint {
                 peers: facts.iter().enumerate().map(peer).collect(),
                 book: Arc::new(AddressBook::new(config.interfaces.clone())),
                 secret,
-                sealed: config.secure == Secure::Data,
+                sealed: config.secure == Protection::Data,
             },
             hosts,
             cores: facts.iter().map(|f| usize::from(f.card.cores)).min().unwrap_or(1).max(1),
@@ -220,7 +220,7 @@ impl Endpoint {
             transports: Arc::default(),
             first: config.backend.link(),
             limit: config.join_timeout,
-            all: config.connect_when == ConnectWhen::All,
+            all: config.connect_when == ConnectTiming::All,
             makers: Makers::new(cards),
             sparse: config.size > config.sparse_above,
             redial: None,

@@ -1,7 +1,7 @@
 //! Why a group failed, as its members tell it to each other, and the error that each makes of it.
 
 use super::{header::Header, ledger::Differs, reached::Reached};
-use crate::{CallInfo, Crossed, Error, ErrorKind, Peer};
+use crate::{CallInfo, CrossedWait, Error, ErrorKind, Peer};
 use comity_membership::Reason;
 use std::time::Duration;
 
@@ -189,7 +189,7 @@ impl Late {
         by: usize,
         mine: usize,
         member: &dyn Fn(usize) -> Peer,
-        crossed: Vec<Crossed>,
+        crossed: Vec<CrossedWait>,
     ) -> Error {
         let pair = self.stalled.map(|(a, b)| [a, b]);
         let named: &[usize] = pair.as_ref().map_or(&self.missing, |p| p);

@@ -149,8 +149,8 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
         restarted: vec![0; part.size],
         insecure: part.insecure,
         secure: part.secure.as_deref().map(|s| match s {
-            "data" => comity::Secure::Data,
-            _ => comity::Secure::Handshake,
+            "data" => comity::Protection::Data,
+            _ => comity::Protection::Handshake,
         }),
         backend: part.backend.as_deref().and_then(comity::BackendKind::from_name),
         metrics: None,

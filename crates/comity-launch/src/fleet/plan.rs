@@ -290,7 +290,7 @@ fn part(
         cwd: asked.or_else(here),
         bind_to: args.bind_to,
         insecure: args.insecure,
-        secure: args.secure.map(|s| if s == comity::Secure::Data { "data" } else { "handshake" }.into()),
+        secure: args.secure.map(|s| if s == comity::Protection::Data { "data" } else { "handshake" }.into()),
         backend: Some(ours.to_owned()).filter(|b| b != "any" && b != "ring"),
         ..HostPart::default()
     }

@@ -68,7 +68,7 @@ pub(crate) struct Job {
     /// Number of times that each rank was started again, alone.
     pub(crate) restarted: Vec<u32>,
     pub(crate) insecure: bool,
-    pub(crate) secure: Option<comity::Secure>,
+    pub(crate) secure: Option<comity::Protection>,
     /// None: what the shell says, or the best there is.
     pub(crate) backend: Option<comity::BackendKind>,
     /// Listener for requests of the ranks' counters.

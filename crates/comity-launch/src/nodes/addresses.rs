@@ -6,7 +6,7 @@
 //! So each node says by which addresses it knows node 0, those that answer first. The ranks' store listens at all of them.
 use crate::host::meet::local_toward;
 use crate::host::supervisor::host;
-use comity::{Config, HostPort, Meet};
+use comity::{Config, HostPort, MeetingPoint};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -170,7 +170,7 @@ pub(super) fn sort_out(said: &[Vec<IpAddr>], own: SocketAddr) -> (Vec<SocketAddr
 
 fn resolve(at: &str) -> Result<Vec<SocketAddr>, String> {
     let config = Config::new(0, 2).rendezvous(at).map_err(|e| e.to_string())?;
-    let Meet::Host(places) = config.meet() else { return Err("it has no address".into()) };
+    let MeetingPoint::Host(places) = config.meeting_point() else { return Err("it has no address".into()) };
     let (mut all, mut failed): (Vec<SocketAddr>, _) = (Vec::new(), None);
     for place in places {
         // Of several names one may mean nothing here.

@@ -9,7 +9,7 @@ use crate::machine::USAGE;
 use crate::protocol::Go;
 use crate::request::JobRequest;
 use comity::tools::Store;
-use comity::{Config, Group, Key, Secure};
+use comity::{Config, Group, Key, Protection};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -94,7 +94,7 @@ pub(super) fn word(_: &NodeCall, job: &Job) -> NodeWord {
         at: meet::loopback(),
         ports: Vec::new(),
         backend: job.backend.map_or("any", |b| b.name()).into(),
-        secure: if job.secure == Some(Secure::Data) { "data" } else { "handshake" }.into(),
+        secure: if job.secure == Some(Protection::Data) { "data" } else { "handshake" }.into(),
         grace: job.grace.as_secs_f64().to_string(),
         command: std::iter::once(job.name.to_string_lossy().into_owned()).chain(args).collect(),
     }
@@ -155,7 +155,7 @@ fn meet_nodes(call: &NodeCall) -> Result<Group, LaunchRefusal> {
         let config = Config::new(call.node, call.nodes).settings_from_vars(var)?.rendezvous(at)?;
         let config = config.job("comity-launchers").join_timeout(call.join);
         // The job's key goes over these connections.
-        let config = if call.insecure { config.insecure() } else { config.secure(Secure::Data) };
+        let config = if call.insecure { config.insecure() } else { config.secure(Protection::Data) };
         config.connect()
     };
     join().map_err(|e| LaunchRefusal {

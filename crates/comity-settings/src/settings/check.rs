@@ -1,6 +1,6 @@
 //! Checks of a configuration as a whole, before anything is opened.
 
-use super::{Insecure, Launcher, MAX_TIMEOUT, Meet, Secure, Settings, Trust, bad, bad_value};
+use super::{Insecure, Launcher, MAX_TIMEOUT, MeetingPoint, Protection, Settings, Trust, bad, bad_value};
 use crate::{LinkKind, MAX_SIZE, Result};
 use std::{net::IpAddr, sync::Once};
 
@@ -71,9 +71,9 @@ impl Settings {
 impl Settings {
     /// By what this rank will know the others; an error that says what to do if by nothing.
     pub fn trust(&self) -> Result<Trust<'_>> {
-        match (&self.key, self.insecure, &self.meet) {
+        match (&self.key, self.insecure, &self.meeting_point) {
             (Some(key), ..) => Ok(Trust::Held(key)),
-            (None, Insecure::No, Meet::Exchange(_)) => Ok(Trust::Exchange),
+            (None, Insecure::No, MeetingPoint::Exchange(_)) => Ok(Trust::Exchange),
             (None, Insecure::No, _) => bad(self.no_key()),
             (None, ..) => {
                 note_once();
@@ -83,7 +83,7 @@ impl Settings {
     }
 
     fn no_key(&self) -> String {
-        let channel = match self.found.launcher {
+        let channel = match self.evidence.launcher {
             Launcher::OpenMpi => "with MASTER_ADDR set, mpirun has no way to hand one over",
             Launcher::Slurm => "srun has no way to hand one over, but srun --mpi=pmi2 has",
             Launcher::Mlx => "MLX's hostfile has no place for one",
@@ -104,7 +104,7 @@ impl Settings {
         if self.key.is_some() {
             return bad("a key is given and insecure (COMITY_INSECURE) is asked for; drop one of them");
         }
-        if self.secure == Secure::Data {
+        if self.secure == Protection::Data {
             return bad(
                 "secure data (COMITY_SECURE=data) needs a key, but insecure (COMITY_INSECURE) is asked for; drop one of them",
             );
@@ -113,18 +113,25 @@ impl Settings {
     }
 
     fn check_meeting(&self) -> Result<()> {
-        match &self.meet {
-            Meet::Alone | Meet::Host(_) | Meet::Hostfile(_) | Meet::Exchange(_) if self.joins => bad(
-                "a process that joins while the job runs needs the address of the job's store: set COMITY_STORE=host:port",
-            ),
-            Meet::Hostfile(ranks) if ranks.len() != self.size => {
+        match &self.meeting_point {
+            MeetingPoint::Alone
+            | MeetingPoint::Host(_)
+            | MeetingPoint::Hostfile(_)
+            | MeetingPoint::Exchange(_)
+                if self.joins =>
+            {
+                bad(
+                    "a process that joins while the job runs needs the address of the job's store: set COMITY_STORE=host:port",
+                )
+            }
+            MeetingPoint::Hostfile(ranks) if ranks.len() != self.size => {
                 bad(format!("the hostfile lists {} ranks, but the size is {}", ranks.len(), self.size))
             }
-            Meet::Alone if self.size > 1 => bad(format!(
+            MeetingPoint::Alone if self.size > 1 => bad(format!(
                 "{} ranks need a place to meet: set COMITY_STORE=host:port, or give the configuration a store, a rendezvous, a hostfile or an exchange",
                 self.size
             )),
-            Meet::Store(all) | Meet::Host(all) => all.iter().try_for_each(|at| match at {
+            MeetingPoint::Store(all) | MeetingPoint::Host(all) => all.iter().try_for_each(|at| match at {
                 // Of several another may do.
                 at if all.iter().all(|at| at.lacks_interface().is_some()) => {
                     bad(format!("ranks cannot meet at {at}: {}", at.lacks_interface().unwrap_or_default()))
@@ -174,7 +181,7 @@ impl Settings {
         let open = wanted
             .filter(is_open)
             .or_else(|| self.links.iter().next().filter(|_| self.links.iter().all(|k| is_open(&k))));
-        if let Some(kind) = open.filter(|_| self.secure == Secure::Data) {
+        if let Some(kind) = open.filter(|_| self.secure == Protection::Data) {
             return bad(format!(
                 "secure data (COMITY_SECURE=data) and {} do not go together: what a device sends is not encrypted; drop one of them",
                 kind.medium()

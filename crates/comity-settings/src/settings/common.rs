@@ -1,7 +1,7 @@
 //! The variables that hold under every launcher.
 
 use super::{
-    BackendKind, ConnectWhen, Costs, Detection, Insecure, MAX_TIMEOUT, Secure, Settings, bad,
+    BackendKind, ConnectTiming, Costs, Detection, Insecure, MAX_TIMEOUT, Protection, Settings, bad,
     vars::{Vars, wrong},
 };
 use crate::{
@@ -31,7 +31,7 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Settings) -> Result<()> {
     if let Some(insecure) = Insecure::read(vars)? {
         config.insecure = insecure;
     }
-    if let Some(secure) = Secure::read(vars)? {
+    if let Some(secure) = Protection::read(vars)? {
         config.secure = secure;
     }
     if let Some(limit) = call_limit(vars)? {
@@ -49,7 +49,7 @@ pub(super) fn read(vars: &Vars<'_>, config: &mut Settings) -> Result<()> {
     if let Some(text) = vars.text("COMITY_BACKEND")? {
         config.backend = backend(&text).or_else(|why| wrong("COMITY_BACKEND", &text, &why))?;
     }
-    if let Some(when) = ConnectWhen::read(vars)? {
+    if let Some(when) = ConnectTiming::read(vars)? {
         config.connect_when = when;
     }
     config.transports.read(vars)?;

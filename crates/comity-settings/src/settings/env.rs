@@ -3,7 +3,7 @@
 mod cloud;
 
 use super::{
-    Found, HostPort, Launcher, MAX_SIZE, Meet, Settings, bad, bad_value, common, fnv,
+    Evidence, HostPort, Launcher, MAX_SIZE, MeetingPoint, Settings, bad, bad_value, common, fnv,
     hostfile::Hostfile,
     slurm,
     vars::{Vars, refusal, wrong},
@@ -23,7 +23,7 @@ pub(super) fn read(var: &dyn Fn(&str) -> Option<OsString>) -> Result<Settings> {
     let place = if joins { joiner(&vars)? } else { Place::find(&vars)? };
     let mut config = Settings::new(place.rank, place.size);
     config.local = place.local;
-    config.meet = if place.size == 1 && !joins { Meet::Alone } else { place.meet };
+    config.meeting_point = if place.size == 1 && !joins { MeetingPoint::Alone } else { place.meeting_point };
     config.joins = joins;
     config.job = place.job;
     common::read(&vars, &mut config)?;
@@ -33,7 +33,7 @@ pub(super) fn read(var: &dyn Fn(&str) -> Option<OsString>) -> Result<Settings> {
         config.place = vars.number("COMITY_RANK", MAX_SIZE - 1)?.map(|rank| rank as u32);
     }
     config.check()?;
-    config.found = Found { launcher: place.launcher, why: place.why, seen: vars.into_seen() };
+    config.evidence = Evidence { launcher: place.launcher, why: place.why, seen: vars.into_seen() };
     Ok(config)
 }
 
@@ -44,7 +44,7 @@ struct Place {
     rank: usize,
     size: usize,
     local: Option<(usize, usize)>,
-    meet: Meet,
+    meeting_point: MeetingPoint,
     job: String,
 }
 
@@ -74,7 +74,7 @@ impl Place {
             rank: 0,
             size: 1,
             local: Some((0, 1)),
-            meet: Meet::Alone,
+            meeting_point: MeetingPoint::Alone,
             job: "-".into(),
         })
     }
@@ -95,7 +95,7 @@ fn joiner(vars: &Vars<'_>) -> Result<Place> {
         rank: 0,
         size: 1,
         local: None,
-        meet: Meet::Store(at),
+        meeting_point: MeetingPoint::Store(at),
         job: torch_job(vars)?,
     })
 }
@@ -115,17 +115,17 @@ fn comity(vars: &Vars<'_>) -> Result<Option<Place>> {
     }
     let local = vars.local("COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE", size)?;
     let mut job = torch_job(vars)?;
-    let meet = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        Meet::Store(at)
+    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
+        MeetingPoint::Store(at)
     } else if size == 1 {
-        Meet::Alone
+        MeetingPoint::Alone
     } else if let Some(at) = vars.master()? {
-        master_meet(vars, at, &job)?
+        master_meeting_point(vars, at, &job)?
     } else if let Some(path) = vars.text("MLX_HOSTFILE")? {
         let file = Hostfile::read(Path::new(&path))?;
         file.check("COMITY_RANK", rank, Some(size), true)?;
         job = file.job();
-        Meet::Hostfile(file.ranks)
+        MeetingPoint::Hostfile(file.ranks)
     } else {
         let why = format!(
             "COMITY_RANK={rank} and COMITY_SIZE={size} are set, but not where the ranks meet; set COMITY_STORE=host:port to a running store, or MASTER_ADDR and MASTER_PORT, where rank 0 then runs one"
@@ -134,7 +134,7 @@ fn comity(vars: &Vars<'_>) -> Result<Option<Place>> {
     };
     let launcher = Launcher::Comity;
     let why = both_set("COMITY_RANK", rank, "COMITY_SIZE", size, launcher);
-    Ok(Some(Place { launcher, why, rank, size, local, meet, job }))
+    Ok(Some(Place { launcher, why, rank, size, local, meeting_point, job }))
 }
 
 /// Reads the place of a rank of MLX's NCCL backend, which has no hostfile.
@@ -143,12 +143,12 @@ fn mlx_nccl(vars: &Vars<'_>) -> Result<Option<Place>> {
         return Ok(None);
     }
     let Some((rank, size)) = vars.rank_and_size("MLX_RANK", "MLX_WORLD_SIZE")? else { return Ok(None) };
-    let meet = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        Meet::Store(at)
+    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
+        MeetingPoint::Store(at)
     } else if let Some(at) = vars.address("NCCL_HOST_IP", "NCCL_PORT")? {
-        Meet::Host(at)
+        MeetingPoint::Host(at)
     } else if size == 1 {
-        Meet::Alone
+        MeetingPoint::Alone
     } else {
         let why = format!(
             "MLX_RANK={rank} and MLX_WORLD_SIZE={size} are set, but NCCL_HOST_IP and NCCL_PORT are not; set them to rank 0's address and a free port of it"
@@ -157,7 +157,7 @@ fn mlx_nccl(vars: &Vars<'_>) -> Result<Option<Place>> {
     };
     let launcher = Launcher::Mlx;
     let why = both_set("MLX_RANK", rank, "MLX_WORLD_SIZE", size, launcher);
-    Ok(Some(Place { launcher, why, rank, size, local: None, meet, job: "-".into() }))
+    Ok(Some(Place { launcher, why, rank, size, local: None, meeting_point, job: "-".into() }))
 }
 
 fn mlx(vars: &Vars<'_>) -> Result<Option<Place>> {
@@ -186,10 +186,10 @@ fn mlx(vars: &Vars<'_>) -> Result<Option<Place>> {
     file.check("MLX_RANK", rank, None, store.is_none())?;
     let size = file.ranks.len();
     let job = file.job();
-    let meet = store.map_or(Meet::Hostfile(file.ranks), Meet::Store);
+    let meeting_point = store.map_or(MeetingPoint::Hostfile(file.ranks), MeetingPoint::Store);
     let launcher = Launcher::Mlx;
     let why = format!("MLX_RANK={rank} and MLX_HOSTFILE={path} are set ({launcher})");
-    Ok(Some(Place { launcher, why, rank, size, local: None, meet, job }))
+    Ok(Some(Place { launcher, why, rank, size, local: None, meeting_point, job }))
 }
 
 /// A rank of MLX's other backend, which has a matrix of devices and a coordinator in place of a hostfile.
@@ -216,25 +216,25 @@ fn jaccl(vars: &Vars<'_>) -> Result<Option<Place>> {
         return bad_value(rank_is, rank, why);
     }
     let at = match vars.host_ports("COMITY_STORE")? {
-        Some(store) => Some(Meet::Store(store)),
-        None => vars.host_ports(at_is)?.map(Meet::Host),
+        Some(store) => Some(MeetingPoint::Store(store)),
+        None => vars.host_ports(at_is)?.map(MeetingPoint::Host),
     };
-    let Some(meet) = at else { return Ok(None) };
+    let Some(meeting_point) = at else { return Ok(None) };
     let launcher = Launcher::Mlx;
     let why = format!("{rank_is}={rank}, {devices_is} and {at_is} are set ({launcher})");
-    Ok(Some(Place { launcher, why, rank, size, local: None, meet, job: "-".into() }))
+    Ok(Some(Place { launcher, why, rank, size, local: None, meeting_point, job: "-".into() }))
 }
 
 fn torch(vars: &Vars<'_>) -> Result<Option<Place>> {
     let Some((rank, size)) = vars.rank_and_size("RANK", "WORLD_SIZE")? else { return Ok(None) };
     let local = vars.local("LOCAL_RANK", "LOCAL_WORLD_SIZE", size)?;
     let job = torch_job(vars)?;
-    let meet = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        Meet::Store(at)
+    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
+        MeetingPoint::Store(at)
     } else if let Some(at) = vars.master()? {
-        master_meet(vars, at, &job)?
+        master_meeting_point(vars, at, &job)?
     } else if size == 1 {
-        Meet::Alone
+        MeetingPoint::Alone
     } else {
         let why = format!(
             "RANK={rank} and WORLD_SIZE={size} are set, but MASTER_ADDR and MASTER_PORT are not; set them to rank 0's host and a free port of it"
@@ -243,16 +243,16 @@ fn torch(vars: &Vars<'_>) -> Result<Option<Place>> {
     };
     let launcher = Launcher::Torch;
     let why = both_set("RANK", rank, "WORLD_SIZE", size, launcher);
-    Ok(Some(Place { launcher, why, rank, size, local, meet, job }))
+    Ok(Some(Place { launcher, why, rank, size, local, meeting_point, job }))
 }
 
 /// Under torchrun a store of torch's own listens at the master's port already; an exchange tells the others
 /// through it where rank 0's store is. Without torchrun rank 0 listens there.
-fn master_meet(vars: &Vars<'_>, at: Vec<HostPort>, job: &str) -> Result<Meet> {
+fn master_meeting_point(vars: &Vars<'_>, at: Vec<HostPort>, job: &str) -> Result<MeetingPoint> {
     let agents = vars.flag("TORCHELASTIC_USE_AGENT_STORE")?;
     Ok(match at.first() {
-        Some(first) if agents => Meet::Exchange(Arc::new(TorchExchange::new(first.clone(), job))),
-        _ => Meet::Host(at),
+        Some(first) if agents => MeetingPoint::Exchange(Arc::new(TorchExchange::new(first.clone(), job))),
+        _ => MeetingPoint::Host(at),
     })
 }
 
@@ -273,19 +273,19 @@ fn open_mpi(vars: &Vars<'_>) -> Result<Option<Place>> {
         None => vars.text("OMPI_MCA_ess_base_jobid")?,
     };
     let named = if vars.is_set("COMITY_JOB") { vars.text("COMITY_JOB")? } else { id.clone() };
-    let meet = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        Meet::Store(at)
+    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
+        MeetingPoint::Store(at)
     } else if size == 1 {
-        Meet::Alone
+        MeetingPoint::Alone
     } else if let Some(at) = vars.master()? {
-        Meet::Host(at)
+        MeetingPoint::Host(at)
     } else if local.is_none_or(|(_, l)| l != size) {
         let why = format!(
             "{rank_is}={rank} and {size_is}={size} are set, but the ranks are on several hosts (OMPI_COMM_WORLD_LOCAL_SIZE) and not told where to meet; add -x MASTER_ADDR=<rank 0's host> -x MASTER_PORT=<a free port> to mpirun"
         );
         return bad_value(rank_is, rank, why);
     } else if let Some(name) = named {
-        Meet::Exchange(Arc::new(UnixExchange::new(&name)))
+        MeetingPoint::Exchange(Arc::new(UnixExchange::new(&name)))
     } else {
         let why = format!(
             "{rank_is}={rank} and {size_is}={size} are set, but no job id (PMIX_NAMESPACE, OMPI_MCA_ess_base_jobid); add -x COMITY_JOB=<a name> to mpirun"
@@ -294,21 +294,21 @@ fn open_mpi(vars: &Vars<'_>) -> Result<Option<Place>> {
     };
     let launcher = Launcher::OpenMpi;
     let why = both_set(rank_is, rank, size_is, size, launcher);
-    Ok(Some(Place { launcher, why, rank, size, local, meet, job: id.unwrap_or_else(|| "-".into()) }))
+    Ok(Some(Place { launcher, why, rank, size, local, meeting_point, job: id.unwrap_or_else(|| "-".into()) }))
 }
 
 fn mpich(vars: &Vars<'_>) -> Result<Option<Place>> {
     let Some((rank, size)) = vars.rank_and_size("PMI_RANK", "PMI_SIZE")? else { return Ok(None) };
     let local = vars.local("MPI_LOCALRANKID", "MPI_LOCALNRANKS", size)?;
     let fd = vars.number("PMI_FD", i32::MAX as usize)?;
-    let meet = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        Meet::Store(at)
+    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
+        MeetingPoint::Store(at)
     } else if size == 1 {
-        Meet::Alone
+        MeetingPoint::Alone
     } else if let Some(at) = vars.master()? {
-        Meet::Host(at)
+        MeetingPoint::Host(at)
     } else if let Some(fd) = fd.and_then(|fd| i32::try_from(fd).ok()) {
-        Meet::Exchange(Arc::new(PmiExchange::new(fd)))
+        MeetingPoint::Exchange(Arc::new(PmiExchange::new(fd)))
     } else {
         let why = format!(
             "PMI_RANK={rank} and PMI_SIZE={size} are set, but PMI_FD is not; set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port of it"
@@ -317,7 +317,7 @@ fn mpich(vars: &Vars<'_>) -> Result<Option<Place>> {
     };
     let launcher = Launcher::Mpich;
     let why = both_set("PMI_RANK", rank, "PMI_SIZE", size, launcher);
-    Ok(Some(Place { launcher, why, rank, size, local, meet, job: "-".into() }))
+    Ok(Some(Place { launcher, why, rank, size, local, meeting_point, job: "-".into() }))
 }
 
 /// Only inside a step that srun started: sbatch and salloc set `SLURM_PROCID` and `SLURM_NTASKS` too, for a shell that is
@@ -342,12 +342,12 @@ fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
     };
     let job = format!("{job}.{step}");
     let local = slurm_local(vars, size_is, size)?;
-    let meet = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        Meet::Store(at)
+    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
+        MeetingPoint::Store(at)
     } else if size == 1 {
-        Meet::Alone
+        MeetingPoint::Alone
     } else if let Some(at) = vars.master()? {
-        Meet::Host(at)
+        MeetingPoint::Host(at)
     } else {
         let list =
             if vars.is_set("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
@@ -363,13 +363,13 @@ fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
                 .map_err(|_| format!("begins with {}, which is not a host name", shown(&host)))
         });
         match first {
-            Ok(at) => Meet::Host(vec![at]),
+            Ok(at) => MeetingPoint::Host(vec![at]),
             Err(why) => return wrong(list, &nodes, &why),
         }
     };
     let launcher = Launcher::Slurm;
     let why = format!("SLURM_STEP_ID={step}, SLURM_PROCID={rank} and {size_is}={size} are set ({launcher})");
-    Ok(Some(Place { launcher, why, rank, size, local, meet, job }))
+    Ok(Some(Place { launcher, why, rank, size, local, meeting_point, job }))
 }
 
 /// This rank's place among those of its host, where Slurm says it.
@@ -407,10 +407,10 @@ mod tests {
         const HOST: (&str, &str) = ("NCCL_HOST_IP", "10.0.0.7");
         const PORT: (&str, &str) = ("NCCL_PORT", "12345");
         let c = of(&[RANK, SIZE, HOST, PORT]).unwrap();
-        assert_eq!((c.found.launcher, c.rank, c.size), (Launcher::Mlx, 1, 4));
-        assert_eq!(c.meet.to_string(), "at rank 0's store at 10.0.0.7:12345");
+        assert_eq!((c.evidence.launcher, c.rank, c.size), (Launcher::Mlx, 1, 4));
+        assert_eq!(c.meeting_point.to_string(), "at rank 0's store at 10.0.0.7:12345");
         let c = of(&[RANK, SIZE, ("COMITY_STORE", "10.0.0.1:4000")]).unwrap();
-        assert_eq!(c.meet.to_string(), "at the store at 10.0.0.1:4000");
+        assert_eq!(c.meeting_point.to_string(), "at the store at 10.0.0.1:4000");
         // NCCL's own variables make no job.
         assert_eq!(of(&[HOST, PORT]).unwrap().found.launcher, Launcher::Alone);
         for (vars, words) in [

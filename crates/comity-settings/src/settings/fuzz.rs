@@ -28,7 +28,7 @@ pub fn config(bytes: &[u8]) {
             })
             .collect();
         let config = Settings::from_vars(&|name| vars.get(name).cloned());
-        config.map(|c| assert!(c.rank < c.size && !c.found.why.is_empty())).err()
+        config.map(|c| assert!(c.rank < c.size && !c.evidence.why.is_empty())).err()
     };
     if let Some(e) = error {
         assert!(matches!(e.kind(), ErrorKind::Config(why) if !why.to_string().is_empty()), "{e}");

@@ -12,7 +12,7 @@ use std::fmt;
 ///     "OMPI_COMM_WORLD_SIZE" => Some("1".into()),
 ///     _ => None,
 /// })?;
-/// assert_eq!(config.found().launcher, Launcher::OpenMpi);
+/// assert_eq!(config.evidence().launcher, Launcher::OpenMpi);
 /// assert_eq!(Launcher::OpenMpi.to_string(), "Open MPI");
 /// # Ok::<(), comity::Error>(())
 /// ```
@@ -58,11 +58,11 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// Launcher that the environment shows, and the evidence. [`Config::found`](../comity/struct.Config.html#method.found) returns it.
+/// Launcher that the environment shows, and the evidence. [`Config::evidence`](../comity/struct.Config.html#method.evidence) returns it.
 ///
 /// ```
 /// let config = comity::Config::from_env()?;
-/// let found = config.found();
+/// let found = config.evidence();
 /// println!("{}: {}", found.launcher, found.why);
 /// for (name, value) in &found.seen {
 ///     println!("  {name}={value}");
@@ -71,7 +71,7 @@ impl fmt::Display for Launcher {
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Found {
+pub struct Evidence {
     /// Whose variables gave rank and size.
     pub launcher: Launcher,
     /// The reason, in one sentence.

@@ -5,14 +5,14 @@
 mod backend;
 mod check;
 mod common;
-mod connect_when;
+mod connect_timing;
 mod detection;
 mod env;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod hostfile;
 mod launcher;
-mod meet;
+mod meeting_point;
 mod network;
 mod notes;
 mod slurm;
@@ -29,11 +29,11 @@ use crate::{
 };
 pub use backend::BackendKind;
 use comity_plan::Algorithm;
-pub use connect_when::ConnectWhen;
+pub use connect_timing::ConnectTiming;
 pub use detection::Detection;
 pub use hostfile::HOSTFILE;
-pub use launcher::{Found, Launcher};
-pub use meet::Meet;
+pub use launcher::{Evidence, Launcher};
+pub use meeting_point::MeetingPoint;
 pub use network::own_addresses;
 pub use notes::{AddressNote, LinkNote};
 use std::{
@@ -43,7 +43,7 @@ use std::{
     time::Duration,
 };
 pub use table::VARIABLES;
-pub use trust::Secure;
+pub use trust::Protection;
 pub use trust::{Insecure, Trust};
 pub use variable::{Topic, Variable};
 use vars::{Vars, wrong};
@@ -60,7 +60,7 @@ pub struct Settings {
     pub size: usize,
     /// Rank and size among the processes of this host, where the launcher says so.
     pub local: Option<(usize, usize)>,
-    pub meet: Meet,
+    pub meeting_point: MeetingPoint,
     /// This process joins a job that runs.
     pub joins: bool,
     /// The rank in whose place a launcher started it.
@@ -68,7 +68,7 @@ pub struct Settings {
     pub job: String,
     pub key: Option<Key>,
     pub insecure: Insecure,
-    pub secure: Secure,
+    pub secure: Protection,
     pub timeout: Duration,
     pub join_timeout: Duration,
     pub detection: Detection,
@@ -77,7 +77,7 @@ pub struct Settings {
     /// Choices about each of them.
     pub transports: TransportSettings,
     pub backend: BackendKind,
-    pub connect_when: ConnectWhen,
+    pub connect_when: ConnectTiming,
     /// Rings before other plans.
     pub ring: bool,
     /// Jobs of more ranks do not connect all pairs. For tests: all ranks need the same.
@@ -108,7 +108,7 @@ pub struct Settings {
     pub stats_fd: Option<i32>,
     /// Cores that the ranks of this host share, where a launcher has given each some of its own.
     pub host_cores: Option<u16>,
-    pub found: Found,
+    pub evidence: Evidence,
 }
 
 /// In a larger job each rank has control connections to its neighbours in a graph only; up to here all pairs have one.
@@ -141,20 +141,20 @@ impl Settings {
             rank,
             size,
             local: None,
-            meet: Meet::Alone,
+            meeting_point: MeetingPoint::Alone,
             joins: false,
             place: None,
             job: NO_NAME.into(),
             key: None,
             insecure: Insecure::No,
-            secure: Secure::Handshake,
+            secure: Protection::Handshake,
             timeout: Duration::from_secs(300),
             join_timeout: Duration::from_secs(60),
             detection: Detection::Normal,
             links: Kinds::usual(),
             transports: TransportSettings::default(),
             backend: BackendKind::Any,
-            connect_when: ConnectWhen::Needed,
+            connect_when: ConnectTiming::Needed,
             ring: false,
             sparse_above: SPARSE_ABOVE,
             device: None,
@@ -172,7 +172,7 @@ impl Settings {
             root_cause: None,
             stats_fd: None,
             host_cores: None,
-            found: Found { launcher: Launcher::Explicit, why, seen: Vec::new() },
+            evidence: Evidence { launcher: Launcher::Explicit, why, seen: Vec::new() },
         }
     }
 
@@ -193,7 +193,7 @@ impl Settings {
         if self.job == "-" {
             self.job = file.job();
         }
-        self.meet = Meet::Hostfile(file.ranks);
+        self.meeting_point = MeetingPoint::Hostfile(file.ranks);
         Ok(())
     }
 
@@ -210,7 +210,7 @@ impl Settings {
         let vars = Vars::new(&var);
         common::read(&vars, self)?;
         if let Some(at) = vars.host_ports("COMITY_STORE")? {
-            self.meet = Meet::Store(at);
+            self.meeting_point = MeetingPoint::Store(at);
         }
         if vars.is_set("COMITY_JOIN") {
             self.joins = vars.flag("COMITY_JOIN")?;

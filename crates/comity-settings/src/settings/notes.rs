@@ -1,6 +1,6 @@
 //! Reports of `comity info`: what this process would use, and why.
 
-use super::{Insecure, Meet, Secure, Settings, own_addresses};
+use super::{Insecure, MeetingPoint, Protection, Settings, own_addresses};
 use crate::{
     LinkKind,
     lanes::{OwnCores, most_lanes},
@@ -51,7 +51,7 @@ pub struct AddressNote {
 impl Settings {
     /// `comity::tools::link_notes`.
     pub fn link_notes(&self) -> Vec<LinkNote> {
-        let value = |name: &str| self.found.seen.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
+        let value = |name: &str| self.evidence.seen.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
         let note = |kind: LinkKind| {
             let note = self.transports.note(kind, &value)?;
             let by_default = kind.about().is_some_and(|a| a.by_default);
@@ -119,15 +119,15 @@ impl Settings {
 
     /// `comity::tools::trust_in_words`.
     pub fn trust_in_words(&self) -> &'static str {
-        let sealed = self.secure == Secure::Data;
-        match (&self.key, self.insecure, &self.meet) {
+        let sealed = self.secure == Protection::Data;
+        match (&self.key, self.insecure, &self.meeting_point) {
             _ if self.size == 1 => "none is needed",
             (Some(_), ..) if sealed => "held; TCP is encrypted",
             (Some(_), ..) => "held",
-            (None, Insecure::No, Meet::Exchange(_)) if sealed => {
+            (None, Insecure::No, MeetingPoint::Exchange(_)) if sealed => {
                 "rank 0 shares one, unless it holds one; TCP is encrypted"
             }
-            (None, Insecure::No, Meet::Exchange(_)) => "rank 0 shares one, unless it holds one",
+            (None, Insecure::No, MeetingPoint::Exchange(_)) => "rank 0 shares one, unless it holds one",
             (None, Insecure::No, _) => "missing: joining would be refused (COMITY_KEY_FILE, COMITY_INSECURE)",
             (None, ..) => "none is wanted (COMITY_INSECURE): whoever can connect can join",
         }

@@ -60,9 +60,9 @@ const HOSTS: &[u8] = br#"[["10.0.0.1:5000", "10.1.0.1:5000"], ["node7:5000"], ["
 fn alone_without_variables() {
     let c = from(&[("PATH", "/bin")]).unwrap();
     assert_eq!((c.rank, c.size, c.local), (0, 1, Some((0, 1))));
-    assert!(matches!(c.meet, Meet::Alone));
-    assert_eq!(c.found.launcher, Launcher::Alone);
-    assert!(c.found.seen.is_empty());
+    assert!(matches!(c.meeting_point, MeetingPoint::Alone));
+    assert_eq!(c.evidence.launcher, Launcher::Alone);
+    assert!(c.evidence.seen.is_empty());
     assert_eq!((c.timeout, c.join_timeout), (Duration::from_secs(300), Duration::from_secs(60)));
 }
 
@@ -189,12 +189,12 @@ fn found(cases: Vec<Good<'_>>) {
     for (sets, launcher, rank, size, local, job, meet) in cases {
         let vars = sets.concat();
         let c = from(&vars).unwrap_or_else(|e| panic!("{vars:?}: {e}"));
-        assert_eq!(c.found.launcher, launcher, "{vars:?}");
+        assert_eq!(c.evidence.launcher, launcher, "{vars:?}");
         assert_eq!((c.rank, c.size, c.local), (rank, size, local), "{vars:?}");
         assert_eq!(c.job, job, "{vars:?}");
-        assert!(c.meet.to_string().contains(meet), "{vars:?}: {}", c.meet);
-        assert!(c.found.why.contains(&launcher.to_string()), "{}", c.found.why);
-        for (name, value) in &c.found.seen {
+        assert!(c.meeting_point.to_string().contains(meet), "{vars:?}: {}", c.meeting_point);
+        assert!(c.evidence.why.contains(&launcher.to_string()), "{}", c.evidence.why);
+        for (name, value) in &c.evidence.seen {
             assert!(vars.contains(&(name, value)), "{name}");
         }
     }
@@ -210,8 +210,8 @@ fn one_rank_needs_no_place_to_meet() {
         &[("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")],
     ] {
         let c = from(vars).unwrap();
-        assert!(matches!(c.meet, Meet::Alone) && c.size == 1, "{vars:?}");
-        assert_ne!(c.found.launcher, Launcher::Alone);
+        assert!(matches!(c.meeting_point, MeetingPoint::Alone) && c.size == 1, "{vars:?}");
+        assert_ne!(c.evidence.launcher, Launcher::Alone);
     }
 }
 
@@ -222,8 +222,8 @@ fn a_slurm_shell_is_no_step() {
         let mut vars = shell.to_vec();
         vars.extend(step.map(|s| ("SLURM_STEP_ID", s)));
         let c = from(&vars).unwrap();
-        assert_eq!((c.size, c.found.launcher), (1, Launcher::Alone), "{step:?}");
-        assert!(c.found.why.contains("srun"), "{}", c.found.why);
+        assert_eq!((c.size, c.evidence.launcher), (1, Launcher::Alone), "{step:?}");
+        assert!(c.evidence.why.contains("srun"), "{}", c.evidence.why);
     }
 }
 
@@ -252,7 +252,7 @@ fn a_process_joins_where_its_launcher_says_so() {
     ];
     let c = from(&[&place[..], &[("COMITY_JOIN", "1")]].concat()).unwrap();
     assert_eq!(
-        (c.joins, c.rank, c.size, c.job.as_str(), c.meet.to_string()),
+        (c.joins, c.rank, c.size, c.job.as_str(), c.meeting_point.to_string()),
         (true, 0, 1, "train", "at the store at 10.0.0.1:5000".into())
     );
     let c = from(&[&place[..], &[("COMITY_JOIN", "0")]].concat()).unwrap();
@@ -305,7 +305,7 @@ fn settings_hold_everywhere() {
     for (text, insecure) in [("1", Insecure::Private), ("0", Insecure::No), ("public", Insecure::Public)] {
         assert_eq!(from(&[("COMITY_INSECURE", text)]).unwrap().insecure, insecure);
     }
-    for (text, secure) in [("data", Secure::Data), ("handshake", Secure::Handshake)] {
+    for (text, secure) in [("data", Protection::Data), ("handshake", Protection::Handshake)] {
         assert_eq!(from(&[("COMITY_SECURE", text)]).unwrap().secure, secure);
     }
 }
@@ -351,7 +351,7 @@ proptest! {
     ) {
         if let Ok(c) = Settings::from_vars(&|n| vars.get(n).map(OsString::from)) {
             prop_assert!(c.rank < c.size && c.check().is_ok());
-            prop_assert!(c.size == 1 || !matches!(c.meet, Meet::Alone));
+            prop_assert!(c.size == 1 || !matches!(c.meeting_point, MeetingPoint::Alone));
         }
     }
 }

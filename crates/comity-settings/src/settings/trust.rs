@@ -7,14 +7,14 @@ use std::net::{IpAddr, SocketAddr};
 /// Protection that the job key gives (`COMITY_SECURE`).
 ///
 /// ```
-/// use comity::{Config, Secure};
+/// use comity::{Config, Protection};
 ///
-/// assert_eq!(Secure::default(), Secure::Handshake);
-/// let config = Config::new(0, 1).secure(Secure::Data); // encrypt everything that leaves the host
+/// assert_eq!(Protection::default(), Protection::Handshake);
+/// let config = Config::new(0, 1).secure(Protection::Data); // encrypt everything that leaves the host
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Secure {
+pub enum Protection {
     /// Proof of the key when a connection opens. Afterwards it is in the clear, with checksums against damage.
     #[default]
     Handshake,
@@ -23,7 +23,7 @@ pub enum Secure {
     Data,
 }
 
-impl Secure {
+impl Protection {
     /// `COMITY_SECURE`.
     pub(super) fn read(vars: &Vars<'_>) -> Result<Option<Self>> {
         let Some(text) = vars.text("COMITY_SECURE")? else { return Ok(None) };

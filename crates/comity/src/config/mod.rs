@@ -6,7 +6,7 @@ mod setters;
 
 use crate::{
     Result,
-    settings::{Found, Meet, Settings},
+    settings::{Evidence, MeetingPoint, Settings},
 };
 use std::{ffi::OsString, fmt, time::Duration};
 
@@ -44,7 +44,7 @@ impl Config {
     /// let config = comity::Config::new(0, 1);
     /// assert_eq!((config.rank(), config.size(), config.local()), (0, 1, None));
     /// assert_eq!(config.join_limit().as_secs(), 60);
-    /// println!("{}; meeting {}", config.found().why, config.meet());
+    /// println!("{}; meeting {}", config.evidence().why, config.meeting_point());
     /// ```
     pub fn new(rank: usize, size: usize) -> Self {
         Self { settings: Settings::new(rank, size) }
@@ -90,7 +90,7 @@ impl Config {
     ///
     /// ```
     /// let config = comity::Config::from_env()?;
-    /// println!("rank {} of {}: {}", config.rank(), config.size(), config.found().why);
+    /// println!("rank {} of {}: {}", config.rank(), config.size(), config.evidence().why);
     /// # Ok::<(), comity::Error>(())
     /// ```
     pub fn from_env() -> Result<Self> {
@@ -137,13 +137,13 @@ impl Config {
     }
 
     /// Returns the meeting point of the ranks.
-    pub fn meet(&self) -> &Meet {
-        &self.settings.meet
+    pub fn meeting_point(&self) -> &MeetingPoint {
+        &self.settings.meeting_point
     }
 
     /// Returns the launcher that the environment shows, and the evidence.
-    pub fn found(&self) -> &Found {
-        &self.settings.found
+    pub fn evidence(&self) -> &Evidence {
+        &self.settings.evidence
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Config;
 use crate::{
-    BackendKind, ConnectWhen, Detection, Error, HostPort, Key, LinkKind, Meet, Result, Secure,
+    BackendKind, ConnectTiming, Detection, Error, HostPort, Key, LinkKind, MeetingPoint, Protection, Result,
     exchange::Exchange,
     lanes::MOST_LANES,
     settings::{Costs, Insecure, MAX_TIMEOUT},
@@ -64,7 +64,7 @@ impl Config {
     /// # Ok::<(), comity::Error>(())
     /// ```
     pub fn store(mut self, at: &str) -> Result<Self> {
-        self.settings.meet = Meet::Store(HostPort::list(at)?);
+        self.settings.meeting_point = MeetingPoint::Store(HostPort::list(at)?);
         Ok(self)
     }
 
@@ -82,7 +82,7 @@ impl Config {
     /// # Ok::<(), comity::Error>(())
     /// ```
     pub fn rendezvous(mut self, at: &str) -> Result<Self> {
-        self.settings.meet = Meet::Host(HostPort::list(at)?);
+        self.settings.meeting_point = MeetingPoint::Host(HostPort::list(at)?);
         Ok(self)
     }
 
@@ -144,7 +144,7 @@ impl Config {
     /// });
     /// ```
     pub fn exchange(mut self, exchange: Arc<dyn Exchange>) -> Self {
-        self.settings.meet = Meet::Exchange(exchange);
+        self.settings.meeting_point = MeetingPoint::Exchange(exchange);
         self
     }
 
@@ -239,14 +239,14 @@ impl Config {
         self
     }
 
-    /// Protection that the key gives; default [`Secure::Handshake`]. All ranks must choose the same.
+    /// Protection that the key gives; default [`Protection::Handshake`]. All ranks must choose the same.
     ///
     /// ```
-    /// use comity::{Config, Secure};
+    /// use comity::{Config, Protection};
     ///
-    /// let config = Config::new(0, 1).secure(Secure::Data);
+    /// let config = Config::new(0, 1).secure(Protection::Data);
     /// ```
-    pub fn secure(mut self, secure: Secure) -> Self {
+    pub fn secure(mut self, secure: Protection) -> Self {
         self.settings.secure = secure;
         self
     }
@@ -453,12 +453,12 @@ impl Config {
     /// When links are made: as calls need them, or all when a group opens.
     ///
     /// ```
-    /// use comity::{Config, ConnectWhen};
+    /// use comity::{Config, ConnectTiming};
     ///
-    /// let config = Config::new(0, 1).connect_when(ConnectWhen::All);
+    /// let config = Config::new(0, 1).connect_when(ConnectTiming::All);
     /// ```
     #[must_use]
-    pub fn connect_when(mut self, when: ConnectWhen) -> Self {
+    pub fn connect_when(mut self, when: ConnectTiming) -> Self {
         self.settings.connect_when = when;
         self
     }

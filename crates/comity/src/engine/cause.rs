@@ -167,7 +167,7 @@ impl Members {
             Ok(late) => late,
             Err(failure) => return self.error(&failure, Some(call)),
         };
-        let crossed = census.crossed(&late, &self.peers);
+        let crossed = census.crossed_waits(&late, &self.peers);
         self.abort(Failure::late(rank, late.clone()));
         late.error(rank, rank, &|r| self.peers[r].clone(), crossed)
     }

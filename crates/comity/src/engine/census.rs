@@ -12,7 +12,7 @@
 //! at all has not shown that it made the call. One note each way to every other member, and only where a call has failed anyway.
 
 use crate::{
-    CallInfo, Crossed, Peer,
+    CallInfo, CrossedWait, Peer,
     status::{Failure, GroupStatus, Late, NO_COMPARISON, Reached, World},
 };
 use std::{
@@ -83,10 +83,10 @@ impl Census<'_> {
     }
 
     /// Returns the named ranks that wait for this rank, each with its call.
-    pub(crate) fn crossed(&self, late: &Late, members: &[Peer]) -> Vec<Crossed> {
+    pub(crate) fn crossed_waits(&self, late: &Late, members: &[Peer]) -> Vec<CrossedWait> {
         let crossed = late.missing.iter().filter_map(|&r| {
             let (call, elsewhere) = self.world.waits(self.group_id, r)?;
-            Some(Crossed { peer: members.get(r)?.clone(), call: call.info, elsewhere })
+            Some(CrossedWait { peer: members.get(r)?.clone(), call: call.info, elsewhere })
         });
         crossed.collect()
     }

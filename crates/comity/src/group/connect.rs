@@ -2,7 +2,7 @@
 
 use super::{Group, measure};
 use crate::{
-    BackendKind, Config, Error, ErrorKind, Launcher, Result, Secure,
+    BackendKind, Config, Error, ErrorKind, Launcher, Protection, Result,
     backend::{MpiRuntime, NativeBackend, NcclAlone, NcclBackend},
     links::{Endpoint, join_running},
     recorder::{Recorder, culprit},
@@ -50,10 +50,10 @@ pub fn init() -> Result<Group> {
 /// The errors of [`init`], and [`ErrorKind::Config`] when this process is in no job.
 pub fn init_strict() -> Result<Group> {
     let config = Config::from_env()?;
-    if config.found().launcher == Launcher::Alone {
+    if config.evidence().launcher == Launcher::Alone {
         let hint =
             "start it with `comity launch -n 2 -- ...`, or set COMITY_RANK, COMITY_SIZE and COMITY_STORE";
-        return Err(Error::config(format!("this process is in no job: {}; {hint}", config.found().why)));
+        return Err(Error::config(format!("this process is in no job: {}; {hint}", config.evidence().why)));
     }
     config.connect()
 }
@@ -78,10 +78,10 @@ impl Config {
     pub fn connect(&self) -> Result<Group> {
         let rank = self.rank();
         let size = self.size();
-        let why = &self.found().why;
-        tracing::info!(rank, size, why, meet = %self.meet(), "joining");
+        let why = &self.evidence().why;
+        tracing::info!(rank, size, why, meet = %self.meeting_point(), "joining");
         if env::var_os("COMITY_VERBOSE").is_some_and(|v| !v.is_empty() && v != "0") {
-            eprintln!("comity: rank {rank} of {size}: {why}; meeting {}", self.meet());
+            eprintln!("comity: rank {rank} of {size}: {why}; meeting {}", self.meeting_point());
         }
         if self.settings.backend == BackendKind::Mpi && !self.settings.joins {
             return self.connect_mpi();
@@ -175,7 +175,7 @@ impl Config {
 
     /// The same, where MPI started the ranks and carries their data.
     fn connect_mpi(&self) -> Result<Group> {
-        if self.settings.secure == Secure::Data {
+        if self.settings.secure == Protection::Data {
             return Err(Error::config(
                 "secure data (COMITY_SECURE=data) and the MPI backend do not go together: MPI carries the data, and not encrypted by Comity; drop one of them",
             ));

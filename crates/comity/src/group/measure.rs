@@ -2,8 +2,8 @@
 
 use super::{Group, Recorder};
 use crate::{
-    ConfigError, Error, LinkCosts, Result, backend::NativeBackend, settings::Costs,
-    stats::Counters, status::World,
+    ConfigError, Error, LinkCosts, Result, backend::NativeBackend, settings::Costs, stats::Counters,
+    status::World,
 };
 use comity_plan::Cost;
 use std::{

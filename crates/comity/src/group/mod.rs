@@ -15,7 +15,7 @@ mod state;
 
 pub use communicator::Communicator;
 pub use connect::{init, init_strict};
-pub use reform::{Departed, ReformOptions, Reformed};
+pub use reform::{Departure, ReformOptions, ReformOutcome};
 pub use request::{Request, Scope};
 
 use crate::{

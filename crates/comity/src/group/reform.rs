@@ -62,18 +62,18 @@ impl ReformOptions {
 
 /// A group that follows another, and what became of the other's ranks.
 #[derive(Debug)]
-pub struct Reformed {
+pub struct ReformOutcome {
     /// The group. Ranks stand in their former order.
     pub group: Group,
     /// Ranks of the former group that are not in it, by their former numbers.
-    pub left: Vec<Departed>,
+    pub left: Vec<Departure>,
     /// Ranks that were taken in, by their numbers in the new group: the last ones.
     pub joined: Vec<Peer>,
 }
 
 /// Rank of a former group that is not in the one that follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Departed {
+pub struct Departure {
     /// The rank, by its former number.
     pub peer: Peer,
     /// Reason, as the rest of the sentence "rank 3 ...".
@@ -121,7 +121,7 @@ impl Group {
     /// give different options, or the others went on without this rank. Except for the last a rank may call this again.
     /// [`ErrorKind::Mismatch`] where a rank of a healthy group makes another call. [`ErrorKind::Unavailable`] for
     /// [`Group::local`], and for groups of the backends MPI and NCCL; [`ErrorKind::Closed`] for a group that was closed or formed again.
-    pub fn reform(&self, options: &ReformOptions) -> Result<Reformed> {
+    pub fn reform(&self, options: &ReformOptions) -> Result<ReformOutcome> {
         self.core.home.check()?;
         let fewest = options.terms.fewest;
         if fewest == 0 || fewest > self.size() {
@@ -150,7 +150,7 @@ impl Group {
         self.core.subgroup_factory.as_ref()?.world.upgrade()
     }
 
-    fn follow(&self, terms: Terms, until: Instant) -> Result<Reformed> {
+    fn follow(&self, terms: Terms, until: Instant) -> Result<ReformOutcome> {
         let unable =
             |reason: &str| Err(ErrorKind::Unavailable { backend: "reform", reason: reason.into() }.into());
         let factory = match &self.core.subgroup_factory {
@@ -160,7 +160,7 @@ impl Group {
             None => {
                 self.meet(until)?;
                 let group = self.successor_alone();
-                return Ok(Reformed { group, left: Vec::new(), joined: Vec::new() });
+                return Ok(ReformOutcome { group, left: Vec::new(), joined: Vec::new() });
             }
         };
         self.meet(until)?;
@@ -185,18 +185,18 @@ impl Group {
         if !joined.is_empty() {
             group.meet(until)?;
         }
-        let left: Vec<Departed> = plan.left.iter().map(|(m, why)| self.departed(*m, why.clone())).collect();
+        let left: Vec<Departure> = plan.left.iter().map(|(m, why)| self.departed(*m, why.clone())).collect();
         if !group.has_failed() {
-            return Ok(Reformed { group, left, joined });
+            return Ok(ReformOutcome { group, left, joined });
         }
         // A rank died just before or after the vote.
         let next = group.follow(terms, until)?;
-        let former = |d: Departed| Some(self.departed(*plan.members.get(d.peer.rank)?, d.why));
-        let later: Vec<Departed> = next.left.into_iter().filter_map(former).collect();
+        let former = |d: Departure| Some(self.departed(*plan.members.get(d.peer.rank)?, d.why));
+        let later: Vec<Departure> = next.left.into_iter().filter_map(former).collect();
         // Whoever joined, now or before, stands last.
         let stayed = plan.members.len() - later.len();
         let joined = next.group.members().get(stayed..).unwrap_or_default().to_vec();
-        Ok(Reformed { group: next.group, left: left.into_iter().chain(later).collect(), joined })
+        Ok(ReformOutcome { group: next.group, left: left.into_iter().chain(later).collect(), joined })
     }
 
     /// Come to the first call of a group that takes this process in: then the others have agreed on it.
@@ -245,9 +245,9 @@ impl Group {
         Self::with(0, peers, Box::new(Single), (0, Recorder::new()), counters, self.limit)
     }
 
-    fn departed(&self, rank: usize, why: String) -> Departed {
+    fn departed(&self, rank: usize, why: String) -> Departure {
         let peer = self.core.peers.get(rank).cloned();
-        Departed { peer: peer.unwrap_or(Peer { rank, host: None, pid: None }), why }
+        Departure { peer: peer.unwrap_or(Peer { rank, host: None, pid: None }), why }
     }
 
     fn name(&self, rank: usize) -> String {

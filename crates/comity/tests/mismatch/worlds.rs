@@ -6,7 +6,7 @@ use crate::{
     case::{Case, How, judge, patient, play},
 };
 use comity::{
-    Config, Crossed, DType, Detection, ErrorKind, Group, Key, LinkKind, Op, ReduceOp, Wire, tools::Store,
+    Config, CrossedWait, DType, Detection, ErrorKind, Group, Key, LinkKind, Op, ReduceOp, Wire, tools::Store,
 };
 use std::{collections::BTreeSet, net::Ipv4Addr, thread, time::Duration};
 
@@ -161,7 +161,7 @@ fn told_at_the_limit(groups: &[Group]) {
     });
     for (r, e) in errors.iter().enumerate() {
         let ErrorKind::Timeout { crossed, .. } = e.kind() else { panic!("{e}") };
-        let [Crossed { peer, call, elsewhere: true, .. }] = &crossed[..] else { panic!("{e}") };
+        let [CrossedWait { peer, call, elsewhere: true, .. }] = &crossed[..] else { panic!("{e}") };
         assert_eq!((peer.rank, call.op), (1 - r, [Op::Broadcast, Op::AllReduce][r]), "{e}");
         let text = e.to_string();
         assert!(text.contains("waited for this one in ") && text.contains(" of another group"), "{text}");

@@ -4,7 +4,7 @@ use super::{Place, both_set};
 use crate::{
     HostPort, Result,
     settings::{
-        Launcher, MAX_SIZE, Meet,
+        Launcher, MAX_SIZE, MeetingPoint,
         vars::{Vars, wrong},
     },
 };
@@ -54,16 +54,16 @@ fn place(
     launcher: Launcher,
 ) -> Result<Place> {
     debug_assert!(size <= MAX_SIZE);
-    let meet = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        Meet::Store(at)
+    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
+        MeetingPoint::Store(at)
     } else if size == 1 {
-        Meet::Alone
+        MeetingPoint::Alone
     } else if vars.is_set("MASTER_ADDR") {
-        Meet::Host(vars.master()?.unwrap_or_default())
+        MeetingPoint::Host(vars.master()?.unwrap_or_default())
     } else if let Some((name, ip)) = first {
         let port = vars.number("MASTER_PORT", usize::from(u16::MAX))?.and_then(|p| u16::try_from(p).ok());
         match HostPort::new(&ip, port.filter(|p| *p > 0).unwrap_or(PORT)) {
-            Ok(at) => Meet::Host(vec![at]),
+            Ok(at) => MeetingPoint::Host(vec![at]),
             Err(_) => return wrong(name, &ip, "is neither a host name nor an address"),
         }
     } else {
@@ -73,7 +73,7 @@ fn place(
     };
     let why = both_set(rank_is, rank, size_is, size, launcher);
     // Ranks of one node that the engine knows nothing of have launchers of their own, whose variables come first.
-    Ok(Place { launcher, why, rank, size, local: Some((0, 1)), meet, job: "-".into() })
+    Ok(Place { launcher, why, rank, size, local: Some((0, 1)), meeting_point, job: "-".into() })
 }
 
 #[cfg(test)]
@@ -101,17 +101,17 @@ mod tests {
     #[test]
     fn nodes_meet_at_the_first_one() {
         let c = of(&DSTACK).unwrap();
-        assert_eq!((c.found.launcher, c.rank, c.size, c.local), (Launcher::Dstack, 1, 2, Some((0, 1))));
-        assert_eq!(c.meet.to_string(), "at rank 0's store at 10.128.0.47:29500");
+        assert_eq!((c.evidence.launcher, c.rank, c.size, c.local), (Launcher::Dstack, 1, 2, Some((0, 1))));
+        assert_eq!(c.meeting_point.to_string(), "at rank 0's store at 10.128.0.47:29500");
         let c = of(&[&DSTACK[..2], &DSTACK[3..], &[("MASTER_PORT", "7000")]].concat()).unwrap();
-        assert_eq!(c.meet.to_string(), "at rank 0's store at 10.128.0.47:7000");
+        assert_eq!(c.meeting_point.to_string(), "at rank 0's store at 10.128.0.47:7000");
         let c = of(&SKY).unwrap();
-        assert_eq!((c.found.launcher, c.rank, c.size), (Launcher::SkyPilot, 2, 3));
-        assert_eq!(c.meet.to_string(), "at rank 0's store at 10.0.0.1:29500");
-        assert!(c.found.why.contains("SKYPILOT_NODE_RANK=2") && c.found.why.contains("SkyPilot"));
+        assert_eq!((c.evidence.launcher, c.rank, c.size), (Launcher::SkyPilot, 2, 3));
+        assert_eq!(c.meeting_point.to_string(), "at rank 0's store at 10.0.0.1:29500");
+        assert!(c.evidence.why.contains("SKYPILOT_NODE_RANK=2") && c.evidence.why.contains("SkyPilot"));
         // One node is alone, and launchers inside come first.
         let alone = of(&[("DSTACK_NODE_RANK", "0"), ("DSTACK_NODES_NUM", "1")]).unwrap();
-        assert!(matches!(alone.meet, Meet::Alone));
+        assert!(matches!(alone.meeting_point, MeetingPoint::Alone));
         let torch = [("RANK", "3"), ("WORLD_SIZE", "8"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1")];
         assert_eq!(of(&[&SKY[..], &torch].concat()).unwrap().found.launcher, Launcher::Torch);
     }

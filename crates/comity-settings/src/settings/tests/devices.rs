@@ -20,12 +20,12 @@ fn mlx_starts_ranks_for_jaccl_without_a_hostfile() {
         ("COMITY_INSECURE", "1"),
     ];
     let c = from(&vars).unwrap();
-    assert_eq!((c.rank, c.size, c.found.launcher, c.ring), (1, 2, Launcher::Mlx, true));
-    assert!(matches!(&c.meet, Meet::Host(at) if at[0].to_string() == "10.0.0.1:7000"));
+    assert_eq!((c.rank, c.size, c.evidence.launcher, c.ring), (1, 2, Launcher::Mlx, true));
+    assert!(matches!(&c.meeting_point, MeetingPoint::Host(at) if at[0].to_string() == "10.0.0.1:7000"));
     let links = format!("{:?}", c.transports);
     assert!(links.contains(r#"rows: [[[], ["a"]], [["b"], []]]"#), "{links}");
     // JACCL's own names go before MLX's.
     let own = [("JACCL_RANK", "0"), ("JACCL_COORDINATOR", "10.0.0.9:1")];
     let c = from(&[&vars[..], &own[..]].concat()).unwrap();
-    assert_eq!((c.rank, c.meet.to_string().contains("10.0.0.9:1")), (0, true));
+    assert_eq!((c.rank, c.meeting_point.to_string().contains("10.0.0.9:1")), (0, true));
 }

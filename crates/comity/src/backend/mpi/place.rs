@@ -3,7 +3,7 @@
 
 use super::{LIBRARY, Making, MpiBackend};
 use crate::{
-    Error, Exchange, JoinCause, JoinError, Launcher, Meet, Result,
+    Error, Exchange, JoinCause, JoinError, Launcher, MeetingPoint, Result,
     backend::Backend,
     exchange::MAX_EXCHANGE_TEXT,
     settings::Settings,
@@ -54,19 +54,22 @@ impl Runtime {
         };
         let ours = (rank, size);
         let said = (config.rank, config.size);
-        if config.found.launcher != Launcher::Alone && ours != said {
+        if config.evidence.launcher != Launcher::Alone && ours != said {
             return Err(Error::config(format!(
                 "{} says rank {} of {}, but {} says rank {rank} of {size}: the MPI library is not the launcher's; COMITY_MPI names another",
-                config.found.launcher,
+                config.evidence.launcher,
                 said.0,
                 said.1,
                 self.version()
             )));
         }
         let mut placed = Settings { rank, size, ..config.clone() };
-        if !matches!(config.meet, Meet::Store(_) | Meet::Host(_) | Meet::Hostfile(_)) {
+        if !matches!(
+            config.meeting_point,
+            MeetingPoint::Store(_) | MeetingPoint::Host(_) | MeetingPoint::Hostfile(_)
+        ) {
             let limit = config.join_timeout;
-            placed.meet = Meet::Exchange(match self.0 {
+            placed.meeting_point = MeetingPoint::Exchange(match self.0 {
                 Family::Pointers(m) => Arc::new(MpiExchange::new(m, rank, limit)?),
                 Family::Ints(m) => Arc::new(MpiExchange::new(m, rank, limit)?),
             });

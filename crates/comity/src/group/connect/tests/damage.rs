@@ -123,7 +123,7 @@ fn a_slow_connection_is_not_taken_for_a_broken_one() {
     let store = store(2, LONG);
     let mut all = each(0..2, |r| {
         let c = config(r, 2, store.addr()).host_name(["a", "b"][r]).links([LinkKind::Tcp]);
-        join_job(&c.detection(Detection::Fast).secure(crate::Secure::Data)).unwrap()
+        join_job(&c.detection(Detection::Fast).secure(crate::Protection::Data)).unwrap()
     });
     let at = between(all[0].card_of(0).addrs[0].at, Harm::Slow(1000), true);
     Arc::get_mut(&mut all[1]).unwrap().readdress(0, at);

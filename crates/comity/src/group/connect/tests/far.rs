@@ -1,7 +1,7 @@
 //! Pairs whose round trip is long: they have more connections by themselves.
 
 use super::*;
-use crate::Secure;
+use crate::Protection;
 
 /// Numbers of connections of the links of two ranks for which every round trip takes `trip`.
 fn connections(trip: Duration, adapt: impl Fn(Config) -> Config + Sync) -> Vec<usize> {
@@ -19,7 +19,7 @@ fn connections(trip: Duration, adapt: impl Fn(Config) -> Config + Sync) -> Vec<u
 fn a_pair_has_more_connections_by_itself_from_ten_milliseconds_on() {
     let far = Duration::from_millis(11);
     assert_eq!(connections(far, |c| c), [15, 15]);
-    assert_eq!(connections(far, |c| c.secure(Secure::Data)), [15, 15]);
+    assert_eq!(connections(far, |c| c.secure(Protection::Data)), [15, 15]);
     assert_eq!(connections(Duration::from_millis(9), |c| c.send_threads(0)), [1, 1]);
     // Who has chosen has what they chose.
     let chosen = |c: Config| {

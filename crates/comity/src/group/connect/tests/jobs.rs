@@ -2,7 +2,7 @@
 //! each other at the same ports.
 
 use super::*;
-use crate::{Exchange, Group, ReduceOp, Secure, exchange::UnixExchange, settings::Insecure};
+use crate::{Exchange, Group, Protection, ReduceOp, exchange::UnixExchange, settings::Insecure};
 use std::{fmt, sync::Mutex};
 
 /// Rank 0's text, for ranks that are threads of one process.
@@ -41,7 +41,7 @@ fn at_wall(adapt: impl Fn(Config) -> Config + Sync, limit: Duration) -> (Vec<Res
         let c = Config::new(r, 2)
             .exchange(Arc::clone(&exchange))
             .addrs([(LOOPBACK, 0).into()])
-            .connect_when(ConnectWhen::All)
+            .connect_when(ConnectTiming::All)
             .join_timeout(limit);
         join_job(&adapt(c))
     });
@@ -145,7 +145,7 @@ fn a_public_address_needs_a_key_or_a_plain_word() {
 #[test]
 fn sealed_worlds_meet_open_and_talk() {
     for connections in [1, 2, 3] {
-        let all = world(3, |c| c.secure(Secure::Data).links([LinkKind::Tcp]).connections(connections));
+        let all = world(3, |c| c.secure(Protection::Data).links([LinkKind::Tcp]).connections(connections));
         each(0..3, |r| {
             let (status, mut links) = open(&all[r], 0, &[0, 1, 2]);
             talk(r, &mut links);
@@ -156,7 +156,7 @@ fn sealed_worlds_meet_open_and_talk() {
     let names = ["a", "b"];
     let mut all = world(2, |c| {
         let name = names[c.rank()];
-        c.secure(Secure::Data).host_name(name)
+        c.secure(Protection::Data).host_name(name)
     });
     let opened = each(0..2, |r| open(&all[r], 0, &[0, 1]));
     let failure = Failure::reported(1, "the disk is full");
@@ -170,7 +170,7 @@ fn secrecy_is_for_all_or_for_none() {
     let store = store(3, LONG);
     let errors = each(0..3, |r| {
         let c = config(r, 3, store.addr());
-        join_job(&if r == 1 { c.secure(Secure::Data) } else { c }).unwrap_err()
+        join_job(&if r == 1 { c.secure(Protection::Data) } else { c }).unwrap_err()
     });
     for e in errors {
         let ErrorKind::Config(words) = e.kind() else { panic!("{e}") };
@@ -200,7 +200,7 @@ fn jobs_at_the_same_ports_never_mix() {
             let name = ["one", "other"][job];
             let c = match pair % 4 {
                 0 => c.key(Key::from([job as u8 + 1; 32])),
-                1 => c.key(Key::from([job as u8 + 1; 32])).job(name).secure(Secure::Data),
+                1 => c.key(Key::from([job as u8 + 1; 32])).job(name).secure(Protection::Data),
                 2 => c.key(Key::from(KEY)).job(name),
                 _ => c.insecure().job(name),
             };

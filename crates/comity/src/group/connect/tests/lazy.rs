@@ -5,7 +5,7 @@ use crate::{Group, ReduceOp};
 
 /// The groups of `n` ranks of one host, or of the hosts named, which make links as they need them.
 fn groups(n: usize, adapt: impl Fn(Config) -> Config + Sync) -> (Vec<Arc<Endpoint>>, Vec<Group>) {
-    let all = world(n, |c| adapt(c.connect_when(ConnectWhen::Needed)));
+    let all = world(n, |c| adapt(c.connect_when(ConnectTiming::Needed)));
     let groups = each(0..n, |r| {
         let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
         Group::open(world, Arc::default(), LONG, LONG).unwrap()
@@ -127,7 +127,7 @@ fn a_link_that_cannot_be_made_names_both_hosts_on_both() {
     let kinds = [LinkKind::Tcp, LinkKind::Shm];
     let begun = Instant::now();
     let errors = each(0..2, |r| {
-        let c = config(r, 2, store.addr()).connect_when(ConnectWhen::Needed).host_name(["a", "b"][r]);
+        let c = config(r, 2, store.addr()).connect_when(ConnectTiming::Needed).host_name(["a", "b"][r]);
         c.links([kinds[r]]).connect().unwrap().barrier().unwrap_err().to_string()
     });
     for e in &errors {
@@ -141,7 +141,7 @@ fn a_link_that_cannot_be_made_names_both_hosts_on_both() {
 fn a_link_to_a_rank_that_listens_nowhere_fails_within_the_join_limit() {
     let limit = Duration::from_secs(2);
     let mut all = world(2, |c| {
-        let c = c.connect_when(ConnectWhen::Needed).links([LinkKind::Tcp]).join_timeout(limit);
+        let c = c.connect_when(ConnectTiming::Needed).links([LinkKind::Tcp]).join_timeout(limit);
         c.host_name("a")
     });
     let nobody = TcpListener::bind((LOOPBACK, 0)).unwrap().local_addr().unwrap();
@@ -170,7 +170,7 @@ fn different_calls_are_told_before_there_are_links() {
 #[test]
 fn one_that_wants_all_at_once_meets_those_that_do_not() {
     let (all, groups) = groups(4, |c| match c.rank() {
-        2 => c.connect_when(ConnectWhen::All),
+        2 => c.connect_when(ConnectTiming::All),
         _ => c,
     });
     assert_eq!(made(&all[2], 0), 3);

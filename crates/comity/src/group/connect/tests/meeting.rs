@@ -119,7 +119,7 @@ fn rank_0_runs_the_store_and_may_come_late() {
             thread::sleep(Duration::from_millis(150));
         }
         let c = Config::new(r, 3).rendezvous(&free.to_string()).unwrap().key(Key::from(KEY));
-        join_job(&c.join_timeout(LONG).connect_when(ConnectWhen::All)).unwrap()
+        join_job(&c.join_timeout(LONG).connect_when(ConnectTiming::All)).unwrap()
     });
     each(0..3, |r| talk(r, &mut open(&all[r], 0, &[0, 1, 2]).1));
     // Rank 0 may leave first; the others still have each other.

@@ -14,7 +14,7 @@ mod slow;
 mod sparse;
 
 use crate::{
-    CallInfo, Config, ConnectWhen, Error, ErrorKind, Key, LinkKind, Op, Result,
+    CallInfo, Config, ConnectTiming, Error, ErrorKind, Key, LinkKind, Op, Result,
     channel::Secret,
     links::Endpoint,
     rendezvous::{Store, StoreClient},
@@ -45,7 +45,7 @@ fn config(rank: usize, size: usize, at: SocketAddr) -> Config {
         .job("job")
         .key(Key::from(KEY))
         .join_timeout(LONG)
-        .connect_when(ConnectWhen::All)
+        .connect_when(ConnectTiming::All)
 }
 
 fn join_job(config: &Config) -> Result<Arc<Endpoint>> {

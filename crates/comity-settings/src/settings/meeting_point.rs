@@ -4,19 +4,19 @@ use super::HostPort;
 use crate::exchange::Exchange;
 use std::{fmt, sync::Arc};
 
-/// Meeting point of the ranks. [`Config::meet`](../comity/struct.Config.html#method.meet) returns it.
+/// Meeting point of the ranks. [`Config::meeting_point`](../comity/struct.Config.html#method.meeting_point) returns it.
 ///
 /// ```
-/// use comity::{Config, Meet};
+/// use comity::{Config, MeetingPoint};
 ///
 /// let config = Config::new(1, 2).store("10.0.0.1:7000")?;
-/// assert!(matches!(config.meet(), Meet::Store(at) if at[0].port() == 7000));
-/// assert_eq!(config.meet().to_string(), "at the store at 10.0.0.1:7000");
+/// assert!(matches!(config.meeting_point(), MeetingPoint::Store(at) if at[0].port() == 7000));
+/// assert_eq!(config.meeting_point().to_string(), "at the store at 10.0.0.1:7000");
 /// # Ok::<(), comity::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Meet {
+pub enum MeetingPoint {
     /// Nowhere: a group of one.
     Alone,
     /// At a store that runs elsewhere, such as the launcher's; its addresses. An address of a rank's host leads to the store too: that
@@ -33,7 +33,7 @@ pub enum Meet {
     Exchange(Arc<dyn Exchange>),
 }
 
-impl fmt::Display for Meet {
+impl fmt::Display for MeetingPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Alone => f.write_str("nowhere (one rank)"),

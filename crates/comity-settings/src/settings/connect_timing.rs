@@ -6,14 +6,14 @@ use crate::Result;
 /// When ranks make the links that carry data (`COMITY_CONNECT`).
 ///
 /// ```
-/// use comity::{Config, ConnectWhen};
+/// use comity::{Config, ConnectTiming};
 ///
-/// assert_eq!(ConnectWhen::default(), ConnectWhen::Needed);
-/// let config = Config::new(0, 1).connect_when(ConnectWhen::All); // no call waits for a link
+/// assert_eq!(ConnectTiming::default(), ConnectTiming::Needed);
+/// let config = Config::new(0, 1).connect_when(ConnectTiming::All); // no call waits for a link
 /// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ConnectWhen {
+pub enum ConnectTiming {
     /// The first call that needs a link makes it.
     #[default]
     Needed,
@@ -21,7 +21,7 @@ pub enum ConnectWhen {
     All,
 }
 
-impl ConnectWhen {
+impl ConnectTiming {
     pub(super) fn read(vars: &Vars<'_>) -> Result<Option<Self>> {
         Ok(match vars.text("COMITY_CONNECT")? {
             None => None,
