@@ -27,13 +27,12 @@
 
 mod announce;
 mod exchanged;
-mod joiner;
 mod listen;
 mod locate;
-mod meet;
 mod pass_on;
 mod reform_message;
 mod store;
+mod store_client;
 mod wire;
 
 // Rooms of the crates below, so that a path says the room and not the crate.
@@ -47,8 +46,8 @@ use settings::{MeetingPoint, Protection};
 
 pub use announce::{agree_on_secrecy, announce, facts};
 pub use listen::OwnListeners;
-pub use meet::{StoreClient, Table};
 pub use pass_on::PassingOn;
 pub use reform_message::{can_be_told, put_reform, take_reform};
 pub use store::{NoStore, Store, StoreBind, StoreJob, StoreTeller};
+pub use store_client::{StoreClient, Table};
 pub use wire::{Facts, FromStore, Summons, ToStore, facts_of};

@@ -1,6 +1,6 @@
 //! Addresses at which a rank listens: those that its user names, else those of its network interfaces.
 
-use super::{meet::StoreClient, store::cannot_listen};
+use super::{store::cannot_listen, store_client::StoreClient};
 use crate::{
     Error, HostPort, MeetingPoint, Result,
     channel::Listener,

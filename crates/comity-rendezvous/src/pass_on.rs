@@ -6,7 +6,7 @@
 //! ```
 //! An address in `MASTER_ADDR` or `COMITY_STORE` that belongs to a rank's own host does the same.
 
-use super::meet::StoreClient;
+use super::store_client::StoreClient;
 use crate::{
     Error, HostPort, MeetingPoint, Result,
     channel::{Acceptor, Channel, Hello, HelloVerdict, Listener, RELAY_OFF, Relay, STORE, Secret},

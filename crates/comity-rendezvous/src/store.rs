@@ -3,7 +3,6 @@
 //! Each rank sends one message and gets one back when all are there: the table of everyone. A rank that is missing at the
 //! deadline is named to all; so is one that dies in between. The store knows nothing else and keeps nothing.
 
-mod claims;
 mod joiners;
 mod server;
 mod words;

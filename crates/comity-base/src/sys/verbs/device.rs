@@ -3,13 +3,11 @@
 //! Everything that a device lends by pointer stays in here; callers name queue pairs by number and memory by its place in the
 //! slab, and every call that can fail is checked.
 
-mod completion;
 mod port;
 mod queue;
 
-pub use completion::Completion;
 pub use port::Address;
-pub use queue::{Depth, End, QueueService};
+pub use queue::{Completion, Depth, End, QueueService};
 
 use super::{DeviceError, Slab, abi::*, api::Verbs};
 use std::{
