@@ -261,6 +261,53 @@ impl NativeBackend {
         self.come_last(key, call);
         (key, true)
     }
+
+    /// Whether the schedule that stands last is one for lanes, and nobody knows yet whether all ranks can use them.
+    #[inline]
+    fn lacks_lanes(&self) -> bool {
+        self.kept.last().is_some_and(|kept| kept.lanes > 1) && self.engine.has_lanes().is_none()
+    }
+
+    /// Find out whether all ranks can use lanes, in the call `info`, of which the schedule stands last: it is to be made anew then. How
+    /// long the call may still take.
+    #[cold]
+    fn open_lanes(&mut self, info: &CallInfo, limit: Duration, begun: &mut dyn FnMut()) -> Result<Duration> {
+        let since = Instant::now();
+        let Some(mut kept) = self.kept.pop() else { return Ok(limit) };
+        let group_id = self.members().group_id as u16;
+        let common = Header { info: *info, shape: kept.shape, epoch: 0, group_id, lends: false };
+        let header = |_, _| common;
+        let reduce = ReduceOp::Sum;
+        let call = Some(&common);
+        let pulls = false;
+        let short = None;
+        let lanes = None;
+        let task = Task { info, reduce, header: &header, call, plain: true, limit, pulls, short, lanes };
+        self.engine.open_lanes(self.topology.lanes.most(), &mut kept.schedule, &task, begun)?;
+        Ok(limit.saturating_sub(since.elapsed()))
+    }
+
+    /// The last of the kept schedules has done a call, before which `before` bytes had been lent; this rank's header said that its
+    /// messages `were_lent` the time before.
+    fn learn(&mut self, before: u64, were_lent: bool) {
+        let all_lent = were_lent && self.engine.all_lend();
+        let size = self.members().size() as u64;
+        let lent = self.engine.lent() - before;
+        let Some(kept) = self.kept.last_mut() else { return };
+        let ScheduleKey { kind, count, elem, .. } = kept.key;
+        let call = (kind, count, elem);
+        let bytes = (count * elem) as u64;
+        // Most of what it sent: bytes at the edges of parts may go through the ring.
+        kept.lends = Some(lent * 4 >= bytes / size * (size - 1) * 2 * 3);
+        if all_lent != self.in_one_piece.has(call) {
+            // What a schedule remembers that this call did not use is from before.
+            let others = self.kept.iter_mut().filter(|k| (k.key.kind, k.key.count, k.key.elem) == call);
+            others
+                .filter(|k| k.key.in_one_piece || !all_lent)
+                .for_each(|k| k.lends = k.lends.map(|_| all_lent));
+        }
+        self.in_one_piece.learn(call, all_lent);
+    }
 }
 
 /// The headers of a call. Parts that differ by pair are known to the two alone.

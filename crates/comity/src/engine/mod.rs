@@ -8,13 +8,11 @@ mod census;
 pub(crate) mod fuzz;
 mod lanes;
 mod members;
-mod n_way_reduce;
 mod outgoing;
 mod progress;
-mod recv;
 mod run;
-mod send;
 mod short;
+mod steps;
 mod stream;
 #[cfg(test)]
 pub(crate) mod tests;

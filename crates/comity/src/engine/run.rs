@@ -1,8 +1,8 @@
 //! The engine: one rank's links, and what moves a schedule over them.
 //!
 //! ```text
-//!   step:  every send queue:     schedule says how far -> memory -> link.put            (send.rs)
-//!          every receive queue:  link.peek -> kernel -> memory, or link.take -> memory  (recv.rs, n_way_reduce.rs)
+//!   step:  every send queue:     schedule says how far -> memory -> link.put            (steps.rs)
+//!          every receive queue:  link.peek -> kernel -> memory, or link.take -> memory  (steps.rs)
 //!          copies of this rank
 //! ```
 //! [`complete`] takes steps until the schedule is done, and waits in between.

@@ -17,8 +17,8 @@
 
 use super::{
     Engine,
-    n_way_reduce::{FEW, types},
     run::Run,
+    steps::{FEW, types},
 };
 use crate::{
     DType, ReduceOp, Result,

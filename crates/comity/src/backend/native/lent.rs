@@ -15,7 +15,6 @@
 //! there each rank hears from every other, so all conclude the same after the same call. It costs no message, and no result changes:
 //! segments do not change the order of additions.
 
-use super::{NativeBackend, ScheduleKey};
 use comity_plan::{Algorithm, Choice, Kind};
 
 /// Bytes of a part from which on the system copies it sooner than two ranks do through a ring: with two ranks, and with 4 to 16, of
@@ -45,7 +44,7 @@ impl InOnePiece {
     }
 
     /// All ranks lent their messages in the call before this one, or not all did.
-    fn learn(&mut self, call: AgreedCall, all_lent: bool) {
+    pub(super) fn learn(&mut self, call: AgreedCall, all_lent: bool) {
         let known = self.0.iter().position(|c| *c == call);
         match (known, all_lent) {
             (None, true) => {
@@ -89,33 +88,9 @@ pub(super) fn gains_by_pull(call: AgreedCall, size: usize, counts: &[usize]) -> 
     }
 }
 
-impl NativeBackend {
-    /// The last of the kept schedules has done a call, before which `before` bytes had been lent; this rank's header said that its
-    /// messages `were_lent` the time before.
-    pub(super) fn learn(&mut self, before: u64, were_lent: bool) {
-        let all_lent = were_lent && self.engine.all_lend();
-        let size = self.members().size() as u64;
-        let lent = self.engine.lent() - before;
-        let Some(kept) = self.kept.last_mut() else { return };
-        let ScheduleKey { kind, count, elem, .. } = kept.key;
-        let call = (kind, count, elem);
-        let bytes = (count * elem) as u64;
-        // Most of what it sent: bytes at the edges of parts may go through the ring.
-        kept.lends = Some(lent * 4 >= bytes / size * (size - 1) * 2 * 3);
-        if all_lent != self.in_one_piece.has(call) {
-            // What a schedule remembers that this call did not use is from before.
-            let others = self.kept.iter_mut().filter(|k| (k.key.kind, k.key.count, k.key.elem) == call);
-            others
-                .filter(|k| k.key.in_one_piece || !all_lent)
-                .for_each(|k| k.lends = k.lends.map(|_| all_lent));
-        }
-        self.in_one_piece.learn(call, all_lent);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::NativeBackend, *};
     use crate::{
         CallInfo, DType, Op, ReduceOp, SharedBuffer,
         backend::{Backend, Bufs, Call},
