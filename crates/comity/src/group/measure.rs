@@ -29,30 +29,15 @@ const ECHO: u64 = 0;
 const TAKE: u64 = 1;
 const DONE: u64 = 2;
 
-impl Group {
-    /// Measure every link of the group in both directions, in about `budget`. Every rank calls this, and all get the same numbers.
-    ///
-    /// A message's latency is half the time of a small one's way there and back. Up to 16 ranks one pair at a time is
-    /// measured; with more, every rank in one pair at a time, so that pairs may share a network. To have calls planned by these
-    /// numbers, use [`Config::measure_costs`](crate::Config::measure_costs), or write them to a file for
-    /// [`Config::costs_file`](crate::Config::costs_file).
-    ///
-    /// ```
-    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
-    /// // On each rank of a group of two:
-    /// let costs = group.measure_links(std::time::Duration::from_millis(20))?;
-    /// assert!(costs.latency(0, 1) < 1.0); // seconds
-    /// assert!(costs.bandwidth(0, 1) > 1e3); // bytes per second
-    /// assert!(costs.to_json().contains("latency_s"));
-    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
-    /// # Ok::<(), comity::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The errors of any call.
-    pub fn measure_links(&self, budget: Duration) -> Result<LinkCosts> {
-        let me = self.rank();
-        let n = self.size();
+/// Measurement of a group's links by its ranks, which all call it.
+pub(super) struct LinkMeasurement<'a>(pub(super) &'a Group);
+
+impl LinkMeasurement<'_> {
+    /// Measure every link in both directions, in about `budget`.
+    pub(super) fn run(&self, budget: Duration) -> Result<LinkCosts> {
+        let group = self.0;
+        let me = group.rank();
+        let n = group.size();
         let turns = turns(n);
         let slot = (budget / (2 * turns.len().max(1)) as u32).clamp(SLOT.0, SLOT.1);
         let mut own = vec![0.0; 2 * n];
@@ -60,16 +45,16 @@ impl Group {
             let pair = turn.iter().find(|p| p.0 == me || p.1 == me);
             for (from, to) in pair.into_iter().flat_map(|&(a, b)| [(a, b), (b, a)]) {
                 if me == from {
-                    let cost = self.ask_link(to, slot)?;
+                    let cost = self.ask(to, slot)?;
                     (own[2 * to], own[2 * to + 1]) = (cost.alpha, cost.beta);
                 } else {
-                    self.answer_link(from)?;
+                    self.answer(from)?;
                 }
             }
-            self.barrier()?;
+            group.barrier()?;
         }
         let mut all = vec![0.0; 2 * n * n];
-        self.all_gather(&own, &mut all)?;
+        group.all_gather(&own, &mut all)?;
         let pairs = all.chunks_exact(2).map(|c| Cost { alpha: c[0], beta: c[1] }).collect();
         LinkCosts::new(n, pairs).ok_or_else(|| {
             let why = io::Error::other("a rank measured a time that is no number");
@@ -78,12 +63,12 @@ impl Group {
     }
 
     /// This rank's side of one direction.
-    fn ask_link(&self, to: usize, slot: Duration) -> Result<Cost> {
+    fn ask(&self, to: usize, slot: Duration) -> Result<Cost> {
         let echo = || -> Result<f64> {
             let start = Instant::now();
             let mut back = [0u64; 2];
-            self.send(&[ECHO, 0], to, 0)?;
-            self.recv(&mut back, to, 0)?;
+            self.0.send(&[ECHO, 0], to, 0)?;
+            self.0.recv(&mut back, to, 0)?;
             Ok(start.elapsed().as_secs_f64())
         };
         // The first ones make things warm, and the third says how many there is time for.
@@ -99,9 +84,9 @@ impl Group {
         let push = |bytes: &[u8]| -> Result<f64> {
             let start = Instant::now();
             let mut back = [0u64; 2];
-            self.send(&[TAKE, bytes.len() as u64], to, 0)?;
-            self.send(bytes, to, 0)?;
-            self.recv(&mut back, to, 0)?;
+            self.0.send(&[TAKE, bytes.len() as u64], to, 0)?;
+            self.0.send(bytes, to, 0)?;
+            self.0.recv(&mut back, to, 0)?;
             Ok(start.elapsed().as_secs_f64())
         };
         let mut len = PUSHES.0;
@@ -121,25 +106,25 @@ impl Group {
             }
             len *= 4;
         };
-        self.send(&[DONE, 0], to, 0)?;
+        self.0.send(&[DONE, 0], to, 0)?;
         Ok(Cost { alpha, beta })
     }
 
     /// The other rank's side.
-    fn answer_link(&self, from: usize) -> Result<()> {
+    fn answer(&self, from: usize) -> Result<()> {
         let mut bytes = Vec::new();
         loop {
             let mut word = [0u64; 2];
-            self.recv(&mut word, from, 0)?;
+            self.0.recv(&mut word, from, 0)?;
             match word {
                 [ECHO, _] => {}
                 [TAKE, len] => {
                     bytes.resize((len as usize).min(PUSHES.1), 0u8);
-                    self.recv(&mut bytes, from, 0)?;
+                    self.0.recv(&mut bytes, from, 0)?;
                 }
                 _ => return Ok(()),
             }
-            self.send(&word, from, 0)?;
+            self.0.send(&word, from, 0)?;
         }
     }
 }

@@ -2,35 +2,39 @@
 //!
 //! May import: `backend`, `config`, `recorder`, `turn`.
 
-mod about;
 mod communicator;
 mod connect;
+mod lifecycle;
 mod measure;
 mod ops;
-mod reform;
 mod request;
 mod served;
-mod split;
 mod state;
+#[cfg(test)]
+mod tests;
 
 pub use communicator::Communicator;
 pub use connect::{init, init_strict};
-pub use reform::{Departure, ReformOptions, ReformOutcome};
+pub use lifecycle::{Departure, ReformOptions, ReformOutcome};
 pub use request::{Request, Scope};
 
 use crate::{
-    CallInfo, Error, ErrorKind, LinkKind, Misuse, Op, Peer, Result, Wire,
+    CallInfo, Element, Error, ErrorKind, LinkCosts, LinkKind, Misuse, Op, Peer, Result, SharedBuffer, Stats,
+    Wire,
     backend::{AbortHandle, Backend, Call, NativeBackend, Single, SubgroupFactory, WireCalls},
     links::LocalWorld,
     recorder::Recorder,
     root_cause::RootCauseReport,
+    settings::MAX_TIMEOUT,
     stats::Counters,
     status::{Failure, World},
     sync::lock,
-    sys::HomeProcess,
+    sys::{HomeProcess, SharedMemory},
     turn::Turn,
 };
-use request::BackgroundTask;
+use comity_plan::Algorithm;
+use measure::LinkMeasurement;
+use request::{BackgroundTask, start_worker};
 use served::Served;
 use state::{CallState, CallingThreads};
 use std::{
@@ -42,11 +46,15 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
+    thread,
     time::{Duration, Instant},
 };
 
 /// Time limit of a call by default.
 pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
+
+/// Shorter messages are never read where they lie, so shorter buffers need not be shared.
+const LEAST: usize = 64 << 10;
 
 /// Ranks that call collectives together.
 ///
@@ -265,6 +273,224 @@ impl Group {
         Self { core: Arc::new(core), limit, objects: false, wire: None }
     }
 
+    /// This process's (or thread's) place in the group, from 0.
+    ///
+    /// ```
+    /// let group = comity::Group::single();
+    /// assert_eq!((group.rank(), group.size()), (0, 1));
+    /// ```
+    #[inline]
+    pub fn rank(&self) -> usize {
+        self.core.rank
+    }
+
+    /// The number of ranks in the group, at least 1.
+    ///
+    /// ```
+    /// assert_eq!(comity::Group::local(3)?[0].size(), 3);
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.core.peers.len()
+    }
+
+    /// The same group; calls through the returned handle fail after `limit` (default: 5 minutes).
+    ///
+    /// A call that runs out of time ends the group, since nobody can know how far the others got. With `Duration::MAX` a call waits as
+    /// long as all members live, such as for a rank that prepares a data set. A rank that dies or
+    /// [falls silent](crate::Config::detection) ends it all the same.
+    ///
+    /// ```
+    /// # use comity::Group;
+    /// # let g = Group::single();
+    /// g.with_timeout(std::time::Duration::from_secs(5)).barrier()?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_timeout(&self, limit: Duration) -> Self {
+        Self { limit: limit.min(MAX_TIMEOUT), ..self.clone() }
+    }
+
+    /// The same group; in calls through the returned handle elements cross the links in a smaller form, for slow networks: see [`Wire`] for what
+    /// each loses. `None` takes them as they are again.
+    ///
+    /// It is for [`all_reduce`](Self::all_reduce), [`reduce_scatter`](Self::reduce_scatter), [`all_gather`](Self::all_gather) and their other
+    /// forms, for sums and averages of `f32`, `f16` and `bf16` in host memory. Any other call is [`Misuse::Wire`](crate::Misuse::Wire). All ranks
+    /// name the same wire, or are told so ([`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch)). A group of one rank rounds nothing.
+    ///
+    /// Each contribution is rounded once, and the sum of an all_reduce once more. It is a sum of `f32` in the order of ranks, and the same bits on
+    /// all ranks. An all_gather rounds this rank's part in its own result too.
+    ///
+    /// ```
+    /// # use comity::{ReduceOp, Wire};
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let mut gradient = [0.1f32; 1000];
+    /// group.with_wire(Wire::Bf16).all_reduce(&mut gradient, ReduceOp::Avg)?;
+    /// assert!(gradient.iter().all(|x| (x - 0.1).abs() < 0.1 / 128.0));
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_wire(&self, wire: impl Into<Option<Wire>>) -> Self {
+        Self { wire: wire.into(), ..self.clone() }
+    }
+
+    /// A handle whose calls are parts of one that moves objects.
+    pub(crate) fn of_objects(&self) -> Self {
+        Self { objects: true, ..self.clone() }
+    }
+
+    /// Returns the time limit of a call through this handle, `Duration::MAX` where there is no limit; see [`with_timeout`](Self::with_timeout).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let group = comity::Group::single();
+    /// assert_eq!(group.timeout(), Duration::from_secs(300));
+    /// assert_eq!(group.with_timeout(Duration::from_secs(5)).timeout(), Duration::from_secs(5));
+    /// assert_eq!(group.with_timeout(Duration::MAX).timeout(), Duration::MAX);
+    /// ```
+    pub fn timeout(&self) -> Duration {
+        if self.limit < MAX_TIMEOUT { self.limit } else { Duration::MAX }
+    }
+
+    /// The members by rank, as errors name them: one [`Peer`] for each rank.
+    ///
+    /// ```
+    /// let group = comity::Group::single();
+    /// for member in group.members() {
+    ///     println!("{member}"); // rank 0 (host node7, pid 4711)
+    /// }
+    /// assert_eq!(group.members().len(), group.size());
+    /// ```
+    pub fn members(&self) -> &[Peer] {
+        &self.core.peers
+    }
+
+    /// The host of each rank, numbered in order of first appearance; none where the group's backend does not know.
+    pub(crate) fn hosts(&self) -> Option<Vec<usize>> {
+        let world = self.core.subgroup_factory.as_ref()?.world.upgrade()?;
+        // A group of some members numbers its ranks in its own way.
+        Some(world.hosts().to_vec()).filter(|hosts| hosts.len() == self.size())
+    }
+
+    /// The kind of link to each rank, by rank; `None` for this rank itself.
+    ///
+    /// If no call has needed a link yet, it is the kind that is tried first.
+    ///
+    /// ```
+    /// use comity::{Group, LinkKind};
+    ///
+    /// let groups = Group::local(2)?;
+    /// assert_eq!(groups[0].link_kinds(), [None, Some(LinkKind::Local)]);
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    pub fn link_kinds(&self) -> Vec<Option<LinkKind>> {
+        let made = self.core.abort_handle.as_ref().map(|a| a.status.links().kinds()).unwrap_or_default();
+        let made = made.into_iter().chain(std::iter::repeat(None));
+        self.core.kinds.iter().zip(made).map(|(likely, made)| made.or(*likely)).collect()
+    }
+
+    /// The number of connections of the link to each rank, by rank; `None` where none is made.
+    pub(crate) fn connections(&self) -> Vec<Option<usize>> {
+        self.core.abort_handle.as_ref().map(|a| a.status.links().connections()).unwrap_or_default()
+    }
+
+    /// The CUDA device whose buffers this group's calls take besides those in host memory; see
+    /// [`BackendKind::Nccl`](crate::BackendKind). `None` with every other backend.
+    ///
+    /// ```
+    /// assert_eq!(comity::Group::single().device(), None);
+    /// ```
+    pub fn device(&self) -> Option<u32> {
+        self.core.device
+    }
+
+    /// Returns the counters of this group on this rank: calls, bytes, waiting.
+    ///
+    /// ```
+    /// let group = comity::Group::single();
+    /// group.barrier()?;
+    /// assert_eq!(group.stats().calls, 1);
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.core.counters.read()
+    }
+
+    /// [`tools::prefer_algorithm`](crate::tools::prefer_algorithm).
+    pub(crate) fn prefer_algorithm(&self, algorithm: Option<Algorithm>) -> bool {
+        self.in_turn(|| {
+            let mut state = lock(&self.core.state);
+            state.backend.as_mut().is_some_and(|b| b.prefer(algorithm))
+        })
+    }
+
+    /// `count` elements of zeros in memory that the other ranks of this host map, to read only.
+    ///
+    /// Operations on it, or on a part of it, need no copy within the host: a rank reads what it needs straight from the sender's buffer,
+    /// adds it up or puts it in its place, and gives it back. Results have the same bits as with any other buffer. Use it for large
+    /// buffers that live long; the peers map each of them once.
+    ///
+    /// It is ordinary memory where nobody could read it (the group has no other rank on this host, the buffer is short), where the limit
+    /// `COMITY_SHARED_BUFFERS` is reached, and where the system gives none; [`SharedBuffer::why_not`] says so.
+    ///
+    /// ```
+    /// # use comity::ReduceOp;
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let mut gradients = group.alloc::<f32>(1 << 16);
+    /// gradients.fill(1.0);
+    /// group.all_reduce(&mut gradients, ReduceOp::Sum)?;
+    /// assert_eq!(gradients[0], 2.0);
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If the buffer is longer than memory can be, as a vector does.
+    pub fn alloc<T: Element>(&self, count: usize) -> SharedBuffer<T> {
+        let bytes = count.saturating_mul(size_of::<T>());
+        let reads = |k: &Option<LinkKind>| k.and_then(LinkKind::about).is_some_and(|a| a.reads_buffers);
+        if bytes < LEAST {
+            return SharedBuffer::private(count, format!("it is shorter than {} KiB", LEAST >> 10));
+        }
+        if !self.link_kinds().iter().any(reads) {
+            let why = "this group has no link over shared memory: it has no other rank on this host, or may not use it";
+            return SharedBuffer::private(count, why.into());
+        }
+        match SharedMemory::new(bytes) {
+            Ok(memory) => SharedBuffer::shared(count, memory),
+            Err(e) => SharedBuffer::private(count, format!("no more memory can be shared: {e}")),
+        }
+    }
+
+    /// Measure every link of the group in both directions, in about `budget`. Every rank calls this, and all get the same numbers.
+    ///
+    /// A message's latency is half the time of a small one's way there and back. Up to 16 ranks one pair at a time is
+    /// measured; with more, every rank in one pair at a time, so that pairs may share a network. To have calls planned by these
+    /// numbers, use [`Config::measure_costs`](crate::Config::measure_costs), or write them to a file for
+    /// [`Config::costs_file`](crate::Config::costs_file).
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two:
+    /// let costs = group.measure_links(std::time::Duration::from_millis(20))?;
+    /// assert!(costs.latency(0, 1) < 1.0); // seconds
+    /// assert!(costs.bandwidth(0, 1) > 1e3); // bytes per second
+    /// assert!(costs.to_json().contains("latency_s"));
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of any call.
+    pub fn measure_links(&self, budget: Duration) -> Result<LinkCosts> {
+        LinkMeasurement(self).run(budget)
+    }
+
     /// Leave the group: a call under way on another thread and later calls return [`ErrorKind::Closed`], and peers that still
     /// need this rank get an error that names it.
     ///
@@ -331,6 +557,118 @@ impl Group {
                 state.fail(error.into());
             }
         });
+    }
+
+    /// Run `f` on the group's own thread, in its turn among this group's calls.
+    ///
+    /// The turn is taken now: a call made after `spawn` runs after `f`, whichever thread makes it. `f` owns its
+    /// buffers and hands them back through [`Request::wait`]. Dropping the request lets the work finish
+    /// unobserved, since other ranks count on it. A process may exit with work pending.
+    ///
+    /// ```
+    /// # use comity::{Group, ReduceOp};
+    /// # let g = Group::single();
+    /// let mut grad = vec![1f32; 1024];
+    /// let pending = g.spawn(move |g| {
+    ///     g.all_reduce(&mut grad, ReduceOp::Sum)?;
+    ///     Ok(grad)
+    /// });
+    /// // ... compute ...
+    /// let grad = pending.wait()?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// Borrowed buffers need [`scope`](Self::scope):
+    /// ```compile_fail
+    /// # use comity::{Group, ReduceOp};
+    /// # let g = Group::single();
+    /// let mut grad = vec![1f32; 1024];
+    /// let pending = g.spawn(|g| g.all_reduce(&mut grad, ReduceOp::Sum));
+    /// ```
+    ///
+    /// # Errors
+    /// The error that `f` returns; [`ErrorKind::Os`] when the system gives no thread. A panic in `f` goes on in `wait`.
+    pub fn spawn<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Self) -> Result<R> + Send + 'static,
+    ) -> Request<R> {
+        self.spawn_as(f)
+    }
+
+    /// Spawns as [`spawn`](Self::spawn), for work with an error type of its own, which [`Error`] can become.
+    ///
+    /// Name the type where the compiler cannot know it: in the result, or as `spawn_as::<_, MyError>(...)`.
+    ///
+    /// ```
+    /// # use comity::{Group, ReduceOp};
+    /// # let g = Group::single();
+    /// type Fault = Box<dyn std::error::Error + Send + Sync>;
+    /// let pending = g.spawn_as(|g| -> Result<f32, Fault> {
+    ///     let mut loss: [f32; 1] = ["0.5".parse()?];
+    ///     g.all_reduce(&mut loss, ReduceOp::Avg)?;
+    ///     Ok(loss[0])
+    /// });
+    /// assert_eq!(pending.wait()?, 0.5);
+    /// # Ok::<(), Fault>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`spawn`](Self::spawn).
+    pub fn spawn_as<R: Send + 'static, E: From<Error> + Send + 'static>(
+        &self,
+        f: impl FnOnce(&Self) -> Result<R, E> + Send + 'static,
+    ) -> Request<R, E> {
+        if let Err(e) = self.core.home.check() {
+            return Request::ended(Ok(Err(e.into())));
+        }
+        // Tickets and jobs must queue in the same order: one thread takes them one by one.
+        let mut worker = lock(&self.core.worker);
+        if worker.is_none() {
+            match start_worker() {
+                Ok(w) => *worker = Some(w),
+                Err(e) => return Request::ended(Ok(Err(e.into()))),
+            }
+        }
+        let (request, job) = Request::begin(self, f);
+        if let Some(w) = &*worker {
+            // The thread lives as long as the group does, and this handle keeps it alive.
+            let _ = w.send(Box::new(job));
+        }
+        request
+    }
+
+    /// Spawns as [`spawn`](Self::spawn), for borrowed buffers: all work spawned in the scope has ended when `scope` returns.
+    ///
+    /// The scope has a thread of its own, which starts with the first piece of work.
+    ///
+    /// ```
+    /// # use comity::{Group, ReduceOp};
+    /// # let g = Group::single();
+    /// let (mut a, mut b) = (vec![1f32; 8], vec![2f64; 8]);
+    /// g.scope(|s| {
+    ///     let first = s.spawn(|g| g.all_reduce(&mut a, ReduceOp::Sum));
+    ///     s.spawn(|g| g.all_reduce(&mut b, ReduceOp::Sum)).detach();
+    ///     first.wait()
+    /// })?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    /// ```compile_fail
+    /// # use comity::{Group, ReduceOp};
+    /// # let g = Group::single();
+    /// let mut a = vec![1f32; 8];
+    /// g.scope(|s| {
+    ///     let first = s.spawn(|g| g.all_reduce(&mut a, ReduceOp::Sum));
+    ///     a[0] = 3.0; // still borrowed
+    ///     first.wait()
+    /// })?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    pub fn scope<'env, T>(&'env self, f: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> T) -> T {
+        thread::scope(|threads| {
+            // Dropping it at the end, also by a panic, tells the scope's thread that no more work comes.
+            let scope = Scope::new(self, threads);
+            f(&scope)
+        })
     }
 
     /// Make a checked call, in its turn.

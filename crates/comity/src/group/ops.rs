@@ -3,12 +3,11 @@
 //!
 //! `n` stands for the group's size and `r` for a rank. Counts are in elements; buffers may have any length, also 0.
 
-mod checks;
 mod holders;
 
 use super::{Group, misuse};
 use crate::{
-    Misuse, Op, ReduceOp, Result, View, ViewMut,
+    CallInfo, MAX_TAG, Misuse, Op, Place, ReduceOp, Result, View, ViewMut, Wire,
     backend::{Bufs, Call},
 };
 
@@ -565,6 +564,169 @@ impl Group {
         (call.info.root, call.info.tag) = (Some(from[0]), Some(tag));
         (call.counts, call.recv_counts) = (&to, &from);
         self.checked(&mut call)
+    }
+
+    /// Give all ranks the tensors of those that hold them, with the same bits on all. Only what differs is sent.
+    ///
+    /// Every rank calls this with tensors of the same types and lengths in the same order. `holds` says that this rank's are right: true on
+    /// those that went on training, false on those that have just joined. The lowest rank that holds them decides; of the others each tensor
+    /// with other bytes is overwritten. Ranks compare SHA-256 digests, then each rank that lacks a tensor gets it from one of those that have it.
+    ///
+    /// Returns the number of bytes that this rank received.
+    ///
+    /// ```
+    /// # comity::Group::local(2)?.into_iter().map(|group| std::thread::spawn(move || -> comity::Result<()> {
+    /// // On each rank of a group of two, of which rank 0 has trained:
+    /// let (mut weights, mut step) = ([group.rank() as f32; 100], [7u64]);
+    /// let received = group.sync(&mut [(&mut weights).into(), (&mut step).into()], group.rank() == 0)?;
+    /// assert_eq!((weights, step), ([0.0; 100], [7]));
+    /// assert_eq!(received, if group.rank() == 0 { 0 } else { 400 });
+    /// # Ok(()) })).collect::<Vec<_>>().into_iter().try_for_each(|t| t.join().unwrap())?;
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`all_gather`](Self::all_gather), [`broadcast`](Self::broadcast) and [`send`](Self::send); [`Misuse::Place`] for tensors
+    /// that are not in host memory; [`ErrorKind::Config`](crate::ErrorKind::Config) on all ranks where none holds them.
+    pub fn sync(&self, tensors: &mut [ViewMut<'_>], holds: bool) -> Result<usize> {
+        holders::sync(self, tensors, holds)
+    }
+
+    /// Combine `buf` as [`all_reduce`](Self::all_reduce), and leave it as it was where the call fails: then it can be repeated in the group that
+    /// follows ([`reform`](Self::reform)). This takes a copy of `buf`.
+    ///
+    /// ```
+    /// use comity::{Group, ReduceOp};
+    ///
+    /// let group = Group::single();
+    /// group.abort("no more data");
+    /// let mut x = [1f32, 2.0];
+    /// assert!(group.all_reduce_or_keep(&mut x, ReduceOp::Sum).is_err());
+    /// assert_eq!(x, [1.0, 2.0]);
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`all_reduce`](Self::all_reduce); [`Misuse::Place`] for a buffer that is not in host memory.
+    pub fn all_reduce_or_keep<'a>(&self, buf: impl Into<ViewMut<'a>>, op: ReduceOp) -> Result<()> {
+        let mut buf = buf.into();
+        let place = || misuse(Op::AllReduce, Misuse::Place(format!("{:?}", buf.place())));
+        let kept = buf.bytes().ok_or_else(place)?.to_vec();
+        let out = self.all_reduce(buf.reborrow(), op);
+        if out.is_err() {
+            buf.restore(&kept);
+        }
+        out
+    }
+
+    fn moving(&self, op: Op, bufs: Bufs<'_>, root: Option<usize>) -> Result<()> {
+        let mut call = Call::new(op, bufs);
+        call.info.root = root;
+        self.checked(&mut call)
+    }
+
+    fn reducing(&self, op: Op, bufs: Bufs<'_>, reduce: ReduceOp, root: Option<usize>) -> Result<()> {
+        let mut call = Call::new(op, bufs);
+        (call.info.reduce, call.info.root) = (Some(reduce), root);
+        self.checked(&mut call)
+    }
+
+    fn reducing_parts(&self, bufs: Bufs<'_>, reduce: ReduceOp, count: usize, counts: &[usize]) -> Result<()> {
+        let mut call = Call::new(Op::ReduceScatter, bufs);
+        (call.info.reduce, call.info.count, call.counts) = (Some(reduce), count, counts);
+        self.checked(&mut call)
+    }
+
+    /// Checks the rules of every call, then makes it.
+    fn checked(&self, call: &mut Call<'_>) -> Result<()> {
+        let op = call.info.op;
+        call.info.wire = self.wire;
+        if let Bufs::Both(src, dst) = &call.bufs
+            && op != Op::SendRecv
+            && src.dtype() != dst.dtype()
+        {
+            return Err(misuse(op, Misuse::DTypes { src: src.dtype(), dst: dst.dtype() }));
+        }
+        if let (Some(dtype), Some(reduce)) = (call.info.dtype, call.info.reduce)
+            && !dtype.supports(reduce)
+        {
+            return Err(misuse(op, Misuse::Reduction { reduce, dtype }));
+        }
+        let places = match &call.bufs {
+            Bufs::None => [None, None],
+            Bufs::In(v) => [Some(v.place()), None],
+            Bufs::Out(v) | Bufs::InPlace(v) | Bufs::OwnIn(v) | Bufs::OwnOut(v) => [Some(v.place()), None],
+            Bufs::Both(s, d) => [Some(s.place()), Some(d.place())],
+        };
+        if let Some(p) = places.into_iter().flatten().find(|&p| !self.reaches(p)) {
+            return Err(misuse(op, Misuse::Place(format!("{p:?}"))));
+        }
+        if let Some(wire) = self.wire {
+            let place = places.into_iter().flatten().find(|place| *place != Place::Host);
+            fits(wire, &call.info, place).map_err(|unfit| misuse(op, unfit))?;
+        }
+        if let [Some(a), Some(b)] = places
+            && a != b
+        {
+            return Err(misuse(op, Misuse::Places(format!("{a:?}"), format!("{b:?}"))));
+        }
+        self.call(call)
+    }
+
+    fn reaches(&self, place: Place) -> bool {
+        place.device().is_none_or(|(device, _)| self.device() == Some(device))
+    }
+
+    fn has(&self, op: Op, what: &'static str, rank: usize) -> Result<()> {
+        if rank < self.size() {
+            return Ok(());
+        }
+        Err(misuse(op, Misuse::Rank { what, rank, size: self.size() }))
+    }
+
+    fn other(&self, op: Op, what: &'static str, rank: usize, tag: u32, verb: &'static str) -> Result<()> {
+        self.has(op, what, rank)?;
+        if rank == self.rank() {
+            return Err(misuse(op, Misuse::Oneself(rank, verb)));
+        }
+        if tag > MAX_TAG {
+            return Err(misuse(op, Misuse::Tag(tag)));
+        }
+        Ok(())
+    }
+
+    fn parts(&self, op: Op, buffer: &'static str, got: usize, part: usize) -> Result<()> {
+        let expected = part.saturating_mul(self.size());
+        length(op, buffer, got, expected, ", one part for each rank")
+    }
+
+    fn part_of(&self, op: Op, buffer: &'static str, got: usize) -> Result<usize> {
+        let part = got / self.size();
+        length(op, buffer, got, part * self.size(), " or another multiple of the group's size")?;
+        Ok(part)
+    }
+
+    fn total(&self, op: Op, counts: &[usize]) -> Result<usize> {
+        if counts.len() != self.size() {
+            return Err(misuse(op, Misuse::Counts { got: counts.len(), size: self.size() }));
+        }
+        Ok(counts.iter().fold(0usize, |a, &b| a.saturating_add(b)))
+    }
+}
+
+/// Checks that a call can use a wire, with a buffer outside of host memory if there is one.
+fn fits(wire: Wire, info: &CallInfo, place: Option<Place>) -> Result<(), Misuse> {
+    let unfit = |fits, got: String| Err(Misuse::Wire { wire, fits, got });
+    match (info.op, info.dtype, info.reduce, place) {
+        (Op::AllReduce | Op::ReduceScatter | Op::AllGather, Some(dtype), reduce, place) => {
+            if !Wire::carries(dtype) {
+                return unfit("elements of f32, f16 and bf16", dtype.to_string());
+            }
+            if let Some(reduce) = reduce.filter(|reduce| !Wire::reduces(*reduce)) {
+                return unfit("sums and averages", reduce.to_string());
+            }
+            place.map_or(Ok(()), |place| unfit("host memory", format!("{place:?}")))
+        }
+        _ => unfit("all_reduce, reduce_scatter and all_gather", info.op.to_string()),
     }
 }
 

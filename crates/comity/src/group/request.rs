@@ -17,147 +17,9 @@ use std::{
 /// A piece of background work.
 pub(super) type BackgroundTask = Box<dyn FnOnce() + Send>;
 
-impl Group {
-    /// Run `f` on the group's own thread, in its turn among this group's calls.
-    ///
-    /// The turn is taken now: a call made after `spawn` runs after `f`, whichever thread makes it. `f` owns its
-    /// buffers and hands them back through [`Request::wait`]. Dropping the request lets the work finish
-    /// unobserved, since other ranks count on it. A process may exit with work pending.
-    ///
-    /// ```
-    /// # use comity::{Group, ReduceOp};
-    /// # let g = Group::single();
-    /// let mut grad = vec![1f32; 1024];
-    /// let pending = g.spawn(move |g| {
-    ///     g.all_reduce(&mut grad, ReduceOp::Sum)?;
-    ///     Ok(grad)
-    /// });
-    /// // ... compute ...
-    /// let grad = pending.wait()?;
-    /// # Ok::<(), comity::Error>(())
-    /// ```
-    ///
-    /// Borrowed buffers need [`scope`](Self::scope):
-    /// ```compile_fail
-    /// # use comity::{Group, ReduceOp};
-    /// # let g = Group::single();
-    /// let mut grad = vec![1f32; 1024];
-    /// let pending = g.spawn(|g| g.all_reduce(&mut grad, ReduceOp::Sum));
-    /// ```
-    ///
-    /// # Errors
-    /// The error that `f` returns; [`ErrorKind::Os`] when the system gives no thread. A panic in `f` goes on in `wait`.
-    pub fn spawn<R: Send + 'static>(
-        &self,
-        f: impl FnOnce(&Self) -> Result<R> + Send + 'static,
-    ) -> Request<R> {
-        self.spawn_as(f)
-    }
-
-    /// Spawns as [`spawn`](Self::spawn), for work with an error type of its own, which [`Error`] can become.
-    ///
-    /// Name the type where the compiler cannot know it: in the result, or as `spawn_as::<_, MyError>(...)`.
-    ///
-    /// ```
-    /// # use comity::{Group, ReduceOp};
-    /// # let g = Group::single();
-    /// type Fault = Box<dyn std::error::Error + Send + Sync>;
-    /// let pending = g.spawn_as(|g| -> Result<f32, Fault> {
-    ///     let mut loss: [f32; 1] = ["0.5".parse()?];
-    ///     g.all_reduce(&mut loss, ReduceOp::Avg)?;
-    ///     Ok(loss[0])
-    /// });
-    /// assert_eq!(pending.wait()?, 0.5);
-    /// # Ok::<(), Fault>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The errors of [`spawn`](Self::spawn).
-    pub fn spawn_as<R: Send + 'static, E: From<Error> + Send + 'static>(
-        &self,
-        f: impl FnOnce(&Self) -> Result<R, E> + Send + 'static,
-    ) -> Request<R, E> {
-        if let Err(e) = self.core.home.check() {
-            return Request::ended(Ok(Err(e.into())));
-        }
-        // Tickets and jobs must queue in the same order: one thread takes them one by one.
-        let mut worker = lock(&self.core.worker);
-        if worker.is_none() {
-            match start_worker() {
-                Ok(w) => *worker = Some(w),
-                Err(e) => return Request::ended(Ok(Err(e.into()))),
-            }
-        }
-        let (request, job) = self.job(f);
-        if let Some(w) = &*worker {
-            // The thread lives as long as the group does, and this handle keeps it alive.
-            let _ = w.send(Box::new(job));
-        }
-        request
-    }
-
-    /// Spawns as [`spawn`](Self::spawn), for borrowed buffers: all work spawned in the scope has ended when `scope` returns.
-    ///
-    /// The scope has a thread of its own, which starts with the first piece of work.
-    ///
-    /// ```
-    /// # use comity::{Group, ReduceOp};
-    /// # let g = Group::single();
-    /// let (mut a, mut b) = (vec![1f32; 8], vec![2f64; 8]);
-    /// g.scope(|s| {
-    ///     let first = s.spawn(|g| g.all_reduce(&mut a, ReduceOp::Sum));
-    ///     s.spawn(|g| g.all_reduce(&mut b, ReduceOp::Sum)).detach();
-    ///     first.wait()
-    /// })?;
-    /// # Ok::<(), comity::Error>(())
-    /// ```
-    /// ```compile_fail
-    /// # use comity::{Group, ReduceOp};
-    /// # let g = Group::single();
-    /// let mut a = vec![1f32; 8];
-    /// g.scope(|s| {
-    ///     let first = s.spawn(|g| g.all_reduce(&mut a, ReduceOp::Sum));
-    ///     a[0] = 3.0; // still borrowed
-    ///     first.wait()
-    /// })?;
-    /// # Ok::<(), comity::Error>(())
-    /// ```
-    pub fn scope<'env, T>(&'env self, f: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> T) -> T {
-        thread::scope(|threads| {
-            // Dropping it at the end, also by a panic, tells the scope's thread that no more work comes.
-            let scope = Scope { group: self, threads, jobs: Mutex::new(None) };
-            f(&scope)
-        })
-    }
-
-    /// The two halves of a piece of work: what is waited for, and what is run.
-    fn job<'a, R: Send + 'a, E: Send + 'a>(
-        &self,
-        f: impl FnOnce(&Self) -> Result<R, E> + Send + 'a,
-    ) -> (Request<R, E>, impl FnOnce() + Send + 'a) {
-        let slot = Arc::new(Slot::new(None));
-        let ticket = self.core.turn.take();
-        let asker = thread_number();
-        let request = Request { slot: slot.clone(), core: Arc::as_ptr(&self.core) as usize, ticket };
-        let group = self.clone();
-        let job = move || {
-            let core = group.core.clone();
-            let out = {
-                // WAIT: an earlier call of this group, which has a deadline
-                let _turn = Served::wait(&core, ticket);
-                let _mark = Mark::set(&core, ticket, asker);
-                catch_unwind(AssertUnwindSafe(|| f(&group)))
-            };
-            drop(group);
-            slot.set(out);
-        };
-        (request, job)
-    }
-}
-
 /// The thread that runs a group's background work. It ends when the last handle has gone and no work is left. It is not
 /// joined: a process that exits does not wait for peers.
-fn start_worker() -> Result<mpsc::Sender<BackgroundTask>> {
+pub(super) fn start_worker() -> Result<mpsc::Sender<BackgroundTask>> {
     let (tx, rx) = mpsc::channel::<BackgroundTask>();
     thread::Builder::new()
         .name("comity".into())
@@ -253,7 +115,11 @@ impl<R, E> Slot<R, E> {
     }
 }
 
-impl<'scope> Scope<'scope, '_> {
+impl<'scope, 'env> Scope<'scope, 'env> {
+    pub(super) fn new(group: &'env Group, threads: &'scope thread::Scope<'scope, 'env>) -> Self {
+        Self { group, threads, jobs: Mutex::new(None) }
+    }
+
     /// Run `f` on the scope's thread, in its turn among the group's calls; otherwise as [`Group::spawn`].
     pub fn spawn<R: Send + 'scope>(&self, f: impl FnOnce(&Group) -> Result<R> + Send + 'scope) -> Request<R> {
         self.spawn_as(f)
@@ -292,7 +158,7 @@ impl<'scope> Scope<'scope, '_> {
                 Err(e) => return Request::ended(Ok(Err(e.into()))),
             }
         }
-        let (request, job) = self.group.job(f);
+        let (request, job) = Request::begin(self.group, f);
         if let Some(w) = &*worker {
             let _ = w.send(Box::new(job));
         }
@@ -316,6 +182,34 @@ impl fmt::Debug for Scope<'_, '_> {
 }
 
 impl<R, E> Request<R, E> {
+    /// The two halves of a piece of work: what is waited for, and what is run.
+    pub(super) fn begin<'a>(
+        group: &Group,
+        f: impl FnOnce(&Group) -> Result<R, E> + Send + 'a,
+    ) -> (Self, impl FnOnce() + Send + 'a)
+    where
+        R: Send + 'a,
+        E: Send + 'a,
+    {
+        let slot = Arc::new(Slot::new(None));
+        let ticket = group.core.turn.take();
+        let asker = thread_number();
+        let request = Self { slot: slot.clone(), core: Arc::as_ptr(&group.core) as usize, ticket };
+        let group = group.clone();
+        let job = move || {
+            let core = group.core.clone();
+            let out = {
+                // WAIT: an earlier call of this group, which has a deadline
+                let _turn = Served::wait(&core, ticket);
+                let _mark = Mark::set(&core, ticket, asker);
+                catch_unwind(AssertUnwindSafe(|| f(&group)))
+            };
+            drop(group);
+            slot.set(out);
+        };
+        (request, job)
+    }
+
     /// Returns true if [`wait`](Self::wait) would return at once.
     pub fn is_done(&self) -> bool {
         lock(&self.slot.out).is_some()
@@ -375,7 +269,7 @@ impl<R, E> Request<R, E> {
     pub fn detach(self) {}
 
     /// A request that has ended already.
-    fn ended(out: Outcome<R, E>) -> Self {
+    pub(super) fn ended(out: Outcome<R, E>) -> Self {
         let slot = Arc::new(Slot::new(Some(out)));
         Self { slot, core: 0, ticket: 0 }
     }
