@@ -29,7 +29,7 @@ pub struct ConfigError {
     pub key: Option<String>,
     /// Its value, where it is to blame and no secret.
     pub value: Option<String>,
-    words: String,
+    words: Box<str>,
 }
 
 impl ConfigError {
@@ -45,7 +45,7 @@ impl ConfigError {
     /// assert_eq!((why.line, why.column), (Some(3), Some(14)));
     /// ```
     pub fn new(words: impl Into<String>) -> Self {
-        Self { file: None, line: None, column: None, key: None, value: None, words: words.into() }
+        Self { file: None, line: None, column: None, key: None, value: None, words: words.into().into() }
     }
 
     /// Say which file it is about.
@@ -87,7 +87,7 @@ impl ConfigError {
     /// The same, from the variable `key`, which its words say first.
     #[doc(hidden)]
     pub fn named_by(self, key: &str) -> Self {
-        Self { words: format!("{key}: {}", self.words), ..self }.with_key(key)
+        Self { words: format!("{key}: {}", self.words).into(), ..self }.with_key(key)
     }
 }
 

@@ -248,13 +248,13 @@ fn take_failure(r: &mut Reader<'_>) -> Result<Failure, Malformed> {
     let why = match r.u8()? {
         0 => FailureKind::Lost { because_of: r.ranks()? },
         1 => FailureKind::Reported,
-        2 => FailureKind::Differs(take_differs(r)?),
+        2 => FailureKind::Differs(Box::new(take_differs(r)?)),
         3 => {
             let call = take_call(r)?;
             let after = Duration::from_nanos(r.u64()?);
             let missing = r.ranks()?;
             let stalled = if r.flag()? { Some((r.u32()? as usize, r.u32()? as usize)) } else { None };
-            FailureKind::Late(Late { call, after, missing, stalled })
+            FailureKind::Late(Box::new(Late { call, after, missing, stalled }))
         }
         4 => FailureKind::Left,
         5 => FailureKind::Disagreed,

@@ -29,9 +29,9 @@ pub enum FailureKind {
     /// The members made different calls, which are not known any more.
     Disagreed,
     /// The culprit made another call than the member that saw it.
-    Differs(Differs),
+    Differs(Box<Differs>),
     /// The limit of a call passed on the member that saw it.
-    Late(Late),
+    Late(Box<Late>),
 }
 
 /// A call that did not end in time.
@@ -78,7 +78,7 @@ impl Failure {
     /// `by` saw that `culprit` made another call.
     pub fn differs(culprit: usize, by: usize, calls: Differs) -> Self {
         let cause = format!("called {} while rank {by} called {}", calls.theirs, calls.ours);
-        Self { culprit, by, cause, why: FailureKind::Differs(calls) }
+        Self { culprit, by, cause, why: FailureKind::Differs(Box::new(calls)) }
     }
 
     /// The limit of a call passed on `by`.
@@ -86,7 +86,7 @@ impl Failure {
         let other = late.stalled.map(|(a, b)| if a == by { b } else { a });
         let culprit = late.missing.first().copied().or(other).unwrap_or(by);
         let cause = format!("kept {} waiting for {:?}", late.call, late.after);
-        Self { culprit, by, cause, why: FailureKind::Late(late) }
+        Self { culprit, by, cause, why: FailureKind::Late(Box::new(late)) }
     }
 
     /// The members made different calls, and `by` can no longer tell which.
@@ -113,12 +113,12 @@ impl Failure {
     pub fn error(&self, mine: usize, members: &[Peer], call: Option<CallInfo>) -> Error {
         let member = |r: usize| members.get(r).cloned().unwrap_or(Peer { rank: r, host: None, pid: None });
         let kind = match &self.why {
-            &FailureKind::Differs(Differs { ours, theirs, what }) => ErrorKind::Mismatch {
+            FailureKind::Differs(calls) => ErrorKind::Mismatch {
                 rank: self.by,
-                ours,
+                ours: calls.ours,
                 peer: member(self.culprit),
-                theirs,
-                differs: what,
+                theirs: calls.theirs,
+                differs: calls.what,
                 threads: None,
             },
             FailureKind::Reported | FailureKind::Disagreed => {

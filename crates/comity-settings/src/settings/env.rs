@@ -412,7 +412,7 @@ mod tests {
         let c = of(&[RANK, SIZE, ("COMITY_STORE", "10.0.0.1:4000")]).unwrap();
         assert_eq!(c.meeting_point.to_string(), "at the store at 10.0.0.1:4000");
         // NCCL's own variables make no job.
-        assert_eq!(of(&[HOST, PORT]).unwrap().found.launcher, Launcher::Alone);
+        assert_eq!(of(&[HOST, PORT]).unwrap().evidence.launcher, Launcher::Alone);
         for (vars, words) in [
             (&[SIZE, HOST, PORT][..], &["MLX_WORLD_SIZE=4", "MLX_RANK"]),
             (&[RANK, ("MLX_WORLD_SIZE", "1"), HOST, PORT], &["MLX_RANK=1", "MLX_WORLD_SIZE=1"]),

@@ -41,7 +41,7 @@ pub(crate) enum Stop {
     /// A peer left in good order, and something of it is due.
     Left(usize),
     /// A peer made another call.
-    Differs(usize, Differs),
+    Differs(usize, Box<Differs>),
     /// A peer broke a rule: its rank, and the fault.
     Peer(usize, String),
     /// The link to a peer ended: its rank, and the cause.
@@ -95,7 +95,7 @@ impl Members {
                 ErrorKind::Aborted { by: self.peers[self.rank].clone(), reason: why, call }.into()
             }
             Stop::Left(peer) => self.left(peer, call),
-            Stop::Differs(peer, calls) => self.refuse(peer, calls),
+            Stop::Differs(peer, calls) => self.refuse(peer, *calls),
             Stop::Peer(peer, cause) => self.lost(peer, cause, call),
             Stop::Link(peer, cause) => self.broken(peer, cause, call),
             Stop::Own(e) => self.own(e, call),

@@ -272,9 +272,9 @@ impl Run<'_, '_> {
             let mut parts = Differs { ours: *task.info, theirs: *task.info, what: PART };
             parts.ours.count = ours.shape as usize;
             parts.theirs.count = theirs.shape as usize;
-            return Stop::Differs(peer, parts);
+            return Stop::Differs(peer, Box::new(parts));
         }
-        Stop::Differs(peer, Differs { ours: *task.info, theirs: theirs.info, what })
+        Stop::Differs(peer, Box::new(Differs { ours: *task.info, theirs: theirs.info, what }))
     }
 
     /// Make the copies that this rank has to make, as far as they may be made now.

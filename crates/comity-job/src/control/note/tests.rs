@@ -29,8 +29,8 @@ proptest! {
             1 => FailureKind::Reported,
             4 => FailureKind::Left,
             5 => FailureKind::Disagreed,
-            2 => FailureKind::Differs(Differs { ours, theirs, what: Header::DIFFERENCES[what] }),
-            _ => FailureKind::Late(Late { call: ours, after: Duration::from_nanos(nanos), missing, stalled }),
+            2 => FailureKind::Differs(Box::new(Differs { ours, theirs, what: Header::DIFFERENCES[what] })),
+            _ => FailureKind::Late(Box::new(Late { call: ours, after: Duration::from_nanos(nanos), missing, stalled })),
         };
         let failure = Failure { culprit: culprit as usize, by: by as usize, cause: cause.clone(), why };
         let reached = Reached { made: nanos, digest: seen.then_some(group_id), lacks: stalled.map(|_| (7, nanos)), elsewhere: stalled.is_some(), standing: None };

@@ -113,7 +113,7 @@ mod tests {
         let alone = of(&[("DSTACK_NODE_RANK", "0"), ("DSTACK_NODES_NUM", "1")]).unwrap();
         assert!(matches!(alone.meeting_point, MeetingPoint::Alone));
         let torch = [("RANK", "3"), ("WORLD_SIZE", "8"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1")];
-        assert_eq!(of(&[&SKY[..], &torch].concat()).unwrap().found.launcher, Launcher::Torch);
+        assert_eq!(of(&[&SKY[..], &torch].concat()).unwrap().evidence.launcher, Launcher::Torch);
     }
 
     #[test]

@@ -56,7 +56,7 @@ fn each_row_of_the_table_is_taken_as_the_variable_is_or_refused_with_a_reason() 
         match (made, read) {
             // A meeting place is no setting of the environment's alone; nor is it that a process joins there.
             (Ok(made), Ok(_)) if name == "COMITY_STORE" => {
-                assert_eq!(made.meet.to_string(), format!("at the store at {example}"));
+                assert_eq!(made.meeting_point.to_string(), format!("at the store at {example}"));
             }
             (Ok(made), Ok(read)) if name == "COMITY_JOIN" => assert!(made.joins && !read.joins),
             (Ok(made), Ok(read)) => {

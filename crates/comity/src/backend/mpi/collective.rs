@@ -133,7 +133,7 @@ impl<H: MpiHandle> MpiBackend<H> {
             };
             if let Some(differs) = ours.difference(&theirs) {
                 let calls = Differs { ours: info, theirs: theirs.info, what: differs };
-                return Err(Stop::Differs(peer, calls));
+                return Err(Stop::Differs(peer, Box::new(calls)));
             }
             top = top.max(u64::from_le_bytes(number.try_into().unwrap_or_default()) as usize);
         }
@@ -159,7 +159,7 @@ impl<H: MpiHandle> MpiBackend<H> {
             if theirs != ours {
                 let mut calls = Differs { ours: info, theirs: info, what: "elements for this rank" };
                 calls.theirs.count = theirs;
-                return Err(Stop::Differs(peer, calls));
+                return Err(Stop::Differs(peer, Box::new(calls)));
             }
         }
         self.keep([src, out]);

@@ -237,5 +237,5 @@ fn fits<H: MpiHandle>(r: &Receiver<H>, header: &Header) -> Stopped<()> {
         return Ok(());
     }
     let what = if theirs.dtype == ours.dtype { "count" } else { "dtype" };
-    Err(Stop::Differs(r.from, Differs { ours: r.call, theirs, what }))
+    Err(Stop::Differs(r.from, Box::new(Differs { ours: r.call, theirs, what })))
 }

@@ -146,5 +146,5 @@ fn fits(call: CallInfo, theirs: &CallInfo, wanted: &CallInfo, from: usize) -> St
         return Ok(());
     }
     let what = if theirs.dtype == wanted.dtype { "count" } else { "dtype" };
-    Err(Stop::Differs(from, Differs { ours: call, theirs: *theirs, what }))
+    Err(Stop::Differs(from, Box::new(Differs { ours: call, theirs: *theirs, what })))
 }
