@@ -2,8 +2,6 @@
 
 mod due;
 mod network;
-mod perform;
-mod strike;
 mod turn;
 
 use super::{
