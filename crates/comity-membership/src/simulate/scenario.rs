@@ -2,8 +2,8 @@
 
 pub(super) mod vast;
 
-use super::rng::Rng;
 use crate::overlay_neighbours;
+use scope::Rng;
 use std::ops::RangeInclusive;
 
 pub(super) const MS: u64 = 1000;

@@ -8,11 +8,11 @@ use super::{
     SimulatedFailure,
     judge::{Cause, Judge},
     mutant::Mutant,
-    rng::Rng,
     scenario::{MS, NEVER, PlantedFault, Scenario},
 };
 use crate::Membership;
 use due::{Due, DueEvent, Item};
+use scope::Rng;
 use std::{
     cmp::Reverse,
     collections::{BTreeSet, BinaryHeap},
