@@ -72,12 +72,14 @@ pub(super) fn build(_: &Scope) -> Outcome {
 
 pub(super) fn tests(scope: &Scope) -> Outcome {
     let nextest = requirements::nextest()?;
+    // In time that the tests leave, which wait a good deal.
+    let docs = Task::cargo().args(["test", "--workspace", "--doc"]).limit(COMPILING).idle().start()?;
     let args = ["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "slow"];
     let task =
         scope.tell(Task::cargo().args(args).args(["--profile", if scope.deep { "deep" } else { "gate" }]));
     let out = task.limit(if scope.deep { 7200 } else { COMPILING }).echo().run()?;
     let ran = nextest_count(&out)?;
-    let docs = count(&Task::cargo().args(["test", "--workspace", "--doc"]).limit(COMPILING).echo().run()?)?;
+    let docs = count(&docs.wait()?)?;
     Ok(Done::Passed(format!("{ran} tests and {docs} examples of documents, by {nextest}")))
 }
 

@@ -6,8 +6,8 @@ use crate::test::{
 };
 use tasks::place::root;
 
-/// Steps that only read and compile, so that nothing disturbs them: `prepare` runs beside them.
-pub(super) const FIRST: &[Step] = &[
+/// Steps that only read and check: `prepare` runs beside them.
+pub(super) const LINTS: &[Step] = &[
     Step { name: "format", about: "rustfmt", usual: 6, needs: None, run: cargo::format },
     Step {
         name: "gates",
@@ -17,6 +17,10 @@ pub(super) const FIRST: &[Step] = &[
         run: gates,
     },
     Step { name: "clippy", about: "lints, none allowed", usual: 200, needs: None, run: cargo::clippy },
+];
+
+/// Then these, which compile.
+pub(super) const BUILD: &[Step] = &[
     Step {
         name: "documents",
         about: "rustdoc, no warning allowed",
@@ -44,13 +48,22 @@ pub(super) const TESTS: Step = Step {
 
 /// Jobs that hold no time, in two rows at once: each waits a good deal.
 pub(super) const SIDE_BY_SIDE: [&[Step]; 2] = [
-    &[Step {
-        name: "conformance",
-        about: "every operation over each link and backend: shared memory, TCP, MPI, NCCL's stand-in",
-        usual: 150,
-        needs: Some("build"),
-        run: conformance::run,
-    }],
+    &[
+        Step {
+            name: "conformance",
+            about: "every operation over each link and backend: shared memory, TCP, MPI, NCCL's stand-in",
+            usual: 150,
+            needs: Some("build"),
+            run: conformance::run,
+        },
+        Step {
+            name: "counts",
+            about: "instructions of one small call, by single steps: Rust, C, NumPy and torch, each below its limit",
+            usual: 90,
+            needs: Some("build"),
+            run: counts::run,
+        },
+    ],
     &[
         Step {
             name: "demo",
@@ -65,13 +78,6 @@ pub(super) const SIDE_BY_SIDE: [&[Step]; 2] = [
             usual: 65,
             needs: Some("build"),
             run: launchers::run,
-        },
-        Step {
-            name: "counts",
-            about: "instructions of one small call, by single steps: Rust, C, NumPy and torch, each below its limit",
-            usual: 90,
-            needs: Some("build"),
-            run: counts::run,
         },
         Step {
             name: "c",
@@ -216,13 +222,6 @@ pub(super) const TURNS: [Turn; 4] = [
         beside: &[
             MACOS,
             Step {
-                name: "swift-build",
-                about: "what the step swift runs, compiled; once a Debian with Swift",
-                usual: BESIDE,
-                needs: None,
-                run: swift::build,
-            },
-            Step {
                 name: "loom",
                 about: "all interleavings of the lock-free parts",
                 usual: BESIDE,
@@ -235,6 +234,14 @@ pub(super) const TURNS: [Turn; 4] = [
                 usual: BESIDE,
                 needs: None,
                 run: cargo::miri,
+            },
+            Step {
+                // Last: it takes libcomity from the step `build`.
+                name: "swift-build",
+                about: "what the step swift runs, compiled; once a Debian with Swift",
+                usual: BESIDE,
+                needs: None,
+                run: swift::build,
             },
         ],
         last: Step {
