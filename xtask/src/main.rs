@@ -6,7 +6,7 @@ use std::{
     os::unix::process::CommandExt,
     process::{Command, ExitCode},
 };
-use tasks::{child::catch_signals, demo};
+use tasks::{child::catch_signals, demo, place::built};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = env::args_os().skip(1).collect();
@@ -28,6 +28,13 @@ fn train() -> Result<(), String> {
 /// Become the toolbox, built if it is not yet. Returns why this process could not.
 fn open_toolbox(args: &[OsString]) -> String {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let why = Command::new(cargo).args(["run", "--quiet", "--package", "toolbox", "--"]).args(args).exec();
-    format!("cannot start cargo: {why}")
+    // Of the whole workspace, so that what it needs has the features that the tests' build has it with, and is compiled once.
+    let build = ["build", "--quiet", "--workspace", "--bin", "toolbox"];
+    match Command::new(cargo).args(build).status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => return format!("the toolbox cannot be built: cargo ended with {status}"),
+        Err(why) => return format!("cannot start cargo: {why}"),
+    }
+    let why = Command::new(built("debug", "toolbox")).args(args).exec();
+    format!("cannot start the toolbox: {why}")
 }

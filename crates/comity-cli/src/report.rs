@@ -3,7 +3,6 @@
 
 mod bundle;
 mod secrets;
-mod trace;
 
 pub(crate) use secrets::Secrets;
 
@@ -68,7 +67,7 @@ pub(crate) fn report(args: ReportArgs) -> u8 {
         return USAGE;
     }
     if let Some(file) = &args.trace
-        && let Err(e) = save::replace(file, trace::trace(&records).as_bytes(), save::FOR_ALL)
+        && let Err(e) = save::replace(file, flights::trace(&records).as_bytes(), save::FOR_ALL)
     {
         return refuse(&format!("--trace '{}': {e}", file.display()));
     }

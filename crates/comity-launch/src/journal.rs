@@ -14,7 +14,7 @@
 //! Each has `event` and `time`, in seconds since 1970.
 use crate::host::ending::Ending;
 use crate::host::lines::Lines;
-use crate::host::output::OutputStream;
+use crate::host::output_stream::OutputStream;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

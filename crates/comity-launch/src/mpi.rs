@@ -46,26 +46,47 @@ pub fn launcher() -> Result<OsString, String> {
 }
 
 fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, LaunchRefusal> {
+    // By name: a field that is neither heeded here or in `flags`, nor refused by the command, does not compile.
+    let JobRequest {
+        ranks,
+        is_default_size: _,
+        command: _,
+        env,
+        cwd: _,
+        backend: _,
+        bind_to: _,
+        elastic: _,
+        timeout,
+        grace: _,
+        log_dir: _,
+        tag_output: _,
+        verbose,
+        input: _,
+        json_events: _,
+        metrics: _,
+        insecure,
+        secure: _,
+    } = args;
     let usage = |text: String| LaunchRefusal { code: USAGE, text };
     let (program, family) = find().map_err(usage)?;
     let mut command = Command::new(&program);
     command.args(flags(family, (args, more), rustix::process::geteuid().is_root()));
     command.env("COMITY_BACKEND", "mpi");
     // What the shell says was said to another job.
-    match args.insecure {
+    match insecure {
         true => command.env("COMITY_INSECURE", "1"),
         false => command.env_remove("COMITY_INSECURE"),
     };
-    if let Some(limit) = args.timeout {
+    if let Some(limit) = timeout {
         // Both families read it; seconds, not less than one.
         command.env("MPIEXEC_TIMEOUT", limit.as_secs().max(1).to_string());
     }
-    let share = ThreadShare::new(&args.env, None, args.ranks);
-    command.envs(defaults::variables(&args.env, share));
-    for set in &args.env {
+    let share = ThreadShare::new(env, None, *ranks);
+    command.envs(defaults::variables(env, share));
+    for set in env {
         command.env(&set.name, &set.value);
     }
-    if args.verbose {
+    if *verbose {
         let words: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
         eprintln!("comity launch: {} {}", program.to_string_lossy(), words.join(" "));
     }

@@ -6,11 +6,10 @@
 //!
 //! The launcher's orders go to the host launcher's standard input, the host launcher's events come from its standard output. No length is
 //! believed above [`LARGEST`], and no memory is taken before the bytes have come.
-use crate::fleet::stage::StagedFile;
 use crate::host::bind::BindWish;
 use crate::host::ending::Ending;
 use crate::host::master::MasterPacket;
-use crate::host::output::OutputStream;
+use crate::host::output_stream::OutputStream;
 use crate::host::signals::PassedSignal;
 use crate::host::terminal::RankTerminal;
 use serde::{Deserialize, Serialize};
@@ -110,7 +109,8 @@ pub(crate) struct HostHello {
 }
 
 /// A host's part of the job.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(Default))]
 pub(crate) struct HostPart {
     /// The first rank here, and how many.
     pub(crate) first: usize,
@@ -143,6 +143,16 @@ pub(crate) struct HostPart {
     pub(crate) elastic: bool,
     /// Files that it is to have before it runs.
     pub(crate) stage: Vec<StagedFile>,
+}
+
+/// A file that every host is to have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StagedFile {
+    /// Name as typed: here and there relative to the directory of the job.
+    pub(crate) name: String,
+    /// SHA-256 of its content.
+    pub(crate) digest: String,
+    pub(crate) mode: u32,
 }
 
 /// Number of times that the job was started again, and the limit on it.

@@ -1,9 +1,9 @@
 //! A job as a user asks for it, parsed: the front end of the command line makes it, and [`launch`](crate::launch::launch) runs it.
 use crate::backend::AskedBackend;
 use crate::elastic::Elastic;
-use crate::fleet::HostsRequest;
+use crate::fleet::request::HostsRequest;
 use crate::host::bind::BindWish;
-use crate::nodes::NodeRequest;
+use crate::nodes::request::NodeRequest;
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;

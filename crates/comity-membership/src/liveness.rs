@@ -36,6 +36,7 @@ mod tests;
 
 use crate::pace::Pace;
 use hosts::Hosts;
+pub use pulse::RESENT;
 use pulse::{Pulse, spacing, suspicion};
 use std::{
     collections::{BTreeMap, HashSet},
@@ -45,11 +46,6 @@ use std::{
 /// Time to wait for the next rank to connect or to begin to beat. Then ranks that do not beat are judged all the same: they may have been
 /// stopped.
 const UNBORN: Duration = Duration::from_secs(300);
-
-/// Multiple of the limit on silence within which a connection carries something again that was cut for less than that limit. TCP sends again
-/// after a time that grows with each round trip it has seen, also with one that a cut of before made long, and doubles at each try: the first
-/// after `r`, the next after `3 r`. If the first comes just before the cable is back, the next comes at thrice that time.
-pub const RESENT: u32 = 3;
 
 /// A beat that is late by less than such a part of the time between two is in time.
 const PUNCTUAL: u32 = 5;

@@ -111,29 +111,17 @@ fn within(name: &str, entry: &str) -> bool {
     name == entry || entry.ends_with('/') && name.starts_with(entry)
 }
 
+/// Clippy looks for the SAFETY comments (`undocumented_unsafe_blocks`).
 fn misplaced_unsafe(name: &str, text: &str) -> Vec<String> {
-    let code = blank(text);
-    let (code, lines): (Vec<&str>, Vec<&str>) = (code.lines().collect(), text.lines().collect());
-    let mut found = Vec::new();
-    for (i, line) in code.iter().enumerate().filter(|(_, l)| has_word(l, "unsafe")) {
-        if !UNSAFE.iter().any(|(entry, _)| within(name, entry)) {
-            found.push(format!("{name}:{}: unsafe code outside the places for it: {}", i + 1, line.trim()));
-        }
-        if !explained(&lines, &code, i) {
-            found.push(format!(
-                "{name}:{}: unsafe without a SAFETY comment right above: {}",
-                i + 1,
-                line.trim()
-            ));
-        }
+    if UNSAFE.iter().any(|(entry, _)| within(name, entry)) {
+        return Vec::new();
     }
-    found
-}
-
-/// Returns whether the statement at line `at` gives the reason why it is sound, on its line or above: `// SAFETY:`, or `# Safety` in the
-/// documentation of what callers must uphold.
-fn explained(lines: &[&str], code: &[&str], at: usize) -> bool {
-    comment_above(lines, code, at, |l| l.contains("SAFETY:") || l.contains("# Safety")).is_some()
+    let code = blank(text);
+    let lines = code.lines().enumerate().filter(|(_, line)| has_word(line, "unsafe"));
+    let outside = |(i, line): (usize, &str)| {
+        format!("{name}:{}: unsafe code outside the places for it: {}", i + 1, line.trim())
+    };
+    lines.map(outside).collect()
 }
 
 /// The line that `says` accepts: that of the statement at line `at`, or one of the comments and attributes right above it.

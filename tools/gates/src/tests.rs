@@ -21,27 +21,6 @@ fn unsafe_code_has_its_places() {
 }
 
 #[test]
-fn unsafe_code_says_why_it_is_sound() {
-    for good in [
-        "// SAFETY: a\n// b\nunsafe { f() };",
-        "let x = 1;\n// SAFETY: a\nlet y =\n    unsafe { f() };",
-        "unsafe { f() } // SAFETY: a",
-        "/// Does.\n///\n/// # Safety\n/// The caller must.\n#[inline]\npub unsafe fn f() {}",
-    ] {
-        assert!(misplaced_unsafe(INSIDE, good).is_empty(), "{good}");
-    }
-    for bad in [
-        "unsafe { f() };",
-        "// SAFETY: a\nf();\nunsafe { g() };",
-        "// SAFETY: a\n\nunsafe { g() };",
-        "let s = \"SAFETY:\";\nunsafe { g() };",
-        "// why not\nunsafe impl Send for X {}",
-    ] {
-        assert_eq!(misplaced_unsafe(INSIDE, bad).len(), 1, "{bad}");
-    }
-}
-
-#[test]
 fn waits_are_explained() {
     for bad in [
         "poll(&mut fds, None)",

@@ -1,4 +1,5 @@
-//! Share of a large matrix that a run of the tests takes: one that the commit chooses, or all of it. Imports nothing but std.
+//! Share of a large matrix that a run of the tests takes: one that the commit chooses, or all of it; and the numbers of simulators. Imports nothing
+//! but std.
 //!
 //! A matrix is dealt out like cards, each case to one of a few hands, and a run takes the hand that its number names. So a
 //! rerun of a commit repeats the same cases. Each of four hands is missed by twenty commits in a row once in three hundred times.
@@ -11,6 +12,10 @@
 //! assert_eq!(hands.flatten().count(), 1000);
 //! ```
 #![forbid(unsafe_code)]
+
+mod rng;
+
+pub use rng::Rng;
 
 use std::env::var;
 
@@ -55,9 +60,12 @@ impl Scope {
     }
 }
 
+/// SplitMix64 goes on by this.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// The last step of SplitMix64: what lies side by side in a matrix goes to different hands.
 const fn mix(n: u64) -> u64 {
-    let z = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = n.wrapping_add(STEP);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

@@ -49,7 +49,6 @@ mod config;
 mod exports;
 mod host;
 mod memory;
-mod modify;
 mod pair;
 mod queue;
 mod receive;

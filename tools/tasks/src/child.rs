@@ -10,7 +10,7 @@ use std::{
     path::Path,
     process::{Child, Command, Stdio},
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -22,7 +22,7 @@ use std::{
 const GRACE: Duration = Duration::from_secs(8);
 /// The same for a task of this program, which ends children of its own.
 const LONG_GRACE: Duration = Duration::from_secs(20);
-/// Number of last lines that are shown again of a command that did not end in time, and whose output was shown.
+/// Number of last lines that are shown again of a command that failed, and whose output was shown.
 const LAST_LINES: usize = 20;
 
 /// Variables that would put the children into some job.
@@ -156,7 +156,7 @@ impl Task {
         self
     }
 
-    /// Run to the end; an exit code other than 0 is an error that shows the output unless it was shown already.
+    /// Run to the end; an exit code other than 0 is an error with the output, or its last lines where it was shown already.
     pub fn run(self) -> Result<String, String> {
         self.start()?.wait()
     }
@@ -211,6 +211,15 @@ fn quoted(word: &OsStr) -> String {
     if !word.is_empty() && word.chars().all(plain) { word.into() } else { format!("'{word}'") }
 }
 
+/// End of a child.
+#[derive(Debug)]
+pub struct End {
+    /// All that it wrote.
+    pub output: String,
+    /// Sentence with its last words, if it failed or did not end in time.
+    pub failure: Option<String>,
+}
+
 /// A child under way. Dropping it ends it.
 #[derive(Debug)]
 pub struct Running {
@@ -231,47 +240,52 @@ impl Running {
     ///
     /// # Errors
     /// It failed, or did not end in time: its last words.
-    pub fn wait(mut self) -> Result<String, String> {
+    pub fn wait(self) -> Result<String, String> {
+        let end = self.finish();
+        end.failure.map_or(Ok(end.output), Err)
+    }
+
+    /// Wait for its end, for those who want its output of a failure too.
+    pub fn finish(mut self) -> End {
+        let failure = self.failure();
+        End { output: lock(&self.text).clone(), failure }
+    }
+
+    fn failure(&mut self) -> Option<String> {
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) => {}
-                Err(e) => return Err(format!("cannot wait for `{}`: {e}", self.what)),
+                Err(e) => return Some(format!("cannot wait for `{}`: {e}", self.what)),
             }
             if self.heeds_signals && interrupted().load(Ordering::Relaxed) {
                 // Shown before it is ended: whoever interrupts may not wait that long.
-                eprintln!("interrupted during `{}`{}", self.what, self.output());
+                let words = if self.echo { String::new() } else { self.words() };
+                eprintln!("interrupted during `{}`{words}", self.what);
                 self.end();
-                return Err(format!("interrupted during `{}`", self.what));
+                return Some(format!("interrupted during `{}`", self.what));
             }
             if Instant::now() >= self.until {
                 self.end();
-                let shown = if self.echo { self.last_lines() } else { self.output() };
-                return Err(format!("`{}` did not end within {:?}{shown}", self.what, self.limit));
+                return Some(format!("`{}` did not end within {:?}{}", self.what, self.limit, self.words()));
             }
             thread::sleep(Duration::from_millis(10));
         };
         // Something that the child left running may hold its output open: no reason to wait for ever.
         let _ = self.readers.recv_timeout(GRACE);
-        if !status.success() {
-            return Err(format!("`{}` failed ({status}){}", self.what, self.output()));
-        }
-        Ok(self.text.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        (!status.success()).then(|| format!("`{}` failed ({status}){}", self.what, self.words()))
     }
 
-    fn output(&self) -> String {
-        let text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
-        match text.trim_end() {
-            _ if self.echo => String::new(),
-            "" => ", without a word".into(),
-            text => format!(":\n{text}"),
+    /// Output as the end of a sentence: the last lines of what was shown already.
+    fn words(&self) -> String {
+        let text = lock(&self.text);
+        let text = text.trim_end();
+        let lines: Vec<&str> = text.lines().collect();
+        match lines.len().saturating_sub(LAST_LINES) {
+            _ if lines.is_empty() => ", without a word".into(),
+            more if self.echo && more > 0 => format!("; last it said:\n{}", lines[more..].join("\n")),
+            _ => format!(":\n{text}"),
         }
-    }
-
-    fn last_lines(&self) -> String {
-        let text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines: Vec<&str> = text.trim_end().lines().collect();
-        format!("; last it said:\n{}", lines[lines.len().saturating_sub(LAST_LINES)..].join("\n"))
     }
 
     /// Ask the child and all it started to end, then make them.
@@ -301,6 +315,10 @@ impl Drop for Running {
     }
 }
 
+fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
+    text.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Copy a child's lines to `text`, and to `show` as they come.
 fn follow(
     from: impl Read + Send + 'static,
@@ -317,7 +335,7 @@ fn follow(
                 // A reader that went away is no reason to lose the result.
                 let _ = show.write_all(&line).and_then(|()| show.flush());
             }
-            text.lock().unwrap_or_else(PoisonError::into_inner).push_str(&String::from_utf8_lossy(&line));
+            lock(&text).push_str(&String::from_utf8_lossy(&line));
             line.clear();
         }
     });
@@ -337,6 +355,12 @@ mod tests {
         assert_eq!(sh("echo a; echo b >&2").run().unwrap().lines().count(), 2);
         let e = sh("echo why; exit 3").run().unwrap_err();
         assert!(e.contains("exit status: 3") && e.ends_with(":\nwhy"), "{e}");
+        // The first of these lines was shown, and is not worth to be shown again.
+        let end = sh("seq 21; exit 3").echo().start().unwrap().finish();
+        let failure = end.failure.unwrap();
+        let last = format!("; last it said:\n{}", end.output[2..].trim_end());
+        assert!(failure.ends_with(&last), "{failure}");
+        assert_eq!(end.output.lines().count(), 21);
         assert!(Task::new("no-such-program").run().unwrap_err().contains("no-such-program"));
     }
 

@@ -3,7 +3,7 @@
 //! Calls are made back to back, without a barrier between them. A sample is one call, or the mean of a batch where more
 //! calls fit into the time than samples are kept. The time of a call is that of the rank where it took longest.
 
-use super::{Limits, op::Cell};
+use super::op::Cell;
 use comity::{Group, ReduceOp, Result};
 use comity_check::value::Sample;
 use nix::sys::{
@@ -11,6 +11,17 @@ use nix::sys::{
     time::TimeValLike,
 };
 use std::time::Instant;
+
+/// Limits on the measurement of a cell.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Seconds.
+    pub(super) budget: f64,
+    pub(super) iters: Option<usize>,
+    pub(super) warmup: Option<u32>,
+    /// Steps in a sample.
+    pub(super) batch: Option<usize>,
+}
 
 /// Samples kept of a cell. With half a second for a cell, calls below 25 us are timed in batches: reading the clock would
 /// show in them.

@@ -20,7 +20,7 @@ use comity::{
 };
 use comity_plan::Kind;
 use compare::Earlier;
-use measure::measure;
+use measure::{Limits, measure};
 use op::{BenchOp, Cell};
 use raw::RawFile;
 use row::BenchRow;
@@ -143,17 +143,6 @@ fn seconds(s: &str) -> Result<f64, String> {
 fn count(s: &str) -> Result<usize, String> {
     let ok = s.parse().ok().filter(|n| (1..=100_000_000).contains(n));
     ok.ok_or_else(|| "calls are a whole number from 1 to 100000000".into())
-}
-
-/// Limits on the measurement of a cell.
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    /// Seconds.
-    budget: f64,
-    iters: Option<usize>,
-    warmup: Option<u32>,
-    /// Steps in a sample.
-    batch: Option<usize>,
 }
 
 /// `comity bench`; the exit code.

@@ -4,9 +4,9 @@ use super::connection::{HostConnection, HostPhase};
 use super::plan::FleetPlan;
 use super::program;
 use super::supervise::Fleet;
+use crate::address;
 use crate::fleet::stage;
-use crate::host::meet;
-use crate::host::output::OutputStream;
+use crate::host::output_stream::OutputStream;
 use crate::machine::{Event, Problem, USAGE};
 use crate::protocol::FleetOrder;
 use crate::protocol::Go;
@@ -224,7 +224,7 @@ impl Fleet {
         let identity = (&self.key, self.job.as_str());
         if *self.plan.ports.end() > 0 {
             // It holds the port.
-            let elsewhere = (meet::loopback(), 0).into();
+            let elsewhere = (address::loopback(), 0).into();
             let world = self.plan.world;
             let join = self.plan.join;
             match Store::start(elsewhere, world, &self.key, &self.job, join) {

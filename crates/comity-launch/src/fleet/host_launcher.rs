@@ -3,19 +3,21 @@
 //! The two processes of `comity launch` run here as well: the front end relays standard input, which carries the launcher's
 //! orders, and the supervisor starts the ranks. When the input ends, or is silent for [`SILENCE`](crate::protocol::SILENCE), the launcher or the way to
 //! it is gone: then the ranks end, and with them whatever they started. Standard output carries the host launcher's events.
+use crate::address::loopback;
 use crate::fleet::stage;
 use crate::host::bind::RankBinding;
 use crate::host::defaults::ThreadShare;
 use crate::host::job::{self, Job, LaunchRefusal};
 use crate::host::master::Master;
-use crate::host::meet::{Meeting, Reserved, loopback};
+use crate::host::meet::{Meeting, Reserved};
 use crate::host::output::Outputs;
 use crate::host::supervisor::{self, Supervisor};
 use crate::machine::REFUSED;
 use crate::machine::{ElasticTerms, PATIENCE};
 use crate::protocol::{FleetOrder, GREETING, Go, HostEvent, HostHello, HostPart, PROTOCOL, Ready};
 use crate::request::{Setting, TagWish};
-use crate::upstream::{FarLauncher, FrontLine};
+use crate::upstream::ssh::FarLauncher;
+use crate::upstream::terminal::FrontLine;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;

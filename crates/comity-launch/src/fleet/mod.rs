@@ -17,7 +17,7 @@ mod hosts;
 mod live_hosts;
 mod plan;
 mod program;
-mod request;
+pub(crate) mod request;
 mod show;
 mod ssh;
 pub(crate) mod stage;

@@ -5,11 +5,11 @@ use super::request::{HostsRequest, HostsSource};
 use super::vars::settings;
 use super::{hostfile, hosts, ssh};
 use crate::backend::AskedBackend;
-use crate::fleet::stage::{self, StagedFile};
+use crate::fleet::stage;
 use crate::host::job;
 use crate::host::terminal::RankTerminal;
 use crate::machine::{ElasticTerms, PATIENCE};
-use crate::protocol::HostPart;
+use crate::protocol::{HostPart, Restarts, StagedFile};
 use crate::request::{InputRank, JobRequest};
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,6 +21,9 @@ use std::time::Duration;
 
 /// Time for a host to start again, with a good deal to spare.
 const WAIT_FOR_HOSTS: Duration = Duration::from_secs(600);
+
+const METRICS_OF_SEVERAL_HOSTS: &str =
+    "--metrics is for one host: start the ranks of each host with it there";
 
 /// A job on several hosts.
 #[derive(Clone, Debug)]
@@ -76,74 +79,129 @@ impl PlannedHost {
     }
 }
 
-/// Why `--metrics` cannot be, where it is given.
-fn metrics_of_several_hosts(args: &JobRequest) -> Option<String> {
-    args.metrics.as_ref()?;
-    Some("--metrics is for one host: start the ranks of each host with it there".into())
-}
-
 impl FleetPlan {
-    pub(super) fn check(args: JobRequest, fleet: HostsRequest) -> Result<Self, Vec<String>> {
+    /// Checks a request as far as this machine can. Both requests are taken apart by name: a field that nobody heeds does not compile.
+    #[expect(clippy::too_many_lines, reason = "a line for each field of the requests and of the plan")]
+    pub(super) fn check(request: JobRequest, fleet: HostsRequest) -> Result<Self, Vec<String>> {
         let file = named(&fleet.hosts)?;
+        let tty = request.tty().map(RankTerminal::of);
+        let JobRequest {
+            ranks,
+            is_default_size: _,
+            command,
+            env,
+            cwd,
+            backend,
+            bind_to,
+            elastic,
+            timeout,
+            grace,
+            log_dir,
+            tag_output,
+            verbose,
+            input,
+            json_events,
+            metrics,
+            insecure,
+            secure,
+        } = request;
         let mut wrong = Vec::new();
-        let backend = backend(&args, file.backend).map_err(|e| wrong.push(e)).ok();
+        let backend = named_backend(backend, file.backend).map_err(|e| wrong.push(e)).ok();
         fleet.say_unheeded(backend.unwrap_or_default());
-        wrong.extend(metrics_of_several_hosts(&args));
-        let env = settings((&args.env, &fleet.env_files), file.env, &file.hosts, &mut wrong);
-        let command = words(&args).map_err(|e| wrong.push(e)).unwrap_or_default();
-        let counts = spread(&file.hosts, args.ranks, fleet.total);
+        wrong.extend(metrics.map(|_| METRICS_OF_SEVERAL_HOSTS.to_owned()));
+        let join = crate::host::meet::join_limit(&env);
+        let env = settings((&env, &fleet.env_files), file.env, &file.hosts, &mut wrong);
+        let command = words(&command).map_err(|e| wrong.push(e)).unwrap_or_default();
+        let counts = spread(&file.hosts, ranks, fleet.total);
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
         wrong.extend(too_many_ports(&fleet, &file.hosts, &counts));
         let ports = meeting_ports(&fleet, &env).map_err(|e| wrong.push(e)).unwrap_or_default();
         let stage = stage::files(&fleet.stage).map_err(|all| wrong.extend(all)).unwrap_or_default();
         let world: usize = counts.iter().sum();
-        let elastic = args.elastic.filter(|_| world > 0);
-        let elastic = elastic.map(|(e, restarts)| e.terms(world, restarts)).transpose();
+        let elastic = elastic.filter(|_| world > 0).map(|(e, restarts)| e.terms(world, restarts)).transpose();
         let elastic = elastic.map_err(|e| wrong.push(e)).unwrap_or_default();
-        let stdin_rank = talked_to(args.input, world, &mut wrong);
+        let stdin_rank = talked_to(input, world, &mut wrong);
         let events =
-            args.json_events.as_deref().and_then(|to| job::events(to).map_err(|e| wrong.push(e.text)).ok());
+            json_events.as_deref().and_then(|to| job::events(to).map_err(|e| wrong.push(e.text)).ok());
         if !wrong.is_empty() {
             return Err(wrong);
         }
         let backend = backend.unwrap_or_default();
-        let part = |host: &FleetHost| HostPart {
+        let asked = cwd.as_ref().and_then(|dir| dir.to_str().map(Into::into));
+        let ours = if backend.starts_with("jaccl") { "jaccl" } else { backend };
+        let of_all = HostPart {
             world,
+            stdin_rank,
+            tty,
+            command,
+            env,
+            cwd_asked: asked.is_some(),
+            cwd: asked,
+            insecure,
+            secure: secure.map(|s| if s == comity::Secure::Data { "data" } else { "handshake" }.into()),
+            backend: Some(ours.to_owned()).filter(|b| b != "any" && b != "ring"),
+            bind_to,
             elastic: elastic.is_some(),
             stage: stage.clone(),
-            ..part((&args, fleet.python.as_deref()), host, (&command, &env, backend))
+            // Each host's own, and known when its connection stands.
+            first: 0,
+            size: 0,
+            local_first: 0,
+            local_size: 0,
+            at: None,
+            ports: 0,
+            restarts: Restarts::default(),
         };
+        let part =
+            |host: &FleetHost| part_of(host, of_all.clone(), fleet.python.as_deref(), (backend, verbose));
         let hosts = numbered(file.hosts.into_iter().zip(counts), part);
-        let join = crate::host::meet::join_limit(&args.env);
-        let tty = args.tty().map(RankTerminal::of);
         let program = OwnProgram::here().filter(|_| fleet.stages_program);
+        let ssh_options = ssh_options(&fleet, program.as_ref());
+        let HostsRequest {
+            hosts: _,
+            total: _,
+            env_files: _,
+            python: _,
+            ssh: _,
+            ssh_args: _,
+            max_restarts,
+            wait_for_hosts,
+            meet_at,
+            stage: _,
+            stages_program: _,
+            mixed_programs,
+            dry_run,
+            connections_per_ip,
+            starting_port,
+            nccl_port,
+        } = fleet;
         Ok(Self {
             hosts,
             world,
-            insecure: args.insecure,
-            verbose: args.verbose,
-            tag: args.tag_output.applies(world),
-            dry_run: fleet.dry_run,
-            timeout: args.timeout,
-            grace: args.grace.unwrap_or(PATIENCE),
-            max_restarts: fleet.max_restarts,
+            insecure,
+            verbose,
+            tag: tag_output.applies(world),
+            dry_run,
+            timeout,
+            grace: grace.unwrap_or(PATIENCE),
+            max_restarts,
             elastic,
-            wait_for_hosts: fleet.wait_for_hosts.unwrap_or(WAIT_FOR_HOSTS),
+            wait_for_hosts: wait_for_hosts.unwrap_or(WAIT_FOR_HOSTS),
             restart: 0,
             join,
-            log_dir: args.log_dir,
+            log_dir,
             events,
             stdin_rank,
             tty,
             stage,
-            mixed_programs: fleet.mixed_programs,
-            ssh_options: ssh_options(&fleet, program.as_ref()),
+            mixed_programs,
+            ssh_options,
             program,
-            meet_at: fleet.meet_at.and_then(|place| place.ip),
+            meet_at: meet_at.and_then(|place| place.ip),
             ports: ports.unwrap_or(0..=0),
-            connections_per_ip: fleet.connections_per_ip,
-            starting_port: fleet.starting_port,
-            nccl_port: fleet.nccl_port,
+            connections_per_ip,
+            starting_port,
+            nccl_port,
             backend,
         })
     }
@@ -250,55 +308,49 @@ fn numbered(
     hosts
 }
 
-fn part(
-    (args, python): (&JobRequest, Option<&str>),
+/// The part of a host, from what all parts have.
+fn part_of(
     host: &FleetHost,
-    job: (&[String], &[(String, String)], &str),
+    of_all: HostPart,
+    python: Option<&str>,
+    (backend, verbose): (&str, bool),
 ) -> HostPart {
-    let (command, env, backend) = job;
     let python = host.python.as_deref().or(python);
-    let mut env: Vec<_> = env.iter().chain(&host.env).cloned().collect();
+    let mut env: Vec<_> = of_all.env.into_iter().chain(host.env.iter().cloned()).collect();
     let chosen = |(name, _): &(String, String)| name == "COMITY_ADDRS" || name == "COMITY_INTERFACES";
     if !host.ips.is_empty() && !env.iter().any(chosen) {
         let list: Vec<_> = host.ips.iter().map(ToString::to_string).collect();
         env.push(("COMITY_ADDRS".into(), list.join(",")));
     }
     // ssh without a terminal of its own does not carry it.
-    if let (Some(_), Ok(term)) = (args.tty(), std::env::var("TERM"))
+    if let (Some(_), Ok(term)) = (of_all.tty, std::env::var("TERM"))
         && !env.iter().any(|(name, _)| name == "TERM")
     {
         env.push(("TERM".into(), term));
     }
     env.extend(AskedBackend::variable(backend).map(|(name, value)| (name.into(), value.into())));
     // As mlx.launch has it.
-    if args.verbose {
+    if verbose {
         let (name, value) =
             if backend == "nccl" { ("NCCL_DEBUG", "INFO") } else { ("MLX_RING_VERBOSE", "1") };
         if !env.iter().any(|(given, _)| given == name) {
             env.push((name.into(), value.into()));
         }
     }
-    let asked = host.cwd.clone().or_else(|| args.cwd.as_ref()?.to_str().map(Into::into));
+    let asked = host.cwd.clone().or(of_all.cwd);
     let here = || std::env::current_dir().ok()?.to_str().map(Into::into);
-    let ours = if backend.starts_with("jaccl") { "jaccl" } else { backend };
     HostPart {
-        stdin_rank: args.input.map(InputRank::rank),
-        tty: args.tty().map(RankTerminal::of),
-        command: python.map(Into::into).into_iter().chain(command.iter().cloned()).collect(),
+        command: python.map(Into::into).into_iter().chain(of_all.command).collect(),
         env,
         cwd_asked: asked.is_some(),
         cwd: asked.or_else(here),
-        bind_to: args.bind_to,
-        insecure: args.insecure,
-        secure: args.secure.map(|s| if s == comity::Protection::Data { "data" } else { "handshake" }.into()),
-        backend: Some(ours.to_owned()).filter(|b| b != "any" && b != "ring"),
-        ..HostPart::default()
+        ..of_all
     }
 }
 
 /// The name of what carries the calls; the flag's before the hostfile's, which has read its own.
-fn backend(args: &JobRequest, file: Option<AskedBackend>) -> Result<&'static str, String> {
-    match args.backend.or(file).map_or("any", AskedBackend::name) {
+fn named_backend(given: Option<AskedBackend>, file: Option<AskedBackend>) -> Result<&'static str, String> {
+    match given.or(file).map_or("any", AskedBackend::name) {
         "mpi" => Err("--backend mpi over several hosts is for MPI's own launcher: mpirun --hostfile".into()),
         name => Ok(name),
     }
@@ -322,9 +374,9 @@ fn spread(hosts: &[FleetHost], each: usize, total: Option<usize>) -> Result<Vec<
     Ok(counts)
 }
 
-fn words(args: &JobRequest) -> Result<Vec<String>, String> {
+fn words(command: &[OsString]) -> Result<Vec<String>, String> {
     let text = |w: &OsString| w.to_str().map(str::to_owned);
-    let all: Option<Vec<String>> = args.command.iter().map(text).collect();
+    let all: Option<Vec<String>> = command.iter().map(text).collect();
     all.ok_or_else(|| "a word of the command is not UTF-8, which other hosts may not read as this one".into())
 }
 

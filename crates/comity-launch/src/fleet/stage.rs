@@ -4,10 +4,9 @@
 //! the place of the old file at once, or not at all.
 use crate::host::job::LaunchRefusal;
 use crate::host::output::Outputs;
-use crate::protocol::{FleetOrder, HostEvent, HostPart};
-use crate::upstream::FarLauncher;
+use crate::protocol::{FleetOrder, HostEvent, HostPart, StagedFile};
+use crate::upstream::ssh::FarLauncher;
 use aws_lc_rs::digest::{Context, SHA256};
-use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -15,15 +14,6 @@ use std::path::{Path, PathBuf};
 
 /// Bytes that a host launcher asks for at once.
 const PIECE: u64 = 1 << 20;
-
-/// A file that every host is to have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct StagedFile {
-    /// Name as typed: here and there relative to the directory of the job.
-    pub(crate) name: String,
-    digest: String,
-    mode: u32,
-}
 
 /// The SHA-256 of a file.
 pub(crate) fn digest(path: &Path) -> io::Result<String> {

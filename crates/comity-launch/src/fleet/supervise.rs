@@ -5,9 +5,11 @@ use super::events::FarRank;
 use super::plan::FleetPlan;
 use super::show::FleetShow;
 use super::ssh;
+use crate::address;
 use crate::elastic::{self, TakenIn};
 use crate::host::meet;
-use crate::host::output::{OutputStream, Outputs, unread};
+use crate::host::output::{Outputs, unread};
+use crate::host::output_stream::OutputStream;
 use crate::host::signals::Signals;
 use crate::host::supervisor::stand_alone;
 use crate::journal::Journal;
@@ -16,7 +18,8 @@ use crate::machine::{
     with_cut_off,
 };
 use crate::protocol::{BEAT, FleetOrder};
-use crate::upstream::{FrontLine, Order, Upstream};
+use crate::upstream::terminal::FrontLine;
+use crate::upstream::{Order, Upstream};
 use comity::{Key, tools::Store};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -121,7 +124,7 @@ impl Fleet {
             Some(at) => at,
             None => ssh::towards_any(&plan.ssh_options, &mut far)
                 .map_err(|all| (all, USAGE))?
-                .unwrap_or_else(meet::loopback),
+                .unwrap_or_else(address::loopback),
         };
         let (key, job) = meet::identity(plan.insecure, plan.elastic.is_some()).map_err(fail)?;
         let store = meeting_store(&plan, (&key, &job), at)?;

@@ -1,7 +1,11 @@
 //! Flight records that the ranks of a job left in a directory, read together.
 
+#[cfg(test)]
+mod sample;
+mod trace;
 mod words;
 
+pub use trace::trace;
 pub use words::report;
 
 use comity::tools::Flight;

@@ -5,7 +5,6 @@ use crate::host::signals::Signals;
 use crate::host::sys;
 use crate::host::terminal::{ESCAPE, RawTerminal, in_background};
 use crate::host::tree;
-use crate::host::watchdog::ALL_STOPPED;
 use crate::machine::REFUSED;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
@@ -15,6 +14,9 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+
+/// Answer of the supervisor to SIGTSTP, in the place of a process's number.
+pub(crate) const ALL_STOPPED: i32 = 0;
 
 /// Interval of looks whether a terminal in whose background this process runs is in its foreground now.
 const FOREGROUND: Duration = Duration::from_secs(1);

@@ -119,40 +119,60 @@ pub(crate) const OURS: [&str; 19] = [
 
 impl Job {
     /// Checks a request against this host. `is_whole`: all ranks of the job are on it.
-    pub(crate) fn check(args: JobRequest, is_whole: bool) -> Result<Self, LaunchRefusal> {
-        let size = args.ranks;
-        let tty = args.tty().map(RankTerminal::of);
-        let mut command = args.command.into_iter();
+    /// It is taken apart by name: a field that nobody heeds does not compile.
+    pub(crate) fn check(request: JobRequest, is_whole: bool) -> Result<Self, LaunchRefusal> {
+        let tty = request.tty().map(RankTerminal::of);
+        let JobRequest {
+            ranks: size,
+            is_default_size: _,
+            command,
+            env,
+            cwd,
+            backend,
+            bind_to,
+            elastic,
+            timeout,
+            grace,
+            log_dir,
+            tag_output,
+            verbose,
+            input,
+            json_events,
+            metrics,
+            insecure,
+            secure,
+        } = request;
+        let mut command = command.into_iter();
         let name = command.next().unwrap_or_default();
-        if let Some(set) = args.env.iter().find(|s| OURS.iter().any(|o| s.name == *o)) {
+        if let Some(set) = env.iter().find(|s| OURS.iter().any(|o| s.name == *o)) {
             let name = set.name.display();
             return Err(LaunchRefusal::usage(format!(
                 "--env {name}: comity launch sets {name} itself for each rank"
             )));
         }
-        if let Some(dir) = &args.cwd {
+        if let Some(dir) = &cwd {
             directory(dir).map_err(|e| LaunchRefusal::usage(format!("--cwd '{}': {e}", dir.display())))?;
         }
-        let given = args.env.iter().rev().find(|s| s.name == "PATH").map(|s| s.value.clone());
+        let given = env.iter().rev().find(|s| s.name == "PATH").map(|s| s.value.clone());
         let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
-        let program = find(&name, args.cwd.as_deref(), &path).map_err(LaunchRefusal::usage)?;
-        let binding = RankBinding::check(args.bind_to, size).map_err(LaunchRefusal::usage)?;
-        let threads = ThreadShare::new(&args.env, binding.as_ref(), size);
-        let metrics = args.metrics.map(listen).transpose()?;
-        let logs = args.log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
-        if let Some(input) = args.input.filter(|input| is_whole && input.rank() >= size) {
+        let program = find(&name, cwd.as_deref(), &path).map_err(LaunchRefusal::usage)?;
+        let binding = RankBinding::check(bind_to, size).map_err(LaunchRefusal::usage)?;
+        let threads = ThreadShare::new(&env, binding.as_ref(), size);
+        let metrics = metrics.map(listen).transpose()?;
+        let logs = log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
+        if let Some(input) = input.filter(|input| is_whole && input.rank() >= size) {
             let text = format!("{} {}: there are {size} ranks, from 0", input.flag(), input.rank());
             return Err(LaunchRefusal::usage(text));
         }
-        let (elastic, guests) = match args.elastic.map(|(e, restarts)| e.terms(size, restarts)).transpose() {
+        let (elastic, guests) = match elastic.map(|(e, restarts)| e.terms(size, restarts)).transpose() {
             Ok(terms) => terms.map_or((None, 0), |(terms, guests)| (Some(terms), guests)),
             Err(why) => return Err(LaunchRefusal::usage(why)),
         };
-        let ring = args.backend.and_then(|b| AskedBackend::variable(b.name()));
+        let ring = backend.and_then(|b| AskedBackend::variable(b.name()));
         let ring = ring.map(|(name, value)| Setting { name: name.into(), value: value.into() });
-        let env = ring.into_iter().chain(args.env).collect();
-        let events = args.json_events.as_deref().map(events).transpose()?;
-        let flights = args.log_dir.as_deref().map(clear_flights).transpose()?;
+        let env = ring.into_iter().chain(env).collect();
+        let events = json_events.as_deref().map(events).transpose()?;
+        let flights = log_dir.as_deref().map(clear_flights).transpose()?;
         Ok(Self {
             size,
             first: 0,
@@ -161,13 +181,13 @@ impl Job {
             program,
             args: command.collect(),
             env,
-            cwd: args.cwd,
-            timeout: args.timeout,
-            grace: args.grace.unwrap_or(PATIENCE),
+            cwd,
+            timeout,
+            grace: grace.unwrap_or(PATIENCE),
             logs,
-            log_dir: args.log_dir,
+            log_dir,
             events,
-            stdin_rank: args.input.map(InputRank::rank),
+            stdin_rank: input.map(InputRank::rank),
             tty,
             straight: false,
             local: (0, size),
@@ -178,12 +198,12 @@ impl Job {
             elastic,
             guests,
             restarted: vec![0; size],
-            insecure: args.insecure,
-            secure: args.secure,
-            backend: args.backend.map(|b| b.kind()).filter(|b| *b != comity::BackendKind::Any),
+            insecure,
+            secure,
+            backend: backend.map(|b| b.kind()).filter(|b| *b != comity::BackendKind::Any),
             metrics,
-            tag: args.tag_output,
-            verbose: args.verbose,
+            tag: tag_output,
+            verbose,
         })
     }
 }

@@ -89,7 +89,7 @@ impl Master {
         port: Option<u16>,
         tell: impl Fn(MasterPacket) + Send + 'static,
     ) -> io::Result<(Self, SocketAddr)> {
-        let here = crate::host::meet::loopback();
+        let here = crate::address::loopback();
         let (end, at) = match port {
             Some(port) => (MasterEnd::Rank((here, port).into()), (here, port).into()),
             None => {

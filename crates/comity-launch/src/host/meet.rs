@@ -1,4 +1,5 @@
 //! Things that the ranks need to find each other: a job key, a store, and addresses for the libraries that bring their own.
+use crate::address::loopback;
 use crate::elastic::{self, TakenIn};
 use crate::host::handed::Handed;
 use crate::protocol::Go;
@@ -6,7 +7,7 @@ use crate::request::Setting;
 use comity::{Key, tools::Store};
 use socket2::{Domain, Socket, Type};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -189,14 +190,6 @@ fn host_list(ring: &[Reserved]) -> String {
     serde_json::json!(hosts).to_string()
 }
 
-/// This host's own address: of IPv6 only where there is none of IPv4, since not every library that is given one knows both.
-pub(crate) fn loopback() -> IpAddr {
-    let has = |ip: IpAddr| std::net::TcpListener::bind((ip, 0)).is_ok();
-    let four = IpAddr::from(Ipv4Addr::LOCALHOST);
-    let six = IpAddr::from(Ipv6Addr::LOCALHOST);
-    if !has(four) && has(six) { six } else { four }
-}
-
 /// A port that no one else is given.
 ///
 /// The socket is bound but does not listen. On Linux such a socket keeps the kernel from handing the port to
@@ -241,7 +234,7 @@ pub(crate) fn local_toward(to: SocketAddr) -> io::Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::net::{Ipv4Addr, TcpListener};
 
     const JOIN: Duration = Duration::from_secs(60);
 

@@ -16,6 +16,7 @@ pub(crate) mod meet;
 pub(crate) mod memory;
 pub(crate) mod metrics;
 pub(crate) mod output;
+pub(crate) mod output_stream;
 pub(crate) mod rank;
 pub(crate) mod signals;
 pub(crate) mod stdin;

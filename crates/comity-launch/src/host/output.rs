@@ -1,11 +1,11 @@
 //! The launcher's own standard output and error: written by threads, so that a terminal that does not take
 //! its output stops neither signals nor deadlines, with bounded memory in between.
+use crate::host::output_stream::OutputStream;
 use crate::machine::{Problem, REFUSED};
 use crate::protocol::{self, HostEvent};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::io::{self, Write};
-use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -13,40 +13,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 const ROOM: usize = 1 << 20;
 /// To the line's beginning, and nothing in it.
 const WIPE: &[u8] = b"\r\x1b[K";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OutputStream {
-    Out,
-    Err,
-}
-
-impl OutputStream {
-    pub(crate) const BOTH: [Self; 2] = [Self::Out, Self::Err];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Out => "standard output",
-            Self::Err => "standard error",
-        }
-    }
-
-    /// Returns whether it leads to a terminal on which lines can be written over.
-    pub(crate) fn is_live(self) -> bool {
-        rustix::termios::isatty(self.fd()) && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
-    }
-
-    /// Returns whether text that is written there may have colours.
-    pub(crate) fn has_colour(self) -> bool {
-        self.is_live() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
-    }
-
-    fn fd(self) -> BorrowedFd<'static> {
-        match self {
-            Self::Out => rustix::stdio::stdout(),
-            Self::Err => rustix::stdio::stderr(),
-        }
-    }
-}
 
 /// The problem that a stream cannot be written any more.
 pub(crate) fn unread(stream: OutputStream, error: Errno) -> Problem {

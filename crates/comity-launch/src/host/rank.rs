@@ -4,7 +4,7 @@ use crate::host::job::Job;
 use crate::host::lines::Lines;
 use crate::host::meet::Meeting;
 use crate::host::metrics::Metrics;
-use crate::host::output::OutputStream;
+use crate::host::output_stream::OutputStream;
 use crate::host::stdin::RankInput;
 use crate::host::sys::{self, Standing};
 use comity::HostPort;

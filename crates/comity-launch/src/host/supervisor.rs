@@ -11,19 +11,23 @@ use crate::host::meet;
 use crate::host::meet::Meeting;
 use crate::host::memory::Kills;
 use crate::host::metrics::Metrics;
-use crate::host::output::{OutputStream, Outputs};
+use crate::host::output::Outputs;
+use crate::host::output_stream::OutputStream;
 use crate::host::rank::{Rank, environment};
 use crate::host::signals::Signals;
 use crate::host::stdin::StdinFeed;
+use crate::host::sys::host;
 use crate::host::tree;
 use crate::journal::Journal;
 use crate::machine::REFUSED;
 use crate::machine::USAGE;
 use crate::machine::findings::NodeFindings;
 use crate::machine::{Action, Event, JobPlan, Machine, Problem, Role, StopReason, Verdict, with_cut_off};
-use crate::nodes::Nodes;
+use crate::nodes::watch::Nodes;
 use crate::protocol::{self, HostEvent};
-use crate::upstream::{FarLauncher, FrontLine, Order, Tidings, Upstream};
+use crate::upstream::ssh::FarLauncher;
+use crate::upstream::terminal::FrontLine;
+use crate::upstream::{Order, Tidings, Upstream};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit, Signal};
 use std::io::{self, Write};
@@ -501,9 +505,4 @@ pub(crate) fn stand_alone() -> io::Result<Rlimit> {
     // When that is refused, what there is may still be enough.
     let _ = rustix::process::setrlimit(Resource::Nofile, all);
     Ok(open_files)
-}
-
-/// This host's name.
-pub(crate) fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

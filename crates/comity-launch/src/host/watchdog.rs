@@ -14,9 +14,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-/// Answer of the supervisor to SIGTSTP, in the place of a process's number.
-pub(crate) const ALL_STOPPED: i32 = 0;
-
 /// Runs `supervise` in a process of its own, which the front end watches; `keys`: a rank gets each key of the terminal.
 pub(crate) fn guarded(keys: bool, supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> u8 {
     let no_pipe = |e: io::Error| refuse(&job::LaunchRefusal::machine(format!("cannot make a pipe: {e}")));

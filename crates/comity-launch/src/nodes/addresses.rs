@@ -5,7 +5,7 @@
 //! ```
 //! So each node says by which addresses it knows node 0, those that answer first. The ranks' store listens at all of them.
 use crate::host::meet::local_toward;
-use crate::host::supervisor::host;
+use crate::host::sys::host;
 use comity::{Config, HostPort, MeetingPoint};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};

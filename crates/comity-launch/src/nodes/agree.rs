@@ -1,9 +1,10 @@
 //! Agreement of the launchers: how they come together, and the facts that all of them get.
 use super::addresses::{self, NodeAddresses};
 use super::request::NodeRequest;
+use crate::address;
 use crate::host::job::{Job, LaunchRefusal};
 use crate::host::meet::{self, Reserved};
-use crate::host::supervisor::host;
+use crate::host::sys::host;
 use crate::machine::REFUSED;
 use crate::machine::USAGE;
 use crate::protocol::Go;
@@ -91,7 +92,7 @@ pub(super) fn word(_: &NodeCall, job: &Job) -> NodeWord {
     NodeWord {
         host: host(),
         size: job.size,
-        at: meet::loopback(),
+        at: address::loopback(),
         ports: Vec::new(),
         backend: job.backend.map_or("any", |b| b.name()).into(),
         secure: if job.secure == Some(Protection::Data) { "data" } else { "handshake" }.into(),
@@ -209,7 +210,7 @@ fn open_store(
     let begin = |port: u16| {
         let all = at(port);
         // There is one at least.
-        let first = all.first().copied().unwrap_or_else(|| (meet::loopback(), port).into());
+        let first = all.first().copied().unwrap_or_else(|| (address::loopback(), port).into());
         Store::start_at(first, all.get(1..).unwrap_or_default(), world, key, job, call.join)
     };
     let is_whole = |store: &Store| store.addrs().len() == homes.len();
@@ -281,7 +282,7 @@ mod tests {
         let word = |host: &str, command: &str| NodeWord {
             host: host.into(),
             size: 1,
-            at: meet::loopback(),
+            at: address::loopback(),
             ports: Vec::new(),
             backend: "any".into(),
             secure: "handshake".into(),

@@ -12,11 +12,10 @@
 mod addresses;
 mod agree;
 mod findings;
-mod request;
-mod watch;
+pub(crate) mod request;
+pub(crate) mod watch;
 
 pub use request::NodeRequest;
-pub(crate) use watch::Nodes;
 
 use crate::host::ending::Ending;
 use crate::host::job::{self, Job, LaunchRefusal};
@@ -26,7 +25,8 @@ use crate::host::supervisor::{self, Supervisor};
 use crate::machine::REFUSED;
 use crate::machine::{Event, Role, StopReason};
 use crate::request::JobRequest;
-use crate::upstream::{FrontLine, Order, Upstream};
+use crate::upstream::terminal::FrontLine;
+use crate::upstream::{Order, Upstream};
 use agree::{Agreement, NodeCall};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::{self, Write};
@@ -34,6 +34,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use watch::Nodes;
 
 /// Interval of the lines that other nodes are waited for.
 const SAID: Duration = Duration::from_secs(5);

@@ -5,11 +5,8 @@
 //! ssh          --+-- Upstream: orders and news --> supervisor --> Machine, ranks
 //! other nodes  --+             <-- tidings --
 //! ```
-mod ssh;
-mod terminal;
-
-pub(crate) use ssh::FarLauncher;
-pub(crate) use terminal::FrontLine;
+pub(crate) mod ssh;
+pub(crate) mod terminal;
 
 use crate::host::output::Outputs;
 use crate::host::signals::PassedSignal;

@@ -1,6 +1,6 @@
 //! The process that the user started: it passes on the terminal's signals.
 use super::{Order, Upstream};
-use crate::host::watchdog::ALL_STOPPED;
+use crate::host::front_end::ALL_STOPPED;
 use rustix::event::{PollFd, PollFlags};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,7 +1,11 @@
 //! A rank as it was heard.
 
-use super::RESENT;
 use std::time::{Duration, Instant};
+
+/// Multiple of the limit on silence within which a connection carries something again that was cut for less than that limit. TCP sends again
+/// after a time that grows with each round trip it has seen, also with one that a cut of before made long, and doubles at each try: the first
+/// after `r`, the next after `3 r`. If the first comes just before the cable is back, the next comes at thrice that time.
+pub const RESENT: u32 = 3;
 
 /// Longest interval at which a silent rank is asked.
 const FASTEST_ASK: Duration = Duration::from_millis(250);

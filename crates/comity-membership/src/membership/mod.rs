@@ -1,17 +1,12 @@
 //! [`Membership`]: who is there, who belongs to which group, and what follows from what is heard.
 
-mod asks;
-mod edges;
-mod failing;
 mod hearing;
-mod joining;
-mod silence;
-mod spreading;
+mod sparse;
 #[cfg(test)]
 mod tests;
 
 use crate::{
-    Action, Note, Pace, Presence, Reason,
+    Action, DIED, Fault, Message, Note, Pace, Presence, Reason,
     liveness::Liveness,
     overlay::{Overlay, overlay_neighbours},
 };
@@ -157,6 +152,93 @@ impl<R: Reason> Membership<R> {
         self.closed.contains(&group_id)
     }
 
+    /// A process has connected. False if it had before.
+    pub fn attach(&mut self, rank: usize, now: Instant) -> bool {
+        if self.overlay.is_some() && self.presence(rank) == Some(&Presence::Live) {
+            return self.attach_later(rank, now);
+        }
+        let Some(place @ Presence::Absent) = self.presences.get_mut(rank) else { return false };
+        *place = Presence::Live;
+        let mut news = Vec::new();
+        if let Some(overlay) = &mut self.overlay {
+            overlay.connected.insert(rank);
+            news = overlay.meets();
+        }
+        self.liveness.meet(rank, now);
+        self.actions.push(Action::News);
+        news.into_iter().for_each(|note| self.hand(vec![rank], note));
+        true
+    }
+
+    /// Note that `rank` is heard through one of `relays`, each a process on the host between: where that one falls silent, it is blamed first. Call
+    /// this for each connection that was [attached](Self::attach), with none for one that leads there directly.
+    pub fn pass_through(&mut self, rank: usize, relays: Vec<usize>) {
+        self.liveness.pass_through(rank, relays);
+    }
+
+    /// Note on which other host each process lives, by numbers from 0: hosts that are so crowded that a process is heard after half the limit only give
+    /// their other processes time too. `None` for processes of this host, of which the system [knows](Self::has_no_turn).
+    pub fn live_on(&mut self, hosts: Vec<Option<usize>>) {
+        self.liveness.live_on(hosts);
+    }
+
+    /// Remember the path of the connection that was [attached](Self::attach), as the rest of "nothing heard for 5 s": " over TCP from ... to ...".
+    pub fn leads_over(&mut self, rank: usize, path: String) {
+        self.paths.insert(rank, path);
+    }
+
+    /// The processes that have not connected yet.
+    ///
+    /// # Errors
+    /// The [`Fault`] of a process that never will.
+    pub fn absent(&self) -> Result<Vec<usize>, Fault> {
+        let mut absent = Vec::new();
+        let fault = |rank, words| Err(Fault { rank, words, because_of: Vec::new() });
+        for (rank, presence) in self.presences.iter().enumerate() {
+            match presence {
+                Presence::Absent => absent.push(rank),
+                Presence::Dead(cause) if cause == DIED => {
+                    return fault(rank, "ended while the ranks were connecting".into());
+                }
+                Presence::Dead(cause) => {
+                    return fault(rank, format!("{cause}, while the ranks were connecting"));
+                }
+                Presence::Gone(words, because_of) if !words.is_empty() => {
+                    return Err(gave_up(rank, words, because_of));
+                }
+                Presence::Shut(silence) => {
+                    let words = format!(
+                        "gave this process up after {silence:.1} s of silence, while the ranks were connecting"
+                    );
+                    return fault(rank, words);
+                }
+                // One that met everyone and left was there.
+                Presence::Oneself | Presence::Live | Presence::Gone(..) => {}
+            }
+        }
+        Ok(absent)
+    }
+
+    /// Process at fault, and why, if others say that a group has failed that this process has not opened yet.
+    pub fn early_abort(&self) -> Option<Fault> {
+        self.early.iter().find_map(|(_, note)| match note {
+            Note::Abort { failure, .. } => Some(Fault {
+                rank: failure.culprit(),
+                words: failure.cause().to_owned(),
+                because_of: failure.because_of().to_vec(),
+            }),
+            _ => None,
+        })
+    }
+
+    /// A process that said why it could not join, and its words.
+    pub fn gave_up(&self) -> Option<Fault> {
+        self.presences.iter().enumerate().find_map(|(rank, presence)| match presence {
+            Presence::Gone(words, because_of) if !words.is_empty() => Some(gave_up(rank, words, because_of)),
+            _ => None,
+        })
+    }
+
     /// Begin to watch the members of a group in which this process has the rank `mine`. False if it is open already.
     pub fn enter(&mut self, group_id: u64, members: &[usize], mine: usize) -> bool {
         if self.groups.contains_key(&group_id) {
@@ -229,6 +311,49 @@ impl<R: Reason> Membership<R> {
         self.leaving = true;
     }
 
+    /// Tell some members that this rank has waited for them for long in a call.
+    pub fn ask(&mut self, group_id: u64, members: &[usize], call: &R::Call) {
+        let Some(group) = self.groups.get(&group_id) else { return };
+        let others = members.iter().copied().filter(|m| *m != group.mine);
+        let to = self.reachable(group, others);
+        self.tell(to, Note::Waits { group_id, call: *call });
+    }
+
+    /// Tell the other members that this rank has opened the group: they wait for that.
+    pub fn announce(&mut self, group_id: u64) {
+        let Some(group) = self.groups.get(&group_id) else { return };
+        let to = self.reachable(group, (0..group.members.len()).filter(|m| *m != group.mine));
+        self.tell(to, Note::Entered { group_id });
+    }
+
+    /// Tell a member that it is to connect to this one.
+    pub fn ask_to_connect(&mut self, group_id: u64, member: usize) {
+        let Some(group) = self.groups.get(&group_id) else { return };
+        let to = self.reachable(group, std::iter::once(member));
+        self.tell(to, Note::Connect { group_id });
+    }
+
+    /// Ask members how far they have come, and what their calls up to number `at` come to. This rank's come to `digest`.
+    pub fn census(&mut self, group_id: u64, members: &[usize], at: u64, digest: u64) {
+        let Some(group) = self.groups.get(&group_id) else { return };
+        let to = self.reachable(group, members.iter().copied().filter(|m| *m != group.mine));
+        self.tell(to, Note::Census { group_id, at, digest });
+    }
+
+    /// Tell a member that asked how far this rank has come.
+    pub fn answer(&mut self, group_id: u64, member: usize, reached: R::Reached) {
+        let Some(group) = self.groups.get(&group_id) else { return };
+        let to = self.reachable(group, std::iter::once(member));
+        self.tell(to, Note::Reached { group_id, reached });
+    }
+
+    /// Tell a process about the group that follows one.
+    pub fn tell_of_reform(&mut self, rank: usize, group_id: u64, message: Message) {
+        if self.is_known(rank) {
+            self.tell(vec![rank], Note::Reform { group_id, message: Box::new(message) });
+        }
+    }
+
     /// A group, and the rank in it of a process.
     fn member(&mut self, group_id: u64, rank: usize) -> Option<(&mut Group<R>, usize)> {
         let group = self.groups.get_mut(&group_id)?;
@@ -268,4 +393,8 @@ impl<T> KeepLast for VecDeque<T> {
             self.pop_front();
         }
     }
+}
+
+fn gave_up(rank: usize, words: &str, because_of: &[usize]) -> Fault {
+    Fault { rank, words: format!("gave up: {words}"), because_of: because_of.to_vec() }
 }

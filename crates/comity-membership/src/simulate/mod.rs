@@ -22,7 +22,6 @@ mod beginnings;
 mod failure;
 mod judge;
 mod mutant;
-pub(crate) mod rng;
 mod scenario;
 mod sparse;
 mod vast;

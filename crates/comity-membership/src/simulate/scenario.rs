@@ -1,11 +1,9 @@
 //! Events of a run: made from its seed alone. Times are microseconds.
 
-mod late;
-mod special;
 pub(super) mod vast;
 
-use super::rng::Rng;
 use crate::overlay_neighbours;
+use scope::Rng;
 use std::ops::RangeInclusive;
 
 pub(super) const MS: u64 = 1000;
@@ -362,6 +360,72 @@ impl Scenario {
             })
         };
         stops().any(|(_, to)| stops().any(|(at, _)| at > to && at - to < self.limit))
+    }
+
+    /// A large group that one in nine has opened when one of these aborts it.
+    pub(super) fn sparse(seed: u64) -> Self {
+        let mut s = Self::new(seed, Some(65..=80));
+        let n = s.size;
+        let enter = (0..n).map(|m| if m % 9 == 0 { MS } else { NEVER }).collect();
+        s.groups =
+            vec![SimulatedGroup { group_id: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
+        (s.goodbyes, s.linger) = (Vec::new(), None);
+        let by = Rng::new(seed).below(7) * 9;
+        s.faults = vec![PlantedFault::Abort { group: 0, by, culprit: by, at: 100 * MS }];
+        s.end = s.limit + 2 * SECOND;
+        s
+    }
+
+    /// A large job of which three in four ranks leave and end, and then one that is left is killed.
+    pub(super) fn thinned(seed: u64) -> Self {
+        let mut s = Self::new(seed, Some(65..=80));
+        let n = s.size;
+        let mut rng = Rng::new(seed ^ 3);
+        (s.limit, s.sparse, s.linger) = (SECOND, true, None);
+        let order = rng.some(n, n);
+        let (stay, go) = order.split_at(n / 4);
+        let mut members = stay.to_vec();
+        members.sort_unstable();
+        let size = members.len();
+        s.groups =
+            vec![SimulatedGroup { group_id: 1, members, enter: vec![MS; size], leave: vec![None; size] }];
+        s.goodbyes = go.iter().map(|r| (*r, 200 * MS + rng.between(0, 2 * SECOND))).collect();
+        s.faults = vec![PlantedFault::Kill { rank: stay[0], at: 4 * SECOND, sends: None }];
+        s.end = 4 * SECOND + s.limit + SECOND + 2 * s.slack();
+        s
+    }
+
+    /// Further delay because of slow control threads.
+    pub(super) fn slowness(&self) -> u64 {
+        self.faults.iter().map(|f| if let PlantedFault::Slow { lag, .. } = f { *lag } else { 0 }).sum()
+    }
+
+    /// Part of the time in which `rank` has no turns that counts as nobody's silence, at most. In a sparse group others judge on its behalf,
+    /// and the time of all ranks counts.
+    pub(super) fn lateness(&self, rank: usize) -> u64 {
+        self.late(|r| self.sparse || r == rank)
+    }
+
+    /// Largest lateness of any rank.
+    fn most_lateness(&self) -> u64 {
+        self.late(|_| true)
+    }
+
+    fn late(&self, counts: impl Fn(usize) -> bool) -> u64 {
+        let late = self.faults.iter().map(|f| match f {
+            PlantedFault::Slow { rank, at, to, lag } if counts(*rank) => to - at + lag,
+            // For longer it sleeps, which gives the others all of their time anew.
+            PlantedFault::Stop { rank, at, to: Some(to), .. }
+                if counts(*rank) && to - at <= self.limit / 2 + self.slack() =>
+            {
+                to - at
+            }
+            _ => 0,
+        });
+        let beat = (self.limit / 10).min(500 * MS);
+        // As late as this, each beat counts as late: of the time between two, so much.
+        let all = if self.lag.1 > beat / 5 { self.limit * self.lag.1 / beat + self.lag.1 } else { 0 };
+        (late.sum::<u64>() + all).min(3 * self.limit)
     }
 }
 

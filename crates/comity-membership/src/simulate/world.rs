@@ -2,19 +2,17 @@
 
 mod due;
 mod network;
-mod perform;
-mod strike;
 mod turn;
 
 use super::{
     SimulatedFailure,
     judge::{Cause, Judge},
     mutant::Mutant,
-    rng::Rng,
     scenario::{MS, NEVER, PlantedFault, Scenario},
 };
 use crate::Membership;
 use due::{Due, DueEvent, Item};
+use scope::Rng;
 use std::{
     cmp::Reverse,
     collections::{BTreeSet, BinaryHeap},

@@ -10,34 +10,26 @@ const MACOS: &str = "aarch64-apple-darwin";
 const COMPILING: u64 = 3600;
 
 /// Packages with code of their own for a system. The rest is checked for macOS in the deep checks.
-const NATIVE: [&str; 26] = [
-    "-p",
+const NATIVE: [&str; 13] = [
     "comity",
-    "-p",
     "comity-base",
-    "-p",
     "comity-channel",
-    "-p",
     "comity-transport",
-    "-p",
     "comity-settings",
-    "-p",
     "comity-rendezvous",
-    "-p",
     "comity-job",
-    "-p",
     "comity-kernel",
-    "-p",
     "comity-launch",
-    "-p",
     "comity-cli",
-    "-p",
     "comity-py",
-    "-p",
     "toolbox",
-    "-p",
     "xtask",
 ];
+
+/// Flags of cargo that name these packages.
+pub(super) fn named<'a>(packages: &[&'a str]) -> Vec<&'a str> {
+    packages.iter().flat_map(|package| ["-p", package]).collect()
+}
 
 pub(super) fn format(_: &Scope) -> Outcome {
     // The command names every file, so its own text tells nothing.
@@ -72,18 +64,20 @@ pub(super) fn build(_: &Scope) -> Outcome {
 
 pub(super) fn tests(scope: &Scope) -> Outcome {
     let nextest = requirements::nextest()?;
+    // In time that the tests leave, which wait a good deal.
+    let docs = Task::cargo().args(["test", "--workspace", "--doc"]).limit(COMPILING).idle().start()?;
     let args = ["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "slow"];
     let task =
         scope.tell(Task::cargo().args(args).args(["--profile", if scope.deep { "deep" } else { "gate" }]));
     let out = task.limit(if scope.deep { 7200 } else { COMPILING }).echo().run()?;
     let ran = nextest_count(&out)?;
-    let docs = count(&Task::cargo().args(["test", "--workspace", "--doc"]).limit(COMPILING).echo().run()?)?;
+    let docs = count(&docs.wait()?)?;
     Ok(Done::Passed(format!("{ran} tests and {docs} examples of documents, by {nextest}")))
 }
 
 pub(super) fn loom(scope: &Scope) -> Outcome {
     // Its own folder: other flags would build everything anew, here and in the next ordinary build.
-    let packages = ["-p", "comity", "-p", "comity-base", "-p", "comity-transport"];
+    let packages = named(&["comity", "comity-base", "comity-transport"]);
     let args = ["--lib", "--target-dir", "target/loom", "loom"];
     let deeper = if scope.deep { "3" } else { "2" };
     let task = native::shared(Task::cargo())?
@@ -132,8 +126,8 @@ pub(super) fn macos(scope: &Scope) -> Outcome {
     if let Err(e) = Task::new("rustup").args(["target", "add", MACOS]).limit(180).run() {
         return missing(format!("the target {MACOS} cannot be added, so macOS code was not compiled: {e}"));
     }
-    let parts: &[&str] =
-        if scope.deep { &["--workspace", "--features", "comity-candle/metal"] } else { &NATIVE };
+    let all = || vec!["--workspace", "--features", "comity-candle/metal"];
+    let parts = if scope.deep { all() } else { named(&NATIVE) };
     // Its own folder, so that no other step waits for it: it runs beside them.
     let check = Task::cargo().args(["check", "--target", MACOS, "--target-dir", "target/macos"]).args(parts);
     // A dependency has C code, for which there is no compiler of that system here. Types are checked without its objects.

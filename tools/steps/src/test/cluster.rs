@@ -16,7 +16,7 @@ use super::{
     Done, Outcome, missing,
     processes::comity,
     scope::Scope,
-    sshd::{SshHost, SshNet, ip, sshd},
+    sshd::{Cabling, SshHost, SshNet, ip, sshd},
 };
 use std::{fs, time::Instant};
 use tasks::{
@@ -51,7 +51,9 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     };
     let comity = comity()?.to_str().ok_or("the program's path is no text")?.to_owned();
     let scratch = Scratch::new("cluster").map_err(|e| e.to_string())?;
-    let mut net = match SshNet::new("cluster", &scratch, &sshd).and_then(|net| cables(&net).map(|()| net)) {
+    let mut net = match SshNet::new("cluster", &scratch, &sshd, Cabling::Switch, false)
+        .and_then(|net| cables(&net).map(|()| net))
+    {
         Ok(net) => net,
         Err(e) => return missing(format!("hosts cannot be made here: {e}")),
     };

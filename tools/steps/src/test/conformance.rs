@@ -27,8 +27,10 @@ struct Row {
     check: &'static [&'static str],
     /// Flags of `comity bench`, which runs in place of `comity check` then: it compares one call of each row.
     bench: &'static [&'static str],
-    /// Check of the row's requirements; the variables, or why it cannot run here.
-    vars: fn() -> Result<Vars, String>,
+    /// Variables of the ranks.
+    vars: &'static [(&'static str, &'static str)],
+    /// Check of the row's requirements; further variables, or why it cannot run here.
+    needs: fn() -> Result<Vars, String>,
     /// Ranks go to hosts of this many by name, which share memory with no other.
     per_host: Option<usize>,
     /// Words of the first line, for two ranks or more.
@@ -37,17 +39,46 @@ struct Row {
     is_variant: bool,
 }
 
-const ROW: Row = Row {
-    name: "",
-    ranks: &[],
-    launch: &[],
-    check: &[],
-    bench: &[],
-    vars: || Ok(Vec::new()),
-    per_host: None,
-    says: "",
-    is_variant: false,
-};
+/// A row of `comity check`: its name, ranks, variables, and the words of its first line.
+const fn row(
+    name: &'static str,
+    ranks: &'static [usize],
+    vars: &'static [(&'static str, &'static str)],
+    says: &'static str,
+) -> Row {
+    let needs: fn() -> Result<Vars, String> = || Ok(Vec::new());
+    Row {
+        name,
+        ranks,
+        launch: &[],
+        check: &[],
+        bench: &[],
+        vars,
+        needs,
+        per_host: None,
+        says,
+        is_variant: false,
+    }
+}
+
+/// A variant of a row.
+const fn variant(of: Row) -> Row {
+    Row { is_variant: true, ..of }
+}
+
+/// A row of an MPI.
+const fn mpi(name: &'static str, ranks: &'static [usize], needs: fn() -> Result<Vars, String>) -> Row {
+    Row { launch: &["--backend", "mpi"], needs, ..row(name, ranks, &[], "links mpi") }
+}
+
+const SHM: (&str, &str) = ("COMITY_LINKS", "shm");
+const TCP: (&str, &str) = ("COMITY_LINKS", "tcp");
+/// Flags of `comity bench` for long messages.
+const LONG: &[&str] = &["all", "--sizes", "256K,4M", "--dtype", "bf16", "--iters", "5"];
+const BUFFERS: &[&str] =
+    &["all", "--shared-buffers", "--sizes", "256K,4M", "--dtype", "bf16", "--iters", "5"];
+const EXCHANGES: &[&str] =
+    &["all_gather", "all_to_all", "all_reduce", "--sizes", "256K,4M", "--dtype", "bf16", "--iters", "5"];
 
 /// Ranks of a job in a gate: with 8 on 2 cores it takes a minute.
 const MOST: usize = 5;
@@ -61,192 +92,75 @@ const FEW: &[&str] = &[
 ];
 
 const ROWS: &[Row] = &[
+    row("shared memory", &[1, 2, 3, 4, 5, 8], &[SHM], "links shm"),
     Row {
-        name: "shared memory",
-        ranks: &[1, 2, 3, 4, 5, 8],
-        vars: || Ok(vec![("COMITY_LINKS", "shm".into())]),
-        says: "links shm",
-        ..ROW
+        bench: BUFFERS,
+        ..row("shared memory, buffers that peers read", &[2, 3, 4], &[SHM], "shared buffers")
     },
     Row {
-        name: "shared memory, buffers that peers read",
-        ranks: &[2, 3, 4],
-        bench: &["all", "--shared-buffers", "--sizes", "256K,4M", "--dtype", "bf16", "--iters", "5"],
-        vars: || Ok(vec![("COMITY_LINKS", "shm".into())]),
-        says: "shared buffers",
-        ..ROW
+        bench: LONG,
+        ..row("shared memory, lanes", &[2, 3], &[SHM, ("COMITY_LANES", "3")], "MiB in lanes")
     },
     Row {
-        name: "shared memory, lanes",
-        ranks: &[2, 3],
-        bench: &["all", "--sizes", "256K,4M", "--dtype", "bf16", "--iters", "5"],
-        vars: || Ok(vec![("COMITY_LINKS", "shm".into()), ("COMITY_LANES", "3".into())]),
-        says: "MiB in lanes",
-        ..ROW
+        bench: LONG,
+        ..row(
+            "shared memory, messages that peers read in the sender's memory",
+            &[2, 3],
+            &[SHM, ("COMITY_PULL", "65536")],
+            "where they lay in the memory of other ranks",
+        )
     },
     Row {
-        name: "shared memory, messages that peers read in the sender's memory",
-        ranks: &[2, 3],
-        bench: &["all", "--sizes", "256K,4M", "--dtype", "bf16", "--iters", "5"],
-        vars: || Ok(vec![("COMITY_LINKS", "shm".into()), ("COMITY_PULL", "65536".into())]),
-        says: "where they lay in the memory of other ranks",
-        ..ROW
+        bench: EXCHANGES,
+        ..row(
+            "shared memory, exchanges that the system copies",
+            &[2, 3],
+            &[SHM],
+            "where they lay in the memory of other ranks",
+        )
     },
-    Row {
-        name: "shared memory, exchanges that the system copies",
-        ranks: &[2, 3],
-        bench: &[
-            "all_gather",
-            "all_to_all",
-            "all_reduce",
-            "--sizes",
-            "256K,4M",
-            "--dtype",
-            "bf16",
-            "--iters",
-            "5",
-        ],
-        vars: || Ok(vec![("COMITY_LINKS", "shm".into())]),
-        says: "where they lay in the memory of other ranks",
-        ..ROW
-    },
-    Row {
-        name: "Unix sockets",
-        ranks: &[2, 3],
-        vars: || Ok(vec![("COMITY_LINKS", "unix".into())]),
-        says: "links unix",
-        ..ROW
-    },
-    Row {
-        name: "TCP",
-        ranks: &[1, 2, 3, 4, 5, 8],
-        vars: || Ok(vec![("COMITY_LINKS", "tcp".into())]),
-        says: "links tcp",
-        ..ROW
-    },
-    Row {
-        name: "TCP, a connection each way",
-        ranks: &[3],
-        vars: || Ok(vec![("COMITY_LINKS", "tcp".into()), ("COMITY_CONNECTIONS", "2".into())]),
-        says: "links tcp",
-        is_variant: true,
-        ..ROW
-    },
-    Row {
-        name: "TCP, threads that send",
-        ranks: &[2, 3],
-        vars: || Ok(vec![("COMITY_LINKS", "tcp".into()), ("COMITY_SEND_THREADS", "1".into())]),
-        says: "links tcp",
-        is_variant: true,
-        ..ROW
-    },
-    Row {
-        name: "TCP, threads that send, encrypted",
-        ranks: &[3],
-        vars: || {
-            Ok(vec![
-                ("COMITY_LINKS", "tcp".into()),
-                ("COMITY_SEND_THREADS", "2".into()),
-                ("COMITY_SECURE", "data".into()),
-            ])
-        },
-        says: "links tcp",
-        is_variant: true,
-        ..ROW
-    },
-    Row {
-        name: "TCP, 3 connections",
-        ranks: &[3],
-        vars: || Ok(vec![("COMITY_LINKS", "tcp".into()), ("COMITY_CONNECTIONS", "3".into())]),
-        says: "links tcp",
-        is_variant: true,
-        ..ROW
-    },
-    Row {
-        name: "TCP, encrypted",
-        ranks: &[2],
-        vars: || Ok(vec![("COMITY_LINKS", "tcp".into()), ("COMITY_SECURE", "data".into())]),
-        says: "links tcp",
-        is_variant: true,
-        ..ROW
-    },
-    Row { name: "two to a host", ranks: &[3, 5, 8], per_host: Some(2), says: "links shm and tcp", ..ROW },
-    Row {
-        name: "plans by measured costs",
-        ranks: &[4],
+    row("Unix sockets", &[2, 3], &[("COMITY_LINKS", "unix")], "links unix"),
+    row("TCP", &[1, 2, 3, 4, 5, 8], &[TCP], "links tcp"),
+    variant(row("TCP, a connection each way", &[3], &[TCP, ("COMITY_CONNECTIONS", "2")], "links tcp")),
+    variant(row("TCP, threads that send", &[2, 3], &[TCP, ("COMITY_SEND_THREADS", "1")], "links tcp")),
+    variant(row(
+        "TCP, threads that send, encrypted",
+        &[3],
+        &[TCP, ("COMITY_SEND_THREADS", "2"), ("COMITY_SECURE", "data")],
+        "links tcp",
+    )),
+    variant(row("TCP, 3 connections", &[3], &[TCP, ("COMITY_CONNECTIONS", "3")], "links tcp")),
+    variant(row("TCP, encrypted", &[2], &[TCP, ("COMITY_SECURE", "data")], "links tcp")),
+    Row { per_host: Some(2), ..row("two to a host", &[3, 5, 8], &[], "links shm and tcp") },
+    variant(Row {
         per_host: Some(2),
-        vars: || Ok(vec![("COMITY_COSTS", "measure".into())]),
-        says: "links shm and tcp",
-        is_variant: true,
-        ..ROW
-    },
+        ..row("plans by measured costs", &[4], &[("COMITY_COSTS", "measure")], "links shm and tcp")
+    }),
+    variant(Row { needs: || softverbs("rc"), ..row("RDMA in software, RC", &[2, 4], &[], "links rdma") }),
+    variant(Row { needs: || softverbs("uc"), ..row("RDMA in software, UC", &[3], &[], "links rdma") }),
+    mpi("Open MPI", &[2], open_mpi),
+    variant(Row { check: FEW, ..mpi("Open MPI, some of it", &[4], open_mpi) }),
+    mpi("MPICH", &[2], mpich),
+    variant(Row { check: FEW, ..mpi("MPICH, some of it", &[4], mpich) }),
     Row {
-        name: "RDMA in software, RC",
-        ranks: &[2, 4],
-        vars: || softverbs("rc"),
-        says: "links rdma",
-        is_variant: true,
-        ..ROW
-    },
-    Row {
-        name: "RDMA in software, UC",
-        ranks: &[3],
-        vars: || softverbs("uc"),
-        says: "links rdma",
-        is_variant: true,
-        ..ROW
-    },
-    Row {
-        name: "Open MPI",
-        ranks: &[2],
-        launch: &["--backend", "mpi"],
-        vars: open_mpi,
-        says: "links mpi",
-        ..ROW
-    },
-    Row {
-        name: "Open MPI, some of it",
-        ranks: &[4],
-        launch: &["--backend", "mpi"],
-        check: FEW,
-        vars: open_mpi,
-        says: "links mpi",
-        is_variant: true,
-        ..ROW
-    },
-    Row { name: "MPICH", ranks: &[2], launch: &["--backend", "mpi"], vars: mpich, says: "links mpi", ..ROW },
-    Row {
-        name: "MPICH, some of it",
-        ranks: &[4],
-        launch: &["--backend", "mpi"],
-        check: FEW,
-        vars: mpich,
-        says: "links mpi",
-        is_variant: true,
-        ..ROW
-    },
-    Row {
-        name: "NCCL's stand-in",
-        ranks: &[2, 4],
         check: &["--device", "cuda"],
-        vars: softnccl,
-        says: "ranks on 1 host",
-        ..ROW
+        needs: softnccl,
+        ..row("NCCL's stand-in", &[2, 4], &[], "ranks on 1 host")
     },
 ];
 
 fn open_mpi() -> Result<Vars, String> {
-    mpi("mpirun.openmpi")
+    launcher("mpirun.openmpi")
 }
 
 fn mpich() -> Result<Vars, String> {
-    mpi("mpiexec.mpich")
+    launcher("mpiexec.mpich")
 }
 
-fn mpi(launcher: &str) -> Result<Vars, String> {
-    match program(launcher) {
-        Some(_) => Ok(vec![("COMITY_MPIRUN", launcher.into())]),
-        None => Err(format!("{launcher} is not installed")),
+fn launcher(name: &str) -> Result<Vars, String> {
+    match program(name) {
+        Some(_) => Ok(vec![("COMITY_MPIRUN", name.into())]),
+        None => Err(format!("{name} is not installed")),
     }
 }
 
@@ -293,7 +207,7 @@ pub(super) fn run(scope: &Scope) -> Outcome {
     let mut lacking = BTreeMap::new();
     let taken = ROWS.iter().enumerate().map(|(index, row)| (row, jobs(row, index, scope)));
     for (row, jobs) in taken.filter(|(_, jobs)| !jobs.is_empty()) {
-        match (row.vars)() {
+        match (row.needs)() {
             Ok(vars) => {
                 for &n in jobs {
                     one(row, n, &vars, &comity)?;
@@ -334,6 +248,7 @@ fn one(row: &Row, n: usize, vars: &Vars, comity: &Path) -> Result<(), String> {
         bench => task.args(["bench"]).args(bench),
     };
     let task = task.limit(QUICK + 30);
+    let task = row.vars.iter().fold(task, |t, (name, value)| t.env(name, value));
     let task = vars.iter().fold(task, |t, (name, value)| t.env(name, value));
     let out = timed(&format!("{}, {n} ranks", row.name), task)?;
     if n > 1 && !out.lines().any(|l| l.contains("comity") && l.contains(row.says)) {

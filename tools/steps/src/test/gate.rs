@@ -1,14 +1,15 @@
 //! The check of every change: 25 minutes at most on 2 cores, from a fresh clone.
 //!
 //! ```text
-//! requirements, packages          (Debian's and Python's)
-//! format gates clippy documents build -> tests -> conformance          -> rdma ... ssh or cluster -> guest or a sanitizer
-//!                                                 demo launchers counts c
-//!                                        a sanitizer's build, or macos with fuzz or loom, miri and swift's build
+//! requirements, packages  (Debian's and Python's)
+//! format gates clippy -> documents build -> tests -> conformance counts -> rdma ... ssh or cluster -> guest or a sanitizer
+//!                                                    demo launchers c
+//!                        a sanitizer's build, or macos with fuzz or loom, miri and swift's build
 //! ```
 //!
 //! Formatting comes first, so that a mistake shows early. The upper lines get the cores. The last gets the time that they
-//! leave, for jobs wait a good deal. What takes turns is in [`OVER_SSH`], one at a time, and in [`TURNS`]; the commit chooses.
+//! leave, for jobs wait a good deal, and so does a build for its last crates; it begins when clippy has compiled the C that it links.
+//! What takes turns is in [`OVER_SSH`], one at a time, and in [`TURNS`]; the commit chooses.
 
 mod steps;
 
@@ -22,7 +23,7 @@ use std::{
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-use steps::{EVERY, FIRST, OVER_SSH, SIDE_BY_SIDE, TESTS, TURNS, Turn};
+use steps::{BUILD, EVERY, LINTS, OVER_SSH, SIDE_BY_SIDE, TESTS, TURNS, Turn};
 use tasks::child::is_interrupted;
 
 /// Time for the whole gate.
@@ -43,7 +44,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Step> {
     let jobs = [&TESTS].into_iter().chain(SIDE_BY_SIDE.into_iter().flatten()).chain(EVERY);
     // More than one turn has the same step.
     let mut seen = BTreeSet::new();
-    let steps = [&PREPARE].into_iter().chain(FIRST).chain(jobs).chain(&OVER_SSH).chain(turns);
+    let steps = [&PREPARE].into_iter().chain(LINTS).chain(BUILD).chain(jobs).chain(&OVER_SSH).chain(turns);
     steps.filter(move |step| seen.insert(step.name))
 }
 
@@ -81,7 +82,7 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
     let shown = |step: &Step| step.apart(scope, true);
     let prepared = thread::scope(|s| {
         let prepared = s.spawn(|| PREPARE.apart(scope, false));
-        one_after_another(FIRST, &mut rows, shown);
+        one_after_another(LINTS, &mut rows, shown);
         prepared.join()
     });
     rows.push(prepared.map_err(|_| "the thread that installs what is needed panicked".to_owned())?);
@@ -92,7 +93,7 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
             one_after_another(turn.beside, &mut computed, |step| step.beside(scope));
             computed.split_off(first)
         });
-        one_after_another([&TESTS], &mut rows, shown);
+        one_after_another(BUILD.iter().chain([&TESTS]), &mut rows, shown);
         side_by_side(scope, &mut rows);
         one_after_another(EVERY.iter().chain(over_ssh), &mut rows, shown);
         computed.join()
@@ -234,7 +235,11 @@ mod tests {
                 _ => Ok(Done::Passed("fine".into())),
             },
         };
-        one_after_another(FIRST.iter().chain([&TESTS]).chain(&TURNS[2].beside[..1]), &mut rows, run);
+        one_after_another(
+            LINTS.iter().chain(BUILD).chain([&TESTS]).chain(&TURNS[2].beside[..1]),
+            &mut rows,
+            run,
+        );
         let words: Vec<_> = rows.iter().map(|r| (r.name.as_str(), r.outcome.clone())).collect();
         let fine = Ok(Done::Passed("fine".into()));
         let broken = Err("it broke".to_owned());

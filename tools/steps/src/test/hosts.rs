@@ -20,8 +20,24 @@ use super::{
     processes::{QUICK, comity},
     scope::Scope,
 };
-use std::time::Instant;
-use tasks::{child::Task, place::program};
+use shapes::{Lan, PLAIN, Shape};
+use std::{path::Path, time::Instant};
+use tasks::place::program;
+
+const IPV4: Shape = Shape {
+    name: "IPv4",
+    hosts: 2,
+    cables: &[(0, 1, "cable", "10.77.0.1/24", "10.77.0.2/24")],
+    master: &["10.77.0.1", "10.77.0.2"],
+    ..PLAIN
+};
+
+const IPV6: Shape = Shape {
+    name: "IPv6",
+    cables: &[(0, 1, "cable", "fd77::1/64", "fd77::2/64")],
+    master: &["fd77::1", "fd77::2"],
+    ..IPV4
+};
 
 pub(super) fn check(scope: &Scope) -> Outcome {
     if !cfg!(target_os = "linux") {
@@ -30,10 +46,9 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     if program("ip").is_none() || !rustix::process::geteuid().is_root() {
         return missing("network namespaces need root and the program ip (package iproute2)".into());
     }
-    let hosts = match Hosts::new() {
-        Ok(hosts) => hosts,
-        Err(e) => return missing(format!("network namespaces cannot be made here: {e}")),
-    };
+    if let Err(e) = Lan::new(&IPV4) {
+        return missing(format!("network namespaces cannot be made here: {e}"));
+    }
     let comity = comity()?;
     let (_scratch, key) = job_key()?;
     let mut shapes = shapes::check(scope, &comity, &key)?;
@@ -41,35 +56,9 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     shapes.push(dead::check(&comity, &key)?);
     let masters = master::check(&comity)?;
     let mut notes = Vec::new();
-    for (family, addrs, port) in
-        [("IPv4", ["10.77.0.1", "10.77.0.2"], "7400"), ("IPv6", ["fd77::1", "fd77::2"], "7401")]
-    {
-        let start = Instant::now();
-        let before = hosts.carried()?;
-        let said = together((0..4usize).map(|rank| {
-            let host = rank / 2;
-            let task = hosts.within(host).args([&comity]).args(["check", "--quick"]).limit(QUICK);
-            task.env("RANK", rank.to_string())
-                .env("WORLD_SIZE", "4")
-                .env("LOCAL_RANK", (rank % 2).to_string())
-                .env("LOCAL_WORLD_SIZE", "2")
-                .env("MASTER_ADDR", addrs[0])
-                .env("MASTER_PORT", port)
-                .env("COMITY_ADDRS", addrs[host])
-                .env("COMITY_KEY_FILE", &key)
-        }))?;
-        let after = hosts.carried()?;
-        if !said.iter().any(|out| out.contains("links shm and tcp")) {
-            return Err(format!("{family}: rank 0 did not say `links shm and tcp`:\n{}", said.concat()));
-        }
-        let inside = after.loopback - before.loopback;
-        let between = after.cable - before.cable;
-        println!(
-            "2 + 2 ranks over {family}: right, {:.1} s; {inside} bytes on the loopbacks, {between} on the cable",
-            start.elapsed().as_secs_f64()
-        );
-        judge(inside, between).map_err(|e| format!("{family}: {e}"))?;
-        notes.push(family);
+    for shape in [IPV4, IPV6] {
+        two_and_two(&shape, &comity, &key).map_err(|e| format!("{}: {e}", shape.name))?;
+        notes.push(shape.name);
     }
     let masters = masters.join(", ");
     Ok(Done::Passed(format!(
@@ -77,6 +66,36 @@ pub(super) fn check(scope: &Scope) -> Outcome {
         notes.join(" and "),
         shapes.join(", ")
     )))
+}
+
+/// Two hosts with two ranks in each: which links their pairs take.
+fn two_and_two(shape: &Shape, comity: &Path, key: &Path) -> Result<(), String> {
+    let start = Instant::now();
+    let lan = Lan::new(shape)?;
+    let at = shape.master;
+    let said = together((0..4usize).map(|rank| {
+        let host = rank / 2;
+        let task = lan.within(host).args([comity]).args(["check", "--quick"]).limit(QUICK);
+        task.env("RANK", rank.to_string())
+            .env("WORLD_SIZE", "4")
+            .env("LOCAL_RANK", (rank % 2).to_string())
+            .env("LOCAL_WORLD_SIZE", "2")
+            .env("MASTER_ADDR", at[0])
+            .env("MASTER_PORT", "7400")
+            .env("COMITY_ADDRS", at[host])
+            .env("COMITY_KEY_FILE", key)
+    }))?;
+    let inside = lan.received(0, "lo")? + lan.received(1, "lo")?;
+    let between = lan.carried()?.iter().sum();
+    if !said.iter().any(|out| out.contains("links shm and tcp")) {
+        return Err(format!("rank 0 did not say `links shm and tcp`:\n{}", said.concat()));
+    }
+    println!(
+        "2 + 2 ranks over {}: right, {:.1} s; {inside} bytes on the loopbacks, {between} on the cable",
+        shape.name,
+        start.elapsed().as_secs_f64()
+    );
+    judge(inside, between)
 }
 
 /// Meeting and control connections may use a loopback; tensors may not.
@@ -92,70 +111,6 @@ fn judge(loopback: u64, cable: u64) -> Result<(), String> {
         ));
     }
     Ok(())
-}
-
-/// The namespaces; dropping them removes them, and the cable with them.
-struct Hosts {
-    names: [String; 2],
-}
-
-/// Bytes received so far.
-struct Carried {
-    loopback: u64,
-    cable: u64,
-}
-
-impl Hosts {
-    fn new() -> Result<Self, String> {
-        // Made first, so that what exists is removed when a later line fails.
-        let hosts = Self { names: ["a", "b"].map(|h| format!("comity-{}-{h}", std::process::id())) };
-        let [a, b] = &hosts.names;
-        let ip = |line: &str| Task::new("ip").args(line.split_whitespace()).limit(20).run().map(drop);
-        ip(&format!("netns add {a}"))?;
-        ip(&format!("netns add {b}"))?;
-        ip(&format!("link add cable netns {a} type veth peer name cable netns {b}"))?;
-        for (i, name) in hosts.names.iter().enumerate() {
-            let last = i + 1;
-            ip(&format!("-n {name} addr add 10.77.0.{last}/24 dev cable"))?;
-            // Without the wait for duplicates the address is there at once.
-            ip(&format!("-n {name} addr add fd77::{last}/64 dev cable nodad"))?;
-            ip(&format!("-n {name} link set cable up"))?;
-            ip(&format!("-n {name} link set lo up"))?;
-        }
-        Ok(hosts)
-    }
-
-    /// A command that runs on this host.
-    fn within(&self, host: usize) -> Task {
-        Task::new("ip").args(["netns", "exec", &self.names[host]])
-    }
-
-    fn carried(&self) -> Result<Carried, String> {
-        let mut sum = Carried { loopback: 0, cable: 0 };
-        for host in 0..2 {
-            let table = self.within(host).args(["cat", "/proc/net/dev"]).run()?;
-            let bytes = |device| {
-                received(&table, device).ok_or_else(|| format!("/proc/net/dev has no {device}:\n{table}"))
-            };
-            sum.loopback += bytes("lo")?;
-            sum.cable += bytes("cable")?;
-        }
-        Ok(sum)
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for name in &self.names {
-            // The one that was never made cannot be removed.
-            if std::path::Path::new("/run/netns").join(name).exists()
-                && let Err(e) =
-                    Task::new("ip").args(["netns", "del", name]).limit(20).regardless_of_signals().run()
-            {
-                eprintln!("xtask: the network namespace {name} is left: {e}");
-            }
-        }
-    }
 }
 
 /// The first column after a device's name: bytes received.

@@ -33,8 +33,7 @@ fn config() -> Result<PathBuf, String> {
     let said = match said(&built("debug", "build")) {
         Some(said) => said,
         None => {
-            let task = Task::cargo().args(["build", "--workspace", "--lib", "--bins"]);
-            task.limit(3600).run()?;
+            tasks::build_tests()?;
             said(&built("debug", "build")).ok_or_else(|| format!("{CRATE} has compiled nothing"))?
         }
     };

@@ -41,52 +41,20 @@ struct Sanitizer {
     watches_stand_ins: bool,
 }
 
-/// Built together, tests and command: alone each would have its dependencies with other features, and be built once more.
-const PARTS: &[&str] = &[
-    "-p",
-    "comity",
-    "-p",
-    "comity-base",
-    "-p",
-    "comity-channel",
-    "-p",
-    "comity-transport",
-    "-p",
-    "comity-settings",
-    "-p",
-    "comity-rendezvous",
-    "-p",
-    "comity-job",
-    "-p",
-    "comity-launch",
-    "-p",
-    "comity-cli",
-    "--test",
-    "local",
-    "--lib",
-    "--bin",
-    "comity",
-];
 /// Parts of a gate.
-const LIBRARY: &[&str] = &[
-    "-p",
+const LIBRARY: [&str; 7] = [
     "comity",
-    "-p",
     "comity-base",
-    "-p",
     "comity-channel",
-    "-p",
     "comity-transport",
-    "-p",
     "comity-settings",
-    "-p",
     "comity-rendezvous",
-    "-p",
     "comity-job",
-    "--test",
-    "local",
-    "--lib",
 ];
+/// Their tests.
+const TESTS: [&str; 3] = ["--test", "local", "--lib"];
+/// Built together with these, tests and command: alone each would have its dependencies with other features, and be built once more.
+const COMMAND: [&str; 2] = ["comity-launch", "comity-cli"];
 
 /// Tests that a gate leaves to the deep checks, besides those that are skipped there.
 const LONG: [&str; 13] = [
@@ -138,7 +106,7 @@ const ADDRESS: Sanitizer = Sanitizer {
     links: &["shm", "tcp"],
     // The last one leaves threads behind on purpose, as a forked child does.
     skipped: &["config::", "tests::jobs", "damage", "up_quickly", "pool::tests::a_process_that_was_forked"],
-    kernels: &["-p", "comity-kernel"],
+    kernels: &["comity-kernel"],
     watches_stand_ins: false,
 };
 
@@ -193,7 +161,7 @@ impl Sanitizer {
         if let Err(why) = nightly::check() {
             return missing(format!("sanitizers need the nightly compiler: {why}"));
         }
-        self.cargo(&nightly::host()?, "test", &[LIBRARY, self.kernels, &["--no-run"]].concat())?.run()?;
+        self.cargo(&nightly::host()?, "test", &[self.parts(false), vec!["--no-run"]].concat())?.run()?;
         Ok(Done::Passed("compiled".into()))
     }
 
@@ -224,6 +192,13 @@ impl Sanitizer {
         Ok(task.env("RUSTFLAGS", flags).limit(3600))
     }
 
+    /// Packages and their tests.
+    fn parts(&self, deep: bool) -> Vec<&'static str> {
+        let (more, command): (&[_], &[_]) = if deep { (&COMMAND, &["--bin", "comity"]) } else { (&[], &[]) };
+        let packages = cargo::named(&[&LIBRARY, more, self.kernels].concat());
+        [&packages, &TESTS[..], command].concat()
+    }
+
     fn folder(&self) -> String {
         format!("target/{}-sanitizer", self.name)
     }
@@ -234,13 +209,13 @@ impl Sanitizer {
 
     /// The library's own tests, and jobs of the command; how many tests ran.
     fn library(&self, host: &str, scope: &Scope) -> Result<u64, String> {
-        let (parts, long): (_, &[&str]) = if scope.deep { (PARTS, &[]) } else { (LIBRARY, &LONG) };
+        let parts = self.parts(scope.deep);
+        let long: &[&str] = if scope.deep { &[] } else { &LONG };
         let skipped: Vec<&str> = self.skipped.iter().chain(long).flat_map(|s| ["--skip", s]).collect();
-        let listed =
-            self.cargo(host, "test", &[parts, self.kernels, &["--", "--list"], &skipped].concat())?.run()?;
+        let listed = self.cargo(host, "test", &[&parts, &["--", "--list"][..], &skipped].concat())?.run()?;
         let all: Vec<_> = listed.lines().filter_map(|l| l.strip_suffix(": test")).collect();
         let chosen = scope.share(all, 2);
-        let args = [parts, self.kernels, &["--", "--exact"], &chosen].concat();
+        let args = [&parts, &["--", "--exact"][..], &chosen].concat();
         let task = scope.tell(self.cargo(host, "test", &args)?);
         let out = task.env(self.variable, self.options).echo().run()?;
         let comity = self.built(host).join("comity");

@@ -46,7 +46,7 @@ pub(super) fn check(scope: &Scope) -> Outcome {
         Err(why) => return missing(why),
     };
     let scratch = Scratch::new("ssh").map_err(|e| e.to_string())?;
-    let net = match Net::new(&scratch, &sshd, Cabling::Switch) {
+    let net = match net::hosts(&scratch, &sshd, Cabling::Switch) {
         Ok(net) => net,
         Err(e) => return missing(format!("hosts cannot be made here: {e}")),
     };
@@ -80,7 +80,7 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     let shapes = scope.share(vec![(Cabling::Triangle, "a triangle"), (Cabling::Chain, "a chain")], 2);
     for (cabling, name) in &shapes {
         let scratch = Scratch::new("ssh-shape").map_err(|e| e.to_string())?;
-        let net = Net::new(&scratch, &sshd, *cabling).map_err(|e| format!("{name}: {e}"))?;
+        let net = net::hosts(&scratch, &sshd, *cabling).map_err(|e| format!("{name}: {e}"))?;
         let cases: [(&str, Case); 3] = [
             ("a job without a switch", runs_without_a_switch),
             ("a rank that is killed there", loses_a_rank),

@@ -1,4 +1,4 @@
-//! Hosts as network namespaces, with an sshd each, and a desk from which they are reached.
+//! Hosts as network namespaces, with an sshd each, and a desk from which they are reached: at a switch, or by cables.
 //!
 //! ```text
 //! desk 10.78.0.1 --+-- a 10.78.0.2   (network namespaces; the bridge is in one of its own)
@@ -26,9 +26,68 @@ const PACKAGES: [&str; 2] = ["openssh-server", "libwrap0"];
 /// The namespaces; dropping them removes them with all that runs in them.
 pub(super) struct SshNet<'a> {
     pub(super) folder: &'a Scratch,
+    pub(super) cabling: Cabling,
     prefix: String,
     server: PathBuf,
+    /// The home of logins, the folder `own`, is another one on each host.
+    is_apart: bool,
     sshd: Vec<Running>,
+}
+
+/// Cables between the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cabling {
+    /// The desk and three hosts at one switch; the ranks run on the hosts.
+    Switch,
+    /// The same with eight hosts.
+    Eight,
+    /// The desk and two hosts, a cable between each two, each a network of its own. The desk has a rank, too.
+    Triangle,
+    /// The desk, a and b in a row. The desk has a rank; a is on ssh's way to b.
+    Chain,
+}
+
+impl Cabling {
+    pub(super) fn hosts(self) -> &'static [&'static str] {
+        match self {
+            Self::Switch => &["a", "b", "c"],
+            Self::Eight => &["a", "b", "c", "d", "e", "f", "g", "h"],
+            Self::Triangle | Self::Chain => &["a", "b"],
+        }
+    }
+
+    /// Cables without a switch: two hosts, and the address of each end.
+    fn cables(self) -> &'static [[&'static str; 4]] {
+        const TRIANGLE: [[&str; 4]; 3] = [
+            ["desk", "a", "10.79.1.1", "10.79.1.2"],
+            ["a", "b", "10.79.2.1", "10.79.2.2"],
+            ["desk", "b", "10.79.3.1", "10.79.3.2"],
+        ];
+        match self {
+            Self::Switch | Self::Eight => &[],
+            Self::Triangle => &TRIANGLE,
+            Self::Chain => &TRIANGLE[..2],
+        }
+    }
+
+    /// Return whether all are at one switch.
+    fn is_switched(self) -> bool {
+        matches!(self, Self::Switch | Self::Eight)
+    }
+
+    /// Lines of ssh's configuration for a host, and its address.
+    fn way(self, host: &str) -> (String, String) {
+        let at = match (self, host) {
+            (Self::Switch | Self::Eight, _) => {
+                format!("10.78.0.{}", 2 + self.hosts().iter().position(|h| *h == host).unwrap_or_default())
+            }
+            (_, "a") => "10.79.1.2".into(),
+            (Self::Triangle, _) => "10.79.3.2".into(),
+            (Self::Chain, _) => "10.79.2.2".into(),
+        };
+        let jump = if (self, host) == (Self::Chain, "b") { "  ProxyJump a\n" } else { "" };
+        (format!("Host {host}\n  HostName {at}\n{jump}"), at)
+    }
 }
 
 /// A server on a host, and what its logins find otherwise than others.
@@ -43,36 +102,28 @@ pub(super) struct SshHost<'a> {
     pub(super) users: &'a str,
 }
 
-pub(super) const HOSTS: [&str; 3] = ["a", "b", "c"];
-
 impl<'a> SshNet<'a> {
-    pub(super) fn new(kind: &str, folder: &'a Scratch, sshd: &Path) -> Result<Self, String> {
+    pub(super) fn new(
+        kind: &str,
+        folder: &'a Scratch,
+        sshd: &Path,
+        cabling: Cabling,
+        is_apart: bool,
+    ) -> Result<Self, String> {
         let prefix = format!("comity-{kind}-{}", std::process::id());
-        let mut net = Self { folder, prefix, server: sshd.into(), sshd: Vec::new() };
-        let switch = net.name("switch");
-        ip(&format!("netns add {switch}"))?;
-        ip(&format!("-n {switch} link add name br0 type bridge"))?;
-        ip(&format!("-n {switch} link set br0 up"))?;
+        let mut net = Self { folder, cabling, prefix, server: sshd.into(), is_apart, sshd: Vec::new() };
+        net.cable()?;
         net.keygen("id")?;
-        fs::create_dir(folder.join("home")).map_err(|e| e.to_string())?;
-        net.write("passwd", &users_of_sshd(&folder.join("home")).map_err(|e| e.to_string())?)?;
+        fs::create_dir(folder.join("own")).map_err(|e| e.to_string())?;
+        net.write("passwd", &users_of_sshd(&folder.join("own")).map_err(|e| e.to_string())?)?;
         let mut known = String::new();
         let mut config = String::new();
-        for (number, host) in ["desk"].iter().chain(&HOSTS).enumerate() {
-            let name = net.name(host);
-            let at = format!("10.78.0.{}", number + 1);
-            ip(&format!("netns add {name}"))?;
-            ip(&format!("link add eth0 netns {name} type veth peer name p{number} netns {switch}"))?;
-            ip(&format!("-n {switch} link set p{number} master br0 up"))?;
-            ip(&format!("-n {name} addr add {at}/24 dev eth0"))?;
-            ip(&format!("-n {name} link set eth0 up"))?;
-            ip(&format!("-n {name} link set lo up"))?;
-            if *host != "desk" {
-                let key = net.keygen(&format!("host_{host}"))?;
-                known += &format!("{at} {key}");
-                config += &format!("Host {host}\n  HostName {at}\n");
-                net.serve(&SshHost { name: host, host, port: 22, before: "", users: "id.pub" })?;
-            }
+        for host in cabling.hosts() {
+            let key = net.keygen(&format!("host_{host}"))?;
+            let (lines, at) = cabling.way(host);
+            known += &format!("{at} {key}");
+            config += &lines;
+            net.serve(&SshHost { name: host, host, port: 22, before: "", users: "id.pub" })?;
         }
         net.write("known", &known)?;
         let path = |file: &str| folder.join(file).display().to_string();
@@ -81,9 +132,44 @@ impl<'a> SshNet<'a> {
         config +=
             &format!("Host *\n  IdentityFile {id}\n  UserKnownHostsFile {known}\n  IdentitiesOnly yes\n");
         net.write("config", &config)?;
-        net.write("hosts", "# three hosts\na slots=1\nb slots=1\nc slots=1\n")?;
-        net.answer(&HOSTS)?;
+        let here: &[&str] = if cabling.is_switched() { &[] } else { &["localhost"] };
+        let lines = here.iter().chain(cabling.hosts()).map(|h| format!("{h} slots=1\n"));
+        net.write("hosts", &format!("# the hosts\n{}", lines.collect::<String>()))?;
+        net.answer(cabling.hosts())?;
         Ok(net)
+    }
+
+    /// Makes the hosts and their cables.
+    fn cable(&self) -> Result<(), String> {
+        for host in ["desk"].iter().chain(self.cabling.hosts()) {
+            ip(&format!("netns add {}", self.name(host)))?;
+            ip(&format!("-n {} link set lo up", self.name(host)))?;
+        }
+        for (number, [one, other, at_one, at_other]) in self.cabling.cables().iter().enumerate() {
+            let from = self.name(one);
+            let to = self.name(other);
+            ip(&format!("link add c{number} netns {from} type veth peer name c{number} netns {to}"))?;
+            for (name, at) in [(from, at_one), (to, at_other)] {
+                ip(&format!("-n {name} addr add {at}/30 dev c{number}"))?;
+                ip(&format!("-n {name} link set c{number} up"))?;
+            }
+        }
+        if !self.cabling.is_switched() {
+            return Ok(());
+        }
+        let switch = self.name("switch");
+        ip(&format!("netns add {switch}"))?;
+        ip(&format!("-n {switch} link add name br0 type bridge"))?;
+        ip(&format!("-n {switch} link set br0 up"))?;
+        for (number, host) in ["desk"].iter().chain(self.cabling.hosts()).enumerate() {
+            let name = self.name(host);
+            let at = format!("10.78.0.{}", number + 1);
+            ip(&format!("link add eth0 netns {name} type veth peer name p{number} netns {switch}"))?;
+            ip(&format!("-n {switch} link set p{number} master br0 up"))?;
+            ip(&format!("-n {name} addr add {at}/24 dev eth0"))?;
+            ip(&format!("-n {name} link set eth0 up"))?;
+        }
+        Ok(())
     }
 
     pub(super) fn name(&self, host: &str) -> String {
@@ -105,8 +191,7 @@ impl<'a> SshNet<'a> {
 
     /// Start one more server on a host, known to the desk's ssh by its name.
     pub(super) fn serve_as(&mut self, also: &SshHost<'_>) -> Result<(), String> {
-        let number = HOSTS.iter().position(|h| *h == also.host).ok_or("no such host")? + 2;
-        let at = format!("10.78.0.{number}");
+        let (_, at) = self.cabling.way(also.host);
         let old = fs::read_to_string(self.folder.join("config")).map_err(|e| e.to_string())?;
         let entry =
             format!("Host {}\n  HostName {at}\n  Port {}\n  HostKeyAlias {at}\n", also.name, also.port);
@@ -123,12 +208,20 @@ impl<'a> SshNet<'a> {
             path(one.users)
         );
         let host = one.host;
+        let own = path("own");
+        let (settings, before) = match self.is_apart {
+            true => (
+                format!("{settings}SetEnv XDG_CACHE_HOME={own}/.cache\n"),
+                format!("mkdir -p {own}\nmount -t tmpfs none {own}\n{}", one.before),
+            ),
+            false => (settings, one.before.to_owned()),
+        };
         let settings = self.write(&format!("sshd_{}", one.name), &settings)?;
         // The server wants a user and a folder of its own, which others need not see.
         let script = format!(
             "set -e\nhostname {host}\nmkdir -p /run/sshd\nmount --bind {} /etc/passwd\n{}\nexec {} -D -e -f {}",
             path("passwd"),
-            one.before,
+            before,
             self.server.display(),
             settings.display()
         );
@@ -177,7 +270,7 @@ impl<'a> SshNet<'a> {
 
 impl Drop for SshNet<'_> {
     fn drop(&mut self) {
-        for host in ["desk", "switch"].iter().chain(&HOSTS) {
+        for host in ["desk", "switch"].iter().chain(self.cabling.hosts()) {
             for pid in self.pids(host).unwrap_or_default() {
                 let _ = kill(pid);
             }

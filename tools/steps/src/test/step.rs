@@ -105,21 +105,22 @@ impl Step {
         let numbers = format!("{}:{}:{}", scope.seed, scope.hours, scope.piece);
         let words = ["step", self.name, kind, &numbers];
         let task = Task::new(own).args(words).limit(self.limit(scope)).gentle();
-        let task = if idle { task.idle() } else { task };
-        let (text, failure) = match (if shown { task.echo() } else { task }).run() {
-            Ok(text) => (text, None),
-            Err(e) => (e.clone(), Some(e)),
-        };
-        if !shown {
-            // One write, so that those of another step stay out of it.
-            print!("{text}");
-        }
-        match (outcome(self.name, &text), failure) {
-            (Some(Err(e)), _) => Err(e),
-            (_, Some(e)) => Err(if shown { e } else { e.lines().next().unwrap_or_default().into() }),
-            (Some(outcome), None) => outcome,
-            (None, None) => Err(format!("it did not say what became of {}", self.name)),
-        }
+        ended(self.name, if idle { task.idle() } else { task }, shown)
+    }
+}
+
+/// Outcome of a step's process.
+fn ended(name: &str, task: Task, shown: bool) -> Outcome {
+    let end = (if shown { task.echo() } else { task }).start()?.finish();
+    if !shown {
+        // One write, so that those of another step stay out of it.
+        print!("{}", end.output);
+    }
+    match (outcome(name, &end.output), end.failure) {
+        (Some(Err(e)), _) => Err(e),
+        (_, Some(e)) => Err(if shown { e } else { e.lines().next().unwrap_or_default().into() }),
+        (Some(outcome), None) => outcome,
+        (None, None) => Err(format!("it did not say what became of {name}")),
     }
 }
 
@@ -173,6 +174,19 @@ mod tests {
         assert_eq!(said("=== loom FAILED after 3.0 s: it broke"), Some(Err("it broke\nlast".into())));
         assert_eq!(said("!!! loom WAS NOT RUN: no nightly"), Some(Ok(Done::NotRun("no nightly".into()))));
         assert_eq!(said("=== miri passed in 3.0 s: 2 tests"), None);
+    }
+
+    #[test]
+    fn a_failed_step_has_its_words_whether_they_were_shown_or_not() {
+        let sh = |script: &str| Task::new("sh").args(["-c", script]);
+        for shown in [true, false] {
+            let said =
+                ended("loom", sh("echo '=== loom FAILED after 3.0 s: it broke'; seq 30; exit 1"), shown);
+            let words: Vec<String> = (1..=30).map(|n| format!("\n{n}")).collect();
+            assert_eq!(said, Err(format!("it broke{}", words.concat())));
+            let died = ended("loom", sh("echo so far; exit 3"), shown).unwrap_err();
+            assert_eq!((died.contains("exit status: 3"), died.contains("\nso far")), (true, shown), "{died}");
+        }
     }
 
     fn step(name: &'static str, usual: u64, needs: Option<&'static str>) -> Step {

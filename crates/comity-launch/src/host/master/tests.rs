@@ -42,7 +42,7 @@ impl Wires {
 /// Rank 0's port, and where the ranks of hosts 1 and 2 find it.
 fn job() -> (Arc<Wires>, u16, [SocketAddr; 2]) {
     // A port that is free, and where nobody listens yet.
-    let port = TcpListener::bind((crate::host::meet::loopback(), 0)).unwrap().local_addr().unwrap().port();
+    let port = TcpListener::bind((crate::address::loopback(), 0)).unwrap().local_addr().unwrap().port();
     let wires = Arc::new(Wires::default());
     let begin = |host: u32| {
         let wires = Arc::clone(&wires);
@@ -68,7 +68,7 @@ fn ranks_of_other_hosts_reach_rank_0_though_it_listens_late() {
         rank.write_all(&[i as u8, b'?']).unwrap();
     }
     std::thread::sleep(AGAIN * 2);
-    let listener = TcpListener::bind((crate::host::meet::loopback(), port)).unwrap();
+    let listener = TcpListener::bind((crate::address::loopback(), port)).unwrap();
     let mut ends: Vec<TcpStream> = ranks.iter().map(|_| listener.accept().unwrap().0).collect();
     let mut seen = Vec::new();
     for end in &mut ends {
@@ -94,7 +94,7 @@ fn ranks_of_other_hosts_reach_rank_0_though_it_listens_late() {
 fn much_goes_through_whole_and_little_waits_on_the_way() {
     const MUCH: usize = 3 << 20;
     let (wires, port, places) = job();
-    let listener = TcpListener::bind((crate::host::meet::loopback(), port)).unwrap();
+    let listener = TcpListener::bind((crate::address::loopback(), port)).unwrap();
     let mut rank = dial(places[0]);
     let writer = std::thread::spawn(move || {
         let all: Vec<u8> = (0..MUCH).map(|i| (i % 251) as u8).collect();

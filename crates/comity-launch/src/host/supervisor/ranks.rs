@@ -1,10 +1,11 @@
 //! Ranks of a supervisor: their ends, those that are started again, signals to them, their output on its way out, and what they have left
 //! running.
-use super::{Supervisor, host};
+use super::Supervisor;
 use crate::elastic::{joined, lost};
 use crate::host::ending::{Ending, ending_of};
 use crate::host::output::unread;
 use crate::host::signals::PassedSignal;
+use crate::host::sys::host;
 use crate::host::tree;
 use crate::machine::{Event, StopOrder};
 use crate::protocol::HostEvent;

@@ -22,7 +22,6 @@
 
 mod judge;
 mod mutant;
-mod rng;
 mod scenario;
 mod world;
 

@@ -1,6 +1,6 @@
 //! Events of a job: made from its seed alone. Times are milliseconds.
-use super::rng::Rng;
 use crate::machine::{ElasticTerms, Ending, Role};
+use scope::Rng;
 
 pub(super) const SECOND: u64 = 1000;
 pub(super) const NEVER: u64 = u64::MAX / 2;

@@ -3,13 +3,13 @@ mod group;
 mod launchers;
 
 use super::mutant::Mutant;
-use super::rng::Rng;
 use super::scenario::{BEDTIME, NEVER, PlantedFault, SECOND, SILENCE, Scenario, Stray};
 use crate::machine::findings::NodeFindings;
 use crate::machine::{
     ElasticTerms, Ending, Event, JobPlan, Machine, Problem, REFUSED, Role, StopOrder, StopReason, USAGE,
     Verdict,
 };
+use scope::Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! Events of a run: made from its seed alone. Times are microseconds.
 
-use crate::{Rule, simulate::rng::Rng};
+use crate::Rule;
+use scope::Rng;
 use std::ops::RangeInclusive;
 
 pub(super) const MS: u64 = 1_000;

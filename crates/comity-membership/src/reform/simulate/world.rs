@@ -4,9 +4,8 @@ use super::{
     mutant::Mutant,
     scenario::{Fault, MS, SECOND, Scenario},
 };
-use crate::{
-    Ballot, Message, Plan, Reform, ReformAction, Terms, Voter, reform::voter::Votes, simulate::rng::Rng,
-};
+use crate::{Ballot, Message, Plan, Reform, ReformAction, Terms, Voter, reform::voter::Votes};
+use scope::Rng;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, BinaryHeap},

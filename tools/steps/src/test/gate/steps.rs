@@ -6,138 +6,59 @@ use crate::test::{
 };
 use tasks::place::root;
 
-/// Steps that only read and compile, so that nothing disturbs them: `prepare` runs beside them.
-pub(super) const FIRST: &[Step] = &[
-    Step { name: "format", about: "rustfmt", usual: 6, needs: None, run: cargo::format },
-    Step {
-        name: "gates",
-        about: "imports, unsafe code, waits and doc comments are as they should be",
-        usual: 6,
-        needs: None,
-        run: gates,
-    },
-    Step { name: "clippy", about: "lints, none allowed", usual: 200, needs: None, run: cargo::clippy },
-    Step {
-        name: "documents",
-        about: "rustdoc, no warning allowed",
-        usual: 60,
-        needs: None,
-        run: cargo::documents,
-    },
-    Step {
-        name: "build",
-        about: "everything that the tests use, once",
-        usual: 320,
-        needs: None,
-        run: cargo::build,
-    },
+/// A step that needs nothing of another one: its name, the seconds that it takes on 2 cores, and what it is about.
+const fn free(name: &'static str, usual: u64, run: fn(&Scope) -> Outcome, about: &'static str) -> Step {
+    Step { name, about, usual, needs: None, run }
+}
+
+/// A step that needs the build of everything.
+const fn built(name: &'static str, usual: u64, run: fn(&Scope) -> Outcome, about: &'static str) -> Step {
+    Step { needs: Some("build"), ..free(name, usual, run, about) }
+}
+
+/// Steps that only read and check: `prepare` runs beside them.
+pub(super) const LINTS: &[Step] = &[
+    free("format", 6, cargo::format, "rustfmt"),
+    free("gates", 6, gates, "imports, unsafe code, waits and doc comments are as they should be"),
+    free("clippy", 200, cargo::clippy, "lints, none allowed"),
+];
+
+/// Then these, which compile.
+pub(super) const BUILD: &[Step] = &[
+    free("documents", 60, cargo::documents, "rustdoc, no warning allowed"),
+    free("build", 320, cargo::build, "everything that the tests use, once"),
 ];
 
 /// First of all that runs something.
-pub(super) const TESTS: Step = Step {
-    name: "tests",
-    about: "unit, property, integration and documentation tests",
-    usual: 200,
-    needs: Some("build"),
-    run: cargo::tests,
-};
+pub(super) const TESTS: Step =
+    built("tests", 200, cargo::tests, "unit, property, integration and documentation tests");
 
 /// Jobs that hold no time, in two rows at once: each waits a good deal.
 pub(super) const SIDE_BY_SIDE: [&[Step]; 2] = [
-    &[Step {
-        name: "conformance",
-        about: "every operation over each link and backend: shared memory, TCP, MPI, NCCL's stand-in",
-        usual: 150,
-        needs: Some("build"),
-        run: conformance::run,
-    }],
     &[
-        Step {
-            name: "demo",
-            about: "train on 1, 2 and 4 ranks; the weights agree",
-            usual: 30,
-            needs: Some("build"),
-            run: demo,
-        },
-        Step {
-            name: "launchers",
-            about: "under torch's variables, Open MPI and MPICH",
-            usual: 65,
-            needs: Some("build"),
-            run: launchers::run,
-        },
-        Step {
-            name: "counts",
-            about: "instructions of one small call, by single steps: Rust, C, NumPy and torch, each below its limit",
-            usual: 90,
-            needs: Some("build"),
-            run: counts::run,
-        },
-        Step {
-            name: "c",
-            about: "libcomity installed: its symbols, C programs as jobs, examples by pkg-config and CMake",
-            usual: 40,
-            needs: Some("build"),
-            run: c::run,
-        },
+        built("conformance", 150, conformance::run, "every operation over each link and backend"),
+        built("counts", 90, counts::run, "instructions of one small call: Rust, C, NumPy and torch"),
+    ],
+    &[
+        built("demo", 30, demo, "train on 1, 2 and 4 ranks; the weights agree"),
+        built("launchers", 65, launchers::run, "under torch's variables, Open MPI and MPICH"),
+        built("c", 40, c::run, "libcomity installed: its symbols, C programs as jobs, pkg-config, CMake"),
     ],
 ];
 
 /// Then these, which hold times, one after the other.
 pub(super) const EVERY: &[Step] = &[
-    Step {
-        name: "rdma",
-        about: "rdma-core's programs on a software device; layouts against its header",
-        usual: 45,
-        needs: Some("build"),
-        run: rdma::run,
-    },
-    Step {
-        name: "hosts",
-        about: "two and three hosts as network namespaces: IPv4 and IPv6, cables without a switch, a relay",
-        usual: 70,
-        needs: Some("build"),
-        run: hosts::check,
-    },
-    Step {
-        name: "python",
-        about: "the Python package, installed; 1 to 4 processes",
-        usual: 220,
-        needs: Some("build"),
-        run: python::check,
-    },
-    Step {
-        name: "book",
-        about: "the documents as a book: no warning; links, paths, examples in Python",
-        usual: 60,
-        needs: Some("build"),
-        run: book::check,
-    },
-    Step {
-        name: "chaos",
-        about: "jobs broken at random, for half a minute",
-        usual: 50,
-        needs: Some("build"),
-        run: chaos::run,
-    },
+    built("rdma", 45, rdma::run, "rdma-core's programs on a software device; layouts against its header"),
+    built("hosts", 70, hosts::check, "two and three hosts as network namespaces, a relay, cables cut"),
+    built("python", 220, python::check, "the Python package, installed; 1 to 4 processes"),
+    built("book", 60, book::check, "the documents as a book: no warning; links, paths, examples in Python"),
+    built("chaos", 50, chaos::run, "jobs broken at random, for half a minute"),
 ];
 
 /// Jobs on three hosts over ssh; one of them a run.
 pub(super) const OVER_SSH: [Step; 2] = [
-    Step {
-        name: "ssh",
-        about: "comity launch over ssh: three hosts with their own sshd, and what can happen to them",
-        usual: 60,
-        needs: Some("build"),
-        run: ssh::check,
-    },
-    Step {
-        name: "cluster",
-        about: "comity cluster and doctor on three hosts: cables found, set up, undone; planted faults found",
-        usual: 60,
-        needs: Some("build"),
-        run: cluster::check,
-    },
+    built("ssh", 60, ssh::check, "comity launch over ssh: three hosts with their own sshd"),
+    built("cluster", 60, cluster::check, "comity cluster and doctor on three hosts; planted faults found"),
 ];
 
 /// Two of them a run, and what they need compiled.
@@ -152,97 +73,43 @@ pub(super) struct Turn {
 pub(super) const BESIDE: u64 = 300;
 
 /// With the turns that compile little else.
-const MACOS: Step = Step {
-    name: "macos",
-    about: "type-check for aarch64-apple-darwin",
-    usual: BESIDE,
-    needs: None,
-    run: cargo::macos,
-};
+const MACOS: Step = free("macos", BESIDE, cargo::macos, "type-check for aarch64-apple-darwin");
 
 pub(super) const TURNS: [Turn; 4] = [
     Turn {
-        beside: &[Step {
-            name: "address-build",
-            about: "what the step address runs, compiled",
-            usual: BESIDE,
-            needs: None,
-            run: sanitizers::build_address,
-        }],
+        beside: &[free("address-build", BESIDE, sanitizers::build_address, "what `address` runs, compiled")],
         last: Step {
-            name: "address",
-            about: "threads and processes under AddressSanitizer",
-            usual: 150,
             needs: Some("address-build"),
-            run: sanitizers::address,
+            ..free("address", 150, sanitizers::address, "threads and processes under AddressSanitizer")
         },
     },
     Turn {
-        beside: &[Step {
-            name: "thread-build",
-            about: "what the step thread runs, compiled",
-            usual: BESIDE,
-            needs: None,
-            run: sanitizers::build_thread,
-        }],
+        beside: &[free("thread-build", BESIDE, sanitizers::build_thread, "what `thread` runs, compiled")],
         last: Step {
-            name: "thread",
-            about: "threads and processes under ThreadSanitizer",
-            usual: 100,
             needs: Some("thread-build"),
-            run: sanitizers::thread,
+            ..free("thread", 100, sanitizers::thread, "threads and processes under ThreadSanitizer")
         },
+    },
+    Turn {
+        beside: &[MACOS, free("fuzz", BESIDE, fuzz::run, "decoders on hostile bytes")],
+        last: built("guest", 200, rdma_vm::run, "the kernel's Soft-RoCE and rdma-core's library, in QEMU"),
     },
     Turn {
         beside: &[
             MACOS,
-            Step {
-                name: "fuzz",
-                about: "decoders on hostile bytes",
-                usual: BESIDE,
-                needs: None,
-                run: fuzz::run,
-            },
+            free("loom", BESIDE, cargo::loom, "all interleavings of the lock-free parts"),
+            free("miri", BESIDE, cargo::miri, "undefined behaviour in pure code"),
+            // Last: it takes libcomity from the step `build`.
+            free(
+                "swift-build",
+                BESIDE,
+                swift::build,
+                "what `swift` runs, compiled; once a Debian with Swift",
+            ),
         ],
         last: Step {
-            name: "guest",
-            about: "the kernel's Soft-RoCE and rdma-core's library, in a QEMU guest",
-            usual: 200,
-            needs: Some("build"),
-            run: rdma_vm::run,
-        },
-    },
-    Turn {
-        beside: &[
-            MACOS,
-            Step {
-                name: "swift-build",
-                about: "what the step swift runs, compiled; once a Debian with Swift",
-                usual: BESIDE,
-                needs: None,
-                run: swift::build,
-            },
-            Step {
-                name: "loom",
-                about: "all interleavings of the lock-free parts",
-                usual: BESIDE,
-                needs: None,
-                run: cargo::loom,
-            },
-            Step {
-                name: "miri",
-                about: "undefined behaviour in pure code",
-                usual: BESIDE,
-                needs: None,
-                run: cargo::miri,
-            },
-        ],
-        last: Step {
-            name: "swift",
-            about: "the Swift package: its tests, examples under comity launch",
-            usual: 90,
             needs: Some("swift-build"),
-            run: swift::check,
+            ..free("swift", 90, swift::check, "the Swift package: its tests, examples under comity launch")
         },
     },
 ];

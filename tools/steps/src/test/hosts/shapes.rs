@@ -249,16 +249,15 @@ impl<'a> Lan<'a> {
     }
 
     /// Bytes that each cable has carried, both ways.
-    fn carried(&self) -> Result<Vec<u64>, String> {
-        let bytes = |(a, b, cable, ..): &Cable| {
-            let of = |host: usize| {
-                let table = self.within(host).args(["cat", "/proc/net/dev"]).run()?;
-                super::received(&table, cable)
-                    .ok_or_else(|| format!("/proc/net/dev has no {cable}:\n{table}"))
-            };
-            Ok(of(*a)? + of(*b)?)
-        };
-        self.shape.cables.iter().map(bytes).collect()
+    pub(super) fn carried(&self) -> Result<Vec<u64>, String> {
+        let cables = self.shape.cables.iter();
+        cables.map(|(a, b, cable, ..)| Ok(self.received(*a, cable)? + self.received(*b, cable)?)).collect()
+    }
+
+    /// Bytes that a device of a host has received so far.
+    pub(super) fn received(&self, host: usize, device: &str) -> Result<u64, String> {
+        let table = self.within(host).args(["cat", "/proc/net/dev"]).run()?;
+        super::received(&table, device).ok_or_else(|| format!("/proc/net/dev has no {device}:\n{table}"))
     }
 }
 

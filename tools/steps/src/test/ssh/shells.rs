@@ -1,6 +1,6 @@
 //! Login shells that are no Bourne shell, as users choose them on their own hosts: ssh hands each command to the login shell there.
 
-use super::{Net, loses_a_rank, server};
+use super::{Net, loses_a_rank, net, server};
 use crate::test::{Done, Outcome, missing, processes::comity, ssh::net::Cabling};
 use std::fs;
 use tasks::place::{Scratch, program};
@@ -20,7 +20,7 @@ pub(in crate::test) fn check() -> Outcome {
         return missing(format!("there is no {} (packages fish and tcsh)", absent.join(" and no ")));
     }
     let scratch = Scratch::new("ssh-shells").map_err(|e| e.to_string())?;
-    let net = match Net::new(&scratch, &sshd, Cabling::Switch) {
+    let net = match net::hosts(&scratch, &sshd, Cabling::Switch) {
         Ok(net) => net,
         Err(e) => return missing(format!("hosts cannot be made here: {e}")),
     };

@@ -2,7 +2,7 @@
 
 use super::{
     Scope,
-    net::{Cabling, Net},
+    net::{self, Cabling, Net},
 };
 use std::{
     fs,
@@ -62,7 +62,7 @@ fn three(net: &Net<'_>, comity: &str) -> Result<String, String> {
 /// Eight hosts at a switch, a rank on each.
 fn eight(comity: &str, sshd: &Path) -> Result<String, String> {
     let scratch = Scratch::new("ssh-eight").map_err(|e| e.to_string())?;
-    let net = Net::new(&scratch, sshd, Cabling::Eight).map_err(|e| format!("eight hosts: {e}"))?;
+    let net = net::hosts(&scratch, sshd, Cabling::Eight).map_err(|e| format!("eight hosts: {e}"))?;
     let limit = EIGHT + beyond(&net)?;
     let said = best("eight hosts", limit, || {
         let said = net.launch(comity, &["sh", "-c", "echo $RANK of $WORLD_SIZE"])?.wait()?;

@@ -4,7 +4,8 @@ use comity::tools::Flight;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-pub(super) fn trace(flights: &[Flight]) -> String {
+/// The records in that format.
+pub fn trace(flights: &[Flight]) -> String {
     let start = flights.iter().flat_map(|f| &f.calls).map(|c| c.begin).min().unwrap_or(0);
     let mut threads: BTreeMap<u64, usize> = BTreeMap::new();
     let us = |ns: u64| ns as f64 / 1e3;
@@ -42,19 +43,9 @@ pub(super) fn trace(flights: &[Flight]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sample::flight;
     use super::*;
     use serde_json::Value;
-
-    /// Flight record that `rank` of 4 leaves after one call: operation, number, peer.
-    fn flight(rank: usize, op: &str, seq: u64, peer: Option<usize>) -> Flight {
-        let peer = peer.map_or_else(|| "null".into(), |p| p.to_string());
-        let text = format!(
-            r#"{{"comity_flight":1,"rank":{rank},"members":[0,1,2,3],"host":"a","pid":7,"clock_ns":9000000000,
-            "unix_ns":10000000000,"error":"why {rank}","culprit":null,"made":5,
-            "calls":[["{op}","f32",1048576,null,null,null,{seq},5000000000,7500000000,{peer},2000000000,"failed"]]}}"#
-        );
-        Flight::parse(&format!("rank-{rank}.group-0.flight.json"), text.as_bytes()).unwrap()
-    }
 
     #[test]
     fn each_call_is_an_event_of_its_rank() {
