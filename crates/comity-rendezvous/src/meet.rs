@@ -18,6 +18,7 @@ use crate::{
 use comity_membership::Message;
 use rustix::event::{PollFd, PollFlags};
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Weak,
     time::{Duration, Instant},
@@ -55,6 +56,12 @@ pub struct StoreClient {
     pub(super) joiners: Vec<u64>,
     /// Processes that it has called to a meeting.
     pub(super) called: Vec<u64>,
+    /// Those that this process called last.
+    pub(super) last_called: Vec<u64>,
+    /// Number of meetings to which it called each joiner, where no group came of them.
+    pub(super) in_vain: BTreeMap<u64, u32>,
+    /// Reason of the last of these.
+    pub(super) fault: String,
     /// Call of this process to a meeting, where it waits itself.
     pub(super) summons: Option<Summons>,
 }
@@ -108,6 +115,9 @@ impl StoreClient {
                 votes: Vec::new(),
                 joiners: Vec::new(),
                 called: Vec::new(),
+                last_called: Vec::new(),
+                in_vain: BTreeMap::new(),
+                fault: String::new(),
                 summons: None,
             },
             secret,
