@@ -271,7 +271,7 @@ fn slowest(rows: &[Row], culprit: Option<(usize, Vec<usize>)>) -> Option<(usize,
     if let (Some((rank, from)), true) = (&culprit, stuck > HANGS) {
         let row = rows.iter().find(|r| r.rank == *rank);
         let does = match row {
-            Some(r) if r.state != "runs" => r.state.clone(),
+            Some(r) if !r.state.starts_with("runs") => r.state.clone(),
             Some(r) => match r.age {
                 Some(age) if !r.in_call => format!("in no call for {age:.0} s ({})", r.call),
                 Some(age) => format!("in {} for {age:.0} s", r.call),

@@ -37,6 +37,8 @@ pub(super) struct Reforms {
     abandoned: VecDeque<u64>,
     /// Meetings of this rank's plans with joiners.
     meetings: Vec<Meeting>,
+    /// The group of the plan that this rank makes its part of.
+    agreed: Option<u64>,
     /// A launcher's store was there once: it has a vote in all of them.
     pub(super) has_store: bool,
 }
@@ -275,6 +277,11 @@ impl ControlPlane {
         self.lock().store.as_mut().map_or_else(Vec::new, StoreClient::invited)
     }
 
+    /// Returns true if the members of this group tell the one that proposes it that they have opened it, and nobody uses it before all have.
+    pub(crate) fn is_agreed_on(&self, group_id: u64) -> bool {
+        self.lock().reforms.agreed == Some(group_id)
+    }
+
     /// This rank cannot make its part of a plan. If it has called joiners for it, they may be the reason.
     fn blame_meeting(&self, plan: &Plan, words: &str) {
         let mut state = self.lock();
@@ -353,6 +360,7 @@ impl ControlPlane {
                     change(&mut |reform| reform.draft(&members, extra.clone(), Instant::now()));
                 }
                 Some(ReformAction::Form { plan }) => {
+                    self.lock().reforms.agreed = group_id_of(&plan);
                     let fault = parts.form(&plan).err().map(|e| e.to_string());
                     if let Some(words) = &fault {
                         self.blame_meeting(&plan, words);
