@@ -18,6 +18,7 @@ use crate::{
 use comity_membership::Message;
 use rustix::event::{PollFd, PollFlags};
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{Arc, Weak},
     time::{Duration, Instant},
@@ -31,6 +32,9 @@ const CLAIM: Duration = Duration::from_secs(2);
 
 /// Time before the first report of a store that does not answer: ranks rarely start at the same time.
 const UNTOLD: Duration = Duration::from_secs(8);
+
+/// Meetings to which a joiner is called.
+const MOST_CALLS: u32 = 2;
 
 /// A rank that speaks with the store.
 #[derive(Debug)]
@@ -55,6 +59,12 @@ pub struct StoreClient {
     pub(super) joiners: Vec<u64>,
     /// Processes that it has called to a meeting.
     pub(super) called: Vec<u64>,
+    /// Those that this process called last.
+    pub(super) last_called: Vec<u64>,
+    /// Number of meetings to which it called each joiner, where no group came of them.
+    pub(super) in_vain: BTreeMap<u64, u32>,
+    /// Reason of the last of these.
+    pub(super) fault: String,
     /// Call of this process to a meeting, where it waits itself.
     pub(super) summons: Option<Summons>,
 }
@@ -108,6 +118,9 @@ impl StoreClient {
                 votes: Vec::new(),
                 joiners: Vec::new(),
                 called: Vec::new(),
+                last_called: Vec::new(),
+                in_vain: BTreeMap::new(),
+                fault: String::new(),
                 summons: None,
             },
             secret,
@@ -274,6 +287,7 @@ impl StoreClient {
 //   the rank that proposes the next group starts a store for its meeting, and has the launcher's call the joiners:
 //            Summon{joiners, rank, size, addresses}  ------>  store  ------>  Summoned, to each
 //   all meet at that store as at a job's start; in a group that then does not come about the joiner waits again
+//   where that happens twice the rank has the joiners sent away (Decline), for they may be the reason
 // ```
 impl StoreClient {
     /// Number of processes that wait to be taken in, as far as the store has told.
@@ -296,8 +310,34 @@ impl StoreClient {
         // The store says so, too, a moment later.
         self.joiners.retain(|number| !joiners.contains(number));
         self.called.extend(&joiners);
+        self.last_called.clone_from(&joiners);
         // A store that is gone is found when it is next heard.
         let _ = self.conn.send(&ToStore::Summon { joiners, to }.encode());
+    }
+
+    /// No group came of the last meeting to which joiners were called, and they may be the reason.
+    pub fn blame(&mut self, words: &str) {
+        self.fault = words.into();
+        for joiner in std::mem::take(&mut self.last_called) {
+            *self.in_vain.entry(joiner).or_default() += 1;
+        }
+    }
+
+    /// Returns the joiners to call; those that were called in vain too often are sent away.
+    pub fn invited(&mut self) -> Vec<u64> {
+        let is_hopeless = |joiner: &u64| self.in_vain.get(joiner).is_some_and(|n| *n >= MOST_CALLS);
+        let (hopeless, others): (Vec<u64>, Vec<u64>) = self.joiners.iter().partition(|j| is_hopeless(j));
+        if !hopeless.is_empty() {
+            let words = format!(
+                "the job's ranks form no group with this process, and go on without it: {}; start it as they were started, on a host that reaches theirs",
+                self.fault
+            );
+            tracing::warn!(words, "processes that wait to be taken in are sent away");
+            let why = JoinError::new(words).because(JoinCause::Unreachable);
+            let _ = self.conn.send(&ToStore::Decline { joiners: hopeless, why }.encode());
+            self.joiners.clone_from(&others);
+        }
+        others
     }
 
     /// Say that this process waits to be taken in.

@@ -64,6 +64,8 @@ pub enum ToStore {
     Summon { joiners: Vec<u64>, to: Summons },
     /// This rank gives up, for its reasons.
     Failed { why: JoinError },
+    /// Send these joiners away: no group comes about with them.
+    Decline { joiners: Vec<u64>, why: JoinError },
 }
 
 /// Call of a joiner to the meeting of a group that forms again.
@@ -74,6 +76,8 @@ pub struct Summons {
     /// Rank of the joiner, or of the first of several.
     pub rank: u32,
     pub size: u32,
+    /// Number of times that the job's group was formed again, this time included.
+    pub epoch: u32,
     /// Addresses of the store at which they meet.
     pub addrs: Vec<SocketAddr>,
 }
@@ -111,6 +115,7 @@ impl Summons {
         w.u64(self.group_id);
         w.u32(self.rank);
         w.u32(self.size);
+        w.u32(self.epoch);
         w.u16(self.addrs.len().min(MAX_ADDRS) as u16);
         self.addrs.iter().take(MAX_ADDRS).for_each(|at| w.addr(*at));
     }
@@ -119,12 +124,13 @@ impl Summons {
         let group_id = r.u64()?;
         let rank = r.u32()?;
         let size = r.u32()?;
+        let epoch = r.u32()?;
         let n = usize::from(r.u16()?);
         if n > MAX_ADDRS || rank >= size || size as usize > MAX_SIZE {
             return Err(Malformed);
         }
         let addrs = (0..n).map(|_| r.addr()).collect::<Result<_, _>>()?;
-        Ok(Self { group_id, rank, size, addrs })
+        Ok(Self { group_id, rank, size, epoch, addrs })
     }
 }
 
@@ -248,6 +254,11 @@ impl ToStore {
                 w.u8(3);
                 put(&mut w, why);
             }
+            Self::Decline { joiners, why } => {
+                w.u8(7);
+                put_joiners(&mut w, joiners);
+                put(&mut w, why);
+            }
         }
         w.0
     }
@@ -267,6 +278,7 @@ impl ToStore {
                 place: Some(r.u32()?).filter(|place| *place != NO_PLACE),
             },
             6 => Self::Summon { joiners: take_joiners(&mut r)?, to: Summons::take(&mut r)? },
+            7 => Self::Decline { joiners: take_joiners(&mut r)?, why: take(&mut r)? },
             _ => return Err(Malformed),
         };
         r.end(m)

@@ -181,6 +181,100 @@ fn a_joiner_of_another_version_is_told() {
     });
 }
 
+/// A process that has the key, and cannot be in one group with the others: it is told why, and they go on without it.
+#[test]
+fn a_joiner_that_does_not_fit_is_told_and_the_others_go_on() {
+    let store = store(2);
+    let at = &store.addr().to_string();
+    let connect = |rank| config(rank, 2, at).set("COMITY_LINKS", "shm").unwrap().connect().unwrap();
+    let mut groups = each(vec![0, 1], connect);
+    for (name, value, words) in [
+        ("COMITY_SECURE", "data", "was started with COMITY_SECURE=data"),
+        ("COMITY_BACKEND", "jaccl", "jaccl"),
+        // No kind of link that both have: who is at fault shows only when nothing else is left.
+        ("COMITY_LINKS", "tcp", "form no group with this process, and go on without it: "),
+    ] {
+        let other = joiner(at, key()).set(name, value).unwrap();
+        thread::scope(|s| {
+            let told = s.spawn(|| other.connect().map(|g| g.size()).unwrap_err().to_string());
+            // The last one is called twice.
+            while !told.is_finished() {
+                groups = each(std::mem::take(&mut groups), |g| {
+                    let next = g.reform(&options()).unwrap();
+                    assert_eq!(
+                        (next.joined.len(), next.left.len(), sum(&next.group)),
+                        (0, 0, Ok(2.0)),
+                        "{name}"
+                    );
+                    next.group
+                });
+            }
+            let told = told.join().unwrap();
+            assert!(told.contains(words), "{name}: {told}");
+        });
+        groups.iter().for_each(|g| await_joiners(g, 0));
+    }
+}
+
+/// All learn who makes another call, or has another state; then those of one program go on.
+#[test]
+fn a_joiner_of_another_program_is_named() {
+    let (mut groups, store) = job(2);
+    let at = &store.addr().to_string();
+    let other_call: fn(&Group) -> Result<()> = Group::barrier;
+    let other_state: fn(&Group) -> Result<()> =
+        |g| g.sync(&mut [(&mut [0f32; 300]).into(), (&mut [0f32; 299]).into()], false).map(drop);
+    for (other, differs) in [(other_call, "op"), (other_state, "count")] {
+        thread::scope(|s| {
+            let late = s.spawn(|| other(&joiner(at, key()).connect().unwrap()).unwrap_err());
+            let again = each(std::mem::take(&mut groups), |g| {
+                await_joiners(&g, 1);
+                let next = g.reform(&options()).unwrap().group;
+                let mut weights = [[1.5f32; 300]; 2];
+                let mut views: Vec<ViewMut<'_>> = weights.iter_mut().map(ViewMut::from).collect();
+                let told = next.sync(&mut views, true).and_then(|_| next.barrier()).unwrap_err();
+                (next, told)
+            });
+            let late = late.join().unwrap();
+            for told in again.iter().map(|(_, told)| told).chain([&late]) {
+                assert!(matches!(told, Error::Mismatch { .. }), "{differs}: {told}");
+                assert!(told.to_string().contains("rank 2"), "{differs}: {told}");
+            }
+            // It has ended.
+            groups = each(again, |(g, _)| {
+                let next = g.reform(&options()).unwrap();
+                assert_eq!(next.left.iter().map(|l| l.peer.rank).collect::<Vec<_>>(), [2]);
+                assert_eq!(sum(&next.group), Ok(2.0));
+                next.group
+            });
+        });
+    }
+}
+
+/// A rank that lives and calls what the failed group does not answer any more is named to those that form again, and is told what to do.
+#[test]
+fn a_rank_that_calls_on_in_a_failed_group_is_named() {
+    let (groups, _store) = job(3);
+    each(groups, |g| {
+        if g.rank() == 0 {
+            g.abort("no more data");
+        }
+        assert!(sum(&g).is_err());
+        if g.rank() == 2 {
+            let until = Instant::now() + Duration::from_millis(900);
+            while Instant::now() < until {
+                let told = sum(&g).unwrap_err().to_string();
+                assert!(told.contains("no more data") && told.contains("call the group's reform"), "{told}");
+                thread::sleep(Duration::from_millis(20));
+            }
+            return;
+        }
+        let why = join_error(g.reform(&ReformOptions::new().limit(Duration::from_millis(300))));
+        assert_eq!((why.cause, &why.ranks), (JoinCause::Absent, &vec![2]), "{why}");
+        assert!(why.to_string().contains("which lives and has not called reform"), "{why}");
+    });
+}
+
 /// A rank that has left for good is not waited for; too few are refused, and may go on as fewer.
 #[test]
 fn fewer_than_asked_for_are_refused() {

@@ -36,6 +36,16 @@
     FUNCTION(comity_status, comity_group_subgroup, \
              (comity_group *group, const int32_t *members, int32_t count, uint64_t label, comity_group **out), \
              (group, members, count, label, out)) \
+    FUNCTION(comity_status, comity_group_reform, \
+             (comity_group *group, const comity_reform_options *options, comity_group **out), (group, options, out)) \
+    FUNCTION(int32_t, comity_group_joiners, (comity_group *group), (group)) \
+    FUNCTION(int32_t, comity_group_joined, (comity_group *group), (group)) \
+    FUNCTION(int32_t, comity_group_left, (comity_group *group), (group)) \
+    FUNCTION(comity_status, comity_group_departed, (comity_group *group, int32_t index, comity_departed *out), \
+             (group, index, out)) \
+    FUNCTION(comity_status, comity_sync, \
+             (comity_group *group, const comity_buffer *buffers, int32_t count, int32_t holds), \
+             (group, buffers, count, holds)) \
     FUNCTION(comity_status, comity_group_abort, (comity_group *group, const char *why), (group, why)) \
     FUNCTION(comity_status, comity_group_close, (comity_group *group), (group)) \
     FUNCTION(comity_status, comity_group_free, (comity_group *group), (group)) \

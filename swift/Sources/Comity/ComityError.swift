@@ -110,7 +110,7 @@ public indirect enum ComityError: Error, Sendable, Hashable {
         case .join: return "Start the ranks that the message names, and read their own messages."
         case .mismatch: return "Make the same calls in the same order on all ranks."
         case .timeout: return "Look at what the named ranks do. Raise the limit if they are only slow."
-        case .peerLost: return "Read that rank's last output, then restart the job from the last checkpoint."
+        case .peerLost: return "Read that rank's last output; restart the job, or call the group's reform."
         case .aborted: return "Do what the other rank's words say."
         case .cancelled: return "If the group has ended, make a new one on all ranks."
         case .library, .system: return "Do what the message says."

@@ -55,6 +55,8 @@ public struct Configuration: Sendable {
 
     /// Rank and size; `nil`: what the environment says.
     let place: (rank: Int, size: Int)?
+    /// Whether the process waits until a job that runs takes it in.
+    let joins: Bool
     /// Where the ranks meet. More than one rank needs it.
     public var meeting: Meeting?
     /// Proof that a process belongs to the job. More than one rank needs it.
@@ -86,16 +88,25 @@ public struct Configuration: Sendable {
 
     /// Rank `rank` of `size`, with every other setting at its default.
     public init(rank: Int, size: Int) {
-        place = (rank, size)
+        self.init(place: (rank, size))
     }
 
-    private init() {
-        place = nil
+    private init(place: (rank: Int, size: Int)?, joins: Bool = false) {
+        (self.place, self.joins) = (place, joins)
     }
 
     /// The settings of the environment, under any launcher that `Group(strict:)` understands.
     public static var environment: Configuration {
-        Configuration()
+        Configuration(place: nil)
+    }
+
+    /// A process that a job takes in while it runs. It waits until the job's ranks form their group again (`reform`), and is one of
+    /// the last ranks of the group that follows.
+    ///
+    /// Give the store at which the job met (``Meeting/store(_:)``), the job's name and its key. The wait has no limit, and ends with an
+    /// error when the store ends. A launcher that sets `COMITY_JOIN=1` makes a joiner of a program that uses ``environment``.
+    public static var joiner: Configuration {
+        Configuration(place: (0, 1), joins: true)
     }
 }
 
@@ -153,6 +164,7 @@ extension Configuration {
         case .insecure(let publicAddresses): try check(comity_config_set(c, "COMITY_INSECURE", publicAddresses ? "public" : "1"))
         case nil: break
         }
+        if joins { try check(comity_config_set(c, "COMITY_JOIN", "1")) }
         if let job { try check(comity_config_set(c, "COMITY_JOB", job)) }
         if let encryptsData { try check(comity_config_set(c, "COMITY_SECURE", encryptsData ? "data" : "handshake")) }
         if let timeout { try check(comity_config_set_timeout(c, timeout.inSeconds)) }

@@ -38,6 +38,15 @@ extension Group {
         try await Self.made { () throws(ComityError) in try self.subgroup(members, label: label) }
     }
 
+    /// Form the group again of the ranks that are left: after a failure, or where all ranks of a healthy group call this.
+    public func reform(
+        fewest: Int = 1, storeDecides: Bool = false, timeout: Duration? = nil
+    ) async throws(ComityError) -> Reformed {
+        try await Self.made { () throws(ComityError) in
+            try self.reform(fewest: fewest, storeDecides: storeDecides, timeout: timeout)
+        }
+    }
+
     private static func made<R: Sendable>(_ work: @escaping @Sendable () throws(ComityError) -> R) async throws(ComityError) -> R {
         let result: Result<R, ComityError> = await withCheckedContinuation { continuation in
             DispatchQueue.global().async {

@@ -20,6 +20,15 @@ final class JobTests: XCTestCase {
         }
     }
 
+    func testOthersGoOnWithoutAKilledRank() throws {
+        for (ranks, links) in [(2, "shm"), (3, "tcp")] {
+            let job = try Job.run("reform", ranks: ranks, links: links)
+            let left = ranks - 1
+            XCTAssertEqual(job.ranks { "rank \($0) of \(left) goes on" }, Array(0..<left), "\(job.output)")
+            XCTAssertEqual(job.codes, Array(repeating: 0, count: left) + [-9], "\(job.output)")
+        }
+    }
+
     func testEveryRankIsToldOfAMismatch() throws {
         try assertAllTold("mismatch", links: "shm")
         try assertAllTold("mismatch", links: "tcp")

@@ -34,6 +34,8 @@ final class MisuseTests: XCTestCase {
             assertMisuse("the timeout is -1 s") { () throws(ComityError) in try group.barrier(timeout: .seconds(-1)) }
             assertMisuse("the color is -1") { () throws(ComityError) in _ = try group.split(color: -1) }
             assertMisuse("the key is") { () throws(ComityError) in _ = try group.split(color: 0, key: .max) }
+            assertMisuse("fewest is 0, and must be from 1 to 2") { () throws(ComityError) in _ = try group.reform(fewest: 0) }
+            assertMisuse("the timeout is") { () throws(ComityError) in _ = try group.reform(timeout: .zero) }
             assertMisuse("rank 2 is not in a group of 2") { () throws(ComityError) in _ = try group.subgroup([0, 2]) }
             assertMisuse("3 bytes are no whole number of elements of f32") { () throws(ComityError) in
                 var data = Data(count: 3)
@@ -54,6 +56,20 @@ final class MisuseTests: XCTestCase {
                     try group.allReduce(UnsafeBufferPointer(all), into: destination)
                 }
             }
+        }
+    }
+
+    func testAJoinerNeedsAStoreThatAnswers() throws {
+        var joiner = Configuration.joiner
+        joiner.meeting = .store("127.0.0.1:1")
+        joiner.secret = .key([UInt8](repeating: 7, count: 32))
+        joiner.joinTimeout = .milliseconds(300)
+        do throws(ComityError) {
+            _ = try Group(joiner)
+            XCTFail("nobody takes it in")
+        } catch {
+            guard case .join(let details) = error else { return XCTFail("not .join: \(error)") }
+            XCTAssert(details.message.contains("the store at 127.0.0.1:1 did not answer"), details.message)
         }
     }
 

@@ -38,6 +38,44 @@ func killed(_ group: Group) throws {
     try staysFailed(group, error)
 }
 
+/// The last rank is killed. The others form the group again, and give one another what they lack.
+func reform(_ group: Group) async throws {
+    let all = group.size
+    let healthy = try group.reform(fewest: all)
+    guard healthy.left.isEmpty, healthy.joined.isEmpty, healthy.group.size == all else { throw Failed("\(healthy)") }
+    let closed = try failure { try group.barrier() }
+    guard case .closed = closed else { throw Failed("not .closed: \(closed)") }
+    let group = healthy.group
+    let last = try group.members[all - 1]
+    try group.barrier()
+    if group.rank == all - 1 {
+        kill(getpid(), SIGKILL)
+    }
+    let lost = try failure { _ = try group.allReduce([1.0]) }
+    guard case .peerLost = lost else { throw Failed("not .peerLost: \(lost)") }
+    let few = try failure { _ = try group.reform(fewest: all) }
+    guard case .join(let details) = few, details.ranks == [all - 1] else { throw Failed("not .join: \(few) \(few.details)") }
+    let made = try await group.reform(timeout: .seconds(20))
+    guard made.left.map(\.rank) == [all - 1], made.left[0].processID == last.processID, made.left[0].reason.contains("died"),
+        made.left[0].host == last.host, made.joined.isEmpty, made.group.joiners == 0
+    else { throw Failed("\(made)") }
+    let holds = made.group.rank == made.group.size - 1
+    var (weights, step) = ([Float](repeating: holds ? 2.5 : 0, count: 1000), holds ? 7 : 0)
+    try made.group.sync(&weights, holds: holds)
+    try made.group.sync(&step, holds: holds)
+    guard weights == [Float](repeating: 2.5, count: 1000), step == 7 else { throw Failed("\(weights[0]) at step \(step)") }
+    var (a, b) = ([holds ? 1.0 : 0, 2], [UInt8](repeating: holds ? 3 : 0, count: 3))
+    try a.withUnsafeMutableBufferPointer { a in
+        try b.withUnsafeMutableBufferPointer { b in
+            try made.group.sync([SyncBuffer(a), SyncBuffer(b)], holds: holds)
+        }
+    }
+    guard a == [1, 2], b == [3, 3, 3] else { throw Failed("\(a) and \(b)") }
+    let nobody = try failure { try made.group.sync(&step, holds: false) }
+    guard case .configuration = nobody else { throw Failed("not .configuration: \(nobody)") }
+    say("rank \(group.rank) of \(try made.group.allReduce([1])[0]) goes on")
+}
+
 func mismatch(_ group: Group) throws {
     let odd = group.rank == group.size - 1
     let error = try failure { _ = try group.allReduce([Float](repeating: 1, count: odd ? 7 : 8)) }

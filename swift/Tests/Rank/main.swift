@@ -29,6 +29,7 @@ do {
     switch words[4] {
     case "conformance": say("conformance: \(try conformance(group)) checks")
     case "killed": try killed(group)
+    case "reform": try await reform(group)
     case "mismatch": try mismatch(group)
     case "timeout": try timeout(group)
     case "abort": try abort(group)

@@ -36,6 +36,12 @@ const MADE: usize = 2;
 const ON: usize = 3;
 /// Since when it sleeps; 0 while it does not.
 const ASLEEP: usize = 4;
+/// Number of times that the job's group was formed again, and that number when this process joined in the upper half.
+const EPOCH: usize = 5;
+/// Ranks that left when the group was formed, and those that joined in the upper half.
+const CHANGE: usize = 6;
+/// This process's number in the world of such a group.
+const NUMBER: usize = 7;
 
 /// Places in a link's words.
 const WHO: usize = 0;
@@ -65,6 +71,12 @@ impl LiveSlot {
     pub(super) fn is(&self, id: u64, rank: usize, size: usize) {
         self.word(ID).store(id, Relaxed);
         self.word(PLACE).store(rank as u64 | ((size as u64) << 32), Relaxed);
+    }
+
+    pub(super) fn forms(&self, epoch: u64, change: u64, number: usize) {
+        self.word(NUMBER).store(number as u64, Relaxed);
+        self.word(EPOCH).store(epoch, Relaxed);
+        self.word(CHANGE).store(change, Relaxed);
     }
 
     /// Call number `made` begins.
@@ -144,6 +156,21 @@ impl Drop for LiveLink {
     }
 }
 
+/// Place of a group in the line of those that followed one another in a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Formed {
+    /// Number of times that the job's group was formed again, up to this one. 0: the first group, or one that was split off.
+    pub epoch: u32,
+    /// That number when this process joined; 0: it was there from the start.
+    pub since: u32,
+    /// Ranks that were in the group before and are not in this one.
+    pub left: u32,
+    /// Ranks that came with this one.
+    pub joined: u32,
+    /// This process's number in the world of the group.
+    pub number: u32,
+}
+
 /// A group as its sheet shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawGroup {
@@ -153,6 +180,7 @@ pub struct RawGroup {
     pub made: u64,
     pub waits_for: Option<usize>,
     pub asleep_since: Option<u64>,
+    pub formed: Formed,
     /// Oldest first.
     pub calls: Vec<[u64; CALL]>,
 }
@@ -191,6 +219,13 @@ impl Sheet {
                 made,
                 waits_for: word(ON).checked_sub(1).map(|r| r as usize),
                 asleep_since: Some(word(ASLEEP)).filter(|t| *t > 0),
+                formed: Formed {
+                    epoch: word(EPOCH) as u32,
+                    since: (word(EPOCH) >> 32) as u32,
+                    left: word(CHANGE) as u32,
+                    joined: (word(CHANGE) >> 32) as u32,
+                    number: word(NUMBER) as u32,
+                },
                 // The oldest one may be overwritten by the next.
                 calls: (made - kept..made).filter_map(|n| call_words::read(self.call(first, n), n)).collect(),
             };
@@ -232,6 +267,11 @@ mod tests {
         let c = Counters::new(Some(&theirs));
         assert_eq!(sheet.groups(), []);
         c.is(7, 1, 3);
+        let first = Counters::default();
+        first.joins(4, 9);
+        c.follows(&first, (2, 1), 5);
+        assert_eq!(sheet.groups()[0].formed, Formed { epoch: 5, since: 4, left: 2, joined: 1, number: 5 });
+        assert_eq!(c.epoch(), 5);
         let live = c.live().unwrap();
         for n in 0..6 {
             live.begin(n, [n; CALL]);
@@ -258,6 +298,7 @@ mod tests {
         let c = Counters::new(Some(&theirs));
         c.is(8, 0, 2);
         assert_eq!(sheet.groups()[0].calls.len(), 0);
+        assert_eq!(sheet.groups()[0].formed, Formed::default());
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod call_words;
 mod live;
 mod sheet;
 
-pub use live::{CALL, LiveLink, LiveSlot, RawGroup};
+pub use live::{CALL, Formed, LiveLink, LiveSlot, RawGroup};
 pub use sheet::{Sheet, Tally};
 
 use crate::Op;
@@ -78,6 +78,8 @@ pub struct Counters {
     given: AtomicU64,
     /// The longest silence, in nanoseconds: a place on a sheet may hold that of an earlier group.
     silence_ns: AtomicU64,
+    /// Number of times that the job's group was formed again; in the upper half, that number when this process joined.
+    epoch: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -103,6 +105,7 @@ impl Counters {
             parked_on: AtomicU32::new(0),
             given: AtomicU64::new(0),
             silence_ns: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
         };
         // A slot may hold what an earlier group counted.
         counters.given.store(counters.word(at::SENT).load(Ordering::Relaxed), Ordering::Relaxed);
@@ -165,6 +168,29 @@ impl Counters {
         if let Some(live) = self.live() {
             live.is(id, rank, size);
         }
+    }
+
+    /// The group follows the one of these counters, without so many of its ranks, and with so many new ones. `number`: this process's in the
+    /// world of both.
+    pub fn follows(&self, before: &Self, (left, joined): (usize, usize), number: usize) {
+        self.forms(before.epoch.load(Ordering::Relaxed) + 1, left as u64 | (joined as u64) << 32, number);
+    }
+
+    /// The group takes this process in, and is the job's group for so many times.
+    pub fn joins(&self, epoch: u32, number: usize) {
+        self.forms(u64::from(epoch) | u64::from(epoch) << 32, 0, number);
+    }
+
+    fn forms(&self, epoch: u64, change: u64, number: usize) {
+        self.epoch.store(epoch, Ordering::Relaxed);
+        if let Some(live) = self.live() {
+            live.forms(epoch, change, number);
+        }
+    }
+
+    /// Returns the number of times that the job's group was formed again, up to this one.
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Relaxed) as u32
     }
 
     /// Takes a slot for the counters of its link to rank `peer` of the job, if the launcher gave a sheet.

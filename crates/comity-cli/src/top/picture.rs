@@ -83,6 +83,13 @@ pub(crate) fn picture(before: Option<&JobView>, now: &JobView) -> Picture {
     let old = |rank: usize| before.and_then(|v| v.ranks.iter().find(|r| r.rank == rank));
     let mut rows: Vec<Row> = now.ranks.iter().map(|r| row(old(r.rank), r)).collect();
     let mut findings = Vec::new();
+    if let Some(epoch) = newest_epoch(now) {
+        findings.push(Finding { mark: RankMark::Fine, text: formed(now, epoch) });
+        let renamed =
+            rows.iter_mut().zip(&now.ranks).filter(|(_, r)| r.newest().is_some_and(|g| g.epoch == epoch));
+        renamed
+            .for_each(|(row, _)| row.waits_for = row.waits_for.and_then(|number| place(now, epoch, number)));
+    }
     let culprit = culprit(&rows);
     failures(now, &rows, &mut findings);
     if let Some((rank, finding)) = slowest(&rows, culprit) {
@@ -115,6 +122,54 @@ pub(crate) fn picture(before: Option<&JobView>, now: &JobView) -> Picture {
     }
 }
 
+/// Number of times that the job's group was formed again, as far as is seen.
+fn newest_epoch(now: &JobView) -> Option<u32> {
+    now.ranks.iter().filter_map(|r| Some(r.newest()?.epoch)).max()
+}
+
+/// Sentence on the group of this epoch: how large it is, who came, who went, and who waits to come.
+fn formed(now: &JobView, epoch: u32) -> String {
+    let members = now.ranks.iter().filter_map(|r| Some((r.rank, r.newest().filter(|g| g.epoch == epoch)?)));
+    let members: Vec<(usize, &GroupView)> = members.collect();
+    let most = |of: fn(&GroupView) -> u32| members.iter().map(|(_, g)| of(g)).max().unwrap_or(0) as usize;
+    let count =
+        |n: usize, one: &str, many: &str| if n == 1 { format!("1 {one}") } else { format!("{n} {many}") };
+    let list = |all: &[usize]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let size = members.iter().map(|(_, g)| g.size).max().unwrap_or(0);
+    let mut text = format!("epoch {epoch}: the group was formed again with {}", count(size, "rank", "ranks"));
+    let came: Vec<usize> = members.iter().filter(|(_, g)| g.since == epoch).map(|(rank, _)| *rank).collect();
+    let others = most(|g| g.joined).saturating_sub(came.len());
+    let joined = [
+        (!came.is_empty()).then(|| format!("rank{} {}", s(&came), list(&came))),
+        (others > 0).then(|| format!("{} that others started", count(others, "process", "processes"))),
+    ];
+    let joined: Vec<String> = joined.into_iter().flatten().collect();
+    if !joined.is_empty() {
+        text += &format!("; joined: {}", joined.join(" and "));
+    }
+    let left = most(|g| g.left);
+    if left > 0 {
+        text += &format!("; {} left", count(left, "rank", "ranks"));
+    }
+    let waiters = |r: &&RankView| r.state == RankState::Running && r.restarts > 0 && r.groups.is_empty();
+    let waiting: Vec<usize> = now.ranks.iter().filter(waiters).map(|r| r.rank).collect();
+    if !waiting.is_empty() {
+        text += &format!("; rank{} {} to be taken in", s(&waiting), waits(&waiting));
+    }
+    text
+}
+
+/// Rank that a number of the epoch's world stands for: the launcher's numbers are those of the start.
+fn place(now: &JobView, epoch: u32, number: usize) -> Option<usize> {
+    let is_it = |g: &GroupView| g.epoch == epoch && g.number == number;
+    now.ranks.iter().find(|r| r.newest().is_some_and(is_it)).map(|r| r.rank)
+}
+
+/// Returns whether a rank is in a group that followed the one in which calls of it failed.
+fn has_gone_on(rank: &RankView) -> bool {
+    rank.newest().is_some_and(|g| g.calls.iter().all(|c| c.state != "failed"))
+}
+
 /// The group whose call is under way for longest; else the one whose last call ended last.
 pub(crate) fn busiest(rank: &RankView) -> Option<(&GroupView, &CallView)> {
     let current = rank.groups.iter().filter_map(|g| Some((g, g.current()?)));
@@ -145,7 +200,7 @@ fn row(old: Option<&RankView>, rank: &RankView) -> Row {
     let mark = match rank.state {
         RankState::Ended(code) if code != 0 => RankMark::Failed,
         RankState::Stopped => RankMark::Hung,
-        _ if rank.errors > 0 => RankMark::Failed,
+        _ if rank.errors > 0 && !has_gone_on(rank) => RankMark::Failed,
         _ if runs && current.is_some() && !moved && age.is_some_and(|a| a > HANGS) => RankMark::Waits,
         _ => RankMark::Fine,
     };
@@ -182,6 +237,7 @@ fn bytes(rank: &RankView) -> u64 {
 fn named(group: &GroupView, call: &CallView) -> String {
     match group.id.as_str() {
         "0" => call.text.clone(),
+        _ if group.epoch > 0 => format!("{} (epoch {})", call.text, group.epoch),
         id => format!("{} (group {}, {} ranks)", call.text, &id[..id.len().min(6)], group.size),
     }
 }
@@ -215,7 +271,7 @@ fn slowest(rows: &[Row], culprit: Option<(usize, Vec<usize>)>) -> Option<(usize,
     if let (Some((rank, from)), true) = (&culprit, stuck > HANGS) {
         let row = rows.iter().find(|r| r.rank == *rank);
         let does = match row {
-            Some(r) if r.state != "runs" => r.state.clone(),
+            Some(r) if !r.state.starts_with("runs") => r.state.clone(),
             Some(r) => match r.age {
                 Some(age) if !r.in_call => format!("in no call for {age:.0} s ({})", r.call),
                 Some(age) => format!("in {} for {age:.0} s", r.call),
@@ -274,6 +330,7 @@ fn failures(now: &JobView, rows: &[Row], findings: &mut Vec<Finding>) {
                 "rank {} (pid {}, host {}) is stopped; `kill -CONT {}` continues it",
                 rank.rank, row.pid, row.host, row.pid
             ),
+            _ if has_gone_on(rank) => continue,
             (_, Some(call)) => format!("rank {}: {} failed", rank.rank, call.text),
             _ if rank.errors > 0 => format!("rank {}: {} calls failed", rank.rank, rank.errors),
             _ => continue,

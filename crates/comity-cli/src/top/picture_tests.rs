@@ -99,6 +99,54 @@ fn a_rank_that_came_back_is_told() {
     assert_eq!(rows.iter().map(|r| r.state.as_str()).collect::<Vec<_>>(), ["runs", "runs, start 2"]);
 }
 
+/// Rank 1 of three was killed and is back; a process that others started came too. The world's numbers are not the launcher's.
+#[test]
+fn a_group_that_was_formed_again_is_told_and_who_joined() {
+    let member = |place: usize, number: usize, since: u32, joined: u32| {
+        let mut r = rank(place, call("begun", 10 * SECOND), None);
+        r.groups[0].calls[0].state = "failed".into();
+        let group = GroupView {
+            id: "abc".into(),
+            rank: number,
+            number,
+            size: 4,
+            epoch: 2,
+            since,
+            joined,
+            left: 1,
+            waits_for: (place != 1).then_some(2),
+            calls: vec![call("begun", 9 * SECOND)],
+            ..GroupView::default()
+        };
+        r.groups.push(group);
+        (r.restarts, r.errors) = (since, u64::from(since == 0));
+        r
+    };
+    let all = || looked(vec![member(0, 0, 0, 2), member(1, 2, 2, 0), member(2, 1, 0, 2)]);
+    let p = picture(Some(&all()), &all());
+    let told = "epoch 2: the group was formed again with 4 ranks; joined: rank 1 and 1 process that others started; 1 rank left";
+    assert_eq!(p.findings[0], Finding { mark: RankMark::Fine, text: told.into() });
+    // What failed before is over, and the one for whom all wait is rank 1 of the launcher.
+    assert!(!said(&p).contains("failed"), "{}", said(&p));
+    assert_eq!(p.rows.iter().map(|r| r.waits_for).collect::<Vec<_>>(), [Some(1), None, Some(1)]);
+    assert_eq!(p.rows[0].call, "all_reduce #7 (epoch 2)");
+    assert!(
+        said(&p).contains("ranks 0, 2 wait for rank 1, which is in all_reduce #7 (epoch 2)"),
+        "{}",
+        said(&p)
+    );
+    let text = crate::top::text::text(&p, false);
+    assert!(text.contains(&format!("! {told}\n")), "{text}");
+    // It died once more, and waits.
+    let mut again = all();
+    again.ranks[1] = RankView { restarts: 3, groups: Vec::new(), ..again.ranks[1].clone() };
+    assert!(
+        said(&picture(None, &again)).contains("; rank 1 waits to be taken in"),
+        "{}",
+        said(&picture(None, &again))
+    );
+}
+
 #[test]
 fn failures_are_told() {
     let mut v = looked(vec![rank(0, call("failed", SECOND), None), rank(1, call("done", SECOND), None)]);

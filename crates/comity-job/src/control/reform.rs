@@ -37,6 +37,8 @@ pub(super) struct Reforms {
     abandoned: VecDeque<u64>,
     /// Meetings of this rank's plans with joiners.
     meetings: Vec<Meeting>,
+    /// The group of the plan that this rank makes its part of.
+    agreed: Option<u64>,
     /// A launcher's store was there once: it has a vote in all of them.
     pub(super) has_store: bool,
 }
@@ -48,6 +50,8 @@ struct Meeting {
     store: StoreTeller,
     /// Joiners that were called, with the ranks that they are to have.
     called: Vec<(u64, usize)>,
+    /// For a reason that is not the joiners'.
+    has_ended: bool,
 }
 
 /// Agreement on the group that follows one.
@@ -86,8 +90,9 @@ impl Reforms {
     }
 
     /// A plan's ranks do not come together.
-    fn end_meeting(&self, group_id: u64) {
-        for meeting in self.meetings.iter().filter(|m| m.group_id == group_id) {
+    fn end_meeting(&mut self, group_id: u64) {
+        for meeting in self.meetings.iter_mut().filter(|m| m.group_id == group_id) {
+            meeting.has_ended = true;
             meeting.store.refuse("a rank of the group that forms again has ended meanwhile, or another rank proposes another group");
         }
     }
@@ -254,12 +259,44 @@ impl ControlPlane {
     pub fn summon(&self, joiners: Vec<u64>, to: Summons, meeting: StoreTeller) {
         let mut state = self.lock();
         let called = joiners.iter().copied().zip(to.rank as usize..).collect();
-        state.reforms.meetings.push(Meeting { group_id: to.group_id, store: meeting, called });
+        state.reforms.meetings.push(Meeting {
+            group_id: to.group_id,
+            store: meeting,
+            called,
+            has_ended: false,
+        });
         if let Some(store) = &mut state.store {
             store.summon(joiners, to);
         }
         drop(state);
         self.waker.wake();
+    }
+
+    /// Returns the joiners to call; those that were called in vain too often are sent away.
+    pub fn invited(&self) -> Vec<u64> {
+        self.lock().store.as_mut().map_or_else(Vec::new, StoreClient::invited)
+    }
+
+    /// Returns true if the members of this group tell the one that proposes it that they have opened it, and nobody uses it before all have.
+    pub(crate) fn is_agreed_on(&self, group_id: u64) -> bool {
+        self.lock().reforms.agreed == Some(group_id)
+    }
+
+    /// This rank cannot make its part of a plan. If it has called joiners for it, they may be the reason.
+    fn blame_meeting(&self, plan: &Plan, words: &str) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let is_meant = |m: &Meeting| Some(m.group_id) == group_id_of(plan) && !m.has_ended;
+        if let Some(store) = state.store.as_mut().filter(|_| state.reforms.meetings.iter().any(is_meant)) {
+            store.blame(words);
+        }
+    }
+
+    /// No group came of the last meeting with joiners.
+    pub fn blame_joiners(&self, words: &str) {
+        if let Some(store) = &mut self.lock().store {
+            store.blame(words);
+        }
     }
 
     /// This rank's meetings are over.
@@ -323,7 +360,11 @@ impl ControlPlane {
                     change(&mut |reform| reform.draft(&members, extra.clone(), Instant::now()));
                 }
                 Some(ReformAction::Form { plan }) => {
+                    self.lock().reforms.agreed = group_id_of(&plan);
                     let fault = parts.form(&plan).err().map(|e| e.to_string());
+                    if let Some(words) = &fault {
+                        self.blame_meeting(&plan, words);
+                    }
                     change(&mut |reform| reform.formed(&plan, fault.clone(), Instant::now()));
                 }
                 Some(ReformAction::Done { plan }) => {

@@ -55,14 +55,14 @@ impl Elastic {
 
 impl Endpoint {
     /// Invite the processes that wait to be taken in to a meeting with so many ranks: what the plan says of it.
-    pub(super) fn invite(&self, members: usize) -> Result<Vec<u8>> {
+    pub(super) fn invite(&self, members: usize, epoch: u32) -> Result<Vec<u8>> {
         let group_id = new_group_id()?;
         let alone = || Ok(group_id.to_be_bytes().into());
         let Some((running, config)) = self.running.as_ref().zip(self.elastic.config.get()) else {
             return alone();
         };
         let control = running.control();
-        let joiners = control.joiners();
+        let joiners = control.invited();
         let Some(local) = control.toward_store().filter(|_| !joiners.is_empty()) else { return alone() };
         let size = members + joiners.len();
         let key = match config.trust()? {
@@ -73,7 +73,8 @@ impl Endpoint {
         let store =
             Store::start_with(bind, size, &key, &config.job, meeting_limit(config), config.insecure, None)
                 .map_err(|no| no.into_error())?;
-        let to = Summons { group_id, rank: members as u32, size: size as u32, addrs: store.addrs().to_vec() };
+        let addrs = store.addrs().to_vec();
+        let to = Summons { group_id, rank: members as u32, size: size as u32, epoch, addrs };
         control.summon(joiners, to.clone(), store.teller());
         lock(&self.elastic.meetings).push(store);
         Ok(to.to_bytes())
@@ -123,10 +124,13 @@ fn meet(config: &Settings, rank: usize, to: &Summons, limit: Duration) -> Result
     Ok(new)
 }
 
-/// Wait until the ranks of a job that runs take this process in. `open` opens the group of that number; it returns when the others have agreed on it.
+/// Wait until the ranks of a job that runs take this process in. `open` opens the group of that number and epoch; it returns when the others have agreed on it.
+///
+/// # Errors
+/// The store's, where it ends or sends this process away; what this process itself lacks.
 pub fn join_running<T>(
     config: &Settings,
-    open: &mut dyn FnMut(Arc<Endpoint>, u64) -> Result<T>,
+    open: &mut dyn FnMut(Arc<Endpoint>, (u64, u32)) -> Result<T>,
 ) -> Result<T> {
     let (mut lobby, _) = StoreClient::find(config)?;
     let host = || config.host.clone().unwrap_or_else(host_name);
@@ -134,7 +138,8 @@ pub fn join_running<T>(
     loop {
         let to = lobby.summoned()?;
         let met = meet(config, to.rank as usize, &to, config.join_timeout);
-        let group = met.and_then(|world| open(Arc::clone(&world), to.group_id).map(|group| (group, world)));
+        let group = met
+            .and_then(|world| open(Arc::clone(&world), (to.group_id, to.epoch)).map(|group| (group, world)));
         match group {
             Ok((group, world)) => {
                 lobby.is_in();
@@ -143,7 +148,11 @@ pub fn join_running<T>(
                 }
                 return Ok(group);
             }
+            // Next time it would lack the same.
+            Err(e) if matches!(e.root(), Error::Config(_) | Error::Unavailable { .. }) => return Err(e),
             Err(e) => {
+                // It may have been sent away meanwhile.
+                lobby.hear()?;
                 tracing::info!(%e, "the group that was to take this process in did not come about; it waits again");
                 lobby.enlist(host(), config.place)?;
             }

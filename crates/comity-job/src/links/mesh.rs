@@ -73,7 +73,11 @@ impl Opened {
             )));
         }
         makers.add(&opened);
-        control.announce(group_id);
+        // Each to each other, that would be most of the work of a large group that forms again.
+        let gathers = all || !control.is_agreed_on(group_id);
+        if gathers {
+            control.announce(group_id);
+        }
         let mut opening = Opening {
             group: &opened,
             until,
@@ -81,7 +85,8 @@ impl Opened {
             renewed: (!control.has_begun()).then(|| until.saturating_duration_since(Instant::now())),
             waker: None,
         };
-        let made = opening.gather().and_then(|()| match all {
+        let gathered = if gathers { opening.gather() } else { Ok(()) };
+        let made = gathered.and_then(|()| match all {
             true => opening.link_all(makers),
             false => Ok(members.iter().map(|_| None).collect()),
         });

@@ -1,7 +1,8 @@
 //! The making of a group's links: who reaches whom over what.
 //!
 //! ```text
-//!   a group is open when each member has said so to each other (Entered)
+//!   a group is open when each member has said so to each other (Entered); one that follows another, when each has said so to the
+//!   member that proposes it, and that one has said that it follows
 //!   for each pair of its members that a call needs (or each, with COMITY_CONNECT=all), of ranks low < high:
 //!   either: wants a link            low asks high to connect (Connect), over their control connection
 //!   high: connects          over the first transport that both have and that leads there (Channel::Link{transport, index, of})

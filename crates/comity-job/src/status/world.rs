@@ -104,10 +104,13 @@ pub trait World: Send + Sync + fmt::Debug {
     }
 
     /// Returns what the plan of a group of so many of these ranks, with those that wait to be taken in, says beside their names; first the
-    /// group's number.
-    fn draft(&self, _members: usize) -> Result<Vec<u8>> {
+    /// group's number. `epoch`: number of times that the job's group was formed again then.
+    fn draft(&self, _members: usize, _epoch: u32) -> Result<Vec<u8>> {
         Ok(new_group_id()?.to_be_bytes().into())
     }
+
+    /// The first call of a group with joiners has failed, as in `words`.
+    fn blame_joiners(&self, _words: &str) {}
 
     /// Meet the joiners of a plan as rank `rank`, if the plan has some: the world of all of them.
     fn meet_joiners(&self, _rank: usize, _extra: &[u8], _until: Instant) -> Result<Option<Arc<dyn World>>> {

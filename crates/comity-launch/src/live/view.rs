@@ -68,6 +68,20 @@ pub struct GroupView {
     pub id: String,
     pub rank: usize,
     pub size: usize,
+    /// Number of times that the job's group was formed again, up to this one.
+    #[serde(default)]
+    pub epoch: u32,
+    /// That number when this process joined.
+    #[serde(default)]
+    pub since: u32,
+    /// Ranks that were in the group before and are not in this one, and those that came with it.
+    #[serde(default)]
+    pub left: u32,
+    #[serde(default)]
+    pub joined: u32,
+    /// This rank's number among those that `waits_for` counts, where the group was formed again.
+    #[serde(default)]
+    pub number: usize,
     pub made: u64,
     /// A rank of the job.
     pub waits_for: Option<usize>,
@@ -141,6 +155,13 @@ impl JobView {
     }
 }
 
+impl RankView {
+    /// The group that the job formed again last, as far as this rank is in it.
+    pub fn newest(&self) -> Option<&GroupView> {
+        self.groups.iter().filter(|g| g.epoch > 0).max_by_key(|g| g.epoch)
+    }
+}
+
 impl GroupView {
     /// The call under way.
     pub fn current(&self) -> Option<&CallView> {
@@ -198,6 +219,11 @@ fn group(g: &LiveGroup, now: u64) -> GroupView {
         id: format!("{:x}", g.id),
         rank: g.rank,
         size: g.size,
+        epoch: g.epoch,
+        since: g.since,
+        left: g.left,
+        joined: g.joined,
+        number: g.number,
         made: g.made,
         waits_for: g.waits_for,
         asleep_ns: g.asleep.as_nanos() as u64,

@@ -41,6 +41,7 @@ pub(super) type Voters = BTreeMap<(u64, u64), Voter>;
 pub(super) enum Request {
     Vote { world: u64, group_id: u64, message: Message },
     Summon { joiners: Vec<u64>, to: Summons },
+    Decline { joiners: Vec<u64>, why: JoinError },
 }
 
 /// Hear a rank that runs: false if it has ended, or says what none does.
@@ -53,6 +54,7 @@ pub(super) fn hear_rank(conn: &mut Conn, requests: &mut Vec<Request>) -> bool {
                 Request::Vote { world, group_id, message }
             }
             Ok(Some(Ok(ToStore::Summon { joiners, to }))) => Request::Summon { joiners, to },
+            Ok(Some(Ok(ToStore::Decline { joiners, why }))) => Request::Decline { joiners, why },
             _ => return false,
         };
         requests.push(request);
@@ -71,6 +73,7 @@ impl Server {
                     }
                 }
                 Request::Summon { joiners, to } => self.summon(&joiners, &to),
+                Request::Decline { joiners, why } => self.decline(&joiners, &why),
             }
         }
     }
@@ -85,7 +88,15 @@ impl Server {
                 joiner.is_called = true;
             }
         }
-        self.tell_joiners();
+        self.untold = true;
+    }
+
+    fn decline(&mut self, joiners: &[u64], why: &JoinError) {
+        let is_meant = |j: &mut Joiner| !j.is_in && joiners.contains(&j.number);
+        for joiner in self.joiners.extract_if(.., is_meant).collect::<Vec<_>>() {
+            self.refuse(joiner.conn, why);
+        }
+        self.untold = true;
     }
 
     /// A process waits to be taken in.
@@ -216,7 +227,7 @@ impl Server {
                 replies.iter().for_each(|reply| drop(joiner.conn.send(reply)));
             }
         }
-        if changed {
+        if changed || std::mem::take(&mut self.untold) {
             self.tell_joiners();
         }
     }

@@ -111,6 +111,8 @@ pub(super) struct Server {
     pub(super) joiners: Vec<Joiner>,
     /// Number of the last one.
     pub(super) last_joiner: u64,
+    /// The ranks have not been told of a change of those that wait.
+    pub(super) untold: bool,
     /// Connections that only have something left to be sent.
     leaving: Vec<(Conn, Instant)>,
 }
@@ -141,6 +143,7 @@ impl Server {
             voters: BTreeMap::new(),
             joiners: Vec::new(),
             last_joiner: 0,
+            untold: false,
             leaving: Vec::new(),
         }
     }

@@ -115,11 +115,13 @@ impl Config {
             let reason = "a process that joins while the job runs has no communicator with the others".into();
             return Err(ErrorKind::Unavailable { backend: self.settings.backend.name(), reason }.into());
         }
-        let group = join_running(&self.settings, &mut |world, group_id| {
+        let group = join_running(&self.settings, &mut |world, (group_id, epoch)| {
+            let counters = self.counters();
+            counters.joins(epoch, world.rank());
             let group = Group::open_as(
                 group_id,
                 world,
-                self.counters(),
+                counters,
                 self.settings.timeout,
                 self.settings.join_timeout,
             )?;

@@ -321,7 +321,11 @@ impl Group {
         if !group.has_failed() {
             return Ok(ReformOutcome { group, left, joined });
         }
-        // A rank died just before or after the vote.
+        // A rank died just before or after the vote, or one that joined cannot be reached.
+        if let Some(world) = group.world().filter(|_| !joined.is_empty()) {
+            let broken = lock(&group.core.state).broken.as_deref().map(ToString::to_string);
+            world.blame_joiners(&broken.unwrap_or_default());
+        }
         let next = group.follow(terms, until)?;
         let former = |d: Departure| Some(self.departed(*plan.members.get(d.peer.rank)?, d.why));
         let later: Vec<Departure> = next.left.into_iter().filter_map(former).collect();
@@ -492,7 +496,8 @@ struct Making<'a> {
 
 impl Parts for Making<'_> {
     fn draft(&mut self, members: &[usize]) -> Result<Vec<u8>> {
-        self.world.draft(members.len())
+        let epoch = self.group.core.counters.epoch().saturating_add(1);
+        self.world.draft(members.len(), epoch)
     }
 
     fn form(&mut self, plan: &Plan) -> Result<()> {
@@ -502,14 +507,18 @@ impl Parts for Making<'_> {
         let core = &self.group.core;
         let rank = plan.members.iter().position(|m| *m == self.group.rank()).ok_or_else(malformed)?;
         let counters = Arc::new(core.counters.sibling());
+        let stay = plan.members.len();
         let left = self.until.saturating_duration_since(Instant::now());
         if let Some(world) = self.world.meet_joiners(rank, &plan.extra, self.until)? {
+            let joined = world.peers().len().saturating_sub(stay);
+            counters.follows(&core.counters, (plan.left.len(), joined), world.rank());
             let group = Group::open_as(group_id, world, counters, self.group.limit, left)?;
             self.made.push((plan.clone(), group));
             return Ok(());
         }
+        counters.follows(&core.counters, (plan.left.len(), 0), self.world.rank());
         let world = Arc::clone(&self.world);
-        let backend: Box<dyn Backend> = match plan.members.len() {
+        let backend: Box<dyn Backend> = match stay {
             1 => Box::new(Lone::new(world, group_id)),
             _ => self.factory.open(world, &plan.members, group_id, Arc::clone(&counters), left)?,
         };

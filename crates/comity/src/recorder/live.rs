@@ -43,6 +43,16 @@ pub struct LiveGroup {
     pub rank: usize,
     /// Its number of ranks.
     pub size: usize,
+    /// Number of times that the job's group was formed again, up to this one. 0: the first group, or one that was split off.
+    pub epoch: u32,
+    /// That number when this process joined; 0: it was there from the start.
+    pub since: u32,
+    /// Ranks that were in the group before and are not in this one.
+    pub left: u32,
+    /// Ranks that came with this one.
+    pub joined: u32,
+    /// This rank's number among those that `waits_for` counts, where the group was formed again.
+    pub number: usize,
     /// Number of calls so far.
     pub made: u64,
     /// The rank of the job that the call under way last slept for.
@@ -96,6 +106,11 @@ impl LiveRank {
             id: g.id,
             rank: g.rank,
             size: g.size,
+            epoch: g.formed.epoch,
+            since: g.formed.since,
+            left: g.formed.left,
+            joined: g.formed.joined,
+            number: g.formed.number as usize,
             made: g.made,
             waits_for: g.waits_for,
             asleep: Duration::from_nanos(g.asleep_since.map_or(0, |t| now.saturating_sub(t))),

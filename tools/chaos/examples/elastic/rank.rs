@@ -16,7 +16,7 @@ use std::{
 /// Elements of each sum. The last two tell of joiners, and that the end has come.
 const COUNT: usize = 1_000;
 const PAUSE: Duration = Duration::from_millis(1);
-/// Exit code of a rank that is in no group that follows: the others went on without it, or it has too few of them on its side.
+/// Exit code of a rank that is in no group that follows: the others went on without it, or sent it away as a joiner, or it has too few of them on its side.
 pub(super) const LEFT_OUT: u8 = 3;
 
 pub(super) fn key() -> Key {
@@ -74,7 +74,12 @@ pub(super) fn run(orders: &[&str]) -> ExitCode {
     match life.run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            let is_left_out = matches!(e.kind(), ErrorKind::Join(why) if matches!(why.cause, JoinCause::Ended | JoinCause::Missing));
+            let is_left_out = match e.kind() {
+                ErrorKind::Join(why) => {
+                    matches!(why.cause, JoinCause::Ended | JoinCause::Missing | JoinCause::Unreachable)
+                }
+                _ => false,
+            };
             if !is_left_out {
                 eprintln!("pid {}: {e}", std::process::id());
             }

@@ -121,8 +121,14 @@ impl World for Endpoint {
         self.running.as_ref().map_or(0, |running| running.control().joiners().len())
     }
 
-    fn draft(&self, members: usize) -> Result<Vec<u8>> {
-        self.invite(members)
+    fn draft(&self, members: usize, epoch: u32) -> Result<Vec<u8>> {
+        self.invite(members, epoch)
+    }
+
+    fn blame_joiners(&self, words: &str) {
+        if let Some(running) = &self.running {
+            running.control().blame_joiners(words);
+        }
     }
 
     fn meet_joiners(&self, rank: usize, extra: &[u8], until: Instant) -> Result<Option<Arc<dyn World>>> {
