@@ -122,8 +122,8 @@ impl Members {
     /// Cause for `peer`, which left the group: also its last call, where it made fewer than this rank.
     fn departure(&self, peer: usize, call: Option<CallInfo>) -> String {
         match (self.status.concluded(peer), call) {
-            (Some((0, _)), Some(call)) if call.seq > 0 => format!("{LEFT} before its first call,"),
-            (Some((made, _)), Some(call)) if made < call.seq => format!("{LEFT} after its call #{made},"),
+            (Some((0, _)), Some(call)) if call.seq > 0 => format!("{LEFT} before its first call"),
+            (Some((made, _)), Some(call)) if made < call.seq => format!("{LEFT} after its call #{made}"),
             _ => LEFT.to_owned(),
         }
     }
