@@ -215,13 +215,12 @@ mod tests {
         assert!(said.contains("comity key copy a b"), "{said}");
         let said = hinted(&["comity", "cluster", "config", "a,b"]).unwrap();
         assert!(said.ends_with("comity cluster config --hosts a,b"), "{said}");
-        let said = hinted(&["comity", "report", "--hostfil", "x"]);
-        assert_eq!(said, None);
         let said = hinted(&["comity", "man", "--cwd", "x"]).unwrap();
         assert_eq!(said, "hint: --cwd is a flag of `comity launch`");
         for (words, list) in [
             (&["comity", "bench", "--nonsense"][..], "`comity bench --help` lists"),
             (&["comity", "launch", "--nosuch", "--", "true"], "`comity launch --help` lists"),
+            (&["comity", "report", "--hostfil", "x"], "`comity report --help` lists"),
             (&["comity", "--nosuch"], "`comity --help` lists"),
         ] {
             let said = hinted(words).unwrap();

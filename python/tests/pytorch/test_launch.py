@@ -186,7 +186,9 @@ def test_another_world_size_than_the_launchers_is_told() -> None:
         [sys.executable, "-c", SIZES], capture_output=True, text=True, timeout=180, check=True
     )
     refused, *_ = done.stdout.splitlines()
-    started = "the program gave torch world_size={}, and `comity launch` started 3 ranks: leave world_size out"
+    started = (
+        "the program gave torch world_size={}, and `comity launch` started 3 ranks: leave world_size out"
+    )
     assert f"rank is 2, but {started.format(2)}" in refused, done
     waits = [line for line in done.stderr.splitlines() if "has waited" in line]
     # Rank 2 leaves it to rank 1.
