@@ -150,8 +150,11 @@ fn told(machine: &Machine, cause: &StopReason, name: NameOf<'_>) -> (String, u8)
                 return (mutual(machine, &circle, name, *ending), ending.code());
             }
             if is_alike(machine, cause) {
-                let all = machine.plan.world;
-                return (format!("all {all} ranks {ending}, {} first", name(*rank)), ending.code());
+                let all = match machine.plan.world {
+                    2 => "both".into(),
+                    world => format!("all {world}"),
+                };
+                return (format!("{all} ranks {ending}, {} first", name(*rank)), ending.code());
             }
             let memory = machine.rank(*rank).map(|r| r.memory.as_str()).filter(|m| !m.is_empty());
             let why = memory.map(|m| format!(": {m}")).unwrap_or_default();
