@@ -110,7 +110,15 @@ pub(crate) fn hint(error: &clap::Error, command: &Command, words: &[String]) -> 
     }
     let mut owners: Vec<String> = owners.iter().map(|c| format!("`comity {}`", c.get_name())).collect();
     owners.extend(inner_owner(command, name));
-    (!owners.is_empty()).then(|| format!("hint: --{name} is a flag of {}", owners.join(" and ")))
+    if !owners.is_empty() {
+        return Some(format!("hint: --{name} is a flag of {}", owners.join(" and ")));
+    }
+    // clap has named a flag that is near.
+    if error.get(ContextKind::SuggestedArg).is_some() {
+        return None;
+    }
+    let of = if is_sub { format!("comity {given}") } else { "comity".into() };
+    Some(format!("hint: `{of} --help` lists the flags"))
 }
 
 /// The one part of a part, such as `cluster config`, that has this flag.
@@ -207,11 +215,17 @@ mod tests {
         assert!(said.contains("comity key copy a b"), "{said}");
         let said = hinted(&["comity", "cluster", "config", "a,b"]).unwrap();
         assert!(said.ends_with("comity cluster config --hosts a,b"), "{said}");
-        let said = hinted(&["comity", "report", "--hostfil", "x"]);
-        assert_eq!(said, None);
         let said = hinted(&["comity", "man", "--cwd", "x"]).unwrap();
         assert_eq!(said, "hint: --cwd is a flag of `comity launch`");
-        assert_eq!(hinted(&["comity", "bench", "--nonsense"]), None);
+        for (words, list) in [
+            (&["comity", "bench", "--nonsense"][..], "`comity bench --help` lists"),
+            (&["comity", "launch", "--nosuch", "--", "true"], "`comity launch --help` lists"),
+            (&["comity", "report", "--hostfil", "x"], "`comity report --help` lists"),
+            (&["comity", "--nosuch"], "`comity --help` lists"),
+        ] {
+            let said = hinted(words).unwrap();
+            assert!(said.contains(list), "{said}");
+        }
         assert_eq!(hinted(&["comity", "bench", "--sizes", "x"]), None);
     }
 

@@ -19,6 +19,7 @@ from torch._C import _distributed_c10d as _c10d
 from comity import _core, _process
 from comity.errors import (
     AbortedError,
+    ConfigError,
     Error,
     ForkedError,
     GroupClosedError,
@@ -32,7 +33,7 @@ from .compression import Codec, codec
 from .device import DeviceGroup
 from .endings import let_go
 from .mailbox import Mailbox
-from .meeting import Meeting
+from .meeting import Meeting, other_size, started
 from .reconfigure import Reconfigurable
 from .routes import Routes
 from .turns import Channels
@@ -148,7 +149,7 @@ class Lifecycle(Reconfigurable, Routes):
             self._wait_to_be_configured()
         else:
             limit = None if "COMITY_JOIN_TIMEOUT" in os.environ else self._limit
-            self._use(group or self._meet(Meeting(store, rank, name), limit))
+            self._use(group or self._meet(Meeting(store, rank, size, name), limit))
 
     def _use(self, group: Any) -> None:
         """Make calls on this group of the core."""
@@ -167,6 +168,8 @@ class Lifecycle(Reconfigurable, Routes):
         if limit is not None:
             variables["COMITY_JOIN_TIMEOUT"] = f"{limit:.3f}"
         variables |= _listen_at_master()
+        if self._rank >= self._size and started() not in (0, self._size):
+            raise ConfigError(f"rank is {self._rank}, but {other_size(self._size)}")
         met = False
         try:
             group = _core.init_with_store(

@@ -34,7 +34,7 @@ class _Claimed(Meeting):
     """The meeting of those that this rank's handles name, and of nobody else."""
 
     def __init__(self, store: Any, rank: int, name: str, uuid: int, handles: Sequence[str]) -> None:
-        super().__init__(store, rank, name)
+        super().__init__(store, rank, len(handles), name)
         self._uuid = uuid
         self._claim = hashlib.blake2b("\n".join(handles).encode(), digest_size=16).hexdigest()
         if rank == 0 and store.compare_set(_CLAIMED, "", self._claim).decode() != self._claim:

@@ -163,6 +163,39 @@ def test_groups_of_several_backends_where_torch_cannot() -> None:
     assert run(sys.executable, "-c", OLD) == "refused\n"
 
 
+#: Another world_size than the launcher's. Torch says nothing while rank 0 waits in its store for ranks that nobody starts.
+SIZES = """
+import os
+from datetime import timedelta
+import torch.distributed as dist
+import comity
+from comity.torch import meeting
+meeting._PATIENCE = 0.2
+os.environ.update(COMITY_SIZE="3", WORLD_SIZE="3")
+for rank, size in ((2, 2), (1, 4), (2, 4), (1, 3)):
+    try:
+        limit = timedelta(seconds=1)
+        dist.init_process_group("comity", store=dist.HashStore(), rank=rank, world_size=size, timeout=limit)
+    except (comity.ConfigError, comity.JoinError) as e:
+        print(e, flush=True)
+"""
+
+
+def test_another_world_size_than_the_launchers_is_told() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIZES], capture_output=True, text=True, timeout=180, check=True
+    )
+    refused, *_ = done.stdout.splitlines()
+    started = (
+        "the program gave torch world_size={}, and `comity launch` started 3 ranks: leave world_size out"
+    )
+    assert f"rank is 2, but {started.format(2)}" in refused, done
+    waits = [line for line in done.stderr.splitlines() if "has waited" in line]
+    # Rank 2 leaves it to rank 1.
+    assert len(waits) == 2 and all("rank 1 has waited 0 s for rank 0" in line for line in waits), done
+    assert started.format(4) in waits[0] and "it may prepare" in waits[1], done
+
+
 def test_nobody_looks_at_the_callers_frames() -> None:
     for file in (ROOT / "python" / "comity").rglob("*.py"):
         assert not re.search(r"currentframe|_getframe|\.f_back|inspect\.stack", file.read_text()), file

@@ -93,7 +93,7 @@ pub enum ErrorKind {
     },
 
     /// A member's process or link is gone.
-    #[error("{peer} {cause}{}{}; look at that rank's last output, then restart the job (`comity launch --max-restarts`) or call the group's reform", SeenBy(.seen_by), During(.call))]
+    #[error("{peer} {cause}{}{}{}; look at that rank's last output, then restart the job (`comity launch --max-restarts`) or call the group's reform", SeenBy(.seen_by), if *.left && .call.is_some() { "," } else { "" }, During(.call))]
     PeerLost {
         /// The member.
         peer: Peer,

@@ -20,6 +20,17 @@ fn errors_end_with_what_to_do_next() {
         lost.to_string(),
         "rank 2 (host m3, pid 4711) died during broadcast #7 root 1; look at that rank's last output, then restart the job (`comity launch --max-restarts`) or call the group's reform"
     );
+    // A comma, so that the call is this rank's.
+    let left = ErrorKind::PeerLost {
+        peer: peer.clone(),
+        cause: "left the group after its call #1".into(),
+        because_of: Vec::new(),
+        seen_by: Some(0),
+        left: true,
+        call: Some(call),
+    };
+    let said = left.to_string();
+    assert!(said.contains("after its call #1 (seen by rank 0), during broadcast #7 root 1; look"), "{said}");
     let aborted = ErrorKind::Aborted { by: peer.clone(), reason: "no space left".into(), call: None };
     assert_eq!(
         aborted.to_string(),

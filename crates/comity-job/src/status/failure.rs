@@ -63,8 +63,8 @@ impl Failure {
     /// `by` needs something of `culprit`, which left in good order after so many calls, where they are fewer than its own.
     pub fn left(culprit: usize, by: usize, calls: Option<u64>) -> Self {
         let cause = match calls {
-            Some(0) => "left the group before its first call,".into(),
-            Some(made) => format!("left the group after its call #{made},"),
+            Some(0) => "left the group before its first call".into(),
+            Some(made) => format!("left the group after its call #{made}"),
             None => "left the group".into(),
         };
         Self { culprit, by, cause, why: FailureKind::Left }

@@ -264,15 +264,19 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
     if let Some(why) = almost {
         return Err(why);
     }
-    let here = match runnable(&from.join(name)) {
-        Err(Unfit::Absent | Unfit::Directory) => "",
-        _ => "; a file of that name is in the directory itself: put ./ or its interpreter before it",
+    let is_here = !matches!(runnable(&from.join(name)), Err(Unfit::Absent | Unfit::Directory));
+    let step = if is_here && Path::new(name).extension().is_some_and(|e| e == "py") {
+        format!("a file of that name is in the directory itself: write `python {shown}`")
+    } else if is_here {
+        format!(
+            "a file of that name is in the directory itself: write `./{shown}`, or its interpreter before it"
+        )
+    } else if name == "python" && find(OsStr::new("python3"), cwd, path).is_ok() {
+        "python3 is there".into()
+    } else {
+        "install it, or give its path".into()
     };
-    let step = match name == "python" && find(OsStr::new("python3"), cwd, path).is_ok() {
-        true => "python3 is there",
-        false => "install it, or give its path",
-    };
-    Err(format!("command '{shown}': not found; PATH was searched ({}){here}; {step}", path.display()))
+    Err(format!("command '{shown}': not found; {step}; PATH was searched: {}", path.display()))
 }
 
 fn not_executable(file: &Path) -> String {
@@ -367,8 +371,14 @@ mod tests {
         assert_eq!(find("./tool".as_ref(), Some(dir.path()), "".as_ref()), Ok("./tool".into()));
         let lost = find("trian".as_ref(), None, path).unwrap_err();
         assert!(lost.contains("'trian'") && lost.contains("PATH was searched"), "{lost}");
-        assert!(lost.ends_with("; install it, or give its path"), "{lost}");
-        assert!(find("tool".as_ref(), Some(dir.path()), "/nowhere".as_ref()).unwrap_err().contains("./"));
+        assert!(lost.contains("not found; install it, or give its path; PATH"), "{lost}");
+        // What helps stands before a long PATH.
+        std::fs::write(dir.path().join("train.py"), "").unwrap();
+        for (name, step) in [("tool", "write `./tool`"), ("train.py", "write `python train.py`")] {
+            let lost = find(name.as_ref(), Some(dir.path()), "/nowhere".as_ref()).unwrap_err();
+            let at = |what| lost.find(what).unwrap_or_else(|| panic!("no {what} in: {lost}"));
+            assert!(at(step) < at("/nowhere") && !lost.contains("install"), "{lost}");
+        }
         assert!(find("/bin".as_ref(), None, path).unwrap_err().contains("directory"));
         let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, dir.path().join(name)).unwrap();
         link("python3", "python");

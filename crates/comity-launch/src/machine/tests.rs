@@ -1,5 +1,6 @@
 //! The rules of ending a job, at times that the tests choose.
 use super::*;
+use std::path::Path;
 
 const INT: StopReason = StopReason::Interrupted { signal: 2 };
 const OOM: &str = "out of memory";
@@ -153,6 +154,27 @@ fn ranks_that_name_each_other_are_named_together() {
     let both = "rank 0 and rank 2 name each other as the cause; their errors have the call of each; the first failure exited with code 1";
     for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
         assert_eq!(last_line(order), (both.into(), 1), "{order:?}");
+    }
+}
+
+#[test]
+fn ranks_that_all_fail_alike_are_told_as_one() {
+    let told = |codes: [i32; 3], blames: Option<usize>, logs: Option<&Path>| {
+        let mut bench = Bench::new(3);
+        for rank in [1, 0, 2] {
+            bench.ends(rank, Ending::Exit(codes[rank]), NOW);
+        }
+        blames.into_iter().for_each(|rank| drop(bench.on(Event::Blames { by: 1, rank }, NOW)));
+        let verdict = Verdict::of(&bench.machine, &|rank| format!("rank {rank}"), logs);
+        (verdict.text.unwrap(), verdict.code, verdict.summary)
+    };
+    let all = "all 3 ranks exited with code 2, rank 1 first".to_owned();
+    assert_eq!(told([2; 3], None, None), (all.clone(), 2, None));
+    let (text, _, summary) = told([2; 3], None, Some(Path::new("/logs")));
+    assert!(text == all && summary.is_some_and(|s| s.contains("/logs/rank-")));
+    for (codes, blames) in [([2, 2, 3], None), ([2; 3], Some(0))] {
+        let (text, _, summary) = told(codes, blames, None);
+        assert!(!text.contains("all 3") && summary.is_some(), "{text}");
     }
 }
 

@@ -127,7 +127,9 @@ impl Verdict {
             _ => None,
         };
         let endings: Vec<_> = machine.ranks.iter().map(end).collect();
-        let ran = machine.begun && machine.unstarted.is_none();
+        // One line says it all.
+        let is_said = is_alike(machine, &cause) && logs.is_none();
+        let ran = machine.begun && machine.unstarted.is_none() && !is_said;
         let summary =
             ran.then(|| summary(Some(&cause), &endings, logs)).flatten().map(|s| s + &restarted(machine));
         let (text, code) = told(machine, &cause, name);
@@ -146,6 +148,13 @@ fn told(machine: &Machine, cause: &StopReason, name: NameOf<'_>) -> (String, u8)
                 && circle.len() > 1
             {
                 return (mutual(machine, &circle, name, *ending), ending.code());
+            }
+            if is_alike(machine, cause) {
+                let all = match machine.plan.world {
+                    2 => "both".into(),
+                    world => format!("all {world}"),
+                };
+                return (format!("{all} ranks {ending}, {} first", name(*rank)), ending.code());
             }
             let memory = machine.rank(*rank).map(|r| r.memory.as_str()).filter(|m| !m.is_empty());
             let why = memory.map(|m| format!(": {m}")).unwrap_or_default();
@@ -171,6 +180,18 @@ fn told(machine: &Machine, cause: &StopReason, name: NameOf<'_>) -> (String, u8)
         StopReason::Orphaned => ("ended because the process that started it is gone".into(), 137),
         StopReason::Unstarted => problem(&machine.unstarted, "not all ranks could be started"),
     }
+}
+
+/// Whether all ranks ended by themselves with one code, and none on another's account: as for a program that is not there.
+fn is_alike(machine: &Machine, cause: &StopReason) -> bool {
+    let StopReason::Failed { ending: ending @ Ending::Exit(_), .. } = cause else { return false };
+    let is_whole = machine.ranks.len() == machine.plan.world && machine.plan.world > 1;
+    is_whole
+        && machine.plan.elastic.is_none()
+        && machine.ranks.iter().all(|r| {
+            r.blames.is_none()
+                && matches!(&r.life, Life::Ended { ending: theirs, early: true, .. } if theirs == ending)
+        })
 }
 
 /// Words for ranks that name each other, as those do that made different calls.
