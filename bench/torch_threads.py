@@ -1,6 +1,6 @@
 """Lanes beside the threads that compute: a torch program whose ranks own several cores, with lanes, without, and over gloo.
 
-    python bench/torch_threads.py                    # 2 ranks, half of the cores each: 5 minutes on 16 cores
+    python bench/torch_threads.py                    # 2 ranks, half of the cores each
     python bench/torch_threads.py --ranks 4
     python bench/torch_threads.py --quick --lanes 2  # small sizes: shows that all of it runs
 
@@ -81,6 +81,8 @@ def main() -> None:
 
 
 def say(args: argparse.Namespace, seen: dict[str, dict[str, list[float]]], what: str) -> None:
+    if " 0 lane threads" in what:
+        print("The first variant had no lanes: a rank has too few cores for them.")
     print(f"{args.ranks} ranks, {what}, {args.rounds} rounds; medians in ms, with their range\n")
     print("| | " + " | ".join(VARIANTS) + " | gloo / lanes | no lanes / lanes |")
     print("|---" + "|---:" * (len(VARIANTS) + 2) + "|")
