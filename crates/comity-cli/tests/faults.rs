@@ -103,6 +103,41 @@ fn killed_in_an_all_reduce() {
 }
 
 #[test]
+fn killed_in_the_middle_of_a_lane() {
+    let test = "killed_in_the_middle_of_a_lane";
+    if acted() {
+        return;
+    }
+    let begun = Instant::now();
+    let mut times = Vec::new();
+    for round in 0.. {
+        let n = [2, 4][round % 2];
+        let victim = round / 2 % n;
+        let env = [("COMITY_LINKS", "shm"), ("COMITY_LANES", "4")];
+        let mut crew = Crew::start(test, "lanes", n, 0..n, &env);
+        crew.hear("carried", 0..n);
+        // Anywhere in a turn of the calls.
+        thread::sleep(Duration::from_micros(round as u64 * 7919 % 30_000));
+        let killed = crew.signal(victim, Signal::KILL);
+        for said in crew.hear("error", others(n, victim)) {
+            assert!(
+                text(&said).contains(&format!("rank {victim} ")) && text(&said).contains("died"),
+                "rank {victim} was killed: {said}"
+            );
+            let took = took(&said, killed);
+            assert!(took < at_most(2000), "{took} ms: {said}");
+            times.push(took);
+            check_after(&mut crew, said["rank"].as_u64().unwrap() as usize, text(&said));
+        }
+        if round >= 7 && begun.elapsed() > MEASURE {
+            println!("{} trials", round + 1);
+            break;
+        }
+    }
+    show(test, times);
+}
+
+#[test]
 fn killed_in_an_exchange_of_others() {
     if !acted() {
         kills("killed_in_an_exchange_of_others", |_| "pairs".into(), "ready", 0);

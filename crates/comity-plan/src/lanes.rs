@@ -63,7 +63,7 @@ pub(crate) fn lanes(call: &Common<'_>, world: &Topology, algorithm: Algorithm, p
     let Lengths::Equal(count) = call.lengths else { return none };
     let serves = match call.kind {
         Kind::AllReduce | Kind::ReduceScatter => algorithm.adds_at_once(),
-        Kind::AllGather | Kind::AllToAll => true,
+        Kind::AllGather | Kind::AllToAll | Kind::Broadcast => true,
         _ => false,
     };
     let is_one_host = world.host.iter().all(|h| Some(h) == world.host.first());
@@ -102,7 +102,7 @@ mod tests {
             assert_eq!(of(Kind::AllReduce, n, 64 << 10, 16).lanes, 1, "{n}");
             assert_eq!(of(Kind::AllReduce, n, 64 << 20, 16).lanes, 16, "{n}");
             assert_eq!(of(Kind::AllReduce, n, 64 << 20, 1).lanes, 1, "a core each");
-            for kind in [Kind::ReduceScatter, Kind::AllGather, Kind::AllToAll] {
+            for kind in [Kind::ReduceScatter, Kind::AllGather, Kind::AllToAll, Kind::Broadcast] {
                 assert_eq!(of(kind, n, 16 << 20, 6).lanes, 6, "{kind:?}");
             }
         }
@@ -113,7 +113,7 @@ mod tests {
             choose(&Shape::new(Kind::AllReduce, 0, 2, bytes / 4, 4).common(), &world, None).lanes
         };
         assert_eq!([47 << 10, 48 << 10, 64 << 20].map(told), [1, 3, 3], "somebody has said so");
-        for kind in [Kind::Broadcast, Kind::Reduce, Kind::Gather, Kind::Scatter, Kind::Barrier] {
+        for kind in [Kind::Reduce, Kind::Gather, Kind::Scatter, Kind::Barrier] {
             assert_eq!(of(kind, 4, 64 << 20, 16).lanes, 1, "{kind:?}");
         }
     }

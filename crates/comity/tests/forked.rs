@@ -1,6 +1,6 @@
 //! A forked child has neither its parent's groups nor its place in a job.
 
-use comity::{Config, ErrorKind, Group, Key, Result, tools::Store};
+use comity::{Config, ErrorKind, Group, Key, LinkKind, ReduceOp, Result, tools, tools::Store};
 use std::{net::SocketAddr, thread, time::Duration};
 
 /// Returns the result of `good` in a forked child. It may do no more than a child of several threads can.
@@ -50,4 +50,37 @@ fn groups_are_refused_in_a_child_which_does_not_join_either() {
         refused && does_not_join
     }));
     barrier(&groups);
+}
+
+#[test]
+fn a_child_has_no_threads_of_lanes_and_waits_for_none() {
+    let long = Duration::from_secs(20);
+    let key = Key::from([7; 32]);
+    let store = Store::start(SocketAddr::from(([127, 0, 0, 1], 0)), 2, &key, "lanes", long).unwrap();
+    let at = store.addr().to_string();
+    let join = |rank| {
+        let config = Config::new(rank, 2).store(&at).unwrap().job("lanes").key(key.clone());
+        config.links([LinkKind::Shm]).lanes(3).join_timeout(long).connect().unwrap()
+    };
+    let mut groups: Vec<Group> = thread::scope(|s| {
+        let ranks = [0, 1].map(|rank| s.spawn(move || join(rank)));
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    });
+    let call = |groups: &[Group]| {
+        let before = tools::bytes_in_lanes();
+        thread::scope(|s| {
+            for g in groups {
+                s.spawn(|| g.all_reduce(&mut vec![1f32; 1 << 18], ReduceOp::Sum).unwrap());
+            }
+        });
+        assert!(tools::bytes_in_lanes() > before, "not by lanes");
+    };
+    call(&groups);
+    assert!(in_child(|| {
+        // SAFETY: sets a timer that ends this child should it wait for a thread that it does not have.
+        unsafe { libc::alarm(20) };
+        groups.clear();
+        true
+    }));
+    call(&groups);
 }

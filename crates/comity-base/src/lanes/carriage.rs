@@ -249,14 +249,17 @@ impl Load {
         let w = self.call.window_of(lane);
         let to = self.own(lane);
         let me = self.call.rank;
-        let gathers = self.call.collective == Collective::AllGather;
         let put = |i| {
             let Block { at, slot, len } = self.call.block(w, i);
             // SAFETY: inside `In` and inside this lane's window, which no rank reads before the flag is raised, and none still reads
             // from before (see `lane`); another thread writes neither.
             unsafe { ptr::copy_nonoverlapping(self.input.add(at), to.add(slot), len) };
         };
-        if gathers { put(me) } else { self.call.others().for_each(put) }
+        match self.call.collective {
+            Collective::Broadcast(root) if root != me => {}
+            Collective::Broadcast(_) | Collective::AllGather => put(me),
+            _ => self.call.others().for_each(put),
+        }
     }
 
     /// Reduce this rank's part of all, to its place and, if others take it, to this rank's stage.
@@ -302,7 +305,7 @@ impl Load {
     fn take(&self, lane: &LaneProgress) {
         let call = &self.call;
         let w = call.window_of(lane);
-        for rank in call.others() {
+        for rank in call.sources() {
             let Block { at, slot, len } = call.coming(w, rank);
             let from = self.stage.window(rank, lane.index, lane.half());
             // SAFETY: inside that rank's window, which stays until this rank's next flag, and inside this lane's part of `Out`.
@@ -314,7 +317,7 @@ impl Load {
                 kernel::normalise_bool(dst);
             }
         }
-        if call.collective != Collective::AllReduce {
+        if matches!(call.collective, Collective::AllGather | Collective::AllToAll) {
             let own = call.block(w, call.rank);
             let here = call.coming(w, call.rank);
             // SAFETY: inside `In` and `Out`, in this lane's part of them.

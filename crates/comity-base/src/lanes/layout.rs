@@ -17,6 +17,8 @@ pub enum Collective {
     ReduceScatter,
     AllGather,
     AllToAll,
+    /// From this rank, in place.
+    Broadcast(usize),
 }
 
 /// A call that lanes carry, the same on all ranks but for `rank`.
@@ -62,7 +64,7 @@ impl LaneCall {
     pub(super) fn lengths(&self) -> (usize, usize) {
         let all = self.bytes * self.size;
         match self.collective {
-            Collective::AllReduce => (self.bytes, self.bytes),
+            Collective::AllReduce | Collective::Broadcast(_) => (self.bytes, self.bytes),
             Collective::ReduceScatter => (all, self.bytes),
             Collective::AllGather => (self.bytes, all),
             Collective::AllToAll => (all, all),
@@ -73,6 +75,7 @@ impl LaneCall {
     pub fn sent(&self) -> usize {
         match self.collective {
             Collective::AllReduce | Collective::AllGather => self.bytes,
+            Collective::Broadcast(root) => self.bytes * usize::from(self.rank == root),
             Collective::ReduceScatter | Collective::AllToAll => self.bytes * (self.size - 1),
         }
     }
@@ -80,7 +83,7 @@ impl LaneCall {
     /// Bytes of a window: in the buffer, or in each part.
     fn window(&self) -> usize {
         match self.collective {
-            Collective::AllReduce | Collective::AllGather => WINDOW,
+            Collective::AllReduce | Collective::AllGather | Collective::Broadcast(_) => WINDOW,
             Collective::ReduceScatter | Collective::AllToAll => WINDOW / self.size / LINE * LINE,
         }
     }
@@ -115,7 +118,7 @@ impl LaneCall {
             Collective::ReduceScatter | Collective::AllToAll => {
                 Block { at: i * self.bytes + w.at, slot: i * self.window(), len: w.len }
             }
-            Collective::AllGather => Block { at: w.at, slot: 0, len: w.len },
+            Collective::AllGather | Collective::Broadcast(_) => Block { at: w.at, slot: 0, len: w.len },
         }
     }
 
@@ -127,14 +130,20 @@ impl LaneCall {
     /// The bytes that come from rank `i` in a window: where in `Out`, and where in the stage of `i`.
     pub(super) fn coming(&self, w: Window, i: usize) -> Block {
         let slot = match self.collective {
-            Collective::AllReduce => return self.block(w, i),
+            Collective::AllReduce | Collective::Broadcast(_) => return self.block(w, i),
             Collective::AllToAll => self.rank * self.window(),
             Collective::AllGather | Collective::ReduceScatter => 0,
         };
         Block { at: i * self.bytes + w.at, slot, len: w.len }
     }
 
-    /// The other ranks, from the next one on: not all at the same one at once.
+    /// The ranks that this one takes bytes from, the next one first: not all take from the same one at once.
+    pub(super) fn sources(&self) -> impl Iterator<Item = usize> + use<> {
+        let only = if let Collective::Broadcast(root) = self.collective { Some(root) } else { None };
+        self.others().filter(move |&r| only.is_none_or(|root| root == r))
+    }
+
+    /// The other ranks, in that order.
     pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let rank = self.rank;
         let size = self.size;

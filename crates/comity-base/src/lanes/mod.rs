@@ -7,6 +7,8 @@
 //!     reduce   own part of all stages and of the own buffer, to both    ── flag ──>   wait for the flags of all ranks
 //!     take     copy the others' parts out of their stages
 //! ```
+//! In a broadcast the root stages, and the others take.
+//!
 //! A [`LaneMemory`] is memory that one rank writes and the other ranks of its host map to read: flags, and two windows for each lane, small
 //! enough to stay in a core's cache. Who waits for whom, and why two windows do, is in `lane`; no memory is touched there, so a
 //! test walks through every order of events.

@@ -76,7 +76,14 @@ fn expected(call: &LaneCall, inputs: &[Vec<u8>]) -> Vec<u8> {
         Collective::ReduceScatter => reduced((0..size).map(part).collect()),
         Collective::AllGather => inputs.concat(),
         Collective::AllToAll => (0..size).flat_map(part).copied().collect(),
+        Collective::Broadcast(root) => inputs[root].clone(),
     }
+}
+
+/// Whether a call can be made in place, or out of it.
+fn modes(call: LaneCall, in_place: bool) -> bool {
+    let (in_len, out_len) = call.lengths();
+    if in_place { in_len == out_len } else { !matches!(call.collective, Collective::Broadcast(_)) }
 }
 
 /// All ranks make `calls` one after the other; each must give what it should.
@@ -93,8 +100,7 @@ fn run(size: usize, lanes: usize, calls: &[(Collective, DType, ReduceOp, usize)]
                     let of = |rank| given(dtype, rank, LaneCall { rank, ..call }.lengths().0);
                     let inputs: Vec<_> = (0..size).map(of).collect();
                     let whole = expected(&call, &inputs);
-                    let places = call.lengths().0 == call.lengths().1;
-                    for in_place in [false, true].into_iter().filter(|p| places || !p) {
+                    for in_place in [false, true].into_iter().filter(|p| modes(call, *p)) {
                         let out = carry(&stage, call, &inputs[rank], in_place);
                         assert!(out == whole, "{call:?}, in place: {in_place}");
                     }
@@ -104,8 +110,14 @@ fn run(size: usize, lanes: usize, calls: &[(Collective, DType, ReduceOp, usize)]
     });
 }
 
-const ALL: [Collective; 4] =
-    [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather, Collective::AllToAll];
+const ALL: [Collective; 6] = [
+    Collective::AllReduce,
+    Collective::ReduceScatter,
+    Collective::AllGather,
+    Collective::AllToAll,
+    Collective::Broadcast(0),
+    Collective::Broadcast(1),
+];
 
 #[test]
 fn every_type_and_reduction_comes_to_the_same_bits_as_in_one_piece() {

@@ -104,6 +104,7 @@ fn play(role: &str, group: &Group, told: &dyn Fn(&str)) -> Option<comity::Result
             ops(group)
         }
         ("pairs", _) => pairs(group),
+        ("lanes", _) => in_lanes(group, told),
         ("barrier", sleeper) if sleeper == rank.to_string() => loop {
             thread::sleep(Duration::from_secs(1));
         },
@@ -184,6 +185,36 @@ fn ops(group: &Group) -> comity::Result<()> {
             return Ok(());
         }
     }
+}
+
+/// Calls that several threads of each rank carry, without end, with some of their results checked.
+fn in_lanes(group: &Group, told: &dyn Fn(&str)) -> comity::Result<()> {
+    const PART: usize = 1 << 19;
+    let n = group.size();
+    let is = |x: &[u32], value: usize| x.iter().step_by(997).chain(x.last()).all(|v| *v as usize == value);
+    let parts_are = |x: &[u32]| x.chunks(PART).enumerate().all(|(r, part)| is(part, r + 1));
+    let all = n * (n + 1) / 2;
+    let mine = vec![group.rank() as u32 + 1; PART * n];
+    let mut x = vec![0; PART * n];
+    for round in 0.. {
+        x.copy_from_slice(&mine);
+        group.all_reduce(&mut x, ReduceOp::Sum)?;
+        assert!(is(&x, all), "a wrong sum");
+        group.reduce_scatter(&mine, &mut x[..PART], ReduceOp::Sum)?;
+        assert!(is(&x[..PART], all), "a wrong sum");
+        group.all_gather(&mine[..PART], &mut x)?;
+        assert!(parts_are(&x), "a wrong part");
+        group.all_to_all(&mine, &mut x)?;
+        assert!(parts_are(&x), "a wrong part");
+        x.copy_from_slice(&mine);
+        group.broadcast(&mut x, round % n)?;
+        assert!(is(&x, round % n + 1), "another rank's bytes");
+        if round == n {
+            assert!(comity::tools::bytes_in_lanes() > 0, "no lanes");
+            told("carried");
+        }
+    }
+    Ok(())
 }
 
 /// Leave a child that holds this process's sockets for three seconds.

@@ -29,6 +29,7 @@ pub(super) fn carried(
         Kind::ReduceScatter => Collective::ReduceScatter,
         Kind::AllGather => Collective::AllGather,
         Kind::AllToAll => Collective::AllToAll,
+        Kind::Broadcast => Collective::Broadcast(info.root.unwrap_or(0)),
         _ => return None,
     };
     let dtype = info.dtype.unwrap_or(DType::U8);

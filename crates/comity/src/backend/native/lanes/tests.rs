@@ -85,7 +85,17 @@ fn one_of_each(native: &mut NativeBackend, rank: usize, size: usize) -> Vec<(usi
         .run(made(info(7, Op::ReduceScatter, COUNT), Bufs::OwnOut(ViewMut::from(&mut out[..]))), LONG)
         .unwrap();
     all.push((native.kept.last().unwrap().lanes, bits(&out[rank * COUNT..][..COUNT])));
+    for root in 0..size {
+        let mut out = whole.clone();
+        broadcast(native, 8 + root as u64, &mut out, root).unwrap();
+        all.push((native.kept.last().unwrap().lanes, bits(&out)));
+    }
     all
+}
+
+fn broadcast(native: &mut NativeBackend, seq: u64, x: &mut [f32], root: usize) -> Result<()> {
+    let info = info(seq, Op::Broadcast, x.len()).with(|c| c.root = Some(root));
+    native.run(made(info, Bufs::InPlace(ViewMut::from(x))), LONG)
 }
 
 #[test]
@@ -122,6 +132,23 @@ fn calls_that_differ_are_told_before_any_output_is_written() {
             },
         );
     }
+}
+
+#[test]
+fn roots_that_differ_are_told_before_a_broadcast_is_written() {
+    ranks(
+        3,
+        |_| 3,
+        |rank, mut native| {
+            broadcast(&mut native, 1, &mut input(rank, COUNT), 2).unwrap();
+            assert_eq!(native.kept.last().unwrap().lanes, 3);
+            let before = input(rank, COUNT);
+            let mut x = before.clone();
+            let error = broadcast(&mut native, 2, &mut x, usize::from(rank == 1)).unwrap_err();
+            assert!(matches!(error, Error::Mismatch { differs: "root", .. }), "{error:?}");
+            assert!(x == before, "rank {rank} wrote its output");
+        },
+    );
 }
 
 #[test]

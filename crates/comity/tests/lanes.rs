@@ -1,0 +1,118 @@
+//! Lanes of processes: whose the threads are that carry them, and which groups have some.
+#![cfg(target_os = "linux")]
+
+use comity::{Config, Group, Key, LinkKind, ReduceOp, tools};
+use std::{
+    fs,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+const LONG: Duration = Duration::from_secs(60);
+const LANES: usize = 3;
+/// Long enough for so many lanes.
+const COUNT: usize = 1 << 18;
+
+/// Held by a test: both count what this process does.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Ranks of a job, which are threads; so many to a host.
+fn job<const N: usize>(per_host: usize) -> [Group; N] {
+    let key = Key::from([8; 32]);
+    let store = tools::Store::start(([127, 0, 0, 1], 0).into(), N, &key, "lanes", LONG).unwrap();
+    let at = store.addr().to_string();
+    let join = |rank| {
+        let config = Config::new(rank, N).store(&at).unwrap().job("lanes").key(key.clone());
+        let config = config.host_name(format!("h{}", rank / per_host)).links([LinkKind::Shm, LinkKind::Tcp]);
+        config.lanes(LANES).timeout(LONG).connect().unwrap()
+    };
+    thread::scope(|s| {
+        let ranks = std::array::from_fn::<_, N, _>(|rank| s.spawn(move || join(rank)));
+        ranks.map(|r| r.join().unwrap())
+    })
+}
+
+/// Have all ranks make a call; how many bytes went in lanes.
+fn carried(groups: &[Group]) -> u64 {
+    let before = tools::bytes_in_lanes();
+    thread::scope(|s| {
+        for g in groups {
+            s.spawn(|| {
+                let mut x = vec![1f32; COUNT];
+                g.all_reduce(&mut x, ReduceOp::Sum).unwrap();
+                assert!(x.iter().all(|v| *v == g.size() as f32));
+            });
+        }
+    });
+    tools::bytes_in_lanes() - before
+}
+
+/// Have both ranks make a call that lanes carry.
+fn call(groups: &[Group; 2]) {
+    assert_eq!(carried(groups), 2 * 4 * COUNT as u64, "not by lanes");
+}
+
+/// Numbers of this process's threads that carry lanes, in order.
+fn lane_threads() -> Vec<u32> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|t| t.unwrap().path());
+    let named = tasks.filter(|t| fs::read_to_string(t.join("comm")).is_ok_and(|n| n.trim() == "comity-lane"));
+    let mut all: Vec<u32> =
+        named.map(|t| t.file_name().unwrap().to_str().unwrap().parse().unwrap()).collect();
+    all.sort_unstable();
+    all
+}
+
+/// The processor time that a thread has had.
+fn used(thread: u32) -> Duration {
+    let all = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap();
+    Duration::from_nanos(all.split(' ').next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn the_threads_are_the_processs_sleep_between_calls_and_end_with_the_last_group() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let first = job(2);
+    assert!(lane_threads().is_empty(), "made before a call needs them");
+    call(&first);
+    let threads = lane_threads();
+    assert_eq!(threads.len(), 2 * (LANES - 1), "each rank's own thread carries a lane too");
+    let second = job(2);
+    (0..5).for_each(|_| [&first, &second].into_iter().for_each(call));
+    assert_eq!(lane_threads(), threads, "another group has the same");
+
+    let after_calls: Vec<_> = threads.iter().map(|t| used(*t)).collect();
+    thread::sleep(Duration::from_millis(500));
+    for (thread, before) in threads.iter().zip(after_calls) {
+        // It spins for 50 us, and goes to sleep.
+        let spun = used(*thread) - before;
+        assert!(spun < Duration::from_millis(1), "{spun:?} after the last call");
+    }
+    let stats = threads.iter().map(|t| fs::read_to_string(format!("/proc/self/task/{t}/stat")).unwrap());
+    assert!(stats.into_iter().all(|s| s.contains(") S ")), "one does not sleep");
+
+    drop(first);
+    call(&second);
+    assert_eq!(lane_threads(), threads, "they end with the last group that needs them");
+    second.iter().for_each(|g| g.close().unwrap());
+    drop(second);
+    // One that was joined is listed a little longer.
+    let begun = Instant::now();
+    while !lane_threads().is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?} are left", lane_threads());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_group_over_two_hosts_has_no_lanes_and_those_of_one_host_have() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = job::<4>(2);
+    assert_eq!(carried(&all), 0);
+    let mates: Vec<Group> = thread::scope(|s| {
+        let split = |g: &Group| g.split(Some(g.rank() as i32 / 2), 0).unwrap().unwrap();
+        let ranks: Vec<_> = all.iter().map(|g| s.spawn(move || split(g))).collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    });
+    assert_eq!(carried(&mates), 4 * 4 * COUNT as u64);
+}
