@@ -10,7 +10,7 @@
 use super::fields::Malformed;
 use super::seal::{Seals, TAG};
 use crate::sys;
-use crc_fast::{CrcAlgorithm, checksum};
+use comity_kernel::crc32c;
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind, Read, Write},
@@ -116,7 +116,7 @@ pub fn frame(body: &[u8]) -> Vec<u8> {
 }
 
 fn sum(bytes: &[u8]) -> [u8; SUM] {
-    (checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32).to_be_bytes()
+    crc32c(bytes).to_be_bytes()
 }
 
 /// The length of the message that `head` announces.

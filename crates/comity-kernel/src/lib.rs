@@ -9,6 +9,7 @@
 //!   aarch64.rs   the same loops with the conversions of NEON
 //!   n_way_reduce.rs      many operands at once, in blocks that stay in the nearest cache
 //!   wire.rs      smaller forms of elements for slow links
+//!   crc32c.rs    the checksum of frames and messages
 //! ```
 //!
 //! Every level gives the same bits (the payload of a NaN excepted).
@@ -36,6 +37,7 @@ macro_rules! at {
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+mod crc32c;
 mod dtype;
 mod generic;
 mod lane;
@@ -48,6 +50,7 @@ mod wire;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+pub use crc32c::{Crc32c, crc32c};
 pub use dtype::{C64, DType, Element, ReduceOp};
 use generic::{Generic, Isa};
 use lane::{And, Bf16, F16, Lane, Max, Min, Numeric, Or, Product, Reduction, Sum, Truth, Xor};

@@ -3,12 +3,12 @@
 //! The text of a job key and the values of variables that are named like secrets are taken out wherever they stand. So is what an output
 //! shows as the value of such a variable, for a rank's own variables (`--env`) are not known here. Too much is taken out rather than too
 //! little.
-use regex::bytes::{Captures, Regex};
+use regex_lite::{Captures, Regex};
 use std::ffi::OsString;
 use std::ops::Range;
 
 /// Text in the place of a secret.
-const REMOVED: &[u8] = b"[removed]";
+const REMOVED: &str = "[removed]";
 /// Shorter values stand for other things as well.
 const SHORTEST: usize = 8;
 
@@ -67,7 +67,7 @@ pub(super) fn remove(text: &mut Vec<u8>, secrets: &[Vec<u8>]) {
         while let Some(at) =
             text.get(from..).and_then(|t| t.windows(secret.len()).position(|w| w == secret.as_slice()))
         {
-            text.splice(from + at..from + at + secret.len(), REMOVED.iter().copied());
+            text.splice(from + at..from + at + secret.len(), REMOVED.bytes());
             from += at + REMOVED.len();
         }
     }
@@ -106,50 +106,52 @@ pub(super) struct ShownSecrets {
 }
 
 impl ShownSecrets {
-    pub(super) fn new() -> Result<Self, regex::Error> {
+    pub(super) fn new() -> Result<Self, regex_lite::Error> {
         // A variable and its value, as `env`, a shell, Python, JSON or Rust print them: `A=value`, `'A': 'value'`, `("A", "value")`.
         const NAME: &str = r"\b([A-Za-z0-9_-]*(?i:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH)[A-Za-z0-9_-]*)";
         const BETWEEN: &str = r#"\\?['"]?(?:\s*[=:]\s*|,\s*)(?:Some\()?"#;
         // To the quote that it began with, past those that are escaped, also in a text that is a string itself; else to white space.
         const VALUE: &str = r#"(?:b?\\"((?:\\\\\\"|\\[^"\n]|[^"\\\n])+)|b?"((?:\\.|[^"\\\n])+)|b?'((?:\\.|[^'\\\n])+)|([^\s'"]\S*))"#;
-        let plain = |text: &str| Regex::new(&format!("(?-u){text}"));
         Ok(Self {
-            named: plain(&format!("{NAME}{BETWEEN}{VALUE}"))?,
-            header: plain(
+            named: Regex::new(&format!("{NAME}{BETWEEN}{VALUE}"))?,
+            header: Regex::new(
                 r#"(?i)\bauthorization\\?['"]?\s*[:=,]\s*(?:(?-i:b)?\\?['"])?((?:bearer|basic|token|negotiate)\s+[^\s'"\\]+|[^\r\n'"\\]+)"#,
             )?,
-            bearer: plain(r"(?i)\bbearer\s+([a-z0-9._~+/=-]{8,})")?,
+            bearer: Regex::new(r"(?i)\bbearer\s+([a-z0-9._~+/=-]{8,})")?,
             // A password may have an @ itself.
-            url: plain(r#"\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@"'<>]*:([^\s"'<>]+)@"#)?,
+            url: Regex::new(r#"\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@"'<>]*:([^\s"'<>]+)@"#)?,
         })
     }
 
     /// The text without them.
     pub(super) fn removed(&self, text: &[u8]) -> Vec<u8> {
+        // The patterns read text: a character for each byte, whatever it is.
+        let text: String = text.iter().copied().map(char::from).collect();
         let first = |c: &Captures<'_>| c.get(1).map(|m| m.range());
-        let mut text = without(text, &self.header, first);
+        let mut text = without(&text, &self.header, first);
         text = without(&text, &self.bearer, first);
         text = without(&text, &self.url, first);
-        without(&text, &self.named, |c| {
+        text = without(&text, &self.named, |c| {
             let value = (2..=5).find_map(|i| c.get(i))?;
-            let name = String::from_utf8_lossy(&c[1]);
-            let is_secret = value.len() >= SHORTEST && is_shown_secret(&name, value.as_bytes());
+            let is_long = value.as_str().chars().count() >= SHORTEST;
+            let is_secret = is_long && is_shown_secret(&c[1], value.as_str().as_bytes());
             is_secret.then(|| value.range())
-        })
+        });
+        text.chars().map(|c| c as u8).collect()
     }
 }
 
 /// The text without what `secret` names in each match.
-fn without(text: &[u8], pattern: &Regex, secret: impl Fn(&Captures<'_>) -> Option<Range<usize>>) -> Vec<u8> {
-    let mut clean = Vec::with_capacity(text.len());
+fn without(text: &str, pattern: &Regex, secret: impl Fn(&Captures<'_>) -> Option<Range<usize>>) -> String {
+    let mut clean = String::with_capacity(text.len());
     let mut kept = 0;
     let mut from = 0;
     while let Some(found) = pattern.captures_at(text, from) {
         let whole = found.get(0).map_or(0..0, |m| m.range());
         match secret(&found) {
             Some(at) => {
-                clean.extend_from_slice(&text[kept..at.start]);
-                clean.extend_from_slice(REMOVED);
+                clean.push_str(&text[kept..at.start]);
+                clean.push_str(REMOVED);
                 (kept, from) = (at.end, whole.end.max(from + 1));
             }
             // In what looked like its value another name may stand.
@@ -159,7 +161,7 @@ fn without(text: &[u8], pattern: &Regex, secret: impl Fn(&Captures<'_>) -> Optio
             break;
         }
     }
-    clean.extend_from_slice(&text[kept..]);
+    clean.push_str(&text[kept..]);
     clean
 }
 

@@ -1,5 +1,5 @@
 //! Names that a report for others leaves out: of hosts and of the user, the home directory, and addresses.
-use regex::{Captures, Regex};
+use regex_lite::{Captures, Regex};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// A shorter name could stand for anything.
@@ -36,7 +36,7 @@ impl Own {
 
 impl Names {
     /// Those of this process, and of the hosts of `--hosts`.
-    pub(super) fn new(own: &Own, hosts: Option<&str>) -> Result<Self, regex::Error> {
+    pub(super) fn new(own: &Own, hosts: Option<&str>) -> Result<Self, regex_lite::Error> {
         let mut words = Vec::new();
         let mut add = |name: &str, stands: String| {
             if name.len() >= SHORTEST {
@@ -60,13 +60,13 @@ impl Names {
             add(&own.user, "[user]".into());
         }
         let word = |(name, stands): (String, String)| {
-            let ignore_case = if name.is_ascii() { "(?i-u:" } else { "(?:" };
+            let ignore_case = if name.is_ascii() { "(?i:" } else { "(?:" };
             // A name is a whole word: not behind or before a letter, a digit or a dash.
-            let name = regex::escape(&name);
+            let name = regex_lite::escape(&name);
             Ok((Regex::new(&format!("(^|[^A-Za-z0-9_-]){ignore_case}{name})($|[^A-Za-z0-9_-])"))?, stands))
         };
         Ok(Self {
-            words: words.into_iter().map(word).collect::<Result<_, regex::Error>>()?,
+            words: words.into_iter().map(word).collect::<Result<_, regex_lite::Error>>()?,
             v4: Regex::new(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}")?,
             // A path in Rust has two colons, too.
             v6: Regex::new(

@@ -7,7 +7,7 @@
 //!
 //! The checksum covers the header and the payload: a provider without acknowledgements promises no integrity.
 
-use crc_fast::{CrcAlgorithm, Digest};
+use comity_kernel::Crc32c;
 
 /// A payload begins on a cache line of its own.
 pub(super) const HEADER: usize = 64;
@@ -92,11 +92,11 @@ impl FrameHeader {
 }
 
 fn sum(header: &[u8], head: &[u8], body: &[u8]) -> u32 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    let mut sum = Crc32c::new();
     for part in [header, head, body] {
-        digest.update(part);
+        sum.update(part);
     }
-    digest.finalize() as u32
+    sum.value()
 }
 
 #[cfg(test)]
