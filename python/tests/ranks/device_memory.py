@@ -176,3 +176,46 @@ def check_groups_of_some(_: comity.Group) -> None:
     a = d.array([1.0, 2.0])
     assert half.all_sum(a, out=a).read() == [half.size, 2.0 * half.size]
     half.close()
+
+
+def check_calls_that_differ(_: comity.Group) -> None:
+    everyone, d = start()
+    if everyone.size == 1:
+        return
+    odd = everyone.rank == everyone.size - 1
+
+    def one_differs() -> comity.Group:
+        """A group in which NCCL has carried out a call of two kinds, with a result that is wrong."""
+        g = everyone.split(0)
+        assert g is not None
+        a = d.array([1.0] * 3)
+        g.all_sum(a, out=a)
+        g.all_reduce(a, "prod" if odd else "sum", out=a)
+        return g
+
+    def make_many(g: comity.Group, x: object, out: object = None) -> None:
+        for _ in range(200):
+            g.all_sum(x, out=out)
+            time.sleep(0.02)
+
+    told = r"reduction.*all_reduce #2 .*all_reduce #2 "
+    g = one_differs()
+    with pytest.raises(comity.MismatchError, match=told):
+        g.barrier()
+    # Without a barrier before the calls are forgotten.
+    g = one_differs()
+    a = d.array([1.0] * 3)
+    with pytest.raises(comity.MismatchError, match=told):
+        make_many(g, a, a)
+    g = one_differs()
+    with pytest.raises(comity.MismatchError, match=told):
+        g.close()
+    # It would wait for ever in this one: told soon, not at the limit.
+    g = everyone.split(0)
+    assert g is not None
+    a = d.array([1.0] * (4 if odd else 3))
+    begun = time.monotonic()
+    g.all_sum(a, out=a)
+    with pytest.raises(comity.MismatchError, match=r"count.*all_reduce #1 .*all_reduce #1 "):
+        make_many(g, np.ones(1))
+    assert time.monotonic() - begun < 20

@@ -97,6 +97,12 @@ pub fn conclude(status: &GroupStatus, mine: usize, size: usize, world: &dyn Ask)
     }
 }
 
+/// The calls of rank `r` come to something else than those of this rank, `mine`: the first that differs, or that nobody knows it any more. All
+/// have been told.
+pub fn find_difference(status: &GroupStatus, mine: usize, r: usize, world: &dyn Ask) -> Failure {
+    End { status, mine, made: status.ledger().made(), world }.differs(r)
+}
+
 /// A rank that makes no more calls in a group.
 struct End<'a> {
     status: &'a GroupStatus,

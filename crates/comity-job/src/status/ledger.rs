@@ -187,7 +187,7 @@ impl Ledger {
     }
 
     /// This rank's call of that number, if it is still known.
-    pub(super) fn call(&self, seq: u64) -> Option<Header> {
+    pub fn call(&self, seq: u64) -> Option<Header> {
         if !is_kept(seq, self.made.load(Ordering::Acquire)) {
             return None;
         }

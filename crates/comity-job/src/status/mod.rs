@@ -22,7 +22,7 @@ mod reached;
 mod reforming;
 mod world;
 
-pub use closing::{Ask, conclude, is_untold, untold};
+pub use closing::{Ask, conclude, find_difference, is_untold, untold};
 pub use failure::{Failure, FailureKind, Late};
 pub use group_status::GroupStatus;
 pub use header::{ANNOUNCE, Header, LEN as HEADER, lead};

@@ -245,6 +245,11 @@ impl<'a> Call<'a> {
         Self { info, bufs, counts: &[], recv_counts: &[], whole: None }
     }
 
+    /// Returns true if its parts may differ from rank to rank, so that two ranks know in common only their own.
+    pub(crate) fn is_pairwise(&self) -> bool {
+        self.info.op == Op::AllToAll && !self.counts.is_empty()
+    }
+
     /// The call, which leaves its buffers.
     pub(crate) fn take(&mut self) -> Self {
         Self { bufs: self.bufs.take(), ..*self }

@@ -57,15 +57,8 @@ impl NativeBackend {
             Some(i) => self.kept.remove(i),
             None => self.prepare(key, &none).into(),
         };
-        let pairwise = call.info.op == Op::AllToAll && !call.counts.is_empty();
-        let group_id = self.members().group_id as u16;
-        let mut told = call.info;
-        if pairwise {
-            told.count = 0;
-        }
-        let whole = also ^ fingerprint(Algorithm::Direct, 0, call.counts);
-        let shape = if pairwise { 0 } else { whole };
-        let common = Header { info: told, shape, epoch: 0, group_id, lends: false };
+        let common = self.common(call, also);
+        let pairwise = call.is_pairwise();
         let headers = Headers { common, pairwise, counts: call.counts, recv_counts: call.recv_counts };
         let header = |direction, peer| headers.of(direction, peer);
         let task = Task {
@@ -89,6 +82,24 @@ impl NativeBackend {
             self.kept.push(kept);
         }
         out
+    }
+
+    /// Record a call that another library carries, to be compared with the other ranks' later. `also` as in [`agree`](Self::agree).
+    pub(crate) fn note(&self, call: &Call<'_>, also: u64) {
+        let members = self.members();
+        members.status.ledger().record(&self.common(call, also));
+        members.settle();
+    }
+
+    /// Returns the header of a call of which nothing moves over the links.
+    fn common(&self, call: &Call<'_>, also: u64) -> Header {
+        let mut info = call.info;
+        let mut shape = also ^ fingerprint(Algorithm::Direct, 0, call.counts);
+        if call.is_pairwise() {
+            info.count = 0;
+            shape = 0;
+        }
+        Header { info, shape, epoch: 0, group_id: self.members().group_id as u16, lends: false }
     }
 
     /// Returns the maker of groups of some members.

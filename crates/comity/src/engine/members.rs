@@ -6,7 +6,7 @@ use super::Patience;
 use crate::{
     CallInfo, Error, Peer, Result,
     stats::Counters,
-    status::{Ask, Failure, GroupStatus, Header, World, conclude},
+    status::{Ask, Failure, GroupStatus, Header, World, conclude, find_difference},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
@@ -98,6 +98,11 @@ impl Members {
             // A rank that only meets the end of another meanwhile leaves as it would have.
             _ => Ok(()),
         }
+    }
+
+    /// Returns the error of a rank whose calls so far are not those of `peer`. All are told of it.
+    pub(crate) fn differs(&self, peer: usize) -> Error {
+        self.error(&find_difference(&self.status, self.rank, peer, self), None)
     }
 
     /// `failure` as the error of this rank, which was making `call`.

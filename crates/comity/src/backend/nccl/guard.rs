@@ -1,5 +1,6 @@
 //! Looks after work that is on a stream and not done: at the call's limit, or when a member is lost, the communicator is aborted.
 //!
+//! A call that is under way for long is compared with the next rank's: ranks that call different things wait for each other in vain.
 //! The thread sleeps while nothing is under way, and looks every few milliseconds while something is.
 
 use crate::{
@@ -22,6 +23,8 @@ use std::{
 
 /// Interval at which work under way is polled.
 const STREAM_POLL: Duration = Duration::from_millis(5);
+/// A call that is not done for so long is told to the next rank, which compares it with its own: if any two ranks differ, two neighbours do.
+pub(super) const LATE: Duration = Duration::from_millis(50);
 /// Communicators of groups that are over, kept because a peer's device may still write to their memory.
 const MAX_RETIRED: usize = 64;
 
@@ -113,6 +116,7 @@ impl Post {
     // WAIT(over): NCCL's guard: woken for each call, and at the end
     fn stand(&self) {
         let mut state = lock(&self.state);
+        let mut told = 0;
         loop {
             while let Some((mark, ..)) = state.under_way.front() {
                 match mark.is_passed() {
@@ -132,6 +136,15 @@ impl Post {
                 .front()
                 .map(|(_, until, info, limit)| (*until, *info, *limit))
                 .or(state.entering);
+            let left = |until: &Instant| until.saturating_duration_since(Instant::now());
+            if let Some((_, info, _)) =
+                first.filter(|(until, info, limit)| info.seq > told && left(until) + LATE <= *limit)
+            {
+                told = info.seq;
+                drop(state);
+                self.announce(info.seq);
+                state = lock(&self.state);
+            }
             if let Some((_, info, limit)) = first.filter(|(until, ..)| Instant::now() >= *until) {
                 drop(state);
                 self.late(info, limit);
@@ -162,6 +175,15 @@ impl Post {
             } else {
                 self.news.wait_timeout(state, STREAM_POLL).map_or_else(|e| e.into_inner().0, |(s, _)| s)
             };
+        }
+    }
+
+    /// Tell the next rank of call number `seq`.
+    fn announce(&self, seq: u64) {
+        if let Some(world) = self.world.upgrade()
+            && let Some(call) = self.status.ledger().call(seq)
+        {
+            world.ask(self.group_id, &[(self.rank + 1) % self.size], &call);
         }
     }
 

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   host buffers            plans over links, as without a GPU
-//!   CUDA buffers            headers of all ranks compared over the links; then NCCL, in the order of the caller's stream
+//!   CUDA buffers            NCCL, in the order of the caller's stream; the ranks' calls are compared later, over the links
 //!   a reduction that NCCL   to page-locked memory, over the links with Comity's kernels, and back
 //!   lacks or means otherwise
 //! ```
 //!
-//! A call on CUDA buffers returns when its work is on the stream. A thread of the group looks after work that is not done yet: when a
+//! A call on CUDA buffers returns when its work is on the stream, and asks nobody before. All ranks compare their calls every [`COMPARED`]
+//! calls, in a barrier, when the group closes, and when a call is still on its way after [`LATE`](guard::LATE). A call whose parts differ from
+//! rank to rank is compared before it is made: no rank knows the others' parts later. A thread of the group looks after work that is not done yet: when a
 //! member dies, or the call's limit passes, it aborts the communicator, so no stream waits for ever; the next call says why.
 //! The communicator is made with the group, one per device and group; its id travels over the group's own authenticated links.
 
@@ -41,6 +43,8 @@ use std::{
 
 /// Mark of calls on device memory, as against calls on host memory, which travel another way.
 const ON_DEVICE: u64 = 0x6375_6461;
+/// Calls between two comparisons: far fewer than the ledger keeps, and enough that a comparison costs a call less than a microsecond.
+const COMPARED: u64 = 32;
 /// Name of the function in which the ranks of a group come together, in errors.
 const LIBRARY: &str = "NCCL (ncclCommInitRankConfig; NCCL_DEBUG=INFO shows more)";
 /// Length of a rank's announcement before NCCL is used, in bytes: whether it is able, and its device's UUID.
@@ -55,6 +59,8 @@ pub(crate) struct NcclBackend {
     device_comm: DeviceComm,
     /// Sends that came before their receive, by peer.
     stash: Vec<VecDeque<UnmatchedSend>>,
+    /// A call was made since the ranks last compared theirs.
+    is_behind: bool,
 }
 
 /// Device and stream of a call on device memory.
@@ -73,7 +79,7 @@ impl NcclBackend {
         let device_comm = Self::join(&members, &mut native, device, Instant::now() + limit, &mut waiting);
         let device_comm = device_comm.map_err(|stop| explain_joining(&members, stop, LIBRARY, limit))?;
         let stash = (0..members.size()).map(|_| VecDeque::new()).collect();
-        Ok(Self { native, members, patience, device_comm, stash })
+        Ok(Self { native, members, patience, device_comm, stash, is_behind: false })
     }
 
     /// The device of a rank that is told none: by its number on its host, among those that CUDA_VISIBLE_DEVICES leaves.
@@ -104,8 +110,7 @@ impl NcclBackend {
         waiting: &mut Waiting,
     ) -> Stopped<()> {
         let info = call.info;
-        let left = until.saturating_duration_since(Instant::now());
-        self.native.agree(&call, ON_DEVICE, left).map_err(Stop::Told)?;
+        self.note(&call, until).map_err(Stop::Told)?;
         let native = match (info.dtype, info.reduce) {
             (Some(d), Some(r)) => nccl::native(d, r).is_some(),
             _ => true,
@@ -116,6 +121,39 @@ impl NcclBackend {
         let work = parts::of(&call, self.members.rank, self.members.size(), &self.device_comm, spot)?;
         self.members.counters.add_sent(work.bytes as u64);
         self.device_comm.put(&work, spot, (info, (until, waiting.limit())))
+    }
+
+    /// Record the call, and compare it with the other ranks' now if it is time.
+    fn note(&mut self, call: &Call<'_>, until: Instant) -> Result<()> {
+        let is_due = call.info.seq.is_multiple_of(COMPARED);
+        if !is_due && !call.is_pairwise() {
+            self.native.note(call, ON_DEVICE);
+            self.is_behind = true;
+            return Ok(());
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        self.native.agree(call, ON_DEVICE, left)?;
+        if is_due {
+            self.compare(call.info.seq, until)?;
+            // Under its own name again.
+            self.native.note(call, ON_DEVICE);
+        }
+        Ok(())
+    }
+
+    /// Compare all calls up to number `seq`, which all ranks have come to.
+    fn compare(&mut self, seq: u64, until: Instant) -> Result<()> {
+        let Some(own) = self.members.status.ledger().digest(seq).1 else { return Ok(()) };
+        let own = [own];
+        let mut all = vec![0u64; self.members.size()];
+        let mut tell = Call::new(Op::AllGather, Bufs::Both((&own).into(), all.as_mut_slice().into()));
+        tell.info.seq = seq;
+        self.native.run(tell, until.saturating_duration_since(Instant::now()))?;
+        self.is_behind = false;
+        match all.iter().position(|theirs| *theirs != own[0]) {
+            Some(rank) => Err(self.members.differs(rank)),
+            None => Ok(()),
+        }
     }
 
     /// Make the communicator, with the others.
@@ -269,6 +307,12 @@ impl Backend for NcclBackend {
 
     fn run_noted(&mut self, call: &mut Call<'_>, limit: Duration, begun: &mut dyn FnMut()) -> Result<()> {
         match spot(&call.bufs) {
+            None if call.info.op == Op::Barrier && self.is_behind => {
+                let until = Instant::now() + limit;
+                let seq = call.info.seq;
+                self.native.run_noted(call, limit, begun)?;
+                self.compare(seq, until)
+            }
             None => self.native.run_noted(call, limit, begun),
             Some(spot) => {
                 begun();
@@ -292,6 +336,10 @@ impl Backend for NcclBackend {
 
     fn alone(&self) -> Box<dyn Backend> {
         Box::new(NcclAlone(self.device_comm.device))
+    }
+
+    fn conclude(&mut self) -> Result<()> {
+        self.native.conclude()
     }
 
     fn failure(&self, call: Option<&CallInfo>) -> Option<Error> {
