@@ -4,7 +4,7 @@
 
 use super::Endpoint;
 use crate::{
-    Error, HostPort, MeetingPoint, Result,
+    Error, ErrorKind, HostPort, MeetingPoint, Result,
     control::ControlPlane,
     rendezvous::{Store, StoreBind, StoreClient, Summons},
     settings::{Settings, Trust},
@@ -149,7 +149,9 @@ pub fn join_running<T>(
                 return Ok(group);
             }
             // Next time it would lack the same.
-            Err(e) if matches!(e.root(), Error::Config(_) | Error::Unavailable { .. }) => return Err(e),
+            Err(e) if matches!(e.root().kind(), ErrorKind::Config(_) | ErrorKind::Unavailable { .. }) => {
+                return Err(e);
+            }
             Err(e) => {
                 // It may have been sent away meanwhile.
                 lobby.hear()?;
