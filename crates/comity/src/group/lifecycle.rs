@@ -323,7 +323,7 @@ impl Group {
         }
         // A rank died just before or after the vote, or one that joined cannot be reached.
         if let Some(world) = group.world().filter(|_| !joined.is_empty()) {
-            let broken = lock(&group.core.state).broken.as_deref().map(ToString::to_string);
+            let broken = lock(&group.core.state).broken.as_ref().map(ToString::to_string);
             world.blame_joiners(&broken.unwrap_or_default());
         }
         let next = group.follow(terms, until)?;
