@@ -185,6 +185,7 @@ fn a_program_that_no_rank_can_run_blames_none() {
     let done = run(&["-n", "3", "--", "sh", "/nowhere/train.sh"]);
     let last = done.last();
     // On a slow machine a rank may be ended before it fails by itself.
-    let is_told = last.starts_with("comity launch: all 3 ranks exited with code ") && last.ends_with(" first");
+    let is_told =
+        last.starts_with("comity launch: all 3 ranks exited with code ") && last.ends_with(" first");
     assert!(is_told || done.err.contains("was ended by the launcher"), "{}", done.err);
 }
