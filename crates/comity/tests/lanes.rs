@@ -63,10 +63,27 @@ fn lane_threads() -> Vec<u32> {
     all
 }
 
+/// Those, as soon as there are so many.
+fn wait_for(number: usize) -> Vec<u32> {
+    let begun = Instant::now();
+    loop {
+        let all = lane_threads();
+        if all.len() == number {
+            return all;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{all:?}, not {number}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// The processor time that a thread has had.
 fn used(thread: u32) -> Duration {
     let all = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap();
     Duration::from_nanos(all.split(' ').next().unwrap().parse().unwrap())
+}
+
+fn sleeps(thread: u32) -> bool {
+    fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap().contains(") S ")
 }
 
 #[test]
@@ -75,21 +92,24 @@ fn the_threads_are_the_processs_sleep_between_calls_and_end_with_the_last_group(
     let first = job(2);
     assert!(lane_threads().is_empty(), "made before a call needs them");
     call(&first);
-    let threads = lane_threads();
-    assert_eq!(threads.len(), 2 * (LANES - 1), "each rank's own thread carries a lane too");
+    // Each rank's own thread carries a lane too. A thread takes its name when it first runs.
+    let threads = wait_for(2 * (LANES - 1));
     let second = job(2);
     (0..5).for_each(|_| [&first, &second].into_iter().for_each(call));
     assert_eq!(lane_threads(), threads, "another group has the same");
 
     let after_calls: Vec<_> = threads.iter().map(|t| used(*t)).collect();
-    thread::sleep(Duration::from_millis(500));
+    let begun = Instant::now();
+    thread::sleep(Duration::from_millis(200));
+    while !threads.iter().all(|t| sleeps(*t)) {
+        assert!(begun.elapsed() < Duration::from_secs(10), "one does not sleep");
+        thread::sleep(Duration::from_millis(5));
+    }
     for (thread, before) in threads.iter().zip(after_calls) {
         // It spins for 50 us, and goes to sleep.
         let spun = used(*thread) - before;
         assert!(spun < Duration::from_millis(1), "{spun:?} after the last call");
     }
-    let stats = threads.iter().map(|t| fs::read_to_string(format!("/proc/self/task/{t}/stat")).unwrap());
-    assert!(stats.into_iter().all(|s| s.contains(") S ")), "one does not sleep");
 
     drop(first);
     call(&second);
@@ -97,11 +117,7 @@ fn the_threads_are_the_processs_sleep_between_calls_and_end_with_the_last_group(
     second.iter().for_each(|g| g.close().unwrap());
     drop(second);
     // One that was joined is listed a little longer.
-    let begun = Instant::now();
-    while !lane_threads().is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?} are left", lane_threads());
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_for(0);
 }
 
 #[test]
