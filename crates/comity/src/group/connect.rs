@@ -116,13 +116,8 @@ impl Config {
         let group = join_running(&self.settings, &mut |world, (group_id, epoch)| {
             let counters = self.counters();
             counters.joins(epoch, world.rank());
-            let group = Group::open_as(
-                group_id,
-                world,
-                counters,
-                self.settings.timeout,
-                self.settings.join_timeout,
-            )?;
+            let group =
+                Group::open_as(group_id, world, counters, self.settings.timeout, self.settings.join_timeout)?;
             group.meet_others(Instant::now() + self.settings.join_timeout)?;
             Ok(group)
         })?;
