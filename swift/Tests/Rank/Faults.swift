@@ -41,13 +41,13 @@ func killed(_ group: Group) throws {
 /// The last rank is killed. The others form the group again, and give one another what they lack.
 func reform(_ group: Group) async throws {
     let all = group.size
-    let healthy = try group.reform(fewest: all)
+    let healthy = try await group.reform(fewest: all)
     guard healthy.left.isEmpty, healthy.joined.isEmpty, healthy.group.size == all else { throw Failed("\(healthy)") }
     let closed = try failure { try group.barrier() }
     guard case .closed = closed else { throw Failed("not .closed: \(closed)") }
     let group = healthy.group
     let last = try group.members[all - 1]
-    try group.barrier()
+    try await group.barrier()
     if group.rank == all - 1 {
         kill(getpid(), SIGKILL)
     }
@@ -73,7 +73,7 @@ func reform(_ group: Group) async throws {
     guard a == [1, 2], b == [3, 3, 3] else { throw Failed("\(a) and \(b)") }
     let nobody = try failure { try made.group.sync(&step, holds: false) }
     guard case .configuration = nobody else { throw Failed("not .configuration: \(nobody)") }
-    say("rank \(group.rank) of \(try made.group.allReduce([1])[0]) goes on")
+    say("rank \(group.rank) of \(try await made.group.allReduce([1])[0]) goes on")
 }
 
 func mismatch(_ group: Group) throws {
