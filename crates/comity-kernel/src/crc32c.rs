@@ -69,7 +69,7 @@ fn special() -> Option<Update> {
     available().next()
 }
 
-/// All that this processor has, the best first.
+/// Ways that this processor has, the best first.
 #[cfg(target_arch = "x86_64")]
 fn available() -> impl Iterator<Item = Update> {
     let narrow = !cfg!(miri) && is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq");
@@ -81,7 +81,7 @@ fn available() -> impl Iterator<Item = Update> {
     wide.into_iter().chain(narrow)
 }
 
-/// All that this processor has, the best first.
+/// Ways that this processor has, the best first.
 #[cfg(target_arch = "aarch64")]
 fn available() -> impl Iterator<Item = Update> {
     use std::arch::is_aarch64_feature_detected;

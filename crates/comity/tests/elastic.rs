@@ -216,7 +216,7 @@ fn a_joiner_that_does_not_fit_is_told_and_the_others_go_on() {
     }
 }
 
-/// All learn who makes another call, or has another state; then those of one program go on.
+/// Ranks learn who makes another call, or has another state; then those of one program go on.
 #[test]
 fn a_joiner_of_another_program_is_named() {
     let (mut groups, store) = job(2);

@@ -214,7 +214,7 @@ fn quoted(word: &OsStr) -> String {
 /// End of a child.
 #[derive(Debug)]
 pub struct End {
-    /// All that it wrote.
+    /// Its whole output.
     pub output: String,
     /// Sentence with its last words, if it failed or did not end in time.
     pub failure: Option<String>,

@@ -80,7 +80,7 @@ fn expected(call: &LaneCall, inputs: &[Vec<u8>]) -> Vec<u8> {
     }
 }
 
-/// Whether a call can be made in place, or out of it.
+/// Returns true if the call can be made in place, or out of it.
 fn modes(call: LaneCall, in_place: bool) -> bool {
     let (in_len, out_len) = call.lengths();
     if in_place { in_len == out_len } else { !matches!(call.collective, Collective::Broadcast(_)) }

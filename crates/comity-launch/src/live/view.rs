@@ -71,7 +71,7 @@ pub struct GroupView {
     /// Number of times that the job's group was formed again, up to this one.
     #[serde(default)]
     pub epoch: u32,
-    /// That number when this process joined.
+    /// Epoch in which this process joined.
     #[serde(default)]
     pub since: u32,
     /// Ranks that were in the group before and are not in this one, and those that came with it.

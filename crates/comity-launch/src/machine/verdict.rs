@@ -182,7 +182,7 @@ fn told(machine: &Machine, cause: &StopReason, name: NameOf<'_>) -> (String, u8)
     }
 }
 
-/// Whether all ranks ended by themselves with one code, and none on another's account: as for a program that is not there.
+/// Returns true if all ranks ended by themselves with one code, and none on another's account: as for a program that is not there.
 fn is_alike(machine: &Machine, cause: &StopReason) -> bool {
     let StopReason::Failed { ending: ending @ Ending::Exit(_), .. } = cause else { return false };
     let is_whole = machine.ranks.len() == machine.plan.world && machine.plan.world > 1;

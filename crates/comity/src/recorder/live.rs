@@ -45,7 +45,7 @@ pub struct LiveGroup {
     pub size: usize,
     /// Number of times that the job's group was formed again, up to this one. 0: the first group, or one that was split off.
     pub epoch: u32,
-    /// That number when this process joined; 0: it was there from the start.
+    /// Epoch in which this process joined; 0: it was there from the start.
     pub since: u32,
     /// Ranks that were in the group before and are not in this one.
     pub left: u32,

@@ -9,7 +9,7 @@
 //!
 //! Formatting comes first, so that a mistake shows early. The upper lines get the cores. The last gets the time that they
 //! leave, for jobs wait a good deal, and so does a build for its last crates; it begins when clippy has compiled the C that it links.
-//! What takes turns is in [`OVER_SSH`], one at a time, and in [`TURNS`]; the commit chooses.
+//! Steps that take turns are in [`OVER_SSH`], one at a time, and in [`TURNS`]; the commit chooses.
 
 mod steps;
 
