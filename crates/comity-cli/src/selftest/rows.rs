@@ -28,7 +28,7 @@ pub(super) struct Plan {
     breaks: bool,
 }
 
-/// A rank that dies one and a half seconds after it was started, among others that measure for eight.
+/// A rank that dies one and a half seconds after it was started, among others that measure for longer.
 const DEATH: &str = r#"[ "$COMITY_RANK" = 1 ] || exec "$@"; "$@" & sleep 1.5; kill -9 $!; wait $!"#;
 
 impl Row {
@@ -147,8 +147,9 @@ pub(super) fn of_this_machine(own: &[OsString]) -> Vec<Row> {
     rows.extend(links(own));
     rows.push(mpi(own));
     rows.push(nccl(own));
-    let check = own.iter().cloned().chain(["check".into(), "--links".into()]);
-    let dies = ["sh", "-c", DEATH, "sh"].map(OsString::from).into_iter().chain(check).collect();
+    let long = ["bench", "all_reduce", "--sizes", "8", "--budget", "20"].map(OsString::from);
+    let calls = own.iter().cloned().chain(long);
+    let dies = ["sh", "-c", DEATH, "sh"].map(OsString::from).into_iter().chain(calls).collect();
     let death = Plan { breaks: true, ..Plan::job(own, 3, &[], dies) };
     rows.push(Row::new("a killed rank is named", death));
     rows.push(Row::new("doctor", Plan { says: vec![" 0 failed".into()], ..Plan::of(own, &["doctor"]) }));

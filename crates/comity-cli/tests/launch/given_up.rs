@@ -2,7 +2,7 @@
 use super::harness::*;
 use super::hosts::stand_in;
 use rustix::process::{Pid, Signal, kill_process};
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 pub(crate) fn programs(env: &[&str]) -> Vec<String> {
     let own = format!("COMITY={}", env!("CARGO_BIN_EXE_comity"));
@@ -27,10 +27,11 @@ pub(crate) fn detection() -> String {
 /// Calls for a long time, and an end with 0 whatever becomes of them.
 pub(crate) const CALLS: &str = "\"$COMITY\" bench all --sizes 8:64K --budget 100 > $D/rows$RANK; exit 0";
 
-/// Waits until the calls have begun.
+/// Waits until the calls have begun, and each rank has sent its first beats: before those nobody is silent.
 pub(crate) fn await_rows(dir: &Path) {
     let is_begun = || std::fs::metadata(dir.join("rows0")).is_ok_and(|m| m.len() > 0);
     wait_for("a first row", || is_begun().then_some(()));
+    std::thread::sleep(Duration::from_millis(700) * slowness());
 }
 
 /// Rank 1 is stopped in its calls; rank 0 gives it up, and ends with 0 all the same.
@@ -70,7 +71,7 @@ fn nobody_waits_for_one_on_another_host_either() {
 fn a_stopped_rank_that_nobody_needs_is_waited_for() {
     let job = start_script(2, &[], "[ $RANK = 0 ] || kill -STOP $$; exit 0");
     wait_for("rank 1 to be stopped", || stopped(&job));
-    std::thread::sleep(std::time::Duration::from_millis(1200));
+    std::thread::sleep(Duration::from_millis(1200));
     let rank = job.running("sh").pop().unwrap().pid;
     kill_process(rank, Signal::CONT).unwrap();
     let done = job.finish();

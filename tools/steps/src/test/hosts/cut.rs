@@ -47,7 +47,7 @@ const MIDDLE: Shape = Shape {
 const SECONDS: &str = "5";
 /// Longest pause in milliseconds where the other cable is cut right after the first came back, as `docs/hosts.md` has it: the kernel tries the
 /// first one again by then.
-const PAUSE: u64 = 7000;
+const PAUSE: u64 = 20_000;
 /// A round's own time, in milliseconds.
 const OWN: u64 = 2500;
 
