@@ -237,7 +237,7 @@ fn a_joiner_of_another_program_is_named() {
             });
             let late = late.join().unwrap();
             for told in again.iter().map(|(_, told)| told).chain([&late]) {
-                assert!(matches!(told.kind(), ErrorKind::Mismatch { .. }), "{differs}: {told}");
+                assert!(matches!(told.root().kind(), ErrorKind::Mismatch { .. }), "{differs}: {told}");
                 assert!(told.to_string().contains("rank 2"), "{differs}: {told}");
             }
             // It has ended.

@@ -314,12 +314,14 @@ impl Group {
         self.end();
         let joined = group.members().get(plan.members.len()..).unwrap_or_default().to_vec();
         // Those that join learn so that the others have agreed on it.
-        if !joined.is_empty() {
-            group.meet(until)?;
-        }
+        let met = if joined.is_empty() { Ok(()) } else { group.meet(until) };
         let left: Vec<Departure> = plan.left.iter().map(|(m, why)| self.departed(*m, why.clone())).collect();
-        if !group.has_failed() {
-            return Ok(ReformOutcome { group, left, joined });
+        if !group.has_lost() {
+            // Where ranks make different calls in it, each of them is told by its next call.
+            return match met {
+                Err(e) if !matches!(e.kind(), ErrorKind::Mismatch { .. }) => Err(e),
+                _ => Ok(ReformOutcome { group, left, joined }),
+            };
         }
         // A rank died just before or after the vote, or one that joined cannot be reached.
         if let Some(world) = group.world().filter(|_| !joined.is_empty()) {
@@ -369,9 +371,10 @@ impl Group {
         let _ = state.leave();
     }
 
-    /// Returns true if a failure of this group is known.
-    fn has_failed(&self) -> bool {
-        self.core.abort_handle.as_ref().is_some_and(|a| a.status.failure().is_some())
+    /// Returns true if a failure of this group is known that is no difference between calls.
+    fn has_lost(&self) -> bool {
+        let failure = self.core.abort_handle.as_ref().and_then(|a| a.status.failure());
+        failure.is_some_and(|f| !f.is_disagreement())
     }
 
     fn successor_alone(&self) -> Self {
