@@ -41,7 +41,7 @@
     FUNCTION(int32_t, comity_group_joiners, (comity_group *group), (group)) \
     FUNCTION(int32_t, comity_group_joined, (comity_group *group), (group)) \
     FUNCTION(int32_t, comity_group_left, (comity_group *group), (group)) \
-    FUNCTION(comity_status, comity_group_departed, (comity_group *group, int32_t index, comity_departed *out), \
+    FUNCTION(comity_status, comity_group_departure, (comity_group *group, int32_t index, comity_departure *out), \
              (group, index, out)) \
     FUNCTION(comity_status, comity_sync, \
              (comity_group *group, const comity_buffer *buffers, int32_t count, int32_t holds), \

@@ -1,17 +1,17 @@
 import CComity
 
 /// Group that follows another one, and what became of the other's ranks.
-public struct Reformed: Sendable {
+public struct ReformOutcome: Sendable {
     /// The group. Ranks stand in their former order.
     public var group: Group
     /// Ranks of the former group that are not in it.
-    public var left: [Departed]
+    public var left: [Departure]
     /// Processes that were taken in: the group's last ranks.
     public var joined: [Member]
 }
 
 /// Rank of a former group that is not in the one that follows.
-public struct Departed: Sendable, Hashable {
+public struct Departure: Sendable, Hashable {
     /// Its rank in the former group.
     public var rank: Int
     /// Its process; `nil` where that is not known.
@@ -63,7 +63,7 @@ extension Group {
     ///     ranks. All ranks give the same.
     ///   - timeout: How long to wait for the other ranks; `nil`: the group's ``timeout``.
     /// - Throws: ``ComityError/join(_:)`` where no group follows. Unless the others went on without this rank, it may call this again.
-    public func reform(fewest: Int = 1, storeDecides: Bool = false, timeout: Duration? = nil) throws(ComityError) -> Reformed {
+    public func reform(fewest: Int = 1, storeDecides: Bool = false, timeout: Duration? = nil) throws(ComityError) -> ReformOutcome {
         // To libcomity 0 is the usual number.
         guard let fewest = Int32(exactly: fewest), fewest > 0 else {
             throw .misuse("fewest is \(fewest), and must be from 1 to \(size)")
@@ -77,18 +77,18 @@ extension Group {
         var made: OpaquePointer?
         try check(comity_group_reform(handle.pointer, &options, &made))
         let group = Group(owning: made)
-        var left: [Departed] = []
+        var left: [Departure] = []
         for index in 0..<max(0, comity_group_left(made)) {
-            var who = comity_departed()
-            who.size = MemoryLayout<comity_departed>.size
-            try check(comity_group_departed(made, index, &who))
+            var who = comity_departure()
+            who.size = MemoryLayout<comity_departure>.size
+            try check(comity_group_departure(made, index, &who))
             left.append(
-                Departed(
+                Departure(
                     rank: Int(who.rank), processID: who.pid == 0 ? nil : Int(who.pid), host: text(who.host),
                     reason: text(who.why) ?? ""))
         }
         let joined = try group.members.suffix(Int(max(0, comity_group_joined(made))))
-        return Reformed(group: group, left: left, joined: Array(joined))
+        return ReformOutcome(group: group, left: left, joined: Array(joined))
     }
 
     /// Number of processes that wait to be taken in; the next `reform` takes them in.

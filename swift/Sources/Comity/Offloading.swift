@@ -41,7 +41,7 @@ extension Group {
     /// Form the group again of the ranks that are left: after a failure, or where all ranks of a healthy group call this.
     public func reform(
         fewest: Int = 1, storeDecides: Bool = false, timeout: Duration? = nil
-    ) async throws(ComityError) -> Reformed {
+    ) async throws(ComityError) -> ReformOutcome {
         try await Self.made { () throws(ComityError) in
             try self.reform(fewest: fewest, storeDecides: storeDecides, timeout: timeout)
         }
