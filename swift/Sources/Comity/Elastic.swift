@@ -49,7 +49,7 @@ extension Group {
     /// } catch .peerLost {
     ///     let made = try group.reform()
     ///     for rank in made.left { print("rank \(rank.rank) \(rank.reason)") }
-    ///     group = made.group
+    ///     try made.group.allReduce(&gradients, .average)
     /// }
     /// ```
     ///
@@ -101,9 +101,11 @@ extension Group {
     /// Give all ranks the values of those that hold them, with the same bits on all. Values that are the same already are not sent.
     ///
     /// ```swift
-    /// var furthest = step
+    /// let step: Int64 = 7
+    /// var weights: [Float] = [0.5]
+    /// var furthest = [step]
     /// try group.allReduce(&furthest, .max)
-    /// try group.sync(&weights, holds: step == furthest)
+    /// try group.sync(&weights, holds: furthest == [step])
     /// ```
     ///
     /// - Parameters:
