@@ -73,17 +73,15 @@ def main() -> None:
                 version = found["torch"]
     if len(losses) != 1:
         raise SystemExit(f"the variants do not learn alike: {losses}")
-    say(
-        args,
-        seen,
-        f"torch {version}, {cores} cores, {args.threads} threads a rank, {lanes} lane threads a rank",
-    )
-
-
-def say(args: argparse.Namespace, seen: dict[str, dict[str, list[float]]], what: str) -> None:
-    if " 0 lane threads" in what:
+    if not lanes:
         print("The first variant had no lanes: a rank has too few cores for them.")
-    print(f"{args.ranks} ranks, {what}, {args.rounds} rounds; medians in ms, with their range\n")
+    threads = f"{args.threads} threads a rank, {lanes} lane threads a rank"
+    print(f"{args.ranks} ranks, torch {version}, {cores} cores, {threads}, {args.rounds} rounds")
+    print_table(seen)
+
+
+def print_table(seen: dict[str, dict[str, list[float]]]) -> None:
+    print("medians in ms, with their range\n")
     print("| | " + " | ".join(VARIANTS) + " | gloo / lanes | no lanes / lanes |")
     print("|---" + "|---:" * (len(VARIANTS) + 2) + "|")
     for name, times in seen.items():

@@ -36,7 +36,15 @@ macro_rules! at {
 }
 
 #[cfg(target_arch = "aarch64")]
+#[allow(
+    clippy::missing_safety_doc,
+    reason = "to the lint a function with target features is unsafe, to the compiler it is not"
+)]
 mod aarch64;
+#[allow(
+    clippy::missing_safety_doc,
+    reason = "to the lint a function with target features is unsafe, to the compiler it is not"
+)]
 mod crc32c;
 mod dtype;
 mod generic;
@@ -48,6 +56,10 @@ mod scalar;
 mod tests;
 mod wire;
 #[cfg(target_arch = "x86_64")]
+#[allow(
+    clippy::missing_safety_doc,
+    reason = "to the lint a function with target features is unsafe, to the compiler it is not"
+)]
 mod x86_64;
 
 pub use crc32c::{Crc32c, crc32c};

@@ -282,13 +282,11 @@ impl StoreClient {
 
 // Joiners: processes that come while the job runs, and wait at the launcher's store until a group forms again with them.
 //
-// ```text
 //   joiner:  Wait  ------>  store  ------>  Joiners{all} to every rank that runs
 //   the rank that proposes the next group starts a store for its meeting, and has the launcher's call the joiners:
 //            Summon{joiners, rank, size, addresses}  ------>  store  ------>  Summoned, to each
 //   all meet at that store as at a job's start; in a group that then does not come about the joiner waits again
 //   where that happens twice the rank has the joiners sent away (Decline), for they may be the reason
-// ```
 impl StoreClient {
     /// Number of processes that wait to be taken in, as far as the store has told.
     pub fn joiners(&self) -> &[u64] {

@@ -213,32 +213,6 @@ mod tests {
         assert!(pool.here().threads.is_empty());
     }
 
-    /// Time from the wish to wake a thread that sleeps until it looks for its lane.
-    #[test]
-    #[ignore = "a measurement: run it alone, on a machine that does nothing else"]
-    fn waking_takes() {
-        static OWN: Pool = Pool::new();
-        let held = OWN.hold();
-        let workers = OWN.claim(1);
-        let mut took: Vec<Duration> = (0..1000)
-            .map(|_| {
-                thread::sleep(20 * SPIN);
-                let begun = Instant::now();
-                workers[0].ready();
-                workers[0].wake();
-                while workers[0].ready.load(Ordering::Acquire) {
-                    // WAIT(ready): the thread takes that back when it runs
-                    hint::spin_loop();
-                }
-                begun.elapsed()
-            })
-            .collect();
-        took.sort_unstable();
-        println!("waking a thread: median {:?}, 99 of 100 within {:?}", took[500], took[990]);
-        OWN.give_back(workers);
-        drop(held);
-    }
-
     #[test]
     fn a_process_that_was_forked_has_no_threads_and_ends_none() {
         static OWN: Pool = Pool::new();

@@ -81,7 +81,7 @@ fn expected(call: &LaneCall, inputs: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Returns true if the call can be made in place, or out of it.
-fn modes(call: LaneCall, in_place: bool) -> bool {
+fn is_possible(call: LaneCall, in_place: bool) -> bool {
     let (in_len, out_len) = call.lengths();
     if in_place { in_len == out_len } else { !matches!(call.collective, Collective::Broadcast(_)) }
 }
@@ -100,7 +100,7 @@ fn run(size: usize, lanes: usize, calls: &[(Collective, DType, ReduceOp, usize)]
                     let of = |rank| given(dtype, rank, LaneCall { rank, ..call }.lengths().0);
                     let inputs: Vec<_> = (0..size).map(of).collect();
                     let whole = expected(&call, &inputs);
-                    for in_place in [false, true].into_iter().filter(|p| modes(call, *p)) {
+                    for in_place in [false, true].into_iter().filter(|p| is_possible(call, *p)) {
                         let out = carry(&stage, call, &inputs[rank], in_place);
                         assert!(out == whole, "{call:?}, in place: {in_place}");
                     }

@@ -138,7 +138,7 @@ impl FleetPlan {
             cwd_asked: asked.is_some(),
             cwd: asked,
             insecure,
-            secure: secure.map(|s| if s == comity::Protection::Data { "data" } else { "handshake" }.into()),
+            secure: secure.map(|s| s.name().into()),
             backend: Some(ours.to_owned()).filter(|b| b != "any" && b != "ring"),
             bind_to,
             elastic: elastic.is_some(),

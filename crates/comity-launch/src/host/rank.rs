@@ -200,10 +200,7 @@ fn offered(job: &Job, meeting: &Meeting, number: u32) -> Variables {
     // The launcher makes a key, unless it is told not to; what the shell says was said to another job.
     set("COMITY_INSECURE", job.insecure.then(|| "1".into()));
     if let Some(secure) = job.secure {
-        set(
-            "COMITY_SECURE",
-            Some(if secure == comity::Protection::Data { "data" } else { "handshake" }.into()),
-        );
+        set("COMITY_SECURE", Some(secure.name().into()));
     }
     if let Some(backend) = job.backend {
         set("COMITY_BACKEND", Some(backend.name().into()));

@@ -95,7 +95,7 @@ pub(super) fn word(_: &NodeCall, job: &Job) -> NodeWord {
         at: address::loopback(),
         ports: Vec::new(),
         backend: job.backend.map_or("any", |b| b.name()).into(),
-        secure: if job.secure == Some(Protection::Data) { "data" } else { "handshake" }.into(),
+        secure: job.secure.unwrap_or_default().name().into(),
         grace: job.grace.as_secs_f64().to_string(),
         command: std::iter::once(job.name.to_string_lossy().into_owned()).chain(args).collect(),
     }

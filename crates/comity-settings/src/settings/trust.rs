@@ -24,6 +24,18 @@ pub enum Protection {
 }
 
 impl Protection {
+    /// Returns the value of `COMITY_SECURE` that chooses it.
+    ///
+    /// ```
+    /// assert_eq!(comity::Protection::Data.name(), "data");
+    /// ```
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Handshake => "handshake",
+            Self::Data => "data",
+        }
+    }
+
     /// `COMITY_SECURE`.
     pub(super) fn read(vars: &Vars<'_>) -> Result<Option<Self>> {
         let Some(text) = vars.text("COMITY_SECURE")? else { return Ok(None) };

@@ -11,6 +11,7 @@ pub(super) fn add(to: &mut [f32], from: &[f32]) {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[allow(clippy::missing_safety_doc, reason = "it is not unsafe, but needs a feature")]
 #[target_feature(enable = "avx2")]
 fn wide(to: &mut [f32], from: &[f32]) {
     plain(to, from);

@@ -7,7 +7,10 @@ use std::ffi::c_int;
 
 /// The reduction as MPI calls it: Comity's own kernels, so that every type and every rule of [`ReduceOp`] holds.
 pub(super) fn combine(dtype: DType, op: ReduceOp) -> Combine {
-    // SAFETY: MPI calls it with two buffers of `*count` elements of the type it was made for.
+    /// Combine the elements of `src` into those of `dst`.
+    ///
+    /// # Safety
+    /// MPI calls it with two buffers of `*count` elements of the type it was made for.
     unsafe extern "C" fn run<const D: usize, const R: usize>(
         src: DataMut,
         dst: DataMut,

@@ -9,8 +9,10 @@
 //!
 //! A call on CUDA buffers returns when its work is on the stream, and asks nobody before. All ranks compare their calls every [`COMPARED`]
 //! calls, in a barrier, when the group closes, and when a call is still on its way after [`LATE`](guard::LATE). A call whose parts differ from
-//! rank to rank is compared before it is made: no rank knows the others' parts later. A thread of the group looks after work that is not done yet: when a
-//! member dies, or the call's limit passes, it aborts the communicator, so no stream waits for ever; the next call says why.
+//! rank to rank is compared before it is made: no rank knows the others' parts later.
+//!
+//! A thread of the group looks after work that is not done yet: when a member dies, or the call's limit passes, it aborts the communicator,
+//! so no stream waits for ever; the next call says why.
 //! The communicator is made with the group, one per device and group; its id travels over the group's own authenticated links.
 
 mod alone;
@@ -43,7 +45,7 @@ use std::{
 
 /// Mark of calls on device memory, as against calls on host memory, which travel another way.
 const ON_DEVICE: u64 = 0x6375_6461;
-/// Calls between two comparisons: far fewer than the ledger keeps, and enough that a comparison costs a call less than a microsecond.
+/// Calls between two comparisons, which share its cost: far fewer than the ledger keeps.
 const COMPARED: u64 = 32;
 /// Name of the function in which the ranks of a group come together, in errors.
 const LIBRARY: &str = "NCCL (ncclCommInitRankConfig; NCCL_DEBUG=INFO shows more)";
