@@ -118,12 +118,14 @@ fn every_number_of_lanes_gives_the_bits_of_the_plain_path() {
 #[test]
 fn calls_that_differ_are_told_before_any_output_is_written() {
     for size in [2, 3] {
+        let all_have_ended_the_first = Barrier::new(size);
         ranks(
             size,
             |_| 3,
             |rank, mut native| {
                 let mut x = input(rank, COUNT);
                 all_reduce(&mut native, 1, &mut x, LONG).unwrap();
+                all_have_ended_the_first.wait();
                 let before = input(rank, COUNT + 64 * rank);
                 let mut x = before.clone();
                 let error = all_reduce(&mut native, 2, &mut x, LONG).unwrap_err();
@@ -136,12 +138,14 @@ fn calls_that_differ_are_told_before_any_output_is_written() {
 
 #[test]
 fn roots_that_differ_are_told_before_a_broadcast_is_written() {
+    let all_have_ended_the_first = Barrier::new(3);
     ranks(
         3,
         |_| 3,
         |rank, mut native| {
             broadcast(&mut native, 1, &mut input(rank, COUNT), 2).unwrap();
             assert_eq!(native.kept.last().unwrap().lanes, 3);
+            all_have_ended_the_first.wait();
             let before = input(rank, COUNT);
             let mut x = before.clone();
             let error = broadcast(&mut native, 2, &mut x, usize::from(rank == 1)).unwrap_err();
