@@ -14,6 +14,8 @@ use crate::{CallInfo, DType, MAX_TAG, Op, ReduceOp, Wire, error::PART};
 
 /// Bytes of a header.
 pub const LEN: usize = 32;
+/// Words of a header.
+pub(super) const WORDS: usize = LEN / 8;
 /// Changes with the format or the meaning of any field.
 const VERSION: u8 = 2;
 /// The bit of `lends` beside the version.
@@ -40,22 +42,35 @@ pub struct Header {
 }
 
 impl Header {
-    pub fn encode(&self) -> [u8; LEN] {
+    /// Returns the header in words, which go out with the low byte first.
+    ///
+    /// A core waits for some nanoseconds when it reads a word that it has just written byte by byte. A call makes two headers.
+    #[inline]
+    pub(super) fn words(&self) -> [u64; WORDS] {
         let i = &self.info;
-        let mut b = [0; LEN];
-        b[0] = i.op as u8;
-        b[1] = i.dtype.map_or(NONE, |d| d as u8);
-        b[2] = i.reduce.map_or(NONE, |r| r as u8);
-        b[3] = VERSION | if self.lends { LENDS } else { 0 } | if i.objects { OBJECTS } else { 0 };
-        b[3] |= i.wire.map_or(0, |w| w as u8) << WIRE_AT;
-        let word = i.tag.or_else(|| i.root.map(|r| r as u32)).unwrap_or(NO_ROOT);
-        b[4..8].copy_from_slice(&word.to_le_bytes());
-        b[8..16].copy_from_slice(&(i.count as u64).to_le_bytes());
-        b[16..24].copy_from_slice(&self.shape.to_le_bytes());
-        b[24..28].copy_from_slice(&(i.seq as u32).to_le_bytes());
-        b[28..30].copy_from_slice(&self.epoch.to_le_bytes());
-        b[30..32].copy_from_slice(&self.group_id.to_le_bytes());
-        b
+        let dtype = i.dtype.map_or(NONE, |d| d as u8);
+        let reduce = i.reduce.map_or(NONE, |r| r as u8);
+        let mut form = VERSION | if self.lends { LENDS } else { 0 } | if i.objects { OBJECTS } else { 0 };
+        form |= i.wire.map_or(0, |w| w as u8) << WIRE_AT;
+        let kinds = u32::from_le_bytes([i.op as u8, dtype, reduce, form]);
+        let place = i.tag.or_else(|| i.root.map(|r| r as u32)).unwrap_or(NO_ROOT);
+        let group = u64::from(self.epoch) << 32 | u64::from(self.group_id) << 48;
+        [
+            u64::from(kinds) | u64::from(place) << 32,
+            i.count as u64,
+            self.shape,
+            u64::from(i.seq as u32) | group,
+        ]
+    }
+
+    /// Returns the bytes of the header.
+    #[inline]
+    pub fn encode(&self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.words()) {
+            *to = word.to_le_bytes();
+        }
+        bytes
     }
 
     /// Returns `lends` of an encoded header.

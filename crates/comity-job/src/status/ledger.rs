@@ -6,7 +6,7 @@
 //!
 //! The engine writes, one call at a time. Whoever hears of another rank reads, from any thread.
 
-use super::header::{Header, LEN};
+use super::header::{Header, LEN, WORDS};
 use crate::{CallInfo, sync::lock};
 use std::sync::{
     Mutex,
@@ -15,7 +15,6 @@ use std::sync::{
 
 /// Calls kept. A rank can be further ahead of one that waits only by calls in which it takes nothing.
 const KEPT: usize = 256;
-const WORDS: usize = LEN / 8;
 /// Odd numbers without a pattern, one for each word of a header and one for the whole.
 const MIX: [u64; WORDS + 1] = [
     0x9e37_79b9_7f4a_7c15,
@@ -73,8 +72,7 @@ impl Ledger {
         let before = before.map_or(0, |slot| slot[WORDS].load(Ordering::Relaxed));
         if let Some(slot) = self.recent.get(seq as usize % KEPT) {
             let mut sum = 0u64;
-            for ((word, bytes), mix) in slot.iter().zip(call.encode().as_chunks::<8>().0).zip(MIX) {
-                let bits = u64::from_le_bytes(*bytes);
+            for ((word, bits), mix) in slot.iter().zip(call.words()).zip(MIX) {
                 word.store(bits, Ordering::Relaxed);
                 // Without a chain from word to word. A multiplication by an odd number loses nothing, so calls that differ in one word always
                 // come to something else.

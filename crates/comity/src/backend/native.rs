@@ -59,7 +59,8 @@ impl NativeBackend {
         };
         let common = self.common(call, also);
         let pairwise = call.is_pairwise();
-        let headers = Headers { common, pairwise, counts: call.counts, recv_counts: call.recv_counts };
+        let headers =
+            Headers { common: &common, pairwise, counts: call.counts, recv_counts: call.recv_counts };
         let header = |direction, peer| headers.of(direction, peer);
         let task = Task {
             info: &call.info,
@@ -195,19 +196,19 @@ impl NativeBackend {
         let part = info.count * key.elem;
         let Some(kept) = self.kept.last_mut() else { return Err(ErrorKind::Closed.into()) };
         let pairwise = kind == Kind::AllToAll && !plain && call.whole.is_none();
-        let told = call.whole.map_or(*info, |whole| whole.info);
-        // With parts that differ by pair nobody knows the others' totals.
-        let mut agreed = told;
-        if pairwise {
-            agreed.count = 0;
-        }
+        let told = call.whole.as_ref().map_or(info, |whole| &whole.info);
         let asked = kept.lends.is_some();
         let lends = kept.lends == Some(true);
         let prefers = self.prefer.map_or(0, |algorithm| fingerprint(algorithm, 0, &[]));
         let shape = call.whole.map_or(kept.shape, |whole| whole.shape ^ prefers);
         let shape = if pairwise { 0 } else { shape };
-        let common = Header { info: agreed, shape, epoch: 0, group_id, lends: false };
-        let headers = Headers { common, pairwise, counts: call.counts, recv_counts: call.recv_counts };
+        let mut common = Header { info: *told, shape, epoch: 0, group_id, lends: false };
+        if pairwise {
+            // With parts that differ by pair nobody knows the others' totals.
+            common.info.count = 0;
+        }
+        let headers =
+            Headers { common: &common, pairwise, counts: call.counts, recv_counts: call.recv_counts };
         // The hint is no part of the call, which all ranks know alike.
         let header = |direction, peer| Header { lends, ..headers.of(direction, peer) };
         let short = kept.short.then(|| {
@@ -230,9 +231,8 @@ impl NativeBackend {
         let short = short.as_ref();
         let pulls = kept.pulls;
         let lanes = lanes::carried(kind, info, (reduce, kept.lanes), (rank, size, key.elem));
-        let info = &told;
         let call = Some(&common);
-        let task = Task { info, reduce, header: &header, call, plain, limit, pulls, short, lanes };
+        let task = Task { info: told, reduce, header: &header, call, plain, limit, pulls, short, lanes };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
             self.kept.pop();
@@ -323,7 +323,7 @@ impl NativeBackend {
 
 /// The headers of a call. Parts that differ by pair are known to the two alone.
 struct Headers<'a> {
-    common: Header,
+    common: &'a Header,
     pairwise: bool,
     counts: &'a [usize],
     recv_counts: &'a [usize],
@@ -332,11 +332,11 @@ struct Headers<'a> {
 impl Headers<'_> {
     fn of(&self, direction: Direction, peer: usize) -> Header {
         let counts = match direction {
-            _ if !self.pairwise => return self.common,
+            _ if !self.pairwise => return *self.common,
             Direction::Out => self.counts,
             Direction::In => self.recv_counts,
         };
-        Header { shape: counts.get(peer).map_or(0, |&c| c as u64), ..self.common }
+        Header { shape: counts.get(peer).map_or(0, |&c| c as u64), ..*self.common }
     }
 }
 
