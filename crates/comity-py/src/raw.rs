@@ -1,4 +1,5 @@
 //! Memory that Python vouches for: the one place where an address becomes a buffer.
+#![allow(unsafe_code, reason = "memory that Python vouches for")]
 
 use comity::{DType, Place, View, ViewMut, tools::cuda};
 use pyo3::{ffi, prelude::*};

@@ -1,6 +1,5 @@
 //! The only door to the operating system: calls that need `unsafe` or differ between systems.
-//!
-//! May import: `error`, `sync`.
+#![allow(unsafe_code, reason = "calls into the system")]
 
 pub mod clock;
 mod cores;

@@ -1,4 +1,5 @@
 //! Calls of the launcher that need `unsafe`: fork, the moment between fork and exec of a rank, signal dispositions.
+#![allow(unsafe_code, reason = "fork, and signals to process groups")]
 use crate::host::bind::ProcessorSet;
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Resource, Rlimit};

@@ -1,6 +1,4 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
-//!
-//! May import: `recorder`.
 
 mod cause;
 mod census;

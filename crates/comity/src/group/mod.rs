@@ -1,6 +1,4 @@
 //! The handle that users hold, and whose turn it is on it.
-//!
-//! May import: `backend`, `config`, `recorder`, `turn`.
 
 mod communicator;
 mod connect;

@@ -14,6 +14,7 @@
 //! A thread of the group looks after work that is not done yet: when a member dies, or the call's limit passes, it aborts the communicator,
 //! so no stream waits for ever; the next call says why.
 //! The communicator is made with the group, one per device and group; its id travels over the group's own authenticated links.
+#![allow(unsafe_code, reason = "addresses of device memory that views promise")]
 
 mod alone;
 mod device_comm;
