@@ -5,7 +5,7 @@ mod race;
 
 use super::{
     hello::{Channel, Hello, NOT_THE_ONE, Refusal, Secret},
-    relay::{RELAY_FULL, RELAY_OFF},
+    relay::RELAY_FULL,
     stream::{Sealing, Stream},
 };
 use crate::{Error, Result, sys::poll_joining};
@@ -107,6 +107,8 @@ pub enum Miss {
     Nowhere(io::Error),
     /// No address led to a host that lives, for as long as it takes to know.
     NoWay(io::Error),
+    /// A rank that may not pass on what others say answered, and nobody else.
+    Barred(io::Error),
     /// It answered and said no.
     Refused(Refusal),
 }
@@ -117,7 +119,9 @@ impl Miss {
         match self {
             Self::Stop(_) | Self::Nowhere(_) | Self::NoWay(_) => false,
             // An address or a permission does not change by waiting.
-            Self::Nobody(e) => !matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::PermissionDenied),
+            Self::Nobody(e) | Self::Barred(e) => {
+                !matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::PermissionDenied)
+            }
             Self::Refused(r) => r.is_passing(),
         }
     }
@@ -127,9 +131,7 @@ impl Miss {
         match self {
             Self::Stop(_) => true,
             // Who says so may be somebody else, who has the same address.
-            Self::Refused(Refusal::No(words)) => {
-                words != NOT_THE_ONE && words != RELAY_FULL && !self.is_relay_off()
-            }
+            Self::Refused(Refusal::No(words)) => words != NOT_THE_ONE && words != RELAY_FULL,
             _ => false,
         }
     }
@@ -143,17 +145,9 @@ impl Miss {
         }
     }
 
-    /// The same, where another try will do no better.
-    fn for_good(self) -> Self {
-        match self {
-            Self::Nobody(e) => Self::Nowhere(e),
-            other => other,
-        }
-    }
-
     /// Returns true if a rank answered that may not relay.
     fn is_relay_off(&self) -> bool {
-        matches!(self, Self::Refused(Refusal::No(words)) if words.starts_with(RELAY_OFF))
+        matches!(self, Self::Refused(Refusal::RelayOff(_)))
     }
 
     /// Returns true if this host's routing table has no route there.
@@ -191,7 +185,7 @@ impl fmt::Display for Miss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stop(e) => e.fmt(f),
-            Self::Nobody(e) | Self::Nowhere(e) | Self::NoWay(e) => e.fmt(f),
+            Self::Nobody(e) | Self::Nowhere(e) | Self::NoWay(e) | Self::Barred(e) => e.fmt(f),
             Self::Refused(r) => r.fmt(f),
         }
     }
@@ -234,7 +228,7 @@ pub fn dial_any(
         let is_barred = is_barred(&missed);
         let last = summary(targets, missed);
         if is_barred && first.elapsed() >= BARRED {
-            return Err(last.for_good());
+            return Err(last);
         }
         if is_final || !last.is_passing() {
             return Err(last);
@@ -259,7 +253,7 @@ pub fn dial_any(
         }
         if is_elsewhere && rounds > 1 && first.elapsed() >= enough {
             return Err(match last {
-                Miss::Nobody(e) => Miss::NoWay(e),
+                Miss::Nobody(e) | Miss::Barred(e) => Miss::NoWay(e),
                 last => last,
             });
         }
@@ -356,6 +350,7 @@ fn summary(targets: &[Target], missed: Vec<(usize, Tried)>) -> Miss {
         each.collect::<Vec<_>>().join("; ")
     };
     let words = targets.iter().any(|t| matches!(t, Target::Tcp(_))).then(list);
+    let is_barred = missed.iter().any(|(_, tried)| tried.is_relay_off());
     let hope = |t: &Tried| (t.is_final(), t.is_passing(), t.reached());
     let Some((_, tried)) = missed.into_iter().max_by_key(|(i, t)| (hope(t), std::cmp::Reverse(*i))) else {
         return Miss::Nowhere(io::Error::new(
@@ -369,6 +364,7 @@ fn summary(targets: &[Target], missed: Vec<(usize, Tried)>) -> Miss {
         _ => e,
     };
     match tried.miss {
+        Miss::Nobody(e) if is_barred => Miss::Barred(told(e)),
         Miss::Nobody(e) => Miss::Nobody(told(e)),
         Miss::Nowhere(e) => Miss::Nowhere(told(e)),
         Miss::Refused(Refusal::Ended(Some(e))) => Miss::Refused(Refusal::Ended(Some(told(e)))),

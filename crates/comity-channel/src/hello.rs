@@ -218,6 +218,9 @@ impl Initiator {
             Some([0]) => {}
             Some([1, words @ ..]) => return Err(Refusal::No(String::from_utf8_lossy(words).into_owned())),
             Some([2]) => return Err(Refusal::Busy),
+            Some([3, rank @ ..]) => {
+                return Err(Refusal::RelayOff(String::from_utf8_lossy(rank).into_owned()));
+            }
             _ => return Err(Refusal::Stranger),
         }
         // A handshake that is over cannot be extended: prove with the keys that came of it.
@@ -239,6 +242,8 @@ pub enum HelloVerdict {
     Yes,
     No(String),
     Busy,
+    /// It is for another, and this rank, of this name, may not pass it on.
+    RelayOff(String),
     /// It is for another, and goes on to that one as it came.
     PassOn,
 }
@@ -363,12 +368,9 @@ impl Responder {
                 return Some(HandshakeStep::PassOn(whole));
             }
             HelloVerdict::Yes => vec![0],
-            HelloVerdict::No(words) => {
-                let mut w = vec![1];
-                w.extend(words.bytes().take(MAX_WORDS));
-                w
-            }
+            HelloVerdict::No(words) => [1].into_iter().chain(words.bytes().take(MAX_WORDS)).collect(),
             HelloVerdict::Busy => vec![2],
+            HelloVerdict::RelayOff(rank) => [3].into_iter().chain(rank.bytes().take(MAX_WORDS)).collect(),
         };
         let mut out = [0; MAX_BODY];
         let n = noise.write_message(&words, &mut out).ok()?;

@@ -34,8 +34,6 @@ const ROOM: usize = 64 * 1024;
 const MAX_PASSED: usize = 256;
 /// Refusal of a connection above the limit of relayed connections.
 pub(super) const RELAY_FULL: &str = "it passes on what others say over 256 connections already, and takes no more; a cable or a network that the two hosts share needs none of them";
-/// Beginning of the refusal by a rank that may not relay.
-pub const RELAY_OFF: &str = "it passes nothing on, for it was started with COMITY_RELAY=0";
 /// Time limit for the connection to the addressee: its connector gives up first.
 const PASS_LIMIT: Duration = Duration::from_secs(3);
 /// Time for which one direction may be over while nothing moves in the other: a peer that closes, or is refused, soon closes both.

@@ -106,6 +106,8 @@ pub enum Refusal {
     Key,
     /// The other side knows us and says no, in words.
     No(String),
+    /// The other side, a rank of this name, may not pass on what others say.
+    RelayOff(String),
     /// The other side has no room now; worth another try.
     Busy,
 }
@@ -131,6 +133,9 @@ impl fmt::Display for Refusal {
                 "it belongs to another job or holds another key; every rank needs the same job (COMITY_JOB) and key (COMITY_KEY_FD or COMITY_KEY_FILE)",
             ),
             Self::No(words) => f.write_str(words),
+            Self::RelayOff(rank) => {
+                write!(f, "it passes nothing on, for it was started with COMITY_RELAY=0 ({rank})")
+            }
             Self::Busy => f.write_str("it is busy"),
         }
     }
