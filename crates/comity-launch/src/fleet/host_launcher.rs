@@ -121,7 +121,7 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
     let program = find(name).map_err(|why| usage(why + &interpreter_hint(name, find("python3").is_ok())))?;
     script(name, args, cwd.as_deref()).map_err(usage)?;
     let local_size = part.local_size.max(part.size);
-    let binding = RankBinding::check(part.bind_to, local_size).map_err(usage)?;
+    let binding = RankBinding::check(part.terms.bind_to, local_size).map_err(usage)?;
     let set = |(n, v): &(String, String)| Setting { name: n.into(), value: v.into() };
     let env: Vec<Setting> = part.env.iter().map(set).collect();
     Ok(Job {
@@ -149,11 +149,7 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
         elastic: part.elastic.then_some(ElasticTerms { fewest: 0, restarts: 0 }),
         guests: 0,
         restarted: vec![0; part.size],
-        insecure: part.insecure,
-        secure: part.secure.as_deref().map(|s| match s {
-            "data" => comity::Protection::Data,
-            _ => comity::Protection::Handshake,
-        }),
+        terms: part.terms.clone(),
         backend: part.backend.as_deref().and_then(comity::BackendKind::from_name),
         metrics: None,
         tag: TagWish::Never,

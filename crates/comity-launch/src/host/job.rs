@@ -9,7 +9,7 @@ use crate::machine::REFUSED;
 use crate::machine::USAGE;
 use crate::machine::{ElasticTerms, PATIENCE};
 use crate::protocol::Restarts;
-use crate::request::{InputRank, JobRequest, Setting, TagWish};
+use crate::request::{InputRank, JobRequest, RankTerms, Setting, TagWish};
 use rustix::fs::{Access, CWD};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -67,8 +67,7 @@ pub(crate) struct Job {
     pub(crate) guests: usize,
     /// Number of times that each rank was started again, alone.
     pub(crate) restarted: Vec<u32>,
-    pub(crate) insecure: bool,
-    pub(crate) secure: Option<comity::Protection>,
+    pub(crate) terms: RankTerms,
     /// None: what the shell says, or the best there is.
     pub(crate) backend: Option<comity::BackendKind>,
     /// Listener for requests of the ranks' counters.
@@ -121,26 +120,28 @@ impl Job {
     /// Checks a request against this host. `is_whole`: all ranks of the job are on it.
     /// It is taken apart by name: a field that nobody heeds does not compile.
     pub(crate) fn check(request: JobRequest, is_whole: bool) -> Result<Self, LaunchRefusal> {
-        let tty = request.tty().map(RankTerminal::of);
+        let size = request.size();
+        let input = request.input();
+        let elastic = request.elastic();
         let JobRequest {
-            ranks: size,
-            is_default_size: _,
-            command,
+            ranks: _,
             env,
             cwd,
             backend,
-            bind_to,
-            elastic,
+            terms,
+            // With `elastic`, and with `input`.
+            elastic: _,
+            max_restarts: _,
+            stdin_rank: _,
+            tty,
             timeout,
             grace,
             log_dir,
             tag_output,
             verbose,
-            input,
             json_events,
             metrics,
-            insecure,
-            secure,
+            command,
         } = request;
         let mut command = command.into_iter();
         let name = command.next().unwrap_or_default();
@@ -156,7 +157,7 @@ impl Job {
         let given = env.iter().rev().find(|s| s.name == "PATH").map(|s| s.value.clone());
         let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
         let program = find(&name, cwd.as_deref(), &path).map_err(LaunchRefusal::usage)?;
-        let binding = RankBinding::check(bind_to, size).map_err(LaunchRefusal::usage)?;
+        let binding = RankBinding::check(terms.bind_to, size).map_err(LaunchRefusal::usage)?;
         let threads = ThreadShare::new(&env, binding.as_ref(), size);
         let metrics = metrics.map(listen).transpose()?;
         let logs = log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
@@ -188,7 +189,7 @@ impl Job {
             log_dir,
             events,
             stdin_rank: input.map(InputRank::rank),
-            tty,
+            tty: tty.map(RankTerminal::of),
             straight: false,
             local: (0, size),
             binding,
@@ -198,8 +199,7 @@ impl Job {
             elastic,
             guests,
             restarted: vec![0; size],
-            insecure,
-            secure,
+            terms,
             backend: backend.map(|b| b.kind()).filter(|b| *b != comity::BackendKind::Any),
             metrics,
             tag: tag_output,

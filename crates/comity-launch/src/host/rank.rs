@@ -198,9 +198,8 @@ fn offered(job: &Job, meeting: &Meeting, number: u32) -> Variables {
     // Another job's, if this one is started from inside it.
     set("COMITY_KEY_FILE", None);
     // The launcher makes a key, unless it is told not to; what the shell says was said to another job.
-    set("COMITY_INSECURE", job.insecure.then(|| "1".into()));
-    if let Some(secure) = job.secure {
-        set("COMITY_SECURE", Some(secure.name().into()));
+    for (name, value) in job.terms.variables() {
+        set(name, value);
     }
     if let Some(backend) = job.backend {
         set("COMITY_BACKEND", Some(backend.name().into()));
