@@ -11,7 +11,7 @@ use super::{
 use crate::{Error, Result, sys::poll_joining};
 pub use probe::{answering, probe};
 pub use race::Winner;
-use race::{Made, Race, Tried};
+use race::{Race, SealedStream, TryFailure};
 use rustix::{
     event::{PollFd, PollFlags},
     io::Errno,
@@ -158,24 +158,24 @@ impl Miss {
     /// Returns true if there was no answer at all, for no fault of this process.
     fn is_silence(&self) -> bool {
         match self {
-            Self::Nobody(e) => self.reached() == Reached::Nothing && !is_own(e),
+            Self::Nobody(e) => self.reached() == TryProgress::Nothing && !is_own(e),
             _ => false,
         }
     }
 
     /// Returns the furthest point on the way that the failed try proves.
-    fn reached(&self) -> Reached {
+    fn reached(&self) -> TryProgress {
         match self {
-            Self::Nobody(e) if e.kind() == ErrorKind::ConnectionRefused => Reached::Host,
-            Self::Refused(Refusal::Ended(_) | Refusal::Busy) => Reached::Listener,
-            _ => Reached::Nothing,
+            Self::Nobody(e) if e.kind() == ErrorKind::ConnectionRefused => TryProgress::Host,
+            Self::Refused(Refusal::Ended(_) | Refusal::Busy) => TryProgress::Listener,
+            _ => TryProgress::Nothing,
         }
     }
 }
 
 /// Furthest point that a try reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Reached {
+enum TryProgress {
     Nothing,
     Host,
     Listener,
@@ -213,7 +213,7 @@ pub fn dial_any(
     let mut pause = FIRST_PAUSE;
     let mut limit = TRY;
     let first = Instant::now();
-    let mut best = Reached::Nothing;
+    let mut best = TryProgress::Nothing;
     let mut rounds = 0;
     let mut holes = 0;
     loop {
@@ -238,12 +238,12 @@ pub fn dial_any(
             return Err(last);
         }
         let enough = match best {
-            Reached::Nothing => NO_WAY,
-            Reached::Host => NO_LISTENER,
-            Reached::Listener => Duration::MAX,
+            TryProgress::Nothing => NO_WAY,
+            TryProgress::Host => NO_LISTENER,
+            TryProgress::Listener => Duration::MAX,
         };
         // Who was only busy, or has no room, says so sooner.
-        let may_drop = best == Reached::Listener && is_elsewhere && begun.elapsed() >= UNANSWERED;
+        let may_drop = best == TryProgress::Listener && is_elsewhere && begun.elapsed() >= UNANSWERED;
         if may_drop && drops_full_packets(targets, secret, hello, patience)? {
             holes += 1;
             // Once it may only have been slow.
@@ -275,7 +275,7 @@ pub fn dial_all(
     hello: &Hello,
     patience: &DialLimits<'_>,
 ) -> Result<Vec<(Stream, Sealing)>, Miss> {
-    let mut made: Vec<Option<Made>> = targets.iter().map(|_| None).collect();
+    let mut made: Vec<Option<SealedStream>> = targets.iter().map(|_| None).collect();
     let mut pause = FIRST_PAUSE;
     let mut limit = TRY;
     loop {
@@ -311,7 +311,7 @@ pub fn dial_all(
 }
 
 /// Returns true if a rank that may not relay answered, and nothing else is in reach: waiting changes neither.
-fn is_barred(missed: &[(usize, Tried)]) -> bool {
+fn is_barred(missed: &[(usize, TryFailure)]) -> bool {
     missed.iter().any(|(_, miss)| miss.is_relay_off())
         && missed.iter().all(|(_, miss)| miss.is_relay_off() || miss.is_off_the_map())
 }
@@ -340,7 +340,7 @@ fn drops_full_packets(
 }
 
 /// Sums up a round of tries: the final miss if there is one, else the miss that may still change, with the result of each attempt.
-fn summary(targets: &[Target], missed: Vec<(usize, Tried)>) -> Miss {
+fn summary(targets: &[Target], missed: Vec<(usize, TryFailure)>) -> Miss {
     let list = || {
         let each = missed.iter().map(|(i, tried)| {
             let to = targets.get(*i).map_or_else(String::new, ToString::to_string);
@@ -351,7 +351,7 @@ fn summary(targets: &[Target], missed: Vec<(usize, Tried)>) -> Miss {
     };
     let words = targets.iter().any(|t| matches!(t, Target::Tcp(_))).then(list);
     let is_barred = missed.iter().any(|(_, tried)| tried.is_relay_off());
-    let hope = |t: &Tried| (t.is_final(), t.is_passing(), t.reached());
+    let hope = |t: &TryFailure| (t.is_final(), t.is_passing(), t.reached());
     let Some((_, tried)) = missed.into_iter().max_by_key(|(i, t)| (hope(t), std::cmp::Reverse(*i))) else {
         return Miss::Nowhere(io::Error::new(
             ErrorKind::AddrNotAvailable,

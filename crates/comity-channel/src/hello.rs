@@ -16,7 +16,7 @@ use super::fields::{Malformed, Reader, Writer};
 use super::seal::Seals;
 use crate::{Key, sys::traceless};
 pub use message::Refusal;
-use message::{Incoming, MAX_BODY, MessageKind, VERSION, message, padding};
+use message::{IncomingMessage, MAX_BODY, MessageKind, VERSION, message, padding};
 use snow::{Builder, HandshakeState, TransportState};
 use std::{
     fmt,
@@ -144,7 +144,7 @@ impl fmt::Debug for Secret {
 pub struct Initiator {
     /// Taken by the answer.
     noise: Option<Box<HandshakeState>>,
-    incoming: Incoming,
+    incoming: IncomingMessage,
     sealed: bool,
     /// The answer is followed by padding.
     is_padded: bool,
@@ -181,7 +181,7 @@ impl Initiator {
             let first = message(MessageKind::Hello, body.get(..n)?);
             let new = Self {
                 noise: Some(noise),
-                incoming: Incoming::default(),
+                incoming: IncomingMessage::default(),
                 sealed: hello.sealed,
                 is_padded: false,
                 agreed: None,
@@ -202,7 +202,7 @@ impl Initiator {
         if self.agreed.is_none() {
             let Some(body) = self.incoming.read(&mut stream, MessageKind::Answer)? else { return Ok(None) };
             self.agreed = Some(traceless(|| self.agree(&body))?);
-            self.incoming = Incoming::default();
+            self.incoming = IncomingMessage::default();
         }
         if self.is_padded && self.incoming.read(&mut stream, MessageKind::Padding)?.is_none() {
             return Ok(None);
@@ -251,7 +251,7 @@ pub enum HelloVerdict {
 /// The listening side.
 #[derive(Debug)]
 pub(crate) struct Responder {
-    incoming: Incoming,
+    incoming: IncomingMessage,
     stage: Stage,
 }
 
@@ -289,7 +289,7 @@ pub(crate) enum HandshakeStep {
 
 impl Responder {
     pub(crate) fn new() -> Self {
-        Self { incoming: Incoming::default(), stage: Stage::Hello }
+        Self { incoming: IncomingMessage::default(), stage: Stage::Hello }
     }
 
     /// Returns true if the other side has shown that it holds the key (or a recording of a peer that did).
@@ -329,7 +329,7 @@ impl Responder {
                     Ok(Some((MessageKind::Padding, _))) if *padded => HandshakeStep::Close,
                     Ok(Some((MessageKind::Padding, body))) => {
                         *padded = true;
-                        self.incoming = Incoming::default();
+                        self.incoming = IncomingMessage::default();
                         HandshakeStep::Send(padding(body.len()))
                     }
                     Ok(Some((_, body))) => {
@@ -382,7 +382,7 @@ impl Responder {
         let seals = if hello.sealed { Some(seals(&mut noise, false)?) } else { None };
         let transport = Box::new(noise.into_transport_mode().ok()?);
         self.stage = Stage::Proof { transport, hash, hello, seals, padded: false };
-        self.incoming = Incoming::default();
+        self.incoming = IncomingMessage::default();
         Some(HandshakeStep::Send(answer))
     }
 }

@@ -75,9 +75,9 @@ impl RawBuffer {
 }
 
 /// The memory of an object with the buffer protocol while this is borrowed: one block without gaps, its elements in order.
-pub(crate) struct Lent(ffi::Py_buffer);
+pub(crate) struct BorrowedBuffer(ffi::Py_buffer);
 
-impl Lent {
+impl BorrowedBuffer {
     /// Run `f` with the memory of `object`, which stays where it is meanwhile; `None` if the object does not lend it so. Its format, which
     /// takes NumPy longest to say, is not asked for.
     pub(crate) fn with<R>(

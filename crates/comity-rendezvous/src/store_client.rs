@@ -1,7 +1,7 @@
 //! Meeting of a rank with the others: it finds the store, announces itself, and gets the table of everyone.
 
 use super::{
-    locate::{Located, locate, tell},
+    locate::{StoreLocation, locate, tell},
     store::{Store, StoreJob, firewall},
     wire::{Facts, FromStore, Summons, ToStore},
 };
@@ -82,7 +82,7 @@ impl StoreClient {
         want_paths(config.mptcp);
         let limit = config.join_timeout;
         let until = Instant::now() + limit;
-        let Located { addrs, relays, store, key, taken } = locate(config, until)?;
+        let StoreLocation { addrs, relays, store, key, taken } = locate(config, until)?;
         // Whoever holds the port is asked at once, and not waited for.
         let answer = if taken.is_some() { until.min(Instant::now() + CLAIM) } else { until };
         let secret = Secret::new(&key, &config.job, 0);

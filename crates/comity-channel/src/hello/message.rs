@@ -43,9 +43,9 @@ pub(super) fn padding(len: usize) -> Vec<u8> {
 
 /// A message as it arrives; takes no byte beyond its end.
 #[derive(Debug, Default)]
-pub(super) struct Incoming(pub(super) Vec<u8>);
+pub(super) struct IncomingMessage(pub(super) Vec<u8>);
 
-impl Incoming {
+impl IncomingMessage {
     /// Read on; the body once it is whole, `None` when the stream has no more for now.
     pub(super) fn read(&mut self, stream: impl Read, want: MessageKind) -> Result<Option<Vec<u8>>, Refusal> {
         Ok(self.read_one(stream, want, want)?.map(|(_, body)| body))

@@ -2,14 +2,14 @@
 use comity_launch::{BindWish, JobRequest, LaunchRequest, Placement, TagWish};
 
 /// A flag and whether it was given.
-type Given = (&'static str, bool);
+type FlagUse = (&'static str, bool);
 
 /// A sentence for each flag that this form of the launcher does not heed.
 pub(super) fn unheeded(request: &LaunchRequest) -> Vec<String> {
     let LaunchRequest { job, hosts, .. } = request;
     let placement = request.placement();
     let mut all = Vec::new();
-    let mut refuse = |given: &[Given], why: &str| {
+    let mut refuse = |given: &[FlagUse], why: &str| {
         let flags = given.iter().filter(|(_, is_given)| *is_given);
         all.extend(flags.map(|(flag, _)| format!("{flag} {why}")));
     };
@@ -66,7 +66,7 @@ pub(super) fn idle_flags_of_mlx(request: &LaunchRequest) -> Vec<String> {
 }
 
 /// Flags for ranks that this launcher itself starts and carries.
-fn of_own_ranks(job: &JobRequest) -> [Given; 9] {
+fn of_own_ranks(job: &JobRequest) -> [FlagUse; 9] {
     [
         ("--tty", job.tty.is_some()),
         ("--stdin-rank", job.stdin_rank.is_some()),

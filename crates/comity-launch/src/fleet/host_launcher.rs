@@ -9,7 +9,7 @@ use crate::host::bind::RankBinding;
 use crate::host::defaults::ThreadShare;
 use crate::host::job::{self, Job, LaunchRefusal};
 use crate::host::master::Master;
-use crate::host::meet::{Meeting, Reserved};
+use crate::host::meet::{Meeting, ReservedPort};
 use crate::host::output::Outputs;
 use crate::host::supervisor::{self, Supervisor};
 use crate::machine::REFUSED;
@@ -184,10 +184,13 @@ fn script(name: &str, args: &[String], cwd: Option<&Path>) -> Result<(), String>
 }
 
 /// Keeps ports free for those who are told of them.
-fn keep(part: &HostPart, digests: Vec<(String, String)>) -> Result<(Ready, Vec<Reserved>), LaunchRefusal> {
+fn keep(
+    part: &HostPart,
+    digests: Vec<(String, String)>,
+) -> Result<(Ready, Vec<ReservedPort>), LaunchRefusal> {
     let at = part.at.or_else(|| called(2)).unwrap_or_else(loopback);
-    let reserve = |_| Reserved::at(at).or_else(|_| Reserved::at(any(at)));
-    let kept: Vec<Reserved> = (0..part.ports)
+    let reserve = |_| ReservedPort::at(at).or_else(|_| ReservedPort::at(any(at)));
+    let kept: Vec<ReservedPort> = (0..part.ports)
         .map(reserve)
         .collect::<io::Result<_>>()
         .map_err(|e| LaunchRefusal::machine(format!("cannot take a port at {at}: {e}")))?;

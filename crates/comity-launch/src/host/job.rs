@@ -235,10 +235,12 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
         return match runnable(&file) {
             // The rank enters --cwd first, and a relative name counts from there.
             Ok(()) => Ok(name.into()),
-            Err(Unfit::Absent) => Err(format!("command '{shown}': there is no file '{}'", file.display())),
-            Err(Unfit::Directory) => Err(format!("command '{shown}': is a directory")),
-            Err(Unfit::NotExecutable) => Err(not_executable(&file)),
-            Err(Unfit::Unreadable(why)) => Err(format!("command '{shown}': {why}")),
+            Err(FileFault::Absent) => {
+                Err(format!("command '{shown}': there is no file '{}'", file.display()))
+            }
+            Err(FileFault::Directory) => Err(format!("command '{shown}': is a directory")),
+            Err(FileFault::NotExecutable) => Err(not_executable(&file)),
+            Err(FileFault::Unreadable(why)) => Err(format!("command '{shown}': {why}")),
         };
     }
     let mut almost = None;
@@ -253,8 +255,8 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
         let file = if dir.as_os_str().is_empty() { Path::new(".").join(name) } else { dir.join(name) };
         match runnable(&from.join(&file)) {
             Ok(()) => return Ok(file),
-            Err(Unfit::NotExecutable) => almost = almost.or_else(|| Some(not_executable(&file))),
-            Err(Unfit::Unreadable(why)) if file.is_symlink() => {
+            Err(FileFault::NotExecutable) => almost = almost.or_else(|| Some(not_executable(&file))),
+            Err(FileFault::Unreadable(why)) if file.is_symlink() => {
                 almost = almost.or_else(|| Some(format!("command '{shown}': {why}")));
             }
             // In a directory that this user cannot read there may be nothing of that name.
@@ -264,7 +266,7 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
     if let Some(why) = almost {
         return Err(why);
     }
-    let is_here = !matches!(runnable(&from.join(name)), Err(Unfit::Absent | Unfit::Directory));
+    let is_here = !matches!(runnable(&from.join(name)), Err(FileFault::Absent | FileFault::Directory));
     let step = if is_here && Path::new(name).extension().is_some_and(|e| e == "py") {
         format!("a file of that name is in the directory itself: write `python {shown}`")
     } else if is_here {
@@ -287,7 +289,7 @@ fn not_executable(file: &Path) -> String {
     )
 }
 
-enum Unfit {
+enum FileFault {
     Absent,
     Directory,
     NotExecutable,
@@ -295,17 +297,17 @@ enum Unfit {
     Unreadable(String),
 }
 
-fn runnable(file: &Path) -> Result<(), Unfit> {
+fn runnable(file: &Path) -> Result<(), FileFault> {
     let meta = std::fs::metadata(file).map_err(|e| unfit(file, &e))?;
     if meta.is_dir() {
-        return Err(Unfit::Directory);
+        return Err(FileFault::Directory);
     }
     rustix::fs::accessat(CWD, file, Access::EXEC_OK, rustix::fs::AtFlags::empty())
-        .map_err(|_| Unfit::NotExecutable)
+        .map_err(|_| FileFault::NotExecutable)
 }
 
 /// Why a file cannot be looked at. A link is followed as far as it can be: the interpreter of a virtual environment is one.
-fn unfit(file: &Path, e: &io::Error) -> Unfit {
+fn unfit(file: &Path, e: &io::Error) -> FileFault {
     let mut end = file.to_path_buf();
     // As many links as Linux follows; they may form a circle.
     for _ in 0..40 {
@@ -316,12 +318,12 @@ fn unfit(file: &Path, e: &io::Error) -> Unfit {
     let file = file.display();
     let to = end.display();
     match (file.to_string() == to.to_string(), absent) {
-        (true, true) => Unfit::Absent,
-        (true, false) => Unfit::Unreadable(format!("'{file}' cannot be looked at: {e}")),
-        (false, true) => Unfit::Unreadable(format!(
+        (true, true) => FileFault::Absent,
+        (true, false) => FileFault::Unreadable(format!("'{file}' cannot be looked at: {e}")),
+        (false, true) => FileFault::Unreadable(format!(
             "'{file}' is a link to '{to}', which is not there; put that file there, or make the link anew"
         )),
-        (false, false) => Unfit::Unreadable(format!(
+        (false, false) => FileFault::Unreadable(format!(
             "'{file}' is a link to '{to}', which this user cannot run: {e}; make that path readable, or the link anew"
         )),
     }

@@ -6,7 +6,7 @@ use crate::host::meet::Meeting;
 use crate::host::metrics::Metrics;
 use crate::host::output_stream::OutputStream;
 use crate::host::stdin::RankInput;
-use crate::host::sys::{self, Standing};
+use crate::host::sys::{self, TerminalPlace};
 use comity::HostPort;
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Rlimit, Signal};
@@ -63,7 +63,7 @@ impl Rank {
         }
         let mut handed = meeting.handed();
         handed.extend(metrics.and_then(|m| m.fd(rank)));
-        let standing = if terminal.is_some() { Standing::Terminal } else { Standing::Group };
+        let standing = if terminal.is_some() { TerminalPlace::Terminal } else { TerminalPlace::Group };
         let local = (job.local.0 + rank, job.local.1);
         let place = job.binding.as_ref().map(|b| b.of(local)).transpose().map_err(io::Error::other)?;
         sys::prepare(&mut command, handed, *open_files, (standing, place.map(|(set, _)| set)));

@@ -3,7 +3,7 @@ use super::addresses::{self, NodeAddresses};
 use super::request::NodeRequest;
 use crate::address;
 use crate::host::job::{Job, LaunchRefusal};
-use crate::host::meet::{self, Reserved};
+use crate::host::meet::{self, ReservedPort};
 use crate::host::sys::host;
 use crate::machine::REFUSED;
 use crate::machine::USAGE;
@@ -84,7 +84,7 @@ pub(super) struct Agreement {
     pub(super) go: Go,
     /// On node 0.
     pub(super) store: Option<Store>,
-    pub(super) kept: Vec<Reserved>,
+    pub(super) kept: Vec<ReservedPort>,
     pub(super) group: Group,
     pub(super) words: Vec<NodeWord>,
     pub(super) first: usize,
@@ -122,8 +122,8 @@ pub(super) fn agree(call: &NodeCall, mut word: NodeWord) -> Result<Agreement, La
     };
     let own = homes.first().copied().unwrap_or(node_addresses.own);
     word.at = own.ip();
-    let kept: Vec<Reserved> = (0..=word.size)
-        .map(|_| Reserved::on(own))
+    let kept: Vec<ReservedPort> = (0..=word.size)
+        .map(|_| ReservedPort::on(own))
         .collect::<Result<_, _>>()
         .map_err(|e| machine(format!("cannot take a port at {}: {e}", word.at)))?;
     word.ports = kept.iter().map(|r| r.addr.port()).collect();
