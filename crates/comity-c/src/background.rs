@@ -102,9 +102,9 @@ fn tell((callback, context): (extern "C" fn(*mut c_void), Context)) {
 }
 
 /// Ends a request, also where its work never runs.
-struct Ending(Arc<RequestCell>);
+struct RequestEnd(Arc<RequestCell>);
 
-impl Drop for Ending {
+impl Drop for RequestEnd {
     fn drop(&mut self) {
         self.0.set(Err(CFault::os("background work", "it could not be run: no thread, or a panic")));
     }
@@ -115,7 +115,7 @@ pub(crate) fn start(group: &GroupHandle, call: &comity_call) -> Result<RequestHa
     let inner = group.limited(call.timeout)?;
     let job = CheckedCall::new(&inner, call)?;
     let state = Arc::<RequestCell>::default();
-    let ending = Ending(state.clone());
+    let ending = RequestEnd(state.clone());
     inner
         .spawn(move |g| {
             ending.0.set(job.run(g).map_err(CFault::from));

@@ -4,7 +4,7 @@ use crate::{
     boundary::{answer, value},
     description,
     errors::{self, CFault},
-    handles::{self, Used, comity_group},
+    handles::{self, HeldHandle, comity_group},
     raw,
     types::{comity_member, comity_stats, comity_status},
 };
@@ -366,7 +366,7 @@ pub extern "C" fn comity_group_free(group: *mut comity_group) -> comity_status {
         if group.is_null() {
             return Ok(());
         }
-        let used: Used<comity_group> = handles::find(group)?;
+        let used: HeldHandle<comity_group> = handles::find(group)?;
         handles::free(group)?;
         // Not by dropping the last handle: that tells standard error what it finds.
         if used.home.is_here() { Ok(used.group.close()?) } else { Ok(()) }

@@ -199,13 +199,13 @@ pub(crate) fn add<H: HandleKind>(inside: H::Inside) -> Result<*mut H, CFault> {
 }
 
 /// An object that stays while this does.
-pub(crate) struct Used<H: HandleKind> {
+pub(crate) struct HeldHandle<H: HandleKind> {
     slot: &'static Slot,
     index: u32,
     inside: *const H::Inside,
 }
 
-impl<H: HandleKind> Deref for Used<H> {
+impl<H: HandleKind> Deref for HeldHandle<H> {
     type Target = H::Inside;
 
     #[inline]
@@ -216,7 +216,7 @@ impl<H: HandleKind> Deref for Used<H> {
     }
 }
 
-impl<H: HandleKind> Drop for Used<H> {
+impl<H: HandleKind> Drop for HeldHandle<H> {
     #[inline]
     fn drop(&mut self) {
         leave(self.slot, self.index);
@@ -250,7 +250,7 @@ fn clear(slot: &'static Slot, index: u32, state: u64) {
 
 /// Finds the object behind a handle, and counts as its user.
 #[inline]
-pub(crate) fn find<H: HandleKind>(handle: *const H) -> Result<Used<H>, CFault> {
+pub(crate) fn find<H: HandleKind>(handle: *const H) -> Result<HeldHandle<H>, CFault> {
     let token = handle.addr();
     let index = index(token);
     let generation = (token >> (KIND_BITS + SLOT_BITS)) as u64;
@@ -260,7 +260,7 @@ pub(crate) fn find<H: HandleKind>(handle: *const H) -> Result<Used<H>, CFault> {
     let Some(slot) = slot(index) else { return Err(no_handle::<H>(token)) };
     let state = slot.state.fetch_add(1, Ordering::Acquire);
     // From here on it counts as a user, and no longer when it is dropped.
-    let mut used = Used { slot, index, inside: ptr::null() };
+    let mut used = HeldHandle { slot, index, inside: ptr::null() };
     if state & LIVE == 0 || state >> GENERATION != generation {
         return Err(no_handle::<H>(token));
     }

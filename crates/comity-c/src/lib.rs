@@ -10,6 +10,7 @@
 //! `header` compares. `abi.txt` has every symbol and layout; the test `abi` compares that. Names are C's own.
 #![allow(non_camel_case_types, reason = "the names of C's types")]
 #![allow(unreachable_pub, reason = "nobody imports this crate; what is public is in the header")]
+#![allow(unsafe_code, reason = "a C interface: names for its functions, and memory that C vouches for")]
 
 #[cfg(test)]
 mod abi;

@@ -4,7 +4,7 @@ use crate::{
     background::{self, RequestCell, comity_done_fn},
     boundary::{answer, status},
     errors::CFault,
-    handles::{self, Used, comity_group, comity_request},
+    handles::{self, HeldHandle, comity_group, comity_request},
     raw::{self, Context},
     types::{comity_call, comity_status},
 };
@@ -91,7 +91,7 @@ pub extern "C" fn comity_request_wait_any(
         raw::put(index, -1)?;
         let n = usize::try_from(count).map_err(|_| CFault::misuse(format!("the count is {count}")))?;
         let all = raw::list("requests", requests, n)?.iter().enumerate().filter(|(_, r)| !r.is_null());
-        let mut found: Vec<(usize, Used<comity_request>)> = Vec::new();
+        let mut found: Vec<(usize, HeldHandle<comity_request>)> = Vec::new();
         for (at, request) in all {
             let request = handles::find(*request)?;
             request.home.check()?;

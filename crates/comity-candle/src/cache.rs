@@ -20,12 +20,12 @@ use candle_core::{Device, Result, Tensor};
 /// ```
 #[derive(Debug, Default)]
 pub struct KvCache {
-    requests: Vec<Option<Grown>>,
+    requests: Vec<Option<GrownCache>>,
 }
 
 /// Memory for some more tokens than there are.
 #[derive(Debug)]
-struct Grown {
+struct GrownCache {
     keys: Tensor,
     values: Tensor,
     len: usize,
@@ -80,7 +80,7 @@ impl KvCache {
                     Result::Ok(new)
                 };
                 let keys = grow(other.as_ref().map(|h| &h.keys), &k)?;
-                Grown { keys, values: grow(other.as_ref().map(|h| &h.values), &v)?, len }
+                GrownCache { keys, values: grow(other.as_ref().map(|h| &h.values), &v)?, len }
             }
         };
         held.keys.slice_set(&k, 2, held.len)?;

@@ -1,4 +1,5 @@
 //! Calls of the group on candle's CUDA storages: NCCL moves them on candle's own stream, without a copy to the host.
+#![allow(unsafe_code, reason = "device memory of candle's tensors")]
 
 use crate::{
     Result,

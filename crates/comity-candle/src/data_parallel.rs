@@ -239,11 +239,11 @@ struct Step {
     /// Gradients of earlier micro-batches.
     before: Option<GradStore>,
     buckets: Vec<Vec<usize>>,
-    state: Mutex<Passing>,
+    state: Mutex<BackwardPass>,
 }
 
 /// Where a backward pass stands.
-struct Passing {
+struct BackwardPass {
     /// Final gradients that have not been sent.
     ready: Vec<Option<Tensor>>,
     /// Variables in the order in which their gradients became final.
@@ -255,7 +255,7 @@ struct Passing {
 
 impl Step {
     fn new(of: &DataParallel, before: Option<GradStore>) -> Self {
-        let state = Passing {
+        let state = BackwardPass {
             ready: vec![None; of.variables.len()],
             finals: Vec::new(),
             started: 0,
@@ -284,7 +284,7 @@ impl Step {
     }
 
     /// Start the calls of buckets whose gradients are all there, in their order, which is the same on every rank.
-    fn start_full(&self, state: &mut Passing) -> Result<()> {
+    fn start_full(&self, state: &mut BackwardPass) -> Result<()> {
         while let Some(bucket) = self.buckets.get(state.started) {
             if bucket.iter().any(|&i| state.ready[i].is_none()) {
                 return Ok(());

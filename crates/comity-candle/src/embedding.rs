@@ -102,7 +102,7 @@ impl ShardedEmbedding {
 
 impl Module for ShardedEmbedding {
     fn forward(&self, ids: &Tensor) -> candle_core::Result<Tensor> {
-        let owned = Owned::find(ids, &self.vocabulary, self.group.rank())?;
+        let owned = OwnedTokens::find(ids, &self.vocabulary, self.group.rank())?;
         let width = self.rows.dim(1)?;
         let rows = self.rows.index_select(&owned.at, 0)?;
         let rows = rows.broadcast_mul(&owned.mask.to_dtype(rows.dtype())?.unsqueeze(1)?)?;
@@ -113,12 +113,12 @@ impl Module for ShardedEmbedding {
 }
 
 /// Tokens of which a rank has the row: where in its part, and 1 where it is there.
-struct Owned {
+struct OwnedTokens {
     at: Tensor,
     mask: Tensor,
 }
 
-impl Owned {
+impl OwnedTokens {
     fn find(ids: &Tensor, vocabulary: &Partition, rank: usize) -> candle_core::Result<Self> {
         let all: Vec<u32> = ids.flatten_all()?.to_dtype(DType::U32)?.to_vec1()?;
         let mut at = Vec::with_capacity(all.len());
@@ -183,7 +183,7 @@ pub fn sharded_cross_entropy(
     };
     let z = z.broadcast_sub(&greatest)?;
     let total = ops::all_sum(group, &z.exp()?.sum(1)?)?;
-    let owned = Owned::find(targets, vocabulary, group.rank())?;
+    let owned = OwnedTokens::find(targets, vocabulary, group.rank())?;
     let target = (z.gather(&owned.at.unsqueeze(1)?, 1)?.squeeze(1)? * owned.mask)?;
     let target = ops::all_sum(group, &target)?;
     Ok((total.log()? - target)?.mean_all()?)

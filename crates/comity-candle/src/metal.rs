@@ -1,6 +1,7 @@
 //! Calls of the group on candle's Metal storages: memory that the GPU and the processor share, and no copy to a tensor on the CPU.
 //!
 //! Candle keeps results in memory of the GPU alone, so the input is copied by the GPU. The result is where the processor wrote it.
+#![allow(unsafe_code, reason = "device memory of candle's tensors")]
 
 use crate::{
     Result,

@@ -64,7 +64,7 @@ pub struct Accepted {
 }
 
 #[derive(Debug)]
-struct HalfOpen {
+struct HalfOpenConnection {
     stream: Stream,
     from: Option<IpAddr>,
     responder: Responder,
@@ -77,7 +77,7 @@ struct HalfOpen {
 pub struct Acceptor {
     listeners: Vec<Listener>,
     secret: Secret,
-    half_open: Vec<HalfOpen>,
+    half_open: Vec<HalfOpenConnection>,
     /// Given up when descriptors run out, so that waiting connections can be turned away.
     reserve: Option<OwnedFd>,
     paused: Option<Instant>,
@@ -189,7 +189,7 @@ impl Acceptor {
             match listener.accept() {
                 Ok((stream, from)) => {
                     self.starved = None;
-                    let new = HalfOpen {
+                    let new = HalfOpenConnection {
                         stream,
                         from,
                         responder: Responder::new(),
@@ -236,7 +236,7 @@ impl Acceptor {
         let go = knowing > self.half_open.len() / 2;
         let held = |from| self.half_open.iter().filter(|h| h.from == from).count();
         let oldest = |knows: bool| {
-            let may_go = |h: &HalfOpen| h.responder.knows_key() == knows && !h.believes();
+            let may_go = |h: &HalfOpenConnection| h.responder.knows_key() == knows && !h.believes();
             let all = self.half_open.iter().enumerate().filter(|(_, h)| may_go(h));
             all.rev().max_by_key(|(_, h)| held(h.from)).map(|(i, _)| i)
         };
@@ -263,7 +263,7 @@ impl Acceptor {
     /// Take a connection as far as it goes for now.
     fn advance(
         &mut self,
-        mut h: HalfOpen,
+        mut h: HalfOpenConnection,
         now: Instant,
         judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict,
         done: &mut Vec<Accepted>,
@@ -295,7 +295,7 @@ enum Fate {
     PassOn(Hello, Vec<u8>),
 }
 
-impl HalfOpen {
+impl HalfOpenConnection {
     /// Returns true if the other side may just have come to believe that it is in.
     fn believes(&self) -> bool {
         self.answered.is_some_and(|at| at.elapsed() < BELIEVES)

@@ -5,13 +5,13 @@ mod race;
 
 use super::{
     hello::{Channel, Hello, NOT_THE_ONE, Refusal, Secret},
-    relay::{RELAY_FULL, RELAY_OFF},
+    relay::RELAY_FULL,
     stream::{Sealing, Stream},
 };
 use crate::{Error, Result, sys::poll_joining};
 pub use probe::{answering, probe};
 pub use race::Winner;
-use race::{Made, Race, Tried};
+use race::{Race, SealedStream, TryFailure};
 use rustix::{
     event::{PollFd, PollFlags},
     io::Errno,
@@ -107,6 +107,8 @@ pub enum Miss {
     Nowhere(io::Error),
     /// No address led to a host that lives, for as long as it takes to know.
     NoWay(io::Error),
+    /// A rank that may not pass on what others say answered, and nobody else.
+    Barred(io::Error),
     /// It answered and said no.
     Refused(Refusal),
 }
@@ -117,7 +119,9 @@ impl Miss {
         match self {
             Self::Stop(_) | Self::Nowhere(_) | Self::NoWay(_) => false,
             // An address or a permission does not change by waiting.
-            Self::Nobody(e) => !matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::PermissionDenied),
+            Self::Nobody(e) | Self::Barred(e) => {
+                !matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::PermissionDenied)
+            }
             Self::Refused(r) => r.is_passing(),
         }
     }
@@ -127,9 +131,7 @@ impl Miss {
         match self {
             Self::Stop(_) => true,
             // Who says so may be somebody else, who has the same address.
-            Self::Refused(Refusal::No(words)) => {
-                words != NOT_THE_ONE && words != RELAY_FULL && !self.is_relay_off()
-            }
+            Self::Refused(Refusal::No(words)) => words != NOT_THE_ONE && words != RELAY_FULL,
             _ => false,
         }
     }
@@ -143,17 +145,9 @@ impl Miss {
         }
     }
 
-    /// The same, where another try will do no better.
-    fn for_good(self) -> Self {
-        match self {
-            Self::Nobody(e) => Self::Nowhere(e),
-            other => other,
-        }
-    }
-
     /// Returns true if a rank answered that may not relay.
     fn is_relay_off(&self) -> bool {
-        matches!(self, Self::Refused(Refusal::No(words)) if words.starts_with(RELAY_OFF))
+        matches!(self, Self::Refused(Refusal::RelayOff(_)))
     }
 
     /// Returns true if this host's routing table has no route there.
@@ -164,24 +158,24 @@ impl Miss {
     /// Returns true if there was no answer at all, for no fault of this process.
     fn is_silence(&self) -> bool {
         match self {
-            Self::Nobody(e) => self.reached() == Reached::Nothing && !is_own(e),
+            Self::Nobody(e) => self.reached() == TryProgress::Nothing && !is_own(e),
             _ => false,
         }
     }
 
     /// Returns the furthest point on the way that the failed try proves.
-    fn reached(&self) -> Reached {
+    fn reached(&self) -> TryProgress {
         match self {
-            Self::Nobody(e) if e.kind() == ErrorKind::ConnectionRefused => Reached::Host,
-            Self::Refused(Refusal::Ended(_) | Refusal::Busy) => Reached::Listener,
-            _ => Reached::Nothing,
+            Self::Nobody(e) if e.kind() == ErrorKind::ConnectionRefused => TryProgress::Host,
+            Self::Refused(Refusal::Ended(_) | Refusal::Busy) => TryProgress::Listener,
+            _ => TryProgress::Nothing,
         }
     }
 }
 
 /// Furthest point that a try reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Reached {
+enum TryProgress {
     Nothing,
     Host,
     Listener,
@@ -191,7 +185,7 @@ impl fmt::Display for Miss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stop(e) => e.fmt(f),
-            Self::Nobody(e) | Self::Nowhere(e) | Self::NoWay(e) => e.fmt(f),
+            Self::Nobody(e) | Self::Nowhere(e) | Self::NoWay(e) | Self::Barred(e) => e.fmt(f),
             Self::Refused(r) => r.fmt(f),
         }
     }
@@ -219,7 +213,7 @@ pub fn dial_any(
     let mut pause = FIRST_PAUSE;
     let mut limit = TRY;
     let first = Instant::now();
-    let mut best = Reached::Nothing;
+    let mut best = TryProgress::Nothing;
     let mut rounds = 0;
     let mut holes = 0;
     loop {
@@ -234,7 +228,7 @@ pub fn dial_any(
         let is_barred = is_barred(&missed);
         let last = summary(targets, missed);
         if is_barred && first.elapsed() >= BARRED {
-            return Err(last.for_good());
+            return Err(last);
         }
         if is_final || !last.is_passing() {
             return Err(last);
@@ -244,12 +238,12 @@ pub fn dial_any(
             return Err(last);
         }
         let enough = match best {
-            Reached::Nothing => NO_WAY,
-            Reached::Host => NO_LISTENER,
-            Reached::Listener => Duration::MAX,
+            TryProgress::Nothing => NO_WAY,
+            TryProgress::Host => NO_LISTENER,
+            TryProgress::Listener => Duration::MAX,
         };
         // Who was only busy, or has no room, says so sooner.
-        let may_drop = best == Reached::Listener && is_elsewhere && begun.elapsed() >= UNANSWERED;
+        let may_drop = best == TryProgress::Listener && is_elsewhere && begun.elapsed() >= UNANSWERED;
         if may_drop && drops_full_packets(targets, secret, hello, patience)? {
             holes += 1;
             // Once it may only have been slow.
@@ -259,7 +253,7 @@ pub fn dial_any(
         }
         if is_elsewhere && rounds > 1 && first.elapsed() >= enough {
             return Err(match last {
-                Miss::Nobody(e) => Miss::NoWay(e),
+                Miss::Nobody(e) | Miss::Barred(e) => Miss::NoWay(e),
                 last => last,
             });
         }
@@ -281,7 +275,7 @@ pub fn dial_all(
     hello: &Hello,
     patience: &DialLimits<'_>,
 ) -> Result<Vec<(Stream, Sealing)>, Miss> {
-    let mut made: Vec<Option<Made>> = targets.iter().map(|_| None).collect();
+    let mut made: Vec<Option<SealedStream>> = targets.iter().map(|_| None).collect();
     let mut pause = FIRST_PAUSE;
     let mut limit = TRY;
     loop {
@@ -317,7 +311,7 @@ pub fn dial_all(
 }
 
 /// Returns true if a rank that may not relay answered, and nothing else is in reach: waiting changes neither.
-fn is_barred(missed: &[(usize, Tried)]) -> bool {
+fn is_barred(missed: &[(usize, TryFailure)]) -> bool {
     missed.iter().any(|(_, miss)| miss.is_relay_off())
         && missed.iter().all(|(_, miss)| miss.is_relay_off() || miss.is_off_the_map())
 }
@@ -346,7 +340,7 @@ fn drops_full_packets(
 }
 
 /// Sums up a round of tries: the final miss if there is one, else the miss that may still change, with the result of each attempt.
-fn summary(targets: &[Target], missed: Vec<(usize, Tried)>) -> Miss {
+fn summary(targets: &[Target], missed: Vec<(usize, TryFailure)>) -> Miss {
     let list = || {
         let each = missed.iter().map(|(i, tried)| {
             let to = targets.get(*i).map_or_else(String::new, ToString::to_string);
@@ -356,7 +350,8 @@ fn summary(targets: &[Target], missed: Vec<(usize, Tried)>) -> Miss {
         each.collect::<Vec<_>>().join("; ")
     };
     let words = targets.iter().any(|t| matches!(t, Target::Tcp(_))).then(list);
-    let hope = |t: &Tried| (t.is_final(), t.is_passing(), t.reached());
+    let is_barred = missed.iter().any(|(_, tried)| tried.is_relay_off());
+    let hope = |t: &TryFailure| (t.is_final(), t.is_passing(), t.reached());
     let Some((_, tried)) = missed.into_iter().max_by_key(|(i, t)| (hope(t), std::cmp::Reverse(*i))) else {
         return Miss::Nowhere(io::Error::new(
             ErrorKind::AddrNotAvailable,
@@ -369,6 +364,7 @@ fn summary(targets: &[Target], missed: Vec<(usize, Tried)>) -> Miss {
         _ => e,
     };
     match tried.miss {
+        Miss::Nobody(e) if is_barred => Miss::Barred(told(e)),
         Miss::Nobody(e) => Miss::Nobody(told(e)),
         Miss::Nowhere(e) => Miss::Nowhere(told(e)),
         Miss::Refused(Refusal::Ended(Some(e))) => Miss::Refused(Refusal::Ended(Some(told(e)))),

@@ -16,7 +16,7 @@ use super::fields::{Malformed, Reader, Writer};
 use super::seal::Seals;
 use crate::{Key, sys::traceless};
 pub use message::Refusal;
-use message::{Incoming, MAX_BODY, MessageKind, VERSION, message, padding};
+use message::{IncomingMessage, MAX_BODY, MessageKind, VERSION, message, padding};
 use snow::{Builder, HandshakeState, TransportState};
 use std::{
     fmt,
@@ -144,7 +144,7 @@ impl fmt::Debug for Secret {
 pub struct Initiator {
     /// Taken by the answer.
     noise: Option<Box<HandshakeState>>,
-    incoming: Incoming,
+    incoming: IncomingMessage,
     sealed: bool,
     /// The answer is followed by padding.
     is_padded: bool,
@@ -181,7 +181,7 @@ impl Initiator {
             let first = message(MessageKind::Hello, body.get(..n)?);
             let new = Self {
                 noise: Some(noise),
-                incoming: Incoming::default(),
+                incoming: IncomingMessage::default(),
                 sealed: hello.sealed,
                 is_padded: false,
                 agreed: None,
@@ -202,7 +202,7 @@ impl Initiator {
         if self.agreed.is_none() {
             let Some(body) = self.incoming.read(&mut stream, MessageKind::Answer)? else { return Ok(None) };
             self.agreed = Some(traceless(|| self.agree(&body))?);
-            self.incoming = Incoming::default();
+            self.incoming = IncomingMessage::default();
         }
         if self.is_padded && self.incoming.read(&mut stream, MessageKind::Padding)?.is_none() {
             return Ok(None);
@@ -218,6 +218,9 @@ impl Initiator {
             Some([0]) => {}
             Some([1, words @ ..]) => return Err(Refusal::No(String::from_utf8_lossy(words).into_owned())),
             Some([2]) => return Err(Refusal::Busy),
+            Some([3, rank @ ..]) => {
+                return Err(Refusal::RelayOff(String::from_utf8_lossy(rank).into_owned()));
+            }
             _ => return Err(Refusal::Stranger),
         }
         // A handshake that is over cannot be extended: prove with the keys that came of it.
@@ -239,6 +242,8 @@ pub enum HelloVerdict {
     Yes,
     No(String),
     Busy,
+    /// It is for another, and this rank, of this name, may not pass it on.
+    RelayOff(String),
     /// It is for another, and goes on to that one as it came.
     PassOn,
 }
@@ -246,7 +251,7 @@ pub enum HelloVerdict {
 /// The listening side.
 #[derive(Debug)]
 pub(crate) struct Responder {
-    incoming: Incoming,
+    incoming: IncomingMessage,
     stage: Stage,
 }
 
@@ -284,7 +289,7 @@ pub(crate) enum HandshakeStep {
 
 impl Responder {
     pub(crate) fn new() -> Self {
-        Self { incoming: Incoming::default(), stage: Stage::Hello }
+        Self { incoming: IncomingMessage::default(), stage: Stage::Hello }
     }
 
     /// Returns true if the other side has shown that it holds the key (or a recording of a peer that did).
@@ -324,7 +329,7 @@ impl Responder {
                     Ok(Some((MessageKind::Padding, _))) if *padded => HandshakeStep::Close,
                     Ok(Some((MessageKind::Padding, body))) => {
                         *padded = true;
-                        self.incoming = Incoming::default();
+                        self.incoming = IncomingMessage::default();
                         HandshakeStep::Send(padding(body.len()))
                     }
                     Ok(Some((_, body))) => {
@@ -363,12 +368,9 @@ impl Responder {
                 return Some(HandshakeStep::PassOn(whole));
             }
             HelloVerdict::Yes => vec![0],
-            HelloVerdict::No(words) => {
-                let mut w = vec![1];
-                w.extend(words.bytes().take(MAX_WORDS));
-                w
-            }
+            HelloVerdict::No(words) => [1].into_iter().chain(words.bytes().take(MAX_WORDS)).collect(),
             HelloVerdict::Busy => vec![2],
+            HelloVerdict::RelayOff(rank) => [3].into_iter().chain(rank.bytes().take(MAX_WORDS)).collect(),
         };
         let mut out = [0; MAX_BODY];
         let n = noise.write_message(&words, &mut out).ok()?;
@@ -380,7 +382,7 @@ impl Responder {
         let seals = if hello.sealed { Some(seals(&mut noise, false)?) } else { None };
         let transport = Box::new(noise.into_transport_mode().ok()?);
         self.stage = Stage::Proof { transport, hash, hello, seals, padded: false };
-        self.incoming = Incoming::default();
+        self.incoming = IncomingMessage::default();
         Some(HandshakeStep::Send(answer))
     }
 }

@@ -46,6 +46,6 @@ pub use dial::{DialLimits, Miss, TRY, Target, Winner, answering, dial, dial_all,
 pub use fields::{MAX_TEXT, Malformed, Reader, Writer};
 pub use hello::{Agreed, Channel, Hello, HelloVerdict, Initiator, NOT_THE_ONE, Refusal, STORE, Secret};
 pub use listener::{Listener, Unlink};
-pub use relay::{RELAY_OFF, Relay};
-pub use seal::{Seal, Seals, TAG, Unsealed, both_ends};
+pub use relay::Relay;
+pub use seal::{Seal, SealError, Seals, TAG, both_ends};
 pub use stream::{Conn, Sealing, Stream, frame};

@@ -34,8 +34,6 @@ const ROOM: usize = 64 * 1024;
 const MAX_PASSED: usize = 256;
 /// Refusal of a connection above the limit of relayed connections.
 pub(super) const RELAY_FULL: &str = "it passes on what others say over 256 connections already, and takes no more; a cable or a network that the two hosts share needs none of them";
-/// Beginning of the refusal by a rank that may not relay.
-pub const RELAY_OFF: &str = "it passes nothing on, for it was started with COMITY_RELAY=0";
 /// Time limit for the connection to the addressee: its connector gives up first.
 const PASS_LIMIT: Duration = Duration::from_secs(3);
 /// Time for which one direction may be over while nothing moves in the other: a peer that closes, or is refused, soon closes both.
@@ -57,7 +55,7 @@ pub struct Relay {
 
 struct RelayShared {
     waker: Waker,
-    new: Mutex<Vec<Passed>>,
+    new: Mutex<Vec<RelayedPair>>,
     /// Connections that are passed on.
     passed: AtomicUsize,
     stop: AtomicBool,
@@ -70,7 +68,7 @@ impl fmt::Debug for Relay {
 }
 
 impl RelayShared {
-    fn waiting(&self) -> MutexGuard<'_, Vec<Passed>> {
+    fn waiting(&self) -> MutexGuard<'_, Vec<RelayedPair>> {
         self.new.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -111,7 +109,7 @@ impl Relay {
         let outward = Flow { bytes: first, ..Flow::default() };
         let inward = Flow::default();
         let far = Far::Connecting(goals, moved + PASS_LIMIT);
-        let passed = Passed { near: stream, far, outward, inward, hello, seen: (0, false), moved };
+        let passed = RelayedPair { near: stream, far, outward, inward, hello, seen: (0, false), moved };
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             match RelayShared::start() {
@@ -139,7 +137,7 @@ impl Drop for Relay {
 }
 
 /// Two connections that are one.
-struct Passed {
+struct RelayedPair {
     near: TcpStream,
     far: Far,
     /// From the near one to the far one.
@@ -223,7 +221,7 @@ impl Flow {
     }
 }
 
-impl Passed {
+impl RelayedPair {
     /// Moves the bytes that can move now. Returns false when the connection is over. `room` is scratch memory.
     fn advance(&mut self, room: &mut [u8]) -> bool {
         if let Far::Connecting(goals, until) = &mut self.far {
@@ -298,13 +296,13 @@ impl RelayShared {
 
     // WAIT(stop): the relay's thread: woken for each byte, and when it is to stop
     fn serve(&self) {
-        let (mut all, mut stopped): (Vec<Passed>, Option<Instant>) = (Vec::new(), None);
+        let (mut all, mut stopped): (Vec<RelayedPair>, Option<Instant>) = (Vec::new(), None);
         let mut room = vec![0; ROOM];
         loop {
             let mut waiting = self.waiting();
             all.append(&mut waiting);
             while all.iter().filter(|p| p.is_young()).count() > MAX_YOUNG
-                && let Some(oldest) = all.iter().position(Passed::is_young)
+                && let Some(oldest) = all.iter().position(RelayedPair::is_young)
             {
                 all.remove(oldest);
             }

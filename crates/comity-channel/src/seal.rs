@@ -24,7 +24,7 @@ pub struct Seals {
 
 /// The bytes are not what the other end sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unsealed;
+pub struct SealError;
 
 impl Seal {
     fn derive(key: &[u8; 32], transcript: &[u8]) -> Option<Self> {
@@ -37,11 +37,11 @@ impl Seal {
     /// Encrypt frame `number` in place; its tag, which also covers `clear`.
     ///
     /// A number must never be used twice.
-    pub fn seal_in_place(&self, number: u64, clear: &[u8], data: &mut [u8]) -> Result<[u8; TAG], Unsealed> {
+    pub fn seal_in_place(&self, number: u64, clear: &[u8], data: &mut [u8]) -> Result<[u8; TAG], SealError> {
         let tag = self.0.seal_in_place_separate_tag(nonce(number), Aad::from(clear), data);
         // It fails for 64 GiB and more.
-        let tag = tag.map_err(|_| Unsealed)?;
-        tag.as_ref().try_into().map_err(|_| Unsealed)
+        let tag = tag.map_err(|_| SealError)?;
+        tag.as_ref().try_into().map_err(|_| SealError)
     }
 
     /// Encrypts as [`seal_in_place`](Self::seal_in_place), from `text` into `out`, which is as long.
@@ -51,11 +51,11 @@ impl Seal {
         clear: &[u8],
         text: &[u8],
         out: &mut [u8],
-    ) -> Result<[u8; TAG], Unsealed> {
+    ) -> Result<[u8; TAG], SealError> {
         let mut tag = [0; TAG];
         self.0
             .seal_out_of_place_scatter(nonce(number), Aad::from(clear), text, out, &[], &mut tag)
-            .map_err(|_| Unsealed)?;
+            .map_err(|_| SealError)?;
         Ok(tag)
     }
 
@@ -66,9 +66,9 @@ impl Seal {
         clear: &[u8],
         data: &mut [u8],
         tag: [u8; TAG],
-    ) -> Result<(), Unsealed> {
+    ) -> Result<(), SealError> {
         let opened = self.0.open_in_place_separate_tag(nonce(number), Aad::from(clear), &tag, data);
-        opened.map(drop).map_err(|_| Unsealed)
+        opened.map(drop).map_err(|_| SealError)
     }
 
     /// Decrypts as [`open_in_place`](Self::open_in_place), from `sealed` into `out`, which is as long, and zero afterwards if it fails.
@@ -78,12 +78,12 @@ impl Seal {
         clear: &[u8],
         (sealed, tag): (&[u8], [u8; TAG]),
         out: &mut [u8],
-    ) -> Result<(), Unsealed> {
+    ) -> Result<(), SealError> {
         let opened = self.0.open_separate_gather(nonce(number), Aad::from(clear), sealed, &tag, out);
         opened.map_err(|_| {
             // Whatever it made of bytes that are not the other end's.
             out.fill(0);
-            Unsealed
+            SealError
         })
     }
 }
@@ -158,7 +158,7 @@ mod tests {
         for i in 0..data.len() {
             let mut changed = data.clone();
             changed[i] ^= 1;
-            assert_eq!(open(&b.recv, 7, b"clear", &changed, tag), Err(Unsealed));
+            assert_eq!(open(&b.recv, 7, b"clear", &changed, tag), Err(SealError));
         }
         // Another place in the stream, another header, another tag, one's own reflection, another connection.
         assert!(open(&b.recv, 8, b"clear", &data, tag).is_err());

@@ -22,14 +22,8 @@ pub(crate) struct JobTrust {
     insecure: bool,
 
     /// Use of the key: handshake (who may join), or data over TCP too
-    #[arg(long, value_name = "WHAT", value_parser = secure_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "WHAT", value_parser = comity_launch::secure_parser(), hide_possible_values = true)]
     secure: Option<Protection>,
-}
-
-/// Parser of the values of `--secure`.
-pub(crate) fn secure_parser() -> impl TypedValueParser<Value = Protection> {
-    PossibleValuesParser::new(["handshake", "data"])
-        .map(|s| if s == "data" { Protection::Data } else { Protection::Handshake })
 }
 
 /// Up to so many ranks all links are made at the start: what is printed first is their kinds. In larger jobs they would cost more than all

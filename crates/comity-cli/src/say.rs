@@ -40,12 +40,12 @@ pub(crate) fn taken(written: io::Result<()>) -> Result<(), String> {
 
 /// A rank's lines: it prints those that it can and goes on, for a lost output is no reason to leave the other ranks waiting.
 #[derive(Debug)]
-pub(crate) struct LinesSaid {
+pub(crate) struct RankLines {
     speaks: bool,
     lost: Option<String>,
 }
 
-impl LinesSaid {
+impl RankLines {
     /// Makes one that prints nothing where `speaks` is false.
     pub(crate) fn new(speaks: bool) -> Self {
         Self { speaks, lost: None }

@@ -19,6 +19,7 @@
 //!
 //! This crate is Comity's own: what of it users see is in `comity`, and the rest may change with any release. It calls nothing of the
 //! system, so Miri can interpret it; and it is small, so that a debug build, which leaves `comity` as it is, can optimise it.
+#![allow(unsafe_code, reason = "vector instructions")]
 
 /// Runs `$body` compiled for the instruction set of `$level`.
 macro_rules! at {

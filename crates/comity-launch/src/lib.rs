@@ -1,10 +1,10 @@
 //! The launcher of a job: what it decides, and the processes, hosts and nodes that it decides it for.
 //!
 //! ```text
-//! comity launch: flags --> LaunchRequest --> launch --+-- host/   the ranks of this host, in two processes
-//!                                                     +-- fleet/  several hosts over ssh, a launcher on each
-//!                                                     +-- nodes/  several hosts, each of which starts its own launcher
-//!                                                     +-- mpi     MPI's own launcher
+//! comity launch: LaunchRequest, a field a flag --> launch --+-- host/   the ranks of this host, in two processes
+//!                                                          +-- fleet/  several hosts over ssh, a launcher on each
+//!                                                          +-- nodes/  several hosts, each of which starts its own launcher
+//!                                                          +-- mpi     MPI's own launcher
 //! ```
 //!
 //! [`machine`] decides who is started, who failed, who is blamed, what is ended and which exit code comes out, for all of them. `upstream/` has
@@ -45,7 +45,9 @@ pub use host::job::find as find_program;
 pub use host::metrics::address as metrics_address;
 pub use mpi::launcher as mpi_launcher;
 pub use nodes::NodeRequest;
-pub use request::{InputRank, JobRequest, LaunchRequest, Placement, Setting, TagWish};
+pub use request::{
+    InputRank, JobRequest, LaunchRequest, Placement, RankTerms, Setting, TagWish, secure_parser,
+};
 
 /// The version of this launcher and of the library in it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -54,11 +56,12 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 ///
 /// Call it from the main thread before other threads are started: it forks.
 pub fn launch(request: LaunchRequest) -> u8 {
-    let LaunchRequest { job, placement } = request;
+    let placement = request.placement();
+    let LaunchRequest { job, hosts, node } = request;
     match placement {
-        Placement::Nodes(node) => nodes::launch(job, node),
-        Placement::Hosts(hosts) => fleet::launch(job, hosts),
-        Placement::Mpi { more } => mpi::launch(&job, &more),
+        Placement::Nodes => nodes::launch(job, node),
+        Placement::Hosts => fleet::launch(job, hosts),
+        Placement::Mpi => mpi::launch(&job, &hosts.mpi_arg),
         Placement::Here => host::launch(job),
     }
 }

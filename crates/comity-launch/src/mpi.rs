@@ -6,7 +6,7 @@ use crate::host::defaults::{self, ThreadShare};
 use crate::host::job::LaunchRefusal;
 use crate::machine::REFUSED;
 use crate::machine::USAGE;
-use crate::request::{JobRequest, TagWish};
+use crate::request::{JobRequest, RankTerms, TagWish};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::process::CommandExt,
@@ -48,24 +48,23 @@ pub fn launcher() -> Result<OsString, String> {
 fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, LaunchRefusal> {
     // By name: a field that is neither heeded here or in `flags`, nor refused by the command, does not compile.
     let JobRequest {
-        ranks,
-        is_default_size: _,
-        command: _,
+        ranks: _,
         env,
         cwd: _,
         backend: _,
-        bind_to: _,
+        terms: RankTerms { bind_to: _, insecure, secure: _ },
         elastic: _,
+        max_restarts: _,
         timeout,
         grace: _,
         log_dir: _,
         tag_output: _,
         verbose,
-        input: _,
+        stdin_rank: _,
+        tty: _,
         json_events: _,
         metrics: _,
-        insecure,
-        secure: _,
+        command: _,
     } = args;
     let usage = |text: String| LaunchRefusal { code: USAGE, text };
     let (program, family) = find().map_err(usage)?;
@@ -81,7 +80,7 @@ fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, LaunchRefusal>
         // Both families read it; seconds, not less than one.
         command.env("MPIEXEC_TIMEOUT", limit.as_secs().max(1).to_string());
     }
-    let share = ThreadShare::new(env, None, *ranks);
+    let share = ThreadShare::new(env, None, args.size());
     command.envs(defaults::variables(env, share));
     for set in env {
         command.env(&set.name, &set.value);
@@ -95,7 +94,7 @@ fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, LaunchRefusal>
 
 /// The launcher's arguments, up to and with the command of the ranks.
 fn flags(family: Family, (args, more): (&JobRequest, &[String]), root: bool) -> Vec<OsString> {
-    let mut flags: Vec<OsString> = vec!["-n".into(), args.ranks.to_string().into()];
+    let mut flags: Vec<OsString> = vec!["-n".into(), args.size().to_string().into()];
     let mut add = |more: &[&str]| flags.extend(more.iter().map(OsString::from));
     match family {
         Family::OpenMpi(major) => {
@@ -111,7 +110,7 @@ fn flags(family: Family, (args, more): (&JobRequest, &[String]), root: bool) -> 
                 add(&["--tag-output"]);
             }
             add(&["-x", "COMITY_BACKEND"]);
-            if args.insecure {
+            if args.terms.insecure {
                 add(&["-x", "COMITY_INSECURE"]);
             }
         }

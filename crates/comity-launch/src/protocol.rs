@@ -6,16 +6,16 @@
 //!
 //! The launcher's orders go to the host launcher's standard input, the host launcher's events come from its standard output. No length is
 //! believed above [`LARGEST`], and no memory is taken before the bytes have come.
-use crate::host::bind::BindWish;
 use crate::host::ending::Ending;
 use crate::host::master::MasterPacket;
 use crate::host::output_stream::OutputStream;
 use crate::host::signals::PassedSignal;
 use crate::host::terminal::RankTerminal;
+use crate::request::RankTerms;
 use serde::{Deserialize, Serialize};
 
 /// Both sides must speak the same one; the host launcher says its own first.
-pub(crate) const PROTOCOL: u32 = 6;
+pub(crate) const PROTOCOL: u32 = 7;
 /// The longest frame.
 pub(crate) const LARGEST: usize = 4 << 20;
 /// Bytes that a host launcher sends before its first frame: a login script may print before that.
@@ -129,15 +129,12 @@ pub(crate) struct HostPart {
     pub(crate) cwd: Option<String>,
     /// It was asked for, so it must be there.
     pub(crate) cwd_asked: bool,
-    pub(crate) insecure: bool,
-    pub(crate) secure: Option<String>,
+    pub(crate) terms: RankTerms,
     pub(crate) backend: Option<String>,
     /// The address that others reach this host at, where the launcher knows it.
     pub(crate) at: Option<std::net::IpAddr>,
     /// So many ports are wanted.
     pub(crate) ports: usize,
-    /// Processors to which each of its ranks is bound.
-    pub(crate) bind_to: BindWish,
     pub(crate) restarts: Restarts,
     /// Ranks that end are started again when the launcher says so.
     pub(crate) elastic: bool,

@@ -1,79 +1,207 @@
-//! A job as a user asks for it, parsed: the front end of the command line makes it, and [`launch`](crate::launch::launch) runs it.
+//! A job as a user asks for it: each field is a flag of `comity launch`, with its help. [`launch`](crate::launch) runs it.
+//!
+//! A new flag is a field here, or in [`HostsRequest`] or [`NodeRequest`]. One that every rank is started with, here or afar, is a field of
+//! [`RankTerms`] and needs nothing else. Whoever heeds the others takes a request apart by name, so a flag without a place does not compile.
 use crate::backend::AskedBackend;
-use crate::elastic::Elastic;
+use crate::elastic::{Elastic, RESTARTS};
 use crate::fleet::request::HostsRequest;
 use crate::host::bind::BindWish;
 use crate::nodes::request::NodeRequest;
+use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use comity::Protection;
+use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A job, and where its ranks run.
-#[derive(Debug)]
-pub struct LaunchRequest {
-    /// The ranks.
-    pub job: JobRequest,
-    /// Where they run.
-    pub placement: Placement,
+/// Headings of `comity launch --help`.
+pub(crate) mod section {
+    pub(crate) const RANKS: &str = "Ranks";
+    pub(crate) const HOSTS: &str = "Hosts";
+    pub(crate) const SSH: &str = "ssh";
+    pub(crate) const ENDING: &str = "Ending";
+    pub(crate) const OUTPUT: &str = "Output";
+    pub(crate) const SECURITY: &str = "Security";
+    pub(crate) const MLX: &str = "MLX's flags";
 }
 
-/// Where the ranks run, and who starts them.
-#[derive(Debug)]
+/// A job, and where its ranks run.
+#[derive(Debug, clap::Args)]
+pub struct LaunchRequest {
+    /// The ranks.
+    #[command(flatten)]
+    pub job: JobRequest,
+    /// Other hosts.
+    #[command(flatten)]
+    pub hosts: HostsRequest,
+    /// This host among others.
+    #[command(flatten)]
+    pub node: NodeRequest,
+}
+
+/// Place of the ranks, by what starts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// On this host, started by this launcher.
     Here,
     /// On several hosts, each with a launcher that this one starts; or on this one as if it were one of several.
-    Hosts(HostsRequest),
+    Hosts,
     /// On several hosts, each with a launcher that somebody else starts, such as this one.
-    Nodes(NodeRequest),
-    /// Where MPI's own launcher starts them, with these arguments more.
-    Mpi {
-        /// For MPI's launcher.
-        more: Vec<String>,
-    },
+    Nodes,
+    /// Where MPI's own launcher starts them.
+    Mpi,
 }
 
-/// The ranks, and what each launcher does for them. A flag that one placement does not heed is refused before there is a request.
-#[derive(Debug)]
-pub struct JobRequest {
-    /// Ranks; with several hosts, on each that does not say how many.
-    pub ranks: usize,
-    /// Nobody said how many ranks.
-    pub is_default_size: bool,
-    /// The program, and its arguments.
-    pub command: Vec<OsString>,
-    /// Variables of every rank.
-    pub env: Vec<Setting>,
-    /// The directory in which ranks start.
-    pub cwd: Option<PathBuf>,
-    /// Backend of the ranks' calls, where the user chose.
-    pub backend: Option<AskedBackend>,
-    /// Cores that each rank is bound to.
+impl LaunchRequest {
+    /// The place of its ranks.
+    pub fn placement(&self) -> Placement {
+        match self {
+            _ if self.node.is_given() => Placement::Nodes,
+            _ if self.hosts.is_given() || self.job.restarts_of_job() > 0 => Placement::Hosts,
+            _ if self.job.is_mpi() => Placement::Mpi,
+            _ => Placement::Here,
+        }
+    }
+}
+
+/// Terms on which the host of a rank starts it, here or afar: they travel whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
+pub struct RankTerms {
+    /// Bind each rank to a core of its own (core), or to the cores that share a third-level cache (complex)
+    #[arg(
+        long,
+        value_parser = bind_parser(),
+        value_name = "CORES",
+        default_value = "off",
+        hide_possible_values = true,
+        hide_default_value = false,
+        help_heading = section::RANKS
+    )]
     pub bind_to: BindWish,
-    /// Terms on which the job goes on without ranks, and the number of times that each rank is started again.
-    pub elastic: Option<(Elastic, u32)>,
-    /// The job ends after so long.
-    pub timeout: Option<Duration>,
-    /// Time that ranks have to end after SIGTERM.
-    pub grace: Option<Duration>,
-    /// Directory for each rank's output and records.
-    pub log_dir: Option<PathBuf>,
-    /// Whether lines start with their rank.
-    pub tag_output: TagWish,
-    /// Says what is started, and how each rank ended.
-    pub verbose: bool,
-    /// The rank that alone gets standard input.
-    pub input: Option<InputRank>,
-    /// A file, or the number of a descriptor, for events as JSON.
-    pub json_events: Option<OsString>,
-    /// Address at which requests for the ranks' counters are answered.
-    pub metrics: Option<SocketAddr>,
-    /// Without a job key.
+
+    /// Make no job key: whoever can connect to a rank and knows the job's name can join
+    #[arg(hide_short_help = true, long, help_heading = section::SECURITY)]
     pub insecure: bool,
-    /// Use of the job key, where the user chose.
-    pub secure: Option<comity::Protection>,
+
+    /// Protect by the job key the handshake (who may connect, the default) or data (everything that goes over TCP, too)
+    #[arg(hide_short_help = true, long, value_name = "PART", conflicts_with = "insecure", value_parser = secure_parser(), hide_possible_values = true, help_heading = section::SECURITY)]
+    #[serde(with = "protection")]
+    pub secure: Option<Protection>,
+}
+
+impl RankTerms {
+    /// Variables of each rank, and none for those that the shell may not set for another job.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, Option<String>)> {
+        // Named: a flag that is forgotten does not compile. The cores are the launcher's own to choose.
+        let Self { bind_to: _, insecure, secure } = self;
+        let mut all = vec![("COMITY_INSECURE", insecure.then(|| "1".into()))];
+        all.extend(secure.map(|secure| ("COMITY_SECURE", Some(secure.name().into()))));
+        all
+    }
+}
+
+/// Protection on the way to another host, by its name.
+mod protection {
+    use comity::Protection;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(secure: &Option<Protection>, to: S) -> Result<S::Ok, S::Error> {
+        secure.map(Protection::name).serialize(to)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Protection>, D::Error> {
+        let name = Option::<String>::deserialize(from)?;
+        Ok(name.map(|name| if name == "data" { Protection::Data } else { Protection::Handshake }))
+    }
+}
+
+/// The ranks, and what each launcher does for them. A flag that one placement does not heed is refused before anything runs.
+#[derive(Debug, clap::Args)]
+pub struct JobRequest {
+    /// Start this many ranks (default: 1); with --hosts or --hostfile, on each host that does not say how many
+    #[arg(short = 'n', long, alias = "repeat-hosts", value_name = "N", allow_negative_numbers = true, value_parser = number_of_ranks, help_heading = section::RANKS)]
+    pub ranks: Option<u32>,
+
+    /// Set a variable for every rank (repeatable)
+    #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(Setting::parse), help_heading = section::RANKS)]
+    pub env: Vec<Setting>,
+
+    /// Start the ranks in this directory
+    #[arg(long, value_name = "DIR", help_heading = section::RANKS)]
+    pub cwd: Option<PathBuf>,
+
+    /// Carry the ranks' calls by `any` (the best there is, the default), `jaccl` (RDMA first), `nccl`, or `mpi` (MPI's own launcher
+    /// starts the ranks); also MLX's `ring` and `jaccl-ring`
+    #[arg(long, value_name = "NAME", value_parser = backend_parser(), hide_possible_values = true, help_heading = section::RANKS)]
+    pub backend: Option<AskedBackend>,
+
+    /// Terms of each rank.
+    #[command(flatten)]
+    pub terms: RankTerms,
+
+    /// Go on without ranks that die as long as MIN are left, and start these again to join: for programs that form their group again
+    /// (docs/elastic.md). MAX limits the ranks with those that `comity join` adds
+    #[arg(long, value_name = "MIN[:MAX]", value_parser = Elastic::parse, help_heading = section::ENDING)]
+    pub elastic: Option<Elastic>,
+
+    /// Start a job that failed again, this many times (default: 0), with a pause that doubles from 1 s to 30 s; with --elastic each rank
+    /// that failed (default: 10)
+    #[arg(long, value_name = "N", help_heading = section::ENDING)]
+    pub max_restarts: Option<u32>,
+
+    /// End the job after this many seconds, with exit code 124 (the limit of each call is COMITY_TIMEOUT)
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
+    pub timeout: Option<Duration>,
+
+    /// Let ranks take this long to end after SIGTERM before they are killed (default: 3), say to write a checkpoint
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
+    pub grace: Option<Duration>,
+
+    /// Also write each rank's output, untagged, to DIR/rank-N.out and DIR/rank-N.err, and its last calls when a
+    /// group fails, for `comity report DIR`
+    #[arg(long, value_name = "DIR", help_heading = section::OUTPUT)]
+    pub log_dir: Option<PathBuf>,
+
+    /// Start each line with its rank, as in "[2] ": always, never, or with two ranks or more (auto)
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_parser = tag_parser(),
+        value_name = "WHEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "auto",
+        default_missing_value = "always",
+        hide_possible_values = true,
+        help_heading = section::OUTPUT
+    )]
+    pub tag_output: TagWish,
+
+    /// Show what is started, with which variables, and how each rank ended
+    #[arg(long, short, help_heading = section::OUTPUT)]
+    pub verbose: bool,
+
+    /// Give standard input to this rank alone, and show its output as it comes: for a debugger in one rank
+    #[arg(hide_short_help = true, long, value_name = "RANK", help_heading = section::OUTPUT)]
+    pub stdin_rank: Option<usize>,
+
+    /// Give this rank a terminal of its own: line editing, Ctrl-C and colours are the rank's; Ctrl-] ends the job
+    #[arg(hide_short_help = true, long, value_name = "RANK", conflicts_with_all = ["stdin_rank", "print_python"], help_heading = section::OUTPUT)]
+    pub tty: Option<usize>,
+
+    /// Write each event of the job to FILE, or to the open descriptor of this number, as one JSON object a line
+    #[arg(hide_short_help = true, long, value_name = "FILE", help_heading = section::OUTPUT)]
+    pub json_events: Option<OsString>,
+
+    /// Answer GET /metrics at this address, such as 127.0.0.1:9400, with each rank's counters for Prometheus
+    #[arg(hide_short_help = true, long, value_name = "ADDR", value_parser = crate::host::metrics::address, help_heading = section::OUTPUT)]
+    pub metrics: Option<SocketAddr>,
+
+    /// The command that every rank runs, with its arguments
+    #[arg(required_unless_present = "print_python", trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// Rank that a user talks to.
@@ -93,14 +221,6 @@ impl InputRank {
         }
     }
 
-    /// The rank that gets a terminal.
-    pub fn terminal(self) -> Option<usize> {
-        match self {
-            Self::Pipe(_) => None,
-            Self::Terminal(rank) => Some(rank),
-        }
-    }
-
     /// The flag that names it.
     pub fn flag(self) -> &'static str {
         match self {
@@ -114,31 +234,39 @@ impl JobRequest {
     /// Request for a command alone.
     #[cfg(test)]
     pub fn of_command(ranks: usize, command: &[&str]) -> Self {
-        Self {
-            ranks,
-            is_default_size: false,
-            command: command.iter().map(OsString::from).collect(),
-            env: Vec::new(),
-            cwd: None,
-            backend: None,
-            bind_to: BindWish::Off,
-            elastic: None,
-            timeout: None,
-            grace: None,
-            log_dir: None,
-            tag_output: TagWish::Auto,
-            verbose: false,
-            input: None,
-            json_events: None,
-            metrics: None,
-            insecure: false,
-            secure: None,
+        #[derive(clap::Parser)]
+        struct Words {
+            #[command(flatten)]
+            request: LaunchRequest,
         }
+        let ranks = ranks.to_string();
+        let words = [&["launch", "-n", &ranks, "--"], command].concat();
+        <Words as clap::Parser>::parse_from(words).request.job
     }
 
-    /// The rank that gets a terminal.
-    pub fn tty(&self) -> Option<usize> {
-        self.input.and_then(InputRank::terminal)
+    /// Ranks; with several hosts, on each that does not say how many.
+    pub fn size(&self) -> usize {
+        self.ranks.unwrap_or(1) as usize
+    }
+
+    /// The rank that alone gets standard input.
+    pub fn input(&self) -> Option<InputRank> {
+        self.tty.map(InputRank::Terminal).or_else(|| self.stdin_rank.map(InputRank::Pipe))
+    }
+
+    /// Whether MPI carries the calls.
+    pub fn is_mpi(&self) -> bool {
+        self.backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi)
+    }
+
+    /// Number of times that the whole job is started again.
+    pub fn restarts_of_job(&self) -> u32 {
+        self.max_restarts.filter(|_| self.elastic.is_none()).unwrap_or(0)
+    }
+
+    /// Terms on which the job goes on without ranks, and the number of times that each rank is started again.
+    pub(crate) fn elastic(&self) -> Option<(Elastic, u32)> {
+        self.elastic.map(|elastic| (elastic, self.max_restarts.unwrap_or(RESTARTS)))
     }
 }
 
@@ -191,6 +319,69 @@ impl Setting {
     }
 }
 
+/// Reads the number of ranks. `-np 2`, as mpirun takes it, comes as `p`.
+fn number_of_ranks(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|n| (1..=4096).contains(n));
+    number.ok_or_else(|| match text {
+        "p" => "mpirun's -np is -n here, as in -n 2".to_owned(),
+        _ => "it takes a number from 1 to 4096, as in -n 2".to_owned(),
+    })
+}
+
+/// Parser of the values of `--backend`.
+fn backend_parser() -> impl TypedValueParser<Value = AskedBackend> {
+    PossibleValuesParser::new(AskedBackend::all().collect::<Vec<_>>())
+        .try_map(|name| AskedBackend::named(&name).ok_or("no such backend"))
+}
+
+/// Parser of a word among these, each with its value and its help.
+fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    words: [(&'static str, T, &'static str); N],
+) -> impl TypedValueParser<Value = T> {
+    let names = words.map(|(name, _, help)| match help {
+        "" => PossibleValue::new(name),
+        help => PossibleValue::new(name).help(help),
+    });
+    PossibleValuesParser::new(names).try_map(move |given| {
+        words.iter().find(|(name, _, _)| *name == given).map(|(_, value, _)| *value).ok_or("no such value")
+    })
+}
+
+/// Parser of the values of `--bind-to`.
+fn bind_parser() -> impl TypedValueParser<Value = BindWish> {
+    one_of([
+        ("off", BindWish::Off, "Wherever the system puts them"),
+        ("core", BindWish::Core, "A core for each"),
+        ("complex", BindWish::Complex, "The cores that share a cache"),
+    ])
+}
+
+/// Parser of the values of `--tag-output`.
+fn tag_parser() -> impl TypedValueParser<Value = TagWish> {
+    one_of([
+        ("auto", TagWish::Auto, "With two ranks or more"),
+        ("always", TagWish::Always, ""),
+        ("never", TagWish::Never, ""),
+    ])
+}
+
+/// Reads a time above 0.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let allowed = "allowed is a number of seconds above 0, such as 90 or 0.5";
+    let number: f64 = text.parse().map_err(|_| format!("not a number; {allowed}"))?;
+    match Duration::try_from_secs_f64(number) {
+        // A century: beyond it, adding to the clock could overflow.
+        Ok(time) if !time.is_zero() && time.as_secs() < 3_200_000_000 => Ok(time),
+        _ => Err(format!("out of range; {allowed}")),
+    }
+}
+
+/// Parser of the values of `--secure`.
+pub fn secure_parser() -> impl TypedValueParser<Value = Protection> {
+    PossibleValuesParser::new(["handshake", "data"])
+        .map(|s| if s == "data" { Protection::Data } else { Protection::Handshake })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,5 +393,13 @@ mod tests {
         assert_eq!(Setting::parse("A=".into()).unwrap().value, "");
         assert!(Setting::parse("A".into()).unwrap_err().contains("NAME=VALUE"));
         assert!(Setting::parse("=b".into()).is_err());
+    }
+
+    #[test]
+    fn seconds_are_positive_and_finite() {
+        assert_eq!(seconds("1.5"), Ok(Duration::from_millis(1500)));
+        for bad in ["0", "-1", "nan", "inf", "1e300", "ten", "", "1e-300"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -93,7 +93,7 @@ pub(crate) struct Overlay<R: Reason> {
     /// Number of news that this rank has sent.
     pub(crate) number: u64,
     /// Numbers of each rank's news that have come.
-    seen: BTreeMap<usize, Seen>,
+    seen: BTreeMap<usize, NewsNumbers>,
     /// Groups whose failure was told or passed on.
     told: VecDeque<u64>,
     /// Groups that others have opened and this rank has not, as they came.
@@ -171,13 +171,13 @@ impl Loss {
 
 /// Numbers of a rank's news that have come.
 #[derive(Debug, Default)]
-struct Seen {
+struct NewsNumbers {
     upto: u64,
     /// The numbers beyond a gap: a new connection may carry later ones first.
     ahead: BTreeSet<u64>,
 }
 
-impl Seen {
+impl NewsNumbers {
     /// False if it has come before.
     fn take(&mut self, number: u64) -> bool {
         if number <= self.upto || !self.ahead.insert(number) {

@@ -33,12 +33,12 @@ pub struct Choice {
 
 /// The cheapest way to carry out a call; the preferred one, if it can. The same on every rank.
 pub fn choose(call: &Common<'_>, world: &Topology, prefer: Option<Algorithm>) -> Choice {
-    if let Some(algorithm) = prefer.filter(|a| a.serves(call.kind)) {
+    if let Some(algorithm) = prefer.filter(|a| a.carries(call)) {
         return price(call, world, algorithm);
     }
     let model = Model::new(call, world);
     let mut best: Option<(Algorithm, f64)> = None;
-    for algorithm in call.kind.algorithms() {
+    for algorithm in call.kind.algorithms().filter(|a| a.carries(call)) {
         let predicted = seconds(&model, call.kind, algorithm);
         if best.is_none_or(|(_, least)| predicted < least) {
             best = Some((algorithm, predicted));
@@ -52,7 +52,8 @@ pub fn choose(call: &Common<'_>, world: &Topology, prefer: Option<Algorithm>) ->
 /// Prices a call as [`choose`], with the algorithm given. Infinite seconds where it cannot carry out the call.
 pub fn price(call: &Common<'_>, world: &Topology, algorithm: Algorithm) -> Choice {
     let model = Model::new(call, world);
-    let predicted = seconds(&model, call.kind, algorithm);
+    let predicted =
+        if algorithm.carries(call) { seconds(&model, call.kind, algorithm) } else { f64::INFINITY };
     made(call, world, &model, algorithm, predicted)
 }
 
@@ -273,7 +274,7 @@ mod tests {
         let world = Topology::new(vec![0; 8], 8);
         let parts = [1, 2, 3, 4, 5, 6, 7, 8];
         let of = |counts| Shape { counts, recv_counts: counts, ..Shape::new(Kind::AllToAll, 0, 8, 0, 4) };
-        for algorithm in Kind::AllToAll.algorithms() {
+        for algorithm in Kind::AllToAll.algorithms().filter(|a| a.carries(&of(&parts).common())) {
             let unknown = price(&of(&parts).common(), &world, algorithm).predicted;
             let empty = price(&of(&[]).common(), &world, algorithm).predicted;
             assert!(unknown > 1.5 * empty, "{algorithm:?}: {unknown} {empty}");

@@ -27,11 +27,12 @@ const MOST_STEPS: usize = 8192;
 /// Below this a message between hosts is small: rounds cost more than bytes.
 const SMALL: usize = 32 << 10;
 
-/// The plan of `shape.rank`. An algorithm that cannot carry out the operation gives way to the first that can.
+/// The plan of `shape.rank`. An algorithm that cannot carry out the call gives way to the first that can.
 /// `segment` is in elements; 0 means one segment.
 pub fn build(shape: &Shape<'_>, algorithm: Algorithm, segment: usize) -> Plan {
-    let able = [algorithm].into_iter().chain(shape.kind.algorithms());
-    let found = able.into_iter().find_map(|a| Some((a.definition().order, a.service(shape.kind)?)));
+    let call = shape.common();
+    let mut able = [algorithm].into_iter().chain(shape.kind.algorithms()).filter(|a| a.carries(&call));
+    let found = able.find_map(|a| Some((a.definition().order, a.service(shape.kind)?)));
     // Every operation is served: a test looks at the whole table.
     let Some((order, service)) = found else { return Draft::default().finish() };
     let hosts = Hosts::new(shape.hosts, shape.rank, shape.size);

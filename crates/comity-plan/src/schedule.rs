@@ -26,7 +26,7 @@ mod touched;
 
 use crate::{Buf, Plan, Slice, StepOp};
 use queue::{Queue, enqueue};
-use touched::Touched;
+use touched::TouchedRanges;
 
 /// A step's place in the schedule.
 pub type Id = u32;
@@ -97,7 +97,7 @@ impl Schedule {
             expected_headers: 0,
             copies_feed: false,
         };
-        let mut touched = Touched::new(plan, in_place);
+        let mut touched = TouchedRanges::new(plan, in_place);
         let mut bells: Vec<(u32, Id)> = Vec::new();
         for step in &plan.steps {
             let id = s.items.len() as Id;

@@ -73,7 +73,7 @@ fn reduction(py: Python<'_>, name: &str) -> PyResult<ReduceOp> {
 
 /// Arguments whose numbers suit their group.
 #[derive(Debug, Default)]
-pub(crate) struct Checked {
+pub(crate) struct CheckedArgs {
     pub(crate) reduce: Option<ReduceOp>,
     pub(crate) root: Option<usize>,
     /// Send to, or receive from.
@@ -96,9 +96,9 @@ pub(crate) struct Checked {
 impl CallArgs {
     /// These arguments for a call of `op` on `group`, or words that say which of them cannot be. Whether a rank is in the group is
     /// seen later.
-    pub(crate) fn checked(&self, group: &Group, op: &str) -> Result<Checked, String> {
+    pub(crate) fn checked(&self, group: &Group, op: &str) -> Result<CheckedArgs, String> {
         let numbers = Numbers { group, op };
-        Ok(Checked {
+        Ok(CheckedArgs {
             reduce: self.reduce,
             root: numbers.rank("root", self.root)?,
             peer: numbers.rank("peer", self.peer)?,

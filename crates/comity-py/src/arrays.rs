@@ -8,7 +8,7 @@
 //!                                    Kind.read, Kind.write, Group.run
 //! ```
 
-use crate::raw::{Lent, RawBuffer};
+use crate::raw::{BorrowedBuffer, RawBuffer};
 use comity::{DType, Group, ReduceOp};
 use pyo3::{
     intern,
@@ -73,8 +73,8 @@ impl PlainAllReduce {
         let dtype = dtype_of(py, numpy, x)?;
         let reduce = ReduceOp::from_name(reduce.cast::<PyString>().ok()?.to_str().ok()?)?;
         if out.is_some_and(|out| out.is(x)) {
-            let run = |all: &Lent| call(&Self { inp: None, out: all.elements(dtype)?, reduce });
-            return Some(Lent::with(x, true, run)??.map(|()| x.clone()));
+            let run = |all: &BorrowedBuffer| call(&Self { inp: None, out: all.elements(dtype)?, reduce });
+            return Some(BorrowedBuffer::with(x, true, run)??.map(|()| x.clone()));
         }
         let out = match out {
             Some(out) => out.clone(),
@@ -83,13 +83,14 @@ impl PlainAllReduce {
         if dtype_of(py, numpy, &out) != Some(dtype) {
             return None;
         }
-        let run = |from: &Lent, to: &Lent| {
+        let run = |from: &BorrowedBuffer, to: &BorrowedBuffer| {
             let inp = from.elements(dtype)?;
             let out = to.elements(dtype)?;
             let plain = from.shape() == to.shape() && !inp.overlaps(out);
             if plain { call(&Self { inp: Some(inp), out, reduce }) } else { None }
         };
-        let ended = Lent::with(x, false, |from| Lent::with(&out, true, |to| run(from, to)))???;
+        let ended =
+            BorrowedBuffer::with(x, false, |from| BorrowedBuffer::with(&out, true, |to| run(from, to)))???;
         Some(ended.map(|()| out))
     }
 

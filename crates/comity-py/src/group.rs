@@ -7,7 +7,7 @@ use crate::{
     raw::RawBuffer,
     request::{FinishGuard, PyRequest, RequestState, seconds, wait_to_the_end, watched},
     shared::SharedBytes,
-    work::{Given, PreparedCall},
+    work::{BufferSpec, PreparedCall},
 };
 use comity::{Peer, Place, ReformOptions, ViewMut, tools::HomeProcess};
 use pyo3::{prelude::*, types::PyDict};
@@ -36,7 +36,7 @@ pub(crate) struct PyGroup {
 /// Rank, host and process id.
 type Member = (usize, Option<String>, Option<u32>);
 /// A group that follows another; members that left it, and why; members that joined.
-type Formed = (PyGroup, Vec<(Member, String)>, Vec<Member>);
+type FollowingGroup = (PyGroup, Vec<(Member, String)>, Vec<Member>);
 
 fn member(p: &Peer) -> Member {
     (p.rank, p.host.as_deref().map(str::to_owned), p.pid)
@@ -65,7 +65,7 @@ impl Drop for PyGroup {
 }
 
 /// Buffers in host memory of which none overlaps another.
-fn apart(given: Vec<Given>) -> Result<Vec<RawBuffer>, String> {
+fn apart(given: Vec<BufferSpec>) -> Result<Vec<RawBuffer>, String> {
     let all: Vec<RawBuffer> =
         given.into_iter().map(|b| RawBuffer::new(b, Place::Host)).collect::<Result<_, _>>()?;
     let mut order = all.clone();
@@ -109,7 +109,7 @@ impl PyGroup {
         &self,
         py: Python<'_>,
         op: &str,
-        [inp, out]: [Option<Given>; 2],
+        [inp, out]: [Option<BufferSpec>; 2],
         args: Option<&Bound<'_, CallArgs>>,
     ) -> PyResult<(comity::Group, PreparedCall)> {
         let none = CallArgs::default();
@@ -282,7 +282,7 @@ impl PyGroup {
         fewest: usize,
         store_decides: bool,
         timeout: Option<f64>,
-    ) -> PyResult<Formed> {
+    ) -> PyResult<FollowingGroup> {
         // The new group has the handle's limit, not that of this call.
         let group = self.limited(py, None)?;
         let mut options = ReformOptions::new().fewest(fewest);
@@ -305,7 +305,7 @@ impl PyGroup {
     fn sync(
         &self,
         py: Python<'_>,
-        buffers: Vec<Given>,
+        buffers: Vec<BufferSpec>,
         holds: bool,
         timeout: Option<f64>,
     ) -> PyResult<usize> {
@@ -351,8 +351,8 @@ impl PyGroup {
         &self,
         py: Python<'_>,
         op: &str,
-        inp: Option<Given>,
-        out: Option<Given>,
+        inp: Option<BufferSpec>,
+        out: Option<BufferSpec>,
         args: Option<&Bound<'_, CallArgs>>,
     ) -> PyResult<()> {
         let (group, work) = self.prepared(py, op, [inp, out], args)?;
@@ -369,8 +369,8 @@ impl PyGroup {
         &self,
         py: Python<'_>,
         op: &str,
-        inp: Option<Given>,
-        out: Option<Given>,
+        inp: Option<BufferSpec>,
+        out: Option<BufferSpec>,
         args: Option<&Bound<'_, CallArgs>>,
         hold: Option<Py<PyAny>>,
     ) -> PyResult<PyRequest> {

@@ -7,6 +7,7 @@
 //!   close            an exit handler of Python's: no visit begins any more, and those begun get LAST_WORDS to end
 //!   Halt             keeps a thread for ever that was still inside: nothing waits for it
 //! ```
+#![allow(unsafe_code, reason = "calls that may be unwound")]
 
 use pyo3::{ffi, prelude::*, types::PyTuple};
 use std::{

@@ -24,7 +24,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _core {
-    use crate::{errors, interpreter, raw::RawBuffer, work::Given};
+    use crate::{errors, interpreter, raw::RawBuffer, work::BufferSpec};
     use comity::{BackendKind, DType, MAX_TAG, Op, Place, ReduceOp};
     use pyo3::{prelude::*, types::PyDict};
     use std::{ffi::OsString, path::PathBuf};
@@ -85,7 +85,7 @@ mod _core {
 
     /// Copy the bytes of one buffer to another of the same size.
     #[pyfunction]
-    fn copy(py: Python<'_>, from: Given, to: Given) -> PyResult<()> {
+    fn copy(py: Python<'_>, from: BufferSpec, to: BufferSpec) -> PyResult<()> {
         let pair = RawBuffer::new(from, Place::Host).and_then(|f| Ok((f, RawBuffer::new(to, Place::Host)?)));
         let (from, to) = pair.map_err(|words| errors::misuse(py, None, words, None))?;
         if from.range().len() != to.range().len() {

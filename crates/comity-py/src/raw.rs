@@ -1,4 +1,5 @@
 //! Memory that Python vouches for: the one place where an address becomes a buffer.
+#![allow(unsafe_code, reason = "memory that Python vouches for")]
 
 use comity::{DType, Place, View, ViewMut, tools::cuda};
 use pyo3::{ffi, prelude::*};
@@ -74,9 +75,9 @@ impl RawBuffer {
 }
 
 /// The memory of an object with the buffer protocol while this is borrowed: one block without gaps, its elements in order.
-pub(crate) struct Lent(ffi::Py_buffer);
+pub(crate) struct BorrowedBuffer(ffi::Py_buffer);
 
-impl Lent {
+impl BorrowedBuffer {
     /// Run `f` with the memory of `object`, which stays where it is meanwhile; `None` if the object does not lend it so. Its format, which
     /// takes NumPy longest to say, is not asked for.
     pub(crate) fn with<R>(

@@ -1,4 +1,5 @@
 //! Memory that the other ranks of this host read where it lies, as an object with the buffer protocol.
+#![allow(unsafe_code, reason = "memory that Python borrows")]
 
 use comity::SharedBuffer;
 use pyo3::{exceptions::PyBufferError, ffi, prelude::*};

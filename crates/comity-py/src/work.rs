@@ -1,13 +1,13 @@
 //! A call as Python asks for it, and the method of [`Group`] that makes it.
 
 use crate::{
-    args::{Checked, OnDevice},
+    args::{CheckedArgs, OnDevice},
     raw::RawBuffer,
 };
 use comity::{Error, ErrorKind, Group, Misuse, Op, Place, ReduceOp, tools};
 
 /// Buffer from Python: address, number of the type, elements.
-pub(crate) type Given = (usize, u8, usize);
+pub(crate) type BufferSpec = (usize, u8, usize);
 
 /// A call whose arguments are complete.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct PreparedCall {
     op: Op,
     inp: Option<RawBuffer>,
     out: Option<RawBuffer>,
-    args: Checked,
+    args: CheckedArgs,
     shape: Shape,
 }
 
@@ -34,14 +34,14 @@ impl PreparedCall {
     pub(crate) fn new(
         group: &Group,
         op: &str,
-        inp: Option<Given>,
-        out: Option<Given>,
-        args: Checked,
+        inp: Option<BufferSpec>,
+        out: Option<BufferSpec>,
+        args: CheckedArgs,
     ) -> Result<Self, String> {
         let op = Op::from_name(op).filter(|o| !matches!(o, Op::Split | Op::Reform));
         let op = op.ok_or("there is no such operation; see comity._core.OPS")?;
         let place = place(group, args.place)?;
-        let raw = |given: Option<Given>| given.map(|g| RawBuffer::new(g, place)).transpose();
+        let raw = |given: Option<BufferSpec>| given.map(|g| RawBuffer::new(g, place)).transpose();
         let inp = raw(inp)?;
         let out = raw(out)?;
         let (needs_inp, needs_out) = needs(op, group, &args, inp.is_some());
@@ -184,7 +184,7 @@ fn place(group: &Group, given: Option<OnDevice>) -> Result<Place, String> {
 }
 
 /// Returns whether an operation needs an input and an output here.
-fn needs(op: Op, group: &Group, args: &Checked, has_inp: bool) -> (bool, bool) {
+fn needs(op: Op, group: &Group, args: &CheckedArgs, has_inp: bool) -> (bool, bool) {
     let root = args.root == Some(group.rank());
     match op {
         Op::Barrier => (false, false),

@@ -28,7 +28,7 @@ pub(super) fn tell(rank: usize, words: &str) {
 }
 
 /// Location of the store.
-pub(super) struct Located {
+pub(super) struct StoreLocation {
     pub(super) addrs: Vec<SocketAddr>,
     /// Addresses of ranks that may relay to it.
     pub(super) relays: Vec<SocketAddr>,
@@ -40,7 +40,7 @@ pub(super) struct Located {
     pub(super) taken: Option<Error>,
 }
 
-impl Located {
+impl StoreLocation {
     fn at(addrs: Vec<SocketAddr>, key: Key) -> Self {
         Self { addrs, relays: Vec::new(), store: None, key, taken: None }
     }
@@ -53,7 +53,7 @@ type Serve<'a> = &'a dyn Fn(StoreBind) -> Result<Store, NoStore>;
 ///
 /// If the address of rank 0 is taken, rank 0 claims its place at whoever listens there. It may be a job with the same key, which rank 0's
 /// other ranks are joining.
-pub(super) fn locate(config: &Settings, until: Instant) -> Result<Located> {
+pub(super) fn locate(config: &Settings, until: Instant) -> Result<StoreLocation> {
     let trust = config.trust()?;
     let known = match trust {
         Trust::Held(key) => key.clone(),
@@ -81,7 +81,7 @@ pub(super) fn locate(config: &Settings, until: Instant) -> Result<Located> {
         .inspect(|s| s.on_waiting(|words| tell(0, words)))
     };
     match &config.meeting_point {
-        MeetingPoint::Store(at) => Ok(Located::at(resolve_all(at, until)?, known)),
+        MeetingPoint::Store(at) => Ok(StoreLocation::at(resolve_all(at, until)?, known)),
         MeetingPoint::Host(at) => {
             // Rank 0 is found at all its addresses, whichever of them another rank was told.
             let is_within = at.iter().all(HostPort::is_loopback) || !config.addrs.is_empty();
@@ -125,19 +125,19 @@ fn at_rank_0(
     others: impl FnOnce(u16) -> Vec<SocketAddr>,
     known: &Key,
     serve: Serve<'_>,
-) -> Result<Located> {
+) -> Result<StoreLocation> {
     let Some(first) = addrs.first().filter(|_| config.rank == 0).copied() else {
-        return Ok(Located::at(addrs, known.clone()));
+        return Ok(StoreLocation::at(addrs, known.clone()));
     };
     let also = others(first.port()).into_iter().filter(|at| !addrs.contains(at)).collect();
     match serve(StoreBind { named: addrs, also }) {
         Ok(store) => {
             let own = vec![store.addr()];
-            Ok(Located { store: Some(store), ..Located::at(own, known.clone()) })
+            Ok(StoreLocation { store: Some(store), ..StoreLocation::at(own, known.clone()) })
         }
         Err(NoStore::Taken(e)) => {
             tell(0, &e.to_string());
-            Ok(Located { taken: Some(e), ..Located::at(vec![first], known.clone()) })
+            Ok(StoreLocation { taken: Some(e), ..StoreLocation::at(vec![first], known.clone()) })
         }
         Err(NoStore::Other(e)) => Err(e),
     }
@@ -157,7 +157,7 @@ fn in_hostfile(
     known: &Key,
     serve: Serve<'_>,
     until: Instant,
-) -> Result<Located> {
+) -> Result<StoreLocation> {
     let none = || Error::config("the hostfile does not tell an address of rank 0, where the ranks meet");
     let first =
         ranks.first().filter(|r| r.first().is_some_and(|at| !at.is_unspecified())).ok_or_else(none)?;
@@ -185,7 +185,7 @@ fn over_exchange(
     (trust, known): (Trust<'_>, &Key),
     serve: Serve<'_>,
     until: Instant,
-) -> Result<Located> {
+) -> Result<StoreLocation> {
     let share = |mine: Option<&str>| {
         let shared = exchange.share(config.rank, config.size, mine, until).map(Zeroizing::new);
         // An exchange has words of its own for what ended its wait.
@@ -193,7 +193,7 @@ fn over_exchange(
     };
     if config.rank != 0 {
         let (addrs, key) = exchanged::read(&share(None)?, trust, config.rank)?;
-        return Ok(Located::at(addrs, key));
+        return Ok(StoreLocation::at(addrs, key));
     }
     let all_here = config.local.is_some_and(|(_, n)| n == config.size);
     let (ip, others) = match config.addrs.split_first() {
@@ -215,7 +215,7 @@ fn over_exchange(
     let posted = posted(store.addrs(), &config.launched_at);
     share(Some(&exchanged::compose(&posted, trust, known)))?;
     let own = vec![store.addr()];
-    Ok(Located { store: Some(store), ..Located::at(own, known.clone()) })
+    Ok(StoreLocation { store: Some(store), ..StoreLocation::at(own, known.clone()) })
 }
 
 /// The addresses at which others look for the store: its own, and those of hosts between it and the launcher. There a rank passes on what comes

@@ -9,7 +9,7 @@
 use super::store_client::StoreClient;
 use crate::{
     Error, HostPort, MeetingPoint, Result,
-    channel::{Acceptor, Channel, Hello, HelloVerdict, Listener, RELAY_OFF, Relay, STORE, Secret},
+    channel::{Acceptor, Channel, Hello, HelloVerdict, Listener, Relay, STORE, Secret},
     settings::Settings,
     sys::{Waker, here::host_name, interfaces, poll_until},
 };
@@ -54,7 +54,7 @@ impl StoreClient {
         let passes = config.relay;
         let relay = Relay::new(move |hello| (passes && looks_for_store(hello)).then(|| store.clone()));
         let host = config.host.clone().unwrap_or_else(host_name);
-        let refusal = format!("{RELAY_OFF} (rank {} on host {host})", config.rank);
+        let rank = format!("rank {} on host {host}", config.rank);
         let relay = Arc::new(relay);
         for listener in &listeners {
             listener.listen().map_err(os_error)?;
@@ -64,7 +64,7 @@ impl StoreClient {
         let told = Arc::clone(&ended);
         let thread = std::thread::Builder::new()
             .name("comity-pass-on".into())
-            .spawn(move || listen(acceptor, &told, &refusal))
+            .spawn(move || listen(acceptor, &told, &rank))
             .map_err(os_error)?;
         Ok(Ok(PassingOn { ended, thread: Some(thread), relay, own }))
     }
@@ -117,7 +117,7 @@ fn looks_for_store(hello: &Hello) -> bool {
 }
 
 // WAIT(stop): the thread that passes on: woken for each event, and when it is to stop
-fn listen(mut acceptor: Acceptor, (stop, waker): &(AtomicBool, Waker), refusal: &str) -> Acceptor {
+fn listen(mut acceptor: Acceptor, (stop, waker): &(AtomicBool, Waker), rank: &str) -> Acceptor {
     while !stop.load(Ordering::Acquire) {
         let mut fds = vec![PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
         let until = acceptor.interest(&mut fds);
@@ -128,7 +128,7 @@ fn listen(mut acceptor: Acceptor, (stop, waker): &(AtomicBool, Waker), refusal: 
         waker.drain();
         drop(acceptor.step(&mut |hello: &Hello, _| match looks_for_store(hello) {
             // What is passed on does not come here.
-            true => HelloVerdict::No(refusal.into()),
+            true => HelloVerdict::RelayOff(rank.into()),
             // Whoever looks for this rank comes again: it has not met the others yet.
             false => HelloVerdict::Busy,
         }));

@@ -58,7 +58,7 @@ use std::{
 pub struct Store {
     /// Addresses at which it listens; never empty.
     addrs: Vec<SocketAddr>,
-    shared: Arc<Shared>,
+    shared: Arc<StoreState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -97,7 +97,7 @@ impl NoStore {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct StoreState {
     waker: Waker,
     stop: AtomicBool,
     /// The first rank that ended without a word, and one; 0 if there is none. A rank that gave up says itself on whose account.
@@ -136,7 +136,7 @@ impl fmt::Debug for TakenIn {
     }
 }
 
-impl Shared {
+impl StoreState {
     fn gone(&self) -> MutexGuard<'_, Vec<(u32, String)>> {
         self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -309,7 +309,7 @@ impl Store {
         let size = u32::try_from(size).ok().filter(|s| *s > 0 && *s < STORE).ok_or_else(|| {
             Error::config(format!("the store cannot serve {size} ranks; allowed is 1 to {}", crate::MAX_SIZE))
         })?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreState {
             waker: Waker::new().map_err(os_error)?,
             stop: AtomicBool::new(false),
             culprit: AtomicU32::new(0),
@@ -333,7 +333,7 @@ impl Store {
 
 /// Tells a store that ranks will not come, and does not keep it.
 #[derive(Debug)]
-pub struct StoreTeller(Arc<Shared>);
+pub struct StoreTeller(Arc<StoreState>);
 
 impl StoreTeller {
     /// Have the ranks not meet, those that come later neither.

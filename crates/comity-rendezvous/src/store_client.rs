@@ -1,15 +1,15 @@
 //! Meeting of a rank with the others: it finds the store, announces itself, and gets the table of everyone.
 
 use super::{
-    locate::{Located, locate, tell},
+    locate::{StoreLocation, locate, tell},
     store::{Store, StoreJob, firewall},
     wire::{Facts, FromStore, Summons, ToStore},
 };
 use crate::{
     Error, JoinCause, JoinError, MeetingPoint, Protection, Result,
     channel::{
-        Channel, Conn, DialLimits, Hello, Miss, RELAY_OFF, Refusal, STORE, Sealing, Secret, Stream, Target,
-        dial, dial_any,
+        Channel, Conn, DialLimits, Hello, Miss, Refusal, STORE, Sealing, Secret, Stream, Target, dial,
+        dial_any,
     },
     error::seconds,
     settings::Settings,
@@ -82,7 +82,7 @@ impl StoreClient {
         want_paths(config.mptcp);
         let limit = config.join_timeout;
         let until = Instant::now() + limit;
-        let Located { addrs, relays, store, key, taken } = locate(config, until)?;
+        let StoreLocation { addrs, relays, store, key, taken } = locate(config, until)?;
         // Whoever holds the port is asked at once, and not waited for.
         let answer = if taken.is_some() { until.min(Instant::now() + CLAIM) } else { until };
         let secret = Secret::new(&key, &config.job, 0);
@@ -465,7 +465,11 @@ impl Site {
             (Miss::Stop(e), _) => e,
             (_, Some(taken)) => taken.clone(),
             (
-                Miss::Nobody(e) | Miss::Nowhere(e) | Miss::NoWay(e) | Miss::Refused(Refusal::Ended(Some(e))),
+                miss @ (Miss::Nobody(_)
+                | Miss::Nowhere(_)
+                | Miss::NoWay(_)
+                | Miss::Barred(_)
+                | Miss::Refused(Refusal::Ended(Some(_)))),
                 None,
             ) => {
                 let who = if matches!(config.meeting_point, MeetingPoint::Store(_)) {
@@ -475,12 +479,12 @@ impl Site {
                 };
                 let host = config.host.clone().unwrap_or_else(host_name);
                 let limit = seconds(config.join_timeout);
-                let said = e.to_string();
-                let words = match said {
-                    _ if said.contains(RELAY_OFF) => format!(
+                let e = miss.to_string();
+                let words = match miss {
+                    Miss::Barred(_) => format!(
                         "rank {rank}: there is no way from host {host} to {name}, and the rank between may not pass on what they say ({e}); start that one without COMITY_RELAY=0, or connect the two hosts"
                     ),
-                    _ if said.contains("unreachable") => format!(
+                    _ if e.contains("unreachable") => format!(
                         "rank {rank}: {name} did not answer within {limit} ({e}); from host {host} there is no way to some of these addresses, or a firewall keeps their port shut. A rank between that reaches both hosts passes on what they say: write its address after that of rank 0's host, on both, and start none with COMITY_RELAY=0"
                     ),
                     _ => format!(

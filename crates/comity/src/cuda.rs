@@ -1,6 +1,7 @@
 //! CUDA memory for the tools of this project that have no framework to give them some: `comity check` and `comity bench`.
 //!
 //! Programs bring their own memory and streams; see [`View::from_raw`](crate::View::from_raw).
+#![allow(unsafe_code, reason = "addresses of device memory of this project's own tools")]
 
 use crate::{
     DType, Element, Place, Result, View, ViewMut,

@@ -4,8 +4,6 @@
 //! of a small call within a host, so the exact one is read only where it cannot be felt: at both ends of a call of 64 KiB
 //! and more, and at the end of a call that slept. The times of other calls are as exact as the kernel's tick (1 to 4 ms), and
 //! they seem to end when they begin. Spinning and yielding before a sleep (some 300 us) do not count as waiting.
-//!
-//! May import: nothing.
 
 mod file;
 #[cfg(fuzzing)]

@@ -100,6 +100,7 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
+#[allow(unsafe_code, reason = "a cell that the turns guard")]
 mod loom_tests {
     use super::*;
     use loom::{cell::UnsafeCell, sync::Arc, thread};

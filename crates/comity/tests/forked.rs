@@ -1,4 +1,5 @@
 //! A forked child has neither its parent's groups nor its place in a job.
+#![allow(unsafe_code, reason = "a test's fork")]
 
 use comity::{Config, ErrorKind, Group, Key, LinkKind, ReduceOp, Result, tools, tools::Store};
 use std::{net::SocketAddr, thread, time::Duration};

@@ -9,6 +9,7 @@
 use rustix::process::Pid;
 use std::fs;
 use tasks::child::Task;
+pub(super) use tasks::netns::ip;
 
 pub(super) const HOSTS: usize = 4;
 
@@ -30,10 +31,6 @@ pub(super) enum Slow {
 
 /// A token bucket: packets that come faster wait up to the latency, in a queue of a megabyte.
 const BUCKET: &str = "tbf rate 20mbit burst 32kb latency 400ms";
-
-pub(super) fn ip(line: &str) -> Result<(), String> {
-    Task::new("ip").args(line.split_whitespace()).limit(20).run().map(drop)
-}
 
 pub(super) fn address(host: usize) -> String {
     format!("10.66.0.{}", host + 1)

@@ -131,61 +131,16 @@ pub(crate) fn without_tests(code: &str) -> Vec<(usize, &str)> {
     kept
 }
 
-/// A function: its name, its text from its head to its last brace, and the line of its head, from 0; none of what is no function.
-#[derive(Debug, Default)]
-pub(crate) struct Function {
-    pub(crate) name: String,
-    pub(crate) text: String,
-    pub(crate) line: Option<usize>,
-}
-
-/// The innermost function around the line at `at`; empty outside any.
-pub(crate) fn function(code: &[(usize, &str)], at: usize) -> Function {
-    let text: String = code.iter().map(|(_, l)| format!("{l}\n")).collect();
-    let start: usize = code[..at].iter().map(|(_, l)| l.len() + 1).sum();
-    // A function on one line has its brace there.
-    let mut end = start + code[at].1.len();
-    let mut depth = 0;
-    while let Some(brace) = text[..end].rfind(['{', '}']) {
-        end = brace;
-        if text[brace..].starts_with('}') {
-            depth += i32::from(brace < start);
-            continue;
-        }
-        if depth > 0 {
-            depth -= 1;
-            continue;
-        }
-        // As the formatter leaves it: a statement ends its line.
-        let head = text[..brace].rfind(['{', '}']).map_or(0, |b| b + 1);
-        let head = text[head..brace].rfind(";\n").map_or(head, |s| head + s + 2);
-        if let Some(name) = name_of(&text[head..brace]) {
-            let head = head + text[head..].find(|c: char| !c.is_whitespace()).unwrap_or(0);
-            let line = code.get(text[..head].matches('\n').count()).map(|(i, _)| *i);
-            return Function { name, text: text[head..close(&text, brace)].to_owned(), line };
-        }
-    }
-    Function::default()
-}
-
-/// The name in the head of a function.
-pub(crate) fn name_of(head: &str) -> Option<String> {
-    let part = |c: char| c.is_alphanumeric() || c == '_';
-    let at = head.match_indices("fn ").map(|(at, _)| at).find(|&at| !head[..at].ends_with(part))?;
-    let name: String = head[at + 3..].chars().take_while(|&c| part(c)).collect();
-    (!name.is_empty()).then_some(name)
-}
-
-/// Past the brace that closes the one at `open`.
-pub(crate) fn close(text: &str, open: usize) -> usize {
-    let mut depth = 0;
-    for (at, c) in text[open..].char_indices() {
-        depth += i32::from(c == '{') - i32::from(c == '}');
-        if depth == 0 {
-            return open + at + 1;
-        }
-    }
-    text.len()
+/// The innermost function around the line at `at`, as the formatter leaves it: from its head to its last brace.
+pub(crate) fn function<'a>(code: &'a [(usize, &'a str)], at: usize) -> Option<&'a [(usize, &'a str)]> {
+    let indent = |i: usize| code[i].1.len() - code[i].1.trim_start().len();
+    let begins = |&i: &usize| super::has_word(code[i].1, "fn") && (i == at || indent(i) < indent(at));
+    (0..=at).rev().filter(begins).find_map(|head| {
+        let closes = |&i: &usize| code[i].1.trim_start().starts_with('}') && indent(i) <= indent(head);
+        let end = (head + 1..code.len()).find(closes).unwrap_or(code.len() - 1);
+        let end = if code[head].1.trim_end().ends_with('}') { head } else { end };
+        (end >= at).then(|| &code[head..=end])
+    })
 }
 
 #[cfg(test)]

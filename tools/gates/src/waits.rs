@@ -10,7 +10,7 @@
 //! what does: a thread that was told to stop, a call that has a deadline.
 
 use super::{
-    comment_above,
+    comment_above, has_word,
     text::{blank, function, without_tests},
     words,
 };
@@ -60,17 +60,19 @@ pub(crate) fn unexplained(name: &str, text: &str) -> Vec<String> {
     let (lines, all): (Vec<&str>, Vec<&str>) = (text.lines().collect(), blanked.lines().collect());
     let mut found = Vec::new();
     for (at, (i, line)) in code.iter().enumerate().filter(|(_, (_, l))| waits(l)) {
-        let inside = function(&code, at);
-        let head = inside.line.and_then(|head| end_of(&lines, &all, head));
+        let inside = function(&code, at).unwrap_or_default();
+        let head = inside.first().and_then(|(head, _)| end_of(&lines, &all, *head));
         let said = end_of(&lines, &all, *i).or(head);
-        let what = format!("{name}:{}: a wait in `{}`", i + 1, inside.name);
+        let what = format!("{name}:{}: a wait", i + 1);
         match said {
             None => {
                 found.push(format!("{what} without `// WAIT(what ends it): why` above it: {}", line.trim()))
             }
             Some((_, "")) => found.push(format!("{what}, of which WAIT says nothing")),
-            Some((Some(end), _)) if words(&inside.text, end).next().is_none() => {
-                found.push(format!("{what}, which has no `{end}`, though WAIT says that it ends by it"));
+            Some((Some(end), _)) if !inside.iter().any(|(_, line)| has_word(line, end)) => {
+                found.push(format!(
+                    "{what} in a function without `{end}`, though WAIT says that it ends by it"
+                ));
             }
             Some(_) => {}
         }

@@ -12,6 +12,7 @@
 //!   SOFTNCCL_FAULT=KIND@RANK:N    what goes wrong, on that rank, at the Nth piece of work of the process (see `fault`)
 //! ```
 #![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "a C interface and memory that its callers vouch for, for tests")]
 
 /// A function of the C interface.
 macro_rules! export {

@@ -1,4 +1,4 @@
-//! Attributes of a device and of a port in `infiniband/verbs.h`, re-declared with the header's own names; compared with it as `abi.rs` is.
+//! Attributes of a device and of a port in `infiniband/verbs.h`, re-declared with the header's own names, as `abi.rs` has the rest.
 
 #![allow(non_camel_case_types, missing_debug_implementations)]
 

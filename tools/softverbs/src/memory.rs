@@ -1,4 +1,5 @@
 //! Registered memory: the check that a device makes of each work request, and the copies it makes then.
+#![allow(unsafe_code, reason = "memory that a client of it registered")]
 
 use crate::abi::{IBV_ACCESS_LOCAL_WRITE, ibv_sge};
 use std::{collections::HashMap, ptr, slice};

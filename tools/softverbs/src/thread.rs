@@ -1,5 +1,6 @@
 //! A thread that moves connections of which nobody polls the completion queue: sleepers on a completion channel, a peer that is waited
 //! for, and the other end when both are in one process and the client looks at one queue at a time.
+#![allow(unsafe_code, reason = "poll")]
 
 use crate::world::World;
 use libc::{POLLIN, POLLOUT, nfds_t, pollfd};

@@ -1,8 +1,10 @@
-//! Code that the workspace's tools share: child processes that have a deadline and are all ended, where things lie, and the demo.
+//! Code that the workspace's tools share: child processes that have a deadline and are all ended, hosts as network namespaces, where things lie,
+//! and the demo.
 
 pub mod child;
 pub mod demo;
 mod family;
+pub mod netns;
 pub mod place;
 
 use child::Task;

@@ -2,7 +2,7 @@
 
 use super::{
     ConfigError, CrossedWait, Error, JoinError, Misuse, OsError, Peer,
-    words::{Calls, Changed, Crossings, During, SeenBy, Waited, advice},
+    words::{Calls, ChangedThread, Crossings, DuringCall, SeenBy, WaitedRanks, advice},
 };
 use crate::CallInfo;
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub enum ErrorKind {
     Join(#[source] JoinError),
 
     /// Two ranks made different calls, or the same call with other arguments.
-    #[error("ranks disagree in {differs}: {}{}; make the same calls with the same arguments in the same order on every rank", Calls((*.rank, .ours), (.peer, .theirs), .differs), Changed(.threads))]
+    #[error("ranks disagree in {differs}: {}{}; make the same calls with the same arguments in the same order on every rank", Calls((*.rank, .ours), (.peer, .theirs), .differs), ChangedThread(.threads))]
     Mismatch {
         /// The rank that saw it, by its number in the group; every rank gets the same error.
         rank: usize,
@@ -75,7 +75,7 @@ pub enum ErrorKind {
     },
 
     /// The operation did not finish in time.
-    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; {} or raise COMITY_TIMEOUT, or the limit of this group or call, if it is only slow (none: as long as all ranks live)", Waited(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed), advice(.waiting_for, .stalled.is_some()))]
+    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; {} or raise COMITY_TIMEOUT, or the limit of this group or call, if it is only slow (none: as long as all ranks live)", WaitedRanks(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed), advice(.waiting_for, .stalled.is_some()))]
     Timeout {
         /// The rank whose limit passed; every rank that waited gets the same error.
         rank: usize,
@@ -93,7 +93,7 @@ pub enum ErrorKind {
     },
 
     /// A member's process or link is gone.
-    #[error("{peer} {cause}{}{}{}; look at that rank's last output, then restart the job (`comity launch --max-restarts`) or call the group's reform", SeenBy(.seen_by), if *.left && .call.is_some() { "," } else { "" }, During(.call))]
+    #[error("{peer} {cause}{}{}{}; look at that rank's last output, then restart the job (`comity launch --max-restarts`) or call the group's reform", SeenBy(.seen_by), if *.left && .call.is_some() { "," } else { "" }, DuringCall(.call))]
     PeerLost {
         /// The member.
         peer: Peer,
@@ -110,7 +110,7 @@ pub enum ErrorKind {
     },
 
     /// Another rank reported a failure that this rank did not see itself.
-    #[error("{by} gave up the group: {reason}{}; mend that, then restart the job or call the group's reform", During(.call))]
+    #[error("{by} gave up the group: {reason}{}; mend that, then restart the job or call the group's reform", DuringCall(.call))]
     Aborted {
         /// Rank that reported it.
         by: Peer,

@@ -1,6 +1,4 @@
 //! The one error type, sorted by who is to blame.
-//!
-//! May import: `call`.
 
 mod config;
 mod join;

@@ -28,9 +28,9 @@ impl fmt::Display for SeenBy<'_> {
     }
 }
 
-pub(super) struct During<'a>(pub(super) &'a Option<CallInfo>);
+pub(super) struct DuringCall<'a>(pub(super) &'a Option<CallInfo>);
 
-impl fmt::Display for During<'_> {
+impl fmt::Display for DuringCall<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.as_ref().map_or(Ok(()), |c| write!(f, " during {c}"))
     }
@@ -73,9 +73,9 @@ impl fmt::Display for Calls<'_> {
 }
 
 /// A call of this rank that came from another thread than the one before it.
-pub(super) struct Changed<'a>(pub(super) &'a Option<u64>);
+pub(super) struct ChangedThread<'a>(pub(super) &'a Option<u64>);
 
-impl fmt::Display for Changed<'_> {
+impl fmt::Display for ChangedThread<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(seq) = self.0 else { return Ok(()) };
         write!(
@@ -86,13 +86,13 @@ impl fmt::Display for Changed<'_> {
 }
 
 /// Ranks that a call waited for when it timed out.
-pub(super) struct Waited<'a>(
+pub(super) struct WaitedRanks<'a>(
     pub(super) &'a CallInfo,
     pub(super) &'a [Peer],
     pub(super) Option<&'a [Peer; 2]>,
 );
 
-impl fmt::Display for Waited<'_> {
+impl fmt::Display for WaitedRanks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.2, self.1) {
             (Some([waits, other]), _) => {

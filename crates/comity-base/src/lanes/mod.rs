@@ -18,8 +18,7 @@
 //!
 //! The engine compares the headers of all ranks first, then has a [`Carriage`] carry the lanes: one by the calling thread, the others by
 //! threads (`pool`) of the process. What no thread has begun when the calling thread is done with its own, it carries too.
-//!
-//! May import: `sync`, `sys`, `view`.
+#![allow(unsafe_code, reason = "one call's memory in several threads, and memory that processes map")]
 
 mod carriage;
 mod lane;

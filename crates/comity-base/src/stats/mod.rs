@@ -1,6 +1,4 @@
 //! Counters of a group, always on; where the launcher wants them, in memory that it reads.
-//!
-//! May import: `call`, `sync`, `sys`.
 
 mod call_words;
 mod live;

@@ -5,7 +5,7 @@
 
 mod owned;
 
-pub use owned::{CudaStream, DeviceMemory, Mark, Pinned};
+pub use owned::{CudaStream, DeviceMemory, Mark, PinnedMemory};
 
 use super::library::{SymbolScope, functions, load_first, named};
 use crate::{Error, ErrorKind, Result};
@@ -230,14 +230,14 @@ impl CudaContext {
     }
 
     /// Page-locked host memory.
-    pub fn pinned(&self, len: usize) -> Result<Pinned> {
+    pub fn pinned(&self, len: usize) -> Result<PinnedMemory> {
         let mut at = ptr::null_mut();
         self.within(|| {
             // SAFETY: writes one address.
             let code = unsafe { (self.cuda.call.alloc_host)(&mut at, len.max(1)) };
             self.ok(code, "cuMemAllocHost")
         })?;
-        Ok(Pinned { device: *self, at, len })
+        Ok(PinnedMemory { device: *self, at, len })
     }
 
     /// Copy, in the order of `stream`, between any two places that CUDA knows.

@@ -43,18 +43,18 @@ impl Page {
 
 /// 32 bytes that a core dump of this process does not show.
 #[derive(Debug)]
-pub struct Hidden {
+pub struct HiddenBytes {
     /// None where the system gave no page; then `plain` holds them.
     page: Option<Page>,
     plain: [u8; SIZE],
 }
 
 // SAFETY: it owns the page as a box owns its content, and hands out references by the borrow rules.
-unsafe impl Send for Hidden {}
+unsafe impl Send for HiddenBytes {}
 // SAFETY: as above.
-unsafe impl Sync for Hidden {}
+unsafe impl Sync for HiddenBytes {}
 
-impl Hidden {
+impl HiddenBytes {
     /// Returns bytes that are all zero.
     pub(crate) fn new() -> Self {
         Self { page: Page::take(), plain: [0; SIZE] }
@@ -77,7 +77,7 @@ impl Hidden {
     }
 }
 
-impl Drop for Hidden {
+impl Drop for HiddenBytes {
     fn drop(&mut self) {
         self.bytes_mut().zeroize();
         if let Some(page) = self.page.take() {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn it_holds_what_it_is_given() {
-        let mut a = Hidden::new();
+        let mut a = HiddenBytes::new();
         assert_eq!(a.bytes(), &[0; SIZE]);
         a.bytes_mut().fill(7);
         assert_eq!(a.bytes(), &[7; SIZE]);
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn dumps_leave_its_page_out() {
-        let a = Hidden::new();
+        let a = HiddenBytes::new();
         let at = a.bytes().as_ptr() as usize;
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut ours = false;

@@ -1,6 +1,5 @@
 //! Borrowed, type-erased buffers: what every operation takes.
-//!
-//! May import: `sys`.
+#![allow(unsafe_code, reason = "borrowed memory of any type")]
 
 mod buffer;
 mod memory;

@@ -8,7 +8,7 @@
 //! Two such additions take as long as a fifth of a small call in a group of one. Freeing a handle ends its life at once as ever, and
 //! closes the group. Its memory goes when the threads that used it last have called again or have ended.
 
-use super::{LIVE, Slot, Used, comity_group, find, index, leave, slot};
+use super::{HeldHandle, LIVE, Slot, comity_group, find, index, leave, slot};
 use crate::{background::is_in_callback, errors::CFault, group::GroupHandle};
 use std::{cell::Cell, mem, ops::Deref, ptr, sync::atomic::Ordering};
 
@@ -42,7 +42,7 @@ impl LastGroup {
         self.token.get() == token && !self.in_call.get() && self.slot.get().is_some_and(live)
     }
 
-    fn keep(&self, token: usize, used: Used<comity_group>) {
+    fn keep(&self, token: usize, used: HeldHandle<comity_group>) {
         self.forget();
         self.inside.set(used.inside);
         self.slot.set(Some(used.slot));
@@ -108,7 +108,7 @@ impl UsedGroup {
         }
     }
 
-    fn own(handle: *const comity_group, used: Used<comity_group>) -> Self {
+    fn own(handle: *const comity_group, used: HeldHandle<comity_group>) -> Self {
         let own = Self { inside: used.inside, last: ptr::null(), token: handle.addr() };
         // Its use ends when `own` is dropped.
         mem::forget(used);

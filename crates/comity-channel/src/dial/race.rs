@@ -45,12 +45,12 @@ const DIAL_CHECK: Duration = Duration::from_millis(250);
 
 /// Failure of a try, and the local address that it was made from.
 #[derive(Debug)]
-pub(super) struct Tried {
+pub(super) struct TryFailure {
     pub(super) from: Option<IpAddr>,
     pub(super) miss: Miss,
 }
 
-impl Deref for Tried {
+impl Deref for TryFailure {
     type Target = Miss;
 
     fn deref(&self) -> &Miss {
@@ -127,17 +127,17 @@ pub struct Winner {
 }
 
 /// An authenticated connection, and what seals it.
-pub(super) type Made = (Stream, Sealing);
+pub(super) type SealedStream = (Stream, Sealing);
 /// A target, and its connection.
-type Won = (usize, Made);
+type Won = (usize, SealedStream);
 /// A target, and why there is none.
-type Lost = (usize, Tried);
+type Lost = (usize, TryFailure);
 
 /// Result of a step of a try.
-enum Stepped {
+enum TryStep {
     Goes(Runner),
-    Won(usize, Made),
-    Lost(usize, Tried),
+    Won(usize, SealedStream),
+    Lost(usize, TryFailure),
 }
 
 /// A round over all addresses of a process: the tries under way, and those that were refused.
@@ -230,18 +230,18 @@ impl<'a> Race<'a> {
             return Ok(None);
         }
         // WAIT(until): an answer: to the join deadline
-        let ready = self.wait().map_err(|e| vec![(0, Tried { from: None, miss: Miss::Stop(e) })])?;
+        let ready = self.wait().map_err(|e| vec![(0, TryFailure { from: None, miss: Miss::Stop(e) })])?;
         let mut runners = std::mem::take(&mut self.runners).into_iter().zip(ready);
         while let Some((runner, ready)) = runners.next() {
             let pause = runner.pause;
             match self.step(runner, ready) {
-                Stepped::Goes(runner) => self.runners.push(runner),
-                Stepped::Won(index, connection) => {
+                TryStep::Goes(runner) => self.runners.push(runner),
+                TryStep::Won(index, connection) => {
                     self.runners.extend(runners.map(|(runner, _)| runner));
                     return Ok(Some((index, connection)));
                 }
-                Stepped::Lost(index, tried) if tried.is_final() => return Err(vec![(index, tried)]),
-                Stepped::Lost(index, tried) => {
+                TryStep::Lost(index, tried) if tried.is_final() => return Err(vec![(index, tried)]),
+                TryStep::Lost(index, tried) => {
                     self.lose(index, tried, pause);
                     self.next.1 = Instant::now();
                 }
@@ -260,7 +260,7 @@ impl<'a> Race<'a> {
         lost.chain(self.runners.iter().filter(|r| r.is_silent()).map(|r| r.index)).collect()
     }
 
-    fn lose(&mut self, index: usize, tried: Tried, pause: Duration) {
+    fn lose(&mut self, index: usize, tried: TryFailure, pause: Duration) {
         if tried.is_not_now() {
             self.again.push((index, Instant::now() + pause, (pause * 2).min(LONGEST_PAUSE)));
         }
@@ -302,7 +302,7 @@ impl<'a> Race<'a> {
                 let stage = Stage::Connecting(socket);
                 self.runners.push(Runner { index, stage, begun, until, pause });
             }
-            Err(miss) => self.lose(index, Tried { from: None, miss }, pause),
+            Err(miss) => self.lose(index, TryFailure { from: None, miss }, pause),
         }
     }
 
@@ -336,21 +336,21 @@ impl<'a> Race<'a> {
         Ok(ready.collect())
     }
 
-    fn step(&self, runner: Runner, ready: bool) -> Stepped {
+    fn step(&self, runner: Runner, ready: bool) -> TryStep {
         let index = runner.index;
         let pause = runner.pause;
         let from = runner.from();
         let late = Instant::now() >= runner.until;
         let begun = runner.begun;
-        let lost = |miss| Stepped::Lost(index, Tried { from, miss });
+        let lost = |miss| TryStep::Lost(index, TryFailure { from, miss });
         let silence = || io::Error::new(ErrorKind::TimedOut, "it does not answer");
         match runner.stage {
             Stage::Connecting(_) if !ready && late => lost(Miss::Nobody(silence())),
             Stage::Connecting(socket) if ready => match self.greet(index, socket, pause) {
-                Ok(runner) => Stepped::Goes(runner),
+                Ok(runner) => TryStep::Goes(runner),
                 Err(miss) => lost(miss),
             },
-            Stage::Connecting(_) => Stepped::Goes(runner),
+            Stage::Connecting(_) => TryStep::Goes(runner),
             Stage::Greeted { stream, mut initiator, mut unanswered } => {
                 let ended = |e| Miss::Refused(Refusal::Ended(Some(e)));
                 match initiator.read(&stream) {
@@ -360,7 +360,7 @@ impl<'a> Race<'a> {
                         lost(ended(io::Error::new(ErrorKind::TimedOut, "its answer was read too late")))
                     }
                     Ok(Some(Agreed { proof, seals })) => match (&stream).write_all(&proof) {
-                        Ok(()) => Stepped::Won(index, (stream, seals)),
+                        Ok(()) => TryStep::Won(index, (stream, seals)),
                         Err(e) => lost(ended(e)),
                     },
                     Ok(None) if late => lost(ended(silence())),
@@ -369,7 +369,7 @@ impl<'a> Race<'a> {
                             unanswered = Instant::now();
                         }
                         let stage = Stage::Greeted { stream, initiator, unanswered };
-                        Stepped::Goes(Runner { index, stage, begun, until: runner.until, pause })
+                        TryStep::Goes(Runner { index, stage, begun, until: runner.until, pause })
                     }
                 }
             }

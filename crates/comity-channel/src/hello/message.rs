@@ -43,9 +43,9 @@ pub(super) fn padding(len: usize) -> Vec<u8> {
 
 /// A message as it arrives; takes no byte beyond its end.
 #[derive(Debug, Default)]
-pub(super) struct Incoming(pub(super) Vec<u8>);
+pub(super) struct IncomingMessage(pub(super) Vec<u8>);
 
-impl Incoming {
+impl IncomingMessage {
     /// Read on; the body once it is whole, `None` when the stream has no more for now.
     pub(super) fn read(&mut self, stream: impl Read, want: MessageKind) -> Result<Option<Vec<u8>>, Refusal> {
         Ok(self.read_one(stream, want, want)?.map(|(_, body)| body))
@@ -106,6 +106,8 @@ pub enum Refusal {
     Key,
     /// The other side knows us and says no, in words.
     No(String),
+    /// The other side, a rank of this name, may not pass on what others say.
+    RelayOff(String),
     /// The other side has no room now; worth another try.
     Busy,
 }
@@ -131,6 +133,9 @@ impl fmt::Display for Refusal {
                 "it belongs to another job or holds another key; every rank needs the same job (COMITY_JOB) and key (COMITY_KEY_FD or COMITY_KEY_FILE)",
             ),
             Self::No(words) => f.write_str(words),
+            Self::RelayOff(rank) => {
+                write!(f, "it passes nothing on, for it was started with COMITY_RELAY=0 ({rank})")
+            }
             Self::Busy => f.write_str("it is busy"),
         }
     }

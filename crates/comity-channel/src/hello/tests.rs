@@ -104,12 +104,15 @@ fn both_sides_agree() {
 #[test]
 fn words_reach_the_one_who_is_refused() {
     let s = secret(1, "job", 0);
-    for (verdict, long) in [(HelloVerdict::No("é".repeat(600)), true), (HelloVerdict::Busy, false)] {
+    let off = HelloVerdict::RelayOff("é".repeat(600));
+    for (verdict, long) in
+        [(HelloVerdict::No("é".repeat(600)), true), (off, true), (HelloVerdict::Busy, false)]
+    {
         let (mut i, first) = Initiator::start(&s, &HELLO).unwrap();
         let (_, step) = respond(&s, &first, verdict);
         let HandshakeStep::SendAndClose(answer) = step else { panic!("{step:?}") };
         match i.read(Drip(&answer)).unwrap_err() {
-            Refusal::No(words) => assert!(long && words.starts_with("ééé")),
+            Refusal::No(words) | Refusal::RelayOff(words) => assert!(long && words.starts_with("ééé")),
             e => assert!(!long && e.is_passing()),
         }
     }

@@ -113,7 +113,7 @@ pub(super) fn measure<T: Sample>(
 
 /// Measurements of all ranks.
 #[derive(Clone, Debug)]
-pub(super) struct Merged {
+pub(super) struct MergedMeasurements {
     pub(super) wrong: u64,
     pub(super) calls: usize,
     pub(super) batch: usize,
@@ -126,14 +126,14 @@ pub(super) struct Merged {
 }
 
 impl Samples {
-    pub(super) fn merge(mut self, group: &Group) -> Result<Merged> {
+    pub(super) fn merge(mut self, group: &Group) -> Result<MergedMeasurements> {
         group.all_reduce(&mut self.times, ReduceOp::Max)?;
         let mut sums = [self.user_s + self.sys_s, self.wrong as f64];
         group.all_reduce(&mut sums, ReduceOp::Sum)?;
         self.times.sort_by(f64::total_cmp);
         let len = self.times.len() as f64;
         let at = |part: f64| self.times.get((len * part) as usize).map_or(0.0, |t| t / 1e3);
-        Ok(Merged {
+        Ok(MergedMeasurements {
             wrong: sums[1] as u64,
             calls: self.calls,
             batch: self.batch,

@@ -13,7 +13,7 @@ mod output;
 mod raw;
 mod row;
 
-use crate::{check::dtype_parser, here, save, say::LinesSaid, size::Sizes};
+use crate::{check::dtype_parser, here, save, say::RankLines, size::Sizes};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{
     Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, Wire, tools, tools::cuda::Cuda,
@@ -171,7 +171,7 @@ pub(crate) fn bench(args: BenchArgs) -> u8 {
         }
     };
     let speaks = group.rank() == 0;
-    let mut lines = LinesSaid::new(speaks);
+    let mut lines = RankLines::new(speaks);
     let say = |line: String| lines.line(&line);
     let mut rows = Vec::new();
     let wrong = match table(&group, device.as_ref(), (&args, &earlier), (raw, &mut rows), say) {

@@ -1,6 +1,6 @@
 //! A row of the table, as text and as JSON.
 
-use super::{measure::Merged, op::BenchOp};
+use super::{measure::MergedMeasurements, op::BenchOp};
 use comity::{DType, ReduceOp};
 use serde_json::{Value, json};
 use std::fmt;
@@ -13,7 +13,7 @@ pub(super) struct BenchRow {
     pub(super) dtype: DType,
     pub(super) reduce: ReduceOp,
     pub(super) ranks: usize,
-    pub(super) merged: Merged,
+    pub(super) merged: MergedMeasurements,
 }
 
 impl BenchRow {

@@ -1,7 +1,7 @@
 //! `comity check`: the suite of `comity-check` on the ranks of this job, and what each link takes.
 mod links;
 
-use crate::{here, say::LinesSaid};
+use crate::{here, say::RankLines};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{Algorithm, BackendKind, ConfigError, DType, Group, Result};
 use comity_check::{Line, Options, run_with};
@@ -104,7 +104,7 @@ pub(crate) fn check(args: CheckArgs) -> u8 {
         return here::failed("check", &e);
     }
     let speaks = group.rank() == 0;
-    let mut lines = LinesSaid::new(speaks);
+    let mut lines = RankLines::new(speaks);
     let mut say = |line: String| lines.line(&line);
     let start = Instant::now();
     say(format!("# comity {} check: {}, seed {}", here::VERSION, here::world(&group), options.seed));

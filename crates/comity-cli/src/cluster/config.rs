@@ -89,7 +89,7 @@ enum BackendChoice {
 }
 
 /// Result of the choice: the cluster, its cables, addresses and file.
-struct Chosen {
+struct ClusterChoice {
     cluster: Cluster,
     layout: CableLayout,
     plan: AddressPlan,
@@ -150,7 +150,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
 }
 
 /// Writes the hostfile, and says what it is of.
-fn put(output: Option<&Path>, chosen: &Chosen) -> Result<(), Trouble> {
+fn put(output: Option<&Path>, chosen: &ClusterChoice) -> Result<(), Trouble> {
     match output {
         Some(path) => {
             write(path, &chosen.file.text())?;
@@ -216,7 +216,7 @@ fn keep(file: &mut Value, hosts: &[FleetHost]) {
 fn prepare(
     args: &ConfigArgs,
     team: &mut HostTeam,
-    chosen: &Chosen,
+    chosen: &ClusterChoice,
     steps: &[HostSetup],
 ) -> Result<(), Trouble> {
     if steps.is_empty() {
@@ -244,7 +244,7 @@ fn write(path: &Path, text: &str) -> Result<(), Trouble> {
     save::replace(path, text.as_bytes(), save::FOR_ALL).map_err(fail)
 }
 
-fn summary(chosen: &Chosen) -> String {
+fn summary(chosen: &ClusterChoice) -> String {
     let what = match chosen.layout.kind {
         LayoutKind::Switch => "one network",
         LayoutKind::Mesh => "a mesh",
@@ -264,7 +264,11 @@ fn say_if(verbose: bool, what: impl FnOnce() -> String) {
     }
 }
 
-fn choose(cluster: Cluster, over: OverChoice, backend: Option<BackendChoice>) -> Result<Chosen, String> {
+fn choose(
+    cluster: Cluster,
+    over: OverChoice,
+    backend: Option<BackendChoice>,
+) -> Result<ClusterChoice, String> {
     match backend {
         None => by_over(cluster, over, true),
         Some(BackendChoice::Ring) => by_over(cluster, over, false),
@@ -310,7 +314,7 @@ fn neighbours_alone(file: &mut ClusterFile) {
 }
 
 /// By what is to carry the data; RDMA unasked only where that is `allowed`.
-fn by_over(cluster: Cluster, over: OverChoice, allowed: bool) -> Result<Chosen, String> {
+fn by_over(cluster: Cluster, over: OverChoice, allowed: bool) -> Result<ClusterChoice, String> {
     let has = |kind| cluster.cables.iter().any(|c| c.kind == kind);
     match over {
         OverChoice::Thunderbolt => with(cluster, Over::Thunderbolt),
@@ -332,7 +336,7 @@ fn by_over(cluster: Cluster, over: OverChoice, allowed: bool) -> Result<Chosen, 
 }
 
 /// With the cables that carry this kind of data.
-fn with(mut cluster: Cluster, over: Over) -> Result<Chosen, String> {
+fn with(mut cluster: Cluster, over: Over) -> Result<ClusterChoice, String> {
     if over == Over::Thunderbolt {
         cluster.cables.retain(|c| c.kind == CableKind::Thunderbolt);
     }
@@ -355,7 +359,7 @@ fn with(mut cluster: Cluster, over: Over) -> Result<Chosen, String> {
     }
     let plan = AddressPlan::of(&cluster)?;
     let file = ClusterFile::of(&cluster, &plan, &layout, over)?;
-    Ok(Chosen { cluster, layout, plan, file })
+    Ok(ClusterChoice { cluster, layout, plan, file })
 }
 
 #[cfg(test)]

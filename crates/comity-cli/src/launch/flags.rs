@@ -1,62 +1,62 @@
 //! Flags that would do nothing beside the others: whoever gives one is told so before anything runs.
-use super::LaunchArgs;
-use comity_launch::{BindWish, TagWish};
+use comity_launch::{BindWish, JobRequest, LaunchRequest, Placement, TagWish};
 
 /// A flag and whether it was given.
-type Given = (&'static str, bool);
+type FlagUse = (&'static str, bool);
 
 /// A sentence for each flag that this form of the launcher does not heed.
-pub(super) fn unheeded(args: &LaunchArgs) -> Vec<String> {
-    let fleet = &args.fleet;
-    let is_mpi = args.backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi);
+pub(super) fn unheeded(request: &LaunchRequest) -> Vec<String> {
+    let LaunchRequest { job, hosts, .. } = request;
+    let placement = request.placement();
     let mut all = Vec::new();
-    let mut refuse = |given: &[Given], why: &str| {
+    let mut refuse = |given: &[FlagUse], why: &str| {
         let flags = given.iter().filter(|(_, is_given)| *is_given);
         all.extend(flags.map(|(flag, _)| format!("{flag} {why}")));
     };
-    if args.node.is_given() {
-        let why = "is not for --nnodes: each host's launcher starts its own ranks, as the shell there says";
-        refuse(&fleet.of_several_hosts(), why);
-        refuse(&fleet.of_ssh(), "is not for --nnodes, which does without ssh");
-        refuse(&fleet.of_restarts(), "is not for --nnodes, which starts no job again");
-        refuse(
-            &[("--elastic", fleet.elastic.is_some())],
-            "is not for --nnodes, which ends with the first rank that fails",
-        );
-        refuse(
-            &[("--backend mpi", is_mpi)],
-            "is not for --nnodes: MPI's own launcher starts ranks on several hosts",
-        );
-    } else if !fleet.is_given() {
-        refuse(&fleet.of_ssh(), "is for ranks on other hosts: name them with --hosts or --hostfile");
+    let elastic = ("--elastic", job.elastic.is_some());
+    let wait = ("--wait-for-hosts", hosts.wait_for_hosts.is_some());
+    match placement {
+        Placement::Nodes => {
+            let why =
+                "is not for --nnodes: each host's launcher starts its own ranks, as the shell there says";
+            refuse(&hosts.of_several_hosts(), why);
+            refuse(&hosts.of_ssh(), "is not for --nnodes, which does without ssh");
+            refuse(&[wait], "is not for --nnodes, which starts no job again");
+            refuse(&[elastic], "is not for --nnodes, which ends with the first rank that fails");
+            let why = "is not for --nnodes: MPI's own launcher starts ranks on several hosts";
+            refuse(&[("--backend mpi", job.is_mpi())], why);
+        }
+        Placement::Hosts => {}
+        Placement::Here | Placement::Mpi => {
+            refuse(&hosts.of_ssh(), "is for ranks on other hosts: name them with --hosts or --hostfile");
+        }
     }
-    if !args.node.is_given() {
-        refuse(
-            &fleet.of_waiting(),
-            "is for jobs that are started again: say how often with --max-restarts N, without --elastic",
-        );
+    if placement != Placement::Nodes && job.restarts_of_job() == 0 {
+        let why =
+            "is for jobs that are started again: say how often with --max-restarts N, without --elastic";
+        refuse(&[wait], why);
     }
-    if is_mpi {
-        refuse(
-            &[("--elastic", fleet.elastic.is_some())],
-            "is not for --backend mpi, which makes no group without all ranks",
-        );
+    if job.is_mpi() {
+        refuse(&[elastic], "is not for --backend mpi, which makes no group without all ranks");
     }
-    if is_mpi && !args.node.is_given() && !fleet.is_given() {
-        refuse(&of_own_ranks(args), "is not for --backend mpi, whose launcher starts the ranks");
+    if placement == Placement::Mpi {
+        refuse(&of_own_ranks(job), "is not for --backend mpi, whose launcher starts the ranks");
     }
     all
 }
 
 /// A sentence for each flag of `mlx.launch` that does nothing here. `mlx.launch` takes them beside any others, so a command written for it runs.
-pub(super) fn idle_flags_of_mlx(args: &LaunchArgs) -> Vec<String> {
-    let fleet = &args.fleet;
-    let is_mpi = args.backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi);
+pub(super) fn idle_flags_of_mlx(request: &LaunchRequest) -> Vec<String> {
+    let LaunchRequest { job, hosts, .. } = request;
+    let is_far = hosts.is_given() || job.restarts_of_job() > 0;
     [
-        ("--mpi-arg is for --backend mpi, whose launcher gets it", !is_mpi && !fleet.mpi_arg.is_empty()),
+        (
+            "--mpi-arg is for --backend mpi, whose launcher gets it",
+            !job.is_mpi() && !hosts.mpi_arg.is_empty(),
+        ),
         (
             "--connections-per-ip is for ranks on other hosts: name them with --hosts or --hostfile",
-            !fleet.is_given() && fleet.has_connections(),
+            !is_far && hosts.has_connections(),
         ),
     ]
     .into_iter()
@@ -66,16 +66,16 @@ pub(super) fn idle_flags_of_mlx(args: &LaunchArgs) -> Vec<String> {
 }
 
 /// Flags for ranks that this launcher itself starts and carries.
-fn of_own_ranks(args: &LaunchArgs) -> Vec<Given> {
-    vec![
-        ("--tty", args.tty.is_some()),
-        ("--stdin-rank", args.stdin_rank.is_some()),
-        ("--json-events", args.json_events.is_some()),
-        ("--grace", args.grace.is_some()),
-        ("--log-dir", args.log_dir.is_some()),
-        ("--tag-output=never", args.tag_output == TagWish::Never),
-        ("--metrics", args.metrics.is_some()),
-        ("--bind-to", args.bind_to != BindWish::Off),
-        ("--secure data", args.secure == Some(comity::Protection::Data)),
+fn of_own_ranks(job: &JobRequest) -> [FlagUse; 9] {
+    [
+        ("--tty", job.tty.is_some()),
+        ("--stdin-rank", job.stdin_rank.is_some()),
+        ("--json-events", job.json_events.is_some()),
+        ("--grace", job.grace.is_some()),
+        ("--log-dir", job.log_dir.is_some()),
+        ("--tag-output=never", job.tag_output == TagWish::Never),
+        ("--metrics", job.metrics.is_some()),
+        ("--bind-to", job.terms.bind_to != BindWish::Off),
+        ("--secure data", job.terms.secure == Some(comity::Protection::Data)),
     ]
 }

@@ -17,7 +17,7 @@ const CLOSED: Duration = Duration::from_secs(1);
 
 /// A command that has ended.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct CommandEnd {
     /// The exit code; 128 and the number of the signal that ended it.
     pub(super) code: i32,
     pub(super) out: String,
@@ -26,7 +26,7 @@ pub(super) struct Ended {
     pub(super) late: Option<Duration>,
 }
 
-impl Ended {
+impl CommandEnd {
     /// Both outputs, the errors last.
     pub(super) fn text(&self) -> String {
         [self.out.trim_end(), self.err.trim_end()].join("\n").trim().to_owned()
@@ -34,7 +34,7 @@ impl Ended {
 }
 
 /// Runs a command to its end, or to its deadline: then it is asked to end, and after `grace` it is made to.
-pub(super) fn run(mut command: Command, limit: Duration, grace: Duration) -> io::Result<Ended> {
+pub(super) fn run(mut command: Command, limit: Duration, grace: Duration) -> io::Result<CommandEnd> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (closed, readers) = mpsc::channel();
     let out = follow(child.stdout.take(), closed.clone());
@@ -55,7 +55,7 @@ pub(super) fn run(mut command: Command, limit: Duration, grace: Duration) -> io:
     let status = child.wait()?;
     // WAIT(CLOSED): both readers drop their end, or something else holds the output open
     let _ = readers.recv_timeout(CLOSED);
-    Ok(Ended { code: code(status), out: text(&out), err: text(&err), late })
+    Ok(CommandEnd { code: code(status), out: text(&out), err: text(&err), late })
 }
 
 fn ended(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
@@ -106,7 +106,7 @@ fn text(kept: &Mutex<Vec<u8>>) -> String {
 mod tests {
     use super::*;
 
-    fn sh(script: &str, limit: u64) -> Ended {
+    fn sh(script: &str, limit: u64) -> CommandEnd {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         run(command, Duration::from_millis(limit), Duration::from_millis(200)).unwrap()

@@ -14,7 +14,7 @@ mod packages;
 mod report;
 mod rows;
 
-use crate::{here, save, say::LinesSaid};
+use crate::{here, save, say::RankLines};
 use comity::Group;
 use comity_check::{Line, Options, run_with};
 use comity_cluster::{
@@ -125,7 +125,7 @@ pub(crate) fn selftest(args: SelftestArgs) -> u8 {
     };
     let begun = Instant::now();
     let machine = machine();
-    let mut said = LinesSaid::new(true);
+    let mut said = RankLines::new(true);
     said.line(&format!("# comity {} selftest: {}", here::VERSION, machine.summary()));
     said.line(&format!("{:<32}  {:<9}  {:>7}", "row", "result", "seconds"));
     let mut all = Vec::new();

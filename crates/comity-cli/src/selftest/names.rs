@@ -16,13 +16,13 @@ pub(super) struct Names {
 
 /// Names of this process's host, user and home, as its environment and the system say.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Own {
+pub(super) struct OwnNames {
     pub(super) host: String,
     pub(super) user: String,
     pub(super) home: String,
 }
 
-impl Own {
+impl OwnNames {
     pub(super) fn of_this_process() -> Self {
         let var = |name: &str| std::env::var(name).unwrap_or_default();
         let user = [var("USER"), var("LOGNAME")].into_iter().find(|name| !name.is_empty());
@@ -36,7 +36,7 @@ impl Own {
 
 impl Names {
     /// Those of this process, and of the hosts of `--hosts`.
-    pub(super) fn new(own: &Own, hosts: Option<&str>) -> Result<Self, regex_lite::Error> {
+    pub(super) fn new(own: &OwnNames, hosts: Option<&str>) -> Result<Self, regex_lite::Error> {
         let mut words = Vec::new();
         let mut add = |name: &str, stands: String| {
             if name.len() >= SHORTEST {
@@ -124,7 +124,8 @@ mod tests {
 
     #[test]
     fn names_and_addresses_are_left_out_and_nothing_else() {
-        let own = Own { host: "lena.example.org".into(), user: "lena".into(), home: "/home/lena/".into() };
+        let own =
+            OwnNames { host: "lena.example.org".into(), user: "lena".into(), home: "/home/lena/".into() };
         let names = Names::new(&own, Some("bob@m1:2,m2.local,10.0.0.9")).unwrap();
         for (before, after) in [
             ("host lena.example.org, Lena lena lena-2", "host [this host], [this host] [this host] lena-2"),
@@ -141,7 +142,7 @@ mod tests {
             assert_eq!(names.removed(before), after);
             assert_eq!(names.removed(after), after, "twice");
         }
-        let root = Own { host: "h1".into(), user: "root".into(), home: "/var/root".into() };
+        let root = OwnNames { host: "h1".into(), user: "root".into(), home: "/var/root".into() };
         let names = Names::new(&root, None).unwrap();
         assert_eq!(
             names.removed("broadcast root 2 on h1 in /var/root/x"),

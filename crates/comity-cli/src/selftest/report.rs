@@ -1,7 +1,7 @@
 //! The report: what ran where, the whole output of what failed, and the machine; without secrets and names.
 use super::{
     Outcome, Verdict,
-    names::{Names, Own},
+    names::{Names, OwnNames},
 };
 use crate::{here, report::Secrets, save};
 use comity::{Config, tools};
@@ -19,7 +19,7 @@ pub(super) fn write(
     sum: &str,
     hosts: Option<&str>,
 ) -> io::Result<()> {
-    let names = Names::new(&Own::of_this_process(), hosts).map_err(io::Error::other)?;
+    let names = Names::new(&OwnNames::of_this_process(), hosts).map_err(io::Error::other)?;
     let text = without(&names, &text(machine, all, sum))?;
     save::replace(file, text.as_bytes(), save::FOR_ALL)
 }

@@ -1,5 +1,5 @@
 //! The rows: what each runs, and what has to come of it; or why it is not there.
-use super::child::Ended;
+use super::child::CommandEnd;
 use comity::{BackendKind, Config, LinkKind, tools};
 use std::{
     ffi::{OsStr, OsString},
@@ -102,7 +102,7 @@ impl Plan {
     }
 
     /// The text of its failure, if it failed.
-    pub(super) fn lacks(&self, ended: &Ended) -> Option<String> {
+    pub(super) fn lacks(&self, ended: &CommandEnd) -> Option<String> {
         if let Some(limit) = ended.late {
             return Some(format!("it did not end within {} s; {}", limit.as_secs(), last_words(ended)));
         }
@@ -121,7 +121,7 @@ impl Plan {
 }
 
 /// The line that says most: a comparison that failed; else the last error of a rank, which the launcher's come behind; else the last line of all.
-fn last_words(ended: &Ended) -> String {
+fn last_words(ended: &CommandEnd) -> String {
     let lines = |text: &'_ str| -> Vec<String> {
         let plain = |line: &str| {
             let tag = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
@@ -223,8 +223,8 @@ pub(super) fn of_hosts(own: &[OsString], hosts: Option<&str>) -> Vec<Row> {
 mod tests {
     use super::*;
 
-    fn ended(code: i32, out: &str, err: &str) -> Ended {
-        Ended { code, out: out.into(), err: err.into(), late: None }
+    fn ended(code: i32, out: &str, err: &str) -> CommandEnd {
+        CommandEnd { code, out: out.into(), err: err.into(), late: None }
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
         );
         let err = "[0] comity selftest: all_reduce: the result is wrong\n[1] PeerLostError: rank 0 left\n";
         assert!(plan.lacks(&ended(1, "", err)).unwrap().starts_with("comity selftest: all_reduce"));
-        let late = Ended { late: Some(Duration::from_secs(60)), ..ended(143, "", "") };
+        let late = CommandEnd { late: Some(Duration::from_secs(60)), ..ended(143, "", "") };
         assert_eq!(plan.lacks(&late).unwrap(), "it did not end within 60 s; it said nothing");
     }
 

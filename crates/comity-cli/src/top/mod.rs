@@ -76,7 +76,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// A job that is looked at again and again.
-struct Watched {
+struct WatchedJob {
     from: Source,
     last: JobView,
     /// The one before, for rates.
@@ -115,7 +115,7 @@ impl Source {
     }
 }
 
-impl Watched {
+impl WatchedJob {
     fn open(job: Option<&str>, ssh: &SshArgs) -> Result<Self, String> {
         let mut from = match job.and_then(|word| job_hosts(word, ssh.options())) {
             Some(hosts) => Source::Hosts(hosts?),
@@ -147,7 +147,7 @@ impl Watched {
 
 /// `comity top`; the exit code.
 pub(crate) fn top(args: TopArgs) -> u8 {
-    let mut job = match Watched::open(args.job.as_deref(), &args.ssh) {
+    let mut job = match WatchedJob::open(args.job.as_deref(), &args.ssh) {
         Ok(job) => job,
         Err(why) => {
             eprintln!("comity top: {why}");
@@ -178,7 +178,7 @@ pub(crate) fn top(args: TopArgs) -> u8 {
 
 /// `comity stacks`; the exit code.
 pub(crate) fn stacks(args: StacksArgs) -> u8 {
-    let job = match Watched::open(args.job.as_deref(), &args.ssh) {
+    let job = match WatchedJob::open(args.job.as_deref(), &args.ssh) {
         Ok(job) => job,
         Err(why) => {
             eprintln!("comity stacks: {why}");

@@ -1,6 +1,6 @@
 //! A picture of a job in a browser: one page from this process, which asks for the picture every second. Nothing comes from
 //! elsewhere, and who does not have the token of the page's address gets nothing.
-use super::{Watched, picture::Picture};
+use super::{WatchedJob, picture::Picture};
 use crate::http::{self, Reply};
 use std::{
     io::Write,
@@ -27,7 +27,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// Answers until it is ended; the exit code.
-pub(super) fn serve(at: SocketAddr, job: Watched) -> u8 {
+pub(super) fn serve(at: SocketAddr, job: WatchedJob) -> u8 {
     let opened = TcpListener::bind(at).and_then(|l| Ok((l.local_addr()?, l)));
     let made = opened.and_then(|(at, listener)| Ok((at, listener, token()?)));
     let (at, listener, token) = match made {

@@ -1,6 +1,6 @@
 //! A picture of a job on a terminal, again and again.
 use super::picture::{Picture, RankMark};
-use super::{Watched, has_colour, text};
+use super::{WatchedJob, has_colour, text};
 use ratatui::{
     Frame,
     crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers},
@@ -16,17 +16,17 @@ use std::{
 
 /// Choices of the user.
 #[derive(Debug, Default)]
-struct Chosen {
+struct ScreenChoice {
     paused: bool,
     /// The first rank shown.
     first: usize,
 }
 
 /// Until the user ends it.
-pub(super) fn watch(mut job: Watched, every: Duration) -> io::Result<()> {
+pub(super) fn watch(mut job: WatchedJob, every: Duration) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
     let out = (|| {
-        let mut chosen = Chosen::default();
+        let mut chosen = ScreenChoice::default();
         let mut due = Instant::now() + every.min(Duration::from_millis(600));
         loop {
             let picture = job.picture();
@@ -49,7 +49,7 @@ pub(super) fn watch(mut job: Watched, every: Duration) -> io::Result<()> {
 }
 
 /// Does what a key asks for; false to end.
-fn heed(event: &Event, chosen: &mut Chosen) -> bool {
+fn heed(event: &Event, chosen: &mut ScreenChoice) -> bool {
     let Event::Key(key) = event else { return true };
     if key.kind == KeyEventKind::Release {
         return true;
@@ -139,7 +139,7 @@ fn foot(width: u16, hidden: [(usize, &str); 2], is_paused: bool) -> String {
     keys.into_iter().map(line).find(fits).unwrap_or_else(|| line("").replace("not shown: ", "+ "))
 }
 
-fn draw(frame: &mut Frame<'_>, picture: &Picture, chosen: &mut Chosen) {
+fn draw(frame: &mut Frame<'_>, picture: &Picture, chosen: &mut ScreenChoice) {
     let area = frame.area();
     let is_low = area.height < LOW;
     let (head, gap) = if is_low { (1, 0) } else { (2, 1) };
@@ -280,7 +280,7 @@ mod tests {
             findings: vec![Finding { mark: RankMark::Hung, text: TOLD.into() }],
             ..Picture::default()
         };
-        let mut chosen = Chosen::default();
+        let mut chosen = ScreenChoice::default();
         for (w, h) in [(140, 40), (80, 24), (20, 5), (1, 1)] {
             let mut terminal = Terminal::new(TestBackend::new(w, h)).unwrap();
             terminal.draw(|f| draw(f, &picture, &mut chosen)).unwrap();
@@ -318,7 +318,7 @@ mod tests {
         };
         for (w, h, ranks) in [(40, 10, 4), (40, 8, 3), (40, 6, 3), (60, 12, 3)] {
             let mut terminal = Terminal::new(TestBackend::new(w, h)).unwrap();
-            terminal.draw(|f| draw(f, &picture, &mut Chosen::default())).unwrap();
+            terminal.draw(|f| draw(f, &picture, &mut ScreenChoice::default())).unwrap();
             let text = format!("{}", terminal.backend());
             assert_eq!(text.matches("barrier #").count(), ranks, "{w}x{h}:\n{text}");
             assert!(text.contains("HUNG") && text.contains("waits for"), "{w}x{h}:\n{text}");

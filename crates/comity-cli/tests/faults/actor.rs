@@ -1,4 +1,5 @@
 //! Part of a rank that is to be killed, stopped or left alone; it reports events, with the time.
+#![allow(unsafe_code, reason = "a test's fork, which keeps sockets open")]
 use comity::{ErrorKind, Group, ReduceOp};
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;

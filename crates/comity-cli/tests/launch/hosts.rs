@@ -207,6 +207,39 @@ fn hosts_that_lack_the_program_get_a_copy_and_keep_it() {
     }
 }
 
+/// A Python with the package stands for the command, and another version in it is refused.
+#[test]
+fn a_python_package_stands_for_the_command_unless_it_is_of_another_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = stand_in(dir.path()).display().to_string();
+    let launcher = dir.path().join("launcher");
+    std::fs::copy(env!("CARGO_BIN_EXE_comity"), &launcher).unwrap();
+    let hello = br#"{"protocol":1,"version":"0.0.9","host":"b"}"#;
+    let length = u32::try_from(hello.len()).unwrap().to_le_bytes();
+    let old = dir.path().join("hello");
+    std::fs::write(&old, [b"\0comity-guard\0h".as_slice(), &length, hello].concat()).unwrap();
+    let python = dir.path().join("python");
+    let script = format!(
+        "#!/bin/sh\ncase \"$1 $2\" in\n\"-c import comity\") exit 0;;\n\"-m comity\") shift 2\n\
+         [ $NAMED != b ] || {{ cat {}; exec cat > /dev/null; }}; exec {} \"$@\";;\nesac\nexec sh \"$@\"\n",
+        old.display(),
+        env!("CARGO_BIN_EXE_comity")
+    );
+    executable(&python, &script);
+    let launch = |hosts: &str| {
+        let flags = format!("--python {} --no-stage-comity --hosts {hosts}", python.display());
+        let line = format!("{} launch --ssh {ssh} {flags} -- -c 'echo ran'", launcher.display());
+        start_line(&line, "sh").finish()
+    };
+    let done = launch("a,c");
+    assert_eq!((done.code, done.sorted()), (0, vec!["[0@a] ran", "[1@c] ran"]), "{}", done.err);
+    let done = launch("a,b");
+    assert_eq!((done.code, done.out.as_str()), (2, ""), "{}", done.err);
+    for part in ["host b: has comity 0.0.9, and this is ", "nothing was run"] {
+        assert!(done.err.contains(part), "{part}: {}", done.err);
+    }
+}
+
 #[test]
 fn ctrl_z_while_a_host_gets_its_copy_leaves_that_whole() {
     let dir = tempfile::tempdir().unwrap();

@@ -55,7 +55,7 @@ fn compare(control: &ControlPlane) {
         if status.failure().is_some() || status.is_in_call() {
             continue;
         }
-        let group = Open { control, group_id };
+        let group = OpenGroup { control, group_id };
         if let Err(f) = conclude(&status, mine, size, &group)
             && f.is_disagreement()
         {
@@ -65,12 +65,12 @@ fn compare(control: &ControlPlane) {
 }
 
 /// A group that is still open.
-struct Open<'a> {
+struct OpenGroup<'a> {
     control: &'a ControlPlane,
     group_id: u64,
 }
 
-impl Ask for Open<'_> {
+impl Ask for OpenGroup<'_> {
     fn census(&self, at: u64, ranks: &[usize]) {
         if let Some(mut state) = lock_soon(&self.control.state) {
             state.census(self.group_id, at, ranks);

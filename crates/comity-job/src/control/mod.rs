@@ -25,8 +25,6 @@
 //! | that of a process of this host gets none, by what the system says | it is not silent |
 //! | the process has no descriptors left | the others are told while ranks join |
 //! | the process exits without dropping its groups | an exit handler says goodbye and compares calls |
-//!
-//! May import: `status`.
 
 mod connection;
 mod connection_table;

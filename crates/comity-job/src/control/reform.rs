@@ -30,7 +30,7 @@ fn group_id_of(plan: &Plan) -> Option<u64> {
 /// Agreements of a process.
 #[derive(Debug, Default)]
 pub(super) struct Reforms {
-    by_group: BTreeMap<u64, Reforming>,
+    by_group: BTreeMap<u64, ReformAgreement>,
     /// In the order in which they began.
     order: VecDeque<u64>,
     /// Groups that are not to be made.
@@ -56,7 +56,7 @@ struct Meeting {
 
 /// Agreement on the group that follows one.
 #[derive(Debug)]
-struct Reforming {
+struct ReformAgreement {
     reform: Reform,
     /// World ranks.
     members: Vec<usize>,
@@ -133,7 +133,7 @@ impl ConnectionTable {
         let entry = reforms.by_group.entry(group_id).or_insert_with(|| {
             reforms.order.push_back(group_id);
             let reform = Reform::new(mine, members.len(), has_store);
-            Reforming { reform, members: members.to_vec(), steps: Arc::clone(&steps) }
+            ReformAgreement { reform, members: members.to_vec(), steps: Arc::clone(&steps) }
         });
         entry.steps = Arc::clone(&steps);
         reforms.forget_old();
@@ -237,7 +237,7 @@ impl ConnectionTable {
 
     /// Time has passed.
     pub(super) fn tick_reforms(&mut self, now: Instant) {
-        let due = |r: &Reforming| r.reform.next().is_some_and(|next| next <= now);
+        let due = |r: &ReformAgreement| r.reform.next().is_some_and(|next| next <= now);
         let due: Vec<u64> = self.reforms.by_group.iter().filter(|(_, r)| due(r)).map(|(id, _)| *id).collect();
         if due.is_empty() {
             return;
@@ -339,7 +339,7 @@ impl ControlPlane {
     ) -> Result<Outcome> {
         let steps = self.lock().begin_reform(group_id, members, terms, until)?;
         self.waker.wake();
-        let mut asking = Asking { control: self, group_id, done: false };
+        let mut asking = ReformQuestion { control: self, group_id, done: false };
         loop {
             let step = lock(&steps.queue).pop_front();
             let change = |change: &mut dyn FnMut(&mut Reform)| {
@@ -392,13 +392,13 @@ impl ControlPlane {
 }
 
 /// Withdraws when dropped before the end.
-struct Asking<'a> {
+struct ReformQuestion<'a> {
     control: &'a ControlPlane,
     group_id: u64,
     done: bool,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for ReformQuestion<'_> {
     fn drop(&mut self) {
         if !self.done {
             let mut state = self.control.lock();

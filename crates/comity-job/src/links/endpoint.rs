@@ -4,7 +4,7 @@ mod connect;
 mod for_tests;
 mod world;
 
-use super::{elastic::Elastic, maker::Makers, mesh::Opened, redial::Redial, way::Ways};
+use super::{elastic::Elastic, maker::Makers, mesh::OpenedGroup, redial::Redial, way::Ways};
 use crate::{
     ConnectTiming, Error, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Protection, Result,
     channel::{Acceptor, Channel, Hello, Listener, Relay, STORE, Secret},
@@ -244,7 +244,7 @@ impl Endpoint {
         group_id: u64,
         members: &[usize],
         status: &Arc<GroupStatus>,
-    ) -> Result<Opened> {
+    ) -> Result<OpenedGroup> {
         let internal =
             |what: &str| Error::config(format!("group {group_id:x}: {what}; this is a bug in Comity"));
         let mine = members.iter().position(|m| *m == self.ways.me);
@@ -252,7 +252,7 @@ impl Endpoint {
         if members.iter().any(|m| *m >= self.facts.len()) {
             return Err(internal("a member is not in the world"));
         }
-        Ok(Opened {
+        Ok(OpenedGroup {
             ways: self.ways.clone(),
             facts: Arc::clone(&self.facts),
             control: Arc::clone(running.control()),

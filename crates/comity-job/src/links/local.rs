@@ -32,7 +32,7 @@ struct Hub {
     /// Ends made by the peer that came first, by group id, owner and peer.
     ends: Mutex<HashMap<End, Box<dyn Link>>>,
     /// Members and statuses of each open group, by group id and world rank.
-    groups: Mutex<HashMap<(u64, usize), Open>>,
+    groups: Mutex<HashMap<(u64, usize), OpenLink>>,
     /// Calls that waiting ranks announced to members that had not opened the group yet: group id, to, from.
     asked: Mutex<HashMap<(u64, usize, usize), Header>>,
     /// Groups that failed, for members that have not opened them yet.
@@ -45,7 +45,7 @@ struct Hub {
 /// Group id, owner, peer.
 type End = (u64, usize, usize);
 
-struct Open {
+struct OpenLink {
     members: Vec<usize>,
     status: Weak<GroupStatus>,
 }
@@ -107,7 +107,7 @@ impl World for LocalWorld {
     }
 
     fn attend(&self, group_id: u64, members: &[usize], status: &Arc<GroupStatus>) -> Result<()> {
-        let open = Open { members: members.to_vec(), status: Arc::downgrade(status) };
+        let open = OpenLink { members: members.to_vec(), status: Arc::downgrade(status) };
         {
             let mut groups = lock(&self.hub.groups);
             groups.insert((group_id, self.rank), open);
@@ -196,7 +196,7 @@ impl World for LocalWorld {
     fn waits(&self, group_id: u64, rank: usize) -> Option<(Header, bool)> {
         let groups = lock(&self.hub.groups);
         let who = *groups.get(&(group_id, self.rank))?.members.get(rank)?;
-        let told = |open: &Open| {
+        let told = |open: &OpenLink| {
             let at = open.members.iter().position(|m| *m == who)?;
             open.status.upgrade()?.ledger().told(at)
         };

@@ -8,7 +8,7 @@
 //! No thread that makes calls makes links. So a link is made with a rank that computes, too. A rank that waits in a call goes on to look at
 //! failures, limits and what others say. The thread ends when nothing is left to make.
 
-use super::mesh::{Linking, Opened};
+use super::mesh::{Linking, OpenedGroup};
 use crate::{control::LinkDesk, status::Failure, sync::lock, sys::Waker, transport::Card};
 use std::{
     collections::HashMap,
@@ -29,7 +29,7 @@ pub(super) struct Makers {
 /// A group whose links can be made.
 #[derive(Debug)]
 struct Maker {
-    group: Arc<Opened>,
+    group: Arc<OpenedGroup>,
     state: Arc<Mutex<MakerState>>,
 }
 
@@ -53,7 +53,7 @@ impl Makers {
     }
 
     /// Links of this group may be made from now on.
-    pub(super) fn add(&self, group: &Arc<Opened>) {
+    pub(super) fn add(&self, group: &Arc<OpenedGroup>) {
         let state = MakerState { made: vec![false; group.members.len()], ..MakerState::default() };
         let state = Arc::new(Mutex::new(state));
         let maker = Maker { group: Arc::clone(group), state };
@@ -159,7 +159,7 @@ impl Maker {
 }
 
 /// The thread of one group.
-fn serve(group: &Opened, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
+fn serve(group: &OpenedGroup, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
     let mut made = std::mem::take(&mut lock(state).made);
     let is_over = || lock(state).is_over;
     let mut making = Linking::new(group, waker, &mut made, &is_over);

@@ -24,7 +24,7 @@ use std::{
 
 /// A group, as this process makes links in it.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenedGroup {
     pub(super) ways: Ways,
     pub(super) facts: Arc<[Facts]>,
     pub(super) control: Arc<ControlPlane>,
@@ -43,7 +43,7 @@ pub(super) struct Opened {
     pub(super) status: Arc<GroupStatus>,
 }
 
-impl Opened {
+impl OpenedGroup {
     fn world_rank(&self, rank: usize) -> usize {
         self.members.get(rank).copied().unwrap_or_default()
     }
@@ -126,11 +126,11 @@ pub(super) fn likely(
 }
 
 /// Ranks that are still waited for; `None`: nobody.
-type StillMissing = Result<Option<Vec<usize>>, MeshError>;
+type MissingRanks = Result<Option<Vec<usize>>, MeshError>;
 
 /// A wait for other members: what ends it, and what is then said of whom.
 struct Opening<'a> {
-    group: &'a Opened,
+    group: &'a OpenedGroup,
     until: Instant,
     begun: Instant,
     /// Time limit from each member that comes, while the job's first group is opened: on a crowded host hundreds of them take long.
@@ -196,7 +196,7 @@ impl Opening<'_> {
     }
 
     /// Until `missing` finds nobody.
-    fn wait_until(&mut self, missing: &mut dyn FnMut(&mut Self) -> StillMissing) -> Result<(), MeshError> {
+    fn wait_until(&mut self, missing: &mut dyn FnMut(&mut Self) -> MissingRanks) -> Result<(), MeshError> {
         loop {
             self.drain();
             let missing = missing(self)?;

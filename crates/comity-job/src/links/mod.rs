@@ -30,8 +30,6 @@
 //! Whoever finds it tells the other members.
 //!
 //! Two worlds make links: `Endpoint`, of processes that have met, and `LocalWorld`, of threads.
-//!
-//! May import: `control`, `status`.
 
 mod elastic;
 mod endpoint;

@@ -9,8 +9,6 @@
 //!   conclude: the last look before a rank leaves
 //! ```
 //! Neither the engine nor those who make links and carry failures know each other; both know these.
-//!
-//! May import: nothing.
 
 mod closing;
 mod failure;

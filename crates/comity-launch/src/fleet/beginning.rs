@@ -26,7 +26,7 @@ const UNSEEN: Duration = Duration::from_millis(300);
 const WAYS: usize = 16;
 
 /// Names and what they stand for.
-type Named = Vec<(String, String)>;
+type NamedValues = Vec<(String, String)>;
 
 /// The store of a job's ranks, at the same port of all these addresses where the user wants certain ports. The first address is a must.
 pub(super) fn open_store(
@@ -244,7 +244,7 @@ impl Fleet {
     }
 
     /// Settings that MLX's backends read: files that variables lead to, and variables.
-    fn for_mlx(&self, ring: &[Vec<String>], master: SocketAddr) -> (Named, Named) {
+    fn for_mlx(&self, ring: &[Vec<String>], master: SocketAddr) -> (NamedValues, NamedValues) {
         let mut files = Vec::new();
         let mut vars = Vec::new();
         let mut var = |name: &str, value: String| vars.push((name.to_owned(), value));

@@ -72,7 +72,7 @@ impl HostConnection {
         let (program, args) = words.split_first().ok_or_else(|| ("no ssh".to_owned(), REFUSED))?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        sys::prepare(&mut command, Vec::new(), open_files, (sys::Standing::Group, None));
+        sys::prepare(&mut command, Vec::new(), open_files, (sys::TerminalPlace::Group, None));
         let fail = |e: io::Error| {
             let is_absent = matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
             let code = if is_absent { USAGE } else { REFUSED };

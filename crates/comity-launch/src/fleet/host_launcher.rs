@@ -9,7 +9,7 @@ use crate::host::bind::RankBinding;
 use crate::host::defaults::ThreadShare;
 use crate::host::job::{self, Job, LaunchRefusal};
 use crate::host::master::Master;
-use crate::host::meet::{Meeting, Reserved};
+use crate::host::meet::{Meeting, ReservedPort};
 use crate::host::output::Outputs;
 use crate::host::supervisor::{self, Supervisor};
 use crate::machine::REFUSED;
@@ -121,7 +121,7 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
     let program = find(name).map_err(|why| usage(why + &interpreter_hint(name, find("python3").is_ok())))?;
     script(name, args, cwd.as_deref()).map_err(usage)?;
     let local_size = part.local_size.max(part.size);
-    let binding = RankBinding::check(part.bind_to, local_size).map_err(usage)?;
+    let binding = RankBinding::check(part.terms.bind_to, local_size).map_err(usage)?;
     let set = |(n, v): &(String, String)| Setting { name: n.into(), value: v.into() };
     let env: Vec<Setting> = part.env.iter().map(set).collect();
     Ok(Job {
@@ -149,11 +149,7 @@ fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
         elastic: part.elastic.then_some(ElasticTerms { fewest: 0, restarts: 0 }),
         guests: 0,
         restarted: vec![0; part.size],
-        insecure: part.insecure,
-        secure: part.secure.as_deref().map(|s| match s {
-            "data" => comity::Protection::Data,
-            _ => comity::Protection::Handshake,
-        }),
+        terms: part.terms.clone(),
         backend: part.backend.as_deref().and_then(comity::BackendKind::from_name),
         metrics: None,
         tag: TagWish::Never,
@@ -188,10 +184,13 @@ fn script(name: &str, args: &[String], cwd: Option<&Path>) -> Result<(), String>
 }
 
 /// Keeps ports free for those who are told of them.
-fn keep(part: &HostPart, digests: Vec<(String, String)>) -> Result<(Ready, Vec<Reserved>), LaunchRefusal> {
+fn keep(
+    part: &HostPart,
+    digests: Vec<(String, String)>,
+) -> Result<(Ready, Vec<ReservedPort>), LaunchRefusal> {
     let at = part.at.or_else(|| called(2)).unwrap_or_else(loopback);
-    let reserve = |_| Reserved::at(at).or_else(|_| Reserved::at(any(at)));
-    let kept: Vec<Reserved> = (0..part.ports)
+    let reserve = |_| ReservedPort::at(at).or_else(|_| ReservedPort::at(any(at)));
+    let kept: Vec<ReservedPort> = (0..part.ports)
         .map(reserve)
         .collect::<io::Result<_>>()
         .map_err(|e| LaunchRefusal::machine(format!("cannot take a port at {at}: {e}")))?;

@@ -42,13 +42,13 @@ pub fn read(path: &Path) -> Result<FleetFile, Vec<String>> {
 pub(super) fn parse(text: &str) -> Result<FleetFile, Vec<String>> {
     // Some editors put a mark before UTF-8.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut reading = Reading { text, wrong: Vec::new(), file: FleetFile::default() };
+    let mut reading = HostfileReader { text, wrong: Vec::new(), file: FleetFile::default() };
     match text.trim_start().as_bytes().first() {
         None => reading.wrong.push("names no host".into()),
         Some(b'[' | b'{') if !begins_with_address(text) => reading.json(),
         Some(_) => reading.lines(),
     }
-    let Reading { mut wrong, mut file, .. } = reading;
+    let HostfileReader { mut wrong, mut file, .. } = reading;
     if file.hosts.is_empty() && wrong.is_empty() {
         wrong.push("names no host".into());
     }
@@ -58,13 +58,13 @@ pub(super) fn parse(text: &str) -> Result<FleetFile, Vec<String>> {
 
 type Object<'a> = BTreeMap<String, &'a RawValue>;
 
-struct Reading<'a> {
+struct HostfileReader<'a> {
     text: &'a str,
     wrong: Vec<String>,
     file: FleetFile,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> HostfileReader<'a> {
     /// The line in which this piece of the text begins.
     fn line(&self, piece: &RawValue) -> usize {
         let at = (piece.get().as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize);

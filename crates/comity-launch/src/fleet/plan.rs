@@ -83,36 +83,41 @@ impl FleetPlan {
     /// Checks a request as far as this machine can. Both requests are taken apart by name: a field that nobody heeds does not compile.
     #[expect(clippy::too_many_lines, reason = "a line for each field of the requests and of the plan")]
     pub(super) fn check(request: JobRequest, fleet: HostsRequest) -> Result<Self, Vec<String>> {
-        let file = named(&fleet.hosts)?;
-        let tty = request.tty().map(RankTerminal::of);
+        let file = named(&fleet.source())?;
+        let ranks = request.size();
+        let input = request.input();
+        let elastic = request.elastic();
+        let max_restarts = request.restarts_of_job();
         let JobRequest {
-            ranks,
-            is_default_size: _,
-            command,
+            ranks: _,
             env,
             cwd,
             backend,
-            bind_to,
-            elastic,
+            terms,
+            // With `elastic`, and with `input`.
+            elastic: _,
+            max_restarts: _,
+            stdin_rank: _,
+            tty,
             timeout,
             grace,
             log_dir,
             tag_output,
             verbose,
-            input,
             json_events,
             metrics,
-            insecure,
-            secure,
+            command,
         } = request;
+        let tty = tty.map(RankTerminal::of);
+        let insecure = terms.insecure;
         let mut wrong = Vec::new();
         let backend = named_backend(backend, file.backend).map_err(|e| wrong.push(e)).ok();
         fleet.say_unheeded(backend.unwrap_or_default());
         wrong.extend(metrics.map(|_| METRICS_OF_SEVERAL_HOSTS.to_owned()));
         let join = crate::host::meet::join_limit(&env);
-        let env = settings((&env, &fleet.env_files), file.env, &file.hosts, &mut wrong);
+        let env = settings((&env, &fleet.env_file), file.env, &file.hosts, &mut wrong);
         let command = words(&command).map_err(|e| wrong.push(e)).unwrap_or_default();
-        let counts = spread(&file.hosts, ranks, fleet.total);
+        let counts = spread(&file.hosts, ranks, fleet.total.map(|n| n as usize));
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
         wrong.extend(too_many_ports(&fleet, &file.hosts, &counts));
         let ports = meeting_ports(&fleet, &env).map_err(|e| wrong.push(e)).unwrap_or_default();
@@ -137,10 +142,8 @@ impl FleetPlan {
             env,
             cwd_asked: asked.is_some(),
             cwd: asked,
-            insecure,
-            secure: secure.map(|s| s.name().into()),
+            terms,
             backend: Some(ours.to_owned()).filter(|b| b != "any" && b != "ring"),
-            bind_to,
             elastic: elastic.is_some(),
             stage: stage.clone(),
             // Each host's own, and known when its connection stands.
@@ -155,20 +158,23 @@ impl FleetPlan {
         let part =
             |host: &FleetHost| part_of(host, of_all.clone(), fleet.python.as_deref(), (backend, verbose));
         let hosts = numbered(file.hosts.into_iter().zip(counts), part);
-        let program = OwnProgram::here().filter(|_| fleet.stages_program);
+        let program = OwnProgram::here().filter(|_| !fleet.no_stage_comity);
         let ssh_options = ssh_options(&fleet, program.as_ref());
         let HostsRequest {
             hosts: _,
+            hostfile: _,
             total: _,
-            env_files: _,
+            env_file: _,
             python: _,
-            ssh: _,
-            ssh_args: _,
-            max_restarts,
+            ssh_arg: _,
             wait_for_hosts,
+            // Of other placements.
+            mpi_arg: _,
+            print_python: _,
+            ssh: _,
             meet_at,
             stage: _,
-            stages_program: _,
+            no_stage_comity: _,
             mixed_programs,
             dry_run,
             connections_per_ip,
@@ -199,7 +205,7 @@ impl FleetPlan {
             program,
             meet_at: meet_at.and_then(|place| place.ip),
             ports: ports.unwrap_or(0..=0),
-            connections_per_ip,
+            connections_per_ip: connections_per_ip as usize,
             starting_port,
             nccl_port,
             backend,
@@ -231,7 +237,7 @@ impl FleetPlan {
 fn ssh_options(fleet: &HostsRequest, program: Option<&OwnProgram>) -> ssh::SshOptions {
     let copies = program.map(|p| p.folder.clone());
     let ssh = fleet.ssh.clone();
-    let args = fleet.ssh_args.clone();
+    let args = fleet.ssh_arg.clone();
     let python = fleet.python.clone();
     ssh::SshOptions { ssh, args, python, copies, any_version: false }
 }
@@ -260,7 +266,7 @@ fn meeting_ports(
 fn too_many_ports(fleet: &HostsRequest, hosts: &[FleetHost], counts: &[usize]) -> Option<String> {
     let first = fleet.starting_port?;
     let each = |(host, ranks): (&FleetHost, &usize)| ranks * host.ips.len().max(1);
-    let all = hosts.iter().zip(counts).map(each).sum::<usize>() * fleet.connections_per_ip;
+    let all = hosts.iter().zip(counts).map(each).sum::<usize>() * fleet.connections_per_ip as usize;
     let left = usize::from(u16::MAX - first) + 1;
     (all > left).then(|| {
         format!("--starting-port {first}: the ranks need {all} ports, and there are {left} from {first} on")

@@ -1,41 +1,84 @@
 //! Hosts as a user asks for them, and how they are reached.
-use std::ffi::OsString;
+use crate::request::{seconds, section};
+use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// The hosts, and how they are reached.
-#[derive(Debug)]
+#[derive(Debug, clap::Args)]
 pub struct HostsRequest {
-    pub hosts: HostsSource,
-    /// Ranks in all, where these do not fill the hosts.
-    pub total: Option<usize>,
-    /// Files with variables of every rank.
-    pub env_files: Vec<PathBuf>,
-    /// The interpreter before the command.
+    /// Start ranks on these hosts over ssh: a,b:4,user@c (:4 for four ranks there)
+    #[arg(long, value_name = "LIST", conflicts_with = "hostfile", allow_hyphen_values = true, help_heading = section::HOSTS)]
+    pub hosts: Option<String>,
+
+    /// Start ranks on the hosts of this file: MLX's JSON, Open MPI's lines (a slots=4), or ours (docs/hosts.md)
+    #[arg(long, value_name = "FILE", help_heading = section::HOSTS)]
+    pub hostfile: Option<PathBuf>,
+
+    /// Start this many ranks in all, filling the hosts in their order
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = section::HOSTS)]
+    pub total: Option<u32>,
+
+    /// Read variables for every rank from a file with a line NAME=VALUE for each
+    #[arg(hide_short_help = true, long, value_name = "FILE", help_heading = section::RANKS)]
+    pub env_file: Vec<PathBuf>,
+
+    /// Put this interpreter before the command, and look for comity in it where a host has no command of that name
+    #[arg(long, value_name = "PROGRAM", help_heading = section::RANKS)]
     pub python: Option<String>,
-    /// The program that is run as `ssh`.
-    pub ssh: OsString,
-    /// Its arguments before all others.
-    pub ssh_args: Vec<OsString>,
-    /// Number of times that the whole job is started again.
-    pub max_restarts: u32,
-    /// Time that a restart waits for hosts that are away.
+
+    /// Hand this to ssh, before its other arguments (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "ARG", allow_hyphen_values = true, help_heading = section::SSH)]
+    pub ssh_arg: Vec<OsString>,
+
+    /// Wait this long for hosts that are away before a restart (default: 600); the wait counts as no restart
+    #[arg(hide_short_help = true, long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
     pub wait_for_hosts: Option<Duration>,
+
+    /// Hand this to MPI's launcher, with --backend mpi (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "ARG", allow_hyphen_values = true, help_heading = section::MLX)]
+    pub mpi_arg: Vec<String>,
+
+    /// Print the interpreter that --python names, or python3, and do nothing else
+    #[arg(hide_short_help = true, long, help_heading = section::MLX)]
+    pub print_python: bool,
+
+    /// Run this program as ssh
+    #[arg(hide_short_help = true, long, value_name = "PROGRAM", default_value = "ssh", help_heading = section::SSH)]
+    pub ssh: OsString,
+
+    /// Let the ranks meet at this address of this machine, a port of it (:7100), or both (10.0.0.1:7100); default: the addresses by
+    /// which the hosts know it, and a free port, of COMITY_PORTS where that is set
+    #[arg(hide_short_help = true, long, value_name = "ADDR[:PORT]", value_parser = MeetingPlace::parse, help_heading = section::HOSTS)]
     pub meet_at: Option<MeetingPlace>,
-    /// Files that are copied to the hosts.
+
+    /// Copy these files to every host that lacks them or has other content, into the directory of the ranks (repeatable)
+    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = section::HOSTS)]
     pub stage: Vec<PathBuf>,
-    /// This program is copied to hosts that have none of its version.
-    pub stages_program: bool,
-    /// Hosts may run programs of the same name whose content differs.
+
+    /// Do not copy this program to hosts that have no comity of its version
+    #[arg(hide_short_help = true, long, help_heading = section::HOSTS)]
+    pub no_stage_comity: bool,
+
+    /// Let hosts run programs and scripts of the same name whose content differs
+    #[arg(hide_short_help = true, long, help_heading = section::HOSTS)]
     pub mixed_programs: bool,
-    /// The commands are shown, and nothing runs.
+
+    /// Show the command of each host, and run nothing
+    #[arg(long, help_heading = section::HOSTS)]
     pub dry_run: bool,
-    /// Addresses of MLX's ring for each IP of a host.
-    pub connections_per_ip: usize,
-    /// The first port of MLX's ring.
+
+    /// Give MLX's ring this many addresses for each IP of a host
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = section::MLX)]
+    pub connections_per_ip: u32,
+
+    /// Give MLX's ring ports from this one on; default: free ports
+    #[arg(hide_short_help = true, long, short = 'p', value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..), help_heading = section::MLX)]
     pub starting_port: Option<u16>,
-    /// The port at which MLX's NCCL ranks meet.
+
+    /// Let MLX's NCCL ranks meet at this port; default: a free port
+    #[arg(hide_short_help = true, long, value_name = "PORT", help_heading = section::MLX)]
     pub nccl_port: Option<u16>,
 }
 
@@ -76,6 +119,53 @@ impl MeetingPlace {
 }
 
 impl HostsRequest {
+    /// The place of the hosts' names; this host where there is none.
+    pub(super) fn source(&self) -> HostsSource {
+        match &self.hostfile {
+            Some(path) => HostsSource::File(path.clone()),
+            None => HostsSource::List(self.hosts.clone().unwrap_or_else(|| "localhost".into())),
+        }
+    }
+
+    /// Returns whether something was asked for that the launcher of several hosts does; without a host it means this one.
+    pub fn is_given(&self) -> bool {
+        let hosts = self.hosts.is_some() || self.hostfile.is_some() || self.total.is_some();
+        hosts || self.of_several_hosts().iter().any(|(_, is_given)| *is_given)
+    }
+
+    /// Flags that the launcher of several hosts heeds, also where it is given none: each with whether it was given.
+    pub fn of_several_hosts(&self) -> [(&'static str, bool); 7] {
+        [
+            ("--python", self.python.is_some()),
+            ("--env-file", !self.env_file.is_empty()),
+            ("--meet-at", self.meet_at.is_some()),
+            ("--stage", !self.stage.is_empty()),
+            ("--dry-run", self.dry_run),
+            ("--starting-port", self.starting_port.is_some()),
+            ("--nccl-port", self.nccl_port.is_some()),
+        ]
+    }
+
+    /// Flags that only mean something where there is another host.
+    pub fn of_ssh(&self) -> [(&'static str, bool); 4] {
+        [
+            ("--ssh-arg", !self.ssh_arg.is_empty()),
+            ("--ssh", self.ssh != OsStr::new("ssh")),
+            ("--no-stage-comity", self.no_stage_comity),
+            ("--mixed-programs", self.mixed_programs),
+        ]
+    }
+
+    /// `--connections-per-ip`
+    pub fn has_connections(&self) -> bool {
+        self.connections_per_ip != 1
+    }
+
+    /// `--print-python`
+    pub fn interpreter(&self) -> &str {
+        self.python.as_deref().unwrap_or("python3")
+    }
+
     /// Write a line for each flag that this backend, as MLX calls it, does not heed. mlx.launch takes these beside any backend, so a command
     /// written for it runs.
     pub(super) fn say_unheeded(&self, backend: &str) {

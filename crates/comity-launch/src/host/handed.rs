@@ -8,13 +8,13 @@ const LOWEST: RawFd = 100;
 
 /// An open file that holds what it was made with.
 #[derive(Debug)]
-pub(crate) struct Handed {
+pub(crate) struct HandedFile {
     fd: OwnedFd,
     #[cfg(not(target_os = "linux"))]
     name: Option<Name>,
 }
 
-impl Handed {
+impl HandedFile {
     #[cfg(test)]
     pub(crate) fn file(&self) -> std::os::fd::BorrowedFd<'_> {
         self.fd.as_fd()
@@ -39,7 +39,7 @@ impl Handed {
 }
 
 #[cfg(target_os = "linux")]
-impl Handed {
+impl HandedFile {
     /// Without any name in a file system.
     pub(crate) fn secret(bytes: &[u8]) -> io::Result<Self> {
         use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals};
@@ -88,7 +88,7 @@ impl Drop for Name {
 }
 
 #[cfg(not(target_os = "linux"))]
-impl Handed {
+impl HandedFile {
     /// Without any name in a file system.
     pub(crate) fn secret(bytes: &[u8]) -> io::Result<Self> {
         Ok(Self { name: None, ..Self::readable(bytes)? })
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn it_can_be_read_again_and_not_written() {
-        let handed = Handed::readable(b"some bytes").unwrap();
+        let handed = HandedFile::readable(b"some bytes").unwrap();
         assert!(handed.fd() >= LOWEST);
         for _ in 0..2 {
             assert_eq!(std::fs::read(handed.path()).unwrap(), b"some bytes");

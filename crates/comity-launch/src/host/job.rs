@@ -9,7 +9,7 @@ use crate::machine::REFUSED;
 use crate::machine::USAGE;
 use crate::machine::{ElasticTerms, PATIENCE};
 use crate::protocol::Restarts;
-use crate::request::{InputRank, JobRequest, Setting, TagWish};
+use crate::request::{InputRank, JobRequest, RankTerms, Setting, TagWish};
 use rustix::fs::{Access, CWD};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -67,8 +67,7 @@ pub(crate) struct Job {
     pub(crate) guests: usize,
     /// Number of times that each rank was started again, alone.
     pub(crate) restarted: Vec<u32>,
-    pub(crate) insecure: bool,
-    pub(crate) secure: Option<comity::Protection>,
+    pub(crate) terms: RankTerms,
     /// None: what the shell says, or the best there is.
     pub(crate) backend: Option<comity::BackendKind>,
     /// Listener for requests of the ranks' counters.
@@ -121,26 +120,28 @@ impl Job {
     /// Checks a request against this host. `is_whole`: all ranks of the job are on it.
     /// It is taken apart by name: a field that nobody heeds does not compile.
     pub(crate) fn check(request: JobRequest, is_whole: bool) -> Result<Self, LaunchRefusal> {
-        let tty = request.tty().map(RankTerminal::of);
+        let size = request.size();
+        let input = request.input();
+        let elastic = request.elastic();
         let JobRequest {
-            ranks: size,
-            is_default_size: _,
-            command,
+            ranks: _,
             env,
             cwd,
             backend,
-            bind_to,
-            elastic,
+            terms,
+            // With `elastic`, and with `input`.
+            elastic: _,
+            max_restarts: _,
+            stdin_rank: _,
+            tty,
             timeout,
             grace,
             log_dir,
             tag_output,
             verbose,
-            input,
             json_events,
             metrics,
-            insecure,
-            secure,
+            command,
         } = request;
         let mut command = command.into_iter();
         let name = command.next().unwrap_or_default();
@@ -156,7 +157,7 @@ impl Job {
         let given = env.iter().rev().find(|s| s.name == "PATH").map(|s| s.value.clone());
         let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
         let program = find(&name, cwd.as_deref(), &path).map_err(LaunchRefusal::usage)?;
-        let binding = RankBinding::check(bind_to, size).map_err(LaunchRefusal::usage)?;
+        let binding = RankBinding::check(terms.bind_to, size).map_err(LaunchRefusal::usage)?;
         let threads = ThreadShare::new(&env, binding.as_ref(), size);
         let metrics = metrics.map(listen).transpose()?;
         let logs = log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
@@ -188,7 +189,7 @@ impl Job {
             log_dir,
             events,
             stdin_rank: input.map(InputRank::rank),
-            tty,
+            tty: tty.map(RankTerminal::of),
             straight: false,
             local: (0, size),
             binding,
@@ -198,8 +199,7 @@ impl Job {
             elastic,
             guests,
             restarted: vec![0; size],
-            insecure,
-            secure,
+            terms,
             backend: backend.map(|b| b.kind()).filter(|b| *b != comity::BackendKind::Any),
             metrics,
             tag: tag_output,
@@ -235,10 +235,12 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
         return match runnable(&file) {
             // The rank enters --cwd first, and a relative name counts from there.
             Ok(()) => Ok(name.into()),
-            Err(Unfit::Absent) => Err(format!("command '{shown}': there is no file '{}'", file.display())),
-            Err(Unfit::Directory) => Err(format!("command '{shown}': is a directory")),
-            Err(Unfit::NotExecutable) => Err(not_executable(&file)),
-            Err(Unfit::Unreadable(why)) => Err(format!("command '{shown}': {why}")),
+            Err(FileFault::Absent) => {
+                Err(format!("command '{shown}': there is no file '{}'", file.display()))
+            }
+            Err(FileFault::Directory) => Err(format!("command '{shown}': is a directory")),
+            Err(FileFault::NotExecutable) => Err(not_executable(&file)),
+            Err(FileFault::Unreadable(why)) => Err(format!("command '{shown}': {why}")),
         };
     }
     let mut almost = None;
@@ -253,8 +255,8 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
         let file = if dir.as_os_str().is_empty() { Path::new(".").join(name) } else { dir.join(name) };
         match runnable(&from.join(&file)) {
             Ok(()) => return Ok(file),
-            Err(Unfit::NotExecutable) => almost = almost.or_else(|| Some(not_executable(&file))),
-            Err(Unfit::Unreadable(why)) if file.is_symlink() => {
+            Err(FileFault::NotExecutable) => almost = almost.or_else(|| Some(not_executable(&file))),
+            Err(FileFault::Unreadable(why)) if file.is_symlink() => {
                 almost = almost.or_else(|| Some(format!("command '{shown}': {why}")));
             }
             // In a directory that this user cannot read there may be nothing of that name.
@@ -264,7 +266,7 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
     if let Some(why) = almost {
         return Err(why);
     }
-    let is_here = !matches!(runnable(&from.join(name)), Err(Unfit::Absent | Unfit::Directory));
+    let is_here = !matches!(runnable(&from.join(name)), Err(FileFault::Absent | FileFault::Directory));
     let step = if is_here && Path::new(name).extension().is_some_and(|e| e == "py") {
         format!("a file of that name is in the directory itself: write `python {shown}`")
     } else if is_here {
@@ -287,7 +289,7 @@ fn not_executable(file: &Path) -> String {
     )
 }
 
-enum Unfit {
+enum FileFault {
     Absent,
     Directory,
     NotExecutable,
@@ -295,17 +297,17 @@ enum Unfit {
     Unreadable(String),
 }
 
-fn runnable(file: &Path) -> Result<(), Unfit> {
+fn runnable(file: &Path) -> Result<(), FileFault> {
     let meta = std::fs::metadata(file).map_err(|e| unfit(file, &e))?;
     if meta.is_dir() {
-        return Err(Unfit::Directory);
+        return Err(FileFault::Directory);
     }
     rustix::fs::accessat(CWD, file, Access::EXEC_OK, rustix::fs::AtFlags::empty())
-        .map_err(|_| Unfit::NotExecutable)
+        .map_err(|_| FileFault::NotExecutable)
 }
 
 /// Why a file cannot be looked at. A link is followed as far as it can be: the interpreter of a virtual environment is one.
-fn unfit(file: &Path, e: &io::Error) -> Unfit {
+fn unfit(file: &Path, e: &io::Error) -> FileFault {
     let mut end = file.to_path_buf();
     // As many links as Linux follows; they may form a circle.
     for _ in 0..40 {
@@ -316,12 +318,12 @@ fn unfit(file: &Path, e: &io::Error) -> Unfit {
     let file = file.display();
     let to = end.display();
     match (file.to_string() == to.to_string(), absent) {
-        (true, true) => Unfit::Absent,
-        (true, false) => Unfit::Unreadable(format!("'{file}' cannot be looked at: {e}")),
-        (false, true) => Unfit::Unreadable(format!(
+        (true, true) => FileFault::Absent,
+        (true, false) => FileFault::Unreadable(format!("'{file}' cannot be looked at: {e}")),
+        (false, true) => FileFault::Unreadable(format!(
             "'{file}' is a link to '{to}', which is not there; put that file there, or make the link anew"
         )),
-        (false, false) => Unfit::Unreadable(format!(
+        (false, false) => FileFault::Unreadable(format!(
             "'{file}' is a link to '{to}', which this user cannot run: {e}; make that path readable, or the link anew"
         )),
     }

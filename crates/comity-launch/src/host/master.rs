@@ -126,7 +126,7 @@ enum MasterEnd {
 
 /// A connection at this end.
 #[derive(Default)]
-struct Carried {
+struct CarriedConnection {
     /// None while rank 0 does not listen.
     stream: Option<TcpStream>,
     /// Bytes to be written.
@@ -142,7 +142,7 @@ struct Carried {
 struct Carrier {
     end: MasterEnd,
     /// By the host on which they began, and their number there.
-    connections: BTreeMap<(u32, u32), Carried>,
+    connections: BTreeMap<(u32, u32), CarriedConnection>,
     next: u32,
     tell: Box<dyn Fn(MasterPacket) + Send>,
 }
@@ -199,7 +199,8 @@ impl Carrier {
             }
             let key = (0, self.next);
             self.next = self.next.wrapping_add(1);
-            self.connections.insert(key, Carried { stream: Some(stream), ..Carried::default() });
+            self.connections
+                .insert(key, CarriedConnection { stream: Some(stream), ..CarriedConnection::default() });
             (self.tell)(packet(key, MasterPart::Open));
         }
     }
@@ -208,7 +209,7 @@ impl Carrier {
         let is_rank = matches!(self.end, MasterEnd::Rank(_));
         let key = (if is_rank { host } else { 0 }, connection);
         if part == MasterPart::Open && is_rank {
-            self.connections.insert(key, Carried::default());
+            self.connections.insert(key, CarriedConnection::default());
         }
         let Some(carried) = self.connections.get_mut(&key) else { return };
         match part {
@@ -241,7 +242,7 @@ impl Carrier {
     }
 }
 
-impl Carried {
+impl CarriedConnection {
     /// Bytes that may still be sent to the other end.
     fn room(&self) -> usize {
         if self.is_over { 0 } else { WINDOW.saturating_sub(self.sent) }

@@ -1,7 +1,7 @@
 //! Things that the ranks need to find each other: a job key, a store, and addresses for the libraries that bring their own.
 use crate::address::loopback;
 use crate::elastic::{self, TakenIn};
-use crate::host::handed::Handed;
+use crate::host::handed::HandedFile;
 use crate::protocol::Go;
 use crate::request::Setting;
 use comity::{Key, tools::Store};
@@ -37,14 +37,14 @@ pub(crate) struct Meeting {
     store_at: Vec<SocketAddr>,
     master_at: SocketAddr,
     /// Addresses kept free for those who are told of them.
-    kept: Vec<Reserved>,
+    kept: Vec<ReservedPort>,
     /// None in a job without a key.
-    key_file: Option<Handed>,
+    key_file: Option<HandedFile>,
     /// File in which ranks write which rank their failure follows from ([`root_cause_of`](Self::root_cause_of)).
-    root_causes: Handed,
-    host_file: Option<Handed>,
+    root_causes: HandedFile,
+    host_file: Option<HandedFile>,
     /// Files that variables of these names lead to.
-    files: Vec<(String, Handed)>,
+    files: Vec<(String, HandedFile)>,
     vars: Vec<(String, String)>,
 }
 
@@ -63,16 +63,16 @@ impl Meeting {
     pub(crate) fn open(size: usize, join: Duration, insecure: bool, is_elastic: bool) -> io::Result<Self> {
         let (key, job) = identity(insecure, is_elastic)?;
         let store = Store::start((loopback(), 0).into(), size, &key, &job, join).map_err(io::Error::other)?;
-        let key_file = if insecure { None } else { Some(Handed::secret(key.bytes())?) };
+        let key_file = if insecure { None } else { Some(HandedFile::secret(key.bytes())?) };
         // MLX's ring dies of a group of one; without its variables it runs alone, as it should.
-        let ring = if size > 1 { (0..size).map(|_| Reserved::new()).collect() } else { Ok(Vec::new()) }?;
+        let ring = if size > 1 { (0..size).map(|_| ReservedPort::new()).collect() } else { Ok(Vec::new()) }?;
         let host_file = match ring.is_empty() {
             true => None,
-            false => Some(Handed::readable(host_list(&ring).as_bytes())?),
+            false => Some(HandedFile::readable(host_list(&ring).as_bytes())?),
         };
-        let root_causes = Handed::writable(size as u64 * WORD)?;
+        let root_causes = HandedFile::writable(size as u64 * WORD)?;
         let store_at = vec![store.addr()];
-        let master = Reserved::new()?;
+        let master = ReservedPort::new()?;
         let store = Some(store);
         let master_at = master.addr;
         let mut kept = ring;
@@ -83,10 +83,10 @@ impl Meeting {
     }
 
     /// A meeting of `world` ranks whose store runs elsewhere.
-    pub(crate) fn at_store_of(go: &Go, world: usize, kept: Vec<Reserved>) -> io::Result<Self> {
-        let key_file = go.key.as_ref().map(|key| Handed::secret(key)).transpose()?;
+    pub(crate) fn at_store_of(go: &Go, world: usize, kept: Vec<ReservedPort>) -> io::Result<Self> {
+        let key_file = go.key.as_ref().map(|key| HandedFile::secret(key)).transpose()?;
         let files =
-            go.files.iter().map(|(name, text)| Ok((name.clone(), Handed::readable(text.as_bytes())?)));
+            go.files.iter().map(|(name, text)| Ok((name.clone(), HandedFile::readable(text.as_bytes())?)));
         Ok(Self {
             job: go.job.clone(),
             store: None,
@@ -94,7 +94,7 @@ impl Meeting {
             master_at: go.master,
             kept,
             key_file,
-            root_causes: Handed::writable(world as u64 * WORD)?,
+            root_causes: HandedFile::writable(world as u64 * WORD)?,
             host_file: None,
             files: files.collect::<io::Result<_>>()?,
             vars: go.vars.clone(),
@@ -130,7 +130,7 @@ impl Meeting {
     }
 
     pub(crate) fn key_fd(&self) -> Option<RawFd> {
-        self.key_file.as_ref().map(Handed::fd)
+        self.key_file.as_ref().map(HandedFile::fd)
     }
 
     pub(crate) fn root_cause_fd(&self) -> RawFd {
@@ -167,13 +167,13 @@ impl Meeting {
 
     /// The path of MLX's host file.
     pub(crate) fn host_file(&self) -> Option<String> {
-        self.host_file.as_ref().map(Handed::path)
+        self.host_file.as_ref().map(HandedFile::path)
     }
 
     /// The descriptors that a rank inherits.
     pub(crate) fn handed(&self) -> Vec<RawFd> {
         let own = self.key_file.iter().chain([&self.root_causes]);
-        own.chain(&self.host_file).chain(self.files.iter().map(|f| &f.1)).map(Handed::fd).collect()
+        own.chain(&self.host_file).chain(self.files.iter().map(|f| &f.1)).map(HandedFile::fd).collect()
     }
 
     /// Frees the addresses where holding them would keep the ranks from taking them.
@@ -185,7 +185,7 @@ impl Meeting {
 }
 
 /// `[["127.0.0.1:5000"],["127.0.0.1:5001"]]`: an address per rank.
-fn host_list(ring: &[Reserved]) -> String {
+fn host_list(ring: &[ReservedPort]) -> String {
     let hosts: Vec<[String; 1]> = ring.iter().map(|r| [r.addr.to_string()]).collect();
     serde_json::json!(hosts).to_string()
 }
@@ -195,12 +195,12 @@ fn host_list(ring: &[Reserved]) -> String {
 /// The socket is bound but does not listen. On Linux such a socket keeps the kernel from handing the port to
 /// others, and still lets a listener take it that sets SO_REUSEADDR, as servers do.
 #[derive(Debug)]
-pub(crate) struct Reserved {
+pub(crate) struct ReservedPort {
     pub(crate) addr: SocketAddr,
     socket: Option<Socket>,
 }
 
-impl Reserved {
+impl ReservedPort {
     fn new() -> io::Result<Self> {
         Self::at(loopback())
     }
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_host_file_is_a_list_of_lists() {
-        let ring = [Reserved::new().unwrap(), Reserved::new().unwrap()];
+        let ring = [ReservedPort::new().unwrap(), ReservedPort::new().unwrap()];
         assert_eq!(host_list(&ring), format!("[[\"{}\"],[\"{}\"]]", ring[0].addr, ring[1].addr));
         assert_eq!(Meeting::open(1, JOIN, true, false).unwrap().host_file(), None);
     }

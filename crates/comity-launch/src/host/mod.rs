@@ -30,7 +30,7 @@ use crate::request::JobRequest;
 
 /// Runs a job on this host alone and returns the exit code.
 pub(crate) fn launch(request: JobRequest) -> u8 {
-    let is_default_size = request.is_default_size;
+    let is_default_size = request.ranks.is_none();
     let job = match job::Job::check(request, true) {
         Ok(job) => job,
         Err(refusal) => return watchdog::refuse(&refusal),

@@ -6,7 +6,7 @@ use crate::host::meet::Meeting;
 use crate::host::metrics::Metrics;
 use crate::host::output_stream::OutputStream;
 use crate::host::stdin::RankInput;
-use crate::host::sys::{self, Standing};
+use crate::host::sys::{self, TerminalPlace};
 use comity::HostPort;
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Rlimit, Signal};
@@ -63,7 +63,7 @@ impl Rank {
         }
         let mut handed = meeting.handed();
         handed.extend(metrics.and_then(|m| m.fd(rank)));
-        let standing = if terminal.is_some() { Standing::Terminal } else { Standing::Group };
+        let standing = if terminal.is_some() { TerminalPlace::Terminal } else { TerminalPlace::Group };
         let local = (job.local.0 + rank, job.local.1);
         let place = job.binding.as_ref().map(|b| b.of(local)).transpose().map_err(io::Error::other)?;
         sys::prepare(&mut command, handed, *open_files, (standing, place.map(|(set, _)| set)));
@@ -198,9 +198,8 @@ fn offered(job: &Job, meeting: &Meeting, number: u32) -> Variables {
     // Another job's, if this one is started from inside it.
     set("COMITY_KEY_FILE", None);
     // The launcher makes a key, unless it is told not to; what the shell says was said to another job.
-    set("COMITY_INSECURE", job.insecure.then(|| "1".into()));
-    if let Some(secure) = job.secure {
-        set("COMITY_SECURE", Some(secure.name().into()));
+    for (name, value) in job.terms.variables() {
+        set(name, value);
     }
     if let Some(backend) = job.backend {
         set("COMITY_BACKEND", Some(backend.name().into()));

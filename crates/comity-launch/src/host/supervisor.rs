@@ -104,7 +104,7 @@ impl Supervisor {
         rustix::stdio::dup2_stdin(&input)?;
         let front_end = FrontLine::new(front_end)?;
         let limit = meet::join_limit(&job.env);
-        let meeting = Meeting::open(job.size, limit, job.insecure, job.elastic.is_some())?;
+        let meeting = Meeting::open(job.size, limit, job.terms.insecure, job.elastic.is_some())?;
         let listener = job.metrics.take();
         let output = Outputs::open()?;
         meeting.on_waiting(output.voice());
@@ -260,11 +260,11 @@ impl Supervisor {
 
     fn start(&mut self, ranks: Range<usize>) {
         let is_first = self.ranks.is_empty();
-        if self.job.insecure && is_first {
+        if self.job.terms.insecure && is_first {
             self.output.say("--insecure: the job has no key; whoever can connect to a rank can join it");
         }
         if self.job.elastic.is_some() && is_first && !self.output.is_framed() {
-            let lines = elastic::how_to_join(&self.meeting.store(), self.job.insecure);
+            let lines = elastic::how_to_join(&self.meeting.store(), self.job.terms.insecure);
             lines.iter().for_each(|line| self.output.say(line));
         }
         if self.job.verbose && is_first {

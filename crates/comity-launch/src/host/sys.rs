@@ -1,4 +1,5 @@
 //! Calls of the launcher that need `unsafe`: fork, the moment between fork and exec of a rank, signal dispositions.
+#![allow(unsafe_code, reason = "fork, and signals to process groups")]
 use crate::host::bind::ProcessorSet;
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Resource, Rlimit};
@@ -23,7 +24,7 @@ pub(crate) fn fork() -> io::Result<Fork> {
 
 /// Place of a process among those of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum TerminalPlace {
     /// In a process group of its own.
     Group,
     /// In a session of its own, whose terminal is its standard input.
@@ -36,9 +37,9 @@ pub(crate) fn prepare(
     command: &mut Command,
     keep: Vec<RawFd>,
     open_files: Rlimit,
-    (standing, place): (Standing, Option<ProcessorSet>),
+    (standing, place): (TerminalPlace, Option<ProcessorSet>),
 ) {
-    if standing == Standing::Group {
+    if standing == TerminalPlace::Group {
         command.process_group(0);
     }
     #[cfg(target_os = "linux")]
@@ -52,7 +53,7 @@ pub(crate) fn prepare(
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
         }
-        if standing == Standing::Terminal {
+        if standing == TerminalPlace::Terminal {
             rustix::process::setsid()?;
             rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
         }

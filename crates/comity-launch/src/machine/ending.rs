@@ -39,15 +39,15 @@ impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exit(code) => write!(f, "exited with code {code}"),
-            Self::Signal(signal) => write!(f, "was killed by signal {signal}{}", Named(*signal)),
+            Self::Signal(signal) => write!(f, "was killed by signal {signal}{}", SignalName(*signal)),
         }
     }
 }
 
 /// " (SIGKILL)", or nothing for a signal without a name.
-struct Named(i32);
+struct SignalName(i32);
 
-impl fmt::Display for Named {
+impl fmt::Display for SignalName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match signal_hook::low_level::signal_name(self.0) {
             Some(name) => write!(f, " ({name})"),

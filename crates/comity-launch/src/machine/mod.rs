@@ -205,12 +205,12 @@ enum Phase {
         until: Instant,
         look: Instant,
     },
-    Draining(Reading),
+    Draining(ReaderProgress),
     Others {
         until: Option<Instant>,
         looked: Instant,
     },
-    Saying(Reading),
+    Saying(ReaderProgress),
     Over,
 }
 
@@ -225,7 +225,7 @@ enum Clearing {
 
 /// Progress of the reader of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Reading {
+struct ReaderProgress {
     since: Instant,
     looked: Instant,
     written: Option<u64>,

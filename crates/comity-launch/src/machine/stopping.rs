@@ -1,7 +1,7 @@
 //! The end of a job in its order: SIGTERM, SIGKILL, what ranks left running, their output, the last line.
 use super::elastic::may_start;
 use super::{
-    Action, Clearing, CutOff, Machine, OTHERS, PATIENCE_ORPHANED, Phase, Reading, Role, StopOrder,
+    Action, Clearing, CutOff, Machine, OTHERS, PATIENCE_ORPHANED, Phase, ReaderProgress, Role, StopOrder,
     StopReason, TWICE, VANISH, blame,
 };
 use std::time::{Duration, Instant};
@@ -215,7 +215,7 @@ impl Machine {
     }
 
     fn drain(&mut self, now: Instant) {
-        self.phase = Phase::Draining(Reading::begun(now));
+        self.phase = Phase::Draining(ReaderProgress::begun(now));
         self.actions.push(Action::LookAtOutput);
     }
 
@@ -278,11 +278,11 @@ impl Machine {
 
     fn say(&mut self, now: Instant) {
         self.actions.extend([Action::SayVerdict, Action::LookAtOutput]);
-        self.phase = Phase::Saying(Reading::begun(now));
+        self.phase = Phase::Saying(ReaderProgress::begun(now));
     }
 }
 
-impl Reading {
+impl ReaderProgress {
     fn begun(now: Instant) -> Self {
         Self { since: now, looked: now, written: None, moved: now }
     }

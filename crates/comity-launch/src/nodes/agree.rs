@@ -3,7 +3,7 @@ use super::addresses::{self, NodeAddresses};
 use super::request::NodeRequest;
 use crate::address;
 use crate::host::job::{Job, LaunchRefusal};
-use crate::host::meet::{self, Reserved};
+use crate::host::meet::{self, ReservedPort};
 use crate::host::sys::host;
 use crate::machine::REFUSED;
 use crate::machine::USAGE;
@@ -43,17 +43,22 @@ pub(super) struct NodeCall {
 impl NodeCall {
     pub(super) fn check(job: &JobRequest, given: NodeRequest) -> Result<Self, LaunchRefusal> {
         let usage = |why: String| Err(LaunchRefusal::usage(why));
-        let NodeRequest { node, nodes, rendezvous } = given;
+        let NodeRequest { nnodes: Some(nodes), node_rank: Some(node), rendezvous: Some(rendezvous) } = given
+        else {
+            return usage("--nnodes, --node-rank and --rendezvous go together".into());
+        };
+        let nodes = nodes as usize;
+        let node = node as usize;
         if node >= nodes {
             return usage(format!("--node-rank {node}: there are {nodes} nodes (--nnodes), from 0"));
         }
-        if !job.insecure && std::env::var_os("COMITY_KEY_FILE").is_none() {
+        if !job.terms.insecure && std::env::var_os("COMITY_KEY_FILE").is_none() {
             return usage(
                 "--nnodes: the launchers have no key by which they know each other: make one (`comity key new`), copy it to every node, and set COMITY_KEY_FILE there; or say --insecure on a network that you trust".into(),
             );
         }
         let at = addresses::places(&rendezvous).map_err(LaunchRefusal::usage)?;
-        Ok(Self { node, nodes, at, insecure: job.insecure, join: meet::join_limit(&job.env) })
+        Ok(Self { node, nodes, at, insecure: job.terms.insecure, join: meet::join_limit(&job.env) })
     }
 }
 
@@ -79,7 +84,7 @@ pub(super) struct Agreement {
     pub(super) go: Go,
     /// On node 0.
     pub(super) store: Option<Store>,
-    pub(super) kept: Vec<Reserved>,
+    pub(super) kept: Vec<ReservedPort>,
     pub(super) group: Group,
     pub(super) words: Vec<NodeWord>,
     pub(super) first: usize,
@@ -95,7 +100,7 @@ pub(super) fn word(_: &NodeCall, job: &Job) -> NodeWord {
         at: address::loopback(),
         ports: Vec::new(),
         backend: job.backend.map_or("any", |b| b.name()).into(),
-        secure: job.secure.unwrap_or_default().name().into(),
+        secure: job.terms.secure.unwrap_or_default().name().into(),
         grace: job.grace.as_secs_f64().to_string(),
         command: std::iter::once(job.name.to_string_lossy().into_owned()).chain(args).collect(),
     }
@@ -117,8 +122,8 @@ pub(super) fn agree(call: &NodeCall, mut word: NodeWord) -> Result<Agreement, La
     };
     let own = homes.first().copied().unwrap_or(node_addresses.own);
     word.at = own.ip();
-    let kept: Vec<Reserved> = (0..=word.size)
-        .map(|_| Reserved::on(own))
+    let kept: Vec<ReservedPort> = (0..=word.size)
+        .map(|_| ReservedPort::on(own))
         .collect::<Result<_, _>>()
         .map_err(|e| machine(format!("cannot take a port at {}: {e}", word.at)))?;
     word.ports = kept.iter().map(|r| r.addr.port()).collect();

@@ -41,7 +41,7 @@ const SAID: Duration = Duration::from_secs(5);
 
 /// Runs this node's part to its end and returns the exit code.
 pub(crate) fn launch(mut request: JobRequest, node: NodeRequest) -> u8 {
-    if request.tty().is_some() {
+    if request.tty.is_some() {
         let why = "--tty is for one host, or for --hosts; with --nnodes give --stdin-rank on the rank's node";
         return crate::host::watchdog::refuse(&LaunchRefusal::usage(why.into()));
     }

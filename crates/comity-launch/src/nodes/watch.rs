@@ -86,10 +86,10 @@ impl Nodes {
     }
 }
 
-type Broken = (Option<comity::Error>, String);
+type LostNode = (Option<comity::Error>, String);
 
 /// Until all ranks of all nodes have ended.
-fn follow(group: &Group, heard: &Overheard, mut ring: &UnixStream) -> Result<(), Broken> {
+fn follow(group: &Group, heard: &Overheard, mut ring: &UnixStream) -> Result<(), LostNode> {
     let mut words = vec![0u64; 2 * group.size()];
     loop {
         let own = [heard.state.load(Ordering::Acquire).into(), heard.given_up.load(Ordering::Acquire)];

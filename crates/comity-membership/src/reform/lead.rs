@@ -21,7 +21,7 @@ const MOST_FAULTS: u32 = 3;
 
 /// Member of the roll.
 #[derive(Clone, Debug)]
-struct Present {
+struct RollMember {
     asking: u32,
     terms: Terms,
     accepted: Option<(Ballot, Plan)>,
@@ -55,7 +55,7 @@ struct Answer {
 #[derive(Debug, Default)]
 pub(super) struct Lead {
     phase: Phase,
-    present: BTreeMap<usize, Present>,
+    present: BTreeMap<usize, RollMember>,
     /// Latest refusal that each member was sent, with the number of the request that it ended.
     refused: BTreeMap<usize, (u32, Refusal)>,
     /// The latest round that is known.
@@ -92,7 +92,7 @@ impl Lead {
         if self.present.get(&member).is_some_and(|p| p.gone != gone) {
             self.faults = 0;
         }
-        self.present.insert(member, Present { asking, terms, accepted: voter.accepted.clone(), gone });
+        self.present.insert(member, RollMember { asking, terms, accepted: voter.accepted.clone(), gone });
     }
 
     /// Members that are here and cannot stay, each with the reason: of two that have lost each other one has to go. First whoever has lost

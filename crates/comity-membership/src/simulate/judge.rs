@@ -1,11 +1,10 @@
 //! The promises, and who broke one.
 
-use super::sparse::apart;
 use super::{
     SimulatedFailure,
     beginnings::Beginnings,
+    member::{Occasion, SimulatedMember},
     scenario::{PlantedFault, SECOND, Scenario},
-    world::{Occasion, SimulatedMember},
 };
 use crate::{Action, Note, flood};
 use std::collections::HashMap;
@@ -148,7 +147,7 @@ impl Judge {
             }
             Cause::Cut { side, both, .. } => {
                 side[culprit] != side[by] && (*both || side[culprit])
-                    || s.sparse && apart(s, side, culprit, by)
+                    || s.sparse && s.are_apart(side, culprit, by)
             }
             Cause::Reset { a, b, .. } => [(*a, *b), (*b, *a)].contains(&(culprit, by)),
             Cause::Aborted { group: g, failure: f, .. } => *g == group && f == failure,

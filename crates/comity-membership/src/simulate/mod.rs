@@ -21,6 +21,7 @@
 mod beginnings;
 mod failure;
 mod judge;
+mod member;
 mod mutant;
 mod scenario;
 mod sparse;

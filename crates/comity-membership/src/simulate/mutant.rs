@@ -1,6 +1,6 @@
 //! Membership with a mistake, to prove that the simulator finds it.
 
-use super::{SimulatedFailure, scenario::Scenario, world::Occasion};
+use super::{SimulatedFailure, member::Occasion, scenario::Scenario};
 use crate::{Action, Heard, Note, flood};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -62,6 +62,21 @@ pub(super) enum PlantedFault {
 }
 
 impl Scenario {
+    /// Return whether no edge of a large job's graph leads from one rank to the other once those between the two sides are gone.
+    pub(super) fn are_apart(&self, side: &[bool], one: usize, other: usize) -> bool {
+        let mut here = vec![false; self.size];
+        here[one] = true;
+        let mut next = vec![one];
+        while let Some(rank) = next.pop() {
+            for near in self.neighbours(rank).into_iter().filter(|n| side[*n] == side[rank]) {
+                if !std::mem::replace(&mut here[near], true) {
+                    next.push(near);
+                }
+            }
+        }
+        !here[other]
+    }
+
     pub(super) fn new(seed: u64, sizes: Option<RangeInclusive<usize>>) -> Self {
         let mut rng = Rng::new(seed);
         let size = size(&mut rng, sizes);

@@ -87,18 +87,3 @@ fn the_graph_closes_over_those_that_have_ended() {
         assert_eq!(found, Ok(true), "seed {seed}");
     }
 }
-
-/// Return whether no edge of a large job's graph leads from one rank to the other once those between the two sides are gone.
-pub(super) fn apart(s: &Scenario, side: &[bool], one: usize, other: usize) -> bool {
-    let mut here = vec![false; s.size];
-    here[one] = true;
-    let mut next = vec![one];
-    while let Some(rank) = next.pop() {
-        for near in s.neighbours(rank).into_iter().filter(|n| side[*n] == side[rank]) {
-            if !std::mem::replace(&mut here[near], true) {
-                next.push(near);
-            }
-        }
-    }
-    !here[other]
-}

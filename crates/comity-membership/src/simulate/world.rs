@@ -7,6 +7,7 @@ mod turn;
 use super::{
     SimulatedFailure,
     judge::{Cause, Judge},
+    member::{Occasion, SimulatedMember},
     mutant::Mutant,
     scenario::{MS, NEVER, PlantedFault, Scenario},
 };
@@ -48,15 +49,6 @@ fn membership(scenario: &Scenario, rank: usize) -> Membership<SimulatedFailure> 
     }
 }
 
-/// State of a process in one group.
-#[derive(Clone, Debug, Default)]
-pub(super) struct SimulatedMember {
-    pub(super) entered: Option<u64>,
-    pub(super) left: Option<u64>,
-    /// Failure as its watch holds it: the first, and when.
-    pub(super) failed: Option<(u64, SimulatedFailure)>,
-}
-
 pub(super) struct SimulatedWorld<'a> {
     pub(super) scenario: &'a Scenario,
     rng: Rng,
@@ -74,15 +66,6 @@ pub(super) struct SimulatedWorld<'a> {
     pub(super) trace: Option<Vec<String>>,
     /// Notes of all kinds that were sent, beats left out.
     pub(super) notes: u64,
-}
-
-/// Occasion on which a process acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Occasion {
-    Call,
-    Leave,
-    Hear,
-    Tick,
 }
 
 impl<'a> SimulatedWorld<'a> {

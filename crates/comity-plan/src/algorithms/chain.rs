@@ -18,6 +18,7 @@ use crate::{
 pub(super) const DEFINITION: Definition = Definition {
     name: "chain",
     order: Order::ByHost,
+    private: false,
     serves: &[Service {
         kind: Kind::Broadcast,
         steps: |d, s| broadcast(d, s.team, s.root_at(), s.dst),

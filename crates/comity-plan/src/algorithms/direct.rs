@@ -25,6 +25,7 @@ const ASKED: Cuts = Cuts::Asked { steps: of_all };
 pub(super) const DEFINITION: Definition = Definition {
     name: "direct",
     order: Order::ByRank,
+    private: true,
     serves: &[
         Service {
             kind: Kind::AllReduce,

@@ -26,6 +26,7 @@ use crate::{
 pub(super) const DEFINITION: Definition = Definition {
     name: "double-tree",
     order: Order::ByHost,
+    private: false,
     serves: &[
         Service {
             kind: Kind::Broadcast,

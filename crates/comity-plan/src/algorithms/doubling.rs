@@ -26,6 +26,7 @@ const SHORT: usize = 8192;
 pub(super) const DEFINITION: Definition = Definition {
     name: "doubling",
     order: Order::ByRank,
+    private: false,
     serves: &[
         Service {
             kind: Kind::AllReduce,

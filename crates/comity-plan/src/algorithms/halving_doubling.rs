@@ -22,6 +22,7 @@ use crate::{
 pub(super) const DEFINITION: Definition = Definition {
     name: "halving-doubling",
     order: Order::ByHost,
+    private: false,
     serves: &[Service {
         kind: Kind::AllReduce,
         steps: |d, s| all_reduce(d, s.team, s.src, s.dst),

@@ -24,6 +24,7 @@ use crate::{
 pub(super) const DEFINITION: Definition = Definition {
     name: "hierarchy",
     order: Order::ByRank,
+    private: false,
     serves: &[
         Service {
             kind: Kind::AllReduce,

@@ -11,7 +11,7 @@ use crate::{
     draft::{Draft, Parts, Team},
     hosts::Hosts,
     model::Model,
-    shape::Kind,
+    shape::{Common, Kind, Lengths},
 };
 
 /// All that is known of an algorithm.
@@ -21,6 +21,8 @@ pub(crate) struct Definition {
     pub(crate) name: &'static str,
     /// Order of the ranks in [`Segment::team`].
     pub(crate) order: Order,
+    /// True if it can carry out an all_to_all of unequal parts: a rank knows what it sends and what it gets, and nobody knows the rest.
+    pub(crate) private: bool,
     /// Operations that it can carry out.
     pub(crate) serves: &'static [Service],
 }
@@ -195,6 +197,11 @@ impl Algorithm {
         self.service(kind).is_some()
     }
 
+    /// Returns true if it can carry out the call.
+    pub(crate) fn carries(self, call: &Common<'_>) -> bool {
+        self.serves(call.kind) && (call.lengths != Lengths::Private || self.definition().private)
+    }
+
     pub(crate) fn service(self, kind: Kind) -> Option<&'static Service> {
         self.definition().serves.iter().find(|s| s.kind == kind)
     }
@@ -243,6 +250,8 @@ mod tests {
     fn every_operation_is_served_and_every_name_is_one() {
         for kind in Kind::ALL {
             assert!(kind.algorithms().next().is_some(), "{kind:?}");
+            let private = Common { kind, size: 2, elem: 1, root: 0, lengths: Lengths::Private };
+            assert!(kind.algorithms().any(|a| kind != Kind::AllToAll || a.carries(&private)));
         }
         for &a in Algorithm::ALL {
             assert_eq!(Algorithm::from_name(a.name()), Some(a));

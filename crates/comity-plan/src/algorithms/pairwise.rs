@@ -19,6 +19,7 @@ use crate::{
 pub(super) const DEFINITION: Definition = Definition {
     name: "pairwise",
     order: Order::ByRank,
+    private: true,
     serves: &[Service {
         kind: Kind::AllToAll,
         steps: |d, s| all_to_all(d, s.team, s.src, &s.parts, s.dst, &s.incoming),

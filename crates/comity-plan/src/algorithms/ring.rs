@@ -22,6 +22,7 @@ const ASKED: Cuts = Cuts::Asked { steps: of_all };
 pub(super) const DEFINITION: Definition = Definition {
     name: "ring",
     order: Order::ByHost,
+    private: false,
     serves: &[
         Service {
             kind: Kind::AllReduce,

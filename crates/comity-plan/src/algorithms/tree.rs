@@ -22,6 +22,7 @@ use crate::{
 pub(super) const DEFINITION: Definition = Definition {
     name: "tree",
     order: Order::ByRank,
+    private: false,
     serves: &[
         Service {
             kind: Kind::Reduce,

@@ -24,6 +24,7 @@ const GAINS: Cuts = Cuts::Gains { steps: of_all, messages: |m| m.n };
 pub(super) const DEFINITION: Definition = Definition {
     name: "two-phase",
     order: Order::ByRank,
+    private: false,
     serves: &[
         Service {
             kind: Kind::AllReduce,

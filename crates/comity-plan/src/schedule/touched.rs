@@ -5,7 +5,7 @@ use crate::{Buf, Plan, ReceiveMode, Slice, Step, StepOp};
 use std::collections::BTreeMap;
 
 /// Steps by the ranges that they have touched so far, to find those that a step must wait for.
-pub(super) struct Touched {
+pub(super) struct TouchedRanges {
     in_place: bool,
     /// No slice is longer: what begins this far before a range cannot reach it.
     longest: usize,
@@ -16,7 +16,7 @@ pub(super) struct Touched {
 /// Lengths by buffer, start and step.
 type Ranges = BTreeMap<(Buf, usize, Id), usize>;
 
-impl Touched {
+impl TouchedRanges {
     pub(super) fn new(plan: &Plan, in_place: bool) -> Self {
         let len = |s: &Step| match &s.op {
             StepOp::Send { src: s, .. } | StepOp::Recv { dst: s, .. } | StepOp::NWayReduce { dst: s, .. } => {

@@ -176,7 +176,7 @@ fn all_to_all_of_unequal_parts() {
             ..Shape::new(Kind::AllToAll, r, n, 0, 4)
         };
         let shapes: Vec<_> = (0..n).map(shape).collect();
-        for algorithm in Kind::AllToAll.algorithms() {
+        for algorithm in Kind::AllToAll.algorithms().filter(|a| a.carries(&shapes[0].common())) {
             for (segment, capacity) in WAYS {
                 let how = Trial { capacity, in_place: false, lends: false, disorder: 0 };
                 let done = run(&shapes, how, |s| build(s, algorithm, segment));

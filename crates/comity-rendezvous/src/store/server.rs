@@ -3,7 +3,7 @@
 mod hearing;
 
 use super::{
-    Shared,
+    StoreState,
     joiners::{Joiner, Voters},
     words::missing,
 };
@@ -85,7 +85,7 @@ impl Met {
 
 #[derive(Debug)]
 pub(super) struct Server {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<StoreState>,
     acceptor: Acceptor,
     pub(super) size: u32,
     pub(super) join: Duration,
@@ -119,7 +119,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<StoreState>,
         listeners: Vec<Listener>,
         secret: Secret,
         size: u32,

@@ -4,8 +4,6 @@
 //!   pairs.rs   LinkCosts: a latency and a bandwidth for each pair; measured when ranks have met, or read from a file that was named
 //!   note.rs    what `comity info` says of them
 //! ```
-//!
-//! May import: `settings`.
 
 mod note;
 mod pairs;

@@ -3,8 +3,6 @@
 //!
 //! Every launcher that does not run a store for Comity has a channel of its own on which a few bytes can be told: torchrun's
 //! store, MPICH's process manager, the host itself when all ranks are on it.
-//!
-//! May import: nothing.
 
 mod pmi;
 mod torch;

@@ -1,6 +1,4 @@
 //! Place of a process in its job and its way to meet the others: given by value, or found in the environment.
-//!
-//! May import: `exchange`.
 
 mod backend;
 mod check;

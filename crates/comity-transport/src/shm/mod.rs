@@ -9,6 +9,7 @@
 //! threads an anonymous one (local). Bytes are copied into the ring by the sender and out of it, or reduced
 //! from where they lie, by the receiver; the rings are small enough to stay in cache. There is no checksum:
 //! the bytes never leave this machine's memory. Long messages out of memory that the peer maps are not copied: see `loans`.
+#![allow(unsafe_code, reason = "memory that two processes map")]
 
 mod loans;
 mod moving;

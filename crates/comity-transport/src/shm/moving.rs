@@ -2,7 +2,7 @@
 
 use super::{
     Lending, Link, LinkError, PULL_CHUNK, RING, SPINS_PER_SOCKET_CHECK, ShmLink,
-    loans::{self, By, Lies, Loan, Measured, unreadable},
+    loans::{self, By, Lies, Loan, MeasuredCopy, unreadable},
     ring::{SHORT, wakes_reader, wakes_writer},
 };
 use crate::sys::{self, Mapping, PeerMemory};
@@ -35,7 +35,7 @@ impl ShmLink {
     /// A copy of `n` bytes begins, into the ring or out of it, at this position; whether it is measured: not the first time around, when the
     /// ring's own pages are not there yet.
     #[inline]
-    pub(super) fn begin_ring_copy(&mut self, position: u64, n: usize, by: By) -> Option<Measured> {
+    pub(super) fn begin_ring_copy(&mut self, position: u64, n: usize, by: By) -> Option<MeasuredCopy> {
         if position > RING as u64 { self.borrower.begin_copy(n, by) } else { None }
     }
 

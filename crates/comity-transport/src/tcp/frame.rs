@@ -15,7 +15,7 @@
 
 use crate::{
     LinkError,
-    channel::{Seal, TAG, Unsealed},
+    channel::{Seal, SealError, TAG},
 };
 use comity_kernel::Crc32c;
 
@@ -137,7 +137,7 @@ pub(super) fn seal(
 
 /// A frame whose header has arrived.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arriving {
+pub(super) struct ArrivingFrame {
     /// Bytes of the piece that the reader has not had.
     pub(super) left: usize,
     /// Bytes of it that the reader has had.
@@ -167,7 +167,7 @@ impl Closed {
         let mut tag = [0; TAG];
         clear.copy_from_slice(&header[..HEADER]);
         tag.copy_from_slice(&header[HEADER..]);
-        let Arriving { left: len, next, .. } = Arriving::parse(&clear, due)?;
+        let ArrivingFrame { left: len, next, .. } = ArrivingFrame::parse(&clear, due)?;
         if len > SEALED_MOST {
             return Err(LinkError(format!(
                 "sent a sealed frame that is {len} bytes long (at most {SEALED_MOST})"
@@ -178,7 +178,7 @@ impl Closed {
 
     /// Decrypt its piece in place.
     pub(super) fn open(&self, number: u64, piece: &mut [u8], seal: &Seal) -> Result<(), LinkError> {
-        seal.open_in_place(number, &self.header, piece, self.tag).map_err(|Unsealed| changed())
+        seal.open_in_place(number, &self.header, piece, self.tag).map_err(|SealError| changed())
     }
 
     /// Decrypt its piece into `out`, which is as long.
@@ -189,7 +189,7 @@ impl Closed {
         out: &mut [u8],
         seal: &Seal,
     ) -> Result<(), LinkError> {
-        seal.open(number, &self.header, (piece, self.tag), out).map_err(|Unsealed| changed())
+        seal.open(number, &self.header, (piece, self.tag), out).map_err(|SealError| changed())
     }
 }
 
@@ -197,7 +197,7 @@ fn changed() -> LinkError {
     LinkError("sent a frame that was changed on the way (its seal is broken)".into())
 }
 
-impl Arriving {
+impl ArrivingFrame {
     /// Read the header of frame `due`.
     pub(super) fn parse(header: &[u8; HEADER], due: u64) -> Result<Self, LinkError> {
         let word =
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn a_length_beyond_the_limit_is_refused() {
         let parse =
-            |len: usize| Arriving::parse(&start(len as u32, 7, FrameRoute::Home).0, 7).map(|f| f.left);
+            |len: usize| ArrivingFrame::parse(&start(len as u32, 7, FrameRoute::Home).0, 7).map(|f| f.left);
         assert_eq!(parse(MAX_FRAME), Ok(MAX_FRAME));
         assert!(parse(MAX_FRAME + 1).unwrap_err().0.contains("at most"));
         assert!(parse(0).is_err());
@@ -283,7 +283,7 @@ mod tests {
         fn headers_survive_the_wire(number: u64, head: Vec<u8>, body in proptest::collection::vec(any::<u8>(), 1..999), cut in 0usize..999, aside: bool) {
             let next = if aside { FrameRoute::Aside } else { FrameRoute::Home };
             let header = header(number, [&head, &body], next);
-            let mut frame = Arriving::parse(&header, number).unwrap();
+            let mut frame = ArrivingFrame::parse(&header, number).unwrap();
             prop_assert_eq!((frame.left, frame.next), (head.len() + body.len(), next));
             let bytes = [head, body].concat();
             let cut = cut.min(bytes.len());
@@ -294,7 +294,7 @@ mod tests {
 
         #[test]
         fn a_flipped_bit_is_seen(number: u64, mut bytes in proptest::collection::vec(any::<u8>(), 1..999), at: prop::sample::Index, bit in 0u8..8) {
-            let mut frame = Arriving::parse(&header(number, [&bytes, &[]], FrameRoute::Home), number).unwrap();
+            let mut frame = ArrivingFrame::parse(&header(number, [&bytes, &[]], FrameRoute::Home), number).unwrap();
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;
             frame.add(&bytes);
@@ -306,7 +306,7 @@ mod tests {
             let piece = [&piece[..], b"x"].concat();
             let mut bytes = header(number, [&piece, &[]], FrameRoute::Home);
             bytes.iter_mut().skip(at).zip(change.to_le_bytes()).for_each(|(b, c)| *b ^= c);
-            if let Ok(mut frame) = Arriving::parse(&bytes, number) {
+            if let Ok(mut frame) = ArrivingFrame::parse(&bytes, number) {
                 // Only the last field has changed.
                 prop_assert_eq!(frame.left, piece.len());
                 frame.add(&piece);

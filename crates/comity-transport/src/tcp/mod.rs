@@ -35,7 +35,7 @@ use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProgress, LinkProp
 use crate::{channel::Seals, sys::unanswered};
 use frame::FrameRoute;
 use framing::{SendThread, SendThreads};
-use outbound::Cutting;
+use outbound::CutLengths;
 pub(crate) use reach::Tcp;
 use recv::Receiver;
 use send::Sender;
@@ -180,7 +180,7 @@ impl TcpLink {
         let n = sockets.len();
         let ways = options.ways;
         let receiver = Receiver::new(Route::new(n, ways.back()), recv);
-        let cutting = if options.is_far && n > 2 { Cutting::FAR } else { Cutting::NEAR };
+        let cutting = if options.is_far && n > 2 { CutLengths::FAR } else { CutLengths::NEAR };
         let sender = Sender::new(Route::new(n, ways), cutting, send, options.send_threads.clone());
         Self { sockets, sender, receiver, error: None, ends, at: 0 }
     }

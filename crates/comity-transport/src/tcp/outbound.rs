@@ -7,14 +7,14 @@ use super::{
 
 /// Lengths at which messages are shared among connections, and cut.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cutting {
+pub(super) struct CutLengths {
     /// Messages this long go aside.
     long: usize,
     /// The longest frame.
     most: usize,
 }
 
-impl Cutting {
+impl CutLengths {
     /// Lengths for a pair on one host, or on hosts near each other.
     pub(super) const NEAR: Self = Self { long: 128 << 10, most: FRAME };
     /// Lengths for a pair whose every round trip counts. A fresh connection sends ten packets before it waits for an answer: a frame of them.
@@ -49,11 +49,11 @@ pub(super) struct Outbound {
     /// The connection of the frames that leave.
     pub(super) turn: usize,
     route: Route,
-    cutting: Cutting,
+    cutting: CutLengths,
 }
 
 impl Outbound {
-    pub(super) fn new(route: Route, cutting: Cutting) -> Self {
+    pub(super) fn new(route: Route, cutting: CutLengths) -> Self {
         let turn = route.connection(FrameRoute::Home);
         Self { number: 0, place: FrameRoute::Home, rest: FrameRoute::Home, turn, route, cutting }
     }

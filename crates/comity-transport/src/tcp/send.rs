@@ -3,7 +3,7 @@
 use super::{
     Route,
     framing::{Framing, SendThread, SendThreads, framing},
-    outbound::{Cutting, Outbound},
+    outbound::{CutLengths, Outbound},
 };
 use crate::{LinkError, channel::Seal};
 use std::{net::TcpStream, sync::Arc};
@@ -18,7 +18,7 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(
         route: Route,
-        cutting: Cutting,
+        cutting: CutLengths,
         seals: Vec<Seal>,
         threads: Option<Arc<SendThreads>>,
     ) -> Self {

@@ -24,11 +24,11 @@ const MAX_TEXT: usize = 1024;
 /// An end's side of a path that is being made: its queue pairs, or why there are none.
 pub(super) type Made = Result<[End; 2], String>;
 /// Number of receives posted in each queue pair, or why none.
-pub(super) type Posted = Result<[u32; 2], String>;
+pub(super) type PostedReceives = Result<[u32; 2], String>;
 
 /// A device as the peer must know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Offered {
+pub(super) struct OfferedDevice {
     pub(super) name: String,
     pub(super) at: Address,
     pub(super) reliable: bool,
@@ -40,11 +40,11 @@ pub(super) struct Offered {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlMessage {
     /// This end's devices for the pair, or why there are none; and half of the epoch.
-    Offer { epoch: u64, slots: [u32; 4], devices: Vec<Offered>, why: String },
+    Offer { epoch: u64, slots: [u32; 4], devices: Vec<OfferedDevice>, why: String },
     /// For each path that is tried: this end's queue pairs.
     Made(Vec<Made>),
     /// For each of those: receives are posted.
-    Ready(Vec<Posted>),
+    Ready(Vec<PostedReceives>),
     /// For each of those: the peer's first frames came.
     Heard(Vec<Result<(), String>>),
     /// Receives posted again in each queue pair of a path.
@@ -155,7 +155,7 @@ impl ControlMessage {
                     let reliable = bits & 1 != 0;
                     let unreliable = bits & 2 != 0;
                     let equal_frames = bits & 4 != 0;
-                    Ok(Offered { name, at, reliable, unreliable, equal_frames })
+                    Ok(OfferedDevice { name, at, reliable, unreliable, equal_frames })
                 })?;
                 Self::Offer { epoch, slots, devices, why: r.text()? }
             }
@@ -339,7 +339,7 @@ mod tests {
             lid,
             mtu,
         });
-        let device = ("[a-z]{0,9}", at.clone(), any::<[bool; 3]>()).prop_map(|(name, at, b)| Offered {
+        let device = ("[a-z]{0,9}", at.clone(), any::<[bool; 3]>()).prop_map(|(name, at, b)| OfferedDevice {
             name,
             at,
             reliable: b[0],

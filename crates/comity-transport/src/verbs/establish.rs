@@ -4,7 +4,7 @@
 //! and keep the paths over which both were heard. Every failure is told to the other end, so both know the same in the end.
 
 use super::{
-    control_socket::{ControlMessage, ControlSocket, MAX_PATHS, Made, Offered, Posted},
+    control_socket::{ControlMessage, ControlSocket, MAX_PATHS, Made, OfferedDevice, PostedReceives},
     driver::{Handle, Held, Slots, driver},
     flow::Excess,
     pairing,
@@ -45,7 +45,7 @@ pub(super) struct Ours {
 pub(crate) type WaitReadable<'a> = &'a dyn Fn(BorrowedFd<'_>, Instant) -> Result<bool>;
 
 /// The peer connection, or why there is none; the other end knows the same.
-pub(super) type Established = std::result::Result<Handle, String>;
+pub(super) type EstablishResult = std::result::Result<Handle, String>;
 
 /// Why the whole ends.
 enum Stop {
@@ -61,7 +61,7 @@ pub(super) fn establish(
     ours: Ours,
     until: Instant,
     wait: WaitReadable<'_>,
-) -> Result<Established> {
+) -> Result<EstablishResult> {
     let control_socket = match ControlSocket::new(stream) {
         Ok(control_socket) => control_socket,
         Err(e) => return Ok(Err(format!("its connection cannot be used: {e}"))),
@@ -96,7 +96,7 @@ struct Try {
     /// This end's device.
     held: Arc<Held>,
     /// The other's.
-    theirs: Offered,
+    theirs: OfferedDevice,
     service: std::result::Result<QueueService, String>,
     /// Its number among those tried.
     id: u8,
@@ -171,7 +171,7 @@ impl Raising<'_> {
     }
 
     fn offer(&self) -> std::result::Result<(ControlMessage, u64), Stop> {
-        let devices = self.ours.held.iter().take(MAX_PATHS).map(|h| Offered {
+        let devices = self.ours.held.iter().take(MAX_PATHS).map(|h| OfferedDevice {
             name: h.name.clone(),
             at: h.at,
             reliable: h.abilities.reliable && self.ours.only != Some(QueueService::Unreliable),
@@ -189,7 +189,7 @@ impl Raising<'_> {
     }
 
     /// The service that both ends of a path have; reliable where it can be.
-    fn service(&self, held: &Held, theirs: &Offered) -> std::result::Result<QueueService, String> {
+    fn service(&self, held: &Held, theirs: &OfferedDevice) -> std::result::Result<QueueService, String> {
         let allowed = |s| self.ours.only.is_none_or(|o| o == s);
         if held.abilities.reliable && theirs.reliable && allowed(QueueService::Reliable) {
             Ok(QueueService::Reliable)
@@ -206,7 +206,7 @@ impl Raising<'_> {
             tries.iter_mut().map(|t| self.make(t)).collect::<std::result::Result<_, _>>()?;
         self.say(&ControlMessage::Made(made.clone()));
         let ControlMessage::Made(theirs) = self.hear()? else { return Err(self.confused()) };
-        let posted: Vec<Posted> = tries
+        let posted: Vec<PostedReceives> = tries
             .iter()
             .enumerate()
             .map(|(i, t)| {
@@ -270,7 +270,7 @@ impl Raising<'_> {
         Ok(path.map(ends).ok_or_else(|| "the peer connection is gone".to_owned()))
     }
 
-    fn connect(&self, t: &Try, mine: &[End; 2], theirs: &[End; 2]) -> Posted {
+    fn connect(&self, t: &Try, mine: &[End; 2], theirs: &[End; 2]) -> PostedReceives {
         let (Some(place), Ok(service)) = (t.place, &t.service) else { return Err("it was not made".into()) };
         let mut driver = driver();
         for (mine, theirs) in mine.iter().zip(theirs) {

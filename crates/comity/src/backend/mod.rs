@@ -1,6 +1,4 @@
 //! Backends: they carry out a group's calls.
-//!
-//! May import: `engine`.
 
 mod average;
 mod external;

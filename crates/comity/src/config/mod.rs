@@ -1,6 +1,4 @@
 //! The public builder of what a process says about itself before it meets the others. Its values are [`Settings`].
-//!
-//! May import: nothing.
 
 mod setters;
 

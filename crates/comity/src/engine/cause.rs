@@ -33,7 +33,7 @@ pub(crate) enum Stop {
     /// The group has failed, and all are told already.
     Failed(Failure),
     /// The limit of the call passed.
-    Late(Lacking),
+    Late(OutstandingMessages),
     /// This rank closes the group.
     Closed,
     /// This rank's program was interrupted, and why.
@@ -53,11 +53,11 @@ pub(crate) enum Stop {
 }
 
 /// Result of a step, or the reason that it stopped.
-pub(crate) type Stopped<T> = Result<T, Stop>;
+pub(crate) type StepResult<T> = Result<T, Stop>;
 
 /// Outstanding messages of a call when its limit passed.
 #[derive(Default)]
-pub(crate) struct Lacking {
+pub(crate) struct OutstandingMessages {
     /// The call, if the others are to compare it with theirs now.
     pub(crate) tell: Option<Header>,
     /// Member that this rank waited for first, and the time in which nothing had moved.
@@ -149,7 +149,7 @@ impl Members {
     }
 
     /// The limit of a call has passed: find out who has not made it, and tell all.
-    fn late(&self, call: CallInfo, after: Duration, lacking: Lacking) -> Error {
+    fn late(&self, call: CallInfo, after: Duration, lacking: OutstandingMessages) -> Error {
         // Compared by whoever hears it, so that a wrong call is told as one.
         if let Some(told) = &lacking.tell {
             self.world.ask(self.group_id, &self.others(), told);

@@ -1,7 +1,7 @@
 //! Calls that lanes carry: the headers go over the links as in every call, then the bytes through memory that all ranks map.
 
 use super::{
-    CallProgress, Engine, Lacking, Members, Progress, Stop, Stopped, Waiting,
+    CallProgress, Engine, Members, OutstandingMessages, Progress, StepResult, Stop, Waiting,
     run::{Direction, Task},
 };
 use crate::{
@@ -104,7 +104,7 @@ impl Engine {
         memory: &mut Memory<'_>,
         task: &Task<'_>,
         since: Instant,
-    ) -> Stopped<()> {
+    ) -> StepResult<()> {
         let Staging::Ready(stage, _) = &self.staging else { return Ok(()) };
         let carriage = Carriage::start(stage, call, memory);
         let limit = task.limit.saturating_sub(since.elapsed());
@@ -122,7 +122,7 @@ impl Progress for LaneRun<'_, '_> {
         &self.engine.members
     }
 
-    fn step(&mut self) -> Stopped<CallProgress> {
+    fn step(&mut self) -> StepResult<CallProgress> {
         Ok(match self.carriage.step() {
             LaneStep::Moved => CallProgress::Moved,
             LaneStep::Waits => CallProgress::Stuck,
@@ -134,7 +134,7 @@ impl Progress for LaneRun<'_, '_> {
         })
     }
 
-    fn idle(&mut self, _: Duration) -> Stopped<bool> {
+    fn idle(&mut self, _: Duration) -> StepResult<bool> {
         let awaited = self.carriage.awaited();
         let Some(peer) = awaited.filter(|&p| self.engine.members.status.has_left(p)) else {
             return Ok(false);
@@ -143,9 +143,9 @@ impl Progress for LaneRun<'_, '_> {
         if self.leaver.replace(peer) == Some(peer) { Err(Stop::Left(peer)) } else { Ok(true) }
     }
 
-    fn lacking(&self, idle: Duration) -> Lacking {
+    fn lacking(&self, idle: Duration) -> OutstandingMessages {
         let first = self.carriage.awaited().map(|p| (p, idle));
-        Lacking { tell: self.task.call.copied(), first, pair: None }
+        OutstandingMessages { tell: self.task.call.copied(), first, pair: None }
     }
 
     fn waits_for(&self) -> Vec<usize> {

@@ -1,6 +1,4 @@
 //! Runs plans over links: pipelining, deadlines, failures and counters, once for every plan and every link.
-//!
-//! May import: `recorder`.
 
 mod cause;
 mod census;
@@ -18,7 +16,7 @@ mod stream;
 pub(crate) mod tests;
 mod wait;
 
-pub(crate) use cause::{Lacking, Stop, Stopped, library_word};
+pub(crate) use cause::{OutstandingMessages, StepResult, Stop, library_word};
 pub(crate) use census::Census;
 pub(crate) use members::Members;
 pub(crate) use progress::{CallProgress, Progress, Waiting, complete};

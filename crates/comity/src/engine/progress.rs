@@ -7,7 +7,7 @@
 //! ```
 
 use super::{
-    Lacking, Members, Patience, Stop, Stopped,
+    Members, OutstandingMessages, Patience, StepResult, Stop,
     wait::{Stage, Wait},
 };
 use crate::{
@@ -38,13 +38,13 @@ pub(crate) trait Progress {
     fn members(&self) -> &Members;
 
     /// Move what can move now.
-    fn step(&mut self) -> Stopped<CallProgress>;
+    fn step(&mut self) -> StepResult<CallProgress>;
 
     /// Nothing has moved for `idle` and this rank is about to sleep: why not to wait any longer. True to look once more first.
-    fn idle(&mut self, idle: Duration) -> Stopped<bool>;
+    fn idle(&mut self, idle: Duration) -> StepResult<bool>;
 
     /// Returns the outstanding messages at the call's limit, after nothing has moved for `idle`.
-    fn lacking(&self, idle: Duration) -> Lacking;
+    fn lacking(&self, idle: Duration) -> OutstandingMessages;
 
     /// Returns the members that it waits for.
     fn waits_for(&self) -> Vec<usize>;
@@ -96,13 +96,13 @@ impl Waiting {
 
     /// Something moved. Between two moves there may be a wait of some milliseconds that is too short to sleep in.
     #[inline]
-    fn moved(&mut self, progress: &impl Progress) -> Stopped<()> {
+    fn moved(&mut self, progress: &impl Progress) -> StepResult<()> {
         self.wait.reset();
         self.moves = self.moves.wrapping_add(1);
         if self.moves.is_multiple_of(MOVES_PER_CHECK) { self.look(progress) } else { Ok(()) }
     }
 
-    fn look(&mut self, progress: &impl Progress) -> Stopped<()> {
+    fn look(&mut self, progress: &impl Progress) -> StepResult<()> {
         if let Some(f) = progress.members().status.failure() {
             return Err(Stop::Failed(f.clone()));
         }
@@ -112,7 +112,7 @@ impl Waiting {
         self.interrupted()
     }
 
-    fn interrupted(&mut self) -> Stopped<()> {
+    fn interrupted(&mut self) -> StepResult<()> {
         self.asking.ask().map_or(Ok(()), |why| Err(Stop::Interrupted(why)))
     }
 
@@ -131,7 +131,7 @@ impl Waiting {
 /// Until `progress` is done. Why not, if it stops before.
 // WAIT(failure): the call, which has a deadline; a failure of the group ends it
 #[inline]
-pub(crate) fn complete<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> Stopped<()> {
+pub(crate) fn complete<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> StepResult<()> {
     loop {
         match progress.step()? {
             CallProgress::Done => {
@@ -163,7 +163,7 @@ pub(crate) fn complete<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> 
 }
 
 /// Sleep, unless there is a reason to look again first, or not to wait any longer.
-fn park<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> Stopped<()> {
+fn park<P: Progress>(progress: &mut P, waiting: &mut Waiting) -> StepResult<()> {
     let idle = waiting.wait.waited();
     if progress.idle(idle)? {
         return Ok(());

@@ -14,7 +14,8 @@
 //! caller's output before all ranks that this one hears from have announced the same call.
 
 use super::{
-    CallProgress, Lacking, Members, Patience, Progress, ShortHeaders, Stop, Stopped, Waiting, complete,
+    CallProgress, Members, OutstandingMessages, Patience, Progress, ShortHeaders, StepResult, Stop, Waiting,
+    complete,
     lanes::Staging,
     outgoing::Tx,
     progress::ASK,
@@ -245,7 +246,7 @@ impl Run<'_, '_> {
     }
 
     /// Until the schedule is done.
-    fn complete(&mut self) -> Stopped<()> {
+    fn complete(&mut self) -> StepResult<()> {
         let mut waiting = Waiting::new(self.engine.patience, self.task.limit, self.task.call.copied());
         complete(self, &mut waiting)?;
         self.engine.patience = waiting.patience();
@@ -339,7 +340,7 @@ impl Progress for Run<'_, '_> {
     }
 
     #[inline]
-    fn step(&mut self) -> Stopped<CallProgress> {
+    fn step(&mut self) -> StepResult<CallProgress> {
         let mut moved = self.linking && self.engine.take_links();
         for q in 0..self.schedule.send_queues() {
             moved |= self.push(q).map_err(|e| self.engine.broken(self.schedule.send_peer(q), e))?;
@@ -363,7 +364,7 @@ impl Progress for Run<'_, '_> {
         })
     }
 
-    fn idle(&mut self, idle: Duration) -> Stopped<bool> {
+    fn idle(&mut self, idle: Duration) -> StepResult<bool> {
         let engine = &mut *self.engine;
         if engine.members.status.anyone_left()
             && let Some(peer) = self.schedule.waiting_for().into_iter().find(|&p| engine.has_left(p))
@@ -383,11 +384,11 @@ impl Progress for Run<'_, '_> {
         }
     }
 
-    fn lacking(&self, idle: Duration) -> Lacking {
+    fn lacking(&self, idle: Duration) -> OutstandingMessages {
         let waits = self.schedule.waiting_for();
         let first = self.engine.lacks().map(|(p, _)| p).chain(waits.iter().copied()).next();
         let tell = self.task.call.copied();
-        Lacking { tell, first: first.map(|p| (p, idle)), pair: tell.is_none().then_some(waits) }
+        OutstandingMessages { tell, first: first.map(|p| (p, idle)), pair: tell.is_none().then_some(waits) }
     }
 
     fn waits_for(&self) -> Vec<usize> {

@@ -297,7 +297,8 @@ impl Group {
         };
         self.meet(until)?;
         let world = factory.world.upgrade().ok_or(ErrorKind::Closed)?;
-        let mut making = Making { group: self, factory, world: Arc::clone(&world), until, made: Vec::new() };
+        let mut making =
+            NextGroupMaker { group: self, factory, world: Arc::clone(&world), until, made: Vec::new() };
         let outcome = world.reform(factory.group_id, &factory.ranks, terms, until, &mut making)?;
         let plan = match outcome {
             Outcome::Follows(plan) => plan,
@@ -489,7 +490,7 @@ fn mix(mut x: u64) -> u64 {
 }
 
 /// Makes this rank's parts of the groups that may follow.
-struct Making<'a> {
+struct NextGroupMaker<'a> {
     group: &'a Group,
     factory: &'a SubgroupFactory,
     world: Arc<dyn World>,
@@ -497,7 +498,7 @@ struct Making<'a> {
     made: Vec<(Plan, Group)>,
 }
 
-impl Parts for Making<'_> {
+impl Parts for NextGroupMaker<'_> {
     fn draft(&mut self, members: &[usize]) -> Result<Vec<u8>> {
         let epoch = self.group.core.counters.epoch().saturating_add(1);
         self.world.draft(members.len(), epoch)

@@ -1,6 +1,4 @@
 //! The handle that users hold, and whose turn it is on it.
-//!
-//! May import: `backend`, `config`, `recorder`, `turn`.
 
 mod communicator;
 mod connect;
@@ -35,7 +33,7 @@ use crate::{
 use comity_plan::Algorithm;
 use measure::LinkMeasurement;
 use request::{BackgroundTask, start_worker};
-use served::Served;
+use served::TurnGuard;
 use state::{CallState, CallingThreads};
 use std::{
     cell::Cell,
@@ -702,7 +700,7 @@ impl Group {
     fn in_turn<R>(&self, f: impl FnOnce() -> R) -> R {
         let own = self.in_own_background();
         // WAIT: an earlier call of this group, which has a deadline
-        let turn = (!own).then(|| Served::wait(&self.core, self.core.turn.take()));
+        let turn = (!own).then(|| TurnGuard::wait(&self.core, self.core.turn.take()));
         let out = f();
         drop(turn);
         out

@@ -2,7 +2,7 @@
 
 mod future;
 
-use super::{Core, Group, Served, TURN};
+use super::{Core, Group, TURN, TurnGuard};
 use crate::{Error, ErrorKind, Result, settings::MAX_TIMEOUT, sync::lock, sys::thread_number};
 use std::{
     any::Any,
@@ -200,7 +200,7 @@ impl<R, E> Request<R, E> {
             let core = group.core.clone();
             let out = {
                 // WAIT: an earlier call of this group, which has a deadline
-                let _turn = Served::wait(&core, ticket);
+                let _turn = TurnGuard::wait(&core, ticket);
                 let _mark = Mark::set(&core, ticket, asker);
                 catch_unwind(AssertUnwindSafe(|| f(&group)))
             };

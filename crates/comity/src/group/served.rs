@@ -5,12 +5,12 @@ use crate::{sync::lock, sys::thread_number, turn::Turn};
 use std::sync::{MutexGuard, TryLockError, atomic::Ordering};
 
 /// A turn being served; it ends with the guard, also when the work panics.
-pub(super) struct Served<'a> {
+pub(super) struct TurnGuard<'a> {
     turn: &'a Turn,
     ticket: u64,
 }
 
-impl<'a> Served<'a> {
+impl<'a> TurnGuard<'a> {
     pub(super) fn wait(core: &'a Core, ticket: u64) -> Self {
         // WAIT: an earlier call of this group, which has a deadline
         core.turn.wait(ticket);
@@ -47,7 +47,7 @@ impl Core {
     }
 }
 
-impl Drop for Served<'_> {
+impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         self.turn.end(self.ticket);
     }

@@ -1,4 +1,5 @@
 //! Additions in the widest vectors that the processor has, for the compiler that built this knows only what every processor can.
+#![allow(unsafe_code, reason = "vector instructions")]
 
 /// Adds `from` to `to`, element by element.
 pub(super) fn add(to: &mut [f32], from: &[f32]) {

@@ -106,19 +106,9 @@ pub(super) fn miri(scope: &Scope) -> Outcome {
     if let Err(why) = nightly::check().and_then(|()| nightly::miri()) {
         return missing(format!("Miri is not there: {why}"));
     }
-    let run = |words: &[&str]| {
-        let args = ["miri", "test", "-p", "comity-kernel", "--lib", "--"];
-        nightly::cargo(&[&args, words].concat()).limit(3600)
-    };
     // The one crate with unsafe code and without system calls.
-    let listed = run(&["--list"]).run()?;
-    let kernels: Vec<&str> = listed.lines().filter_map(|l| l.strip_suffix(": test")).collect();
-    if kernels.is_empty() {
-        return Err("the kernels have no tests any more, or others' names".into());
-    }
-    let chosen = scope.share(kernels, 4);
-    println!("chosen: {}", chosen.join(" "));
-    let ran = count(&scope.tell(run(&chosen)).echo().run()?)?;
+    let task = nightly::cargo(&["miri", "nextest", "run", "-p", "comity-kernel", "--lib"]).limit(3600);
+    let ran = nextest_count(&scope.tell(scope.part(task, 4)).echo().run()?)?;
     Ok(Done::Passed(format!("{ran} tests")))
 }
 

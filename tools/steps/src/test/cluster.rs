@@ -16,7 +16,7 @@ use super::{
     Done, Outcome, missing,
     processes::comity,
     scope::Scope,
-    sshd::{Cabling, SshHost, SshNet, ip, sshd},
+    sshd::{Cabling, SshHost, SshNet, sshd},
 };
 use std::{fs, time::Instant};
 use tasks::{
@@ -91,11 +91,9 @@ pub(super) fn check(scope: &Scope) -> Outcome {
 
 fn cables(net: &SshNet<'_>) -> Result<(), String> {
     for (one, at, other, there) in [("a", "ab", "b", "ba"), ("b", "bc", "c", "cb"), ("c", "ca", "a", "ac")] {
-        let one = net.name(one);
-        let other = net.name(other);
-        ip(&format!("link add {at} netns {one} type veth peer name {there} netns {other}"))?;
-        ip(&format!("-n {one} link set {at} up"))?;
-        ip(&format!("-n {other} link set {there} up"))?;
+        net.hosts.cable([(one, at), (other, there)])?;
+        net.hosts.ip(one, &format!("link set {at} up"))?;
+        net.hosts.ip(other, &format!("link set {there} up"))?;
     }
     Ok(())
 }
@@ -143,8 +141,8 @@ fn configures(desk: &mut Desk<'_, '_>) -> Result<(), String> {
     let svg = desk.path("cluster.svg");
     // A cable that was plugged in just now: its ends have no address to tell it from for up to 2 s.
     for (host, nic) in [("c", "ca"), ("a", "ac")] {
-        ip(&format!("-n {} link set {nic} down", desk.net.name(host)))?;
-        ip(&format!("-n {} link set {nic} up", desk.net.name(host)))?;
+        desk.net.hosts.ip(host, &format!("link set {nic} down"))?;
+        desk.net.hosts.ip(host, &format!("link set {nic} up"))?;
     }
     // Without --auto-setup the commands are told, and nothing changes.
     let told = desk.run(&["cluster", "config"], &["--hosts", "a,b,c", "--over", "ethernet"])?;
@@ -221,7 +219,7 @@ fn fails_halfway(desk: &mut Desk<'_, '_>, undo: &str) -> Result<(), String> {
 /// The cables have no addresses.
 fn bare(desk: &Desk<'_, '_>) -> Result<(), String> {
     for host in ["a", "b", "c"] {
-        let left = Task::new("ip").args(["-n", &desk.net.name(host), "addr"]).run()?;
+        let left = desk.net.hosts.within(host).args(["ip", "addr"]).run()?;
         if left.contains("10.93.") {
             return Err(format!("addresses are left on {host}:\n{left}"));
         }
@@ -240,7 +238,7 @@ fn looks(desk: &Desk<'_, '_>) -> Result<(), String> {
 /// Two of the hosts announce themselves, and the desk finds those over the switch.
 fn hears(desk: &Desk<'_, '_>) -> Result<(), String> {
     let announce = |host: &str| {
-        let task = Task::new("ip").args(["netns", "exec", &desk.net.name(host), &desk.comity]);
+        let task = desk.net.hosts.within(host).args([&desk.comity]);
         task.args(["cluster", "announce", "--name", host, "--for", "40"]).limit(LIMIT).start()
     };
     let announced = [announce("a")?, announce("b")?];
@@ -256,12 +254,12 @@ fn hears(desk: &Desk<'_, '_>) -> Result<(), String> {
 
 fn undoes(desk: &Desk<'_, '_>) -> Result<(), String> {
     let undo = desk.path("undo.json");
-    let b = desk.net.name("b");
-    ip(&format!("-n {b} addr del 10.93.0.2/30 dev ba"))?;
-    ip(&format!("-n {b} addr add 10.93.0.2/24 dev ba"))?;
+    let hosts = &desk.net.hosts;
+    hosts.ip("b", "addr del 10.93.0.2/30 dev ba")?;
+    hosts.ip("b", "addr add 10.93.0.2/24 dev ba")?;
     let said = desk.run(&["cluster", "undo"], &[&undo]).err().ok_or("it undid what somebody changed")?;
     has(&said, &["exit status: 2", "ba has 10.93.0.2/24", "nothing was undone"])?;
-    ip(&format!("-n {b} addr del 10.93.0.2/24 dev ba"))?;
+    hosts.ip("b", "addr del 10.93.0.2/24 dev ba")?;
     let said = desk.run(&["cluster", "undo"], &[&undo])?;
     has(&said, &["host b: undone already: ip addr add 10.93.0.2/30 dev ba"])?;
     bare(desk)

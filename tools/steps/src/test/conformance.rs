@@ -35,8 +35,6 @@ struct Row {
     per_host: Option<usize>,
     /// Words of the first line, for two ranks or more.
     says: &'static str,
-    /// A variant of another row: a gate runs every second of these, and the commit says which.
-    is_variant: bool,
 }
 
 /// A row of `comity check`: its name, ranks, variables, and the words of its first line.
@@ -47,23 +45,7 @@ const fn row(
     says: &'static str,
 ) -> Row {
     let needs: fn() -> Result<Vars, String> = || Ok(Vec::new());
-    Row {
-        name,
-        ranks,
-        launch: &[],
-        check: &[],
-        bench: &[],
-        vars,
-        needs,
-        per_host: None,
-        says,
-        is_variant: false,
-    }
-}
-
-/// A variant of a row.
-const fn variant(of: Row) -> Row {
-    Row { is_variant: true, ..of }
+    Row { name, ranks, launch: &[], check: &[], bench: &[], vars, needs, per_host: None, says }
 }
 
 /// A row of an MPI.
@@ -80,8 +62,10 @@ const BUFFERS: &[&str] =
 const EXCHANGES: &[&str] =
     &["all_gather", "all_to_all", "all_reduce", "--sizes", "256K,4M", "--dtype", "bf16", "--iters", "5"];
 
-/// Ranks of a job in a gate: with 8 on 2 cores it takes a minute.
+/// Most ranks of a job in a gate: with 8 on 2 cores it takes a minute.
 const MOST: usize = 5;
+/// Number of hands that share a gate's jobs.
+const HANDS: u64 = 2;
 
 /// MPI's ranks spin while they wait, so four of them are slow on two cores.
 const FEW: &[&str] = &[
@@ -121,27 +105,27 @@ const ROWS: &[Row] = &[
     },
     row("Unix sockets", &[2, 3], &[("COMITY_LINKS", "unix")], "links unix"),
     row("TCP", &[1, 2, 3, 4, 5, 8], &[TCP], "links tcp"),
-    variant(row("TCP, a connection each way", &[3], &[TCP, ("COMITY_CONNECTIONS", "2")], "links tcp")),
-    variant(row("TCP, threads that send", &[2, 3], &[TCP, ("COMITY_SEND_THREADS", "1")], "links tcp")),
-    variant(row(
+    row("TCP, a connection each way", &[3], &[TCP, ("COMITY_CONNECTIONS", "2")], "links tcp"),
+    row("TCP, threads that send", &[2, 3], &[TCP, ("COMITY_SEND_THREADS", "1")], "links tcp"),
+    row(
         "TCP, threads that send, encrypted",
         &[3],
         &[TCP, ("COMITY_SEND_THREADS", "2"), ("COMITY_SECURE", "data")],
         "links tcp",
-    )),
-    variant(row("TCP, 3 connections", &[3], &[TCP, ("COMITY_CONNECTIONS", "3")], "links tcp")),
-    variant(row("TCP, encrypted", &[2], &[TCP, ("COMITY_SECURE", "data")], "links tcp")),
+    ),
+    row("TCP, 3 connections", &[3], &[TCP, ("COMITY_CONNECTIONS", "3")], "links tcp"),
+    row("TCP, encrypted", &[2], &[TCP, ("COMITY_SECURE", "data")], "links tcp"),
     Row { per_host: Some(2), ..row("two to a host", &[3, 5, 8], &[], "links shm and tcp") },
-    variant(Row {
+    Row {
         per_host: Some(2),
         ..row("plans by measured costs", &[4], &[("COMITY_COSTS", "measure")], "links shm and tcp")
-    }),
-    variant(Row { needs: || softverbs("rc"), ..row("RDMA in software, RC", &[2, 4], &[], "links rdma") }),
-    variant(Row { needs: || softverbs("uc"), ..row("RDMA in software, UC", &[3], &[], "links rdma") }),
+    },
+    Row { needs: || softverbs("rc"), ..row("RDMA in software, RC", &[2, 4], &[], "links rdma") },
+    Row { needs: || softverbs("uc"), ..row("RDMA in software, UC", &[3], &[], "links rdma") },
     mpi("Open MPI", &[2], open_mpi),
-    variant(Row { check: FEW, ..mpi("Open MPI, some of it", &[4], open_mpi) }),
+    Row { check: FEW, ..mpi("Open MPI, some of it", &[4], open_mpi) },
     mpi("MPICH", &[2], mpich),
-    variant(Row { check: FEW, ..mpi("MPICH, some of it", &[4], mpich) }),
+    Row { check: FEW, ..mpi("MPICH, some of it", &[4], mpich) },
     Row {
         check: &["--device", "cuda"],
         needs: softnccl,
@@ -187,32 +171,17 @@ fn softnccl() -> Result<Vars, String> {
     Ok(vec![("COMITY_NCCL", library.clone()), ("COMITY_CUDA", library)])
 }
 
-/// The jobs of a row that a run takes: all of them, or at most one that the commit chooses.
-fn jobs(row: &'static Row, index: usize, scope: &Scope) -> &'static [usize] {
-    if scope.deep {
-        return row.ranks;
-    }
-    // Other digits than those that choose the ranks.
-    if row.is_variant && (scope.seed >> 8).wrapping_add(index as u64) % 2 == 1 {
-        return &[];
-    }
-    let few = row.ranks.partition_point(|n| *n <= MOST).max(1);
-    let chosen = (scope.seed as usize).wrapping_add(index) % few;
-    &row.ranks[chosen..=chosen]
-}
-
 pub(super) fn run(scope: &Scope) -> Outcome {
     let comity = comity()?;
+    let all = ROWS.iter().flat_map(|row| row.ranks.iter().map(move |n| (row, *n)));
+    let jobs = scope.share(all.filter(|(_, n)| scope.deep || *n <= MOST).collect(), HANDS);
     let mut ran = Vec::new();
     let mut lacking = BTreeMap::new();
-    let taken = ROWS.iter().enumerate().map(|(index, row)| (row, jobs(row, index, scope)));
-    for (row, jobs) in taken.filter(|(_, jobs)| !jobs.is_empty()) {
+    for (row, n) in jobs {
         match (row.needs)() {
             Ok(vars) => {
-                for &n in jobs {
-                    one(row, n, &vars, &comity)?;
-                }
-                ran.push(format!("{} on {}", row.name, list(jobs)));
+                one(row, n, &vars, &comity)?;
+                ran.push(format!("{} on {n}", row.name));
             }
             Err(why) => {
                 println!("{}: not run: {why}", row.name);
@@ -225,10 +194,6 @@ pub(super) fn run(scope: &Scope) -> Outcome {
     }
     let lacking: Vec<_> = lacking.into_iter().map(|(name, why)| format!("{name} ({why})")).collect();
     missing(format!("right: {}; not run: {}", ran.join("; "), lacking.join("; ")))
-}
-
-fn list(ranks: &[usize]) -> String {
-    ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn one(row: &Row, n: usize, vars: &Vars, comity: &Path) -> Result<(), String> {
@@ -258,30 +223,4 @@ fn one(row: &Row, n: usize, vars: &Vars, comity: &Path) -> Result<(), String> {
         return Err(format!("{}, {n} ranks: did not say that all is right:\n{out}", row.name));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_row_runs_somewhere_and_says_how() {
-        let mut names: Vec<_> = ROWS.iter().map(|r| r.name).collect();
-        names.dedup();
-        assert_eq!(names.len(), ROWS.len());
-        assert!(ROWS.iter().all(|r| !r.ranks.is_empty() && !r.says.is_empty()));
-        let run = |seed| jobs(&ROWS[0], 0, &Scope::gate(Some(seed)));
-        assert_eq!(run(7), run(7));
-        let taken = |n: &&usize| (0..5).any(|seed| run(seed) == [**n]);
-        assert!(ROWS[0].ranks.iter().filter(taken).eq(&[1, 2, 3, 4, 5]));
-        assert_eq!(jobs(&ROWS[0], 0, &Scope::deep(1.0)), ROWS[0].ranks);
-        let runs =
-            |seed| ROWS.iter().enumerate().map(move |(i, r)| jobs(r, i, &Scope::gate(Some(seed))).len());
-        assert!(
-            runs(7)
-                .zip(runs(7 + 256))
-                .zip(ROWS)
-                .all(|((a, b), row)| a + b == if row.is_variant { 1 } else { 2 })
-        );
-    }
 }

@@ -2,34 +2,23 @@
 //!
 //! Licences, bans and sources need no network. Advisories need their database, which is fetched from GitHub.
 
-use super::{Done, Outcome, missing, requirements::cargo_tool, scope::Scope};
+use super::{Done, Outcome, cargo, missing, requirements::cargo_tool, scope::Scope};
 use tasks::child::Task;
 
 const DENY: &str = "https://github.com/EmbarkStudios/cargo-deny/releases/download/0.20.2/cargo-deny-0.20.2-x86_64-unknown-linux-musl.tar.gz";
 const SEMVER: &str = "https://github.com/obi1kenobi/cargo-semver-checks/releases/latest/download/cargo-semver-checks-x86_64-unknown-linux-gnu.tar.gz";
 /// Libraries that a program may depend on, and the one whose public items the first re-exports.
-const PUBLIC: [&str; 22] = [
-    "-p",
+const PUBLIC: [&str; 11] = [
     "comity",
-    "-p",
     "comity-base",
-    "-p",
     "comity-channel",
-    "-p",
     "comity-transport",
-    "-p",
     "comity-settings",
-    "-p",
     "comity-rendezvous",
-    "-p",
     "comity-job",
-    "-p",
     "comity-kernel",
-    "-p",
     "comity-plan",
-    "-p",
     "comity-membership",
-    "-p",
     "comity-candle",
 ];
 
@@ -87,7 +76,8 @@ pub(super) fn semver(_: &Scope) -> Outcome {
         None => git(&["merge-base", "HEAD", "origin/main"])
             .map_err(|e| format!("there is neither a release nor origin/main to compare with: {e}"))?,
     };
-    let check = Task::cargo().args(["semver-checks", "--baseline-rev", &baseline]).args(PUBLIC);
+    let check =
+        Task::cargo().args(["semver-checks", "--baseline-rev", &baseline]).args(cargo::named(&PUBLIC));
     // Not shown while it comes: what is shown is not in the error, of which the verdict is made.
     match (check.limit(3600).run(), release) {
         (Ok(said), _) => {

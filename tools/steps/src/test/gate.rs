@@ -80,25 +80,20 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
         names.join(", ")
     );
     let shown = |step: &Step| step.apart(scope, true);
-    let prepared = thread::scope(|s| {
-        let prepared = s.spawn(|| PREPARE.apart(scope, false));
-        one_after_another(LINTS, &mut rows, shown);
-        prepared.join()
-    });
-    rows.push(prepared.map_err(|_| "the thread that installs what is needed panicked".to_owned())?);
-    let computed = thread::scope(|s| {
-        let mut computed = rows.clone();
-        let first = rows.len();
-        let computed = s.spawn(move || {
-            one_after_another(turn.beside, &mut computed, |step| step.beside(scope));
-            computed.split_off(first)
-        });
-        one_after_another(BUILD.iter().chain([&TESTS]), &mut rows, shown);
-        side_by_side(scope, &mut rows);
-        one_after_another(EVERY.iter().chain(over_ssh), &mut rows, shown);
-        computed.join()
-    });
-    rows.extend(computed.map_err(|_| "the thread of the steps that only compute panicked".to_owned())?);
+    // What it says comes when it has ended.
+    let hidden = |step: &Step| step.apart(scope, false);
+    let [first, second] = SIDE_BY_SIDE;
+    beside(&mut rows, std::slice::from_ref(&PREPARE), hidden, |rows| one_after_another(LINTS, rows, shown));
+    beside(
+        &mut rows,
+        turn.beside,
+        |step| step.beside(scope),
+        |rows| {
+            one_after_another(BUILD.iter().chain([&TESTS]), rows, shown);
+            beside(rows, second, hidden, |rows| one_after_another(first, rows, shown));
+            one_after_another(EVERY.iter().chain(over_ssh), rows, shown);
+        },
+    );
     one_after_another([&turn.last], &mut rows, shown);
     end(&rows, before + begun.elapsed(), scope)
 }
@@ -125,25 +120,24 @@ fn one_after_another(
     }
 }
 
-/// The first row shows what it does; what the other says comes step by step.
-fn side_by_side(scope: &Scope, rows: &mut Vec<Row>) {
-    let [first, second] = SIDE_BY_SIDE;
-    let mut beside = rows.clone();
+/// Run steps in a thread of their own while others run; theirs are the last of the rows.
+fn beside(
+    rows: &mut Vec<Row>,
+    steps: &'static [Step],
+    run: impl Fn(&Step) -> Row + Send,
+    others: impl FnOnce(&mut Vec<Row>),
+) {
     let before = rows.len();
-    let others = thread::scope(|s| {
-        let others = s.spawn(move || {
-            one_after_another(second, &mut beside, |step| step.apart(scope, false));
-            beside.split_off(before)
+    let mut own = rows.clone();
+    let own = thread::scope(|s| {
+        let own = s.spawn(move || {
+            one_after_another(steps, &mut own, run);
+            own.split_off(before)
         });
-        one_after_another(first, rows, |step| step.apart(scope, true));
-        others.join()
+        others(rows);
+        own.join()
     });
-    let panicked = || Row {
-        name: second.iter().map(|s| s.name).collect::<Vec<_>>().join(", "),
-        took: Duration::ZERO,
-        outcome: Err("the thread that runs them panicked".into()),
-    };
-    rows.extend(others.unwrap_or_else(|_| vec![panicked()]));
+    rows.extend(own.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
 }
 
 fn end(rows: &[Row], took: Duration, scope: &Scope) -> Result<(), String> {

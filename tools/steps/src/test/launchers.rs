@@ -133,7 +133,7 @@ pub(super) fn job_key() -> Result<(Scratch, PathBuf), String> {
     Ok((scratch, path))
 }
 
-fn free_port() -> Result<u16, String> {
+pub(super) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
     listener.map(|a| a.port()).map_err(|e| format!("no free port: {e}"))
 }

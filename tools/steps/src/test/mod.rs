@@ -7,7 +7,6 @@ mod arm;
 mod book;
 mod browser;
 mod c;
-mod candle;
 mod cargo;
 mod chaos;
 mod cluster;
@@ -41,116 +40,83 @@ use scope::Scope;
 use step::{Done, Outcome, Step};
 
 /// Choice of steps, from the command line.
-#[derive(Debug, PartialEq)]
-pub(crate) enum StepChoice {
-    List,
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct StepChoice {
+    list: bool,
     /// Install what the steps need, and run none.
-    Prepare(Scope),
-    Gate(Scope),
-    /// These steps of the gate alone.
-    Some(Vec<&'static str>, Scope),
-    /// These parts of the deep checks, or all; those that passed at this state too.
-    Deep {
-        parts: Vec<&'static str>,
-        hours: f64,
-        again: bool,
-    },
+    prepare: bool,
+    deep: bool,
+    /// These steps or parts alone.
+    names: Vec<&'static str>,
+    seed: Option<u64>,
+    /// Hours of the soak.
+    hours: Option<f64>,
+    /// Parts that passed at this state too.
+    again: bool,
 }
 
 impl StepChoice {
     pub(crate) fn parse(args: &[&str]) -> Result<Self, String> {
-        if let ["--deep", rest @ ..] = args {
-            return Self::parse_deep(rest);
-        }
-        let mut only = Vec::new();
-        let mut seed = None;
-        let mut prepare = false;
-        let mut args = args.iter();
+        let mut choice = Self { deep: args.first() == Some(&"--deep"), ..Self::default() };
+        let mut args = args.iter().skip(usize::from(choice.deep));
         while let Some(&arg) = args.next() {
             match arg {
-                "--list" => return Ok(Self::List),
-                "--prepare" => prepare = true,
-                "--only" => {
-                    let name = *args.next().ok_or("--only needs the name of a step; see --list")?;
-                    let step = gate::all().find(|s| s.name == name);
-                    only.push(step.ok_or_else(|| format!("there is no step {name:?}; see --list"))?.name);
+                "--list" => choice.list = true,
+                "--prepare" if !choice.deep => choice.prepare = true,
+                "--again" if choice.deep => choice.again = true,
+                "--hours" if choice.deep => {
+                    let hours = args.next().and_then(|n| n.parse().ok()).filter(|h| *h > 0.0 && *h <= 240.0);
+                    choice.hours =
+                        Some(hours.ok_or("--hours needs a number of hours for the soak, 240 at most")?);
                 }
-                "--seed" => {
-                    let number = args.next().and_then(|n| n.parse().ok());
-                    seed = Some(number.ok_or("--seed needs a number, as a run prints it")?);
+                "--seed" if !choice.deep => {
+                    let seed = args.next().and_then(|n| n.parse().ok());
+                    choice.seed = Some(seed.ok_or("--seed needs a number, as a run prints it")?);
                 }
+                "--only" if !choice.deep => {
+                    let name = args.next().ok_or("--only needs the name of a step; see --list")?;
+                    choice.names.push(named(gate::all(), name)?.name);
+                }
+                name if choice.deep => choice.names.push(named(deep::PARTS.iter(), name)?.name),
                 _ => return Err(format!("test has no option {arg:?}")),
             }
         }
-        let scope = Scope::gate(seed);
-        Ok(match (prepare, only.is_empty()) {
-            (true, _) => Self::Prepare(scope),
-            (false, true) => Self::Gate(scope),
-            (false, false) => Self::Some(only, scope),
-        })
+        Ok(choice)
     }
+}
 
-    fn parse_deep(args: &[&str]) -> Result<Self, String> {
-        let mut parts = Vec::new();
-        let mut hours = deep::SOAK_HOURS;
-        let mut again = false;
-        let mut args = args.iter();
-        while let Some(&arg) = args.next() {
-            match arg {
-                "--list" => return Ok(Self::List),
-                "--again" => again = true,
-                "--hours" => {
-                    let number = args.next().and_then(|n| n.parse().ok()).filter(|h| *h > 0.0 && *h <= 240.0);
-                    hours = number.ok_or("--hours needs a number of hours for the soak, 240 at most")?;
-                }
-                name => {
-                    let part = deep::PARTS.iter().find(|p| p.step.name == name);
-                    parts.push(
-                        part.ok_or_else(|| format!("there is no part {name:?}; see --list"))?.step.name,
-                    );
-                }
-            }
-        }
-        Ok(Self::Deep { parts, hours, again })
-    }
+fn named(mut steps: impl Iterator<Item = &'static Step>, name: &str) -> Result<&'static Step, String> {
+    steps.find(|s| s.name == name).ok_or_else(|| format!("there is no {name:?}; see --list"))
 }
 
 pub(crate) fn run(choice: &StepChoice) -> Result<(), String> {
-    match choice {
-        StepChoice::List => {
-            println!("The gate, `cargo xtask test` (--only NAME):");
-            gate::all().for_each(|s| println!("  {:13} {}", s.name, s.about));
-            println!("The deep checks, `cargo xtask test --deep [NAME...]`:");
-            deep::PARTS.iter().for_each(|p| println!("  {:13} {}", p.step.name, p.step.about));
-            Ok(())
-        }
-        StepChoice::Prepare(scope) => gate::some(&[gate::PREPARE.name], scope),
-        StepChoice::Gate(scope) => gate::run(scope),
-        StepChoice::Some(names, scope) => gate::some(names, scope),
-        StepChoice::Deep { parts, hours, again } => deep::run(parts, *hours, *again),
+    let scope = Scope::gate(choice.seed);
+    if choice.list {
+        println!("The gate, `cargo xtask test` (--only NAME):");
+        gate::all().for_each(|s| println!("  {:13} {}", s.name, s.about));
+        println!("The deep checks, `cargo xtask test --deep [NAME...]`:");
+        deep::PARTS.iter().for_each(|p| println!("  {:13} {}", p.name, p.about));
+        Ok(())
+    } else if choice.deep {
+        deep::run(&choice.names, choice.hours.unwrap_or(deep::SOAK_HOURS), choice.again)
+    } else if choice.prepare {
+        gate::some(&[gate::PREPARE.name], &scope)
+    } else if choice.names.is_empty() {
+        gate::run(&scope)
+    } else {
+        gate::some(&choice.names, &scope)
     }
 }
 
-/// Run a step in this process: `xtask step NAME gate|deep SEED:HOURS:PIECE`, which the functions above start.
+/// Run a step in this process: `xtask step NAME gate|deep SEED HOURS`, which the functions above start.
 pub(crate) fn step(args: &[&str]) -> Result<(), String> {
     let wrong = || "a step is started by `cargo xtask test`".to_owned();
-    let [name, kind, numbers] = args else { return Err(wrong()) };
-    let deep = *kind == "deep";
-    let mut numbers = numbers.split(':');
-    let mut next = || numbers.next().ok_or_else(wrong);
-    let scope = Scope {
-        seed: next()?.parse().map_err(|_| wrong())?,
-        deep,
-        hours: next()?.parse().map_err(|_| wrong())?,
-        piece: next()?.parse().map_err(|_| wrong())?,
-    };
-    let parts = deep::PARTS.iter().map(|p| &p.step);
-    let step = if deep {
-        parts.into_iter().find(|s| s.name == *name)
-    } else {
-        gate::all().find(|s| s.name == *name)
-    };
-    step.ok_or_else(wrong)?.here(&scope)
+    let &[name, kind, seed, hours] = args else { return Err(wrong()) };
+    let deep = kind == "deep";
+    let seed = seed.parse().map_err(|_| wrong())?;
+    let hours = hours.parse().map_err(|_| wrong())?;
+    let step = if deep { named(deep::PARTS.iter(), name)? } else { named(gate::all(), name)? };
+    step.here(&Scope { seed, deep, hours })
 }
 
 /// Programs that others than the steps need.
@@ -186,16 +152,13 @@ mod tests {
 
     #[test]
     fn steps_and_parts_are_chosen_by_name() {
-        assert_eq!(StepChoice::parse(&["--list"]), Ok(StepChoice::List));
-        assert_eq!(
-            StepChoice::parse(&["--only", "loom", "--only", "gates", "--seed", "7"]),
-            Ok(StepChoice::Some(vec!["loom", "gates"], Scope::gate(Some(7))))
-        );
-        assert!(matches!(StepChoice::parse(&[]), Ok(StepChoice::Gate(Scope { deep: false, .. }))));
-        assert_eq!(
-            StepChoice::parse(&["--deep", "soak", "--hours", "0.5"]),
-            Ok(StepChoice::Deep { parts: vec!["soak"], hours: 0.5, again: false })
-        );
+        let choice = |args: &[&str]| StepChoice::parse(args).unwrap();
+        assert!(choice(&["--list"]).list && choice(&["--deep", "--list"]).list);
+        let some = choice(&["--only", "loom", "--only", "gates", "--seed", "7"]);
+        assert_eq!((&some.names[..], some.seed, some.deep), (&["loom", "gates"][..], Some(7), false));
+        assert_eq!(choice(&[]), StepChoice::default());
+        let deep = choice(&["--deep", "soak", "--hours", "0.5"]);
+        assert_eq!((&deep.names[..], deep.hours, deep.deep), (&["soak"][..], Some(0.5), true));
         for bad in [
             &["--only"][..],
             &["--only", "lom"],

@@ -124,7 +124,7 @@ pub(super) fn with_package() -> Result<PathBuf, String> {
 
 /// The package as a wheel that maturin makes, for the environment of this interpreter. In the deep tests, and where only maturin knows how to link an extension, it is the released
 /// one; else its library comes from the build of the workspace that all tests use.
-fn install_into(python: &Path, deep: bool) -> Result<(), String> {
+pub(super) fn install_into(python: &Path, deep: bool) -> Result<(), String> {
     let mut wheel = own().args(["-m", "maturin", "build", "--quiet"]);
     let wheels = Scratch::new("wheels").map_err(|e| format!("cannot make a folder for the wheel: {e}"))?;
     let folder = wheels.join("").to_string_lossy().into_owned();
@@ -158,8 +158,8 @@ pub(super) fn with(more: &str) -> Result<Result<Task, String>, String> {
     Ok(Ok(own()))
 }
 
-/// The interpreter of another environment, with the package and all that this file lists, and no more; or why there is none. What it is to
-/// run when that was installed anew is in `after`. It is kept between runs.
+/// The interpreter of another environment, with all that this file lists and no more; or why there is none. Its first commands, run when
+/// that was installed anew, are in `after`. It is kept between runs.
 pub(super) fn apart(name: &str, all: &str, after: &[&[&str]]) -> Result<Result<PathBuf, String>, String> {
     if let Done::NotRun(why) = prepare()? {
         return Ok(Err(why));
@@ -177,7 +177,6 @@ pub(super) fn apart(name: &str, all: &str, after: &[&[&str]]) -> Result<Result<P
         }
         fs::write(&stamp, &wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))?;
     }
-    install_into(&python, false)?;
     Ok(Ok(python))
 }
 

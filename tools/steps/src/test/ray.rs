@@ -26,6 +26,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
         Ok(python) => python,
         Err(why) => return missing(why),
     };
+    python::install_into(&python, false)?;
     // A short name: Ray makes Unix sockets deep in it.
     let scratch = Scratch::new("ray").map_err(|e| format!("cannot make a folder for Ray: {e}"))?;
     let folder = scratch.join("");

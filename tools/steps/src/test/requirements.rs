@@ -1,8 +1,11 @@
 //! Programs that the tests use and cargo does not bring.
 
 use super::{Done, Outcome, missing, nightly};
-use std::{env, path::PathBuf};
-use tasks::{child::Task, place::program};
+use std::{env, fs, os::unix::fs::PermissionsExt, path::PathBuf};
+use tasks::{
+    child::Task,
+    place::{program, target},
+};
 
 /// A program, or a file by its whole path, and the Debian package that holds it.
 pub(crate) type Program = (&'static str, &'static str);
@@ -24,18 +27,7 @@ const PROGRAMS: [Program; 9] = [
 
 /// The test runner, by name and version, installed if it is not there.
 pub(super) fn nextest() -> Result<String, String> {
-    let version = || Task::new("cargo").args(["nextest", "--version"]).run();
-    let said = version().or_else(|_| {
-        println!("installing cargo-nextest, as its authors built it");
-        let fetch = format!("curl --fail --silent --show-error --location {NEXTEST} | tar xz -C \"$0\"");
-        let bin = cargo_bin().ok_or("there is no folder for cargo's programs")?;
-        let fetched = Task::new("sh").args(["-c", &fetch]).args([bin]).limit(120).run();
-        fetched.and_then(|_| version()).map_err(|e| {
-            format!("cargo-nextest is missing and could not be fetched; install it (https://nexte.st): {e}")
-        })
-    })?;
-    let mut words = said.lines().next().unwrap_or_default().split_whitespace();
-    Ok(format!("{} {}", words.next().unwrap_or_default(), words.next().unwrap_or_default()))
+    cargo_tool("nextest", NEXTEST)
 }
 
 /// A subcommand of cargo, by name and version. If it is not there: as its authors built it, else from the registry's source.
@@ -56,7 +48,7 @@ pub(super) fn cargo_tool(name: &str, built: &str) -> Result<String, String> {
         }
         version().map_err(|e| format!("{program} is missing; run cargo install --locked {program}: {e}"))
     })?;
-    Ok(said.lines().next().unwrap_or_default().to_owned())
+    Ok(said.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
 }
 
 /// Folder in which cargo looks for programs of users.
@@ -110,5 +102,25 @@ pub(super) fn programs(wanted: &[Program]) -> Outcome {
         (Ok(_), None) => Ok(Done::Passed(format!("installed {list}"))),
         (Ok(_), Some((name, package))) => Err(format!("{package} is installed, but brought no {name}")),
         (Err(e), _) => missing(e),
+    }
+}
+
+/// Content of Debian's packages, unpacked beside what cargo built: to install them would start their servers here.
+pub(super) fn unpacked(name: &str, packages: &[&str], program: &str) -> Result<PathBuf, String> {
+    let folder = target().join(name);
+    let fail = |e| format!("cannot make {}: {e}", folder.display());
+    if folder.join(program).exists() {
+        return Ok(folder);
+    }
+    fs::create_dir_all(&folder).map_err(fail)?;
+    // apt-get gives up root's rights for the download.
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).map_err(fail)?;
+    println!("unpacking {}", packages.join(", "));
+    Task::new("apt-get").args(["download"]).args(packages).folder(&folder).limit(180).run()?;
+    let script = "for package in *.deb; do dpkg-deb -x $package .; done";
+    Task::new("sh").args(["-c", script]).folder(&folder).run()?;
+    match folder.join(program).exists() {
+        true => Ok(folder),
+        false => Err(format!("the packages brought no {program}")),
     }
 }

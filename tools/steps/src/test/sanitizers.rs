@@ -1,14 +1,15 @@
-//! The suite under AddressSanitizer with its search for leaks, and under ThreadSanitizer: threads, then processes over
-//! each link. No finding is suppressed but one: a program whose processes exit in the middle of things leaves threads that have ended and
-//! that nobody has waited for, which the thread sanitizer calls a leak.
+//! Tests under AddressSanitizer with its search for leaks, and under ThreadSanitizer. No finding is suppressed but one: a program whose
+//! processes exit in the middle of things leaves threads that have ended and that nobody has waited for, which the thread sanitizer calls
+//! a leak.
 //!
-//! The gate runs the library's own tests, unoptimised: to optimise them under a sanitizer takes three times as long as to run them. The
-//! deep checks add jobs, and every program of tests that plays a fault or a mistake with processes, piece by piece.
+//! The gate runs half of the library's own tests, unoptimised: to optimise them under a sanitizer takes three times as long as to run them.
+//! The deep checks run all of them, jobs, and every program of tests that plays a fault or a mistake with processes. The profiles
+//! `address` and `thread` of `.config/nextest.toml` leave out what a sanitizer is too slow for.
 
 use super::{
     Done, Outcome, cargo, missing, native, nightly,
     processes::{QUICK, timed},
-    rdma,
+    rdma, requirements,
     scope::Scope,
 };
 use crate::softverbs;
@@ -20,29 +21,24 @@ use tasks::{
 
 #[derive(Debug)]
 struct Sanitizer {
+    /// That of its profile too.
     name: &'static str,
     /// Further flags of cargo: a standard library that is watched too, where its own synchronisation counts.
     flags: &'static [&'static str],
-    /// Further flags of rustc.
-    rustflags: &'static str,
     variable: &'static str,
     options: &'static str,
     /// And in [`PROGRAMS`].
     also: &'static str,
     /// So many times longer than otherwise may anything take in [`PROGRAMS`].
     slowness: &'static str,
-    /// Links of the jobs: those over TCP take the thread sanitizer longer than a gate can wait.
+    /// Links of the jobs: those over TCP take the thread sanitizer longer than a part can wait.
     links: &'static [&'static str],
-    /// Tests that have one thread and no unsafe code, for which it is too slow, or that hold a time.
-    skipped: &'static [&'static str],
-    /// Packages of the reductions' loops, where it takes bearable time.
-    kernels: &'static [&'static str],
     /// The stand-ins for libraries are watched too: else it does not see their locks.
     watches_stand_ins: bool,
 }
 
-/// Parts of a gate.
-const LIBRARY: [&str; 7] = [
+/// Packages whose unit tests run, and of `comity` the jobs of threads.
+const LIBRARY: [&str; 8] = [
     "comity",
     "comity-base",
     "comity-channel",
@@ -50,89 +46,39 @@ const LIBRARY: [&str; 7] = [
     "comity-settings",
     "comity-rendezvous",
     "comity-job",
+    "comity-kernel",
 ];
-/// Their tests.
-const TESTS: [&str; 3] = ["--test", "local", "--lib"];
-/// Built together with these, tests and command: alone each would have its dependencies with other features, and be built once more.
+const TESTS: [&str; 3] = ["--lib", "--test", "local"];
+/// Packages of the deep checks besides.
 const COMMAND: [&str; 2] = ["comity-launch", "comity-cli"];
 
-/// Tests that a gate leaves to the deep checks, besides those that are skipped there.
-const LONG: [&str; 13] = [
-    "any_order_of_calls",
-    "connect::tests",
-    "sealed",
-    "four_apart",
-    "three_connections",
-    "hello::tests::a",
-    "measure",
-    "all_that_is_put",
-    "apart_back",
-    "moves_both_ways",
-    "connections_are_replaced",
-    "as_any_other_afterwards",
-    "does_not_lend",
-];
+/// Tests that a gate leaves to the deep checks.
+const LONG: &str = "not test(/any_order_of_calls|connect::tests|sealed|four_apart|three_connections|hello::tests::a|measure|all_that_is_put|apart_back\
+    |moves_both_ways|connections_are_replaced|as_any_other_afterwards|does_not_lend/)";
 
-/// Programs of tests, each by itself. Those after the first nine need stand-ins for a library.
-const PROGRAMS: [&str; 12] = [
-    "comity --test mismatch",
-    "comity-cli --test report",
-    "comity-cli --test faults",
-    "comity-cli --test launch",
-    "comity-cli --test hostile",
-    "comity-cli --test slow",
-    "comity-cli --test links",
-    "comity-cli --test check",
-    "comity-cli --test refusals",
-    "comity-cli --test nccl",
-    "comity-cli --test rdma",
-    "comity-transport --lib verbs",
-];
-
-/// The library with its jobs, then the programs.
-pub(super) const PIECES: usize = 1 + PROGRAMS.len();
-
-/// So that a library finds the sanitizer in the program that loads it.
-const EXPORTS: &str = " -Clink-arg=-rdynamic";
+/// Programs of tests whose processes are watched. The last three need stand-ins for a library.
+const PROGRAMS: &str = "binary(/^(mismatch|report|faults|launch|hostile|slow|links|check|refusals|nccl|rdma)$/) \
+    | package(comity-transport) & test(/^verbs::/)";
 
 const ADDRESS: Sanitizer = Sanitizer {
     name: "address",
     flags: &[],
-    rustflags: EXPORTS,
     variable: "ASAN_OPTIONS",
     options: "detect_leaks=1:exitcode=86",
     also: "",
     slowness: "6",
     links: &["shm", "tcp"],
-    // The last one leaves threads behind on purpose, as a forked child does.
-    skipped: &["config::", "tests::jobs", "damage", "up_quickly", "pool::tests::a_process_that_was_forked"],
-    kernels: &["comity-kernel"],
     watches_stand_ins: false,
 };
 
 const THREAD: Sanitizer = Sanitizer {
     name: "thread",
     flags: &["-Zbuild-std"],
-    rustflags: EXPORTS,
     variable: "TSAN_OPTIONS",
     options: "halt_on_error=1:exitcode=86",
     also: ":report_thread_leaks=0",
     slowness: "20",
     links: &["shm"],
-    skipped: &[
-        "config::",
-        "tests::jobs",
-        "damage",
-        "up_quickly",
-        // The command's.
-        "bench::",
-        "check::",
-        "info::",
-        "launch::",
-        "report::",
-        "size::",
-    ],
-    kernels: &[],
     watches_stand_ins: true,
 };
 
@@ -154,109 +100,108 @@ pub(super) fn build_thread(_: &Scope) -> Outcome {
 }
 
 impl Sanitizer {
-    fn build(&self) -> Outcome {
+    /// The reason why it cannot run here.
+    fn lacking() -> Result<Option<Done>, String> {
         if !cfg!(target_os = "linux") {
-            return Ok(Done::NotRun("only on Linux".into()));
+            return Ok(Some(Done::NotRun("only on Linux".into())));
         }
-        if let Err(why) = nightly::check() {
-            return missing(format!("sanitizers need the nightly compiler: {why}"));
+        match nightly::check().and_then(|()| requirements::nextest()) {
+            Ok(_) => Ok(None),
+            Err(why) => missing(format!("sanitizers need the nightly compiler and nextest: {why}")).map(Some),
         }
-        self.cargo(&nightly::host()?, "test", &[self.parts(false), vec!["--no-run"]].concat())?.run()?;
+    }
+
+    fn build(&self) -> Outcome {
+        if let Some(not_run) = Self::lacking()? {
+            return Ok(not_run);
+        }
+        self.tests(&LIBRARY, &TESTS)?.args(["--no-run"]).run()?;
         Ok(Done::Passed("compiled".into()))
     }
 
     fn run(&self, scope: &Scope) -> Outcome {
-        if !cfg!(target_os = "linux") {
-            return Ok(Done::NotRun("only on Linux".into()));
+        if let Some(not_run) = Self::lacking()? {
+            return Ok(not_run);
         }
-        if let Err(why) = nightly::check() {
-            return missing(format!("sanitizers need the nightly compiler: {why}"));
-        }
-        let host = nightly::host()?;
-        let ran = match scope.piece.checked_sub(1).and_then(|i| PROGRAMS.get(i)) {
-            None => self.library(&host, scope)?,
-            Some(program) => self.program(&host, program)?,
+        let ran = if scope.deep {
+            let library = self.tests(&[&LIBRARY[..], &COMMAND].concat(), &TESTS)?;
+            let ran = cargo::nextest_count(&self.watched(scope.tell(library)).echo().run()?)?;
+            self.jobs()?;
+            ran + self.programs(scope)?
+        } else {
+            let library = scope.part(self.tests(&LIBRARY, &TESTS)?, 2).args(["-E", LONG]);
+            cargo::nextest_count(&self.watched(scope.tell(library)).echo().run()?)?
         };
         Ok(Done::Passed(format!("{ran} tests")))
     }
 
     /// Cargo, with what rustc needs. The system is called through libc, where the sanitizer sees memory mapped and unmapped: else
-    /// an address that one thread had and another gets later looks like one thing that both write.
-    fn cargo(&self, host: &str, command: &str, args: &[&str]) -> Result<Task, String> {
+    /// an address that one thread had and another gets later looks like one thing that both write. A library finds the sanitizer in the
+    /// program that loads it, which exports it.
+    fn cargo(&self, command: &[&str]) -> Result<Task, String> {
+        let host = nightly::host()?;
         let folder = self.folder();
-        let place = ["--target", host, "--target-dir", &folder];
         let shared = native::shared_args()?;
         let shared = shared.each_ref().map(String::as_str);
-        let task = nightly::cargo(&[&[command], &shared[..], self.flags, &place, args].concat());
-        let flags = format!("-Zsanitizer={} --cfg=rustix_use_libc{}", self.name, self.rustflags);
-        Ok(task.env("RUSTFLAGS", flags).limit(3600))
+        let place = ["--target", &host, "--target-dir", &folder];
+        let task = nightly::cargo(&[command, &shared, self.flags, &place].concat());
+        let flags = format!("-Zsanitizer={} --cfg=rustix_use_libc -Clink-arg=-rdynamic", self.name);
+        Ok(task.env("RUSTFLAGS", flags).limit(2 * 3600))
     }
 
-    /// Packages and their tests.
-    fn parts(&self, deep: bool) -> Vec<&'static str> {
-        let (more, command): (&[_], &[_]) = if deep { (&COMMAND, &["--bin", "comity"]) } else { (&[], &[]) };
-        let packages = cargo::named(&[&LIBRARY, more, self.kernels].concat());
-        [&packages, &TESTS[..], command].concat()
+    /// Tests of these packages, by nextest.
+    fn tests(&self, packages: &[&str], which: &[&str]) -> Result<Task, String> {
+        let words = ["nextest", "run", "--profile", self.name, "--no-fail-fast", "--status-level", "slow"];
+        Ok(self.cargo(&words)?.args(cargo::named(packages)).args(which))
+    }
+
+    fn watched(&self, task: Task) -> Task {
+        task.env(self.variable, self.options)
     }
 
     fn folder(&self) -> String {
         format!("target/{}-sanitizer", self.name)
     }
 
-    fn built(&self, host: &str) -> PathBuf {
-        root().join(self.folder()).join(host).join("debug")
+    fn built(&self, name: &str) -> Result<PathBuf, String> {
+        Ok(root().join(self.folder()).join(nightly::host()?).join("debug").join(name))
     }
 
-    /// The library's own tests, and jobs of the command; how many tests ran.
-    fn library(&self, host: &str, scope: &Scope) -> Result<u64, String> {
-        let parts = self.parts(scope.deep);
-        let long: &[&str] = if scope.deep { &[] } else { &LONG };
-        let skipped: Vec<&str> = self.skipped.iter().chain(long).flat_map(|s| ["--skip", s]).collect();
-        let listed = self.cargo(host, "test", &[&parts, &["--", "--list"][..], &skipped].concat())?.run()?;
-        let all: Vec<_> = listed.lines().filter_map(|l| l.strip_suffix(": test")).collect();
-        let chosen = scope.share(all, 2);
-        let args = [&parts, &["--", "--exact"][..], &chosen].concat();
-        let task = scope.tell(self.cargo(host, "test", &args)?);
-        let out = task.env(self.variable, self.options).echo().run()?;
-        let comity = self.built(host).join("comity");
-        let jobs = if scope.deep { self.links } else { &[] };
-        if !jobs.is_empty() {
-            // Tests of the command's own files bring their program, not the command.
-            self.cargo(host, "build", &["-p", "comity", "-p", "comity-cli", "--bin", "comity"])?.run()?;
+    /// Jobs of the command.
+    fn jobs(&self) -> Result<(), String> {
+        self.cargo(&["build"])?.args(["-p", "comity", "-p", "comity-cli", "--bin", "comity"]).run()?;
+        let comity = self.built("comity")?;
+        for links in self.links {
+            let task =
+                Task::new(&comity).args(["launch", "-n", "3", "--timeout", "300", "--"]).args([&comity]);
+            let task = task.args(["check", "--quick"]).env("COMITY_LINKS", links).limit(300 + QUICK);
+            timed(&format!("3 ranks over {links}, {} sanitizer", self.name), self.watched(task))?;
         }
-        for links in jobs {
-            let n = "3";
-            let task = Task::new(&comity).args(["launch", "-n", n, "--timeout", "300", "--"]).args([&comity]);
-            let task = task.args(["check", "--quick"]).env("COMITY_LINKS", *links);
-            let task = task.env(self.variable, self.options).limit(300 + QUICK);
-            timed(&format!("{n} ranks over {links}, {} sanitizer", self.name), task)?;
-        }
-        cargo::count(&out)
+        Ok(())
     }
 
-    /// A program of tests; how many ran.
-    fn program(&self, host: &str, program: &str) -> Result<u64, String> {
+    /// The programs of tests; how many tests ran.
+    fn programs(&self, scope: &Scope) -> Result<u64, String> {
         let scratch = Scratch::new("sanitizer").map_err(|e| format!("cannot make a folder: {e}"))?;
         let findings = Findings::new(scratch.join("findings"))?;
-        let words: Vec<&str> = program.split(' ').collect();
-        let args = [&["-p"], &words[..], &["--", "--include-ignored", "--test-threads", "2"]].concat();
-        let task = self.cargo(host, "test", &args)?;
-        let task =
-            task.env(self.variable, format!("{}{}:log_path={}", self.options, self.also, findings.path()));
-        let task = task.env("COMITY_TEST_SLOWNESS", self.slowness).env("COMITY_TEST_DEEP", "1");
         let verbs = scratch.join("verbs");
         softverbs::lay_out_built(&verbs)?;
         if self.watches_stand_ins {
-            self.cargo(host, "build", &["-p", "softverbs", "-p", "softnccl"])?.run()?;
-            let watched = self.built(host).join("libsoftverbs.so");
+            self.cargo(&["build"])?.args(["-p", "softverbs", "-p", "softnccl"]).run()?;
+            let watched = self.built("libsoftverbs.so")?;
             fs::copy(&watched, verbs.join("libibverbs.so.1"))
                 .map_err(|e| format!("cannot copy {}: {e}", watched.display()))?;
         }
+        let task = self.tests(&["comity", "comity-cli", "comity-transport"], &["--lib", "--tests"])?;
+        let task = task.args(["--ignore-default-filter", "--run-ignored", "all", "--test-threads", "2"]);
+        let options = format!("{}{}:log_path={}", self.options, self.also, findings.path());
+        let task = scope.tell(task).args(["-E", PROGRAMS]).env(self.variable, options);
+        let task = task.env("COMITY_TEST_SLOWNESS", self.slowness);
         let task =
             task.env("COMITY_VERBS", verbs.join("libibverbs.so.1")).env("SOFTVERBS_DEVICES", rdma::SOFT);
         let out = task.echo().run();
         findings.check()?;
-        cargo::count(&out?)
+        cargo::nextest_count(&out?)
     }
 }
 

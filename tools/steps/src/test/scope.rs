@@ -12,15 +12,13 @@ pub(crate) struct Scope {
     pub(crate) deep: bool,
     /// Hours of the soak.
     pub(crate) hours: f64,
-    /// Number of the piece of a deep part.
-    pub(crate) piece: usize,
 }
 
 impl Scope {
     /// A share, by this number or by the commit's.
     pub(crate) fn gate(seed: Option<u64>) -> Self {
         let seed = seed.or_else(|| commit().map(|c| number(&c))).unwrap_or(0);
-        Self { seed, deep: false, hours: 0.0, piece: 0 }
+        Self { seed, deep: false, hours: 0.0 }
     }
 
     /// All of it.
@@ -31,6 +29,12 @@ impl Scope {
     /// Share that this run takes of a matrix that is dealt to so many hands.
     pub(crate) fn share<T>(&self, cases: Vec<T>, hands: u64) -> Vec<T> {
         scope::Scope { seed: self.seed, deep: self.deep }.share(cases, hands)
+    }
+
+    /// Share of nextest's tests that this run takes, dealt to so many hands.
+    pub(crate) fn part(&self, task: Task, hands: u64) -> Task {
+        let hand = format!("hash:{}/{hands}", self.seed % hands + 1);
+        if self.deep { task } else { task.args(["--partition", &hand]) }
     }
 
     /// Tell a program's tests.

@@ -5,14 +5,7 @@
 //! n1 10.77.9.1 (munged, slurmctld, slurmd, and where srun is typed) --- cable --- n2 10.77.9.2 (slurmd)
 //! ```
 
-use super::{
-    Done, Outcome,
-    launchers::job_key,
-    missing,
-    processes::comity,
-    scope::Scope,
-    sshd::{ip, kill},
-};
+use super::{Done, Outcome, launchers::job_key, missing, processes::comity, requirements, scope::Scope};
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
@@ -22,7 +15,8 @@ use std::{
 };
 use tasks::{
     child::{Running, Task},
-    place::{Scratch, program, target},
+    netns::Hosts,
+    place::{Scratch, program},
 };
 
 /// Slurm itself, and what of its libraries a plain Debian lacks.
@@ -48,7 +42,7 @@ pub(super) fn check(_: &Scope) -> Outcome {
     if program("ip").is_none() || program("apt-get").is_none() || !rustix::process::geteuid().is_root() {
         return missing("this needs root, ip (package iproute2) and Debian's apt-get".into());
     }
-    let root = match unpacked() {
+    let root = match requirements::unpacked("slurm", &PACKAGES, "usr/sbin/slurmd-wlm") {
         Ok(root) => root,
         Err(e) => return missing(format!("Slurm's packages cannot be had: {e}")),
     };
@@ -127,32 +121,28 @@ fn says(ended: Result<String, String>, parts: &[&str]) -> Result<(), String> {
     }
 }
 
-/// The nodes; dropping them removes them with all that runs in them.
+/// The nodes, with what runs in them.
 struct Cluster<'a> {
     folder: &'a Scratch,
     root: PathBuf,
+    hosts: Hosts,
     /// Munge's daemon first.
     running: Vec<Running>,
 }
 
 impl<'a> Cluster<'a> {
     fn new(folder: &'a Scratch, root: PathBuf) -> Result<Self, String> {
-        let mut cluster = Self { folder, root, running: Vec::new() };
+        let hosts = Hosts::new("slurm", &["n1", "n2"])?;
+        let mut cluster = Self { folder, root, hosts, running: Vec::new() };
         fs::set_permissions(folder.join("."), fs::Permissions::from_mode(0o755))
             .map_err(|e| e.to_string())?;
         for node in ["n1", "n2", "ctld"] {
             fs::create_dir(folder.join(node)).map_err(|e| e.to_string())?;
         }
-        let one = name("n1");
-        let two = name("n2");
-        for node in [&one, &two] {
-            ip(&format!("netns add {node}"))?;
-            ip(&format!("-n {node} link set lo up"))?;
-        }
-        ip(&format!("link add cable netns {one} type veth peer name cable netns {two}"))?;
-        for (node, at) in [(&one, "10.77.9.1"), (&two, "10.77.9.2")] {
-            ip(&format!("-n {node} addr add {at}/24 dev cable"))?;
-            ip(&format!("-n {node} link set cable up"))?;
+        cluster.hosts.cable([("n1", "cable"), ("n2", "cable")])?;
+        for (node, at) in [("n1", "10.77.9.1"), ("n2", "10.77.9.2")] {
+            cluster.hosts.ip(node, &format!("addr add {at}/24 dev cable"))?;
+            cluster.hosts.ip(node, "link set cable up")?;
         }
         cluster.write("hosts", "127.0.0.1 localhost\n10.77.9.1 n1\n10.77.9.2 n2\n")?;
         let conf = cluster.settings();
@@ -252,7 +242,7 @@ impl<'a> Cluster<'a> {
 
     /// A command that runs on a node, under its name.
     fn on(&self, node: &str, words: &[impl AsRef<std::ffi::OsStr>]) -> Task {
-        let net = format!("--net=/run/netns/{}", name(node));
+        let net = format!("--net=/run/netns/{}", self.hosts.name(node));
         let hosts = self.folder.join("hosts");
         let script = format!("hostname {node} && mount --bind {} /etc/hosts && exec \"$@\"", hosts.display());
         let libraries = LIBRARIES.map(|l| self.root.join(l).display().to_string());
@@ -269,44 +259,5 @@ impl<'a> Cluster<'a> {
         let program = self.root.join("usr/bin").join(words[0]).display().to_string();
         let words: Vec<&str> = std::iter::once(program.as_str()).chain(words[1..].iter().copied()).collect();
         self.on("n1", &words)
-    }
-}
-
-impl Drop for Cluster<'_> {
-    fn drop(&mut self) {
-        for node in ["n1", "n2"].map(name) {
-            let said = Task::new("ip").args(["netns", "pids", &node]).regardless_of_signals().run();
-            for pid in said.unwrap_or_default().split_whitespace().filter_map(|w| w.parse().ok()) {
-                let _ = kill(pid);
-            }
-            if Path::new("/run/netns").join(&node).exists()
-                && let Err(e) = Task::new("ip").args(["netns", "del", &node]).regardless_of_signals().run()
-            {
-                eprintln!("xtask: a network namespace is left: {e}");
-            }
-        }
-    }
-}
-
-fn name(node: &str) -> String {
-    format!("comity-slurm-{}-{node}", std::process::id())
-}
-
-/// The packages' content.
-fn unpacked() -> Result<PathBuf, String> {
-    let root = target().join("slurm");
-    if root.join("usr/sbin/slurmd-wlm").exists() {
-        return Ok(root);
-    }
-    fs::create_dir_all(&root).map_err(|e| e.to_string())?;
-    // apt-get gives up root's rights for the download.
-    fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
-    println!("unpacking {}", PACKAGES.join(", "));
-    Task::new("apt-get").args(["download"]).args(PACKAGES).folder(&root).limit(180).run()?;
-    let script = "for package in *.deb; do dpkg-deb -x $package .; done";
-    Task::new("sh").args(["-c", script]).folder(&root).run()?;
-    match root.join("usr/sbin/slurmd-wlm").exists() {
-        true => Ok(root),
-        false => Err("the packages brought no slurmd-wlm".into()),
     }
 }

@@ -8,26 +8,30 @@
 //!
 //! They share the file system. What one host is to see otherwise, its sshd mounts for itself.
 
+use super::requirements;
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     thread::sleep,
     time::{Duration, Instant},
 };
 use tasks::{
     child::{Running, Task},
+    netns::Hosts,
     place::{Scratch, target, users_of_sshd},
 };
 
 /// Packages that are unpacked where they are not installed.
 const PACKAGES: [&str; 2] = ["openssh-server", "libwrap0"];
+/// Their folder beside what cargo built, and the server in it.
+const FOLDER: &str = "sshd";
+const SERVER: &str = "usr/sbin/sshd";
 
-/// The namespaces; dropping them removes them with all that runs in them.
+/// Hosts with their servers.
 pub(super) struct SshNet<'a> {
     pub(super) folder: &'a Scratch,
     pub(super) cabling: Cabling,
-    prefix: String,
+    pub(super) hosts: Hosts,
     server: PathBuf,
     /// The home of logins, the folder `own`, is another one on each host.
     is_apart: bool,
@@ -39,8 +43,6 @@ pub(super) struct SshNet<'a> {
 pub(super) enum Cabling {
     /// The desk and three hosts at one switch; the ranks run on the hosts.
     Switch,
-    /// The same with eight hosts.
-    Eight,
     /// The desk and two hosts, a cable between each two, each a network of its own. The desk has a rank, too.
     Triangle,
     /// The desk, a and b in a row. The desk has a rank; a is on ssh's way to b.
@@ -51,7 +53,6 @@ impl Cabling {
     pub(super) fn hosts(self) -> &'static [&'static str] {
         match self {
             Self::Switch => &["a", "b", "c"],
-            Self::Eight => &["a", "b", "c", "d", "e", "f", "g", "h"],
             Self::Triangle | Self::Chain => &["a", "b"],
         }
     }
@@ -64,7 +65,7 @@ impl Cabling {
             ["desk", "b", "10.79.3.1", "10.79.3.2"],
         ];
         match self {
-            Self::Switch | Self::Eight => &[],
+            Self::Switch => &[],
             Self::Triangle => &TRIANGLE,
             Self::Chain => &TRIANGLE[..2],
         }
@@ -72,13 +73,13 @@ impl Cabling {
 
     /// Return whether all are at one switch.
     fn is_switched(self) -> bool {
-        matches!(self, Self::Switch | Self::Eight)
+        self == Self::Switch
     }
 
     /// Lines of ssh's configuration for a host, and its address.
     fn way(self, host: &str) -> (String, String) {
         let at = match (self, host) {
-            (Self::Switch | Self::Eight, _) => {
+            (Self::Switch, _) => {
                 format!("10.78.0.{}", 2 + self.hosts().iter().position(|h| *h == host).unwrap_or_default())
             }
             (_, "a") => "10.79.1.2".into(),
@@ -110,8 +111,9 @@ impl<'a> SshNet<'a> {
         cabling: Cabling,
         is_apart: bool,
     ) -> Result<Self, String> {
-        let prefix = format!("comity-{kind}-{}", std::process::id());
-        let mut net = Self { folder, cabling, prefix, server: sshd.into(), is_apart, sshd: Vec::new() };
+        let switch: &[&str] = if cabling.is_switched() { &["switch"] } else { &[] };
+        let hosts = Hosts::new(kind, &[&["desk"], switch, cabling.hosts()].concat())?;
+        let mut net = Self { folder, cabling, hosts, server: sshd.into(), is_apart, sshd: Vec::new() };
         net.cable()?;
         net.keygen("id")?;
         fs::create_dir(folder.join("own")).map_err(|e| e.to_string())?;
@@ -139,41 +141,28 @@ impl<'a> SshNet<'a> {
         Ok(net)
     }
 
-    /// Makes the hosts and their cables.
+    /// Makes the cables.
     fn cable(&self) -> Result<(), String> {
-        for host in ["desk"].iter().chain(self.cabling.hosts()) {
-            ip(&format!("netns add {}", self.name(host)))?;
-            ip(&format!("-n {} link set lo up", self.name(host)))?;
-        }
         for (number, [one, other, at_one, at_other]) in self.cabling.cables().iter().enumerate() {
-            let from = self.name(one);
-            let to = self.name(other);
-            ip(&format!("link add c{number} netns {from} type veth peer name c{number} netns {to}"))?;
-            for (name, at) in [(from, at_one), (to, at_other)] {
-                ip(&format!("-n {name} addr add {at}/30 dev c{number}"))?;
-                ip(&format!("-n {name} link set c{number} up"))?;
+            let device = format!("c{number}");
+            self.hosts.cable([(one, &device), (other, &device)])?;
+            for (host, at) in [(one, at_one), (other, at_other)] {
+                self.hosts.ip(host, &format!("addr add {at}/30 dev {device}"))?;
+                self.hosts.ip(host, &format!("link set {device} up"))?;
             }
         }
         if !self.cabling.is_switched() {
             return Ok(());
         }
-        let switch = self.name("switch");
-        ip(&format!("netns add {switch}"))?;
-        ip(&format!("-n {switch} link add name br0 type bridge"))?;
-        ip(&format!("-n {switch} link set br0 up"))?;
+        self.hosts.ip("switch", "link add name br0 type bridge")?;
+        self.hosts.ip("switch", "link set br0 up")?;
         for (number, host) in ["desk"].iter().chain(self.cabling.hosts()).enumerate() {
-            let name = self.name(host);
-            let at = format!("10.78.0.{}", number + 1);
-            ip(&format!("link add eth0 netns {name} type veth peer name p{number} netns {switch}"))?;
-            ip(&format!("-n {switch} link set p{number} master br0 up"))?;
-            ip(&format!("-n {name} addr add {at}/24 dev eth0"))?;
-            ip(&format!("-n {name} link set eth0 up"))?;
+            self.hosts.cable([(host, "eth0"), ("switch", &format!("p{number}"))])?;
+            self.hosts.ip("switch", &format!("link set p{number} master br0 up"))?;
+            self.hosts.ip(host, &format!("addr add 10.78.0.{}/24 dev eth0", number + 1))?;
+            self.hosts.ip(host, "link set eth0 up")?;
         }
         Ok(())
-    }
-
-    pub(super) fn name(&self, host: &str) -> String {
-        format!("{}-{host}", self.prefix)
     }
 
     pub(super) fn write(&self, file: &str, text: &str) -> Result<PathBuf, String> {
@@ -225,17 +214,8 @@ impl<'a> SshNet<'a> {
             self.server.display(),
             settings.display()
         );
-        let task = Task::new("ip").args([
-            "netns",
-            "exec",
-            &self.name(host),
-            "unshare",
-            "--uts",
-            "sh",
-            "-c",
-            &script,
-        ]);
-        let libraries = unpacked();
+        let task = self.hosts.within(host).args(["unshare", "--uts", "sh", "-c", &script]);
+        let libraries = target().join(FOLDER);
         let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|l| libraries.join(l));
         let list: Vec<_> = libraries.iter().map(|l| l.display().to_string()).collect();
         self.sshd.push(task.env("LD_LIBRARY_PATH", list.join(":")).limit(600).start()?);
@@ -259,58 +239,20 @@ impl<'a> SshNet<'a> {
     }
 
     pub(super) fn desk(&self, words: &[&str]) -> Task {
-        Task::new("ip").args(["netns", "exec", &self.name("desk")]).args(words)
-    }
-
-    pub(super) fn pids(&self, host: &str) -> Result<Vec<i32>, String> {
-        let said = Task::new("ip").args(["netns", "pids", &self.name(host)]).run()?;
-        Ok(said.split_whitespace().filter_map(|w| w.parse().ok()).collect())
+        self.hosts.within("desk").args(words)
     }
 }
 
-impl Drop for SshNet<'_> {
-    fn drop(&mut self) {
-        for host in ["desk", "switch"].iter().chain(self.cabling.hosts()) {
-            for pid in self.pids(host).unwrap_or_default() {
-                let _ = kill(pid);
-            }
-            if Path::new("/run/netns").join(self.name(host)).exists()
-                && let Err(e) =
-                    Task::new("ip").args(["netns", "del", &self.name(host)]).regardless_of_signals().run()
-            {
-                eprintln!("xtask: a network namespace is left: {e}");
-            }
-        }
-    }
+pub(super) fn signal(pid: u32, signal: rustix::process::Signal) -> Result<(), String> {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).ok_or("no process")?;
+    rustix::process::kill_process(pid, signal).map_err(|e| e.to_string())
 }
 
-pub(super) fn ip(line: &str) -> Result<(), String> {
-    Task::new("ip").args(line.split_whitespace()).limit(20).run().map(drop)
-}
-
-pub(super) fn kill(pid: i32) -> Result<(), String> {
-    let pid = rustix::process::Pid::from_raw(pid).ok_or("no process")?;
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).map_err(|e| e.to_string())
-}
-
-pub(super) fn unpacked() -> PathBuf {
-    target().join("sshd")
-}
-
-/// The installed server, or the one of Debian's packages, unpacked: installing it would start it on this machine.
+/// The installed server, or the one of Debian's packages, unpacked.
 pub(super) fn sshd() -> Result<PathBuf, String> {
     let installed = PathBuf::from("/usr/sbin/sshd");
-    let own = unpacked().join("usr/sbin/sshd");
-    if installed.exists() || own.exists() {
-        return Ok(if installed.exists() { installed } else { own });
+    match installed.exists() {
+        true => Ok(installed),
+        false => Ok(requirements::unpacked(FOLDER, &PACKAGES, SERVER)?.join(SERVER)),
     }
-    fs::create_dir_all(unpacked()).map_err(|e| e.to_string())?;
-    // apt-get gives up root's rights for the download.
-    let open = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(unpacked(), open).map_err(|e| e.to_string())?;
-    println!("unpacking {}", PACKAGES.join(" and "));
-    Task::new("apt-get").args(["download"]).args(PACKAGES).folder(&unpacked()).limit(120).run()?;
-    let script = "for package in *.deb; do dpkg-deb -x $package .; done";
-    Task::new("sh").args(["-c", script]).folder(&unpacked()).run()?;
-    if own.exists() { Ok(own) } else { Err("the package brought no usr/sbin/sshd".into()) }
 }

@@ -29,7 +29,7 @@ pub(super) struct Step {
     pub(super) run: fn(&Scope) -> Outcome,
 }
 
-/// Seconds for a piece of a deep part, beside what was asked of it.
+/// Seconds for a deep part, beside what was asked of it.
 const DEEP_LIMIT: u64 = 3 * 3600;
 /// So many times as long as usual a step may take: a slow machine, or one that has other work, is no failure.
 const PATIENCE: u64 = 10;
@@ -102,8 +102,7 @@ impl Step {
     fn started(&self, scope: &Scope, shown: bool, idle: bool) -> Outcome {
         let own = own()?;
         let kind = if scope.deep { "deep" } else { "gate" };
-        let numbers = format!("{}:{}:{}", scope.seed, scope.hours, scope.piece);
-        let words = ["step", self.name, kind, &numbers];
+        let words = ["step", self.name, kind, &scope.seed.to_string(), &scope.hours.to_string()];
         let task = Task::new(own).args(words).limit(self.limit(scope)).gentle();
         ended(self.name, if idle { task.idle() } else { task }, shown)
     }
@@ -187,30 +186,6 @@ mod tests {
             let died = ended("loom", sh("echo so far; exit 3"), shown).unwrap_err();
             assert_eq!((died.contains("exit status: 3"), died.contains("\nso far")), (true, shown), "{died}");
         }
-    }
-
-    fn step(name: &'static str, usual: u64, needs: Option<&'static str>) -> Step {
-        Step { name, about: "", usual, needs, run: |_| Ok(Done::Passed(String::new())) }
-    }
-
-    #[test]
-    fn a_step_may_take_ten_times_as_long_as_usual() {
-        let limit = |usual, scope| step("a", usual, None).limit(scope);
-        let gate = Scope::gate(Some(0));
-        assert_eq!([limit(150, &gate), limit(1, &gate)], [1500, 300]);
-        assert!(limit(0, &Scope::deep(2.0)) > 2 * 3600);
-    }
-
-    #[test]
-    fn a_step_without_the_product_that_it_needs_is_not_run() {
-        let row = |outcome| [Row { name: "build".into(), took: Duration::ZERO, outcome }];
-        let tests = step("tests", 1, Some("build"));
-        let why = |rows: &[Row]| tests.blocked(rows).map(|r| r.outcome);
-        let not_run = |why: &str| Some(Ok(Done::NotRun(why.into())));
-        assert_eq!(why(&row(Err("it broke".into()))), not_run("the step build failed"));
-        assert_eq!(why(&row(Ok(Done::NotRun("no".into())))), not_run("the step build was not run"));
-        assert!(why(&row(Ok(Done::Passed(String::new())))).is_none() && why(&[]).is_none());
-        assert!(step("gates", 1, None).blocked(&row(Err("it broke".into()))).is_none());
     }
 
     #[test]

@@ -2,6 +2,10 @@
 //! reported. The programs in `python/suites` run them, count, and compare with what is known.
 
 use super::{Done, Outcome, missing, python, scope::Scope, ssh};
+use tasks::{
+    child::Task,
+    place::{built, target},
+};
 
 const REQUIREMENTS: &str = "python/suites/requirements.txt";
 const TORCHFT: &str = "python/suites/torchft.txt";
@@ -42,6 +46,16 @@ pub(super) fn strangers(_: &Scope) -> Outcome {
     }
 }
 
+/// The examples of `crates/comity-candle` beside transformers; their checkpoints read by others.
+pub(super) fn candle(_: &Scope) -> Outcome {
+    if let not_run @ Done::NotRun(_) = python::prepare()? {
+        return Ok(not_run);
+    }
+    let parts = ["build", "--package", "comity-cli", "--package", "comity-candle", "--bins", "--examples"];
+    Task::cargo().args(parts).limit(LIMIT).run()?;
+    counted(python::own(), "candle_suite.py", &[built("debug", ""), target().join("minilm")])
+}
+
 /// torchft's manager over gloo and over Comity: a replica is killed, and comes back.
 pub(super) fn torchft(_: &Scope) -> Outcome {
     run_with(TORCHFT, "torchft_suite.py", &[])
@@ -52,10 +66,14 @@ fn run(program: &str, args: &[&str]) -> Outcome {
 }
 
 fn run_with(requirements: &str, program: &str, args: &[&str]) -> Outcome {
-    let python = match python::with(requirements)? {
-        Ok(python) => python,
-        Err(why) => return missing(why),
-    };
+    match python::with(requirements)? {
+        Ok(python) => counted(python, program, args),
+        Err(why) => missing(why),
+    }
+}
+
+/// Run a program of `python/suites`, which says in lines with `=>` what it has run.
+fn counted(python: Task, program: &str, args: &[impl AsRef<std::ffi::OsStr>]) -> Outcome {
     let program = format!("python/suites/{program}");
     let said = python.args([program.as_str()]).args(args).limit(LIMIT).echo().run()?;
     let words: Vec<_> = said.lines().filter_map(|l| l.strip_prefix("=> ")).collect();

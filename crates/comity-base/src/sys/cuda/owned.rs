@@ -37,16 +37,16 @@ impl Drop for DeviceMemory {
 
 /// Page-locked host memory.
 #[derive(Debug)]
-pub struct Pinned {
+pub struct PinnedMemory {
     pub(super) device: CudaContext,
     pub(super) at: *mut u8,
     pub(super) len: usize,
 }
 
 // SAFETY: plain memory with one owner.
-unsafe impl Send for Pinned {}
+unsafe impl Send for PinnedMemory {}
 
-impl Pinned {
+impl PinnedMemory {
     pub fn addr(&self) -> usize {
         self.at.expose_provenance()
     }
@@ -58,7 +58,7 @@ impl Pinned {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedMemory {
     fn drop(&mut self) {
         // SAFETY: allocated here, and not used after this.
         let _ = self.device.within(|| Ok(unsafe { (self.device.cuda.call.free_host)(self.at) }));

@@ -1,6 +1,6 @@
 //! The part of `<infiniband/verbs.h>` that sending and receiving needs, as the library lays it out in memory.
 //!
-//! [`STRUCTS`] and [`CONSTANTS`] list all of it, for a comparison with the real header. Of what the library makes itself and
+//! [`STRUCTS`] and [`CONSTANTS`] list all of it: a test compares them with the real header. Of what the library makes itself and
 //! lends by pointer only the beginning is here, up to the last field that is read.
 
 #![allow(non_camel_case_types)]
@@ -361,5 +361,32 @@ mod tests {
         }
         assert_eq!((size("ibv_qp_attr"), size("ibv_qp")), (Some(144), None));
         assert!(CONSTANTS.contains(&("IBV_WR_SEND", 2)));
+    }
+
+    /// The header, where it is installed, has the same offsets, sizes and values.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_header_says_the_same() {
+        use std::{fmt::Write, io::Write as _, process};
+        const HEADER: &str = "/usr/include/infiniband/verbs.h";
+        if !std::path::Path::new(HEADER).exists() {
+            assert!(std::env::var_os("CI").is_none(), "{HEADER} is missing (package libibverbs-dev)");
+            return;
+        }
+        let mut text = format!("#include <stddef.h>\n#include \"{HEADER}\"\n");
+        let mut hold = |what: String| writeln!(text, "_Static_assert({what}, \"\");").unwrap();
+        for (name, size, fields) in STRUCTS {
+            size.iter().for_each(|size| hold(format!("sizeof(struct {name}) == {size}")));
+            for (field, offset) in *fields {
+                let field = field.trim_start_matches("r#");
+                hold(format!("offsetof(struct {name}, {field}) == {offset}"));
+            }
+        }
+        CONSTANTS.iter().for_each(|(name, value)| hold(format!("{name} == {value}")));
+        let mut cc = process::Command::new("cc");
+        let mut cc =
+            cc.args(["-fsyntax-only", "-x", "c", "-"]).stdin(process::Stdio::piped()).spawn().unwrap();
+        cc.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        assert!(cc.wait().unwrap().success(), "{text}");
     }
 }

@@ -6,7 +6,7 @@
 //!   a connection has come                   the transport makes the link of it; with the last one, where it takes several
 //! ```
 
-use super::{MeshError, Opened, Opening};
+use super::{MeshError, OpenedGroup, Opening};
 use crate::{
     LinkKind,
     channel::{Channel, Stream, is_own},
@@ -38,7 +38,7 @@ const ROUND: Duration = Duration::from_millis(2);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A connection of a higher rank: which of how many that make a link.
-pub(super) struct Arrived {
+pub(super) struct ArrivedConnection {
     pub(super) kind: LinkKind,
     pub(super) index: u16,
     pub(super) of: u16,
@@ -61,7 +61,7 @@ pub(super) struct Soon {
 }
 
 /// A higher rank that was asked to connect.
-struct Awaited {
+struct AwaitedRank {
     rank: usize,
     until: Instant,
     /// In a large job: when to ask it again. One that passed the word on may have ended meanwhile.
@@ -76,7 +76,7 @@ pub(in crate::links) struct Linking<'a> {
     /// By rank; true also for those that will not be.
     pub(super) made: &'a mut Vec<bool>,
     offered: Vec<Soon>,
-    awaited: Vec<Awaited>,
+    awaited: Vec<AwaitedRank>,
     /// Connections that have come of links that want more.
     pub(super) parts: HashMap<(usize, LinkKind), LinkParts>,
     /// Returns true if this rank leaves the group.
@@ -85,7 +85,7 @@ pub(in crate::links) struct Linking<'a> {
 
 impl<'a> Linking<'a> {
     pub(in crate::links) fn new(
-        group: &'a Opened,
+        group: &'a OpenedGroup,
         waker: &'a Waker,
         made: &'a mut Vec<bool>,
         is_over: &'a dyn Fn() -> bool,
@@ -97,7 +97,7 @@ impl<'a> Linking<'a> {
     }
 
     pub(super) fn pair(&self, rank: usize) -> Result<Pair<'a>, MeshError> {
-        let Opened { ways, group_id, .. } = self.opening.group;
+        let OpenedGroup { ways, group_id, .. } = self.opening.group;
         Pair::new(&ways.cards, ways.me, self.opening.group.world_rank(rank), *group_id)
             .ok_or_else(|| self.opening.own(rank, "has no entry in the table".into()))
     }
@@ -109,7 +109,7 @@ impl<'a> Linking<'a> {
             return Err(MeshError { error: self.opening.failed(f), news: None });
         }
         self.receive()?;
-        let Opened { control, group_id, .. } = self.opening.group;
+        let OpenedGroup { control, group_id, .. } = self.opening.group;
         for rank in wanted.iter().copied().chain(control.wanted(*group_id)) {
             self.begin(rank)?;
             self.receive()?;
@@ -135,7 +135,7 @@ impl<'a> Linking<'a> {
         let limit = group.limit;
         if group.world_rank(rank) > group.ways.me {
             group.control.ask_to_connect(group.group_id, rank);
-            self.awaited.push(Awaited {
+            self.awaited.push(AwaitedRank {
                 rank,
                 until: now + limit + WORD,
                 again: now + ASK_AGAIN,
@@ -190,7 +190,7 @@ impl<'a> Linking<'a> {
 
     /// Ask those again that were asked to connect and have not, where others pass on the word.
     fn ask_again(&mut self) {
-        let Opened { control, group_id, .. } = self.opening.group;
+        let OpenedGroup { control, group_id, .. } = self.opening.group;
         let now = Instant::now();
         for late in self.awaited.iter_mut().filter(|a| control.is_sparse() && now >= a.again) {
             control.ask_to_connect(*group_id, late.rank);
@@ -221,13 +221,14 @@ impl<'a> Linking<'a> {
 
     /// Take what has come.
     fn receive(&mut self) -> Result<(), MeshError> {
-        let Opened { control, transports, group_id, members, .. } = self.opening.group;
+        let OpenedGroup { control, transports, group_id, members, .. } = self.opening.group;
         for Arrival { from, channel, stream, seals, .. } in control.arrivals(*group_id) {
             if let Some(rank) = members.iter().position(|m| *m == from)
                 && let Channel::Link { transport, index, of } = channel
                 && let Some(kind) = LinkKind::from_wire(transport)
             {
-                let taken = self.take(rank, Arrived { kind, index, of, connection: (stream, seals) });
+                let taken =
+                    self.take(rank, ArrivedConnection { kind, index, of, connection: (stream, seals) });
                 self.unless_left(rank, taken)?;
             }
         }

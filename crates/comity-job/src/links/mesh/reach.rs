@@ -8,7 +8,7 @@
 
 use super::{
     MeshError,
-    making::{Arrived, LinkParts, Linking, Soon},
+    making::{ArrivedConnection, LinkParts, Linking, Soon},
     order,
 };
 use crate::{
@@ -187,8 +187,8 @@ impl<'a> Linking<'a> {
     }
 
     /// Take a connection of a higher rank; with the last one of its link, make that.
-    pub(super) fn take(&mut self, rank: usize, arrived: Arrived) -> Result<(), MeshError> {
-        let Arrived { kind, index, of, connection } = arrived;
+    pub(super) fn take(&mut self, rank: usize, arrived: ArrivedConnection) -> Result<(), MeshError> {
+        let ArrivedConnection { kind, index, of, connection } = arrived;
         let group = self.opening.group;
         let pair = self.pair(rank)?;
         let Some(transport) = group.transports.get(kind) else { return Ok(()) };

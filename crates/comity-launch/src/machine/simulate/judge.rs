@@ -9,10 +9,10 @@ use crate::machine::{Ending, Role, StopOrder, StopReason, findings};
 /// pipes, other nodes, and messages.
 const LONGEST: u64 = (3 + 1 + 10 + 6 + 2 + 2 + 20 + 2) * SECOND;
 
-type Broken = Result<(), String>;
+type Judgement = Result<(), String>;
 
 /// The first promise that the run broke, in words.
-pub(super) fn judge(world: &World<'_>) -> Broken {
+pub(super) fn judge(world: &World<'_>) -> Judgement {
     every_job_ends(world)?;
     nothing_is_left(world)?;
     for (number, place) in world.places.iter().enumerate().filter(|(_, p)| p.up) {
@@ -28,11 +28,11 @@ pub(super) fn judge(world: &World<'_>) -> Broken {
     all_nodes_say_the_same(world)
 }
 
-fn broken(words: String) -> Broken {
+fn broken(words: String) -> Judgement {
     Err(words)
 }
 
-fn every_job_ends(world: &World<'_>) -> Broken {
+fn every_job_ends(world: &World<'_>) -> Judgement {
     for (number, place) in world.places.iter().enumerate().filter(|(_, p)| p.up) {
         let Some(over) = place.over else {
             // A host that was never told to run waits for its launcher.
@@ -58,7 +58,7 @@ fn last_end(world: &World<'_>) -> Option<u64> {
     world.ranks.iter().map(|p| p.ended.map(|(at, _)| at)).collect::<Option<Vec<_>>>()?.into_iter().max()
 }
 
-fn nothing_is_left(world: &World<'_>) -> Broken {
+fn nothing_is_left(world: &World<'_>) -> Judgement {
     for (rank, process) in world.ranks.iter().enumerate() {
         let script: &Script = &world.s.scripts[rank];
         if process.alive && !script.hangs {
@@ -80,7 +80,7 @@ fn nothing_is_left(world: &World<'_>) -> Broken {
     Ok(())
 }
 
-fn one_verdict(number: usize, place: &Place) -> Broken {
+fn one_verdict(number: usize, place: &Place) -> Judgement {
     match place.said.len() {
         1 => Ok(()),
         0 if place.role == Role::Host && place.starts == 0 => Ok(()),
@@ -89,7 +89,7 @@ fn one_verdict(number: usize, place: &Place) -> Broken {
 }
 
 /// SIGTERM comes before SIGKILL, each once, and none before its time.
-fn orders_have_their_time(world: &World<'_>, number: usize, place: &Place) -> Broken {
+fn orders_have_their_time(world: &World<'_>, number: usize, place: &Place) -> Judgement {
     let wrong = |why: &str| broken(format!("launcher {number} {why}: {:?}", place.orders));
     // One that obeys gets them from two sides, the launcher's and its own.
     if place.role == Role::Host {
@@ -120,7 +120,7 @@ fn orders_have_their_time(world: &World<'_>, number: usize, place: &Place) -> Br
 }
 
 /// A wish of the user, the loss of a host and a rank that cannot be started end the job.
-fn news_is_heeded(world: &World<'_>) -> Broken {
+fn news_is_heeded(world: &World<'_>) -> Judgement {
     let fails_by = |place: &Place, at: u64| place.failing_at.is_some_and(|failing| failing <= at);
     let is_over_by = |place: &Place, at: u64| place.over.is_some_and(|over| over <= at);
     for (number, place) in world.places.iter().enumerate().filter(|(_, p)| p.up) {
@@ -156,7 +156,7 @@ fn news_is_heeded(world: &World<'_>) -> Broken {
     Ok(())
 }
 
-fn starts(world: &World<'_>) -> Broken {
+fn starts(world: &World<'_>) -> Judgement {
     if let Some(rank) = world.ranks.iter().position(|p| p.starts > 1) {
         return broken(format!("rank {rank} is started twice"));
     }
@@ -198,7 +198,7 @@ fn said<'a>(world: &'a World<'_>) -> &'a str {
     first.and_then(|(_, verdict)| verdict.text.as_deref()).unwrap_or_default()
 }
 
-fn the_cause_is_true(world: &World<'_>) -> Broken {
+fn the_cause_is_true(world: &World<'_>) -> Judgement {
     let Some((cause, code)) = found(world) else { return Ok(()) };
     let culprits: Vec<usize> = (0..world.ranks.len()).filter(|r| world.ranks[*r].is_culprit).collect();
     let unstarted = world.s.scripts.iter().any(|s| !s.is_startable);
@@ -264,7 +264,7 @@ fn ends(world: &World<'_>) -> Vec<Option<Ending>> {
     world.ranks.iter().map(|p| p.ended.map(|(_, e)| e)).collect()
 }
 
-fn expect(code: u8, right: u8, cause: &Option<StopReason>) -> Broken {
+fn expect(code: u8, right: u8, cause: &Option<StopReason>) -> Judgement {
     if code == right {
         Ok(())
     } else {
@@ -277,7 +277,7 @@ fn the_first_wins(
     world: &World<'_>,
     cause: Option<&StopReason>,
     (culprits, stop): (&[usize], Option<u64>),
-) -> Broken {
+) -> Judgement {
     let failed = world.places.iter().filter(|p| p.role != Role::Host).filter_map(|p| p.failure_heard).min();
     let from_outside = cause.is_some_and(StopReason::is_from_outside);
     let end = |at: Option<u64>| at.unwrap_or(u64::MAX);
@@ -317,7 +317,7 @@ fn the_first_wins(
     Ok(())
 }
 
-fn all_nodes_say_the_same(world: &World<'_>) -> Broken {
+fn all_nodes_say_the_same(world: &World<'_>) -> Judgement {
     // A node whose reader takes nothing says late what it found, and the others wait only so long.
     let is_stuck = world.s.stuck != (NEVER, NEVER);
     if world.s.role != Role::Node || !world.cuts.is_empty() || is_stuck {

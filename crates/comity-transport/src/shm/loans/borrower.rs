@@ -4,7 +4,7 @@ use super::{
     ADDRESS, Board, FORGET, LOANS, MAPPED, NONE, Nonsense, Pull, REFUSED, REGIONS, RETURN,
     piece::Piece,
     pull::{answer, try_to_read},
-    speed::{By, Measured, Speeds},
+    speed::{By, MeasuredCopy, Speeds},
 };
 use crate::{
     sync::{Ordering, fence},
@@ -192,13 +192,13 @@ impl Borrower {
 
     /// A copy of `n` bytes begins; whether it is measured.
     #[inline]
-    pub(in crate::shm) fn begin_copy(&mut self, n: usize, by: By) -> Option<Measured> {
+    pub(in crate::shm) fn begin_copy(&mut self, n: usize, by: By) -> Option<MeasuredCopy> {
         (self.pull == Pull::WherePays).then(|| self.speeds.begin(n, by)).flatten()
     }
 
     /// It has ended, of `n` bytes.
     #[inline]
-    pub(in crate::shm) fn end_copy(&mut self, board: &Board, copy: Option<Measured>, n: usize) {
+    pub(in crate::shm) fn end_copy(&mut self, board: &Board, copy: Option<MeasuredCopy>, n: usize) {
         if let Some(is_dear) = copy.and_then(|copy| self.speeds.end(copy, n)) {
             board.borrower.0.is_dear.store(is_dear.into(), Ordering::Relaxed);
         }

@@ -29,7 +29,7 @@ enum Way {
 
 /// A region that the peer was told of.
 #[derive(Debug)]
-struct Passed {
+struct PassedRegion {
     id: u64,
     slot: usize,
 }
@@ -57,7 +57,7 @@ pub(in crate::shm) struct Lender {
     shown: u64,
     pub(super) out: VecDeque<OutLoan>,
     pub(super) rest: Remainder,
-    passed: Vec<Passed>,
+    passed: Vec<PassedRegion>,
     announced: u32,
     /// Number of regions that were gone at the last look.
     gone: u64,
@@ -227,7 +227,7 @@ impl Lender {
         // The peer reads it when it takes the descriptor: fewer than so many are under way.
         board.slots[self.announced as usize % REGIONS].store(slot as u8, Ordering::Relaxed);
         if send_byte_with(waker, REGION, region).is_ok() {
-            self.passed.push(Passed { id: region.id(), slot });
+            self.passed.push(PassedRegion { id: region.id(), slot });
             self.announced = self.announced.wrapping_add(1);
             board.lender.0.announced.store(self.announced, Ordering::Release);
         }

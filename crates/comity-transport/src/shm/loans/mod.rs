@@ -35,7 +35,7 @@ pub(super) use aside::ASIDE;
 pub(super) use borrower::{Borrower, Lies, Loan};
 pub(super) use lender::Lender;
 pub(super) use pull::{Pull, read};
-pub(super) use speed::{By, Measured};
+pub(super) use speed::{By, MeasuredCopy};
 
 use super::{LinkError, ring::CachePadded};
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64};

@@ -89,7 +89,7 @@ pub(in crate::shm) struct Speeds {
 
 /// A copy that is measured.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::shm) struct Measured {
+pub(in crate::shm) struct MeasuredCopy {
     since: Instant,
     n: usize,
     by: By,
@@ -97,17 +97,17 @@ pub(in crate::shm) struct Measured {
 
 impl Speeds {
     #[inline]
-    pub(super) fn begin(&mut self, n: usize, by: By) -> Option<Measured> {
+    pub(super) fn begin(&mut self, n: usize, by: By) -> Option<MeasuredCopy> {
         // There are few of them where they are dear.
         let many = if by == By::System && self.is_dear { 1 } else { EVERY };
-        self.by[by as usize].begin(n, many).map(|since| Measured { since, n, by })
+        self.by[by as usize].begin(n, many).map(|since| MeasuredCopy { since, n, by })
     }
 
     /// The copy has ended, of `n` bytes after all. After one by the system: whether those are dear, if both kinds are known.
     ///
     /// Not after one through the ring: its first copies to memory that has no pages yet all take long, and those of the system to be held
     /// against were made at another time.
-    pub(super) fn end(&mut self, copy: Measured, n: usize) -> Option<bool> {
+    pub(super) fn end(&mut self, copy: MeasuredCopy, n: usize) -> Option<bool> {
         if n < copy.n {
             return None;
         }

@@ -5,7 +5,7 @@
 
 use super::super::{
     CHUNK,
-    frame::{self, Arriving, FRAME, HEADER, SMALL, header},
+    frame::{self, ArrivingFrame, FRAME, HEADER, SMALL, header},
     inbound::{AHEAD, Inbound},
     outbound::{Cut, Outbound, window},
     socket::{receive, send},
@@ -19,13 +19,13 @@ use std::{
 
 /// A frame that has a header but is not yet wholly with the system.
 #[derive(Debug)]
-struct Open {
+struct OpenFrame {
     header: [u8; HEADER],
     header_sent: usize,
     left: usize,
 }
 
-impl Open {
+impl OpenFrame {
     /// The frame `cut`. All of it is at hand, so its checksum can travel in front.
     fn new(cut: &Cut, parts: [&[u8]; 2]) -> Self {
         Self { header: header(cut.number, parts, cut.next), header_sent: 0, left: cut.len }
@@ -42,9 +42,9 @@ impl Open {
 /// The half that sends.
 #[derive(Debug, Default)]
 pub(super) struct Clear {
-    open: Option<Open>,
+    open: Option<OpenFrame>,
     /// The frame that leaves together with the open one.
-    next: Option<Open>,
+    next: Option<OpenFrame>,
 }
 
 impl Clear {
@@ -53,12 +53,12 @@ impl Clear {
         let total = head.len() + body.len();
         let cut = out.cut(head.len().saturating_sub(at), total - at, FRAME, SMALL);
         out.pass(&cut);
-        self.open = Some(Open::new(&cut, window(head, body, at, cut.len)));
+        self.open = Some(OpenFrame::new(&cut, window(head, body, at, cut.len)));
         let behind = at + cut.len;
         if cut.is_head && behind < total && out.next_turn() == out.turn {
             let second = out.cut(0, total - behind, FRAME, SMALL);
             out.pass(&second);
-            self.next = Some(Open::new(&second, window(head, body, behind, second.len)));
+            self.next = Some(OpenFrame::new(&second, window(head, body, behind, second.len)));
         }
     }
 
@@ -128,7 +128,7 @@ impl Framing for Clear {
 #[derive(Debug, Default)]
 pub(super) struct Unclear {
     /// Counted into its checksum as it comes.
-    frame: Option<Arriving>,
+    frame: Option<ArrivingFrame>,
     /// Bytes at the front of the inbox that belong to the frame and went into its checksum; if they are the frame's last, it was right.
     checked: usize,
     /// Bytes that were given out of the frame that turned out to be damaged.
@@ -192,7 +192,7 @@ impl Unframing for Unclear {
     fn run(&mut self, line: &mut Inbound) -> Result<usize, LinkError> {
         if self.frame.is_none() {
             let Some((header, _)) = line.unread().split_first_chunk::<HEADER>() else { return Ok(0) };
-            let frame = match Arriving::parse(header, line.number) {
+            let frame = match ArrivingFrame::parse(header, line.number) {
                 Ok(frame) => frame,
                 Err(e) => return Err(self.spoil(line, e)),
             };

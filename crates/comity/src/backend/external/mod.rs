@@ -5,7 +5,9 @@ mod tests;
 
 use crate::{
     CallInfo, Error, ErrorKind, JoinCause, JoinError, Op, Peer, Result,
-    engine::{CallProgress, Lacking, Members, Progress, STASH, Stop, Stopped, Waiting, complete},
+    engine::{
+        CallProgress, Members, OutstandingMessages, Progress, STASH, StepResult, Stop, Waiting, complete,
+    },
     stats::Counters,
     status::{GroupStatus, Header, World},
 };
@@ -40,17 +42,17 @@ pub(super) fn announce(members: &Members, call: Header, waiting: &mut Waiting) {
 pub(super) fn wait(
     members: &Members,
     waiting: &mut Waiting,
-    done: impl FnMut() -> Stopped<bool>,
-) -> Stopped<()> {
+    done: impl FnMut() -> StepResult<bool>,
+) -> StepResult<()> {
     complete(&mut Library { members, done, nap: NAPS.0, left: None }, waiting)
 }
 
-impl<F: FnMut() -> Stopped<bool>> Progress for Library<'_, F> {
+impl<F: FnMut() -> StepResult<bool>> Progress for Library<'_, F> {
     fn members(&self) -> &Members {
         self.members
     }
 
-    fn step(&mut self) -> Stopped<CallProgress> {
+    fn step(&mut self) -> StepResult<CallProgress> {
         if !(self.done)()? {
             return Ok(CallProgress::Stuck);
         }
@@ -58,7 +60,7 @@ impl<F: FnMut() -> Stopped<bool>> Progress for Library<'_, F> {
         Ok(CallProgress::Done)
     }
 
-    fn idle(&mut self, _: Duration) -> Stopped<bool> {
+    fn idle(&mut self, _: Duration) -> StepResult<bool> {
         let Members { status, .. } = self.members;
         // It may have left because its part of this call is done, and the others still pass it on to each other.
         if status.anyone_left()
@@ -70,8 +72,8 @@ impl<F: FnMut() -> Stopped<bool>> Progress for Library<'_, F> {
         Ok(false)
     }
 
-    fn lacking(&self, _: Duration) -> Lacking {
-        Lacking::default()
+    fn lacking(&self, _: Duration) -> OutstandingMessages {
+        OutstandingMessages::default()
     }
 
     fn waits_for(&self) -> Vec<usize> {
@@ -119,7 +121,7 @@ pub(super) fn explain_joining(members: &Members, stop: Stop, library: &str, limi
 }
 
 /// Checks that a send of `len` bytes, `theirs`, that `peer` made before the awaited one can be kept beside `kept` bytes.
-pub(super) fn room(kept: usize, len: usize, peer: usize, theirs: CallInfo) -> Stopped<()> {
+pub(super) fn room(kept: usize, len: usize, peer: usize, theirs: CallInfo) -> StepResult<()> {
     if kept.saturating_add(len) <= STASH { Ok(()) } else { Err(Stop::flood(peer, theirs)) }
 }
 

@@ -134,7 +134,7 @@ fn a_message_between_two_names_the_other_one() {
         c.root = Some(2);
         c.tag = Some(4);
     });
-    let e = all[0].explain(Stop::Late(Lacking::default()), recv, Duration::from_millis(1));
+    let e = all[0].explain(Stop::Late(OutstandingMessages::default()), recv, Duration::from_millis(1));
     assert!(matches!(e.kind(), ErrorKind::Timeout { waiting_for, .. } if waiting_for.len() == 1), "{e}");
     assert!(e.to_string().contains("timed out after 1ms on rank 0: it was waiting for rank 2 "), "{e}");
 }

@@ -1,6 +1,6 @@
 //! Collective calls: the headers of all, then chunks.
 
-use super::{MpiBackend, Stop, Stopped, Waiting, put};
+use super::{MpiBackend, StepResult, Stop, Waiting, put};
 use crate::{
     CallInfo, DType, Op, ReduceOp,
     backend::{
@@ -42,7 +42,7 @@ struct Cut {
 }
 
 impl<H: MpiHandle> MpiBackend<H> {
-    pub(super) fn collective(&mut self, call: Call<'_>, waiting: &mut Waiting) -> Stopped<()> {
+    pub(super) fn collective(&mut self, call: Call<'_>, waiting: &mut Waiting) -> StepResult<()> {
         let info = call.info;
         let elem = info.dtype.map_or(1, DType::size);
         let pairwise = info.op == Op::AllToAll && !call.counts.is_empty() && call.whole.is_none();
@@ -88,7 +88,7 @@ impl<H: MpiHandle> MpiBackend<H> {
         cut: &Cut,
         memory: &mut Memory<'_>,
         waiting: &mut Waiting,
-    ) -> Stopped<()> {
+    ) -> StepResult<()> {
         let Some((k, pending)) = flight.pop_front() else { return Ok(()) };
         let (src, mut out) = self.finish(pending, waiting)?;
         cut.empty(k, memory, &mut out);
@@ -96,7 +96,7 @@ impl<H: MpiHandle> MpiBackend<H> {
         Ok(())
     }
 
-    fn finish(&self, mut pending: Pending<H>, waiting: &mut Waiting) -> Stopped<(Vec<u8>, Vec<u8>)> {
+    fn finish(&self, mut pending: Pending<H>, waiting: &mut Waiting) -> StepResult<(Vec<u8>, Vec<u8>)> {
         // WAIT(waiting): MPI, to the deadline of the call
         wait(&self.members, waiting, || Ok(pending.test()?))?;
         Ok(pending.finish())
@@ -109,7 +109,7 @@ impl<H: MpiHandle> MpiBackend<H> {
         pairwise: bool,
         most: usize,
         waiting: &mut Waiting,
-    ) -> Stopped<usize> {
+    ) -> StepResult<usize> {
         // With parts that differ by pair nobody knows the others' totals.
         let mut told = info;
         if pairwise {
@@ -148,7 +148,7 @@ impl<H: MpiHandle> MpiBackend<H> {
         send: &[usize],
         recv: &[usize],
         waiting: &mut Waiting,
-    ) -> Stopped<()> {
+    ) -> StepResult<()> {
         let mut src = self.buffer(0);
         src.extend(send.iter().flat_map(|&n| (n as u64).to_le_bytes()));
         let out = self.buffer(src.len());

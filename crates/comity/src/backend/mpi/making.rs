@@ -14,12 +14,12 @@ use std::{
 
 /// A communicator that a thread of its own makes. If it is dropped before it is finished, it stays in MPI, which then does not end cleanly.
 #[derive(Debug)]
-pub(super) struct Making<H: MpiHandle> {
+pub(super) struct CommunicatorMaker<H: MpiHandle> {
     mpi: &'static Mpi<H>,
     thread: Option<JoinHandle<Result<H>>>,
 }
 
-impl<H: MpiHandle> Making<H> {
+impl<H: MpiHandle> CommunicatorMaker<H> {
     pub(super) fn start(
         mpi: &'static Mpi<H>,
         make: impl FnOnce() -> Result<H> + Send + 'static,
@@ -42,7 +42,7 @@ impl<H: MpiHandle> Making<H> {
     }
 }
 
-impl<H: MpiHandle> Drop for Making<H> {
+impl<H: MpiHandle> Drop for CommunicatorMaker<H> {
     fn drop(&mut self) {
         if self.thread.is_some() {
             self.mpi.spoil();

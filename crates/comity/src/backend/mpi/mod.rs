@@ -15,7 +15,7 @@ mod pair;
 mod place;
 
 use comity_kernel as kernel;
-use making::Making;
+use making::CommunicatorMaker;
 pub(crate) use place::Runtime;
 
 use super::{
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     CallInfo, Error, ErrorKind, LinkKind, Op, Result,
-    engine::{Members, Patience, Stop, Stopped, Waiting},
+    engine::{Members, Patience, StepResult, Stop, Waiting},
     stats::Counters,
     status::{Header, World},
     sys::mpi::{Move, Mpi, MpiHandle, Pending},
@@ -172,8 +172,8 @@ fn together<H: MpiHandle>(
     members: &Members,
     waiting: &mut Waiting,
     make: impl FnOnce() -> Result<H> + Send + 'static,
-) -> Stopped<H> {
-    let making = Making::start(mpi, make)?;
+) -> StepResult<H> {
+    let making = CommunicatorMaker::start(mpi, make)?;
     // WAIT(Waiting): MPI, to the deadline of the call
     wait(members, waiting, || Ok(making.is_done()))?;
     Ok(making.finish()?)
@@ -187,7 +187,7 @@ fn subset<H: MpiHandle>(
     group_id: u64,
     members: &Members,
     waiting: &mut Waiting,
-) -> Stopped<H> {
+) -> StepResult<H> {
     together(mpi, members, waiting, move || mpi.subset(comm, &some, group_id as u16))
 }
 
@@ -198,7 +198,7 @@ struct Subsets<H: MpiHandle>(&'static Mpi<H>);
 impl<H: MpiHandle> Subsets<H> {
     /// Communicators may be made in any order on several threads of a rank, and MPI tells them apart by 15 bits only. So the members
     /// show each other, over the new one, that it is the one they mean.
-    fn proven(&self, members: &Members, waiting: &mut Waiting) -> Stopped<H> {
+    fn proven(&self, members: &Members, waiting: &mut Waiting) -> StepResult<H> {
         let mpi = self.0;
         let group_id = members.group_id;
         let comm = subset(mpi, mpi.base()?, members.ranks.to_vec(), group_id, members, waiting)?;

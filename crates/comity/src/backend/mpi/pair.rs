@@ -3,7 +3,7 @@
 //! All travel under one tag of MPI, which keeps them in order; the header has the caller's tag. So a receive that asks for a later
 //! tag takes what is before it out of the sender's way, and keeps it until its own receive is called.
 
-use super::{MpiBackend, Stop, Stopped, Waiting, put};
+use super::{MpiBackend, StepResult, Stop, Waiting, put};
 use crate::{
     CallInfo, DType,
     backend::{
@@ -52,7 +52,7 @@ fn next(at: usize, len: usize) -> Range<usize> {
 }
 
 impl<H: MpiHandle> MpiBackend<H> {
-    pub(super) fn pair(&mut self, call: Call<'_>, waiting: &mut Waiting) -> Stopped<()> {
+    pub(super) fn pair(&mut self, call: Call<'_>, waiting: &mut Waiting) -> StepResult<()> {
         let (mut out, mut into) = self.ends(&call);
         let mut memory = call.bufs.memory((0, 0), &mut []);
         if let Some(r) = &mut into {
@@ -123,7 +123,7 @@ impl<H: MpiHandle> MpiBackend<H> {
     }
 
     /// Send on; true when all has left.
-    fn push(&mut self, s: &mut Sender<H>, memory: &Memory<'_>) -> Stopped<bool> {
+    fn push(&mut self, s: &mut Sender<H>, memory: &Memory<'_>) -> StepResult<bool> {
         if let Some(mut p) = s.pending.take() {
             if !p.test()? {
                 s.pending = Some(p);
@@ -148,13 +148,13 @@ impl<H: MpiHandle> MpiBackend<H> {
         self.push_done(s)
     }
 
-    fn push_done(&mut self, s: &mut Sender<H>) -> Stopped<bool> {
+    fn push_done(&mut self, s: &mut Sender<H>) -> StepResult<bool> {
         let Some(p) = &mut s.pending else { return Ok(false) };
         Ok(p.test()? && s.sent == s.len)
     }
 
     /// Receive on; true when all has come.
-    fn pull(&mut self, r: &mut Receiver<H>, memory: &mut Memory<'_>) -> Stopped<bool> {
+    fn pull(&mut self, r: &mut Receiver<H>, memory: &mut Memory<'_>) -> StepResult<bool> {
         loop {
             if r.done {
                 return Ok(true);
@@ -180,7 +180,7 @@ impl<H: MpiHandle> MpiBackend<H> {
     }
 
     /// Takes in a message of MPI.
-    fn take(&mut self, r: &mut Receiver<H>, bytes: &[u8], memory: &mut Memory<'_>) -> Stopped<()> {
+    fn take(&mut self, r: &mut Receiver<H>, bytes: &[u8], memory: &mut Memory<'_>) -> StepResult<()> {
         let is_bool = r.wanted.dtype == Some(DType::Bool);
         if let Some((h, kept)) = &mut r.other {
             kept.extend_from_slice(bytes);
@@ -218,7 +218,7 @@ impl<H: MpiHandle> MpiBackend<H> {
     }
 
     /// Looks for the message among those kept.
-    fn unstash(&mut self, r: &mut Receiver<H>, memory: &mut Memory<'_>) -> Stopped<()> {
+    fn unstash(&mut self, r: &mut Receiver<H>, memory: &mut Memory<'_>) -> StepResult<()> {
         let kept = &mut self.stash[r.from];
         let Some(i) = kept.iter().position(|(h, _)| h.info.tag == r.wanted.tag) else { return Ok(()) };
         let Some((header, bytes)) = kept.remove(i) else { return Ok(()) };
@@ -230,7 +230,7 @@ impl<H: MpiHandle> MpiBackend<H> {
 }
 
 /// Checks that the message is the wanted one, before a byte of it is written.
-fn fits<H: MpiHandle>(r: &Receiver<H>, header: &Header) -> Stopped<()> {
+fn fits<H: MpiHandle>(r: &Receiver<H>, header: &Header) -> StepResult<()> {
     let theirs = header.info;
     let ours = r.wanted;
     if (theirs.count, theirs.dtype) == (ours.count, ours.dtype) {

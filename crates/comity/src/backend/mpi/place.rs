@@ -1,7 +1,7 @@
 //! Membership of a process that MPI started: its place comes from MPI, and so does the exchange on which rank 0 tells the
 //! others where to meet.
 
-use super::{LIBRARY, Making, MpiBackend};
+use super::{CommunicatorMaker, LIBRARY, MpiBackend};
 use crate::{
     Error, Exchange, JoinCause, JoinError, Launcher, MeetingPoint, Result,
     backend::Backend,
@@ -100,7 +100,7 @@ struct MpiExchange<H: MpiHandle> {
 impl<H: MpiHandle> MpiExchange<H> {
     fn new(mpi: &'static Mpi<H>, rank: usize, limit: Duration) -> Result<Self> {
         let until = Instant::now() + limit;
-        let making = Making::start(mpi, || mpi.world())?;
+        let making = CommunicatorMaker::start(mpi, || mpi.world())?;
         while !making.is_done() {
             if Instant::now() >= until {
                 return Err(Error::join(format!(

@@ -108,10 +108,10 @@ mod tests {
     const COUNT: usize = (1 << 18) + 1001;
 
     /// Calls that went in one piece, equality of each result with the first's bits, and the digest of the calls in the ledger.
-    type Seen = (Vec<bool>, bool, Option<u64>);
+    type LentCheck = (Vec<bool>, bool, Option<u64>);
 
     /// Does all_reduces by two-phase on threads: with buffers that peers read in those calls that `lends` (rank, call) says.
-    fn run(size: usize, calls: usize, lends: impl Fn(usize, usize) -> bool + Sync) -> Vec<Seen> {
+    fn run(size: usize, calls: usize, lends: impl Fn(usize, usize) -> bool + Sync) -> Vec<LentCheck> {
         thread::scope(|s| {
             let ranks = LocalWorld::all(size).into_iter().enumerate().map(|(rank, world)| {
                 let lends = &lends;

@@ -1,6 +1,6 @@
 //! A device's communicator, and putting work on a stream with it.
 
-use super::{Members, Spot, Stopped, Waiting, guard::Guard, parts::StreamWork};
+use super::{Members, Spot, StepResult, Waiting, guard::Guard, parts::StreamWork};
 use crate::{
     CallInfo, Error, Result,
     backend::external::wait,
@@ -29,7 +29,7 @@ pub(super) fn open(device: u32) -> Result<(CudaContext, &'static Nccl)> {
 }
 
 /// A call, when it must be done, and its limit, which has passed then.
-pub(super) type Watched = (CallInfo, (Instant, Duration));
+pub(super) type WatchedCall = (CallInfo, (Instant, Duration));
 
 impl DeviceComm {
     /// Make the communicator; all members do so with the same id.
@@ -40,7 +40,7 @@ impl DeviceComm {
         lib: &'static Nccl,
         id: UniqueId,
         waiting: &mut Waiting,
-    ) -> Stopped<Self> {
+    ) -> StepResult<Self> {
         let rank = members.rank;
         let size = members.size();
         // NCCL waits for all ranks there; this one may have to give up first, and leaves the thread behind then.
@@ -56,7 +56,7 @@ impl DeviceComm {
     }
 
     /// Put a call's work on the stream, and have it watched until it is done or late.
-    pub(super) fn put(&self, work: &StreamWork, spot: Spot, (info, due): Watched) -> Stopped<()> {
+    pub(super) fn put(&self, work: &StreamWork, spot: Spot, (info, due): WatchedCall) -> StepResult<()> {
         for &(from, to, len) in &work.copies {
             // SAFETY: addresses inside the caller's views or our own scratch, which is given back after this in the stream's order.
             unsafe { self.device.copy(to, from, len, spot.stream)? };
@@ -78,7 +78,7 @@ impl DeviceComm {
         members: &Members,
         stream: StreamId,
         waiting: &mut Waiting,
-    ) -> Stopped<()> {
+    ) -> StepResult<()> {
         let mark = self.device.mark(stream)?;
         // WAIT(Waiting): NCCL, to the deadline of the call
         wait(members, waiting, || Ok(mark.is_passed()?))

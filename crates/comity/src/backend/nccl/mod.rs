@@ -14,6 +14,7 @@
 //! A thread of the group looks after work that is not done yet: when a member dies, or the call's limit passes, it aborts the communicator,
 //! so no stream waits for ever; the next call says why.
 //! The communicator is made with the group, one per device and group; its id travels over the group's own authenticated links.
+#![allow(unsafe_code, reason = "addresses of device memory that views promise")]
 
 mod alone;
 mod device_comm;
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::{
     CallInfo, DType, Error, ErrorKind, LinkKind, Op, Place, Result, View, ViewMut,
-    engine::{Members, Patience, Stop, Stopped, Waiting},
+    engine::{Members, Patience, StepResult, Stop, Waiting},
     stats::Counters,
     status::World,
     sys::{
@@ -110,7 +111,7 @@ impl NcclBackend {
         spot: Spot,
         until: Instant,
         waiting: &mut Waiting,
-    ) -> Stopped<()> {
+    ) -> StepResult<()> {
         let info = call.info;
         self.note(&call, until).map_err(Stop::Told)?;
         let native = match (info.dtype, info.reduce) {
@@ -165,7 +166,7 @@ impl NcclBackend {
         device: Result<u32>,
         until: Instant,
         waiting: &mut Waiting,
-    ) -> Stopped<DeviceComm> {
+    ) -> StepResult<DeviceComm> {
         let mut made = device.and_then(device_comm::open);
         // Whether all ranks can is asked before the id is told, so that none waits for one that cannot.
         let mut id = [0u8; 128];
@@ -218,7 +219,7 @@ impl NcclBackend {
         spot: Spot,
         until: Instant,
         waiting: &mut Waiting,
-    ) -> Stopped<()> {
+    ) -> StepResult<()> {
         let device_comm = &self.device_comm;
         let (src, dst) = parts::ends(&call.bufs);
         let mut held_src = src.map(|(_, len)| device_comm.device.pinned(len)).transpose()?;

@@ -3,7 +3,9 @@
 //! NCCL has no tags and matches sends and receives in their order. So each send is announced over the links first: tag, type and
 //! length. A receive that asks for a later tag takes what is before it into memory of its own.
 
-use super::{NcclBackend, Spot, Stop, Stopped, Waiting, device_comm::Watched, parts, parts::StreamWork};
+use super::{
+    NcclBackend, Spot, StepResult, Stop, Waiting, device_comm::WatchedCall, parts, parts::StreamWork,
+};
 use crate::{
     CallInfo, DType, Op,
     backend::{Backend, Bufs, Call, external::room},
@@ -36,7 +38,7 @@ impl NcclBackend {
         spot: Spot,
         until: Instant,
         waiting: &mut Waiting,
-    ) -> Stopped<()> {
+    ) -> StepResult<()> {
         let info = call.info;
         let watched = (info, (until, waiting.limit()));
         let to = call.counts.first().copied();
@@ -90,7 +92,7 @@ impl NcclBackend {
         call: CallInfo,
         (count, dtype): Elements,
         until: Instant,
-    ) -> Stopped<()> {
+    ) -> StepResult<()> {
         let words = [u64::from(call.tag.unwrap_or(0)), dtype as u64, count as u64];
         let mut tell = Call::new(Op::Send, Bufs::In((&words).into()));
         (tell.info.root, tell.info.tag) = (Some(to), Some(ANNOUNCE));
@@ -99,13 +101,13 @@ impl NcclBackend {
         self.native.run(tell, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)
     }
 
-    fn put(&self, work: &StreamWork, spot: Spot, watched: Watched) -> Stopped<()> {
+    fn put(&self, work: &StreamWork, spot: Spot, watched: WatchedCall) -> StepResult<()> {
         self.members.counters.add_sent(work.bytes as u64);
         self.device_comm.put(work, spot, watched)
     }
 
     /// The next send of `from`, in its own words.
-    fn announced(&mut self, from: usize, until: Instant) -> Stopped<CallInfo> {
+    fn announced(&mut self, from: usize, until: Instant) -> StepResult<CallInfo> {
         let mut words = [0u64; 3];
         let peers = [from];
         let mut hear = Call::new(Op::Recv, Bufs::Out((&mut words).into()));
@@ -141,7 +143,7 @@ fn length(theirs: &CallInfo) -> usize {
 }
 
 /// Checks that the message in `call` is the wanted one.
-fn fits(call: CallInfo, theirs: &CallInfo, wanted: &CallInfo, from: usize) -> Stopped<()> {
+fn fits(call: CallInfo, theirs: &CallInfo, wanted: &CallInfo, from: usize) -> StepResult<()> {
     if (theirs.count, theirs.dtype) == (wanted.count, wanted.dtype) {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! A call as NCCL's own, in bytes and addresses of the device.
 
-use super::{Spot, Stopped, device_comm::DeviceComm};
+use super::{Spot, StepResult, device_comm::DeviceComm};
 use crate::{
     Op,
     backend::{Bufs, Call},
@@ -52,7 +52,7 @@ pub(super) fn of(
     size: usize,
     device_comm: &DeviceComm,
     spot: Spot,
-) -> Stopped<StreamWork> {
+) -> StepResult<StreamWork> {
     let info = &call.info;
     let elem = info.dtype.map_or(1, |d| d.size());
     let count = info.count;

@@ -189,16 +189,3 @@ fn example() -> Result<(), String> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_maps_memory_is_among_the_units() {
-        assert!(MAPPING.iter().all(|package| UNITS.contains(package)));
-        let shown = compile(Task::new("cargo").args(["build"])).to_string();
-        assert!(shown.contains("--target aarch64-unknown-linux-gnu --target-dir"), "{shown}");
-        assert!(emulated("comity").starts_with(target().join("arm")));
-    }
-}

@@ -1,8 +1,7 @@
 //! JAX's own collectives over Comity (`examples/jax`), beside its gloo: PyPI's jaxlib loads the wrapper by `MPITRAMPOLINE_LIB`.
 
 use super::{Installed, STRICT, programs::said};
-use crate::test::{Done, python};
-use std::net::TcpListener;
+use crate::test::{Done, launchers::free_port, python};
 use tasks::place::root;
 
 /// Run the program; an error also where Python or JAX is missing, since this is a part of the deep checks.
@@ -17,8 +16,7 @@ pub(super) fn run(installed: &Installed) -> Result<(), String> {
         tasks::child::Task::new("cc").args(["-shared", "-fPIC", "-pthread", &rpath]).args(&STRICT[..2]);
     task.args([folder.join("mpiwrapper.c")]).args(["-o"]).args([&library]).args(installed.flags()?).run()?;
     for (n, collectives) in [(2, "mpi"), (4, "mpi"), (2, "gloo")] {
-        let listener = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
-        let at = listener.map_err(|e| format!("there is no port for JAX: {e}"))?.to_string();
+        let at = format!("127.0.0.1:{}", free_port()?);
         let task = installed.job(n).args([python::interpreter()]).args([folder.join("psum.py")]);
         let task = task.args([at.as_str(), collectives]).env("MPITRAMPOLINE_LIB", &library);
         let task = task.env("PYTHONDONTWRITEBYTECODE", "1");

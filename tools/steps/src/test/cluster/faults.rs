@@ -1,7 +1,7 @@
 //! Twelve faults, planted several at a time, and what the doctor must say of each.
 
 use super::{Desk, PORTS, has};
-use crate::test::sshd::{SshHost, ip};
+use crate::test::sshd::SshHost;
 use std::fs;
 use tasks::child::Task;
 
@@ -22,8 +22,7 @@ pub(super) const GROUPS: [FaultGroup; 4] = [
 
 /// A command in a host's namespace.
 fn on(desk: &Desk<'_, '_>, host: &str, line: &str) -> Result<(), String> {
-    let words = ["netns", "exec", &desk.net.name(host)].map(str::to_owned);
-    Task::new("ip").args(words).args(line.split_whitespace()).limit(20).run().map(drop)
+    desk.net.hosts.within(host).args(line.split_whitespace()).limit(20).run().map(drop)
 }
 
 /// A script that stands before the program on one host. It is told the program's own path, which is a link to it.
@@ -108,7 +107,7 @@ fn addresses(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
         desk.net.serve_as(&SshHost { name, host, port: 2202, before, users: "id.pub" })?;
     }
     desk.net.answer(&["a2", "b2"])?;
-    let b = desk.net.name("b");
+    let hosts = &desk.net.hosts;
     let swap = |x: &str, y: &str| {
         for line in [
             format!("addr del 10.93.0.2/30 dev {x}"),
@@ -116,7 +115,7 @@ fn addresses(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
             format!("addr add 10.93.0.2/30 dev {y}"),
             format!("addr add 10.93.0.9/30 dev {x}"),
         ] {
-            ip(&format!("-n {b} {line}"))?;
+            hosts.ip("b", &line)?;
         }
         Ok::<(), String>(())
     };
@@ -138,15 +137,14 @@ fn addresses(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
 
 /// A small MTU, a way in one direction only, an address that two hosts have.
 fn ways(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
-    let b = desk.net.name("b");
-    let c = desk.net.name("c");
-    ip(&format!("-n {b} link set bc mtu 1280"))?;
-    ip(&format!("-n {c} route add unreachable 10.93.0.5/32"))?;
-    ip(&format!("-n {c} addr add 10.93.0.2/32 dev ca"))?;
+    let hosts = &desk.net.hosts;
+    hosts.ip("b", "link set bc mtu 1280")?;
+    hosts.ip("c", "route add unreachable 10.93.0.5/32")?;
+    hosts.ip("c", "addr add 10.93.0.2/32 dev ca")?;
     let found = desk.finds(&["--hosts", "a,b,c"]);
-    ip(&format!("-n {c} addr del 10.93.0.2/32 dev ca"))?;
-    ip(&format!("-n {c} route del unreachable 10.93.0.5/32"))?;
-    ip(&format!("-n {b} link set bc mtu 1500"))?;
+    hosts.ip("c", "addr del 10.93.0.2/32 dev ca")?;
+    hosts.ip("c", "route del unreachable 10.93.0.5/32")?;
+    hosts.ip("b", "link set bc mtu 1500")?;
     let said = found?;
     has(
         &said,

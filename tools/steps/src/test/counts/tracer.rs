@@ -193,14 +193,14 @@ mod tests {
     use super::*;
 
     /// A shell is traced, the child of another: `$$` is its own number.
-    fn script(body: &str, limit: u64) -> Task {
+    fn script(body: &str) -> Task {
         let before = "echo $$ > $COUNTED_IN/rank-0; while [ ! -e $COUNTED_IN/go ]; do sleep 0.01; done";
-        Task::new("sh").args(["-c", "sh -c \"$0\"; exit $?"]).args([format!("{before}; {body}")]).limit(limit)
+        Task::new("sh").args(["-c", "sh -c \"$0\"; exit $?"]).args([format!("{before}; {body}")]).limit(60)
     }
 
     /// Count; none where the system forbids it, which the step reports, and which fails in CI.
     fn counted(body: &str, pairs: usize) -> Option<Result<Vec<u64>, String>> {
-        match count(script(body, 60), 1, pairs) {
+        match count(script(body), 1, pairs) {
             Ok(counts) => Some(Ok(counts)),
             Err(Uncounted::Failed(why)) => Some(Err(why)),
             Err(Uncounted::NotPermitted(why)) => {
@@ -208,16 +208,6 @@ mod tests {
                 None
             }
         }
-    }
-
-    #[test]
-    fn more_to_do_takes_more() {
-        let pair = |commands: usize| format!("kill -URG $$; {} kill -URG $$; ", ":; ".repeat(commands));
-        let Some(counts) = counted(&[pair(1), pair(10), pair(1)].concat(), 3) else { return };
-        let counts = counts.unwrap();
-        let [few, many, again] = counts[..] else { panic!("{counts:?}") };
-        assert!(few > 100 && many > few + few / 2, "{counts:?}");
-        assert!(few.abs_diff(again) < few / 5, "{counts:?}");
     }
 
     #[test]
@@ -234,18 +224,6 @@ mod tests {
         }
         let early = count(Task::new("sh").args(["-c", "exit 0"]), 1, 1);
         assert!(matches!(early, Err(Uncounted::Failed(e)) if e.contains("said which process it is")));
-    }
-    #[test]
-    fn a_program_that_hangs_in_a_call_is_ended_at_its_limit() {
-        let begun = Instant::now();
-        match count(script("kill -URG $$; sleep 100; kill -URG $$", 3), 1, 1) {
-            Err(Uncounted::Failed(e)) => {
-                assert!(e.contains("second marker") && e.contains("within 3s"), "{e}")
-            }
-            Err(Uncounted::NotPermitted(_)) => {}
-            counts => panic!("{counts:?}"),
-        }
-        assert!(begun.elapsed() < Duration::from_secs(60));
     }
 
     /// A thread may not trace its own process, and is told so in the same way as where no process may.

@@ -3,7 +3,6 @@
 use super::{
     super::step::{Done, Row},
     PARTS,
-    progress::State,
 };
 use std::{fs, thread};
 use tasks::{child::Task, place::root};
@@ -19,12 +18,35 @@ const HEAD: &str = "\
 |---|---|---:|---|---|---|
 ";
 
+/// The last commit that changed more than documents and records, and whether something is not committed.
+pub(super) fn state() -> Result<String, String> {
+    let git = |args: &[&str]| {
+        let sources = ["--", ".", ":!bench/record", ":!docs", ":!properdocs.yml", ":!*.md", ":!*.svg"];
+        Task::new("git").args(args).args(sources).run()
+    };
+    let commit = git(&["log", "-1", "--abbrev=10", "--format=%h"])?.trim().to_owned();
+    let is_changed = !git(&["status", "--porcelain"])?.is_empty();
+    Ok(if is_changed { format!("{commit} and changes") } else { commit })
+}
+
+/// Return whether the page says that a part has passed at this state.
+pub(super) fn has_passed(part: &str, state: &str) -> Result<bool, String> {
+    let page = fs::read_to_string(root().join(PAGE)).map_err(|e| format!("cannot read {PAGE}: {e}"))?;
+    Ok(passed_in(&page, part, state))
+}
+
+fn passed_in(page: &str, part: &str, state: &str) -> bool {
+    let start = format!("| {part} | passed: ");
+    page.lines().any(|line| line.starts_with(&start) && line.contains(&format!(" | {state} | ")))
+        && !state.ends_with("changes")
+}
+
 /// Put a part's line in the place of its last.
-pub(super) fn write(row: &Row, state: &State) -> Result<(), String> {
+pub(super) fn write(row: &Row, state: &str) -> Result<(), String> {
     let path = root().join(PAGE);
     let old = fs::read_to_string(&path).unwrap_or_default();
     let date = Task::new("date").args(["-u", "+%Y-%m-%d %H:%M"]).run()?;
-    let new = replaced(&old, &line(row, &state.commit, date.trim(), &machine()));
+    let new = replaced(&old, &line(row, state, date.trim(), &machine()));
     fs::write(&path, new).map_err(|e| format!("cannot write {PAGE}: {e}"))
 }
 
@@ -47,7 +69,7 @@ fn replaced(old: &str, line: &str) -> String {
     let part = |line: &str| line.strip_prefix("| ")?.split_once(" |").map(|(name, _)| name.to_owned());
     let mut lines: Vec<(usize, &str)> = Vec::new();
     for line in old.lines().chain([line]) {
-        let Some(at) = part(line).and_then(|name| PARTS.iter().position(|p| p.step.name == name)) else {
+        let Some(at) = part(line).and_then(|name| PARTS.iter().position(|p| p.name == name)) else {
             continue;
         };
         lines.retain(|(i, _)| *i != at);
@@ -90,5 +112,7 @@ mod tests {
                 "| soak | passed: new | 3 | abc | day | m |"
             ]
         );
+        assert!(passed_in(&page, "soak", "abc") && !passed_in(&page, "load", "abc"));
+        assert!(!passed_in(&page, "soak", "ab") && !passed_in(&page, "soak", "abc and changes"));
     }
 }

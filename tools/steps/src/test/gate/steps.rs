@@ -19,7 +19,7 @@ const fn built(name: &'static str, usual: u64, run: fn(&Scope) -> Outcome, about
 /// Steps that only read and check: `prepare` runs beside them.
 pub(super) const LINTS: &[Step] = &[
     free("format", 6, cargo::format, "rustfmt"),
-    free("gates", 6, gates, "imports, unsafe code, waits and doc comments are as they should be"),
+    free("gates", 6, gates, "imports, waits and doc comments are as they should be"),
     free("clippy", 200, cargo::clippy, "lints, none allowed"),
 ];
 
@@ -48,7 +48,7 @@ pub(super) const SIDE_BY_SIDE: [&[Step]; 2] = [
 
 /// Then these, which hold times, one after the other.
 pub(super) const EVERY: &[Step] = &[
-    built("rdma", 45, rdma::run, "rdma-core's programs on a software device; layouts against its header"),
+    built("rdma", 45, rdma::run, "rdma-core's programs and Comity's links on a software device"),
     built("hosts", 70, hosts::check, "two and three hosts as network namespaces, a relay, cables cut"),
     built("python", 220, python::check, "the Python package, installed; 1 to 4 processes"),
     built("book", 60, book::check, "the documents as a book: no warning; links, paths, examples in Python"),

@@ -6,7 +6,7 @@
 //!              the same where packets vanish and no host sees it  (each end of the cable hangs on a switch that is taken away)
 //! ```
 
-use super::shapes::{Lan, PLAIN, Shape, ip};
+use super::shapes::{Lan, PLAIN, Shape};
 use crate::test::scope::Scope;
 use std::{path::Path, thread, time::Duration};
 use tasks::{child::Task, place::built};
@@ -214,16 +214,14 @@ fn words(how: How) -> &'static str {
 /// Cut a cable, or put it back.
 fn turn(lan: &Lan<'_>, how: How, cable: &str, is_cut: bool) -> Result<(), String> {
     match how {
-        How::Out => {
-            ip(&format!("-n {} link set {cable} {}", lan.names[0], if is_cut { "down" } else { "up" }))
-        }
+        How::Out => lan.ip(0, &format!("link set {cable} {}", if is_cut { "down" } else { "up" })),
         How::Silent => {
             // To an adapter that is not there.
             let network = if cable == "c0" { "10.71.1" } else { "10.71.2" };
             let what = if is_cut { "replace" } else { "del" };
             let nobody = if is_cut { "lladdr 02:00:00:00:66:66 nud permanent" } else { "" };
             for (host, last) in [(0, 2), (1, 1)] {
-                ip(&format!("-n {} neigh {what} {network}.{last} {nobody} dev {cable}", lan.names[host]))?;
+                lan.ip(host, &format!("neigh {what} {network}.{last} {nobody} dev {cable}"))?;
             }
             Ok(())
         }

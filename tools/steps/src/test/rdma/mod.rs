@@ -1,11 +1,8 @@
-//! RDMA without a device for it: the layouts of the C interface, and rdma-core's own programs on the software device.
+//! RDMA without a device for it: rdma-core's own programs, and Comity's links, on the software device.
 
-mod layout;
-
-use super::{Done, Outcome, cargo, missing, scope::Scope};
+use super::{Done, Outcome, cargo, launchers::free_port, missing, scope::Scope};
 use crate::softverbs;
 use std::{
-    net::TcpListener,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -15,14 +12,6 @@ use tasks::{
     place::{Scratch, program, root},
 };
 
-/// Files that describe the interface in Rust, each on its own.
-const MIRRORS: [&str; 3] = [
-    "crates/comity-base/src/sys/verbs/abi.rs",
-    "tools/softverbs/src/abi.rs",
-    "tools/softverbs/src/attributes.rs",
-];
-/// Fewer comparisons mean that the files were not understood.
-const LEAST_LINES: usize = 500;
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
 /// Expected end of each case of `conform.c`.
 const CONFORM: &str = include_str!("conform.txt");
@@ -42,14 +31,6 @@ pub(super) fn run(scope: &Scope) -> Outcome {
         return missing(format!("{HEADER} is not there"));
     }
     let scratch = Scratch::new("rdma").map_err(|e| format!("cannot make a folder: {e}"))?;
-    let mut lines = 0;
-    for mirror in MIRRORS.map(|m| root().join(m)) {
-        lines += layout::check(&mirror, &scratch)?;
-    }
-    if lines < LEAST_LINES {
-        return Err(format!("only {lines} sizes, offsets and values were compared with {HEADER}"));
-    }
-    println!("{lines} sizes, offsets and values are as in {HEADER}");
     let folder = scratch.join("lib");
     softverbs::lay_out_built(&folder)?;
     let device = Device { folder };
@@ -60,8 +41,8 @@ pub(super) fn run(scope: &Scope) -> Outcome {
     let said = device.task(&conform.to_string_lossy(), &["left", "right"]).run()?;
     conforms(&said)?;
     println!("the cases of conform.c end as over Soft-RoCE");
-    device.carries_links(scope)?;
-    Ok(Done::Passed(format!("{lines} lines of layout, {exchanges} ping-pongs by rdma-core's programs")))
+    let links = device.carries_links(scope)?;
+    Ok(Done::Passed(format!("{exchanges} ping-pongs by rdma-core's programs, {links} tests of links")))
 }
 
 /// The software device, laid out in a folder.
@@ -90,30 +71,12 @@ impl Device {
     }
 
     /// Comity's own links, and jobs over them.
-    fn carries_links(&self, scope: &Scope) -> Result<(), String> {
-        // Some jobs hold a promise to its time.
-        for (tests, threads) in
-            [(&["--workspace", "--lib", "verbs::"][..], "2"), (&["--workspace", "--test", "rdma"], "1")]
-        {
-            let listed = Task::cargo().args(["test"]).args(tests).args(["--", "--list", "--include-ignored"]);
-            let listed = listed.limit(600).run()?;
-            let all: Vec<_> = listed.lines().filter_map(|l| l.strip_suffix(": test")).collect();
-            if all.is_empty() {
-                return Err(format!(
-                    "{}: there are no such tests any more, or they have another name",
-                    tests.join(" ")
-                ));
-            }
-            let chosen = scope.share(all, 4);
-            let task = Task::cargo().args(["test"]).args(tests);
-            let task =
-                task.args(["--", "--include-ignored", "--test-threads", threads, "--exact"]).args(chosen);
-            let task = task.env("COMITY_VERBS", self.folder.join("libibverbs.so.1"));
-            let out = task.env("SOFTVERBS_DEVICES", SOFT).limit(600).run()?;
-            let ran = cargo::count(&out).map_err(|e| format!("{}: {e}", tests.join(" ")))?;
-            println!("{}: {ran} tests", tests.join(" "));
-        }
-        Ok(())
+    fn carries_links(&self, scope: &Scope) -> Result<u64, String> {
+        let words = ["nextest", "run", "--workspace", "--profile", "gate", "--run-ignored", "all"];
+        let task = Task::cargo().args(words).args(["--test-threads", "2"]);
+        let task = scope.part(task, 4).args(["-E", "kind(lib) & test(/^verbs::/) | binary(rdma)"]);
+        let task = task.env("COMITY_VERBS", self.folder.join("libibverbs.so.1"));
+        cargo::nextest_count(&task.env("SOFTVERBS_DEVICES", SOFT).limit(1200).run()?)
     }
 
     /// Both programs: addressed by LID and by GID, polling and sleeping, small, large and checked byte by byte.
@@ -207,9 +170,4 @@ pub(super) fn conforms(said: &str) -> Result<(), String> {
         None if want.len() == said.len() => Ok(()),
         None => Err(format!("{} cases were wanted:\n{}", want.len(), said.join("\n"))),
     }
-}
-
-fn free_port() -> Result<u16, String> {
-    let listener = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
-    listener.map(|a| a.port()).map_err(|e| format!("no free port: {e}"))
 }

@@ -56,12 +56,12 @@ impl Net<'_> {
         Ok(job)
     }
 
-    pub(super) fn ranks_of(&self, host: &str) -> Result<Vec<i32>, String> {
-        let is_rank = |pid: &i32| {
+    pub(super) fn ranks_of(&self, host: &str) -> Result<Vec<u32>, String> {
+        let is_rank = |pid: &u32| {
             let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
             environment.windows(12).any(|w| w == b"COMITY_RANK=")
         };
-        Ok(self.pids(host)?.into_iter().filter(is_rank).collect())
+        Ok(self.hosts.pids(host)?.into_iter().filter(is_rank).collect())
     }
 
     /// Nothing but the servers is left.
@@ -70,7 +70,8 @@ impl Net<'_> {
         loop {
             let mut left = Vec::new();
             for host in ["desk"].iter().chain(self.cabling.hosts()) {
-                let others = self.pids(host)?.into_iter().filter(|p| !matches!(&*comm(*p), "sshd" | ""));
+                let others =
+                    self.hosts.pids(host)?.into_iter().filter(|p| !matches!(&*comm(*p), "sshd" | ""));
                 left.extend(others.map(|p| format!("{host}: {p} {}", comm(p))));
             }
             match (left.is_empty(), Instant::now() > until) {
@@ -83,7 +84,7 @@ impl Net<'_> {
 }
 
 /// A process's name; empty when it has ended.
-pub(super) fn comm(pid: i32) -> String {
+pub(super) fn comm(pid: u32) -> String {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     match stat.rsplit_once(") ") {
         Some((front, state)) if !state.starts_with(['Z', 'X']) => {

@@ -1,27 +1,14 @@
-//! A newcomer's path: a hostfile, a check, the digits, programs of torch and MLX, Ctrl-C; and the same program under the launchers that
+//! A newcomer's path: a hostfile, a check, programs of torch and MLX, Ctrl-C; and the same program under the launchers that
 //! the hosts have already.
-use super::{Net, ended, net::comm, python};
+use super::{Net, ended, net::comm, python, signal};
+use rustix::process::Signal;
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
     thread::sleep,
     time::{Duration, Instant},
 };
-use tasks::{
-    child::Task,
-    place::{built, root},
-};
-
-/// The hostfile that checked the hosts trains on handwritten digits.
-pub(super) fn trains(net: &Net<'_>, comity: &str) -> Result<(), String> {
-    let digits = built("debug", "examples/digits");
-    let digits = digits.to_str().ok_or("the example's path is no text")?;
-    let said = net.launch(comity, &[digits, "--epochs", "1"])?.wait()?;
-    match said.contains("[0@a] accuracy ") {
-        true => Ok(()),
-        false => Err(format!("three ranks did not train:\n{said}")),
-    }
-}
+use tasks::{child::Task, place::root};
 
 /// A program of MLX that knows nothing of Comity.
 const OF_MLX: &str = "
@@ -57,20 +44,15 @@ pub(super) fn runs_frameworks(net: &Net<'_>, comity: &str) -> Result<(), String>
 
 pub(super) fn is_interrupted(net: &Net<'_>, comity: &str) -> Result<(), String> {
     let job = net.busy(comity)?;
-    let named = |pid: &i32| comm(*pid) == "comity";
-    let launcher = net.pids("desk")?.into_iter().find(named).ok_or("no launcher runs")?;
+    let named = |pid: &u32| comm(*pid) == "comity";
+    let launcher = net.hosts.pids("desk")?.into_iter().find(named).ok_or("no launcher runs")?;
     // Stopped and continued first, as by Ctrl-Z and fg: the ranks stop with it.
-    signal(launcher, rustix::process::Signal::TSTP)?;
+    signal(launcher, Signal::TSTP)?;
     sleep(Duration::from_millis(500));
-    signal(launcher, rustix::process::Signal::CONT)?;
+    signal(launcher, Signal::CONT)?;
     sleep(Duration::from_millis(300));
-    signal(launcher, rustix::process::Signal::INT)?;
+    signal(launcher, Signal::INT)?;
     ended(job, "exit status: 130", &[])
-}
-
-fn signal(pid: i32, signal: rustix::process::Signal) -> Result<(), String> {
-    let pid = rustix::process::Pid::from_raw(pid).ok_or("no process")?;
-    rustix::process::kill_process(pid, signal).map_err(|e| e.to_string())
 }
 
 /// Open MPI and MPICH start the same program on two of the hosts, from hostfiles of theirs, with a key that the one carries in

@@ -1,13 +1,9 @@
 //! Time of jobs over ssh from the command to their end: the released program, the best of some tries, since others use the machine.
 
-use super::{
-    Scope,
-    net::{self, Cabling, Net},
-};
+use super::net::Net;
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
-    path::Path,
     time::{Duration, Instant},
 };
 use tasks::{
@@ -19,9 +15,8 @@ use tasks::{
 const TRIES: usize = 10;
 /// Time of ssh alone where these goals were set. More than that here is the machine's doing.
 const SSH_THERE: Duration = Duration::from_millis(300);
-/// Goals for a job of five calls: on three hosts, on eight, and on 64, without the time that the stand-in for ssh takes by itself.
+/// Goals for a job of five calls on three hosts, and for one on 64, without the time that the stand-in for ssh takes by itself.
 const THREE: Duration = Duration::from_millis(1200);
-const EIGHT: Duration = Duration::from_secs(2);
 const MANY: Duration = Duration::from_secs(2);
 
 /// Stands for ssh: it runs here what is to run there.
@@ -31,16 +26,10 @@ while [ "$1" != -- ]; do shift; done
 SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" exec sh -c "$3"
 "#;
 
-/// All of them, in the deep part; what each took.
-pub(super) fn of(scope: &Scope, three_hosts: Net<'_>, sshd: &Path) -> Result<Vec<String>, String> {
-    if !scope.deep {
-        return Ok(Vec::new());
-    }
+/// All of them; what each took.
+pub(super) fn of(net: &Net<'_>) -> Result<Vec<String>, String> {
     let comity = released()?;
-    let first = three(&three_hosts, &comity)?;
-    // The next hosts have the same names.
-    drop(three_hosts);
-    Ok(vec![first, eight(&comity, sshd)?, many(&comity)?])
+    Ok(vec![three(net, &comity)?, many(&comity)?])
 }
 
 /// The released program.
@@ -57,19 +46,6 @@ fn three(net: &Net<'_>, comity: &str) -> Result<String, String> {
     let job = [comity, "bench", "all_reduce", "--sizes", "8", "--iters", "5", "--warmup", "0"];
     let limit = THREE + beyond(net)?;
     best("five calls on three hosts", limit, || net.launch(comity, &job)?.wait().map(drop))
-}
-
-/// Eight hosts at a switch, a rank on each.
-fn eight(comity: &str, sshd: &Path) -> Result<String, String> {
-    let scratch = Scratch::new("ssh-eight").map_err(|e| e.to_string())?;
-    let net = net::hosts(&scratch, sshd, Cabling::Eight).map_err(|e| format!("eight hosts: {e}"))?;
-    let limit = EIGHT + beyond(&net)?;
-    let said = best("eight hosts", limit, || {
-        let said = net.launch(comity, &["sh", "-c", "echo $RANK of $WORLD_SIZE"])?.wait()?;
-        if said.contains("[7@h] 7 of 8") { Ok(()) } else { Err(format!("rank 7 is missing:\n{said}")) }
-    })?;
-    net.clean()?;
-    Ok(said)
 }
 
 /// 64 hosts behind a stand-in for ssh.

@@ -1,5 +1,5 @@
 //! Promises about a job that goes on without ranks.
-use super::{Broken, LONGEST, broken, expect};
+use super::{Judgement, LONGEST, broken, expect};
 use crate::machine::simulate::scenario::{SECOND, SILENCE};
 use crate::machine::simulate::world::{Place, Process, World};
 use crate::machine::{ElasticTerms, Ending, Role, StopReason, restart};
@@ -7,7 +7,7 @@ use crate::machine::{ElasticTerms, Ending, Role, StopReason, restart};
 /// Time in which a launcher knows that too few ranks are left.
 const KNOWN: u64 = 300 + SECOND;
 
-pub(super) fn judge(world: &World<'_>, terms: ElasticTerms) -> Broken {
+pub(super) fn judge(world: &World<'_>, terms: ElasticTerms) -> Judgement {
     let place = &world.places[0];
     for (rank, process) in world.ranks.iter().enumerate() {
         starts(world, terms, (rank, process))?;
@@ -24,7 +24,7 @@ fn stopped(world: &World<'_>, place: &Place) -> u64 {
     times.into_iter().flatten().min().unwrap_or(u64::MAX)
 }
 
-fn starts(world: &World<'_>, terms: ElasticTerms, (rank, process): (usize, &Process)) -> Broken {
+fn starts(world: &World<'_>, terms: ElasticTerms, (rank, process): (usize, &Process)) -> Judgement {
     let lost = world.cuts.iter().filter(|cut| cut.host == world.s.hosts[rank]).count();
     let most = terms.restarts as usize + 1 + lost;
     if process.started.len() > most {
@@ -74,7 +74,7 @@ fn pause(number: usize) -> u64 {
 }
 
 /// Ranks are ended when too few are left, when the work is done, or when somebody else wants it so.
-fn others_go_on(world: &World<'_>, place: &Place) -> Broken {
+fn others_go_on(world: &World<'_>, place: &Place) -> Judgement {
     let Some((term, _)) = place.orders.first() else { return Ok(()) };
     let group = &world.group;
     let cut = world.cuts.iter().map(|cut| cut.at).min();
@@ -85,7 +85,7 @@ fn others_go_on(world: &World<'_>, place: &Place) -> Broken {
     if may { Ok(()) } else { broken(format!("ranks are ended at {term} ms, and enough were left")) }
 }
 
-fn too_few_end(world: &World<'_>, place: &Place) -> Broken {
+fn too_few_end(world: &World<'_>, place: &Place) -> Judgement {
     // Whom the launcher ends is not missed.
     let ended = place.orders.first().map_or(u64::MAX, |(at, _)| *at);
     let stop = stopped(world, place).min(ended);
@@ -105,7 +105,7 @@ fn too_few_end(world: &World<'_>, place: &Place) -> Broken {
     }
 }
 
-fn the_verdict_is_true(world: &World<'_>, place: &Place) -> Broken {
+fn the_verdict_is_true(world: &World<'_>, place: &Place) -> Judgement {
     let Some((_, verdict)) = place.said.first() else { return Ok(()) };
     let cause = place.machine.root_cause();
     match &cause {
