@@ -58,10 +58,12 @@ class ProcessGroupComity(ProcessGroupWrapper):
         return "torchft-comity"
 
     def _wrap_work(self, work: Any, opts: Any) -> Any:
-        pg = self._pg
-        work.add_done_callback(lambda error: self._note(pg, error))
-        # The manager's callbacks make no calls, and count on running at once where the work has ended: they take no turns.
-        work.turns = None
+        # That of device memory has a stream of its own, and fails there.
+        if isinstance(work, Work):
+            pg = self._pg
+            work.add_done_callback(lambda error: self._note(pg, error))
+            # The manager's callbacks make no calls, and count on running at once where the work has ended: they take no turns.
+            work.turns = None
         return work
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
@@ -74,8 +76,7 @@ class ProcessGroupComity(ProcessGroupWrapper):
             if not self._note(pg, e):
                 raise
             return Done(tensors)
-        # A work of device memory has a stream of its own, and fails there.
-        return Work(_Noted(work, lambda e: self._note(pg, e)), tensors) if type(work) is Work else work
+        return Work(_Noted(work, lambda e: self._note(pg, e)), tensors) if isinstance(work, Work) else work
 
     def _note(self, pg: Any, error: BaseException | None) -> bool:
         """Keep what a call on this group failed with for `errored`; False for an error that says nothing of the group as it is."""
