@@ -61,7 +61,7 @@ class ProcessGroupComity(ProcessGroupWrapper):
         # That of device memory has a stream of its own, and fails there.
         if isinstance(work, Work):
             pg = self._pg
-            work.add_done_callback(lambda error: self._note(pg, error))
+            work.at_end(lambda error: self._note(pg, error))
             # The manager's callbacks make no calls, and count on running at once where the work has ended: they take no turns.
             work.turns = None
         return work
