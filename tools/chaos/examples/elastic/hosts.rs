@@ -68,7 +68,7 @@ pub(super) fn run(choice: &Choice) -> Result<(), String> {
     let hosts = Hosts::new()?;
     hosts.enter()?;
     let choice = Choice { ranks: FIRST, ..choice.clone() };
-    let mut job = Job::start_at(STORE, &choice, Work::Training)?;
+    let mut job = Job::start_at(STORE, &choice, Work::Sums)?;
     let first = job.pids();
     job.sums(&first, FIRST)?;
     let b = &hosts.0[1];
