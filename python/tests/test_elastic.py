@@ -178,7 +178,7 @@ def test_the_pages_script_survives_a_kill(tmp_path: Path) -> None:
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=outside) as job:
         assert job.stdout is not None
-        limit = threading.Timer(2 * LIMIT, job.kill)
+        limit = threading.Timer(4 * LIMIT, job.kill)
         limit.start()
         said: list[str] = []
 
