@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -61,9 +62,7 @@ class Job:
         text = text.replace("replica_group_id=", "replica_rank=")
         if over == "baby-gloo":
             # Each new group starts a process, which imports torch.
-            text = text.replace(
-                f"{name}(timeout=timedelta(seconds=5))", f"{name}(timeout=timedelta(seconds=60))"
-            )
+            text = re.sub(rf"({name}\(\s*timeout=timedelta)\(seconds=\d+\)", r"\1(seconds=60)", text)
         self.script.write_text(text)
         self.lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=500)
         self.stores: list[object] = []
