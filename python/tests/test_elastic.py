@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,6 +16,7 @@ from conftest import FOREIGN, HERE, run, succeed
 import comity
 
 LIMIT = 60
+PAGE = HERE.parents[1] / "docs" / "elastic.md"
 EXAMPLE = HERE.parents[1] / "examples" / "elastic" / "run.py"
 KEY = bytes(range(32))
 
@@ -150,3 +152,54 @@ def test_the_example_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
     assert len(accuracies) == 2 and all(float(a) > 0.5 for a in accuracies), said
     assert "1 ranks meanwhile" in said
     assert ElementTree.parse(plot).getroot().tag.endswith("svg")
+
+
+def test_the_pages_script_survives_a_kill(tmp_path: Path) -> None:
+    """The script with torch, as a reader copies it and starts it: a rank is killed, the others go on, and it comes back."""
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    # The test ends it.
+    script.write_text(
+        re.findall(r"```python\n(import os\n.*?)```", PAGE.read_text(), re.DOTALL)[0].replace("600", "600000")
+    )
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    command = [
+        sys.executable,
+        "-m",
+        "comity",
+        "launch",
+        "-n",
+        "3",
+        "--elastic",
+        "2",
+        "--",
+        sys.executable,
+        str(script),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=outside) as job:
+        assert job.stdout is not None
+        limit = threading.Timer(4 * LIMIT, job.kill)
+        limit.start()
+        said: list[str] = []
+
+        def members(size: int) -> list[str]:
+            """The process ids of the next group of so many, by rank."""
+            found: dict[str, str] = {}
+            for line in job.stdout or []:
+                said.append(line)
+                if member := re.search(rf"rank (\d+) of {size}, pid (\d+), at step", line):
+                    found[member[1]] = member[2]
+                    if len(found) == size:
+                        return [found[str(rank)] for rank in range(size)]
+            raise AssertionError("".join(said))
+
+        try:
+            first, second, third = members(3)
+            os.kill(int(second), signal.SIGKILL)
+            assert members(2) == [first, third]
+            assert any(f"rank 1 on {os.uname().nodename} " in line for line in said), said
+            *others, new = members(3)
+            assert others == [first, third] and new not in (first, second, third)
+        finally:
+            limit.cancel()
+            job.terminate()

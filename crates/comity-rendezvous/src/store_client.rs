@@ -51,6 +51,8 @@ pub struct StoreClient {
     size: usize,
     pub(super) until: Instant,
     limit: Duration,
+    /// Limit on the silence of another host, if there is one.
+    silence: Option<Duration>,
     /// Why rank 0 runs no store, where somebody else listens at its address.
     taken: Option<Error>,
     /// Votes of the store that nobody has taken.
@@ -114,6 +116,7 @@ impl StoreClient {
                 size: config.size,
                 until,
                 limit,
+                silence: config.detection.limit(),
                 taken,
                 votes: Vec::new(),
                 joiners: Vec::new(),
@@ -217,8 +220,14 @@ impl StoreClient {
         }
     }
 
-    /// Ask the store for its vote on the group that follows one. A store that is gone is found when it is next heard.
+    /// Ask the store for its vote on the group that follows one. A store that is gone is found when it is next heard. The system ends the
+    /// connection to one whose host does not acknowledge the question within the limit on silence.
     pub fn ask_to_vote(&mut self, world: u64, group_id: u64, message: &Message) {
+        #[cfg(target_os = "linux")]
+        if let (Stream::Tcp(stream), Some(silence)) = (&**self.conn.stream(), self.silence) {
+            // Where it cannot be set, `reform` waits until its own limit.
+            let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, silence.as_millis() as u32);
+        }
         let _ = self.conn.send(&ToStore::Vote { world, group_id, message: message.clone() }.encode());
     }
 

@@ -366,6 +366,37 @@ fn joiners_are_taken_in_and_get_the_state() {
     });
 }
 
+/// A joiner that comes while the ranks make one call after the other disturbs none of them, and is taken in when they form their group again.
+/// One that nobody takes in is told when the job's store has ended.
+#[test]
+fn a_joiner_waits_while_calls_go_on() {
+    let (groups, store) = job(2);
+    let at = &store.addr().to_string();
+    thread::scope(|s| {
+        let first = s.spawn(|| joiner(at, key()).connect().unwrap());
+        let again = each(groups, |g| {
+            let mut told = [0u32; 2];
+            while told[0] < 2 {
+                told = [g.joiners() as u32, 1];
+                g.all_reduce(&mut told, ReduceOp::Sum).unwrap();
+                assert_eq!(told[1], 2);
+            }
+            (0..20).for_each(|_| assert_eq!(sum(&g), Ok(2.0)));
+            g.reform(&options()).unwrap().group
+        });
+        let all = each(again.into_iter().chain([first.join().unwrap()]).collect(), |g| {
+            assert_eq!(sum(&g), Ok(3.0));
+            g
+        });
+        let late = s.spawn(|| joiner(at, key()).connect().unwrap_err().to_string());
+        await_joiners(&all[0], 1);
+        drop(store);
+        let told = late.join().unwrap();
+        assert!(told.contains("lost the job's store") && told.contains("has the job ended?"), "{told}");
+        each(all, |g| assert_eq!(sum(&g), Ok(3.0)));
+    });
+}
+
 /// A process in the place of a rank, as a launcher starts it again.
 fn in_place(at: &str, rank: &str) -> Config {
     let vars = |name: &str| match name {
@@ -603,4 +634,13 @@ fn survivors_of_a_kill_go_on_to_the_last() {
             }
         }
     }
+}
+
+/// The page's program is the example, which is compiled.
+#[test]
+fn the_pages_program_is_the_example() {
+    let page = include_str!("../../../docs/elastic.md");
+    let example = include_str!("../examples/survives.rs");
+    let (_, program) = example.split_once("\n\n").unwrap();
+    assert!(page.contains(program), "docs/elastic.md has another program than crates/comity/examples/survives.rs");
 }

@@ -5,6 +5,7 @@ Needs the package torchft, which this module imports.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,9 +14,10 @@ import torch.distributed as dist
 from torchft.process_group import ProcessGroupWrapper
 
 from comity._torch import DEVICES
-from comity.errors import MisuseError
+from comity.errors import Error, MisuseError
 
 from .versions import choose
+from .work import Done, Work
 
 __all__ = ["ProcessGroupComity"]
 
@@ -24,6 +26,10 @@ class ProcessGroupComity(ProcessGroupWrapper):
     """A process group of torchft's that Comity carries. `configure` forms a new group at the store that it is told. The one before ends.
 
     A failed call says within the detection limit which rank is at fault; `errored` has that until the next `configure`.
+
+    A manager configures the group with a quorum's number. Then an `allreduce` that fails raises nothing, as with torchft's group over NCCL:
+    the manager asks `errored` at the end of the step, and discards what the step computed. torchft 0.2.0's DistributedDataParallel ends
+    the program where an `allreduce` raises.
 
     Args:
         timeout: The limit of a call, and of forming a group.
@@ -52,17 +58,33 @@ class ProcessGroupComity(ProcessGroupWrapper):
         return "torchft-comity"
 
     def _wrap_work(self, work: Any, opts: Any) -> Any:
-        pg = self._pg
-
-        def note(error: BaseException | None) -> None:
-            # A mistake leaves the group as it was; and one that was given up tells nothing of the next.
-            if isinstance(error, Exception) and not isinstance(error, MisuseError) and self._pg is pg:
-                self._error = self._error or error
-
-        work.add_done_callback(note)
-        # The manager's callbacks make no calls, and count on running at once where the work has ended: they take no turns.
-        work.turns = None
+        # That of device memory has a stream of its own, and fails there.
+        if isinstance(work, Work):
+            pg = self._pg
+            work.at_end(lambda error: self._note(pg, error))
+            # The manager's callbacks make no calls, and count on running at once where the work has ended: they take no turns.
+            work.turns = None
         return work
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
+        if self._quorum_id is None:
+            return super().allreduce(tensors, opts)
+        pg = self._pg
+        try:
+            work = super().allreduce(tensors, opts)
+        except Error as e:
+            if not self._note(pg, e):
+                raise
+            return Done(tensors)
+        return Work(_Noted(work, lambda e: self._note(pg, e)), tensors) if isinstance(work, Work) else work
+
+    def _note(self, pg: Any, error: BaseException | None) -> bool:
+        """Keep what a call on this group failed with for `errored`; False for an error that says nothing of the group as it is."""
+        # A mistake leaves the group as it was; and one that was given up tells nothing of the next.
+        failed = isinstance(error, Exception) and not isinstance(error, MisuseError) and self._pg is pg
+        if failed:
+            self._error = self._error or error
+        return failed
 
     def errored(self) -> Exception | None:
         """What the first call failed with since `configure`; None while all is well."""
@@ -79,3 +101,31 @@ class ProcessGroupComity(ProcessGroupWrapper):
         super().set_timeout(timeout)
         if self._pg is not None:
             self._pg.set_timeout(timeout)
+
+
+class _Noted:
+    """A request whose failure is noted elsewhere, and which then ends as if all had gone well."""
+
+    def __init__(self, work: Work, note: Callable[[BaseException], bool]) -> None:
+        self._work = work
+        self._note = note
+
+    def wait(self, timeout: float | None = None) -> None:
+        try:
+            self._work.wait(timeout)
+        except Exception as e:
+            # It may be under way still, and only the limit of this wait have passed.
+            if not (self._work.done() and self._note(e)):
+                raise
+
+    def done(self) -> bool:
+        return self._work.done()
+
+    def exception(self) -> BaseException | None:
+        return self._unnoted(self._work.exception())
+
+    def add_done_callback(self, callback: Callable[[BaseException | None], Any]) -> None:
+        self._work.add_done_callback(lambda error: callback(self._unnoted(error)))
+
+    def _unnoted(self, error: BaseException | None) -> BaseException | None:
+        return None if error is None or self._note(error) else error

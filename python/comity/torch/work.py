@@ -217,6 +217,19 @@ class Work(_c10d.Work):
 
         self._request.add_done_callback(done)
 
+    def at_end(self, note: Callable[[BaseException | None], Any]) -> None:
+        """Have the error or None noted when it has ended, and before a `wait` that sees the end returns."""
+        with self._lock:
+            ended = self._ended
+
+            def both(error: BaseException | None) -> None:
+                if ended is not None:
+                    ended(error)
+                note(error)
+
+            self._ended = both
+        self._request.add_done_callback(self._end)
+
     def is_success(self) -> bool:
         return self.is_completed() and self.exception() is None
 

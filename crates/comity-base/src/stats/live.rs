@@ -40,14 +40,16 @@ const ASLEEP: usize = 4;
 const EPOCH: usize = 5;
 /// Ranks that left when the group was formed, and those that joined in the upper half.
 const CHANGE: usize = 6;
-/// This process's number in the world of such a group.
+/// This process's number in the world of such a group, and the world in the upper half: the epoch in which it began.
 const NUMBER: usize = 7;
 
-/// Places in a link's words.
+/// Places in a link's words. Who: the peer's number in its world and one, then from bit 32 the kind, from bit 40 the world.
 const WHO: usize = 0;
 const OUT: usize = 1;
 const IN: usize = 2;
 const OWNER: usize = 3;
+const KIND_AT: u32 = 32;
+const WORLD_AT: u32 = 40;
 
 /// Slot that shows a group's current call.
 #[derive(Debug)]
@@ -73,8 +75,8 @@ impl LiveSlot {
         self.word(PLACE).store(rank as u64 | ((size as u64) << 32), Relaxed);
     }
 
-    pub(super) fn forms(&self, epoch: u64, change: u64, number: usize) {
-        self.word(NUMBER).store(number as u64, Relaxed);
+    pub(super) fn forms(&self, epoch: u64, change: u64, world: u32, number: usize) {
+        self.word(NUMBER).store(number as u64 | u64::from(world) << 32, Relaxed);
         self.word(EPOCH).store(epoch, Relaxed);
         self.word(CHANGE).store(change, Relaxed);
     }
@@ -116,23 +118,31 @@ pub struct LiveLink {
 }
 
 impl LiveLink {
-    /// To `peer` of the job, of the kind with this number. `None` where there is no room.
-    pub(super) fn take(sheet: &Arc<Sheet>, peer: usize, kind: u8) -> Option<Self> {
-        let who = (peer as u64 + 1) | (u64::from(kind) << 32);
-        let first = sheet.links().find(|&first| {
+    /// To number `peer` of a world, of the kind with this number. `None` where there is no room.
+    pub(super) fn take(sheet: &Arc<Sheet>, world: u32, peer: usize, kind: u8) -> Option<Self> {
+        let who = (peer as u64 + 1) | u64::from(kind) << KIND_AT | u64::from(world) << WORLD_AT;
+        let claims = |first: usize, fits: &dyn Fn(u64) -> bool| {
             let held = sheet.word(first + WHO).load(Relaxed);
-            let fits = held == who || held == 0;
-            if !fits || !take_free(sheet.word(first + OWNER)) {
+            if !fits(held) || !take_free(sheet.word(first + OWNER)) {
                 return false;
             }
             // Another group may have given it a name meanwhile.
-            let named = sheet.word(first + WHO).compare_exchange(0, who, Relaxed, Relaxed);
+            let named = sheet.word(first + WHO).compare_exchange(held, who, Relaxed, Relaxed);
             let ours = named.is_ok() || named == Err(who);
             if !ours {
                 sheet.word(first + OWNER).store(0, Relaxed);
+            } else if held != who && held != 0 {
+                [OUT, IN].iter().for_each(|i| sheet.word(first + i).store(0, Relaxed));
             }
             ours
-        })?;
+        };
+        let same_or_free = |held: u64| held == who || held == 0;
+        // A job that takes in processes for days has many worlds.
+        let is_over = |held: u64| held >> WORLD_AT < u64::from(world);
+        let first = sheet
+            .links()
+            .find(|first| claims(*first, &same_or_free))
+            .or_else(|| sheet.links().find(|first| claims(*first, &is_over)))?;
         let before = [OUT, IN].map(|i| sheet.word(first + i).load(Relaxed));
         Some(Self { sheet: sheet.clone(), first, before })
     }
@@ -169,6 +179,8 @@ pub struct Formed {
     pub joined: u32,
     /// This process's number in the world of the group.
     pub number: u32,
+    /// Epoch in which that world began; 0: the job's start. Numbers of one world are not those of another.
+    pub world: u32,
 }
 
 /// A group as its sheet shows it.
@@ -185,8 +197,8 @@ pub struct RawGroup {
     pub calls: Vec<[u64; CALL]>,
 }
 
-/// A link's bytes so far: peer, kind, out, in.
-pub(crate) type RawLink = (usize, u8, u64, u64);
+/// A link's bytes so far: world, peer, kind, out, in.
+pub(crate) type RawLink = (u32, usize, u8, u64, u64);
 
 impl Sheet {
     /// Words of call number `made` of the group whose words begin at `first`.
@@ -225,6 +237,7 @@ impl Sheet {
                     left: word(CHANGE) as u32,
                     joined: (word(CHANGE) >> 32) as u32,
                     number: word(NUMBER) as u32,
+                    world: (word(NUMBER) >> 32) as u32,
                 },
                 // The oldest one may be overwritten by the next.
                 calls: (made - kept..made).filter_map(|n| call_words::read(self.call(first, n), n)).collect(),
@@ -236,7 +249,7 @@ impl Sheet {
         (group.size > 0).then_some(group)
     }
 
-    /// Bytes over links so far, by peer and kind.
+    /// Bytes over links so far, by world, peer and kind.
     #[doc(hidden)]
     pub fn link_bytes(&self) -> Vec<RawLink> {
         let mut all: Vec<RawLink> = Vec::new();
@@ -244,10 +257,11 @@ impl Sheet {
             let word = |i: usize| self.word(first + i).load(Relaxed);
             let Some(peer) = (word(WHO) & 0xffff_ffff).checked_sub(1) else { continue };
             let peer = peer as usize;
-            let kind = (word(WHO) >> 32) as u8;
-            match all.iter_mut().find(|l| (l.0, l.1) == (peer, kind)) {
-                Some(l) => (l.2, l.3) = (l.2.wrapping_add(word(OUT)), l.3.wrapping_add(word(IN))),
-                None => all.push((peer, kind, word(OUT), word(IN))),
+            let kind = (word(WHO) >> KIND_AT) as u8;
+            let world = (word(WHO) >> WORLD_AT) as u32;
+            match all.iter_mut().find(|l| (l.0, l.1, l.2) == (world, peer, kind)) {
+                Some(l) => (l.3, l.4) = (l.3.wrapping_add(word(OUT)), l.4.wrapping_add(word(IN))),
+                None => all.push((world, peer, kind, word(OUT), word(IN))),
             }
         }
         all.sort_unstable();
@@ -270,7 +284,8 @@ mod tests {
         let first = Counters::default();
         first.joins(4, 9);
         c.follows(&first, (2, 1), 5);
-        assert_eq!(sheet.groups()[0].formed, Formed { epoch: 5, since: 4, left: 2, joined: 1, number: 5 });
+        let formed = Formed { epoch: 5, since: 4, left: 2, joined: 1, number: 5, world: 5 };
+        assert_eq!(sheet.groups()[0].formed, formed);
         assert_eq!(c.epoch(), 5);
         let live = c.live().unwrap();
         for n in 0..6 {
@@ -305,19 +320,32 @@ mod tests {
     fn links_add_up_over_groups() {
         let (sheet, fd) = Sheet::create().unwrap();
         let theirs = Arc::new(Sheet::attach(&fd).unwrap());
-        let a = LiveLink::take(&theirs, 3, 2).unwrap();
-        let b = LiveLink::take(&theirs, 3, 2).unwrap();
-        let other = LiveLink::take(&theirs, 0, 2).unwrap();
+        let a = LiveLink::take(&theirs, 0, 3, 2).unwrap();
+        let b = LiveLink::take(&theirs, 0, 3, 2).unwrap();
+        let other = LiveLink::take(&theirs, 0, 0, 2).unwrap();
         a.sent(10);
         b.sent(5);
         b.received(7);
         other.received(1);
-        assert_eq!(sheet.link_bytes(), [(0, 2, 0, 1), (3, 2, 15, 7)]);
+        assert_eq!(sheet.link_bytes(), [(0, 0, 2, 0, 1), (0, 3, 2, 15, 7)]);
         drop(a);
-        let again = LiveLink::take(&theirs, 3, 2).unwrap();
+        let again = LiveLink::take(&theirs, 0, 3, 2).unwrap();
         again.sent(1);
-        assert_eq!(sheet.link_bytes(), [(0, 2, 0, 1), (3, 2, 16, 7)]);
-        let most: Vec<_> = (0..1000).map_while(|p| LiveLink::take(&theirs, p, 1)).collect();
+        assert_eq!(sheet.link_bytes(), [(0, 0, 2, 0, 1), (0, 3, 2, 16, 7)]);
+        // The number 3 of the next world is somebody else.
+        let stranger = LiveLink::take(&theirs, 4, 3, 2).unwrap();
+        stranger.sent(2);
+        assert_eq!(sheet.link_bytes(), [(0, 0, 2, 0, 1), (0, 3, 2, 16, 7), (4, 3, 2, 2, 0)]);
+        let most: Vec<_> = (0..1000).map_while(|p| LiveLink::take(&theirs, 0, p, 1)).collect();
         assert!((100..1000).contains(&most.len()), "{}", most.len());
+        // A world that is over makes room, and what is under way stays.
+        assert!(LiveLink::take(&theirs, 5, 0, 1).is_none());
+        let sent = most.len();
+        most[0].sent(9);
+        drop(most);
+        let next: Vec<_> = (0..1000).map_while(|p| LiveLink::take(&theirs, 5, p, 1)).collect();
+        assert_eq!(next.len(), sent);
+        let kept = sheet.link_bytes();
+        assert!(kept.contains(&(0, 3, 2, 16, 7)) && kept.contains(&(5, 0, 1, 0, 0)), "{kept:?}");
     }
 }

@@ -78,6 +78,8 @@ pub struct Counters {
     silence_ns: AtomicU64,
     /// Number of times that the job's group was formed again; in the upper half, that number when this process joined.
     epoch: AtomicU64,
+    /// Epoch in which the world of the group began, 0 for the job's start.
+    world: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -104,6 +106,7 @@ impl Counters {
             given: AtomicU64::new(0),
             silence_ns: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
+            world: AtomicU32::new(0),
         };
         // A slot may hold what an earlier group counted.
         counters.given.store(counters.word(at::SENT).load(Ordering::Relaxed), Ordering::Relaxed);
@@ -112,10 +115,12 @@ impl Counters {
 
     /// For a group that is split off this one.
     pub fn sibling(&self) -> Self {
-        Self::new(match &self.place {
+        let sibling = Self::new(match &self.place {
             Place::Sheet(slot) => Some(slot.sheet()),
             Place::Own(_) => None,
-        })
+        });
+        sibling.forms(0, 0, self.world.load(Ordering::Relaxed), 0);
+        sibling
     }
 
     #[inline]
@@ -168,21 +173,24 @@ impl Counters {
         }
     }
 
-    /// The group follows the one of these counters, without so many of its ranks, and with so many new ones. `number`: this process's in the
-    /// world of both.
+    /// The group follows the one of these counters, without so many of its ranks, and with so many new ones: then it has a world of its own.
+    /// `number`: this process's in the group's world.
     pub fn follows(&self, before: &Self, (left, joined): (usize, usize), number: usize) {
-        self.forms(before.epoch.load(Ordering::Relaxed) + 1, left as u64 | (joined as u64) << 32, number);
+        let epoch = before.epoch.load(Ordering::Relaxed) + 1;
+        let world = if joined > 0 { epoch as u32 } else { before.world.load(Ordering::Relaxed) };
+        self.forms(epoch, left as u64 | (joined as u64) << 32, world, number);
     }
 
     /// The group takes this process in, and is the job's group for so many times.
     pub fn joins(&self, epoch: u32, number: usize) {
-        self.forms(u64::from(epoch) | u64::from(epoch) << 32, 0, number);
+        self.forms(u64::from(epoch) | u64::from(epoch) << 32, 0, epoch, number);
     }
 
-    fn forms(&self, epoch: u64, change: u64, number: usize) {
+    fn forms(&self, epoch: u64, change: u64, world: u32, number: usize) {
         self.epoch.store(epoch, Ordering::Relaxed);
+        self.world.store(world, Ordering::Relaxed);
         if let Some(live) = self.live() {
-            live.forms(epoch, change, number);
+            live.forms(epoch, change, world, number);
         }
     }
 
@@ -191,11 +199,13 @@ impl Counters {
         self.epoch.load(Ordering::Relaxed) as u32
     }
 
-    /// Takes a slot for the counters of its link to rank `peer` of the job, if the launcher gave a sheet.
+    /// Takes a slot for the counters of its link to number `peer` of its world, if the launcher gave a sheet.
     pub fn link(&self, peer: usize, kind: u8) -> Option<Arc<LiveLink>> {
         match &self.place {
             Place::Own(_) => None,
-            Place::Sheet(slot) => LiveLink::take(slot.sheet(), peer, kind).map(Arc::new),
+            Place::Sheet(slot) => {
+                LiveLink::take(slot.sheet(), self.world.load(Ordering::Relaxed), peer, kind).map(Arc::new)
+            }
         }
     }
 

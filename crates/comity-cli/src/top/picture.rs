@@ -1,5 +1,5 @@
 //! Two looks at a job, made into what people want to know: who does what, how fast, and for whom all wait.
-use crate::live::view::{CallView, GroupView, JobView, RankState, RankView};
+use crate::live::view::{CallView, GroupView, JobView, LinkView, RankState, RankView};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -87,8 +87,10 @@ pub(crate) fn picture(before: Option<&JobView>, now: &JobView) -> Picture {
         findings.push(Finding { mark: RankMark::Fine, text: formed(now, epoch) });
         let renamed =
             rows.iter_mut().zip(&now.ranks).filter(|(_, r)| r.newest().is_some_and(|g| g.epoch == epoch));
-        renamed
-            .for_each(|(row, _)| row.waits_for = row.waits_for.and_then(|number| place(now, epoch, number)));
+        for (row, rank) in renamed {
+            let world = rank.newest().map_or(0, |g| g.world);
+            row.waits_for = row.waits_for.and_then(|number| place(now, world, number));
+        }
     }
     let culprit = culprit(&rows);
     failures(now, &rows, &mut findings);
@@ -159,10 +161,12 @@ fn formed(now: &JobView, epoch: u32) -> String {
     text
 }
 
-/// Rank that a number of the epoch's world stands for: the launcher's numbers are those of the start.
-fn place(now: &JobView, epoch: u32, number: usize) -> Option<usize> {
-    let is_it = |g: &GroupView| g.epoch == epoch && g.number == number;
-    now.ranks.iter().find(|r| r.newest().is_some_and(is_it)).map(|r| r.rank)
+/// Rank that a number of a world stands for: the launcher's numbers are those of the start. `None`: a process that others started, or a
+/// world that is over.
+fn place(now: &JobView, world: u32, number: usize) -> Option<usize> {
+    let is_it = |g: &GroupView| g.world == world && g.number == number;
+    let found = || now.ranks.iter().find(|r| r.newest().is_some_and(is_it)).map(|r| r.rank);
+    if world == 0 { Some(number) } else { found() }
 }
 
 /// Returns whether a rank is in a group that followed the one in which calls of it failed.
@@ -350,19 +354,26 @@ fn lines(before: Option<&JobView>, now: &JobView) -> Vec<LinkLine> {
     for rank in &now.ranks {
         let old = before.and_then(|v| v.ranks.iter().find(|r| r.rank == rank.rank));
         let span = old.map(|o| rank.at_ns.saturating_sub(o.at_ns) as f64 / 1e9).filter(|t| *t > 0.0);
+        // Bytes there and back, now and before: two ranks may have had a link in each of several worlds.
+        let mut totals: BTreeMap<(usize, &str), [u64; 4]> = BTreeMap::new();
         for link in &rank.links {
-            let was = old.map(|o| o.links.iter().find(|l| l.peer == link.peer && l.kind == link.kind));
-            let was = was.map(|l| l.map_or((0, 0), |l| (l.sent, l.received)));
-            let rate = |new: u64, old: Option<u64>| Some(new.saturating_sub(old?) as f64 * 8.0 / span?);
-            let low = rank.rank.min(link.peer);
-            let high = rank.rank.max(link.peer);
-            let entry = ends.entry((low, high, link.kind.clone())).or_default();
-            let sent = (link.sent, rate(link.sent, was.map(|w| w.0)));
-            let received = (link.received, rate(link.received, was.map(|w| w.1)));
+            let Some(peer) = place(now, link.world, link.peer) else { continue };
+            let is_it = |l: &&LinkView| (l.world, l.peer, &l.kind) == (link.world, link.peer, &link.kind);
+            let was = old.and_then(|o| o.links.iter().find(is_it)).map_or((0, 0), |l| (l.sent, l.received));
+            let total = totals.entry((peer, &link.kind)).or_default();
+            for (sum, bytes) in total.iter_mut().zip([link.sent, link.received, was.0, was.1]) {
+                *sum = sum.wrapping_add(bytes);
+            }
+        }
+        let rate = |new: u64, old: u64| Some(new.saturating_sub(old) as f64 * 8.0 / span?);
+        for ((peer, kind), [sent, received, was_sent, was_received]) in totals {
+            let low = rank.rank.min(peer);
+            let high = rank.rank.max(peer);
+            let entry = ends.entry((low, high, kind.into())).or_default();
             // The sender knows best; the receiver speaks where the sender is not seen.
             let (mine, theirs) = if rank.rank == low { (0, 1) } else { (1, 0) };
-            entry[mine] = Some(sent);
-            entry[theirs].get_or_insert(received);
+            entry[mine] = Some((sent, rate(sent, was_sent)));
+            entry[theirs].get_or_insert((received, rate(received, was_received)));
         }
     }
     let line = |((a, b, kind), [there, back]): (_, [LinkEnd; 2])| LinkLine {

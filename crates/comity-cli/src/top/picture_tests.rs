@@ -1,5 +1,5 @@
 use super::*;
-use crate::live::view::{self, LinkView};
+use crate::live::view;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -24,6 +24,10 @@ fn rank(rank: usize, call: CallView, waits_for: Option<usize>) -> RankView {
         groups: vec![group],
         ..RankView::default()
     }
+}
+
+fn link(world: u32, peer: usize, sent: u64, received: u64) -> LinkView {
+    LinkView { peer, world, kind: "tcp".into(), sent, received }
 }
 
 fn looked(ranks: Vec<RankView>) -> JobView {
@@ -72,7 +76,7 @@ fn who_waits_least_is_the_slowest() {
         let mut v = looked((0..3).map(|r| rank(r, call("begun", 1000), None)).collect());
         for (r, w) in v.ranks.iter_mut().zip(waited) {
             (r.at_ns, r.waited_ns) = (t, w);
-            r.links.push(LinkView { peer: (r.rank + 1) % 3, kind: "tcp".into(), sent: t / 8, received: 0 });
+            r.links.push(link(0, (r.rank + 1) % 3, t / 8, 0));
         }
         v
     };
@@ -111,6 +115,7 @@ fn a_group_that_was_formed_again_is_told_and_who_joined() {
             number,
             size: 4,
             epoch: 2,
+            world: 2,
             since,
             joined,
             left: 1,
@@ -145,6 +150,41 @@ fn a_group_that_was_formed_again_is_told_and_who_joined() {
         "{}",
         said(&picture(None, &again))
     );
+}
+
+/// Links go by the launcher's numbers, whatever those of a later world are; one to a process that others started is left out.
+#[test]
+fn links_of_a_group_with_joiners_are_those_of_the_launchers_ranks() {
+    let member = |place: usize, number: usize, at_ns: u64, links: Vec<LinkView>| {
+        let mut r = rank(place, call("begun", 1000), None);
+        let group = GroupView { number, size: 4, epoch: 3, world: 2, ..r.groups[0].clone() };
+        r.groups.push(group);
+        RankView { at_ns, links, ..r }
+    };
+    // Ranks 0, 2 and 1 of the launcher are 0, 1 and 2 of the world, and 3 is a stranger. Before, 1 and 2 were those of the start.
+    let all = |at: u64, new: u64| {
+        looked(vec![
+            member(
+                0,
+                0,
+                at,
+                vec![link(0, 1, 10, 20), link(2, 1, 300 * new, 0), link(2, 2, 50 * new, 7 * new)],
+            ),
+            member(
+                1,
+                2,
+                at,
+                vec![link(0, 0, 20, 10), link(2, 0, 7 * new, 50 * new), link(2, 3, 999 * new, 0)],
+            ),
+            member(2, 1, at, vec![link(2, 0, 40 * new, 300 * new)]),
+        ])
+    };
+    let p = picture(Some(&all(SECOND, 1)), &all(2 * SECOND, 2));
+    let [one, two] = &p.lines[..] else { panic!("{:?}", p.lines) };
+    assert_eq!((one.a, one.b, one.total), (0, 1, 10 + 20 + 100 + 14));
+    assert_eq!((one.there, one.back), (Some(50.0 * 8.0), Some(7.0 * 8.0)));
+    assert_eq!((two.a, two.b, two.total), (0, 2, 600 + 80));
+    assert_eq!((two.there, two.back), (Some(300.0 * 8.0), Some(40.0 * 8.0)));
 }
 
 #[test]

@@ -82,6 +82,9 @@ pub struct GroupView {
     /// This rank's number among those that `waits_for` counts, where the group was formed again.
     #[serde(default)]
     pub number: usize,
+    /// Epoch in which its world began. 0: the job's start, and numbers are the launcher's.
+    #[serde(default)]
+    pub world: u32,
     pub made: u64,
     /// A rank of the job.
     pub waits_for: Option<usize>,
@@ -108,7 +111,10 @@ pub struct CallView {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkView {
+    /// Number of the peer in its world, and the epoch in which that world began.
     pub peer: usize,
+    #[serde(default)]
+    pub world: u32,
     pub kind: String,
     pub sent: u64,
     pub received: u64,
@@ -191,6 +197,7 @@ pub fn rank(sheet: &Sheet, rank: usize, host: &str) -> RankView {
             .iter()
             .map(|l| LinkView {
                 peer: l.peer,
+                world: l.world,
                 kind: l.kind.map_or_else(String::new, |k| k.to_string()),
                 sent: l.sent,
                 received: l.received,
@@ -224,6 +231,7 @@ fn group(g: &LiveGroup, now: u64) -> GroupView {
         left: g.left,
         joined: g.joined,
         number: g.number,
+        world: g.world,
         made: g.made,
         waits_for: g.waits_for,
         asleep_ns: g.asleep.as_nanos() as u64,

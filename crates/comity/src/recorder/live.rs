@@ -51,8 +51,10 @@ pub struct LiveGroup {
     pub left: u32,
     /// Ranks that came with this one.
     pub joined: u32,
-    /// This rank's number among those that `waits_for` counts, where the group was formed again.
+    /// This rank's number in its world, which is what `waits_for` and [`LivePath::peer`] count, where the group was formed again.
     pub number: usize,
+    /// Epoch in which that world began. 0: the job's start, and numbers are ranks of the job.
+    pub world: u32,
     /// Number of calls so far.
     pub made: u64,
     /// The rank of the job that the call under way last slept for.
@@ -72,8 +74,10 @@ pub struct LiveGroup {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LivePath {
-    /// The rank of the job at the other end.
+    /// Number of the process at the other end in its world.
     pub peer: usize,
+    /// Epoch in which that world began. 0: the job's start, and numbers are ranks of the job.
+    pub world: u32,
     /// Over what.
     pub kind: Option<LinkKind>,
     /// From this rank.
@@ -111,13 +115,15 @@ impl LiveRank {
             left: g.formed.left,
             joined: g.formed.joined,
             number: g.formed.number as usize,
+            world: g.formed.world,
             made: g.made,
             waits_for: g.waits_for,
             asleep: Duration::from_nanos(g.asleep_since.map_or(0, |t| now.saturating_sub(t))),
             calls: g.calls.into_iter().filter_map(call).collect(),
         });
-        let links = sheet.link_bytes().into_iter().map(|(peer, kind, sent, received)| LivePath {
+        let links = sheet.link_bytes().into_iter().map(|(world, peer, kind, sent, received)| LivePath {
             peer,
+            world,
             kind: LinkKind::from_wire(kind),
             sent,
             received,

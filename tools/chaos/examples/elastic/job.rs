@@ -3,12 +3,12 @@
 use super::{
     Choice,
     line::Line,
-    rank::{Work, key},
+    rank::{LEFT_OUT, Work, key},
 };
 use comity::tools::Store;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{BufRead, BufReader},
     net::Ipv4Addr,
     process::{Child, Command, ExitStatus, Stdio},
@@ -34,25 +34,39 @@ pub(super) struct Job {
 impl Job {
     /// Start the first ranks, and wait until they have added up.
     pub(super) fn start(choice: &Choice, work: Work) -> Result<Self, String> {
-        let at = (Ipv4Addr::LOCALHOST, 0).into();
-        let store = Store::start(at, choice.ranks, &key(), "elastic", LONG).map_err(|e| e.to_string())?;
+        Self::start_at(Ipv4Addr::LOCALHOST, choice, work)
+    }
+
+    /// The same, with the store at an address of this host.
+    pub(super) fn start_at(at: Ipv4Addr, choice: &Choice, work: Work) -> Result<Self, String> {
+        let store =
+            Store::start((at, 0).into(), choice.ranks, &key(), "elastic", LONG).map_err(|e| e.to_string())?;
         let (send, lines) = channel();
         let mut job = Self { store, choice: choice.clone(), work, ranks: BTreeMap::new(), send, lines };
         for rank in 0..choice.ranks {
-            job.add(&rank.to_string())?;
+            job.add(&rank.to_string(), None)?;
         }
         Ok(job)
     }
 
     /// Start a joiner.
     pub(super) fn join(&mut self) -> Result<u32, String> {
-        self.add("join")
+        self.add("join", None)
     }
 
-    fn add(&mut self, place: &str) -> Result<u32, String> {
+    /// Start a joiner in a network namespace.
+    pub(super) fn join_from(&mut self, host: &str) -> Result<u32, String> {
+        self.add("join", Some(host))
+    }
+
+    fn add(&mut self, place: &str, host: Option<&str>) -> Result<u32, String> {
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
         let c = &self.choice;
-        let mut child = Command::new(program)
+        let mut command = Command::new(if host.is_some() { "ip".as_ref() } else { program.as_os_str() });
+        if let Some(host) = host {
+            command.args(["netns", "exec", host]).arg(&program);
+        }
+        let mut child = command
             .args(["rank", place, &c.ranks.to_string(), &self.store.addr().to_string(), &c.links])
             .args([&c.detection.to_string(), &self.work.word()])
             .stdin(Stdio::piped())
@@ -123,6 +137,31 @@ impl Job {
             }
         }
         Ok(sums)
+    }
+
+    /// Wait until some have added up in a group of `size` and the others have ended: nobody of these is in a group meanwhile.
+    pub(super) fn parts(&mut self, stay: &[u32], end: &[u32], size: usize) -> Result<(), String> {
+        let until = Instant::now() + LONG;
+        let mut sums = BTreeSet::new();
+        while sums.len() < stay.len() || self.ranks.keys().any(|pid| end.contains(pid)) {
+            let (pid, line) = self.hear(until)?.ok_or_else(|| {
+                let sums = sums.len();
+                format!("within {LONG:?} {sums} of {stay:?} formed a group of {size}, and of {end:?} not all ended")
+            })?;
+            match line {
+                Some(line) if line.event == "sum" && end.contains(&pid) => {
+                    return Err(format!("two groups: process {pid} is in one of {}", line.size));
+                }
+                Some(line) if line.event == "sum" && line.size == size => _ = sums.insert(pid),
+                None if stay.contains(&pid) => return Err(format!("the rank of process {pid} ended")),
+                None => match self.reap(pid)?.code() {
+                    Some(code) if code == i32::from(LEFT_OUT) => {}
+                    code => return Err(format!("process {pid} ended with {code:?}, and was not left out")),
+                },
+                Some(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Have all ranks end, and wait for that: what each said last, where it ended in good order.

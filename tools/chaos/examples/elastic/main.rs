@@ -10,8 +10,10 @@
 //! | `silent` | The same with a rank that is stopped: it stays silent, and nothing says that it has ended |
 //! | `healthy` | All ranks of a healthy group form it again |
 //! | `chaos` | Deaths, stops, cuts and joiners, one after the other, while the ranks train |
+//! | `hosts` | Joiners come from another host, a network namespace; then its cable is cut, and both sides live |
 //! | `rank` | A rank of such a job, which the others start |
 
+mod hosts;
 mod hour;
 mod job;
 mod line;
@@ -21,7 +23,7 @@ mod times;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-elastic kill | silent | healthy | chaos
+elastic kill | silent | healthy | chaos | hosts
     --ranks N       ranks of the job (8)
     --trials N      kills, stops or new groups (100)
     --links LIST    kinds of links, as in COMITY_LINKS (shm,tcp)
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
             ("silent", Some(choice)) => times::kill(&choice, true),
             ("healthy", Some(choice)) => times::healthy(&choice),
             ("chaos", Some(choice)) => hour::run(&choice),
+            ("hosts", Some(choice)) => hosts::run(&choice),
             _ => Err(USAGE.into()),
         },
         [] => Err(USAGE.into()),

@@ -56,8 +56,12 @@ pub(super) fn candle(_: &Scope) -> Outcome {
     counted(python::own(), "candle_suite.py", &[built("debug", ""), target().join("minilm")])
 }
 
-/// torchft's manager over gloo and over Comity: a replica is killed, and comes back.
+/// torchft's manager over gloo and over Comity: a replica is killed, and comes back. With a checkout its example programs too, which are in
+/// no package.
 pub(super) fn torchft(_: &Scope) -> Outcome {
+    if let Ok(source) = std::env::var("COMITY_TORCHFT_SOURCE") {
+        run_with(TORCHFT, "torchft_examples.py", &["--source", &source, "--over", "gloo", "comity"])?;
+    }
     run_with(TORCHFT, "torchft_suite.py", &[])
 }
 

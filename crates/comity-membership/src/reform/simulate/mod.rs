@@ -2,7 +2,7 @@
 //!
 //! A seed makes a scenario: 2 to 64 members (with `--deep` up to 1,024), who ask for a new group at random times, some late, some never; kills, also between two
 //! messages of a broadcast; stops and wakes; cuts both ways, for a while or for good; pairs that take each other for dead; parts of a group
-//! that cannot be made; a store that ends. Each member runs the true [`Reform`]. A run fails when one of these is broken:
+//! that cannot be made; a store that ends. Where they tell each other of their parts, and where these notes are skipped. Each member runs the true [`Reform`]. A run fails when one of these is broken:
 //!
 //! - There is one plan at most, whoever learns of it and when.
 //! - Whoever is told of a plan that has it has made its part; all members of the plan have.

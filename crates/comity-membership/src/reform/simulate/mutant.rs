@@ -12,6 +12,8 @@ pub(super) enum Mutant {
     NeedsNoVotes,
     /// A plan is put to the vote before all have made their parts.
     WaitsForNobody,
+    /// A member uses its part as soon as it stands, before anybody has said that all do.
+    UsesItsPart,
     /// The plan says nothing of those that left.
     NamesNobody,
     /// A member that is not in the plan is not told.
@@ -29,11 +31,12 @@ pub(super) enum Mutant {
 }
 
 impl Mutant {
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::ForgetsPromises,
         Self::ForgetsVotes,
         Self::NeedsNoVotes,
         Self::WaitsForNobody,
+        Self::UsesItsPart,
         Self::NamesNobody,
         Self::TellsMembersOnly,
         Self::KeepsDecision,

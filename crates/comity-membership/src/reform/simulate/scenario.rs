@@ -15,6 +15,9 @@ pub(super) struct Scenario {
     pub(super) store: bool,
     pub(super) rule: Rule,
     pub(super) fewest: usize,
+    /// A part stands when all members have noted that they make theirs, as where joiners are met or all links are made at once. Else the notes
+    /// are skipped: each part stands by itself, and nobody uses it before the plan is decided.
+    pub(super) gathers: bool,
     /// Limit on a member's silence.
     pub(super) limit: u64,
     /// Members wait for so long for a new group.
@@ -103,6 +106,7 @@ impl Scenario {
             store,
             rule,
             fewest,
+            gathers: Rng::new(seed ^ 0x907e).chance(40),
             limit,
             patience,
             delay,

@@ -34,6 +34,11 @@ enum Event {
         of: usize,
         plan: Rc<Plan>,
     },
+    /// `member` has made its part, and waits for no other one's.
+    Stands {
+        member: usize,
+        plan: Rc<Plan>,
+    },
     Draft {
         member: usize,
         members: Vec<usize>,
@@ -213,7 +218,8 @@ impl<'a> World<'a> {
                 if self.members[member].gone.insert(of) {
                     self.members[member].reform.gone(of, "died", now);
                     self.act(member, false);
-                    if self.members[member].making.as_ref().is_some_and(|p| p.members.contains(&of)) {
+                    let waits = |plan: &Rc<Plan>| plan.members.contains(&of) && self.scenario.gathers;
+                    if self.members[member].making.as_ref().is_some_and(waits) {
                         self.fail_making(member);
                     }
                     // The connection ends for both.
@@ -225,6 +231,7 @@ impl<'a> World<'a> {
                 note(&mut self.members[member].entered, &plan).insert(of);
                 self.look(member);
             }
+            Event::Stands { member, plan } => self.stand(member, plan),
             Event::Draft { member, members } => {
                 let extra = self.rng.between(0, u64::MAX - 1).to_be_bytes().to_vec();
                 let reform = &mut self.members[member].reform;
@@ -237,7 +244,7 @@ impl<'a> World<'a> {
                 self.act(member, false);
             }
             Event::Fault { member, plan } => {
-                if is_one_of(self.members[member].making.as_slice(), &plan) {
+                if self.scenario.gathers && is_one_of(self.members[member].making.as_slice(), &plan) {
                     self.fail_making(member);
                 }
             }
@@ -389,9 +396,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Make a part: it stands when all parts are begun, and fails with a member.
+    /// Make a part. Where members gather it stands when all parts are begun, and fails with a member.
     fn make(&mut self, member: usize, plan: Rc<Plan>) {
         self.members[member].making = Some(Rc::clone(&plan));
+        if !self.scenario.gathers && !self.members[member].lacks {
+            let later = self.delay();
+            return self.push(self.now + later, Event::Stands { member, plan });
+        }
         let lost = plan.members.iter().any(|m| self.members[member].gone.contains(m));
         if lost || std::mem::take(&mut self.members[member].lacks) {
             return self.fail_making(member);
@@ -415,9 +426,16 @@ impl<'a> World<'a> {
         let entered = note(&mut m.entered, plan);
         if plan.members.iter().all(|m| entered.contains(m)) {
             let plan = Rc::clone(plan);
-            m.made.push(Rc::clone(&plan));
-            self.end_making(member, &plan, None);
+            self.stand(member, plan);
         }
+    }
+
+    fn stand(&mut self, member: usize, plan: Rc<Plan>) {
+        self.members[member].made.push(Rc::clone(&plan));
+        if self.mutant == Some(Mutant::UsesItsPart) {
+            self.finish(member, (*plan).clone());
+        }
+        self.end_making(member, &plan, None);
     }
 
     fn fail_making(&mut self, member: usize) {
@@ -590,6 +608,7 @@ fn whose(event: &Event) -> Option<usize> {
         Event::Begin(member) | Event::Tick(member) => Some(*member),
         Event::Deliver { to, .. } => Some(*to),
         Event::Gone { member, .. }
+        | Event::Stands { member, .. }
         | Event::Entered { member, .. }
         | Event::Draft { member, .. }
         | Event::Fault { member, .. }

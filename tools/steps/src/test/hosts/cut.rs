@@ -65,11 +65,14 @@ enum Case {
     DeadRelay,
     /// A cable, before a rank sends its last message over it and ends without closing the group.
     Parting(How),
+    /// A job that takes in ranks of another host, and then loses that host, on which all live: one side goes on.
+    Elastic,
 }
 
 /// Each case, or why those with MPTCP were not tried.
 pub(super) fn check(scope: &Scope, key: &Path) -> Result<Vec<&'static str>, String> {
-    let mut cases = vec![Case::DeadRelay, Case::OnePath(How::Out, "c0"), Case::OnePath(How::Silent, "c1")];
+    let mut cases =
+        vec![Case::DeadRelay, Case::Elastic, Case::OnePath(How::Out, "c0"), Case::OnePath(How::Silent, "c1")];
     match std::fs::read_to_string("/proc/sys/net/mptcp/enabled") {
         Ok(said) if said.trim() == "1" => cases.extend([
             Case::Cables(How::Out, "handshake"),
@@ -93,6 +96,12 @@ pub(super) fn check(scope: &Scope, key: &Path) -> Result<Vec<&'static str>, Stri
             Case::DeadRelay => {
                 dead_relay(key)?;
                 MIDDLE.name
+            }
+            Case::Elastic => {
+                // The default limit on silence: a busy machine is no cut.
+                let task = Task::new(built("debug", "examples/elastic")).args(["hosts", "--detection", "5"]);
+                print!("{}", task.limit(180).run()?);
+                "joiners of another host, which is lost"
             }
             Case::Parting(how) => {
                 parting(key, how)?;

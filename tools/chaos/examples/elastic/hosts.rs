@@ -1,0 +1,95 @@
+//! Two hosts as network namespaces: joiners come from the other one, and the cable is cut while both sides live. One side goes on, never both.
+//!
+//! ```text
+//!   host a: the store, two ranks   10.77.0.1 --- cable --- 10.77.0.2   joiners: host b
+//!   2 + 2 ranks, packets vanish: the half with the store goes on      2 + 3 ranks, the cable is out: the three go on
+//! ```
+
+use super::{Choice, job::Job, rank::Work};
+use std::{fs::File, net::Ipv4Addr, os::fd::AsFd, time::Instant};
+use tasks::child::Task;
+
+const STORE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// Ranks of host a.
+const FIRST: usize = 2;
+
+fn ip(line: &str) -> Result<(), String> {
+    Task::new("ip").args(line.split_whitespace()).limit(20).run().map(drop)
+}
+
+/// Both hosts; dropping removes them.
+struct Hosts([String; 2]);
+
+impl Hosts {
+    fn new() -> Result<Self, String> {
+        let hosts = Self(["a", "b"].map(|host| format!("comity-{}-{host}", std::process::id())));
+        let [a, b] = &hosts.0;
+        for host in [a, b] {
+            ip(&format!("netns add {host}"))?;
+            ip(&format!("-n {host} link set lo up"))?;
+        }
+        ip(&format!("link add cable netns {a} type veth peer name cable netns {b}"))?;
+        for (host, last) in [(a, 1), (b, 2)] {
+            ip(&format!("-n {host} addr add 10.77.0.{last}/24 dev cable"))?;
+            ip(&format!("-n {host} link set cable up"))?;
+        }
+        Ok(hosts)
+    }
+
+    /// Packets vanish both ways: they go to an adapter that is not there.
+    fn lose(&self, is_lost: bool) -> Result<(), String> {
+        for (host, other) in self.0.iter().zip([2, 1]) {
+            let what = if is_lost { "replace" } else { "del" };
+            let nobody = if is_lost { "lladdr 02:00:00:00:66:66 nud permanent" } else { "" };
+            ip(&format!("-n {host} neigh {what} 10.77.0.{other} {nobody} dev cable"))?;
+        }
+        Ok(())
+    }
+
+    /// From here on this thread, and what it starts, is on host a.
+    fn enter(&self) -> Result<(), String> {
+        let path = format!("/run/netns/{}", self.0[0]);
+        let namespace = File::open(&path).map_err(|e| format!("{path}: {e}"))?;
+        let kind = rustix::thread::LinkNameSpaceType::Network;
+        rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(kind))
+            .map_err(|e| format!("{path} cannot be entered: {e}"))
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in &self.0 {
+            let _ = ip(&format!("netns del {host}"));
+        }
+    }
+}
+
+pub(super) fn run(choice: &Choice) -> Result<(), String> {
+    let hosts = Hosts::new()?;
+    hosts.enter()?;
+    let choice = Choice { ranks: FIRST, ..choice.clone() };
+    let mut job = Job::start_at(STORE, &choice, Work::Sums)?;
+    let first = job.pids();
+    job.sums(&first, FIRST)?;
+    let b = &hosts.0[1];
+    let mut joiners = Vec::new();
+    for size in [3, 4] {
+        joiners.push(job.join_from(b)?);
+        job.sums(&job.pids(), size)?;
+    }
+    let cut = Instant::now();
+    hosts.lose(true)?;
+    job.parts(&first, &joiners, FIRST)?;
+    println!(
+        "2 + 2 ranks, packets vanish: the half with the store goes on, {:.1} s",
+        cut.elapsed().as_secs_f64()
+    );
+    hosts.lose(false)?;
+    let joiners = (0..3).map(|_| job.join_from(b)).collect::<Result<Vec<_>, _>>()?;
+    job.sums(&job.pids(), 5)?;
+    let cut = Instant::now();
+    ip(&format!("-n {} link set cable down", hosts.0[0]))?;
+    job.parts(&joiners, &first, 3)?;
+    println!("2 + 3 ranks, the cable is out: the three go on, {:.1} s", cut.elapsed().as_secs_f64());
+    job.end().map(drop)
+}
