@@ -3,11 +3,14 @@
 candle_suite.py llama FOLDER PROMPT...     write a small random Llama; print the tokens that follow each prompt (numbers with commas)
 candle_suite.py near FOLDER SENTENCE...    print how near each sentence's meaning is to the first one's, by the BERT in FOLDER
 candle_suite.py same FILE FILE             read two checkpoints of one model with safetensors for torch and with MLX, and compare
+candle_suite.py names FILE                 look for each function that MLX has for groups in the first column of the table in FILE
 """
 
 from __future__ import annotations
 
+import re
 import sys
+from importlib import metadata
 from pathlib import Path
 
 #: New tokens for each prompt.
@@ -80,5 +83,36 @@ def same(first: str, second: str) -> None:
     print(f"{len(mine)} tensors, {Path(first).stat().st_size} bytes, differ by {far:.1e}")
 
 
+def names(file: str) -> None:
+    import inspect
+
+    import mlx.core as mx
+    from mlx import nn
+    from mlx.nn.layers import distributed
+
+    lines = Path(file).read_text().splitlines()
+    rows = [line for line in lines if line.startswith("//! | ")]
+    cells = [row.split("|")[1] for row in rows]
+    known = {word for cell in cells for word in re.findall(r"`(\w+)`", cell)}
+    layers = {
+        name: thing
+        for name, thing in vars(distributed).items()
+        if not name.startswith("_") and getattr(thing, "__module__", None) == distributed.__name__
+    }
+    classes = [thing for thing in layers.values() if inspect.isclass(thing)]
+    methods = {name for one in classes for name in vars(one) if not name.startswith("_")}
+    operations = {name for name in dir(mx.distributed) if not name.startswith("_")}
+    of_groups = {
+        name
+        for name, thing in vars(nn.utils).items()
+        if inspect.isfunction(thing) and "group" in inspect.signature(thing).parameters
+    }
+    wanted = layers.keys() | methods | operations | of_groups
+    assert {"all_sum", "fully_shard", "average_gradients"} <= wanted, wanted
+    missing = sorted(wanted - known)
+    assert not missing, f"the table in {file} lacks {', '.join(missing)}"
+    print(f"{len(wanted)} functions of MLX {metadata.version('mlx')} stand in the table")
+
+
 if __name__ == "__main__":
-    {"llama": llama, "near": near, "same": same}[sys.argv[1]](*sys.argv[2:])
+    {"llama": llama, "near": near, "same": same, "names": names}[sys.argv[1]](*sys.argv[2:])

@@ -1,6 +1,6 @@
 //! Parameters of a model that is spread over ranks: name, tensor, and which part of the whole it is.
 
-use crate::{Error, Partition, Result, Sharding};
+use crate::{Error, Partition, Result, Sharding, ShardingCause, ShardingError, collective::in_calls};
 use candle_core::{Tensor, Var};
 use comity::Group;
 use std::collections::HashMap;
@@ -143,6 +143,22 @@ pub fn shard_in_place(
     Ok(parts)
 }
 
+/// Whether all ranks describe their parameters alike; `owner` is for errors.
+pub(crate) fn agree(group: &Group, owner: &str, description: &[u8]) -> Result<()> {
+    // FNV-1a: the same on every machine.
+    let sum = description
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+    let mut sums = vec![0u64; group.size()];
+    in_calls(|| group.all_gather(&[sum], &mut sums))?;
+    let differing: Vec<usize> = (0..sums.len()).filter(|&r| sums[r] != sums[0]).collect();
+    if differing.is_empty() {
+        return Ok(());
+    }
+    let cause = ShardingCause::Parameters { differing };
+    Err(ShardingError::new("parameters", group.size(), cause).at(owner, "parameters").into())
+}
+
 /// This rank's part of a tensor, with a name for errors.
 pub(crate) fn take_part(
     group: &Group,
@@ -151,12 +167,11 @@ pub(crate) fn take_part(
     axis: usize,
     sharding: &Sharding,
 ) -> Result<(Tensor, Partition)> {
-    use crate::{ShardingCause, ShardingError};
     let dimension = format!("axis {axis}");
     let Ok(size) = x.dim(axis) else {
         let cause = match x.rank() {
             0 => ShardingCause::Scalar,
-            _ => ShardingCause::Shape { expected: vec![0; axis + 1], got: x.dims().to_vec() },
+            _ => ShardingCause::Axis { got: x.dims().to_vec() },
         };
         return Err(ShardingError::new(&dimension, group.size(), cause).at(name, &dimension).into());
     };

@@ -1,8 +1,5 @@
 //! The example's training in each of its ways, on ranks that are threads: the losses must be those of one rank.
 
-#[path = "../examples/shared/memory.rs"]
-#[allow(dead_code)]
-mod memory;
 #[path = "../examples/gpt/model.rs"]
 mod model;
 #[path = "../examples/gpt/norm.rs"]

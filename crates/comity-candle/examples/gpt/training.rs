@@ -1,7 +1,6 @@
 //! The training itself, in each of its ways.
 
 use super::{
-    memory::memory,
     model::{Block, End, Model, Shape, Start},
     stages::pipelined,
     text::Text,
@@ -12,6 +11,7 @@ use comity::{Group, ReduceOp};
 use comity_candle::{
     DataParallel, FullySharded, Parameter, Sampler, all_sum, fully_shard, save_checkpoint, time_in_calls,
 };
+use demo::memory;
 use std::{
     error::Error,
     path::PathBuf,

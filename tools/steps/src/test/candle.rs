@@ -1,5 +1,6 @@
 //! The examples of `crates/comity-candle` as processes: the language model in each of its ways must learn what one rank learns, a Llama must say
-//! what transformers says, and a BERT must find what it finds there. Checkpoints must be read by others.
+//! what transformers says, and a BERT must find what it finds there. Checkpoints must be read by others, and the table beside MLX's functions
+//! must have all of them.
 
 use super::{Done, Outcome, missing, python, scope::Scope};
 use std::{fs, path::PathBuf};
@@ -34,7 +35,8 @@ pub(crate) fn check(_: &Scope) -> Outcome {
     let parts = ["build", "--package", "comity-cli", "--package", "comity-candle", "--bins", "--examples"];
     Task::cargo().args(parts).limit(3600).run()?;
     let scratch = Scratch::new("candle").map_err(|e| format!("cannot make a folder: {e}"))?;
-    let done = [gpt()?, checkpoints(&scratch)?, llama(&scratch)?];
+    let table = suite(&["names", "crates/comity-candle/src/lib.rs"])?.trim_end().to_string();
+    let done = [table, digits(&scratch)?, gpt()?, checkpoints(&scratch)?, llama(&scratch)?];
     let Some(folder) = weights()? else {
         return missing(format!("{}; {MINILM} cannot be fetched", done.join("; ")));
     };
@@ -55,6 +57,28 @@ fn run(example: &str, ranks: usize, args: &[&str]) -> Result<String, String> {
 
 fn suite(args: &[&str]) -> Result<String, String> {
     python::own().args([SUITE]).args(args).limit(LIMIT).run()
+}
+
+/// Handwritten digits: the weights on several ranks beside those of one.
+fn digits(scratch: &Scratch) -> Result<String, String> {
+    let file = scratch.join("digits").to_string_lossy().into_owned();
+    run("digits", 1, &["--epochs", "5", "--weights", &file])?;
+    let mut largest = 0f64;
+    for n in [2, 3] {
+        let out = run("digits", n, &["--epochs", "5", "--compare", &file])?;
+        let far = difference(&out).ok_or_else(|| format!("digits on {n} ranks ended without a comparison"))?;
+        if far > LARGEST_DIFFERENCE {
+            return Err(format!("digits on {n} ranks ends {far} from one rank"));
+        }
+        largest = largest.max(far);
+    }
+    Ok(format!("digits within {largest:.0e} of one rank's weights"))
+}
+
+/// The number after `differs from FILE by`.
+fn difference(output: &str) -> Option<f64> {
+    let (_, rest) = output.split_once("differs from ")?;
+    rest.split_once(" by ")?.1.split_whitespace().next()?.parse().ok()
 }
 
 fn train(mode: &str, ranks: usize, more: &[&str]) -> Result<String, String> {
@@ -183,7 +207,7 @@ fn last_loss(output: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{answers, cosine, last_loss, tokens};
+    use super::{answers, cosine, difference, last_loss, tokens};
 
     #[test]
     fn the_last_loss_is_found() {
@@ -191,6 +215,13 @@ mod tests {
             "[0] step   10  loss 3.5000  7 samples/s\n[0] loss 3.2500, 8 samples/s, 27 % of the time\n\n";
         assert_eq!(last_loss(out), Some(3.25));
         assert_eq!(last_loss("nothing"), None);
+    }
+
+    #[test]
+    fn the_difference_is_found() {
+        let out = "[0] accuracy 0.97, 9 samples/s, differs from /tmp/a by 3.0e-7\n";
+        assert_eq!(difference(out), Some(3e-7));
+        assert_eq!(difference("accuracy 0.97"), None);
     }
 
     #[test]
