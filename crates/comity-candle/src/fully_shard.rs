@@ -358,8 +358,7 @@ impl Inner {
         };
         let layers = self.chain.layers.get();
         let neighbour = after.and_then(|i| layers?.get(i)?.upgrade());
-        *self.chain.coming() =
-            neighbour.map(|n| Coming { layer: n.index, pass, weights: n.gather() });
+        *self.chain.coming() = neighbour.map(|n| Coming { layer: n.index, pass, weights: n.gather() });
         Ok(flat)
     }
 

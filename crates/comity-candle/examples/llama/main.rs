@@ -10,8 +10,8 @@ mod generate;
 mod model;
 
 use candle_core::DType;
-use generate::{Settings, generate};
 use demo::{mib, percent, thousandths};
+use generate::{Settings, generate};
 use std::{
     error::Error,
     io::Write,

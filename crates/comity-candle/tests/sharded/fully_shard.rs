@@ -190,9 +190,7 @@ fn weights_of_the_next_layer_travel_while_one_is_computed() {
 fn weights_that_came_before_a_step_are_not_used_after_it() {
     on_ranks(2, |g| {
         let mine = fully_shard(g, layers(DType::F32))?;
-        let first = |mine: &[FullySharded]| {
-            mine[0].forward(&batch(g.rank(), 0), |vb, x| compute(0, vb, x))
-        };
+        let first = |mine: &[FullySharded]| mine[0].forward(&batch(g.rank(), 0), |vb, x| compute(0, vb, x));
         let want = (first(&mine)? * 2.0)?;
         // A backward pass that ends at the second layer has asked for the weights of the first.
         let x = noise((2, WIDTH), 9);
@@ -237,7 +235,9 @@ fn the_norm_is_that_of_all_parts() {
         let clipped = clip_grad_norm_sharded(g, &parameters, &mut gradients, 1.0)?;
         // The parameters of a checkpoint are copies, which have no gradient.
         match clip_grad_norm_sharded(g, &mine[1].parameters("1")?, &mut gradients, 1.0) {
-            Err(Error::Sharding(e)) => assert_eq!((&*e.layer, e.cause), ("1.weight", ShardingCause::NoGradient)),
+            Err(Error::Sharding(e)) => {
+                assert_eq!((&*e.layer, e.cause), ("1.weight", ShardingCause::NoGradient))
+            }
             other => panic!("{other:?}"),
         }
         Ok((norm, clipped))
@@ -255,9 +255,7 @@ fn the_norm_is_that_of_all_parts() {
 fn types_that_differ_are_named() {
     let g = &Group::single();
     let named = |name: &str, dtype| (name.to_string(), noise(3, 1).to_dtype(dtype).unwrap());
-    for (others, expected, got) in
-        [(DType::BF16, "f32", "bf16"), (DType::U32, "f32", "u32")]
-    {
+    for (others, expected, got) in [(DType::BF16, "f32", "bf16"), (DType::U32, "f32", "u32")] {
         match fully_shard(g, [vec![named("a", DType::F32), named("b", others)]]) {
             Err(Error::Sharding(e)) => {
                 let cause = ShardingCause::DType { expected: expected.into(), got: got.into() };

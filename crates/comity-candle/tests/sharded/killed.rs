@@ -75,7 +75,8 @@ fn one_step(way: &str, group: &Group) -> Result<()> {
             let mut training = DataParallel::new(group, &vars)?;
             for _ in 0..2 {
                 // The first learns the order in which gradients come; those of the second travel during its backward pass.
-                training.gradients(&[()], |vb, ()| Ok(linear(4, 4, vb)?.forward(&x)?.sqr()?.mean_all()?))?;
+                training
+                    .gradients(&[()], |vb, ()| Ok(linear(4, 4, vb)?.forward(&x)?.sqr()?.mean_all()?))?;
             }
         }
         "shards" => {

@@ -108,7 +108,8 @@ fn layers_without_whole_blocks_are_not_quantized() {
             "ShardedToAllLinear: the input has [48, 48] elements on the 2 ranks, and each needs a multiple of 32; \
              share it in units of 32"
         );
-        ShardedToAllLinear::from_linear(g, &down, &Sharding::balanced().unit(32))?.quantize(GgmlDType::Q8_0)?;
+        ShardedToAllLinear::from_linear(g, &down, &Sharding::balanced().unit(32))?
+            .quantize(GgmlDType::Q8_0)?;
         let up = Linear::new(noise((4, 40), 1), None);
         let up = AllToShardedLinear::from_linear(g, &up, &Sharding::balanced())?;
         let Err(Error::Sharding(e)) = up.quantize(GgmlDType::Q8_0) else { panic!("no error") };

@@ -66,7 +66,8 @@ fn digits(scratch: &Scratch) -> Result<String, String> {
     let mut largest = 0f64;
     for n in [2, 3] {
         let out = run("digits", n, &["--epochs", "5", "--compare", &file])?;
-        let far = difference(&out).ok_or_else(|| format!("digits on {n} ranks ended without a comparison"))?;
+        let far =
+            difference(&out).ok_or_else(|| format!("digits on {n} ranks ended without a comparison"))?;
         if far > LARGEST_DIFFERENCE {
             return Err(format!("digits on {n} ranks ends {far} from one rank"));
         }
