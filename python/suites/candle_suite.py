@@ -2,7 +2,7 @@
 
 candle_suite.py llama FOLDER PROMPT...     write a small random Llama; print the tokens that follow each prompt (numbers with commas)
 candle_suite.py near FOLDER SENTENCE...    print how near each sentence's meaning is to the first one's, by the BERT in FOLDER
-candle_suite.py same FILE FILE             read two checkpoints of one model with safetensors for torch and with MLX, and compare
+candle_suite.py same PATH PATH             read two checkpoints of one model with safetensors for torch and with MLX, and compare
 candle_suite.py names FILE                 look for each function that MLX has for groups in the first column of the table in FILE
 """
 
@@ -68,11 +68,18 @@ def near(folder: str, *sentences: str) -> None:
 def same(first: str, second: str) -> None:
     import mlx.core as mx
     import numpy as np
+    import torch
     from safetensors.torch import load_file
 
-    mine, other = load_file(first), load_file(second)
+    def files(path: str) -> list[Path]:
+        return sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else [Path(path)]
+
+    def whole(path: str) -> dict[str, torch.Tensor]:
+        return {name: x for file in files(path) for name, x in load_file(file).items()}
+
+    mine, other = whole(first), whole(second)
     assert mine.keys() == other.keys(), sorted(mine.keys() ^ other.keys())
-    read = mx.load(first)
+    read = {name: x for file in files(first) for name, x in mx.load(str(file)).items()}
     assert read.keys() == mine.keys()
     far = 0.0
     for name, x in mine.items():
@@ -80,7 +87,8 @@ def same(first: str, second: str) -> None:
         assert np.array_equal(np.array(read[name]), x.numpy()), f"{name} differs between MLX and torch"
         far = max(far, float((x - other[name]).abs().max()))
     assert far < LARGEST_DIFFERENCE, far
-    print(f"{len(mine)} tensors, {Path(first).stat().st_size} bytes, differ by {far:.1e}")
+    size = sum(file.stat().st_size for file in files(first))
+    print(f"{len(mine)} tensors, {size} bytes, differ by {far:.1e}")
 
 
 def names(file: str) -> None:

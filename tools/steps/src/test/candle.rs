@@ -13,7 +13,7 @@ use tasks::{
 const RUNS: [(&str, usize); 9] =
     [("dp", 1), ("dp", 3), ("tp", 2), ("tp", 3), ("tp", 4), ("fsdp", 3), ("pp", 3), ("2d", 2), ("2d", 4)];
 /// Ways whose checkpoints are read by others, and numbers of ranks.
-const SAVED: [(&str, usize); 4] = [("dp", 1), ("tp", 3), ("fsdp", 3), ("2d", 4)];
+const SAVED: [(&str, usize); 5] = [("dp", 1), ("tp", 3), ("fsdp", 3), ("pp", 3), ("2d", 4)];
 /// Twenty steps apart by rounding only.
 const LARGEST_DIFFERENCE: f64 = 2e-3;
 /// Ranks of a Llama, and its stages.
