@@ -8,7 +8,10 @@
 //! Candle says of no gradient when it is final. An identity on a variable does: its own gradient is asked for just then. So the model is
 //! built for each step, out of such identities, which costs a copy of the weights.
 
-use crate::{Error, Result, broadcast_variables, collective::in_calls, gradients::Bundle, parameter::agree};
+use crate::{
+    Error, Result, broadcast_variables, collective::in_calls, gradients::Bundle, parameter::agree,
+    whole_parameters,
+};
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var, backprop::GradStore};
 use candle_nn::{Init, VarBuilder, VarMap, var_builder::SimpleBackend};
 use comity::{Group, ReduceOp, Request};
@@ -68,11 +71,9 @@ impl DataParallel {
     /// [`Error::DType`] for a variable whose gradient cannot be averaged; [`Error::Sharding`] when ranks have variables of other names,
     /// shapes or types; [`Error::Group`].
     pub fn new(group: &Group, variables: &VarMap) -> Result<Self> {
-        let mut all: Vec<(String, Var)> = {
-            let data = variables.data().lock().unwrap_or_else(PoisonError::into_inner);
-            data.iter().map(|(name, v)| (name.clone(), v.clone())).collect()
-        };
-        all.sort_by(|a, b| a.0.cmp(&b.0));
+        let parameters = whole_parameters(variables).into_iter();
+        let all: Vec<(String, Var)> =
+            parameters.filter_map(|p| Some((p.name.clone(), p.variable()?))).collect();
         let describe = |(name, v): &(String, Var)| format!("{name} {:?} {:?}\n", v.shape(), v.dtype());
         agree(group, "data parallel training", all.iter().map(describe).collect::<String>().as_bytes())?;
         for (index, (_, v)) in all.iter().enumerate() {

@@ -133,7 +133,9 @@ pub use ops::{
     all_gather, all_gather_v, all_max, all_min, all_sum, all_to_all, broadcast, recv, reduce_scatter,
     reduce_scatter_v, send, sum_gradients,
 };
-pub use parameter::{Parameter, ShardingType, broadcast_variables, shard_in_place, variables};
+pub use parameter::{
+    Parameter, ShardingType, broadcast_variables, shard_in_place, variables, whole_parameters,
+};
 pub use pipeline::{Passes, Pipeline, divide_layers};
 pub use quantized::{QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, shard_quantized};
 pub use sampler::{Sampler, Share};

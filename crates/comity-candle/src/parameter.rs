@@ -2,8 +2,9 @@
 
 use crate::{Error, Partition, Result, Sharding, ShardingCause, ShardingError, collective::in_calls};
 use candle_core::{Tensor, Var};
+use candle_nn::VarMap;
 use comity::Group;
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::PoisonError};
 
 /// A parameter, or this rank's part of one.
 ///
@@ -67,6 +68,29 @@ impl Parameter {
 /// ```
 pub fn variables<'a>(parameters: impl IntoIterator<Item = &'a Parameter>) -> Vec<Var> {
     parameters.into_iter().filter_map(Parameter::variable).collect()
+}
+
+/// The variables of a map as parameters that every rank has whole, by name: in one order on all ranks, which [`VarMap::all_vars`] has not.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_nn::{VarBuilder, VarMap, linear};
+/// use comity_candle::{broadcast_variables, variables, whole_parameters};
+///
+/// let group = comity::Group::single(); // under `comity launch`: comity::init()?
+/// let vars = VarMap::new();
+/// linear(4, 2, VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu).pp("up"))?;
+/// let parameters = whole_parameters(&vars);
+/// broadcast_variables(&group, &variables(&parameters), 0)?;
+/// assert_eq!(parameters[0].name, "up.bias");
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+pub fn whole_parameters(vars: &VarMap) -> Vec<Parameter> {
+    let data = vars.data().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all: Vec<Parameter> =
+        data.iter().map(|(name, v)| Parameter::whole(name, v.as_tensor().clone())).collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
 }
 
 /// Side of a weight that is divided: its outputs or its inputs.
