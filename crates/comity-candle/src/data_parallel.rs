@@ -173,11 +173,15 @@ impl DataParallel {
             }
         }
         step.start_full(&mut state)?;
-        // Behind all buckets, in the order of the group's calls.
-        in_calls(|| self.group.with_wire(None).all_reduce(&mut present, ReduceOp::Or))?;
+        // Behind all buckets, in the order of the group's calls: where one of theirs has failed, its error is the cause.
+        let agreed = in_calls(|| self.group.with_wire(None).all_reduce(&mut present, ReduceOp::Or));
+        let mut averages = Vec::new();
         for (bucket, request) in std::mem::take(&mut state.pending) {
             // WAIT: a request, whose call has a deadline
-            let bundle = in_calls(|| request.wait())?;
+            averages.push((bucket, in_calls(|| request.wait())?));
+        }
+        agreed?;
+        for (bucket, bundle) in averages {
             let variables = bucket.iter().map(|&i| &self.variables[i].1);
             for (&i, average) in bucket.iter().zip(bundle.split(variables)?) {
                 let v = &self.variables[i].1;

@@ -33,9 +33,10 @@ fn connect(rank: usize, store: &str) -> Group {
     config.links([LinkKind::Tcp]).join_timeout(LIMIT).connect().unwrap()
 }
 
-/// The rank that an error says is lost.
+/// The rank that an error says is lost, at once or, after a call in the background, as the cause.
 fn lost(e: Error) -> usize {
     let Error::Group(e) = e else { panic!("another error: {e}") };
+    let e = if let comity::ErrorKind::Broken(cause) = e.kind() { cause } else { &e };
     let comity::ErrorKind::PeerLost { peer, .. } = e.kind() else { panic!("another error: {e}") };
     peer.rank
 }
