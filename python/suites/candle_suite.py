@@ -17,11 +17,12 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 #: Ways of sharing the work, with a number of ranks for each. Checkpoints of the others are compared with the first one's.
-SAVED = [("dp", 1), ("tp", 3), ("fsdp", 3), ("2d", 4)]
+SAVED = [("dp", 1), ("tp", 3), ("fsdp", 3), ("pp", 3), ("2d", 4)]
 #: Two ways of training, twenty steps long, differ by rounding.
 LARGEST_DIFFERENCE = 2e-3
 #: Ranks of a Llama, and its stages.
@@ -55,6 +56,48 @@ class Examples:
         return done.stdout
 
 
+def names() -> None:
+    """Each function that MLX has for groups is in the first column of the adapter's table."""
+    import inspect
+
+    import mlx.core as mx
+    from mlx import nn
+    from mlx.nn.layers import distributed
+
+    lines = (ROOT / "crates/comity-candle/src/lib.rs").read_text().splitlines()
+    cells = [line.split("|")[1] for line in lines if line.startswith("//! | ")]
+    known = {word for cell in cells for word in re.findall(r"`(\w+)`", cell)}
+    layers = {
+        name: thing
+        for name, thing in vars(distributed).items()
+        if not name.startswith("_") and getattr(thing, "__module__", None) == distributed.__name__
+    }
+    classes = [thing for thing in layers.values() if inspect.isclass(thing)]
+    methods = {name for one in classes for name in vars(one) if not name.startswith("_")}
+    operations = {name for name in dir(mx.distributed) if not name.startswith("_")}
+    of_groups = {
+        name
+        for name, thing in vars(nn.utils).items()
+        if inspect.isfunction(thing) and "group" in inspect.signature(thing).parameters
+    }
+    wanted = layers.keys() | methods | operations | of_groups
+    assert {"all_sum", "fully_shard", "average_gradients"} <= wanted, wanted
+    missing = sorted(wanted - known)
+    assert not missing, f"the table lacks {', '.join(missing)}"
+    print(f"=> {len(wanted)} functions of MLX {metadata.version('mlx')} stand in the table")
+
+
+def digits(examples: Examples, folder: Path) -> None:
+    weights = str(folder / "digits")
+    examples.run("digits", 1, "--epochs", "5", "--weights", weights)
+    for ranks in (2, 3):
+        said = examples.run("digits", ranks, "--epochs", "5", "--compare", weights)
+        far = re.search(r"differs from \S+ by (\S+)", said)
+        assert far, said
+        assert float(far[1]) < LARGEST_DIFFERENCE, (ranks, said)
+    print("=> digits on 2 and 3 ranks end as on one")
+
+
 def checkpoints(examples: Examples, folder: Path) -> None:
     import mlx.core as mx
     import numpy as np
@@ -63,10 +106,13 @@ def checkpoints(examples: Examples, folder: Path) -> None:
     first = None
     far = 0.0
     for mode, ranks in SAVED:
-        file = str(folder / f"{mode}.safetensors")
+        saved = folder / f"{mode}.safetensors"
         shape = ["--steps", "20", "--batch", "12", "--context", "16", "--width", "32"]
-        examples.run("gpt", ranks, "--mode", mode, *shape, "--save", file)
-        mine, read = load_file(file), mx.load(file)
+        examples.run("gpt", ranks, "--mode", mode, *shape, "--save", str(saved))
+        # A pipeline saves a file for each stage.
+        files = sorted(saved.glob("*.safetensors")) if saved.is_dir() else [saved]
+        mine = {name: x for file in files for name, x in load_file(file).items()}
+        read = {name: x for file in files for name, x in mx.load(str(file)).items()}
         first = first or mine
         assert mine.keys() == first.keys() == read.keys(), sorted(mine.keys() ^ first.keys())
         for name, x in mine.items():
@@ -144,7 +190,9 @@ def minilm(examples: Examples, kept: Path) -> None:
 def main() -> None:
     examples, kept = Examples(Path(sys.argv[1])), Path(sys.argv[2])
     kept.mkdir(parents=True, exist_ok=True)
+    names()
     with tempfile.TemporaryDirectory() as folder:
+        digits(examples, Path(folder))
         checkpoints(examples, Path(folder))
         llama(examples, Path(folder) / "llama")
     minilm(examples, kept)

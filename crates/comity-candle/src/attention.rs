@@ -54,12 +54,12 @@ impl Heads {
     ) -> Result<Self, ShardingError> {
         if keys == 0 || !queries.is_multiple_of(keys) {
             let cause = ShardingCause::Indivisible { size: queries, unit: keys.max(1), even: false };
-            return Err(ShardingError::new("heads", ranks, cause));
+            return Err(ShardingError::new("heads", ranks, cause).at("attention", "heads"));
         }
         let replicated = keys < ranks;
         let unit = if replicated { 1 } else { queries / keys };
         let partition = sharding.clone().whole_blocks(unit).partition(queries, ranks);
-        let partition = partition.map_err(|e| e.at("", "heads"))?;
+        let partition = partition.map_err(|e| e.at("attention", "heads"))?;
         let queries_of = (0..ranks).map(|r| partition.of(r)[0].clone()).collect();
         Ok(Self { all: queries, all_keys: keys, width, queries: queries_of })
     }
@@ -381,6 +381,6 @@ fn fits(group: &Group, heads: &Heads, layer: &str) -> Result<(), Error> {
     if heads.queries.len() == group.size() {
         return Ok(());
     }
-    let cause = ShardingCause::Shape { expected: vec![group.size()], got: vec![heads.queries.len()] };
-    Err(ShardingError::new("heads", group.size(), cause).at(layer, "heads").into())
+    let cause = ShardingCause::Ranks { made_for: heads.queries.len() };
+    Err(ShardingError::new("", group.size(), cause).at(layer, "division of heads").into())
 }

@@ -2,7 +2,7 @@
 //!
 //! The file is that of a model on one process: other programs read it as it is, and it loads on any number of ranks.
 
-use crate::{Error, Parameter, Result, ShardingCause, ShardingError, Weights, load::Area};
+use crate::{Error, Parameter, Result, ShardingCause, ShardingError, Weights, load::Area, parameter::agree};
 use candle_core::{DType, Device, Tensor};
 use comity::Group;
 use safetensors::{
@@ -10,6 +10,7 @@ use safetensors::{
     tensor::{Dtype, Metadata, TensorInfo},
 };
 use std::{
+    collections::HashSet,
     fs::{self, File, OpenOptions},
     io,
     os::unix::fs::FileExt,
@@ -21,7 +22,7 @@ use std::{
 ///
 /// Every rank calls this, with the same parameters in the same order. Ranks that see rank 0's file, on its host or on a shared file system,
 /// write their own bytes to it; the others send them to rank 0. The file has another name until all is written and on the disk: under `path`
-/// there is the whole checkpoint or, when a rank dies, whatever was there before.
+/// there is the whole checkpoint or, when a rank dies, whatever was there before. A file that a killed rank 0 left goes with the next save.
 ///
 /// ```
 /// use candle_core::{DType, Device, Var};
@@ -43,11 +44,16 @@ use std::{
 /// [`Error::Sharding`] when ranks give different parameters; [`Error::File`] on the rank that cannot write, and for the others
 /// an error that names it; [`Error::Group`] when a rank fails meanwhile.
 pub fn save_checkpoint(group: &Group, path: impl AsRef<Path>, parameters: &[Parameter]) -> Result<()> {
-    let plan = FilePlan::new(group, parameters)?;
-    plan.agree(group)?;
+    let plan = FilePlan::new(group, parameters);
+    // A rank without a plan takes part: the others wait for it.
+    let agreed = agree(group, "checkpoint", plan.as_ref().map_or(&[], |p| &p.header));
+    let plan = plan?;
+    agreed?;
     let path = path.as_ref();
     let temporary = temporary(group, path)?;
-    let out = write(group, &temporary, &plan, parameters).and_then(|()| finish(group, &temporary, path));
+    // Rank 0's file stays open, and so locked, until it has its name.
+    let written = write(group, path, &temporary, &plan, parameters);
+    let out = written.and_then(|_file| finish(group, &temporary, path));
     if out.is_err() && group.rank() == 0 {
         // Nobody wants half a checkpoint; the first error is the one to tell.
         let _ = fs::remove_file(&temporary);
@@ -120,8 +126,12 @@ impl FilePlan {
             infos.push((p.name.clone(), TensorInfo { dtype, shape, data_offsets: (at, at + bytes) }));
             at += bytes;
         }
-        let twice = ShardingError::new("name", group.size(), ShardingCause::Missing { similar: Vec::new() });
-        let metadata = Metadata::new(None, infos).map_err(|_| Error::from(twice.at("checkpoint", "name")))?;
+        let mut names = HashSet::new();
+        if let Some((name, _)) = infos.iter().find(|(name, _)| !names.insert(name)) {
+            let e = ShardingError::new("parameters", group.size(), ShardingCause::Twice);
+            return Err(e.at(name, "parameters").into());
+        }
+        let metadata = Metadata::new(None, infos).map_err(candle_core::Error::wrap)?;
         let mut text = serde_json::to_vec(&metadata).map_err(candle_core::Error::wrap)?;
         text.resize(text.len().next_multiple_of(8), b' ');
         let mut header = (text.len() as u64).to_le_bytes().to_vec();
@@ -130,22 +140,6 @@ impl FilePlan {
         let offsets = begins.iter().map(|b| (start + b) as u64).collect();
         Ok(Self { header, offsets, len: (start + at) as u64 })
     }
-
-    /// Whether all ranks give the same parameters.
-    fn agree(&self, group: &Group) -> Result<()> {
-        let sum = self
-            .header
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
-        let mut sums = vec![0u64; group.size()];
-        group.all_gather(&[sum], &mut sums)?;
-        let differing: Vec<usize> = (0..sums.len()).filter(|&r| sums[r] != sums[0]).collect();
-        if differing.is_empty() {
-            return Ok(());
-        }
-        let cause = ShardingCause::Parameters { differing };
-        Err(ShardingError::new("parameters", group.size(), cause).at("checkpoint", "parameters").into())
-    }
 }
 
 /// A name beside `path` that no other save has, the same on every rank.
@@ -153,14 +147,44 @@ fn temporary(group: &Group, path: &Path) -> Result<PathBuf> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
     let mut mark = [now ^ (u64::from(std::process::id()) << 32)];
     group.broadcast(&mut mark, 0)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(path.with_file_name(format!(".{name}.{:016x}", mark[0])))
+    Ok(path.with_file_name(format!("{}{:016x}", temporary_prefix(path), mark[0])))
 }
 
-fn write(group: &Group, temporary: &Path, plan: &FilePlan, parameters: &[Parameter]) -> Result<()> {
+/// Beginning of the names of files that are to become this checkpoint; 16 digits follow.
+fn temporary_prefix(path: &Path) -> String {
+    format!(".{}.", path.file_name().unwrap_or_default().to_string_lossy())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}
+
+/// Remove the files of earlier saves whose rank 0 was killed: nobody holds their locks. What cannot be removed is no obstacle.
+fn remove_abandoned(path: &Path) {
+    let prefix = temporary_prefix(path);
+    for entry in fs::read_dir(folder_of(path)).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_ours = name
+            .strip_prefix(&prefix)
+            .is_some_and(|mark| mark.len() == 16 && mark.bytes().all(|b| b.is_ascii_hexdigit()));
+        let is_free = |path: &Path| File::open(path).is_ok_and(|f| f.try_lock().is_ok());
+        if is_ours && is_free(&entry.path()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn write(
+    group: &Group,
+    path: &Path,
+    temporary: &Path,
+    plan: &FilePlan,
+    parameters: &[Parameter],
+) -> Result<Option<File>> {
     let failed = |e| Error::File { path: temporary.into(), source: e };
     let mut mine = Ok(None);
     if group.rank() == 0 {
+        remove_abandoned(path);
         mine = create(temporary, plan).map(Some).map_err(failed);
     }
     all_well(group, &mine)?;
@@ -195,11 +219,13 @@ fn write(group: &Group, temporary: &Path, plan: &FilePlan, parameters: &[Paramet
         out = file.sync_all().map_err(failed);
     }
     all_well(group, &out)?;
-    out
+    out.map(|()| file)
 }
 
 fn create(temporary: &Path, plan: &FilePlan) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create_new(true).open(temporary)?;
+    // Until it is closed: a sign that the save is under way. Not every file system has locks.
+    let _ = file.try_lock();
     file.set_len(plan.len)?;
     file.write_all_at(&plan.header, 0)?;
     Ok(file)
@@ -249,8 +275,7 @@ fn finish(group: &Group, temporary: &Path, path: &Path) -> Result<()> {
 
 fn rename(temporary: &Path, path: &Path) -> io::Result<()> {
     fs::rename(temporary, path)?;
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-    File::open(folder)?.sync_all()
+    File::open(folder_of(path))?.sync_all()
 }
 
 /// An error for the ranks that did well while others did not.

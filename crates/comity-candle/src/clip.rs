@@ -1,12 +1,12 @@
 //! Clipping by the norm of all gradients of a model that is spread over ranks.
 
-use crate::{Error, Parameter, Result, collective::in_calls};
+use crate::{Error, Parameter, Result, ShardingCause, ShardingError, collective::in_calls};
 use candle_core::{DType, backprop::GradStore};
 use comity::{Group, ReduceOp};
 
 /// Scale the gradients of these parameters so that their norm, over all ranks, is at most `max_norm`; return the norm before.
 ///
-/// Scaling of gradients to a largest norm. Of a parameter that is divided among the ranks, each rank's part counts; a parameter that every rank has whole counts once. The factor is
+/// Of a parameter that is divided among the ranks, each rank's part counts; a parameter that every rank has whole counts once. The factor is
 /// `min(1, max_norm / (norm + 1e-6))`, the same on every rank.
 ///
 /// ```
@@ -25,22 +25,31 @@ use comity::{Group, ReduceOp};
 /// ```
 ///
 /// # Errors
-/// [`Error::Group`] as [`Group::all_reduce`]; [`Error::Tensor`] when candle cannot read a gradient.
+/// [`Error::Sharding`] when no rank has a gradient of any of them, as of the [`parameters`](crate::FullySharded::parameters) of a fully sharded
+/// layer, which are copies: give its [`parameter`](crate::FullySharded::parameter). [`Error::Group`] as [`Group::all_reduce`];
+/// [`Error::Tensor`] when candle cannot read a gradient.
 pub fn clip_grad_norm_sharded(
     group: &Group,
     parameters: &[Parameter],
     gradients: &mut GradStore,
     max_norm: f64,
 ) -> Result<f64> {
-    let mut squares = [0f64];
+    let mut squares = 0f64;
+    let mut found = 0f64;
     for p in parameters {
         let counts = p.part.is_some() || group.rank() == 0;
         if let (Some(g), true) = (gradients.get(&p.tensor), counts) {
-            squares[0] += f64::from(g.to_dtype(DType::F32)?.sqr()?.sum_all()?.to_scalar::<f32>()?);
+            squares += f64::from(g.to_dtype(DType::F32)?.sqr()?.sum_all()?.to_scalar::<f32>()?);
+            found += 1.0;
         }
     }
-    in_calls(|| group.all_reduce(&mut squares, ReduceOp::Sum)).map_err(Error::Group)?;
-    let norm = squares[0].sqrt();
+    let mut all = [squares, found];
+    in_calls(|| group.all_reduce(&mut all, ReduceOp::Sum)).map_err(Error::Group)?;
+    if all[1] == 0.0 && !parameters.is_empty() {
+        let e = ShardingError::new("gradients", group.size(), ShardingCause::NoGradient);
+        return Err(e.at(&parameters[0].name, "gradients").into());
+    }
+    let norm = all[0].sqrt();
     let factor = max_norm / (norm + 1e-6);
     if factor < 1.0 {
         for p in parameters {

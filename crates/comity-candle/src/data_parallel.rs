@@ -8,7 +8,10 @@
 //! Candle says of no gradient when it is final. An identity on a variable does: its own gradient is asked for just then. So the model is
 //! built for each step, out of such identities, which costs a copy of the weights.
 
-use crate::{Error, Result, broadcast_variables, collective::in_calls, gradients::Bundle};
+use crate::{
+    Error, Result, broadcast_variables, collective::in_calls, gradients::Bundle, parameter::agree,
+    whole_parameters,
+};
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var, backprop::GradStore};
 use candle_nn::{Init, VarBuilder, VarMap, var_builder::SimpleBackend};
 use comity::{Group, ReduceOp, Request};
@@ -65,14 +68,14 @@ impl DataParallel {
     /// Begin with rank 0's values of these variables, which every rank has under the same names.
     ///
     /// # Errors
-    /// [`Error::DType`] for a variable whose gradient cannot be averaged; [`Error::Group`], such as a mismatch when the ranks' variables
-    /// differ.
+    /// [`Error::DType`] for a variable whose gradient cannot be averaged; [`Error::Sharding`] when ranks have variables of other names,
+    /// shapes or types; [`Error::Group`].
     pub fn new(group: &Group, variables: &VarMap) -> Result<Self> {
-        let mut all: Vec<(String, Var)> = {
-            let data = variables.data().lock().unwrap_or_else(PoisonError::into_inner);
-            data.iter().map(|(name, v)| (name.clone(), v.clone())).collect()
-        };
-        all.sort_by(|a, b| a.0.cmp(&b.0));
+        let parameters = whole_parameters(variables).into_iter();
+        let all: Vec<(String, Var)> =
+            parameters.filter_map(|p| Some((p.name.clone(), p.variable()?))).collect();
+        let describe = |(name, v): &(String, Var)| format!("{name} {:?} {:?}\n", v.shape(), v.dtype());
+        agree(group, "data parallel training", all.iter().map(describe).collect::<String>().as_bytes())?;
         for (index, (_, v)) in all.iter().enumerate() {
             if !matches!(v.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
                 return Err(Error::DType { index, dtype: v.dtype().as_str() });
@@ -170,11 +173,15 @@ impl DataParallel {
             }
         }
         step.start_full(&mut state)?;
-        // Behind all buckets, in the order of the group's calls.
-        in_calls(|| self.group.with_wire(None).all_reduce(&mut present, ReduceOp::Or))?;
+        // Behind all buckets, in the order of the group's calls: where one of theirs has failed, its error is the cause.
+        let agreed = in_calls(|| self.group.with_wire(None).all_reduce(&mut present, ReduceOp::Or));
+        let mut averages = Vec::new();
         for (bucket, request) in std::mem::take(&mut state.pending) {
             // WAIT: a request, whose call has a deadline
-            let bundle = in_calls(|| request.wait())?;
+            averages.push((bucket, in_calls(|| request.wait())?));
+        }
+        agreed?;
+        for (bucket, bundle) in averages {
             let variables = bucket.iter().map(|&i| &self.variables[i].1);
             for (&i, average) in bucket.iter().zip(bundle.split(variables)?) {
                 let v = &self.variables[i].1;

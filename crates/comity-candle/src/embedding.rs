@@ -76,7 +76,7 @@ impl ShardedEmbedding {
     /// [`Error::Sharding`](crate::Error::Sharding) when there are not as many rows as `vocabulary` says.
     pub fn from_parts(group: &Group, name: &str, rows: Tensor, vocabulary: Partition) -> Result<Self> {
         let (_, width) = rows.dims2()?;
-        expect(group, name, "vocabulary", &rows, &[vocabulary.sizes()[group.rank()], width])?;
+        expect(group, name, "vocabulary", rows.dims(), &[vocabulary.sizes()[group.rank()], width])?;
         Ok(Self { group: group.clone(), rows, vocabulary })
     }
 
@@ -173,7 +173,8 @@ pub fn sharded_cross_entropy(
     targets: &Tensor,
     vocabulary: &Partition,
 ) -> Result<Tensor> {
-    crate::linear::check_input(group, "sharded_cross_entropy", scores, vocabulary)?;
+    let part = vocabulary.sizes()[group.rank()];
+    crate::linear::check_width(group, "sharded_cross_entropy", scores, part)?;
     let mine = scores.dim(D::Minus1)?;
     let z = scores.reshape(((), mine))?.to_dtype(DType::F32)?;
     let greatest = z.detach().max_keepdim(1)?;

@@ -1,9 +1,11 @@
 //! Fully sharded layers: each rank keeps a part of the weights, and has the whole of a layer only while it computes it.
 //!
 //! ```text
-//! forward    gather 0 | layer 0 | layer 1 | layer 2 |         backward  gather 2 | layer 2 | layer 1 | ...
-//!                     gather 1  | gather 2                              gather 1 | reduce_scatter 2 | ...
+//! forward    gather 0 | layer 0 | layer 1 | layer 2      backward  gather 2 | layer 2 | scatter 2 | layer 1 | scatter 1 | ...
+//!                     gather 1  | gather 2                                    gather 1            | gather 0
 //! ```
+//!
+//! Weights travel while a layer is computed. A gradient does not: candle wants it when the layer's backward pass ends.
 //!
 //! Candle's graph keeps all that an operation has read, so a layer is one operation here: its inner results and its whole weights are
 //! dropped after the forward pass, and computed again in the backward pass.
@@ -11,7 +13,7 @@
 mod recomputed;
 
 use crate::{
-    Error, Parameter, Partition, Result, Weights,
+    Error, Parameter, Partition, Result, ShardingCause, ShardingError, Weights,
     collective::{CallKind, TensorCall, in_calls},
 };
 use candle_core::{DType, Device, Shape, Tensor, Var};
@@ -22,7 +24,7 @@ use std::{
     collections::HashMap,
     fmt,
     ops::Range,
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
 };
 
 /// The computation of a layer from its weights and its input.
@@ -63,10 +65,37 @@ struct Inner {
     flat: Var,
     pieces: Vec<Piece>,
     compute_dtype: DType,
-    /// The whole weights, on their way.
-    coming: Mutex<Option<Request<Tensor, Error>>>,
-    next: OnceLock<Weak<Self>>,
-    previous: OnceLock<Weak<Self>>,
+    chain: Arc<Chain>,
+    /// Its place in the chain.
+    index: usize,
+}
+
+/// Layers that follow each other, and the one whose whole weights are on their way.
+#[derive(Default)]
+struct Chain {
+    layers: OnceLock<Vec<Weak<Inner>>>,
+    coming: Mutex<Option<Coming>>,
+}
+
+/// Weights that were asked for before their layer's turn. They are for the next use of the chain: after another one, a step of the optimiser
+/// may lie between.
+struct Coming {
+    layer: usize,
+    pass: Pass,
+    weights: Request<Tensor, Error>,
+}
+
+/// Direction in which layers are used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    Forward,
+    Backward,
+}
+
+impl Chain {
+    fn coming(&self) -> MutexGuard<'_, Option<Coming>> {
+        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A parameter: its shape, and each rank's rows.
@@ -112,7 +141,7 @@ impl fmt::Debug for FullySharded {
 /// While a layer is computed, the weights of the one after it travel, and backwards those of the one before.
 ///
 /// # Errors
-/// [`Error::DType`] unless the parameters of a layer have one type, of `f16`, `bf16`, `f32` and `f64`.
+/// [`Error::Sharding`] that names the parameter, unless those of a layer have one type, of `f16`, `bf16`, `f32` and `f64`.
 pub fn fully_shard(
     group: &Group,
     layers: impl IntoIterator<Item = Vec<(String, Tensor)>>,
@@ -129,24 +158,30 @@ pub fn fully_shard_as(
     layers: impl IntoIterator<Item = Vec<(String, Tensor)>>,
     compute_dtype: Option<DType>,
 ) -> Result<Vec<FullySharded>> {
+    let chain = Arc::new(Chain::default());
     let made: Vec<FullySharded> = layers
         .into_iter()
-        .map(|layer| FullySharded::new(group, layer, compute_dtype))
+        .enumerate()
+        .map(|(i, layer)| FullySharded::new(group, layer, compute_dtype, (chain.clone(), i)))
         .collect::<Result<_>>()?;
-    for pair in made.windows(2) {
-        // Set once: each layer is new.
-        let _ = pair[0].inner.next.set(Arc::downgrade(&pair[1].inner));
-        let _ = pair[1].inner.previous.set(Arc::downgrade(&pair[0].inner));
-    }
+    // Set once: the chain is new.
+    let _ = chain.layers.set(made.iter().map(|l| Arc::downgrade(&l.inner)).collect());
     Ok(made)
 }
 
 impl FullySharded {
-    fn new(group: &Group, parameters: Vec<(String, Tensor)>, compute_dtype: Option<DType>) -> Result<Self> {
+    fn new(
+        group: &Group,
+        parameters: Vec<(String, Tensor)>,
+        compute_dtype: Option<DType>,
+        (chain, index): (Arc<Chain>, usize),
+    ) -> Result<Self> {
         let dtype = parameters.first().map_or(DType::F32, |(_, x)| x.dtype());
-        let floats = matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64);
-        if let Some(index) = parameters.iter().position(|(_, x)| !floats || x.dtype() != dtype) {
-            return Err(Error::DType { index, dtype: parameters[index].1.dtype().as_str() });
+        let is_float = matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64);
+        if let Some((name, x)) = parameters.iter().find(|(_, x)| !is_float || x.dtype() != dtype) {
+            let expected = if is_float { dtype.as_str() } else { "f16, bf16, f32 or f64" };
+            let cause = ShardingCause::DType { expected: expected.into(), got: x.dtype().as_str().into() };
+            return Err(ShardingError::new("parameter", group.size(), cause).at(name, "parameter").into());
         }
         let mut mine = Vec::new();
         let mut pieces = Vec::new();
@@ -165,9 +200,8 @@ impl FullySharded {
             flat: Var::from_tensor(&Tensor::cat(&mine, 0)?.copy()?)?,
             pieces,
             compute_dtype: compute_dtype.unwrap_or(dtype),
-            coming: Mutex::new(None),
-            next: OnceLock::new(),
-            previous: OnceLock::new(),
+            chain,
+            index,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -175,6 +209,33 @@ impl FullySharded {
     /// This rank's part of all parameters of the layer, end to end: for an optimiser that treats elements alike, as candle's do.
     pub fn variable(&self) -> &Var {
         &self.inner.flat
+    }
+
+    /// The same as a parameter, of this name: for [`clip_grad_norm_sharded`](crate::clip_grad_norm_sharded).
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Module, linear};
+    /// # use comity_candle::{clip_grad_norm_sharded, fully_shard};
+    /// # let group = comity::Group::single();
+    /// # let layer = vec![("weight".to_string(), Tensor::ones((2, 2), DType::F32, &Device::Cpu)?)];
+    /// let layers = fully_shard(&group, [layer])?;
+    /// # let x = Tensor::ones((1, 2), DType::F32, &Device::Cpu)?;
+    /// # let y = layers[0].forward(&x, |vb, x| Ok(x.matmul(&vb.get((2, 2), "weight")?)?))?;
+    /// let mut gradients = y.sum_all()?.backward()?;
+    /// let parameters: Vec<_> = layers.iter().map(|l| l.parameter("layer")).collect();
+    /// assert_eq!(clip_grad_norm_sharded(&group, &parameters, &mut gradients, 1.0)?, 2.0);
+    /// # Ok::<(), comity_candle::Error>(())
+    /// ```
+    pub fn parameter(&self, name: &str) -> Parameter {
+        let mut at = 0;
+        let mut ranges = Vec::new();
+        for count in self.inner.counts() {
+            ranges.push(at..at + count);
+            at += count;
+        }
+        let flat = self.inner.flat.as_tensor().clone();
+        Parameter::sharded(name, flat, 0, Partition::overlapping(at, ranges))
     }
 
     /// The layer's output for `x`. `compute` gets the whole weights, under their names, and is called once more in the backward
@@ -190,8 +251,7 @@ impl FullySharded {
         compute: impl Fn(VarBuilder<'static>, &Tensor) -> Result<Tensor> + Send + Sync + 'static,
     ) -> Result<Tensor> {
         let compute: Compute = Arc::new(compute);
-        let flat = self.inner.whole()?;
-        Inner::fetch(&self.inner.next);
+        let flat = self.inner.whole(Pass::Forward)?;
         let whole = self.inner.tensors(&flat)?;
         drop(flat);
         let y = compute(self.inner.builder(whole), &x.detach())?.contiguous()?;
@@ -256,6 +316,7 @@ impl FullySharded {
         if !mine.is_empty() {
             inner.flat.set(&Tensor::cat(&mine, 0)?)?;
         }
+        *inner.chain.coming() = None;
         Ok(())
     }
 }
@@ -275,15 +336,6 @@ impl Inner {
         usize::from(self.count(rank) == 0)
     }
 
-    /// Begin to gather the weights of a neighbour.
-    fn fetch(neighbour: &OnceLock<Weak<Self>>) {
-        let Some(inner) = neighbour.get().and_then(Weak::upgrade) else { return };
-        let mut coming = inner.coming.lock().unwrap_or_else(PoisonError::into_inner);
-        if coming.is_none() {
-            *coming = Some(inner.gather());
-        }
-    }
-
     fn gather(&self) -> Request<Tensor, Error> {
         let flat = self.flat.as_detached_tensor();
         let counts = self.counts();
@@ -294,11 +346,20 @@ impl Inner {
         })
     }
 
-    /// All ranks' parts, by rank.
-    fn whole(&self) -> Result<Tensor> {
-        let coming = self.coming.lock().unwrap_or_else(PoisonError::into_inner).take();
+    /// All ranks' parts, by rank. Those of the layer that comes after it in this pass begin to travel.
+    fn whole(&self, pass: Pass) -> Result<Tensor> {
+        let coming = self.chain.coming().take().filter(|c| c.layer == self.index && c.pass == pass);
+        let weights = coming.map_or_else(|| self.gather(), |c| c.weights);
         // WAIT: a request, whose call has a deadline
-        in_calls(|| coming.unwrap_or_else(|| self.gather()).wait())
+        let flat = in_calls(|| weights.wait())?;
+        let after = match pass {
+            Pass::Forward => Some(self.index + 1),
+            Pass::Backward => self.index.checked_sub(1),
+        };
+        let layers = self.chain.layers.get();
+        let neighbour = after.and_then(|i| layers?.get(i)?.upgrade());
+        *self.chain.coming() = neighbour.map(|n| Coming { layer: n.index, pass, weights: n.gather() });
+        Ok(flat)
     }
 
     /// The parameters, out of all ranks' parts.

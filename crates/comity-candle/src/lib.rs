@@ -48,6 +48,7 @@
 //!
 //! | MLX (`mlx.nn`, `mx.distributed`) | Swift port | here |
 //! |---|---|---|
+//! | `init`, `is_available`, `Group` and its `split` | `initialize`, `isAvailable`, `Group`, `split` | [`comity::init`], [`comity::Group`], [`split`](comity::Group::split) with every backend; [`DeviceMesh`] |
 //! | `all_sum`, `all_max`, `all_min` | `allSum`, `allMax`, `allMin` | [`all_sum`], [`all_max`], [`all_min`]; the extreme's gradient goes to who has it, in MLX to everyone |
 //! | `all_gather` | `allGather` | [`all_gather`], [`all_gather_v`]; along any axis |
 //! | `sum_scatter` | `sumScatter` | [`reduce_scatter`], [`reduce_scatter_v`]; with a gradient, along any axis |
@@ -56,24 +57,31 @@
 //! | none | none | [`broadcast`], [`broadcast_variables`] |
 //! | `sum_gradients` | `sumGradients` | [`sum_gradients`] |
 //! | `AllToShardedLinear`, `ShardedToAllLinear` | the same | [`AllToShardedLinear`], [`ShardedToAllLinear`] |
+//! | none | subclasses of `Linear`, for LoRA | [`AllToShardedLinear::local`], [`ShardedToAllLinear::local`] give this rank's [`candle_nn::Linear`] |
 //! | `from_linear` | `fromLinear` | [`AllToShardedLinear::from_linear`], [`ShardedToAllLinear::from_linear`] |
-//! | `QuantizedAllToShardedLinear`, `QuantizedShardedToAllLinear` | the same | [`QuantizedAllToShardedLinear`], [`QuantizedShardedToAllLinear`]: GGUF's types |
+//! | `QuantizedAllToShardedLinear`, `QuantizedShardedToAllLinear` | the same | [`QuantizedAllToShardedLinear`], [`QuantizedShardedToAllLinear`]: GGUF's types, not `affine`, `mxfp4`, `mxfp8`, `nvfp4`; whole blocks on each rank |
 //! | `from_quantized_linear` | `fromQuantizedLinear` | [`QuantizedAllToShardedLinear::from_quantized`], [`QuantizedShardedToAllLinear::from_quantized`] |
 //! | none | `toQuantized` of a sharded layer | [`AllToShardedLinear::quantize`], [`ShardedToAllLinear::quantize`] |
+//! | `freeze`, `unfreeze`: quantized weights stay frozen | the same | the same: quantized weights are no variables |
 //! | `shard_linear` | `shardLinear` | [`shard_linear`], [`shard_quantized`] |
-//! | `shard_inplace`, with a string or a predicate | `shardInPlace` | [`shard_in_place`] with [`ShardingType::axis`] or a rule |
+//! | `shard_inplace`: `"all-to-sharded"`, `"sharded-to-all"` or a predicate | `shardInPlace`, `ShardingType` | [`shard_in_place`] with [`ShardingType::axis`] or a rule; experts of three axes too |
 //! | `segments`: a number, indices, fractions | `Segments` | [`Segments`] |
+//! | errors when a result is evaluated | `checkedEval`, `withError` | each call returns its error; a backward pass returns those of its calls |
 //! | `ValueError` | `ShardingError` | [`ShardingError`], [`ShardingCause`] |
 //! | equal shares only | equal shares only | [`Sharding`]: balanced, by weights, or equal; in whole units |
 //! | `average_gradients` | `averageGradients` | [`average_gradients`], [`DataParallel`]: overlapped with the backward pass |
 //! | `all_reduce_size`, `communication_stream` of it | `allReduceSize` | no knobs: buckets of up to 32 MiB; [`DataParallel`] makes smaller ones, so that the first leave early |
+//! | `communication_type` (until 2026-03) | `communicationType` (a first port) | [`comity::Group::with_wire`] |
 //! | none | `groupBySize` | no use for it: buckets are made inside |
 //! | `clip_grad_norm_sharded` | none | [`clip_grad_norm_sharded`] |
-//! | `fully_shard`, `compute_dtype` of it | `fullyShard` | [`fully_shard`], [`fully_shard_as`]: uneven, with prefetch; scalars lie on rank 0, where MLX refuses them |
+//! | `fsdp_apply_gradients` (2026-03 to 2026-07) | none | [`fully_shard`], which took its place |
+//! | `fully_shard`, `FullyShardedModule`, `compute_dtype` of it | `fullyShard` | [`fully_shard`], [`FullySharded`], [`fully_shard_as`]: uneven, with prefetch; scalars lie on rank 0, where MLX refuses them |
 //! | `as_linear` of a fully sharded embedding | `asLinear` | [`FullySharded::forward`] with other work: the closure gets the whole weights |
-//! | none | none | [`ShardedEmbedding`], [`sharded_cross_entropy`], [`ShardedAttention`], [`KvCache`], [`Sampling`], [`DeviceMesh`] |
+//! | none | none | [`ShardedEmbedding`], [`sharded_cross_entropy`], [`ShardedAttention`], [`KvCache`], [`Sampling`], [`Sampler`], [`DiLoCo`], [`sync_variables`] |
 //! | `PipelineMixin` of mlx-lm | none | [`Pipeline`], [`divide_layers`]: also for training |
 //! | `sharded_load` of mlx-lm | none | [`Weights`]; [`save_checkpoint`], [`load_checkpoint`] |
+//!
+//! Candle has neither `vmap` nor `jvp`, which MLX's operations have. The deep check `candle` looks for each function of the installed MLX in this table.
 //!
 //! Platforms: all of it ran on the CPU, on Linux. With the feature `cuda` and a group over NCCL, operations, layers and [`average_gradients`] take tensors on the
 //! group's CUDA device as they are, on candle's stream (run by hand). With the feature `metal` they take tensors on a Metal device, through memory that both processors share (compiled
@@ -125,7 +133,9 @@ pub use ops::{
     all_gather, all_gather_v, all_max, all_min, all_sum, all_to_all, broadcast, recv, reduce_scatter,
     reduce_scatter_v, send, sum_gradients,
 };
-pub use parameter::{Parameter, ShardingType, broadcast_variables, shard_in_place, variables};
+pub use parameter::{
+    Parameter, ShardingType, broadcast_variables, shard_in_place, variables, whole_parameters,
+};
 pub use pipeline::{Passes, Pipeline, divide_layers};
 pub use quantized::{QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, shard_quantized};
 pub use sampler::{Sampler, Share};

@@ -22,7 +22,7 @@ use candle_nn::{Linear, VarBuilder};
 use comity::Group;
 use part::{LinearPart, name_of};
 
-pub(crate) use part::{check_input, expect};
+pub(crate) use part::{check_width, expect};
 
 /// A linear layer that takes the whole input on every rank and gives each rank its part of the outputs.
 ///
@@ -113,8 +113,10 @@ impl AllToShardedLinear {
     /// ranks once, not for each layer.
     ///
     /// # Errors
-    /// Candle's. The group's come from `backward`.
+    /// [`Error::Sharding`](crate::Error::Sharding) when `x` has another width or type than the weights. The group's come from `backward`.
     pub fn forward_both(&self, other: &Self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        self.part.check_input(x)?;
+        other.part.check_input(x)?;
         let x = ops::sum_gradients(&self.part.group, x)?;
         Ok((self.part.local.forward(&x)?, other.part.local.forward(&x)?))
     }
@@ -122,7 +124,7 @@ impl AllToShardedLinear {
     /// The same layer, still divided, with a quantized weight.
     ///
     /// # Errors
-    /// Candle's, when the inputs are not whole blocks of `dtype`.
+    /// [`Error::Sharding`](crate::Error::Sharding) when the inputs are not whole blocks of `dtype`.
     pub fn quantize(&self, dtype: GgmlDType) -> Result<QuantizedAllToShardedLinear> {
         let LinearPart { group, partition, name, .. } = &self.part;
         let (weight, bias) = self.part.quantized(dtype)?;
@@ -147,6 +149,7 @@ impl AllToShardedLinear {
 
 impl Module for AllToShardedLinear {
     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        self.part.check_input(x)?;
         self.part.local.forward(&ops::sum_gradients(&self.part.group, x)?)
     }
 }
@@ -222,7 +225,7 @@ impl ShardedToAllLinear {
     /// The same layer, still divided, with a quantized weight.
     ///
     /// # Errors
-    /// Candle's, when this rank's inputs are not whole blocks of `dtype`.
+    /// [`Error::Sharding`](crate::Error::Sharding) when a rank's inputs are not whole blocks of `dtype`.
     pub fn quantize(&self, dtype: GgmlDType) -> Result<QuantizedShardedToAllLinear> {
         let LinearPart { group, partition, name, .. } = &self.part;
         let (weight, bias) = self.part.quantized(dtype)?;
@@ -247,8 +250,8 @@ impl ShardedToAllLinear {
 
 impl Module for ShardedToAllLinear {
     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        let LinearPart { group, local, partition, name, .. } = &self.part;
-        check_input(group, name, x, partition)?;
+        let LinearPart { group, local, .. } = &self.part;
+        self.part.check_input(x)?;
         let y = Linear::new(local.weight().clone(), None).forward(x)?;
         let y = ops::all_sum(group, &y)?;
         local.bias().map_or(Ok(y.clone()), |b| y.broadcast_add(b))
@@ -298,7 +301,10 @@ impl ShardedLinear {
     /// The output for an input whose gradient is summed over the ranks elsewhere.
     pub(crate) fn forward_part(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         match self {
-            Self::AllToSharded(layer) => layer.part.local.forward(x),
+            Self::AllToSharded(layer) => {
+                layer.part.check_input(x)?;
+                layer.part.local.forward(x)
+            }
             Self::QuantizedAllToSharded(layer) => layer.forward_part(x),
             other => other.forward(x),
         }

@@ -201,7 +201,7 @@ impl Weights {
         let Some(&size) = place.shape.get(axis) else {
             let cause = match place.shape.len() {
                 0 => ShardingCause::Scalar,
-                _ => ShardingCause::Shape { expected: vec![0; axis + 1], got: place.shape.clone() },
+                _ => ShardingCause::Axis { got: place.shape.clone() },
             };
             return Err(fail(ShardingError::new("", self.group.size(), cause)));
         };

@@ -40,8 +40,10 @@ impl DeviceMesh {
     pub fn new(group: &Group, axes: &[(&str, usize)]) -> Result<Self> {
         let sizes: Vec<usize> = axes.iter().map(|(_, size)| *size).collect();
         if sizes.iter().product::<usize>() != group.size() {
-            let cause = ShardingCause::Shape { expected: vec![group.size()], got: sizes };
-            return Err(ShardingError::new("mesh", group.size(), cause).into());
+            let cause = ShardingCause::Ranks { made_for: sizes.iter().product() };
+            let axes: Vec<String> = axes.iter().map(|(name, size)| format!("{name} {size}")).collect();
+            let mesh = format!("mesh of {}", axes.join(" x "));
+            return Err(ShardingError::new(&mesh, group.size(), cause).into());
         }
         let mut made = Vec::new();
         for (i, (name, size)) in axes.iter().enumerate() {

@@ -1,9 +1,10 @@
 //! Parameters of a model that is spread over ranks: name, tensor, and which part of the whole it is.
 
-use crate::{Error, Partition, Result, Sharding};
+use crate::{Error, Partition, Result, Sharding, ShardingCause, ShardingError, collective::in_calls};
 use candle_core::{Tensor, Var};
+use candle_nn::VarMap;
 use comity::Group;
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::PoisonError};
 
 /// A parameter, or this rank's part of one.
 ///
@@ -67,6 +68,29 @@ impl Parameter {
 /// ```
 pub fn variables<'a>(parameters: impl IntoIterator<Item = &'a Parameter>) -> Vec<Var> {
     parameters.into_iter().filter_map(Parameter::variable).collect()
+}
+
+/// The variables of a map as parameters that every rank has whole, by name: in one order on all ranks, which [`VarMap::all_vars`] has not.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_nn::{VarBuilder, VarMap, linear};
+/// use comity_candle::{broadcast_variables, variables, whole_parameters};
+///
+/// let group = comity::Group::single(); // under `comity launch`: comity::init()?
+/// let vars = VarMap::new();
+/// linear(4, 2, VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu).pp("up"))?;
+/// let parameters = whole_parameters(&vars);
+/// broadcast_variables(&group, &variables(&parameters), 0)?;
+/// assert_eq!(parameters[0].name, "up.bias");
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+pub fn whole_parameters(vars: &VarMap) -> Vec<Parameter> {
+    let data = vars.data().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all: Vec<Parameter> =
+        data.iter().map(|(name, v)| Parameter::whole(name, v.as_tensor().clone())).collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
 }
 
 /// Side of a weight that is divided: its outputs or its inputs.
@@ -143,6 +167,22 @@ pub fn shard_in_place(
     Ok(parts)
 }
 
+/// Whether all ranks describe their parameters alike; `owner` is for errors.
+pub(crate) fn agree(group: &Group, owner: &str, description: &[u8]) -> Result<()> {
+    // FNV-1a: the same on every machine.
+    let sum = description
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+    let mut sums = vec![0u64; group.size()];
+    in_calls(|| group.all_gather(&[sum], &mut sums))?;
+    let differing: Vec<usize> = (0..sums.len()).filter(|&r| sums[r] != sums[0]).collect();
+    if differing.is_empty() {
+        return Ok(());
+    }
+    let cause = ShardingCause::Parameters { differing };
+    Err(ShardingError::new("parameters", group.size(), cause).at(owner, "parameters").into())
+}
+
 /// This rank's part of a tensor, with a name for errors.
 pub(crate) fn take_part(
     group: &Group,
@@ -151,12 +191,11 @@ pub(crate) fn take_part(
     axis: usize,
     sharding: &Sharding,
 ) -> Result<(Tensor, Partition)> {
-    use crate::{ShardingCause, ShardingError};
     let dimension = format!("axis {axis}");
     let Ok(size) = x.dim(axis) else {
         let cause = match x.rank() {
             0 => ShardingCause::Scalar,
-            _ => ShardingCause::Shape { expected: vec![0; axis + 1], got: x.dims().to_vec() },
+            _ => ShardingCause::Axis { got: x.dims().to_vec() },
         };
         return Err(ShardingError::new(&dimension, group.size(), cause).at(name, &dimension).into());
     };

@@ -4,7 +4,7 @@
 
 use crate::{
     Parameter, Partition, Result, ShardedLinear, Sharding, ShardingType,
-    linear::{check_input, expect},
+    linear::{check_width, expect},
     ops,
 };
 use candle_core::{
@@ -103,6 +103,7 @@ pub struct QuantizedAllToShardedLinear {
     weight: Arc<QTensor>,
     bias: Option<Tensor>,
     outputs: Partition,
+    name: String,
 }
 
 impl QuantizedAllToShardedLinear {
@@ -119,6 +120,9 @@ impl QuantizedAllToShardedLinear {
         let name = "QuantizedAllToShardedLinear";
         let (outputs, _) = weight.shape().dims2()?;
         let outputs = sharding.partition(outputs, group.size()).map_err(|e| e.at(name, "output"))?;
+        if let Some(b) = bias {
+            expect(group, name, "bias", b.dims(), &[outputs.size()])?;
+        }
         let bias = bias.map(|b| outputs.take(b, 0, group.rank())).transpose()?;
         let weight = rows(weight, outputs.of(group.rank()))?;
         Self::from_parts(group, name, weight, bias, outputs)
@@ -127,7 +131,7 @@ impl QuantizedAllToShardedLinear {
     /// A layer of parts that this rank has; `name` is for errors.
     ///
     /// # Errors
-    /// [`Error::Sharding`](crate::Error::Sharding) when the bias is not as long as the weight is high.
+    /// [`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `outputs` says.
     pub fn from_parts(
         group: &Group,
         name: &str,
@@ -135,10 +139,13 @@ impl QuantizedAllToShardedLinear {
         bias: Option<Tensor>,
         outputs: Partition,
     ) -> Result<Self> {
+        let (_, inputs) = weight.shape().dims2()?;
+        let mine = outputs.sizes()[group.rank()];
+        expect(group, name, "weight", weight.shape().dims(), &[mine, inputs])?;
         if let Some(b) = &bias {
-            expect(group, name, "bias", b, &[outputs.sizes()[group.rank()]])?;
+            expect(group, name, "bias", b.dims(), &[mine])?;
         }
-        Ok(Self { group: group.clone(), weight: Arc::new(weight), bias, outputs })
+        Ok(Self { group: group.clone(), weight: Arc::new(weight), bias, outputs, name: name.into() })
     }
 
     /// How the outputs are divided.
@@ -162,6 +169,7 @@ impl QuantizedAllToShardedLinear {
 impl QuantizedAllToShardedLinear {
     /// The output for an input whose gradient is summed over the ranks elsewhere.
     pub(crate) fn forward_part(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        check_width(&self.group, &self.name, x, self.weight.shape().dims2()?.1)?;
         let y = multiply(&self.weight, x)?;
         self.bias.as_ref().map_or(Ok(y.clone()), |b| y.broadcast_add(&b.to_dtype(y.dtype())?))
     }
@@ -206,7 +214,7 @@ impl QuantizedShardedToAllLinear {
     /// A layer of parts that this rank has; `name` is for errors.
     ///
     /// # Errors
-    /// [`Error::Sharding`](crate::Error::Sharding) when the bias is not as long as the weight is high.
+    /// [`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `inputs` says.
     pub fn from_parts(
         group: &Group,
         name: &str,
@@ -215,8 +223,9 @@ impl QuantizedShardedToAllLinear {
         inputs: Partition,
     ) -> Result<Self> {
         let (outputs, _) = weight.shape().dims2()?;
+        expect(group, name, "weight", weight.shape().dims(), &[outputs, inputs.sizes()[group.rank()]])?;
         if let Some(b) = &bias {
-            expect(group, name, "bias", b, &[outputs])?;
+            expect(group, name, "bias", b.dims(), &[outputs])?;
         }
         Ok(Self { group: group.clone(), weight: Arc::new(weight), bias, inputs, name: name.into() })
     }
@@ -239,7 +248,7 @@ impl QuantizedShardedToAllLinear {
 
 impl Module for QuantizedShardedToAllLinear {
     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        check_input(&self.group, &self.name, x, &self.inputs)?;
+        check_width(&self.group, &self.name, x, self.inputs.sizes()[self.group.rank()])?;
         let y = ops::all_sum(&self.group, &multiply(&self.weight, x)?)?;
         self.bias.as_ref().map_or(Ok(y.clone()), |b| y.broadcast_add(&b.to_dtype(y.dtype())?))
     }

@@ -1,8 +1,5 @@
 //! The example's training in each of its ways, on ranks that are threads: the losses must be those of one rank.
 
-#[path = "../examples/shared/memory.rs"]
-#[allow(dead_code)]
-mod memory;
 #[path = "../examples/gpt/model.rs"]
 mod model;
 #[path = "../examples/gpt/norm.rs"]
@@ -18,8 +15,9 @@ mod text;
 #[allow(dead_code)]
 mod training;
 
-use candle_core::{D, Device, Tensor, Var};
+use candle_core::{D, DType, Device, Tensor, Var};
 use comity::Group;
+use comity_candle::Weights;
 use options::Options;
 use std::{thread, time::Duration};
 use text::Text;
@@ -73,6 +71,34 @@ fn every_way_of_sharing_the_work_learns_the_same() {
 }
 
 #[test]
+fn files_of_stages_are_one_checkpoint() {
+    let text = Text::read(&Options::default().text).unwrap();
+    let folder = std::env::temp_dir().join(format!("comity-gpt-stages-{}", std::process::id()));
+    let saved = |mode: Mode, n: usize, name: &str| {
+        let save = Some(folder.join(name));
+        on_ranks(n, &text, &Settings { save: save.clone(), ..small(mode) });
+        Weights::open(&Group::single(), save, DType::F32, &Device::Cpu).unwrap()
+    };
+    std::fs::create_dir_all(&folder).unwrap();
+    let whole = saved(Mode::Data, 1, "whole.safetensors");
+    let stages = saved(Mode::Pipeline, 3, "stages");
+    let mut names: Vec<&str> = stages.names().collect();
+    names.sort_unstable();
+    let mut wanted: Vec<&str> = whole.names().collect();
+    wanted.sort_unstable();
+    assert_eq!(names, wanted);
+    for name in names {
+        let far = far(&whole.tensor(name).unwrap(), &stages.tensor(name).unwrap());
+        assert!(far < 1e-3, "{name}: {far}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+fn far(a: &Tensor, b: &Tensor) -> f32 {
+    (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar().unwrap()
+}
+
+#[test]
 fn bad_options_are_named() {
     let parse = |args: &[&str]| Options::parse(args.iter().map(|a| (*a).into())).map(|o| o.is_some());
     assert!(parse(&["--mode", "tp", "--steps", "3"]).unwrap());
@@ -82,7 +108,6 @@ fn bad_options_are_named() {
         (&["--steps", "few"], "--steps needs a number, got \"few\""),
         (&["--plot"], "--plot needs a value"),
         (&["--fast"], "no option --fast"),
-        (&["--mode", "pp", "--save", "w"], "--save needs another mode than pp"),
     ] {
         assert!(parse(args).unwrap_err().to_string().contains(says), "{args:?}");
     }
@@ -102,9 +127,6 @@ fn the_norm_has_the_gradients_of_single_operations() {
     let want = x.broadcast_div(&size).unwrap().broadcast_mul(&weight).unwrap();
     let found = norm::normal(&x, &weight).unwrap();
     let gradients = |y: &Tensor| (y * onward.as_tensor()).unwrap().sum_all().unwrap().backward().unwrap();
-    let far = |a: &Tensor, b: &Tensor| {
-        (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap()
-    };
     assert!(far(&want, &found) < 1e-5);
     let want = gradients(&want);
     let found = gradients(&found);

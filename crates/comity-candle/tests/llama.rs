@@ -5,9 +5,6 @@ mod config;
 #[path = "../examples/llama/generate.rs"]
 #[allow(dead_code)]
 mod generate;
-#[path = "../examples/shared/memory.rs"]
-#[allow(dead_code)]
-mod memory;
 #[path = "../examples/llama/model.rs"]
 mod model;
 
@@ -175,9 +172,9 @@ fn weights_are_read_without_a_copy_beside_them() {
     fs::write(&file, &start).unwrap();
     fs::File::options().write(true).open(&file).unwrap().set_len(start.len() as u64 + SIZE).unwrap();
     let weights = Weights::open(&Group::single(), [&file], DType::F32, &Device::Cpu).unwrap();
-    let before = memory::memory().0;
+    let before = demo::memory().0;
     let x = weights.tensor("x").unwrap();
-    let more = memory::memory().1.saturating_sub(before);
+    let more = demo::memory().1.saturating_sub(before);
     assert_eq!(x.elem_count() as u64 * 4, SIZE);
     assert!(before > 0 && more < SIZE + SIZE / 8, "{more} bytes for a tensor of {SIZE}");
 }

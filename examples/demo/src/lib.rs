@@ -7,12 +7,14 @@
 
 mod data;
 mod layers;
+mod memory;
 mod options;
 mod plot;
 mod training;
 
 pub use data::{Digits, PIXELS, Random};
 pub use layers::Layers;
+pub use memory::{memory, mib, percent, thousandths};
 pub use options::{Options, Settings};
 pub use plot::plot;
 pub use training::{Trained, largest_difference, train, train_on_threads};
@@ -75,11 +77,15 @@ fn try_run<N: Network>(new: impl FnOnce(&mut Random) -> Result<N>) -> Result<()>
     };
     let digits = Digits::read(&options.data)?;
     let group = comity::init()?;
+    let before = memory().0;
     let out = train(&group, &digits, &options.settings, new, |line| {
         let mut stdout = std::io::stdout().lock();
         // A reader that went away is no reason to stop training.
         let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     })?;
+    let mine = [memory().1.saturating_sub(before), thousandths(out.share_in_calls)];
+    let mut all = vec![0; 2 * group.size()];
+    group.all_gather(&mine, &mut all)?;
     if group.rank() == 0 {
         let weights = out.network.weights()?;
         let difference = match &options.compare {
@@ -100,7 +106,9 @@ fn try_run<N: Network>(new: impl FnOnce(&mut Random) -> Result<N>) -> Result<()>
             fs::write(file, plot(&out.losses, "epochs"))
                 .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
         }
-        println!("{:.0} % of the time in calls", 100.0 * out.share_in_calls);
+        let each = |figure: usize| all.iter().skip(figure).step_by(2).copied();
+        println!("all that each rank holds at its peak: {} MiB", mib(each(0)));
+        println!("time of each rank in calls: {}", percent(each(1)));
         println!("accuracy {:.4}, {:.0} samples/s{difference}", out.accuracy, out.samples_per_s);
     }
     Ok(())

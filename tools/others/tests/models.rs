@@ -7,9 +7,6 @@ mod config;
 #[path = "../../../crates/comity-candle/examples/llama/generate.rs"]
 #[allow(dead_code)]
 mod generate;
-#[path = "../../../crates/comity-candle/examples/shared/memory.rs"]
-#[allow(dead_code)]
-mod memory;
 #[path = "../../../crates/comity-candle/examples/llama/model.rs"]
 mod model;
 

@@ -7,8 +7,6 @@
 //!
 //! Each way learns the same: the loss after every step is that of one rank, up to rounding.
 
-#[path = "../shared/memory.rs"]
-mod memory;
 mod model;
 mod norm;
 mod options;
@@ -16,7 +14,7 @@ mod stages;
 mod text;
 mod training;
 
-use memory::{mib, percent, thousandths};
+use demo::{mib, percent, thousandths};
 use options::Options;
 use std::{io::Write, process::ExitCode};
 use training::{Mode, Result};

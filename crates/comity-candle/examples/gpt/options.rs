@@ -20,7 +20,7 @@ Train a small language model on a text, letter by letter; run under `comity laun
   --no-overlap     dp, 2d: send gradients after the backward pass, not while it computes others
   --seed N         of the first weights and the order of samples (default: 1)
   --plot FILE      write the curve of the loss (SVG)
-  --save FILE      dp, tp, fsdp, 2d: write the trained weights (safetensors)
+  --save FILE      write the trained weights (safetensors); pp: a folder with a file for each stage
 ";
 
 pub(crate) struct Options {
@@ -66,12 +66,6 @@ impl Options {
                 "--seed" => s.seed = number(&flag, value()?)?,
                 _ => return Err(format!("no option {flag}; see --help").into()),
             }
-        }
-        if options.settings.save.is_some() && options.settings.mode == Mode::Pipeline {
-            return Err(
-                "--save needs another mode than pp: a checkpoint has the same parameters on every rank"
-                    .into(),
-            );
         }
         Ok(Some(options))
     }

@@ -1,7 +1,6 @@
 //! The training itself, in each of its ways.
 
 use super::{
-    memory::memory,
     model::{Block, End, Model, Shape, Start},
     stages::pipelined,
     text::Text,
@@ -12,6 +11,7 @@ use comity::{Group, ReduceOp};
 use comity_candle::{
     DataParallel, FullySharded, Parameter, Sampler, all_sum, fully_shard, save_checkpoint, time_in_calls,
 };
+use demo::memory;
 use std::{
     error::Error,
     path::PathBuf,
@@ -55,7 +55,7 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
     /// Whether gradients travel while others are computed.
     pub(crate) overlap: bool,
-    /// File for the trained weights.
+    /// File for the trained weights; of a pipeline a folder.
     pub(crate) save: Option<PathBuf>,
 }
 
@@ -189,6 +189,12 @@ fn save(
     let Some(file) = &settings.save else { return Ok(()) };
     match settings.mode {
         Mode::FullySharded => save_checkpoint(data, file, &parameters()?)?,
+        // Each stage has other weights; whoever reads the folder has all.
+        Mode::Pipeline => {
+            std::fs::create_dir_all(file).map_err(|e| format!("cannot make {}: {e}", file.display()))?;
+            let stage = file.join(format!("stage-{}.safetensors", layers.rank()));
+            save_checkpoint(&Group::single(), stage, &parameters()?)?;
+        }
         // Of ranks that share the batch, each has the same weights.
         _ if data.rank() == 0 => save_checkpoint(layers, file, &parameters()?)?,
         _ => (),

@@ -1,9 +1,10 @@
 //! Tokens of several requests, one after the other, the same on every rank.
 
-use super::{Result, config::Config, memory::memory, model::Model};
+use super::{Result, config::Config, model::Model};
 use candle_core::{DType, Device, Tensor};
 use comity::Group;
 use comity_candle::{Sampling, Weights, time_in_calls};
+use demo::memory;
 use std::{path::Path, time::Instant};
 
 /// The same on every rank.
@@ -29,6 +30,8 @@ pub(crate) struct Outcome {
     /// New tokens of each request.
     pub(crate) tokens: Vec<Vec<u32>>,
     pub(crate) tokens_per_s: f64,
+    /// Tokens of the prompts that were read in a second.
+    pub(crate) prompt_tokens_per_s: f64,
     pub(crate) share_in_calls: f64,
     pub(crate) bytes_read: u64,
     /// Bytes of memory that this process had before the model, with it, and at most.
@@ -64,10 +67,12 @@ pub(crate) fn generate(
     let mut out = vec![Vec::new(); prompts.len()];
     // Prompts differ in length and are read one by one; from then on all requests go together.
     let mut last = Vec::new();
+    let start = Instant::now();
     for (request, prompt) in prompts.iter().enumerate() {
         let ids = Tensor::new(vec![prompt.clone()], &Device::Cpu)?;
         last.extend(next(&mut model, &mut sampling, &ids, &[request])?);
     }
+    let prompt_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
     let in_calls = time_in_calls();
     let mut open: Vec<usize> = (0..prompts.len()).collect();
@@ -91,6 +96,7 @@ pub(crate) fn generate(
     Ok(Outcome {
         tokens: out,
         tokens_per_s: count as f64 / seconds,
+        prompt_tokens_per_s: prompts.iter().map(Vec::len).sum::<usize>() as f64 / prompt_seconds,
         share_in_calls: (time_in_calls() - in_calls).as_secs_f64() / seconds,
         bytes_read: weights.bytes_read(),
         memory: [before, loaded, memory().1],

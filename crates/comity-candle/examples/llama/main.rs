@@ -7,13 +7,11 @@
 
 mod config;
 mod generate;
-#[path = "../shared/memory.rs"]
-mod memory;
 mod model;
 
 use candle_core::DType;
+use demo::{mib, percent, thousandths};
 use generate::{Settings, generate};
-use memory::{mib, percent, thousandths};
 use std::{
     error::Error,
     io::Write,
@@ -150,7 +148,12 @@ fn run() -> Result<()> {
             of(1),
             of(2)
         );
-        println!("{:.1} tokens/s; time of each rank in calls: {}", out.tokens_per_s, percent(each(3)));
+        println!(
+            "{:.1} tokens/s after {:.1} tokens/s of the prompts; time of each rank in calls: {}",
+            out.tokens_per_s,
+            out.prompt_tokens_per_s,
+            percent(each(3))
+        );
     }
     Ok(())
 }

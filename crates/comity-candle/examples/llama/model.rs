@@ -11,7 +11,7 @@ use candle_nn::{RmsNorm, rotary_emb};
 use comity::Group;
 use comity_candle::{
     Heads, KvCache, Partition, ShardedAttention, ShardedEmbedding, ShardedLinear, Sharding, ShardingType,
-    Weights,
+    Weights, divide_layers,
 };
 use std::ops::Range;
 
@@ -87,12 +87,28 @@ impl Block {
     }
 }
 
-/// This rank's blocks: as even as it goes, the first stages have one more.
-fn share(layers: usize, pipeline: &Group) -> Range<usize> {
-    let rank = pipeline.rank();
-    let ranks = pipeline.size();
-    let start = |r: usize| r * (layers / ranks) + r.min(layers % ranks);
-    start(rank)..start(rank + 1)
+/// This rank's blocks, such that the largest stage is as small as it can be. Tokens lie with the first block, scores with the last.
+fn share(weights: &Weights, config: &Config, pipeline: &Group) -> Result<Range<usize>> {
+    let names = &config.names;
+    let size = |name: &str| {
+        let shape = weights.shape(&format!("{name}.weight"));
+        shape.map_or(0, |s| s.iter().product::<usize>() as u64)
+    };
+    let block = |i| {
+        let parts = names.attention.iter().chain(&names.product);
+        parts.map(|part| size(&format!("{}.{i}.{part}", names.layers))).sum()
+    };
+    let mut sizes: Vec<u64> = (0..config.layers).map(block).collect();
+    let tokens = size(names.tokens);
+    let scores = if tied(weights, config) { tokens } else { size(names.scores) };
+    sizes.iter_mut().take(1).for_each(|first| *first += tokens);
+    sizes.iter_mut().rev().take(1).for_each(|last| *last += scores);
+    Ok(divide_layers(&sizes, pipeline.size())?[pipeline.rank()].clone())
+}
+
+/// Whether the embedding gives the scores too.
+fn tied(weights: &Weights, config: &Config) -> bool {
+    weights.shape(&format!("{}.weight", config.names.scores)).is_none()
 }
 
 impl Model {
@@ -108,7 +124,7 @@ impl Model {
         let first = pipeline.rank() == 0;
         let last = pipeline.rank() + 1 == pipeline.size();
         let even = Sharding::balanced();
-        let tied = weights.shape(&format!("{}.weight", names.scores)).is_none();
+        let tied = tied(&weights, &config);
         let tokens = || weights.embedding(names.tokens, &even);
         let scores = || -> Result<Scores> {
             if tied {
@@ -119,7 +135,7 @@ impl Model {
             Ok(Scores::Own(layer, even.partition(height, tensor.size())?))
         };
         let end = || -> Result<_> { Ok((norm(&weights, names.norm, config.norm_eps)?, scores()?)) };
-        let blocks = share(config.layers, pipeline)
+        let blocks = share(&weights, &config, pipeline)?
             .map(|i| Block::load(&weights.pp(names.layers).pp(i), &config))
             .collect::<Result<_>>()?;
         let half = config.head_width / 2;

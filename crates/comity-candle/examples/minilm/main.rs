@@ -8,13 +8,11 @@
 //!
 //! `FOLDER` has `model.safetensors`, `config.json` and `tokenizer.json`.
 
-#[path = "../shared/memory.rs"]
-mod memory;
 mod model;
 
 use candle_core::{DType, Device};
 use comity_candle::{Weights, time_in_calls};
-use memory::{memory, mib, percent, thousandths};
+use demo::{memory, mib, percent, thousandths};
 use model::Bert;
 use std::{error::Error, path::PathBuf, process::ExitCode, time::Instant};
 use tokenizers::Tokenizer;

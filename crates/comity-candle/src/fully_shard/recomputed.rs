@@ -1,6 +1,6 @@
 //! A layer as one operation of candle's, which is computed again in the backward pass.
 
-use super::{Compute, Inner};
+use super::{Compute, Inner, Pass};
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor, Var, backend::BackendStorage};
 use std::{
     collections::HashMap,
@@ -44,8 +44,7 @@ impl CustomOp2 for Recomputed {
         gradient: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
         let inner = &self.inner;
-        let flat = inner.whole()?;
-        Inner::fetch(&inner.previous);
+        let flat = inner.whole(Pass::Backward)?;
         let mut variables = HashMap::new();
         for (name, w) in inner.tensors(&flat)? {
             variables.insert(name, Var::from_tensor(&w)?);

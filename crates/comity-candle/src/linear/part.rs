@@ -68,7 +68,7 @@ impl LinearPart {
             if let Some(size) = axis.and_then(|axis| dims.get_mut(axis)) {
                 *size = partition.size();
             }
-            expect(group, name, parameter, x, &dims)?;
+            expect(group, name, parameter, x.dims(), &dims)?;
             Ok(take(x, axis.map(|axis| (axis, &partition)), group.rank())?)
         };
         let weight = take("weight", linear.weight())?;
@@ -91,9 +91,9 @@ impl LinearPart {
             ShardingType::AllToSharded => [mine, columns],
             ShardingType::ShardedToAll => [rows, mine],
         };
-        expect(group, name, "weight", &weight, &dims)?;
+        expect(group, name, "weight", weight.dims(), &dims)?;
         if let Some(b) = &bias {
-            expect(group, name, "bias", b, &dims[..1])?;
+            expect(group, name, "bias", b.dims(), &dims[..1])?;
         }
         let local = Linear::new(weight, bias);
         Ok(Self { group: group.clone(), direction, local, partition, name: name.into() })
@@ -112,8 +112,29 @@ impl LinearPart {
         [of("weight", self.local.weight())].into_iter().chain(bias).collect()
     }
 
-    /// The weight quantized, and the bias without its gradient.
+    /// Whether the layer can take `x`: its width and its type.
+    pub(super) fn check_input(&self, x: &Tensor) -> Result<()> {
+        let weight = self.local.weight();
+        check_width(&self.group, &self.name, x, weight.dim(1)?)?;
+        if x.dtype() == weight.dtype() {
+            return Ok(());
+        }
+        let name = |x: &Tensor| x.dtype().as_str().to_string();
+        let cause = ShardingCause::DType { expected: name(weight), got: name(x) };
+        Err(ShardingError::new("input", self.group.size(), cause).at(&self.name, "input").into())
+    }
+
+    /// The weight quantized, and the bias without its gradient. Where one rank's blocks are not whole, no rank quantizes.
     pub(super) fn quantized(&self, dtype: GgmlDType) -> Result<(QTensor, Option<Tensor>)> {
+        let unit = dtype.block_size();
+        let sizes = match self.direction {
+            ShardingType::AllToSharded => vec![self.local.weight().dim(1)?; self.group.size()],
+            ShardingType::ShardedToAll => self.partition.sizes(),
+        };
+        if sizes.iter().any(|size| !size.is_multiple_of(unit)) {
+            let cause = ShardingCause::Misaligned { sizes, unit };
+            return Err(ShardingError::new("input", self.group.size(), cause).at(&self.name, "input").into());
+        }
         let weight = QTensor::quantize(&self.local.weight().detach(), dtype)?;
         Ok((weight, self.local.bias().map(Tensor::detach)))
     }
@@ -148,23 +169,29 @@ fn take(x: &Tensor, along: Option<(usize, &Partition)>, rank: usize) -> candle_c
     if x.is_variable() { Ok(Var::from_tensor(&mine.copy()?)?.into_inner()) } else { Ok(mine) }
 }
 
-pub(crate) fn expect(group: &Group, layer: &str, tensor: &str, x: &Tensor, dims: &[usize]) -> Result<()> {
-    if x.dims() == dims {
+/// Whether a tensor has the shape that this rank needs.
+pub(crate) fn expect(
+    group: &Group,
+    layer: &str,
+    tensor: &str,
+    found: &[usize],
+    dims: &[usize],
+) -> Result<()> {
+    if found == dims {
         return Ok(());
     }
-    let cause = ShardingCause::Shape { expected: dims.to_vec(), got: x.dims().to_vec() };
+    let cause = ShardingCause::Shape { expected: dims.to_vec(), got: found.to_vec() };
     Err(Error::from(ShardingError::new(tensor, group.size(), cause).at(layer, tensor)))
 }
 
-/// Whether the last axis of `x` is this rank's part of the layer's input.
-pub(crate) fn check_input(group: &Group, layer: &str, x: &Tensor, inputs: &Partition) -> Result<()> {
-    let mine = inputs.sizes()[group.rank()];
-    if x.dim(D::Minus1)? == mine {
+/// Whether the last axis of `x` is as long as this rank's part of the layer's input.
+pub(crate) fn check_width(group: &Group, layer: &str, x: &Tensor, width: usize) -> Result<()> {
+    if x.dim(D::Minus1)? == width {
         return Ok(());
     }
     let mut expected = x.dims().to_vec();
     if let Some(last) = expected.last_mut() {
-        *last = mine;
+        *last = width;
     }
-    expect(group, layer, "input", x, &expected)
+    expect(group, layer, "input", x.dims(), &expected)
 }

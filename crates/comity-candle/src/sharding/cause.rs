@@ -51,6 +51,13 @@ pub enum ShardingCause {
         /// The elements in each.
         unit: usize,
     },
+    /// The ranks' shares are not whole units, such as the blocks of a quantized type.
+    Misaligned {
+        /// Each rank's elements.
+        sizes: Vec<usize>,
+        /// The elements that stay together.
+        unit: usize,
+    },
     /// The segments do not divide the dimension.
     Segments {
         /// The segments asked for.
@@ -74,6 +81,16 @@ pub enum ShardingCause {
         /// The shape found.
         got: Vec<usize>,
     },
+    /// The tensor has no such axis.
+    Axis {
+        /// The shape found.
+        got: Vec<usize>,
+    },
+    /// It is made for another number of ranks.
+    Ranks {
+        /// That number.
+        made_for: usize,
+    },
     /// The tensor has another type.
     DType {
         /// The type needed.
@@ -83,6 +100,10 @@ pub enum ShardingCause {
     },
     /// A scalar has no axis to divide.
     Scalar,
+    /// Two parameters have this name.
+    Twice,
+    /// No rank has a gradient of this parameter or of those given with it.
+    NoGradient,
     /// The tensor, or the axis of a mesh, is not there.
     Missing {
         /// Some that are.
@@ -164,6 +185,10 @@ impl ShardingError {
                 units * unit,
                 blocks(*unit)
             ),
+            ShardingCause::Misaligned { sizes, unit } => write!(
+                f,
+                "the {dimension} has {sizes:?} elements on the {ranks} ranks, and each needs a multiple of {unit}; share it in units of {unit}"
+            ),
             ShardingCause::Segments { segments, size } => {
                 write!(f, "{segments:?} do not cut the {dimension} of {size} into parts, in order")
             }
@@ -189,12 +214,25 @@ impl ShardingError {
                     "the {dimension} has shape {got:?}, and {expected:?} is needed on this rank of {ranks}"
                 )
             }
+            ShardingCause::Axis { got } => {
+                write!(f, "there is no {dimension} in a tensor of shape {got:?}; count from 0")
+            }
+            ShardingCause::Ranks { made_for } => {
+                write!(f, "the {dimension} is for {made_for} ranks, and there are {ranks}")
+            }
             ShardingCause::DType { expected, got } => {
                 write!(f, "the {dimension} is {got}, and {expected} is needed")
             }
             ShardingCause::Scalar => {
                 write!(f, "the {dimension} is a scalar, which {ranks} ranks cannot share; keep it whole")
             }
+            ShardingCause::Twice => {
+                write!(f, "two {dimension} have this name; on all {ranks} ranks each needs one of its own")
+            }
+            ShardingCause::NoGradient => write!(
+                f,
+                "none of the {ranks} ranks has a gradient of this parameter or of the others; give those that the loss was computed from"
+            ),
             ShardingCause::Missing { similar } if similar.is_empty() => {
                 write!(f, "there is no such {dimension}")
             }

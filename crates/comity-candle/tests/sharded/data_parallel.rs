@@ -1,14 +1,14 @@
 //! Data parallelism, sampler and clipping, against one rank that has the whole batch.
 
-use super::{near, noise, on_ranks, variable};
+use super::{near, noise, on_ranks, try_on_ranks, variable};
 use candle_core::{
     CpuStorage, CustomOp1, DType, Device, Layout, Module, Shape, Tensor, Var, backend::BackendStorage,
 };
 use candle_nn::{Linear, Optimizer, SGD, VarBuilder, VarMap, linear};
 use comity::Group;
 use comity_candle::{
-    DataParallel, Parameter, Result, Sampler, Sharding, ShardingType, clip_grad_norm_sharded, shard_linear,
-    time_in_calls, variables,
+    DataParallel, Error, Parameter, Result, Sampler, Sharding, ShardingCause, ShardingType,
+    clip_grad_norm_sharded, shard_linear, time_in_calls, variables,
 };
 use std::{
     collections::HashSet,
@@ -157,6 +157,26 @@ fn a_rank_alone_adds_up_its_micro_batches() {
             (Some(a), Some(b)) => near(a, b, 1e-5),
             (a, b) => assert!(a.is_none() && b.is_none(), "{name}"),
         }
+    }
+}
+
+#[test]
+fn ranks_with_other_variables_are_named() {
+    let results = try_on_ranks(3, |g| {
+        let vars = VarMap::new();
+        // The same shapes; without their names the ranks would average one with the other.
+        let name = if g.rank() == 1 { "other" } else { "layer" };
+        linear(2, 2, VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu).pp(name))?;
+        DataParallel::new(g, &vars)
+    });
+    for r in results {
+        let Err(Error::Sharding(e)) = r else { panic!("no error") };
+        assert_eq!(e.cause, ShardingCause::Parameters { differing: vec![1] });
+        assert_eq!(
+            e.to_string(),
+            "data parallel training: rank 1 has other parameters than rank 0; give the same names, shapes and \
+             types on all 3 ranks"
+        );
     }
 }
 

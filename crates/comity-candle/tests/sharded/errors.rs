@@ -5,8 +5,9 @@ use candle_core::{DType, Module, Tensor};
 use candle_nn::Linear;
 use comity::Group;
 use comity_candle::{
-    AllToShardedLinear, Error, Heads, Result, Segments, ShardedToAllLinear, Sharding, ShardingCause,
-    ShardingError, all_sum, reduce_scatter, shard_in_place,
+    AllToShardedLinear, AttentionLayers, Error, Heads, Parameter, Result, Segments, ShardedAttention,
+    ShardedToAllLinear, Sharding, ShardingCause, ShardingError, all_sum, reduce_scatter, save_checkpoint,
+    shard_in_place,
 };
 
 fn sharding_error<T>(r: Result<T>) -> ShardingError {
@@ -45,7 +46,7 @@ fn more_ranks_than_heads_are_refused() {
     assert_eq!(e.cause, ShardingCause::TooManyRanks { units: 2, unit: 1 });
     assert_eq!(
         e.to_string(),
-        "the heads of 2 cannot be shared by 3 ranks: there are 2; run on up to 2 ranks"
+        "attention: the heads of 2 cannot be shared by 3 ranks: there are 2; run on up to 2 ranks"
     );
     assert!(matches!(Heads::new(6, 4, 8, 1).unwrap_err().cause, ShardingCause::Indivisible { .. }));
 }
@@ -110,4 +111,51 @@ fn a_rank_that_leaves_in_a_backward_pass_is_named() {
         let Err(Error::Group(e)) = &results[rank] else { panic!("{:?}", results[rank]) };
         assert!(e.is_fatal() && e.to_string().contains("rank 1"), "{e}");
     }
+}
+
+#[test]
+fn inputs_that_a_layer_cannot_take_are_named() {
+    on_ranks(2, |g| {
+        let whole = Linear::new(noise((6, 4), 1), None);
+        let up = AllToShardedLinear::from_linear(g, &whole, &Sharding::balanced())?;
+        let down = ShardedToAllLinear::from_linear(g, &whole, &Sharding::balanced())?;
+        let forward = |layer: &dyn Module, x: Tensor| -> Result<Tensor> { Ok(layer.forward(&x)?) };
+        let e = sharding_error(forward(&up, noise((3, 5), 2)));
+        assert_eq!(e.cause, ShardingCause::Shape { expected: vec![3, 4], got: vec![3, 5] });
+        assert_eq!((&*e.layer, &*e.dimension, e.ranks), ("AllToShardedLinear", "input", 2));
+        let e = sharding_error(up.forward_both(&up, &noise((3, 5), 2)));
+        assert_eq!(e.cause, ShardingCause::Shape { expected: vec![3, 4], got: vec![3, 5] });
+        let other = |width| noise((3, width), 2).to_dtype(DType::BF16).unwrap();
+        for e in [sharding_error(forward(&up, other(4))), sharding_error(forward(&down, other(2)))] {
+            assert_eq!(e.cause, ShardingCause::DType { expected: "f32".into(), got: "bf16".into() });
+            assert!(e.to_string().ends_with("Linear: the input is bf16, and f32 is needed"), "{e}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn axes_that_are_not_there_and_heads_for_other_ranks_are_named() {
+    on_ranks(2, |g| {
+        let mut all = [("norm.weight".to_string(), noise(4, 1))].into();
+        let e = sharding_error(shard_in_place(g, &mut all, |_, _| Some((1, Sharding::balanced()))));
+        assert_eq!(e.to_string(), "norm.weight: there is no axis 1 in a tensor of shape [4]; count from 0");
+        let layer = Linear::new(noise((4, 4), 1), None);
+        let layers = AttentionLayers { q: &layer, k: &layer, v: &layer, o: &layer };
+        let e = sharding_error(ShardedAttention::from_layers(g, &layers, &Heads::new(4, 4, 1, 4)?));
+        assert_eq!(e.to_string(), "ShardedAttention: the division of heads is for 4 ranks, and there are 2");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_name_that_two_parameters_have_is_told_before_anything_is_written() {
+    on_ranks(2, |g| {
+        let file = std::env::temp_dir().join(format!("comity-candle-twice-{}", std::process::id()));
+        let twice = [1, 2].map(|seed| Parameter::whole("w", noise(3, seed)));
+        let e = sharding_error(save_checkpoint(g, &file, &twice));
+        assert_eq!((&*e.layer, e.cause), ("w", ShardingCause::Twice));
+        assert!(!file.exists());
+        Ok(())
+    });
 }

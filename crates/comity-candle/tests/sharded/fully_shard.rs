@@ -5,9 +5,18 @@ use candle_core::{DType, Device, Module, Tensor, Var};
 use candle_nn::{AdamW, Embedding, Optimizer, ParamsAdamW, VarBuilder, linear};
 use comity::Group;
 use comity_candle::{
-    FullySharded, Result, Weights, average_gradients, fully_shard, fully_shard_as, save_checkpoint,
+    Error, FullySharded, Result, ShardingCause, Weights, average_gradients, clip_grad_norm_sharded,
+    fully_shard, fully_shard_as, save_checkpoint,
 };
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 const WIDTH: usize = 5;
 
@@ -112,6 +121,32 @@ fn each_rank_trains_its_rows_as_the_whole_is_trained() {
 }
 
 #[test]
+fn a_checkpoint_of_three_ranks_is_read_by_any_number() {
+    let file = std::env::temp_dir().join(format!("comity-candle-parts-{}.safetensors", std::process::id()));
+    let shift = |(name, x): (String, Tensor)| (name, (x + 1.0).unwrap());
+    let others = || layers(DType::F32).into_iter().map(move |l| l.into_iter().map(shift).collect());
+    on_ranks(3, |g| {
+        let mut all = Vec::new();
+        for (i, layer) in fully_shard(g, others())?.iter().enumerate() {
+            all.extend(layer.parameters(&i.to_string())?);
+        }
+        save_checkpoint(g, &file, &all)
+    });
+    for n in [1, 2, 4] {
+        on_ranks(n, |g| {
+            let weights = Weights::open(g, [&file], DType::F32, &Device::Cpu)?;
+            let want = fully_shard(g, others())?;
+            for (i, (layer, want)) in fully_shard(g, layers(DType::F32))?.iter().zip(&want).enumerate() {
+                layer.load(&weights.pp(i))?;
+                near(layer.variable(), want.variable(), 0.0);
+            }
+            Ok(())
+        });
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
 fn weights_travel_in_another_type_than_they_are_kept_in() {
     on_ranks(3, |g| {
         let exact = fully_shard(g, layers(DType::F32))?;
@@ -131,4 +166,130 @@ fn weights_travel_in_another_type_than_they_are_kept_in() {
         assert_eq!(gradients.get(v).unwrap().dtype(), DType::F32);
         Ok(())
     });
+}
+
+/// The output of all layers for a batch of ids.
+fn forward(layers: &[FullySharded], ids: &Tensor) -> Result<Tensor> {
+    let mut x = ids.clone();
+    for (i, layer) in layers.iter().enumerate() {
+        x = layer.forward(&x, move |vb, x| compute(i, vb, x))?;
+    }
+    Ok(x)
+}
+
+/// Wait until the group has made so many calls.
+fn await_calls(g: &Group, count: u64) {
+    let until = Instant::now() + Duration::from_secs(15);
+    while g.stats().calls < count {
+        assert!(Instant::now() < until, "{} calls, not {count}", g.stats().calls);
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn weights_of_the_next_layer_travel_while_one_is_computed() {
+    on_ranks(3, |g| {
+        let mine = fully_shard(g, layers(DType::F32))?;
+        let count = mine.len() as u64;
+        let before = g.stats().calls;
+        let mut x = batch(g.rank(), 0);
+        for (i, layer) in mine.iter().enumerate() {
+            let group = g.clone();
+            let passes = Arc::new(AtomicU64::new(0));
+            x = layer.forward(&x, move |vb, x| {
+                let i = i as u64;
+                // A layer goes on when the weights of the next are there: forward, then back, where each layer also sends a gradient.
+                match passes.fetch_add(1, SeqCst) {
+                    0 => await_calls(&group, before + (i + 2).min(count)),
+                    _ => await_calls(&group, before + count + 2 * (count - 1 - i) + 1 + u64::from(i > 0)),
+                }
+                compute(i as usize, vb, x)
+            })?;
+        }
+        x.sqr()?.mean_all()?.backward()?;
+        assert_eq!(g.stats().calls, before + 3 * count);
+        Ok(())
+    });
+}
+
+#[test]
+fn weights_that_came_before_a_step_are_not_used_after_it() {
+    on_ranks(2, |g| {
+        let mine = fully_shard(g, layers(DType::F32))?;
+        let first = |mine: &[FullySharded]| mine[0].forward(&batch(g.rank(), 0), |vb, x| compute(0, vb, x));
+        let want = (first(&mine)? * 2.0)?;
+        // A backward pass that ends at the second layer has asked for the weights of the first.
+        let x = noise((2, WIDTH), 9);
+        let loss = mine[1].forward(&x, |vb, x| compute(1, vb, x))?.sum_all()?;
+        loss.backward()?;
+        for layer in &mine {
+            layer.variable().set(&(layer.variable().as_tensor() * 2.0)?)?;
+        }
+        near(&first(&mine)?, &want, 0.0);
+        Ok(())
+    });
+}
+
+#[test]
+fn gradients_of_micro_batches_add_up() {
+    on_ranks(3, |g| {
+        let mine = fully_shard(g, layers(DType::F32))?;
+        let parts = [batch(g.rank(), 0), batch(g.rank(), 1)];
+        let whole = forward(&mine, &Tensor::cat(&parts, 0)?)?.sqr()?.mean_all()?.backward()?;
+        let of = |ids: &Tensor| -> Result<Tensor> { Ok((forward(&mine, ids)?.sqr()?.mean_all()? / 2.0)?) };
+        let together = (of(&parts[0])? + of(&parts[1])?)?.backward()?;
+        let one = of(&parts[0])?.backward()?;
+        let two = of(&parts[1])?.backward()?;
+        for layer in &mine {
+            let v = layer.variable();
+            let want = whole.get(v).unwrap();
+            near(together.get(v).unwrap(), want, 1e-5);
+            near(&(one.get(v).unwrap() + two.get(v).unwrap())?, want, 1e-5);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn the_norm_is_that_of_all_parts() {
+    let clip = |g: &Group| -> Result<(f64, f64)> {
+        let mine = fully_shard(g, layers(DType::F32))?;
+        // The same batch on every rank: the average of the gradients is one rank's.
+        let mut gradients = forward(&mine, &batch(0, 0))?.sqr()?.mean_all()?.backward()?;
+        let parameters: Vec<_> = mine.iter().map(|l| l.parameter("layer")).collect();
+        let norm = clip_grad_norm_sharded(g, &parameters, &mut gradients, 0.01)?;
+        let clipped = clip_grad_norm_sharded(g, &parameters, &mut gradients, 1.0)?;
+        // The parameters of a checkpoint are copies, which have no gradient.
+        match clip_grad_norm_sharded(g, &mine[1].parameters("1")?, &mut gradients, 1.0) {
+            Err(Error::Sharding(e)) => {
+                assert_eq!((&*e.layer, e.cause), ("1.weight", ShardingCause::NoGradient))
+            }
+            other => panic!("{other:?}"),
+        }
+        Ok((norm, clipped))
+    };
+    let want = clip(&Group::single()).unwrap().0;
+    assert!(want > 0.1, "{want}");
+    for n in 2..=4 {
+        for (norm, clipped) in on_ranks(n, clip) {
+            assert!((norm / want - 1.0).abs() < 1e-5 && (clipped - 0.01).abs() < 1e-4, "{norm} {clipped}");
+        }
+    }
+}
+
+#[test]
+fn types_that_differ_are_named() {
+    let g = &Group::single();
+    let named = |name: &str, dtype| (name.to_string(), noise(3, 1).to_dtype(dtype).unwrap());
+    for (others, expected, got) in [(DType::BF16, "f32", "bf16"), (DType::U32, "f32", "u32")] {
+        match fully_shard(g, [vec![named("a", DType::F32), named("b", others)]]) {
+            Err(Error::Sharding(e)) => {
+                let cause = ShardingCause::DType { expected: expected.into(), got: got.into() };
+                assert_eq!((&*e.layer, e.cause), ("b", cause));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let e = fully_shard(g, [vec![named("a", DType::U32)]]).unwrap_err().to_string();
+    assert_eq!(e, "a: the parameter is u32, and f16, bf16, f32 or f64 is needed");
 }

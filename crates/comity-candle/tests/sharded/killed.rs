@@ -1,69 +1,139 @@
-//! A rank that is killed in the midst of training: processes, of which the others name it.
+//! Ranks that are killed in the midst of training or of saving: processes, of which the others name the one that is gone.
 
-use super::noise;
-use candle_core::{DType, Device, Module};
-use candle_nn::{VarBuilder, VarMap};
-use comity::{Config, Group, Key, tools};
-use comity_candle::{AllToShardedLinear, DataParallel, Error, Result, ShardedToAllLinear, Sharding};
+use super::{noise, variable};
+use candle_core::{DType, Device, Module, Tensor};
+use candle_nn::{VarBuilder, VarMap, linear};
+use comity::{Config, Group, Key, LinkKind, tools};
+use comity_candle::{
+    AllToShardedLinear, DataParallel, Error, Parameter, Passes, Pipeline, Result, ShardedToAllLinear,
+    Sharding, fully_shard, save_checkpoint,
+};
 use std::{
+    env, fs,
     io::{BufRead, BufReader, Read},
+    path::Path,
     process::{Child, ChildStdout, Command, Stdio},
     time::Duration,
 };
 
+/// Work of a rank, its number, the store's address and a file, with spaces between.
 const ROLE: &str = "COMITY_CANDLE_TEST_ROLE";
 const KEY: [u8; 32] = [7; 32];
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
+/// Ways of training.
+const WAYS: [&str; 4] = ["tensor", "data", "shards", "stages"];
+/// Rows of 4 KiB, of which each of three ranks has 4 MiB; and the longest file that a rank to be killed may write, in blocks of 512 or 1,024 bytes.
+const ROWS: usize = 3 << 10;
+const BLOCKS: usize = 2048;
+
+fn connect(rank: usize, store: &str) -> Group {
+    // A killed process is told by the system; a sleeping one is not to be taken for dead. No shared memory: its length would count too.
+    let config = Config::new(rank, 3).store(store).unwrap().key(Key::from(KEY)).timeout(LIMIT);
+    let config = config.set("COMITY_DETECTION", "60").unwrap();
+    config.links([LinkKind::Tcp]).join_timeout(LIMIT).connect().unwrap()
+}
+
+/// The rank that an error says is lost, at once or, after a call in the background, as the cause.
+fn lost(e: Error) -> usize {
+    let Error::Group(e) = e else { panic!("another error: {e}") };
+    let e = if let comity::ErrorKind::Broken(cause) = e.kind() { cause } else { &e };
+    let comity::ErrorKind::PeerLost { peer, .. } = e.kind() else { panic!("another error: {e}") };
+    peer.rank
+}
 
 /// Steps until another rank is lost; then its number.
-fn train(rank: usize, store: &str) -> usize {
-    let config = Config::new(rank, 3).store(store).unwrap().key(Key::from(KEY)).timeout(LIMIT);
-    let group = config.connect().unwrap();
+fn train(way: &str, rank: usize, store: &str) -> usize {
+    let group = connect(rank, store);
     let mut step = 0;
     loop {
-        match one_step(&group) {
+        match one_step(way, &group) {
             Ok(()) => {
                 step += 1;
                 if step == 3 {
                     println!("training");
                 }
             }
-            Err(Error::Group(e)) => {
-                let comity::ErrorKind::PeerLost { peer, .. } = e.kind() else { panic!("another error: {e}") };
-                return peer.rank;
-            }
-            Err(e) => panic!("another error: {e}"),
+            Err(e) => return lost(e),
         }
     }
 }
 
 /// A step with calls in the forward and in the backward pass.
-fn one_step(group: &Group) -> Result<()> {
+fn one_step(way: &str, group: &Group) -> Result<()> {
     let vars = VarMap::new();
-    let share = Sharding::balanced();
-    let model = |vb: VarBuilder| -> Result<_> {
-        let up = AllToShardedLinear::new(group, 4, 6, false, &share, vb.pp("up"))?;
-        let down = ShardedToAllLinear::new(group, 6, 4, false, &share, vb.pp("down"))?;
-        Ok(down.forward(&up.forward(&noise((2, 4), 1))?.relu()?)?.sqr()?.mean_all()?)
-    };
-    model(VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
-    DataParallel::new(&Group::single(), &vars)?.gradients(&[()], |vb, ()| model(vb))?;
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let x = noise((2, 4), 1);
+    match way {
+        "tensor" => {
+            let share = Sharding::balanced();
+            let up = AllToShardedLinear::new(group, 4, 6, false, &share, vb.pp("up"))?;
+            let down = ShardedToAllLinear::new(group, 6, 4, false, &share, vb.pp("down"))?;
+            let x = variable(&x);
+            down.forward(&up.forward(&x)?.relu()?)?.sqr()?.mean_all()?.backward()?;
+        }
+        "data" => {
+            linear(4, 4, vb)?;
+            let mut training = DataParallel::new(group, &vars)?;
+            for _ in 0..2 {
+                // The first learns the order in which gradients come; those of the second travel during its backward pass.
+                training
+                    .gradients(&[()], |vb, ()| Ok(linear(4, 4, vb)?.forward(&x)?.sqr()?.mean_all()?))?;
+            }
+        }
+        "shards" => {
+            let layer = || vec![("w".to_string(), noise((4, 4), 2))];
+            let mut x = x;
+            for layer in fully_shard(group, [layer(), layer()])? {
+                x = layer.forward(&x, |vb, x| Ok(x.matmul(&vb.get((4, 4), "w")?)?))?;
+            }
+            x.sqr()?.mean_all()?.backward()?;
+        }
+        _ => {
+            let w = variable(&noise((4, 4), 2));
+            Pipeline::new(group, Passes::default())?.run(&[(), ()], |input, ()| {
+                let x = input.unwrap_or_else(|| x.clone()).matmul(&w)?;
+                Ok(if group.rank() < 2 { x } else { x.sqr()?.mean_all()? })
+            })?;
+        }
+    }
     Ok(())
+}
+
+/// Save rows, all of which have this value; the rank that was lost meanwhile.
+fn save(rank: usize, store: &str, file: &Path, value: f32) -> usize {
+    let group = connect(rank, store);
+    lost(save_checkpoint(&group, file, &rows(&group, value)).unwrap_err())
+}
+
+fn rows(group: &Group, value: f32) -> Vec<Parameter> {
+    let parts = Sharding::balanced().partition(ROWS, group.size()).unwrap();
+    let mine = Tensor::full(value, (parts.sizes()[group.rank()], 1024), &Device::Cpu).unwrap();
+    vec![Parameter::sharded("rows", mine, 0, parts)]
 }
 
 /// A child process that does not outlive the test.
 struct Rank(Child, BufReader<ChildStdout>);
 
 impl Rank {
-    fn start(rank: usize, store: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "killed::a_rank_that_is_killed_in_training_is_named", "--nocapture"])
-            .env(ROLE, format!("{rank} {store}"))
+    fn start(test: &str, role: String, may_write: &str) -> Self {
+        // Beyond the limit the system kills the process.
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("ulimit -c 0; ulimit -f {may_write}; exec \"$0\" \"$@\"")])
+            .arg(env::current_exe().unwrap())
+            .args(["--exact", &format!("killed::{test}"), "--nocapture"])
+            .env(ROLE, role)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         Self(child, out)
+    }
+
+    /// All that it says until it ends.
+    fn hear(&mut self) -> String {
+        let mut said = String::new();
+        self.1.read_to_string(&mut said).unwrap();
+        said
     }
 }
 
@@ -74,29 +144,74 @@ impl Drop for Rank {
     }
 }
 
+fn store() -> tools::Store {
+    tools::Store::start("127.0.0.1:0".parse().unwrap(), 3, &Key::from(KEY), "-", LIMIT).unwrap()
+}
+
 #[test]
 fn a_rank_that_is_killed_in_training_is_named() {
-    if let Ok(role) = std::env::var(ROLE) {
-        let (rank, store) = role.split_once(' ').unwrap();
-        println!("lost {}", train(rank.parse().unwrap(), store));
+    const TEST: &str = "a_rank_that_is_killed_in_training_is_named";
+    if let Ok(role) = env::var(ROLE) {
+        let role: Vec<&str> = role.split(' ').collect();
+        println!("lost {}", train(role[0], role[1].parse().unwrap(), role[2]));
         return;
     }
-    let bind = "127.0.0.1:0".parse().unwrap();
-    let store = tools::Store::start(bind, 3, &Key::from(KEY), "-", LIMIT).unwrap();
-    let at = store.addr().to_string();
-    let mut one = Rank::start(1, &at);
-    let mut two = Rank::start(2, &at);
-    let killer = std::thread::spawn(move || {
-        let mut line = String::new();
-        while !line.contains("training") {
-            line.clear();
-            assert!(one.1.read_line(&mut line).unwrap() > 0, "rank 1 ended too early");
-        }
-        one.0.kill().unwrap();
-    });
-    assert_eq!(train(0, &at), 1);
-    killer.join().unwrap();
-    let mut said = String::new();
-    two.1.read_to_string(&mut said).unwrap();
-    assert!(said.contains("lost 1"), "{said}");
+    for way in WAYS {
+        let store = store();
+        let at = store.addr().to_string();
+        let start = |rank: usize| Rank::start(TEST, format!("{way} {rank} {at}"), "unlimited");
+        let mut one = start(1);
+        let mut two = start(2);
+        let killer = std::thread::spawn(move || {
+            let mut line = String::new();
+            while !line.contains("training") {
+                line.clear();
+                assert!(one.1.read_line(&mut line).unwrap() > 0, "rank 1 ended too early");
+            }
+            one.0.kill().unwrap();
+        });
+        assert_eq!(train(way, 0, &at), 1, "{way}");
+        killer.join().unwrap();
+        let said = two.hear();
+        assert!(said.contains("lost 1"), "{way}: {said}");
+    }
+}
+
+#[test]
+fn a_checkpoint_is_whole_when_a_rank_is_killed_while_it_writes() {
+    const TEST: &str = "a_checkpoint_is_whole_when_a_rank_is_killed_while_it_writes";
+    if let Ok(role) = env::var(ROLE) {
+        let role: Vec<&str> = role.splitn(3, ' ').collect();
+        println!("lost {}", save(role[0].parse().unwrap(), role[1], Path::new(role[2]), 2.0));
+        return;
+    }
+    let folder = env::temp_dir().join(format!("comity-candle-killed-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("model.safetensors");
+    let alone = Group::single();
+    save_checkpoint(&alone, &file, &rows(&alone, 1.0)).unwrap();
+    let before = fs::read(&file).unwrap();
+    let count = || fs::read_dir(&folder).unwrap().count();
+    // Rank 0 is killed after it has made the file, rank 1 with its first row.
+    for (killed, left) in [(1, 1), (0, 2)] {
+        let store = store();
+        let at = store.addr().to_string();
+        let start = |rank: usize| {
+            let may_write = if rank == killed { BLOCKS.to_string() } else { "unlimited".into() };
+            Rank::start(TEST, format!("{rank} {at} {}", file.display()), &may_write)
+        };
+        let mut children = [start(0), start(1)];
+        assert_eq!(save(2, &at, &file, 2.0), killed);
+        let said = children[1 - killed].hear();
+        assert!(said.contains(&format!("lost {killed}")), "{said}");
+        assert_eq!(children[killed].hear().matches("lost").count(), 0);
+        children[killed].0.wait().unwrap();
+        assert!(fs::read(&file).unwrap() == before, "rank {killed} was killed, and the file is another");
+        assert_eq!(count(), left);
+    }
+    // The next save removes what the killed rank 0 left.
+    save_checkpoint(&alone, &file, &rows(&alone, 3.0)).unwrap();
+    assert_eq!(count(), 1);
+    assert!(fs::read(&file).unwrap() != before);
+    fs::remove_dir_all(folder).unwrap();
 }

@@ -220,7 +220,8 @@ fn grids_and_stages_that_do_not_fit_are_refused() {
         let Err(Error::Sharding(e)) = DeviceMesh::new(g, &[("data", 2), ("tensor", 2)]) else {
             panic!("no error")
         };
-        assert_eq!(e.cause, ShardingCause::Shape { expected: vec![3], got: vec![2, 2] });
+        assert_eq!(e.cause, ShardingCause::Ranks { made_for: 4 });
+        assert_eq!(e.to_string(), "the mesh of data 2 x tensor 2 is for 4 ranks, and there are 3");
         let mesh = DeviceMesh::new(g, &[("tensor", 3)])?;
         let e = mesh.group("data").unwrap_err().to_string();
         assert_eq!(e, "data: there is no such axis; there are tensor");

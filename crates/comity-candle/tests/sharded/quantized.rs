@@ -94,3 +94,56 @@ fn misaligned_blocks_are_refused_with_what_works() {
         Ok(())
     });
 }
+
+#[test]
+fn layers_without_whole_blocks_are_not_quantized() {
+    on_ranks(2, |g| {
+        // Shares of 48 where whole blocks have 32: both ranks are told, and which shares would do.
+        let down = Linear::new(noise((4, 96), 1), None);
+        let balanced = ShardedToAllLinear::from_linear(g, &down, &Sharding::balanced())?;
+        let Err(Error::Sharding(e)) = balanced.quantize(GgmlDType::Q8_0) else { panic!("no error") };
+        assert_eq!(e.cause, ShardingCause::Misaligned { sizes: vec![48, 48], unit: 32 });
+        assert_eq!(
+            e.to_string(),
+            "ShardedToAllLinear: the input has [48, 48] elements on the 2 ranks, and each needs a multiple of 32; \
+             share it in units of 32"
+        );
+        ShardedToAllLinear::from_linear(g, &down, &Sharding::balanced().unit(32))?
+            .quantize(GgmlDType::Q8_0)?;
+        let up = Linear::new(noise((4, 40), 1), None);
+        let up = AllToShardedLinear::from_linear(g, &up, &Sharding::balanced())?;
+        let Err(Error::Sharding(e)) = up.quantize(GgmlDType::Q8_0) else { panic!("no error") };
+        assert_eq!(e.cause, ShardingCause::Misaligned { sizes: vec![40, 40], unit: 32 });
+        Ok(())
+    });
+}
+
+#[test]
+fn quantized_parts_of_other_shapes_are_named() {
+    on_ranks(2, |g| {
+        let weight = || QTensor::quantize(&noise((64, 64), 1), GgmlDType::Q8_0);
+        let parts = Sharding::balanced().unit(32).partition(64, 2)?;
+        let shape = |r: comity_candle::Result<()>| match r {
+            Err(Error::Sharding(e)) => (e.layer, e.dimension, e.cause),
+            other => panic!("{other:?}"),
+        };
+        let expect = |dimension: &str, expected: &[usize], got: &[usize]| {
+            let cause = ShardingCause::Shape { expected: expected.to_vec(), got: got.to_vec() };
+            ("up".to_string(), dimension.to_string(), cause)
+        };
+        let up = QuantizedAllToShardedLinear::from_parts(g, "up", weight()?, None, parts.clone());
+        assert_eq!(shape(up.map(|_| ())), expect("weight", &[32, 64], &[64, 64]));
+        let down = QuantizedShardedToAllLinear::from_parts(g, "up", weight()?, None, parts);
+        assert_eq!(shape(down.map(|_| ())), expect("weight", &[64, 32], &[64, 64]));
+        let sharding = Sharding::balanced().unit(32);
+        let short = noise(50, 2);
+        let up = QuantizedAllToShardedLinear::from_quantized(g, &weight()?, Some(&short), &sharding);
+        let (layer, dimension, _) = shape(up.map(|_| ()));
+        assert_eq!((&*layer, &*dimension), ("QuantizedAllToShardedLinear", "bias"));
+        let up = QuantizedAllToShardedLinear::from_quantized(g, &weight()?, None, &sharding)?;
+        let forward = || -> comity_candle::Result<Tensor> { Ok(up.forward(&noise((1, 32), 3))?) };
+        let (_, dimension, cause) = shape(forward().map(|_| ()));
+        assert_eq!((&*dimension, cause), ("input", expect("", &[1, 64], &[1, 32]).2));
+        Ok(())
+    });
+}

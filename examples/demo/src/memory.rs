@@ -1,7 +1,8 @@
-//! Figures of each rank, for the examples' last lines.
+//! Figures of each rank, for the last lines of the examples here and of candle's.
 
 /// Bytes of memory that this process has, and the most that it has had; zeros where the system does not say.
-pub(crate) fn memory() -> (u64, u64) {
+#[must_use]
+pub fn memory() -> (u64, u64) {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let of = |name: &str| -> u64 {
         let line = text.lines().find_map(|l| l.strip_prefix(name));
@@ -12,18 +13,21 @@ pub(crate) fn memory() -> (u64, u64) {
 }
 
 /// Bytes in MiB, by rank.
-pub(crate) fn mib(bytes: impl IntoIterator<Item = u64>) -> String {
+#[must_use]
+pub fn mib(bytes: impl IntoIterator<Item = u64>) -> String {
     let each: Vec<String> = bytes.into_iter().map(|b| format!("{:.1}", b as f64 / 1048576.0)).collect();
     each.join(", ")
 }
 
 /// Shares, in thousandths, as percent by rank.
-pub(crate) fn percent(shares: impl IntoIterator<Item = u64>) -> String {
+#[must_use]
+pub fn percent(shares: impl IntoIterator<Item = u64>) -> String {
     let each: Vec<String> = shares.into_iter().map(|s| format!("{:.0}", s as f64 / 10.0)).collect();
     format!("{} %", each.join(", "))
 }
 
 /// A share in thousandths.
-pub(crate) fn thousandths(share: f64) -> u64 {
+#[must_use]
+pub fn thousandths(share: f64) -> u64 {
     (1e3 * share).round() as u64
 }
