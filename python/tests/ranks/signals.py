@@ -19,8 +19,8 @@ import comity
 # What is promised. Of each kind of wait one of a few must keep it, because the machine may be busy.
 PROMISED = 0.2
 TRIES = 8
-# What each of them must keep.
-BOUND = 5
+# What each of them must keep, whatever else the machine does: half of the limit of a call.
+BOUND = 30
 # What tells a process its place in a job, beside Comity's own variables.
 PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
