@@ -1,10 +1,12 @@
 //! A rank that could not join tries again in the same process: nothing of the first try is left, neither a listener nor a thread or a descriptor.
 
+mod place;
+
 use comity::{Config, Error, ErrorKind, Group, JoinCause, Key, Result, interrupt_with, tools::Store};
 use std::{
     cell::Cell,
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr},
     thread,
     time::{Duration, Instant},
 };
@@ -127,7 +129,7 @@ fn again(site: &Site) {
 
 #[test]
 fn a_rank_that_could_not_join_tries_again() {
-    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let (_held, free) = place::reserved();
     again(&Site { at: free, is_there: false });
     let any = (Ipv4Addr::LOCALHOST, 0).into();
     let store = Store::start(any, 3, &Key::from([7; 32]), "again", LONG).unwrap();
