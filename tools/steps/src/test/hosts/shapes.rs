@@ -187,7 +187,7 @@ fn judge(shape: &Shape, before: &[u64], after: &[u64]) -> Result<(), String> {
 
 /// The namespaces of a shape; dropping them removes them, and the cables with them.
 pub(super) struct Lan<'a> {
-    shape: &'a Shape,
+    pub(super) shape: &'a Shape,
     pub(super) names: Vec<String>,
 }
 

@@ -258,4 +258,31 @@ fn a_rank_to_which_there_is_no_way_is_told_of_at_once_and_without_a_time() {
     });
     assert!(e.contains("could not be reached at 255.255.255.255:1 from rank 1 on host "), "{e}");
     assert!(begun.elapsed() < LONG / 2 && !e.contains(" within "), "{e}");
+    assert_ports_are_named(&e);
+}
+
+/// What stands between two hosts is often a firewall: a pair that cannot connect says so, and what chooses the ports.
+fn assert_ports_are_named(words: &str) {
+    assert!(words.contains("does a firewall drop these ports (COMITY_PORTS chooses them)?"), "{words}");
+}
+
+#[test]
+fn a_rank_that_joined_and_does_not_connect_is_named_with_the_address_that_it_may_not_reach() {
+    let store = store(2, LONG);
+    let at = store.addr();
+    let limit = Duration::from_secs(3);
+    let e = thread::scope(|s| {
+        let far = s.spawn(move || {
+            let (mut meeting, _) = find_store(&config(1, 2, at)).unwrap();
+            let _ = meeting.join(facts_of("b", 11, vec![(LOOPBACK, 1).into()]));
+            while meeting.hear().is_ok_and(|open| open) {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let e = words(join_job(&config(0, 2, at).join_timeout(limit)));
+        far.join().unwrap();
+        e
+    });
+    assert!(e.contains("rank 1 (host b, pid 11) joined but did not connect to rank 0 at 127.0.0.1:"), "{e}");
+    assert_ports_are_named(&e);
 }
