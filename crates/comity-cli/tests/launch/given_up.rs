@@ -21,7 +21,7 @@ pub(crate) fn process_of(job: &Job, rank: usize) -> Pid {
 
 /// Limit of silence, as short as ranks on a busy machine bear.
 pub(crate) fn detection() -> String {
-    format!("COMITY_DETECTION={}", slowness())
+    format!("COMITY_DETECTION={}", 2 * slowness())
 }
 
 /// Calls for a long time, and an end with 0 whatever becomes of them.
