@@ -12,6 +12,7 @@ from pathlib import Path
 import launch_bodies
 import pytest
 import torch
+from ports import free_ports
 from torch_ranks import Ranks
 
 ROOT = Path(__file__).parents[3]
@@ -55,7 +56,8 @@ def test_the_example_under_torchrun_and_alone_agree(tmp_path: Path, ranks: Ranks
     ranks.run(
         1, launch_bodies.script, EXAMPLE, ["--baseline", "--steps", "30", "--save-stats", one], init=None
     )
-    run(SCRIPTS / "torchrun", "--nproc-per-node", "2", EXAMPLE, "--steps", "30", "--save-stats", two)
+    torchrun = [SCRIPTS / "torchrun", "--nproc-per-node", "2", "--master-port", free_ports(1)[0]]
+    run(*torchrun, EXAMPLE, "--steps", "30", "--save-stats", two)
     alone, both = json.loads(one.read_text()), json.loads(two.read_text())
     # The same batches: rank 0 sees one half of each, so losses are close, and what was learned is the same.
     assert abs(alone["right"] - both["right"]) < 0.02, (alone["right"], both["right"])
