@@ -49,3 +49,4 @@ mod suspend;
 mod terminal;
 
 mod patience;
+mod ports;

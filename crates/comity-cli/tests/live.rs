@@ -7,6 +7,7 @@ mod browser;
 #[path = "live/nodes.rs"]
 mod nodes;
 mod patience;
+mod ports;
 
 use comity::ReduceOp;
 use patience::patient;

@@ -79,7 +79,7 @@ fn a_killed_rank_is_named_by_all_others() {
             assert!(all.iter().all(|words| words.starts_with(&blamed)), "{loss}: {}", ended.text);
             let killed = format!("comity launch: rank {culprit} ");
             assert!(ended.text.contains(&killed) && ended.text.contains("SIGKILL"), "{}", ended.text);
-            assert!(ended.took < Duration::from_secs(20), "no rank waits for the limit: {:?}", ended.took);
+            assert!(ended.took < Duration::from_secs(45), "no rank waits for the limit: {:?}", ended.took);
         }
     }
 }
@@ -93,10 +93,10 @@ fn what_never_ends_ends_at_the_limit() {
     let late =
         |words: &&str| words.contains("by NCCL (ncclCommInitRankConfig; ") && words.contains(" within 6s; ");
     assert!(all.iter().any(late) && !all.iter().any(|words| words.contains("split")), "{}", ended.text);
-    assert!((6..24).contains(&ended.took.as_secs()), "{:?}", ended.took);
+    assert!((6..50).contains(&ended.took.as_secs()), "{:?}", ended.took);
     let ended = check(2, &[("SOFTNCCL_FAULT", "stall@1:5"), ("COMITY_TIMEOUT", "2")]);
     assert!(ended.code == Some(1) && ended.text.contains("timed out after 2s on rank "), "{}", ended.text);
-    assert!(ended.took < Duration::from_secs(20), "{:?}", ended.took);
+    assert!(ended.took < Duration::from_secs(45), "{:?}", ended.took);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_rank_that_cannot_begin_says_why() {
     ] {
         let ended = check(2, vars);
         assert!(ended.code == Some(1) && ended.text.contains(words), "{vars:?}: {}", ended.text);
-        assert!(ended.took < Duration::from_secs(20), "{vars:?}: {:?}", ended.took);
+        assert!(ended.took < Duration::from_secs(45), "{vars:?}: {:?}", ended.took);
     }
 }
 

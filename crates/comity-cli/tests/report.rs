@@ -163,9 +163,18 @@ fn record(dir: &Path, rank: usize) -> PathBuf {
 fn leave(how: &str, dir: &Path) {
     let group = comity::init().unwrap();
     group.barrier().unwrap();
+    // Nobody is in the barrier any more when rank 1 is killed.
+    let past = |rank: usize| dir.join(format!("past-{rank}"));
+    fs::write(past(group.rank()), "").unwrap();
     match group.rank() {
         _ if how == "well" => group.close().unwrap(),
-        1 => kill_process(getpid(), Signal::KILL).unwrap(),
+        1 => {
+            let until = Instant::now() + LONG;
+            while (0..4).any(|rank| !past(rank).exists()) && Instant::now() < until {
+                thread::sleep(Duration::from_millis(5));
+            }
+            kill_process(getpid(), Signal::KILL).unwrap();
+        }
         0 => {
             group.barrier().unwrap_err();
             // What a call has written is not written again.

@@ -1,10 +1,12 @@
 //! A rank that could not join tries again in the same process: nothing of the first try is left, neither a listener nor a thread or a descriptor.
 
+mod place;
+
 use comity::{Config, Error, ErrorKind, Group, JoinCause, Key, Result, interrupt_with, tools::Store};
 use std::{
     cell::Cell,
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr},
     thread,
     time::{Duration, Instant},
 };
@@ -117,7 +119,11 @@ fn again(site: &Site) {
         // Rank 0 comes first, then those that were there, at last one that has heard nothing of the first try.
         let groups = each([0, 1, 2], |r| {
             thread::sleep(Duration::from_millis(20) * r as u32);
-            site.config(r, 3).connect().unwrap_or_else(|e| panic!("{what}: rank {r}: {e}"))
+            let is_late = |e: &Error| r == 2 && e.to_string().contains("came too late");
+            let first = site.config(r, 3).connect();
+            // On a busy machine the last one may come before rank 0, is told what ended the first try, and comes again.
+            let joined = if first.as_ref().is_err_and(is_late) { site.config(r, 3).connect() } else { first };
+            joined.unwrap_or_else(|e| panic!("{what}: rank {r}: {e}"))
         });
         each([0, 1, 2], |r| groups[r].barrier().and_then(|()| groups[r].close()).unwrap());
         drop(groups);
@@ -127,7 +133,7 @@ fn again(site: &Site) {
 
 #[test]
 fn a_rank_that_could_not_join_tries_again() {
-    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let (_held, free) = place::reserved();
     again(&Site { at: free, is_there: false });
     let any = (Ipv4Addr::LOCALHOST, 0).into();
     let store = Store::start(any, 3, &Key::from([7; 32]), "again", LONG).unwrap();

@@ -4,7 +4,7 @@ use comity::{
     Config, ErrorKind, Group, Key, LinkKind, Misuse, ReduceOp, Result, Wire, half::bf16, tools::Store,
 };
 use proptest::prelude::*;
-use std::{net::Ipv4Addr, thread, time::Duration};
+use std::{net::Ipv4Addr, sync::Barrier, thread, time::Duration};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -236,12 +236,16 @@ fn fewer_bytes_are_sent() {
 #[test]
 fn the_limit_is_that_of_the_whole_call() {
     let limit = Duration::from_millis(200);
+    let other_gave_up = Barrier::new(2);
     let errors = each(Group::local(2).unwrap(), |g| {
         let g = g.with_wire(Wire::Bf16).with_timeout(limit);
         if g.rank() == 1 {
-            thread::sleep(4 * limit);
+            other_gave_up.wait();
+            return g.all_reduce(&mut [0f32; 8], ReduceOp::Sum).unwrap_err();
         }
-        g.all_reduce(&mut [0f32; 8], ReduceOp::Sum).unwrap_err()
+        let error = g.all_reduce(&mut [0f32; 8], ReduceOp::Sum).unwrap_err();
+        other_gave_up.wait();
+        error
     });
     let ErrorKind::Timeout { call, after, .. } = errors[0].root().kind() else { panic!("{}", errors[0]) };
     assert_eq!((call.to_string().as_str(), *after), ("all_reduce #1 f32[8] sum wire bf16", limit));

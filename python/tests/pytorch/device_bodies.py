@@ -21,7 +21,7 @@ from comity.errors import MisuseError
 from comity.torch.device import UNTAKEN
 
 #: Seconds that a rank waits for what another does.
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 class Silent:
@@ -119,7 +119,12 @@ def put(group: Any, t: torch.Tensor, name: str = "allreduce") -> Any:
 
 
 def told(group: Any) -> list:
-    """What ends the group's calls, which keep coming, and the seconds until then; and whether the streams were let go."""
+    """What ends the group's calls, and the seconds until then; and whether the streams were let go."""
+    return [*ended(group), group._stand_in.aborted.wait(PATIENCE)]
+
+
+def ended(group: Any) -> tuple:
+    """What ends the group's calls, which keep coming, and the seconds until then."""
 
     def calls() -> None:
         until = time.monotonic() + PATIENCE
@@ -127,8 +132,7 @@ def told(group: Any) -> list:
             group._check_open("all_reduce")
             time.sleep(0.005)
 
-    said = caught(calls)
-    return [*said, group._stand_in.aborted.wait(PATIENCE)]
+    return caught(calls)
 
 
 def results(rank: int, size: int) -> None:
@@ -269,7 +273,11 @@ def killed(rank: int, size: int) -> list:
     group = on(inner)
     put(group, torch.ones(8))
     dist.barrier()
+    # Nobody is in the barrier any more when it dies.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"past {rank}", "")
     if rank == size - 1:
+        store.wait([f"past {r}" for r in range(size)])
         os.kill(os.getpid(), signal.SIGKILL)
     inner.ends = False
     return told(group)
@@ -305,6 +313,10 @@ def late(rank: int, size: int) -> list:
     inner.ends = False
     if rank != size - 1:
         put(group, torch.ones(32))
+    # The limit passes when all the others have made the call.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"called {rank}", "")
+    store.wait([f"called {r}" for r in range(size)])
     group.set_timeout(timedelta(seconds=0.5))
     return told(group)
 
@@ -318,8 +330,8 @@ def slow_to_leave(rank: int, size: int) -> list:
     if rank:
         group._device._watch.stop()
         return []
-    said, calls = told(group)[:-1], inner.calls
-    let_go = inner.aborted.is_set()
+    said, calls = ended(group), inner.calls
+    let_go = inner.aborted.wait(1.0)
     calls.clear()
     del inner, group._stand_in
     gc.disable()

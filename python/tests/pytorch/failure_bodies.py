@@ -158,7 +158,7 @@ def late(rank: int, size: int) -> list:
     else:
         # Too late for the monitor, and it is told so at once.
         store.wait(["watched"])
-        out.append(caught(lambda: monitored_barrier(timeout=timedelta(seconds=5))))
+        out.append(caught(lambda: monitored_barrier(timeout=timedelta(seconds=40))))
         dist.barrier()
         store.wait(["called"])
         out.append(ended(lambda: dist.all_reduce(t)))
@@ -217,8 +217,11 @@ def killed(rank: int, size: int, store: dist.Store, how: str) -> list:
         elif rank == 0:
             dist.recv(torch.empty(2), size - 1)
     if rank == size - 1:
+        # Nobody is in a call before that.
+        store.wait([f"waits{r}" for r in range(size - 1)])
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
+    store.set(f"waits{rank}", "")
     calls = {
         "all_reduce": lambda: dist.all_reduce(t),
         "async": lambda: dist.all_reduce(t, async_op=True).wait(),
@@ -244,7 +247,10 @@ def backward(rank: int, size: int, store: dist.Store) -> list:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 100))
     model(torch.ones(1, 100)).sum().backward()
     if rank == size - 1:
+        # The others may still be in the first pass.
+        store.wait([f"passed{r}" for r in range(size - 1)])
         os.kill(os.getpid(), signal.SIGKILL)
+    store.set(f"passed{rank}", "")
     out = [caught(lambda: model(torch.ones(1, 100)).sum().backward())]
     dist.destroy_process_group()
     return out

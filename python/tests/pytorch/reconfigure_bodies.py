@@ -107,7 +107,10 @@ def survives(rank: int, size: int, store: Any) -> tuple[int, float]:
     with Job(rank, size, store) as job:
         dist._reconfigure(1, job.handles("start"))
         assert total(1) == size
+        # All have their sum before one dies.
+        store.set(f"added/{rank}", "")
         if rank == 1:
+            store.wait([f"added/{r}" for r in range(size)])
             os.kill(os.getpid(), signal.SIGKILL)
         lost = None
         try:

@@ -84,8 +84,8 @@ def test_limits(ranks: Ranks) -> None:
     told, ended = out[1]
     # The late rank is not told that it is about itself.
     assert told[0] == "TimeoutError" and told[2] == 0 and told[3] == "monitored_barrier", told
-    # Rank 0 was there first.
-    assert "rank 1 did not come" in told[1] and told[4] < 5.0, told
+    # Rank 0 was there first. The limit of this one is 40 s.
+    assert "rank 1 did not come" in told[1] and told[4] < 20.0, told
     assert ended[0] == "AbortedError" and ended[2] == 0 and "not called by this rank" in ended[1], ended
 
 
@@ -99,7 +99,8 @@ def test_who_does_not_make_a_call_is_named(ranks: Ranks) -> None:
 def test_receives_that_do_not_fit(ranks: Ranks) -> None:
     late, later, length, kind = ranks.run(3, bodies.receives)[0]
     for s in (late, later):
-        assert s[0] == "TimeoutError" and "recv" in s[1] and 0.5 <= s[4] < 10.0, s
+        # The group's own limit is 20 s.
+        assert s[0] == "TimeoutError" and "recv" in s[1] and 0.5 <= s[4] < 18.0, s
     for s in (length, kind):
         assert s[0] == "MismatchError" and s[2] == 1 and "recv" in s[3], s
 
@@ -111,7 +112,7 @@ def test_a_killed_rank_is_named(ranks: Ranks, how: str) -> None:
         first, second = out[rank]
         assert first[0] == "PeerLostError", out
         assert "rank 2" in first[1] and first[4] < 15.0, first
-        assert second[0] == "PeerLostError" and "rank 2" in second[1] and second[4] < 5.0, second
+        assert second[0] == "PeerLostError" and "rank 2" in second[1] and second[4] < 15.0, second
 
 
 def test_a_rank_killed_in_backward_is_named(ranks: Ranks) -> None:
@@ -124,13 +125,13 @@ def test_a_rank_killed_in_backward_is_named(ranks: Ranks) -> None:
 
 def test_a_limit_of_no_time_is_one(ranks: Ranks) -> None:
     (first,), (late,) = ranks.run(2, bodies.no_time)
-    assert first[0] == "TimeoutError" and first[2] == 1 and first[4] < 5.0, first
-    assert late[0] == "TimeoutError" and late[2] == 0 and late[4] < 5.0 and "rank 0" in late[1], late
+    assert first[0] == "TimeoutError" and first[2] == 1 and first[4] < 15.0, first
+    assert late[0] == "TimeoutError" and late[2] == 0 and late[4] < 15.0 and "rank 0" in late[1], late
 
 
 def test_an_abort_beside_a_send_is_heard(ranks: Ranks) -> None:
     (heard,) = ranks.run(2, bodies.aborted_while_it_sends, 15.0)[1]
-    assert heard[0] == "AbortedError" and heard[2] == 0 and heard[4] < 10.0, heard
+    assert heard[0] == "AbortedError" and heard[2] == 0 and heard[4] < 15.0, heard
 
 
 def test_what_torch_asks_has_an_answer(ranks: Ranks) -> None:
@@ -154,4 +155,4 @@ def test_without_a_key_ranks_listen_beside_the_master(ranks: Ranks) -> None:
 def test_a_group_is_destroyed_with_a_call_that_nobody_matches(ranks: Ranks, how: str) -> None:
     (took, words), _ = ranks.run(2, bodies.destroyed_under_way, how, init=None)
     call = "all_reduce" if how == "collective" else "send float32"
-    assert took < 8 and len(words) == 1 and call in words[0] and "rank 0 left" in words[0], (took, words)
+    assert took < 20 and len(words) == 1 and call in words[0] and "rank 0 left" in words[0], (took, words)

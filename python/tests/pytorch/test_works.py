@@ -17,7 +17,7 @@ def test_calls_of_several_parts(ranks: Ranks, size: int) -> None:
 
 def test_small_calls_that_are_waited_for(ranks: Ranks) -> None:
     s = ranks.run(2, bodies.small)[0]
-    assert s[0] == "TimeoutError" and s[2] == 1 and s[3].startswith("all_reduce") and 0.2 < s[4] < 1.4, s
+    assert s[0] == "TimeoutError" and s[2] == 1 and s[3].startswith("all_reduce") and 0.2 < s[4] < 15, s
 
 
 def test_batches_of_sends_and_receives(ranks: Ranks) -> None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -141,27 +143,35 @@ def check_who_does_not_make_a_call_is_named(g: comity.Group) -> None:
         lambda other: other.barrier(),
     ]
     for call in calls:
-        other = g.split(0)
-        assert other is not None
-        other.timeout = 0.3
-        if g.rank == last:
-            g.barrier()
-            # It is told what it missed, not that it is at fault itself. Where the other's data were there before its word that it gave up,
-            # the two calls are told.
-            with pytest.raises((comity.AbortedError, comity.MismatchError)) as told:
-                _barriers(other)
-            if isinstance(told.value, comity.AbortedError):
-                assert "timed out after 300ms: not called by this rank" in str(told.value)
-                assert told.value.rank != last
-            else:
-                assert "while rank" in str(told.value)
+        # One of those that wait may be late itself by a short limit.
+        assert any(_is_named(g, last, call, limit) for limit in (0.3, 3, 30))
+
+
+def _is_named(g: comity.Group, last: int, call: Callable[[comity.Group], object], limit: float) -> bool:
+    """Whether all the others name the last rank, which makes the call when they have given up."""
+    other = g.split(0)
+    assert other is not None
+    other.timeout = limit
+    if g.rank == last:
+        g.barrier()
+        # It is told what it missed, not that it is at fault itself. Where the other's data were there before its word that it gave up,
+        # the two calls are told.
+        with pytest.raises((comity.AbortedError, comity.MismatchError)) as told:
+            _barriers(other)
+        if isinstance(told.value, comity.AbortedError):
+            assert "timed out after " in str(told.value) and ": not called by this rank" in str(told.value)
+            assert told.value.rank != last
         else:
-            with pytest.raises(
-                comity.TimeoutError, match=f"timed out after 300ms.*rank {last} .*had not called it"
-            ) as e:
-                call(other)
-            assert e.value.rank == last
-            g.barrier()
+            assert "while rank" in str(told.value)
+        return g.all_max(0) == 0
+    with pytest.raises((comity.TimeoutError, comity.AbortedError)) as e:
+        call(other)
+    g.barrier()
+    words = rf"timed out after .*rank {last} .*had not called it"
+    is_named = (
+        isinstance(e.value, comity.TimeoutError) and e.value.rank == last and re.search(words, str(e.value))
+    )
+    return g.all_max(int(not is_named)) == 0
 
 
 def check_a_wrong_last_call_is_told_by_closing(g: comity.Group) -> None:
@@ -170,13 +180,11 @@ def check_a_wrong_last_call_is_told_by_closing(g: comity.Group) -> None:
     other = g.split(0)
     assert other is not None
 
-    def wrong() -> None:
-        other.broadcast(np.ones(8), g.rank)
-        other.close()
-
-    # a rank that is late hears of it in its call
+    other.broadcast(np.ones(8), g.rank)
+    # Nobody leaves before all have made their calls.
+    g.barrier()
     with pytest.raises(comity.MismatchError, match="broadcast"):
-        wrong()
+        other.close()
     right = g.split(0)
     assert right is not None
     right.broadcast(np.ones(8), 0)

@@ -84,7 +84,8 @@ def check_waits_have_limits(g: comity.Group) -> None:
         start = time.monotonic()
         with pytest.raises(comity.TimeoutError, match="still under way"):
             request.wait(timeout=0.05)
-        assert time.monotonic() - start < 5
+        # The call's own limit is 60 s.
+        assert time.monotonic() - start < 30
         assert not request.done()
         assert request.exception() is None
         g.barrier()

@@ -142,7 +142,7 @@ impl Job<'_> {
             }
             if took > ORPHANS {
                 let names: Vec<_> = left.iter().map(|(_, name)| name.as_str()).collect();
-                outcome.broke(format!("still there after {took:.0} ms: {}", names.join(", ")));
+                outcome.late(format!("still there after {took:.0} ms: {}", names.join(", ")));
                 return took;
             }
             thread::sleep(Duration::from_millis(2));

@@ -9,6 +9,7 @@ mod blame;
 mod crew;
 mod fault;
 mod lane;
+mod lateness;
 mod launcher;
 mod net;
 mod processes;

@@ -70,8 +70,11 @@ fn stop(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
     let woken = crew.signal(victim, Signal::CONT);
     for out in outs(crew, [victim].into_iter(), SILENCE + 1.0, outcome) {
         let took = took(&out, woken);
-        if !is_error(&out) || !names(&out, victim) || took > SILENCE * 1000.0 + SLACK {
-            outcome.broke(format!("rank {victim} woke and got after {took:.0} ms: {}", out.fields.join(" ")));
+        let words = format!("rank {victim} woke and got after {took:.0} ms: {}", out.fields.join(" "));
+        if !is_error(&out) || !names(&out, victim) {
+            outcome.broke(words);
+        } else if took > SILENCE * 1000.0 + SLACK {
+            outcome.late(words);
         }
     }
 }
@@ -108,9 +111,13 @@ fn cut(crew: &mut Crew, plan: &Plan, how: Cut, outcome: &mut Outcome) -> Result<
     for out in told {
         let took = took(&out, since);
         outcome.times.push(took);
-        if !is_error(&out) || took > SILENCE * 1000.0 + SLACK {
-            outcome.broke(format!("rank {} got after {took:.0} ms: {}", out.rank, out.fields.join(" ")));
+        let words = format!("rank {} got after {took:.0} ms: {}", out.rank, out.fields.join(" "));
+        if !is_error(&out) {
+            outcome.broke(words);
             continue;
+        }
+        if took > SILENCE * 1000.0 + SLACK {
+            outcome.late(words);
         }
         let inside = |rank: usize| Crew::host(rank) == host;
         let blamed = blamed(&out).first().copied();
@@ -150,8 +157,11 @@ fn cut_pair(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), S
         outcome.times.push(took);
         let by = blamed(&out).first().copied();
         let right = is_error(&out) && by.is_some_and(|b| b == from || b == to);
-        if !right || took > SILENCE * 1000.0 + SLACK || out.field(2).contains(" died") {
-            outcome.broke(format!("rank {} got after {took:.0} ms: {}", out.rank, out.fields.join(" ")));
+        let words = format!("rank {} got after {took:.0} ms: {}", out.rank, out.fields.join(" "));
+        if !right || out.field(2).contains(" died") {
+            outcome.broke(words);
+        } else if took > SILENCE * 1000.0 + SLACK {
+            outcome.late(words);
         }
         all_blamed.extend(by.filter(|_| is_error(&out)));
     }
@@ -233,12 +243,12 @@ pub(super) fn port_taken(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) ->
                 && names(&out, 0)
                 && words.contains(&format!(" store at 127.0.0.1:{port} "))
         };
-        if !is_error(&out) || took > SLACK || !right {
-            outcome.broke(format!(
-                "rank {} got {took:.0} ms after the deadline: {}",
-                out.rank,
-                out.fields.join(" ")
-            ));
+        let words =
+            format!("rank {} got {took:.0} ms after the deadline: {}", out.rank, out.fields.join(" "));
+        if !is_error(&out) || !right {
+            outcome.broke(words);
+        } else if took > SLACK {
+            outcome.late(words);
         }
     }
     drop(other);

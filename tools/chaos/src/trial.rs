@@ -31,6 +31,8 @@ const AGAIN: f64 = 250_000.0;
 pub(super) struct Outcome {
     /// Promises that were broken.
     pub(super) broken: Vec<String>,
+    /// How many of them were broken in time alone.
+    untimely: usize,
     /// Milliseconds until each rank was told.
     pub(super) times: Vec<f64>,
     /// Another row of the table than its plan's.
@@ -44,6 +46,17 @@ pub(super) struct Outcome {
 impl Outcome {
     pub(super) fn broke(&mut self, why: impl Into<String>) {
         self.broken.push(why.into());
+    }
+
+    /// What had to happen happened, and too late.
+    pub(super) fn late(&mut self, why: impl Into<String>) {
+        self.untimely += 1;
+        self.broke(why);
+    }
+
+    /// Return whether nothing else was wrong than times.
+    pub(super) fn is_only_late(&self) -> bool {
+        self.untimely > 0 && self.untimely == self.broken.len()
     }
 }
 
@@ -96,13 +109,14 @@ fn look_after(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
             outcome.broken.push(format!("a rank panicked: {}", said.field(0)));
         }
         if said.event == "closed" && said.field(0).parse().is_ok_and(|ms: f64| ms > CLOSED) {
-            outcome.broken.push(format!("rank {} took {} ms to close", said.rank, said.field(0)));
+            outcome.late(format!("rank {} took {} ms to close", said.rank, said.field(0)));
         }
         if said.event == "again" {
-            let late = said.field(1).parse().is_ok_and(|us: f64| us > AGAIN);
-            if said.field(0) != "same" || late {
-                let words = said.fields.join(" ");
-                outcome.broken.push(format!("rank {}: the call after an error: {words}", said.rank));
+            let words = format!("rank {}: the call after an error: {}", said.rank, said.fields.join(" "));
+            if said.field(0) != "same" {
+                outcome.broke(words);
+            } else if said.field(1).parse().is_ok_and(|us: f64| us > AGAIN) {
+                outcome.late(words);
             }
         }
     }
@@ -222,7 +236,7 @@ fn in_time(out: &Said, since: u64, within: f64, outcome: &mut Outcome) {
     outcome.times.push(took.max(0.0));
     outcome.slow |= took > super::table::KILL_P99;
     if took > within {
-        outcome.broke(format!("rank {} was told after {took:.0} ms, promised are {within:.0} ms", out.rank));
+        outcome.late(format!("rank {} was told after {took:.0} ms, promised are {within:.0} ms", out.rank));
     }
 }
 

@@ -130,13 +130,17 @@ fn waiting_for_a_late_rank_is_time_in_calls() {
         let mut training = DataParallel::new(g, &vars)?;
         let x = noise((2, WIDTH), 1);
         training.gradients(&[()], |vb, ()| model(vb, &x, false))?; // learns the order
-        g.barrier()?;
-        let before = time_in_calls();
-        if g.rank() == 1 {
-            std::thread::sleep(LATE);
+        let mut waited = Duration::ZERO;
+        // On a busy machine the other rank may be as late.
+        for _ in 0..5 {
+            g.barrier()?;
+            let before = time_in_calls();
+            if g.rank() == 1 {
+                std::thread::sleep(LATE);
+            }
+            training.gradients(&[()], |vb, ()| model(vb, &x, false))?;
+            waited = waited.max(time_in_calls() - before);
         }
-        training.gradients(&[()], |vb, ()| model(vb, &x, false))?;
-        let waited = time_in_calls() - before;
         assert!(g.rank() == 1 || waited >= LATE / 2, "{waited:?}");
         Ok(())
     });

@@ -218,12 +218,12 @@ fn in_lanes(group: &Group, told: &dyn Fn(&str)) -> comity::Result<()> {
     Ok(())
 }
 
-/// Leave a child that holds this process's sockets for three seconds.
+/// Leave a child that holds this process's sockets for ten seconds.
 fn fork() {
     // SAFETY: the child calls nothing but alarm and pause, which are safe after a fork with threads.
     unsafe {
         if libc::fork() == 0 {
-            libc::alarm(3);
+            libc::alarm(10);
             loop {
                 libc::pause();
             }

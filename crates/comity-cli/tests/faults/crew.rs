@@ -160,6 +160,18 @@ impl Crew {
         self.heard.iter().find(|v| v["rank"] == rank && v["event"] == event).cloned()
     }
 
+    /// Events of this kind of `ranks` until the launcher ended. It gives survivors a second, which on a crowded machine may be too short for
+    /// some of them, but not for all.
+    pub(crate) fn said_in_time(&mut self, event: &str, ranks: impl IntoIterator<Item = usize>) -> Vec<Value> {
+        self.code();
+        self.readers.drain(..).for_each(|reader| reader.join().unwrap());
+        self.heard.extend(self.lines.try_iter());
+        assert!(self.heard.iter().all(|v| v["event"] != "panic"), "{:#?}", self.heard);
+        let said: Vec<_> = ranks.into_iter().filter_map(|rank| self.said(rank, event)).collect();
+        assert!(!said.is_empty(), "nobody said {event}: {:#?}", self.heard);
+        said
+    }
+
     /// When the signal was sent.
     pub(crate) fn signal(&self, rank: usize, signal: Signal) -> u64 {
         let at = monotonic();

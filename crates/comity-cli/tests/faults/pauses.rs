@@ -49,14 +49,14 @@ fn a_job_that_ctrl_z_stopped_goes_on() {
         return;
     }
     // The pauses count neither as silence nor as time of the call that they interrupt.
-    let env = [("COMITY_DETECTION", "1"), ("COMITY_TIMEOUT", "1")];
+    let env = [("COMITY_DETECTION", "2"), ("COMITY_TIMEOUT", "2")];
     let mut crew = Crew::launch("pauses::a_job_that_ctrl_z_stopped_goes_on", "ops", 4, &env);
     crew.hear("ready", 0..4);
-    // Two and a half times the limits, twice.
+    // Longer than the limits, twice.
     for _ in 0..2 {
         thread::sleep(ms(300));
         crew.signal_launcher(Signal::TSTP);
-        thread::sleep(ms(2500));
+        thread::sleep(ms(3000));
         crew.signal_launcher(Signal::CONT);
     }
     thread::sleep(ms(300));

@@ -70,8 +70,8 @@ fn the_others_of_a_failed_rank_are_ended_and_may_clean_up() {
     let done = script(3, &[], "[ $RANK = 0 ] && exit 9; trap 'echo bye; exit 0' TERM; sleep 30 & wait");
     assert_eq!(done.code, 9);
     assert_eq!(done.sorted(), ["[1] bye", "[2] bye"]);
-    // A second for them to see it, and three more if they had not ended by themselves.
-    assert!(done.took < patient(Duration::from_secs(4)), "{:?}", done.took);
+    // Not the 30 s for which they would run.
+    assert!(done.took < patient(Duration::from_secs(20)), "{:?}", done.took);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Starts `comity launch` and waits for what it does, never for long.
 pub(crate) use crate::patience::{patient, slowness};
+pub(crate) use crate::ports::free_port;
 use rustix::process::{Pid, Signal};
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};

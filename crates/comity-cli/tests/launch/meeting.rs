@@ -5,11 +5,6 @@ use std::net::{Ipv4Addr, TcpListener};
 
 const SAY: [&str; 4] = ["--", "sh", "-c", "echo $COMITY_STORE $MASTER_ADDR $MASTER_PORT"];
 
-/// A port that is free now.
-fn port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
-}
-
 /// The rank's line: the store, and the place of torch's rank 0.
 fn said(done: &Done) -> Vec<[String; 3]> {
     let words = |line: &str| -> Vec<String> { line.split(' ').skip(1).map(str::to_owned).collect() };
@@ -19,7 +14,7 @@ fn said(done: &Done) -> Vec<[String; 3]> {
 #[test]
 fn the_port_is_that_of_bind_or_of_comity_ports() {
     let dir = tempfile::tempdir().unwrap();
-    let one = port();
+    let one = free_port();
     let ssh = stand_in(dir.path()).display().to_string();
     let expected = format!("127.0.0.1:{one}");
     for bind in [format!("127.0.0.1:{one}"), format!(":{one}")] {

@@ -2,19 +2,12 @@
 use super::given_up::{CALLS, await_rows, detection, process_of, programs};
 use super::harness::*;
 use rustix::process::Signal;
-use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
 /// Somewhere to meet: nobody listens there, nor at the port behind it.
 fn place() -> String {
-    loop {
-        let first = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = first.local_addr().unwrap().port();
-        if port < 65_000 && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            return format!("127.0.0.1:{port}");
-        }
-    }
+    format!("127.0.0.1:{}", free_port())
 }
 
 /// Starts node `node` of `nodes` with a key, and with these words behind the flags.

@@ -46,7 +46,7 @@ fn a_rank_without_a_handler_dies_of_it_and_is_named() {
 }
 
 /// Rank 0 takes longer than it has.
-const SAVE: &str = "trap '[ $RANK = 0 ] && sleep 3; : > $D/saved$RANK; exit 0' TERM
+const SAVE: &str = "trap '[ $RANK = 0 ] && sleep 30; : > $D/saved$RANK; exit 0' TERM
     : > $D/up$RANK; while :; do sleep 0.05; done";
 
 #[test]
@@ -56,16 +56,16 @@ fn the_last_line_says_who_was_cut_off() {
     for form in [&["-n", "2"][..], &["--ssh", &ssh, "--hosts", "a,b"]] {
         let dir = tempfile::tempdir().unwrap();
         let d = format!("D={}", dir.path().display());
-        let words = [form, &["--grace", "0.5", "--env", &d, "--", "sh", "-c", SAVE]].concat();
+        let words = [form, &["--grace", "3", "--env", &d, "--", "sh", "-c", SAVE]].concat();
         let job = start(&words);
         wait_files(dir.path(), "up", 2);
         job.signal(Signal::TERM);
         let done = job.finish();
         assert_eq!(done.code, 143, "{}", done.err);
-        let last = "comity launch: ended by SIGTERM; rank 0 had not ended 0.5 s after SIGTERM and was killed \
+        let last = "comity launch: ended by SIGTERM; rank 0 had not ended 3 s after SIGTERM and was killed \
             (--grace SECONDS gives more time)";
         assert_eq!(done.last(), last);
         assert!(!dir.path().join("saved0").exists() && dir.path().join("saved1").exists());
-        assert!(done.took < patient(Duration::from_millis(2500)), "{:?}", done.took);
+        assert!(done.took < patient(Duration::from_secs(25)), "{:?}", done.took);
     }
 }

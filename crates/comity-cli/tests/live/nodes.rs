@@ -1,5 +1,5 @@
 //! A job of launchers that were started on each host: one that sees a part says so.
-use super::{ROLE, acted, wait_for};
+use super::{ROLE, acted, ports::free_port, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     path::Path,
@@ -46,9 +46,7 @@ fn a_part_says_that_it_is_one() {
         let made =
             Command::new(env!("CARGO_BIN_EXE_comity")).args(["key", "new"]).arg(&key).output().unwrap();
         assert!(made.status.success());
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = listener.local_addr().unwrap().to_string();
-        drop(listener);
+        let at = format!("127.0.0.1:{}", free_port());
         let second = if apart { &dirs[1] } else { &dirs[0] };
         let _nodes =
             [Node::start("0", &at, dirs[0].path(), &key), Node::start("1", &at, second.path(), &key)];

@@ -27,8 +27,8 @@ use std::{
 const BEHIND: Duration = Duration::from_secs(2);
 /// Interval at which such a member is asked again.
 const AGAIN: Duration = Duration::from_millis(50);
-/// Time limit for the answer to a difference.
-const WORD: Duration = Duration::from_millis(500);
+/// Time limit for the answer to a difference: long enough for a control thread that waits for a processor.
+const WORD: Duration = Duration::from_secs(2);
 /// In groups up to this size all are asked; above, those at distance 1, 2, 4, ...: if any two differ, two neighbours do.
 const ALL: usize = 64;
 
@@ -149,7 +149,7 @@ impl End<'_> {
             if let Some(f) = self.status.failure() {
                 return f.clone();
             }
-            // WAIT(until): which call differs: half a second at most
+            // WAIT(until): which call differs: two seconds at most
             thread::sleep(Duration::from_micros(200));
         }
         self.disagree(&format!("its calls are not those of rank {r}, more than 250 calls ago"))

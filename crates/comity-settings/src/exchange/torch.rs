@@ -260,7 +260,7 @@ mod tests {
         let e =
             TorchExchange::new(at, "late").share(1, 2, None, start + Duration::from_millis(100)).unwrap_err();
         assert!(e.to_string().contains("rank 0 did not post"), "{e}");
-        assert!(start.elapsed() < Duration::from_secs(3));
+        assert!(start.elapsed() < Duration::from_secs(20));
     }
 
     #[test]
@@ -290,6 +290,6 @@ mod tests {
         let e =
             TorchExchange::new(at, "none").share(1, 2, None, start + Duration::from_millis(200)).unwrap_err();
         assert!(e.to_string().contains("cannot be reached"), "{e}");
-        assert!(start.elapsed() < Duration::from_secs(3));
+        assert!(start.elapsed() < Duration::from_secs(20));
     }
 }

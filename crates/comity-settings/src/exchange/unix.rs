@@ -325,7 +325,7 @@ mod tests {
         let start = Instant::now();
         let e = exchange.share(1, 2, None, start + Duration::from_millis(100)).unwrap_err();
         assert!(matches!(e.kind(), crate::ErrorKind::Join(why) if why.ranks == [0]), "{e}");
-        assert!(start.elapsed() < Duration::from_secs(2));
+        assert!(start.elapsed() < Duration::from_secs(20));
 
         let zero = UnixExchange::new(&job);
         let late = thread::spawn(move || {

@@ -139,6 +139,7 @@ fn a_rank_that_is_killed_in_the_middle_is_named() {
         );
         let took = named.saturating_duration_since(killed);
         println!("named after {took:?}");
-        assert!(took < Duration::from_secs(2), "{took:?}");
+        // Silent, it would be named at the detection limit.
+        assert!(took < LONG / 2, "{took:?}");
     }
 }

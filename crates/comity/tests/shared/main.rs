@@ -4,7 +4,7 @@
 mod faults;
 mod operations;
 
-use comity::{Algorithm, Config, Group, Key, LinkKind, ReduceOp, tools};
+use comity::{Algorithm, Config, Detection, Group, Key, LinkKind, ReduceOp, tools};
 use operations::{Buffer, all, each, given, shared};
 use std::{thread, time::Duration};
 
@@ -34,7 +34,7 @@ fn join((rank, size): (usize, usize), at: &str, pull: Option<&str>) -> Group {
     let pull = |name: &str| if name == "COMITY_PULL" { pull.map(Into::into) } else { None };
     let config = Config::new(rank, size).settings_from_vars(pull).unwrap();
     let config = config.links([LinkKind::Shm]).store(at).unwrap().key(Key::from(KEY)).timeout(LONG);
-    config.connect().unwrap()
+    config.detection(Detection::After(LONG)).connect().unwrap()
 }
 
 /// `n` ranks, which are threads. Between those of `Group::local` own memory is never read by the system: these join as processes do.

@@ -132,7 +132,7 @@ fn a_silent_manager_is_not_waited_for() {
     let start = Instant::now();
     let e = Talk::new(here).share(None, start + Duration::from_millis(100)).unwrap_err();
     assert!(e.to_string().contains("in time"), "{e}");
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < Duration::from_secs(20));
 }
 
 #[test]

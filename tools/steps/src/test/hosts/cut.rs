@@ -8,7 +8,11 @@
 
 use super::shapes::{Lan, PLAIN, Shape};
 use crate::test::scope::Scope;
-use std::{path::Path, thread, time::Duration};
+use std::{
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 use tasks::{child::Task, place::built};
 
 const CABLES: &[super::shapes::Cable] =
@@ -115,10 +119,10 @@ pub(super) fn check(scope: &Scope, key: &Path) -> Result<Vec<&'static str>, Stri
 /// A job without MPTCP whose cable is cut ends on both hosts, and each names both ends.
 fn one_path(key: &Path, how: How, cable: &str) -> Result<(), String> {
     let lan = Lan::new(&ONE_PATH)?;
-    let start = |r| rank(&lan, &ONE_PATH, r, "40", key).env("COMITY_DETECTION", "1").start();
+    let start = |r| rank(&lan, &ONE_PATH, r, "40", key).env("COMITY_DETECTION", "2").start();
     let running = (0..2).map(start).collect::<Result<Vec<_>, _>>()?;
-    thread::sleep(Duration::from_millis(1500));
-    let cut = std::time::Instant::now();
+    await_calls(&lan)?;
+    let cut = Instant::now();
     turn(&lan, how, cable, true)?;
     let network = if cable == "c0" { "10.71.1" } else { "10.71.2" };
     for (own, end) in running.into_iter().enumerate() {
@@ -139,8 +143,21 @@ fn one_path(key: &Path, how: How, cable: &str) -> Result<(), String> {
         }
     }
     println!("{} ({}): told after {:.1} s", ONE_PATH.name, words(how), cut.elapsed().as_secs_f64());
-    if cut.elapsed() > Duration::from_secs(8) {
+    // The job itself would go on for 40 s.
+    if cut.elapsed() > Duration::from_secs(20) {
         return Err(format!("{} ({}): told after {:?}", ONE_PATH.name, words(how), cut.elapsed()));
+    }
+    Ok(())
+}
+
+/// Wait until the ranks have met, and their calls have moved more than a meeting does.
+fn await_calls(lan: &Lan<'_>) -> Result<(), String> {
+    let end = Instant::now() + Duration::from_secs(30);
+    while lan.carried()?.iter().sum::<u64>() < 8 << 20 {
+        if Instant::now() > end {
+            return Err(format!("{}: no calls within 30 s", lan.shape.name));
+        }
+        thread::sleep(Duration::from_millis(50));
     }
     Ok(())
 }
@@ -168,7 +185,7 @@ fn dead_relay(key: &Path) -> Result<(), String> {
     let first = start(0)?;
     let middle = start(1)?;
     let last = start(2)?;
-    thread::sleep(Duration::from_secs(3));
+    await_calls(&lan)?;
     // Ended by a signal, without a goodbye.
     drop(middle);
     for end in [first, last] {
@@ -202,7 +219,8 @@ fn run(key: &Path, how: How, secure: &str) -> Result<(), String> {
     let one =
         |r| rank(&lan, &TWO, r, SECONDS, key).env("COMITY_MPTCP", "1").env("COMITY_SECURE", secure).start();
     let running = (0..2).map(one).collect::<Result<Vec<_>, _>>()?;
-    for (pause, cable, is_cut) in [(1500, "c0", true), (1800, "c0", false), (300, "c1", true)] {
+    await_calls(&lan)?;
+    for (pause, cable, is_cut) in [(500, "c0", true), (1800, "c0", false), (300, "c1", true)] {
         thread::sleep(Duration::from_millis(pause));
         turn(&lan, how, cable, is_cut)?;
     }

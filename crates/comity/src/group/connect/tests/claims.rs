@@ -31,8 +31,12 @@ fn two_for_a_rank_end_the_job_on_every_rank() {
         let second = words(claim(&config(1, 3, at), "c", 12));
         for e in waiting.into_iter().map(|w| w.join().unwrap()).chain([second]) {
             assert!(e.contains("two processes claim rank 1"), "{e}");
-            assert!(e.contains("one is host b, pid 11, from 127.0.0.1"), "{e}");
-            assert!(e.contains("the other host c, pid 12, from 127.0.0.1"), "{e}");
+            // On a busy machine the second may come first.
+            let (b, c) = ("host b, pid 11, from 127.0.0.1", "host c, pid 12, from 127.0.0.1");
+            let is_told = |one: &str, other: &str| {
+                e.contains(&format!("one is {one}")) && e.contains(&format!("the other {other}"))
+            };
+            assert!(is_told(b, c) || is_told(c, b), "{e}");
         }
     });
     assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
@@ -69,9 +73,10 @@ fn another_key_is_told_of_and_harms_nobody() {
     let (send, said) = std::sync::mpsc::channel();
     store.on_waiting(move |words| send.send(words.to_owned()).unwrap());
     let errors = thread::scope(|s| {
-        let waiting: Vec<_> = (0..2).map(|r| s.spawn(move || words(join_job(&config(r, 3, at))))).collect();
+        // First, as the limit counts from the last one that came.
         let e = words(join_job(&config(2, 3, at).key(Key::from([8; 32]))));
         assert!(e.contains("another job or holds another key"), "{e}");
+        let waiting: Vec<_> = (0..2).map(|r| s.spawn(move || words(join_job(&config(r, 3, at))))).collect();
         waiting.into_iter().map(|w| w.join().unwrap()).collect::<Vec<_>>()
     });
     for e in errors {
@@ -142,24 +147,30 @@ fn hosted(rank: usize, at: SocketAddr) -> Config {
 
 #[test]
 fn two_jobs_that_nothing_tells_apart_and_that_start_together_make_no_call() {
-    let (_held, at) = reserved();
-    let begun = Instant::now();
-    let errors = thread::scope(|s| {
-        // Rank 0 of one and rank 1 of the other come first: each would take the other for its own.
-        let come = |rank, host, pid| {
-            let one = s.spawn(move || words(claim(&hosted(rank, at), host, pid)));
-            thread::sleep(Duration::from_millis(100));
-            one
+    // The first group opens half a second after the last rank came: on a busy machine the third may be later.
+    let ends = (0..5).any(|_| {
+        let (_held, at) = reserved();
+        let begun = Instant::now();
+        let ended = thread::scope(|s| {
+            // Rank 0 of one and rank 1 of the other come first: each would take the other for its own.
+            let come = |rank, host, pid| {
+                let one = s.spawn(move || claim(&hosted(rank, at), host, pid).err());
+                thread::sleep(Duration::from_millis(100));
+                one
+            };
+            [come(0, "a", 10), come(1, "b", 21), come(1, "a", 11)].map(|one| one.join().unwrap())
+        });
+        let told = |e: &Option<Error>| {
+            e.as_ref().is_some_and(|e| e.to_string().contains("two processes claim rank 1"))
         };
-        [come(0, "a", 10), come(1, "b", 21), come(1, "a", 11)].map(|one| one.join().unwrap())
+        ended.iter().all(told) && begun.elapsed() < LONG / 2
     });
-    assert!(errors.iter().all(|e| e.contains("two processes claim rank 1")), "{errors:?}");
-    assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
+    assert!(ends, "not once in five trials");
 }
 
 #[test]
 fn where_processes_wait_long_for_a_processor_a_second_claimant_is_waited_for_as_long() {
-    let waited = Duration::from_millis(1500);
+    let waited = LONG * 3 / 4;
     let bind = StoreBind { named: vec![(LOOPBACK, 0).into()], also: Vec::new() };
     let key = Key::from(KEY);
     let no = Insecure::No;
@@ -206,7 +217,7 @@ fn a_second_job_with_the_same_key_and_address_ends_both() {
 
 #[test]
 fn a_job_that_runs_for_long_is_not_ended_by_a_second_one() {
-    let limit = Duration::from_secs(1);
+    let limit = Duration::from_secs(3);
     let (all, at, _held) = running(limit);
     let opened = each(0..2, |r| open(&all[r], 0, &[0, 1]));
     thread::sleep(limit + Duration::from_millis(100));
@@ -247,4 +258,31 @@ fn a_rank_to_which_there_is_no_way_is_told_of_at_once_and_without_a_time() {
     });
     assert!(e.contains("could not be reached at 255.255.255.255:1 from rank 1 on host "), "{e}");
     assert!(begun.elapsed() < LONG / 2 && !e.contains(" within "), "{e}");
+    assert_ports_are_named(&e);
+}
+
+/// What stands between two hosts is often a firewall: a pair that cannot connect says so, and what chooses the ports.
+fn assert_ports_are_named(words: &str) {
+    assert!(words.contains("does a firewall drop these ports (COMITY_PORTS chooses them)?"), "{words}");
+}
+
+#[test]
+fn a_rank_that_joined_and_does_not_connect_is_named_with_the_address_that_it_may_not_reach() {
+    let store = store(2, LONG);
+    let at = store.addr();
+    let limit = Duration::from_secs(3);
+    let e = thread::scope(|s| {
+        let far = s.spawn(move || {
+            let (mut meeting, _) = find_store(&config(1, 2, at)).unwrap();
+            let _ = meeting.join(facts_of("b", 11, vec![(LOOPBACK, 1).into()]));
+            while meeting.hear().is_ok_and(|open| open) {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let e = words(join_job(&config(0, 2, at).join_timeout(limit)));
+        far.join().unwrap();
+        e
+    });
+    assert!(e.contains("rank 1 (host b, pid 11) joined but did not connect to rank 0 at 127.0.0.1:"), "{e}");
+    assert_ports_are_named(&e);
 }

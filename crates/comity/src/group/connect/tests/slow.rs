@@ -44,7 +44,7 @@ fn nobody_is_silent_while_ranks_connect() {
             let e = rank.join().unwrap().unwrap_err().to_string();
             assert!(e.contains("rank 2 (host slow, pid 2) ended while the ranks were connecting"), "{e}");
         }
-        assert!(died.elapsed() < Duration::from_secs(2), "{:?}", died.elapsed());
+        assert!(died.elapsed() < LONG / 2, "{:?}", died.elapsed());
         drop(last.join().unwrap());
     });
 }
@@ -89,7 +89,7 @@ fn nobody_is_silent_while_the_first_group_is_made() {
             let (e, _endpoint) = rank.join().unwrap();
             assert!(e.contains("rank 2 (host slow, pid 2) died"), "{e}");
         }
-        assert!(died.elapsed() < Duration::from_secs(2), "{:?}", died.elapsed());
+        assert!(died.elapsed() < LONG / 2, "{:?}", died.elapsed());
     });
 }
 
