@@ -6,7 +6,7 @@ use crate::host::defaults::{self, ThreadShare};
 use crate::host::job::LaunchRefusal;
 use crate::machine::REFUSED;
 use crate::machine::USAGE;
-use crate::request::{JobRequest, RankTerms, TagWish};
+use crate::request::{JobRequest, TagWish};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::process::CommandExt,
@@ -52,7 +52,7 @@ fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, LaunchRefusal>
         env,
         cwd: _,
         backend: _,
-        terms: RankTerms { bind_to: _, insecure, secure: _ },
+        terms,
         elastic: _,
         max_restarts: _,
         timeout,
@@ -72,10 +72,12 @@ fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, LaunchRefusal>
     command.args(flags(family, (args, more), rustix::process::geteuid().is_root()));
     command.env("COMITY_BACKEND", "mpi");
     // What the shell says was said to another job.
-    match insecure {
-        true => command.env("COMITY_INSECURE", "1"),
-        false => command.env_remove("COMITY_INSECURE"),
-    };
+    for (name, value) in terms.variables() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     if let Some(limit) = timeout {
         // Both families read it; seconds, not less than one.
         command.env("MPIEXEC_TIMEOUT", limit.as_secs().max(1).to_string());
@@ -110,9 +112,8 @@ fn flags(family: Family, (args, more): (&JobRequest, &[String]), root: bool) -> 
                 add(&["--tag-output"]);
             }
             add(&["-x", "COMITY_BACKEND"]);
-            if args.terms.insecure {
-                add(&["-x", "COMITY_INSECURE"]);
-            }
+            let variables = args.terms.variables();
+            variables.iter().filter(|(_, value)| value.is_some()).for_each(|(name, _)| add(&["-x", name]));
         }
         Family::Hydra => {
             if args.tag_output == TagWish::Always {

@@ -57,7 +57,7 @@ fn half_a_connection_over_which_nothing_moves_ends() {
     let inward = Flow::default();
     let far = Far::Connected(far);
     let moved = Instant::now();
-    let mut passed = Passed { near, far, outward, inward, hello: 0, seen: (0, false), moved };
+    let mut passed = RelayedPair { near, far, outward, inward, hello: 0, seen: (0, false), moved };
     drop(ended);
     let until = Instant::now() + Duration::from_secs(60);
     while !passed.is_half() {

@@ -64,7 +64,7 @@ fn flags_that_do_nothing_beside_others() {
             &["--hosts", "localhost", "--wait-for-hosts", "9"],
             "--wait-for-hosts is for jobs that are started again",
         ),
-        (&["-n", "2", "--repeat-hosts", "3"], "'--repeat-hosts <N>'"),
+        (&["-n", "2", "--repeat-hosts", "3"], "cannot be used multiple times"),
         (&["--backend", "mpi", "--json-events", "1"], "--json-events is not for --backend mpi"),
         (&["--backend", "mpi", "--stdin-rank", "0"], "--stdin-rank is not for --backend mpi"),
         (&["--backend", "mpi", "--grace", "9"], "--grace is not for --backend mpi"),

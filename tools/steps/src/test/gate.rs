@@ -79,15 +79,15 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
         scope.seed,
         names.join(", ")
     );
-    let shown = |step: &Step| step.apart(scope, true);
+    let shown = |step: &Step| step.apart(scope, true, false);
     // What it says comes when it has ended.
-    let hidden = |step: &Step| step.apart(scope, false);
+    let hidden = |step: &Step| step.apart(scope, false, false);
     let [first, second] = SIDE_BY_SIDE;
     beside(&mut rows, std::slice::from_ref(&PREPARE), hidden, |rows| one_after_another(LINTS, rows, shown));
     beside(
         &mut rows,
         turn.beside,
-        |step| step.beside(scope),
+        |step| step.apart(scope, false, true),
         |rows| {
             one_after_another(BUILD.iter().chain([&TESTS]), rows, shown);
             beside(rows, second, hidden, |rows| one_after_another(first, rows, shown));
@@ -104,7 +104,7 @@ pub(super) fn some(names: &[&str], scope: &Scope) -> Result<(), String> {
     let mut rows = Vec::new();
     let uses_build = all().any(|s| names.contains(&s.name) && s.needs == Some("build"));
     let steps = all().filter(|s| names.contains(&s.name) || uses_build && s.name == "build");
-    one_after_another(steps, &mut rows, |step| step.apart(scope, true));
+    one_after_another(steps, &mut rows, |step| step.apart(scope, true, false));
     end(&rows, begun.elapsed(), scope)
 }
 

@@ -83,28 +83,14 @@ impl Step {
         Ok(())
     }
 
-    /// In a process of its own, whose output is shown while it comes or, if not, when it has ended.
-    pub(super) fn apart(&self, scope: &Scope, shown: bool) -> Row {
-        self.row(scope, shown, false)
-    }
-
-    /// The same, in time that others leave; its output is shown when it has ended.
-    pub(super) fn beside(&self, scope: &Scope) -> Row {
-        self.row(scope, false, true)
-    }
-
-    fn row(&self, scope: &Scope, shown: bool, idle: bool) -> Row {
+    /// In a process of its own, whose output is shown while it comes or, if not, when it has ended; and `idle` in time that others leave.
+    pub(super) fn apart(&self, scope: &Scope, shown: bool, idle: bool) -> Row {
         let begun = Instant::now();
-        let outcome = self.started(scope, shown, idle);
-        Row { name: self.name.into(), took: begun.elapsed(), outcome }
-    }
-
-    fn started(&self, scope: &Scope, shown: bool, idle: bool) -> Outcome {
-        let own = own()?;
         let kind = if scope.deep { "deep" } else { "gate" };
         let words = ["step", self.name, kind, &scope.seed.to_string(), &scope.hours.to_string()];
-        let task = Task::new(own).args(words).limit(self.limit(scope)).gentle();
-        ended(self.name, if idle { task.idle() } else { task }, shown)
+        let task = own().map(|own| Task::new(own).args(words).limit(self.limit(scope)).gentle());
+        let outcome = task.and_then(|t| ended(self.name, if idle { t.idle() } else { t }, shown));
+        Row { name: self.name.into(), took: begun.elapsed(), outcome }
     }
 }
 

@@ -115,7 +115,7 @@ pub(super) fn run(names: &[&str], hours: f64, again: bool) -> Result<(), String>
             println!("\n=== {}: passed already at {state}; --again runs it anew", part.name);
             continue;
         }
-        let row = part.apart(&scope, true);
+        let row = part.apart(&scope, true, false);
         page::write(&row, &state)?;
         rows.push(row);
     }
