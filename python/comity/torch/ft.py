@@ -5,7 +5,8 @@ Needs the package torchft, which this module imports.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -38,6 +39,8 @@ class ProcessGroupComity(ProcessGroupWrapper):
     def __init__(self, timeout: timedelta = timedelta(seconds=60)) -> None:
         super().__init__(timeout)
         self._error: Exception | None = None
+        #: The group that the last `configure` gave up.
+        self._given_up: Any = None
 
     def _create_pg(self, store: Any, rank: int, world_size: int) -> Any:
         self._error = None
@@ -56,6 +59,16 @@ class ProcessGroupComity(ProcessGroupWrapper):
 
     def getBackendName(self) -> str:
         return "torchft-comity"
+
+    @contextmanager
+    def _run_context(self) -> Iterator[None]:
+        """Each call is made in this."""
+        pg = self._pg
+        try:
+            yield
+        except Error as e:
+            self._note(pg, e)
+            raise
 
     def _wrap_work(self, work: Any, opts: Any) -> Any:
         # That of device memory has a stream of its own, and fails there.
@@ -80,8 +93,9 @@ class ProcessGroupComity(ProcessGroupWrapper):
 
     def _note(self, pg: Any, error: BaseException | None) -> bool:
         """Keep what a call on this group failed with for `errored`; False for an error that says nothing of the group as it is."""
-        # A mistake leaves the group as it was; and one that was given up tells nothing of the next.
-        failed = isinstance(error, Exception) and not isinstance(error, MisuseError) and self._pg is pg
+        # A mistake leaves the group as it was; and one that was given up tells nothing of the next. One that was aborted is None.
+        is_of_this = pg is not self._given_up and (self._pg is pg or self._pg is None)
+        failed = isinstance(error, Exception) and not isinstance(error, MisuseError) and is_of_this
         if failed:
             self._error = self._error or error
         return failed
@@ -89,6 +103,12 @@ class ProcessGroupComity(ProcessGroupWrapper):
     def errored(self) -> Exception | None:
         """What the first call failed with since `configure`; None while all is well."""
         return self._error
+
+    def abort(self, errored: bool = True) -> None:
+        """End what is under way. `errored`: it is no `configure` that does so."""
+        if not errored:
+            self._given_up = self._pg
+        super().abort(errored)
 
     def shutdown(self) -> None:
         """Leave the group in good order."""

@@ -45,19 +45,20 @@ class ProcessGroupWrapper(dist.ProcessGroup):
         ranks: list[int] | None = None,
     ) -> None:
         self._quorum_id, self._global_ranks = quorum, ranks
-        self.abort()
+        self.abort(errored=False)
         at, _, prefix = address.partition("/")
         host, _, port = at.partition(":")
         store = dist.TCPStore(host, int(port), is_master=False, timeout=self._timeout)
         self._pg = self._create_pg(dist.PrefixStore(prefix, store), rank, size)
 
-    def abort(self) -> None:
-        pg, self._pg = self._pg, None
-        if pg is not None:
-            pg.abort()
+    def abort(self, errored: bool = True) -> None:
+        if self._pg is not None:
+            self._pg.abort()
+            self._pg = None
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        return self._wrap_work(self._pg.allreduce(tensors, opts), opts)
+        with self._run_context():
+            return self._wrap_work(self._pg.allreduce(tensors, opts), opts)
 
 
 if importlib.util.find_spec("torchft") is None:
@@ -121,11 +122,13 @@ def loses_one(rank: int, size: int, store: Any, managed: bool) -> tuple[str, flo
     return said, t[0].item()
 
 
-def aborted_from_outside(rank: int, size: int, store: Any) -> tuple[str, float]:
-    """A sum of rank 0 hangs, since rank 1 never calls it; then rank 0 is configured anew. How the sum ended, and the next one."""
+def ended_from_outside(rank: int, size: int, store: Any, how: str) -> tuple[str, str, float]:
+    """A sum of rank 0 hangs, since rank 1 never calls it. Its group is aborted, or configured anew. How the sum ended, what `errored` has
+    then, and the next sum."""
     replica = Replica(rank, size, store)
     replica.configure(1, rank, size)
     said: list[str] = []
+    error = ""
     if rank:
         store.wait(["ended"], LIMIT)
     else:
@@ -134,16 +137,20 @@ def aborted_from_outside(rank: int, size: int, store: Any) -> tuple[str, float]:
         def wait() -> None:
             try:
                 work.wait()
-                said.append("ended well")
+                said.append("ends the step")
             except comity.Error as e:
                 said.append(type(e).__name__)
             store.set("ended", "")
 
         waiting = threading.Thread(target=wait)
         waiting.start()
+        if how == "abort":
+            replica.pg.abort()
+            waiting.join(LIMIT.total_seconds())
+            error = type(replica.pg.errored()).__name__
     replica.configure(2, rank, size)
     if not rank:
         waiting.join(LIMIT.total_seconds())
     work, t = replica.sum()
     assert work.wait() and replica.pg.errored() is None
-    return (said or [""])[0], t[0].item()
+    return (said or [""])[0], error, t[0].item()

@@ -373,7 +373,7 @@ fn lines(before: Option<&JobView>, now: &JobView) -> Vec<LinkLine> {
             // The sender knows best; the receiver speaks where the sender is not seen.
             let (mine, theirs) = if rank.rank == low { (0, 1) } else { (1, 0) };
             entry[mine] = Some((sent, rate(sent, was_sent)));
-            entry[theirs].get_or_insert((received, rate(received, was_received)));
+            entry[theirs].get_or_insert_with(|| (received, rate(received, was_received)));
         }
     }
     let line = |((a, b, kind), [there, back]): (_, [LinkEnd; 2])| LinkLine {
