@@ -25,6 +25,9 @@ pub(crate) const COMPLETIONS: [(&str, &str); 3] = [
 pub(crate) fn archive(target: &Target, out: &Path) -> Result<Artefact, String> {
     let command = target.built("comity");
     let inner = size(&command)?;
+    if !target.is_macos() {
+        find_loader(&fs::read(&command).map_err(|e| format!("cannot read {}: {e}", command.display()))?)?;
+    }
     let name = format!("comity-{VERSION}-{}", target.triple);
     let scratch = Scratch::within(out, "command").map_err(|e| format!("cannot make a folder: {e}"))?;
     let tree = scratch.join(&name);
@@ -41,6 +44,15 @@ pub(crate) fn archive(target: &Target, out: &Path) -> Result<Artefact, String> {
     // Last, so that a command that is too large has been tried.
     hold(Kind::Command, inner)?;
     Ok(Artefact { file, inner: Some(inner), ran: target.runs_here(), checks })
+}
+
+/// Refuse a program for Linux that names no loader behind its headers: it is static, and could load no library of MPI, NCCL or RDMA.
+fn find_loader(program: &[u8]) -> Result<(), String> {
+    const LOADER: &[u8] = b"/ld-";
+    let head = program.get(..4096).unwrap_or(program);
+    let has = head.windows(LOADER.len()).any(|w| w == LOADER);
+    has.then_some(())
+        .ok_or_else(|| "the command is static: it could load no library of MPI, NCCL or RDMA".into())
 }
 
 /// Pages and completions. They are the same on every target, so where the command does not run, they are taken from this machine's archive
@@ -125,6 +137,13 @@ fn make_folder_of(file: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::target::TARGETS;
+
+    #[test]
+    fn a_static_command_is_refused() {
+        let own = fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(find_loader(&own).is_ok(), cfg!(target_os = "linux"));
+        assert!(find_loader(b"\x7fELF and code").unwrap_err().contains("static"));
+    }
 
     #[test]
     fn pages_of_another_target_are_those_of_this_machine() {

@@ -12,6 +12,8 @@ use tasks::{
 };
 
 const REQUIREMENTS: &str = "tools/dist/requirements.txt";
+/// Oldest macOS. Without it zig takes that of its own libraries.
+const MACOS: &str = "11.0";
 /// Cargo that maturin calls.
 const CARGO: &str = "tools/dist/cargo";
 
@@ -62,6 +64,7 @@ impl Kit {
         let task = self.program("maturin").env("CARGO", root().join(CARGO)).env("DIST_CARGO", cargo);
         let task = task.env("DIST_ZIGBUILD", self.venv.join("bin/cargo-zigbuild"));
         task.env("DIST_TARGET", target.zig)
+            .env("MACOSX_DEPLOYMENT_TARGET", MACOS)
             .env("DIST_OBJCOPY", &self.objcopy)
             .env("DIST_LIBRARIES", &self.libraries)
             .env("DIST_COMMAND", target.built("comity"))

@@ -53,7 +53,7 @@ pub(crate) const TARGETS: [Target; 5] = [
         zig: "aarch64-apple-darwin",
         policy: "",
         tag: "macosx_11_0_arm64",
-        cc: "aarch64-macos",
+        cc: "aarch64-macos.11.0",
     },
 ];
 

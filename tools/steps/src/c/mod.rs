@@ -125,16 +125,23 @@ fn link(lib: &Path, archive: &Path, kit: &LibraryKit) -> Result<(), String> {
     let out = lib.join(kit.soname());
     let [cc, first @ ..] = &kit.cc[..] else { return Err("no C compiler is named".into()) };
     let task = Task::new(cc).args(first);
+    let all = symbols()?;
+    let exports = lib.join("libcomity.map");
+    let text = if kit.macos {
+        all.iter().map(|s| format!("_{s}\n")).collect()
+    } else {
+        format!("{NODE} {{ global: comity_*; local: *; }};\n")
+    };
+    fs::write(&exports, text).map_err(|e| format!("{}: {e}", exports.display()))?;
     let task = if kit.macos {
         let name = format!("-Wl,-install_name,@rpath/{}", kit.soname());
-        let wanted = symbols()?.into_iter().map(|s| format!("-Wl,-u,_{s},-exported_symbol,_{s}"));
-        task.args(["-dynamiclib", &name, "-Wl,-dead_strip"]).args(wanted)
+        // Zig's linker takes the list and exports other symbols too. It refuses `-exported_symbol`.
+        let list = format!("-Wl,-exported_symbols_list,{}", exports.display());
+        let wanted = all.iter().map(|s| format!("-Wl,-u,_{s}"));
+        task.args(["-dynamiclib", &name, "-Wl,-dead_strip", &list]).args(wanted)
     } else {
-        let script = lib.join("libcomity.map");
-        let text = format!("{NODE} {{ global: comity_*; local: *; }};\n");
-        fs::write(&script, text).map_err(|e| format!("{}: {e}", script.display()))?;
-        let wanted = symbols()?.into_iter().map(|s| format!("-Wl,-u,{s}"));
-        let script = format!("-Wl,--version-script={}", script.display());
+        let wanted = all.iter().map(|s| format!("-Wl,-u,{s}"));
+        let script = format!("-Wl,--version-script={}", exports.display());
         let flags = ["-Wl,--gc-sections", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,relro,-z,now"];
         let strip = if kit.strip.is_some() { &["-Wl,--strip-debug"][..] } else { &[] };
         task.args(["-shared", &format!("-Wl,-soname,{}", kit.soname()), &script])
@@ -143,6 +150,6 @@ fn link(lib: &Path, archive: &Path, kit: &LibraryKit) -> Result<(), String> {
             .args(wanted)
     };
     task.args([archive]).args(kit.system()).args(["-o"]).args([&out]).limit(300).run()?;
-    let _ = fs::remove_file(lib.join("libcomity.map"));
+    let _ = fs::remove_file(exports);
     Ok(())
 }
