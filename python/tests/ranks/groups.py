@@ -72,9 +72,16 @@ def check_close(g: comity.Group) -> None:
     g.barrier()
 
 
-def check_abort(g: comity.Group) -> None:
+def _split(g: comity.Group) -> comity.Group:
+    """A group of the same ranks that is to fail: not before all have left the split, which would fail as well."""
     other = g.split(0)
     assert other is not None
+    g.barrier()
+    return other
+
+
+def check_abort(g: comity.Group) -> None:
+    other = _split(g)
     if g.rank == 0:
         pending = other.all_sum(np.ones(3), async_=True) if g.size > 1 else None
         other.abort("enough of it")
@@ -93,8 +100,7 @@ def check_abort(g: comity.Group) -> None:
 
 
 def check_limits_name_the_call(g: comity.Group) -> None:
-    other = g.split(0)
-    assert other is not None
+    other = _split(g)
     if g.size == 1:
         assert other.all_sum(1, timeout=0.001) == 1
         return
@@ -118,7 +124,7 @@ def check_mismatches_are_told_to_both(g: comity.Group) -> None:
         "operation": lambda o: o.all_sum(np.ones(4)) if g.rank == 0 else o.all_gather(np.ones(4)),
         "reduction": lambda o: o.all_max(np.ones(4)) if g.rank == 0 else o.all_sum(np.ones(4)),
     }.items():
-        other = g.split(0)
+        other = _split(g)
         # A rank that did not see the difference itself is told of it.
         with pytest.raises((comity.MismatchError, comity.PeerLostError)) as e:
             call(other)
@@ -149,8 +155,7 @@ def check_who_does_not_make_a_call_is_named(g: comity.Group) -> None:
 
 def _is_named(g: comity.Group, last: int, call: Callable[[comity.Group], object], limit: float) -> bool:
     """Whether all the others name the last rank, which makes the call when they have given up."""
-    other = g.split(0)
-    assert other is not None
+    other = _split(g)
     other.timeout = limit
     if g.rank == last:
         g.barrier()

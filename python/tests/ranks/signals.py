@@ -75,6 +75,8 @@ def check_ctrl_c_ends_a_call_and_its_group(g: comity.Group) -> None:
         took = 0.0
         other = g.split(0)
         assert other is not None
+        # All have left the split before it fails.
+        g.barrier()
         if g.rank == 0:
             if behind:
                 # Behind work of the same group, which waits for the other ranks as well.
@@ -121,6 +123,7 @@ def check_ctrl_c_ends_a_split(g: comity.Group) -> None:
         return
     other = g.split(0)
     assert other is not None
+    g.barrier()
     if g.rank == 0:
         assert interrupted(lambda: other.split(0)) < BOUND
     g.barrier()

@@ -85,6 +85,8 @@ func reform(_ group: Group) async throws {
 }
 
 func mismatch(_ group: Group) throws {
+    // All are in a group before it fails: one that still opens it would fail there.
+    try group.split(color: 0).barrier()
     let odd = group.rank == group.size - 1
     let error = try failure { _ = try group.allReduce([Float](repeating: 1, count: odd ? 7 : 8)) }
     guard case .mismatch(let details) = error else { throw Failed("not .mismatch: \(error)") }
@@ -137,6 +139,8 @@ func abort(_ group: Group) throws {
 /// Rank 0 cancels a task that waits for a call. The others, which make it later, are told.
 func cancelled(_ group: Group) async throws {
     let beside = try await group.split(color: 0)
+    // All have left the split before the group fails.
+    try await beside.barrier()
     let error: ComityError
     if group.rank == 0 {
         let request = try group.startAllReduce([1.0])
