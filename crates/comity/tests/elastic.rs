@@ -660,5 +660,8 @@ fn the_pages_program_is_the_example() {
     let page = include_str!("../../../docs/elastic.md");
     let example = include_str!("../examples/survives.rs");
     let (_, program) = example.split_once("\n\n").unwrap();
-    assert!(page.contains(program), "docs/elastic.md has another program than crates/comity/examples/survives.rs");
+    assert!(
+        page.contains(program),
+        "docs/elastic.md has another program than crates/comity/examples/survives.rs"
+    );
 }
