@@ -6,7 +6,7 @@ use comity::{Group, ReduceOp};
 
 /// Scale the gradients of these parameters so that their norm, over all ranks, is at most `max_norm`; return the norm before.
 ///
-/// Of a parameter that is divided among the ranks, each rank's part counts; a parameter that every rank has whole counts once. The factor is
+/// Each rank's part counts of a parameter that is divided among them; a parameter that every rank has whole counts once. The factor is
 /// `min(1, max_norm / (norm + 1e-6))`, the same on every rank.
 ///
 /// ```
