@@ -19,7 +19,7 @@ FOREIGN = ("COMITY_", "MLX_", "OMPI_", "PMI_", "OMP_", "MKL_", "OPENBLAS_", "RAY
 Launch = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def run(command: list[str], limit: float = 120, **env: str) -> "subprocess.CompletedProcess[str]":
+def run(command: list[str], limit: float = 300, **env: str) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end, at most for `limit` seconds; then it is killed with all it started."""
     outside = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
     outside |= {"PYTHONPATH": str(HERE), "JAX_PLATFORMS": "cpu"} | env
@@ -40,7 +40,7 @@ def run(command: list[str], limit: float = 120, **env: str) -> "subprocess.Compl
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def job(n: int, *command: str, limit: float = 120, **env: str) -> "subprocess.CompletedProcess[str]":
+def job(n: int, *command: str, limit: float = 300, **env: str) -> "subprocess.CompletedProcess[str]":
     """Run `python ...` as `n` ranks."""
     launch = [str(SCRIPTS / "comity"), "launch", "-n", str(n), "--", sys.executable]
     return run([*launch, *command], limit, **env)

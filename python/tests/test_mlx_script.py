@@ -11,7 +11,7 @@ from conftest import HERE, job, run, succeed
 from ports import free_ports
 
 SCRIPT = HERE / "scripts" / "tensor_parallel.py"
-LIMIT = 90
+LIMIT = 300
 
 
 def found(out: str) -> dict:

@@ -48,7 +48,7 @@ impl Outcome {
         self.broken.push(why.into());
     }
 
-    /// What had to happen happened, and too late.
+    /// Notes what had to happen and happened too late.
     pub(super) fn late(&mut self, why: impl Into<String>) {
         self.untimely += 1;
         self.broke(why);

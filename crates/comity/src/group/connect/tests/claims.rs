@@ -261,7 +261,7 @@ fn a_rank_to_which_there_is_no_way_is_told_of_at_once_and_without_a_time() {
     assert_ports_are_named(&e);
 }
 
-/// What stands between two hosts is often a firewall: a pair that cannot connect says so, and what chooses the ports.
+/// Checks that a pair that cannot connect names a firewall, which often stands between two hosts, and what chooses the ports.
 fn assert_ports_are_named(words: &str) {
     assert!(words.contains("does a firewall drop these ports (COMITY_PORTS chooses them)?"), "{words}");
 }
