@@ -132,7 +132,7 @@ fn a_reader_that_takes_nothing_does_not_keep_a_job_alive() {
     job.signal(Signal::INT);
     let done = job.finish();
     assert_eq!(done.code, 130);
-    assert!(done.took < patient(Duration::from_secs(6)), "{:?}", done.took);
+    assert!(done.took < patient(Duration::from_secs(45)), "{:?}", done.took);
 }
 
 #[test]
