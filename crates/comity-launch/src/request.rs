@@ -164,7 +164,7 @@ pub struct JobRequest {
     #[arg(long, value_name = "DIR", help_heading = section::OUTPUT)]
     pub log_dir: Option<PathBuf>,
 
-    /// Start each line with its rank, as in "[2] ": always, never, or with two ranks or more (auto)
+    /// Start each line with its rank in brackets: always, never, or with two ranks or more (auto)
     #[arg(
         hide_short_help = true,
         long,
