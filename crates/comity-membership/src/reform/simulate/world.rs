@@ -169,6 +169,11 @@ impl<'a> World<'a> {
         self.rng.between(low, high)
     }
 
+    /// Returns the virtual time that has passed.
+    pub(super) fn elapsed(&self) -> Duration {
+        Duration::from_micros(self.now)
+    }
+
     /// Returns the plan's number of members, if one was decided.
     pub(super) fn run(&mut self) -> Result<Option<usize>, String> {
         while let Some(Reverse((at, number))) = self.queue.pop() {
