@@ -9,7 +9,8 @@ use super::{Choice, job::Job, rank::Work};
 use std::{fs::File, net::Ipv4Addr, os::fd::AsFd, time::Instant};
 use tasks::child::Task;
 
-const STORE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// Address of the first host.
+pub(super) const STORE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// Ranks of host a.
 const FIRST: usize = 2;
 
@@ -18,10 +19,10 @@ fn ip(line: &str) -> Result<(), String> {
 }
 
 /// Both hosts; dropping removes them.
-struct Hosts([String; 2]);
+pub(super) struct Hosts([String; 2]);
 
 impl Hosts {
-    fn new() -> Result<Self, String> {
+    pub(super) fn new() -> Result<Self, String> {
         let hosts = Self(["a", "b"].map(|host| format!("comity-{}-{host}", std::process::id())));
         let [a, b] = &hosts.0;
         for host in [a, b] {
@@ -36,6 +37,11 @@ impl Hosts {
         Ok(hosts)
     }
 
+    /// The name of host b.
+    pub(super) fn second(&self) -> &str {
+        &self.0[1]
+    }
+
     /// Packets vanish both ways: they go to an adapter that is not there.
     fn lose(&self, is_lost: bool) -> Result<(), String> {
         for (host, other) in self.0.iter().zip([2, 1]) {
@@ -47,7 +53,7 @@ impl Hosts {
     }
 
     /// From here on this thread, and what it starts, is on host a.
-    fn enter(&self) -> Result<(), String> {
+    pub(super) fn enter(&self) -> Result<(), String> {
         let path = format!("/run/netns/{}", self.0[0]);
         let namespace = File::open(&path).map_err(|e| format!("{path}: {e}"))?;
         let kind = rustix::thread::LinkNameSpaceType::Network;
@@ -68,10 +74,10 @@ pub(super) fn run(choice: &Choice) -> Result<(), String> {
     let hosts = Hosts::new()?;
     hosts.enter()?;
     let choice = Choice { ranks: FIRST, ..choice.clone() };
-    let mut job = Job::start_at(STORE, &choice, Work::Sums)?;
+    let mut job = Job::start_at(STORE, &choice, Work::Sums, None)?;
     let first = job.pids();
     job.sums(&first, FIRST)?;
-    let b = &hosts.0[1];
+    let b = hosts.second();
     let mut joiners = Vec::new();
     for size in [3, 4] {
         joiners.push(job.join_from(b)?);

@@ -26,6 +26,9 @@ pub(super) struct Job {
     store: Store,
     choice: Choice,
     work: Work,
+    /// The network namespace of every second process that is started, if there is one.
+    second: Option<String>,
+    started: usize,
     ranks: BTreeMap<u32, Child>,
     send: Sender<(u32, Option<Line>)>,
     lines: Receiver<(u32, Option<Line>)>,
@@ -34,16 +37,23 @@ pub(super) struct Job {
 impl Job {
     /// Start the first ranks, and wait until they have added up.
     pub(super) fn start(choice: &Choice, work: Work) -> Result<Self, String> {
-        Self::start_at(Ipv4Addr::LOCALHOST, choice, work)
+        Self::start_at(Ipv4Addr::LOCALHOST, choice, work, None)
     }
 
-    /// The same, with the store at an address of this host.
-    pub(super) fn start_at(at: Ipv4Addr, choice: &Choice, work: Work) -> Result<Self, String> {
+    /// The same, with the store at an address of this host, and every second process in another namespace, if there is one.
+    pub(super) fn start_at(
+        at: Ipv4Addr,
+        choice: &Choice,
+        work: Work,
+        second: Option<String>,
+    ) -> Result<Self, String> {
         let store =
             Store::start((at, 0).into(), choice.ranks, &key(), "elastic", LONG).map_err(|e| e.to_string())?;
         let (send, lines) = channel();
-        let mut job = Self { store, choice: choice.clone(), work, ranks: BTreeMap::new(), send, lines };
-        for rank in 0..choice.ranks {
+        let choice = choice.clone();
+        let ranks = BTreeMap::new();
+        let mut job = Self { store, choice, work, second, started: 0, ranks, send, lines };
+        for rank in 0..job.choice.ranks {
             job.add(&rank.to_string(), None)?;
         }
         Ok(job)
@@ -62,6 +72,8 @@ impl Job {
     fn add(&mut self, place: &str, host: Option<&str>) -> Result<u32, String> {
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
         let c = &self.choice;
+        self.started += 1;
+        let host = host.or(self.second.as_deref().filter(|_| self.started.is_multiple_of(2)));
         let mut command = Command::new(if host.is_some() { "ip".as_ref() } else { program.as_os_str() });
         if let Some(host) = host {
             command.args(["netns", "exec", host]).arg(&program);

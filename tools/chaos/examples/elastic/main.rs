@@ -27,6 +27,7 @@ elastic kill | silent | healthy | chaos | hosts
     --ranks N       ranks of the job (8)
     --trials N      kills, stops or new groups (100)
     --links LIST    kinds of links, as in COMITY_LINKS (shm,tcp)
+    --hosts 2       kill, silent: every second rank on another host, a network namespace
     --detection S   the limit on a rank's silence (1)
     --minutes M     length of chaos (1)
     --seed N        faults of chaos (1)";
@@ -37,6 +38,7 @@ struct Choice {
     ranks: usize,
     trials: usize,
     links: String,
+    two_hosts: bool,
     detection: f64,
     minutes: f64,
     seed: u64,
@@ -44,14 +46,22 @@ struct Choice {
 
 impl Choice {
     fn parse(args: &[&str]) -> Option<Self> {
-        let mut choice =
-            Self { ranks: 8, trials: 100, links: "shm,tcp".into(), detection: 1.0, minutes: 1.0, seed: 1 };
+        let mut choice = Self {
+            ranks: 8,
+            trials: 100,
+            links: "shm,tcp".into(),
+            two_hosts: false,
+            detection: 1.0,
+            minutes: 1.0,
+            seed: 1,
+        };
         for pair in args.chunks(2) {
             let [name, value] = pair else { return None };
             match *name {
                 "--ranks" => choice.ranks = value.parse().ok().filter(|n| *n >= 3)?,
                 "--trials" => choice.trials = value.parse().ok().filter(|n| *n > 0)?,
                 "--links" => choice.links = (*value).into(),
+                "--hosts" => choice.two_hosts = *value == "2",
                 "--detection" => choice.detection = value.parse().ok().filter(|s| *s > 0.0)?,
                 "--minutes" => choice.minutes = value.parse().ok().filter(|m| *m > 0.0)?,
                 "--seed" => choice.seed = value.parse().ok()?,

@@ -2,6 +2,7 @@
 
 use super::{
     Choice,
+    hosts::{Hosts, STORE},
     job::{Job, LONG},
     line::Line,
     rank::Work,
@@ -46,7 +47,14 @@ fn last(sums: &BTreeMap<u32, Line>, number: usize) -> u64 {
 
 /// Kill ranks, or stop them for good, one after the other; each time a joiner comes in the place.
 pub(super) fn kill(choice: &Choice, only_stop: bool) -> Result<(), String> {
-    let mut job = Job::start(choice, Work::Sums)?;
+    let hosts = if choice.two_hosts { Some(Hosts::new()?) } else { None };
+    let mut job = match &hosts {
+        None => Job::start(choice, Work::Sums)?,
+        Some(hosts) => {
+            hosts.enter()?;
+            Job::start_at(STORE, choice, Work::Sums, Some(hosts.second().into()))?
+        }
+    };
     let mut ranks = job.sums(&job.pids(), choice.ranks)?;
     let mut times = Times::default();
     for trial in 0..choice.trials {
@@ -71,7 +79,8 @@ pub(super) fn kill(choice: &Choice, only_stop: bool) -> Result<(), String> {
     }
     job.end()?;
     let what = if only_stop { format!("stopped, limit {} s", choice.detection) } else { "killed".into() };
-    times.print(&format!("{} ranks, links {}, one is {what}", choice.ranks, choice.links));
+    let places = if choice.two_hosts { "two hosts" } else { "one host" };
+    times.print(&format!("{} ranks on {places}, links {}, one is {what}", choice.ranks, choice.links));
     Ok(())
 }
 
