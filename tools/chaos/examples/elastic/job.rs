@@ -73,7 +73,8 @@ impl Job {
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
         let c = &self.choice;
         self.started += 1;
-        let host = host.or(self.second.as_deref().filter(|_| self.started.is_multiple_of(2)));
+        let second = || self.second.as_deref().filter(|_| self.started.is_multiple_of(2));
+        let host = host.or_else(second);
         let mut command = Command::new(if host.is_some() { "ip".as_ref() } else { program.as_os_str() });
         if let Some(host) = host {
             command.args(["netns", "exec", host]).arg(&program);
