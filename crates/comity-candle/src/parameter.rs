@@ -167,7 +167,7 @@ pub fn shard_in_place(
     Ok(parts)
 }
 
-/// Whether all ranks describe their parameters alike; `owner` is for errors.
+/// Checks that all ranks describe their parameters alike; `owner` is for errors.
 pub(crate) fn agree(group: &Group, owner: &str, description: &[u8]) -> Result<()> {
     // FNV-1a: the same on every machine.
     let sum = description

@@ -50,7 +50,7 @@ pub enum Placement {
     Hosts,
     /// On several hosts, each with a launcher that somebody else starts, such as this one.
     Nodes,
-    /// Where MPI's own launcher starts them.
+    /// Wherever MPI's own launcher starts them.
     Mpi,
 }
 
@@ -254,7 +254,7 @@ impl JobRequest {
         self.tty.map(InputRank::Terminal).or_else(|| self.stdin_rank.map(InputRank::Pipe))
     }
 
-    /// Whether MPI carries the calls.
+    /// True if MPI carries the calls.
     pub fn is_mpi(&self) -> bool {
         self.backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi)
     }

@@ -385,7 +385,7 @@ fn joiners_are_taken_in_and_get_the_state() {
 }
 
 /// A joiner that comes while the ranks make one call after the other disturbs none of them, and is taken in when they form their group again.
-/// One that nobody takes in is told when the job's store has ended.
+/// A joiner that nobody takes in is told when the job's store has ended.
 #[test]
 fn a_joiner_waits_while_calls_go_on() {
     let (groups, store) = job(2);

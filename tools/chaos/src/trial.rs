@@ -31,7 +31,7 @@ const AGAIN: f64 = 250_000.0;
 pub(super) struct Outcome {
     /// Promises that were broken.
     pub(super) broken: Vec<String>,
-    /// How many of them were broken in time alone.
+    /// Number of those that were broken in time alone.
     untimely: usize,
     /// Milliseconds until each rank was told.
     pub(super) times: Vec<f64>,

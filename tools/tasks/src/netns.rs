@@ -51,7 +51,7 @@ impl Hosts {
     /// Cable between the adapters of two hosts, which are down and have no address yet.
     ///
     /// # Errors
-    /// One of them has such an adapter already.
+    /// A host has such an adapter already.
     pub fn cable(&self, [(one, at), (other, there)]: [(&str, &str); 2]) -> Result<(), String> {
         let other = self.name(other);
         ip(&format!("link add {at} netns {} type veth peer name {there} netns {other}", self.name(one)))

@@ -106,7 +106,7 @@ fn share(weights: &Weights, config: &Config, pipeline: &Group) -> Result<Range<u
     Ok(divide_layers(&sizes, pipeline.size())?[pipeline.rank()].clone())
 }
 
-/// Whether the embedding gives the scores too.
+/// True if the embedding gives the scores too.
 fn tied(weights: &Weights, config: &Config) -> bool {
     weights.shape(&format!("{}.weight", config.names.scores)).is_none()
 }

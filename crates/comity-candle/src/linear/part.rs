@@ -112,7 +112,7 @@ impl LinearPart {
         [of("weight", self.local.weight())].into_iter().chain(bias).collect()
     }
 
-    /// Whether the layer can take `x`: its width and its type.
+    /// Checks that the layer can take `x`: its width and its type.
     pub(super) fn check_input(&self, x: &Tensor) -> Result<()> {
         let weight = self.local.weight();
         check_width(&self.group, &self.name, x, weight.dim(1)?)?;
@@ -169,7 +169,7 @@ fn take(x: &Tensor, along: Option<(usize, &Partition)>, rank: usize) -> candle_c
     if x.is_variable() { Ok(Var::from_tensor(&mine.copy()?)?.into_inner()) } else { Ok(mine) }
 }
 
-/// Whether a tensor has the shape that this rank needs.
+/// Checks that a tensor has the shape that this rank needs.
 pub(crate) fn expect(
     group: &Group,
     layer: &str,
@@ -184,7 +184,7 @@ pub(crate) fn expect(
     Err(Error::from(ShardingError::new(tensor, group.size(), cause).at(layer, tensor)))
 }
 
-/// Whether the last axis of `x` is as long as this rank's part of the layer's input.
+/// Checks that the last axis of `x` is as long as this rank's part of the layer's input.
 pub(crate) fn check_width(group: &Group, layer: &str, x: &Tensor, width: usize) -> Result<()> {
     if x.dim(D::Minus1)? == width {
         return Ok(());

@@ -32,7 +32,8 @@ fn two_for_a_rank_end_the_job_on_every_rank() {
         for e in waiting.into_iter().map(|w| w.join().unwrap()).chain([second]) {
             assert!(e.contains("two processes claim rank 1"), "{e}");
             // On a busy machine the second may come first.
-            let (b, c) = ("host b, pid 11, from 127.0.0.1", "host c, pid 12, from 127.0.0.1");
+            let b = "host b, pid 11, from 127.0.0.1";
+            let c = "host c, pid 12, from 127.0.0.1";
             let is_told = |one: &str, other: &str| {
                 e.contains(&format!("one is {one}")) && e.contains(&format!("the other {other}"))
             };
