@@ -151,7 +151,7 @@ impl Sanitizer {
 
     /// Tests of these packages, by nextest.
     fn tests(&self, packages: &[&str], which: &[&str]) -> Result<Task, String> {
-        let words = ["nextest", "run", "--profile", self.name, "--no-fail-fast", "--status-level", "slow"];
+        let words = ["nextest", "run", "--profile", self.name, "--status-level", "slow"];
         Ok(self.cargo(&words)?.args(cargo::named(packages)).args(which))
     }
 
