@@ -355,7 +355,6 @@ impl Group {
             Some(_) => return Ok(()),
             None => {}
         }
-        state.threads.come(self.core.caller());
         let left = until.saturating_duration_since(Instant::now());
         match state.run(&mut Call::new(Op::Reform, Bufs::None), left, &self.core.counters) {
             Err(e) if matches!(e.kind(), ErrorKind::Mismatch { .. }) || !e.is_fatal() => Err(e),

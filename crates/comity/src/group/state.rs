@@ -49,7 +49,9 @@ impl CallingThreads {
 
     /// That call has a number.
     fn number(&mut self, seq: u64) {
-        if mem::replace(&mut self.last, self.now) != self.now && seq > 1 {
+        let last = mem::replace(&mut self.last, self.now);
+        // No thread of the program came for the call in which joiners are met.
+        if last != 0 && last != self.now {
             self.changed = seq;
         }
     }
@@ -181,5 +183,23 @@ impl Drop for CallState {
         if let Err(e) = self.leave() {
             untold(&e.to_string());
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_change_when_another_one_comes() {
+        let mut threads = CallingThreads::default();
+        threads.number(1);
+        threads.come(7);
+        threads.number(2);
+        threads.number(3);
+        assert_eq!(threads.changed(3), None);
+        threads.come(8);
+        threads.number(4);
+        assert_eq!((threads.changed(4), threads.changed(4 + LATELY)), (Some(4), None));
     }
 }
