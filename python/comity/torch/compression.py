@@ -20,8 +20,9 @@ from comity.errors import ConfigError
 from .calls import Call
 from .tensors import Finish, contents, moved, place, reduced, write
 
-#: Elements that share a scale in `Int8`.
+#: Elements that share a scale in `Int8`, and its codes: as the core's.
 BLOCK = 256
+LARGEST, INFINITY, NOT_A_NUMBER = 126, 127, -128
 
 
 class Codec:
@@ -114,18 +115,26 @@ class Int8(_Gathered):
     def pack(self, flat: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         n = flat.numel()
         blocks = torch.nn.functional.pad(flat, (0, -n % BLOCK)).view(-1, BLOCK)
-        scale = blocks.abs().amax(dim=1) / 127
-        # A block of zeros; and one with an infinity or NaN stays one.
-        by = torch.where(scale > 0, scale, torch.ones_like(scale))
-        ints = torch.nan_to_num(blocks / by[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-        return torch.cat([scale.view(torch.uint8).reshape(-1), ints.view(torch.uint8).reshape(-1)])
+        finite = blocks.isfinite()
+        numbers = torch.where(finite, blocks, 0.0)
+        scale = numbers.abs().amax(dim=1) / LARGEST
+        # A block of zeros has none.
+        by = torch.where(scale > 0, scale, 1.0)
+        codes = (numbers / by[:, None]).round_().clamp_(-LARGEST, LARGEST)
+        codes = torch.where(finite, codes, torch.nan_to_num(blocks, NOT_A_NUMBER, INFINITY, -INFINITY))
+        return torch.cat(
+            [scale.view(torch.uint8).reshape(-1), codes.to(torch.int8).view(torch.uint8).reshape(-1)]
+        )
 
     def add(self, total: torch.Tensor, part: torch.Tensor) -> None:
         n = total.numel()
         blocks = math.ceil(n / BLOCK)
         scale = part[: 4 * blocks].clone().view(torch.float32)
-        ints = part[4 * blocks :].view(torch.int8).view(blocks, BLOCK)
-        total += (ints * scale[:, None]).view(-1)[:n]
+        codes = part[4 * blocks :].view(torch.int8).view(blocks, BLOCK)
+        values = codes * scale[:, None]
+        for code, special in ((INFINITY, torch.inf), (-INFINITY, -torch.inf), (NOT_A_NUMBER, torch.nan)):
+            values.masked_fill_(codes == code, special)
+        total += values.view(-1)[:n]
 
 
 class TopK(_Gathered):
