@@ -52,8 +52,11 @@ def rank_main(rank: int, args: argparse.Namespace, port: int) -> None:
         dist.all_reduce(t, dist.ReduceOp.MAX)
         return t.item()
 
-    def alternate(what: Callable[[str], float], names: Iterable[str] = groups) -> dict[str, list[float]]:
-        return turns.alternate(lambda b: slowest(what(b)), names, args.rounds, torch.cuda.synchronize)
+    def alternate(
+        what: Callable[[str], float], names: Iterable[str] = groups, times: int = 1
+    ) -> dict[str, list[float]]:
+        rounds = times * args.rounds
+        return turns.alternate(lambda b: slowest(what(b)), names, rounds, torch.cuda.synchronize)
 
     def report(title: str, times: dict[str, list[float]], scale: float) -> None:
         if rank == 0:
@@ -149,9 +152,10 @@ def train(groups: dict, alternate: Callable, report: Callable) -> None:
         layer = nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0.0, batch_first=True)
         return nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
 
-    for name, make, x in (
-        ("MLP", turns.mlp, torch.randn(256, 784, device="cuda")),
-        ("transformer", transformer, torch.randn(8, 256, 1024, device="cuda")),
+    # Steps of the small model differ by more than the groups do: many short turns.
+    for name, make, x, steps, times in (
+        ("MLP", turns.mlp, torch.randn(256, 784, device="cuda"), 12, 10),
+        ("transformer", transformer, torch.randn(8, 256, 1024, device="cuda"), 5, 1),
     ):
         torch.manual_seed(0)
         model = make().cuda()
@@ -171,7 +175,7 @@ def train(groups: dict, alternate: Callable, report: Callable) -> None:
             backend: str,
             models: dict = models,
             x: torch.Tensor = x,
-            steps: int = 30 if count < 100e6 else 5,
+            steps: int = steps,
         ) -> float:
             took = []
             for _ in range(steps):
@@ -182,7 +186,7 @@ def train(groups: dict, alternate: Callable, report: Callable) -> None:
                 took.append(time.perf_counter() - begun)
             return statistics.median(took)
 
-        report(f"DDP step, {name} of {count / 1e6:.1f} M parameters, ms", alternate(step), 1e3)
+        report(f"DDP step, {name} of {count / 1e6:.1f} M parameters, ms", alternate(step, times=times), 1e3)
         if torch.distributed.get_rank() == 0:
             print(f"  gradients of the first step equal, bit for bit: {equal}", flush=True)
 
