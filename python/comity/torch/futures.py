@@ -6,7 +6,6 @@ the thread that gives it if those given before it have ended, and else on a thre
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -28,17 +27,17 @@ class Future(_Base):
         super().__init__()
         self._turns = turns
         self._lock = threading.Lock()
-        self._jobs: list[tuple[Turn, Callable[[], None]]] | None = []
+        self._jobs: list[Callable[[], None]] | None = []
 
     def set_result(self, result: Any) -> None:
         super().set_result(result)
         with self._lock:
             jobs, self._jobs = self._jobs or [], None
         # One may wait for what another does: each but the last has a thread of its own.
-        for run, job in jobs[:-1]:
-            callbacks.soon(functools.partial(in_order, run, job))
-        for run, job in jobs[-1:]:
-            in_order(run, job)
+        for job in jobs[:-1]:
+            callbacks.soon(job)
+        for job in jobs[-1:]:
+            job()
 
     def set_exception(self, result: BaseException) -> None:
         def failed(_: Any) -> NoReturn:
@@ -75,18 +74,12 @@ class Future(_Base):
     def _give(self, run: Turn, job: Callable[[], None]) -> None:
         with self._lock:
             if self._jobs is not None:
-                self._jobs.append((run, job))
+                self._jobs.append(job)
                 return
         if run.is_next():
             job()
         else:
-            callbacks.soon(lambda: in_order(run, job))
-
-
-def in_order(run: Turn, job: Callable[[], None]) -> None:
-    """Run the job; one of a backward pass after those of that pass."""
-    run.follow()
-    job()
+            callbacks.soon(job)
 
 
 class _Failure:

@@ -8,12 +8,12 @@ they are given is that of the program. Where such a call has a callback that mak
     program      all_reduce 1 .then(a)   all_reduce 2 .then(b)   all_reduce 3      channel 0
     callbacks             a: all_reduce 4, broadcast 5   then   b: all_reduce 6    channel 1
 
-A callback begins as soon as its future is done, whatever others do, and one that makes no call waits for no other.
+A callback begins as soon as its future is done, whatever others do, and one that makes no call waits for no other. So what a callback
+does before its first call, others may do beside it, and what it does after that is done in the order given.
 
-Those given in a backward pass, by hooks on gradients, are another matter: they also begin in that order, each when those of the same pass
-before it have ended. Torch's overlapped ZeroRedundancyOptimizer notes a bucket before it sends its weights, so two of its callbacks that
-begin side by side find each other's half-done work, and which callback will make a call nobody can tell before it does. One that waits
-there for what a later one does would keep it from beginning: when nothing has ended for a moment (`PATIENCE`), it begins beside it.
+Torch's overlapped ZeroRedundancyOptimizer shares more than that: its callback notes a bucket, and later asks how many were noted, before
+it sends the bucket's weights. Each of these callbacks makes a call, so it has to wait for its turn anyway, and begins with that
+(`_SHARED`).
 
 Futures of sends and receives have no turns, for those are not the same on all ranks. Nor has a future that torch makes of several.
 """
@@ -26,16 +26,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from . import metrics
 
 #: Callbacks of calls made in callbacks and so on share a channel from this depth on.
 _DEEPEST = 8
-#: What torch says outside of a backward pass.
-_NO_PASS = -1
-#: How long a callback given in a backward pass waits, after the last end of one of that pass, for those given before it: seconds.
-PATIENCE = 1.0
+#: Modules whose callbacks share something before their first call, and always make one.
+_SHARED = ("torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook",)
 
 Callback = Callable[[Any], Any]
 
@@ -60,16 +56,11 @@ class Turns:
         self._changed = threading.Condition()
         #: The first that has not ended; those behind it that have; how many were given.
         self._first, self._ended, self._given = 0, set[int](), 0
-        #: Backward passes of those given in one that have not ended.
-        self._passes: dict[int, int] = {}
 
     def ordered(self, callback: Callback) -> Turn:
         """The callback with a turn, which it gives up when it ends."""
-        backward = torch._C._current_graph_task_id()
         with self._changed:
             mine, self._given = self._given, self._given + 1
-            if backward != _NO_PASS:
-                self._passes[mine] = backward
         return Turn(self, mine, callback)
 
     def is_next(self, mine: int) -> bool:
@@ -83,23 +74,8 @@ class Turns:
                 # Behind the limit it runs out of turn: one before it that waits for it would wait for ever.
                 self._changed.wait(left)
 
-    def follow(self, mine: int) -> None:
-        """Wait until those before it of the same backward pass have ended, or none has for a moment."""
-        with self._changed:
-            ahead, until = self._ahead(mine), time.monotonic() + PATIENCE
-            while ahead and (left := until - time.monotonic()) > 0:
-                self._changed.wait(left)
-                if (now := self._ahead(mine)) != ahead:
-                    ahead, until = now, time.monotonic() + PATIENCE
-
-    def _ahead(self, mine: int) -> int:
-        """How many before it of the same backward pass have not ended."""
-        backward = self._passes.get(mine)
-        return 0 if backward is None else sum(n < mine and p == backward for n, p in self._passes.items())
-
     def leave(self, mine: int) -> None:
         with self._changed:
-            self._passes.pop(mine, None)
             self._ended.add(mine)
             while self._first in self._ended:
                 self._ended.remove(self._first)
@@ -116,6 +92,8 @@ class Turn:
         self._callback = callback
 
     def __call__(self, future: Any) -> Any:
+        if getattr(self._callback, "__module__", None) in _SHARED:
+            self.enter()
         _here.within.append(self)
         try:
             return self._callback(future)
@@ -126,10 +104,6 @@ class Turn:
     def is_next(self) -> bool:
         """Whether all given before it have ended."""
         return self.turns.is_next(self._mine)
-
-    def follow(self) -> None:
-        """Wait for its turn to begin."""
-        self.turns.follow(self._mine)
 
     def enter(self) -> None:
         """Wait for its turn to make calls."""

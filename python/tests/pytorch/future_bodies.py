@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +12,16 @@ import torch
 import torch.distributed as dist
 from collective_bodies import same
 from failure_bodies import caught
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook
+from torch.nn.parallel import DistributedDataParallel as DDP
 from work_bodies import until
 
 import comity
-from comity.torch import turns
 
 
 def wait_for_others(rank: int, size: int) -> None:
-    """Callbacks that wait for what comes later, which `then` and other callbacks must not keep from coming, not for a moment."""
-    patience, turns.PATIENCE = turns.PATIENCE, 60.0
-    begun = time.monotonic()
+    """Callbacks that wait for what comes later, which `then` and other callbacks must not keep from coming."""
 
     def sum_of(n: int) -> Any:
         return dist.all_reduce(torch.full((n,), 1.0), async_op=True)
@@ -69,8 +70,6 @@ def wait_for_others(rank: int, size: int) -> None:
     backward(lambda: first.extend(early(lambda _: gate.wait())))
     backward(lambda: sum_of(2).get_future().then(lambda _, gate=gate: gate.set_result("pass")))
     assert all(f.wait() == "pass" for f in first)
-    assert time.monotonic() - begun < 50
-    turns.PATIENCE = patience
 
 
 def backward(given: Callable[[], Any]) -> None:
@@ -84,43 +83,58 @@ def backward(given: Callable[[], Any]) -> None:
     leaf.sum().backward()
 
 
-def follow_in_a_pass(rank: int, size: int) -> None:
-    """Callbacks given in one backward pass begin one after the other, though the first are slow; but not if nothing moves."""
-    order = []
+def hooks_that_wait(rank: int, size: int) -> None:
+    """In each backward pass on rank 0 the first bucket's callback waits for an event that the last one's sets. A second's delay in each
+    pass would be longer than a body may take."""
+    passes, waited, gate, others = 80, [], threading.Event(), dist.new_group()
+    model = DDP(nn.Sequential(*(nn.Linear(8, 8) for _ in range(3))), bucket_cap_mb=1e-4)
+
+    def hook(bucket: dist.GradBucket) -> torch.futures.Future:
+        first, last = bucket.index() == 0 and not bucket.is_last(), bucket.is_last()
+
+        def callback(f: torch.futures.Future) -> torch.Tensor:
+            if last:
+                gate.set()
+            elif first and rank == 0:
+                waited.append(gate.wait())
+            return f.value()[0]
+
+        # The callback that waits is given before its call can be done: it does not run where it is given.
+        if first and rank:
+            dist.barrier(group=others)
+        out = dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(callback)
+        if first and rank == 0:
+            dist.barrier(group=others)
+        return out
+
+    model.register_comm_hook(None, lambda _, bucket: hook(bucket))
+    for _ in range(passes):
+        gate.clear()
+        model(torch.ones(1, 8)).sum().backward()
+    # The buckets of the first pass may be others.
+    assert rank or len(waited) >= passes - 1, len(waited)
+
+
+def zero_takes_turns(rank: int, size: int) -> None:
+    """Callbacks of torch's overlapped optimizer share what they do before their first call: none begins before the one before has ended."""
+    module, order = ddp_zero_hook.hook_with_zero_step_interleaved.__module__, []
 
     def slow(i: int) -> Callable[[Any], None]:
         def callback(_: Any) -> None:
             order.append(i)
-            time.sleep(0.8)
+            time.sleep(0.3 * ((i + rank) % 2))
+            dist.broadcast(torch.ones(1), 0, async_op=True)
             order.append(i)
 
+        callback.__module__ = module
         return callback
 
-    def some() -> None:
-        works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(6)]
-        futures.extend(w.get_future().then(slow(i)) for i, w in enumerate(works))
-
-    # Patience is less than they take together: it counts from the last that ended.
-    patience, turns.PATIENCE, futures = turns.PATIENCE, 4.0, []
-    backward(some)
+    works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(6)]
+    # From the last to the first: a callback is given to a future that is done, or not yet.
+    futures = [w.get_future().then(slow(i)) for i, w in enumerate(reversed(works))]
     for f in futures:
         f.wait()
     assert order == [i // 2 for i in range(12)], order
-    turns.PATIENCE = 0.05
-    # The first waits for what the second does. Neither sum is there before both are given.
-    gate, futures, others = torch.futures.Future(), [], dist.new_group()
-
-    def two() -> None:
-        if rank:
-            dist.barrier(group=others)
-        a, b = (dist.all_reduce(torch.ones(3), async_op=True).get_future() for _ in "ab")
-        if rank == 0:
-            futures.extend([a.then(lambda _: gate.wait()), b.then(lambda _: gate.set_result("late"))])
-            dist.barrier(group=others)
-
-    backward(two)
-    assert all(f.wait() == "late" for f in futures[:1])
-    turns.PATIENCE = patience
     dist.barrier()
 
 

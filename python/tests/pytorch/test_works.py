@@ -69,8 +69,13 @@ def test_callbacks_wait_for_no_other(ranks: Ranks, size: int) -> None:
     ranks.run(size, futures.wait_for_others)
 
 
-def test_callbacks_of_a_backward_pass_follow_one_another(ranks: Ranks) -> None:
-    ranks.run(2, futures.follow_in_a_pass)
+@pytest.mark.parametrize("size", [2, 3])
+def test_callbacks_of_a_backward_pass_wait_for_no_other(ranks: Ranks, size: int) -> None:
+    ranks.run(size, futures.hooks_that_wait)
+
+
+def test_callbacks_of_overlapped_zero_take_turns(ranks: Ranks) -> None:
+    ranks.run(2, futures.zero_takes_turns)
 
 
 def test_errors_in_callbacks(ranks: Ranks) -> None:
