@@ -15,9 +15,9 @@
 mod tests;
 
 use super::{
-    hello::{Channel, HandshakeStep, Hello, HelloVerdict, Responder, Secret},
+    hello::{Channel, Denial, HandshakeStep, Hello, HelloVerdict, Responder, Secret},
     listener::Listener,
-    relay::{RELAY_FULL, Relay},
+    relay::Relay,
     stream::{Sealing, Stream},
 };
 use rustix::{
@@ -312,8 +312,8 @@ impl HalfOpenConnection {
         let mut judge = |hello: &Hello| match relay {
             Some(relay) if matches!(stream, Stream::Tcp(_)) && relay.takes(hello) => {
                 if relay.is_full() {
-                    tracing::warn!(from = hello.from, to = hello.to, "not passed on: {RELAY_FULL}");
-                    return HelloVerdict::No(RELAY_FULL.into());
+                    tracing::warn!(from = hello.from, to = hello.to, "not passed on: {}", Denial::RelayFull);
+                    return HelloVerdict::No(Denial::RelayFull);
                 }
                 other = Some(*hello);
                 HelloVerdict::PassOn

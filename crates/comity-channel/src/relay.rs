@@ -32,8 +32,6 @@ use std::{
 const ROOM: usize = 64 * 1024;
 /// Connections at the same time; with [`ROOM`] this bounds the memory.
 const MAX_PASSED: usize = 256;
-/// Refusal of a connection above the limit of relayed connections.
-pub(super) const RELAY_FULL: &str = "it passes on what others say over 256 connections already, and takes no more; a cable or a network that the two hosts share needs none of them";
 /// Time limit for the connection to the addressee: its connector gives up first.
 const PASS_LIMIT: Duration = Duration::from_secs(3);
 /// Time for which one direction may be over while nothing moves in the other: a peer that closes, or is refused, soon closes both.

@@ -489,11 +489,12 @@ impl Site {
                 let host = config.host.clone().unwrap_or_else(host_name);
                 let limit = seconds(config.join_timeout);
                 let e = miss.to_string();
+                let lacks_a_route = miss.lacks_a_route();
                 let words = match miss {
                     Miss::Barred(_) => format!(
                         "rank {rank}: there is no way from host {host} to {name}, and the rank between may not pass on what they say ({e}); start that one without COMITY_RELAY=0, or connect the two hosts"
                     ),
-                    _ if e.contains("unreachable") => format!(
+                    _ if lacks_a_route => format!(
                         "rank {rank}: {name} did not answer within {limit} ({e}); from host {host} there is no way to some of these addresses, or a firewall keeps their port shut. A rank between that reaches both hosts passes on what they say: write its address after that of rank 0's host, on both, and start none with COMITY_RELAY=0"
                     ),
                     _ => format!(

@@ -6,8 +6,6 @@
 
 mod serve;
 
-pub use serve::NOT_A_MEMBER;
-
 use super::{
     connection::Origin,
     connection_table::{Arrival, ConnectionTable},

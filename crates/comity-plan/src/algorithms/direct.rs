@@ -26,6 +26,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "direct",
     order: Order::ByRank,
     private: true,
+    adds_at_once: true,
     serves: &[
         Service {
             kind: Kind::AllReduce,

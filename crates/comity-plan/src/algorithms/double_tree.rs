@@ -27,6 +27,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "double-tree",
     order: Order::ByHost,
     private: false,
+    adds_at_once: false,
     serves: &[
         Service {
             kind: Kind::Broadcast,

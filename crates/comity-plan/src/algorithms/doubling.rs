@@ -27,6 +27,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "doubling",
     order: Order::ByRank,
     private: false,
+    adds_at_once: false,
     serves: &[
         Service {
             kind: Kind::AllReduce,

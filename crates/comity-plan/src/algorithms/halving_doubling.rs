@@ -23,6 +23,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "halving-doubling",
     order: Order::ByHost,
     private: false,
+    adds_at_once: false,
     serves: &[Service {
         kind: Kind::AllReduce,
         steps: |d, s| all_reduce(d, s.team, s.src, s.dst),

@@ -2,7 +2,7 @@
 
 use super::{driver, is_ours};
 use crate::{
-    sys::verbs::{Abilities, Address, Completion, Depth, Device, DeviceError},
+    sys::verbs::{Abilities, Address, Completion, Depth, Device, DeviceError, DeviceStep},
     verbs::path::{QUEUE_PAIRS, RdmaPath},
 };
 use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
@@ -136,7 +136,11 @@ fn open(name: &str, peers: usize) -> Result<Device, DeviceError> {
     loop {
         let no_memory = rustix::io::Errno::NOMEM.raw_os_error();
         match Device::open(name, slab, COMPLETIONS) {
-            Err(t) if t.code == no_memory && t.step.contains("ibv_reg_mr") && slab / 2 >= path => slab /= 2,
+            Err(DeviceError { code, step: DeviceStep::Register(_), .. })
+                if code == no_memory && slab / 2 >= path =>
+            {
+                slab /= 2;
+            }
             out => return out,
         }
     }

@@ -1,7 +1,7 @@
 //! Queue pairs, made, connected, and given what to send and where to receive; and their completions, polled for or announced by an event.
 
 use super::{Address, Device, FRAME, port::PORT};
-use crate::sys::verbs::{DeviceError, abi::*};
+use crate::sys::verbs::{DeviceError, DeviceStep, abi::*};
 use std::{
     ffi::c_int,
     fmt, mem,
@@ -87,7 +87,7 @@ impl Device {
         let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
         // SAFETY: the library made it, with its number inside.
         let number = unsafe { (*qp.as_ptr()).qp_num };
-        self.modify(qp, attr, mask, "INIT").inspect_err(|_| self.destroy(number))?;
+        self.modify(qp, attr, mask, "ibv_modify_qp to INIT".into()).inspect_err(|_| self.destroy(number))?;
         Ok(number)
     }
 
@@ -113,14 +113,14 @@ impl Device {
         qp: NonNull<ibv_qp>,
         mut attr: ibv_qp_attr,
         mask: c_int,
-        to: &str,
+        step: DeviceStep,
     ) -> Result<(), DeviceError> {
         // SAFETY: the queue pair is alive and `attr` outlives the call.
         match unsafe { (self.verbs.call.modify_qp)(qp.as_ptr(), &mut attr, mask) } {
             0 => Ok(()),
             // Some providers return -1 and the number in errno.
-            -1 => Err(self.last(format!("ibv_modify_qp to {to}"))),
-            code => Err(self.error(format!("ibv_modify_qp to {to}"), code)),
+            -1 => Err(self.last(step)),
+            code => Err(self.error(step, code)),
         }
     }
 
@@ -147,14 +147,14 @@ impl Device {
         (attr.ah_attr.grh.sgid_index, attr.ah_attr.grh.hop_limit) = (self.gid_index, 64);
         let mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
         let more = if reliable { IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER } else { 0 };
-        self.modify(qp, attr, mask | more, &format!("RTR with {}", to.at))?;
+        self.modify(qp, attr, mask | more, DeviceStep::Connect(to.at.to_string()))?;
         let mut attr = empty();
         (attr.qp_state, attr.sq_psn) = (IBV_QPS_RTS, first);
         // 67 ms between tries, doubled by some devices; seven of them are below the limit on silence.
         (attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.max_rd_atomic) = (14, 7, 7, 1);
         let mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
         let more = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-        self.modify(qp, attr, mask | if reliable { more } else { 0 }, "RTS")
+        self.modify(qp, attr, mask | if reliable { more } else { 0 }, "ibv_modify_qp to RTS".into())
     }
 
     /// The key of the slab, and the element that names `len` bytes of it at `at`.
