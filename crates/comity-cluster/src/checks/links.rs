@@ -294,8 +294,7 @@ pub fn cables(cluster: &Cluster) -> Vec<Check> {
         let problem = (!fits).then(|| crossed(cluster, &cable.a, &cable.b, &a[0], &b[0]));
         rows.push(Check::unless("cable", at, problem));
     }
-    let slow = cluster.notes.iter().filter(|n| n.contains(" negotiated "));
-    rows.extend(slow.map(|n| Check::failed("cable", "negotiated speed", n)));
+    rows.extend(cluster.slow().into_iter().map(|n| Check::failed("cable", "negotiated speed", n)));
     rows
 }
 

@@ -49,7 +49,8 @@ fn ask(options: &SshOptions, host: &FleetHost, job: Option<&str>) -> Result<JobV
         return view::parse(&done.stdout[from..]).map_err(|why| format!("host {}: {why}", host.name));
     }
     let said = String::from_utf8_lossy(&done.stderr);
-    match said.contains("comity top: ") {
+    // `comity top` ends with 1; ssh, and a shell that finds no program, with other numbers.
+    match done.status.code() == Some(1) {
         true => Err(format!("host {}: {}", host.name, said.trim())),
         false => Err(ssh::explained(&host.name, &said, &format!("ssh {}", done.status))),
     }
