@@ -116,7 +116,7 @@ impl Acceptor {
         self.listeners
     }
 
-    /// Why a connection was turned away for want of something here; once.
+    /// Lack for which a connection was turned away here; once.
     pub fn lacked(&mut self) -> Option<Errno> {
         self.lacked.take()
     }

@@ -95,7 +95,7 @@ impl DialLimits<'_> {
     }
 }
 
-/// Why no connection came about.
+/// Reason for which no connection came about.
 #[derive(Debug)]
 pub enum Miss {
     /// It is over for the one who asked.

@@ -238,7 +238,8 @@ impl RelayedPair {
             self.outward.pump(&self.near, far, room).and_then(|()| self.inward.pump(far, &self.near, room));
         let seen = (self.outward.passed.wrapping_add(self.inward.passed), self.is_half());
         if seen != self.seen {
-            (self.seen, self.moved) = (seen, Instant::now());
+            self.seen = seen;
+            self.moved = Instant::now();
         }
         let is_over = self.is_half() && self.moved.elapsed() >= HALF;
         both.is_ok() && !(self.outward.told && self.inward.told) && !is_over
@@ -294,7 +295,8 @@ impl RelayShared {
 
     // WAIT(stop): the relay's thread: woken for each byte, and when it is to stop
     fn serve(&self) {
-        let (mut all, mut stopped): (Vec<RelayedPair>, Option<Instant>) = (Vec::new(), None);
+        let mut all: Vec<RelayedPair> = Vec::new();
+        let mut stopped: Option<Instant> = None;
         let mut room = vec![0; ROOM];
         loop {
             let mut waiting = self.waiting();

@@ -273,7 +273,7 @@ impl Cluster {
         all.map(|(x, y)| (x, y, x.identity == y.identity && !x.identity.trim().is_empty()))
     }
 
-    /// One host with two names.
+    /// Notes on hosts that were named twice.
     pub fn named_twice(&self) -> Vec<String> {
         let twice = self.host_pairs().filter(|(_, _, is_one)| *is_one);
         twice.map(|(x, y, _)| format!("{} and {} are one host: name it once", x.ssh, y.ssh)).collect()

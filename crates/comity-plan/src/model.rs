@@ -109,7 +109,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// How far an algorithm is from its formula: known of ranks that share a host and have a core each.
+    /// Ratio of an algorithm's time to its formula: known of ranks that share a host and have a core each.
     pub(crate) fn ratio(&self, kind: Kind, algorithm: Algorithm) -> f64 {
         if self.hosts > 1.0 || self.pairs.is_some() || self.share() > 1.0 {
             return 1.0;
@@ -371,7 +371,9 @@ impl<'a> Model<'a> {
 
 impl<'a> Pairs<'a> {
     fn new(costs: &'a PairCosts, host: &[usize], root: usize) -> Self {
-        let (mut names, mut hosts, mut at) = (Vec::new(), Vec::<Vec<usize>>::new(), Vec::new());
+        let mut names = Vec::new();
+        let mut hosts = Vec::<Vec<usize>>::new();
+        let mut at = Vec::new();
         for r in 0..costs.size() {
             let name = host.get(r).copied();
             let h = names.iter().rposition(|&n| n == name).unwrap_or(names.len());

@@ -36,7 +36,7 @@ pub(super) struct StoreLocation {
     pub(super) store: Option<Store>,
     /// The key; zeros where none is wanted.
     pub(super) key: Key,
-    /// Why this rank runs none, where it should.
+    /// Error for which this rank runs none, though it should.
     pub(super) taken: Option<Error>,
 }
 

@@ -53,7 +53,7 @@ pub struct StoreClient {
     limit: Duration,
     /// Limit on the silence of another host, if there is one.
     silence: Option<Duration>,
-    /// Why rank 0 runs no store, where somebody else listens at its address.
+    /// Error for which rank 0 runs no store: somebody else listens at its address.
     taken: Option<Error>,
     /// Votes of the store that nobody has taken.
     votes: Vec<(u64, Message)>,
@@ -211,7 +211,8 @@ impl StoreClient {
                 Ok(Some(Ok(FromStore::Refused { why }))) => return Err(why.into()),
                 Ok(Some(Ok(FromStore::Vote { group_id, message }))) => self.votes.push((group_id, message)),
                 Ok(Some(Ok(FromStore::Joiners { all, called }))) => {
-                    (self.joiners, self.called) = (all, called)
+                    self.joiners = all;
+                    self.called = called;
                 }
                 Ok(Some(Ok(FromStore::Summoned { to }))) => self.summons = Some(to),
                 Ok(None) => return Ok(open),
@@ -466,7 +467,7 @@ impl Site {
         tell(config.rank, &words);
     }
 
-    /// Why this rank has no connection to it; `taken` is why rank 0 runs no store itself.
+    /// Error of a rank that has no connection to it; `taken` is why rank 0 runs no store itself.
     fn missed(&self, config: &Settings, miss: Miss, taken: Option<&Error>) -> Error {
         let rank = config.rank;
         let name = &self.name;

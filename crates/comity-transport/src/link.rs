@@ -38,7 +38,7 @@ pub const SMALL_WANT: usize = 64;
 /// The first sleep of a rank that has armed a link through memory. A core's stores are seen by the others a thousand times sooner.
 pub const NAP: Duration = Duration::from_micros(100);
 
-/// Why a link ended, as the rest of the sentence "rank 3 ...": "closed its connection".
+/// End of a link, as the rest of the sentence "rank 3 ...": "closed its connection".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkError(pub String);
 
@@ -123,13 +123,13 @@ pub trait Lending {
         Ok(())
     }
 
-    /// How many of the bytes that `peek` lends are worth combining in one go, if others than [`Link::chunk`].
+    /// Number of bytes that `peek` lends and that are worth combining in one go, if another than [`Link::chunk`].
     fn piece(&self) -> Option<usize> {
         None
     }
 }
 
-/// One end of a link, which keeps the contract above.
+/// End of a link, which keeps the contract above.
 pub trait Link: Lending + Send + fmt::Debug {
     /// The medium, and what follows of it.
     fn properties(&self) -> LinkProperties;
@@ -145,7 +145,7 @@ pub trait Link: Lending + Send + fmt::Debug {
     /// Accept a prefix of `head` followed by `body`; how many bytes in all.
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
 
-    /// How many bytes of the message under way are worth offering in one call.
+    /// Number of bytes of the message under way that are worth offering in one call.
     fn offer_size(&self) -> usize {
         self.chunk()
     }

@@ -93,7 +93,7 @@ impl IncomingMessage {
     }
 }
 
-/// Why a handshake did not come about.
+/// Reason for which a handshake did not come about.
 #[derive(Debug)]
 pub enum Refusal {
     /// The connection ended; it may be worth another try.

@@ -28,7 +28,7 @@ pub struct LinkMeasure {
     pub port: u16,
     /// True if both are in one network.
     pub shares_network: bool,
-    /// Why there was no connection.
+    /// Reason for which there was no connection.
     pub failed: Option<String>,
     /// Microseconds there and back.
     pub round_us: Option<f64>,
@@ -40,7 +40,7 @@ pub struct LinkMeasure {
     pub echoed: Vec<usize>,
     /// Sizes of the datagrams that arrived.
     pub arrived: Vec<usize>,
-    /// Why they could not be sent.
+    /// Reason for which they could not be sent.
     pub datagrams: Option<String>,
 }
 

@@ -117,7 +117,8 @@ fn curves(
         let colour = colour(classes, joint);
         let line = format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"");
         if let (None, [a, b]) = (&joint.network, own.as_slice()) {
-            let ((x, y), (u, v)) = (at(a.angle, inner), at(b.angle, inner));
+            let (x, y) = at(a.angle, inner);
+            let (u, v) = at(b.angle, inner);
             // Ends far from each other bend less.
             let apart = ((a.angle - b.angle).sin().atan2((a.angle - b.angle).cos())).abs() / PI;
             let ((p, q), (r, s)) =
@@ -154,7 +155,8 @@ fn curves(
 
 fn arc(t: &mut String, (from, to): (f64, f64), half: f64, r: f64) {
     let at = |angle: f64| (half + r * angle.sin(), half - r * angle.cos());
-    let ((x, y), (u, v)) = (at(from), at(to));
+    let (x, y) = at(from);
+    let (u, v) = at(to);
     let large = u8::from(to - from > PI);
     let _ = writeln!(
         t,

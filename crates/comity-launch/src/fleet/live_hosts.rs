@@ -62,7 +62,9 @@ fn together(answers: Vec<(String, Result<JobView, String>)>) -> Result<JobView, 
     if let Some(whole) = whole {
         return Ok(whole.clone());
     }
-    let (mut all, mut silent, mut why) = (None::<JobView>, Vec::new(), Vec::new());
+    let mut all = None::<JobView>;
+    let mut silent = Vec::new();
+    let mut why = Vec::new();
     for (host, answer) in answers {
         match (answer, &mut all) {
             (Ok(view), None) => all = Some(view),

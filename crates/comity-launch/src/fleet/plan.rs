@@ -297,10 +297,12 @@ fn numbered(
     counts: impl Iterator<Item = (FleetHost, usize)>,
     part: impl Fn(&FleetHost) -> HostPart,
 ) -> Vec<PlannedHost> {
-    let (mut hosts, mut first): (Vec<PlannedHost>, _) = (Vec::new(), 0);
+    let mut hosts: Vec<PlannedHost> = Vec::new();
+    let mut first = 0;
     for (host, size) in counts.filter(|(_, n)| *n > 0) {
         let mut part = part(&host);
-        (part.first, part.size) = (first, size);
+        part.first = first;
+        part.size = size;
         first += size;
         hosts.push(PlannedHost { host, part });
     }
@@ -309,7 +311,8 @@ fn numbered(
         let same = |h: &&PlannedHost| h.host.name == name;
         let before = hosts[..at].iter().filter(same).map(|h| h.part.size).sum();
         let all = hosts.iter().filter(same).map(|h| h.part.size).sum();
-        (hosts[at].part.local_first, hosts[at].part.local_size) = (before, all);
+        hosts[at].part.local_first = before;
+        hosts[at].part.local_size = all;
     }
     hosts
 }

@@ -82,7 +82,7 @@ pub struct HostsRequest {
     pub nccl_port: Option<u16>,
 }
 
-/// Where the names of the hosts stand.
+/// Source of the names of the hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostsSource {
     /// A list with commas between: `a,b:4`.

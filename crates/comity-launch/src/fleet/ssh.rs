@@ -144,7 +144,7 @@ fn towards(options: &SshOptions, host: &FleetHost) -> Result<IpAddr, String> {
     ))
 }
 
-/// Why `ssh` came to nothing, and what mends it.
+/// Sentence for an `ssh` that came to nothing, with what mends it.
 pub fn explained(host: &str, said: &str, code: &str) -> String {
     let has = |part: &str| said.contains(part);
     let absent = format!("comity is not installed there: {INSTALL}");

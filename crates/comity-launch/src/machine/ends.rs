@@ -142,7 +142,7 @@ impl Machine {
         self.phase = Phase::Grace { until: now + GRACE };
     }
 
-    /// Where no member runs any more, joiners wait for nothing.
+    /// End the wait of joiners when no member runs any more.
     fn wind_up(&mut self, now: Instant) {
         if self.ranks.iter().any(|r| r.is_member()) {
             return;

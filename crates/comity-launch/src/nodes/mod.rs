@@ -79,7 +79,8 @@ fn open(
     let shown = call.at.clone();
     let Some(agreed) = wait(call, &job, &mut front_end, &output)? else { return Ok(None) };
     let Agreement { go, store, kept, group, words, first, world } = agreed;
-    (job.first, job.world) = (first, world);
+    job.first = first;
+    job.world = world;
     if let Some(dir) = log_dir {
         job.logs = Some(job::open_logs(&dir, first..first + job.size)?);
         job.flights = Some(job::clear_flights(&dir)?);

@@ -183,7 +183,7 @@ impl Pieces {
         Slice::new(buf, (before + k * self.step) * elem, self.len(r, k) * elem)
     }
 
-    /// Where this rank's part begins, and its length, in bytes.
+    /// Beginning and length of this rank's part, in bytes.
     fn own_bytes(&self) -> (usize, usize) {
         let (len, before) = self.parts[self.rank];
         (before * self.dtype.size(), len * self.dtype.size())
@@ -311,7 +311,8 @@ impl Pieces {
         let recv = vec![send[self.rank]; send.len()];
         let into = room(into, recv.iter().sum());
         let mut call = self.part(Op::AllToAll, Bufs::Both((&out[..send.iter().sum()]).into(), into.into()));
-        (call.counts, call.recv_counts) = (&send, &recv);
+        call.counts = &send;
+        call.recv_counts = &recv;
         run(&mut call)
     }
 
@@ -326,7 +327,8 @@ impl Pieces {
         let total = counts.iter().sum();
         let own = &own[..counts[self.rank]];
         let mut call = self.part(Op::AllGather, Bufs::Both(own.into(), room(all, total).into()));
-        (call.info.count, call.counts) = (total, &counts);
+        call.info.count = total;
+        call.counts = &counts;
         run(&mut call)
     }
 

@@ -252,7 +252,7 @@ impl ControlPlane {
         }
     }
 
-    /// Why a connection for a link is not taken.
+    /// Reason for which a connection for a link is not taken.
     fn refused(&self, transport: u8, stream: &Stream) -> Option<String> {
         let kind = LinkKind::from_wire(transport);
         let Some(kind) = kind.filter(|k| self.rules.links.has(*k)) else {

@@ -139,7 +139,8 @@ impl Endpoint {
             })?;
             let Some(first) = absent.first() else { return Ok(()) };
             if absent.len() < left {
-                (until, left) = (Instant::now() + limit, absent.len());
+                until = Instant::now() + limit;
+                left = absent.len();
             }
             if Instant::now() >= until + WORD {
                 let words = format!(
@@ -175,7 +176,7 @@ impl Endpoint {
         if found.because_of.is_empty() { why.into() } else { why.of(found.because_of).into() }
     }
 
-    /// Why the ranks do not come together, where `found` was seen to have ended.
+    /// Error for ranks that do not come together; `found` was seen to have ended.
     ///
     /// The rank may have given up because of another before it could say so here. Then somebody else knows.
     fn reason(

@@ -160,7 +160,7 @@ impl Rail {
         self.device.slab().holds(at, len).then_some((at, len))
     }
 
-    /// Why there is no [`room`](Self::room).
+    /// Reason for which there is no [`room`](Self::room).
     pub(super) fn is_full(&self) -> String {
         let mib = self.device.slab().len() as f64 / f64::from(1 << 20);
         format!("all {mib:.1} MiB that were registered for the group that opened it first are in use")

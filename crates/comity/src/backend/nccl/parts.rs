@@ -156,7 +156,8 @@ impl StreamWork {
             (offsets(call.counts, elem), offsets(call.recv_counts, elem))
         };
         for r in 0..size {
-            let ((o, c), (i, n)) = (out[r], into[r]);
+            let (o, c) = out[r];
+            let (i, n) = into[r];
             if r == rank {
                 self.copies.push((from + o, d + i, c * elem));
                 continue;
