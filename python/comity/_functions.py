@@ -97,8 +97,8 @@ def init(
         join: True: join a job that runs, as one of its last ranks. Waits until the ranks form their group again (`Group.reform`). Give
             the job's `store`, `job` and key. A launcher sets ``COMITY_JOIN=1`` for it.
         settings: In place of the variable ``COMITY_...`` of that name: join_timeout, rank, size, store, job, key_file, insecure, detection,
-            links, addrs, interfaces, ports, relay, mptcp, connect ("all" makes all links at start), connections, send_threads, lanes, host,
-            log_dir, device, secure ("handshake"; "data" or True encrypts all that is sent). Any of them makes a new group.
+            links, addrs, interfaces, ports, relay, mptcp, connect ("all" makes all links at start), connections, shared_buffers, lanes,
+            host, log_dir, device, secure ("handshake"; "data" or True encrypts all that is sent). Any of them makes a new group.
     """
     if backend not in _BACKENDS:
         raise ConfigError(

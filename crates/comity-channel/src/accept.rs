@@ -166,14 +166,15 @@ impl Acceptor {
         }
         self.half_open.extend(waiting);
         if self.paused.is_none() && !is_over() {
-            self.take_new((now, &is_over), judge, &mut done);
+            self.take_new(now, &is_over, judge, &mut done);
         }
         done
     }
 
     fn take_new(
         &mut self,
-        (now, is_over): (Instant, &dyn Fn() -> bool),
+        now: Instant,
+        is_over: &dyn Fn() -> bool,
         judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict,
         done: &mut Vec<Accepted>,
     ) {

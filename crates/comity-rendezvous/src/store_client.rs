@@ -98,7 +98,7 @@ impl StoreClient {
             sealed: config.secure == Protection::Data,
         };
         let (stream, seals) = at
-            .dial(config, (&addrs, &relays), &secret, &hello, answer)
+            .dial(config, &addrs, &relays, &secret, &hello, answer)
             .map_err(|miss| at.missed(config, miss, taken.as_ref()))?;
         let local = match &stream {
             Stream::Tcp(s) => s.local_addr().map_err(|e| Error::os("joining", e))?.ip(),
@@ -427,7 +427,8 @@ impl Site {
     fn dial(
         &self,
         config: &Settings,
-        (addrs, relays): (&[SocketAddr], &[SocketAddr]),
+        addrs: &[SocketAddr],
+        relays: &[SocketAddr],
         secret: &Secret,
         hello: &Hello,
         answer: Instant,

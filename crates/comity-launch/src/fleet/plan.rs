@@ -156,7 +156,7 @@ impl FleetPlan {
             restarts: Restarts::default(),
         };
         let part =
-            |host: &FleetHost| part_of(host, of_all.clone(), fleet.python.as_deref(), (backend, verbose));
+            |host: &FleetHost| part_of(host, of_all.clone(), fleet.python.as_deref(), backend, verbose);
         let hosts = numbered(file.hosts.into_iter().zip(counts), part);
         let program = OwnProgram::here().filter(|_| !fleet.no_stage_comity);
         let ssh_options = ssh_options(&fleet, program.as_ref());
@@ -322,7 +322,8 @@ fn part_of(
     host: &FleetHost,
     of_all: HostPart,
     python: Option<&str>,
-    (backend, verbose): (&str, bool),
+    backend: &str,
+    verbose: bool,
 ) -> HostPart {
     let python = host.python.as_deref().or(python);
     let mut env: Vec<_> = of_all.env.into_iter().chain(host.env.iter().cloned()).collect();

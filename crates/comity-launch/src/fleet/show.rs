@@ -103,7 +103,7 @@ impl FleetShow {
         let size = plan.world;
         let id = job_id(job);
         let command = plan.hosts.first().map(|h| h.part.command.join(" ")).unwrap_or_default();
-        let command: String = command.chars().filter(|c| !c.is_control()).take(200).collect();
+        let command = comity_cluster::printable(&command, 200);
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let door = rustix::process::getppid().map(|launcher| {
             Door::open(launcher, move || {

@@ -52,7 +52,7 @@ pub(crate) fn launch(mut request: JobRequest, node: NodeRequest) -> u8 {
         Err(refusal) => return crate::host::watchdog::refuse(&refusal),
     };
     crate::host::watchdog::guarded(false, |front_end, input| {
-        match open(call, (job, log_dir), front_end, input) {
+        match open(call, job, log_dir, front_end, input) {
             Ok(Some(supervisor)) => supervisor.run(),
             Ok(None) => Ending::Signal(libc::SIGINT).code(),
             Err(LaunchRefusal { text, code }) => {
@@ -66,7 +66,8 @@ pub(crate) fn launch(mut request: JobRequest, node: NodeRequest) -> u8 {
 /// The supervisor of this node's ranks, once all nodes agree; none if the user ended the wait.
 fn open(
     call: NodeCall,
-    (mut job, log_dir): (Job, Option<PathBuf>),
+    mut job: Job,
+    log_dir: Option<PathBuf>,
     front_end: UnixStream,
     input: OwnedFd,
 ) -> Result<Option<Supervisor>, LaunchRefusal> {

@@ -118,7 +118,7 @@ impl WireCalls {
         let steps = 0..pieces.count + 4;
         let work = Mutex::new((memory, sums));
         if pieces.count > 1
-            && let Some(out) = pieces.work_beside(&work, (carried, worked), steps.clone(), &mut part)
+            && let Some(out) = pieces.work_beside(&work, carried, worked, steps.clone(), &mut part)
         {
             return out;
         }
@@ -249,7 +249,8 @@ impl Pieces {
     fn work_beside(
         &self,
         work: &Mutex<(&mut Memory<'_>, &mut Vec<u8>)>,
-        (carried, worked): (&mut Stage, &mut Stage),
+        carried: &mut Stage,
+        worked: &mut Stage,
         steps: Range<usize>,
         run: &mut dyn FnMut(&mut Call<'_>) -> Result<()>,
     ) -> Option<Result<()>> {
