@@ -96,16 +96,25 @@ def languages(text: str) -> list[str]:
 
 
 def variables() -> list[str]:
-    """Variables that the code reads and its table lacks, and the other way round."""
+    """Variables that the code reads and its table lacks, and the other way round; settings without a keyword in Python."""
     sources = [*(ROOT / "crates").glob("*/src/**/*.rs"), *(ROOT / "python" / "comity").rglob("*.py")]
     text = "".join(p.read_text() for p in sources if "tests" not in p.parts and p != settings.TABLE)
     read = set(re.findall(r'"(COMITY_[A-Z_]+)"', text))
     read = {name for name in read if not name.startswith(("COMITY_TEST_", "COMITY_SIM_", "COMITY_TRIALS"))}
-    listed = {row["name"] for row in settings.variables() if row["name"].startswith("COMITY_")}
+    rows = [row for row in settings.variables() if row["name"].startswith("COMITY_")]
+    listed = {row["name"] for row in rows}
+    public = {row["name"] for row in rows if row["topic"] not in ("Libraries", "Launcher", "Internal")}
+    keywords = settings.keywords()
+    lacking = public - settings.WITHOUT_KEYWORD - keywords
     table = settings.TABLE.relative_to(ROOT)
-    return [f"{table} lacks {n}" for n in sorted(read - listed)] + [
-        f"{table} has {n}, which nothing reads" for n in sorted(listed - read)
-    ]
+    return (
+        [f"{table} lacks {n}" for n in sorted(read - listed)]
+        + [f"{table} has {n}, which nothing reads" for n in sorted(listed - read)]
+        + [
+            f"{table} and the keywords of comity.init do not agree about {n}"
+            for n in sorted(lacking | (keywords - listed))
+        ]
+    )
 
 
 def names() -> list[str]:

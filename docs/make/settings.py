@@ -9,6 +9,7 @@ The table is read as text, so nothing has to be built. `comity info --settings` 
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "crates" / "comity-settings" / "src" / "settings" / "table.rs"
 TOPICS = TABLE.with_name("variable.rs")
 PAGE = ROOT / "docs" / "settings.md"
+FUNCTIONS = ROOT / "python" / "comity" / "_functions.py"
 BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 
 #: Where a page says more of a variable: in the column of its default.
@@ -24,6 +26,16 @@ SEE = {
     "COMITY_KEY_FILE": "[Security](security.md#the-key)",
     "COMITY_CONNECTIONS": "[when](#connections-and-send-threads)",
     "COMITY_DEVICES": "[RDMA](rdma.md)",
+}
+
+#: Variables that a program may set and that are no keyword of `init`: of its first argument, or of all groups of a process.
+WITHOUT_KEYWORD = {
+    "COMITY_BACKEND",
+    "COMITY_ALGORITHM",
+    "COMITY_COSTS",
+    "COMITY_DEVICES",
+    "COMITY_TORCH_COMPRESSION",
+    "COMITY_VERBOSE",
 }
 
 ENTRY = re.compile(r"^    Variable \{\n(.*?)^    \},$", re.M | re.S)
@@ -48,6 +60,14 @@ def variables() -> list[dict[str, str]]:
     if not rows:
         sys.exit(f"{TABLE.relative_to(ROOT)} has no row that could be read")
     return rows
+
+
+def keywords() -> set[str]:
+    """The variables that keywords of `comity.init` stand for."""
+    classes = (node for node in ast.parse(FUNCTIONS.read_text()).body if isinstance(node, ast.ClassDef))
+    fields = next(c for c in classes if c.name == "Settings").body
+    names = [f.target.id for f in fields if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)]
+    return {f"COMITY_{name.upper()}" for name in ["timeout", *names]}
 
 
 def tables() -> str:

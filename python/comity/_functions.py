@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from comity import _core, _process
 from comity._elastic import ReformOutcome
@@ -23,36 +23,40 @@ _BACKENDS: dict[str, tuple[str, str] | None] = {
 }
 # What needs a library of its own.
 _LOADED = ("jaccl", "mpi", "nccl")
-# Keyword arguments of `init`, and the variables that they stand in for.
-_VARIABLES = {
-    "timeout": "COMITY_TIMEOUT",
-    "join_timeout": "COMITY_JOIN_TIMEOUT",
-    "rank": "COMITY_RANK",
-    "size": "COMITY_SIZE",
-    "store": "COMITY_STORE",
-    "join": "COMITY_JOIN",
-    "job": "COMITY_JOB",
-    "key_file": "COMITY_KEY_FILE",
-    "insecure": "COMITY_INSECURE",
-    "detection": "COMITY_DETECTION",
-    "links": "COMITY_LINKS",
-    "addrs": "COMITY_ADDRS",
-    "connect": "COMITY_CONNECT",
-    "interfaces": "COMITY_INTERFACES",
-    "ports": "COMITY_PORTS",
-    "relay": "COMITY_RELAY",
-    "mptcp": "COMITY_MPTCP",
-    "connections": "COMITY_CONNECTIONS",
-    "send_threads": "COMITY_SEND_THREADS",
-    "shared_buffers": "COMITY_SHARED_BUFFERS",
-    "pull": "COMITY_PULL",
-    "ptracer": "COMITY_PTRACER",
-    "lanes": "COMITY_LANES",
-    "host": "COMITY_HOST",
-    "log_dir": "COMITY_LOG_DIR",
-    "device": "COMITY_DEVICE",
-    "secure": "COMITY_SECURE",
-}
+
+
+class Settings(TypedDict, total=False):
+    """Keywords of `init`, each in place of the variable ``COMITY_...`` of its name."""
+
+    join_timeout: float
+    rank: int
+    size: int
+    store: str
+    join: bool
+    job: str
+    key_file: str
+    insecure: bool | str
+    detection: float
+    links: str | Sequence[str]
+    addrs: str | Sequence[str]
+    connect: str
+    interfaces: str | Sequence[str]
+    ports: str
+    relay: bool
+    mptcp: bool
+    connections: int
+    send_threads: int
+    shared_buffers: int
+    pull: int
+    ptracer: str
+    lanes: int
+    host: str
+    log_dir: str
+    device: int
+    secure: bool | str
+
+
+_VARIABLES = {name: f"COMITY_{name.upper()}" for name in ("timeout", *Settings.__annotations__)}
 
 # `secure` as a yes or no.
 _SECURE = {True: "data", False: "handshake"}
@@ -75,7 +79,7 @@ def init(
     *,
     timeout: float | None = None,
     key: bytes | str | None = None,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Group:
     """Meet the other ranks, and return the group of all of them.
 
@@ -93,8 +97,8 @@ def init(
         join: True: join a job that runs, as one of its last ranks. Waits until the ranks form their group again (`Group.reform`). Give
             the job's `store`, `job` and key. A launcher sets ``COMITY_JOIN=1`` for it.
         settings: In place of the variable ``COMITY_...`` of that name: join_timeout, rank, size, store, job, key_file, insecure, detection,
-            links, addrs, interfaces, ports, relay, mptcp, connect ("all" makes all links at start), connections, send_threads, lanes, host,
-            log_dir, device, secure ("handshake"; "data" or True encrypts all that is sent). Any of them makes a new group.
+            links, addrs, interfaces, ports, relay, mptcp, connect ("all" makes all links at start), connections, shared_buffers, lanes,
+            host, log_dir, device, secure ("handshake"; "data" or True encrypts all that is sent). Any of them makes a new group.
     """
     if backend not in _BACKENDS:
         raise ConfigError(

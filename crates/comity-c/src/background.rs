@@ -80,7 +80,7 @@ impl RequestCell {
             *lock(&bell.rung) = true;
             bell.rings.notify_all();
         }
-        callbacks.into_iter().for_each(tell);
+        callbacks.into_iter().for_each(|(callback, context)| tell(callback, context));
     }
 
     /// Call this when it has ended: now, if it has.
@@ -91,11 +91,11 @@ impl RequestCell {
             return;
         }
         drop(inner);
-        tell((callback, context));
+        tell(callback, context);
     }
 }
 
-fn tell((callback, context): (extern "C" fn(*mut c_void), Context)) {
+fn tell(callback: extern "C" fn(*mut c_void), context: Context) {
     let before = TOLD.replace(true);
     callback(context.0);
     TOLD.set(before);

@@ -87,7 +87,7 @@ impl Heads {
         self.width
     }
 
-    /// Whether every rank has the weights of all keys and values, since there are more ranks than those.
+    /// Returns true if every rank has the weights of all keys and values, since there are more ranks than those.
     pub fn replicates_keys(&self) -> bool {
         self.all_keys < self.queries.len()
     }
@@ -161,7 +161,7 @@ pub struct AttentionLayers<'a> {
 impl ShardedAttention {
     /// A new attention out of a [`VarBuilder`] over variables, without biases: `q_proj`, `k_proj`, `v_proj`, `o_proj`.
     ///
-    /// Where every rank has all keys and values, start with [`broadcast_variables`](crate::broadcast_variables).
+    /// If every rank has all keys and values, start with [`broadcast_variables`](crate::broadcast_variables).
     ///
     /// # Errors
     /// [`Error::Sharding`] when the heads were not made for this number of ranks.

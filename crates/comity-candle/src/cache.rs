@@ -42,7 +42,7 @@ impl KvCache {
         self.requests.get(request).and_then(Option::as_ref).map_or(0, |r| r.len)
     }
 
-    /// Whether no request has tokens.
+    /// Returns true if no request has tokens.
     pub fn is_empty(&self) -> bool {
         self.requests.iter().all(Option::is_none)
     }

@@ -99,7 +99,7 @@ pub fn load_checkpoint(group: &Group, path: impl AsRef<Path>, parameters: &[Para
 /// Places of all parameters in the file.
 struct FilePlan {
     header: Vec<u8>,
-    /// Where each parameter's bytes begin, in the order given.
+    /// Position at which each parameter's bytes begin, in the order given.
     offsets: Vec<u64>,
     len: u64,
 }

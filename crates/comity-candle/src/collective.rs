@@ -64,7 +64,7 @@ pub(crate) enum CallKind {
 }
 
 impl CallKind {
-    /// Whether the result begins as a copy of the input.
+    /// Returns true if the result begins as a copy of the input.
     #[cfg(any(feature = "cuda", feature = "metal"))]
     pub(crate) fn begins_as_copy(&self) -> bool {
         matches!(self, Self::None | Self::Broadcast(_))

@@ -15,7 +15,7 @@ use candle_core::{
 };
 use comity::{Element, Group, Place, View, ViewMut};
 
-/// Whether calls of this group take tensors on this device as they are.
+/// Returns true if calls of this group take tensors on this device as they are.
 pub(crate) fn takes(group: &Group, device: &Device) -> bool {
     match device {
         Device::Cuda(device) => group.device() == Some(ordinal(device)),

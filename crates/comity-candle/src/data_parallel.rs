@@ -85,7 +85,7 @@ impl DataParallel {
         Ok(Self { group: group.clone(), variables: Arc::new(all), order: None, overlaps: true })
     }
 
-    /// Whether gradients travel during the backward pass, as they do unless told otherwise, or after it.
+    /// Let gradients travel during the backward pass, as they do unless told otherwise, or after it.
     #[must_use]
     pub fn overlap(mut self, overlap: bool) -> Self {
         self.overlaps = overlap;
@@ -224,7 +224,8 @@ impl DataParallel {
             let kind = self.variables[i].1.dtype();
             if dtype != Some(kind) || size >= limit {
                 buckets.push(Vec::new());
-                (size, dtype) = (0, Some(kind));
+                size = 0;
+                dtype = Some(kind);
             }
             if let Some(last) = buckets.last_mut() {
                 last.push(i);
@@ -249,7 +250,7 @@ struct Step {
     state: Mutex<BackwardPass>,
 }
 
-/// Where a backward pass stands.
+/// Progress of a backward pass.
 struct BackwardPass {
     /// Final gradients that have not been sent.
     ready: Vec<Option<Tensor>>,

@@ -80,7 +80,7 @@ impl ShardedEmbedding {
         Ok(Self { group: group.clone(), rows, vocabulary })
     }
 
-    /// How the vocabulary is divided.
+    /// Division of the vocabulary.
     pub fn vocabulary(&self) -> &Partition {
         &self.vocabulary
     }

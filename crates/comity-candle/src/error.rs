@@ -91,7 +91,7 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-/// Whether an error of this crate is at the bottom of candle's.
+/// Returns true if an error of this crate is at the bottom of candle's.
 fn is_ours(e: &candle_core::Error) -> bool {
     use candle_core::Error as Candle;
     match e {

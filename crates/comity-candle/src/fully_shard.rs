@@ -331,7 +331,7 @@ impl Inner {
         self.pieces.iter().map(|p| p.count(rank)).sum()
     }
 
-    /// One element for a rank without any: candle's optimisers cannot set an empty variable.
+    /// Number of elements that are added: 1 for a rank without any, since candle's optimisers cannot set an empty variable.
     fn padding(&self, rank: usize) -> usize {
         usize::from(self.count(rank) == 0)
     }

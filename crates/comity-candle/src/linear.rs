@@ -131,7 +131,7 @@ impl AllToShardedLinear {
         QuantizedAllToShardedLinear::from_parts(group, name, weight, bias, partition.clone())
     }
 
-    /// How the outputs are divided: the inputs of the layer that follows are too.
+    /// Division of the outputs, and of the inputs of the layer that follows.
     pub fn outputs(&self) -> &Partition {
         &self.part.partition
     }
@@ -232,7 +232,7 @@ impl ShardedToAllLinear {
         QuantizedShardedToAllLinear::from_parts(group, name, weight, bias, partition.clone())
     }
 
-    /// How the inputs are divided.
+    /// Division of the inputs.
     pub fn inputs(&self) -> &Partition {
         &self.part.partition
     }

@@ -213,7 +213,7 @@ impl Weights {
         sharding.partition(size, self.group.size()).map_err(fail)
     }
 
-    /// Where this rank's part lies within a tensor.
+    /// Area of this rank's part within a tensor.
     fn area(&self, name: &str, place: &TensorPlace, axis: usize, partition: &Partition) -> Result<Area> {
         if place.shape.get(axis) != Some(&partition.size()) {
             let mut expected = place.shape.clone();

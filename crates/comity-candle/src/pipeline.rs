@@ -245,7 +245,8 @@ fn cut(sizes: &[u64], stages: usize, limit: u64) -> Option<Vec<Range<usize>>> {
                 return None;
             }
             made.push(start..i);
-            (start, size) = (i, 0);
+            start = i;
+            size = 0;
         }
         size += bytes;
     }

@@ -148,7 +148,7 @@ impl QuantizedAllToShardedLinear {
         Ok(Self { group: group.clone(), weight: Arc::new(weight), bias, outputs, name: name.into() })
     }
 
-    /// How the outputs are divided.
+    /// Division of the outputs.
     pub fn outputs(&self) -> &Partition {
         &self.outputs
     }
@@ -230,7 +230,7 @@ impl QuantizedShardedToAllLinear {
         Ok(Self { group: group.clone(), weight: Arc::new(weight), bias, inputs, name: name.into() })
     }
 
-    /// How the inputs are divided.
+    /// Division of the inputs.
     pub fn inputs(&self) -> &Partition {
         &self.inputs
     }

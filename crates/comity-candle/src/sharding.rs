@@ -162,7 +162,7 @@ impl Sharding {
         Ok(Partition { size, parts })
     }
 
-    /// How many units each rank has of a segment.
+    /// Number of units of a segment that each rank has.
     fn shares(&self, size: usize, unit: usize, ranks: usize) -> Result<Vec<usize>, ShardingCause> {
         let even = self.shares == Shares::Even;
         if !size.is_multiple_of(if even { unit * ranks } else { unit }) {
@@ -233,7 +233,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// One range for each rank; two may have the same elements.
+    /// A range for each rank; two may have the same elements.
     pub(crate) fn overlapping(size: usize, ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
         Self { size, parts: ranges.into_iter().map(|r| vec![r]).collect() }
     }

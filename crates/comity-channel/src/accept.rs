@@ -15,9 +15,9 @@
 mod tests;
 
 use super::{
-    hello::{Channel, HandshakeStep, Hello, HelloVerdict, Responder, Secret},
+    hello::{Channel, Denial, HandshakeStep, Hello, HelloVerdict, Responder, Secret},
     listener::Listener,
-    relay::{RELAY_FULL, Relay},
+    relay::Relay,
     stream::{Sealing, Stream},
 };
 use rustix::{
@@ -116,7 +116,7 @@ impl Acceptor {
         self.listeners
     }
 
-    /// Why a connection was turned away for want of something here; once.
+    /// Lack for which a connection was turned away here; once.
     pub fn lacked(&mut self) -> Option<Errno> {
         self.lacked.take()
     }
@@ -166,14 +166,15 @@ impl Acceptor {
         }
         self.half_open.extend(waiting);
         if self.paused.is_none() && !is_over() {
-            self.take_new((now, &is_over), judge, &mut done);
+            self.take_new(now, &is_over, judge, &mut done);
         }
         done
     }
 
     fn take_new(
         &mut self,
-        (now, is_over): (Instant, &dyn Fn() -> bool),
+        now: Instant,
+        is_over: &dyn Fn() -> bool,
         judge: &mut dyn FnMut(&Hello, &Stream) -> HelloVerdict,
         done: &mut Vec<Accepted>,
     ) {
@@ -312,8 +313,8 @@ impl HalfOpenConnection {
         let mut judge = |hello: &Hello| match relay {
             Some(relay) if matches!(stream, Stream::Tcp(_)) && relay.takes(hello) => {
                 if relay.is_full() {
-                    tracing::warn!(from = hello.from, to = hello.to, "not passed on: {RELAY_FULL}");
-                    return HelloVerdict::No(RELAY_FULL.into());
+                    tracing::warn!(from = hello.from, to = hello.to, "not passed on: {}", Denial::RelayFull);
+                    return HelloVerdict::No(Denial::RelayFull);
                 }
                 other = Some(*hello);
                 HelloVerdict::PassOn

@@ -4,8 +4,7 @@ mod probe;
 mod race;
 
 use super::{
-    hello::{Channel, Hello, NOT_THE_ONE, Refusal, Secret},
-    relay::RELAY_FULL,
+    hello::{Channel, Denial, Hello, Refusal, Secret},
     stream::{Sealing, Stream},
 };
 use crate::{Error, Result, sys::poll_joining};
@@ -96,7 +95,7 @@ impl DialLimits<'_> {
     }
 }
 
-/// Why no connection came about.
+/// Reason for which no connection came about.
 #[derive(Debug)]
 pub enum Miss {
     /// It is over for the one who asked.
@@ -131,7 +130,7 @@ impl Miss {
         match self {
             Self::Stop(_) => true,
             // Who says so may be somebody else, who has the same address.
-            Self::Refused(Refusal::No(words)) => words != NOT_THE_ONE && words != RELAY_FULL,
+            Self::Refused(Refusal::No(why)) => !matches!(why, Denial::NotTheOne | Denial::RelayFull),
             _ => false,
         }
     }
@@ -153,6 +152,19 @@ impl Miss {
     /// Returns true if this host's routing table has no route there.
     fn is_off_the_map(&self) -> bool {
         matches!(self, Self::Nobody(e) if e.kind() == ErrorKind::NetworkUnreachable)
+    }
+
+    /// Returns true if this host has no route to one of the addresses that were tried.
+    pub fn lacks_a_route(&self) -> bool {
+        let (Self::Nobody(e)
+        | Self::Nowhere(e)
+        | Self::NoWay(e)
+        | Self::Barred(e)
+        | Self::Refused(Refusal::Ended(Some(e)))) = self
+        else {
+            return false;
+        };
+        e.get_ref().and_then(|e| e.downcast_ref::<Tries>()).is_some_and(|tries| tries.lack_a_route)
     }
 
     /// Returns true if there was no answer at all, for no fault of this process.
@@ -339,6 +351,21 @@ fn drops_full_packets(
     }
 }
 
+/// Results of a round of tries, in words.
+#[derive(Debug)]
+struct Tries {
+    words: String,
+    lack_a_route: bool,
+}
+
+impl fmt::Display for Tries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl std::error::Error for Tries {}
+
 /// Sums up a round of tries: the final miss if there is one, else the miss that may still change, with the result of each attempt.
 fn summary(targets: &[Target], missed: Vec<(usize, TryFailure)>) -> Miss {
     let list = || {
@@ -347,9 +374,10 @@ fn summary(targets: &[Target], missed: Vec<(usize, TryFailure)>) -> Miss {
             let from = tried.from.map_or_else(String::new, |ip| format!("from {ip} "));
             format!("{from}to {to}: {}", tried.miss)
         });
-        each.collect::<Vec<_>>().join("; ")
+        let lack_a_route = missed.iter().any(|(_, tried)| tried.is_off_the_map());
+        Tries { words: each.collect::<Vec<_>>().join("; "), lack_a_route }
     };
-    let words = targets.iter().any(|t| matches!(t, Target::Tcp(_))).then(list);
+    let tries = targets.iter().any(|t| matches!(t, Target::Tcp(_))).then(list);
     let is_barred = missed.iter().any(|(_, tried)| tried.is_relay_off());
     let hope = |t: &TryFailure| (t.is_final(), t.is_passing(), t.reached());
     let Some((_, tried)) = missed.into_iter().max_by_key(|(i, t)| (hope(t), std::cmp::Reverse(*i))) else {
@@ -358,9 +386,9 @@ fn summary(targets: &[Target], missed: Vec<(usize, TryFailure)>) -> Miss {
             "it has no address that leads there",
         ));
     };
-    let told = |e: io::Error| match words {
+    let told = |e: io::Error| match tries {
         // Who asks what this process lacked asks for the system's number.
-        Some(words) if !is_own(&e) => io::Error::new(e.kind(), words),
+        Some(tries) if !is_own(&e) => io::Error::new(e.kind(), tries),
         _ => e,
     };
     match tried.miss {

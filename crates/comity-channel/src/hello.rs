@@ -15,7 +15,7 @@ mod tests;
 use super::fields::{Malformed, Reader, Writer};
 use super::seal::Seals;
 use crate::{Key, sys::traceless};
-pub use message::Refusal;
+pub use message::{Denial, Refusal};
 use message::{IncomingMessage, MAX_BODY, MessageKind, VERSION, message, padding};
 use snow::{Builder, HandshakeState, TransportState};
 use std::{
@@ -32,9 +32,6 @@ pub const STORE: u32 = u32::MAX;
 
 static PATTERN: LazyLock<Option<snow::params::NoiseParams>> =
     LazyLock::new(|| "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s".parse().ok());
-
-/// Refusal by a process that was taken for another: the process that the address belongs to may be on another host.
-pub const NOT_THE_ONE: &str = "it is not the rank, or not of the group, that you look for";
 
 /// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,11 +213,14 @@ impl Initiator {
         let n = noise.read_message(body, &mut payload).map_err(|_| Refusal::Key)?;
         match payload.get(..n) {
             Some([0]) => {}
-            Some([1, words @ ..]) => return Err(Refusal::No(String::from_utf8_lossy(words).into_owned())),
+            Some([1, words @ ..]) => return Err(Refusal::No((&*String::from_utf8_lossy(words)).into())),
             Some([2]) => return Err(Refusal::Busy),
             Some([3, rank @ ..]) => {
                 return Err(Refusal::RelayOff(String::from_utf8_lossy(rank).into_owned()));
             }
+            Some([4]) => return Err(Refusal::No(Denial::NotTheOne)),
+            Some([5]) => return Err(Refusal::No(Denial::RelayFull)),
+            Some([6]) => return Err(Refusal::No(Denial::NotAMember)),
             _ => return Err(Refusal::Stranger),
         }
         // A handshake that is over cannot be extended: prove with the keys that came of it.
@@ -240,7 +240,7 @@ impl Initiator {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HelloVerdict {
     Yes,
-    No(String),
+    No(Denial),
     Busy,
     /// It is for another, and this rank, of this name, may not pass it on.
     RelayOff(String),
@@ -368,7 +368,12 @@ impl Responder {
                 return Some(HandshakeStep::PassOn(whole));
             }
             HelloVerdict::Yes => vec![0],
-            HelloVerdict::No(words) => [1].into_iter().chain(words.bytes().take(MAX_WORDS)).collect(),
+            HelloVerdict::No(Denial::Other(words)) => {
+                [1].into_iter().chain(words.bytes().take(MAX_WORDS)).collect()
+            }
+            HelloVerdict::No(Denial::NotTheOne) => vec![4],
+            HelloVerdict::No(Denial::RelayFull) => vec![5],
+            HelloVerdict::No(Denial::NotAMember) => vec![6],
             HelloVerdict::Busy => vec![2],
             HelloVerdict::RelayOff(rank) => [3].into_iter().chain(rank.bytes().take(MAX_WORDS)).collect(),
         };

@@ -44,7 +44,7 @@ use comity_base::{Error, Key, Result, sys};
 pub use accept::{Accepted, Acceptor};
 pub use dial::{DialLimits, Miss, TRY, Target, Winner, answering, dial, dial_all, dial_any, is_own, probe};
 pub use fields::{MAX_TEXT, Malformed, Reader, Writer};
-pub use hello::{Agreed, Channel, Hello, HelloVerdict, Initiator, NOT_THE_ONE, Refusal, STORE, Secret};
+pub use hello::{Agreed, Channel, Denial, Hello, HelloVerdict, Initiator, Refusal, STORE, Secret};
 pub use listener::{Listener, Unlink};
 pub use relay::Relay;
 pub use seal::{Seal, SealError, Seals, TAG, both_ends};

@@ -32,8 +32,6 @@ use std::{
 const ROOM: usize = 64 * 1024;
 /// Connections at the same time; with [`ROOM`] this bounds the memory.
 const MAX_PASSED: usize = 256;
-/// Refusal of a connection above the limit of relayed connections.
-pub(super) const RELAY_FULL: &str = "it passes on what others say over 256 connections already, and takes no more; a cable or a network that the two hosts share needs none of them";
 /// Time limit for the connection to the addressee: its connector gives up first.
 const PASS_LIMIT: Duration = Duration::from_secs(3);
 /// Time for which one direction may be over while nothing moves in the other: a peer that closes, or is refused, soon closes both.
@@ -240,7 +238,8 @@ impl RelayedPair {
             self.outward.pump(&self.near, far, room).and_then(|()| self.inward.pump(far, &self.near, room));
         let seen = (self.outward.passed.wrapping_add(self.inward.passed), self.is_half());
         if seen != self.seen {
-            (self.seen, self.moved) = (seen, Instant::now());
+            self.seen = seen;
+            self.moved = Instant::now();
         }
         let is_over = self.is_half() && self.moved.elapsed() >= HALF;
         both.is_ok() && !(self.outward.told && self.inward.told) && !is_over
@@ -296,7 +295,8 @@ impl RelayShared {
 
     // WAIT(stop): the relay's thread: woken for each byte, and when it is to stop
     fn serve(&self) {
-        let (mut all, mut stopped): (Vec<RelayedPair>, Option<Instant>) = (Vec::new(), None);
+        let mut all: Vec<RelayedPair> = Vec::new();
+        let mut stopped: Option<Instant> = None;
         let mut room = vec![0; ROOM];
         loop {
             let mut waiting = self.waiting();

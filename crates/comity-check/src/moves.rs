@@ -53,7 +53,9 @@ pub(super) fn broadcast(row: &mut CheckRow<'_>) -> Result<()> {
 
 pub(super) fn all_gather(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let (me, n, of) = (row.rank(), row.n(), held::<T>(row));
+        let me = row.rank();
+        let n = row.n();
+        let of = held::<T>(row);
         let case = row.case::<T>(count);
         let src = GuardedBuffer::new(count, |i| of(me, i));
         let mut dst = GuardedBuffer::stale(n * count);
@@ -67,7 +69,9 @@ pub(super) fn all_gather(row: &mut CheckRow<'_>) -> Result<()> {
 
 pub(super) fn all_gather_in_place(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let (me, n, of) = (row.rank(), row.n(), held::<T>(row));
+        let me = row.rank();
+        let n = row.n();
+        let of = held::<T>(row);
         let case = row.case::<T>(count);
         let mut buf = GuardedBuffer::stale(n * count);
         buf.get_mut()[me * count..][..count].iter_mut().enumerate().for_each(|(i, x)| *x = of(me, i));
@@ -137,7 +141,9 @@ pub(super) fn scatter(row: &mut CheckRow<'_>) -> Result<()> {
 
 pub(super) fn all_to_all(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let (me, n, of) = (row.rank(), row.n(), held::<T>(row));
+        let me = row.rank();
+        let n = row.n();
+        let of = held::<T>(row);
         let case = row.case::<T>(count);
         let src = GuardedBuffer::new(n * count, |i| of(me, i));
         let mut dst = GuardedBuffer::stale(n * count);
@@ -151,7 +157,9 @@ pub(super) fn all_to_all(row: &mut CheckRow<'_>) -> Result<()> {
 
 pub(super) fn all_to_all_in_place(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let (me, n, of) = (row.rank(), row.n(), held::<T>(row));
+        let me = row.rank();
+        let n = row.n();
+        let of = held::<T>(row);
         let case = row.case::<T>(count);
         let mut buf = GuardedBuffer::new(n * count, |i| of(me, i));
         row.via.all_to_all_in_place(buf.get_mut())?;
@@ -164,7 +172,9 @@ pub(super) fn all_to_all_in_place(row: &mut CheckRow<'_>) -> Result<()> {
 
 pub(super) fn all_to_all_v(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let (me, n, of) = (row.rank(), row.n(), held::<T>(row));
+        let me = row.rank();
+        let n = row.n();
+        let of = held::<T>(row);
         let case = row.case::<T>(count);
         let gives = |from, to| parts::gives(from, to, count);
         let out: Vec<usize> = (0..n).map(|to| gives(me, to)).collect();

@@ -41,7 +41,7 @@ pub struct Line {
     pub wrong: u64,
     /// Ranks with a wrong result.
     pub ranks: u64,
-    /// Why nothing was checked.
+    /// Reason for which nothing was checked.
     pub skipped: Option<String>,
 }
 

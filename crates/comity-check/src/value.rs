@@ -236,7 +236,9 @@ fn sum_is_near(op: ReduceOp, epsilon: f64, of: impl Iterator<Item = f64>, got: f
     let mut sum = 0.0;
     let mut all = 0.0;
     for x in of {
-        (n, sum, all) = (n + 1.0, sum + x, all + x.abs());
+        n += 1.0;
+        sum += x;
+        all += x.abs();
     }
     let bound = n * epsilon * all;
     if op == ReduceOp::Avg {
@@ -261,7 +263,8 @@ macro_rules! real {
             }
 
             fn combine(op: ReduceOp, a: Self, b: Self) -> Self {
-                let (x, y): ($wide, $wide) = ($to(a), $to(b));
+                let x: $wide = $to(a);
+                let y: $wide = $to(b);
                 match op {
                     ReduceOp::Product => $from(x * y),
                     ReduceOp::Min | ReduceOp::Max if x.is_nan() || y.is_nan() => $from($wide::NAN),

@@ -30,7 +30,8 @@ fn case(row: &mut CheckRow<'_>, wire: Wire, reduce: Option<ReduceOp>, count: usi
 /// Hold `got`, which starts at element `from` of the whole, against the sum of `given`.
 fn judge(
     row: &mut CheckRow<'_>,
-    (case, wire): (&Case, Wire),
+    case: &Case,
+    wire: Wire,
     got: &[f32],
     from: usize,
     given: impl Fn(usize, usize) -> f32,
@@ -64,7 +65,7 @@ pub(super) fn all_reduce(row: &mut CheckRow<'_>) -> Result<()> {
         let case = case(row, wire, Some(ReduceOp::Sum), count);
         let mut buf = GuardedBuffer::new(count, |i| of(me, i));
         row.group.with_wire(wire).all_reduce(buf.get_mut(), ReduceOp::Sum)?;
-        judge(row, (&case, wire), buf.get(), 0, &of);
+        judge(row, &case, wire, buf.get(), 0, &of);
         row.expect_guarded(&case, &buf);
         row.expect_everywhere(&case, buf.get())
     }
@@ -84,7 +85,7 @@ pub(super) fn reduce_scatter(row: &mut CheckRow<'_>) -> Result<()> {
         let src = GuardedBuffer::new(n * count, |i| of(me, i));
         let mut dst = GuardedBuffer::stale(count);
         row.group.with_wire(wire).reduce_scatter(src.get(), dst.get_mut(), ReduceOp::Sum)?;
-        judge(row, (&case, wire), dst.get(), me * count, &of);
+        judge(row, &case, wire, dst.get(), me * count, &of);
         row.expect_guarded(&case, &dst);
         Ok(())
     }
@@ -101,7 +102,7 @@ pub(super) fn all_gather(row: &mut CheckRow<'_>) -> Result<()> {
         let mut dst = GuardedBuffer::stale(n * count);
         row.group.with_wire(wire).all_gather(src.get(), dst.get_mut())?;
         // One contribution and no sum: the others give nothing.
-        judge(row, (&case, wire), dst.get(), 0, |r, i| if r == i / count { of(r, i % count) } else { 0.0 });
+        judge(row, &case, wire, dst.get(), 0, |r, i| if r == i / count { of(r, i % count) } else { 0.0 });
         row.expect_guarded(&case, &dst);
         row.expect_everywhere(&case, dst.get())
     }

@@ -37,7 +37,7 @@ pub(crate) enum KeyCommand {
 pub(crate) fn key(command: KeyCommand) -> u8 {
     let done = match command {
         KeyCommand::New { file } => new(&file).map(|()| format!("{}\n", file.display())).map_err(|e| vec![e]),
-        KeyCommand::Copy { hosts, file, ssh_arg, ssh } => copy(&hosts, &file, (&ssh, &ssh_arg)),
+        KeyCommand::Copy { hosts, file, ssh_arg, ssh } => copy(&hosts, &file, &ssh, &ssh_arg),
     };
     match done {
         Ok(text) => say("key", text, 0),
@@ -58,7 +58,7 @@ fn new(path: &Path) -> Result<(), String> {
 }
 
 /// To all hosts at once: a line for each, or what went wrong with each. What was copied is told in both cases.
-fn copy(hosts: &[String], file: &Path, (ssh, args): (&OsString, &[OsString])) -> Result<String, Vec<String>> {
+fn copy(hosts: &[String], file: &Path, ssh: &OsString, args: &[OsString]) -> Result<String, Vec<String>> {
     let mut wrong: Vec<String> = hosts.iter().filter_map(|h| check_host_name(h).err()).collect();
     let key = Key::from_file(file).map_err(|e| wrong.push(e.to_string())).ok();
     let name = file
@@ -67,7 +67,7 @@ fn copy(hosts: &[String], file: &Path, (ssh, args): (&OsString, &[OsString])) ->
         .ok_or_else(|| "the file's name is no plain text".to_owned());
     let name = name.map_err(|e| wrong.push(e)).unwrap_or_default();
     match (key, wrong.is_empty()) {
-        (Some(key), true) => send(hosts, &key, name, (ssh, args)),
+        (Some(key), true) => send(hosts, &key, name, ssh, args),
         _ => Err(wrong),
     }
 }
@@ -77,7 +77,8 @@ fn send(
     hosts: &[String],
     key: &Key,
     name: &str,
-    (ssh, args): (&OsString, &[OsString]),
+    ssh: &OsString,
+    args: &[OsString],
 ) -> Result<String, Vec<String>> {
     let mut wrong = Vec::new();
     let mut there = String::new();
@@ -124,7 +125,7 @@ fn not_copied(host: &str, ended: &Output) -> String {
         return explain_ssh(host, &said, &format!("the key was not copied: ssh ended with {}", ended.status));
     }
     let last = said.lines().rfind(|l| !l.trim().is_empty()).unwrap_or_default();
-    let last: String = last.chars().filter(|c| !c.is_control()).take(300).collect();
+    let last = comity_cluster::printable(last, 300);
     format!(
         "host {host}: the key was not written there ({last}): is the directory there, with room, and may this user write to it?"
     )
@@ -147,7 +148,7 @@ mod tests {
     #[test]
     fn no_host_is_an_option_and_every_problem_is_told() {
         let hosts = ["-oProxyCommand=x".to_owned(), "a b".to_owned()];
-        let wrong = copy(&hosts, Path::new("/nowhere/key"), (&"ssh".into(), &[])).unwrap_err();
+        let wrong = copy(&hosts, Path::new("/nowhere/key"), &"ssh".into(), &[]).unwrap_err();
         assert!(
             wrong.len() == 3 && wrong[0].contains("begin with '-'") && wrong[2].contains("/nowhere/key"),
             "{wrong:?}"
@@ -171,7 +172,7 @@ mod tests {
         }
         let key = Key::random().unwrap();
         let ssh = ssh.into_os_string();
-        let sent = |name: &str| send(&["a", "b", "c"].map(String::from), &key, name, (&ssh, &[]));
+        let sent = |name: &str| send(&["a", "b", "c"].map(String::from), &key, name, &ssh, &[]);
         let wrong = sent("job.key").unwrap_err();
         assert_eq!(wrong.len(), 1, "{wrong:?}");
         assert!(wrong[0].starts_with("host c: no host has this name; check the spelling"), "{wrong:?}");
@@ -188,7 +189,7 @@ mod tests {
             "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\ncd DIR/$2 && head -c 5 | sh -c \"$3\"\n";
         std::fs::write(&dead, script.replace("DIR", &dir.path().display().to_string())).unwrap();
         std::fs::set_permissions(&dead, PermissionsExt::from_mode(0o755)).unwrap();
-        let wrong = send(&["a".into()], &key, "half.key", (&dead.into_os_string(), &[])).unwrap_err();
+        let wrong = send(&["a".into()], &key, "half.key", &dead.into_os_string(), &[]).unwrap_err();
         assert!(wrong[0].starts_with("host a: the key was not written there"), "{wrong:?}");
         assert_eq!(std::fs::read_dir(dir.path().join("a")).unwrap().count(), 1, "half a key is none");
         let wrong = sent("no/folder/job.key").unwrap_err();

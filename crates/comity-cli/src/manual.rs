@@ -157,7 +157,7 @@ fn unflagged(command: &str, words: &[String], word: &str) -> Option<String> {
         return None;
     }
     let flag = if Path::new(word).is_file() { "--hostfile" } else { "--hosts" };
-    let word: String = word.chars().filter(|c| !c.is_control()).take(80).collect();
+    let word = comity_cluster::printable(word, 80);
     let rest = words.get(2).map(String::as_str).unwrap_or_default();
     Some(format!("hint: comity cluster {rest} {flag} {word}"))
 }
@@ -168,7 +168,7 @@ pub(crate) fn misplaced(command: &[String], has_hosts: bool) -> Option<String> {
         word == flag || word.strip_prefix(flag).is_some_and(|r| r.starts_with('='))
     };
     let flag = ["--hosts", "--hostfile"].into_iter().find(|f| command.iter().any(|w| is(w, f)))?;
-    let program: String = command.first()?.chars().filter(|c| !c.is_control()).take(80).collect();
+    let program = comity_cluster::printable(command.first()?, 80);
     (!has_hosts).then(|| {
         format!(
             "hint: {flag} stands after the command and goes to the command, so the ranks run on this host; \

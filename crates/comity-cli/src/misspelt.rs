@@ -20,7 +20,7 @@ fn doubt(name: &str) -> Option<String> {
     (slips <= SLIPS).then(|| format!("nothing reads {name}; do you mean {meant}?"))
 }
 
-/// How many letters have to be put in, taken out or changed to make `b` of `a` (Levenshtein).
+/// Number of letters that have to be put in, taken out or changed to make `b` of `a` (Levenshtein).
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {

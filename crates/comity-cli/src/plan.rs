@@ -104,7 +104,8 @@ fn report(args: &PlanArgs) -> Result<String, String> {
     let of = |algorithm| {
         let mut ask = PlanRequest::new(&args.op, args.ranks as usize, whole);
         (ask.hosts, ask.cores) = (args.hosts as usize, args.cores.map(|c| c as usize));
-        (ask.algorithm, ask.costs) = (algorithm, costs.as_ref().map(AsRef::as_ref));
+        ask.algorithm = algorithm;
+        ask.costs = costs.as_ref().map(AsRef::as_ref);
         ask.within = if shm { LinkClass::SHM } else { LinkClass::TCP };
         plan_report(&ask)
     };
@@ -125,7 +126,7 @@ fn report(args: &PlanArgs) -> Result<String, String> {
     Ok(format!("{}{}\n{}", table(&all, &chosen), why(&all, &chosen), shown.text))
 }
 
-/// Why the chosen one was: what it saves against the next.
+/// Reason for the choice: what the chosen one saves against the next.
 fn why(all: &[PlanReport], chosen: &PlanReport) -> String {
     let others = all.iter().filter(|r| r.algorithm != chosen.algorithm);
     let Some(next) = others.min_by(|a, b| a.seconds.total_cmp(&b.seconds)) else {

@@ -41,7 +41,8 @@ impl FromStr for Sizes {
 
     fn from_str(s: &str) -> Result<Self, String> {
         let (first, last) = s.split_once(':').unwrap_or((s, s));
-        let (first, last): (Size, Size) = (first.parse()?, last.parse()?);
+        let first: Size = first.parse()?;
+        let last: Size = last.parse()?;
         if first > last {
             return Err(format!("{s} goes down; write the smaller size first"));
         }

@@ -149,7 +149,7 @@ pub struct Limits {
 /// The part of a Linux kernel's MPTCP that a host's administrator sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Multipath {
-    /// Whether programs may use it.
+    /// True if programs may use it.
     pub is_enabled: bool,
     /// Paths that a connection may have beside its first one.
     pub subflows: u64,

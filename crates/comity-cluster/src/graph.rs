@@ -94,7 +94,8 @@ impl Cluster {
         let spoke: BTreeSet<usize> = heard.iter().flat_map(|h| [h.at.host, h.from.host]).collect();
         cluster.by_subnets(&spoke);
         cluster.cables.sort_by(|x, y| (&x.a, &x.b).cmp(&(&y.a, &y.b)));
-        cluster.notes.extend(cluster.names());
+        cluster.notes.extend(cluster.named_twice());
+        cluster.notes.extend(cluster.namesakes());
         cluster.notes.extend(cluster.slow());
         cluster.notes.extend(cluster.fours());
         cluster
@@ -265,32 +266,40 @@ impl Cluster {
         self.networks.push(Network { ends, subnet });
     }
 
-    /// Two hosts with one name, and one host with two.
-    fn names(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        for (j, y) in self.hosts.iter().enumerate() {
-            for x in &self.hosts[..j] {
-                if x.identity == y.identity && !x.identity.trim().is_empty() {
-                    notes.push(format!("{} and {} are one host: name it once", x.ssh, y.ssh));
-                } else if x.hostname == y.hostname && !x.hostname.is_empty() {
-                    notes.push(format!(
-                        "{} and {} both call themselves {:?}: give one another name ({}), else ranks and logs cannot tell them apart",
-                        x.ssh,
-                        y.ssh,
-                        x.hostname,
-                        match y.system {
-                            crate::facts::HostSystem::Macos => "sudo scutil --set HostName NAME",
-                            _ => "sudo hostnamectl hostname NAME",
-                        }
-                    ));
+    /// Every two of the hosts, and whether they are one.
+    fn host_pairs(&self) -> impl Iterator<Item = (&HostFacts, &HostFacts, bool)> {
+        let before = |(j, y)| self.hosts.iter().take(j).map(move |x: &HostFacts| (x, y));
+        let all = self.hosts.iter().enumerate().flat_map(before);
+        all.map(|(x, y)| (x, y, x.identity == y.identity && !x.identity.trim().is_empty()))
+    }
+
+    /// Notes on hosts that were named twice.
+    pub fn named_twice(&self) -> Vec<String> {
+        let twice = self.host_pairs().filter(|(_, _, is_one)| *is_one);
+        twice.map(|(x, y, _)| format!("{} and {} are one host: name it once", x.ssh, y.ssh)).collect()
+    }
+
+    /// Two hosts with one name.
+    pub(crate) fn namesakes(&self) -> Vec<String> {
+        let alike = |x: &HostFacts, y: &HostFacts| x.hostname == y.hostname && !x.hostname.is_empty();
+        let pairs = self.host_pairs().filter(|(x, y, is_one)| !is_one && alike(x, y));
+        let note = |(x, y, _): (&HostFacts, &HostFacts, bool)| {
+            format!(
+                "{} and {} both call themselves {:?}: give one another name ({}), else ranks and logs cannot tell them apart",
+                x.ssh,
+                y.ssh,
+                x.hostname,
+                match y.system {
+                    crate::facts::HostSystem::Macos => "sudo scutil --set HostName NAME",
+                    _ => "sudo hostnamectl hostname NAME",
                 }
-            }
-        }
-        notes
+            )
+        };
+        pairs.map(note).collect()
     }
 
     /// Cables that negotiated far less than others of their kind.
-    fn slow(&self) -> Vec<String> {
+    pub(crate) fn slow(&self) -> Vec<String> {
         let best = |kind| self.cables.iter().filter(|c| c.kind == kind).filter_map(|c| c.speed).max();
         let of = |c: &Cable| {
             let speed = c.speed?;

@@ -50,7 +50,7 @@ impl ClusterFile {
         let mut hosts = Vec::new();
         for (place, &host) in layout.order.iter().enumerate() {
             let before = layout.order[(place + n - 1) % n];
-            let ips = ips(cluster, plan, layout, (host, before), over)?;
+            let ips = ips(cluster, plan, layout, host, before, over)?;
             let rdma: Vec<Value> = match over {
                 Over::Rdma => {
                     let cell = |(other_place, other): (usize, &usize)| {
@@ -93,7 +93,8 @@ fn ips(
     cluster: &Cluster,
     plan: &AddressPlan,
     layout: &CableLayout,
-    (host, before): (usize, usize),
+    host: usize,
+    before: usize,
     over: Over,
 ) -> Result<Vec<IpAddr>, String> {
     let other = |c: &crate::graph::Cable| if c.a.host == host { c.b.host } else { c.a.host };

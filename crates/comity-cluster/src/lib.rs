@@ -39,6 +39,11 @@ pub mod read;
 pub mod subnet;
 pub mod undo;
 
+/// Text of another process or host as a sentence may show it: at most so many characters, and none that steers a terminal.
+pub fn printable(text: &str, most: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(most).collect()
+}
+
 #[cfg(test)]
 mod samples;
 #[cfg(test)]

@@ -174,7 +174,8 @@ lane!(
         im: f32::from_ne_bytes([e, f, g, h]),
     },
     |z| {
-        let ([a, b, c, d], [e, f, g, h]) = (z.re.to_ne_bytes(), z.im.to_ne_bytes());
+        let [a, b, c, d] = z.re.to_ne_bytes();
+        let [e, f, g, h] = z.im.to_ne_bytes();
         [a, b, c, d, e, f, g, h]
     }
 );

@@ -40,6 +40,7 @@ mod upstream;
 
 pub use backend::AskedBackend;
 pub use elastic::{Elastic, KEY_FILE, RESTARTS, name as job_name};
+pub use fleet::request::{FlagUse, HostFlags};
 pub use host::bind::{BindWish, allowed_cores, host_cores};
 pub use host::job::find as find_program;
 pub use host::metrics::address as metrics_address;

@@ -69,7 +69,7 @@ fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, LaunchRefusal>
     let usage = |text: String| LaunchRefusal { code: USAGE, text };
     let (program, family) = find().map_err(usage)?;
     let mut command = Command::new(&program);
-    command.args(flags(family, (args, more), rustix::process::geteuid().is_root()));
+    command.args(flags(family, args, more, rustix::process::geteuid().is_root()));
     command.env("COMITY_BACKEND", "mpi");
     // What the shell says was said to another job.
     for (name, value) in terms.variables() {
@@ -95,7 +95,7 @@ fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, LaunchRefusal>
 }
 
 /// The launcher's arguments, up to and with the command of the ranks.
-fn flags(family: Family, (args, more): (&JobRequest, &[String]), root: bool) -> Vec<OsString> {
+fn flags(family: Family, args: &JobRequest, more: &[String], root: bool) -> Vec<OsString> {
     let mut flags: Vec<OsString> = vec!["-n".into(), args.size().to_string().into()];
     let mut add = |more: &[&str]| flags.extend(more.iter().map(OsString::from));
     match family {
@@ -194,7 +194,7 @@ mod tests {
             ..JobRequest::of_command(3, &["prog", "-x", "1"])
         };
         let words = |family, root| {
-            let flags = flags(family, (&job, &[]), root);
+            let flags = flags(family, &job, &[], root);
             flags.iter().map(|f| f.to_str().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(

@@ -270,7 +270,7 @@ impl JobRequest {
     }
 }
 
-/// Whether each line of output starts with its rank.
+/// Choice of the jobs in which each line of output starts with its rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TagWish {
     /// With two ranks or more.
@@ -283,7 +283,7 @@ pub enum TagWish {
 }
 
 impl TagWish {
-    /// Whether the lines of a job of so many ranks are tagged.
+    /// Returns true if the lines of a job of so many ranks are tagged.
     pub fn applies(self, ranks: usize) -> bool {
         match self {
             Self::Auto => ranks > 1,

@@ -67,7 +67,7 @@ pub enum Action<R: Reason> {
     Fail {
         /// The group.
         group_id: u64,
-        /// Why.
+        /// Reason.
         failure: R,
     },
     /// A member has left in good order.
@@ -161,7 +161,7 @@ pub enum Action<R: Reason> {
     Log(Word),
 }
 
-/// Why a control connection that was to be [made](Action::Dial) was not.
+/// Reason for which a control connection that was to be [made](Action::Dial) was not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoConnection {
     /// Nobody listens there: the process has ended.

@@ -24,7 +24,7 @@ pub enum Note<R: Reason> {
     Abort {
         /// The group.
         group_id: u64,
-        /// Why.
+        /// Reason.
         failure: R,
     },
     /// The sender has waited for the receiver for long.
@@ -57,7 +57,7 @@ pub enum Note<R: Reason> {
     },
     /// The sender ends.
     Goodbye {
-        /// Why it could not join, if so; else empty.
+        /// Reason for which it could not join, if so; else empty.
         words: String,
         /// The processes at fault by these words, if other ones are.
         because_of: Vec<usize>,
@@ -80,7 +80,7 @@ pub enum Note<R: Reason> {
         by: usize,
         /// The process that it gave up.
         rank: usize,
-        /// Why, as the rest of the sentence "rank 3 ...".
+        /// Reason, as the rest of the sentence "rank 3 ...".
         cause: String,
         /// For how many milliseconds nothing was heard, if that is why.
         silence: Option<u64>,

@@ -124,7 +124,7 @@ pub(crate) struct Overlay<R: Reason> {
     pub(crate) tried: BTreeMap<usize, Instant>,
 }
 
-/// Why an edge is gone.
+/// Loss of an edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Loss {
     pub(crate) cause: String,
@@ -290,7 +290,8 @@ impl<R: Reason> Overlay<R> {
         if let Some(out) = self.out.get_mut(rank)
             && !std::mem::replace(out, true)
         {
-            (self.stirred, self.graph) = (true, None);
+            self.stirred = true;
+            self.graph = None;
             self.outs += 1;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-/// Why a group failed, as one of its members tells it to the others.
+/// Reason of a group's failure, as one of its members tells it to the others.
 ///
 /// The library says what a reason is. This crate compares reasons, passes them on, and makes one where a member is lost.
 pub trait Reason: Clone + Debug + Eq {

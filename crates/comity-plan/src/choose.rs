@@ -64,7 +64,7 @@ fn made(call: &Common<'_>, world: &Topology, model: &Model<'_>, algorithm: Algor
 
 fn seconds(model: &Model<'_>, kind: Kind, algorithm: Algorithm) -> f64 {
     match algorithm.service(kind) {
-        Some(service) if model.n > 1.0 => model.ratio(kind, algorithm) * (service.seconds)(model),
+        Some(service) if model.n > 1.0 => (service.seconds)(model),
         Some(_) => 0.0,
         None => f64::INFINITY,
     }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     /// Returns true if any rank's plan sends from one of the two to the other.
-    fn crosses(shape: &Shape, algorithm: Algorithm, (a, b): (usize, usize)) -> bool {
+    fn crosses(shape: &Shape, algorithm: Algorithm, a: usize, b: usize) -> bool {
         (0..shape.size).any(|rank| {
             let plan = build(&Shape { rank, ..*shape }, algorithm, 0);
             plan.steps.iter().any(
@@ -199,9 +199,9 @@ mod tests {
             let usual = world(4, None);
             let slow = world(4, Some((0, 3)));
             let plain = choose(&shape.common(), &usual, None).algorithm;
-            assert!(crosses(&shape, plain, (0, 3)), "{kind:?} {count}: {plain:?} uses every pair");
+            assert!(crosses(&shape, plain, 0, 3), "{kind:?} {count}: {plain:?} uses every pair");
             let around = choose(&shape.common(), &slow, None);
-            assert!(!crosses(&shape, around.algorithm, (0, 3)), "{kind:?} {count}: {around:?}");
+            assert!(!crosses(&shape, around.algorithm, 0, 3), "{kind:?} {count}: {around:?}");
             for rank in 1..4 {
                 assert_eq!(choose(&Shape { rank, ..shape }.common(), &slow, None), around);
             }

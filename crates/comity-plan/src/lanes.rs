@@ -29,7 +29,7 @@ const KEPT: usize = 2;
 /// The most lanes that gain.
 const MOST: usize = 16;
 
-/// How many lanes there may be.
+/// Number of lanes that there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lanes {
     /// Lanes up to the number that gains.

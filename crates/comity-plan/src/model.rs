@@ -9,15 +9,13 @@
 //!
 //! The ranks of a host share its network. Ranks beyond its cores take turns, so that a round costs a switch for each of them. Each word
 //! here ([`exchange`](Model::exchange), [`shift`](Model::shift), ...) is one round: with two kinds of link it is a formula; where each pair was
-//! measured it is the slowest rank's sum over the pairs that the round uses. May import `algorithms`, `pairs`, `shape`,
-//! `topology` and `traffic`.
+//! measured it is the slowest rank's sum over the pairs that the round uses. May import `pairs`, `shape`, `topology` and `traffic`.
 
 use crate::{
-    algorithms::Algorithm,
     pairs::PairCosts,
-    shape::{Common, Kind},
+    shape::Common,
     topology::{
-        HostLink::{Shm, Tcp},
+        HostLink::{self, Shm, Tcp},
         Topology,
     },
     traffic::Traffic::{self, BothWays, OneWay, Same},
@@ -29,13 +27,6 @@ use std::collections::BTreeMap;
 const UNKNOWN: f64 = 16384.0;
 /// Groups above this are priced by the medians: a round of all with all has the square of the ranks in pairs.
 const MOST_RANKS: usize = 128;
-
-/// Up to so many bytes: the part of the formula's time that calls take whose few messages go through memory and past the schedule, which the
-/// engine makes so up to the last length. Measured with 2, 4, 8 and 16 ranks: 0.5 to 0.7 at 8 B, 0.7 to 0.8 from 1 KiB on.
-const LEAN: [(f64, f64); 2] = [(256.0, 0.55), (8192.0, 0.75)];
-/// Limit in bytes and factor, for two ranks over TCP: up to so many bytes a rank that sends all and adds all at once takes this part of the
-/// formula's time, since it adds while the system moves bytes. Measured: 310 for 390 us at 1 MiB, 1,340 for 1,390 at 4 MiB, equal at 16, a tenth more at 64.
-const AT_ONCE: (f64, f64) = (8.0 * 1048576.0, 0.85);
 
 /// A call in the numbers that cost.
 #[derive(Debug)]
@@ -109,17 +100,23 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// How far an algorithm is from its formula: known of ranks that share a host and have a core each.
-    pub(crate) fn ratio(&self, kind: Kind, algorithm: Algorithm) -> f64 {
-        if self.hosts > 1.0 || self.pairs.is_some() || self.share() > 1.0 {
-            return 1.0;
-        }
-        let parts: &[(f64, f64)] = match (self.world.usual, kind, algorithm) {
-            (Some(Shm), Kind::AllReduce | Kind::Barrier, Algorithm::Direct | Algorithm::Doubling) => &LEAN,
-            (Some(Tcp), Kind::AllReduce, Algorithm::Direct) if self.n == 2.0 => &[AT_ONCE],
-            _ => &[],
-        };
-        parts.iter().find(|(most, _)| self.bytes <= *most).map_or(1.0, |(_, part)| *part)
+    /// Part of the formula's time that a call takes whose few messages go through memory and past the schedule, which the engine makes so up
+    /// to the last length. Measured with 2, 4, 8 and 16 ranks: 0.5 to 0.7 at 8 B, 0.7 to 0.8 from 1 KiB on.
+    pub(crate) fn lean(&self) -> f64 {
+        self.part(Shm, &[(256.0, 0.55), (8192.0, 0.75)])
+    }
+
+    /// Part of the formula's time that two ranks over TCP take of which each sends all and adds all at once: it adds while the system moves
+    /// bytes. Measured: 310 for 390 us at 1 MiB, 1,340 for 1,390 at 4 MiB, equal at 16, a tenth more at 64.
+    pub(crate) fn at_once(&self) -> f64 {
+        if self.n == 2.0 { self.part(Tcp, &[(8.0 * 1048576.0, 0.85)]) } else { 1.0 }
+    }
+
+    /// Part for up to so many bytes, known of ranks that share a host, have a core each and use this link.
+    fn part(&self, usual: HostLink, parts: &[(f64, f64)]) -> f64 {
+        let is_known = self.hosts <= 1.0 && self.pairs.is_none() && self.share() <= 1.0;
+        let part = parts.iter().find(|(most, _)| self.bytes <= *most).map_or(1.0, |(_, part)| *part);
+        if is_known && self.world.usual == Some(usual) { part } else { 1.0 }
     }
 
     /// Returns the number of ranks that a core serves.
@@ -371,7 +368,9 @@ impl<'a> Model<'a> {
 
 impl<'a> Pairs<'a> {
     fn new(costs: &'a PairCosts, host: &[usize], root: usize) -> Self {
-        let (mut names, mut hosts, mut at) = (Vec::new(), Vec::<Vec<usize>>::new(), Vec::new());
+        let mut names = Vec::new();
+        let mut hosts = Vec::<Vec<usize>>::new();
+        let mut at = Vec::new();
         for r in 0..costs.size() {
             let name = host.get(r).copied();
             let h = names.iter().rposition(|&n| n == name).unwrap_or(names.len());

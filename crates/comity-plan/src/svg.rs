@@ -34,7 +34,7 @@ pub(crate) fn svg(report: &PlanReport, shape: &Shape, edges: &Edges) -> String {
     let mut bands = String::new();
     let mut y = TOP;
     for (&round, messages) in rounds.iter().take(MOST_ROUNDS) {
-        y += band(&mut bands, (round, y), messages, shape);
+        y += band(&mut bands, round, y, messages, shape);
     }
     if rounds.len() > MOST_ROUNDS {
         let more = rounds.len() - MOST_ROUNDS;
@@ -114,7 +114,7 @@ fn head(t: &mut String, report: &PlanReport, shape: &Shape, end: usize) {
 }
 
 /// Draws a round from `y` on. Returns its height.
-fn band(t: &mut String, (round, y): (u32, usize), messages: &[Message], shape: &Shape) -> usize {
+fn band(t: &mut String, round: u32, y: usize, messages: &[Message], shape: &Shape) -> usize {
     let colour = round as usize % COLOURS.len();
     let (least, most) = messages.iter().fold((usize::MAX, 0), |(a, b), m| (a.min(m.2), b.max(m.2)));
     let labelled = least != most;

@@ -1,4 +1,4 @@
-//! Where the ranks are, and what moving between them costs: what all ranks of a group know alike. May import `pairs`.
+//! Places of the ranks, and what moving between them costs: what all ranks of a group know alike. May import `pairs`.
 
 use crate::{
     lanes::{Lanes, most},

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Why what another thread waits in is to be given up, once that is so.
+/// Reason to give up what another thread waits in, once there is one.
 #[derive(Debug, Default)]
 pub(crate) struct JoinInterrupt(Mutex<Option<String>>);
 

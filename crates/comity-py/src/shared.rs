@@ -17,7 +17,7 @@ impl SharedBytes {
 
 #[pymethods]
 impl SharedBytes {
-    /// Why it is ordinary memory, if it is.
+    /// Reason for which it is ordinary memory, if it is.
     #[getter]
     fn why_not(&self) -> Option<&str> {
         self.0.why_not()

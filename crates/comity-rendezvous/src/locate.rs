@@ -36,7 +36,7 @@ pub(super) struct StoreLocation {
     pub(super) store: Option<Store>,
     /// The key; zeros where none is wanted.
     pub(super) key: Key,
-    /// Why this rank runs none, where it should.
+    /// Error for which this rank runs none, though it should.
     pub(super) taken: Option<Error>,
 }
 
@@ -89,9 +89,7 @@ pub(super) fn locate(config: &Settings, until: Instant) -> Result<StoreLocation>
             at_rank_0(config, resolve_all(at, until)?, others, &known, &serve)
         }
         MeetingPoint::Hostfile(ranks) => in_hostfile(config, ranks, &known, &serve, until),
-        MeetingPoint::Exchange(exchange) => {
-            over_exchange(config, &**exchange, (trust, &known), &serve, until)
-        }
+        MeetingPoint::Exchange(exchange) => over_exchange(config, &**exchange, trust, &known, &serve, until),
         _ => Err(Error::config(format!("{} ranks need a place to meet", config.size))),
     }
 }
@@ -182,7 +180,8 @@ fn in_hostfile(
 fn over_exchange(
     config: &Settings,
     exchange: &dyn crate::exchange::Exchange,
-    (trust, known): (Trust<'_>, &Key),
+    trust: Trust<'_>,
+    known: &Key,
     serve: Serve<'_>,
     until: Instant,
 ) -> Result<StoreLocation> {

@@ -80,7 +80,7 @@ pub struct StoreBind {
     pub also: Vec<SocketAddr>,
 }
 
-/// Why there is no store.
+/// Reason for which there is no store.
 #[derive(Debug)]
 pub enum NoStore {
     /// Somebody else listens there.
@@ -106,7 +106,7 @@ struct StoreState {
     gone: Mutex<Vec<(u32, String)>>,
     /// Those of them whose connections are to be forgotten.
     ended: Mutex<Vec<u32>>,
-    /// Why the ranks are not to meet, if so.
+    /// Reason for which the ranks are not to meet, if so.
     refused: Mutex<Option<String>>,
     /// The most processes without a place that the running job takes in.
     guests: AtomicU32,

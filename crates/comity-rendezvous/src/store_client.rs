@@ -53,7 +53,7 @@ pub struct StoreClient {
     limit: Duration,
     /// Limit on the silence of another host, if there is one.
     silence: Option<Duration>,
-    /// Why rank 0 runs no store, where somebody else listens at its address.
+    /// Error for which rank 0 runs no store: somebody else listens at its address.
     taken: Option<Error>,
     /// Votes of the store that nobody has taken.
     votes: Vec<(u64, Message)>,
@@ -98,7 +98,7 @@ impl StoreClient {
             sealed: config.secure == Protection::Data,
         };
         let (stream, seals) = at
-            .dial(config, (&addrs, &relays), &secret, &hello, answer)
+            .dial(config, &addrs, &relays, &secret, &hello, answer)
             .map_err(|miss| at.missed(config, miss, taken.as_ref()))?;
         let local = match &stream {
             Stream::Tcp(s) => s.local_addr().map_err(|e| Error::os("joining", e))?.ip(),
@@ -211,7 +211,8 @@ impl StoreClient {
                 Ok(Some(Ok(FromStore::Refused { why }))) => return Err(why.into()),
                 Ok(Some(Ok(FromStore::Vote { group_id, message }))) => self.votes.push((group_id, message)),
                 Ok(Some(Ok(FromStore::Joiners { all, called }))) => {
-                    (self.joiners, self.called) = (all, called)
+                    self.joiners = all;
+                    self.called = called;
                 }
                 Ok(Some(Ok(FromStore::Summoned { to }))) => self.summons = Some(to),
                 Ok(None) => return Ok(open),
@@ -426,7 +427,8 @@ impl Site {
     fn dial(
         &self,
         config: &Settings,
-        (addrs, relays): (&[SocketAddr], &[SocketAddr]),
+        addrs: &[SocketAddr],
+        relays: &[SocketAddr],
         secret: &Secret,
         hello: &Hello,
         answer: Instant,
@@ -466,7 +468,7 @@ impl Site {
         tell(config.rank, &words);
     }
 
-    /// Why this rank has no connection to it; `taken` is why rank 0 runs no store itself.
+    /// Error of a rank that has no connection to it; `taken` is why rank 0 runs no store itself.
     fn missed(&self, config: &Settings, miss: Miss, taken: Option<&Error>) -> Error {
         let rank = config.rank;
         let name = &self.name;
@@ -489,11 +491,12 @@ impl Site {
                 let host = config.host.clone().unwrap_or_else(host_name);
                 let limit = seconds(config.join_timeout);
                 let e = miss.to_string();
+                let lacks_a_route = miss.lacks_a_route();
                 let words = match miss {
                     Miss::Barred(_) => format!(
                         "rank {rank}: there is no way from host {host} to {name}, and the rank between may not pass on what they say ({e}); start that one without COMITY_RELAY=0, or connect the two hosts"
                     ),
-                    _ if e.contains("unreachable") => format!(
+                    _ if lacks_a_route => format!(
                         "rank {rank}: {name} did not answer within {limit} ({e}); from host {host} there is no way to some of these addresses, or a firewall keeps their port shut. A rank between that reaches both hosts passes on what they say: write its address after that of rank 0's host, on both, and start none with COMITY_RELAY=0"
                     ),
                     _ => format!(

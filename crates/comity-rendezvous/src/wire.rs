@@ -208,7 +208,7 @@ impl Facts {
     }
 }
 
-/// Why ranks do not meet; which address somebody else tried means nothing to others.
+/// Write the reason for which ranks do not meet; which address somebody else tried means nothing to others.
 fn put(w: &mut Writer, why: &JoinError) {
     w.u8(JoinCause::ALL.iter().position(|c| *c == why.cause).unwrap_or_default() as u8);
     w.ranks(&why.ranks);

@@ -38,7 +38,7 @@ pub const SMALL_WANT: usize = 64;
 /// The first sleep of a rank that has armed a link through memory. A core's stores are seen by the others a thousand times sooner.
 pub const NAP: Duration = Duration::from_micros(100);
 
-/// Why a link ended, as the rest of the sentence "rank 3 ...": "closed its connection".
+/// End of a link, as the rest of the sentence "rank 3 ...": "closed its connection".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkError(pub String);
 
@@ -101,7 +101,8 @@ pub struct LinkProgress {
     pub runs_ahead: bool,
 }
 
-/// The part of a link that lends bodies instead of carrying them. A link that carries all has nothing to say here.
+/// The part of a link between processes that see the same memory: it lends bodies instead of carrying them, and passes memory on. A link that
+/// carries all has nothing to say here.
 pub trait Lending {
     /// Returns the number of the last accepted bytes of bodies that the peer may still read in place. The caller leaves them as they
     /// are; an error ends that.
@@ -123,13 +124,29 @@ pub trait Lending {
         Ok(())
     }
 
-    /// How many of the bytes that `peek` lends are worth combining in one go, if others than [`Link::chunk`].
+    /// Number of bytes that `peek` lends and that are worth combining in one go, if another than [`Link::chunk`].
     fn piece(&self) -> Option<usize> {
+        None
+    }
+
+    /// Number of bytes of the message under way that are worth offering in one call, if another than [`Link::chunk`].
+    fn offer_size(&self) -> Option<usize> {
+        None
+    }
+
+    /// Pass this rank's [stage](comity_base::lanes::LaneMemory) to the peer, before anything that is put later; whether it left. Only links that
+    /// are memory ([`LinkProperties::is_memory`]) do.
+    fn pass_stage(&mut self, _: BorrowedFd<'_>) -> bool {
+        false
+    }
+
+    /// The peer's stage, to read, if it passed one before what was taken last.
+    fn take_stage(&mut self) -> Option<Mapping> {
         None
     }
 }
 
-/// One end of a link, which keeps the contract above.
+/// End of a link, which keeps the contract above.
 pub trait Link: Lending + Send + fmt::Debug {
     /// The medium, and what follows of it.
     fn properties(&self) -> LinkProperties;
@@ -144,11 +161,6 @@ pub trait Link: Lending + Send + fmt::Debug {
 
     /// Accept a prefix of `head` followed by `body`; how many bytes in all.
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
-
-    /// How many bytes of the message under way are worth offering in one call.
-    fn offer_size(&self) -> usize {
-        self.chunk()
-    }
 
     /// Announces that the next `put` begins a message of `len` bytes; `is_busy` if the caller has others to receive meanwhile; `stays` says
     /// whether it can leave the body where it is until the peer has read it. It may decide
@@ -179,17 +191,6 @@ pub trait Link: Lending + Send + fmt::Debug {
     /// lend a frame at a time.
     fn has_more(&self) -> bool {
         false
-    }
-
-    /// Pass this rank's [stage](comity_base::lanes::LaneMemory) to the peer, before anything that is put later; whether it left. Only links that
-    /// are memory ([`LinkProperties::is_memory`]) do.
-    fn pass_stage(&mut self, _: BorrowedFd<'_>) -> bool {
-        false
-    }
-
-    /// The peer's stage, to read, if it passed one before what was taken last.
-    fn take_stage(&mut self) -> Option<Mapping> {
-        None
     }
 
     /// Announce sleep: from now on the peer wakes this end when one of these things can be done.

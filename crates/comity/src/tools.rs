@@ -128,7 +128,7 @@ pub fn bytes_pulled() -> u64 {
     crate::sys::bytes_pulled()
 }
 
-/// How many bytes ranks of this process have moved in lanes, each of them by one of several threads.
+/// Number of bytes that ranks of this process have moved in lanes, each of them by one of several threads.
 ///
 /// ```
 /// println!("{} MiB in lanes", comity::tools::bytes_in_lanes() >> 20);

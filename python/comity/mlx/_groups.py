@@ -1,6 +1,6 @@
 """Groups as MLX scripts know them: `rank` and `size` are methods."""
 
-from typing import Any
+from typing import Any, Unpack
 from weakref import WeakKeyDictionary
 
 import comity
@@ -47,13 +47,20 @@ def _as_mlx(group: comity.Group) -> Group:
     return made
 
 
-def init(strict: bool = False, backend: str = "any", **settings: Any) -> Group:
+def init(
+    strict: bool = False,
+    backend: str = "any",
+    *,
+    timeout: float | None = None,
+    key: bytes | str | None = None,
+    **settings: Unpack[_functions.Settings],
+) -> Group:
     """As `mx.distributed.init`: the group of this job; see `comity.init` for the settings.
 
     A job that does not come together is an error also without `strict`, never a group of one: only the absence of a launcher's variables
     makes one.
     """
-    return _as_mlx(comity.init(backend, strict, **settings))
+    return _as_mlx(comity.init(backend, strict, timeout=timeout, key=key, **settings))
 
 
 def is_available(backend: str = "any") -> bool:

@@ -58,7 +58,8 @@ impl ConfigError {
     /// Say at which line and column of the file, both from 1.
     #[must_use]
     pub fn at(mut self, line: usize, column: usize) -> Self {
-        (self.line, self.column) = (Some(line), Some(column));
+        self.line = Some(line);
+        self.column = Some(column);
         self
     }
 

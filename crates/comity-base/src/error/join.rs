@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why the ranks did not come together, and on whose account.
+/// Failure to come together: the reason, and the ranks on whose account.
 ///
 /// ```
 /// # use comity::{Error, ErrorKind, JoinCause, JoinError};
@@ -19,7 +19,7 @@ pub struct JoinError {
     /// The ranks at fault, by their numbers in the job, or in the group that its members make: those that are missing, or the one
     /// that ended, gave up or cannot be reached. Empty where no rank is known to be at fault.
     pub ranks: Vec<usize>,
-    /// Why they did not join.
+    /// Reason for which they did not join.
     pub cause: JoinCause,
     /// The address that was tried in vain, as the sentence has it.
     pub address: Option<String>,

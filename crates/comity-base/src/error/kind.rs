@@ -69,7 +69,7 @@ pub enum ErrorKind {
         theirs: CallInfo,
         /// First difference: "dtype", "count", ...
         differs: &'static str,
-        /// Where threads of this rank share the group: the number of its latest call, shortly before, that came from another thread than the
+        /// Number of the group's latest call, shortly before, that came from another thread than the
         /// call before it. Each rank says it of itself.
         threads: Option<u64>,
     },

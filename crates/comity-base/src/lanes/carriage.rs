@@ -24,13 +24,13 @@ use std::{
 
 /// Bytes reduced before they are copied to the stage: they are in the nearest cache then.
 const PIECE: usize = 16 << 10;
-/// How long a thread in the middle of a lane yields before it sleeps: all ranks are in the call, so what it waits for is under way. Two
+/// Time for which a thread in the middle of a lane yields before it sleeps: all ranks are in the call, so what it waits for is under way. Two
 /// lanes of which each sleeps while the other works would take a sleep for each window.
 pub const YIELDS: Duration = Duration::from_millis(10);
 /// The sleep of a thread in the middle of a lane after that.
 const NAP: Duration = Duration::from_micros(500);
 
-/// How far a lane has come.
+/// Progress of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneStep {
     Moved,
@@ -46,7 +46,7 @@ struct Load {
     call: LaneCall,
     input: *const u8,
     output: *mut u8,
-    /// Which lanes have a thread.
+    /// True for each lane that has a thread.
     taken: Vec<AtomicBool>,
     /// Lanes that have not ended.
     left: AtomicUsize,
@@ -131,7 +131,7 @@ impl<'a> Carriage<'a> {
         self.load.behind()
     }
 
-    /// Whether a lane ended as none should.
+    /// Returns true if a lane ended as none should.
     #[inline]
     pub fn is_broken(&self) -> bool {
         self.load.broken.load(Ordering::Relaxed)

@@ -40,7 +40,7 @@ pub(super) struct Phases {
     pub(super) takes: bool,
 }
 
-/// How far a rank has come in a lane, in windows.
+/// Progress of a rank in a lane, in windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flag {
     Staged,

@@ -1,4 +1,4 @@
-//! Where the bytes of a call lie: by lane, by window, and by the part that each rank answers for.
+//! Places of a call's bytes: by lane, by window, and by the part that each rank answers for.
 
 use super::{
     MOST_LANES, MOST_MATES,
@@ -50,7 +50,7 @@ pub(super) struct Block {
 }
 
 impl LaneCall {
-    /// Whether so many ranks and lanes can be.
+    /// Returns true if so many ranks and lanes can be.
     pub(crate) fn fits(&self) -> bool {
         (2..=MOST_MATES).contains(&self.size) && (1..=MOST_LANES).contains(&self.lanes)
     }
@@ -88,7 +88,7 @@ impl LaneCall {
         }
     }
 
-    /// Where lane `i` begins and ends in the buffer or in each part.
+    /// Beginning and end of lane `i` in the buffer or in each part.
     fn slice(&self, i: usize) -> (usize, usize) {
         let each = self.bytes.div_ceil(self.lanes).next_multiple_of(LINE);
         ((i * each).min(self.bytes), ((i + 1) * each).min(self.bytes))
@@ -122,7 +122,7 @@ impl LaneCall {
         }
     }
 
-    /// Where the result of this rank's part lies in `Out`, which lies there in `In`.
+    /// Place in `Out` of the result of this rank's part, which lies there in `In`.
     pub(super) fn result(&self, w: Window, at: usize) -> usize {
         if self.collective == Collective::ReduceScatter { w.at } else { at }
     }

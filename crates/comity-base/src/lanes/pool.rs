@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a thread looks for the next lane before it sleeps.
+/// Time for which a thread looks for the next lane before it sleeps.
 pub(super) const SPIN: Duration = Duration::from_micros(50);
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 64;

@@ -1,4 +1,4 @@
-//! How many lanes a rank may have: from the cores that each rank said it may run on, so all ranks come to the same number.
+//! Number of lanes that a rank may have: from the cores that each rank said it may run on, so all ranks come to the same number.
 
 use comity_plan::lanes_of;
 

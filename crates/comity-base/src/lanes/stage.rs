@@ -62,7 +62,7 @@ impl LaneMemory {
         unsafe { &*self.memory(rank).as_ptr().add(at).cast() }
     }
 
-    /// How many windows this rank has staged in a lane. Only its own lane changes that.
+    /// Number of windows that this rank has staged in a lane. Only its own lane changes that.
     pub(super) fn staged(&self, lane: usize) -> u64 {
         self.flag(self.rank, lane, Flag::Staged).own()
     }

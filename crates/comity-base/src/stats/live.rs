@@ -283,7 +283,7 @@ mod tests {
         c.is(7, 1, 3);
         let first = Counters::default();
         first.joins(4, 9);
-        c.follows(&first, (2, 1), 5);
+        c.follows(&first, 2, 1, 5);
         let formed = Formed { epoch: 5, since: 4, left: 2, joined: 1, number: 5, world: 5 };
         assert_eq!(sheet.groups()[0].formed, formed);
         assert_eq!(c.epoch(), 5);

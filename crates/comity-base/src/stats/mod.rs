@@ -175,7 +175,7 @@ impl Counters {
 
     /// The group follows the one of these counters, without so many of its ranks, and with so many new ones: then it has a world of its own.
     /// `number`: this process's in the group's world.
-    pub fn follows(&self, before: &Self, (left, joined): (usize, usize), number: usize) {
+    pub fn follows(&self, before: &Self, left: usize, joined: usize, number: usize) {
         let epoch = before.epoch.load(Ordering::Relaxed) + 1;
         let world = if joined > 0 { epoch as u32 } else { before.world.load(Ordering::Relaxed) };
         self.forms(epoch, left as u64 | (joined as u64) << 32, world, number);

@@ -39,8 +39,8 @@ pub fn waited_for_processor() -> Duration {
     std::fs::read_to_string("/proc/self/schedstat").map_or(Duration::ZERO, |text| waited(&text))
 }
 
-/// Whether a thread of this name, of the process at the other end of a Unix socket, is ready to run: it has a core, or waits for one. False where
-/// the system does not say, and for a process that is stopped.
+/// Returns true if a thread of this name, of the process at the other end of a Unix socket, is ready to run: it has a core, or waits
+/// for one. False where the system does not say, and for a process that is stopped.
 #[cfg(target_os = "linux")]
 pub fn wants_core(peer: &std::os::unix::net::UnixStream, thread: &str) -> bool {
     let Ok(pid) = super::peer_of(peer).map(|p| p.pid) else { return false };

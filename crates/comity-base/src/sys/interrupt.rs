@@ -111,7 +111,7 @@ impl Asking {
         if self.ask.is_some() { most.min(EVERY) } else { most }
     }
 
-    /// Why to give up. Reads the clock, so it is for a thread that would sleep otherwise, or asks seldom.
+    /// Returns the reason to give up. Reads the clock, so it is for a thread that would sleep otherwise, or asks seldom.
     #[inline]
     pub fn ask(&mut self) -> Option<String> {
         let ask = self.ask?;

@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Whether sockets of this process are made for it.
+/// True if sockets of this process are made for it.
 static WANTED: AtomicBool = AtomicBool::new(false);
 
 /// Have the sockets that this process makes from now on use several paths, or not.
@@ -29,7 +29,7 @@ fn socket(domain: Domain, wants_paths: bool) -> io::Result<Socket> {
     Socket::new(domain, Type::STREAM, None)
 }
 
-/// Whether the kernel makes sockets with several paths; why not.
+/// Succeeds if the kernel makes sockets with several paths; else says why it does not.
 #[cfg(target_os = "linux")]
 pub fn has_paths() -> Result<(), String> {
     Socket::new(Domain::IPV4, Type::STREAM, Some(socket2::Protocol::MPTCP))
@@ -37,13 +37,13 @@ pub fn has_paths() -> Result<(), String> {
         .map_err(|e| format!("the kernel makes no such socket: {e}; `sysctl net.mptcp.enabled` is to be 1"))
 }
 
-/// Whether the kernel makes sockets with several paths; why not.
+/// Says why the kernel makes no sockets with several paths.
 #[cfg(not(target_os = "linux"))]
 pub fn has_paths() -> Result<(), String> {
     Err("only Linux has it".into())
 }
 
-/// Whether both ends of a connection use several paths.
+/// Returns true if both ends of a connection use several paths.
 #[cfg(target_os = "linux")]
 pub fn uses_paths(socket: std::os::fd::BorrowedFd<'_>) -> bool {
     use std::os::fd::AsRawFd;

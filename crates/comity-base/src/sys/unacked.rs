@@ -1,8 +1,8 @@
-//! Whether what was sent over TCP has arrived at the other system.
+//! Arrival at the other system of bytes that were sent over TCP.
 
 use std::os::fd::BorrowedFd;
 
-/// Whether nothing of what was sent is still to arrive: the other side has acknowledged it, or the connection is no more. To close
+/// Returns true if nothing of what was sent is still to arrive: the other side has acknowledged it, or the connection is no more. To close
 /// one before may lose it: whatever still comes from the other side then is answered with a reset, which also ends the repeats of
 /// what was lost on the way.
 #[cfg(target_os = "linux")]

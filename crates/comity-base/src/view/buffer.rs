@@ -78,7 +78,7 @@ impl<T: Element> SharedBuffer<T> {
         self.why_not().is_none()
     }
 
-    /// Why it is ordinary memory, in words; `None` if it is shared.
+    /// Reason for which it is ordinary memory, in words; `None` if it is shared.
     pub fn why_not(&self) -> Option<&str> {
         match &self.home {
             Home::Shared { .. } => None,

@@ -67,7 +67,7 @@ impl<'a> Memory<'a> {
         self.input = (input.as_ptr(), input.len());
     }
 
-    /// Where `In` and `Out` lie, for who sees to it that no two threads write the same bytes.
+    /// Places of `In` and `Out`, for who sees to it that no two threads write the same bytes.
     pub(crate) fn bounds(&mut self) -> ((*const u8, usize), (*mut u8, usize)) {
         (self.input, self.output)
     }

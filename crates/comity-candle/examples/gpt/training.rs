@@ -20,7 +20,7 @@ use std::{
 
 pub(crate) type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// How ranks share the work.
+/// Division of the work among the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Data,
@@ -53,7 +53,7 @@ pub(crate) struct Settings {
     pub(crate) batch: usize,
     pub(crate) rate: f64,
     pub(crate) seed: u64,
-    /// Whether gradients travel while others are computed.
+    /// True if gradients travel while others are computed.
     pub(crate) overlap: bool,
     /// File for the trained weights; of a pipeline a folder.
     pub(crate) save: Option<PathBuf>,

@@ -16,7 +16,7 @@ pub(crate) struct Config {
     pub(crate) context: usize,
     pub(crate) end: Option<u32>,
     pub(crate) names: Names,
-    /// Whether pairs of neighbours turn together, as GGUF has it, or one of each half.
+    /// True if pairs of neighbours turn together, as GGUF has it, rather than one of each half.
     pub(crate) interleaved: bool,
 }
 

@@ -83,7 +83,7 @@ impl Area {
         Self { outer, length: shape[axis], inner, ranges: ranges.to_vec(), shape: part }
     }
 
-    /// Whether all runs begin and end with a block of so many elements.
+    /// Returns true if all runs begin and end with a block of so many elements.
     pub(crate) fn is_aligned(&self, block: usize) -> bool {
         let whole = |n: usize| (n * self.inner).is_multiple_of(block);
         whole(self.length) && self.ranges.iter().all(|r| whole(r.start) && whole(r.end))

@@ -41,7 +41,7 @@ pub enum ShardingCause {
         size: usize,
         /// The elements that stay together.
         unit: usize,
-        /// Whether equal shares were asked for.
+        /// True if equal shares were asked for.
         even: bool,
     },
     /// There are fewer units than ranks.

@@ -60,7 +60,7 @@ fn variable(x: &Tensor) -> Var {
     Var::from_tensor(&x.copy().unwrap()).unwrap()
 }
 
-/// Whether two tensors have the same shape and differ by less than `far` anywhere.
+/// Asserts that two tensors have the same shape and differ by less than `far` anywhere.
 #[track_caller]
 fn near(a: &Tensor, b: &Tensor, far: f32) {
     assert_eq!(a.dims(), b.dims());

@@ -128,3 +128,15 @@ fn who_reads_the_answer_too_late_tries_again() {
         assert_eq!(ours.local_addr().unwrap(), theirs.peer_addr().unwrap());
     });
 }
+
+#[test]
+fn a_missing_route_is_known_by_its_kind_also_where_another_address_got_further() {
+    let targets = [1, 2].map(|n| Target::Tcp(([127, 0, 0, n], 1).into()));
+    let sum = |kinds: [ErrorKind; 2]| {
+        let tries = kinds.map(|kind| TryFailure { from: None, miss: Miss::Nobody(kind.into()) });
+        summary(&targets, tries.into_iter().enumerate().collect())
+    };
+    let miss = sum([ErrorKind::ConnectionRefused, ErrorKind::NetworkUnreachable]);
+    assert!(miss.reached() == TryProgress::Host && miss.lacks_a_route(), "{miss:?}");
+    assert!(!sum([ErrorKind::ConnectionRefused, ErrorKind::TimedOut]).lacks_a_route());
+}

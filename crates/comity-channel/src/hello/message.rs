@@ -93,7 +93,7 @@ impl IncomingMessage {
     }
 }
 
-/// Why a handshake did not come about.
+/// Reason for which a handshake did not come about.
 #[derive(Debug)]
 pub enum Refusal {
     /// The connection ended; it may be worth another try.
@@ -104,12 +104,44 @@ pub enum Refusal {
     Version(u8),
     /// Another job or another key.
     Key,
-    /// The other side knows us and says no, in words.
-    No(String),
+    /// The other side knows us and says no.
+    No(Denial),
     /// The other side, a rank of this name, may not pass on what others say.
     RelayOff(String),
     /// The other side has no room now; worth another try.
     Busy,
+}
+
+/// Reason for which a process that knows us says no.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// It was taken for another: the process that the address belongs to may be on another host.
+    NotTheOne,
+    /// It relays as many connections as it may.
+    RelayFull,
+    /// It has given up the rank that asks.
+    NotAMember,
+    /// Another reason, which only a person reads.
+    Other(String),
+}
+
+impl From<&str> for Denial {
+    fn from(words: &str) -> Self {
+        Self::Other(words.into())
+    }
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotTheOne => "it is not the rank, or not of the group, that you look for",
+            Self::RelayFull => {
+                "it passes on what others say over 256 connections already, and takes no more; a cable or a network that the two hosts share needs none of them"
+            }
+            Self::NotAMember => "you are not a member any more",
+            Self::Other(words) => words,
+        })
+    }
 }
 
 impl Refusal {
@@ -132,7 +164,7 @@ impl fmt::Display for Refusal {
             Self::Key => f.write_str(
                 "it belongs to another job or holds another key; every rank needs the same job (COMITY_JOB) and key (COMITY_KEY_FD or COMITY_KEY_FILE)",
             ),
-            Self::No(words) => f.write_str(words),
+            Self::No(why) => why.fmt(f),
             Self::RelayOff(rank) => {
                 write!(f, "it passes nothing on, for it was started with COMITY_RELAY=0 ({rank})")
             }

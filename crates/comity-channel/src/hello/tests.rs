@@ -105,16 +105,29 @@ fn both_sides_agree() {
 fn words_reach_the_one_who_is_refused() {
     let s = secret(1, "job", 0);
     let off = HelloVerdict::RelayOff("é".repeat(600));
-    for (verdict, long) in
-        [(HelloVerdict::No("é".repeat(600)), true), (off, true), (HelloVerdict::Busy, false)]
-    {
+    let other = Denial::Other("é".repeat(600));
+    for (verdict, long) in [(HelloVerdict::No(other), true), (off, true), (HelloVerdict::Busy, false)] {
         let (mut i, first) = Initiator::start(&s, &HELLO).unwrap();
         let (_, step) = respond(&s, &first, verdict);
         let HandshakeStep::SendAndClose(answer) = step else { panic!("{step:?}") };
         match i.read(Drip(&answer)).unwrap_err() {
-            Refusal::No(words) | Refusal::RelayOff(words) => assert!(long && words.starts_with("ééé")),
+            Refusal::No(Denial::Other(words)) | Refusal::RelayOff(words) => {
+                assert!(long && words.starts_with("ééé"));
+            }
             e => assert!(!long && e.is_passing()),
         }
+    }
+}
+
+#[test]
+fn a_reason_to_act_on_arrives_as_what_it_is() {
+    let s = secret(1, "job", 0);
+    for why in [Denial::NotTheOne, Denial::RelayFull, Denial::NotAMember] {
+        let (mut i, first) = Initiator::start(&s, &HELLO).unwrap();
+        let (_, step) = respond(&s, &first, HelloVerdict::No(why.clone()));
+        let HandshakeStep::SendAndClose(answer) = step else { panic!("{step:?}") };
+        let Refusal::No(heard) = i.read(Drip(&answer)).unwrap_err() else { panic!("{why:?}") };
+        assert_eq!(heard, why);
     }
 }
 

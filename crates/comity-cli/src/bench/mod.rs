@@ -286,7 +286,8 @@ fn ops(names: &[String], algorithm: Option<Algorithm>) -> Result<Vec<BenchOp>> {
     let ops = if named.is_empty() { vec![BenchOp::AllReduce] } else { named };
     match (algorithm, ops.iter().find(|op| !serves(op))) {
         (Some(a), Some(op)) => {
-            let (a, can) = (a.name(), here::served_by(a));
+            let can = here::served_by(a);
+            let a = a.name();
             Err(ConfigError::new(format!("--algorithm {a} cannot carry out {}; it can {can}", op.name()))
                 .into())
         }

@@ -315,7 +315,7 @@ impl<'a, T: Sample> Cell<'a, T> {
 /// A prime, so that no segment or part begins as another one does.
 const PERIOD: usize = 1021;
 
-/// How many elements of `got` differ from what is wanted, by more than `most`.
+/// Number of elements of `got` that differ from what is wanted, by more than `most`.
 pub(super) fn differ<T: Sample>(got: &[T], op: ReduceOp, most: f64, want: &dyn Fn(usize) -> T) -> u64 {
     let is_wrong = |x: T, y: T| x.bits() != y.bits() && (most == 0.0 || x.off(y) > most);
     got.iter().enumerate().filter(|&(i, &x)| is_wrong(x.settle(op), want(i).settle(op))).count() as u64

@@ -137,7 +137,7 @@ pub(super) fn listen(time: Duration) -> Result<Vec<HeardHost>, Trouble> {
 }
 
 fn announced(one: &ResolvedService) -> HeardHost {
-    let plain = |text: &str| text.chars().filter(|c| !c.is_control()).take(64).collect::<String>();
+    let plain = |text: &str| comity_cluster::printable(text, 64);
     let name = one.fullname.strip_suffix(KIND).unwrap_or(&one.fullname).trim_end_matches('.');
     let version = one.get_property_val_str("version").unwrap_or("an unknown version");
     let mut addresses: Vec<IpAddr> = one.addresses.iter().map(mdns_sd::ScopedIp::to_ip_addr).collect();

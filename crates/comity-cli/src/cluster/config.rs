@@ -136,8 +136,9 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
         None => eprintln!("{picture}"),
     }
     cluster.notes.iter().for_each(|note| eprintln!("! {note}"));
-    if let Some(twice) = cluster.notes.iter().find(|n| n.ends_with("name it once")) {
-        return Err((BAD_INPUT, vec![twice.clone()]));
+    let twice = cluster.named_twice();
+    if !twice.is_empty() {
+        return Err((BAD_INPUT, twice));
     }
     tells_its_cables(&cluster, args.over)?;
     let mut chosen = choose(cluster, args.over, args.backend).map_err(|e| (BAD_INPUT, vec![e]))?;

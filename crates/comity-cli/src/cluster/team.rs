@@ -133,6 +133,20 @@ impl HostTeam {
     }
 }
 
+/// End of what a host said, before its agent did.
+struct Silence {
+    /// Output until then, and why no more came.
+    said: String,
+    /// The limit passed.
+    is_late: bool,
+}
+
+impl Silence {
+    fn ended(said: String) -> Self {
+        Self { said, is_late: false }
+    }
+}
+
 impl Member {
     fn reach(host: &FleetHost, way: &SshOptions) -> Result<Self, String> {
         let words = ssh_words(way, host, &AGENT);
@@ -170,25 +184,25 @@ impl Member {
         let mut member = Self { host: host.clone(), facts, agent: Ok(()), child, to, lines };
         match member.hello() {
             Ok(()) => Ok(member),
-            Err(said) => {
+            Err(silence) => {
                 let code = member.end();
                 let noise = noise.join().unwrap_or_default();
-                Err(member.explained(&said, &noise, &code))
+                Err(member.explained(&silence, &noise, &code))
             }
         }
     }
 
     /// Takes what the host says first; else what it said instead.
-    fn hello(&mut self) -> Result<(), String> {
+    fn hello(&mut self) -> Result<(), Silence> {
         let until = Instant::now() + HELLO;
         let mut said = String::new();
         loop {
-            let line = self.line(until).map_err(|why| format!("{said}{why}"))?;
+            let line = self.line(until).map_err(|s| Silence { said: format!("{said}{}", s.said), ..s })?;
             match line.trim_end() {
                 GREETING_LINE => {
                     let line = self.line(until)?;
                     let hello: HelloLine =
-                        serde_json::from_str(&line).map_err(|e| format!("its hello: {e}"))?;
+                        serde_json::from_str(&line).map_err(|e| Silence::ended(format!("its hello: {e}")))?;
                     self.facts = facts_of(&self.host.name, &hello.survey);
                     if !hello.is_understood() {
                         self.agent =
@@ -215,15 +229,17 @@ impl Member {
         }
     }
 
-    fn line(&mut self, until: Instant) -> Result<String, String> {
+    fn line(&mut self, until: Instant) -> Result<String, Silence> {
         match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(line) => Ok(line),
-            Err(RecvTimeoutError::Timeout) => Err("it did not answer in time".into()),
-            Err(RecvTimeoutError::Disconnected) => Err(String::new()),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(Silence { said: "it did not answer in time".into(), is_late: true })
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(Silence::ended(String::new())),
         }
     }
 
-    fn explained(&self, said: &str, noise: &str, code: &str) -> String {
+    fn explained(&self, silence: &Silence, noise: &str, code: &str) -> String {
         let name = &self.host.name;
         if noise.contains("unrecognized subcommand") {
             return format!(
@@ -231,8 +247,8 @@ impl Member {
                 crate::here::VERSION
             );
         }
-        let all = format!("{said}\n{noise}");
-        match said.contains("in time") && noise.trim().is_empty() {
+        let all = format!("{}\n{noise}", silence.said);
+        match silence.is_late && noise.trim().is_empty() {
             true => format!("host {name}: it did not answer within {} s; is it overloaded?", HELLO.as_secs()),
             false => explain_ssh(name, all.trim(), code),
         }
@@ -247,8 +263,8 @@ impl Member {
         let to = self.to.as_mut().ok_or_else(|| fail("the connection is closed".into()))?;
         let lost = "the connection to it was lost";
         writeln!(to, "{text}").and_then(|()| to.flush()).map_err(|e| fail(format!("{lost}: {e}")))?;
-        let answer = self.line(Instant::now() + limit).map_err(|why| {
-            let why = if why.is_empty() { lost.to_owned() } else { why };
+        let answer = self.line(Instant::now() + limit).map_err(|silence| {
+            let why = if silence.is_late { silence.said } else { lost.to_owned() };
             // An answer that comes later would be taken for another's.
             self.agent = Err(why.clone());
             fail(why)

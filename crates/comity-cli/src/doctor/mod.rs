@@ -177,6 +177,8 @@ fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
         let order = AgentOrder::Key { file: Some(file.clone()), nonce: nonce.clone() };
         let answer = member.told::<PairAnswer>(&order, answer_limit());
         checks.push(match answer {
+            // The sentence has the remedy: the key is there, and its rights, its owner or its content are wrong.
+            Ok(answer) if !answer.is_ok && answer.is_there => Check::failed("key", &at, answer.said),
             Ok(answer) if !answer.is_ok => {
                 Check::failed("key", &at, no_key(&answer.said, &at, &file, is_here))
             }
@@ -193,12 +195,8 @@ fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
     checks
 }
 
-/// Remedy for a key that a host cannot use.
+/// Remedy for a key that a host does not have.
 fn no_key(said: &str, at: &str, file: &str, is_here: bool) -> String {
-    // The sentence has the remedy: the key is there, and its rights or its owner are wrong.
-    if said.contains("chmod 600") || said.contains("install -m 600") {
-        return said.into();
-    }
     match is_here {
         true => format!("{said}: bring it there with `comity key copy {at} --file {file}`"),
         false => format!(
@@ -223,9 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_mended_by_what_is_wrong_with_it() {
-        let open = "the key file k is open to others (mode 0644); only its owner may read it: chmod 600 k";
-        assert_eq!(no_key(open, "a", "k", true), open);
+    fn a_key_that_is_not_there_is_brought_or_made() {
         let gone = "the key file k cannot be opened: No such file or directory";
         assert!(no_key(gone, "a", "k", true).ends_with("bring it there with `comity key copy a --file k`"));
         assert!(no_key(gone, "a", "k", false).contains("make one on this machine with `comity key new k`"));

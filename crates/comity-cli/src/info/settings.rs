@@ -45,7 +45,8 @@ fn elsewhere(config: &Config, name: &str) -> Option<(String, String)> {
 
 /// Every variable with its sentence.
 pub(super) fn to_text(found: Result<&Config, &Error>, var: &dyn Fn(&str) -> Option<OsString>) -> String {
-    let (mut t, mut topic) = (String::new(), None::<Topic>);
+    let mut t = String::new();
+    let mut topic = None::<Topic>;
     // Writing to a string cannot fail.
     for Setting { about: v, value } in all(found, var) {
         if topic.replace(v.topic) != Some(v.topic) {

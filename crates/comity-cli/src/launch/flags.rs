@@ -1,13 +1,11 @@
 //! Flags that would do nothing beside the others: whoever gives one is told so before anything runs.
-use comity_launch::{BindWish, JobRequest, LaunchRequest, Placement, TagWish};
-
-/// A flag and whether it was given.
-type FlagUse = (&'static str, bool);
+use comity_launch::{BindWish, FlagUse, JobRequest, LaunchRequest, Placement, TagWish};
 
 /// A sentence for each flag that this form of the launcher does not heed.
 pub(super) fn unheeded(request: &LaunchRequest) -> Vec<String> {
     let LaunchRequest { job, hosts, .. } = request;
     let placement = request.placement();
+    let host_flags = hosts.uses();
     let mut all = Vec::new();
     let mut refuse = |given: &[FlagUse], why: &str| {
         let flags = given.iter().filter(|(_, is_given)| *is_given);
@@ -19,8 +17,8 @@ pub(super) fn unheeded(request: &LaunchRequest) -> Vec<String> {
         Placement::Nodes => {
             let why =
                 "is not for --nnodes: each host's launcher starts its own ranks, as the shell there says";
-            refuse(&hosts.of_several_hosts(), why);
-            refuse(&hosts.of_ssh(), "is not for --nnodes, which does without ssh");
+            refuse(&host_flags.several_hosts, why);
+            refuse(&host_flags.ssh, "is not for --nnodes, which does without ssh");
             refuse(&[wait], "is not for --nnodes, which starts no job again");
             refuse(&[elastic], "is not for --nnodes, which ends with the first rank that fails");
             let why = "is not for --nnodes: MPI's own launcher starts ranks on several hosts";
@@ -28,7 +26,7 @@ pub(super) fn unheeded(request: &LaunchRequest) -> Vec<String> {
         }
         Placement::Hosts => {}
         Placement::Here | Placement::Mpi => {
-            refuse(&hosts.of_ssh(), "is for ranks on other hosts: name them with --hosts or --hostfile");
+            refuse(&host_flags.ssh, "is for ranks on other hosts: name them with --hosts or --hostfile");
         }
     }
     if placement != Placement::Nodes && job.restarts_of_job() == 0 {
@@ -56,7 +54,7 @@ pub(super) fn idle_flags_of_mlx(request: &LaunchRequest) -> Vec<String> {
         ),
         (
             "--connections-per-ip is for ranks on other hosts: name them with --hosts or --hostfile",
-            !is_far && hosts.has_connections(),
+            !is_far && hosts.connections_per_ip != 1,
         ),
     ]
     .into_iter()

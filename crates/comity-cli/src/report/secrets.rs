@@ -152,7 +152,8 @@ fn without(text: &str, pattern: &Regex, secret: impl Fn(&Captures<'_>) -> Option
             Some(at) => {
                 clean.push_str(&text[kept..at.start]);
                 clean.push_str(REMOVED);
-                (kept, from) = (at.end, whole.end.max(from + 1));
+                kept = at.end;
+                from = whole.end.max(from + 1);
             }
             // In what looked like its value another name may stand.
             None => from = found.get(1).map_or(whole.end, |m| m.end()).max(from + 1),

@@ -297,7 +297,8 @@ fn slowest(rows: &[Row], culprit: Option<(usize, Vec<usize>)>) -> Option<(usize,
     }
     let mut shares: Vec<(f64, usize)> = rows.iter().filter_map(|r| Some((r.waiting?, r.rank))).collect();
     shares.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (&(least, rank), &(next, _)) = (shares.first()?, shares.get(1)?);
+    let &(least, rank) = shares.first()?;
+    let &(next, _) = shares.get(1)?;
     if next - least < SLOWER {
         return None;
     }

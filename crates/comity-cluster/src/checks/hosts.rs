@@ -144,11 +144,7 @@ pub fn rdma(host: &HostFacts) -> Check {
 
 /// Two hosts with one name, one host with two.
 fn names(cluster: &Cluster) -> Vec<Check> {
-    let odd: Vec<_> = cluster
-        .notes
-        .iter()
-        .filter(|n| n.contains("call themselves") || n.contains("are one host"))
-        .collect();
+    let odd = [cluster.named_twice(), cluster.namesakes()].concat();
     if !odd.is_empty() {
         return odd.into_iter().map(|n| Check::failed("name", "all hosts", n)).collect();
     }

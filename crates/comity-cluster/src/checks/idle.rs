@@ -37,7 +37,7 @@ fn unplugged(cluster: &Cluster) -> Vec<Check> {
             match partner(cluster, host, nic) {
                 Some((far, end)) => {
                     if told.insert(Plug { host, nic: nic.name.clone() }) && told.insert(end.clone()) {
-                        rows.push(Check::failed("cable", at, out(cluster, *address, (&end, far))));
+                        rows.push(Check::failed("cable", at, out(cluster, *address, &end, far)));
                     }
                 }
                 None => rows.push(Check::not_tried(
@@ -64,7 +64,7 @@ fn partner(cluster: &Cluster, host: usize, nic: &Nic) -> Option<(Subnet, Plug)> 
     })
 }
 
-fn out(cluster: &Cluster, own: Subnet, (end, far): (&Plug, Subnet)) -> String {
+fn out(cluster: &Cluster, own: Subnet, end: &Plug, far: Subnet) -> String {
     format!(
         "it has {own} and carries nothing, so {} {} ({far}) is not reached over it: plug the cable in at both ends, and set both interfaces up (ip link set NAME up)",
         cluster.name(end.host),

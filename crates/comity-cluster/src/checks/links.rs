@@ -28,7 +28,7 @@ pub struct LinkMeasure {
     pub port: u16,
     /// True if both are in one network.
     pub shares_network: bool,
-    /// Why there was no connection.
+    /// Reason for which there was no connection.
     pub failed: Option<String>,
     /// Microseconds there and back.
     pub round_us: Option<f64>,
@@ -40,7 +40,7 @@ pub struct LinkMeasure {
     pub echoed: Vec<usize>,
     /// Sizes of the datagrams that arrived.
     pub arrived: Vec<usize>,
-    /// Why they could not be sent.
+    /// Reason for which they could not be sent.
     pub datagrams: Option<String>,
 }
 
@@ -294,8 +294,7 @@ pub fn cables(cluster: &Cluster) -> Vec<Check> {
         let problem = (!fits).then(|| crossed(cluster, &cable.a, &cable.b, &a[0], &b[0]));
         rows.push(Check::unless("cable", at, problem));
     }
-    let slow = cluster.notes.iter().filter(|n| n.contains(" negotiated "));
-    rows.extend(slow.map(|n| Check::failed("cable", "negotiated speed", n)));
+    rows.extend(cluster.slow().into_iter().map(|n| Check::failed("cable", "negotiated speed", n)));
     rows
 }
 

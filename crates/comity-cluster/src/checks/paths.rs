@@ -1,4 +1,4 @@
-//! Whether connections between two hosts with several cables go on when one of them is cut (MPTCP).
+//! Check that connections between two hosts with several cables go on when one of them is cut (MPTCP).
 use super::Check;
 use crate::graph::Cluster;
 

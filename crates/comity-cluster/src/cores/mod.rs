@@ -65,7 +65,8 @@ pub fn cpu_list(text: &str) -> Option<Vec<usize>> {
     let mut all = Vec::new();
     for part in text.trim().split(',').filter(|p| !p.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        let first: usize = first.trim().parse().ok()?;
+        let last: usize = last.trim().parse().ok()?;
         if first > last || last >= MOST {
             return None;
         }

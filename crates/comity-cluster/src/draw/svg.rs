@@ -37,7 +37,7 @@ pub fn svg(cluster: &Cluster) -> String {
         2.0 * half
     );
     // Writing to a string cannot fail.
-    curves(&mut t, &joints, &classes, &slots, (half, inner));
+    curves(&mut t, &joints, &classes, &slots, half, inner);
     for slot in &slots {
         let (x, y) = at(slot.angle, inner);
         let colour = colour(&classes, &joints[slot.joint]);
@@ -55,9 +55,9 @@ pub fn svg(cluster: &Cluster) -> String {
     }
     for (host, facts) in cluster.hosts.iter().enumerate() {
         let (from, to, _) = arcs[host];
-        arc(&mut t, (from, to), half, inner + LABEL);
+        arc(&mut t, from, to, half, inner + LABEL);
         let (x, y) = at((from + to) / 2.0, inner + LABEL + 16.0);
-        name(&mut t, (x, y), (from + to) / 2.0, &facts.ssh, &facts.summary());
+        name(&mut t, x, y, (from + to) / 2.0, &facts.ssh, &facts.summary());
     }
     legend(&mut t, &notes, &classes, 2.0 * half + 20.0);
     t + "</svg>\n"
@@ -103,13 +103,7 @@ fn slots<'a>(cluster: &Cluster, joints: &'a [Joint]) -> (Vec<Slot<'a>>, Vec<(f64
 }
 
 /// Cables as curves that bend towards the middle; a network is a spot there.
-fn curves(
-    t: &mut String,
-    joints: &[Joint],
-    classes: &[String],
-    slots: &[Slot<'_>],
-    (half, inner): (f64, f64),
-) {
+fn curves(t: &mut String, joints: &[Joint], classes: &[String], slots: &[Slot<'_>], half: f64, inner: f64) {
     let at = |angle: f64, r: f64| (half + r * angle.sin(), half - r * angle.cos());
     let networks: Vec<_> = (0..joints.len()).filter(|j| joints[*j].network.is_some()).collect();
     for (j, joint) in joints.iter().enumerate() {
@@ -117,7 +111,8 @@ fn curves(
         let colour = colour(classes, joint);
         let line = format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"");
         if let (None, [a, b]) = (&joint.network, own.as_slice()) {
-            let ((x, y), (u, v)) = (at(a.angle, inner), at(b.angle, inner));
+            let (x, y) = at(a.angle, inner);
+            let (u, v) = at(b.angle, inner);
             // Ends far from each other bend less.
             let apart = ((a.angle - b.angle).sin().atan2((a.angle - b.angle).cos())).abs() / PI;
             let ((p, q), (r, s)) =
@@ -152,9 +147,10 @@ fn curves(
     }
 }
 
-fn arc(t: &mut String, (from, to): (f64, f64), half: f64, r: f64) {
+fn arc(t: &mut String, from: f64, to: f64, half: f64, r: f64) {
     let at = |angle: f64| (half + r * angle.sin(), half - r * angle.cos());
-    let ((x, y), (u, v)) = (at(from), at(to));
+    let (x, y) = at(from);
+    let (u, v) = at(to);
     let large = u8::from(to - from > PI);
     let _ = writeln!(
         t,
@@ -163,7 +159,7 @@ fn arc(t: &mut String, (from, to): (f64, f64), half: f64, r: f64) {
 }
 
 /// A host's name outside of its arc, and below it what it is, in lines that fit.
-fn name(t: &mut String, (x, y): (f64, f64), angle: f64, name: &str, about: &str) {
+fn name(t: &mut String, x: f64, y: f64, angle: f64, name: &str, about: &str) {
     let side = angle.sin();
     let anchor = if side > 0.3 {
         "start"

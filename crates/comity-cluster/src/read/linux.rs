@@ -102,7 +102,8 @@ fn multipath(said: &str) -> Option<Multipath> {
         let words: Vec<_> = line.split_whitespace().collect();
         let after = |name| words.iter().skip_while(|w| **w != name).nth(1)?.parse::<u64>().ok();
         if let Some(subflows) = after("subflows") {
-            (found.subflows, found.accepted) = (subflows, after("add_addr_accepted").unwrap_or_default());
+            found.subflows = subflows;
+            found.accepted = after("add_addr_accepted").unwrap_or_default();
         } else if let (Some(ip), Some(id)) = (words.first().and_then(|w| w.parse().ok()), after("id")) {
             found.endpoints.push((id, ip));
         }

@@ -62,7 +62,7 @@ impl Sections {
             Some(Section { text, failed: Some(code) }) => {
                 let last =
                     text.lines().rev().map(str::trim).find(|l| !l.is_empty()).unwrap_or("it said nothing");
-                let last: String = last.chars().filter(|c| !c.is_control()).take(200).collect();
+                let last = crate::printable(last, 200);
                 match code {
                     127 => format!("it has no `{program}`"),
                     126 => format!("`{program}` may not be run: {last}"),

@@ -14,7 +14,7 @@ use std::{
 /// Wait, after a connection that a third rank passes on, for the end of that rank, which explains it.
 const PASSED_ON: Duration = Duration::from_millis(300);
 
-/// How a control connection came about.
+/// Origin of a control connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Origin {
     /// This end made it, so it knows where the other one listens.
@@ -49,12 +49,12 @@ impl ControlConnection {
         self.ends
     }
 
-    /// Whether this end made it.
+    /// Returns true if this end made it.
     pub(super) fn is_ours(&self) -> bool {
         self.origin.is_ours
     }
 
-    /// Whether the other end has let more pile up than is kept; once.
+    /// Returns true once if the other end has let more pile up than is kept.
     pub(super) fn take_full(&mut self) -> bool {
         std::mem::take(&mut self.is_full)
     }

@@ -43,4 +43,4 @@ const CONTROL_THREAD: &str = "comity-control";
 pub use connection_table::Arrival;
 pub use note::{ControlNote, Encoding};
 pub use probe::Probes;
-pub use running::{ControlDialer, ControlPlane, LinkDesk, NOT_A_MEMBER, Rules, Running};
+pub use running::{ControlDialer, ControlPlane, LinkDesk, Rules, Running};

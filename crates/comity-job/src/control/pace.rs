@@ -10,7 +10,8 @@ pub fn of(facts: &[Facts], sparse: bool) -> Pace {
     let mut hosts = HashMap::<u64, (usize, u16)>::new();
     for f in facts {
         let (ranks, cores) = hosts.entry(f.card.host_id).or_insert((0, f.card.cores));
-        (*ranks, *cores) = (*ranks + 1, f.card.cores.min(*cores));
+        *ranks += 1;
+        *cores = f.card.cores.min(*cores);
     }
     let hosts: Vec<_> = hosts.into_values().collect();
     let others = match facts.len() {

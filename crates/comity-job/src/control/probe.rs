@@ -130,7 +130,7 @@ impl Probe {
         self.begun + if self.initiator.is_some() { answer } else { connect }
     }
 
-    /// Whether the answer of a rank that lives has come.
+    /// Returns true if the answer of a rank that lives has come.
     ///
     /// # Errors
     /// When this try ends without an answer.

@@ -6,8 +6,6 @@
 
 mod serve;
 
-pub use serve::NOT_A_MEMBER;
-
 use super::{
     connection::Origin,
     connection_table::{Arrival, ConnectionTable},
@@ -249,7 +247,7 @@ impl ControlPlane {
         self.lock().membership().absent()
     }
 
-    /// Why this process did not take connections, if so.
+    /// Error for which this process did not take connections, if so.
     pub fn lacked(&self) -> Option<Error> {
         let code = self.lacked.load(Ordering::Relaxed);
         let why =

@@ -1,6 +1,6 @@
 //! Worlds that follow others: the ranks that are left meet the joiners, at a store of their own, as at a job's start.
 //!
-//! Where nobody joins no new world is made: the group that follows is one of some ranks of the same world.
+//! Unless somebody joins no new world is made: the group that follows is one of some ranks of the same world.
 
 use super::Endpoint;
 use crate::{
@@ -30,7 +30,7 @@ fn meeting_limit(config: &Settings) -> Duration {
 /// State of a process for the worlds that follow its own.
 #[derive(Debug, Default)]
 pub(super) struct Elastic {
-    /// How this process met the others, where that was at a store that outlives them.
+    /// Settings with which this process met the others, if that was at a store that outlives them.
     config: OnceLock<Settings>,
     /// Stores of the meetings that this rank proposes.
     meetings: Mutex<Vec<Store>>,

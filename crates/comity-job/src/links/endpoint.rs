@@ -123,7 +123,8 @@ impl Endpoint {
         }
         let mut endpoint = Self::new(config, secret, table);
         transports.meet(config.rank, &endpoint.ways.cards);
-        (endpoint.transports, endpoint.place) = (Arc::new(transports), Some(place));
+        endpoint.transports = Arc::new(transports);
+        endpoint.place = Some(place);
         let relay = endpoint.relay(config);
         relays.extend(relay.clone());
         endpoint._relays = relays;

@@ -106,7 +106,8 @@ impl Makers {
                 threads.push(thread);
             }
             Err(e) => {
-                (state.running, state.is_over) = (None, true);
+                state.running = None;
+                state.is_over = true;
                 let group = &maker.group;
                 let failure = Failure::reported(group.mine, format!("cannot make links: {e}"));
                 drop(state);
@@ -170,7 +171,8 @@ fn serve(group: &OpenedGroup, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
         if now.is_over || failed.is_some() || !is_open && !std::mem::take(&mut now.is_asked) {
             drop(making);
             now.is_over |= failed.is_some();
-            (now.made, now.running) = (made, None);
+            now.made = made;
+            now.running = None;
             group.status.links().wake_too(None);
             break;
         }

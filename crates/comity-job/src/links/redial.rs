@@ -5,8 +5,8 @@
 
 use super::way::Ways;
 use crate::{
-    channel::{Channel, DialLimits, Hello, Miss, Refusal},
-    control::{ControlDialer, ControlPlane, NOT_A_MEMBER},
+    channel::{Channel, Denial, DialLimits, Hello, Miss, Refusal},
+    control::{ControlDialer, ControlPlane},
     sync::lock,
     sys::Waker,
 };
@@ -129,7 +129,7 @@ fn why(miss: &Miss) -> NoConnection {
         {
             NoConnection::NobodyListens
         }
-        Miss::Refused(Refusal::No(words)) if words == NOT_A_MEMBER => NoConnection::GivenUp,
+        Miss::Refused(Refusal::No(Denial::NotAMember)) => NoConnection::GivenUp,
         _ => NoConnection::NoAnswer,
     }
 }

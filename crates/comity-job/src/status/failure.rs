@@ -1,11 +1,11 @@
-//! Why a group failed, as its members tell it to each other, and the error that each makes of it.
+//! Reason of a group's failure, as its members tell it to each other, and the error that each makes of it.
 
 use super::{header::Header, ledger::Differs, reached::Reached};
 use crate::{CallInfo, CrossedWait, Error, ErrorKind, Peer};
 use comity_membership::Reason;
 use std::time::Duration;
 
-/// Why a group failed, as seen by one of its members.
+/// Reason of a group's failure, as seen by one of its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The member at fault, by its rank in the group.

@@ -59,7 +59,7 @@ pub trait World: Send + Sync + fmt::Debug {
         None
     }
 
-    /// How many threads of each rank may carry a part of a call each: all know alike. Where users say different things, ranks are told in
+    /// Number of threads of each rank that may carry a part of a call each: all know alike. Where users say different things, ranks are told in
     /// their first call that is cut.
     fn lanes(&self) -> Lanes;
 

@@ -72,7 +72,7 @@ impl HostConnection {
         let (program, args) = words.split_first().ok_or_else(|| ("no ssh".to_owned(), REFUSED))?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        sys::prepare(&mut command, Vec::new(), open_files, (sys::TerminalPlace::Group, None));
+        sys::prepare(&mut command, Vec::new(), open_files, sys::TerminalPlace::Group, None);
         let fail = |e: io::Error| {
             let is_absent = matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
             let code = if is_absent { USAGE } else { REFUSED };
@@ -257,7 +257,7 @@ impl HostConnection {
     pub(super) fn last_words(&self) -> Option<String> {
         let said = String::from_utf8_lossy(&self.noise).into_owned();
         let last = said.lines().rfind(|l| !l.trim().is_empty())?.trim().to_owned();
-        Some(last.chars().filter(|c| !c.is_control()).take(300).collect())
+        Some(comity_cluster::printable(&last, 300))
     }
 
     pub(super) fn ended(&mut self) -> Option<Ending> {

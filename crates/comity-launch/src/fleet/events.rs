@@ -11,6 +11,7 @@ use crate::host::output::Outputs;
 use crate::host::output_stream::OutputStream;
 use crate::machine::{Event, Problem, REFUSED, USAGE};
 use crate::protocol::{FleetOrder, HostEvent, HostHello, PROTOCOL, Ready, Restarts};
+use comity_cluster::printable;
 use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
@@ -173,7 +174,7 @@ impl Fleet {
                 }
             }
             HostEvent::Ended { rank, ending, root_cause, memory } => {
-                self.rank_ended(host, rank, (ending, root_cause, &memory));
+                self.rank_ended(host, rank, ending, root_cause, &memory);
             }
             HostEvent::Stopped { rank } => {
                 if self.own(host, rank).is_some() {
@@ -210,7 +211,7 @@ impl Fleet {
 
     fn is_ready(&mut self, host: usize, ready: Ready) {
         if let (true, Some(threads)) = (self.plan.verbose, &ready.threads) {
-            let threads: String = threads.chars().filter(|c| !c.is_control()).take(200).collect();
+            let threads = printable(threads, 200);
             self.output.say(&format!("host {}: {threads}", self.plan.hosts[host].name()));
         }
         self.connections[host].ready = Some(ready);
@@ -220,8 +221,7 @@ impl Fleet {
         self.tell(Event::HostReady { host });
     }
 
-    fn rank_ended(&mut self, host: usize, rank: u32, told: (Ending, Option<u32>, &str)) {
-        let (ending, root_cause, memory) = told;
+    fn rank_ended(&mut self, host: usize, rank: u32, ending: Ending, root_cause: Option<u32>, memory: &str) {
         self.hear_taken_in();
         let index = rank as usize;
         let world = self.ranks.len();
@@ -230,7 +230,7 @@ impl Fleet {
         }
         let Some(known) = self.own(host, rank) else { return };
         known.root_cause = root_cause.map(|r| r as usize).filter(|r| *r < world);
-        let memory = memory.chars().filter(|c| !c.is_control()).take(200).collect();
+        let memory = printable(memory, 200);
         self.show.ended(index, ending.code());
         self.journal.ended(index, ending, self.plan.hosts[host].name());
         self.tell_cause(index);
@@ -258,7 +258,7 @@ impl Fleet {
         let Some(planned) = self.plan.hosts.get(host) else { return };
         let name = planned.name().to_owned();
         if (hello.protocol, hello.version.as_str()) != (PROTOCOL, crate::VERSION) {
-            let theirs: String = hello.version.chars().filter(|c| !c.is_control()).take(40).collect();
+            let theirs = printable(&hello.version, 40);
             let why = format!(
                 "host {name}: has comity {theirs}, and this is {}: install the same version on both",
                 crate::VERSION
@@ -286,7 +286,7 @@ impl Fleet {
 
     fn refused(&mut self, host: usize, text: &str, code: u8) {
         let name = self.plan.hosts[host].name();
-        let text: String = text.chars().filter(|c| !c.is_control()).take(2000).collect();
+        let text = printable(text, 2000);
         let why = format!("host {name}: {text}");
         if self.connections[host].phase == HostPhase::Running {
             self.tell(Event::Unstarted { rank: None, problem: Problem { why, code } });

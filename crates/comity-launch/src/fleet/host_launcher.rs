@@ -78,7 +78,7 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     go.restarted.iter().zip(&mut job.restarted).for_each(|(times, known)| *known = *times);
     drop::<Box<Go>>(go);
     let front_end = FrontLine::new(front_end)?;
-    Ok(Supervisor::of_host_launcher(job, meeting, (front_end, output, orders), open_files)?.run())
+    Ok(Supervisor::of_host_launcher(job, meeting, front_end, output, orders, open_files)?.run())
 }
 
 /// Directory in which the ranks start; none is the home directory.

@@ -285,7 +285,7 @@ impl<'a> HostfileReader<'a> {
     }
 }
 
-/// Whether a text that begins with a bracket has an address of IPv6 in it, as in `[fd00::1] slots=2`: no JSON begins so.
+/// Returns true if a text that begins with a bracket has an address of IPv6 in it, as in `[fd00::1] slots=2`: no JSON begins so.
 fn begins_with_address(text: &str) -> bool {
     let inner = text.trim_start().strip_prefix('[').and_then(|t| t.split_once(']'));
     inner.is_some_and(|(at, _)| at.split('%').next().unwrap_or_default().parse::<Ipv6Addr>().is_ok())

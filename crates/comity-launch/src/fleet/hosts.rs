@@ -54,7 +54,8 @@ pub fn check_name(name: &str) -> Result<(), String> {
 
 /// `--hosts`: the hosts, or everything that is wrong with them.
 pub fn list(text: &str) -> Result<Vec<FleetHost>, Vec<String>> {
-    let (mut hosts, mut wrong): (Vec<FleetHost>, Vec<String>) = (Vec::new(), Vec::new());
+    let mut hosts: Vec<FleetHost> = Vec::new();
+    let mut wrong: Vec<String> = Vec::new();
     for entry in text.split(',').map(str::trim) {
         match one(entry) {
             Ok(host) => hosts.push(host),

@@ -49,7 +49,8 @@ fn ask(options: &SshOptions, host: &FleetHost, job: Option<&str>) -> Result<JobV
         return view::parse(&done.stdout[from..]).map_err(|why| format!("host {}: {why}", host.name));
     }
     let said = String::from_utf8_lossy(&done.stderr);
-    match said.contains("comity top: ") {
+    // `comity top` ends with 1; ssh, and a shell that finds no program, with other numbers.
+    match done.status.code() == Some(1) {
         true => Err(format!("host {}: {}", host.name, said.trim())),
         false => Err(ssh::explained(&host.name, &said, &format!("ssh {}", done.status))),
     }
@@ -61,7 +62,9 @@ fn together(answers: Vec<(String, Result<JobView, String>)>) -> Result<JobView, 
     if let Some(whole) = whole {
         return Ok(whole.clone());
     }
-    let (mut all, mut silent, mut why) = (None::<JobView>, Vec::new(), Vec::new());
+    let mut all = None::<JobView>;
+    let mut silent = Vec::new();
+    let mut why = Vec::new();
     for (host, answer) in answers {
         match (answer, &mut all) {
             (Ok(view), None) => all = Some(view),

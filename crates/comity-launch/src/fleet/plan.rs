@@ -156,7 +156,7 @@ impl FleetPlan {
             restarts: Restarts::default(),
         };
         let part =
-            |host: &FleetHost| part_of(host, of_all.clone(), fleet.python.as_deref(), (backend, verbose));
+            |host: &FleetHost| part_of(host, of_all.clone(), fleet.python.as_deref(), backend, verbose);
         let hosts = numbered(file.hosts.into_iter().zip(counts), part);
         let program = OwnProgram::here().filter(|_| !fleet.no_stage_comity);
         let ssh_options = ssh_options(&fleet, program.as_ref());
@@ -297,10 +297,12 @@ fn numbered(
     counts: impl Iterator<Item = (FleetHost, usize)>,
     part: impl Fn(&FleetHost) -> HostPart,
 ) -> Vec<PlannedHost> {
-    let (mut hosts, mut first): (Vec<PlannedHost>, _) = (Vec::new(), 0);
+    let mut hosts: Vec<PlannedHost> = Vec::new();
+    let mut first = 0;
     for (host, size) in counts.filter(|(_, n)| *n > 0) {
         let mut part = part(&host);
-        (part.first, part.size) = (first, size);
+        part.first = first;
+        part.size = size;
         first += size;
         hosts.push(PlannedHost { host, part });
     }
@@ -309,7 +311,8 @@ fn numbered(
         let same = |h: &&PlannedHost| h.host.name == name;
         let before = hosts[..at].iter().filter(same).map(|h| h.part.size).sum();
         let all = hosts.iter().filter(same).map(|h| h.part.size).sum();
-        (hosts[at].part.local_first, hosts[at].part.local_size) = (before, all);
+        hosts[at].part.local_first = before;
+        hosts[at].part.local_size = all;
     }
     hosts
 }
@@ -319,7 +322,8 @@ fn part_of(
     host: &FleetHost,
     of_all: HostPart,
     python: Option<&str>,
-    (backend, verbose): (&str, bool),
+    backend: &str,
+    verbose: bool,
 ) -> HostPart {
     let python = host.python.as_deref().or(python);
     let mut env: Vec<_> = of_all.env.into_iter().chain(host.env.iter().cloned()).collect();

@@ -82,7 +82,19 @@ pub struct HostsRequest {
     pub nccl_port: Option<u16>,
 }
 
-/// Where the names of the hosts stand.
+/// A flag, and whether it was given.
+pub type FlagUse = (&'static str, bool);
+
+/// Flags of several hosts.
+#[derive(Debug)]
+pub struct HostFlags {
+    /// The launcher of several hosts heeds them, also where it is given none.
+    pub several_hosts: Vec<FlagUse>,
+    /// They only mean something where there is another host.
+    pub ssh: Vec<FlagUse>,
+}
+
+/// Source of the names of the hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostsSource {
     /// A list with commas between: `a,b:4`.
@@ -130,35 +142,49 @@ impl HostsRequest {
     /// Returns whether something was asked for that the launcher of several hosts does; without a host it means this one.
     pub fn is_given(&self) -> bool {
         let hosts = self.hosts.is_some() || self.hostfile.is_some() || self.total.is_some();
-        hosts || self.of_several_hosts().iter().any(|(_, is_given)| *is_given)
+        hosts || self.uses().several_hosts.iter().any(|(_, is_given)| *is_given)
     }
 
-    /// Flags that the launcher of several hosts heeds, also where it is given none: each with whether it was given.
-    pub fn of_several_hosts(&self) -> [(&'static str, bool); 7] {
-        [
-            ("--python", self.python.is_some()),
-            ("--env-file", !self.env_file.is_empty()),
-            ("--meet-at", self.meet_at.is_some()),
-            ("--stage", !self.stage.is_empty()),
-            ("--dry-run", self.dry_run),
-            ("--starting-port", self.starting_port.is_some()),
-            ("--nccl-port", self.nccl_port.is_some()),
-        ]
-    }
-
-    /// Flags that only mean something where there is another host.
-    pub fn of_ssh(&self) -> [(&'static str, bool); 4] {
-        [
-            ("--ssh-arg", !self.ssh_arg.is_empty()),
-            ("--ssh", self.ssh != OsStr::new("ssh")),
-            ("--no-stage-comity", self.no_stage_comity),
-            ("--mixed-programs", self.mixed_programs),
-        ]
-    }
-
-    /// `--connections-per-ip`
-    pub fn has_connections(&self) -> bool {
-        self.connections_per_ip != 1
+    /// Flags by the launcher that heeds them.
+    pub fn uses(&self) -> HostFlags {
+        // By name: a flag that no launcher heeds, and none refuses, does not compile.
+        let Self {
+            python,
+            env_file,
+            meet_at,
+            stage,
+            dry_run,
+            starting_port,
+            nccl_port,
+            ssh_arg,
+            ssh,
+            no_stage_comity,
+            mixed_programs,
+            // They say that there are several hosts, or are refused in words of their own.
+            hosts: _,
+            hostfile: _,
+            total: _,
+            wait_for_hosts: _,
+            mpi_arg: _,
+            connections_per_ip: _,
+            print_python: _,
+        } = self;
+        let several_hosts = vec![
+            ("--python", python.is_some()),
+            ("--env-file", !env_file.is_empty()),
+            ("--meet-at", meet_at.is_some()),
+            ("--stage", !stage.is_empty()),
+            ("--dry-run", *dry_run),
+            ("--starting-port", starting_port.is_some()),
+            ("--nccl-port", nccl_port.is_some()),
+        ];
+        let ssh = vec![
+            ("--ssh-arg", !ssh_arg.is_empty()),
+            ("--ssh", ssh != OsStr::new("ssh")),
+            ("--no-stage-comity", *no_stage_comity),
+            ("--mixed-programs", *mixed_programs),
+        ];
+        HostFlags { several_hosts, ssh }
     }
 
     /// `--print-python`

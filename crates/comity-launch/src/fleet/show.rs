@@ -103,7 +103,7 @@ impl FleetShow {
         let size = plan.world;
         let id = job_id(job);
         let command = plan.hosts.first().map(|h| h.part.command.join(" ")).unwrap_or_default();
-        let command: String = command.chars().filter(|c| !c.is_control()).take(200).collect();
+        let command = comity_cluster::printable(&command, 200);
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let door = rustix::process::getppid().map(|launcher| {
             Door::open(launcher, move || {
@@ -136,7 +136,8 @@ impl FleetShow {
         let mut seen = self.seen.lock();
         let round = seen.round;
         if let Some(host) = seen.hosts.get_mut(host) {
-            (host.ranks, host.round) = (ranks, round);
+            host.ranks = ranks;
+            host.round = round;
         }
         self.seen.came.notify_all();
     }
@@ -155,14 +156,16 @@ impl FleetShow {
             *place = None;
         }
         if let Some(host) = seen.hosts.get_mut(host) {
-            (host.gone, host.lost) = (false, false);
+            host.gone = false;
+            host.lost = false;
         }
     }
 
     /// A host will answer no more.
     pub(super) fn gone(&self, host: usize, lost: bool) {
         if let Some(host) = self.seen.lock().hosts.get_mut(host) {
-            (host.gone, host.lost) = (true, lost);
+            host.gone = true;
+            host.lost = lost;
         }
         self.seen.came.notify_all();
     }

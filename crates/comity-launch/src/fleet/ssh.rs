@@ -1,7 +1,7 @@
 //! The command line of `ssh` for a host.
 use super::hosts::FleetHost;
 use crate::host::meet::local_toward;
-use comity_cluster::checks::INSTALL;
+use comity_cluster::{checks::INSTALL, printable};
 use std::ffi::OsString;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::process::{Command, Stdio};
@@ -144,7 +144,7 @@ fn towards(options: &SshOptions, host: &FleetHost) -> Result<IpAddr, String> {
     ))
 }
 
-/// Why `ssh` came to nothing, and what mends it.
+/// Sentence for an `ssh` that came to nothing, with what mends it.
 pub fn explained(host: &str, said: &str, code: &str) -> String {
     let has = |part: &str| said.contains(part);
     let absent = format!("comity is not installed there: {INSTALL}");
@@ -174,8 +174,7 @@ pub fn explained(host: &str, said: &str, code: &str) -> String {
         .lines()
         .map(str::trim)
         .rfind(|l| !l.is_empty() && !l.contains(NOT_THERE) && !l.contains(NOT_KEPT));
-    let last =
-        last.map(|l| format!(" ({})", l.chars().filter(|c| !c.is_control()).take(300).collect::<String>()));
+    let last = last.map(|l| format!(" ({})", printable(l, 300)));
     format!("host {host}: {mend}{}; {code}", last.unwrap_or_default())
 }
 

@@ -45,7 +45,7 @@ pub(super) fn supervise(plan: FleetPlan, front_end: UnixStream, input: OwnedFd) 
     }
 }
 
-/// Why a job is not begun, and the exit code.
+/// Sentences about a job that is not begun, and the exit code.
 type NotBegun = (Vec<String>, u8);
 
 pub(super) struct Fleet {

@@ -36,7 +36,7 @@ fn ours((name, _): &(String, String)) -> Option<String> {
         .then(|| format!("variable {name}: comity launch sets it itself for each rank; leave it out"))
 }
 
-/// Why a system takes no such variable.
+/// Reason for which a system takes no such variable.
 fn impossible((name, value): &(String, String)) -> Option<String> {
     let why = match (name.as_str(), value) {
         ("", _) => "it has no name",

@@ -51,7 +51,7 @@ impl RankBinding {
     }
 
     /// Processors of rank number `local` of the `ranks` of this host.
-    pub(crate) fn of(&self, (local, ranks): (usize, usize)) -> Result<(ProcessorSet, String), String> {
+    pub(crate) fn of(&self, local: usize, ranks: usize) -> Result<(ProcessorSet, String), String> {
         let places = self.map.places(self.to, ranks)?;
         let cpus = places.get(local).ok_or("there is no such rank on this host")?;
         Ok((set(cpus)?, cpu_words(cpus)))
@@ -126,7 +126,7 @@ mod tests {
         let cores = map.counts().cores;
         assert!(RankBinding::check(BindWish::Off, 1 << 20).unwrap().is_none());
         let all = RankBinding::check(BindWish::Core, cores).unwrap().unwrap();
-        let (set, words) = all.of((cores - 1, cores)).unwrap();
+        let (set, words) = all.of(cores - 1, cores).unwrap();
         assert!(set.count() > 0 && cpu_list(&words).unwrap().iter().all(|c| map.processors().contains(c)));
         let quota = std::thread::available_parallelism().unwrap().get();
         assert_eq!(all.host_cores(), map.processors().len().min(quota));

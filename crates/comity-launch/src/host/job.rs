@@ -76,7 +76,7 @@ pub(crate) struct Job {
     pub(crate) verbose: bool,
 }
 
-/// Why a job cannot be started, for the user, and the exit code.
+/// Refusal to start a job: the sentence for the user, and the exit code.
 #[derive(Debug)]
 pub(crate) struct LaunchRefusal {
     pub(crate) text: String,
@@ -306,7 +306,7 @@ fn runnable(file: &Path) -> Result<(), FileFault> {
         .map_err(|_| FileFault::NotExecutable)
 }
 
-/// Why a file cannot be looked at. A link is followed as far as it can be: the interpreter of a virtual environment is one.
+/// Reason for which a file cannot be looked at. A link is followed as far as it can be: the interpreter of a virtual environment is one.
 fn unfit(file: &Path, e: &io::Error) -> FileFault {
     let mut end = file.to_path_buf();
     // As many links as Linux follows; they may form a circle.

@@ -113,7 +113,8 @@ impl WholeLines {
         out.append(&mut self.part);
         out.push(b'\n');
         self.before.clear();
-        (self.begun, self.updated) = (false, None);
+        self.begun = false;
+        self.updated = None;
     }
 
     /// Moves the front of a line that is too long to `out`, never splitting a character.

@@ -99,7 +99,8 @@ impl Master {
                 (MasterEnd::Others(listener), at)
             }
         };
-        let ((waker, woken), (packets, come)) = (UnixStream::pair()?, mpsc::channel());
+        let (waker, woken) = UnixStream::pair()?;
+        let (packets, come) = mpsc::channel();
         waker.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
         let carrier = Carrier { end, connections: BTreeMap::new(), next: 0, tell: Box::new(tell) };

@@ -64,9 +64,9 @@ impl Rank {
         let mut handed = meeting.handed();
         handed.extend(metrics.and_then(|m| m.fd(rank)));
         let standing = if terminal.is_some() { TerminalPlace::Terminal } else { TerminalPlace::Group };
-        let local = (job.local.0 + rank, job.local.1);
-        let place = job.binding.as_ref().map(|b| b.of(local)).transpose().map_err(io::Error::other)?;
-        sys::prepare(&mut command, handed, *open_files, (standing, place.map(|(set, _)| set)));
+        let place = job.binding.as_ref().map(|b| b.of(job.local.0 + rank, job.local.1)).transpose();
+        let place = place.map_err(io::Error::other)?.map(|(set, _)| set);
+        sys::prepare(&mut command, handed, *open_files, standing, place);
         let mut child = command.spawn()?;
         // The rank's copies would keep the terminal open when the rank has ended.
         drop(command);

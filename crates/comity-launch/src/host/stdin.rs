@@ -114,7 +114,9 @@ impl StdinFeed {
 
     /// No more comes: what is left is a key for terminals, which may be full just now.
     fn end(&mut self) {
-        (self.source, self.given, self.piece) = (None, false, END_KEY.to_vec());
+        self.source = None;
+        self.given = false;
+        self.piece = END_KEY.to_vec();
         for sink in self.sinks.iter_mut().flatten() {
             sink.taken = if sink.terminal { 0 } else { END_KEY.len() };
         }

@@ -121,7 +121,9 @@ impl Supervisor {
     pub(crate) fn of_host_launcher(
         job: Job,
         meeting: Meeting,
-        (front_end, output, far_launcher): (FrontLine, Outputs, FarLauncher),
+        front_end: FrontLine,
+        output: Outputs,
+        far_launcher: FarLauncher,
         open_files: Rlimit,
     ) -> io::Result<Self> {
         let mut supervisor = Self::with(Role::Host, job, meeting, (front_end, output), open_files)?;

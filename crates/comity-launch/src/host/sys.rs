@@ -37,7 +37,8 @@ pub(crate) fn prepare(
     command: &mut Command,
     keep: Vec<RawFd>,
     open_files: Rlimit,
-    (standing, place): (TerminalPlace, Option<ProcessorSet>),
+    standing: TerminalPlace,
+    place: Option<ProcessorSet>,
 ) {
     if standing == TerminalPlace::Group {
         command.process_group(0);

@@ -130,7 +130,7 @@ impl JobView {
         self.is_part &= other.is_part && self.ranks.len() < self.size;
     }
 
-    /// Why a host that is [`Self::silent`] told of no rank, as far as that is known here.
+    /// Reason for which a host that is [`Self::silent`] told of no rank, as far as that is known here.
     pub fn silence(&self, host: &str) -> String {
         if self.ranks.len() >= self.size {
             return format!("host {host} has no rank of this job: all {} are shown", self.size);

@@ -38,7 +38,8 @@ pub(super) fn blamed(machine: &Machine) -> Result<StopReason, Vec<usize>> {
             let ended = machine.well.contains(&next);
             return Ok(StopReason::Missed { rank: next, ended, by: rank, ending });
         };
-        (rank, ending) = (next, theirs);
+        rank = next;
+        ending = theirs;
     }
     Ok(StopReason::Failed { rank, ending })
 }

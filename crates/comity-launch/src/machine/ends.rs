@@ -45,7 +45,7 @@ impl Machine {
     /// The connection to a host ended: nothing more is known of its ranks than that they are ended there.
     pub(super) fn host_lost(&mut self, host: usize, silent: Duration, why: String, now: Instant) {
         if let (Some(terms), Phase::Running) = (self.plan.elastic, self.phase) {
-            return self.bear_host(host, (silent, why), terms, now);
+            return self.bear_host(host, silent, why, terms, now);
         }
         let mut any = false;
         for rank in self.ranks.iter_mut().filter(|r| r.host == host && r.life.is_awaited()) {
@@ -142,7 +142,7 @@ impl Machine {
         self.phase = Phase::Grace { until: now + GRACE };
     }
 
-    /// Where no member runs any more, joiners wait for nothing.
+    /// End the wait of joiners when no member runs any more.
     fn wind_up(&mut self, now: Instant) {
         if self.ranks.iter().any(|r| r.is_member()) {
             return;
@@ -191,7 +191,8 @@ impl Machine {
     pub(super) fn bear_host(
         &mut self,
         host: usize,
-        (silent, why): (Duration, String),
+        silent: Duration,
+        why: String,
         terms: ElasticTerms,
         now: Instant,
     ) {

@@ -135,7 +135,7 @@ pub struct Problem {
     pub code: u8,
 }
 
-/// Why a job ends before all of its ranks exited with 0.
+/// Reason for which a job ends before all of its ranks exited with 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// A rank ended with a failure.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub struct NodeFindings {
     host: String,
     ranks: Vec<RankFinding>,
-    /// Why the job ended there, where no rank's failure was the reason: the sentence and the exit code.
+    /// Sentence and exit code, if the job ended for another reason than a rank's failure.
     cause: Option<(String, u8)>,
     cut_off: Option<CutOff>,
 }

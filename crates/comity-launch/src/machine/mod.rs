@@ -272,7 +272,7 @@ pub struct Machine {
     looked: Instant,
     /// The user asked for the end when no rank was left.
     hurried: bool,
-    /// Whether the job was failing when the other nodes were told.
+    /// True if the job was failing when the other nodes were told.
     told_failing: Option<bool>,
     actions: Vec<Action>,
 }

@@ -173,17 +173,12 @@ impl Machine {
     pub(super) fn strays(&mut self, left: bool, now: Instant) {
         let Phase::Clearing { step, until, look } = self.phase else { return };
         match self.plan.role {
-            Role::Fleet => self.hosts_left(left, (step, until, look), now),
-            _ => self.processes_left(left, (step, until, look), now),
+            Role::Fleet => self.hosts_left(left, step, until, look, now),
+            _ => self.processes_left(left, step, until, look, now),
         }
     }
 
-    fn processes_left(
-        &mut self,
-        left: bool,
-        (step, until, look): (Clearing, Instant, Instant),
-        now: Instant,
-    ) {
+    fn processes_left(&mut self, left: bool, step: Clearing, until: Instant, look: Instant, now: Instant) {
         let since = until.checked_sub(LEFT_OPEN).unwrap_or(now);
         let mut go = |step, order| {
             self.actions.push(Action::EndStrays(order));
@@ -199,7 +194,7 @@ impl Machine {
     }
 
     /// Hosts first clear up, then the connections are closed, then `ssh` is killed.
-    fn hosts_left(&mut self, left: bool, (step, until, look): (Clearing, Instant, Instant), now: Instant) {
+    fn hosts_left(&mut self, left: bool, step: Clearing, until: Instant, look: Instant, now: Instant) {
         match step {
             Clearing::Killed if left && now < until => {}
             Clearing::Killed => {

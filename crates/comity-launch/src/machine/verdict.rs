@@ -162,7 +162,7 @@ fn told(machine: &Machine, cause: &StopReason, name: NameOf<'_>) -> (String, u8)
         }
         StopReason::Missed { rank, ended, by, ending } => {
             let code = if ending.is_failure() { ending.code() } else { REFUSED };
-            (missed(machine, name(*rank), (*rank, *ended), *by, *ending), code)
+            (missed(machine, name(*rank), *rank, *ended, *by, *ending), code)
         }
         StopReason::HostLost { host } => {
             let why = machine.losses.iter().find(|(h, _)| h == host).map(|(_, why)| why.clone());
@@ -201,13 +201,7 @@ fn mutual(machine: &Machine, circle: &[usize], name: NameOf<'_>, ending: Ending)
     format!("{} {errors}; the first failure {ending}{}", all.join(" and "), too_few(machine))
 }
 
-fn missed(
-    machine: &Machine,
-    name: String,
-    (rank, ended): (usize, bool),
-    by: usize,
-    ending: Ending,
-) -> String {
+fn missed(machine: &Machine, name: String, rank: usize, ended: bool, by: usize, ending: Ending) -> String {
     let was_stopped = machine.rank(rank).is_some_and(|r| r.stopped);
     match (ended, was_stopped) {
         (true, _) => format!("{name} ended with code 0 while others still needed it; rank {by} {ending}"),

@@ -171,7 +171,8 @@ pub(super) fn sort_out(said: &[Vec<IpAddr>], own: SocketAddr) -> (Vec<SocketAddr
 fn resolve(at: &str) -> Result<Vec<SocketAddr>, String> {
     let config = Config::new(0, 2).rendezvous(at).map_err(|e| e.to_string())?;
     let MeetingPoint::Host(places) = config.meeting_point() else { return Err("it has no address".into()) };
-    let (mut all, mut failed): (Vec<SocketAddr>, _) = (Vec::new(), None);
+    let mut all: Vec<SocketAddr> = Vec::new();
+    let mut failed = None;
     for place in places {
         // Of several names one may mean nothing here.
         match (place.host(), place.port()).to_socket_addrs() {

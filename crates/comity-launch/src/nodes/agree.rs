@@ -136,7 +136,7 @@ pub(super) fn agree(call: &NodeCall, mut word: NodeWord) -> Result<Agreement, La
     let first = words[..call.node].iter().map(|w| w.size).sum();
     let world = words.iter().map(|w| w.size).sum();
     let (store, go) = match call.node {
-        0 => start(call, &words, world, (&homes, &elsewhere)).map(|(s, g)| (Some(s), Some(g)))?,
+        0 => start(call, &words, world, &homes, &elsewhere).map(|(s, g)| (Some(s), Some(g)))?,
         _ => (None, None),
     };
     let told: Vec<Option<Go>> = gather(&group, &go).map_err(lost)?;
@@ -178,11 +178,12 @@ fn start(
     call: &NodeCall,
     words: &[NodeWord],
     world: usize,
-    (homes, elsewhere): (&[SocketAddr], &[IpAddr]),
+    homes: &[SocketAddr],
+    elsewhere: &[IpAddr],
 ) -> Result<(Store, Go), LaunchRefusal> {
     let fail = |e: String| LaunchRefusal::machine(format!("cannot start the ranks' store: {e}"));
     let (key, job) = meet::identity(call.insecure, false).map_err(|e| fail(e.to_string()))?;
-    let store = open_store(call, homes, (world, &key, &job)).map_err(|e| fail(e.to_string()))?;
+    let store = open_store(call, homes, world, &key, &job).map_err(|e| fail(e.to_string()))?;
     let ring: Vec<[String; 1]> = words
         .iter()
         .flat_map(|w| w.ports.iter().skip(1).map(|port| [SocketAddr::new(w.at, *port).to_string()]))
@@ -204,7 +205,9 @@ fn start(
 fn open_store(
     call: &NodeCall,
     homes: &[SocketAddr],
-    (world, key, job): (usize, &Key, &str),
+    world: usize,
+    key: &Key,
+    job: &str,
 ) -> comity::Result<Store> {
     let port = call.at.rsplit_once(':').and_then(|(_, p)| p.parse::<u16>().ok()?.checked_add(1));
     let at = |port: u16| {

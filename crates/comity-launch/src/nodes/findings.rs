@@ -12,7 +12,7 @@ impl Nodes {
         self.heard.state.fetch_or(state, Ordering::AcqRel);
     }
 
-    /// How far the other nodes have come.
+    /// Progress of the other nodes.
     pub(crate) fn progress(&self) -> Event {
         let news = self.heard.news();
         Event::Others { heard: news.all.is_some() || news.lost.is_some(), failing: news.failing.is_some() }

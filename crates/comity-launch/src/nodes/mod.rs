@@ -52,7 +52,7 @@ pub(crate) fn launch(mut request: JobRequest, node: NodeRequest) -> u8 {
         Err(refusal) => return crate::host::watchdog::refuse(&refusal),
     };
     crate::host::watchdog::guarded(false, |front_end, input| {
-        match open(call, (job, log_dir), front_end, input) {
+        match open(call, job, log_dir, front_end, input) {
             Ok(Some(supervisor)) => supervisor.run(),
             Ok(None) => Ending::Signal(libc::SIGINT).code(),
             Err(LaunchRefusal { text, code }) => {
@@ -66,7 +66,8 @@ pub(crate) fn launch(mut request: JobRequest, node: NodeRequest) -> u8 {
 /// The supervisor of this node's ranks, once all nodes agree; none if the user ended the wait.
 fn open(
     call: NodeCall,
-    (mut job, log_dir): (Job, Option<PathBuf>),
+    mut job: Job,
+    log_dir: Option<PathBuf>,
     front_end: UnixStream,
     input: OwnedFd,
 ) -> Result<Option<Supervisor>, LaunchRefusal> {
@@ -79,7 +80,8 @@ fn open(
     let shown = call.at.clone();
     let Some(agreed) = wait(call, &job, &mut front_end, &output)? else { return Ok(None) };
     let Agreement { go, store, kept, group, words, first, world } = agreed;
-    (job.first, job.world) = (first, world);
+    job.first = first;
+    job.world = world;
     if let Some(dir) = log_dir {
         job.logs = Some(job::open_logs(&dir, first..first + job.size)?);
         job.flights = Some(job::clear_flights(&dir)?);

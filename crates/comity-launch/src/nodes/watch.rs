@@ -45,7 +45,7 @@ pub(super) struct News {
     pub(super) failing: Option<usize>,
     /// The same of the other nodes.
     given_up: Vec<u64>,
-    /// Why the nodes hear nothing from each other any more, and whose fault it is.
+    /// Reason for which the nodes hear nothing from each other any more, and whose fault it is.
     pub(super) lost: Option<(Option<usize>, String)>,
     pub(super) own: Option<NodeFindings>,
     pub(super) all: Option<Vec<NodeFindings>>,

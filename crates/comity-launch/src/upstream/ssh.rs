@@ -22,7 +22,7 @@ pub(crate) struct FarLauncher {
     beat_due: Instant,
     /// Input was given to the ranks, and the launcher waits for the word that they took it.
     feeding: bool,
-    /// Why no more will come.
+    /// Reason for which no more will come.
     closed: bool,
     /// Carries connections to rank 0, in a job of several hosts.
     pub(crate) master: Option<Master>,

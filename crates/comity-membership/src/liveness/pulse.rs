@@ -47,7 +47,8 @@ impl Pulse {
 
     /// It was heard now, this process's beats having been late by `late` in all.
     pub(super) fn is_heard(&mut self, now: Instant, late: Duration) {
-        (self.heard, self.late) = (self.heard.max(now), late);
+        self.heard = self.heard.max(now);
+        self.late = late;
     }
 
     /// For how long it has been silent, as far as this process had turns to hear it.

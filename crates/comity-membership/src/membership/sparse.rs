@@ -344,7 +344,8 @@ impl<R: Reason> Membership<R> {
             return;
         }
         let own = from == overlay.me;
-        let (mut ways, mut near) = (BTreeMap::<usize, Vec<usize>>::new(), Vec::new());
+        let mut ways = BTreeMap::<usize, Vec<usize>>::new();
+        let mut near = Vec::new();
         for target in to {
             if !self.is_known(target) {
                 continue;

@@ -85,7 +85,7 @@ pub enum Message {
     },
     /// The sender asks for a new group.
     Ready {
-        /// How often it has asked, so that it knows a refusal of an earlier time.
+        /// Number of times that it has asked, so that it knows a refusal of an earlier time.
         asking: u32,
         /// Its terms.
         terms: Terms,

@@ -99,7 +99,7 @@ pub struct Reform {
     store_is_gone: bool,
     /// Members that are gone, as far as this rank knows, and why.
     gone: BTreeMap<usize, String>,
-    /// How often this rank has asked.
+    /// Number of times that this rank has asked.
     asking: u32,
     /// Terms of this rank, while it asks for a new group.
     terms: Option<Terms>,

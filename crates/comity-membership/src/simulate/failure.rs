@@ -2,7 +2,7 @@
 
 use crate::Reason;
 
-/// Why a simulated group failed.
+/// Failure of a simulated group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SimulatedFailure {
     pub(crate) culprit: usize,

@@ -134,7 +134,8 @@ impl Scenario {
         let enter = (0..n as u64).map(|m| m * limit / 10).collect();
         s.groups =
             vec![SimulatedGroup { group_id: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
-        (s.goodbyes, s.linger) = (Vec::new(), None);
+        s.goodbyes = Vec::new();
+        s.linger = None;
         let rank = Rng::new(seed).below(n);
         s.faults = vec![PlantedFault::Stop { rank, at: 0, to: None, host: seed.is_multiple_of(2) }];
         s.end = n as u64 * limit / 10 + limit + 2 * SECOND;
@@ -146,14 +147,17 @@ impl Scenario {
     pub(super) fn hour(seed: u64) -> Self {
         let mut s = Self::new(seed, Some(2..=16));
         let n = s.size;
-        (s.limit, s.lag, s.delay) = (5 * SECOND, (5, 160 * MS), (20, 5 * MS));
+        s.limit = 5 * SECOND;
+        s.lag = (5, 160 * MS);
+        s.delay = (20, 5 * MS);
         s.groups = vec![SimulatedGroup {
             group_id: 1,
             members: (0..n).collect(),
             enter: vec![MS; n],
             leave: vec![None; n],
         }];
-        (s.goodbyes, s.linger) = (Vec::new(), None);
+        s.goodbyes = Vec::new();
+        s.linger = None;
         let mut rng = Rng::new(seed ^ 2);
         let stop = |minute: u64| {
             let at = minute * 60 * SECOND + rng.between(0, 50 * SECOND);
@@ -384,7 +388,8 @@ impl Scenario {
         let enter = (0..n).map(|m| if m % 9 == 0 { MS } else { NEVER }).collect();
         s.groups =
             vec![SimulatedGroup { group_id: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
-        (s.goodbyes, s.linger) = (Vec::new(), None);
+        s.goodbyes = Vec::new();
+        s.linger = None;
         let by = Rng::new(seed).below(7) * 9;
         s.faults = vec![PlantedFault::Abort { group: 0, by, culprit: by, at: 100 * MS }];
         s.end = s.limit + 2 * SECOND;
@@ -396,7 +401,9 @@ impl Scenario {
         let mut s = Self::new(seed, Some(65..=80));
         let n = s.size;
         let mut rng = Rng::new(seed ^ 3);
-        (s.limit, s.sparse, s.linger) = (SECOND, true, None);
+        s.limit = SECOND;
+        s.sparse = true;
+        s.linger = None;
         let order = rng.some(n, n);
         let (stay, go) = order.split_at(n / 4);
         let mut members = stay.to_vec();

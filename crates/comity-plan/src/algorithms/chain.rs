@@ -19,6 +19,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "chain",
     order: Order::ByHost,
     private: false,
+    adds_at_once: false,
     serves: &[Service {
         kind: Kind::Broadcast,
         steps: |d, s| broadcast(d, s.team, s.root_at(), s.dst),

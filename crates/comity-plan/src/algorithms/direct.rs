@@ -26,11 +26,12 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "direct",
     order: Order::ByRank,
     private: true,
+    adds_at_once: true,
     serves: &[
         Service {
             kind: Kind::AllReduce,
             steps: |d, s| all_reduce(d, s.team, s.src, s.dst, true),
-            seconds: |m| m.exchange(m.bytes) + m.add((m.n - 1.0) * m.bytes),
+            seconds: |m| m.lean() * m.at_once() * (m.exchange(m.bytes) + m.add((m.n - 1.0) * m.bytes)),
             cuts: ASKED,
             sends: |e| (e.n - 1) * e.count,
         },
@@ -79,7 +80,7 @@ pub(super) const DEFINITION: Definition = Definition {
         Service {
             kind: Kind::Barrier,
             steps: |d, s| barrier(d, s.team, s.src),
-            seconds: |m| m.greet(),
+            seconds: |m| m.lean() * m.greet(),
             cuts: ASKED,
             sends: |_| 0,
         },

@@ -27,6 +27,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "double-tree",
     order: Order::ByHost,
     private: false,
+    adds_at_once: false,
     serves: &[
         Service {
             kind: Kind::Broadcast,
@@ -86,7 +87,8 @@ fn place(label: usize, m: usize) -> Place {
             let children = ranges.into_iter().filter(|(a, b)| a < b).map(|(a, b)| head(a, b)).collect();
             return Place { parent, children, depth };
         }
-        (parent, depth) = (Some(at), depth + 1);
+        parent = Some(at);
+        depth += 1;
         if label < at {
             hi = at;
         } else {

@@ -27,11 +27,12 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "doubling",
     order: Order::ByRank,
     private: false,
+    adds_at_once: false,
     serves: &[
         Service {
             kind: Kind::AllReduce,
             steps: |d, s| all_reduce(d, s.team, s.src, s.dst),
-            seconds: all_reduce_seconds,
+            seconds: |m| m.lean() * all_reduce_seconds(m),
             cuts: Cuts::Asked { steps: of_rounds },
             sends: |e| (e.n.ilog2() as usize + 1) * e.count,
         },
@@ -53,7 +54,7 @@ pub(super) const DEFINITION: Definition = Definition {
         Service {
             kind: Kind::Barrier,
             steps: |d, s| barrier(d, s.team, s.src),
-            seconds: |m| m.levels(m.n, |by| m.rotate(by, 0.0)),
+            seconds: |m| m.lean() * m.levels(m.n, |by| m.rotate(by, 0.0)),
             cuts: Cuts::Asked { steps: of_rounds },
             sends: |_| 0,
         },

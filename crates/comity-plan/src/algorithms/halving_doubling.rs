@@ -23,6 +23,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "halving-doubling",
     order: Order::ByHost,
     private: false,
+    adds_at_once: false,
     serves: &[Service {
         kind: Kind::AllReduce,
         steps: |d, s| all_reduce(d, s.team, s.src, s.dst),
@@ -81,7 +82,8 @@ fn all_reduce(d: &mut Draft, team: &Team, src: Slice, dst: Slice) {
         d.reduce(team, other(level), held.part(keep), dst.part(keep), level + 1 == levels);
         d.round += 1;
         halves.push((level, keep, give));
-        (held, whole) = (dst, keep);
+        held = dst;
+        whole = keep;
     }
     for (level, kept, given) in halves.into_iter().rev() {
         d.send(team, other(level), dst.part(kept));

@@ -25,6 +25,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "hierarchy",
     order: Order::ByRank,
     private: false,
+    adds_at_once: false,
     serves: &[
         Service {
             kind: Kind::AllReduce,

@@ -23,6 +23,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "leader",
     order: Order::ByRank,
     private: false,
+    adds_at_once: false,
     serves: &[
         Service {
             kind: Kind::AllReduce,

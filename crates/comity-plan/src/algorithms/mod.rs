@@ -23,6 +23,8 @@ pub(crate) struct Definition {
     pub(crate) order: Order,
     /// True if it can carry out an all_to_all of unequal parts: a rank knows what it sends and what it gets, and nobody knows the rest.
     pub(crate) private: bool,
+    /// True if all contributions to an element are added in one step, so that no partial sum is stored.
+    pub(crate) adds_at_once: bool,
     /// Operations that it can carry out.
     pub(crate) serves: &'static [Service],
 }
@@ -189,7 +191,7 @@ impl Algorithm {
 
     /// Returns true if all contributions to an element are added in one step, so that no partial sum is stored.
     pub const fn adds_at_once(self) -> bool {
-        matches!(self, Self::Direct | Self::TwoPhase)
+        self.definition().adds_at_once
     }
 
     /// Returns true if it can carry out the operation.
@@ -231,6 +233,7 @@ algorithms! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{ReceiveMode, Shape, Step, StepOp, build};
 
     #[test]
     fn the_table_names_every_file() {
@@ -258,6 +261,24 @@ mod tests {
             assert!(!a.definition().serves.is_empty() && !a.about().is_empty());
             for s in a.definition().serves {
                 assert_eq!(a.definition().serves.iter().filter(|t| t.kind == s.kind).count(), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn an_algorithm_adds_at_once_if_its_file_says_so() {
+        const N: usize = 5;
+        let stores_a_part = |step: &Step| match &step.op {
+            StepOp::Recv { mode, .. } => matches!(mode, ReceiveMode::Reduce { .. }),
+            StepOp::NWayReduce { from, .. } => from.len() < N - 1,
+            StepOp::Send { .. } | StepOp::Copy { .. } => false,
+        };
+        for kind in [Kind::AllReduce, Kind::Reduce, Kind::ReduceScatter] {
+            for a in kind.algorithms() {
+                let shape = Shape { hosts: &[0, 0, 0, 1, 1], ..Shape::new(kind, 0, N, 60, 4) };
+                let plans = (0..N).map(|rank| build(&Shape { rank, ..shape }, a, 0));
+                let adds_at_once = !plans.flat_map(|p| p.steps).any(|step| stores_a_part(&step));
+                assert_eq!(a.adds_at_once(), adds_at_once, "{} of {kind:?}", a.name());
             }
         }
     }

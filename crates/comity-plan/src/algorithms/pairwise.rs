@@ -20,6 +20,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "pairwise",
     order: Order::ByRank,
     private: true,
+    adds_at_once: false,
     serves: &[Service {
         kind: Kind::AllToAll,
         steps: |d, s| all_to_all(d, s.team, s.src, &s.parts, s.dst, &s.incoming),

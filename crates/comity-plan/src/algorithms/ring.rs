@@ -23,6 +23,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "ring",
     order: Order::ByHost,
     private: false,
+    adds_at_once: false,
     serves: &[
         Service {
             kind: Kind::AllReduce,

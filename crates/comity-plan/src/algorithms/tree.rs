@@ -23,6 +23,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "tree",
     order: Order::ByRank,
     private: false,
+    adds_at_once: false,
     serves: &[
         Service {
             kind: Kind::Reduce,

@@ -25,6 +25,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "two-phase",
     order: Order::ByRank,
     private: false,
+    adds_at_once: true,
     serves: &[
         Service {
             kind: Kind::AllReduce,

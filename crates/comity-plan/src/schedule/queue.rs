@@ -26,7 +26,9 @@ impl Queue {
     }
 
     pub(super) fn reset(&mut self) {
-        (self.at, self.lent, self.kept) = (0, 0, 0);
+        self.at = 0;
+        self.lent = 0;
+        self.kept = 0;
     }
 }
 

@@ -204,7 +204,8 @@ impl Server {
                 match joiner.conn.next_message().map(|m| m.map(|m| ToStore::decode(&m))) {
                     Ok(None) if open => self.joiners.push(joiner),
                     Ok(Some(Ok(ToStore::Ready))) => {
-                        (joiner.is_in, joiner.is_called) = (true, false);
+                        joiner.is_in = true;
+                        joiner.is_called = false;
                         changed = true;
                         taken_in.push(joiner.place);
                         self.joiners.push(joiner);

@@ -25,7 +25,7 @@ pub(super) fn claimed(rank: u32, first: &Who, second: &Who) -> String {
     )
 }
 
-/// Why the join limit ended a round of ranks that meet at `place`.
+/// Error of a round of ranks that meet at `place`, which the join limit ended.
 pub(super) fn missing(
     round: &Round,
     size: u32,

@@ -115,7 +115,7 @@ struct Talk<S> {
     waits: bool,
     /// The answer as far as it has come.
     line: Zeroizing<Vec<u8>>,
-    /// Why nothing more can be said: after an answer that did not come, the next one would be taken for it.
+    /// Error after which nothing more can be said: after an answer that did not come, the next one would be taken for it.
     broken: Option<Error>,
 }
 
@@ -183,7 +183,8 @@ impl<S: Timed> Talk<S> {
     fn end_round(&mut self, until: Instant) -> Result<()> {
         self.barrier(until)?;
         self.rounds += 1;
-        (self.is_met, self.is_told) = (false, false);
+        self.is_met = false;
+        self.is_told = false;
         Ok(())
     }
 

@@ -214,6 +214,20 @@ impl Lending for ShmLink {
     fn piece(&self) -> Option<usize> {
         Some(LOAN_CHUNK)
     }
+
+    fn offer_size(&self) -> Option<usize> {
+        // One loan for all that is there.
+        self.lender.may_lend().then_some(usize::MAX)
+    }
+
+    fn pass_stage(&mut self, fd: BorrowedFd<'_>) -> bool {
+        sys::send_byte_with(&self.waker, loans::STAGE, &fd).is_ok()
+    }
+
+    fn take_stage(&mut self) -> Option<Mapping> {
+        self.listen();
+        self.stage.take()
+    }
 }
 
 impl Link for ShmLink {
@@ -223,11 +237,6 @@ impl Link for ShmLink {
 
     fn chunk(&self) -> usize {
         CHUNK
-    }
-
-    fn offer_size(&self) -> usize {
-        // One loan for all that is there.
-        if self.lender.may_lend() { usize::MAX } else { CHUNK }
     }
 
     #[inline]
@@ -333,15 +342,6 @@ impl Link for ShmLink {
         self.still_holds(n)?;
         self.consume(n);
         Ok(n)
-    }
-
-    fn pass_stage(&mut self, fd: BorrowedFd<'_>) -> bool {
-        sys::send_byte_with(&self.waker, loans::STAGE, &fd).is_ok()
-    }
-
-    fn take_stage(&mut self) -> Option<Mapping> {
-        self.listen();
-        self.stage.take()
     }
 
     fn arm(&mut self, interest: Interest) {

@@ -177,7 +177,7 @@ impl ShmLink {
         let shared = self.shared(true);
         let Ok((at, free)) = self.tx.room(shared, want) else { return Err(self.corrupt()) };
         if (1..=SHORT.min(free)).contains(&want) {
-            return Ok(self.copy_short((at, free), head, body));
+            return Ok(self.copy_short(at, free, head, body));
         }
         let mut n = self.fill(at, free, head);
         if n == head.len() {
@@ -200,7 +200,7 @@ impl ShmLink {
     /// Put all of a short message where so much is free: in the ring, and beside the position. Copies of a length that is known here take a
     /// few instructions.
     #[inline]
-    fn copy_short(&mut self, (at, free): (usize, usize), head: &[u8], body: &[u8]) -> usize {
+    fn copy_short(&mut self, at: usize, free: usize, head: &[u8], body: &[u8]) -> usize {
         let mut bytes = [0; SHORT];
         let n = head.len() + body.len();
         bytes[..head.len()].copy_from_slice(head);

@@ -196,7 +196,8 @@ impl RingReader {
         fence(Ordering::Acquire);
         // A later message has a later begin. An earlier one would not reach to the position.
         let holds = line.begin.load(Ordering::Relaxed) == self.head;
-        (self.short_from, self.short_to) = (self.head, if holds { self.tail } else { 0 });
+        self.short_from = self.head;
+        self.short_to = if holds { self.tail } else { 0 };
     }
 
     /// All bytes that are ready, as far as the last look found, if they came beside the position; else nothing.

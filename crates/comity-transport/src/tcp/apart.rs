@@ -137,7 +137,7 @@ fn only_one_connection_for_a_direction_has_a_send_thread() {
     assert!(a.sender.thread().is_none() && b.sender.thread().is_none());
 }
 
-/// One direction of [`all_that_is_put_comes`]: messages with heads, offered and taken in uneven pieces.
+/// Direction of [`all_that_is_put_comes`]: messages with heads, offered and taken in uneven pieces.
 struct Flow {
     messages: Vec<(Vec<u8>, Vec<u8>)>,
     /// Position in the message that leaves, and in all bytes at the other end.
@@ -171,7 +171,8 @@ impl Flow {
         let n = link.put(head, &body[..body.len().min(most)]).unwrap();
         self.put += n;
         if n == head.len() + body.len() {
-            (self.message, self.put) = (self.message + 1, 0);
+            self.message += 1;
+            self.put = 0;
         }
     }
 
@@ -268,7 +269,7 @@ fn a_first_frame_that_finds_no_room_goes_before_the_rest() {
     }
 }
 
-/// Whether there was no room for the first frame, as is wanted; then all has come in order.
+/// Returns true if there was no room for the first frame, as is wanted; then all has come in order.
 fn goes_before_the_rest(sealed: bool, head: usize) -> bool {
     // The end whose connection for long messages is not the first.
     let (mut far, mut near) = ends(2, sealed, 1);

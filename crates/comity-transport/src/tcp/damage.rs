@@ -55,7 +55,7 @@ struct Recording {
     header: usize,
     truth: Vec<u8>,
     wire: Vec<u8>,
-    /// Where each frame begins on the wire, and how many bytes of the truth stand before it.
+    /// Beginning of each frame on the wire, and number of bytes of the truth that stand before it.
     frames: Vec<(usize, usize)>,
 }
 
@@ -97,7 +97,8 @@ impl Recording {
     /// The wire with a frame changed, but not the last; and how many bytes of the truth stand before the change.
     fn damaged(&self, input: &mut SeededNumbers) -> (Vec<u8>, usize, &'static str) {
         let k = input.roll(self.frames.len() - 1);
-        let ((from, before), (to, _)) = (self.frames[k], self.frames[k + 1]);
+        let (from, before) = self.frames[k];
+        let (to, _) = self.frames[k + 1];
         let mut wire = self.wire.clone();
         let kind = match input.roll(8) {
             0..=2 => {
@@ -262,7 +263,8 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, at: usize, bit: usize) {
 fn a_bit_flipped_between_two_links_ends_both() {
     for case in 0..60 {
         let mut input = SeededNumbers::new(case);
-        let ((mut a, mut x), (mut y, mut b)) = (streams(1), streams(1));
+        let (mut a, mut x) = streams(1);
+        let (mut y, mut b) = streams(1);
         let x = x.remove(0);
         let y = y.remove(0);
         let back = x.try_clone().unwrap();

@@ -10,7 +10,7 @@
 //!
 //! A header has a checksum of its own, so that nobody waits for bytes that a damaged length announces.
 //!
-//! Where the connections are sealed, bytes 16..20 are zero, the tag of AES-GCM follows the header, which it covers too, and the
+//! If the connections are sealed, bytes 16..20 are zero, the tag of AES-GCM follows the header, which it covers too, and the
 //! piece is encrypted; it is short enough to be opened whole in the receiver's buffer.
 
 use crate::{
@@ -49,7 +49,7 @@ const _: () = assert!(SEALED_FRAME <= SEALED_MOST && SEALED_SMALL < SEALED_FRAME
 /// In a header's length: the next frame travels aside.
 const NEXT_ASIDE: u32 = 1 << 31;
 
-/// Where a frame travels.
+/// Connection over which a frame travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameRoute {
     /// On the link's first connection, which carries both directions.
@@ -144,7 +144,7 @@ pub(super) struct ArrivingFrame {
     pub(super) given: usize,
     /// The whole piece is here, and right.
     pub(super) sound: bool,
-    /// Where the next one travels.
+    /// Connection of the next frame.
     pub(super) next: FrameRoute,
     announced: u32,
     checksum: Crc32c,
@@ -154,7 +154,7 @@ pub(super) struct ArrivingFrame {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closed {
     pub(super) len: usize,
-    /// Where the next one travels.
+    /// Connection of the next frame.
     pub(super) next: FrameRoute,
     header: [u8; HEADER],
     tag: [u8; TAG],
@@ -227,7 +227,7 @@ impl ArrivingFrame {
         Ok(Self { left: len, given: 0, sound: false, next, announced: word(16), checksum })
     }
 
-    /// Whether it may be lent before it is whole.
+    /// Returns true if it may be lent before it is whole.
     pub(super) fn is_large(&self) -> bool {
         self.given + self.left > SMALL
     }

@@ -1,4 +1,4 @@
-//! Where the incoming stream stands: what was read of each connection, and which of them brings the next frame.
+//! Position of the incoming stream: what was read of each connection, and which of them brings the next frame.
 
 use super::{
     Route,
@@ -10,7 +10,7 @@ use std::{io::IoSliceMut, net::TcpStream};
 
 /// Bytes of the buffer of a connection.
 const INBOX: usize = (256 << 10) + 2 * AHEAD;
-/// How far to read beyond what was asked for, to get the next header, or a small message whole,
+/// Number of bytes to read beyond what was asked for, to get the next header, or a small message whole,
 /// with the same call. What of it must be copied again is little.
 pub(super) const AHEAD: usize = 4 << 10;
 
@@ -38,12 +38,14 @@ impl Inbox {
     fn pass(&mut self, n: usize) {
         self.start += n;
         if self.start == self.end {
-            (self.start, self.end) = (0, 0);
+            self.start = 0;
+            self.end = 0;
         }
     }
 
     fn clear(&mut self) {
-        (self.start, self.end) = (0, 0);
+        self.start = 0;
+        self.end = 0;
     }
 
     /// Room for up to `n` more bytes behind the unread ones.
@@ -69,7 +71,7 @@ impl Inbox {
     }
 }
 
-/// Where the incoming stream stands.
+/// Position of the incoming stream.
 #[derive(Debug)]
 pub(super) struct Inbound {
     pub(super) inboxes: Vec<Inbox>,
@@ -78,7 +80,7 @@ pub(super) struct Inbound {
     /// The connection that it travels on.
     pub(super) turn: usize,
     route: Route,
-    /// Where the frame after the arriving one travels.
+    /// Connection of the frame after the arriving one.
     pub(super) next: FrameRoute,
     /// Bytes received so far.
     pub(super) arrived: u64,

@@ -55,7 +55,7 @@ pub(crate) struct TcpOptions {
     /// The congestion control of the connections, as the system names it. By default the system's,
     /// but reno within a host, and in place of bbr where the round trip is short.
     pub(crate) congestion: Option<String>,
-    /// Which connections carry long messages that leave; at the other end the other ones do.
+    /// Connections that carry long messages that leave; at the other end the other ones do.
     pub(crate) ways: Ways,
     /// The peer is [far](threads::FAR): frames are short, so that many connections share even a short message.
     pub(crate) is_far: bool,
@@ -63,7 +63,7 @@ pub(crate) struct TcpOptions {
     pub(crate) send_threads: Option<Arc<SendThreads>>,
 }
 
-/// Which connections of a link carry the long messages of one direction.
+/// Choice of the connections of a link that carry the long messages of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Ways {
     /// All of them, and the other direction too.
@@ -119,13 +119,13 @@ impl Route {
         taken
     }
 
-    /// Whether one connection carries all long messages of this direction, and none of the other.
+    /// Returns true if one connection carries all long messages of this direction, and none of the other.
     fn is_narrow(&self) -> bool {
         self.ways != Ways::All && self.connections == 2
     }
 }
 
-/// One end of a link over TCP. See the [contract](super).
+/// End of a link over TCP. See the [contract](super).
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     sockets: Vec<TcpStream>,

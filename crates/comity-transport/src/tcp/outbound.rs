@@ -1,4 +1,4 @@
-//! Where the outgoing stream stands: which bytes the next frame has, and over which connection it goes.
+//! Position of the outgoing stream: which bytes the next frame has, and over which connection it goes.
 
 use super::{
     Route,
@@ -37,14 +37,14 @@ pub(super) struct Cut {
     pub(super) is_head: bool,
 }
 
-/// Where the outgoing stream stands.
+/// Position of the outgoing stream.
 #[derive(Debug)]
 pub(super) struct Outbound {
     /// The number of the next frame to be made.
     number: u64,
-    /// Where that is looked for.
+    /// Connection at which that is looked for.
     place: FrameRoute,
-    /// Where the frames of the message that leaves go, but for its first.
+    /// Connection of the frames of the message that leaves, but for its first.
     rest: FrameRoute,
     /// The connection of the frames that leave.
     pub(super) turn: usize,
@@ -65,7 +65,7 @@ impl Outbound {
         is_long
     }
 
-    /// Whether one connection carries all long messages of this direction, and none of the other.
+    /// Returns true if one connection carries all long messages of this direction, and none of the other.
     pub(super) fn is_narrow(&self) -> bool {
         self.route.is_narrow()
     }
@@ -80,7 +80,7 @@ impl Outbound {
         self.route.connection(self.place)
     }
 
-    /// Whether the next frame goes over the connection for long messages.
+    /// Returns true if the next frame goes over the connection for long messages.
     pub(super) fn is_there(&self) -> bool {
         self.next_turn() == self.aside()
     }

@@ -177,7 +177,7 @@ impl Tcp {
         alongside(first, of, connector)
     }
 
-    /// How the `n` connections of a pair are used by this end of it.
+    /// Use of the `n` connections of a pair by this end of it.
     fn options(&self, pair: &Pair<'_>, n: usize, connector: &dyn Connector) -> TcpOptions {
         let each = threads::connections(pair.all, [pair.me, pair.peer]);
         let send_threads = Some(Arc::clone(&self.send_threads));
@@ -195,7 +195,7 @@ fn is_far(connector: &dyn Connector) -> bool {
     connector.round_trip().is_some_and(|trip| trip > threads::FAR)
 }
 
-/// Which of the `n` connections of a pair carry what this end sends, where near ones have `each` at an address.
+/// Choice of the `n` connections of a pair that carry what this end sends; near ones have `each` at an address.
 fn ways(pair: &Pair<'_>, each: u16, n: usize) -> Ways {
     match (each.is_multiple_of(2) && n.is_multiple_of(2), pair.me > pair.peer) {
         // The higher rank made them.

@@ -69,17 +69,17 @@ impl Receiver {
         if self.joint.is_empty() { &self.line.unread()[..self.framing.ready()] } else { self.joint.ready() }
     }
 
-    /// How many bytes that were given out belong to a frame that is not checked yet.
+    /// Number of bytes that were given out and belong to a frame that is not checked yet.
     pub(super) fn unproven(&self) -> usize {
         self.framing.unproven()
     }
 
-    /// Whether a frame has begun whose end has not come.
+    /// Returns true if a frame has begun whose end has not come.
     pub(super) fn is_inside(&self) -> bool {
         self.framing.is_inside(&self.line)
     }
 
-    /// Whether a frame lies here whole, as far as can be told without a look at it.
+    /// Returns true if a frame lies here whole, as far as can be told without a look at it.
     pub(super) fn has_more(&self) -> bool {
         self.framing.has_more(&self.line)
     }

@@ -44,7 +44,7 @@ pub(super) fn prepare(socket: &TcpStream, options: &TcpOptions) -> io::Result<()
     Ok(())
 }
 
-/// Whether the path is too short for the system's choice of congestion control.
+/// Returns true if the path is too short for the system's choice of congestion control.
 #[cfg(target_os = "linux")]
 fn is_short(socket: &TcpStream) -> io::Result<bool> {
     let here = socket.local_addr()?.ip();
@@ -57,7 +57,7 @@ fn is_short(socket: &TcpStream) -> io::Result<bool> {
     Ok(slows(&default, crate::sys::least_round_trip(socket.as_fd())))
 }
 
-/// Whether a congestion control is slow where a round trip takes `trip`: one that paces sends by a timer, as bbr does, leaves much
+/// Returns true if a congestion control is slow where a round trip takes `trip`: one that paces sends by a timer, as bbr does, leaves much
 /// of the path unused, for the timer is late by more than such trips take. Nothing is known without a trip.
 #[cfg(target_os = "linux")]
 fn slows(congestion: &[u8], trip: Option<Duration>) -> bool {

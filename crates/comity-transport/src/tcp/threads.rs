@@ -1,4 +1,4 @@
-//! How many threads send for a rank, and how many connections a pair has: each rank finds the same for all.
+//! Number of threads that send for a rank, and of connections of a pair: each rank finds the same for all.
 
 use crate::{
     Card, LinkKind,
@@ -49,7 +49,7 @@ pub(super) fn send_threads(all: &[Card], rank: usize) -> usize {
     })
 }
 
-/// How many TCP connections two ranks of these have per address; both find the same.
+/// Number of TCP connections that two ranks of these have per address; both find the same.
 pub(super) fn connections(all: &[Card], pair: [usize; 2]) -> u16 {
     /// Ranks of a job in which pairs have two by themselves: each group takes two descriptors a pair then, and 1,024 is a usual limit.
     const FEW: usize = 64;
@@ -69,8 +69,8 @@ pub(super) const FAR_CONNECTIONS: u16 = 15;
 /// Connections that a rank may have with all others by itself, where they are far: 1,024 descriptors are a usual limit.
 const FAR_IN_ALL: usize = 240;
 
-/// How many TCP connections two ranks of these have in all if they are [`FAR`] from each other; none where a user has chosen, or the job is large.
-/// The rank that connects decides.
+/// Number of TCP connections that two ranks of these have in all if they are [`FAR`] from each other; none where a user has chosen, or
+/// the job is large. The rank that connects decides.
 pub(super) fn far_connections(all: &[Card], pair: [usize; 2]) -> Option<u16> {
     let is_chosen = pair.iter().filter_map(|r| all.get(*r)).any(|card| Wish::of(card).connections > 0);
     let each = FAR_IN_ALL / all.len().saturating_sub(1).max(1);

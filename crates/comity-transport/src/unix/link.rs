@@ -64,7 +64,8 @@ impl UnixLink {
         };
         match came {
             Ok(n) => {
-                (self.begin, self.end) = (0, n.saturating_sub(room));
+                self.begin = 0;
+                self.end = n.saturating_sub(room);
                 n.min(room)
             }
             Err(e) => {

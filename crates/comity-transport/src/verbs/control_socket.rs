@@ -247,7 +247,7 @@ pub(super) struct ControlSocket {
     stream: Arc<TcpStream>,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
-    /// Why nothing more comes.
+    /// Reason for which nothing more comes.
     over: Option<String>,
 }
 
@@ -317,7 +317,7 @@ impl ControlSocket {
         Ok(Some(word))
     }
 
-    /// Why nothing more comes, once all that came was read.
+    /// Reason for which nothing more comes, once all that came was read.
     pub(super) fn over(&self) -> Option<&str> {
         self.over.as_deref()
     }

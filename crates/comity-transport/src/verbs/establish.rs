@@ -32,7 +32,7 @@ const SETUP_POLL: Duration = Duration::from_millis(1);
 pub(super) struct Ours {
     /// The devices to use, in any order.
     pub(super) held: Vec<Arc<Held>>,
-    /// Why there are none, or fewer than named.
+    /// Reason for which there are none, or fewer than named.
     pub(super) why: String,
     pub(super) slots: Slots,
     /// Nothing but this service.
@@ -47,7 +47,7 @@ pub(crate) type WaitReadable<'a> = &'a dyn Fn(BorrowedFd<'_>, Instant) -> Result
 /// The peer connection, or why there is none; the other end knows the same.
 pub(super) type EstablishResult = std::result::Result<Handle, String>;
 
-/// Why the whole ends.
+/// Reason for which the whole ends.
 enum Stop {
     /// For this process.
     Error(crate::Error),

@@ -143,7 +143,8 @@ impl<const N: usize> Claim<N> {
     /// Look, with what has come until now; whether the rest is lost.
     pub(super) fn look(&mut self, came: [u64; N], most: u32) -> bool {
         if came != self.came {
-            (self.came, self.quiet) = (came, 0);
+            self.came = came;
+            self.quiet = 0;
         } else {
             self.quiet += 1;
         }

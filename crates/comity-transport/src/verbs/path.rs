@@ -75,7 +75,7 @@ pub(super) struct RdmaPath {
     pub(super) equal_frames: bool,
     /// Both ends have heard the other's first frames.
     pub(super) up: bool,
-    /// Why it will not come up.
+    /// Reason for which it will not come up.
     pub(super) error: Option<String>,
     /// Number of sent frames that the peer was told, and the number sent at the last look.
     pub(super) told: [u64; QUEUE_PAIRS],

@@ -115,7 +115,9 @@ impl PeerConnection {
     /// The link of a group is gone: the peer may put no more, and gets what was accepted.
     pub(super) fn close(&mut self, rails: &mut Rails, group_id: u64) {
         let Some(stream) = self.streams.get_mut(&group_id) else { return };
-        (stream.waker, stream.armed, stream.gone) = (None, Interest::default(), true);
+        stream.waker = None;
+        stream.armed = Interest::default();
+        stream.gone = true;
         let total = stream.put;
         self.control_socket.say(&ControlMessage::End { group_id, total });
         self.discard(rails, group_id);

@@ -144,7 +144,7 @@ impl Transport for Rdma {
                 Ok((Stream::Tcp(stream), _)) => stream,
                 Ok((Stream::Unix(_), _)) => continue,
                 Err(Miss::Refused(Refusal::No(why))) => {
-                    words.push(why);
+                    words.push(why.to_string());
                     break;
                 }
                 Err(miss) => return Err(Missed { at: addr.to_string(), miss }),

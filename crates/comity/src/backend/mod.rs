@@ -239,7 +239,8 @@ impl<'a> Call<'a> {
                 (v.count(), Some(v.dtype()))
             }
         };
-        (info.count, info.dtype) = (count, dtype);
+        info.count = count;
+        info.dtype = dtype;
         Self { info, bufs, counts: &[], recv_counts: &[], whole: None }
     }
 

@@ -273,7 +273,7 @@ impl NativeBackend {
         (key, true)
     }
 
-    /// Whether the schedule that stands last is one for lanes, and nobody knows yet whether all ranks can use them.
+    /// Returns true if the schedule that stands last is one for lanes, and nobody knows yet whether all ranks can use them.
     #[inline]
     fn lacks_lanes(&self) -> bool {
         self.kept.last().is_some_and(|kept| kept.lanes > 1) && self.engine.has_lanes().is_none()
@@ -399,7 +399,8 @@ fn topology(world: &dyn World, host: Vec<usize>, members: &[usize]) -> Topology 
     let mut topology = Topology::new(host, world.cores());
     topology.lanes = lanes::of(world, members);
     if !world.shares_memory() {
-        (topology.local, topology.usual) = (topology.remote, Some(HostLink::Tcp));
+        topology.local = topology.remote;
+        topology.usual = Some(HostLink::Tcp);
     }
     match world.costs().and_then(|c| c.as_ref().of(members)) {
         Some(costs) => topology.measured(costs),

@@ -118,7 +118,7 @@ impl WireCalls {
         let steps = 0..pieces.count + 4;
         let work = Mutex::new((memory, sums));
         if pieces.count > 1
-            && let Some(out) = pieces.work_beside(&work, (carried, worked), steps.clone(), &mut part)
+            && let Some(out) = pieces.work_beside(&work, carried, worked, steps.clone(), &mut part)
         {
             return out;
         }
@@ -183,7 +183,7 @@ impl Pieces {
         Slice::new(buf, (before + k * self.step) * elem, self.len(r, k) * elem)
     }
 
-    /// Where this rank's part begins, and its length, in bytes.
+    /// Beginning and length of this rank's part, in bytes.
     fn own_bytes(&self) -> (usize, usize) {
         let (len, before) = self.parts[self.rank];
         (before * self.dtype.size(), len * self.dtype.size())
@@ -249,7 +249,8 @@ impl Pieces {
     fn work_beside(
         &self,
         work: &Mutex<(&mut Memory<'_>, &mut Vec<u8>)>,
-        (carried, worked): (&mut Stage, &mut Stage),
+        carried: &mut Stage,
+        worked: &mut Stage,
         steps: Range<usize>,
         run: &mut dyn FnMut(&mut Call<'_>) -> Result<()>,
     ) -> Option<Result<()>> {
@@ -311,7 +312,8 @@ impl Pieces {
         let recv = vec![send[self.rank]; send.len()];
         let into = room(into, recv.iter().sum());
         let mut call = self.part(Op::AllToAll, Bufs::Both((&out[..send.iter().sum()]).into(), into.into()));
-        (call.counts, call.recv_counts) = (&send, &recv);
+        call.counts = &send;
+        call.recv_counts = &recv;
         run(&mut call)
     }
 
@@ -326,7 +328,8 @@ impl Pieces {
         let total = counts.iter().sum();
         let own = &own[..counts[self.rank]];
         let mut call = self.part(Op::AllGather, Bufs::Both(own.into(), room(all, total).into()));
-        (call.info.count, call.counts) = (total, &counts);
+        call.info.count = total;
+        call.counts = &counts;
         run(&mut call)
     }
 

@@ -346,7 +346,7 @@ impl Config {
         self
     }
 
-    /// Whether TCP connections of this process use several paths at once, by the kernel's MPTCP; default: they do not. Linux only. The last group
+    /// Let TCP connections of this process use several paths at once, by the kernel's MPTCP; default: they do not. Linux only. The last group
     /// that a process joins decides for all its new connections. Where the other end does not use it, they are plain TCP.
     ///
     /// ```

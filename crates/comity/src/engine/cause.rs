@@ -28,7 +28,7 @@ const CAUSE_POLL: Duration = Duration::from_millis(1);
 /// Time limit for all looks, however crowded the host.
 const LONGEST_WORD: Duration = Duration::from_secs(5);
 
-/// Why a call stopped.
+/// Reason for which a call stopped.
 pub(crate) enum Stop {
     /// The group has failed, and all are told already.
     Failed(Failure),
@@ -173,12 +173,12 @@ impl Members {
     }
 }
 
-/// Why the group failed, once that is known, after a library failed.
+/// Reason of the group's failure, once it is known, after a library failed.
 pub(crate) fn library_word(status: &GroupStatus) -> Option<&Failure> {
     word(status, LIBRARY_WORD, || status.is_closing())
 }
 
-/// Why the group failed, once that is known. So many looks are taken, or fewer if it is `needless`.
+/// Reason of the group's failure, once it is known. So many looks are taken, or fewer if it is `needless`.
 fn word(status: &GroupStatus, looks: u32, needless: impl Fn() -> bool) -> Option<&Failure> {
     // WAIT(looks): word of whose fault it was: half a second for a link, a second for a library, 5 s where this process has no turn
     word_by(status, looks, needless, || thread::sleep(CAUSE_POLL))

@@ -21,7 +21,7 @@ use std::{
 /// The longest sleep while another rank, or a thread of this one, works on its part.
 const LANE_NAP: Duration = Duration::from_millis(1);
 
-/// Whether the ranks of a group can use lanes: the same on all of them.
+/// Knowledge of the use of lanes by the ranks of a group: the same on all of them.
 #[derive(Debug, Default)]
 pub(super) enum Staging {
     /// Nobody has asked yet.
@@ -42,7 +42,7 @@ struct LaneRun<'a, 'm> {
 }
 
 impl Engine {
-    /// Whether all ranks can use lanes; none: they have not found out yet.
+    /// True if all ranks can use lanes; none: they have not found out yet.
     pub(crate) fn has_lanes(&self) -> Option<bool> {
         match self.staging {
             Staging::Open => None,

@@ -84,7 +84,8 @@ impl Tx {
             return Ok(());
         }
         self.begin(Some(header), body.len());
-        (self.lead_at, self.pos) = (n.min(LEN), self.pos + n as u64);
+        self.lead_at = n.min(LEN);
+        self.pos += n as u64;
         let left = n.saturating_sub(LEN);
         let left = left + self.put(link, &body[left..]).unwrap_or(0);
         self.open = !self.lead_is_sent() || left < body.len();

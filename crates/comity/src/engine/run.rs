@@ -253,7 +253,7 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Why nothing more can be taken from `peer`.
+    /// Error for which nothing more can be taken from `peer`.
     #[cold]
     fn refused(&self, peer: usize, refusal: HeaderRefusal) -> Stop {
         match refusal {
@@ -319,7 +319,8 @@ impl Run<'_, '_> {
     fn disarm(&mut self) {
         if self.armed {
             self.engine.disarm();
-            (self.armed, self.napped) = (false, false);
+            self.armed = false;
+            self.napped = false;
         }
     }
 
@@ -413,7 +414,8 @@ impl Progress for Run<'_, '_> {
         }
         // WAIT(limit): to the limit of who calls
         self.engine.sleep(if naps { limit.min(NAP) } else { limit }, idle);
-        (self.napped, self.lacking) = (naps, true);
+        self.napped = naps;
+        self.lacking = true;
         if !naps {
             self.disarm();
         }

@@ -172,7 +172,8 @@ impl Run<'_, '_> {
     #[inline]
     fn make_short(&mut self, id: Id, headers: &ShortHeaders, sent: &mut usize) -> bool {
         let Run { engine, schedule, memory, task, .. } = self;
-        let ((dtype, op), size) = (types(task), engine.members.size());
+        let (dtype, op) = types(task);
+        let size = engine.members.size();
         match schedule.op(id) {
             StepOp::Send { to, src } => {
                 let out = engine.put_short(*to, &headers.out, memory.read(*src));

@@ -71,7 +71,7 @@ impl Run<'_, '_> {
                 return Ok(moved);
             }
             let StepOp::Send { src, .. } = *schedule.op(want.id) else { return Ok(moved) };
-            let n = (want.allowed - want.done).min(link.offer_size());
+            let n = (want.allowed - want.done).min(link.offer_size().unwrap_or_else(|| link.chunk()));
             let n = tx.put(link, self.memory.read(Slice { at: src.at + want.done, len: n, ..src }))?;
             moved |= n > 0;
             if !tx.lead_is_sent() {

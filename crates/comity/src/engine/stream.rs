@@ -69,7 +69,7 @@ pub(super) enum Begin {
     Body,
 }
 
-/// Why a message cannot be taken.
+/// Reason for which a message cannot be taken.
 #[derive(Debug)]
 pub(super) enum HeaderRefusal {
     /// The link ended.

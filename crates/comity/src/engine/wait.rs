@@ -151,7 +151,8 @@ impl Wait {
         let p = &mut self.patience;
         let due = p.most > 0 && p.shared >= (SHARED + p.turn) << p.tries;
         if due {
-            (p.shared, p.tries) = (0, (p.tries + 1).min(DOUBLINGS));
+            p.shared = 0;
+            p.tries = (p.tries + 1).min(DOUBLINGS);
         }
         due
     }

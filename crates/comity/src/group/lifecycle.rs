@@ -514,12 +514,12 @@ impl Parts for NextGroupMaker<'_> {
         let left = self.until.saturating_duration_since(Instant::now());
         if let Some(world) = self.world.meet_joiners(rank, &plan.extra, self.until)? {
             let joined = world.peers().len().saturating_sub(stay);
-            counters.follows(&core.counters, (plan.left.len(), joined), world.rank());
+            counters.follows(&core.counters, plan.left.len(), joined, world.rank());
             let group = Group::open_as(group_id, world, counters, self.group.limit, left)?;
             self.made.push((plan.clone(), group));
             return Ok(());
         }
-        counters.follows(&core.counters, (plan.left.len(), 0), self.world.rank());
+        counters.follows(&core.counters, plan.left.len(), 0, self.world.rank());
         let world = Arc::clone(&self.world);
         let backend: Box<dyn Backend> = match stay {
             1 => Box::new(Lone::new(world, group_id)),

@@ -46,7 +46,8 @@ impl LinkMeasurement<'_> {
             for (from, to) in pair.into_iter().flat_map(|&(a, b)| [(a, b), (b, a)]) {
                 if me == from {
                     let cost = self.ask(to, slot)?;
-                    (own[2 * to], own[2 * to + 1]) = (cost.alpha, cost.beta);
+                    own[2 * to] = cost.alpha;
+                    own[2 * to + 1] = cost.beta;
                 } else {
                     self.answer(from)?;
                 }

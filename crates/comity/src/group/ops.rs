@@ -365,7 +365,8 @@ impl Group {
             Bufs::Out(dst)
         };
         let mut call = Call::new(Op::Scatter, bufs);
-        (call.info.count, call.info.root) = (part, Some(root));
+        call.info.count = part;
+        call.info.root = Some(root);
         self.checked(&mut call)
     }
 
@@ -462,7 +463,8 @@ impl Group {
             " of this rank's own: its two entries must agree",
         )?;
         let mut call = Call::new(Op::AllToAll, Bufs::Both(src, dst));
-        (call.counts, call.recv_counts) = (send_counts, recv_counts);
+        call.counts = send_counts;
+        call.recv_counts = recv_counts;
         self.checked(&mut call)
     }
 
@@ -495,7 +497,9 @@ impl Group {
         self.other(Op::Send, "destination", to, tag, "send to")?;
         let to = [to];
         let mut call = Call::new(Op::Send, Bufs::In(src));
-        (call.info.root, call.info.tag, call.counts) = (Some(to[0]), Some(tag), &to);
+        call.info.root = Some(to[0]);
+        call.info.tag = Some(tag);
+        call.counts = &to;
         self.checked(&mut call)
     }
 
@@ -525,7 +529,9 @@ impl Group {
         self.other(Op::Recv, "source", from, tag, "receive from")?;
         let from = [from];
         let mut call = Call::new(Op::Recv, Bufs::Out(dst));
-        (call.info.root, call.info.tag, call.recv_counts) = (Some(from[0]), Some(tag), &from);
+        call.info.root = Some(from[0]);
+        call.info.tag = Some(tag);
+        call.recv_counts = &from;
         self.checked(&mut call)
     }
 
@@ -561,8 +567,10 @@ impl Group {
         let to = [to];
         let from = [from];
         let mut call = Call::new(Op::SendRecv, Bufs::Both(src, dst));
-        (call.info.root, call.info.tag) = (Some(from[0]), Some(tag));
-        (call.counts, call.recv_counts) = (&to, &from);
+        call.info.root = Some(from[0]);
+        call.info.tag = Some(tag);
+        call.counts = &to;
+        call.recv_counts = &from;
         self.checked(&mut call)
     }
 
@@ -626,13 +634,16 @@ impl Group {
 
     fn reducing(&self, op: Op, bufs: Bufs<'_>, reduce: ReduceOp, root: Option<usize>) -> Result<()> {
         let mut call = Call::new(op, bufs);
-        (call.info.reduce, call.info.root) = (Some(reduce), root);
+        call.info.reduce = Some(reduce);
+        call.info.root = root;
         self.checked(&mut call)
     }
 
     fn reducing_parts(&self, bufs: Bufs<'_>, reduce: ReduceOp, count: usize, counts: &[usize]) -> Result<()> {
         let mut call = Call::new(Op::ReduceScatter, bufs);
-        (call.info.reduce, call.info.count, call.counts) = (Some(reduce), count, counts);
+        call.info.reduce = Some(reduce);
+        call.info.count = count;
+        call.counts = counts;
         self.checked(&mut call)
     }
 

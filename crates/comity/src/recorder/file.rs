@@ -56,7 +56,7 @@ pub struct Flight {
     pub pid: u32,
     /// When it was written, in nanoseconds since 1970.
     pub written: u64,
-    /// Why the group failed, as this rank saw it.
+    /// Reason of the group's failure, as this rank saw it.
     pub error: String,
     /// Rank in the group that the error blames.
     pub culprit: Option<usize>,

@@ -9,7 +9,7 @@ mod queue;
 pub use port::Address;
 pub use queue::{Completion, Depth, End, QueueService};
 
-use super::{DeviceError, Slab, abi::*, api::Verbs};
+use super::{DeviceError, DeviceStep, Slab, abi::*, api::Verbs};
 use std::{
     ffi::c_int,
     fmt, mem,
@@ -133,7 +133,7 @@ impl Device {
             }
         }
         if self.mr.is_none() {
-            return Err(self.last(format!("ibv_reg_mr of {} MiB", len >> 20)));
+            return Err(self.last(DeviceStep::Register(len)));
         }
         // SAFETY: all zeros are a valid attribute structure, which the call fills.
         let mut attr: ibv_device_attr = unsafe { mem::zeroed() };
@@ -227,11 +227,11 @@ impl Device {
         &self.slab
     }
 
-    fn error(&self, step: impl Into<String>, code: i32) -> DeviceError {
+    fn error(&self, step: impl Into<DeviceStep>, code: i32) -> DeviceError {
         DeviceError::new(&self.name, &self.shown(), step, code)
     }
 
-    fn last(&self, step: impl Into<String>) -> DeviceError {
+    fn last(&self, step: impl Into<DeviceStep>) -> DeviceError {
         DeviceError::last(&self.name, &self.shown(), step)
     }
 

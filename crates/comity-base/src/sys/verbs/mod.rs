@@ -8,5 +8,5 @@ mod slab;
 
 pub use api::Verbs;
 pub use device::{Abilities, Address, Completion, Depth, Device, End, QueueService};
-pub use error::DeviceError;
+pub use error::{DeviceError, DeviceStep};
 pub use slab::Slab;

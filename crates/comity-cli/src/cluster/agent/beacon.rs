@@ -64,7 +64,8 @@ pub(super) fn listen(
         for ear in &ears {
             let sent = ear.socket.send_to(ear.text.as_bytes(), &ear.to);
             if sent.is_err_and(|e| e.kind() == ErrorKind::AddrNotAvailable) && begun.elapsed() < READY {
-                (late, until) = (true, until.max(Instant::now() + PAUSE * 2));
+                late = true;
+                until = until.max(Instant::now() + PAUSE * 2);
             }
             ear.hear(token, host, &mut heard);
         }

@@ -50,13 +50,16 @@ pub(crate) enum AgentOrder {
 pub(crate) struct PairAnswer {
     pub(crate) is_ok: bool,
     pub(crate) said: String,
+    /// For [`AgentOrder::Key`]: there is a file of that name.
+    #[serde(default)]
+    pub(crate) is_there: bool,
 }
 
 impl PairAnswer {
     pub(super) fn of(result: Result<String, String>) -> Self {
         match result {
-            Ok(said) => Self { is_ok: true, said },
-            Err(said) => Self { is_ok: false, said },
+            Ok(said) => Self { is_ok: true, said, is_there: false },
+            Err(said) => Self { is_ok: false, said, is_there: false },
         }
     }
 }

@@ -107,7 +107,10 @@ fn obey(order: AgentOrder, ports: &mut port::Ports) -> Value {
             told::<DialResult>(Ok(port::dial(&token, to, from, &sizes, millis.min(10_000))))
         }
         AgentOrder::Arrived => told(Ok(ports.arrived())),
-        AgentOrder::Key { file, nonce } => told(Ok(PairAnswer::of(setup::key(file.as_deref(), &nonce)))),
+        AgentOrder::Key { file, nonce } => {
+            let is_there = file.as_ref().is_some_and(|file| std::path::Path::new(file).exists());
+            told(Ok(PairAnswer { is_there, ..PairAnswer::of(setup::key(file.as_deref(), &nonce)) }))
+        }
         AgentOrder::Peek => told(Ok(PairAnswer::of(peek::allowed()))),
         AgentOrder::Run { words, root } => told(Ok(PairAnswer::of(setup::run(&words, root)))),
     }

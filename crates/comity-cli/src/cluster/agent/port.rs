@@ -30,7 +30,7 @@ type PortOf = (IpAddr, Result<u16, String>);
 /// Result of a connection.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct DialResult {
-    /// Why there is none: refused, timeout, no route, or the system's words.
+    /// Reason for which there is none: refused, timeout, no route, or the system's words.
     pub(crate) failed: Option<String>,
     /// Microseconds there and back, the shortest of some.
     pub(crate) round_us: Option<f64>,
@@ -38,7 +38,7 @@ pub(crate) struct DialResult {
     pub(crate) bits: Option<f64>,
     /// Sizes of datagrams that were answered.
     pub(crate) echoed: Vec<usize>,
-    /// Why datagrams could not be sent.
+    /// Reason for which datagrams could not be sent.
     pub(crate) datagrams: Option<String>,
 }
 

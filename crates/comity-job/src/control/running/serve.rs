@@ -3,7 +3,7 @@
 use super::ControlPlane;
 use crate::{
     LinkKind,
-    channel::{Accepted, Acceptor, Channel, Hello, HelloVerdict, NOT_THE_ONE, Stream},
+    channel::{Accepted, Acceptor, Channel, Denial, Hello, HelloVerdict, Stream},
     control::{
         connection_table::{Arrival, ConnectionTable, Question, Rest, WatchedPeer},
         probe::Probes,
@@ -19,8 +19,6 @@ use std::{
 
 /// Connections kept for groups that this rank has not opened yet.
 const MAX_PARKED: usize = 4096;
-/// Refusal of a rank that was given up.
-pub const NOT_A_MEMBER: &str = "you are not a member any more";
 /// The longest rest while ranks agree on a group.
 const REFORM_REST: Duration = Duration::from_millis(2);
 /// Interval of the checks meanwhile for outstanding bytes.
@@ -211,7 +209,7 @@ impl ControlPlane {
         let no = |words: &str| HelloVerdict::No(words.into());
         let state = self.lock();
         if hello.to as usize != self.me || hello.world != self.world {
-            return no(NOT_THE_ONE);
+            return HelloVerdict::No(Denial::NotTheOne);
         }
         // What a third rank passes on is encrypted in any job.
         if self.rules.sealed && matches!(stream, Stream::Tcp(_)) && !hello.sealed {
@@ -241,11 +239,11 @@ impl ControlPlane {
             // Its control connection stands for it, but the end of that handshake is not read here yet.
             (Channel::Link { .. } | Channel::Probe, Presence::Absent) => HelloVerdict::Busy,
             (Channel::Link { .. } | Channel::Probe, Presence::Dead(_) | Presence::Shut(_)) => {
-                no(NOT_A_MEMBER)
+                HelloVerdict::No(Denial::NotAMember)
             }
             (Channel::Probe, _) => HelloVerdict::Yes,
             (Channel::Link { transport, .. }, _) => match self.refused(transport, stream) {
-                Some(words) => HelloVerdict::No(words),
+                Some(words) => HelloVerdict::No(Denial::Other(words)),
                 None if state.membership().is_closed(hello.group_id) => no("it has left that group"),
                 None if state.parked.len() >= MAX_PARKED => HelloVerdict::Busy,
                 None => HelloVerdict::Yes,
@@ -254,7 +252,7 @@ impl ControlPlane {
         }
     }
 
-    /// Why a connection for a link is not taken.
+    /// Reason for which a connection for a link is not taken.
     fn refused(&self, transport: u8, stream: &Stream) -> Option<String> {
         let kind = LinkKind::from_wire(transport);
         let Some(kind) = kind.filter(|k| self.rules.links.has(*k)) else {
@@ -294,7 +292,7 @@ fn judge_later(state: &ConnectionTable, from: usize, presence: &Presence) -> Hel
         // Of two that connect to each other the higher one goes on.
         Presence::Live if state.membership().is_dialing(from) && from < state.rank() => HelloVerdict::Busy,
         Presence::Live => HelloVerdict::Yes,
-        _ => HelloVerdict::No(NOT_A_MEMBER.into()),
+        _ => HelloVerdict::No(Denial::NotAMember),
     }
 }
 

@@ -44,7 +44,7 @@ impl Endpoint {
             let mut meeting = meeting.borrow_mut();
             let absent = control
                 .missing()
-                .map_err(|found| self.reason(control, &mut meeting, (found, JoinCause::Ended)))?;
+                .map_err(|found| self.reason(control, &mut meeting, found, JoinCause::Ended))?;
             // Rank 0 may have met everyone and left, and its store with it.
             if !meeting.hear()? {
                 if absent.contains(&0) {
@@ -69,7 +69,7 @@ impl Endpoint {
         for rank in lower.into_iter().filter(|rank| *rank < self.ways.me) {
             self.dial_one(rank, control, &meeting, &patience())?;
         }
-        self.await_higher(control, &meeting, (&news, &store), &check)
+        self.await_higher(control, &meeting, &news, &store, &check)
     }
 
     /// The addresses at which this rank listens, in words.
@@ -115,7 +115,7 @@ impl Endpoint {
                 );
                 let found = Fault { rank, words, because_of: Vec::new() };
                 let unreachable = JoinCause::Unreachable;
-                return Err(self.reason(control, &mut meeting.borrow_mut(), (found, unreachable)));
+                return Err(self.reason(control, &mut meeting.borrow_mut(), found, unreachable));
             }
         }
         Ok(())
@@ -126,7 +126,8 @@ impl Endpoint {
         &self,
         control: &ControlPlane,
         meeting: &RefCell<&mut StoreClient>,
-        (news, store): (&Waker, &Stream),
+        news: &Waker,
+        store: &Stream,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
         let limit = meeting.borrow().limit();
@@ -134,12 +135,13 @@ impl Endpoint {
         let mut left = usize::MAX;
         loop {
             check()?;
-            let absent = control.missing().map_err(|found| {
-                self.reason(control, &mut meeting.borrow_mut(), (found, JoinCause::Ended))
-            })?;
+            let absent = control
+                .missing()
+                .map_err(|found| self.reason(control, &mut meeting.borrow_mut(), found, JoinCause::Ended))?;
             let Some(first) = absent.first() else { return Ok(()) };
             if absent.len() < left {
-                (until, left) = (Instant::now() + limit, absent.len());
+                until = Instant::now() + limit;
+                left = absent.len();
             }
             if Instant::now() >= until + WORD {
                 let words = format!(
@@ -175,14 +177,15 @@ impl Endpoint {
         if found.because_of.is_empty() { why.into() } else { why.of(found.because_of).into() }
     }
 
-    /// Why the ranks do not come together, where `found` was seen to have ended.
+    /// Error for ranks that do not come together; `found` was seen to have ended.
     ///
     /// The rank may have given up because of another before it could say so here. Then somebody else knows.
     fn reason(
         &self,
         control: &ControlPlane,
         meeting: &mut StoreClient,
-        (found, cause): (Fault, JoinCause),
+        found: Fault,
+        cause: JoinCause,
     ) -> Error {
         let until = Instant::now() + EXPLANATION;
         let mut store = true;

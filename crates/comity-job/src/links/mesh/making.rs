@@ -143,7 +143,8 @@ impl<'a> Linking<'a> {
             });
             return Ok(());
         }
-        (self.opening.begun, self.opening.until) = (now, now + limit);
+        self.opening.begun = now;
+        self.opening.until = now + limit;
         let begun = self.connect(rank).map(|soon| self.offered.extend(soon));
         self.unless_left(rank, begun)
     }

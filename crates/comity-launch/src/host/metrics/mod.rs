@@ -92,8 +92,7 @@ impl Metrics {
         let metrics = self.metrics.clone();
         let begun = Instant::now();
         let words = std::iter::once(&job.name).chain(&job.args).map(|w| w.to_string_lossy());
-        let words: String =
-            words.collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).take(200).collect();
+        let words = comity_cluster::printable(&words.collect::<Vec<_>>().join(" "), 200);
         let size = job.world;
         move || JobView {
             launcher: launcher.as_raw_pid(),

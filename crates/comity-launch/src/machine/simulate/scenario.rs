@@ -14,7 +14,7 @@ const LONG: u64 = 60 * SECOND;
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) seed: u64,
-    /// Where the verdict is drawn: alone, in a fleet, or on several nodes.
+    /// Place where the verdict is drawn: alone, in a fleet, or on several nodes.
     pub(super) role: Role,
     /// Terms on which the job goes on without ranks.
     pub(super) elastic: Option<ElasticTerms>,

@@ -59,8 +59,13 @@ impl Scenario {
     /// A job of `size` ranks to which that happens; `seed` says where.
     pub(in crate::simulate) fn vast(what: Vast, seed: u64, size: usize) -> Self {
         let mut s = Self::new(seed, Some(65..=80));
-        (s.size, s.sparse, s.linger, s.goodbyes) = (size, true, None, Vec::new());
-        (s.limit, s.delay, s.lag) = (5 * SECOND, (100, 5 * MS), (2 * MS, 8 * MS));
+        s.size = size;
+        s.sparse = true;
+        s.linger = None;
+        s.goodbyes = Vec::new();
+        s.limit = 5 * SECOND;
+        s.delay = (100, 5 * MS);
+        s.lag = (2 * MS, 8 * MS);
         s.groups = vec![whole(1, (0..size).collect())];
         let mut rng = Rng::new(seed);
         let rank = rng.below(size);

@@ -59,7 +59,8 @@ impl SimulatedWorld<'_> {
             for (one, other) in [(from, to), (to, from)] {
                 self.processes[one].linked.insert(other);
                 let stream = other * self.scenario.size + one;
-                (self.arrivals[stream], self.broken[stream]) = (at, false);
+                self.arrivals[stream] = at;
+                self.broken[stream] = false;
                 self.arrive(one, at, (other, Item::Connected));
             }
         }

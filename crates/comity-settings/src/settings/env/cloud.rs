@@ -29,7 +29,7 @@ fn dstack(vars: &Vars<'_>) -> Result<Option<Place>> {
         Some(first) => Some(first),
         None => first_line(vars, "DSTACK_NODES_IPS")?,
     };
-    place(vars, (rank_is, rank), (size_is, size), first, Launcher::Dstack).map(Some)
+    place(vars, rank_is, rank, size_is, size, first, Launcher::Dstack).map(Some)
 }
 
 fn sky_pilot(vars: &Vars<'_>) -> Result<Option<Place>> {
@@ -37,7 +37,7 @@ fn sky_pilot(vars: &Vars<'_>) -> Result<Option<Place>> {
     let size_is = "SKYPILOT_NUM_NODES";
     let Some((rank, size)) = vars.rank_and_size(rank_is, size_is)? else { return Ok(None) };
     let first = first_line(vars, "SKYPILOT_NODE_IPS")?;
-    place(vars, (rank_is, rank), (size_is, size), first, Launcher::SkyPilot).map(Some)
+    place(vars, rank_is, rank, size_is, size, first, Launcher::SkyPilot).map(Some)
 }
 
 /// The first address of a list with one a line.
@@ -48,8 +48,10 @@ fn first_line(vars: &Vars<'_>, name: &'static str) -> Result<Option<(&'static st
 
 fn place(
     vars: &Vars<'_>,
-    (rank_is, rank): (&'static str, usize),
-    (size_is, size): (&'static str, usize),
+    rank_is: &'static str,
+    rank: usize,
+    size_is: &'static str,
+    size: usize,
     first: Option<(&'static str, String)>,
     launcher: Launcher,
 ) -> Result<Place> {

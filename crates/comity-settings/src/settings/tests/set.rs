@@ -115,3 +115,11 @@ fn an_error_names_the_setting_and_the_value() {
         assert_eq!(e.key.as_deref(), Some(name));
     }
 }
+
+#[test]
+fn the_row_of_links_names_every_kind_that_users_may_choose() {
+    let row = VARIABLES.iter().find(|v| v.name == "COMITY_LINKS").unwrap();
+    for kind in LinkKind::choices() {
+        assert!(row.about.contains(&format!("`{kind}`")), "{kind} is missing in {}", row.about);
+    }
+}

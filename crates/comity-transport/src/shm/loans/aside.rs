@@ -49,7 +49,9 @@ impl Lender {
         if rest.number != declined {
             // The borrower has said how much it read before it declined.
             let left = (out.lent - self.returned) as usize;
-            (rest.number, rest.left, rest.address) = (declined, left, out.address + out.len - left);
+            rest.number = declined;
+            rest.left = left;
+            rest.address = out.address + out.len - left;
         }
         let n = rest.left.min(ASIDE);
         let is_revoked = board.lender.0.revoked.load(Ordering::Relaxed) != 0;
@@ -60,7 +62,9 @@ impl Lender {
     /// So many bytes lie there now.
     pub(super) fn count_laid(&mut self, board: &Board, n: usize) {
         let rest = &mut self.rest;
-        (rest.address, rest.left, rest.laid) = (rest.address + n, rest.left - n, rest.laid + n as u64);
+        rest.address += n;
+        rest.left -= n;
+        rest.laid += n as u64;
         board.lender.0.aside.store(rest.laid, Ordering::Release);
     }
 }
@@ -73,7 +77,9 @@ impl Borrower {
             loan.at = Lies::Aside(at);
         }
         self.piece.discard();
-        (self.own, self.declined, self.told) = (None, self.ended + 1, self.read);
+        self.own = None;
+        self.declined = self.ended + 1;
+        self.told = self.read;
         let words = &board.borrower.0;
         words.own.store(REFUSED, Ordering::Relaxed);
         words.returned.store(self.read, Ordering::Relaxed);

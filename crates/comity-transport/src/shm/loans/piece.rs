@@ -27,7 +27,8 @@ impl Piece {
     /// Have the `n` bytes that lie at address `at` there.
     pub(super) fn fetch(&mut self, peer: PeerMemory, at: u64, n: usize) -> io::Result<()> {
         self.bytes.resize(MOST, 0);
-        (self.at, self.len) = (at, 0);
+        self.at = at;
+        self.len = 0;
         while self.len < n {
             self.len += super::pull::read(peer, at + self.len as u64, &mut self.bytes[self.len..n])?;
         }
@@ -37,7 +38,8 @@ impl Piece {
     /// Keep those from address `at` on, and have `more` behind them.
     pub(super) fn append(&mut self, at: u64, left: usize, more: &[u8]) {
         let kept = self.bytes(at, left).to_vec();
-        (self.at, self.len) = (at, kept.len() + more.len());
+        self.at = at;
+        self.len = kept.len() + more.len();
         self.bytes.clear();
         self.bytes.extend(kept);
         self.bytes.extend(more);

@@ -43,12 +43,12 @@ impl Batching {
         Self { inner, thread: None, threads, batches, gone: 0, is_long: false, piece: PIECE }
     }
 
-    /// Whether bytes that are offered again are in batches.
+    /// Returns true if bytes that are offered again are in batches.
     fn is_begun(&self) -> bool {
         self.gone > 0 || !self.batches.is_empty()
     }
 
-    /// Whether the thread is to have what is offered, `total` bytes. What was begun without it ends without it.
+    /// Returns true if the thread is to have what is offered, `total` bytes. What was begun without it ends without it.
     fn is_for_thread(&self, total: usize) -> bool {
         self.is_begun() || self.is_long && total >= CARRIED && self.inner.is_between()
     }

@@ -1,4 +1,4 @@
-//! How a link's bytes become [frames](super::frame) on its connections, and frames become bytes: one interface, however frames travel.
+//! Interface by which a link's bytes become [frames](super::frame) on its connections, and frames become bytes, however frames travel.
 //!
 //! ```text
 //!   clear    from the caller's memory to the system and back, a checksum in front
@@ -37,7 +37,7 @@ pub(super) trait Framing: Send + fmt::Debug {
         body: &[u8],
     ) -> Result<usize, LinkError>;
 
-    /// Whether nothing is under way: what was offered and has left was accepted too.
+    /// Returns true if nothing is under way: what was offered and has left was accepted too.
     fn is_between(&self) -> bool;
 
     /// Write the frame `cut`, whole, which carries `parts`, to the front of `room`, which it fits; its length.
@@ -59,7 +59,7 @@ pub(super) trait Framing: Send + fmt::Debug {
         None
     }
 
-    /// Whether that thread has something to send.
+    /// Returns true if that thread has something to send.
     fn is_threaded(&self) -> bool {
         false
     }
@@ -73,10 +73,10 @@ pub(super) trait Unframing: Send + fmt::Debug {
     /// Look at what lies in the inbox; how long the run is.
     fn run(&mut self, line: &mut Inbound) -> Result<usize, LinkError>;
 
-    /// How long the run was at the last look, less what was given back.
+    /// Length of the run at the last look, less what was given back.
     fn ready(&self) -> usize;
 
-    /// Whether the arriving frame ends after the next `run` bytes.
+    /// Returns true if the arriving frame ends after the next `run` bytes.
     fn ends_after(&self, run: usize) -> bool;
 
     /// Give back the first `n` bytes of the run.
@@ -104,15 +104,15 @@ pub(super) trait Unframing: Send + fmt::Debug {
         taken: &mut usize,
     ) -> Result<bool, LinkError>;
 
-    /// How many bytes that were given out belong to a frame that is not checked yet.
+    /// Number of bytes that were given out and belong to a frame that is not checked yet.
     fn unproven(&self) -> usize {
         0
     }
 
-    /// Whether a frame has begun whose end has not come.
+    /// Returns true if a frame has begun whose end has not come.
     fn is_inside(&self, line: &Inbound) -> bool;
 
-    /// Whether a frame lies here whole, as far as can be told without a look at it.
+    /// Returns true if a frame lies here whole, as far as can be told without a look at it.
     fn has_more(&self, _line: &Inbound) -> bool {
         false
     }

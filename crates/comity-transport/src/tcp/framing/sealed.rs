@@ -18,15 +18,15 @@ use std::{collections::VecDeque, io::IoSlice, net::TcpStream};
 /// The half that sends.
 #[derive(Debug)]
 pub(super) struct SealedSender {
-    /// One per connection.
+    /// Seals, by connection.
     seals: Vec<Seal>,
     /// Holds the frames that are not yet wholly with the system, or earlier ones.
     frames: Box<[u8]>,
-    /// Where they end in it.
+    /// Position in it at which they end.
     end: usize,
-    /// How much of them is with the system.
+    /// Number of them that are with the system.
     sent: usize,
-    /// Where each that is not wholly with the system ends, and how many bytes it carries.
+    /// End of each that is not wholly with the system, and number of bytes that it carries.
     leaving: VecDeque<(usize, usize)>,
     /// Bytes of frames that are with the system, but were not accepted yet.
     gone: usize,
@@ -42,7 +42,8 @@ impl SealedSender {
     /// Fill the buffer with the frames that begin at byte `at` of what is offered and travel on one connection.
     fn fill(&mut self, out: &mut Outbound, head: &[u8], body: &[u8], mut at: usize) -> Result<(), LinkError> {
         let total = head.len() + body.len();
-        (self.sent, self.end) = (0, 0);
+        self.sent = 0;
+        self.end = 0;
         while at < total {
             let cut = out.cut(head.len().saturating_sub(at), total - at, SEALED_FRAME, SEALED_SMALL);
             let room = &mut self.frames[self.end..];
@@ -122,7 +123,7 @@ enum Frame {
 /// The half that receives.
 #[derive(Debug)]
 pub(super) struct SealedReceiver {
-    /// One per connection.
+    /// Seals, by connection.
     seals: Vec<Seal>,
     frame: Option<Frame>,
 }

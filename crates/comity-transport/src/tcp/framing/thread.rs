@@ -35,10 +35,10 @@ pub(in crate::tcp) const BATCHES: usize = 4;
 pub(super) const PIECE: usize = SEALED_FRAME;
 /// A batch: a head's frame and a piece's.
 const ROOM: usize = SEALED_HEADER + SMALL + SEALED_HEADER + PIECE;
-/// How long to look for the next batch before sleeping.
+/// Time of a look for the next batch before the thread sleeps.
 const BATCH_SPIN: Duration = Duration::from_micros(50);
 
-/// How many more such threads there may be.
+/// Number of such threads that there may be beside those that are.
 #[derive(Debug, Default)]
 pub(crate) struct SendThreads(AtomicUsize);
 
@@ -96,7 +96,7 @@ pub(in crate::tcp) struct SendThread {
 }
 
 impl SendThread {
-    /// One for `socket`, if there may be another.
+    /// Start a thread for `socket`, if there may be another.
     pub(super) fn start(socket: &TcpStream, among: &Arc<SendThreads>) -> io::Result<Option<Self>> {
         if !among.take() {
             return Ok(None);
@@ -153,7 +153,7 @@ impl SendThread {
         Ok(())
     }
 
-    /// How many batches went since the last look.
+    /// Number of batches that went since the last look.
     pub(super) fn went(&mut self) -> Result<u64, LinkError> {
         let gone = self.shared.gone.load(SeqCst);
         let new = gone - self.known;

@@ -2,7 +2,7 @@
 
 use super::{driver, is_ours};
 use crate::{
-    sys::verbs::{Abilities, Address, Completion, Depth, Device, DeviceError},
+    sys::verbs::{Abilities, Address, Completion, Depth, Device, DeviceError, DeviceStep},
     verbs::path::{QUEUE_PAIRS, RdmaPath},
 };
 use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
@@ -136,7 +136,11 @@ fn open(name: &str, peers: usize) -> Result<Device, DeviceError> {
     loop {
         let no_memory = rustix::io::Errno::NOMEM.raw_os_error();
         match Device::open(name, slab, COMPLETIONS) {
-            Err(t) if t.code == no_memory && t.step.contains("ibv_reg_mr") && slab / 2 >= path => slab /= 2,
+            Err(DeviceError { code, step: DeviceStep::Register(_), .. })
+                if code == no_memory && slab / 2 >= path =>
+            {
+                slab /= 2;
+            }
             out => return out,
         }
     }
@@ -156,7 +160,7 @@ impl Rail {
         self.device.slab().holds(at, len).then_some((at, len))
     }
 
-    /// Why there is no [`room`](Self::room).
+    /// Reason for which there is no [`room`](Self::room).
     pub(super) fn is_full(&self) -> String {
         let mib = self.device.slab().len() as f64 / f64::from(1 << 20);
         format!("all {mib:.1} MiB that were registered for the group that opened it first are in use")

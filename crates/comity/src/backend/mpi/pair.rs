@@ -142,7 +142,8 @@ impl<H: MpiHandle> MpiBackend<H> {
         }
         src.extend_from_slice(memory.read(Slice::new(Buf::In, range.start, range.len())));
         self.members.counters.add_sent(range.len() as u64);
-        (s.begun, s.sent) = (true, range.end);
+        s.begun = true;
+        s.sent = range.end;
         s.pending = Some(self.start(&Move::Send { to: s.to }, src, Vec::new())?);
         // A short one may be gone already.
         self.push_done(s)
@@ -211,7 +212,8 @@ impl<H: MpiHandle> MpiBackend<H> {
             }
             fits(r, &header)?;
             put(memory, 0, first, is_bool);
-            (r.begun, r.got) = (true, first.len());
+            r.begun = true;
+            r.got = first.len();
             r.done = r.got == r.len;
         }
         Ok(())

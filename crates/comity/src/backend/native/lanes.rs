@@ -7,7 +7,7 @@ use crate::{
 };
 use comity_plan::{Kind, Lanes};
 
-/// How many lanes a group of these members of a world may use.
+/// Number of lanes that a group of these members of a world may use.
 pub(super) fn of(world: &dyn World, members: &[usize]) -> Lanes {
     let may = world.shares_memory() && members.len() <= MOST_MATES;
     if may { world.lanes() } else { Lanes::UpTo(1) }

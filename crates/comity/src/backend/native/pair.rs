@@ -42,7 +42,8 @@ impl NativeBackend {
         if let (Some(m), Some(from)) = (&into, route.into)
             && self.take_kept(info, from, m, &mut memory)?
         {
-            (into, route.into) = (None, None);
+            into = None;
+            route.into = None;
         }
         let header = |direction: Direction, _: usize| {
             let of = if direction == Direction::Out { &out } else { &into };

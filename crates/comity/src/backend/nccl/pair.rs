@@ -95,7 +95,8 @@ impl NcclBackend {
     ) -> StepResult<()> {
         let words = [u64::from(call.tag.unwrap_or(0)), dtype as u64, count as u64];
         let mut tell = Call::new(Op::Send, Bufs::In((&words).into()));
-        (tell.info.root, tell.info.tag) = (Some(to), Some(ANNOUNCE));
+        tell.info.root = Some(to);
+        tell.info.tag = Some(ANNOUNCE);
         let peers = [to];
         tell.counts = &peers;
         self.native.run(tell, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)
@@ -111,7 +112,8 @@ impl NcclBackend {
         let mut words = [0u64; 3];
         let peers = [from];
         let mut hear = Call::new(Op::Recv, Bufs::Out((&mut words).into()));
-        (hear.info.root, hear.info.tag) = (Some(from), Some(ANNOUNCE));
+        hear.info.root = Some(from);
+        hear.info.tag = Some(ANNOUNCE);
         hear.recv_counts = &peers;
         self.native.run(hear, until.saturating_duration_since(Instant::now())).map_err(Stop::Told)?;
         let dtype = usize::try_from(words[1]).ok().and_then(|d| DType::ALL.get(d).copied());

@@ -73,10 +73,10 @@ pub(super) fn of(
                 from = held.addr();
                 w.scratch = Some(held);
             }
-            w.all_to_all(call, (rank, size), (from, d), elem);
+            w.all_to_all(call, rank, size, from, d, elem);
         }
-        (Op::Gather | Op::Scatter, _) if part > 0 => w.rooted(info.op, (rank, size, root), (s, d), part),
-        _ if !call.counts.is_empty() => w.unequal(call, rank, (s, d), elem),
+        (Op::Gather | Op::Scatter, _) if part > 0 => w.rooted(info.op, rank, size, root, (s, d), part),
+        _ if !call.counts.is_empty() => w.unequal(call, rank, s, d, elem),
         _ if count == 0 => {}
         (Op::AllReduce, Some((dtype, op))) => {
             w.parts.push(Part::AllReduce { src: s, dst: d, count, dtype, op });
@@ -101,7 +101,7 @@ pub(super) fn of(
 
 impl StreamWork {
     /// An all_gather or reduce_scatter of unequal parts from address `s` to `d`: a call for each part.
-    fn unequal(&mut self, call: &Call<'_>, rank: usize, (s, d): (usize, usize), elem: usize) {
+    fn unequal(&mut self, call: &Call<'_>, rank: usize, s: usize, d: usize, elem: usize) {
         let info = &call.info;
         let parts = offsets(call.counts, elem).into_iter().enumerate().filter(|(_, (_, c))| *c > 0);
         match (info.op, info.dtype.zip(info.reduce)) {
@@ -119,13 +119,7 @@ impl StreamWork {
     }
 
     /// A gather or scatter of parts of `part` bytes.
-    fn rooted(
-        &mut self,
-        op: Op,
-        (rank, size, root): (usize, usize, usize),
-        (s, d): (usize, usize),
-        part: usize,
-    ) {
+    fn rooted(&mut self, op: Op, rank: usize, size: usize, root: usize, (s, d): (usize, usize), part: usize) {
         let others = (0..size).filter(|&r| r != rank);
         match (op, rank == root) {
             (Op::Gather, true) => {
@@ -142,13 +136,7 @@ impl StreamWork {
     }
 
     /// An all_to_all from address `from` to `d`.
-    fn all_to_all(
-        &mut self,
-        call: &Call<'_>,
-        (rank, size): (usize, usize),
-        (from, d): (usize, usize),
-        elem: usize,
-    ) {
+    fn all_to_all(&mut self, call: &Call<'_>, rank: usize, size: usize, from: usize, d: usize, elem: usize) {
         let (out, into) = if call.counts.is_empty() {
             let equal = offsets(&vec![call.info.count; size], elem);
             (equal.clone(), equal)
@@ -156,7 +144,8 @@ impl StreamWork {
             (offsets(call.counts, elem), offsets(call.recv_counts, elem))
         };
         for r in 0..size {
-            let ((o, c), (i, n)) = (out[r], into[r]);
+            let (o, c) = out[r];
+            let (i, n) = into[r];
             if r == rank {
                 self.copies.push((from + o, d + i, c * elem));
                 continue;

@@ -1,7 +1,7 @@
 //! Queue pairs, made, connected, and given what to send and where to receive; and their completions, polled for or announced by an event.
 
 use super::{Address, Device, FRAME, port::PORT};
-use crate::sys::verbs::{DeviceError, abi::*};
+use crate::sys::verbs::{DeviceError, DeviceStep, abi::*};
 use std::{
     ffi::c_int,
     fmt, mem,
@@ -83,11 +83,12 @@ impl Device {
             .ok_or_else(|| self.last(format!("ibv_create_qp ({service}, {wr} deep)")))?;
         self.queues.push(qp);
         let mut attr = empty();
-        (attr.qp_state, attr.port_num) = (IBV_QPS_INIT, PORT);
+        attr.qp_state = IBV_QPS_INIT;
+        attr.port_num = PORT;
         let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
         // SAFETY: the library made it, with its number inside.
         let number = unsafe { (*qp.as_ptr()).qp_num };
-        self.modify(qp, attr, mask, "INIT").inspect_err(|_| self.destroy(number))?;
+        self.modify(qp, attr, mask, "ibv_modify_qp to INIT".into()).inspect_err(|_| self.destroy(number))?;
         Ok(number)
     }
 
@@ -113,14 +114,14 @@ impl Device {
         qp: NonNull<ibv_qp>,
         mut attr: ibv_qp_attr,
         mask: c_int,
-        to: &str,
+        step: DeviceStep,
     ) -> Result<(), DeviceError> {
         // SAFETY: the queue pair is alive and `attr` outlives the call.
         match unsafe { (self.verbs.call.modify_qp)(qp.as_ptr(), &mut attr, mask) } {
             0 => Ok(()),
             // Some providers return -1 and the number in errno.
-            -1 => Err(self.last(format!("ibv_modify_qp to {to}"))),
-            code => Err(self.error(format!("ibv_modify_qp to {to}"), code)),
+            -1 => Err(self.last(step)),
+            code => Err(self.error(step, code)),
         }
     }
 
@@ -140,21 +141,30 @@ impl Device {
         if self.abilities.equal_frames {
             attr.path_mtu = attr.path_mtu.min(IBV_MTU_1024);
         }
-        (attr.dest_qp_num, attr.rq_psn) = (to.number, to.first);
-        (attr.max_dest_rd_atomic, attr.min_rnr_timer) = (1, 12);
-        (attr.ah_attr.dlid, attr.ah_attr.port_num, attr.ah_attr.is_global) = (to.at.lid, PORT, 1);
+        attr.dest_qp_num = to.number;
+        attr.rq_psn = to.first;
+        attr.max_dest_rd_atomic = 1;
+        attr.min_rnr_timer = 12;
+        attr.ah_attr.dlid = to.at.lid;
+        attr.ah_attr.port_num = PORT;
+        attr.ah_attr.is_global = 1;
         attr.ah_attr.grh.dgid = ibv_gid { raw: to.at.gid };
-        (attr.ah_attr.grh.sgid_index, attr.ah_attr.grh.hop_limit) = (self.gid_index, 64);
+        attr.ah_attr.grh.sgid_index = self.gid_index;
+        attr.ah_attr.grh.hop_limit = 64;
         let mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
         let more = if reliable { IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER } else { 0 };
-        self.modify(qp, attr, mask | more, &format!("RTR with {}", to.at))?;
+        self.modify(qp, attr, mask | more, DeviceStep::Connect(to.at.to_string()))?;
         let mut attr = empty();
-        (attr.qp_state, attr.sq_psn) = (IBV_QPS_RTS, first);
+        attr.qp_state = IBV_QPS_RTS;
+        attr.sq_psn = first;
         // 67 ms between tries, doubled by some devices; seven of them are below the limit on silence.
-        (attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.max_rd_atomic) = (14, 7, 7, 1);
+        attr.timeout = 14;
+        attr.retry_cnt = 7;
+        attr.rnr_retry = 7;
+        attr.max_rd_atomic = 1;
         let mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
         let more = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-        self.modify(qp, attr, mask | if reliable { more } else { 0 }, "RTS")
+        self.modify(qp, attr, mask | if reliable { more } else { 0 }, "ibv_modify_qp to RTS".into())
     }
 
     /// The key of the slab, and the element that names `len` bytes of it at `at`.
