@@ -2,17 +2,21 @@
 //!
 //! ```text
 //!   seconds of k lanes = start + each * k + seconds without lanes / k^0.8
+//!   over several hosts = the same within a host, twice, and what goes between hosts meanwhile not
 //! ```
 //! Measured with 2, 4 and 8 ranks on 64 cores (bench/record/2026-11-27-lanes.md): a lane does as much as a rank's own thread, until lanes
 //! share the memory's speed.
 //!
-//! Only calls that add all contributions at once are cut, or that add nothing: lanes do so too, and the bits are the same. May import
-//! `algorithms`, `shape` and `topology`.
+//! Only calls that add all contributions at once are cut, or that add nothing: lanes do so too, and the bits are the same. Over several
+//! hosts that is an all_reduce by `hierarchy`, whose ranks add up within their host at once. May import `algorithms`, `model`, `shape`,
+//! `topology` and `traffic`.
 
 use crate::{
     algorithms::Algorithm,
+    model::Model,
     shape::{Common, Kind, Lengths},
     topology::Topology,
+    traffic::Traffic::BothWays,
 };
 
 /// Seconds until all ranks know of the call and all threads are at work.
@@ -28,6 +32,12 @@ const LEAST: f64 = 16384.0;
 const KEPT: usize = 2;
 /// The most lanes that gain.
 const MOST: usize = 16;
+/// The most ranks of a host.
+const MOST_MATES: f64 = 64.0;
+/// The most hosts: between more, an element's order of additions would depend on where the parts begin.
+const MOST_HOSTS: f64 = 16.0;
+/// Bytes from which on a plan over several hosts is cut into segments, so that it moves bytes within hosts and between them at once.
+const OVERLAPS: f64 = 1048576.0;
 
 /// How many lanes there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,24 +68,46 @@ pub(crate) fn most(host: &[usize], cores: usize) -> usize {
 }
 
 /// Lanes of a call, and the seconds that they take; `plain` seconds without.
-pub(crate) fn lanes(call: &Common<'_>, world: &Topology, algorithm: Algorithm, plain: f64) -> (usize, f64) {
+pub(crate) fn lanes(
+    call: &Common<'_>,
+    world: &Topology,
+    model: &Model<'_>,
+    algorithm: Algorithm,
+    plain: f64,
+) -> (usize, f64) {
     let none = (1, plain);
     let Lengths::Equal(count) = call.lengths else { return none };
+    let is_one_host = model.hosts < 2.0;
     let serves = match call.kind {
+        Kind::AllReduce if !is_one_host => {
+            let is_cut = model.even && (2.0..=MOST_MATES).contains(&model.local) && model.hosts <= MOST_HOSTS;
+            is_cut && algorithm == Algorithm::Hierarchy
+        }
+        _ if !is_one_host => false,
         Kind::AllReduce | Kind::ReduceScatter => algorithm.adds_at_once(),
         Kind::AllGather | Kind::AllToAll | Kind::Broadcast => true,
         _ => false,
     };
-    let is_one_host = world.host.iter().all(|h| Some(h) == world.host.first());
     let most = world.lanes.most();
-    if most < 2 || !serves || !is_one_host {
+    if most < 2 || !serves {
         return none;
     }
     let bytes = (count * call.elem) as f64 * if call.kind.has_parts() { call.size as f64 } else { 1.0 };
-    let seconds = |k: usize| START + EACH * k as f64 + plain / (k as f64).powf(GAIN);
+    let (within, between, starts) = if is_one_host {
+        (plain, 0.0, 1.0)
+    } else {
+        let each = bytes / model.local;
+        let within = 2.0 * model.exchange_within(each, BothWays) + model.add(bytes - each);
+        (within, plain - within, 2.0)
+    };
+    let seconds = |k: usize| between + starts * (START + EACH * k as f64) + within / (k as f64).powf(GAIN);
     let mut all = (2..=most).take_while(|&k| bytes / k as f64 >= LEAST).map(|k| (k, seconds(k)));
+    let without = if bytes < OVERLAPS { plain } else { within.max(between) };
     match world.lanes {
-        Lanes::UpTo(_) => all.fold(none, |best, next| if next.1 < best.1 { next } else { best }),
+        Lanes::UpTo(_) => {
+            let best = all.reduce(|best, next| if next.1 < best.1 { next } else { best });
+            best.filter(|(_, seconds)| *seconds < without).unwrap_or(none)
+        }
         Lanes::Just(_) => all.find(|(k, _)| *k == most).unwrap_or(none),
     }
 }

@@ -15,7 +15,7 @@
 
 use crate::{
     Buf, Plan, Slice,
-    algorithms::{Algorithm, Cuts, Order, Segment, Service},
+    algorithms::{Algorithm, Cuts, Order, Segment, Service, across, barrier},
     draft::{Draft, Parts, Team},
     hosts::Hosts,
     shape::{Kind, Shape},
@@ -26,6 +26,14 @@ const MOST_STEPS: usize = 8192;
 
 /// Below this a message between hosts is small: rounds cost more than bytes.
 const SMALL: usize = 32 << 10;
+
+/// Parts that lanes reduce begin on a cache line, in bytes.
+const LINE: usize = 64;
+
+/// Whether a message is so small, of bytes that so many ranks divide among them.
+fn is_small(bytes: usize, ranks: usize) -> bool {
+    bytes / ranks.max(1) < SMALL
+}
 
 /// The plan of `shape.rank`. An algorithm that cannot carry out the call gives way to the first that can.
 /// `segment` is in elements; 0 means one segment.
@@ -61,6 +69,52 @@ pub fn build(shape: &Shape<'_>, algorithm: Algorithm, segment: usize) -> Plan {
         }
     }
     d.finish()
+}
+
+/// Surroundings of a call that lanes carry, as `shape.rank` sees them.
+#[derive(Debug)]
+pub struct LanePlan {
+    /// The ranks that share memory, in order: all, or those of this rank's host.
+    pub mates: Vec<usize>,
+    /// Brings a header from each rank that this one depends on, and nothing else.
+    pub headers: Plan,
+    /// Where there are several hosts, what goes between them once each rank has its part of its host's sum.
+    pub between: Option<Between>,
+}
+
+/// Middle of an all_reduce over several hosts.
+#[derive(Debug)]
+pub struct Between {
+    /// Elements of the part of each rank of a host. The last ones may have fewer, or none.
+    pub part: usize,
+    /// Adds up this rank's part of `Out` over the hosts.
+    pub plan: Plan,
+}
+
+/// The surroundings of a call that lanes carry within each host. Over several hosts an all_reduce by [`Algorithm::Hierarchy`] is one.
+pub fn build_around_lanes(shape: &Shape<'_>) -> LanePlan {
+    let hosts = Hosts::new(shape.hosts, shape.rank, shape.size);
+    let mates = hosts.ranks[hosts.mine].clone();
+    let at = mates.iter().position(|&r| r == shape.rank).unwrap_or(0);
+    let peers = hosts.peers(at);
+    // All that this rank takes something from within the call, by whichever way.
+    let far = peers.iter().copied().filter(|&r| r != shape.rank);
+    let near = Team::at(mates.iter().copied().chain(far).collect(), at);
+    let mut d = Draft::default();
+    d.empty = true;
+    barrier(&mut d, &near, Slice::new(Buf::Tmp, 0, 0));
+    let headers = d.finish();
+    if peers.len() < 2 {
+        return LanePlan { mates, headers, between: None };
+    }
+    let Shape { count, elem, size, .. } = *shape;
+    let elem = elem.max(1);
+    let part = (count * elem).div_ceil(mates.len()).next_multiple_of(LINE).div_ceil(elem);
+    let begin = (at * part).min(count);
+    let own = Slice::new(Buf::Out, begin, part.min(count - begin));
+    let mut d = Draft::default();
+    across(&mut d, &Team::at(peers, hosts.mine), own, own, is_small(count * elem, size));
+    LanePlan { mates, headers, between: Some(Between { part, plan: d.finish() }) }
 }
 
 struct Call<'a> {
@@ -134,7 +188,7 @@ impl<'a> Call<'a> {
 
     /// Makes a segment of `src` and `dst` without its parts.
     fn around(&self, src: Slice, dst: Slice) -> Segment<'a> {
-        let small = self.shape.count.saturating_mul(self.shape.elem) / self.team.len().max(1) < SMALL;
+        let small = is_small(self.shape.count.saturating_mul(self.shape.elem), self.team.len());
         let team = self.team;
         let hosts = self.hosts;
         let root = self.shape.root;

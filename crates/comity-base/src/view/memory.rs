@@ -61,6 +61,12 @@ impl<'a> Memory<'a> {
         self.write(Slice::new(Buf::Out, 0, self.output.1))
     }
 
+    /// The same output in place.
+    pub fn in_place(&mut self) -> Memory<'_> {
+        let input = (self.output.0.cast_const(), self.output.1);
+        Memory { input, output: self.output, tmp: self.tmp, life: PhantomData }
+    }
+
     /// From now on `In` is `input`.
     #[inline]
     pub fn replace_input(&mut self, input: &'a [u8]) {
