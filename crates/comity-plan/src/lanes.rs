@@ -158,7 +158,33 @@ mod tests {
             let lanes = price(&shape.common(), &world, algorithm).lanes;
             assert_eq!(lanes > 1, algorithm.adds_at_once(), "{algorithm:?}");
         }
-        let apart = Topology { lanes: Lanes::Just(8), ..Topology::new(vec![0, 0, 1, 1], 64) };
-        assert_eq!(price(&shape.common(), &apart, Algorithm::TwoPhase).lanes, 1);
+    }
+
+    #[test]
+    fn over_hosts_of_as_many_ranks_each_a_hierarchy_is_cut() {
+        let of = |hosts: &[usize], lanes, algorithm| {
+            let world = Topology { lanes, ..Topology::new(hosts.to_vec(), 64) };
+            let shape = Shape::new(Kind::AllReduce, 0, hosts.len(), 16 << 20, 4);
+            price(&shape.common(), &world, algorithm).lanes
+        };
+        assert_eq!(of(&[0, 0, 1, 1], Lanes::Just(8), Algorithm::Hierarchy), 8);
+        assert_eq!(of(&[0, 0, 1, 1], Lanes::Just(8), Algorithm::TwoPhase), 1);
+        assert_eq!(
+            of(&[0, 1, 1], Lanes::Just(8), Algorithm::Hierarchy),
+            1,
+            "one rank has nobody to share with"
+        );
+        let many: Vec<usize> = (0..34).map(|r| r / 2).collect();
+        assert_eq!(of(&many[..32], Lanes::Just(8), Algorithm::Hierarchy), 8);
+        assert_eq!(of(&many, Lanes::Just(8), Algorithm::Hierarchy), 1, "17 hosts pass parts on in a ring");
+        // Segments hide what goes within hosts behind a slow network, and the other way around; lanes hide nothing.
+        let world = Topology { lanes: Lanes::UpTo(8), ..Topology::new((0..16).map(|r| r / 8).collect(), 64) };
+        let call = Shape::new(Kind::AllReduce, 0, 16, 16 << 20, 4);
+        let over = |bytes_per_second: f64| {
+            let mut world = world.clone();
+            world.remote.cost.beta = 1.0 / bytes_per_second;
+            price(&call.common(), &world, Algorithm::Hierarchy).lanes
+        };
+        assert_eq!((over(1e9), over(50e9)), (1, 8));
     }
 }

@@ -1,9 +1,9 @@
 //! Every operation, algorithm and rank count, with the sizes that go wrong.
 
 use super::*;
-use crate::{Algorithm, algorithms::Extent, build};
+use crate::{Algorithm, Between, LanePlan, Slice, algorithms::Extent, build, build_around_lanes};
 use proptest::prelude::*;
-use std::ops::RangeInclusive;
+use std::{collections::BTreeSet, ops::RangeInclusive};
 
 const UNBOUNDED: usize = usize::MAX;
 
@@ -92,6 +92,83 @@ impl Sweep<'_> {
                         prove(shape, algorithm, segment, Trial { capacity, in_place, lends, disorder: 0 });
                     }
                     turn += 1;
+                }
+            }
+        }
+    }
+}
+
+/// All that a rank does in an all_reduce over several hosts whose ranks add up and share within their host by lanes.
+fn with_lanes(s: &Shape) -> Plan {
+    let LanePlan { mates, between, .. } = build_around_lanes(s);
+    let at = mates.iter().position(|&m| m == s.rank).unwrap();
+    let others = || mates.iter().enumerate().filter(|&(i, _)| i != at);
+    let Between { part, plan } = between.unwrap();
+    let of = |buf, i: usize| {
+        let begin = (i * part).min(s.count);
+        Slice::new(buf, begin, part.min(s.count - begin))
+    };
+    let sends = |round, slice: &dyn Fn(usize) -> Slice| {
+        let send = |(i, &to): (usize, &usize)| Step { round, op: StepOp::Send { to, src: slice(i) } };
+        others()
+            .map(send)
+            .filter(|s| !matches!(s.op, StepOp::Send { src, .. } if src.len == 0))
+            .collect::<Vec<_>>()
+    };
+    let mut steps = sends(0, &|i| of(Buf::In, i));
+    let dst = of(Buf::Out, at);
+    let own = of(Buf::In, at);
+    let from: Vec<usize> = others().map(|(_, &r)| r).collect();
+    let add = match from[..] {
+        [from] => StepOp::Recv { from, dst, mode: ReceiveMode::Reduce { with: own, last: false } },
+        _ => StepOp::NWayReduce { from, own, dst, last: false },
+    };
+    steps.extend((dst.len > 0).then_some(Step { round: 0, op: add }));
+    steps.extend(plan.steps.into_iter().map(|s| Step { round: s.round + 1, ..s }));
+    let last = 1000;
+    steps.extend(sends(last, &|_| dst));
+    let take = |(i, &from): (usize, &usize)| Step {
+        round: last,
+        op: StepOp::Recv { from, dst: of(Buf::Out, i), mode: ReceiveMode::Copy },
+    };
+    steps.extend(others().map(take).filter(|s| !matches!(s.op, StepOp::Recv { dst, .. } if dst.len == 0)));
+    Plan { steps, tmp: plan.tmp }
+}
+
+#[test]
+fn lanes_within_hosts_add_in_the_order_of_the_hierarchy() {
+    for (hosts, local) in [(2, 2), (2, 3), (3, 2), (4, 4), (5, 2), (16, 2)] {
+        let n = hosts * local;
+        for by_turns in [false, true] {
+            let host: Vec<usize> = (0..n).map(|r| if by_turns { r % hosts } else { r / local }).collect();
+            for count in [1, 100, 5000] {
+                let shape = Shape { hosts: &host, ..Shape::new(Kind::AllReduce, 0, n, count, 4) };
+                for in_place in [false, true] {
+                    let how = Trial { capacity: 64, in_place, lends: false, disorder: 3 };
+                    let plain = prove(shape, Algorithm::Hierarchy, 0, how);
+                    let lanes =
+                        run(&call(shape), how, with_lanes).unwrap_or_else(|e| panic!("{e}\n{shape:?}"));
+                    assert!(plain.out == lanes.out, "{shape:?}");
+                }
+                // Each hears from all that it takes something from, and nobody waits in vain.
+                let all: Vec<LanePlan> = call(shape).iter().map(build_around_lanes).collect();
+                let sources = |plan: &Plan| -> BTreeSet<usize> {
+                    let of = |s: &Step| match &s.op {
+                        StepOp::Recv { from, .. } => vec![*from],
+                        StepOp::NWayReduce { from, .. } => from.clone(),
+                        _ => Vec::new(),
+                    };
+                    plan.steps.iter().flat_map(of).collect()
+                };
+                for (rank, LanePlan { mates, headers, between }) in all.iter().enumerate() {
+                    let heard = sources(headers);
+                    let taken = between.iter().flat_map(|b| sources(&b.plan));
+                    let mut needed = mates.iter().copied().filter(|&r| r != rank).chain(taken);
+                    assert!(needed.all(|r| heard.contains(&r)), "{rank}: {shape:?}");
+                    let sent = |s: &Step| matches!(s.op, StepOp::Send { to, .. } if to == rank);
+                    let from: BTreeSet<usize> =
+                        (0..n).filter(|&r| all[r].headers.steps.iter().any(sent)).collect();
+                    assert_eq!(heard, from);
                 }
             }
         }
