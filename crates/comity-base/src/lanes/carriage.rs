@@ -3,7 +3,7 @@
 use super::{
     MOST_MATES,
     lane::{Act, Flag, LaneProgress, Next, Phases},
-    layout::{Block, Collective, LINE, LaneCall},
+    layout::{Block, Collective, LaneCall},
     pool::{POOL, SPIN, Worker},
     stage::LaneMemory,
 };
@@ -12,7 +12,6 @@ use comity_kernel as kernel;
 use std::{
     hint,
     marker::PhantomData,
-    mem::MaybeUninit,
     panic::{AssertUnwindSafe, catch_unwind},
     ptr, slice,
     sync::{
@@ -25,9 +24,6 @@ use std::{
 
 /// Bytes reduced before they are copied to the stage: they are in the nearest cache then.
 const PIECE: usize = 16 << 10;
-/// Memory of a thread for a piece of each of the others. What another core has just written comes three to four times as fast by the
-/// system's copy as by additions that read it.
-const NEAR: usize = 64 << 10;
 /// Threads that a thread wakes. Measured with 15 that sleep, on 32 cores: the last one runs after 68 us with two, 42 with four, and 37 where
 /// one thread wakes all, which takes it 19.
 const WOKEN: usize = 4;
@@ -282,21 +278,14 @@ impl Load {
             // SAFETY: inside a window of that rank's stage.
             *from = unsafe { self.stage.window(rank, lane.index, lane.half()).add(slot) }.cast_const();
         }
-        let mut near = [MaybeUninit::<u8>::uninit(); NEAR];
-        let piece = PIECE.min(NEAR / (size - 1) / LINE * LINE);
         let mut done = 0;
         while done < len {
-            let n = piece.min(len - done);
+            let n = PIECE.min(len - done);
             let mut operands: [&[u8]; MOST_MATES] = [&[]; MOST_MATES];
             let others = (0..size).filter(|&r| r != call.rank);
-            for ((operand, near), rank) in operands.iter_mut().zip(near.chunks_exact_mut(piece)).zip(others) {
-                let near = near.as_mut_ptr().cast::<u8>();
-                // SAFETY: inside that window; that rank writes there no more before this one has raised its flag for a later window. To
-                // memory of this thread alone, of which `n` bytes hold a value then.
-                *operand = unsafe {
-                    ptr::copy_nonoverlapping(from[rank].add(done), near, n);
-                    slice::from_raw_parts(near, n)
-                };
+            for (operand, rank) in operands.iter_mut().zip(others) {
+                // SAFETY: inside that window; that rank writes there no more before this one has raised its flag for a later window.
+                *operand = unsafe { slice::from_raw_parts(from[rank].add(done), n) };
             }
             let (before, after) = operands[..size - 1].split_at(call.rank);
             // SAFETY: inside `In` and inside `Out`, in this lane's part of them, which no other thread has.

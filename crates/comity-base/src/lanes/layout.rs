@@ -8,7 +8,7 @@ use super::{
 use crate::{DType, ReduceOp};
 
 /// Parts begin on a cache line, which holds whole elements.
-pub(super) const LINE: usize = 64;
+const LINE: usize = 64;
 
 /// The operations that lanes carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

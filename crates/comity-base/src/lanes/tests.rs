@@ -180,7 +180,7 @@ fn every_number_of_ranks_and_lanes_comes_to_the_same_bits_as_in_one_piece() {
         // Shorter than a lane, and one window.
         run(size, lanes, &of(&[1, 17, 3000]));
     }
-    // So many that a piece of each does not fit at its full length.
+    // More than are measured.
     run(9, 1, &of(&[3000]));
     // Several windows, the last one not whole.
     run(2, 2, &of(&[300_001]));
