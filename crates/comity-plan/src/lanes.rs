@@ -8,7 +8,7 @@
 //! share the memory's speed.
 //!
 //! Only calls that add all contributions at once are cut, or that add nothing: lanes do so too, and the bits are the same. Over several
-//! hosts that is an all_reduce by `hierarchy`, whose ranks add up within their host at once. May import `algorithms`, `model`, `shape`,
+//! hosts those are calls by `hierarchy`, whose ranks add up within their host at once. May import `algorithms`, `model`, `shape`,
 //! `topology` and `traffic`.
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     model::Model,
     shape::{Common, Kind, Lengths},
     topology::Topology,
-    traffic::Traffic::BothWays,
+    traffic::Traffic::{BothWays, Same},
 };
 
 /// Seconds until all ranks know of the call and all threads are at work.
@@ -36,7 +36,7 @@ const MOST: usize = 16;
 const MOST_MATES: f64 = 64.0;
 /// The most hosts: between more, an element's order of additions would depend on where the parts begin.
 const MOST_HOSTS: f64 = 16.0;
-/// Bytes from which on a plan over several hosts is cut into segments, so that it moves bytes within hosts and between them at once.
+/// Bytes from which on an all_reduce over several hosts is cut into segments, so that it moves bytes within hosts and between them at once.
 const OVERLAPS: f64 = 1048576.0;
 
 /// How many lanes there may be.
@@ -79,9 +79,13 @@ pub(crate) fn lanes(
     let Lengths::Equal(count) = call.lengths else { return none };
     let is_one_host = model.hosts < 2.0;
     let serves = match call.kind {
-        Kind::AllReduce if !is_one_host => {
-            let is_cut = model.even && (2.0..=MOST_MATES).contains(&model.local) && model.hosts <= MOST_HOSTS;
-            is_cut && algorithm == Algorithm::Hierarchy
+        Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather if !is_one_host => {
+            let is_even =
+                model.even && (2.0..=MOST_MATES).contains(&model.local) && model.hosts <= MOST_HOSTS;
+            // The parts of a host lie side by side.
+            let mut mates = world.host.chunks(model.local as usize);
+            let is_cut = !call.kind.has_parts() || mates.all(|m| m.iter().all(|h| *h == m[0]));
+            algorithm == Algorithm::Hierarchy && is_even && is_cut
         }
         _ if !is_one_host => false,
         Kind::AllReduce | Kind::ReduceScatter => algorithm.adds_at_once(),
@@ -93,16 +97,20 @@ pub(crate) fn lanes(
         return none;
     }
     let bytes = (count * call.elem) as f64 * if call.kind.has_parts() { call.size as f64 } else { 1.0 };
-    let (within, between, starts) = if is_one_host {
-        (plain, 0.0, 1.0)
-    } else {
-        let each = bytes / model.local;
-        let within = 2.0 * model.exchange_within(each, BothWays) + model.add(bytes - each);
-        (within, plain - within, 2.0)
+    let far = model.hosts - 1.0;
+    let (between, starts) = match call.kind {
+        _ if is_one_host => (0.0, 1.0),
+        Kind::AllReduce => (2.0 * model.cross(far, far / model.hosts * bytes, BothWays), 2.0),
+        kind => {
+            let traffic = if kind == Kind::AllGather { Same } else { BothWays };
+            (model.cross(far, model.local * far * model.bytes, traffic), model.hosts)
+        }
     };
+    let within = plain - between;
     let seconds = |k: usize| between + starts * (START + EACH * k as f64) + within / (k as f64).powf(GAIN);
     let mut all = (2..=most).take_while(|&k| bytes / k as f64 >= LEAST).map(|k| (k, seconds(k)));
-    let without = if bytes < OVERLAPS { plain } else { within.max(between) };
+    let overlaps = call.kind == Kind::AllReduce && bytes >= OVERLAPS;
+    let without = if overlaps { within.max(between) } else { plain };
     match world.lanes {
         Lanes::UpTo(_) => {
             let best = all.reduce(|best, next| if next.1 < best.1 { next } else { best });

@@ -232,15 +232,18 @@ impl NativeBackend {
         let short = short.as_ref();
         let pulls = kept.pulls;
         let lanes = kept.carried.as_ref().and_then(|c| c.call(kind, info, reduce, (rank, key.elem)));
-        let since = lanes.map(|_| Instant::now());
+        let phases = kept.carried.as_mut().map_or(&mut [][..], |c| &mut c.phases);
+        let since = (!phases.is_empty()).then(Instant::now);
         let call = Some(&common);
         let task = Task { info: told, reduce, header: &header, call, plain, limit, pulls, short, lanes };
-        let mut out = self.engine.run(&mut kept.schedule, &mut memory, &task, begun);
-        if let (Ok(()), Some(since)) = (&out, since)
-            && let Some((_, between)) = kept.carried.as_mut().and_then(|c| c.between.as_mut())
-        {
-            out = self.engine.run_between(between, &mut memory, &task, since);
-        }
+        let out = match since {
+            None => self.engine.run(&mut kept.schedule, &mut memory, &task, begun),
+            Some(since) => {
+                let headers = Task { lanes: None, ..task };
+                let heard = self.engine.run(&mut kept.schedule, &mut memory, &headers, begun);
+                heard.and_then(|()| self.engine.run_phases(phases, &mut memory, &task, since))
+            }
+        };
         if let Err(e) = out {
             // In the middle of a call that failed: of no use for another.
             self.kept.pop();

@@ -13,7 +13,7 @@ use crate::{
     sys::Mapping,
     view::Memory,
 };
-use comity_plan::{Plan, Schedule};
+use comity_plan::{LanePhase, Plan, Schedule};
 use std::{
     os::fd::AsFd,
     sync::Arc,
@@ -44,26 +44,35 @@ pub(super) struct Stages {
     threads: Threads,
 }
 
-/// What is left of a call over several hosts when each rank has its part of its host's sum.
+/// Part of a call over several hosts, in bytes: over links, or by lanes, of which all ranks of the host know by then.
 #[derive(Debug)]
-pub(crate) struct BetweenHosts {
-    /// Brings the sums of the other hosts.
+pub(crate) struct CallPhase {
     schedule: Schedule,
-    /// All ranks of a host have announced the call before.
-    nothing: Schedule,
+    lanes: Option<LanePhase>,
 }
 
-impl BetweenHosts {
-    /// With the plan of what goes between hosts, in bytes.
-    pub(crate) fn new(plan: &Plan) -> Self {
-        let nothing = Schedule::new(&Plan { steps: Vec::new(), tmp: 0 }, true);
-        Self { schedule: Schedule::new(plan, true), nothing }
+impl CallPhase {
+    /// By the lanes of a host.
+    pub(crate) fn lanes(phase: LanePhase) -> Self {
+        Self { schedule: Schedule::new(&Plan { steps: Vec::new(), tmp: 0 }, false), lanes: Some(phase) }
+    }
+
+    /// Over links.
+    pub(crate) fn links(schedule: Schedule) -> Self {
+        Self { schedule, lanes: None }
     }
 
     /// Bytes of working memory.
     pub(crate) fn tmp(&self) -> usize {
         self.schedule.tmp()
     }
+}
+
+/// `call` with what its lanes do in a phase.
+fn in_phase(call: LaneCall, phase: &LanePhase) -> LaneCall {
+    let LanePhase { adds, input, output, part } = *phase;
+    let collective = if adds { Collective::ReduceScatter } else { Collective::AllGather };
+    LaneCall { collective, bytes: part, whole: (input.len == output.len).then_some(input.len), ..call }
 }
 
 /// A call's lanes under way.
@@ -162,22 +171,27 @@ impl Engine {
         Ok(())
     }
 
-    /// Go on with a call whose lanes have left each rank its part of its host's sum in the output: sum up over the hosts, and share within
-    /// each. An error as from [`run`](Self::run).
-    pub(crate) fn run_between(
+    /// Make the phases of a call that all ranks which this one depends on have announced. An error as from [`run`](Self::run).
+    pub(crate) fn run_phases(
         &mut self,
-        between: &mut BetweenHosts,
+        phases: &mut [CallPhase],
         memory: &mut Memory<'_>,
         task: &Task<'_>,
         since: Instant,
     ) -> Result<()> {
-        let next =
-            |lanes| Task { lanes, short: None, limit: task.limit.saturating_sub(since.elapsed()), ..*task };
-        self.run(&mut between.schedule, memory, &next(None), &mut || ())?;
-        between.schedule.reset();
-        let share = task.lanes.map(|call| LaneCall { collective: Collective::AllGather, ..call });
-        self.run(&mut between.nothing, &mut memory.in_place(), &next(share), &mut || ())?;
-        between.nothing.reset();
+        for CallPhase { schedule, lanes } in phases {
+            let limit = task.limit.saturating_sub(since.elapsed());
+            let mut next = Task { lanes: None, short: None, limit, ..*task };
+            match lanes {
+                None => self.run(schedule, memory, &next, &mut || ())?,
+                Some(phase) => {
+                    next.lanes = task.lanes.map(|call| in_phase(call, phase));
+                    let mut part = memory.part(phase.input, phase.output);
+                    self.run(schedule, &mut part, &next, &mut || ())?;
+                }
+            }
+            schedule.reset();
+        }
         Ok(())
     }
 }

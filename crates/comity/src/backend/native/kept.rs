@@ -107,18 +107,22 @@ impl NativeBackend {
         let lends = (!may_carry && is_asked(shape.kind, &choice)).then_some(key.in_one_piece);
         let Choice { algorithm, segment, .. } = choice;
         let segment = if key.in_one_piece { 0 } else { segment };
+        let schedule = |plan| {
+            let mut schedule = Schedule::new(&scaled(plan, key.elem), key.in_place);
+            if let Some(shift) = key.shift {
+                schedule.input_lies(shift);
+            }
+            schedule
+        };
         let (carried, plan) = if may_carry {
-            let (carried, headers) = Carried::new(&shape, choice.lanes);
+            let (carried, headers) = Carried::new(&shape, choice.lanes, schedule);
             (Some(carried), headers)
         } else {
             (None, plan::build(&shape, algorithm, segment))
         };
         // Ranks that were told different numbers of lanes are told so, also where they then use none.
         let agreed = fingerprint(algorithm, segment, call.counts) ^ (choice.lanes as u64 - 1);
-        let mut schedule = Schedule::new(&scaled(plan, key.elem), key.in_place);
-        if let Some(shift) = key.shift {
-            schedule.input_lies(shift);
-        }
+        let schedule = schedule(plan);
         let pulls = gains_by_pull((key.kind, key.count, key.elem), shape.size, call.counts);
         // With counts, headers may differ by peer.
         let short = call.counts.is_empty() && is_short(shape.size, &schedule);
@@ -134,7 +138,7 @@ fn is_empty(key: ScheduleKey, call: &Call<'_>) -> bool {
 }
 
 /// The plan with ranges in bytes.
-pub(super) fn scaled(mut plan: Plan, elem: usize) -> Plan {
+fn scaled(mut plan: Plan, elem: usize) -> Plan {
     let scale = |s: &mut Slice| {
         s.at *= elem;
         s.len *= elem;

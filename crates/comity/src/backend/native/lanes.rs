@@ -1,13 +1,12 @@
 //! Calls that lanes carry.
 
-use super::kept::scaled;
 use crate::{
     CallInfo, DType, ReduceOp,
-    engine::BetweenHosts,
+    engine::CallPhase,
     lanes::{Collective, LaneCall, MOST_MATES},
     status::World,
 };
-use comity_plan::{Between, Kind, LanePlan, Lanes, Plan, Shape, build_around_lanes};
+use comity_plan::{Kind, LanePhase, LanePlan, Lanes, Phase, Plan, Schedule, Shape, Slice, build_with_lanes};
 
 /// How many lanes a group of these members of a world may use.
 pub(super) fn of(world: &dyn World, members: &[usize]) -> Lanes {
@@ -24,21 +23,31 @@ pub(super) struct Carried {
     lanes: usize,
     /// The ranks that share memory.
     pub(super) mates: Vec<usize>,
-    /// Where there are several hosts: bytes of a rank's part within its host, and what comes after.
-    pub(super) between: Option<(usize, BetweenHosts)>,
+    /// Where there are several hosts, what is done when the headers have come.
+    pub(super) phases: Vec<CallPhase>,
 }
 
 impl Carried {
-    /// With the schedule of its headers, in bytes.
-    pub(super) fn new(shape: &Shape<'_>, lanes: usize) -> (Self, Plan) {
-        let LanePlan { mates, headers, between } = build_around_lanes(shape);
-        let of_hosts = |b: Between| (b.part * shape.elem, BetweenHosts::new(&scaled(b.plan, shape.elem)));
-        (Self { lanes, mates, between: between.map(of_hosts) }, headers)
+    /// With the plan of its headers. `schedule` makes one of a plan.
+    pub(super) fn new(shape: &Shape<'_>, lanes: usize, schedule: impl Fn(Plan) -> Schedule) -> (Self, Plan) {
+        let LanePlan { mates, headers, phases } = build_with_lanes(shape);
+        let bytes = |s: Slice| Slice::new(s.buf, s.at * shape.elem, s.len * shape.elem);
+        let phase = |phase| match phase {
+            Phase::Links(plan) => CallPhase::links(schedule(plan)),
+            Phase::Lanes(LanePhase { adds, input, output, part }) => CallPhase::lanes(LanePhase {
+                adds,
+                input: bytes(input),
+                output: bytes(output),
+                part: part * shape.elem,
+            }),
+        };
+        let phases = phases.into_iter().map(phase).collect();
+        (Self { lanes, mates, phases }, headers)
     }
 
     /// Bytes of working memory.
     pub(super) fn tmp(&self) -> usize {
-        self.between.as_ref().map_or(0, |(_, b)| b.tmp())
+        self.phases.iter().map(CallPhase::tmp).max().unwrap_or(0)
     }
 
     /// A call of that kind, on this rank, as lanes carry it.
@@ -55,21 +64,9 @@ impl Carried {
         let dtype = info.dtype.unwrap_or(DType::U8);
         let bytes = info.count * elem;
         let lanes = self.lanes;
-        if let &Some((part, _)) = &self.between {
-            // An average divides what all hosts have added up.
-            let reduce = if reduce == ReduceOp::Avg { ReduceOp::Sum } else { reduce };
-            let collective = Collective::ReduceScatter;
-            return Some(LaneCall {
-                collective,
-                dtype,
-                reduce,
-                rank,
-                size,
-                bytes: part,
-                whole: Some(bytes),
-                lanes,
-            });
-        }
+        // Over several hosts an average divides what all have added up.
+        let divides = reduce == ReduceOp::Avg && self.phases.is_empty();
+        let reduce = if divides || reduce != ReduceOp::Avg { reduce } else { ReduceOp::Sum };
         let collective = match kind {
             Kind::AllReduce => Collective::AllReduce,
             Kind::ReduceScatter => Collective::ReduceScatter,
