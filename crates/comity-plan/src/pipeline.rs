@@ -87,7 +87,7 @@ pub struct LanePlan {
 pub enum Phase {
     /// Messages to other hosts, over links.
     Links(Plan),
-    /// What the ranks of a host do by lanes.
+    /// Work of the ranks of a host, by lanes.
     Lanes(LanePhase),
 }
 

@@ -118,7 +118,7 @@ fn with_lanes(s: &Shape) -> Plan {
     all
 }
 
-/// What rank `at` of `mates` does in a phase, as messages.
+/// Steps of rank `at` of `mates` in a phase, as messages.
 fn by_messages(phase: LanePhase, mates: &[usize], at: usize) -> Vec<StepOp> {
     let LanePhase { adds, input, output, part } = phase;
     let of = |s: Slice, i: usize| {
