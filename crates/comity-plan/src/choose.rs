@@ -58,7 +58,7 @@ pub fn price(call: &Common<'_>, world: &Topology, algorithm: Algorithm) -> Choic
 }
 
 fn made(call: &Common<'_>, world: &Topology, model: &Model<'_>, algorithm: Algorithm, plain: f64) -> Choice {
-    let (lanes, predicted) = lanes(call, world, algorithm, plain);
+    let (lanes, predicted) = lanes(call, world, model, algorithm, plain);
     Choice { algorithm, segment: segment(model, call.kind, algorithm), lanes, predicted }
 }
 

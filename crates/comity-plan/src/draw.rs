@@ -53,8 +53,11 @@ pub(crate) fn text(report: &PlanReport, shape: &Shape, grid: &[Plan]) -> String 
     );
     if report.lanes > 1 {
         let lanes = report.lanes;
-        let _ =
-            writeln!(t, "  in {lanes} lanes: as many threads of each rank carry a part of the bytes each");
+        let within = if hosts > 1 { " within each host" } else { "" };
+        let _ = writeln!(
+            t,
+            "  in {lanes} lanes{within}: as many threads of each rank carry a part of the bytes each"
+        );
     }
     let between = if hosts > 1 {
         format!(", {} of it between hosts", size(report.sent_between_hosts))

@@ -58,6 +58,11 @@ impl Hosts {
         (Team::at(local, me), Team::of(leaders, self.me), at)
     }
 
+    /// The ranks that stand at this position of their hosts, by host.
+    pub(crate) fn peers(&self, at: usize) -> Vec<usize> {
+        self.ranks.iter().filter_map(|r| r.get(at).copied()).collect()
+    }
+
     /// The position, on host `h`, of the rank that handles what goes between `h` and rank `l` of another host.
     pub(crate) fn handler(&self, h: usize, l: usize) -> usize {
         l % self.ranks[h].len()

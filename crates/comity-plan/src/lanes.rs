@@ -2,17 +2,21 @@
 //!
 //! ```text
 //!   seconds of k lanes = start + each * k + seconds without lanes / k^0.8
+//!   over several hosts = the same within a host, twice, and what goes between hosts meanwhile not
 //! ```
 //! Measured with 2, 4 and 8 ranks on 64 cores (bench/record/2026-11-27-lanes.md): a lane does as much as a rank's own thread, until lanes
 //! share the memory's speed.
 //!
-//! Only calls that add all contributions at once are cut, or that add nothing: lanes do so too, and the bits are the same. May import
-//! `algorithms`, `shape` and `topology`.
+//! Only calls that add all contributions at once are cut, or that add nothing: lanes do so too, and the bits are the same. Over several
+//! hosts those are calls by `hierarchy`, whose ranks add up within their host at once. May import `algorithms`, `model`, `shape`,
+//! `topology` and `traffic`.
 
 use crate::{
     algorithms::Algorithm,
+    model::Model,
     shape::{Common, Kind, Lengths},
     topology::Topology,
+    traffic::Traffic::{BothWays, Same},
 };
 
 /// Seconds until all ranks know of the call and all threads are at work.
@@ -28,6 +32,12 @@ const LEAST: f64 = 16384.0;
 const KEPT: usize = 2;
 /// The most lanes that gain.
 const MOST: usize = 16;
+/// The most ranks of a host.
+const MOST_MATES: f64 = 64.0;
+/// The most hosts: between more, an element's order of additions would depend on where the parts begin.
+const MOST_HOSTS: f64 = 16.0;
+/// Bytes from which on an all_reduce over several hosts is cut into segments, so that it moves bytes within hosts and between them at once.
+const OVERLAPS: f64 = 1048576.0;
 
 /// Number of lanes that there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,24 +68,54 @@ pub(crate) fn most(host: &[usize], cores: usize) -> usize {
 }
 
 /// Lanes of a call, and the seconds that they take; `plain` seconds without.
-pub(crate) fn lanes(call: &Common<'_>, world: &Topology, algorithm: Algorithm, plain: f64) -> (usize, f64) {
+pub(crate) fn lanes(
+    call: &Common<'_>,
+    world: &Topology,
+    model: &Model<'_>,
+    algorithm: Algorithm,
+    plain: f64,
+) -> (usize, f64) {
     let none = (1, plain);
     let Lengths::Equal(count) = call.lengths else { return none };
+    let is_one_host = model.hosts < 2.0;
     let serves = match call.kind {
+        Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather if !is_one_host => {
+            let is_even =
+                model.even && (2.0..=MOST_MATES).contains(&model.local) && model.hosts <= MOST_HOSTS;
+            // The parts of a host lie side by side.
+            let mut mates = world.host.chunks(model.local as usize);
+            let is_cut = !call.kind.has_parts() || mates.all(|m| m.iter().all(|h| *h == m[0]));
+            algorithm == Algorithm::Hierarchy && is_even && is_cut
+        }
+        _ if !is_one_host => false,
         Kind::AllReduce | Kind::ReduceScatter => algorithm.adds_at_once(),
         Kind::AllGather | Kind::AllToAll | Kind::Broadcast => true,
         _ => false,
     };
-    let is_one_host = world.host.iter().all(|h| Some(h) == world.host.first());
     let most = world.lanes.most();
-    if most < 2 || !serves || !is_one_host {
+    if most < 2 || !serves {
         return none;
     }
     let bytes = (count * call.elem) as f64 * if call.kind.has_parts() { call.size as f64 } else { 1.0 };
-    let seconds = |k: usize| START + EACH * k as f64 + plain / (k as f64).powf(GAIN);
+    let far = model.hosts - 1.0;
+    let (between, starts) = match call.kind {
+        _ if is_one_host => (0.0, 1.0),
+        Kind::AllReduce => (2.0 * model.cross(far, far / model.hosts * bytes, BothWays), 2.0),
+        kind => {
+            let traffic = if kind == Kind::AllGather { Same } else { BothWays };
+            (model.cross(far, model.local * far * model.bytes, traffic), model.hosts)
+        }
+    };
+    let within = plain - between;
+    let seconds = |k: usize| between + starts * (START + EACH * k as f64) + within / (k as f64).powf(GAIN);
     let mut all = (2..=most).take_while(|&k| bytes / k as f64 >= LEAST).map(|k| (k, seconds(k)));
+    let overlaps = call.kind == Kind::AllReduce && bytes >= OVERLAPS;
+    let without = if overlaps { within.max(between) } else { plain };
     match world.lanes {
-        Lanes::UpTo(_) => all.fold(none, |best, next| if next.1 < best.1 { next } else { best }),
+        Lanes::UpTo(_) => {
+            let best = all.reduce(|best, next| if next.1 < best.1 { next } else { best });
+            best.filter(|(_, seconds)| *seconds < without).unwrap_or(none)
+        }
         Lanes::Just(_) => all.find(|(k, _)| *k == most).unwrap_or(none),
     }
 }
@@ -126,7 +166,33 @@ mod tests {
             let lanes = price(&shape.common(), &world, algorithm).lanes;
             assert_eq!(lanes > 1, algorithm.adds_at_once(), "{algorithm:?}");
         }
-        let apart = Topology { lanes: Lanes::Just(8), ..Topology::new(vec![0, 0, 1, 1], 64) };
-        assert_eq!(price(&shape.common(), &apart, Algorithm::TwoPhase).lanes, 1);
+    }
+
+    #[test]
+    fn over_hosts_of_as_many_ranks_each_a_hierarchy_is_cut() {
+        let of = |hosts: &[usize], lanes, algorithm| {
+            let world = Topology { lanes, ..Topology::new(hosts.to_vec(), 64) };
+            let shape = Shape::new(Kind::AllReduce, 0, hosts.len(), 16 << 20, 4);
+            price(&shape.common(), &world, algorithm).lanes
+        };
+        assert_eq!(of(&[0, 0, 1, 1], Lanes::Just(8), Algorithm::Hierarchy), 8);
+        assert_eq!(of(&[0, 0, 1, 1], Lanes::Just(8), Algorithm::TwoPhase), 1);
+        assert_eq!(
+            of(&[0, 1, 1], Lanes::Just(8), Algorithm::Hierarchy),
+            1,
+            "one rank has nobody to share with"
+        );
+        let many: Vec<usize> = (0..34).map(|r| r / 2).collect();
+        assert_eq!(of(&many[..32], Lanes::Just(8), Algorithm::Hierarchy), 8);
+        assert_eq!(of(&many, Lanes::Just(8), Algorithm::Hierarchy), 1, "17 hosts pass parts on in a ring");
+        // Segments hide what goes within hosts behind a slow network, and the other way around; lanes hide nothing.
+        let world = Topology { lanes: Lanes::UpTo(8), ..Topology::new((0..16).map(|r| r / 8).collect(), 64) };
+        let call = Shape::new(Kind::AllReduce, 0, 16, 16 << 20, 4);
+        let over = |bytes_per_second: f64| {
+            let mut world = world.clone();
+            world.remote.cost.beta = 1.0 / bytes_per_second;
+            price(&call.common(), &world, Algorithm::Hierarchy).lanes
+        };
+        assert_eq!((over(1e9), over(50e9)), (1, 8));
     }
 }

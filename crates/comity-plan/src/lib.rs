@@ -51,7 +51,7 @@ pub use algorithms::Algorithm;
 pub use choose::{Choice, choose, price};
 pub use lanes::{Lanes, lanes_of};
 pub use pairs::{Cost, LinkClass, PairCosts};
-pub use pipeline::build;
+pub use pipeline::{LanePhase, LanePlan, Phase, build, build_with_lanes};
 pub use report::{PlanReport, PlanRequest, plan_report};
 pub use schedule::{Id, Schedule, Want};
 pub use shape::{Common, Kind, Lengths, Shape};

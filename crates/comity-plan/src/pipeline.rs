@@ -15,7 +15,7 @@
 
 use crate::{
     Buf, Plan, Slice,
-    algorithms::{Algorithm, Cuts, Order, Segment, Service},
+    algorithms::{Algorithm, Cuts, Order, Segment, Service, across, barrier},
     draft::{Draft, Parts, Team},
     hosts::Hosts,
     shape::{Kind, Shape},
@@ -26,6 +26,14 @@ const MOST_STEPS: usize = 8192;
 
 /// Below this a message between hosts is small: rounds cost more than bytes.
 const SMALL: usize = 32 << 10;
+
+/// Parts that lanes reduce begin on a cache line, in bytes.
+const LINE: usize = 64;
+
+/// Whether a message is so small, of bytes that so many ranks divide among them.
+fn is_small(bytes: usize, ranks: usize) -> bool {
+    bytes / ranks.max(1) < SMALL
+}
 
 /// The plan of `shape.rank`. An algorithm that cannot carry out the call gives way to the first that can.
 /// `segment` is in elements; 0 means one segment.
@@ -61,6 +69,101 @@ pub fn build(shape: &Shape<'_>, algorithm: Algorithm, segment: usize) -> Plan {
         }
     }
     d.finish()
+}
+
+/// A call that lanes carry, as `shape.rank` sees it.
+#[derive(Debug)]
+pub struct LanePlan {
+    /// The ranks that share memory, in order: all, or those of this rank's host.
+    pub mates: Vec<usize>,
+    /// Brings a header from each rank that this one depends on, and nothing else.
+    pub headers: Plan,
+    /// Where there are several hosts, what is done then, one after the other. None on one host: lanes do all of the call.
+    pub phases: Vec<Phase>,
+}
+
+/// Part of a call over several hosts.
+#[derive(Debug)]
+pub enum Phase {
+    /// Messages to other hosts, over links.
+    Links(Plan),
+    /// Work of the ranks of a host, by lanes.
+    Lanes(LanePhase),
+}
+
+/// A reduce_scatter or an all_gather among the ranks of a host, each of which has a part of so many elements: the last ones may have
+/// fewer, or none.
+#[derive(Clone, Copy, Debug)]
+pub struct LanePhase {
+    /// Parts are added up; else they are gathered.
+    pub adds: bool,
+    /// All parts.
+    pub input: Slice,
+    /// All parts, or the own one alone.
+    pub output: Slice,
+    /// Elements of a part.
+    pub part: usize,
+}
+
+/// How a call goes that lanes carry: over several hosts one by [`Algorithm::Hierarchy`], on as many ranks of each.
+pub fn build_with_lanes(shape: &Shape<'_>) -> LanePlan {
+    let hosts = Hosts::new(shape.hosts, shape.rank, shape.size);
+    let mates = hosts.ranks[hosts.mine].clone();
+    let at = mates.iter().position(|&r| r == shape.rank).unwrap_or(0);
+    let peers = Team::at(hosts.peers(at), hosts.mine);
+    // All that this rank takes something from within the call, by whichever way.
+    let far = peers.others().map(|p| peers.rank(p));
+    let near = Team::at(mates.iter().copied().chain(far).collect(), at);
+    let mut d = Draft::default();
+    d.empty = true;
+    barrier(&mut d, &near, Slice::new(Buf::Tmp, 0, 0));
+    let headers = d.finish();
+    let phases = if peers.len() > 1 { phases(shape, &hosts, &peers, at) } else { Vec::new() };
+    LanePlan { mates, headers, phases }
+}
+
+/// The phases of rank `at` of a host, whose `peers` stand there on the others.
+fn phases(shape: &Shape<'_>, hosts: &Hosts, peers: &Team, at: usize) -> Vec<Phase> {
+    let Shape { kind, count, elem, size, rank, .. } = *shape;
+    let local = hosts.ranks[hosts.mine].len();
+    let mut d = Draft::default();
+    let lanes = |adds, input, output, part| Phase::Lanes(LanePhase { adds, input, output, part });
+    // The parts of a host's ranks, in a buffer that holds all.
+    let of_host = |buf, h: usize| Slice::new(buf, hosts.ranks[h][0] * count, local * count);
+    match kind {
+        Kind::AllGather => {
+            let own = Slice::new(Buf::In, 0, count);
+            let place = |r: usize| Slice::new(Buf::Out, r * count, count);
+            peers.others().for_each(|p| d.send(peers, p, own));
+            peers.others().for_each(|p| d.recv(peers, p, place(peers.rank(p))));
+            d.copy(own, place(rank));
+            let all = (0..peers.len()).map(|h| of_host(Buf::Out, h));
+            [Phase::Links(d.finish())].into_iter().chain(all.map(|s| lanes(false, s, s, count))).collect()
+        }
+        Kind::ReduceScatter => {
+            let sums: Vec<Slice> = (0..peers.len()).map(|_| d.reserve(count)).collect();
+            let mut all: Vec<Phase> = sums
+                .iter()
+                .enumerate()
+                .map(|(h, &sum)| lanes(true, of_host(Buf::In, h), sum, count))
+                .collect();
+            peers.others().for_each(|p| d.send(peers, p, sums[p]));
+            d.n_way_reduce(peers, sums[hosts.mine], Slice::new(Buf::Out, 0, count), true);
+            all.push(Phase::Links(d.finish()));
+            all
+        }
+        _ => {
+            let elem = elem.max(1);
+            let part = (count * elem).div_ceil(local).next_multiple_of(LINE).div_ceil(elem);
+            let begin = (at * part).min(count);
+            let own = Slice::new(Buf::Out, begin, part.min(count - begin));
+            across(&mut d, peers, own, own, is_small(count * elem, size));
+            let input = Slice::new(Buf::In, 0, count);
+            let output = Slice::new(Buf::Out, 0, count);
+            let collect = lanes(true, input, output, part);
+            vec![collect, Phase::Links(d.finish()), lanes(false, output, output, part)]
+        }
+    }
 }
 
 struct Call<'a> {
@@ -134,7 +237,7 @@ impl<'a> Call<'a> {
 
     /// Makes a segment of `src` and `dst` without its parts.
     fn around(&self, src: Slice, dst: Slice) -> Segment<'a> {
-        let small = self.shape.count.saturating_mul(self.shape.elem) / self.team.len().max(1) < SMALL;
+        let small = is_small(self.shape.count.saturating_mul(self.shape.elem), self.team.len());
         let team = self.team;
         let hosts = self.hosts;
         let root = self.shape.root;

@@ -122,10 +122,31 @@ fn the_threads_are_the_processs_sleep_between_calls_and_end_with_the_last_group(
 }
 
 #[test]
-fn a_group_over_two_hosts_has_no_lanes_and_those_of_one_host_have() {
+fn buffers_that_peers_read_go_in_lanes_as_others_do() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let groups = job::<2>(2);
+    let before = tools::bytes_in_lanes();
+    thread::scope(|s| {
+        for g in &groups {
+            s.spawn(|| {
+                let mut x = g.alloc::<f32>(COUNT);
+                for value in 1..=3 {
+                    x.fill(value as f32);
+                    g.all_reduce(&mut x[..], ReduceOp::Sum).unwrap();
+                    assert!(x.iter().all(|v| *v == 2.0 * value as f32));
+                }
+            });
+        }
+    });
+    assert_eq!(tools::bytes_in_lanes() - before, 3 * 2 * 4 * COUNT as u64);
+}
+
+#[test]
+fn a_group_over_two_hosts_has_lanes_within_each_as_the_groups_of_one_host_have() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let all = job::<4>(2);
-    assert_eq!(carried(&all), 0);
+    // Half to the mate of the host, which sums it, and the other half of the sum.
+    assert_eq!(carried(&all), 4 * 4 * COUNT as u64);
     let mates: Vec<Group> = thread::scope(|s| {
         let split = |g: &Group| g.split(Some(g.rank() as i32 / 2), 0).unwrap().unwrap();
         let ranks: Vec<_> = all.iter().map(|g| s.spawn(move || split(g))).collect();

@@ -31,6 +31,9 @@ pub struct LaneCall {
     pub size: usize,
     /// Bytes of the buffer, or of a part where ranks have parts.
     pub bytes: usize,
+    /// `In` and `Out` both hold all parts, in so many bytes: the last parts may be shorter, or empty. A reduce_scatter leaves the result in the
+    /// own part of `Out`, and an all_gather takes it from there.
+    pub whole: Option<usize>,
     pub lanes: usize,
 }
 
@@ -62,6 +65,9 @@ impl LaneCall {
 
     /// Bytes of `In` and of `Out`.
     pub(super) fn lengths(&self) -> (usize, usize) {
+        if let Some(whole) = self.whole {
+            return (whole, whole);
+        }
         let all = self.bytes * self.size;
         match self.collective {
             Collective::AllReduce | Collective::Broadcast(_) => (self.bytes, self.bytes),
@@ -73,11 +79,28 @@ impl LaneCall {
 
     /// Bytes that this rank writes to its stage.
     pub fn sent(&self) -> usize {
+        let own = self.part(self.rank).1;
         match self.collective {
-            Collective::AllReduce | Collective::AllGather => self.bytes,
+            Collective::AllReduce | Collective::AllGather => own,
             Collective::Broadcast(root) => self.bytes * usize::from(self.rank == root),
-            Collective::ReduceScatter | Collective::AllToAll => self.bytes * (self.size - 1),
+            Collective::ReduceScatter | Collective::AllToAll => {
+                self.whole.unwrap_or(self.bytes * self.size) - own
+            }
         }
+    }
+
+    /// Where the part of rank `i` begins in a buffer that holds all, and its bytes.
+    fn part(&self, i: usize) -> (usize, usize) {
+        let whole = self.whole.unwrap_or(usize::MAX);
+        let at = (i * self.bytes).min(whole);
+        (at, self.bytes.min(whole - at))
+    }
+
+    /// The bytes of such a part that lie in a window.
+    fn of_part(&self, w: Window, i: usize, slot: usize) -> Block {
+        let (at, all) = self.part(i);
+        let before = w.at.min(all);
+        Block { at: at + before, slot, len: w.len.min(all - before) }
     }
 
     /// Bytes of a window: in the buffer, or in each part.
@@ -115,16 +138,15 @@ impl LaneCall {
                 let slot = (i * each).min(w.len);
                 Block { at: w.at + slot, slot, len: each.min(w.len - slot) }
             }
-            Collective::ReduceScatter | Collective::AllToAll => {
-                Block { at: i * self.bytes + w.at, slot: i * self.window(), len: w.len }
-            }
+            Collective::ReduceScatter | Collective::AllToAll => self.of_part(w, i, i * self.window()),
+            Collective::AllGather if self.whole.is_some() => self.of_part(w, i, 0),
             Collective::AllGather | Collective::Broadcast(_) => Block { at: w.at, slot: 0, len: w.len },
         }
     }
 
     /// Place in `Out` of the result of this rank's part, which lies there in `In`.
     pub(super) fn result(&self, w: Window, at: usize) -> usize {
-        if self.collective == Collective::ReduceScatter { w.at } else { at }
+        if self.collective == Collective::ReduceScatter && self.whole.is_none() { w.at } else { at }
     }
 
     /// The bytes that come from rank `i` in a window: where in `Out`, and where in the stage of `i`.
@@ -134,7 +156,7 @@ impl LaneCall {
             Collective::AllToAll => self.rank * self.window(),
             Collective::AllGather | Collective::ReduceScatter => 0,
         };
-        Block { at: i * self.bytes + w.at, slot, len: w.len }
+        self.of_part(w, i, slot)
     }
 
     /// The ranks that this one takes bytes from, the next one first: not all take from the same one at once.

@@ -4,7 +4,7 @@
 //!   a call claims as many as it needs ── a lane each ──> spins a moment for the next lane ──> sleeps
 //!   it gives them back when all its lanes have ended
 //! ```
-//! A thread that sleeps is woken by another one that was woken before it, two each, so that the last runs soon.
+//! A thread that sleeps is woken by another one that was woken before it, some each, so that the last runs soon.
 
 use super::carriage::LaneJob;
 use crate::sync::lock;

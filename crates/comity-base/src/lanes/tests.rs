@@ -96,7 +96,7 @@ fn run(size: usize, lanes: usize, calls: &[(Collective, DType, ReduceOp, usize)]
                 start.wait();
                 for &(collective, dtype, reduce, count) in calls {
                     let bytes = count * dtype.size();
-                    let call = LaneCall { collective, dtype, reduce, rank, size, bytes, lanes };
+                    let call = LaneCall { collective, dtype, reduce, rank, size, bytes, whole: None, lanes };
                     let of = |rank| given(dtype, rank, LaneCall { rank, ..call }.lengths().0);
                     let inputs: Vec<_> = (0..size).map(of).collect();
                     let whole = expected(&call, &inputs);
@@ -108,6 +108,48 @@ fn run(size: usize, lanes: usize, calls: &[(Collective, DType, ReduceOp, usize)]
             });
         }
     });
+}
+
+#[test]
+fn parts_of_one_buffer_are_summed_in_their_place_and_shared_from_there() {
+    let dtype = DType::F32;
+    let reduce = ReduceOp::Sum;
+    for (size, lanes) in [(2, 3), (3, 2), (4, 1)] {
+        // In the second the last part is shorter, in the third some are empty; the last has several windows.
+        for whole in [size << 12, (size << 12) - 200, 68_usize, 1_200_004] {
+            let bytes = whole.div_ceil(size).next_multiple_of(64);
+            thread::scope(|s| {
+                for (rank, stage) in stages(size, lanes).into_iter().enumerate() {
+                    s.spawn(move || {
+                        let call = |collective| LaneCall {
+                            collective,
+                            dtype,
+                            reduce,
+                            rank,
+                            size,
+                            bytes,
+                            whole: Some(whole),
+                            lanes,
+                        };
+                        let inputs: Vec<_> = (0..size).map(|r| given(dtype, r, whole)).collect();
+                        let of_all = LaneCall { bytes: whole, whole: None, ..call(Collective::AllReduce) };
+                        let sum = expected(&of_all, &inputs);
+                        for in_place in [false, true] {
+                            let own = carry(&stage, call(Collective::ReduceScatter), &inputs[rank], in_place);
+                            let begin = (rank * bytes).min(whole);
+                            let end = (begin + bytes).min(whole);
+                            assert!(own[begin..end] == sum[begin..end], "{size} ranks, {whole} bytes");
+                            let rest = [&own[..begin], &own[end..]].concat();
+                            let before = [&inputs[rank][..begin], &inputs[rank][end..]].concat();
+                            assert!(if in_place { rest == before } else { rest.iter().all(|b| *b == 0) });
+                            let all = carry(&stage, call(Collective::AllGather), &own, true);
+                            assert!(all == sum, "{size} ranks, {whole} bytes");
+                        }
+                    });
+                }
+            });
+        }
+    }
 }
 
 const ALL: [Collective; 6] = [
@@ -138,6 +180,8 @@ fn every_number_of_ranks_and_lanes_comes_to_the_same_bits_as_in_one_piece() {
         // Shorter than a lane, and one window.
         run(size, lanes, &of(&[1, 17, 3000]));
     }
+    // More than are measured.
+    run(9, 1, &of(&[3000]));
     // Several windows, the last one not whole.
     run(2, 2, &of(&[300_001]));
     run(3, 1, &of(&[100_001]));

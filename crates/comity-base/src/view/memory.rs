@@ -61,6 +61,19 @@ impl<'a> Memory<'a> {
         self.write(Slice::new(Buf::Out, 0, self.output.1))
     }
 
+    /// A part of the call, with this part of a buffer as its input, and this one as its output. Where they overlap they are the same.
+    pub fn part(&mut self, input: Slice, output: Slice) -> Memory<'_> {
+        let from = self.at(input);
+        let to = self.at(output).cast_mut();
+        assert!(output.buf != Buf::In, "the input is only read");
+        Memory {
+            input: (from, input.len),
+            output: (to, output.len),
+            tmp: (ptr::null_mut(), 0),
+            life: PhantomData,
+        }
+    }
+
     /// From now on `In` is `input`.
     #[inline]
     pub fn replace_input(&mut self, input: &'a [u8]) {

@@ -21,7 +21,8 @@ pub struct LocalWorld {
     rank: usize,
     hub: Arc<Hub>,
     peers: Vec<Peer>,
-    hosts: Vec<usize>,
+    /// The host of each rank, as a test wants it.
+    pub hosts: Vec<usize>,
     /// Lanes of each rank, where a test wants others than its cores allow.
     pub lanes: Option<usize>,
 }

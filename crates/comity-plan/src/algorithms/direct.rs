@@ -152,7 +152,7 @@ pub(super) fn scatter(d: &mut Draft, team: &Team, root: usize, src: Slice, parts
 }
 
 /// Everyone tells everyone.
-pub(super) fn barrier(d: &mut Draft, team: &Team, nothing: Slice) {
+pub(crate) fn barrier(d: &mut Draft, team: &Team, nothing: Slice) {
     team.others().for_each(|p| d.send(team, p, nothing));
     team.others().for_each(|p| d.recv(team, p, nothing));
     d.round += 1;

@@ -88,7 +88,7 @@ fn all_reduce(d: &mut Draft, hosts: &Hosts, src: Slice, dst: Slice, small: bool)
     let local = &hosts.ranks[hosts.mine];
     let at = local.iter().position(|&r| r == hosts.me).unwrap_or(0);
     let team = Team::at(local.clone(), at);
-    let peers = Team::at(hosts.ranks.iter().map(|r| r[at]).collect(), hosts.mine);
+    let peers = Team::at(hosts.peers(at), hosts.mine);
     if peers.len() == 1 {
         return two_phase::all_reduce(d, &team, src, dst, true);
     }

@@ -63,7 +63,7 @@ pub(super) const DEFINITION: Definition = Definition {
 };
 
 /// Between one rank of each host; `small` messages want few rounds.
-pub(super) fn across(d: &mut Draft, team: &Team, src: Slice, dst: Slice, small: bool) {
+pub(crate) fn across(d: &mut Draft, team: &Team, src: Slice, dst: Slice, small: bool) {
     match team.len() {
         0..=2 => doubling::all_reduce(d, team, src, dst),
         _ if small => doubling::all_reduce(d, team, src, dst),

@@ -230,6 +230,9 @@ algorithms! {
     hierarchy => Hierarchy: "each rank of a host answers for one part of the traffic between hosts; for large messages",
 }
 
+pub(crate) use direct::barrier;
+pub(crate) use leader::across;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,9 +1,9 @@
 //! Every operation, algorithm and rank count, with the sizes that go wrong.
 
 use super::*;
-use crate::{Algorithm, algorithms::Extent, build};
+use crate::{Algorithm, LanePhase, LanePlan, Phase, Slice, algorithms::Extent, build, build_with_lanes};
 use proptest::prelude::*;
-use std::ops::RangeInclusive;
+use std::{collections::BTreeSet, ops::RangeInclusive};
 
 const UNBOUNDED: usize = usize::MAX;
 
@@ -92,6 +92,103 @@ impl Sweep<'_> {
                         prove(shape, algorithm, segment, Trial { capacity, in_place, lends, disorder: 0 });
                     }
                     turn += 1;
+                }
+            }
+        }
+    }
+}
+
+/// All that a rank does in a call over several hosts whose ranks add up and share within their host by lanes.
+fn with_lanes(s: &Shape) -> Plan {
+    let LanePlan { mates, phases, .. } = build_with_lanes(s);
+    let at = mates.iter().position(|&m| m == s.rank).unwrap();
+    let mut all = Plan { steps: Vec::new(), tmp: 0 };
+    for (i, phase) in phases.into_iter().enumerate() {
+        let round = 1000 * i as u32;
+        match phase {
+            Phase::Links(plan) => {
+                all.steps.extend(plan.steps.into_iter().map(|s| Step { round: s.round + round, ..s }));
+                all.tmp = plan.tmp;
+            }
+            Phase::Lanes(phase) => {
+                all.steps.extend(by_messages(phase, &mates, at).into_iter().map(|op| Step { round, op }));
+            }
+        }
+    }
+    all
+}
+
+/// Steps of rank `at` of `mates` in a phase, as messages.
+fn by_messages(phase: LanePhase, mates: &[usize], at: usize) -> Vec<StepOp> {
+    let LanePhase { adds, input, output, part } = phase;
+    let of = |s: Slice, i: usize| {
+        let begin = (i * part).min(s.len);
+        s.part((begin, part.min(s.len - begin)))
+    };
+    let others = || (0..mates.len()).filter(|&i| i != at);
+    let send = |i: usize| StepOp::Send { to: mates[i], src: of(input, if adds { i } else { at }) };
+    let mut ops: Vec<StepOp> = others().map(send).collect();
+    if adds {
+        let dst = if output.len == input.len { of(output, at) } else { output };
+        let own = of(input, at);
+        let from: Vec<usize> = others().map(|i| mates[i]).collect();
+        ops.push(match from[..] {
+            [from] => StepOp::Recv { from, dst, mode: ReceiveMode::Reduce { with: own, last: false } },
+            _ => StepOp::NWayReduce { from, own, dst, last: false },
+        });
+    } else {
+        let take = |i: usize| StepOp::Recv { from: mates[i], dst: of(output, i), mode: ReceiveMode::Copy };
+        ops.extend(others().map(take));
+    }
+    let has_elements = |op: &StepOp| match op {
+        StepOp::Send { src, .. } => src.len > 0,
+        StepOp::Recv { dst, .. } | StepOp::NWayReduce { dst, .. } | StepOp::Copy { dst, .. } => dst.len > 0,
+    };
+    ops.retain(has_elements);
+    ops
+}
+
+#[test]
+fn lanes_within_hosts_add_in_the_order_of_the_hierarchy() {
+    for (hosts, local) in [(2, 2), (2, 3), (3, 2), (4, 4), (5, 2), (16, 2)] {
+        let n = hosts * local;
+        for (kind, by_turns) in [
+            (Kind::AllReduce, false),
+            (Kind::AllReduce, true),
+            (Kind::AllGather, false),
+            (Kind::ReduceScatter, false),
+        ] {
+            let host: Vec<usize> = (0..n).map(|r| if by_turns { r % hosts } else { r / local }).collect();
+            for count in if kind.has_parts() { [1, 7, 100] } else { [1, 100, 5000] } {
+                let shape = Shape { hosts: &host, ..Shape::new(kind, 0, n, count, 4) };
+                for in_place in [false, true] {
+                    let how = Trial { capacity: 64, in_place, lends: false, disorder: 3 };
+                    let plain = prove(shape, Algorithm::Hierarchy, 0, how);
+                    let lanes =
+                        run(&call(shape), how, with_lanes).unwrap_or_else(|e| panic!("{e}\n{shape:?}"));
+                    assert!(plain.out == lanes.out, "{shape:?}");
+                }
+                // Each hears from all that it takes something from, and nobody waits in vain.
+                let all: Vec<LanePlan> = call(shape).iter().map(build_with_lanes).collect();
+                let sources = |plan: &Plan| -> BTreeSet<usize> {
+                    let of = |s: &Step| match &s.op {
+                        StepOp::Recv { from, .. } => vec![*from],
+                        StepOp::NWayReduce { from, .. } => from.clone(),
+                        _ => Vec::new(),
+                    };
+                    plan.steps.iter().flat_map(of).collect()
+                };
+                for (rank, LanePlan { mates, headers, phases }) in all.iter().enumerate() {
+                    let heard = sources(headers);
+                    let links =
+                        |p: &Phase| if let Phase::Links(plan) = p { sources(plan) } else { BTreeSet::new() };
+                    let taken = phases.iter().flat_map(links);
+                    let mut needed = mates.iter().copied().filter(|&r| r != rank).chain(taken);
+                    assert!(needed.all(|r| heard.contains(&r)), "{rank}: {shape:?}");
+                    let sent = |s: &Step| matches!(s.op, StepOp::Send { to, .. } if to == rank);
+                    let from: BTreeSet<usize> =
+                        (0..n).filter(|&r| all[r].headers.steps.iter().any(sent)).collect();
+                    assert_eq!(heard, from);
                 }
             }
         }

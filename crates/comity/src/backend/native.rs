@@ -18,6 +18,7 @@ use crate::{
 };
 use comity_plan::{Algorithm, HostLink, Kind, Topology};
 use kept::{KEPT, KeptSchedule, ScheduleKey, fingerprint};
+use lanes::Carried;
 use lent::InOnePiece;
 use pair::{PairSchedule, Route};
 use std::{
@@ -216,7 +217,7 @@ impl NativeBackend {
             ShortHeaders { out: header, into: header }
         });
         let before = if asked { self.engine.lent() } else { 0 };
-        let tmp = kept.schedule.tmp();
+        let tmp = kept.carried.as_ref().map_or(0, Carried::tmp).max(kept.schedule.tmp());
         if self.scratch.len() < tmp {
             self.scratch.resize(tmp, 0);
         }
@@ -230,10 +231,20 @@ impl NativeBackend {
         let reduce = info.reduce.filter(|_| !divides).unwrap_or(ReduceOp::Sum);
         let short = short.as_ref();
         let pulls = kept.pulls;
-        let lanes = lanes::carried(kind, info, (reduce, kept.lanes), (rank, size, key.elem));
+        let lanes = kept.carried.as_ref().and_then(|c| c.call(kind, info, reduce, (rank, key.elem)));
+        let phases = kept.carried.as_mut().map_or(&mut [][..], |c| &mut c.phases);
+        let since = (!phases.is_empty()).then(Instant::now);
         let call = Some(&common);
         let task = Task { info: told, reduce, header: &header, call, plain, limit, pulls, short, lanes };
-        if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
+        let out = match since {
+            None => self.engine.run(&mut kept.schedule, &mut memory, &task, begun),
+            Some(since) => {
+                let headers = Task { lanes: None, ..task };
+                let heard = self.engine.run(&mut kept.schedule, &mut memory, &headers, begun);
+                heard.and_then(|()| self.engine.run_phases(phases, &mut memory, &task, since))
+            }
+        };
+        if let Err(e) = out {
             // In the middle of a call that failed: of no use for another.
             self.kept.pop();
             return Err(e);
@@ -276,7 +287,7 @@ impl NativeBackend {
     /// Returns true if the schedule that stands last is one for lanes, and nobody knows yet whether all ranks can use them.
     #[inline]
     fn lacks_lanes(&self) -> bool {
-        self.kept.last().is_some_and(|kept| kept.lanes > 1) && self.engine.has_lanes().is_none()
+        self.kept.last().is_some_and(|kept| kept.carried.is_some()) && self.engine.has_lanes().is_none()
     }
 
     /// Find out whether all ranks can use lanes, in the call `info`, of which the schedule stands last: it is to be made anew then. How
@@ -294,7 +305,8 @@ impl NativeBackend {
         let short = None;
         let lanes = None;
         let task = Task { info, reduce, header: &header, call, plain: true, limit, pulls, short, lanes };
-        self.engine.open_lanes(self.topology.lanes.most(), &mut kept.schedule, &task, begun)?;
+        let mates = kept.carried.as_ref().map_or(&[][..], |c| &c.mates);
+        self.engine.open_lanes((self.topology.lanes.most(), mates), &mut kept.schedule, &task, begun)?;
         Ok(limit.saturating_sub(since.elapsed()))
     }
 

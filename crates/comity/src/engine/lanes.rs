@@ -6,12 +6,14 @@ use super::{
 };
 use crate::{
     Error, Result,
-    lanes::{Carriage, LaneCall, LaneMemory, LaneStep, Threads, YIELDS, count_carried, hold_threads},
+    lanes::{
+        Carriage, Collective, LaneCall, LaneMemory, LaneStep, Threads, YIELDS, count_carried, hold_threads,
+    },
     status::Header,
     sys::Mapping,
     view::Memory,
 };
-use comity_plan::Schedule;
+use comity_plan::{LanePhase, Plan, Schedule};
 use std::{
     os::fd::AsFd,
     sync::Arc,
@@ -29,13 +31,56 @@ pub(super) enum Staging {
     Open,
     /// A rank could not make or map the memory.
     Refused,
-    Ready(Arc<LaneMemory>, #[expect(dead_code, reason = "kept as long as lanes are used")] Threads),
+    Ready(Stages),
+}
+
+/// Memory that the ranks of a host move their lanes through.
+#[derive(Debug)]
+pub(super) struct Stages {
+    memory: Arc<LaneMemory>,
+    /// The ranks that share it, in the order in which it counts them.
+    mates: Vec<usize>,
+    #[expect(dead_code, reason = "kept as long as lanes are used")]
+    threads: Threads,
+}
+
+/// Part of a call over several hosts, in bytes: over links, or by lanes, of which all ranks of the host know by then.
+#[derive(Debug)]
+pub(crate) struct CallPhase {
+    schedule: Schedule,
+    lanes: Option<LanePhase>,
+}
+
+impl CallPhase {
+    /// By the lanes of a host.
+    pub(crate) fn lanes(phase: LanePhase) -> Self {
+        Self { schedule: Schedule::new(&Plan { steps: Vec::new(), tmp: 0 }, false), lanes: Some(phase) }
+    }
+
+    /// Over links.
+    pub(crate) fn links(schedule: Schedule) -> Self {
+        Self { schedule, lanes: None }
+    }
+
+    /// Bytes of working memory.
+    pub(crate) fn tmp(&self) -> usize {
+        self.schedule.tmp()
+    }
+}
+
+/// `call` with what its lanes do in a phase.
+fn in_phase(call: LaneCall, phase: &LanePhase) -> LaneCall {
+    let LanePhase { adds, input, output, part } = *phase;
+    let collective = if adds { Collective::ReduceScatter } else { Collective::AllGather };
+    LaneCall { collective, bytes: part, whole: (input.len == output.len).then_some(input.len), ..call }
 }
 
 /// A call's lanes under way.
 struct LaneRun<'a, 'm> {
-    engine: &'a mut Engine,
+    members: &'a Members,
     carriage: Carriage<'m>,
+    /// The ranks that carry it together.
+    mates: &'a [usize],
     task: &'a Task<'a>,
     /// Members that had left at the last look that found nothing.
     leaver: Option<usize>,
@@ -53,11 +98,12 @@ impl Engine {
 
     /// Find out whether all ranks can use so many lanes: each passes its memory to the others, maps theirs, and says how that went.
     ///
-    /// `schedule` brings a header of `task` from each rank to each. It goes three times: with the first all links stand, with the second
-    /// the memory has come, and the third says whether all of it is mapped. A header's hint says whether its sender could do its part.
+    /// `schedule` brings a header of `task` from each of the `mates`, which share memory, and from one rank of every other host. It goes four
+    /// times: with the first all links stand, with the second the memory has come, the third says whether all of a host is mapped, and
+    /// the fourth whether that of all hosts is. A header's hint says whether its sender could do its part.
     pub(crate) fn open_lanes(
         &mut self,
-        lanes: usize,
+        (lanes, mates): (usize, &[usize]),
         schedule: &mut Schedule,
         task: &Task<'_>,
         begun: &mut dyn FnMut(),
@@ -69,32 +115,39 @@ impl Engine {
             let task = Task { header: &header, limit, ..*task };
             engine.run(schedule, &mut Memory::new(None, None, &mut []), &task, begun)?;
             schedule.reset();
-            Ok::<_, Error>(lends && engine.all_lend())
+            let mut heard = (0..schedule.recv_queues()).map(|q| schedule.recv_peer(q));
+            Ok::<_, Error>(lends && heard.all(|peer| engine.rx[peer].lends))
         };
         say(self, true, begun)?;
-        let own = self.pass_stage(lanes);
+        let own = self.pass_stage(lanes, mates);
         let is_passed = say(self, own.is_some(), &mut || ())?;
-        let stage = own.filter(|_| is_passed).and_then(|own| self.take_stages(own, lanes));
-        let all = say(self, stage.is_some(), &mut || ())?;
+        let stage = own.filter(|_| is_passed).and_then(|own| self.take_stages(own, lanes, mates));
+        let here = say(self, stage.is_some(), &mut || ())?;
+        let all = say(self, here, &mut || ())?;
         self.staging = match stage.filter(|_| all) {
-            Some(stage) => Staging::Ready(Arc::new(stage), hold_threads()),
+            Some(stage) => Staging::Ready(Stages {
+                memory: Arc::new(stage),
+                mates: mates.to_vec(),
+                threads: hold_threads(),
+            }),
             None => Staging::Refused,
         };
         Ok(())
     }
 
     /// Make this rank's memory for lanes and pass it to the others; none if that was not possible.
-    fn pass_stage(&mut self, lanes: usize) -> Option<Mapping> {
+    fn pass_stage(&mut self, lanes: usize, mates: &[usize]) -> Option<Mapping> {
         let made = LaneMemory::create(lanes).inspect_err(|e| tracing::info!(%e, "no memory for lanes"));
         let (own, fd) = made.ok()?;
-        let passed = self.links.iter_mut().flatten().all(|link| link.pass_stage(fd.as_fd()));
+        let passed = mates.iter().all(|&m| self.links[m].as_mut().is_none_or(|l| l.pass_stage(fd.as_fd())));
         passed.then_some(own)
     }
 
     /// Map what the others have passed.
-    fn take_stages(&mut self, own: Mapping, lanes: usize) -> Option<LaneMemory> {
-        let peers = self.links.iter_mut().map(|l| l.as_mut().and_then(|l| l.take_stage())).collect();
-        LaneMemory::new(own, peers, self.members.rank, lanes)
+    fn take_stages(&mut self, own: Mapping, lanes: usize, mates: &[usize]) -> Option<LaneMemory> {
+        let me = mates.iter().position(|&m| m == self.members.rank)?;
+        let peers = mates.iter().map(|&m| self.links[m].as_mut().and_then(|l| l.take_stage())).collect();
+        LaneMemory::new(own, peers, me, lanes)
     }
 
     /// Carry `call` by lanes: all ranks have said that they make it, and this one began with that at `since`.
@@ -105,21 +158,54 @@ impl Engine {
         task: &Task<'_>,
         since: Instant,
     ) -> StepResult<()> {
-        let Staging::Ready(stage, _) = &self.staging else { return Ok(()) };
-        let carriage = Carriage::start(stage, call, memory);
+        let Staging::Ready(stages) = &self.staging else { return Ok(()) };
+        let carriage = Carriage::start(&stages.memory, call, memory);
+        let mates = &stages.mates;
         let limit = task.limit.saturating_sub(since.elapsed());
         let mut waiting = Waiting::new(self.patience.yielding(YIELDS), limit, task.call.copied());
-        let mut run = LaneRun { engine: self, carriage, task, leaver: None };
+        let members = &self.members;
+        let mut run = LaneRun { members, carriage, mates, task, leaver: None };
         super::complete(&mut run, &mut waiting)?;
         self.members.counters.add_sent(call.sent() as u64);
         count_carried(call.sent());
         Ok(())
     }
+
+    /// Make the phases of a call that all ranks which this one depends on have announced. An error as from [`run`](Self::run).
+    pub(crate) fn run_phases(
+        &mut self,
+        phases: &mut [CallPhase],
+        memory: &mut Memory<'_>,
+        task: &Task<'_>,
+        since: Instant,
+    ) -> Result<()> {
+        for CallPhase { schedule, lanes } in phases {
+            let limit = task.limit.saturating_sub(since.elapsed());
+            let mut next = Task { lanes: None, short: None, limit, ..*task };
+            match lanes {
+                None => self.run(schedule, memory, &next, &mut || ())?,
+                Some(phase) => {
+                    next.lanes = task.lanes.map(|call| in_phase(call, phase));
+                    let mut part = memory.part(phase.input, phase.output);
+                    self.run(schedule, &mut part, &next, &mut || ())?;
+                }
+            }
+            schedule.reset();
+        }
+        Ok(())
+    }
+}
+
+impl LaneRun<'_, '_> {
+    /// The member that a lane waits for.
+    fn awaited(&self) -> Option<usize> {
+        self.carriage.awaited().and_then(|at| self.mates.get(at).copied())
+    }
 }
 
 impl Progress for LaneRun<'_, '_> {
     fn members(&self) -> &Members {
-        &self.engine.members
+        self.members
     }
 
     fn step(&mut self) -> StepResult<CallProgress> {
@@ -135,8 +221,7 @@ impl Progress for LaneRun<'_, '_> {
     }
 
     fn idle(&mut self, _: Duration) -> StepResult<bool> {
-        let awaited = self.carriage.awaited();
-        let Some(peer) = awaited.filter(|&p| self.engine.members.status.has_left(p)) else {
+        let Some(peer) = self.awaited().filter(|&p| self.members.status.has_left(p)) else {
             return Ok(false);
         };
         // What it did before it left may not have been seen at the last look.
@@ -144,16 +229,16 @@ impl Progress for LaneRun<'_, '_> {
     }
 
     fn lacking(&self, idle: Duration) -> OutstandingMessages {
-        let first = self.carriage.awaited().map(|p| (p, idle));
+        let first = self.awaited().map(|p| (p, idle));
         OutstandingMessages { tell: self.task.call.copied(), first, pair: None }
     }
 
     fn waits_for(&self) -> Vec<usize> {
-        self.carriage.awaited().into_iter().collect()
+        self.awaited().into_iter().collect()
     }
 
     fn sleep(&mut self, limit: Duration, _: Duration) {
         // WAIT(limit): a part of another rank or thread, to the limit of who calls; the waker wakes for a failure
-        self.engine.members.sleep(Vec::new(), limit.min(LANE_NAP));
+        self.members.sleep(Vec::new(), limit.min(LANE_NAP));
     }
 }

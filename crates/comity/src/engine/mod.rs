@@ -18,6 +18,7 @@ mod wait;
 
 pub(crate) use cause::{OutstandingMessages, StepResult, Stop, library_word};
 pub(crate) use census::Census;
+pub(crate) use lanes::CallPhase;
 pub(crate) use members::Members;
 pub(crate) use progress::{CallProgress, Progress, Waiting, complete};
 pub(crate) use run::{Direction, Engine, Task};

@@ -2,6 +2,7 @@
 
 use super::{
     NativeBackend,
+    lanes::Carried,
     lent::{gains_by_pull, is_asked},
 };
 use crate::{
@@ -26,8 +27,8 @@ pub(super) struct KeptSchedule {
     pub(super) short: bool,
     /// True if its messages are quicker when the system copies them out of the sender's memory.
     pub(super) pulls: bool,
-    /// Threads of each rank that carry the call, of which the schedule brings the headers only; 1 where it brings all.
-    pub(super) lanes: usize,
+    /// Where lanes carry the call, of which the schedule brings the headers only.
+    pub(super) carried: Option<Carried>,
     /// True if its last call's messages were read in place; `None` if nobody asks.
     pub(super) lends: Option<bool>,
 }
@@ -103,25 +104,30 @@ impl NativeBackend {
         };
         let choice = plan::choose(&shape.common(), &self.topology, self.prefer);
         let may_carry = choice.lanes > 1 && self.engine.has_lanes() != Some(false) && !is_empty(key, call);
-        let lanes = if may_carry { choice.lanes } else { 1 };
-        let lends = (lanes < 2 && is_asked(shape.kind, &choice)).then_some(key.in_one_piece);
+        let lends = (!may_carry && is_asked(shape.kind, &choice)).then_some(key.in_one_piece);
         let Choice { algorithm, segment, .. } = choice;
         let segment = if key.in_one_piece { 0 } else { segment };
-        let plan = match lanes {
-            1 => plan::build(&shape, algorithm, segment),
-            _ => plan::build(&Shape { kind: Kind::Barrier, ..shape }, Algorithm::Direct, 0),
+        let schedule = |plan| {
+            let mut schedule = Schedule::new(&scaled(plan, key.elem), key.in_place);
+            if let Some(shift) = key.shift {
+                schedule.input_lies(shift);
+            }
+            schedule
+        };
+        let (carried, plan) = if may_carry {
+            let (carried, headers) = Carried::new(&shape, choice.lanes, schedule);
+            (Some(carried), headers)
+        } else {
+            (None, plan::build(&shape, algorithm, segment))
         };
         // Ranks that were told different numbers of lanes are told so, also where they then use none.
         let agreed = fingerprint(algorithm, segment, call.counts) ^ (choice.lanes as u64 - 1);
-        let mut schedule = Schedule::new(&scaled(plan, key.elem), key.in_place);
-        if let Some(shift) = key.shift {
-            schedule.input_lies(shift);
-        }
+        let schedule = schedule(plan);
         let pulls = gains_by_pull((key.kind, key.count, key.elem), shape.size, call.counts);
         // With counts, headers may differ by peer.
         let short = call.counts.is_empty() && is_short(shape.size, &schedule);
         let adds_at_once = shape.size <= 2 || algorithm.adds_at_once();
-        KeptSchedule { key, schedule, shape: agreed, adds_at_once, short, pulls, lanes, lends }
+        KeptSchedule { key, schedule, shape: agreed, adds_at_once, short, pulls, carried, lends }
     }
 }
 
