@@ -7,15 +7,16 @@ use super::{
     pool::{POOL, SPIN, Worker},
     stage::LaneMemory,
 };
-use crate::{DType, view::Memory};
+use crate::{DType, sync::lock, view::Memory};
 use comity_kernel as kernel;
 use std::{
+    cell::Cell,
     hint,
     marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind},
     ptr, slice,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -27,10 +28,12 @@ const PIECE: usize = 16 << 10;
 /// Threads that a thread wakes. Measured with 15 that sleep, on 32 cores: the last one runs after 68 us with two, 42 with four, and 37 where
 /// one thread wakes all, which takes it 19.
 const WOKEN: usize = 4;
-/// Time for which a thread in the middle of a lane yields before it sleeps: all ranks are in the call, so what it waits for is under way. Two
+/// Looks of the calling thread at its own lane before it goes on with others: a thread that has just been woken should find its own.
+const LOOKS: u32 = 1000;
+/// Time for which a thread whose lane waits yields before it sleeps: all ranks are in the call, so what it waits for is under way. Two
 /// lanes of which each sleeps while the other works would take a sleep for each window.
 pub const YIELDS: Duration = Duration::from_millis(10);
-/// The sleep of a thread in the middle of a lane after that.
+/// The sleep of a thread whose lane waits after that.
 const NAP: Duration = Duration::from_micros(500);
 
 /// Progress of a lane.
@@ -42,6 +45,17 @@ pub enum LaneStep {
     Done,
 }
 
+thread_local! {
+    /// Whether this thread carries all lanes of its calls.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on this thread carries its calls' lanes without others: it makes calls in the background, and the program computes meanwhile on the
+/// cores that those would take.
+pub fn carry_alone() {
+    ALONE.set(true);
+}
+
 /// State that all threads of a call share.
 #[derive(Debug)]
 struct Load {
@@ -49,38 +63,41 @@ struct Load {
     call: LaneCall,
     input: *const u8,
     output: *mut u8,
-    /// True for each lane that has a thread.
-    taken: Vec<AtomicBool>,
+    /// Each is locked by the thread that works on it, and for no longer than it does; none: it has ended.
+    lanes: Vec<Mutex<Option<LaneProgress>>>,
     /// Lanes that have not ended.
     left: AtomicUsize,
     /// By lane, what its flags come to in this call.
     ends: Vec<u64>,
     /// The call has failed: nothing more is written.
     stopped: AtomicBool,
-    /// A lane came to an end that it should not have come to.
+    /// A thread panicked.
     broken: AtomicBool,
     /// Workers of lane 1 and the lanes after it.
     workers: Vec<Arc<Worker>>,
 }
 
-// SAFETY: `input` and `output` are read and written by the threads of one call at places of their own lane, while the `Carriage` borrows
-// them; the rest is shared by its type.
+// SAFETY: `input` and `output` are read and written at places of a lane by the thread that has locked it, while the `Carriage` borrows
+// them: dropped, it leaves no lane to lock. The rest is shared by its type.
 unsafe impl Send for Load {}
 // SAFETY: as above.
 unsafe impl Sync for Load {}
 
-/// A lane for another thread.
+/// A lane for another thread to begin with.
 #[derive(Debug)]
 pub(super) struct LaneJob {
     load: Arc<Load>,
     lane: usize,
 }
 
-/// Lanes of a call, and the lane that the calling thread carries. Dropped, no thread touches the call's memory any more.
+/// Lanes of a call. Dropped, no thread touches the call's memory any more.
 #[derive(Debug)]
 pub struct Carriage<'a> {
     load: Arc<Load>,
-    mine: Option<LaneProgress>,
+    /// The lane that the calling thread is at; at first its own.
+    at: usize,
+    /// Looks at its own that found nothing to do.
+    looks: u32,
     memory: PhantomData<&'a mut [u8]>,
 }
 
@@ -89,16 +106,16 @@ impl<'a> Carriage<'a> {
     pub fn start(stage: &Arc<LaneMemory>, call: LaneCall, memory: &'a mut Memory<'_>) -> Self {
         let ((input, in_len), (output, out_len)) = memory.bounds();
         assert!(call.fits() && call.lanes <= stage.lanes() && call.lengths() == (in_len, out_len));
-        let workers = POOL.claim(call.lanes - 1);
-        let taken = (0..call.lanes).map(|lane| AtomicBool::new(lane == 0)).collect();
+        let workers = if ALONE.get() { Vec::new() } else { POOL.claim(call.lanes - 1) };
+        let lanes: Vec<_> = (0..call.lanes).map(|i| call.lane(i, stage)).collect();
         let load = Arc::new(Load {
             stage: Arc::clone(stage),
             call,
             input,
             output,
-            taken,
             left: AtomicUsize::new(call.lanes),
-            ends: (0..call.lanes).map(|i| call.lane(i, stage).end()).collect(),
+            ends: lanes.iter().map(LaneProgress::end).collect(),
+            lanes: lanes.into_iter().map(|lane| Mutex::new(Some(lane))).collect(),
             stopped: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             workers,
@@ -107,25 +124,29 @@ impl<'a> Carriage<'a> {
             worker.give(LaneJob { load: Arc::clone(&load), lane: i + 1 });
         }
         load.wake_after(0);
-        let mine = Some(call.lane(0, stage));
-        Self { load, mine, memory: PhantomData }
+        Self { load, at: 0, looks: 0, memory: PhantomData }
     }
 
-    /// Go on with what this thread carries.
+    /// Go on with a lane: this thread's own, or when that has ended or has waited for a while any that no other thread works on.
     pub fn step(&mut self) -> LaneStep {
         let load = &*self.load;
-        if let Some(lane) = &mut self.mine {
-            match load.step(lane) {
-                LaneStep::Done => load.left.fetch_sub(1, Ordering::Release),
-                step => return step,
-            };
-            self.mine = None;
+        for _ in 0..load.call.lanes {
+            match load.advance(self.at) {
+                LaneStep::Moved => {
+                    if self.at == 0 {
+                        self.looks = 0;
+                    }
+                    return LaneStep::Moved;
+                }
+                LaneStep::Waits if self.at == 0 && self.looks < LOOKS && !load.workers.is_empty() => {
+                    self.looks += 1;
+                    return LaneStep::Waits;
+                }
+                LaneStep::Waits | LaneStep::Done => self.at = (self.at + 1) % load.call.lanes,
+            }
         }
-        if let Some(i) = load.take_lane() {
-            self.mine = Some(load.call.lane(i, &load.stage));
-            return LaneStep::Moved;
-        }
-        if load.left.load(Ordering::Acquire) == 0 { LaneStep::Done } else { LaneStep::Waits }
+        let ended = load.left.load(Ordering::Acquire) == 0 || self.is_broken();
+        if ended { LaneStep::Done } else { LaneStep::Waits }
     }
 
     /// Another rank that a lane waits for; none if only threads of this rank are at work.
@@ -134,7 +155,7 @@ impl<'a> Carriage<'a> {
         self.load.behind()
     }
 
-    /// Returns true if a lane ended as none should.
+    /// Returns true if a thread that carried a lane has panicked.
     #[inline]
     pub fn is_broken(&self) -> bool {
         self.load.broken.load(Ordering::Relaxed)
@@ -145,21 +166,9 @@ impl Drop for Carriage<'_> {
     fn drop(&mut self) {
         let load = &*self.load;
         load.stopped.store(true, Ordering::Release);
-        let mut mine = usize::from(self.mine.is_some());
-        while load.take_lane().is_some() {
-            mine += 1;
-        }
-        load.left.fetch_sub(mine, Ordering::Release);
-        let mut looks = 0u32;
-        while load.left.load(Ordering::Acquire) > 0 {
-            looks = looks.saturating_add(1);
-            if looks < 1000 {
-                // WAIT(left): threads in the middle of a window, or in a nap: both end within a millisecond
-                hint::spin_loop();
-            } else {
-                // WAIT(left): the same
-                thread::yield_now();
-            }
+        for lane in &load.lanes {
+            // WAIT(lane): a thread in the middle of a window, which ends within a millisecond if it has a core
+            *lock(lane) = None;
         }
         load.workers.iter().for_each(|w| w.take_back());
         POOL.give_back(load.workers.clone());
@@ -171,20 +180,12 @@ impl LaneJob {
     pub(super) fn carry(self) {
         let Self { load, lane } = self;
         load.wake_after(lane);
-        if !load.taken[lane].swap(true, Ordering::Relaxed) {
-            let carried = catch_unwind(AssertUnwindSafe(|| load.carry(lane)));
-            load.broken.fetch_or(carried.is_err(), Ordering::Relaxed);
-            load.left.fetch_sub(1, Ordering::Release);
-        }
+        let carried = catch_unwind(AssertUnwindSafe(|| load.carry(lane)));
+        load.broken.fetch_or(carried.is_err(), Ordering::Relaxed);
     }
 }
 
 impl Load {
-    /// A lane that no thread has begun.
-    fn take_lane(&self) -> Option<usize> {
-        self.taken.iter().position(|t| !t.load(Ordering::Relaxed) && !t.swap(true, Ordering::Relaxed))
-    }
-
     /// Wake some of the threads, which wake the next ones: those of a lane's place in a tree.
     fn wake_after(&self, lane: usize) {
         self.workers.iter().skip(WOKEN * lane).take(WOKEN).for_each(|w| w.wake());
@@ -199,12 +200,11 @@ impl Load {
         lanes.filter_map(|(i, flag, number)| self.stage.behind(i, flag, number)).next()
     }
 
-    /// Carry a lane to its end, or until the call has failed.
+    /// Carry a lane until it has ended or the call has failed.
     fn carry(&self, lane: usize) {
-        let mut lane = self.call.lane(lane, &self.stage);
         let mut since = None;
         while !self.stopped.load(Ordering::Acquire) {
-            match self.step(&mut lane) {
+            match self.advance(lane) {
                 LaneStep::Done => return,
                 LaneStep::Moved => since = None,
                 LaneStep::Waits => {
@@ -222,6 +222,19 @@ impl Load {
                 }
             }
         }
+    }
+
+    /// Make the next act of a lane, if it can be made now and no other thread works on it. A thread that waits has no lane, so one that has
+    /// lost its core meanwhile holds up nobody.
+    fn advance(&self, lane: usize) -> LaneStep {
+        let Ok(mut turn) = self.lanes[lane].try_lock() else { return LaneStep::Waits };
+        let Some(progress) = &mut *turn else { return LaneStep::Done };
+        let step = self.step(progress);
+        if step == LaneStep::Done {
+            *turn = None;
+            self.left.fetch_sub(1, Ordering::Release);
+        }
+        step
     }
 
     /// Make the next act of a lane, if it can be made now.
@@ -335,5 +348,57 @@ impl Load {
     /// The window of this rank's stage.
     fn own(&self, lane: &LaneProgress) -> *mut u8 {
         self.stage.window(self.call.rank, lane.index, lane.half())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{super::tests::stages, *};
+    use crate::{ReduceOp, View, ViewMut, lanes::Collective};
+    use std::array;
+
+    #[test]
+    fn a_thread_that_gets_no_core_any_more_holds_up_no_call_and_the_background_wakes_none() {
+        const COUNT: usize = 100_000;
+        // A thread of its own: it carries alone from then on.
+        let here = || {
+            carry_alone();
+            let stages = stages(2, 3);
+            let inputs: [[f32; 2]; 2] = [[1.0, 2.0], [3.0, 4.0]];
+            let bytes = |of: [f32; 2]| -> Vec<u8> {
+                of.repeat(COUNT / 2).iter().flat_map(|x| x.to_ne_bytes()).collect()
+            };
+            let [a, b] = inputs.map(bytes);
+            let [mut x, mut y]: [Vec<u8>; 2] = array::from_fn(|_| vec![0; 4 * COUNT]);
+            let mut memories = [(&a, &mut x), (&b, &mut y)].map(|(i, o)| {
+                Memory::new(Some(View::from(&i[..])), Some(ViewMut::from(&mut o[..])), &mut [])
+            });
+            let call = |rank| LaneCall {
+                collective: Collective::AllReduce,
+                dtype: DType::F32,
+                reduce: ReduceOp::Sum,
+                rank,
+                size: 2,
+                bytes: 4 * COUNT,
+                whole: None,
+                lanes: 3,
+            };
+            let mut ranks: Vec<_> = (0..2)
+                .zip(&mut memories)
+                .map(|(rank, memory)| Carriage::start(&stages[rank], call(rank), memory))
+                .collect();
+            assert!(ranks.iter().all(|r| r.load.workers.is_empty()));
+            // As threads that have begun with lanes of rank 0, and are never seen again.
+            assert_eq!([1, 2].map(|lane| ranks[0].load.advance(lane)), [LaneStep::Moved; 2]);
+            let mut steps = 0;
+            while ranks.iter_mut().map(Carriage::step).filter(|s| *s == LaneStep::Done).count() < 2 {
+                steps += 1;
+                assert!(steps < 10_000, "a lane is held");
+            }
+            drop(ranks);
+            drop(memories);
+            assert!(x == bytes([4.0, 6.0]) && x == y);
+        };
+        thread::spawn(here).join().unwrap();
     }
 }

@@ -17,7 +17,9 @@
 //! every number of lanes, and the same as theirs.
 //!
 //! The engine compares the headers of all ranks first, then has a [`Carriage`] carry the lanes: one by the calling thread, the others by
-//! threads (`pool`) of the process. What no thread has begun when the calling thread is done with its own, it carries too.
+//! threads (`pool`) of the process. A thread holds a lane only while it copies or reduces, and the calling thread goes on with any that nobody
+//! works on. So threads that get no core, because the program computes on all of them, cost nothing. Calls in the background wake none:
+//! the program computes meanwhile.
 #![allow(unsafe_code, reason = "one call's memory in several threads, and memory that processes map")]
 
 mod carriage;
@@ -31,7 +33,7 @@ mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use carriage::{Carriage, LaneStep, YIELDS};
+pub use carriage::{Carriage, LaneStep, YIELDS, carry_alone};
 pub use layout::{Collective, LaneCall};
 pub use pool::{Threads, hold_threads};
 pub use share::{OwnCores, most_lanes};

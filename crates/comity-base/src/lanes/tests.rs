@@ -10,7 +10,7 @@ use std::{
 };
 
 /// The stages of `size` ranks, each as that rank sees them.
-fn stages(size: usize, lanes: usize) -> Vec<Arc<LaneMemory>> {
+pub(super) fn stages(size: usize, lanes: usize) -> Vec<Arc<LaneMemory>> {
     let made: Vec<_> = (0..size).map(|_| LaneMemory::create(lanes).unwrap()).collect();
     let fds: Vec<_> = made.iter().map(|(_, fd)| fd.try_clone().unwrap()).collect();
     let stage = |(rank, (own, _)): (usize, (Mapping, _))| {

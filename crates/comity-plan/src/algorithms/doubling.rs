@@ -10,6 +10,8 @@
 //!   pairs, so all get the same bits.
 //! - reduce_scatter: an all_reduce of which everyone keeps a part.
 //! - all_gather (Bruck): log2 n rounded up rounds, (n-1)/n B, everything copied once more.
+//! - all_to_all (Bruck), equal parts of B bytes: log2 n rounded up rounds, about n/2 B in each. Part `i` is for the rank that comes `i`
+//!   later; round k moves those whose number has bit k, side by side, by 2^k ranks. Everything is copied as often, and once more.
 //! - barrier (dissemination): log2 n rounded up rounds of one message.
 
 use super::{Cuts, Definition, Order, Service, of_rounds};
@@ -19,6 +21,7 @@ use crate::{
     model::Model,
     shape::Kind,
 };
+use std::iter::successors;
 
 /// Elements of what is short.
 const SHORT: usize = 8192;
@@ -40,9 +43,16 @@ pub(super) const DEFINITION: Definition = Definition {
             kind: Kind::AllGather,
             steps: |d, s| all_gather(d, s.team, s.own_src, s.dst, &s.parts),
             // Everything is copied once more.
-            seconds: |m| m.levels(m.n, |by| astride(m, by)) + m.copy(2.0 * m.n * m.bytes),
+            seconds: |m| m.levels(m.n, |by| astride(m, by, by * m.bytes)) + m.copy(2.0 * m.n * m.bytes),
             cuts: Cuts::Never,
             sends: |e| (e.n - 1) * e.count,
+        },
+        Service {
+            kind: Kind::AllToAll,
+            steps: |d, s| all_to_all(d, s.team, s.src, &s.parts, s.dst, &s.incoming),
+            seconds: all_to_all_seconds,
+            cuts: Cuts::Never,
+            sends: |e| distances(e.n).map(|by| moved(e.n, by).count() * e.count).sum(),
         },
         Service {
             kind: Kind::ReduceScatter,
@@ -61,9 +71,50 @@ pub(super) const DEFINITION: Definition = Definition {
     ],
 };
 
-/// A round in which a rank takes from another than it sends to. Measured: 0.4 of a message more than between two that swap.
-fn astride(m: &Model<'_>, by: f64) -> f64 {
-    m.rotate(by, by * m.bytes) + 0.4 * m.rotate(by, 0.0)
+/// A round in which a rank takes `bytes` from another than it sends to. Measured: 0.4 of a message more than between two that swap.
+fn astride(m: &Model<'_>, by: f64, bytes: f64) -> f64 {
+    m.rotate(by, bytes) + 0.4 * m.rotate(by, 0.0)
+}
+
+/// 1, 2, 4, ... below `n`.
+fn distances(n: usize) -> impl Iterator<Item = usize> {
+    successors(Some(1), |by| Some(by * 2)).take_while(move |&by| by < n)
+}
+
+/// Parts of an all_to_all that move `by` ranks on.
+fn moved(n: usize, by: usize) -> impl Iterator<Item = usize> {
+    (0..n).filter(move |i| i & by != 0)
+}
+
+fn all_to_all_seconds(m: &Model<'_>) -> f64 {
+    let level = |by: f64| {
+        let bytes = moved(m.n as usize, by as usize).count() as f64 * m.bytes;
+        astride(m, by, bytes) + m.copy(bytes)
+    };
+    m.levels(m.n, level) + m.copy(m.n * m.bytes)
+}
+
+fn all_to_all(d: &mut Draft, team: &Team, src: Slice, send: &Parts, dst: Slice, recv: &Parts) {
+    let n = team.len();
+    let mut at: Vec<Slice> = (0..n).map(|i| src.part(send[team.after(i)])).collect();
+    for by in distances(n) {
+        let len = moved(n, by).map(|i| at[i].len).sum();
+        let together = d.reserve(len);
+        let come = d.reserve(len);
+        let mut begin = 0;
+        for i in moved(n, by) {
+            let place = (begin, at[i].len);
+            d.copy(at[i], together.part(place));
+            at[i] = come.part(place);
+            begin += place.1;
+        }
+        d.send(team, team.after(by), together);
+        d.recv(team, team.before(by), come);
+        d.round += 1;
+    }
+    for (i, part) in at.into_iter().enumerate() {
+        d.copy(part, dst.part(recv[team.before(i)]));
+    }
 }
 
 fn all_reduce_seconds(m: &Model<'_>) -> f64 {

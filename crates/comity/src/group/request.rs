@@ -3,7 +3,9 @@
 mod future;
 
 use super::{Core, Group, TURN, TurnGuard};
-use crate::{Error, ErrorKind, Result, settings::MAX_TIMEOUT, sync::lock, sys::thread_number};
+use crate::{
+    Error, ErrorKind, Result, lanes::carry_alone, settings::MAX_TIMEOUT, sync::lock, sys::thread_number,
+};
 use std::{
     any::Any,
     fmt,
@@ -23,7 +25,10 @@ pub(super) fn start_worker() -> Result<mpsc::Sender<BackgroundTask>> {
     let (tx, rx) = mpsc::channel::<BackgroundTask>();
     thread::Builder::new()
         .name("comity".into())
-        .spawn(move || rx.into_iter().for_each(|job| job()))
+        .spawn(move || {
+            carry_alone();
+            rx.into_iter().for_each(|job| job());
+        })
         .map_err(|e| Error::os("starting the group's thread", e))?;
     Ok(tx)
 }
