@@ -114,6 +114,18 @@ mod tests {
         assert_eq!(pick(Kind::Broadcast, 64, 64, 1, 1).algorithm, Algorithm::Tree);
         assert_eq!(pick(Kind::Barrier, 2, 0, 2, 2).algorithm, Algorithm::Direct);
         assert_eq!(pick(Kind::Barrier, 512, 0, 1, 1).algorithm, Algorithm::Doubling);
+        // Bytes of a part; with a core for each rank and without.
+        for (n, bytes, cores, algorithm) in [
+            (2, 16, 2, Algorithm::Pairwise),
+            (4, 16, 4, Algorithm::Doubling),
+            (4, 1024, 4, Algorithm::Doubling),
+            (4, 4096, 4, Algorithm::Pairwise),
+            (16, 1024, 16, Algorithm::Doubling),
+            (16, 4096, 16, Algorithm::Pairwise),
+            (8, 8, 2, Algorithm::Pairwise),
+        ] {
+            assert_eq!(pick(Kind::AllToAll, n, bytes, n, cores).algorithm, algorithm, "{n}, {bytes}");
+        }
     }
 
     #[test]

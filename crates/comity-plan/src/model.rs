@@ -113,7 +113,7 @@ impl<'a> Model<'a> {
     }
 
     /// Part for up to so many bytes, known of ranks that share a host, have a core each and use this link.
-    fn part(&self, usual: HostLink, parts: &[(f64, f64)]) -> f64 {
+    pub(crate) fn part(&self, usual: HostLink, parts: &[(f64, f64)]) -> f64 {
         let is_known = self.hosts <= 1.0 && self.pairs.is_none() && self.share() <= 1.0;
         let part = parts.iter().find(|(most, _)| self.bytes <= *most).map_or(1.0, |(_, part)| *part);
         if is_known && self.world.usual == Some(usual) { part } else { 1.0 }
