@@ -10,8 +10,9 @@
 //! ```
 //!
 //! Ranges are in elements. A step names its `round`: a message is sent and received in the same
-//! round on both sides, which fixes the order of messages between two ranks. Data flow only from
-//! earlier rounds to later ones, so the earliest open round can always move: no plan deadlocks.
+//! round on both sides, which fixes the order of messages between two ranks. Between ranks data flow only from
+//! earlier rounds to later ones, so the earliest open round can always move: no plan deadlocks. Within a rank a step
+//! sees what those before it wrote, in the same round too.
 //!
 //! ```
 //! use comity_plan::{Kind, Shape, Topology, build, choose};

@@ -1,6 +1,6 @@
 //! The contract of [`Link`](super::Link) as tests, written once and run over every kind of link.
 //!
-//! A module of tests writes `conformance!(make)`, where `make` gives a fresh connected pair.
+//! A module of tests, under `cfg(all(test, not(loom)))`, writes `conformance!(make)`, where `make` gives a fresh connected pair.
 //! Byte `p` of a stream is a function of `p`, so every test knows what must come next.
 
 mod stream;

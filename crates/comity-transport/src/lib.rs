@@ -108,7 +108,8 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// Make a link with the lower rank of a pair.
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed>;
 
-    /// Make the link that [`Connected::Soon`] promised, from a stream that is readable.
+    /// Make the link that [`Connected::Soon`] promised, from a stream that is readable: the lower rank has sent what the link is made of, such
+    /// as a descriptor.
     fn attach(&self, _: Stream) -> NewLink {
         Err(io::ErrorKind::Unsupported.into())
     }

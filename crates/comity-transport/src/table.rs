@@ -3,7 +3,7 @@
 use super::{Announced, Card, LinkKind, Transport};
 use std::fmt;
 
-/// Makes a module, a [`LinkKind`] and settings of each line of the table in `mod.rs`.
+/// Makes a module, a [`LinkKind`] and settings of each line of the table in `lib.rs`.
 macro_rules! transports {
     ($($folder:ident => $Kind:ident = $wire:literal, $name:literal, $medium:literal: $about:literal;)*) => {
         $(pub mod $folder;)*

@@ -64,16 +64,38 @@ pub(super) fn idle_flags_of_mlx(request: &LaunchRequest) -> Vec<String> {
 }
 
 /// Flags for ranks that this launcher itself starts and carries.
-fn of_own_ranks(job: &JobRequest) -> [FlagUse; 9] {
-    [
-        ("--tty", job.tty.is_some()),
-        ("--stdin-rank", job.stdin_rank.is_some()),
-        ("--json-events", job.json_events.is_some()),
-        ("--grace", job.grace.is_some()),
-        ("--log-dir", job.log_dir.is_some()),
-        ("--tag-output=never", job.tag_output == TagWish::Never),
-        ("--metrics", job.metrics.is_some()),
-        ("--bind-to", job.terms.bind_to != BindWish::Off),
-        ("--secure data", job.terms.secure == Some(comity::Protection::Data)),
+fn of_own_ranks(job: &JobRequest) -> Vec<FlagUse> {
+    // By name: a flag that MPI's launcher does not heed, and that is not refused, does not compile.
+    let JobRequest {
+        grace,
+        log_dir,
+        tag_output,
+        terms,
+        stdin_rank,
+        tty,
+        json_events,
+        metrics,
+        // Refused in words of their own.
+        elastic: _,
+        max_restarts: _,
+        // MPI's launcher is given them, and starts the ranks where this command was called.
+        ranks: _,
+        env: _,
+        cwd: _,
+        backend: _,
+        timeout: _,
+        verbose: _,
+        command: _,
+    } = job;
+    vec![
+        ("--tty", tty.is_some()),
+        ("--stdin-rank", stdin_rank.is_some()),
+        ("--json-events", json_events.is_some()),
+        ("--grace", grace.is_some()),
+        ("--log-dir", log_dir.is_some()),
+        ("--tag-output=never", *tag_output == TagWish::Never),
+        ("--metrics", metrics.is_some()),
+        ("--bind-to", terms.bind_to != BindWish::Off),
+        ("--secure data", terms.secure == Some(comity::Protection::Data)),
     ]
 }
