@@ -225,7 +225,8 @@ impl Server {
     fn note_foreign(&mut self) {
         for at in self.acceptor.foreign() {
             self.foreign = (self.foreign.0 + 1, at.or(self.foreign.1));
-            let (count, at) = (self.foreign.0, at.map_or_else(|| "this host".into(), |a| a.to_string()));
+            let count = self.foreign.0;
+            let at = at.map_or_else(|| "this host".into(), |a| a.to_string());
             // A crowd of them must not fill the disk.
             if count <= 16 || count.is_power_of_two() {
                 tracing::warn!(%at, count, "refused a process of another job, or with another key");
