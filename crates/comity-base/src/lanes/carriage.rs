@@ -396,7 +396,6 @@ mod tests {
                 assert!(steps < 10_000, "a lane is held");
             }
             drop(ranks);
-            drop(memories);
             assert!(x == bytes([4.0, 6.0]) && x == y);
         };
         thread::spawn(here).join().unwrap();
