@@ -1,14 +1,11 @@
 //! The fuzz targets, each for a while, two at a time. They are built as cargo-fuzz builds them, but without it: to
 //! compile it takes longer than to compile them.
 
-use super::{Done, Outcome, deep, missing, native, nightly, scope::Scope};
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-};
+use super::{native, scope::Scope, step::Outcome};
+use std::{env, path::Path};
 use tasks::{
-    child::Running,
-    place::{Scratch, root},
+    child::{Running, Task},
+    place::{Scratch, make, root},
 };
 
 /// Targets as `fuzz/Cargo.toml` lists them.
@@ -22,11 +19,13 @@ const TARGETS: [Target; 6] = [
     Target { name: "flight", longest: 64 << 10, memory: 2 },
 ];
 
-/// Resident memory of one, the sanitizer's included.
-const RESIDENT: &str = "-rss_limit_mb=768";
-
 /// Number of targets that run at once.
 const AT_ONCE: usize = 2;
+/// Seconds for each target.
+const DEEP: u64 = 600;
+const GATE: u64 = 20;
+/// Inputs of each target: fewer have looked at nothing. A gate's get the time that others leave, so they may need more of it.
+const LEAST: u64 = 1000;
 
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
@@ -42,41 +41,39 @@ struct Target {
     memory: usize,
 }
 
-/// Seconds for each target in a gate.
-const GATE: u64 = 20;
-
-/// Inputs of each target: fewer have looked at nothing. A gate's get the time that others leave, so they may need more of it.
-const LEAST: u64 = 1000;
-
 pub(super) fn run(scope: &Scope) -> Outcome {
-    let seconds: u64 = match env::var("FUZZ_SECONDS") {
-        Err(_) if scope.deep => deep::FUZZ,
-        Err(_) => GATE,
-        Ok(text) => match text.parse() {
-            Ok(n @ 1..=86_400) => n,
-            _ => return Err(format!("FUZZ_SECONDS={text} is not a whole number from 1 to 86400")),
-        },
+    let seconds = match env::var("FUZZ_SECONDS") {
+        Err(_) => {
+            if scope.deep {
+                DEEP
+            } else {
+                GATE
+            }
+        }
+        Ok(text) => text.parse().map_err(|_| format!("FUZZ_SECONDS={text} is not a whole number"))?,
     };
-    if let Err(why) = nightly::check() {
-        return missing(format!("fuzzing needs the nightly compiler: {why}"));
-    }
-    let host = nightly::host()?;
-    let build = ["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "fuzz/target"];
-    let shared = native::shared_args()?;
-    let shared = shared.each_ref().map(String::as_str);
+    let host = native::host()?;
+    let build = [
+        "+nightly",
+        "build",
+        "--release",
+        "--manifest-path",
+        "fuzz/Cargo.toml",
+        "--target-dir",
+        "fuzz/target",
+    ];
+    let build = Task::new("cargo").args(build).args(["--target", &host, "--config", &native::config()?]);
     // Of less optimised code fewer inputs are tried, and it is there in half the time.
     let quick: &[&str] = if scope.deep { &[] } else { &["--config", "profile.release.opt-level=1"] };
-    let build = nightly::cargo(&[&build[..], &["--target", &host], &shared, quick].concat());
-    build.env("RUSTFLAGS", FLAGS).limit(3600).run()?;
+    build.args(quick).env("RUSTFLAGS", FLAGS).limit(3600).run()?;
     let folder = root().join("fuzz/target").join(host).join("release");
-    let crashes = root().join("fuzz/artifacts");
-    fs::create_dir_all(&crashes).map_err(|e| format!("cannot make {}: {e}", crashes.display()))?;
-    // Of a gate it gets the time that others leave.
+    make(&root().join("fuzz/artifacts"))?;
+    // Of a gate an input gets the time that others leave.
     let patience = if scope.deep { 10 } else { 60 };
     let mut runs = 0;
     for some in TARGETS.chunks(AT_ONCE) {
-        let started: Vec<_> =
-            some.iter().map(|t| t.start(&folder, seconds, patience)).collect::<Result<_, _>>()?;
+        let start = |target: &Target| target.start(&folder, seconds, patience);
+        let started = some.iter().map(start).collect::<Result<Vec<_>, _>>()?;
         for (target, (running, _corpus)) in some.iter().zip(started) {
             let mut ran = target.runs(running)?;
             if ran < LEAST {
@@ -87,13 +84,14 @@ pub(super) fn run(scope: &Scope) -> Outcome {
                     "{}: {ran} inputs in {} s, of {LEAST} at least",
                     target.name,
                     5 * seconds
-                ));
+                )
+                .into());
             }
             println!("{}: nothing found in {ran} runs", target.name);
             runs += ran;
         }
     }
-    Ok(Done::Passed(format!("{} targets, {runs} runs, nothing found", TARGETS.len())))
+    Ok(format!("{} targets, {runs} runs, nothing found", TARGETS.len()))
 }
 
 impl Target {
@@ -106,49 +104,36 @@ impl Target {
     ) -> Result<(Running, Option<Scratch>), String> {
         let name = self.name;
         let kept = root().join("fuzz/corpus").join(name);
-        let (corpus, scratch) = if kept.is_dir() {
-            (kept, None)
-        } else {
-            let new = Scratch::new(name).map_err(|e| format!("cannot make a folder: {e}"))?;
-            (new.join("."), Some(new))
-        };
-        let seeds: PathBuf = root().join("fuzz/seeds").join(name);
+        let scratch = if kept.is_dir() { None } else { Some(Scratch::new(name)?) };
+        let corpus = scratch.as_ref().map_or(kept, |new| new.join("."));
         let flags = [
             format!("-max_total_time={seconds}"),
             format!("-max_len={}", self.longest),
             format!("-malloc_limit_mb={}", self.memory),
             format!("-artifact_prefix=fuzz/artifacts/{name}-"),
-            RESIDENT.into(),
+            // Resident memory, the sanitizer's included.
+            "-rss_limit_mb=768".into(),
             format!("-timeout={patience}"),
         ];
-        let task = tasks::child::Task::new(folder.join(name)).args([corpus, seeds]).args(flags);
-        Ok((task.limit(seconds + 120).start()?, scratch))
+        let task = Task::new(folder.join(name)).arg(corpus).arg(root().join("fuzz/seeds").join(name));
+        Ok((task.args(flags).limit(seconds + 120).start()?, scratch))
     }
 
-    /// Number of inputs that it has tried when it ends.
+    /// Number of inputs that it has tried when it ends: `Done 91432 runs in 13 second(s)`.
     fn runs(&self, running: Running) -> Result<u64, String> {
         let out = running.wait().map_err(|e| {
             format!("{e}\nthe input is in fuzz/artifacts; give it to the program to see it again")
         })?;
-        let ran = out.lines().find_map(done).filter(|n| *n > 0);
+        let done = |line: &str| line.strip_prefix("Done ")?.split_once(" runs in ")?.0.parse().ok();
+        let ran = out.lines().find_map(done);
         ran.ok_or_else(|| format!("{} did not say how many inputs it tried:\n{out}", self.name))
     }
-}
-
-/// The count in `Done 91432 runs in 13 second(s)`.
-fn done(line: &str) -> Option<u64> {
-    line.strip_prefix("Done ")?.split_once(" runs in ")?.0.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn runs_are_counted() {
-        assert_eq!(done("Done 91432 runs in 13 second(s)"), Some(91432));
-        assert_eq!(done("#91432\tDONE   cov: 1"), None);
-    }
+    use std::fs;
 
     #[test]
     fn every_target_is_run() {

@@ -3,21 +3,23 @@
 //! a leak.
 //!
 //! The gate runs half of the library's own tests, unoptimised: to optimise them under a sanitizer takes three times as long as to run them.
-//! The deep checks run all of them, jobs, and every program of tests that plays a fault or a mistake with processes. The profiles
+//! The deep checks run all of them, and every program of tests that plays a fault or a mistake with processes. The profiles
 //! `address` and `thread` of `.config/nextest.toml` leave out what a sanitizer is too slow for.
 
 use super::{
-    Done, Outcome, cargo, missing, native, nightly,
-    processes::{QUICK, timed},
-    rdma, requirements,
+    native, rdma,
+    requirements::Ask,
     scope::Scope,
+    step::{Outcome, passed},
 };
 use crate::softverbs;
 use std::{fs, path::PathBuf};
 use tasks::{
     child::Task,
-    place::{Scratch, root},
+    place::{Scratch, copy, make, root},
 };
+
+pub(super) const ASKS: &[Ask] = &[Ask::Linux, Ask::Nightly, Ask::Nextest];
 
 #[derive(Debug)]
 struct Sanitizer {
@@ -31,8 +33,6 @@ struct Sanitizer {
     also: &'static str,
     /// So many times longer than otherwise may anything take in [`PROGRAMS`].
     slowness: &'static str,
-    /// Links of the jobs: those over TCP take the thread sanitizer longer than a part can wait.
-    links: &'static [&'static str],
     /// The stand-ins for libraries are watched too: else it does not see their locks.
     watches_stand_ins: bool,
 }
@@ -67,7 +67,6 @@ const ADDRESS: Sanitizer = Sanitizer {
     options: "detect_leaks=1:exitcode=86",
     also: "",
     slowness: "6",
-    links: &["shm", "tcp"],
     watches_stand_ins: false,
 };
 
@@ -78,7 +77,6 @@ const THREAD: Sanitizer = Sanitizer {
     options: "halt_on_error=1:exitcode=86",
     also: ":report_thread_leaks=0",
     slowness: "20",
-    links: &["shm"],
     watches_stand_ins: true,
 };
 
@@ -100,59 +98,37 @@ pub(super) fn build_thread(_: &Scope) -> Outcome {
 }
 
 impl Sanitizer {
-    /// The reason why it cannot run here.
-    fn lacking() -> Result<Option<Done>, String> {
-        if !cfg!(target_os = "linux") {
-            return Ok(Some(Done::NotRun("only on Linux".into())));
-        }
-        match nightly::check().and_then(|()| requirements::nextest()) {
-            Ok(_) => Ok(None),
-            Err(why) => missing(format!("sanitizers need the nightly compiler and nextest: {why}")).map(Some),
-        }
-    }
-
     fn build(&self) -> Outcome {
-        if let Some(not_run) = Self::lacking()? {
-            return Ok(not_run);
-        }
-        self.tests(&LIBRARY, &TESTS)?.args(["--no-run"]).run()?;
-        Ok(Done::Passed("compiled".into()))
+        self.tests(&LIBRARY, &TESTS)?.arg("--no-run").run()?;
+        Ok("compiled".into())
     }
 
     fn run(&self, scope: &Scope) -> Outcome {
-        if let Some(not_run) = Self::lacking()? {
-            return Ok(not_run);
-        }
         let ran = if scope.deep {
             let library = self.tests(&[&LIBRARY[..], &COMMAND].concat(), &TESTS)?;
-            let ran = cargo::nextest_count(&self.watched(scope.tell(library)).echo().run()?)?;
-            self.jobs()?;
-            ran + self.programs(scope)?
+            passed(&self.watched(scope.tell(library)).run()?) + self.programs(scope)?
         } else {
-            let library = scope.part(self.tests(&LIBRARY, &TESTS)?, 2).args(["-E", LONG]);
-            cargo::nextest_count(&self.watched(scope.tell(library)).echo().run()?)?
+            let library = self.tests(&LIBRARY, &TESTS)?.args(["-E", LONG, &scope.part(2)]);
+            passed(&self.watched(scope.tell(library)).run()?)
         };
-        Ok(Done::Passed(format!("{ran} tests")))
+        Ok(format!("{ran} tests"))
     }
 
     /// Cargo, with what rustc needs. The system is called through libc, where the sanitizer sees memory mapped and unmapped: else
     /// an address that one thread had and another gets later looks like one thing that both write. A library finds the sanitizer in the
     /// program that loads it, which exports it.
     fn cargo(&self, command: &[&str]) -> Result<Task, String> {
-        let host = nightly::host()?;
-        let folder = self.folder();
-        let shared = native::shared_args()?;
-        let shared = shared.each_ref().map(String::as_str);
-        let place = ["--target", &host, "--target-dir", &folder];
-        let task = nightly::cargo(&[command, &shared, self.flags, &place].concat());
+        let config = native::config()?;
+        let place = ["--config", &config, "--target", &native::host()?, "--target-dir", &self.folder()];
         let flags = format!("-Zsanitizer={} --cfg=rustix_use_libc -Clink-arg=-rdynamic", self.name);
-        Ok(task.env("RUSTFLAGS", flags).limit(2 * 3600))
+        let task = Task::new("cargo").arg("+nightly").args(command).args(self.flags).args(place);
+        Ok(task.env("RUSTFLAGS", flags).limit(2 * 3600).echo())
     }
 
     /// Tests of these packages, by nextest.
     fn tests(&self, packages: &[&str], which: &[&str]) -> Result<Task, String> {
         let words = ["nextest", "run", "--profile", self.name, "--status-level", "slow"];
-        Ok(self.cargo(&words)?.args(cargo::named(packages)).args(which))
+        Ok(self.cargo(&words)?.args(packages.iter().flat_map(|p| ["-p", p])).args(which))
     }
 
     fn watched(&self, task: Task) -> Task {
@@ -163,34 +139,17 @@ impl Sanitizer {
         format!("target/{}-sanitizer", self.name)
     }
 
-    fn built(&self, name: &str) -> Result<PathBuf, String> {
-        Ok(root().join(self.folder()).join(nightly::host()?).join("debug").join(name))
-    }
-
-    /// Jobs of the command.
-    fn jobs(&self) -> Result<(), String> {
-        self.cargo(&["build"])?.args(["-p", "comity", "-p", "comity-cli", "--bin", "comity"]).run()?;
-        let comity = self.built("comity")?;
-        for links in self.links {
-            let task =
-                Task::new(&comity).args(["launch", "-n", "3", "--timeout", "300", "--"]).args([&comity]);
-            let task = task.args(["check", "--quick"]).env("COMITY_LINKS", links).limit(300 + QUICK);
-            timed(&format!("3 ranks over {links}, {} sanitizer", self.name), self.watched(task))?;
-        }
-        Ok(())
-    }
-
     /// The programs of tests; how many tests ran.
     fn programs(&self, scope: &Scope) -> Result<u64, String> {
-        let scratch = Scratch::new("sanitizer").map_err(|e| format!("cannot make a folder: {e}"))?;
+        tasks::build_tests()?;
+        let scratch = Scratch::new("sanitizer")?;
         let findings = Findings::new(scratch.join("findings"))?;
         let verbs = scratch.join("verbs");
         softverbs::lay_out_built(&verbs)?;
         if self.watches_stand_ins {
             self.cargo(&["build"])?.args(["-p", "softverbs", "-p", "softnccl"]).run()?;
-            let watched = self.built("libsoftverbs.so")?;
-            fs::copy(&watched, verbs.join("libibverbs.so.1"))
-                .map_err(|e| format!("cannot copy {}: {e}", watched.display()))?;
+            let built = root().join(self.folder()).join(native::host()?).join("debug");
+            copy(&built.join("libsoftverbs.so"), &verbs.join("libibverbs.so.1"))?;
         }
         let task = self.tests(&["comity", "comity-cli", "comity-transport"], &["--lib", "--tests"])?;
         let task = task.args(["--ignore-default-filter", "--run-ignored", "all", "--test-threads", "2"]);
@@ -199,9 +158,9 @@ impl Sanitizer {
         let task = task.env("COMITY_TEST_SLOWNESS", self.slowness);
         let task =
             task.env("COMITY_VERBS", verbs.join("libibverbs.so.1")).env("SOFTVERBS_DEVICES", rdma::SOFT);
-        let out = task.echo().run();
+        let out = task.run();
         findings.check()?;
-        cargo::nextest_count(&out?)
+        Ok(passed(&out?))
     }
 }
 
@@ -211,7 +170,7 @@ struct Findings(PathBuf);
 impl Findings {
     /// None yet.
     fn new(folder: PathBuf) -> Result<Self, String> {
-        fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        make(&folder)?;
         Ok(Self(folder))
     }
 

@@ -1,8 +1,12 @@
 //! `examples/c`, by pkg-config and by CMake, and the program of the book.
 
-use super::{Installed, STRICT, programs::said, sources};
-use std::{fs, path::Path};
-use tasks::{child::Task, place::root};
+use super::{Installed, STRICT, sources};
+use crate::test::jobs::{fails, says};
+use std::path::Path;
+use tasks::{
+    child::Task,
+    place::{read, root, write},
+};
 
 const PAGE: &str = "docs/start/c.md";
 
@@ -15,21 +19,21 @@ pub(super) fn run(installed: &Installed) -> Result<String, String> {
         ("overlap", "8 layers added up over 2 ranks"),
         ("wrapper", "all right on 2 ranks"),
     ];
-    for (name, says) in words {
+    for (name, word) in words {
         let program = if name == "wrapper" {
             installed.compile("c++", &["-std=c++11"], &folder.join("wrapper.cpp"), name)?
         } else {
             installed.compile("cc", &["-std=c99"], &folder.join(format!("{name}.c")), name)?
         };
-        said(&format!("{name}, by pkg-config"), installed.job(2).args([program]), says)?;
+        says(&format!("{name}, by pkg-config"), installed.job(2).arg(program), &[word])?;
     }
     let build = installed.scratch.join("cmake");
     let prefix = format!("-DCMAKE_PREFIX_PATH={}", installed.prefix.display());
-    let cmake = Task::new("cmake").args(["-S"]).args([&folder]).args(["-B"]).args([&build]);
-    cmake.args([prefix, "-G".into(), "Unix Makefiles".into()]).limit(120).run()?;
-    Task::new("cmake").args(["--build"]).args([&build]).limit(120).run()?;
-    for (name, says) in words.into_iter().chain([("hello_static", words[0].1)]) {
-        said(&format!("{name}, by CMake"), installed.job(2).args([build.join(name)]), says)?;
+    let cmake = Task::new("cmake").arg("-S").arg(&folder).arg("-B").arg(&build);
+    cmake.args([&prefix, "-G", "Unix Makefiles"]).run()?;
+    Task::new("cmake").arg("--build").arg(&build).run()?;
+    for (name, word) in words.into_iter().chain([("hello_static", words[0].1)]) {
+        says(&format!("{name}, by CMake"), installed.job(2).arg(build.join(name)), &[word])?;
     }
     of_the_book(installed)?;
     ggml(installed, &folder.join("ggml.c"))?;
@@ -45,19 +49,16 @@ fn ggml(installed: &Installed, source: &Path) -> Result<(), String> {
     task.args([source, Path::new("-o"), &library]).args(installed.flags()?).args([&rpath]).run()?;
     let program = installed.compile("cc", &["-std=gnu99", &headers], &sources().join("ggml.c"), "ggml")?;
     let job = |ranks: usize| installed.job(ranks).args([&program, &library]);
-    said("ggml's communicator, no launcher", Task::new(&program).args([&library]), "without a launcher")?;
-    said("the same, 1 rank", job(1), "added up on rank 0 of 1")?;
-    said("the same, 2 ranks", job(2), "added up on rank 1 of 2")?;
-    match job(2).args(["refuse"]).run() {
-        Err(out) if out.contains("adds up contiguous tensors of F32 only") => Ok(()),
-        out => Err(format!("tensors that it cannot add up did not end the job: {out:?}")),
-    }
+    says("ggml's communicator, no launcher", Task::new(&program).arg(&library), &["without a launcher"])?;
+    says("the same, 1 rank", job(1), &["added up on rank 0 of 1"])?;
+    says("the same, 2 ranks", job(2), &["added up on rank 1 of 2"])?;
+    fails(job(2).arg("refuse").run(), &["adds up contiguous tensors of F32 only"]).map(drop)
 }
 
 /// The page has `examples/c/hello.c`, and its command for it works; its configuration compiles.
 fn of_the_book(installed: &Installed) -> Result<(), String> {
-    let page = fs::read_to_string(root().join(PAGE)).map_err(|e| format!("{PAGE}: {e}"))?;
-    let hello = fs::read_to_string(root().join("examples/c/hello.c")).map_err(|e| format!("hello.c: {e}"))?;
+    let page = read(PAGE)?;
+    let hello = read("examples/c/hello.c")?;
     let program = hello.split_once("#include").map_or("", |(_, rest)| rest);
     if !page.contains(&format!("```c\n#include{program}```")) {
         return Err(format!("{PAGE} has another program than examples/c/hello.c"));
@@ -72,18 +73,18 @@ fn of_the_book(installed: &Installed) -> Result<(), String> {
     let text = format!(
         "#include <comity.h>\n#include <stdio.h>\nint main(void) {{\nint rank = 0, size = 1;\n{configured}\nreturn comity_group_free(group);\n}}\n"
     );
-    fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+    write(&file, text)?;
     installed.compile("cc", &["-std=c99"], &file, "configured")?;
-    fs::write(installed.scratch.join("hello.c"), &hello).map_err(|e| format!("hello.c: {e}"))?;
+    write(installed.scratch.join("hello.c"), &hello)?;
     let library = installed.library();
     for (command, path, which) in
         [(shared, library.as_path(), "shared"), (inside, Path::new(""), "inside it")]
     {
-        let task = Task::new("sh").args(["-c", command]).folder(&installed.scratch.join("."));
-        task.env("PKG_CONFIG_PATH", library.join("pkgconfig").as_os_str()).limit(120).run()?;
+        let task = Task::sh(command).folder(&installed.scratch.join("."));
+        task.env("PKG_CONFIG_PATH", library.join("pkgconfig")).run()?;
         let job = installed.job(2).args([installed.scratch.join("hello")]);
         let job = job.env("LD_LIBRARY_PATH", path.as_os_str());
-        said(&format!("the book's program, library {which}"), job, "rank 0 of 2: the sum is 1")?;
+        says(&format!("the book's program, library {which}"), job, &["rank 0 of 2: the sum is 1"])?;
     }
     Ok(())
 }

@@ -12,22 +12,26 @@ mod jax;
 mod programs;
 mod table;
 
-use super::{Done, Outcome, missing, scope::Scope};
+use super::{jobs::comity, requirements::Ask, scope::Scope, step::Outcome};
 use crate::c;
 use std::path::{Path, PathBuf};
 use tasks::{
     child::Task,
-    place::{Scratch, built, program, root},
+    place::{Scratch, program, root},
 };
 
-/// Programs that the step needs, and Debian's package for each.
-const PROGRAMS: [(&str, &str); 6] = [
-    ("cc", "gcc"),
-    ("c++", "g++"),
-    ("nm", "binutils"),
-    ("pkg-config", "pkg-config"),
-    ("cmake", "cmake"),
-    ("make", "make"),
+/// Linux's linker and tools.
+pub(super) const ASKS: &[Ask] = DEEP_ASKS.split_at(7).0;
+pub(super) const DEEP_ASKS: &[Ask] = &[
+    Ask::Linux,
+    Ask::Program("cc", "gcc"),
+    Ask::Program("c++", "g++"),
+    Ask::Program("nm", "binutils"),
+    Ask::Program("pkg-config", "pkg-config"),
+    Ask::Program("cmake", "cmake"),
+    Ask::Program("make", "make"),
+    // For JAX.
+    Ask::Python,
 ];
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
@@ -35,16 +39,14 @@ const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 pub(super) struct Installed {
     scratch: Scratch,
     prefix: PathBuf,
-    comity: PathBuf,
 }
 
 impl Installed {
     pub(super) fn new() -> Result<Self, String> {
-        tasks::build_tests()?;
-        let scratch = Scratch::new("c").map_err(|e| format!("cannot make a folder: {e}"))?;
+        let scratch = Scratch::new("c")?;
         let prefix = scratch.join("prefix");
         c::install(&prefix, "debug")?;
-        Ok(Self { scratch, prefix, comity: built("debug", "comity") })
+        Ok(Self { scratch, prefix })
     }
 
     fn include(&self) -> String {
@@ -57,11 +59,8 @@ impl Installed {
 
     /// Flags for it, from pkg-config.
     fn flags(&self) -> Result<Vec<String>, String> {
-        let path = self.library().join("pkgconfig").display().to_string();
-        let said = Task::new("pkg-config")
-            .args(["--cflags", "--libs", "comity"])
-            .env("PKG_CONFIG_PATH", path)
-            .run()?;
+        let task = Task::new("pkg-config").args(["--cflags", "--libs", "comity"]);
+        let said = task.env("PKG_CONFIG_PATH", self.library().join("pkgconfig")).run()?;
         Ok(said.split_whitespace().map(str::to_owned).collect())
     }
 
@@ -83,7 +82,7 @@ impl Installed {
 
     /// A job of `n` ranks.
     pub(super) fn job(&self, n: usize) -> Task {
-        Task::new(&self.comity).args(["launch", "-n", &n.to_string(), "--timeout", "100", "--"]).limit(130)
+        Task::new(comity()).args(["launch", "-n", &n.to_string(), "--timeout", "100", "--"]).limit(130)
     }
 }
 
@@ -93,21 +92,7 @@ fn compilers() -> Vec<(&'static str, &'static str)> {
     [Some(("cc", "c++")), clang].into_iter().flatten().collect()
 }
 
-/// The programs that are not there, in words.
-pub(super) fn lacking() -> Option<String> {
-    let lacking = PROGRAMS.into_iter().filter(|(name, _)| program(name).is_none());
-    let lacking: Vec<_> =
-        lacking.map(|(name, package)| format!("{name} (Debian's package {package})")).collect();
-    if lacking.is_empty() { None } else { Some(format!("not installed: {}", lacking.join(", "))) }
-}
-
 pub(super) fn run(scope: &Scope) -> Outcome {
-    if !cfg!(target_os = "linux") {
-        return Ok(Done::NotRun("the tests know Linux's linker and tools only".into()));
-    }
-    if let Some(why) = lacking() {
-        return missing(why);
-    }
     let installed = Installed::new()?;
     let symbols = table::check(&installed)?;
     let ran = programs::run(&installed, scope)?;
@@ -116,7 +101,7 @@ pub(super) fn run(scope: &Scope) -> Outcome {
         jax::run(&installed)?;
         examples += "; JAX on 2 and 4 ranks";
     }
-    Ok(Done::Passed(format!("{symbols} symbols; {ran}; {examples}")))
+    Ok(format!("{symbols} symbols; {ran}; {examples}"))
 }
 
 /// The programs of the tests.

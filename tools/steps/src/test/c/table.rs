@@ -2,15 +2,17 @@
 
 use super::{Installed, STRICT, compilers};
 use crate::c;
-use std::{collections::BTreeSet, fmt::Write, fs};
-use tasks::{child::Task, place::root};
+use std::{collections::BTreeSet, fmt::Write};
+use tasks::{
+    child::Task,
+    place::{read, write},
+};
 
 /// Number of symbols, all of them right.
 pub(super) fn check(installed: &Installed) -> Result<usize, String> {
     let count = exported(installed)?;
     dependencies(installed)?;
-    let table = fs::read_to_string(root().join(c::TABLE)).map_err(|e| format!("{}: {e}", c::TABLE))?;
-    let assertions = assertions(&table);
+    let assertions = assertions(&read(c::TABLE)?);
     for (name, text) in [
         ("plain", "#include <comity.h>\nint main(void) { return COMITY_OK; }\n".to_owned()),
         ("twice", "#include <comity.h>\n#include <comity.h>\nint main(void) { return 0; }\n".into()),
@@ -66,7 +68,7 @@ fn compile(
     text: &str,
 ) -> Result<(), String> {
     let path = installed.scratch.join(file);
-    fs::write(&path, text).map_err(|e| format!("{file}: {e}"))?;
+    write(&path, text)?;
     let task = Task::new(compiler).args([standard, "-fsyntax-only"]).args(STRICT).args([installed.include()]);
     task.args([path]).run().map(drop)
 }

@@ -9,7 +9,10 @@
 //! Counters of the kernel show which way the bytes went: what two ranks of one host say to each other in shared memory is not on its
 //! loopback, and what ranks of two hosts say is on their cables.
 
-use crate::test::{launchers::together, processes::QUICK, scope::Scope};
+use crate::test::{
+    jobs::{QUICK, comity, has, timed, together},
+    scope::Scope,
+};
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -177,54 +180,44 @@ const SHAPES: &[Shape] = &[
 ];
 
 /// Run a job in each shape; their names.
-pub(super) fn check(scope: &Scope, comity: &Path, key: &Path) -> Result<Vec<&'static str>, String> {
-    let mut ran = Vec::new();
-    for shape in scope.share(SHAPES.iter().collect(), 2) {
-        let start = Instant::now();
-        let lan = Lan::new(shape)?;
-        let before = lan.carried()?;
-        let out = together((0..shape.hosts * shape.ranks).map(|rank| lan.rank(rank, comity, key)));
-        let took = start.elapsed();
-        if shape.refused.is_some() && took > LIMIT {
-            return Err(format!("{}: the job took {took:?}, allowed is {LIMIT:?}", shape.name));
-        }
-        match (out, shape.refused) {
-            (Ok(said), None) => {
-                let after = lan.carried()?;
-                judge(shape, &before, &after)
-                    .map_err(|e| format!("{}: {e}\n{}", shape.name, said.concat()))?;
-            }
-            (Err(e), Some(words)) => {
-                if let Some(word) = words.iter().find(|w| !e.contains(**w)) {
-                    return Err(format!("{}: nothing is said of {word}:\n{e}", shape.name));
-                }
-            }
-            (Ok(_), Some(_)) => return Err(format!("{}: it ran", shape.name)),
-            (Err(e), None) => return Err(format!("{}: {e}", shape.name)),
-        }
-        println!("{}: as expected, {:.1} s", shape.name, took.as_secs_f64());
-        // Its namespaces have the names of those to come.
-        drop(lan);
+pub(super) fn check(scope: &Scope, key: &Path) -> Result<Vec<&'static str>, String> {
+    let shapes = scope.share(SHAPES.iter().collect(), 2);
+    for shape in &shapes {
+        timed(shape.name, || run(shape, key))?;
         if shape.dead > 0 {
-            compare_dead(shape, comity, key)?;
+            compare_dead(shape, key)?;
         }
-        ran.push(shape.name);
     }
-    Ok(ran)
+    Ok(shapes.iter().map(|shape| shape.name).collect())
+}
+
+/// A job in this shape ends as it should; how long it took.
+fn run(shape: &Shape, key: &Path) -> Result<Duration, String> {
+    let lan = Lan::new(shape)?;
+    let before = lan.carried()?;
+    let start = Instant::now();
+    let out = together((0..shape.hosts * shape.ranks).map(|rank| lan.rank(rank, key)));
+    let took = start.elapsed();
+    match (out, shape.refused) {
+        (Ok(said), None) => {
+            judge(shape, &before, &lan.carried()?).map_err(|e| format!("{e}\n{}", said.concat()))?;
+        }
+        (Err(e), Some(words)) => has(&e, words)?,
+        (Ok(_), Some(_)) => return Err("it ran".into()),
+        (Err(e), None) => return Err(e),
+    }
+    match shape.refused.is_some() && took > LIMIT {
+        true => Err(format!("the job took {took:?}, allowed is {LIMIT:?}")),
+        false => Ok(took),
+    }
 }
 
 /// Interfaces that lead nowhere cost a job little: it runs without them and with them.
-fn compare_dead(shape: &Shape, comity: &Path, key: &Path) -> Result<(), String> {
-    let time = |shape: &Shape| {
-        let lan = Lan::new(shape)?;
-        let start = Instant::now();
-        together((0..shape.hosts * shape.ranks).map(|rank| lan.rank(rank, comity, key)))?;
-        Ok::<_, String>(start.elapsed())
-    };
+fn compare_dead(shape: &Shape, key: &Path) -> Result<(), String> {
     let mut all = Vec::new();
     for _ in 0..TRIALS {
-        let without = time(&Shape { dead: 0, ..*shape })?;
-        let with = time(shape)?;
+        let without = run(&Shape { dead: 0, ..*shape }, key)?;
+        let with = run(shape, key)?;
         println!("{}: {with:.1?}, without them {without:.1?}", shape.name);
         if with < most(without) {
             return Ok(());
@@ -311,25 +304,20 @@ impl<'a> Lan<'a> {
         self.hosts.within(NAMES[host])
     }
 
-    pub(super) fn rank(&self, rank: usize, comity: &Path, key: &Path) -> Task {
+    fn rank(&self, rank: usize, key: &Path) -> Task {
         let Shape { hosts, ranks, master, vars, launched, .. } = self.shape;
         let host = rank / ranks;
         let program = ["bench", "all_reduce", "--sizes", "4M", "--budget", "0.3"];
         let place = rank.to_string();
         let size = (hosts * ranks).to_string();
         let at = *master.get(host).unwrap_or(&master[0]);
-        let task = self.within(host).args([comity]);
-        let task = match launched {
-            true => task
-                .args(["launch", "--nnodes", &size, "--node-rank", &place, "--rendezvous", at, "--"])
-                .args([comity])
-                .args(program),
-            false => task
-                .args(program)
-                .env("COMITY_RANK", place)
-                .env("COMITY_SIZE", size)
-                .env("MASTER_ADDR", at)
-                .env("MASTER_PORT", "7402"),
+        let task = self.within(host).arg(comity());
+        let task = if *launched {
+            let node = ["launch", "--nnodes", &size, "--node-rank", &place, "--rendezvous", at, "--"];
+            task.args(node).arg(comity()).args(program)
+        } else {
+            let task = task.args(program).env("COMITY_RANK", place).env("COMITY_SIZE", size);
+            task.env("MASTER_ADDR", at).env("MASTER_PORT", "7402")
         };
         let task = task.limit(QUICK).env("COMITY_HOST", NAMES[host]).env("COMITY_KEY_FILE", key);
         vars.iter().fold(task, |task, (name, value)| task.env(name, value))

@@ -2,8 +2,12 @@
 //!
 //! MPI ends a job in its own way when a rank goes. What is looked at is what each of the others has said by itself before.
 
+use crate::test::jobs::{fails, has};
 use std::{fs, path::Path};
-use tasks::{child::Task, place::Scratch};
+use tasks::{
+    child::Task,
+    place::{Scratch, write},
+};
 
 /// A rank whose words are kept.
 const RANK: &str = include_str!("rank.sh");
@@ -60,9 +64,8 @@ struct Job<'a> {
 
 impl<'a> Job<'a> {
     fn new(launcher: &'a Launcher, comity: &'a Path, name: &'static str) -> Result<Self, String> {
-        let fail = |e| format!("cannot make a folder for a job: {e}");
-        let folder = Scratch::new(name).map_err(fail)?;
-        fs::write(folder.join("rank.sh"), RANK).map_err(fail)?;
+        let folder = Scratch::new(name)?;
+        write(folder.join("rank.sh"), RANK)?;
         Ok(Self { launcher, comity, name, folder })
     }
 
@@ -73,10 +76,8 @@ impl<'a> Job<'a> {
 
     /// The same of another command of `comity`.
     fn runs(&self, ranks: usize, killed: &str, args: &[&str]) -> Vec<String> {
-        let path = |p: &Path| p.to_string_lossy().into_owned();
-        let script = path(&self.folder.join("rank.sh"));
-        let folder = path(&self.folder.join(""));
-        let mut all = vec!["sh".into(), script, folder, ranks.to_string(), killed.into(), path(self.comity)];
+        let mut all = vec!["sh".into(), self.folder.text("rank.sh"), self.folder.text(""), ranks.to_string()];
+        all.extend([killed.into(), self.comity.display().to_string()]);
         all.extend(args.iter().chain(&["--backend", "mpi"]).map(|&a| a.to_owned()));
         all
     }
@@ -87,28 +88,20 @@ impl<'a> Job<'a> {
             Task::new(self.launcher.program).args(self.launcher.flags).args(parts.join(&":".to_owned()));
         // What a killed rank leaves of MPI goes away with the folder.
         let own = self.folder.join("");
-        let task =
-            task.env("OMPI_MCA_btl_vader_backing_directory", &own).env("OMPI_MCA_orte_tmpdir_base", &own);
-        match task
-            .env("COMITY_JOIN_TIMEOUT", if self.name == "absent" { "5" } else { "60" })
-            .limit(LIMIT)
-            .run()
-        {
-            Err(e) if e.contains("` failed (") => Ok(()),
-            Err(e) => Err(e),
-            Ok(said) => Err(format!("{} under {}: all went well\n{said}", self.name, self.launcher.program)),
-        }
+        let task = task
+            .env("OMPI_MCA_btl_vader_backing_directory", &own)
+            .env("OMPI_MCA_orte_tmpdir_base", &own)
+            .env("COMITY_JOIN_TIMEOUT", if self.name == "absent" { "5" } else { "60" });
+        fails(task.limit(LIMIT).run(), &["` failed ("]).map(drop).map_err(|e| self.about(&e))
     }
 
     /// Check that a rank's output contains all these texts.
     fn said(&self, rank: usize, words: &[&str]) -> Result<(), String> {
         let said = fs::read_to_string(self.folder.join(&format!("said.{rank}"))).unwrap_or_default();
-        match words.iter().find(|w| !said.contains(**w)) {
-            Some(word) => Err(format!(
-                "{} under {}: {word:?} is not in what rank {rank} said:\n{said}",
-                self.name, self.launcher.program
-            )),
-            None => Ok(()),
-        }
+        has(&said, words).map_err(|e| self.about(&format!("rank {rank}: {e}")))
+    }
+
+    fn about(&self, why: &str) -> String {
+        format!("{} under {}: {why}", self.name, self.launcher.program)
     }
 }

@@ -6,7 +6,7 @@
 use std::{fs, path::PathBuf};
 use tasks::{
     child::Task,
-    place::{root, target},
+    place::{make_anew, root, target},
 };
 
 /// Debian 13 is the first release with Swift.
@@ -62,10 +62,7 @@ impl Debian {
         }
         // Elsewhere first, so that what is cut short is never taken for the whole.
         let fresh = Self(target().join("swift-root.new"));
-        if fresh.0.exists() {
-            fs::remove_dir_all(&fresh.0).map_err(|e| format!("cannot remove {}: {e}", fresh.0.display()))?;
-        }
-        fs::create_dir_all(target()).map_err(|e| format!("cannot make {}: {e}", target().display()))?;
+        make_anew(&fresh.0)?;
         println!("making a Debian with Swift, once: 3 GB");
         let proxy = proxy()?;
         let task = Task::new("debootstrap").args(["--variant=minbase", RELEASE]).args([&fresh.0]);
