@@ -1,4 +1,4 @@
-//! What a step asks of the machine: systems, rights, programs. What can be installed is.
+//! Requirements of steps: systems, rights, programs. Those that can be installed are.
 
 use super::{
     python,
@@ -20,7 +20,7 @@ pub(super) enum Ask {
     Root,
     /// One of these programs, which is installed if it is not there, or a file by its whole path; and the Debian package that holds it.
     Program(&'static str, &'static str),
-    /// What all tests use of Debian.
+    /// Programs of Debian that the gate's steps use.
     Debian,
     Nextest,
     /// The nightly compiler, with Miri.
@@ -44,7 +44,7 @@ pub(super) enum Ask {
 /// The newest build for Linux.
 const NEXTEST: &str = "https://get.nexte.st/latest/linux";
 
-/// What the gate's steps use.
+/// Programs of the gate's steps.
 const PROGRAMS: [Program; 9] = [
     ("ip", "iproute2"),
     ("mpirun.openmpi", "openmpi-bin"),
