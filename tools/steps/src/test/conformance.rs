@@ -5,15 +5,11 @@
 //! `crates/comity-cli/tests/rdma.rs`, which the step `rdma` runs.
 
 use super::{
-    jobs::{FEW, QUICK, comity, says},
-    requirements::Ask,
+    jobs::{QUICK, comity, says},
     scope::Scope,
     step::Outcome,
 };
 use tasks::{child::Task, place::built};
-
-pub(super) const ASKS: &[Ask] =
-    &[Ask::Linux, Ask::Program("mpirun.openmpi", "openmpi-bin"), Ask::Program("mpiexec.mpich", "mpich")];
 
 #[derive(Debug)]
 struct Row {
@@ -62,7 +58,14 @@ const MOST: usize = 5;
 const HANDS: u64 = 2;
 
 /// MPI's ranks spin while they wait, so four of them are slow on two cores.
-const SOME: &[&str] = &["check", "--quick", FEW[0], FEW[1], FEW[2], FEW[3]];
+const SOME: &[&str] = &[
+    "check",
+    "--quick",
+    "--ops",
+    "all_reduce,all_gather,reduce_scatter,all_to_all,send,split,spawn",
+    "--dtypes",
+    "bf16,f32,bool,c64",
+];
 const BUFFERS: &[&str] =
     &["bench", "all", "--shared-buffers", "--sizes", "256K,4M", "--dtype", "bf16", "--iters", "5"];
 const EXCHANGES: &[&str] = &[

@@ -11,17 +11,14 @@
 mod limits;
 mod tracer;
 
-use super::{
-    c, python,
-    requirements::Ask,
-    scope::Scope,
-    step::{Outcome, Why},
-};
+use super::{jobs::comity, python, scope::Scope, step::Outcome};
+use crate::c;
 use limits::{DATE, LIMITS};
-use std::{fs, os::unix::fs::symlink, path::PathBuf};
-use tasks::place::{Scratch, built, make, root};
-
-pub(super) const ASKS: &[Ask] = c::DEEP_ASKS;
+use std::{fs, os::unix::fs::symlink};
+use tasks::{
+    child::Task,
+    place::{Scratch, built, make, root},
+};
 
 /// Pairs of markers with nothing between them, whose count is taken off.
 const EMPTY: usize = 3;
@@ -32,37 +29,46 @@ const PLANTED: usize = 100;
 /// The interpreter that the limits are of: others take other numbers for the same code.
 const PYTHON: &str = "3.11";
 
-/// Programs of the jobs.
+/// Programs of the jobs: in C, and the package.
 struct Programs {
-    installed: c::Installed,
-    c: PathBuf,
-    package: Scratch,
+    folder: Scratch,
 }
 
 impl Programs {
     fn new() -> Result<Self, String> {
-        let installed = c::Installed::new()?;
-        let source = c::sources().join("eight_bytes.c");
-        let c = installed.compile("cc", &["-std=gnu99"], &source, "eight_bytes")?;
-        let package = Scratch::new("package")?;
-        lay_out(&package)?;
-        Ok(Self { installed, c, package })
+        let folder = Scratch::new("programs")?;
+        c::install(&folder.join("prefix"), "debug")?;
+        let include = format!("-I{}", folder.text("prefix/include"));
+        let lib = folder.text("prefix/lib");
+        let libraries = [format!("-L{lib}"), "-lcomity".into(), format!("-Wl,-rpath,{lib}")];
+        let task = Task::new("cc").args([
+            "-std=gnu99",
+            "-g",
+            &include,
+            "crates/comity-c/tests/c/eight_bytes.c",
+            "-o",
+        ]);
+        task.arg(folder.join("eight_bytes")).args(libraries).args(["-pthread", "-ldl"]).run()?;
+        lay_out(&folder)?;
+        Ok(Self { folder })
     }
 
     /// Instructions of one call of rank 0, in a job of so many ranks that makes the calls of this language.
     fn count(&self, language: &str, ranks: usize, more: usize) -> Outcome<u64> {
-        let job = self.installed.job(ranks).limit(120);
+        let job = Task::new(comity())
+            .args(["launch", "-n", &ranks.to_string(), "--timeout", "100", "--"])
+            .limit(120);
         let job = if ranks > 1 { job.env("COMITY_LINKS", "shm") } else { job };
         let numbers = [EMPTY, CALLS, more].map(|n| n.to_string());
         let job = match language {
             "Rust" => job.arg(built("debug", "examples/eight_bytes")).args(numbers),
-            "C" => job.arg(&self.c).args(&numbers[..2]),
+            "C" => job.arg(self.folder.join("eight_bytes")).args(&numbers[..2]),
             _ => job
                 .arg(python::interpreter())
                 .arg(root().join("python/tests/scripts/eight_bytes.py"))
                 .args(&numbers[..2])
                 .arg(language)
-                .env("PYTHONPATH", self.package.join(""))
+                .env("PYTHONPATH", self.folder.join("package"))
                 // Dictionaries ask as many slots each time.
                 .env("PYTHONHASHSEED", "0")
                 .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -81,7 +87,7 @@ fn median(mut counts: Vec<u64>) -> u64 {
 
 /// The package of this build, for an interpreter: its sources, and the extension that cargo has built.
 fn lay_out(folder: &Scratch) -> Result<(), String> {
-    let package = folder.join("comity");
+    let package = folder.join("package/comity");
     make(&package)?;
     let failed = |e| format!("cannot lay out the package: {e}");
     for entry in fs::read_dir(root().join("python/comity")).map_err(failed)? {
@@ -95,9 +101,6 @@ fn lay_out(folder: &Scratch) -> Result<(), String> {
 
 /// Counts all cases, then one that has more to do and must be found.
 pub(super) fn run(_: &Scope) -> Outcome {
-    if !cfg!(target_arch = "x86_64") {
-        return Err(Why::NotHere("the limits are of x86_64".into()));
-    }
     let programs = Programs::new()?;
     let version = "import sys; print('%d.%d' % sys.version_info[:2])";
     let of_python = python::own().args(["-c", version]).run()?.trim() == PYTHON;

@@ -22,7 +22,9 @@ use std::{
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-pub(super) use steps::{ALL_TESTS, LOOM, MIRI, PREPARE};
+pub(super) use steps::{
+    ADDRESS, ALL_TESTS, C, FUZZ, LAUNCHERS, LOOM, MIRI, MPI, PREPARE, RDMA, SANITIZERS, THREAD, VERBS,
+};
 use steps::{BUILD, EVERY, LINTS, OVER_SSH, SIDE_BY_SIDE, TESTS, TURNS, Turn};
 use tasks::child::is_interrupted;
 

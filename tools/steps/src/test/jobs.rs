@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    net::TcpListener,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     thread::sleep,
@@ -15,14 +14,6 @@ use tasks::{
 
 /// Seconds that a job of a short check may take: ten times as long as the slowest, 8 ranks on 2 cores.
 pub(super) const QUICK: u64 = 600;
-
-/// Enough operations and types to go every way; the kernels have every type in their unit tests.
-pub(super) const FEW: [&str; 4] = [
-    "--ops",
-    "all_reduce,all_gather,reduce_scatter,all_to_all,send,split,spawn",
-    "--dtypes",
-    "bf16,f32,bool,c64",
-];
 
 /// The command, as the step `build` has left it.
 pub(super) fn comity() -> PathBuf {
@@ -97,11 +88,6 @@ pub(super) fn job_key() -> Result<(Scratch, PathBuf), String> {
     let path = scratch.join("key");
     Task::new(comity()).args(["key", "new"]).arg(&path).run()?;
     Ok((scratch, path))
-}
-
-pub(super) fn free_port() -> Result<u16, String> {
-    let listener = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
-    listener.map(|a| a.port()).map_err(|e| format!("no free port: {e}"))
 }
 
 /// Write a script that can be run.

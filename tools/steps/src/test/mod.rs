@@ -3,25 +3,19 @@
 //!
 //! [`gate`] and [`deep`] say which steps there are and in what order; a step is a function in one of the files beside them.
 
-mod arm;
-mod c;
 mod chaos;
 mod cluster;
 mod conformance;
 mod counts;
 mod deep;
-mod fuzz;
 mod gate;
 mod hosts;
 mod jobs;
-mod launchers;
 mod native;
 mod python;
 mod ray;
-mod rdma;
 mod rdma_vm;
 mod requirements;
-mod sanitizers;
 mod scope;
 mod slurm;
 mod ssh;

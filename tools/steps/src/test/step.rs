@@ -3,7 +3,7 @@
 //! Each step runs as a process of its own, this program anew. So one that hangs is ended at its limit with all that it
 //! started, and what it printed stays together.
 
-use super::{requirements::Ask, scope::Scope};
+use super::{native, requirements::Ask, scope::Scope};
 use std::{
     fmt::{self, Display},
     fs,
@@ -235,32 +235,42 @@ fn ended(task: Task, shown: bool, file: &Path) -> Result<End, String> {
     }
 }
 
-/// Run lines of `sh` in the workspace's root. They have TARGET, PYTHON and COMITY (what cargo built, the interpreter of the tests, the
-/// command), NATIVE (a configuration of cargo, see [`native`](super::native)), PROFILE and QUARTER (nextest's profile, and its flag for
-/// a gate's share), and the variables of the tests' scope.
+/// Run lines of `sh` in the workspace's root, after `scripts/prelude.sh`. They have the variables of the tests' scope and
+///
+/// - TARGET, PYTHON, COMITY, TOOLBOX: what cargo built, the interpreter of the tests, the command, this program; TMP: a folder that goes away;
+/// - PROFILE, HALF, QUARTER, HAND: nextest's profile, its flag for a gate's share of so many, a hand of four;
+/// - NATIVE, HOST: a configuration of cargo and the machine's target, see [`native`].
 fn run_lines(script: &str, scope: &Scope) -> Outcome {
     let target = target();
-    let mut task = Task::sh(&format!("set -e\n{script}"))
+    let scratch = Scratch::new("lines")?;
+    let mut task = Task::sh(&[include_str!("../../scripts/prelude.sh"), script].concat())
         .env("TARGET", &target)
         .env("PYTHON", target.join("python/bin/python"))
         .env("COMITY", target.join("debug/comity"))
+        .env("TOOLBOX", own()?)
+        .env("TMP", scratch.join("."))
         .env("PROFILE", if scope.deep { "deep" } else { "gate" })
-        .env("QUARTER", scope.part(4));
+        .env("HALF", scope.part(2))
+        .env("QUARTER", scope.part(4))
+        .env("HAND", (scope.seed % 4).to_string());
     if script.contains("$NATIVE") {
-        task = task.env("NATIVE", super::native::config()?);
+        task = task.env("NATIVE", native::config()?).env("HOST", native::host()?);
     }
     let output = scope.tell(task).limit(DEEP_LIMIT).echo().run()?;
     Ok(note(&output))
 }
 
-/// Lines that begin with `=> `; else the number of tests; else the last line.
+/// Lines that begin with `=> `, and the number of tests; else the last line.
 pub(super) fn note(output: &str) -> String {
-    let words: Vec<_> = output.lines().filter_map(|l| l.strip_prefix("=> ")).collect();
-    match passed(output) {
-        _ if !words.is_empty() => words.join("; "),
-        0 => output.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no warning").trim().into(),
-        tests => format!("{tests} tests"),
+    let mut words: Vec<_> = output.lines().filter_map(|l| Some(l.strip_prefix("=> ")?.to_owned())).collect();
+    let tests = passed(output);
+    if tests > 0 {
+        words.push(format!("{tests} tests"));
     }
+    if words.is_empty() {
+        words.extend(output.lines().rfind(|l| !l.trim().is_empty()).map(|l| l.trim().to_owned()));
+    }
+    words.join("; ")
 }
 
 /// Number of tests in the last words of nextest (`Summary [1.2s] 9 tests run: 9 passed`), cargo's doctests (`test result: ok. 9 passed`)
@@ -307,7 +317,7 @@ mod tests {
     fn notes_are_words_or_numbers_of_tests() {
         let out = "test result: ok. 12 passed; 0 failed\nx\n  Summary [ 12.3s] 744 tests run: 743 passed (2 slow)\n3 passed in 1s\n";
         assert_eq!((passed(out), note(out).as_str()), (758, "758 tests"));
-        assert_eq!(note("=> a\n9 passed in 2s\n=> b\n"), "a; b");
+        assert_eq!(note("=> a\n9 passed in 2s\n=> b\n"), "a; b; 9 tests");
         assert_eq!((passed("2 hosts passed"), note("x\nlast\n\n").as_str()), (0, "last"));
     }
 

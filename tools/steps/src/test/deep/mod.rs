@@ -4,11 +4,10 @@
 mod page;
 
 use super::{
-    arm, c, chaos, cluster, conformance, fuzz,
-    gate::{ALL_TESTS, LOOM, MIRI},
-    hosts, launchers, python, ray, rdma, rdma_vm,
+    chaos, cluster, conformance,
+    gate::{ADDRESS, ALL_TESTS, C, FUZZ, LAUNCHERS, LOOM, MIRI, MPI, RDMA, SANITIZERS, THREAD, VERBS},
+    hosts, python, ray, rdma_vm,
     requirements::Ask,
-    sanitizers,
     scope::Scope,
     slurm, ssh,
     step::{End, Outcome, Step, code, lines, table},
@@ -56,7 +55,7 @@ pub(super) const PARTS: &[Step] = &[
     ),
     part("conformance", "every operation over each link and backend, all rank counts", conformance::run)
         .built()
-        .asks(conformance::ASKS),
+        .asks(MPI),
     plain(
         "full",
         "every operation, type and size, 4 processes, as released",
@@ -74,9 +73,21 @@ load 4 groups 1000
 load 3 grow 20",
     )
     .built(),
-    part("c", "the C interface: every rank count, link and fault; leaks; JAX", c::run).built().asks(c::DEEP_ASKS),
+    // All that the gate's step needs is what these bring.
+    plain("c", "the C interface: every rank count, link and fault; leaks; JAX", C)
+        .built()
+        .asks(&[Ask::Linux, Ask::Debian, Ask::Python]),
     part("swift", "the Swift package", swift::check).asks(swift::ASKS),
-    part("arm", "Linux on aarch64, emulated: unit tests, larger pages, check", arm::run).built().asks(arm::ASKS),
+    plain("arm", "Linux on aarch64, emulated: unit tests, larger pages, check", include_str!("../../../scripts/arm.sh"))
+        .built()
+        .asks(&[
+            Ask::X86,
+            Ask::Nextest,
+            Ask::Program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+            Ask::Program("/usr/aarch64-linux-gnu/lib/crt1.o", "libc6-dev-arm64-cross"),
+            Ask::Program("qemu-aarch64", "qemu-user"),
+            Ask::Target("aarch64-unknown-linux-gnu"),
+        ]),
     plain(
         "candle",
         "candle's examples beside transformers; checkpoints read by others",
@@ -89,9 +100,7 @@ load 3 grow 20",
         "burn, candle's own models and the page for other Rust libraries",
         "cargo test --locked --manifest-path tools/others/Cargo.toml --target-dir \"$TARGET/others\"",
     ),
-    part("rdma", "rdma-core's programs on a software device; Comity's links over it", rdma::run)
-        .built()
-        .asks(rdma::ASKS),
+    plain("rdma", "rdma-core's programs on a software device; Comity's links over it", RDMA).built().asks(VERBS),
     part("guest", "the kernel's Soft-RoCE in a QEMU guest, every case", rdma_vm::run)
         .built()
         .asks(rdma_vm::ASKS),
@@ -109,9 +118,7 @@ done
 cargo nextest run --profile deep -p comity-cli --test live --run-ignored only chromium",
     )
     .asks(&[Ask::Nextest, Ask::Program("chromium", "chromium")]),
-    part("launchers", "under torch's variables, Open MPI and MPICH", launchers::run)
-        .built()
-        .asks(launchers::ASKS),
+    plain("launchers", "under torch's variables, Open MPI and MPICH", LAUNCHERS).built().asks(MPI),
     part("slurm", "under srun: two nodes of a real Slurm", slurm::check).built().asks(slurm::ASKS),
     part("python", "the Python package as released, every framework", python::check)
         .built()
@@ -155,11 +162,11 @@ fi
         "\"$PYTHON\" python/suites/mlx_suite.py --source \"$COMITY_MLX_SOURCE\"",
     )
     .asks(&[Ask::Checkout("COMITY_MLX_SOURCE", "github.com/ml-explore/mlx"), SUITES]),
-    part("address", "all tests under AddressSanitizer", sanitizers::address).asks(sanitizers::ASKS),
-    part("thread", "all tests under ThreadSanitizer", sanitizers::thread).asks(sanitizers::ASKS),
+    plain("address", "all tests under AddressSanitizer", ADDRESS).built().asks(SANITIZERS),
+    plain("thread", "all tests under ThreadSanitizer", THREAD).built().asks(SANITIZERS),
     plain("miri", "undefined behaviour in pure code", MIRI).asks(&[Ask::Nextest, Ask::Nightly]),
     plain("loom", "all interleavings of the lock-free parts", LOOM),
-    part("fuzz", "decoders on hostile bytes, 10 minutes each", fuzz::run).asks(&[Ask::Nightly]),
+    plain("fuzz", "decoders on hostile bytes, 10 minutes each", FUZZ).asks(&[Ask::Nightly]),
     part("chaos", "jobs broken at random, for an hour", chaos::hour).built(),
     plain(
         "elastic-chaos",

@@ -1,15 +1,50 @@
 //! The gate's steps: what runs in each of its parts, and how long each takes on 2 cores.
 
 use crate::test::{
-    c, chaos, cluster, conformance, counts, fuzz, hosts, launchers, python, rdma, rdma_vm,
+    chaos, cluster, conformance, counts, hosts, python, rdma_vm,
     requirements::Ask,
-    sanitizers,
     scope::Scope,
     ssh,
     step::{Outcome, Step, code, lines},
     swift,
 };
 use tasks::{demo, place::root};
+
+/// Declares scripts of `tools/steps/scripts`, each after variables of its own.
+macro_rules! scripts {
+    ($($name:ident = $variables:literal $file:literal)*) => {
+        $(pub(in crate::test) const $name: &str = concat!($variables, include_str!(concat!("../../../scripts/", $file)));)*
+    };
+}
+scripts! {
+    C = "" "c.sh"
+    LAUNCHERS = "" "launchers.sh"
+    RDMA = "" "rdma.sh"
+    FUZZ = "" "fuzz.sh"
+    ADDRESS = "NAME=address\n" "sanitizers.sh"
+    ADDRESS_BUILD = "NAME=address BUILD=1\n" "sanitizers.sh"
+    THREAD = "NAME=thread\n" "sanitizers.sh"
+    THREAD_BUILD = "NAME=thread BUILD=1\n" "sanitizers.sh"
+}
+
+pub(in crate::test) const MPI: &[Ask] =
+    &[Ask::Linux, Ask::Program("mpirun.openmpi", "openmpi-bin"), Ask::Program("mpiexec.mpich", "mpich")];
+pub(in crate::test) const IN_C: &[Ask] = &[
+    Ask::Linux,
+    Ask::Program("cc", "gcc"),
+    Ask::Program("c++", "g++"),
+    Ask::Program("nm", "binutils"),
+    Ask::Program("pkg-config", "pkg-config"),
+    Ask::Program("cmake", "cmake"),
+    Ask::Program("make", "make"),
+];
+pub(in crate::test) const VERBS: &[Ask] = &[
+    Ask::Linux,
+    Ask::Nextest,
+    Ask::Program("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    Ask::Program("ibv_rc_pingpong", "ibverbs-utils"),
+];
+pub(in crate::test) const SANITIZERS: &[Ask] = &[Ask::Linux, Ask::Nightly, Ask::Nextest];
 
 /// Brings what later steps need, beside the first of them.
 pub(in crate::test) const PREPARE: Step =
@@ -60,27 +95,25 @@ pub(super) const SIDE_BY_SIDE: [&[Step]; 2] = [
     &[
         code("conformance", 150, conformance::run, "every operation over each link and backend")
             .built()
-            .asks(conformance::ASKS),
+            .asks(MPI),
         code("counts", 90, counts::run, "instructions of one small call: Rust, C, NumPy and torch")
             .built()
-            .asks(counts::ASKS),
+            .asks(&[Ask::X86, Ask::Python]),
     ],
     &[
         code("demo", 30, demo, "train on 1, 2 and 4 ranks; the weights agree").built(),
-        code("launchers", 65, launchers::run, "under torch's variables, Open MPI and MPICH")
+        lines("launchers", 65, LAUNCHERS, "under torch's variables, Open MPI and MPICH").built().asks(MPI),
+        lines("c", 40, C, "libcomity installed: its symbols, C programs as jobs, pkg-config, CMake")
             .built()
-            .asks(launchers::ASKS),
-        code("c", 40, c::run, "libcomity installed: its symbols, C programs as jobs, pkg-config, CMake")
-            .built()
-            .asks(c::ASKS),
+            .asks(IN_C),
     ],
 ];
 
 /// Then these, which hold times, one after the other.
 pub(super) const EVERY: &[Step] = &[
-    code("rdma", 45, rdma::run, "rdma-core's programs and Comity's links on a software device")
+    lines("rdma", 45, RDMA, "rdma-core's programs and Comity's links on a software device")
         .built()
-        .asks(rdma::ASKS),
+        .asks(VERBS),
     code("hosts", 70, hosts::check, "two and three hosts as network namespaces, a relay, cables cut")
         .built()
         .asks(hosts::ASKS),
@@ -145,21 +178,23 @@ pub(in crate::test) const MIRI: &str = "cargo +nightly miri nextest run -p comit
 
 pub(super) const TURNS: [Turn; 4] = [
     Turn {
-        beside: &[code("address-build", BESIDE, sanitizers::build_address, "what `address` runs, compiled")
-            .asks(sanitizers::ASKS)],
-        last: code("address", 150, sanitizers::address, "threads and processes under AddressSanitizer")
+        beside: &[
+            lines("address-build", BESIDE, ADDRESS_BUILD, "what `address` runs, compiled").asks(SANITIZERS)
+        ],
+        last: lines("address", 150, ADDRESS, "threads and processes under AddressSanitizer")
             .after("address-build")
-            .asks(sanitizers::ASKS),
+            .asks(SANITIZERS),
     },
     Turn {
-        beside: &[code("thread-build", BESIDE, sanitizers::build_thread, "what `thread` runs, compiled")
-            .asks(sanitizers::ASKS)],
-        last: code("thread", 100, sanitizers::thread, "threads and processes under ThreadSanitizer")
+        beside: &[
+            lines("thread-build", BESIDE, THREAD_BUILD, "what `thread` runs, compiled").asks(SANITIZERS)
+        ],
+        last: lines("thread", 100, THREAD, "threads and processes under ThreadSanitizer")
             .after("thread-build")
-            .asks(sanitizers::ASKS),
+            .asks(SANITIZERS),
     },
     Turn {
-        beside: &[MACOS, code("fuzz", BESIDE, fuzz::run, "decoders on hostile bytes").asks(&[Ask::Nightly])],
+        beside: &[MACOS, lines("fuzz", BESIDE, FUZZ, "decoders on hostile bytes").asks(&[Ask::Nightly])],
         last: code("guest", 200, rdma_vm::run, "the kernel's Soft-RoCE and rdma-core's library, in QEMU")
             .built()
             .asks(rdma_vm::ASKS),
