@@ -8,7 +8,7 @@ export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc AR_aarch64_unknown_lin
 export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
 # Nobody debugs it.
 export CARGO_PROFILE_DEV_DEBUG=0
-there="--target aarch64-unknown-linux-gnu --target-dir $TARGET/arm"
+there="--target aarch64-unknown-linux-gnu --target-dir $BUILT/arm"
 mapping="-p comity-base -p comity-transport"
 units="-p comity-kernel -p comity-plan -p comity-membership -p comity-channel"
 cargo build $there -p comity-cli
@@ -20,6 +20,6 @@ few="--ops all_reduce,all_gather,reduce_scatter,all_to_all,send,split,spawn --dt
 for row in "2 shm 4096" "3 shm 4096" "2 tcp 4096" "3 tcp 4096" "2 shm 65536"; do
     set -- $row
     export COMITY_LINKS=$2 QEMU_PAGESIZE=$3
-    says "links $2" "$COMITY" launch -n "$1" --timeout 550 -- qemu-aarch64 "$TARGET/arm/aarch64-unknown-linux-gnu/debug/comity" check --quick $few
-    grep -q "all ok" "$TMP/said"
+    says "links $2" "$COMITY" launch -n "$1" --timeout 550 -- qemu-aarch64 "$BUILT/arm/aarch64-unknown-linux-gnu/debug/comity" check --quick $few
+    grep -q "all ok" "$WORK/said"
 done

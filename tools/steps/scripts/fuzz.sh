@@ -9,7 +9,7 @@ seconds=${FUZZ_SECONDS:-$seconds}
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
 -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Zsanitizer=address \
 -Ccodegen-units=1 -Cdebug-assertions=yes" \
-    cargo +nightly build --release --manifest-path fuzz/Cargo.toml --target-dir fuzz/target --target "$HOST" --config "$NATIVE" $quick
+    cargo +nightly build --release --manifest-path fuzz/Cargo.toml --target-dir fuzz/target --target "$MACHINE" --config "$NATIVE" $quick
 mkdir -p fuzz/artifacts
 
 # target NAME LONGEST MEMORY: bytes of an input, of which no seed has more, and MiB of a single allocation: no length that came over the wire may
@@ -17,17 +17,17 @@ mkdir -p fuzz/artifacts
 target() {
     [ -z "$(find "fuzz/seeds/$1" -type f -size "+$2c")" ] || { echo "$1: a seed longer than $2 bytes"; return 1; }
     corpus=fuzz/corpus/$1
-    [ -d "$corpus" ] || { corpus=$TMP/$1; mkdir "$corpus"; }
+    [ -d "$corpus" ] || { corpus=$WORK/$1; mkdir "$corpus"; }
     ran=0
     # Fewer than 1,000 inputs have looked at nothing.
     for time in "$seconds" $((4 * seconds)); do
-        timeout $((time + 120)) "fuzz/target/$HOST/release/$1" "$corpus" "fuzz/seeds/$1" -max_total_time="$time" -max_len="$2" \
-            -malloc_limit_mb="$3" -rss_limit_mb=768 -timeout=$patience -artifact_prefix="fuzz/artifacts/$1-" > "$TMP/$1.txt" 2>&1 || {
-            cat "$TMP/$1.txt"
+        timeout $((time + 120)) "fuzz/target/$MACHINE/release/$1" "$corpus" "fuzz/seeds/$1" -max_total_time="$time" -max_len="$2" \
+            -malloc_limit_mb="$3" -rss_limit_mb=768 -timeout=$patience -artifact_prefix="fuzz/artifacts/$1-" > "$WORK/$1.txt" 2>&1 || {
+            cat "$WORK/$1.txt"
             echo "$1: the input is in fuzz/artifacts; give it to the program to see it again"
             return 1
         }
-        ran=$((ran + $(sed -n 's/^Done \([0-9]*\) runs in .*/\1/p' "$TMP/$1.txt")))
+        ran=$((ran + $(sed -n 's/^Done \([0-9]*\) runs in .*/\1/p' "$WORK/$1.txt")))
         if [ $ran -ge 1000 ]; then echo "=> $1: nothing found in $ran runs"; return; fi
     done
     echo "$1: $ran inputs, of 1000 at least"

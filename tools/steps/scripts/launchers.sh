@@ -1,13 +1,13 @@
 # `comity check` started by others than `comity launch`: by hand with torch's variables, by Open MPI, by MPICH.
-key=$TMP/key
-"$COMITY" key new "$key" > "$TMP/said"
+key=$WORK/key
+"$COMITY" key new "$key" > "$WORK/said"
 
 # Four ranks with torch's variables. The port can be taken between the look and its use.
 torch() {
     pids= bad=0
     for rank in 0 1 2 3; do
         RANK=$rank WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=$1 COMITY_KEY_FILE=$key \
-            timeout 600 "$COMITY" check --quick > "$TMP/torch.$rank" 2>&1 &
+            timeout 600 "$COMITY" check --quick > "$WORK/torch.$rank" 2>&1 &
         pids="$pids $!"
     done
     for pid in $pids; do wait "$pid" || bad=1; done
@@ -15,7 +15,7 @@ torch() {
 }
 for try in 1 2 3; do
     if torch "$(free_port)"; then echo "right: 4 ranks with torch's variables"; break; fi
-    if [ $try = 3 ] || ! grep -q "in use" "$TMP"/torch.*; then cat "$TMP"/torch.*; exit 1; fi
+    if [ $try = 3 ] || ! grep -q "in use" "$WORK"/torch.*; then cat "$WORK"/torch.*; exit 1; fi
 done
 
 # broken NAME JOIN_TIMEOUT WORDS...: a job of $launcher that is to end by itself, and not well. What a killed rank leaves of MPI goes away
@@ -23,21 +23,21 @@ done
 broken() {
     name=$1 wait=$2; shift 2
     code=0
-    OMPI_MCA_btl_vader_backing_directory="$TMP/$name" OMPI_MCA_orte_tmpdir_base="$TMP/$name" COMITY_JOIN_TIMEOUT=$wait \
-        timeout 100 $launcher "$@" > "$TMP/said" 2>&1 || code=$?
-    case $code in 0 | 124) cat "$TMP/said"; echo "$name under $launcher ended with $code"; exit 1 ;; esac
+    OMPI_MCA_btl_vader_backing_directory="$WORK/$name" OMPI_MCA_orte_tmpdir_base="$WORK/$name" COMITY_JOIN_TIMEOUT=$wait \
+        timeout 100 $launcher "$@" > "$WORK/said" 2>&1 || code=$?
+    case $code in 0 | 124) cat "$WORK/said"; echo "$name under $launcher ended with $code"; exit 1 ;; esac
 }
 
 # told NAME RANK WORDS...: what that rank has said by itself before MPI ended the job in its own way.
 told() {
-    file="$TMP/$1/said.$2"; shift 2
+    file="$WORK/$1/said.$2"; shift 2
     for words; do
         grep -qF -- "$words" "$file" || { cat "$file"; echo "'$words' is not in $file, under $launcher"; exit 1; }
     done
 }
 
 # rank NAME RANKS KILLED ...: words of a rank whose output is kept.
-rank() { mkdir -p "$TMP/$1"; echo sh tools/steps/scripts/rank.sh "$TMP/$1" "$2" "$3" "$COMITY"; }
+rank() { mkdir -p "$WORK/$1"; echo sh tools/steps/scripts/rank.sh "$WORK/$1" "$2" "$3" "$COMITY"; }
 
 # mpi LIBRARY COMMAND: jobs of $launcher; of the command's ranks one is killed.
 mpi() {
@@ -52,10 +52,10 @@ mpi() {
     for r in 0 2; do told killed $r ": rank 1 (host " " died: "; done
     # One that MPI has started and that never comes: it is in MPI and nowhere else, for longer than the job may take.
     printf 'import ctypes, sys, time\nmpi = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
-mpi.MPI_Init_thread(None, None, 3, ctypes.byref(ctypes.c_int()))\ntime.sleep(120)\n' > "$TMP/absent.py"
-    broken absent 5 -n 1 $(rank absent 1 none) check --quick --backend mpi : -n 1 python3 "$TMP/absent.py" "$1"
+mpi.MPI_Init_thread(None, None, 3, ctypes.byref(ctypes.c_int()))\ntime.sleep(120)\n' > "$WORK/absent.py"
+    broken absent 5 -n 1 $(rank absent 1 none) check --quick --backend mpi : -n 1 python3 "$WORK/absent.py" "$1"
     told absent 0 "comity check: rank 0 was not joined by all other ranks" " within 5s; "
-    rm -r "$TMP/mismatch" "$TMP/killed" "$TMP/absent"
+    rm -r "$WORK/mismatch" "$WORK/killed" "$WORK/absent"
     echo "right: what breaks under $launcher"
 }
 launcher="mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none"

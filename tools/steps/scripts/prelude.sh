@@ -4,17 +4,17 @@ set -eu
 # says WORDS COMMAND...: it ends well, and says these words.
 says() {
     words=$1; shift
-    "$@" > "$TMP/said" 2>&1 || { cat "$TMP/said"; echo "it failed: $*"; exit 1; }
-    grep -qF -- "$words" "$TMP/said" || { cat "$TMP/said"; echo "it did not say '$words': $*"; exit 1; }
+    "$@" > "$WORK/said" 2>&1 || { cat "$WORK/said"; echo "it failed: $*"; exit 1; }
+    grep -qF -- "$words" "$WORK/said" || { cat "$WORK/said"; echo "it did not say '$words': $*"; exit 1; }
     echo "right: $*"
 }
 
 # fails WORDS COMMAND...: it ends otherwise than well, and not by `timeout`, and says these words.
 fails() {
     words=$1; shift
-    code=0; "$@" > "$TMP/said" 2>&1 || code=$?
-    case $code in 0 | 124) cat "$TMP/said"; echo "it ended with $code: $*"; exit 1 ;; esac
-    grep -qF -- "$words" "$TMP/said" || { cat "$TMP/said"; echo "it did not say '$words': $*"; exit 1; }
+    code=0; "$@" > "$WORK/said" 2>&1 || code=$?
+    case $code in 0 | 124) cat "$WORK/said"; echo "it ended with $code: $*"; exit 1 ;; esac
+    grep -qF -- "$words" "$WORK/said" || { cat "$WORK/said"; echo "it did not say '$words': $*"; exit 1; }
     echo "right: $*"
 }
 

@@ -1,11 +1,11 @@
 # RDMA without a device for it: rdma-core's own programs, and Comity's links, on the software device.
-"$TOOLBOX" softverbs "$TMP/lib"
-soft() { LD_LIBRARY_PATH=$TMP/lib SOFTVERBS_DEVICES=left=127.0.0.21,right=127.0.0.22 timeout 30 "$@"; }
+"$TOOLBOX" softverbs "$WORK/lib"
+soft() { LD_LIBRARY_PATH=$WORK/lib SOFTVERBS_DEVICES=left=127.0.0.21,right=127.0.0.22 timeout 30 "$@"; }
 
 says left soft ibv_devices
-grep -q right "$TMP/said"
+grep -q right "$WORK/said"
 says "hca_id:" soft ibv_devinfo -v
-for words in left right "PORT_ACTIVE (4)" "::ffff:127.0.0.22"; do grep -qF "$words" "$TMP/said"; done
+for words in left right "PORT_ACTIVE (4)" "::ffff:127.0.0.22"; do grep -qF "$words" "$WORK/said"; done
 
 # exchange MODE PROGRAM FLAGS...: the port can be taken between the look and its use, by the software device too.
 exchange() {
@@ -14,22 +14,22 @@ exchange() {
     shift 2
     for try in 1 2 3; do
         port=$(free_port)
-        soft "$program" -d left -p "$port" "$@" > "$TMP/server" 2>&1 &
+        soft "$program" -d left -p "$port" "$@" > "$WORK/server" 2>&1 &
         server=$! tries=0
         # The server is not listening at once, and only its client may try.
-        until soft "$program" -d right -p "$port" "$@" 127.0.0.1 > "$TMP/client" 2>&1; do
+        until soft "$program" -d right -p "$port" "$@" 127.0.0.1 > "$WORK/client" 2>&1; do
             tries=$((tries + 1))
-            if [ $tries -gt 200 ] || ! grep -q "Couldn't connect" "$TMP/client"; then break; fi
+            if [ $tries -gt 200 ] || ! grep -q "Couldn't connect" "$WORK/client"; then break; fi
             sleep 0.05
         done
-        if wait $server && grep -q "iters in" "$TMP/client"; then
+        if wait $server && grep -q "iters in" "$WORK/client"; then
             exchanges=$((exchanges + 1))
-            echo "right: $program $* ($SOFTVERBS_MODE): $(tail -n 1 "$TMP/server")"
+            echo "right: $program $* ($SOFTVERBS_MODE): $(tail -n 1 "$WORK/server")"
             return
         fi
-        grep -q "Couldn't listen to port" "$TMP/server" || break
+        grep -q "Couldn't listen to port" "$WORK/server" || break
     done
-    cat "$TMP/server" "$TMP/client"
+    cat "$WORK/server" "$WORK/client"
     exit 1
 }
 exchanges=0
@@ -49,12 +49,12 @@ unset SOFTVERBS_MODE
 
 # The cases of conform.c, compiled against the real header, end as over the kernel's Soft-RoCE (the step `guest`).
 cases=tools/steps/src/test/rdma/conform
-cc -O1 -Wall -Werror -o "$TMP/conform" $cases.c -libverbs
-soft "$TMP/conform" left right > "$TMP/said" 2>&1 || { cat "$TMP/said"; exit 1; }
-sed 's/[[:space:]]*$//; /^$/d' $cases.txt > "$TMP/wanted"
-sed 's/[[:space:]]*$//; /^$/d' "$TMP/said" | diff "$TMP/wanted" -
+cc -O1 -Wall -Werror -o "$WORK/conform" $cases.c -libverbs
+soft "$WORK/conform" left right > "$WORK/said" 2>&1 || { cat "$WORK/said"; exit 1; }
+sed 's/[[:space:]]*$//; /^$/d' $cases.txt > "$WORK/wanted"
+sed 's/[[:space:]]*$//; /^$/d' "$WORK/said" | diff "$WORK/wanted" -
 
 echo "=> $exchanges ping-pongs by rdma-core's programs"
 # Comity's own links, and jobs over them.
-export COMITY_VERBS="$TMP/lib/libibverbs.so.1" SOFTVERBS_DEVICES="soft=127.0.0.1*3"
+export COMITY_VERBS="$WORK/lib/libibverbs.so.1" SOFTVERBS_DEVICES="soft=127.0.0.1*3"
 cargo nextest run --workspace --profile gate --run-ignored all --test-threads 2 $QUARTER -E 'kind(lib) & test(/^verbs::/) | binary(rdma)'

@@ -18,7 +18,7 @@ folder=target/$NAME-sanitizer
 export RUSTFLAGS="-Zsanitizer=$NAME --cfg=rustix_use_libc -Clink-arg=-rdynamic"
 
 # watched COMMAND...: of nightly's cargo.
-watched() { cargo +nightly "$@" $std --config "$NATIVE" --target "$HOST" --target-dir "$folder"; }
+watched() { cargo +nightly "$@" $std --config "$NATIVE" --target "$MACHINE" --target-dir "$folder"; }
 tests() { watched nextest run --profile "$NAME" --status-level slow "$@"; }
 
 # Packages whose unit tests run, and of `comity` the jobs of threads.
@@ -37,18 +37,18 @@ elif [ -z "${COMITY_TEST_DEEP-}" ]; then
     tests $library $which "$HALF" -E "not test($long)"
 else
     (export "$options"; tests $library -p comity-launch -p comity-cli $which)
-    env -u RUSTFLAGS "$TOOLBOX" softverbs "$TMP/verbs"
+    env -u RUSTFLAGS "$TOOLBOX" softverbs "$WORK/verbs"
     # The stand-ins for libraries are watched too: else the sanitizer of threads does not see their locks.
     if [ "$NAME" = thread ]; then
         watched build -p softverbs -p softnccl
-        cp "$folder/$HOST/debug/libsoftverbs.so" "$TMP/verbs/libibverbs.so.1"
+        cp "$folder/$MACHINE/debug/libsoftverbs.so" "$WORK/verbs/libibverbs.so.1"
     fi
     # Reports of processes that tests start, whatever becomes of their output and exit codes.
-    mkdir "$TMP/findings"
-    export "$options$more:log_path=$TMP/findings/process" COMITY_TEST_SLOWNESS=$COMITY_SLOWNESS
-    export COMITY_VERBS="$TMP/verbs/libibverbs.so.1" SOFTVERBS_DEVICES="soft=127.0.0.1*3"
+    mkdir "$WORK/findings"
+    export "$options$more:log_path=$WORK/findings/process" COMITY_TEST_SLOWNESS=$COMITY_SLOWNESS
+    export COMITY_VERBS="$WORK/verbs/libibverbs.so.1" SOFTVERBS_DEVICES="soft=127.0.0.1*3"
     code=0
     tests -p comity -p comity-cli -p comity-transport --lib --tests --ignore-default-filter --run-ignored all --test-threads 2 -E "$programs" || code=$?
-    [ -z "$(ls "$TMP/findings")" ] || { cat "$TMP/findings"/*; exit 1; }
+    [ -z "$(ls "$WORK/findings")" ] || { cat "$WORK/findings"/*; exit 1; }
     exit $code
 fi

@@ -237,24 +237,26 @@ fn ended(task: Task, shown: bool, file: &Path) -> Result<End, String> {
 
 /// Run lines of `sh` in the workspace's root, after `scripts/prelude.sh`. They have the variables of the tests' scope and
 ///
-/// - TARGET, PYTHON, COMITY, TOOLBOX: what cargo built, the interpreter of the tests, the command, this program; TMP: a folder that goes away;
-/// - PROFILE, HALF, QUARTER, HAND: nextest's profile, its flag for a gate's share of so many, a hand of four;
-/// - NATIVE, HOST: a configuration of cargo and the machine's target, see [`native`].
+/// - BUILT, PYTHON, COMITY, TOOLBOX, WORK: cargo's folder, the interpreter of the tests, the command, this program, a folder that goes away;
+/// - SIZE, HALF, QUARTER, HAND: nextest's profile, its flag for a gate's share of so many, a hand of four;
+/// - NATIVE, MACHINE: a configuration of cargo and the machine's target, see [`native`].
 fn run_lines(script: &str, scope: &Scope) -> Outcome {
     let target = target();
     let scratch = Scratch::new("lines")?;
     let mut task = Task::sh(&[include_str!("../../scripts/prelude.sh"), script].concat())
-        .env("TARGET", &target)
+        .env("BUILT", &target)
         .env("PYTHON", target.join("python/bin/python"))
+        // Modules are compiled once, also where the environment says otherwise.
+        .env("PYTHONDONTWRITEBYTECODE", "")
         .env("COMITY", target.join("debug/comity"))
         .env("TOOLBOX", own()?)
-        .env("TMP", scratch.join("."))
-        .env("PROFILE", if scope.deep { "deep" } else { "gate" })
+        .env("WORK", scratch.join("."))
+        .env("SIZE", if scope.deep { "deep" } else { "gate" })
         .env("HALF", scope.part(2))
         .env("QUARTER", scope.part(4))
         .env("HAND", (scope.seed % 4).to_string());
     if script.contains("$NATIVE") {
-        task = task.env("NATIVE", native::config()?).env("HOST", native::host()?);
+        task = task.env("NATIVE", native::config()?).env("MACHINE", native::host()?);
     }
     let output = scope.tell(task).limit(DEEP_LIMIT).echo().run()?;
     Ok(note(&output))

@@ -60,14 +60,14 @@ pub(super) const PARTS: &[Step] = &[
         "full",
         "every operation, type and size, 4 processes, as released",
         "cargo build --release -p comity-cli
-comity=$TARGET/release/comity
+comity=$BUILT/release/comity
 $comity launch -n 2 --timeout 1200 -- $comity check --quick --large --ops all_reduce
 $comity launch -n 4 --timeout 1200 -- $comity check",
     ),
     plain(
         "load",
         "64 ranks, 1,000 calls in flight; 1,000 groups and 20 s of calls; nothing grows",
-        "load() { $COMITY launch -n $1 --timeout 1200 -- \"$TARGET/debug/examples/load\" $2 $3; }
+        "load() { $COMITY launch -n $1 --timeout 1200 -- \"$BUILT/debug/examples/load\" $2 $3; }
 load 64 flight 1000
 load 4 groups 1000
 load 3 grow 20",
@@ -91,14 +91,14 @@ load 3 grow 20",
     plain(
         "candle",
         "candle's examples beside transformers; checkpoints read by others",
-        "\"$PYTHON\" python/suites/candle_suite.py \"$TARGET/debug\" \"$TARGET/minilm\"",
+        "\"$PYTHON\" python/suites/candle_suite.py \"$BUILT/debug\" \"$BUILT/minilm\"",
     )
     .built()
     .asks(&[Ask::Python]),
     plain(
         "others",
         "burn, candle's own models and the page for other Rust libraries",
-        "cargo test --locked --manifest-path tools/others/Cargo.toml --target-dir \"$TARGET/others\"",
+        "cargo test --locked --manifest-path tools/others/Cargo.toml --target-dir \"$BUILT/others\"",
     ),
     plain("rdma", "rdma-core's programs on a software device; Comity's links over it", RDMA).built().asks(VERBS),
     part("guest", "the kernel's Soft-RoCE in a QEMU guest, every case", rdma_vm::run)
@@ -138,7 +138,7 @@ cargo nextest run --profile deep -p comity-cli --test live --run-ignored only ch
     plain(
         "torchft",
         "torchft's manager over Comity, beside gloo: a replica dies and comes back",
-        "if [ -n \"$COMITY_TORCHFT_SOURCE\" ]; then
+        "if [ -n \"${COMITY_TORCHFT_SOURCE-}\" ]; then
     \"$PYTHON\" python/suites/torchft_examples.py --source \"$COMITY_TORCHFT_SOURCE\" --over gloo comity
 fi
 \"$PYTHON\" python/suites/torchft_suite.py",
@@ -171,7 +171,7 @@ fi
     plain(
         "elastic-chaos",
         "a job that loses ranks and takes in others, for an hour",
-        "\"$TARGET/debug/examples/elastic\" chaos --minutes 60 --detection 2 --seed \"$COMITY_TEST_SEED\"",
+        "\"$BUILT/debug/examples/elastic\" chaos --minutes 60 --detection 2 --seed \"$COMITY_TEST_SEED\"",
     )
     .built(),
     part("soak", "eight ranks to a core for 2 hours (--hours), nobody given up", chaos::soak),

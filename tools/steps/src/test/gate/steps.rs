@@ -78,11 +78,11 @@ pub(super) const BUILD: &[Step] = &[
 
 /// The workspace's tests. Those in documents get time that the others leave, which wait a good deal.
 pub(in crate::test) const ALL_TESTS: &str =
-    "nice -n 19 cargo test --workspace --doc > \"$TARGET/doctests.txt\" 2>&1 & docs=$!
-cargo nextest run --workspace --no-fail-fast --status-level slow --profile \"$PROFILE\" || failed=1
+    "nice -n 19 cargo test --workspace --doc > \"$BUILT/doctests.txt\" 2>&1 & docs=$!
+cargo nextest run --workspace --no-fail-fast --status-level slow --profile \"$SIZE\" || failed=1
 wait $docs || failed=1
-cat \"$TARGET/doctests.txt\"
-[ -z \"$failed\" ]";
+cat \"$BUILT/doctests.txt\"
+[ -z \"${failed-}\" ]";
 
 /// First of all that runs something.
 pub(super) const TESTS: Step =
@@ -125,8 +125,7 @@ pub(super) const EVERY: &[Step] = &[
     lines(
         "book",
         60,
-        "\"$TARGET/book/bin/properdocs\" build --strict
-export PYTHONDONTWRITEBYTECODE=
+        "\"$BUILT/book/bin/properdocs\" build --strict
 \"$PYTHON\" docs/make/check.py names
 timeout 180 \"$PYTHON\" docs/make/check.py examples",
         "the documents as a book: no warning; links, paths, examples in Python",
