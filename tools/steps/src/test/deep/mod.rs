@@ -41,17 +41,17 @@ pub(super) const PARTS: &[Step] = &[
     plain(
         "simulator",
         "100,000 seeds of failing jobs",
-        "COMITY_SIM_SEEDS=100000 cargo nextest run --profile deep -p comity-membership --lib -E 'test(=simulate::the_promise_is_kept)'",
+        "COMITY_SIM_SEEDS=100000 cargo nextest run --profile long -p comity-membership --lib -E 'test(=simulate::the_promise_is_kept)'",
     ),
     plain(
         "vast",
         "jobs of 4,096 simulated ranks, and the same mistakes found in them",
-        "COMITY_SIM_VAST=4096 cargo test -p comity-membership --lib simulate::vast:: -- --nocapture --test-threads=1",
+        "COMITY_SIM_VAST=4096 cargo nextest run --profile long -p comity-membership --lib --no-capture simulate::vast::",
     ),
     plain(
         "hours",
         "10,000 simulated hours of crowded jobs, nobody given up",
-        "COMITY_SIM_HOURS=10000 cargo test -p comity-membership --lib simulate::hours_pass_without_a_false_alarm -- --exact --nocapture",
+        "COMITY_SIM_HOURS=10000 cargo nextest run --profile long -p comity-membership --lib --no-capture simulate::hours_pass_without_a_false_alarm",
     ),
     part("conformance", "every operation over each link and backend, all rank counts", conformance::run)
         .built()

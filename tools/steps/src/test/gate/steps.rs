@@ -170,7 +170,7 @@ cargo check --target aarch64-apple-darwin --target-dir target/macos -p comity -p
 
 /// Models of the lock-free parts. Other flags would build everything anew, so they have a folder of their own.
 pub(in crate::test) const LOOM: &str = "export RUSTFLAGS='--cfg loom' CARGO_PROFILE_DEV_DEBUG=0 LOOM_MAX_PREEMPTIONS=$((2 + ${COMITY_TEST_DEEP:-0}))
-cargo nextest run --profile deep --config \"$NATIVE\" --target-dir target/loom -p comity -p comity-base -p comity-transport --lib loom";
+cargo nextest run --profile long --config \"$NATIVE\" --target-dir target/loom -p comity -p comity-base -p comity-transport --lib loom";
 
 /// The one crate with unsafe code and without system calls.
 pub(in crate::test) const MIRI: &str = "cargo +nightly miri nextest run -p comity-kernel --lib $QUARTER";
