@@ -243,7 +243,10 @@ fn ended(task: Task, shown: bool, file: &Path) -> Result<End, String> {
 fn run_lines(script: &str, scope: &Scope) -> Outcome {
     let target = target();
     let scratch = Scratch::new("lines")?;
-    let mut task = Task::sh(&[include_str!("../../scripts/prelude.sh"), script].concat())
+    // A file: what failed is told with its command.
+    write(scratch.join("script"), [include_str!("../../scripts/prelude.sh"), script].concat())?;
+    let mut task = Task::new("sh")
+        .arg(scratch.join("script"))
         .env("BUILT", &target)
         .env("PYTHON", target.join("python/bin/python"))
         // Modules are compiled once, also where the environment says otherwise.
@@ -258,7 +261,11 @@ fn run_lines(script: &str, scope: &Scope) -> Outcome {
     if script.contains("$NATIVE") {
         task = task.env("NATIVE", native::config()?).env("MACHINE", native::host()?);
     }
-    let output = scope.tell(task).limit(DEEP_LIMIT).echo().run()?;
+    let ended = scope.tell(task).limit(DEEP_LIMIT).echo().run();
+    let output = ended.map_err(|e| match e.split_once("/script` ") {
+        Some((_, how)) => format!("it {how}"),
+        None => e,
+    })?;
     Ok(note(&output))
 }
 
@@ -313,6 +320,17 @@ mod tests {
         let missing = |in_ci| End::of(Err(Why::Missing("x".into())), in_ci);
         assert_eq!([missing(true), missing(false)], [End::Failed("x".into()), End::NotRun("x".into())]);
         assert_eq!(End::of(Err(Why::NotHere("x".into())), true), End::NotRun("x".into()));
+    }
+
+    #[test]
+    fn lines_that_fail_are_told_by_their_last_words() {
+        let scope = Scope { seed: 6, deep: false, hours: 0.0 };
+        assert_eq!(run_lines("echo \"=> $HAND $SIZE $COMITY_TEST_SEED\"", &scope).unwrap(), "2 gate 6");
+        for script in ["says b echo a", "echo it did not say; false; echo on"] {
+            let Err(Why::Failed(why)) = run_lines(script, &scope) else { panic!("{script}") };
+            assert!(why.starts_with("it failed (exit status: 1)") && why.contains("it did not say"), "{why}");
+            assert!(!why.contains("echo on") && !why.ends_with("\non"), "{why}");
+        }
     }
 
     #[test]
