@@ -21,8 +21,7 @@ use tasks::{
     place::built,
 };
 
-const CABLES: &[super::shapes::Cable] =
-    &[(0, 1, "c0", "10.71.1.1/30", "10.71.1.2/30"), (0, 1, "c1", "10.71.2.1/30", "10.71.2.2/30")];
+const CABLES: &[super::shapes::Cable] = &[(0, 1, "c0", "10.71.1.%/30"), (0, 1, "c1", "10.71.2.%/30")];
 
 const TWO: Shape = Shape { hosts: 2, cables: CABLES, also: OFFERED, master: &["10.71.1.1"], ..PLAIN };
 

@@ -19,8 +19,8 @@ use std::{
 };
 use tasks::{child::Task, netns::Hosts};
 
-/// A cable: its two hosts, its name, and the address at each end.
-pub(super) type Cable = (usize, usize, &'static str, &'static str, &'static str);
+/// A cable: its two hosts, its name, and its network, in which the first host is 1 and the second 2.
+pub(super) type Cable = (usize, usize, &'static str, &'static str);
 
 /// Limit on a job that cannot run.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -63,16 +63,11 @@ pub(super) const PLAIN: Shape = Shape {
     refused: None,
 };
 
-pub(super) const CHAIN: &[Cable] =
-    &[(0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"), (1, 2, "bc", "10.71.2.1/30", "10.71.2.2/30")];
+pub(super) const CHAIN: &[Cable] = &[(0, 1, "ab", "10.71.1.%/30"), (1, 2, "bc", "10.71.2.%/30")];
 
 pub(super) const TRIANGLE: Shape = Shape {
     name: "triangle",
-    cables: &[
-        (0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"),
-        (1, 2, "bc", "10.71.2.1/30", "10.71.2.2/30"),
-        (2, 0, "ca", "10.71.3.1/30", "10.71.3.2/30"),
-    ],
+    cables: &[(0, 1, "ab", "10.71.1.%/30"), (1, 2, "bc", "10.71.2.%/30"), (2, 0, "ca", "10.71.3.%/30")],
     master: &["10.71.1.1", "10.71.1.1", "10.71.3.2"],
     busy: &["ab", "bc", "ca"],
     ..PLAIN
@@ -84,7 +79,7 @@ const SHAPES: &[Shape] = &[
         name: "two ranks on each of two hosts",
         hosts: 2,
         ranks: 2,
-        cables: &[(0, 1, "cable", "10.77.0.1/24", "10.77.0.2/24")],
+        cables: &[(0, 1, "cable", "10.77.0.%/24")],
         master: &["10.77.0.1"],
         busy: &["cable"],
         ..PLAIN
@@ -93,7 +88,7 @@ const SHAPES: &[Shape] = &[
         name: "interfaces that lead nowhere",
         hosts: 2,
         dead: 8,
-        cables: &[(0, 1, "lan", "10.73.0.1/24", "10.73.0.2/24")],
+        cables: &[(0, 1, "lan", "10.73.0.%/24")],
         // What has it is tried after what has not.
         also: &[(0, "route add default via 10.73.0.2"), (1, "route add default via 10.73.0.1")],
         master: &["10.73.0.1"],
@@ -104,7 +99,7 @@ const SHAPES: &[Shape] = &[
     Shape {
         name: "chain, a launcher on each host",
         // Node 0 is in the middle.
-        cables: &[(0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"), (0, 2, "ac", "10.71.2.1/30", "10.71.2.2/30")],
+        cables: &[(0, 1, "ab", "10.71.1.%/30"), (0, 2, "ac", "10.71.2.%/30")],
         master: &["10.71.1.1", "10.71.1.1", "10.71.2.1"],
         busy: &["ab", "ac"],
         launched: true,
@@ -113,10 +108,7 @@ const SHAPES: &[Shape] = &[
     Shape {
         name: "two networks",
         hosts: 2,
-        cables: &[
-            (0, 1, "slow", "10.71.0.1/16", "10.71.0.2/16"),
-            (0, 1, "fast", "10.72.1.1/24", "10.72.1.2/24"),
-        ],
+        cables: &[(0, 1, "slow", "10.71.0.%/16"), (0, 1, "fast", "10.72.1.%/24")],
         also: &[(0, "route add default via 10.71.0.2"), (1, "route add default via 10.71.0.1")],
         master: &["10.71.0.1"],
         busy: &["fast"],
@@ -125,10 +117,10 @@ const SHAPES: &[Shape] = &[
     Shape {
         name: "two cables between two of three",
         cables: &[
-            (0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"),
-            (0, 1, "ab2", "10.71.4.1/30", "10.71.4.2/30"),
-            (1, 2, "bc", "10.71.2.1/30", "10.71.2.2/30"),
-            (2, 0, "ca", "10.71.3.1/30", "10.71.3.2/30"),
+            (0, 1, "ab", "10.71.1.%/30"),
+            (0, 1, "ab2", "10.71.4.%/30"),
+            (1, 2, "bc", "10.71.2.%/30"),
+            (2, 0, "ca", "10.71.3.%/30"),
         ],
         master: &["10.71.1.1", "10.71.1.1", "10.71.3.2"],
         busy: &["ab", "ab2", "bc", "ca"],
@@ -137,18 +129,14 @@ const SHAPES: &[Shape] = &[
     Shape {
         name: "IPv6 of the link only",
         hosts: 2,
-        cables: &[(0, 1, "ab", "fe80::71:1/64", "fe80::71:2/64")],
+        cables: &[(0, 1, "ab", "fe80::71:%/64")],
         master: &["fe80::71:1%ab"],
         busy: &["ab"],
         ..PLAIN
     },
     Shape {
         name: "IPv6 only, three cables",
-        cables: &[
-            (0, 1, "ab", "fd71:1::1/64", "fd71:1::2/64"),
-            (1, 2, "bc", "fd71:2::1/64", "fd71:2::2/64"),
-            (2, 0, "ca", "fd71:3::1/64", "fd71:3::2/64"),
-        ],
+        cables: &[(0, 1, "ab", "fd71:1::%/64"), (1, 2, "bc", "fd71:2::%/64"), (2, 0, "ca", "fd71:3::%/64")],
         master: &["fd71:1::1,fd71:3::2"],
         busy: &["ab", "bc", "ca"],
         ..PLAIN
@@ -157,7 +145,7 @@ const SHAPES: &[Shape] = &[
     Shape {
         name: "chain without a relay",
         // Rank 0 is in the middle, so all meet.
-        cables: &[(0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"), (0, 2, "ac", "10.71.2.1/30", "10.71.2.2/30")],
+        cables: &[(0, 1, "ab", "10.71.1.%/30"), (0, 2, "ac", "10.71.2.%/30")],
         master: &["10.71.1.1", "10.71.1.1", "10.71.2.1"],
         vars: &[("COMITY_RELAY", "0")],
         refused: Some(&["host b", "host c", "10.71.1.2", "no route", "COMITY_RELAY"]),
@@ -268,11 +256,10 @@ pub(super) struct Lan<'a> {
 impl<'a> Lan<'a> {
     pub(super) fn new(shape: &'a Shape) -> Result<Self, String> {
         let lan = Self { shape, hosts: Hosts::new("lan", &NAMES[..shape.hosts])? };
-        for (a, b, cable, at, bt) in shape.cables {
+        for (a, b, cable, network) in shape.cables {
             lan.hosts.cable([(NAMES[*a], cable), (NAMES[*b], cable)])?;
-            for (host, addr) in [(*a, at), (*b, bt)] {
-                lan.raise(host, cable, addr)?;
-            }
+            lan.raise(*a, cable, &network.replace('%', "1"))?;
+            lan.raise(*b, cable, &network.replace('%', "2"))?;
         }
         for host in 0..shape.hosts {
             for pair in 0..shape.dead {
