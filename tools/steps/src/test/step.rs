@@ -277,7 +277,7 @@ pub(super) fn note(output: &str) -> String {
         words.push(format!("{tests} tests"));
     }
     if words.is_empty() {
-        words.extend(output.lines().rfind(|l| !l.trim().is_empty()).map(|l| l.trim().to_owned()));
+        words.push(output.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("nothing to say").trim().into());
     }
     words.join("; ")
 }
