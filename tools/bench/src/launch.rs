@@ -25,7 +25,7 @@ const TAG: &str = "samples";
 /// A rank failed, took too long, or wrote what makes no sense.
 pub(crate) fn carry_out(launch: &Launch<'_>, ready: &Ready) -> Result<Vec<Line>, String> {
     let cores = machine::cores().len();
-    let scratch = Scratch::new("bench").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let scratch = Scratch::new("bench")?;
     let tag = scratch.join(TAG);
     let spaces = Spaces::new(launch.who.wire)?;
     let before = machine::flag_ns();

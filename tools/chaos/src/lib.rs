@@ -171,8 +171,7 @@ pub fn run(choice: &Choice) -> Result<String, String> {
         "seed {}, {} minutes; again: cargo xtask chaos{again} --minutes {} --seed {}",
         choice.seed, choice.minutes, choice.minutes, choice.seed
     );
-    let scratch =
-        Scratch::within(&built(profile, ""), "chaos").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let scratch = Scratch::within(&built(profile, ""), "chaos")?;
     let running = start(choice, profile, &scratch)?;
     judge(choice, running)
 }

@@ -19,7 +19,7 @@ pub(crate) fn archive(out: &Path) -> Result<(), String> {
     environment(&venv, &built("book", "installed.txt"), REQUIREMENTS)?;
     Task::new(venv.join("bin/properdocs")).args(["build", "--strict", "--quiet"]).run()?;
     let name = format!("comity-{VERSION}-book");
-    let scratch = Scratch::within(out, "book").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let scratch = Scratch::within(out, "book")?;
     let site = built("book", "site");
     if !site.join("search/search_index.json").is_file() {
         return Err(format!("{} has no index for the search", site.display()));

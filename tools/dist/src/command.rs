@@ -29,7 +29,7 @@ pub(crate) fn archive(target: &Target, out: &Path) -> Result<Artefact, String> {
         find_loader(&fs::read(&command).map_err(|e| format!("cannot read {}: {e}", command.display()))?)?;
     }
     let name = format!("comity-{VERSION}-{}", target.triple);
-    let scratch = Scratch::within(out, "command").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let scratch = Scratch::within(out, "command")?;
     let tree = scratch.join(&name);
     copy(&command, &tree.join("bin/comity"))?;
     for file in ["LICENSE", "README.md"] {
@@ -81,7 +81,7 @@ fn write_manual(target: &Target, tree: &Path, out: &Path) -> Result<(), String> 
 
 /// Unpack it elsewhere, and run it.
 fn try_out(file: &Path) -> Result<String, String> {
-    let scratch = Scratch::new("command").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let scratch = Scratch::new("command")?;
     Task::new("tar")
         .args(["-xzf"])
         .args([file])

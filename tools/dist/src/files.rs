@@ -94,7 +94,7 @@ fn fill(template: &str, url: &str, sums: &[(String, String)]) -> Result<String, 
 
 /// Install from the folder as a user does, into a folder that goes away.
 pub(crate) fn try_out(out: &Path, target: &Target) -> Result<(), String> {
-    let scratch = Scratch::new("installed").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let scratch = Scratch::new("installed")?;
     let from = format!("file://{}", out.display());
     let installer = Task::new("sh").args([out.join("install.sh")]).args(["--from", &from, "--prefix"]);
     let said = installer.args([scratch.join("")]).run()?;

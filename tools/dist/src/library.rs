@@ -15,7 +15,7 @@ use tasks::{
 /// Pack the libcomity that was built with the wheel.
 pub(crate) fn archive(kit: &Kit, target: &Target, out: &Path) -> Result<Artefact, String> {
     let name = format!("libcomity-{VERSION}-{}", target.triple);
-    let scratch = Scratch::within(out, "library").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let scratch = Scratch::within(out, "library")?;
     let tree = scratch.join(&name);
     steps::lay_out_library(&tree, &target.built("libcomity_c.a"), &kit.library(target))?;
     copy(&root().join("LICENSE"), &tree.join("share/doc/comity/LICENSE"))?;
@@ -32,7 +32,7 @@ pub(crate) fn archive(kit: &Kit, target: &Target, out: &Path) -> Result<Artefact
 
 /// Unpack it elsewhere, and compile and run a program with it: shared, as a compiler on this machine does it.
 fn try_out(file: &Path) -> Result<String, String> {
-    let scratch = Scratch::new("library").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let scratch = Scratch::new("library")?;
     Task::new("tar")
         .args(["-xzf"])
         .args([file])

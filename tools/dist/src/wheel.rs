@@ -22,7 +22,7 @@ const RESULT: &str = "every rank has the same plane";
 
 /// Build the wheel, and with it the command and libcomity of the target.
 pub(crate) fn build(kit: &Kit, target: &Target, out: &Path) -> Result<PathBuf, String> {
-    let wheels = Scratch::within(out, "wheel").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let wheels = Scratch::within(out, "wheel")?;
     let mut task = kit.maturin(target).args(["build", "--profile", "dist", "--strip", "false"]);
     task = task.args(["--target", target.triple, "--out"]).args([wheels.join("")]);
     if !target.policy.is_empty() {
@@ -82,7 +82,7 @@ fn is_covered(tag: &str, promised: &str) -> bool {
 
 /// Install it into an empty environment, with a PATH that has no Rust, and start the demonstration there.
 fn install(file: &Path) -> Result<String, String> {
-    let scratch = Scratch::new("wheel").map_err(|e| format!("cannot make a folder: {e}"))?;
+    let scratch = Scratch::new("wheel")?;
     let venv = scratch.join("venv");
     let path = format!("{}:/usr/bin:/bin", venv.join("bin").display());
     let found = |name: &str| path.split(':').any(|dir| Path::new(dir).join(name).exists());

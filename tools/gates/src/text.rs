@@ -1,146 +1,140 @@
-//! Rust source without its comments and texts, so that words in them are not taken for code.
+//! Rust source, line by line, with its comments and literals apart, so that words in them are not taken for code.
 
-/// Comments and the insides of literals become spaces; lines stay where they are.
-pub(crate) fn blank(source: &str) -> String {
-    split(source).0
+/// A file.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// Place in the workspace.
+    pub(crate) name: String,
+    pub(crate) lines: Vec<Line>,
 }
 
-/// The literals of the source: each with its line, from 0.
-pub(crate) fn literals(source: &str) -> Vec<(usize, String)> {
-    split(source).1
+/// A line of a file.
+#[derive(Debug)]
+pub(crate) struct Line {
+    /// The line as it stands there.
+    pub(crate) text: String,
+    /// The same with spaces for comments and literals.
+    pub(crate) code: String,
+    /// Literals that begin here.
+    pub(crate) literals: Vec<String>,
+    /// It is for tests only.
+    pub(crate) is_test: bool,
 }
 
-/// The code alone, as [`blank`] has it, and the literals, as [`literals`] has them.
-fn split(source: &str) -> (String, Vec<(usize, String)>) {
-    let chars: Vec<char> = source.chars().collect();
-    let mut out = String::with_capacity(source.len());
-    let mut literals = Vec::new();
-    let mut line = 0;
-    let mut at = 0;
-    while at < chars.len() {
-        let end = match chars[at] {
-            '/' if chars.get(at + 1) == Some(&'/') => line_end(&chars, at),
-            '/' if chars.get(at + 1) == Some(&'*') => block_end(&chars, at),
-            '"' => text_end(&chars, at),
-            'r' if starts_word(&chars, at) => raw_end(&chars, at + 1).unwrap_or(at),
-            '\'' => char_end(&chars, at).unwrap_or(at),
-            _ => at,
+impl Source {
+    pub(crate) fn new(name: &str, text: &str) -> Self {
+        let mut code = String::with_capacity(text.len());
+        let mut literals = vec![Vec::new(); text.lines().count() + 1];
+        let mut at = 0;
+        while let Some(first) = text[at..].chars().next() {
+            let (end, is_literal) = end_of_token(text, at);
+            if is_literal {
+                literals[code.matches('\n').count()].push(text[at..end].to_owned());
+            }
+            if end == at {
+                code.push(first);
+                at += first.len_utf8();
+            } else {
+                code.extend(text[at..end].chars().map(|c| if c == '\n' { c } else { ' ' }));
+                at = end;
+            }
+        }
+        let of = |((text, code), literals): ((&str, &str), _)| Line {
+            text: text.to_owned(),
+            code: code.to_owned(),
+            literals,
+            is_test: false,
         };
-        if end == at {
-            out.push(chars[at]);
-            line += usize::from(chars[at] == '\n');
-            at += 1;
-            continue;
-        }
-        if chars[at] != '/' {
-            literals.push((line, chars[at..end].iter().collect()));
-        }
-        out.extend(chars[at..end].iter().map(|&c| if c == '\n' { '\n' } else { ' ' }));
-        line += chars[at..end].iter().filter(|&&c| c == '\n').count();
-        at = end;
+        let lines = text.lines().zip(code.lines()).zip(literals).map(of).collect();
+        let mut source = Self { name: name.to_owned(), lines };
+        source.mark_tests();
+        source
     }
-    (out, literals)
-}
 
-fn line_end(chars: &[char], at: usize) -> usize {
-    find(chars, at, |rest| rest[0] == '\n')
-}
-
-fn block_end(chars: &[char], at: usize) -> usize {
-    let mut depth = 0;
-    let mut at = at;
-    while at < chars.len() {
-        match chars[at..] {
-            ['/', '*', ..] => depth += 1,
-            ['*', '/', ..] => depth -= 1,
-            _ => {
-                at += 1;
+    /// Mark the items that are for tests, and all of a file of tests.
+    fn mark_tests(&mut self) {
+        if ["/tests/", "/examples/", "/conformance"].iter().any(|part| self.name.contains(part))
+            || self.name.ends_with("tests.rs")
+        {
+            self.lines.iter_mut().for_each(|line| line.is_test = true);
+        }
+        let mut lines = self.lines.iter_mut();
+        while let Some(line) = lines.next() {
+            let start = line.code.trim_start();
+            if !["#[cfg(test", "#[cfg(all(test"].iter().any(|t| start.starts_with(t)) {
                 continue;
             }
-        }
-        at += 2;
-        if depth == 0 {
-            return at;
-        }
-    }
-    at
-}
-
-fn text_end(chars: &[char], at: usize) -> usize {
-    let mut at = at + 1;
-    while at < chars.len() && chars[at] != '"' {
-        at += if chars[at] == '\\' { 2 } else { 1 };
-    }
-    (at + 1).min(chars.len())
-}
-
-/// After an `r`: hashes, and a text that ends with as many.
-fn raw_end(chars: &[char], at: usize) -> Option<usize> {
-    let hashes = chars[at..].iter().take_while(|&&c| c == '#').count();
-    if chars.get(at + hashes) != Some(&'"') {
-        return None;
-    }
-    let close: Vec<char> = std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
-    let end = find(chars, at + hashes + 1, |rest| rest.starts_with(&close));
-    Some((end + close.len()).min(chars.len()))
-}
-
-/// A character, not a lifetime.
-fn char_end(chars: &[char], at: usize) -> Option<usize> {
-    match chars[at + 1..] {
-        ['\\', _, ..] => Some((find(chars, at + 3, |rest| rest[0] == '\'') + 1).min(chars.len())),
-        [_, '\'', ..] => Some(at + 3),
-        _ => None,
-    }
-}
-
-/// Also the `r` of `br"..."`.
-fn starts_word(chars: &[char], at: usize) -> bool {
-    let part = |i: usize| chars[i].is_alphanumeric() || chars[i] == '_';
-    at == 0 || !part(at - 1) || chars[at - 1] == 'b' && (at == 1 || !part(at - 2))
-}
-
-fn find(chars: &[char], from: usize, is: impl Fn(&[char]) -> bool) -> usize {
-    (from..chars.len()).find(|&i| is(&chars[i..])).unwrap_or(chars.len())
-}
-
-/// The lines, with their numbers from 0, that are not only for tests.
-pub(crate) fn without_tests(code: &str) -> Vec<(usize, &str)> {
-    let mut lines = code.lines().enumerate();
-    let mut kept = Vec::new();
-    while let Some((i, line)) = lines.next() {
-        let start = line.trim_start();
-        if !["#[cfg(test", "#[cfg(all(test"].iter().any(|t| start.starts_with(t)) {
-            kept.push((i, line));
-            continue;
-        }
-        // As the formatter leaves it: an item ends on its line, or with a brace as far in as it begins.
-        let close = format!("{}}}", &line[..line.len() - start.len()]);
-        let mut begun = false;
-        for (_, line) in lines.by_ref() {
-            if !begun && line.trim_start().starts_with("#[") {
-                continue;
-            }
-            let on_one_line = !begun && (line.ends_with(';') || line.ends_with(',') || line.ends_with('}'));
-            begun = true;
-            if on_one_line || line.starts_with(&close) {
-                break;
+            line.is_test = true;
+            // As the formatter leaves it: an item ends on its line, or with a brace as far in as it begins.
+            let close = format!("{}}}", &line.code[..line.code.len() - start.len()]);
+            let mut begun = false;
+            for line in lines.by_ref() {
+                line.is_test = true;
+                if !begun && line.code.trim_start().starts_with("#[") {
+                    continue;
+                }
+                let ends_here = !begun && line.code.ends_with([';', ',', '}']);
+                begun = true;
+                if ends_here || line.code.starts_with(&close) {
+                    break;
+                }
             }
         }
     }
-    kept
+
+    /// The lines that are not for tests, with their numbers from 1.
+    pub(crate) fn shipped(&self) -> impl Iterator<Item = (usize, &Line)> {
+        (1..).zip(&self.lines).filter(|(_, line)| !line.is_test)
+    }
 }
 
-/// The innermost function around the line at `at`, as the formatter leaves it: from its head to its last brace.
-pub(crate) fn function<'a>(code: &'a [(usize, &'a str)], at: usize) -> Option<&'a [(usize, &'a str)]> {
-    let indent = |i: usize| code[i].1.len() - code[i].1.trim_start().len();
-    let begins = |&i: &usize| super::has_word(code[i].1, "fn") && (i == at || indent(i) < indent(at));
-    (0..=at).rev().filter(begins).find_map(|head| {
-        let closes = |&i: &usize| code[i].1.trim_start().starts_with('}') && indent(i) <= indent(head);
-        let end = (head + 1..code.len()).find(closes).unwrap_or(code.len() - 1);
-        let end = if code[head].1.trim_end().ends_with('}') { head } else { end };
-        (end >= at).then(|| &code[head..=end])
-    })
+/// The end of the comment or literal that begins there, and whether it is a literal; the place itself where none does.
+fn end_of_token(text: &str, at: usize) -> (usize, bool) {
+    let rest = &text[at..];
+    let until = |from: usize, close: &str| {
+        at + rest.get(from..).and_then(|r| r.find(close)).map_or(rest.len(), |i| from + i + close.len())
+    };
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    match rest.as_bytes() {
+        [b'/', b'/', ..] => (at + rest.find('\n').unwrap_or(rest.len()), false),
+        [b'/', b'*', ..] => (until(2, "*/"), false),
+        [b'"', ..] => {
+            let mut escaped = true;
+            let close = rest.char_indices().find(|(_, c)| {
+                let closes = *c == '"' && !escaped;
+                escaped = *c == '\\' && !escaped;
+                closes
+            });
+            (at + close.map_or(rest.len(), |(i, _)| i + 1), true)
+        }
+        // Also the `r` of `br"..."`.
+        [b'r', ..] if !text[..at].strip_suffix('b').unwrap_or(&text[..at]).ends_with(part) => {
+            let hashes = rest[1..].len() - rest[1..].trim_start_matches('#').len();
+            match rest[1 + hashes..].starts_with('"') {
+                true => (until(2 + hashes, &format!("\"{}", "#".repeat(hashes))), true),
+                false => (at, false),
+            }
+        }
+        [b'\'', b'\\', ..] => (until(3, "'"), true),
+        // A character, not a lifetime.
+        [b'\'', ..] => match rest.char_indices().nth(2) {
+            Some((i, '\'')) => (at + i + 1, true),
+            _ => (at, false),
+        },
+        _ => (at, false),
+    }
+}
+
+pub(crate) fn has_word(line: &str, word: &str) -> bool {
+    split_at_word(line, word).next().is_some()
+}
+
+/// Splits `line` before and after each place where `word` stands alone.
+pub(crate) fn split_at_word<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word)
+        .map(move |(at, _)| (&line[..at], &line[at + word.len()..]))
+        .filter(move |(before, after)| !before.ends_with(part) && !after.starts_with(part))
 }
 
 #[cfg(test)]
@@ -151,14 +145,33 @@ mod tests {
     fn only_code_is_left() {
         for (source, code) in [
             ("a // unsafe\nb", "a          \nb"),
-            ("a /* x /* y */ z */ b", "a                   b"),
+            ("a /* x y */ b", "a           b"),
             (r#"f("unsafe \" x", 'x', '\'', b)"#, "f(             ,    ,     , b)"),
             ("r#\"a \" b\"# c", "           c"),
             ("fn f<'a>(x: &'a str) -> R", "fn f<'a>(x: &'a str) -> R"),
             ("for x in rr\"y\"", "for x in rr   "),
             ("\"open", "     "),
         ] {
-            assert_eq!(blank(source), code, "{source}");
+            let lines = Source::new("x.rs", source).lines;
+            assert_eq!(
+                lines.iter().map(|l| l.code.as_str()).collect::<Vec<_>>().join("\n"),
+                code,
+                "{source}"
+            );
         }
+    }
+
+    #[test]
+    fn tests_are_marked() {
+        for (text, shipped) in [
+            ("#[cfg(test)]\nmod tests;\nfn f() {}", &[3][..]),
+            ("#[cfg(all(test, loom))]\nmod t {\n    x();\n}\na", &[5]),
+            ("#[cfg(test)]\n#[cfg(unix)]\nmod tests {\n    fn f() {\n    }\n}", &[]),
+            ("    #[cfg(test)]\n    fn f() {\n        x\n    }\n    a", &[5]),
+        ] {
+            let source = Source::new("crates/x/src/x.rs", text);
+            assert_eq!(source.shipped().map(|(n, _)| n).collect::<Vec<_>>(), shipped, "{text}");
+        }
+        assert_eq!(Source::new("crates/x/src/x/tests.rs", "a").shipped().count(), 0);
     }
 }

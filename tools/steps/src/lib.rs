@@ -6,7 +6,7 @@ mod check;
 mod softverbs;
 mod test;
 
-pub use c::LibraryKit;
+pub use c::{LibraryKit, lay_out as lay_out_library};
 use std::path::Path;
 
 /// Why a task did not end well.
@@ -26,14 +26,12 @@ impl From<String> for TaskError {
 
 /// `cargo xtask check`: formatting, clippy and the tests of what changed.
 pub fn check(args: &[&str]) -> Result<(), TaskError> {
-    let choice = check::CheckChoice::parse(args).map_err(TaskError::Usage)?;
-    Ok(check::run(&choice)?)
+    Ok(check::run(check::since(args).map_err(TaskError::Usage)?)?)
 }
 
 /// `cargo xtask test`: the gate, or the deep checks.
 pub fn test(args: &[&str]) -> Result<(), TaskError> {
-    let choice = test::StepChoice::parse(args).map_err(TaskError::Usage)?;
-    Ok(test::run(&choice)?)
+    Ok(test::run(&test::StepChoice::parse(args).map_err(TaskError::Usage)?)?)
 }
 
 /// Run a step of [`test()`], which starts it as a process of its own.
@@ -46,7 +44,7 @@ pub fn step(args: &[&str]) -> Result<(), TaskError> {
 /// # Errors
 /// Why it cannot be had here.
 pub fn install_programs(wanted: &[(&'static str, &'static str)]) -> Result<(), String> {
-    test::install_programs(wanted)
+    test::install_programs(wanted).map_err(test::Why::text)
 }
 
 /// Python with what the tests need, at `place::built("python", "")`.
@@ -54,7 +52,7 @@ pub fn install_programs(wanted: &[(&'static str, &'static str)]) -> Result<(), S
 /// # Errors
 /// Why it cannot be had here.
 pub fn prepare_python() -> Result<(), String> {
-    test::prepare_python()
+    test::prepare_python().map_err(test::Why::text)
 }
 
 /// The package as released, in that Python.
@@ -68,14 +66,6 @@ pub fn released_python() -> Result<(), String> {
 /// `cargo xtask c-install`: build libcomity and install it with its header.
 pub fn c_install(args: &[&str]) -> Result<(), TaskError> {
     Ok(c::run(args)?)
-}
-
-/// Put libcomity, of this archive, into a folder with its header and what pkg-config, CMake and Swift need.
-///
-/// # Errors
-/// It cannot be linked or written.
-pub fn lay_out_library(prefix: &Path, archive: &Path, kit: &LibraryKit) -> Result<(), String> {
-    c::lay_out(prefix, archive, kit)
 }
 
 /// `cargo xtask softverbs`: build the software RDMA device and lay it out in `folder`.

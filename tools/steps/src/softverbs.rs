@@ -1,7 +1,10 @@
 //! The software RDMA device, built and laid out under the names that programs load.
 
 use std::{env::consts::DLL_SUFFIX, fs, path::Path};
-use tasks::{child::Task, place::built};
+use tasks::{
+    child::Task,
+    place::{built, copy, make},
+};
 
 /// Names that programs load: rdma-core's, and the one on macOS.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdma.dylib"];
@@ -9,24 +12,18 @@ const NAMES: [&str; 2] = ["libibverbs.so.1", "librdma.dylib"];
 /// Build it, and put it into `folder`, for `LD_LIBRARY_PATH`.
 pub(crate) fn lay_out(folder: &Path) -> Result<(), String> {
     Task::cargo().args(["build", "-p", "softverbs"]).limit(600).run()?;
-    put(folder)
+    lay_out_built(folder)
 }
 
 /// The same, of the build of all that tests use.
 pub(crate) fn lay_out_built(folder: &Path) -> Result<(), String> {
-    tasks::build_tests()?;
-    put(folder)
-}
-
-fn put(folder: &Path) -> Result<(), String> {
     let library = built("debug", &format!("libsoftverbs{DLL_SUFFIX}"));
-    fs::create_dir_all(folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+    make(folder)?;
     for name in NAMES {
-        let to = folder.join(name);
         // A new file in the old one's place: a program that has the old one open keeps it.
         let fresh = folder.join(format!("{name}.new"));
-        let copied = fs::copy(&library, &fresh).and_then(|_| fs::rename(&fresh, &to));
-        copied.map_err(|e| format!("cannot copy {} to {}: {e}", library.display(), to.display()))?;
+        copy(&library, &fresh)?;
+        fs::rename(&fresh, folder.join(name)).map_err(|e| format!("{}: {e}", fresh.display()))?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
     ffi::OsStr,
     fmt,
-    io::{self, BufRead, BufReader, IsTerminal, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     path::Path,
     process::{Child, Command, Stdio},
     sync::{
@@ -56,14 +56,20 @@ fn interrupted() -> &'static Arc<AtomicBool> {
     FLAG.get_or_init(Arc::default)
 }
 
-/// A command to run to its end.
-#[derive(Debug)]
-pub struct Task {
-    command: Command,
+/// Handling of a child.
+#[derive(Clone, Copy, Debug)]
+struct Terms {
     limit: Duration,
     echo: bool,
     heeds_signals: bool,
     grace: Duration,
+}
+
+/// A command to run to its end.
+#[derive(Debug)]
+pub struct Task {
+    command: Command,
+    terms: Terms,
 }
 
 impl Task {
@@ -73,24 +79,37 @@ impl Task {
         command.current_dir(crate::place::root());
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            // Where the deep checks find what others wrote.
-            let source = text == "COMITY_MLX_SOURCE" || text == "COMITY_TORCH_SOURCE";
-            if JOB.contains(&&*text)
-                || !source && ["COMITY_", "OMPI_", "PMI", "SLURM_"].iter().any(|p| text.starts_with(p))
-            {
+            // Where the deep checks find what others wrote stays.
+            let is_ours = ["COMITY_", "OMPI_", "PMI", "SLURM_"].iter().any(|p| text.starts_with(p));
+            if JOB.contains(&&*text) || is_ours && !text.ends_with("_SOURCE") {
                 command.env_remove(name);
             }
         }
-        Self { command, limit: Duration::from_secs(300), echo: false, heeds_signals: true, grace: GRACE }
+        let limit = Duration::from_secs(300);
+        Self { command, terms: Terms { limit, echo: false, heeds_signals: true, grace: GRACE } }
     }
 
     /// The cargo that runs this program.
     pub fn cargo() -> Self {
-        let mut task = Self::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        if io::stdout().is_terminal() {
-            task.command.env("CARGO_TERM_COLOR", "always");
-        }
-        task
+        Self::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    }
+
+    /// A program that gets, with all that it starts, what time others leave: on Linux none while anything else wants the core.
+    pub fn idle(program: impl AsRef<OsStr>) -> Self {
+        let (chief, first) =
+            if cfg!(target_os = "linux") { ("chrt", ["--idle", "0"]) } else { ("nice", ["-n", "19"]) };
+        Self::new(chief).args(first).arg(program)
+    }
+
+    /// Lines of `sh`.
+    pub fn sh(script: &str) -> Self {
+        Self::new("sh").args(["-c", script])
+    }
+
+    /// One more argument.
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.command.arg(arg);
+        self
     }
 
     /// More arguments.
@@ -113,46 +132,25 @@ impl Task {
 
     /// It is ended after so many seconds, with all that it started.
     pub fn limit(mut self, seconds: u64) -> Self {
-        self.limit = Duration::from_secs(seconds);
+        self.terms.limit = Duration::from_secs(seconds);
         self
     }
 
     /// Show the output while it comes.
     pub fn echo(mut self) -> Self {
-        self.echo = true;
+        self.terms.echo = true;
         self
     }
 
     /// For clearing away: also when this program was asked to end.
     pub fn regardless_of_signals(mut self) -> Self {
-        self.heeds_signals = false;
+        self.terms.heeds_signals = false;
         self
     }
 
     /// It may take longer to end when it is asked to, for it ends children of its own.
     pub fn gentle(mut self) -> Self {
-        self.grace = LONG_GRACE;
-        self
-    }
-
-    /// It and all that it starts get what time others leave: on Linux none while anything else wants the core.
-    pub fn idle(mut self) -> Self {
-        let (program, first): (_, &[&str]) = match cfg!(target_os = "linux") {
-            true => ("chrt", &["--idle", "0"]),
-            false => ("nice", &["-n", "19"]),
-        };
-        let mut command = Command::new(program);
-        command.args(first).arg(self.command.get_program()).args(self.command.get_args());
-        for (name, value) in self.command.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        if let Some(folder) = self.command.get_current_dir() {
-            command.current_dir(folder);
-        }
-        self.command = command;
+        self.terms.grace = LONG_GRACE;
         self
     }
 
@@ -172,23 +170,13 @@ impl Task {
         let text = Arc::new(Mutex::new(String::new()));
         let (done, readers) = mpsc::channel();
         if let Some(out) = child.stdout.take() {
-            follow(out, self.echo.then(io::stdout), Arc::clone(&text), done.clone());
+            follow(out, self.terms.echo.then(io::stdout), Arc::clone(&text), done.clone());
         }
         if let Some(err) = child.stderr.take() {
-            follow(err, self.echo.then(io::stderr), Arc::clone(&text), done);
+            follow(err, self.terms.echo.then(io::stderr), Arc::clone(&text), done);
         }
-        let until = Instant::now() + self.limit;
-        Ok(Running {
-            what,
-            child,
-            text,
-            readers,
-            until,
-            limit: self.limit,
-            echo: self.echo,
-            heeds_signals: self.heeds_signals,
-            grace: self.grace,
-        })
+        let until = Instant::now() + self.terms.limit;
+        Ok(Running { what, child, text, readers, until, terms: self.terms })
     }
 }
 
@@ -229,10 +217,7 @@ pub struct Running {
     /// Closed when both readers are through.
     readers: mpsc::Receiver<()>,
     until: Instant,
-    limit: Duration,
-    echo: bool,
-    heeds_signals: bool,
-    grace: Duration,
+    terms: Terms,
 }
 
 impl Running {
@@ -258,16 +243,21 @@ impl Running {
                 Ok(None) => {}
                 Err(e) => return Some(format!("cannot wait for `{}`: {e}", self.what)),
             }
-            if self.heeds_signals && interrupted().load(Ordering::Relaxed) {
+            if self.terms.heeds_signals && is_interrupted() {
                 // Shown before it is ended: whoever interrupts may not wait that long.
-                let words = if self.echo { String::new() } else { self.words() };
+                let words = if self.terms.echo { String::new() } else { self.words() };
                 eprintln!("interrupted during `{}`{words}", self.what);
                 self.end();
                 return Some(format!("interrupted during `{}`", self.what));
             }
             if Instant::now() >= self.until {
                 self.end();
-                return Some(format!("`{}` did not end within {:?}{}", self.what, self.limit, self.words()));
+                return Some(format!(
+                    "`{}` did not end within {:?}{}",
+                    self.what,
+                    self.terms.limit,
+                    self.words()
+                ));
             }
             thread::sleep(Duration::from_millis(10));
         };
@@ -283,7 +273,7 @@ impl Running {
         let lines: Vec<&str> = text.lines().collect();
         match lines.len().saturating_sub(LAST_LINES) {
             _ if lines.is_empty() => ", without a word".into(),
-            more if self.echo && more > 0 => format!("; last it said:\n{}", lines[more..].join("\n")),
+            more if self.terms.echo && more > 0 => format!("; last it said:\n{}", lines[more..].join("\n")),
             _ => format!(":\n{text}"),
         }
     }
@@ -292,7 +282,7 @@ impl Running {
     fn end(&mut self) {
         let family = descendants(self.child.id());
         signal(self.child.id(), Signal::TERM);
-        let until = Instant::now() + self.grace;
+        let until = Instant::now() + self.terms.grace;
         while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
             thread::sleep(Duration::from_millis(10));
         }
@@ -346,17 +336,13 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn sh(script: &str) -> Task {
-        Task::new("sh").args(["-c", script])
-    }
-
     #[test]
     fn output_and_exit_codes_come_back() {
-        assert_eq!(sh("echo a; echo b >&2").run().unwrap().lines().count(), 2);
-        let e = sh("echo why; exit 3").run().unwrap_err();
+        assert_eq!(Task::sh("echo a; echo b >&2").run().unwrap().lines().count(), 2);
+        let e = Task::sh("echo why; exit 3").run().unwrap_err();
         assert!(e.contains("exit status: 3") && e.ends_with(":\nwhy"), "{e}");
         // The first of these lines was shown, and is not worth to be shown again.
-        let end = sh("seq 21; exit 3").echo().start().unwrap().finish();
+        let end = Task::sh("seq 21; exit 3").echo().start().unwrap().finish();
         let failure = end.failure.unwrap();
         let last = format!("; last it said:\n{}", end.output[2..].trim_end());
         assert!(failure.ends_with(&last), "{failure}");
@@ -366,17 +352,16 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn an_idle_child_keeps_its_words_and_yields_to_all() {
+    fn an_idle_child_yields_to_all() {
         // Field 41 of a process's line is its policy; 5 is SCHED_IDLE.
-        let script = "echo $X; sed 's/.*) //' /proc/self/stat | cut -d' ' -f39";
-        let out = sh(script).env("X", "a b").idle().run().unwrap();
-        assert_eq!(out.lines().collect::<Vec<_>>(), ["a b", "5"]);
+        let script = "sed 's/.*) //' /proc/self/stat | cut -d' ' -f39";
+        assert_eq!(Task::idle("sh").args(["-c", script]).run().unwrap(), "5\n");
     }
 
     #[test]
     fn a_late_child_ends_with_all_it_started() {
         let start = Instant::now();
-        let e = sh("sleep 60 & echo $!; wait").limit(3).run().unwrap_err();
+        let e = Task::sh("sleep 60 & echo $!; wait").limit(3).run().unwrap_err();
         assert!(e.contains("within 3s"), "{e}");
         let pid: u32 = e.lines().last().unwrap().parse().unwrap();
         let gone = || {

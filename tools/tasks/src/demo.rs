@@ -42,7 +42,7 @@ pub fn run(profile: Profile) -> Result<String, String> {
 
     let comity = built(folder, "comity");
     let digits = built(folder, "demo-digits");
-    let scratch = Scratch::new("demo").map_err(|e| format!("cannot make a folder for the weights: {e}"))?;
+    let scratch = Scratch::new("demo")?;
     let weights = scratch.join("one-rank.weights");
     let mut rows = Vec::new();
     for n in RANKS {

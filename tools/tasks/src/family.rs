@@ -3,7 +3,8 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::{collections::HashMap, ffi::OsString, fs};
 
-pub(crate) fn signal(pid: u32, signal: Signal) {
+/// Send a signal to a process, if it is there.
+pub fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         // Gone already is as good.
         let _ = kill_process(pid, signal);

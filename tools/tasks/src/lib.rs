@@ -8,6 +8,7 @@ pub mod netns;
 pub mod place;
 
 use child::Task;
+pub use family::signal;
 
 /// Build all that tests use, commands and examples too. In one build: a part of the workspace alone can need its
 /// dependencies with other features, and build candle once more.

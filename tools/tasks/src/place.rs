@@ -1,7 +1,7 @@
 //! Places of things: the workspace, files that cargo built, programs, a folder that goes away.
 
 use std::{
-    env, fs, io,
+    env, fs,
     path::{Path, PathBuf},
     sync::atomic::{AtomicUsize, Ordering},
 };
@@ -37,8 +37,8 @@ pub fn own() -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// The users cannot be read.
-pub fn users_of_sshd(home: &Path) -> io::Result<String> {
-    Ok(moved(&fs::read_to_string("/etc/passwd")?, home))
+pub fn users_of_sshd(home: &Path) -> Result<String, String> {
+    read("/etc/passwd").map(|users| moved(&users, home))
 }
 
 fn moved(users: &str, home: &Path) -> String {
@@ -60,28 +60,86 @@ pub fn program(name: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
+/// Text of a file of the workspace, or elsewhere by its whole path.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(path: impl AsRef<Path>) -> Result<String, String> {
+    let path = root().join(path);
+    fs::read_to_string(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+}
+
+/// Write a file, in the same way.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write(path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> Result<(), String> {
+    let path = root().join(path);
+    fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))
+}
+
+/// Copy a file.
+///
+/// # Errors
+/// It cannot be copied.
+pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    fs::copy(from, to)
+        .map(drop)
+        .map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))
+}
+
+/// Make a folder, and those that it is in.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make(folder: &Path) -> Result<(), String> {
+    fs::create_dir_all(folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))
+}
+
+/// Make a folder anew, with nothing in it.
+///
+/// # Errors
+/// The old one cannot be removed, or the new one not be made.
+pub fn make_anew(folder: &Path) -> Result<(), String> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(|e| format!("cannot remove {}: {e}", folder.display()))?;
+    }
+    make(folder)
+}
+
 /// A folder of this process that is removed with what is in it.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
     /// In the system's folder for such.
-    pub fn new(what: &str) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn new(what: &str) -> Result<Self, String> {
         Self::within(&env::temp_dir(), what)
     }
 
     /// In this folder.
-    pub fn within(folder: &Path, what: &str) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn within(folder: &Path, what: &str) -> Result<Self, String> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = folder.join(format!("comity-{what}-{}-{count}", std::process::id()));
-        fs::create_dir(&path)?;
+        fs::create_dir(&path).map_err(|e| format!("cannot make {}: {e}", path.display()))?;
         Ok(Self(path))
     }
 
     /// The path of something in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
+    }
+
+    /// The same as text, for settings and scripts.
+    pub fn text(&self, name: &str) -> String {
+        self.join(name).display().to_string()
     }
 }
 

@@ -225,7 +225,7 @@ fn serve() -> Result<Vec<Child>, String> {
         let file = format!("{FOLDER}/{key}");
         Task::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &file]).run()?;
     }
-    let users = users_of_sshd(Path::new(FOLDER)).map_err(fail)?;
+    let users = users_of_sshd(Path::new(FOLDER))?;
     fs::write(format!("{FOLDER}/passwd"), users).map_err(fail)?;
     Task::new("mount").args(["--bind", &format!("{FOLDER}/passwd"), "/etc/passwd"]).run()?;
     let settings = format!(

@@ -6,10 +6,10 @@
 
 mod files;
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::symlink, path::Path};
 use tasks::{
     child::Task,
-    place::{built, root},
+    place::{built, copy, make, read, root, write},
 };
 
 /// The version node of symbols, and the number in the shared library's name: they change when a line of the table does.
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
 
 /// The functions of the table.
 pub(crate) fn symbols() -> Result<Vec<String>, String> {
-    let text = fs::read_to_string(root().join(TABLE)).map_err(|e| format!("{TABLE}: {e}"))?;
+    let text = read(TABLE)?;
     let name = |line: &str| {
         let (before, _) = line.strip_prefix("function ")?.split_once('(')?;
         Some(before.rsplit([' ', '*']).next()?.to_owned())
@@ -92,32 +92,32 @@ pub(crate) fn install(prefix: &Path, profile: &str) -> Result<(), String> {
     lay_out(prefix, &built(profile, "libcomity_c.a"), &LibraryKit::own(profile))
 }
 
-/// Put a library that cargo has built for the kit's system where programs find it.
-pub(crate) fn lay_out(prefix: &Path, from: &Path, kit: &LibraryKit) -> Result<(), String> {
+/// Put libcomity, of this archive, into a folder with its header and what pkg-config, CMake and Swift need.
+///
+/// # Errors
+/// It cannot be linked or written.
+pub fn lay_out(prefix: &Path, from: &Path, kit: &LibraryKit) -> Result<(), String> {
     let lib = prefix.join("lib");
     let include = prefix.join("include");
-    let failed = |what: &Path, e: std::io::Error| format!("{}: {e}", what.display());
     for folder in [&lib.join("pkgconfig"), &lib.join("cmake/comity"), &include] {
-        fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;
+        make(folder)?;
     }
     let archive = lib.join("libcomity.a");
-    fs::copy(from, &archive).map_err(|e| failed(from, e))?;
+    copy(from, &archive)?;
     if let Some([program, args @ ..]) = kit.strip.as_deref() {
-        Task::new(program).args(args).args([&archive]).limit(120).run()?;
+        Task::new(program).args(args).arg(&archive).limit(120).run()?;
     }
     for name in HEADERS {
-        let from = root().join("crates/comity-c/include").join(name);
-        fs::copy(&from, include.join(name)).map_err(|e| failed(&from, e))?;
+        copy(&root().join("crates/comity-c/include").join(name), &include.join(name))?;
     }
-    let write = |path: &Path, text: String| fs::write(path, text).map_err(|e| failed(path, e));
-    write(&include.join("module.modulemap"), files::MODULE_MAP.into())?;
-    write(&lib.join("pkgconfig/comity.pc"), files::pkg_config(kit.system()))?;
-    write(&lib.join("cmake/comity/comity-config.cmake"), files::cmake(kit.soname(), kit.system()))?;
-    write(&lib.join("cmake/comity/comity-config-version.cmake"), files::cmake_version())?;
+    write(include.join("module.modulemap"), files::MODULE_MAP)?;
+    write(lib.join("pkgconfig/comity.pc"), files::pkg_config(kit.system()))?;
+    write(lib.join("cmake/comity/comity-config.cmake"), files::cmake(kit.soname(), kit.system()))?;
+    write(lib.join("cmake/comity/comity-config-version.cmake"), files::cmake_version())?;
     link(&lib, &archive, kit)?;
     let short = lib.join(kit.link_name());
     let _ = fs::remove_file(&short);
-    std::os::unix::fs::symlink(kit.soname(), &short).map_err(|e| failed(&short, e))
+    symlink(kit.soname(), &short).map_err(|e| format!("{}: {e}", short.display()))
 }
 
 /// The shared library, of what the functions of the table need.
@@ -132,7 +132,7 @@ fn link(lib: &Path, archive: &Path, kit: &LibraryKit) -> Result<(), String> {
     } else {
         format!("{NODE} {{ global: comity_*; local: *; }};\n")
     };
-    fs::write(&exports, text).map_err(|e| format!("{}: {e}", exports.display()))?;
+    write(&exports, text)?;
     let task = if kit.macos {
         let name = format!("-Wl,-install_name,@rpath/{}", kit.soname());
         // Zig's linker takes the list and exports other symbols too. It refuses `-exported_symbol`.

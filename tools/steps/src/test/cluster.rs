@@ -13,79 +13,56 @@ mod faults;
 mod rdma;
 
 use super::{
-    Done, Outcome, missing,
-    processes::comity,
+    jobs::{comity_word, fails, has, script, timed},
+    requirements::Ask,
     scope::Scope,
-    sshd::{Cabling, SshHost, SshNet, sshd},
+    sshd::{Cabling, SshHost, SshNet},
+    step::Outcome,
 };
-use std::{fs, time::Instant};
-use tasks::{
-    child::Task,
-    place::{Scratch, program},
-};
+use std::{path::Path, time::Instant};
+use tasks::place::{Scratch, copy, program, read};
+
+pub(super) const ASKS: &[Ask] = &[
+    Ask::Linux,
+    Ask::Root,
+    Ask::Program("ip", "iproute2"),
+    Ask::Program("tc", "iproute2"),
+    Ask::Program("ssh", "openssh-client"),
+    Ask::Program("perl", "perl-base"),
+    Ask::Program("setpriv", "util-linux"),
+];
 
 /// Seconds for one command, with room for a busy machine.
 const LIMIT: u64 = 300;
 const PORTS: &str = "7100-7107";
 
 /// The hosts, and the command that is run at the desk.
-struct Desk<'a, 'b> {
-    net: &'a mut SshNet<'b>,
+struct Desk<'a> {
+    net: SshNet<'a>,
     comity: String,
 }
 
 pub(super) fn check(scope: &Scope) -> Outcome {
-    if !cfg!(target_os = "linux") {
-        return Ok(Done::NotRun("network namespaces are Linux's".into()));
-    }
-    let lacking: Vec<_> =
-        ["ip", "tc", "ssh", "perl", "setpriv"].into_iter().filter(|p| program(p).is_none()).collect();
-    if !lacking.is_empty() || !rustix::process::geteuid().is_root() {
-        return missing(format!(
-            "this needs root and the programs ip, tc, ssh, perl, setpriv; missing: {lacking:?}"
-        ));
-    }
-    let sshd = match sshd() {
-        Ok(sshd) => sshd,
-        Err(e) => return missing(format!("there is no sshd (package openssh-server): {e}")),
-    };
-    let comity = comity()?.to_str().ok_or("the program's path is no text")?.to_owned();
-    let scratch = Scratch::new("cluster").map_err(|e| e.to_string())?;
-    let mut net = match SshNet::new("cluster", &scratch, &sshd, Cabling::Switch, false)
-        .and_then(|net| cables(&net).map(|()| net))
-    {
-        Ok(net) => net,
-        Err(e) => return missing(format!("hosts cannot be made here: {e}")),
-    };
-    let mut desk = Desk { net: &mut net, comity };
-    let timed =
-        |what: &str, begun: Instant| println!("{what}: right, {:.1} s", begun.elapsed().as_secs_f64());
+    let scratch = Scratch::new("cluster")?;
+    let net = SshNet::new("cluster", &scratch, Cabling::Switch, false)?;
+    cables(&net)?;
+    let mut desk = Desk { net, comity: comity_word() };
     if scope.deep {
-        lacks_sudo(&mut desk).map_err(|e| format!("without sudo: {e}"))?;
+        timed("a user who cannot run sudo", || lacks_sudo(&mut desk))?;
     }
-    let begun = Instant::now();
-    configures(&mut desk).map_err(|e| format!("config: {e}"))?;
-    timed("config, doctor and a job", begun);
-    let begun = Instant::now();
-    hears(&desk).map_err(|e| format!("announce: {e}"))?;
-    timed("hosts that announce themselves", begun);
+    timed("config, doctor and a job", || configures(&mut desk))?;
+    timed("hosts that announce themselves", || hears(&desk))?;
     if scope.deep {
-        let begun = Instant::now();
-        rdma::runs(&mut desk).map_err(|e| format!("RDMA: {e}"))?;
-        timed("config over RDMA, doctor and a job", begun);
+        timed("config over RDMA, doctor and a job", || rdma::runs(&mut desk))?;
     }
-    let groups = scope.share(faults::GROUPS.to_vec(), 4);
     let mut found = 0;
-    for group in groups {
-        let begun = Instant::now();
-        let names = (group.run)(&mut desk).map_err(|e| format!("{}: {e}", group.name))?;
-        timed(&names.join(", "), begun);
+    for (name, plant) in scope.share(faults::GROUPS.to_vec(), 4) {
+        let names = timed(&format!("faults {name}"), || plant(&mut desk))?;
+        println!("  found: {}", names.join(", "));
         found += names.len();
     }
-    let begun = Instant::now();
-    undoes(&desk).map_err(|e| format!("undo: {e}"))?;
-    timed("undo", begun);
-    Ok(Done::Passed(format!("found, set up, ran and undid 3 hosts; {found} planted faults found")))
+    timed("undo", || undoes(&desk))?;
+    Ok(format!("found, set up, ran and undid 3 hosts; {found} planted faults found"))
 }
 
 fn cables(net: &SshNet<'_>) -> Result<(), String> {
@@ -97,44 +74,28 @@ fn cables(net: &SshNet<'_>) -> Result<(), String> {
     Ok(())
 }
 
-impl Desk<'_, '_> {
+impl Desk<'_> {
     fn path(&self, file: &str) -> String {
-        self.net.folder.join(file).display().to_string()
+        self.net.folder.text(file)
     }
 
-    /// A command of comity at the desk.
-    fn task(&self, words: &[&str], args: &[&str]) -> Task {
-        let config = format!("--ssh-arg={}", self.path("config"));
-        let all = [&[self.comity.as_str()], words, &["--ssh-arg=-F", &config], args].concat();
-        self.net.desk(&all).limit(LIMIT)
-    }
-
+    /// Run a command of comity at the desk.
     fn run(&self, words: &[&str], args: &[&str]) -> Result<String, String> {
         let begun = Instant::now();
-        let said = self.task(words, args).run();
+        let config = format!("--ssh-arg={}", self.path("config"));
+        let all = [&[self.comity.as_str()], words, &["--ssh-arg=-F", &config], args].concat();
+        let said = self.net.desk(&all).limit(LIMIT).run();
         println!("  comity {}: {:.1} s", words.join(" "), begun.elapsed().as_secs_f64());
         said
     }
 
-    /// `comity doctor`, which is to find something; what it says.
-    fn finds(&self, args: &[&str]) -> Result<String, String> {
-        match self.run(&["doctor"], args) {
-            Ok(said) => Err(format!("the doctor found nothing:\n{said}")),
-            Err(said) if said.contains("exit status: 1") => Ok(said),
-            Err(said) => Err(said),
-        }
+    /// `comity doctor`, which is to find these.
+    fn finds(&self, args: &[&str], words: &[&str]) -> Result<(), String> {
+        fails(self.run(&["doctor"], args), &[&["exit status: 1"], words].concat()).map(drop)
     }
 }
 
-/// The text has all of these.
-fn has(said: &str, parts: &[&str]) -> Result<(), String> {
-    match parts.iter().find(|p| !said.contains(**p)) {
-        None => Ok(()),
-        Some(part) => Err(format!("{part:?} is not in\n{said}")),
-    }
-}
-
-fn configures(desk: &mut Desk<'_, '_>) -> Result<(), String> {
+fn configures(desk: &mut Desk<'_>) -> Result<(), String> {
     let out = desk.path("cluster.json");
     let undo = desk.path("undo.json");
     let svg = desk.path("cluster.svg");
@@ -153,15 +114,12 @@ fn configures(desk: &mut Desk<'_, '_>) -> Result<(), String> {
     let all = ["--hosts", "a,b,c", "--auto-setup", "--undo", &undo, "--output", &out, "--svg", &svg];
     let said = desk.run(&["cluster", "config"], &all)?;
     has(&said, &["●", "b ba", "3 hosts, a mesh, backend ring", "6 commands were run"])?;
-    has(&fs::read_to_string(&svg).map_err(|e| e.to_string())?, &["<svg", "</svg>"])?;
-    has(
-        &fs::read_to_string(&out).map_err(|e| e.to_string())?,
-        &["\"COMITY_INTERFACES\": \"=ab,ac\"", "10.93.0."],
-    )?;
-    let written = fs::read(&undo).map_err(|e| e.to_string())?;
+    has(&read(&svg)?, &["<svg", "</svg>"])?;
+    has(&read(&out)?, &["\"COMITY_INTERFACES\": \"=ab,ac\"", "10.93.0."])?;
+    let written = read(&undo)?;
     let again = desk.run(&["cluster", "config"], &all)?;
     has(&again, &["every cable has its addresses already: no command was run"])?;
-    if fs::read(&undo).ok() != Some(written) {
+    if read(&undo)? != written {
         return Err("the undo file is not as it was".into());
     }
     let said = desk.run(&["doctor"], &[&out, "--ports", PORTS])?;
@@ -173,50 +131,43 @@ fn configures(desk: &mut Desk<'_, '_>) -> Result<(), String> {
 }
 
 /// The user of one host cannot become root: nothing is done on any.
-fn lacks_sudo(desk: &mut Desk<'_, '_>) -> Result<(), String> {
-    let script = desk.net.write("user-id", "#!/bin/sh\necho 501\n")?;
-    Task::new("chmod").args(["755"]).args([&script]).run()?;
+fn lacks_sudo(desk: &mut Desk<'_>) -> Result<(), String> {
+    let id = script(&desk.net.folder.join("user-id"), "#!/bin/sh\necho 501\n")?;
     let before = format!(
-        "mount --bind {} $(command -v id)\nfor s in $(command -v sudo || true); do mount --bind $(command -v false) $s; done",
-        script.display()
+        "mount --bind {id} $(command -v id)\nfor s in $(command -v sudo || true); do mount --bind $(command -v false) $s; done"
     );
     desk.net.serve_as(&SshHost { name: "c8", host: "c", port: 2208, before: &before, users: "id.pub" })?;
     desk.net.answer(&["c8"])?;
     let undo = desk.path("undo.json");
     let said = desk.run(&["cluster", "config"], &["--hosts", "a,b,c8", "--auto-setup", "--undo", &undo]);
-    let said = said.err().ok_or("it went on without sudo")?;
-    has(&said, &["exit status: 1", "host c8: its user cannot run sudo without a password", "NOPASSWD"])?;
+    fails(said, &["exit status: 1", "host c8: its user cannot run sudo without a password", "NOPASSWD"])?;
     bare(desk)
 }
 
 /// A command that fails on the last host: those before it are undone, on all hosts.
-fn fails_halfway(desk: &mut Desk<'_, '_>, undo: &str) -> Result<(), String> {
+fn fails_halfway(desk: &mut Desk<'_>, undo: &str) -> Result<(), String> {
     let real = program("ip").ok_or("there is no ip")?;
-    let copy = desk.net.folder.join("real-ip");
-    fs::copy(&real, &copy).map_err(|e| e.to_string())?;
-    let script = format!(
+    let kept = desk.net.folder.join("real-ip");
+    copy(&real, &kept)?;
+    let failing = format!(
         "#!/bin/sh\ncase \"$*\" in *'dev cb') echo 'not today' >&2; exit 2;; esac\nexec {} \"$@\"\n",
-        copy.display()
+        kept.display()
     );
-    let script = desk.net.write("failing-ip", &script)?;
-    Task::new("chmod").args(["755"]).args([&script]).run()?;
-    let before = format!("mount --bind {} {}", script.display(), real.display());
+    let failing = script(&desk.net.folder.join("failing-ip"), &failing)?;
+    let before = format!("mount --bind {failing} {}", real.display());
     desk.net.serve_as(&SshHost { name: "c9", host: "c", port: 2209, before: &before, users: "id.pub" })?;
     desk.net.answer(&["c9"])?;
     let said = desk.run(&["cluster", "config"], &["--hosts", "a,b,c9", "--auto-setup", "--undo", undo]);
-    let said = said.err().ok_or("a command failed, and config did not say so")?;
-    has(
-        &said,
-        &["exit status: 1", "not today", "the 5 commands before it were undone: all hosts are as they were"],
-    )?;
-    if std::path::Path::new(undo).exists() {
+    let undone = "the 5 commands before it were undone: all hosts are as they were";
+    fails(said, &["exit status: 1", "not today", undone])?;
+    if Path::new(undo).exists() {
         return Err("an undo file of nothing is left".into());
     }
     bare(desk)
 }
 
 /// The cables have no addresses.
-fn bare(desk: &Desk<'_, '_>) -> Result<(), String> {
+fn bare(desk: &Desk<'_>) -> Result<(), String> {
     for host in ["a", "b", "c"] {
         let left = desk.net.hosts.within(host).args(["ip", "addr"]).run()?;
         if left.contains("10.93.") {
@@ -227,7 +178,7 @@ fn bare(desk: &Desk<'_, '_>) -> Result<(), String> {
 }
 
 /// Two of the hosts announce themselves, and the desk finds those over the switch.
-fn hears(desk: &Desk<'_, '_>) -> Result<(), String> {
+fn hears(desk: &Desk<'_>) -> Result<(), String> {
     let announce = |host: &str| {
         let task = desk.net.hosts.within(host).args([&desk.comity]);
         task.args(["cluster", "announce", "--name", host, "--for", "40"]).limit(LIMIT).start()
@@ -243,13 +194,13 @@ fn hears(desk: &Desk<'_, '_>) -> Result<(), String> {
     }
 }
 
-fn undoes(desk: &Desk<'_, '_>) -> Result<(), String> {
+fn undoes(desk: &Desk<'_>) -> Result<(), String> {
     let undo = desk.path("undo.json");
     let hosts = &desk.net.hosts;
     hosts.ip("b", "addr del 10.93.0.2/30 dev ba")?;
     hosts.ip("b", "addr add 10.93.0.2/24 dev ba")?;
-    let said = desk.run(&["cluster", "undo"], &[&undo]).err().ok_or("it undid what somebody changed")?;
-    has(&said, &["exit status: 2", "ba has 10.93.0.2/24", "nothing was undone"])?;
+    let said = desk.run(&["cluster", "undo"], &[&undo]);
+    fails(said, &["exit status: 2", "ba has 10.93.0.2/24", "nothing was undone"])?;
     hosts.ip("b", "addr del 10.93.0.2/24 dev ba")?;
     let said = desk.run(&["cluster", "undo"], &[&undo])?;
     has(&said, &["host b: undone already: ip addr add 10.93.0.2/30 dev ba"])?;

@@ -14,29 +14,22 @@
 mod steps;
 
 use super::{
-    Done, Outcome, Step, python, requirements,
     scope::Scope,
-    step::{Row, table},
+    step::{End, Row, Step, table},
 };
 use std::{
     collections::BTreeSet,
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
+pub(super) use steps::{
+    ADDRESS, ALL_TESTS, C, FUZZ, LAUNCHERS, LOOM, MIRI, MPI, PREPARE, RDMA, SANITIZERS, THREAD, VERBS,
+};
 use steps::{BUILD, EVERY, LINTS, OVER_SSH, SIDE_BY_SIDE, TESTS, TURNS, Turn};
 use tasks::child::is_interrupted;
 
 /// Time for the whole gate.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
-
-/// Brings what later steps need, beside the first of them.
-pub(super) const PREPARE: Step = Step {
-    name: "prepare",
-    about: "install the programs and Python packages that the tests use",
-    usual: 200,
-    needs: None,
-    run: prepare,
-};
 
 /// All steps that there are.
 pub(super) fn all() -> impl Iterator<Item = &'static Step> {
@@ -62,15 +55,9 @@ fn over_ssh(scope: &Scope) -> &'static [Step] {
 /// Everything whose turn it is. One that fails does not keep those from running that do not need it.
 pub(super) fn run(scope: &Scope) -> Result<(), String> {
     let begun = Instant::now();
-    let mut rows = Vec::new();
-    if let Some(took) = since_the_start() {
-        rows.push(Row {
-            name: "xtask".into(),
-            took,
-            outcome: Ok(Done::Passed("this program was built".into())),
-        });
-    }
-    let before: Duration = rows.iter().map(|r| r.took).sum();
+    let before = since_the_start();
+    let built = End::Passed("this program was built".into());
+    let mut rows = Vec::from_iter(before.map(|took| Row { name: "xtask".into(), took, end: built }));
     let turn = turn(scope);
     let over_ssh = over_ssh(scope);
     let names: Vec<_> = over_ssh.iter().chain(turn.beside).chain([&turn.last]).map(|s| s.name).collect();
@@ -95,7 +82,7 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
         },
     );
     one_after_another([&turn.last], &mut rows, shown);
-    end(&rows, before + begun.elapsed(), scope)
+    end(&rows, before.unwrap_or_default() + begun.elapsed(), scope)
 }
 
 /// These steps alone, after `build` where one of them uses its product: a step's limit has no time for it.
@@ -153,28 +140,30 @@ fn end(rows: &[Row], took: Duration, scope: &Scope) -> Result<(), String> {
     if !failed.is_empty() {
         return Err(failed);
     }
-    let tests: u64 = rows.iter().map(tests_of).sum();
-    if tests > 0 {
-        println!("tests: {tests} passed, 0 failed");
+    let notes =
+        rows.iter().filter_map(|r| if let End::Passed(note) = &r.end { Some(tests_of(note)) } else { None });
+    match notes.sum::<u64>() {
+        0 => {}
+        tests => println!("tests: {tests} passed, 0 failed"),
     }
     Ok(())
 }
 
 /// A paragraph for each step that failed.
 fn failures(rows: &[Row], scope: &Scope) -> String {
-    let failed = rows.iter().filter_map(|r| Some((&r.name, r.outcome.as_ref().err()?)));
-    let words = failed.map(|(name, why)| {
-        let alone = format!("cargo xtask test --only {name} --seed {}", scope.seed);
-        format!("the step {name} failed: {why}\nit alone: {alone}")
-    });
-    words.collect::<Vec<_>>().join("\n")
+    let word = |Row { name, end, .. }: &Row| match end {
+        End::Failed(why) => Some(format!(
+            "the step {name} failed: {why}\nit alone: cargo xtask test --only {name} --seed {}",
+            scope.seed
+        )),
+        _ => None,
+    };
+    rows.iter().filter_map(word).collect::<Vec<_>>().join("\n")
 }
 
 /// The tests that a step counted: the number before that word in its note.
-fn tests_of(row: &Row) -> u64 {
-    let Ok(Done::Passed(note)) = &row.outcome else { return 0 };
-    let words: Vec<&str> = note.split_whitespace().collect();
-    words.windows(2).find(|w| w[1].starts_with("test")).and_then(|w| w[0].parse().ok()).unwrap_or(0)
+fn tests_of(note: &str) -> u64 {
+    note.split_once(" test").and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
 }
 
 /// Time since the shell began that built this program, if it said so: seconds since 1970 in `GATE_BEGAN`.
@@ -184,25 +173,13 @@ fn since_the_start() -> Option<Duration> {
     Duration::try_from_secs_f64(now - began).ok()
 }
 
-fn prepare(_: &Scope) -> Outcome {
-    let mut notes = Vec::new();
-    for part in [requirements::install, python::prepare] {
-        match part()? {
-            Done::Passed(what) => notes.push(what),
-            not_run @ Done::NotRun(_) => return Ok(not_run),
-        }
-    }
-    Ok(Done::Passed(notes.join("; ")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn tests_are_counted_in_notes() {
-        let row = |note: &str| Row { name: "x".into(), took: LIMIT, outcome: Ok(Done::Passed(note.into())) };
-        assert_eq!([tests_of(&row("744 tests and 13 examples")), tests_of(&row("no warning"))], [744, 0]);
+        assert_eq!(["744 tests", "2 x; 13 tests of links", "no warning"].map(tests_of), [744, 13, 0]);
     }
 
     #[test]
@@ -221,32 +198,24 @@ mod tests {
     #[test]
     fn a_step_that_fails_keeps_only_those_from_running_that_need_it() {
         let mut rows = Vec::new();
-        let run = |step: &Step| Row {
-            name: step.name.into(),
-            took: Duration::ZERO,
-            outcome: match step.name {
-                "clippy" | "build" => Err("it broke".into()),
-                _ => Ok(Done::Passed("fine".into())),
-            },
+        let run = |step: &Step| {
+            let broken = ["clippy", "build"].contains(&step.name);
+            let end = if broken { End::Failed("it broke".into()) } else { End::Passed("fine".into()) };
+            Row { name: step.name.into(), took: Duration::ZERO, end }
         };
-        one_after_another(
-            LINTS.iter().chain(BUILD).chain([&TESTS]).chain(&TURNS[2].beside[..1]),
-            &mut rows,
-            run,
-        );
-        let words: Vec<_> = rows.iter().map(|r| (r.name.as_str(), r.outcome.clone())).collect();
-        let fine = Ok(Done::Passed("fine".into()));
-        let broken = Err("it broke".to_owned());
+        let steps = LINTS.iter().chain(BUILD).chain([&TESTS]).chain(&TURNS[2].beside[..1]);
+        one_after_another(steps, &mut rows, run);
+        let ends: Vec<_> = rows.iter().map(|r| format!("{} {}", r.name, r.end)).collect();
         assert_eq!(
-            words,
+            ends,
             [
-                ("format", fine.clone()),
-                ("gates", fine.clone()),
-                ("clippy", broken.clone()),
-                ("documents", fine.clone()),
-                ("build", broken),
-                ("tests", Ok(Done::NotRun("the step build failed".into()))),
-                ("macos", fine),
+                "format passed   fine",
+                "gates passed   fine",
+                "clippy FAILED   it broke",
+                "documents passed   fine",
+                "build FAILED   it broke",
+                "tests NOT RUN  the step build failed",
+                "macos passed   fine",
             ]
         );
         let told = failures(&rows, &Scope::gate(Some(7)));

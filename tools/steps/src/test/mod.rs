@@ -3,41 +3,31 @@
 //!
 //! [`gate`] and [`deep`] say which steps there are and in what order; a step is a function in one of the files beside them.
 
-mod arm;
-mod book;
-mod browser;
-mod c;
-mod cargo;
 mod chaos;
 mod cluster;
 mod conformance;
 mod counts;
 mod deep;
-mod dependencies;
-mod fuzz;
 mod gate;
 mod hosts;
-mod launchers;
+mod jobs;
 mod native;
-mod nightly;
-mod others;
-mod processes;
 mod python;
 mod ray;
-mod rdma;
 mod rdma_vm;
 mod requirements;
-mod sanitizers;
 mod scope;
 mod slurm;
 mod ssh;
 mod sshd;
 mod step;
-mod suites;
 mod swift;
 
+pub(crate) use python::{prepare as prepare_python, released as released_python};
+pub(crate) use requirements::programs as install_programs;
 use scope::Scope;
-use step::{Done, Outcome, Step};
+use step::Step;
+pub(crate) use step::Why;
 
 /// Choice of steps, from the command line.
 #[derive(Debug, Default, PartialEq)]
@@ -108,42 +98,17 @@ pub(crate) fn run(choice: &StepChoice) -> Result<(), String> {
     }
 }
 
-/// Run a step in this process: `xtask step NAME gate|deep SEED HOURS`, which the functions above start.
+/// Run a step in this process: `xtask step NAME gate|deep SEED HOURS FILE`, which the functions above start.
 pub(crate) fn step(args: &[&str]) -> Result<(), String> {
     let wrong = || "a step is started by `cargo xtask test`".to_owned();
-    let &[name, kind, seed, hours] = args else { return Err(wrong()) };
-    let deep = kind == "deep";
-    let seed = seed.parse().map_err(|_| wrong())?;
-    let hours = hours.parse().map_err(|_| wrong())?;
-    let step = if deep { named(deep::PARTS.iter(), name)? } else { named(gate::all(), name)? };
-    step.here(&Scope { seed, deep, hours })
-}
-
-/// Programs that others than the steps need.
-pub(crate) fn install_programs(wanted: &[requirements::Program]) -> Result<(), String> {
-    there(requirements::programs(wanted)?)
-}
-
-/// Python's own place.
-pub(crate) fn prepare_python() -> Result<(), String> {
-    there(python::prepare()?)
-}
-
-/// The package as released, in that place.
-pub(crate) fn released_python() -> Result<(), String> {
-    python::install_package(true)
-}
-
-fn there(done: Done) -> Result<(), String> {
-    match done {
-        Done::Passed(_) => Ok(()),
-        Done::NotRun(why) => Err(why),
-    }
-}
-
-/// Something is missing: a failure in CI, a step that was not run elsewhere.
-fn missing(why: String) -> Outcome {
-    if tasks::in_ci() { Err(why) } else { Ok(Done::NotRun(why)) }
+    let &[name, kind, seed, hours, file] = args else { return Err(wrong()) };
+    let scope = Scope {
+        deep: kind == "deep",
+        seed: seed.parse().map_err(|_| wrong())?,
+        hours: hours.parse().map_err(|_| wrong())?,
+    };
+    let step = if scope.deep { named(deep::PARTS.iter(), name)? } else { named(gate::all(), name)? };
+    step.here(&scope, file.as_ref())
 }
 
 #[cfg(test)]

@@ -4,62 +4,53 @@
 //! Cargo has a way for that: a table of its configuration stands in for the build script of a crate that `links` something.
 //! (<https://doc.rust-lang.org/cargo/reference/build-scripts.html#overriding-build-scripts>)
 
-use super::nightly;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
 use tasks::{
     child::Task,
-    place::{built, target},
+    place::{built, read, target, write},
 };
 
 /// The crate, whose name with its version is also what it links.
 const CRATE: &str = "aws-lc-sys";
 
-/// A command of cargo that compiles for this machine, with what the ordinary build has compiled of C; that build is made if there
-/// is none.
-pub(super) fn shared(cargo: Task) -> Result<Task, String> {
-    // A subcommand comes first, and `--config` may stand anywhere.
-    Ok(cargo.args(["--config"]).args([config()?]))
+/// The machine that the compilers make programs for when nothing else is said.
+pub(super) fn host() -> Result<String, String> {
+    let text = Task::new("rustc").args(["-vV"]).run()?;
+    let host = text.lines().find_map(|l| l.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| format!("rustc -vV names no host:\n{text}"))
 }
 
-/// The same for the nightly compiler's cargo, whose first word has to be `+nightly`.
-pub(super) fn shared_args() -> Result<[String; 2], String> {
-    Ok(["--config".into(), config()?.display().to_string()])
-}
-
-fn config() -> Result<PathBuf, String> {
-    let said = match said(&built("debug", "build")) {
-        Some(said) => said,
-        None => {
+/// A configuration of cargo for builds that link what the ordinary build has compiled of C; that build is made if there is none.
+pub(super) fn config() -> Result<String, String> {
+    let said = said().map_or_else(
+        || {
             tasks::build_tests()?;
-            said(&built("debug", "build")).ok_or_else(|| format!("{CRATE} has compiled nothing"))?
-        }
-    };
+            said().ok_or_else(|| format!("{CRATE} has compiled nothing"))
+        },
+        Ok,
+    )?;
     let version = version().ok_or_else(|| format!("Cargo.lock has no {CRATE}"))?;
     let links = format!("{}_{}", CRATE.trim_end_matches("-sys"), version).replace(['-', '.'], "_");
-    let text = table(&nightly::host()?, &links, &said);
+    let text = table(&host()?, &links, &said);
     let file = target().join("native.toml");
     // Not written anew for nothing: another cargo may be reading it.
     if fs::read_to_string(&file).ok().as_ref() != Some(&text) {
-        fs::write(&file, text).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+        write(&file, text)?;
     }
-    Ok(file)
+    Ok(file.display().to_string())
 }
 
 /// Last output of the build script of the ordinary build.
-fn said(folder: &Path) -> Option<String> {
-    let entries = fs::read_dir(folder).ok()?.flatten();
+fn said() -> Option<String> {
+    let entries = fs::read_dir(built("debug", "build")).ok()?.flatten();
     let ours = entries.filter(|e| e.file_name().to_string_lossy().starts_with(&format!("{CRATE}-")));
-    let mut found: Vec<_> = ours.map(|e| e.path().join("output")).filter(|p| p.is_file()).collect();
-    found.sort_by_key(|p| fs::metadata(p).and_then(|m| m.modified()).ok());
-    let said = fs::read_to_string(found.pop()?).ok()?;
-    said.contains("cargo:rustc-link-lib=").then_some(said)
+    let outputs = ours.map(|e| e.path().join("output"));
+    let newest = outputs.filter_map(|p| Some((fs::metadata(&p).ok()?.modified().ok()?, p))).max()?;
+    fs::read_to_string(newest.1).ok().filter(|said| said.contains("cargo:rustc-link-lib="))
 }
 
 fn version() -> Option<String> {
-    let lock = fs::read_to_string(tasks::place::root().join("Cargo.lock")).ok()?;
+    let lock = read("Cargo.lock").ok()?;
     let (_, rest) = lock.split_once(&format!("name = \"{CRATE}\"\nversion = \""))?;
     Some(rest.split_once('"')?.0.into())
 }

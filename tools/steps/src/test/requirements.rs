@@ -1,18 +1,50 @@
-//! Programs that the tests use and cargo does not bring.
+//! Requirements of steps: systems, rights, programs. Those that can be installed are.
 
-use super::{Done, Outcome, missing, nightly};
+use super::{
+    python,
+    step::{Outcome, Why},
+};
 use std::{env, fs, os::unix::fs::PermissionsExt, path::PathBuf};
 use tasks::{
     child::Task,
-    place::{program, target},
+    place::{make, program, target},
 };
 
-/// A program, or a file by its whole path, and the Debian package that holds it.
-pub(crate) type Program = (&'static str, &'static str);
+/// Requirement of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ask {
+    Linux,
+    /// Linux on x86_64.
+    X86,
+    /// Network namespaces.
+    Root,
+    /// One of these programs, which is installed if it is not there, or a file by its whole path; and the Debian package that holds it.
+    Program(&'static str, &'static str),
+    /// Programs of Debian that the gate's steps use.
+    Debian,
+    Nextest,
+    /// The nightly compiler, with Miri.
+    Nightly,
+    /// The standard library for a target.
+    Target(&'static str),
+    /// A subcommand of cargo, and where its authors' build of it is.
+    Tool(&'static str, &'static str),
+    /// The interpreter with what the tests use.
+    Python,
+    /// The same with the package of this project, of whatever state.
+    Package,
+    /// The same with the package as released, and with what this file lists.
+    Released(&'static str),
+    /// An interpreter of its own, of this name, with what this file lists.
+    Apart(&'static str, &'static str),
+    /// A checkout of others' sources, which this variable names.
+    Checkout(&'static str, &'static str),
+}
 
 /// The newest build for Linux.
 const NEXTEST: &str = "https://get.nexte.st/latest/linux";
 
+/// Programs of the gate's steps.
 const PROGRAMS: [Program; 9] = [
     ("ip", "iproute2"),
     ("mpirun.openmpi", "openmpi-bin"),
@@ -25,102 +57,110 @@ const PROGRAMS: [Program; 9] = [
     ("ibv_rc_pingpong", "ibverbs-utils"),
 ];
 
-/// The test runner, by name and version, installed if it is not there.
-pub(super) fn nextest() -> Result<String, String> {
-    cargo_tool("nextest", NEXTEST)
+/// A program and its package, as in [`Ask::Program`].
+pub(crate) type Program = (&'static str, &'static str);
+
+/// Meet all of these.
+pub(super) fn meet(asks: &[Ask]) -> Outcome<()> {
+    let named = |ask: &Ask| if let Ask::Program(name, package) = *ask { Some((name, package)) } else { None };
+    for ask in asks {
+        match *ask {
+            Ask::Linux if !cfg!(target_os = "linux") => Err(Why::NotHere("it is for Linux".into())),
+            Ask::X86 if !cfg!(all(target_os = "linux", target_arch = "x86_64")) => {
+                Err(Why::NotHere("it is for Linux on x86_64".into()))
+            }
+            Ask::Root if !rustix::process::geteuid().is_root() => Err(Why::Missing("this needs root".into())),
+            Ask::Nextest => cargo_tool("nextest", NEXTEST).map(drop).map_err(Why::Missing),
+            Ask::Tool(name, built) => cargo_tool(name, built).map(drop).map_err(Why::Missing),
+            Ask::Nightly => nightly().map_err(Why::Missing),
+            Ask::Target(name) => Task::new("rustup")
+                .args(["target", "add", name])
+                .limit(180)
+                .run()
+                .map(drop)
+                .map_err(|e| Why::Missing(format!("the target {name} cannot be added: {e}"))),
+            Ask::Debian => programs(&PROGRAMS),
+            Ask::Python => python::prepare(),
+            Ask::Package => python::with_package(),
+            Ask::Released(file) => python::prepare_released(file),
+            Ask::Apart(name, file) => python::apart(name, file, &[]).map(drop),
+            Ask::Checkout(variable, of) if env::var_os(variable).is_none() => {
+                Err(Why::NotHere(format!("{variable} names no checkout of {of}")))
+            }
+            _ => Ok(()),
+        }?;
+    }
+    programs(&asks.iter().filter_map(named).collect::<Vec<_>>())
 }
 
-/// A subcommand of cargo, by name and version. If it is not there: as its authors built it, else from the registry's source.
-pub(super) fn cargo_tool(name: &str, built: &str) -> Result<String, String> {
+/// Make sure of a subcommand of cargo. If it is not there: as its authors built it, else from the registry's source.
+fn cargo_tool(name: &str, built: &str) -> Result<(), String> {
     let program = format!("cargo-{name}");
-    let version = || Task::new("cargo").args([name, "--version"]).run();
-    let said = version().or_else(|_| {
+    let version = || Task::new("cargo").args([name, "--version"]).run().map(drop);
+    version().or_else(|_| {
         println!("installing {program}");
-        let bin = cargo_bin().ok_or("there is no folder for cargo's programs")?;
         let fetch = format!(
-            "curl --fail --silent --show-error --location {built} | tar xz -C \"$0\" --wildcards --transform 's|.*/||' '*{program}'"
+            "curl --fail --silent --show-error --location {built} | tar xz -C \"${{CARGO_HOME:-$HOME/.cargo}}/bin\" --wildcards --transform 's|.*/||' '*{program}'"
         );
         let here = cfg!(all(target_os = "linux", target_arch = "x86_64"));
-        let fetched = here && Task::new("sh").args(["-c", &fetch]).args([bin]).limit(120).run().is_ok();
-        if !fetched || version().is_err() {
-            let args = ["install", "--locked", &program];
-            Task::new("cargo").args(args).limit(3600).run()?;
+        if !here || Task::sh(&fetch).limit(120).run().and_then(|_| version()).is_err() {
+            Task::new("cargo").args(["install", "--locked", &program]).limit(3600).run()?;
         }
         version().map_err(|e| format!("{program} is missing; run cargo install --locked {program}: {e}"))
-    })?;
-    Ok(said.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
+    })
 }
 
-/// Folder in which cargo looks for programs of users.
-fn cargo_bin() -> Option<PathBuf> {
-    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))?;
-    Some(home.join("bin"))
-}
-
-pub(super) fn install() -> Outcome {
-    if let Err(e) = nextest() {
-        return missing(e);
-    }
-    if !cfg!(target_os = "linux") {
-        return Ok(Done::NotRun(
-            "only Debian's packages are known here; steps that lack a program say so".into(),
-        ));
-    }
-    // Without it three steps cannot run, and say so.
-    if let Err(e) = nightly::install() {
-        return missing(format!("the nightly compiler cannot be installed: {e}"));
-    }
-    programs(&PROGRAMS)
+/// Make sure of a nightly compiler with the standard library's source and Miri; nothing else of one that is there changes.
+fn nightly() -> Result<(), String> {
+    Task::sh("miri() { cargo +nightly miri --version && test -f \"$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library/Cargo.lock\"; }
+if miri; then exit; fi
+if rustc +nightly --version; then rustup component add --toolchain nightly rust-src miri
+else rustup toolchain install nightly --profile minimal -c rust-src,miri; fi && miri")
+    .limit(600).run().map(drop).map_err(|e| format!("there is no nightly compiler with rust-src and miri: {e}"))
 }
 
 /// Install what is lacking of these.
-pub(super) fn programs(wanted: &[Program]) -> Outcome {
+pub(crate) fn programs(wanted: &[Program]) -> Outcome<()> {
     let lacking = || wanted.iter().copied().filter(|(name, _)| program(name).is_none());
     let packages: Vec<&str> = lacking().map(|(_, package)| package).collect();
     if packages.is_empty() {
-        return Ok(Done::Passed("all there".into()));
+        return Ok(());
     }
     let list = packages.join(" ");
     if !rustix::process::geteuid().is_root() || program("apt-get").is_none() {
-        return missing(format!(
+        return Err(Why::Missing(format!(
             "these packages are missing, and only root on Debian can install them: {list}"
-        ));
+        )));
     }
     println!("installing {list}");
-    let apt = |args: &[&str]| {
-        Task::new("apt-get")
-            .args(["-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=5"])
-            .args(args)
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .limit(600)
-            .run()
-    };
-    let installed = apt(&["update"])
-        .and_then(|_| apt(&[&["install", "-y", "--no-install-recommends"], &packages[..]].concat()));
-    match (installed, lacking().next()) {
-        (Ok(_), None) => Ok(Done::Passed(format!("installed {list}"))),
-        (Ok(_), Some((name, package))) => Err(format!("{package} is installed, but brought no {name}")),
-        (Err(e), _) => missing(e),
+    let apt = "apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=5";
+    let script = format!(
+        "export DEBIAN_FRONTEND=noninteractive; {apt} update && {apt} install -y --no-install-recommends {list}"
+    );
+    Task::sh(&script).limit(900).run().map_err(Why::Missing)?;
+    match lacking().next() {
+        None => Ok(()),
+        Some((name, package)) => Err(format!("{package} is installed, but brought no {name}").into()),
     }
 }
 
 /// Content of Debian's packages, unpacked beside what cargo built: to install them would start their servers here.
-pub(super) fn unpacked(name: &str, packages: &[&str], program: &str) -> Result<PathBuf, String> {
+pub(super) fn unpacked(name: &str, packages: &[&str], program: &str) -> Outcome<PathBuf> {
     let folder = target().join(name);
-    let fail = |e| format!("cannot make {}: {e}", folder.display());
     if folder.join(program).exists() {
         return Ok(folder);
     }
-    fs::create_dir_all(&folder).map_err(fail)?;
+    make(&folder)?;
     // apt-get gives up root's rights for the download.
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).map_err(fail)?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
     println!("unpacking {}", packages.join(", "));
-    Task::new("apt-get").args(["download"]).args(packages).folder(&folder).limit(180).run()?;
-    let script = "for package in *.deb; do dpkg-deb -x $package .; done";
-    Task::new("sh").args(["-c", script]).folder(&folder).run()?;
+    let script = format!(
+        "apt-get download {} && for package in *.deb; do dpkg-deb -x $package .; done",
+        packages.join(" ")
+    );
+    let done = Task::sh(&script).folder(&folder).limit(240).run();
     match folder.join(program).exists() {
         true => Ok(folder),
-        false => Err(format!("the packages brought no {program}")),
+        false => Err(Why::Missing(format!("the packages brought no {program}: {done:?}"))),
     }
 }

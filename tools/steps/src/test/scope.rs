@@ -1,7 +1,7 @@
 //! Share of the large matrices that a run takes: the one that its commit chooses, or all of it. The crate `scope` deals it out.
 
 use scope::{DEEP, SEED};
-use tasks::{child::Task, place::root};
+use tasks::child::Task;
 
 /// A share of what is large, or all of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,8 +17,8 @@ pub(crate) struct Scope {
 impl Scope {
     /// A share, by this number or by the commit's.
     pub(crate) fn gate(seed: Option<u64>) -> Self {
-        let seed = seed.or_else(|| commit().map(|c| number(&c))).unwrap_or(0);
-        Self { seed, deep: false, hours: 0.0 }
+        let seed = seed.or_else(|| number(&Task::new("git").args(["rev-parse", "HEAD"]).run().ok()?));
+        Self { seed: seed.unwrap_or(0), deep: false, hours: 0.0 }
     }
 
     /// All of it.
@@ -31,10 +31,9 @@ impl Scope {
         scope::Scope { seed: self.seed, deep: self.deep }.share(cases, hands)
     }
 
-    /// Share of nextest's tests that this run takes, dealt to so many hands.
-    pub(crate) fn part(&self, task: Task, hands: u64) -> Task {
-        let hand = format!("hash:{}/{hands}", self.seed % hands + 1);
-        if self.deep { task } else { task.args(["--partition", &hand]) }
+    /// Flag by which nextest takes this run's share of tests that are dealt to so many hands.
+    pub(crate) fn part(&self, hands: u64) -> String {
+        if self.deep { String::new() } else { format!("--partition=hash:{}/{hands}", self.seed % hands + 1) }
     }
 
     /// Tell a program's tests.
@@ -44,16 +43,9 @@ impl Scope {
     }
 }
 
-/// The commit that is checked out, where there is one.
-pub(super) fn commit() -> Option<String> {
-    let said = Task::new("git").args(["-C"]).args([root()]).args(["rev-parse", "HEAD"]).run().ok()?;
-    let said = said.trim();
-    (said.len() >= 40 && said.bytes().all(|b| b.is_ascii_hexdigit())).then(|| said.to_owned())
-}
-
 /// The first 16 digits of a commit's name, as a number.
-fn number(commit: &str) -> u64 {
-    u64::from_str_radix(&commit[..16], 16).unwrap_or(0)
+fn number(commit: &str) -> Option<u64> {
+    u64::from_str_radix(commit.get(..16)?, 16).ok()
 }
 
 #[cfg(test)]
@@ -62,9 +54,13 @@ mod tests {
 
     #[test]
     fn a_commit_chooses_and_deep_takes_all() {
-        assert_eq!(number("0123456789abcdef0123456789abcdef01234567"), 0x0123_4567_89ab_cdef);
+        assert_eq!(number("0123456789abcdef0123456789abcdef01234567"), Some(0x0123_4567_89ab_cdef));
         let share = Scope::gate(Some(1)).share((0..100).collect::<Vec<_>>(), 4);
         assert_eq!((share.len(), Scope::gate(Some(5)).share((0..100).collect(), 4)), (25, share));
         assert_eq!(Scope::deep(1.0).share((0..100).collect::<Vec<_>>(), 4).len(), 100);
+        assert_eq!(
+            (Scope::gate(Some(5)).part(4), Scope::deep(1.0).part(4)),
+            ("--partition=hash:2/4".into(), String::new())
+        );
     }
 }

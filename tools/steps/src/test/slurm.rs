@@ -5,19 +5,25 @@
 //! n1 10.77.9.1 (munged, slurmctld, slurmd, and where srun is typed) --- cable --- n2 10.77.9.2 (slurmd)
 //! ```
 
-use super::{Done, Outcome, launchers::job_key, missing, processes::comity, requirements, scope::Scope};
+use super::{
+    jobs::{comity_word, fails, has, job_key, timed, until},
+    requirements::{self, Ask},
+    scope::Scope,
+    step::Outcome,
+};
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    thread::sleep,
-    time::{Duration, Instant},
 };
 use tasks::{
     child::{Running, Task},
     netns::Hosts,
-    place::{Scratch, program},
+    place::{Scratch, make, write},
 };
+
+pub(super) const ASKS: &[Ask] =
+    &[Ask::X86, Ask::Root, Ask::Program("ip", "iproute2"), Ask::Program("apt-get", "apt")];
 
 /// Slurm itself, and what of its libraries a plain Debian lacks.
 const PACKAGES: [&str; 8] = [
@@ -33,62 +39,48 @@ const PACKAGES: [&str; 8] = [
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/slurm-wlm"];
 /// Seconds for a job, and for the nodes to be there.
 const JOB: u64 = 180;
-const NODES: Duration = Duration::from_secs(40);
+const NODES: u64 = 40;
 
 pub(super) fn check(_: &Scope) -> Outcome {
-    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return Ok(Done::NotRun("the packages are Debian's for x86_64".into()));
-    }
-    if program("ip").is_none() || program("apt-get").is_none() || !rustix::process::geteuid().is_root() {
-        return missing("this needs root, ip (package iproute2) and Debian's apt-get".into());
-    }
-    let root = match requirements::unpacked("slurm", &PACKAGES, "usr/sbin/slurmd-wlm") {
-        Ok(root) => root,
-        Err(e) => return missing(format!("Slurm's packages cannot be had: {e}")),
-    };
-    let scratch = Scratch::new("slurm").map_err(|e| e.to_string())?;
+    let root = requirements::unpacked("slurm", &PACKAGES, "usr/sbin/slurmd-wlm")?;
+    let scratch = Scratch::new("slurm")?;
     let cluster = Cluster::new(&scratch, root)?;
-    let comity = comity()?;
-    let comity = comity.to_str().ok_or("the program's path is no text")?;
     let (_key_folder, key) = job_key()?;
-    let key = key.to_str().ok_or("the key's path is no text")?;
-    let cases: [(&str, &Case); 5] = [
-        ("srun with COMITY_KEY_FILE", &with_a_key),
-        ("srun --mpi=pmi2 without a key file", &over_pmi),
-        ("srun without a key", &without_a_key),
-        ("a launcher on each node", &launchers),
-        ("a rank that is killed", &killed),
+    let cases: [(&str, Case); 5] = [
+        ("srun with COMITY_KEY_FILE", with_a_key),
+        ("srun --mpi=pmi2 without a key file", over_pmi),
+        ("srun without a key", without_a_key),
+        ("a launcher on each node", launchers),
+        ("a rank that is killed", killed),
     ];
     for (what, case) in cases {
-        let begun = Instant::now();
-        case(&cluster, comity, key).map_err(|e| format!("{what}: {e}"))?;
-        println!("{what}: right, {:.1} s", begun.elapsed().as_secs_f64());
+        timed(what, || case(&cluster, &comity_word(), &key))?;
     }
     let version = cluster.client(&["srun", "--version"]).run()?;
-    Ok(Done::Passed(format!("{} jobs on 2 nodes under {}", cases.len(), version.trim())))
+    Ok(format!("{} jobs on 2 nodes under {}", cases.len(), version.trim()))
 }
 
-type Case = dyn Fn(&Cluster<'_>, &str, &str) -> Result<(), String>;
+type Case = fn(&Cluster<'_>, &str, &Path) -> Result<(), String>;
 
 const CHECK: [&str; 4] = ["check", "--quick", "--ops", "all_reduce,all_gather"];
 
-fn with_a_key(cluster: &Cluster<'_>, comity: &str, key: &str) -> Result<(), String> {
+fn with_a_key(cluster: &Cluster<'_>, comity: &str, key: &Path) -> Result<(), String> {
     let job = cluster.client(&["srun", "-N", "2", "-n", "4", comity]).args(CHECK);
     four_ranks(&job.env("COMITY_KEY_FILE", key).limit(JOB).run()?)
 }
 
-fn over_pmi(cluster: &Cluster<'_>, comity: &str, _: &str) -> Result<(), String> {
+fn over_pmi(cluster: &Cluster<'_>, comity: &str, _: &Path) -> Result<(), String> {
     let job = cluster.client(&["srun", "--mpi=pmi2", "-N", "2", "-n", "4", comity]).args(CHECK);
     four_ranks(&job.limit(JOB).run()?)
 }
 
-fn without_a_key(cluster: &Cluster<'_>, comity: &str, _: &str) -> Result<(), String> {
+fn without_a_key(cluster: &Cluster<'_>, comity: &str, _: &Path) -> Result<(), String> {
     let job = cluster.client(&["srun", "-N", "2", "-n", "2", comity]).args(CHECK).limit(JOB);
-    says(job.run(), &["COMITY_KEY_FILE", "--mpi=pmi2"])
+    fails(job.run(), &["COMITY_KEY_FILE", "--mpi=pmi2"]).map(drop)
 }
 
 /// The controller is reached at the first node; each node has two ranks.
-fn launchers(cluster: &Cluster<'_>, comity: &str, key: &str) -> Result<(), String> {
+fn launchers(cluster: &Cluster<'_>, comity: &str, key: &Path) -> Result<(), String> {
     let line = format!(
         "exec {comity} launch --nnodes 2 --node-rank $SLURM_NODEID --rendezvous 10.77.9.1:29511 -n 2 -- {comity} {}",
         CHECK.join(" ")
@@ -98,27 +90,15 @@ fn launchers(cluster: &Cluster<'_>, comity: &str, key: &str) -> Result<(), Strin
 }
 
 /// The others name it and its host, and srun ends with their failure.
-fn killed(cluster: &Cluster<'_>, comity: &str, key: &str) -> Result<(), String> {
+fn killed(cluster: &Cluster<'_>, comity: &str, key: &Path) -> Result<(), String> {
     let script = "if [ $SLURM_PROCID = 3 ]; then \"$0\" bench all_reduce --sizes 64K --budget 60 & sleep 4; kill -9 $!; wait $!; \
          sleep 5; exit 3; fi; exec \"$0\" bench all_reduce --sizes 64K --budget 60";
     let job = cluster.client(&["srun", "-N", "2", "-n", "4", "sh", "-c", script, comity]);
-    says(job.env("COMITY_KEY_FILE", key).limit(JOB).run(), &["rank 3", "n2"])
+    fails(job.env("COMITY_KEY_FILE", key).limit(JOB).run(), &["rank 3", "n2"]).map(drop)
 }
 
 fn four_ranks(said: &str) -> Result<(), String> {
-    match said.contains("4 ranks") && said.contains("cases on each rank") {
-        true => Ok(()),
-        false => Err(format!("it did not say that all cases are right:\n{said}")),
-    }
-}
-
-/// The job fails, and says why.
-fn says(ended: Result<String, String>, parts: &[&str]) -> Result<(), String> {
-    let Err(said) = ended else { return Err("the job succeeded".into()) };
-    match parts.iter().find(|p| !said.contains(**p)) {
-        None => Ok(()),
-        Some(part) => Err(format!("{part:?} is not in what it said:\n{said}")),
-    }
+    has(said, &["4 ranks", "cases on each rank"])
 }
 
 /// The nodes, with what runs in them.
@@ -134,30 +114,29 @@ impl<'a> Cluster<'a> {
     fn new(folder: &'a Scratch, root: PathBuf) -> Result<Self, String> {
         let hosts = Hosts::new("slurm", &["n1", "n2"])?;
         let mut cluster = Self { folder, root, hosts, running: Vec::new() };
-        fs::set_permissions(folder.join("."), fs::Permissions::from_mode(0o755))
-            .map_err(|e| e.to_string())?;
+        let open = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(folder.join("."), open).map_err(|e| e.to_string())?;
         for node in ["n1", "n2", "ctld"] {
-            fs::create_dir(folder.join(node)).map_err(|e| e.to_string())?;
+            make(&folder.join(node))?;
         }
         cluster.hosts.cable([("n1", "cable"), ("n2", "cable")])?;
         for (node, at) in [("n1", "10.77.9.1"), ("n2", "10.77.9.2")] {
             cluster.hosts.ip(node, &format!("addr add {at}/24 dev cable"))?;
             cluster.hosts.ip(node, "link set cable up")?;
         }
-        cluster.write("hosts", "127.0.0.1 localhost\n10.77.9.1 n1\n10.77.9.2 n2\n")?;
-        let conf = cluster.settings();
-        cluster.write("slurm.conf", &conf)?;
+        write(folder.join("hosts"), "127.0.0.1 localhost\n10.77.9.1 n1\n10.77.9.2 n2\n")?;
+        write(folder.join("slurm.conf"), cluster.settings())?;
         cluster.start()?;
-        cluster.wait()?;
+        until("a node that takes jobs", NODES, || {
+            let said = cluster.client(&["sinfo", "--noheader", "--Node", "--format=%N %T"]).limit(20).run();
+            Ok(said.ok().filter(|said| said.lines().filter(|l| l.contains("idle")).count() == 2))
+        })
+        .map_err(|e| format!("{e}: {}", fs::read_to_string(folder.join("ctld.log")).unwrap_or_default()))?;
         Ok(cluster)
     }
 
-    fn write(&self, file: &str, text: &str) -> Result<(), String> {
-        fs::write(self.folder.join(file), text).map_err(|e| format!("{file}: {e}"))
-    }
-
     fn settings(&self) -> String {
-        let at = |file: &str| self.folder.join(file).display().to_string();
+        let at = |file: &str| self.folder.text(file);
         let [_, plugins] = LIBRARIES.map(|l| self.root.join(l).display().to_string());
         format!(
             "ClusterName=t\nSlurmctldHost=n1(10.77.9.1)\nAuthType=auth/munge\nAuthInfo=socket={}\nPluginDir={plugins}\n\
@@ -178,66 +157,35 @@ impl<'a> Cluster<'a> {
 
     /// The daemons, in the foreground of their nodes.
     fn start(&mut self) -> Result<(), String> {
-        let at = |file: &str| self.folder.join(file).display().to_string();
+        let at = |file: &str| self.folder.text(file);
         let key = at("munge.key");
-        let make = format!("umask 077; head -c 1024 /dev/urandom > {key}");
-        Task::new("sh").args(["-c", &make]).run()?;
+        Task::sh(&format!("umask 077; head -c 1024 /dev/urandom > {key}")).run()?;
         let sbin = |name: &str| self.root.join("usr/sbin").join(name).display().to_string();
-        let munge = [
+        let munged = format!(
+            "{} --foreground --force --socket={} --key-file={key} --pid-file={} --log-file={} --seed-file={}",
             sbin("munged"),
-            "--foreground".into(),
-            "--force".into(),
-            format!("--socket={}", at("munge.sock")),
-            format!("--key-file={key}"),
-            format!("--pid-file={}", at("munged.pid")),
-            format!("--log-file={}", at("munged.log")),
-            format!("--seed-file={}", at("munge.seed")),
-        ];
-        let munge = self.on("n1", &munge).limit(900).start()?;
-        self.running.push(munge);
-        let until = Instant::now() + NODES;
-        while !Path::new(&at("munge.sock")).exists() {
-            if Instant::now() > until {
-                return Err("munged does not start".into());
-            }
-            sleep(Duration::from_millis(50));
-        }
+            at("munge.sock"),
+            at("munged.pid"),
+            at("munged.log"),
+            at("munge.seed")
+        );
+        let socket = self.folder.join("munge.sock");
         let conf = at("slurm.conf");
-        let step = sbin("slurmstepd-wlm");
-        let controller = [sbin("slurmctld-wlm"), "-D".into(), "-f".into(), conf.clone()];
-        let controller = self.on("n1", &controller).limit(900).start()?;
-        self.running.push(controller);
-        for node in ["n1", "n2"] {
-            let words = [
-                sbin("slurmd-wlm"),
-                "-D".into(),
-                "-N".into(),
-                node.into(),
-                "-f".into(),
-                conf.clone(),
-                "-d".into(),
-            ];
-            let words = [&words[..], std::slice::from_ref(&step)].concat();
-            let slurmd = self.on(node, &words).limit(900).start()?;
-            self.running.push(slurmd);
+        let slurmd =
+            |node| format!("{} -D -N {node} -f {conf} -d {}", sbin("slurmd-wlm"), sbin("slurmstepd-wlm"));
+        let daemons = [
+            ("n1", munged),
+            ("n1", format!("{} -D -f {conf}", sbin("slurmctld-wlm"))),
+            ("n1", slurmd("n1")),
+            ("n2", slurmd("n2")),
+        ];
+        for (node, line) in daemons {
+            let words: Vec<&str> = line.split(' ').collect();
+            let daemon = self.on(node, &words).limit(900).start()?;
+            self.running.push(daemon);
+            until("munged's socket", NODES, || Ok(socket.exists().then_some(())))?;
         }
         Ok(())
-    }
-
-    /// Until both nodes take jobs.
-    fn wait(&self) -> Result<(), String> {
-        let until = Instant::now() + NODES;
-        loop {
-            let said = self.client(&["sinfo", "--noheader", "--Node", "--format=%N %T"]).limit(20).run();
-            match said {
-                Ok(said) if said.lines().filter(|l| l.contains("idle")).count() == 2 => return Ok(()),
-                Ok(said) | Err(said) if Instant::now() > until => {
-                    let log = fs::read_to_string(self.folder.join("ctld.log")).unwrap_or_default();
-                    return Err(format!("the nodes do not come up: {said}\n{log}"));
-                }
-                _ => sleep(Duration::from_millis(200)),
-            }
-        }
     }
 
     /// A command that runs on a node, under its name.

@@ -8,18 +8,20 @@
 //!
 //! They share the file system. What one host is to see otherwise, its sshd mounts for itself.
 
-use super::requirements;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    thread::sleep,
-    time::{Duration, Instant},
+use super::{
+    jobs::until,
+    requirements::{self, Ask},
+    step::{Outcome, Why},
 };
+use std::path::PathBuf;
 use tasks::{
     child::{Running, Task},
     netns::Hosts,
-    place::{Scratch, target, users_of_sshd},
+    place::{Scratch, make, read, target, users_of_sshd, write},
 };
+
+pub(super) const ASKS: &[Ask] =
+    &[Ask::Linux, Ask::Root, Ask::Program("ip", "iproute2"), Ask::Program("ssh", "openssh-client")];
 
 /// Packages that are unpacked where they are not installed.
 const PACKAGES: [&str; 2] = ["openssh-server", "libwrap0"];
@@ -104,20 +106,15 @@ pub(super) struct SshHost<'a> {
 }
 
 impl<'a> SshNet<'a> {
-    pub(super) fn new(
-        kind: &str,
-        folder: &'a Scratch,
-        sshd: &Path,
-        cabling: Cabling,
-        is_apart: bool,
-    ) -> Result<Self, String> {
+    /// The hosts, or what is missing for them.
+    pub(super) fn new(kind: &str, folder: &'a Scratch, cabling: Cabling, is_apart: bool) -> Outcome<Self> {
         let switch: &[&str] = if cabling.is_switched() { &["switch"] } else { &[] };
-        let hosts = Hosts::new(kind, &[&["desk"], switch, cabling.hosts()].concat())?;
-        let mut net = Self { folder, cabling, hosts, server: sshd.into(), is_apart, sshd: Vec::new() };
+        let hosts = Hosts::new(kind, &[&["desk"], switch, cabling.hosts()].concat()).map_err(Why::Missing)?;
+        let mut net = Self { folder, cabling, hosts, server: sshd()?, is_apart, sshd: Vec::new() };
         net.cable()?;
         net.keygen("id")?;
-        fs::create_dir(folder.join("own")).map_err(|e| e.to_string())?;
-        net.write("passwd", &users_of_sshd(&folder.join("own")).map_err(|e| e.to_string())?)?;
+        make(&folder.join("own"))?;
+        net.write("passwd", &users_of_sshd(&folder.join("own"))?)?;
         let mut known = String::new();
         let mut config = String::new();
         for host in cabling.hosts() {
@@ -128,11 +125,11 @@ impl<'a> SshNet<'a> {
             net.serve(&SshHost { name: host, host, port: 22, before: "", users: "id.pub" })?;
         }
         net.write("known", &known)?;
-        let path = |file: &str| folder.join(file).display().to_string();
-        let id = path("id");
-        let known = path("known");
-        config +=
-            &format!("Host *\n  IdentityFile {id}\n  UserKnownHostsFile {known}\n  IdentitiesOnly yes\n");
+        config += &format!(
+            "Host *\n  IdentityFile {}\n  UserKnownHostsFile {}\n  IdentitiesOnly yes\n",
+            folder.text("id"),
+            folder.text("known")
+        );
         net.write("config", &config)?;
         let here: &[&str] = if cabling.is_switched() { &[] } else { &["localhost"] };
         let lines = here.iter().chain(cabling.hosts()).map(|h| format!("{h} slots=1\n"));
@@ -167,29 +164,27 @@ impl<'a> SshNet<'a> {
 
     pub(super) fn write(&self, file: &str, text: &str) -> Result<PathBuf, String> {
         let path = self.folder.join(file);
-        fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
-        Ok(path)
+        write(&path, text).map(|()| path)
     }
 
     /// A new key pair; the public half.
     pub(super) fn keygen(&self, file: &str) -> Result<String, String> {
         let path = self.folder.join(file);
-        Task::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).args([&path]).run()?;
-        fs::read_to_string(path.with_extension("pub")).map_err(|e| e.to_string())
+        Task::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&path).run()?;
+        read(path.with_extension("pub"))
     }
 
     /// Start one more server on a host, known to the desk's ssh by its name.
     pub(super) fn serve_as(&mut self, also: &SshHost<'_>) -> Result<(), String> {
         let (_, at) = self.cabling.way(also.host);
-        let old = fs::read_to_string(self.folder.join("config")).map_err(|e| e.to_string())?;
         let entry =
             format!("Host {}\n  HostName {at}\n  Port {}\n  HostKeyAlias {at}\n", also.name, also.port);
-        self.write("config", &(entry + &old))?;
+        self.write("config", &(entry + &read(self.folder.join("config"))?))?;
         self.serve(also)
     }
 
     fn serve(&mut self, one: &SshHost<'_>) -> Result<(), String> {
-        let path = |file: &str| self.folder.join(file).display().to_string();
+        let path = |file: &str| self.folder.text(file);
         let settings = format!(
             "Port {}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n",
             one.port,
@@ -224,18 +219,9 @@ impl<'a> SshNet<'a> {
 
     /// Until every sshd does.
     pub(super) fn answer(&self, names: &[&str]) -> Result<(), String> {
-        let until = Instant::now() + Duration::from_secs(20);
-        for host in names {
-            loop {
-                match self.desk(&["ssh", "-F"]).args([self.folder.join("config")]).args([*host, "true"]).run()
-                {
-                    Ok(_) => break,
-                    Err(e) if Instant::now() > until => return Err(e),
-                    Err(_) => sleep(Duration::from_millis(100)),
-                }
-            }
-        }
-        Ok(())
+        let ask =
+            |host: &str| Ok(self.desk(&["ssh", "-F", &self.folder.text("config"), host, "true"]).run().ok());
+        names.iter().try_for_each(|host| until(&format!("the sshd of {host}"), 20, || ask(host)).map(drop))
     }
 
     pub(super) fn desk(&self, words: &[&str]) -> Task {
@@ -243,16 +229,12 @@ impl<'a> SshNet<'a> {
     }
 }
 
-pub(super) fn signal(pid: u32, signal: rustix::process::Signal) -> Result<(), String> {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).ok_or("no process")?;
-    rustix::process::kill_process(pid, signal).map_err(|e| e.to_string())
-}
-
 /// The installed server, or the one of Debian's packages, unpacked.
-pub(super) fn sshd() -> Result<PathBuf, String> {
+pub(super) fn sshd() -> Outcome<PathBuf> {
     let installed = PathBuf::from("/usr/sbin/sshd");
-    match installed.exists() {
-        true => Ok(installed),
-        false => Ok(requirements::unpacked(FOLDER, &PACKAGES, SERVER)?.join(SERVER)),
+    if installed.exists() {
+        Ok(installed)
+    } else {
+        Ok(requirements::unpacked(FOLDER, &PACKAGES, SERVER)?.join(SERVER))
     }
 }

@@ -1,40 +1,33 @@
 //! Twelve faults, planted several at a time, and what the doctor must say of each.
 
-use super::{Desk, PORTS, has};
-use crate::test::sshd::SshHost;
-use std::fs;
-use tasks::child::Task;
+use super::{Desk, PORTS};
+use crate::test::{
+    jobs::{fails, script},
+    sshd::SshHost,
+};
+use std::path::Path;
+use tasks::{child::Task, place::copy};
 
-/// Faults that can be planted together.
-#[derive(Clone, Copy)]
-pub(super) struct FaultGroup {
-    pub(super) name: &'static str,
-    /// Plants them, has them found, and takes them away; their names.
-    pub(super) run: fn(&mut Desk<'_, '_>) -> Result<Vec<&'static str>, String>,
-}
+/// Plants faults that can be planted together, has them found, and takes them away; their names.
+type Plant = fn(&mut Desk<'_>) -> Result<Vec<&'static str>, String>;
 
-pub(super) const GROUPS: [FaultGroup; 4] = [
-    FaultGroup { name: "of hosts", run: hosts },
-    FaultGroup { name: "of addresses", run: addresses },
-    FaultGroup { name: "of ways", run: ways },
-    FaultGroup { name: "of logins", run: logins },
-];
+pub(super) const GROUPS: [(&str, Plant); 4] =
+    [("of hosts", hosts), ("of addresses", addresses), ("of ways", ways), ("of logins", logins)];
 
 /// A command in a host's namespace.
-fn on(desk: &Desk<'_, '_>, host: &str, line: &str) -> Result<(), String> {
+fn on(desk: &Desk<'_>, host: &str, line: &str) -> Result<(), String> {
     desk.net.hosts.within(host).args(line.split_whitespace()).limit(20).run().map(drop)
 }
 
 /// A script that stands before the program on one host. It is told the program's own path, which is a link to it.
-fn wrapped(desk: &Desk<'_, '_>, name: &str, script: &str) -> Result<String, String> {
+fn wrapped(desk: &Desk<'_>, name: &str, lines: &str) -> Result<String, String> {
     let real = desk.net.folder.join("real-comity");
     if !real.exists() {
-        fs::copy(&desk.comity, &real).map_err(|e| e.to_string())?;
+        copy(desk.comity.as_ref(), &real)?;
     }
-    let script = format!("#!/bin/sh\nreal={}\n{script}\n", real.display());
-    let path = desk.net.write(name, &script)?;
-    Task::new("chmod").args(["755"]).args([&path]).run()?;
-    Ok(format!("mount --bind {} {}", path.display(), desk.comity))
+    let text = format!("#!/bin/sh\nreal={}\n{lines}\n", real.display());
+    let path = script(&desk.net.folder.join(name), &text)?;
+    Ok(format!("mount --bind {path} {}", desk.comity))
 }
 
 /// Other words in what the agent says.
@@ -43,7 +36,7 @@ fn says(change: &str) -> String {
 }
 
 /// No memory to lock, a full /dev/shm, another version, another key; a closed port, a slow cable.
-fn hosts(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
+fn hosts(desk: &mut Desk<'_>) -> Result<Vec<&'static str>, String> {
     let version = wrapped(desk, "older", &says("s/\"version\":\"[^\"]*\"/\"version\":\"0.0.9\"/"))?;
     let key = desk.path("job.key");
     for file in ["job.key", "other.key"] {
@@ -63,12 +56,8 @@ fn hosts(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
         on(desk, "b", line)?;
     }
     on(desk, "a", "tc qdisc add dev ab root tbf rate 100mbit burst 64kb latency 50ms")?;
-    let found = desk.finds(&["--hosts", "a1,b1,c1", "--ports", PORTS, "--key", &key]);
-    on(desk, "a", "tc qdisc del dev ab root")?;
-    on(desk, "b", "ip rule del pref 10")?;
-    let said = found?;
-    has(
-        &said,
+    let found = desk.finds(
+        &["--hosts", "a1,b1,c1", "--ports", PORTS, "--key", &key],
         &[
             "FAILED     version  a1: it has comity 0.0.9",
             "FAILED     memlock  b1: a process may lock 16 KiB",
@@ -80,7 +69,10 @@ fn hosts(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
             "FAILED     speed    b1 ba -> a1 ab: ",
             " 7 failed",
         ],
-    )?;
+    );
+    on(desk, "a", "tc qdisc del dev ab root")?;
+    on(desk, "b", "ip rule del pref 10")?;
+    found?;
     Ok(vec![
         "another version",
         "no memlock",
@@ -92,13 +84,13 @@ fn hosts(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
 }
 
 /// Crossed cables, a clock that is wrong, memory that cannot be read.
-fn addresses(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
+fn addresses(desk: &mut Desk<'_>) -> Result<Vec<&'static str>, String> {
     let clock =
         wrapped(desk, "late", &says("s/\"unix_us\":(\\d+)/\"\\\"unix_us\\\":\" . ($1 + 90_000_000)/e"))?;
     // A program that may not be read cannot be looked into, but by those who may look into all.
     let hidden = desk.net.folder.join("hidden-comity");
-    fs::copy(&desk.comity, &hidden).map_err(|e| e.to_string())?;
-    Task::new("chmod").args(["0111"]).args([&hidden]).run()?;
+    copy(desk.comity.as_ref(), &hidden)?;
+    Task::new("chmod").arg("0111").arg(&hidden).run()?;
     let drop = "setpriv --bounding-set=-sys_ptrace,-dac_override,-dac_read_search --inh-caps=-all";
     // The rights go with the first program that is started, and are looked at when the second is.
     let closed =
@@ -120,34 +112,28 @@ fn addresses(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
         Ok::<(), String>(())
     };
     swap("ba", "bc")?;
-    let found = desk.finds(&["--hosts", "a2,b2,c"]);
-    swap("bc", "ba")?;
-    let said = found?;
-    has(
-        &said,
+    let found = desk.finds(
+        &["--hosts", "a2,b2,c"],
         &[
             "FAILED     cable    a2 ab - b2 ba: the cable of a2 ab (10.93.0.1/30) ends in b2 ba (10.93.0.9/30), but 10.93.0.2/30 is b2 bc: the cables are crossed",
             "FAILED     clock    a2: its clock is 90.0 s ahead",
             "FAILED     ptrace   b2: a process cannot read the memory",
             " 4 failed",
         ],
-    )?;
+    );
+    swap("bc", "ba")?;
+    found?;
     Ok(vec!["crossed cables", "a clock that is wrong", "no ptrace"])
 }
 
 /// A small MTU, a way in one direction only, an address that two hosts have.
-fn ways(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
+fn ways(desk: &mut Desk<'_>) -> Result<Vec<&'static str>, String> {
     let hosts = &desk.net.hosts;
     hosts.ip("b", "link set bc mtu 1280")?;
     hosts.ip("c", "route add unreachable 10.93.0.5/32")?;
     hosts.ip("c", "addr add 10.93.0.2/32 dev ca")?;
-    let found = desk.finds(&["--hosts", "a,b,c"]);
-    hosts.ip("c", "addr del 10.93.0.2/32 dev ca")?;
-    hosts.ip("c", "route del unreachable 10.93.0.5/32")?;
-    hosts.ip("b", "link set bc mtu 1500")?;
-    let said = found?;
-    has(
-        &said,
+    let found = desk.finds(
+        &["--hosts", "a,b,c"],
         &[
             "FAILED     mtu      b bc -> c cb: ",
             "on b run: sudo ip link set dev bc mtu 1500",
@@ -156,14 +142,18 @@ fn ways(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
             "FAILED     address  all hosts: 10.93.0.2 is an address of b (ba) and of c (ca)",
             " 5 failed",
         ],
-    )?;
+    );
+    hosts.ip("c", "addr del 10.93.0.2/32 dev ca")?;
+    hosts.ip("c", "route del unreachable 10.93.0.5/32")?;
+    hosts.ip("b", "link set bc mtu 1500")?;
+    found?;
     Ok(vec!["a small MTU", "a one-way route", "a duplicate address"])
 }
 
 /// A host that does not let this user in, one without comity, and one where sudo wants a password is told before anything is done.
-fn logins(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
+fn logins(desk: &mut Desk<'_>) -> Result<Vec<&'static str>, String> {
     desk.net.keygen("stranger")?;
-    let folder = std::path::Path::new(&desk.comity).parent().ok_or("the program has no folder")?;
+    let folder = Path::new(&desk.comity).parent().ok_or("the program has no folder")?;
     let nothing = format!("mount -t tmpfs tmpfs {}", folder.display());
     for (name, host, before, users) in
         [("b4", "b", "", "stranger.pub"), ("c4", "c", nothing.as_str(), "id.pub")]
@@ -171,9 +161,8 @@ fn logins(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
         desk.net.serve_as(&SshHost { name, host, port: 2204, before, users })?;
     }
     desk.net.answer(&["c4"])?;
-    let said = desk.finds(&["--hosts", "a,b4,c4"])?;
-    has(
-        &said,
+    desk.finds(
+        &["--hosts", "a,b4,c4"],
         &[
             "FAILED     ssh      b4: it does not let this user in without a password: `ssh-copy-id` to it",
             "FAILED     version  c4: comity is not installed there",
@@ -182,8 +171,8 @@ fn logins(desk: &mut Desk<'_, '_>) -> Result<Vec<&'static str>, String> {
     )?;
     let undo = desk.path("never.json");
     let said = desk.run(&["cluster", "config"], &["--hosts", "a,b4", "--auto-setup", "--undo", &undo]);
-    has(&said.err().ok_or("it went on without a host")?, &["exit status: 1", "ssh-copy-id"])?;
-    match std::path::Path::new(&undo).exists() {
+    fails(said, &["exit status: 1", "ssh-copy-id"])?;
+    match Path::new(&undo).exists() {
         true => Err("it wrote an undo file of nothing".into()),
         false => Ok(vec!["a wrong ssh key"]),
     }

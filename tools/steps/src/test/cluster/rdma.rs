@@ -1,8 +1,14 @@
 //! `comity cluster config --over rdma`: the hosts' `/sys/class/infiniband` is written as Linux has it, with a device on each end of each cable; a job
 //! then runs over a software device of each of these names, at the addresses of the cables.
-use super::{Desk, has};
-use crate::{softverbs, test::sshd::SshHost};
-use std::fs;
+use super::Desk;
+use crate::{
+    softverbs,
+    test::{
+        jobs::{fails, has},
+        sshd::SshHost,
+    },
+};
+use tasks::place::{make, read, write};
 
 /// By host: each end of a cable, and the address that the plan gave it.
 const ENDS: [(&str, [(&str, &str); 2]); 3] = [
@@ -12,17 +18,17 @@ const ENDS: [(&str, [(&str, &str); 2]); 3] = [
 ];
 
 /// The cables have addresses.
-pub(super) fn runs(desk: &mut Desk<'_, '_>) -> Result<(), String> {
+pub(super) fn runs(desk: &mut Desk<'_>) -> Result<(), String> {
     for (number, (host, ends)) in ENDS.into_iter().enumerate() {
         let tree = desk.path(&format!("class-{host}"));
         for (nic, _) in ends {
             let device = format!("{tree}/infiniband/r{nic}");
             for folder in ["ports/1".into(), format!("device/net/{nic}")] {
-                fs::create_dir_all(format!("{device}/{folder}")).map_err(|e| e.to_string())?;
+                make(format!("{device}/{folder}").as_ref())?;
             }
-            fs::write(format!("{device}/ports/1/state"), "4: ACTIVE\n").map_err(|e| e.to_string())?;
+            write(format!("{device}/ports/1/state"), "4: ACTIVE\n")?;
         }
-        fs::create_dir_all(format!("{tree}/net")).map_err(|e| e.to_string())?;
+        make(format!("{tree}/net").as_ref())?;
         let before = format!("mount --bind /sys/class/net {tree}/net\nmount --rbind {tree} /sys/class");
         let name = format!("{host}r");
         let port = 2211 + number as u16;
@@ -33,8 +39,7 @@ pub(super) fn runs(desk: &mut Desk<'_, '_>) -> Result<(), String> {
     let words = ["--hosts", "ar,br,cr", "--over", "rdma", "--output", &out];
     let said = desk.run(&["cluster", "config"], &words)?;
     has(&said, &["a mesh, backend jaccl"])?;
-    let file = fs::read_to_string(&out).map_err(|e| e.to_string())?;
-    has(&file, &["\"backend\": \"jaccl\"", "\"rab\"", "\"rcb\""])?;
+    has(&read(&out)?, &["\"backend\": \"jaccl\"", "\"rab\"", "\"rcb\""])?;
     // Where root may not raise the limit of locked memory, that is all that it finds.
     let said = desk.run(&["doctor"], &[&out]).unwrap_or_else(|said| said);
     has(&said, &["passed     rdma", "passed     cable"])?;
@@ -51,11 +56,8 @@ pub(super) fn runs(desk: &mut Desk<'_, '_>) -> Result<(), String> {
     let check = ["check", "--quick", "--ops", "all_reduce,all_gather"];
     has(&desk.run(&["launch"], &[&job[..], &check].concat())?, &["cases on each rank", "links rdma"])?;
     // One end is down: it is said before anything runs.
-    let state = desk.path("class-c/infiniband/rcb/ports/1/state");
-    fs::write(state, "1: DOWN\n").map_err(|e| e.to_string())?;
+    write(desk.path("class-c/infiniband/rcb/ports/1/state"), "1: DOWN\n")?;
     let said = desk.run(&["cluster", "config"], &["--hosts", "ar,br,cr", "--over", "rdma"]);
-    let said = said.err().ok_or("it offered a device that is down")?;
-    has(&said, &["RDMA cannot go from br to cr", "active RDMA device at both ends"])?;
-    let said = desk.finds(&["--hosts", "ar,br,cr"])?;
-    has(&said, &["rdma", "rcb"])
+    fails(said, &["RDMA cannot go from br to cr", "active RDMA device at both ends"])?;
+    desk.finds(&["--hosts", "ar,br,cr"], &["rdma", "rcb"])
 }

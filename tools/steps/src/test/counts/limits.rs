@@ -68,12 +68,4 @@ mod tests {
             assert!(*most >= seen + seen / 20 && *most <= seen + seen / 5, "{seen} {most}");
         }
     }
-
-    #[test]
-    fn too_many_are_told_with_what_to_do() {
-        let limit = limit("Rust", 2, 1000, 1100);
-        assert_eq!(limit.exceeded(1100), None);
-        let why = limit.exceeded(1101).unwrap();
-        assert!(why.starts_with("Rust, 2 ranks: one call takes 1101") && why.contains("raise the limit"));
-    }
 }

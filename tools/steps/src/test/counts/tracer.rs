@@ -8,6 +8,10 @@
 //! A marker is SIGURG, which a program without a tracer ignores. No parent of the program may be this process: `tasks` looks after the
 //! children of this, and a step would look like an end to it. So the program is a child of `comity launch`, or of a shell.
 
+use crate::test::{
+    jobs::until,
+    step::{Outcome, Why},
+};
 use nix::{
     errno::Errno,
     sys::{
@@ -20,36 +24,20 @@ use nix::{
 use std::{
     fs,
     thread::{self, ScopedJoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tasks::{child::Task, place::Scratch};
 
 const MARKER: Signal = Signal::SIGURG;
 /// The other ranks are asleep when they are so in this many looks, a millisecond apart.
 const LOOKS: usize = 3;
-/// Until then they should be, on a busy machine.
-const ASLEEP: Duration = Duration::from_secs(20);
-
-/// Why nothing was counted.
-#[derive(Debug)]
-pub(super) enum Uncounted {
-    /// The system does not let this process trace another.
-    NotPermitted(String),
-    Failed(String),
-}
-
-type Counted = Result<Vec<u64>, Uncounted>;
-
-fn failed(what: impl Into<String>) -> Uncounted {
-    Uncounted::Failed(what.into())
-}
 
 /// Starts a job of so many ranks. What its rank 0 executes between the markers of each of so many pairs, without the second marker's
 /// own system call.
-pub(super) fn count(task: Task, ranks: usize, pairs: usize) -> Counted {
-    let folder = Scratch::new("counts").map_err(|e| failed(format!("cannot make a folder: {e}")))?;
+pub(super) fn count(task: Task, ranks: usize, pairs: usize) -> Outcome<Vec<u64>> {
+    let folder = Scratch::new("counts")?;
     let what = task.to_string();
-    let job = task.env("COUNTED_IN", folder.join("")).start().map_err(Uncounted::Failed)?;
+    let job = task.env("COUNTED_IN", folder.join("")).start()?;
     // Its limit ends it, also where it is stopped in the midst of a step. All steps are of this thread: the system knows tracers by thread.
     let (counted, ended) = thread::scope(|s| {
         let job = s.spawn(|| job.wait());
@@ -58,46 +46,49 @@ pub(super) fn count(task: Task, ranks: usize, pairs: usize) -> Counted {
         let _ = fs::write(folder.join("go"), "");
         (counted, job.join())
     });
-    let ended = ended.map_err(|_| failed("the thread that waits for the job panicked"))?;
+    let ended = ended.map_err(|_| "the thread that waits for the job panicked")?;
     match (counted, ended) {
-        (Ok(counts), Ok(_)) => Ok(counts),
-        (Ok(_), Err(e)) => Err(failed(e)),
-        (Err(Uncounted::Failed(why)), Ok(said)) => Err(failed(format!("`{what}`: {why}; it said:\n{said}"))),
-        (Err(Uncounted::Failed(why)), Err(e)) => Err(failed(format!("{why}: {e}"))),
-        (Err(not_permitted), _) => Err(not_permitted),
+        (Err(Why::Failed(why)), ended) => Err(format!("`{what}`: {why}; it ended with {ended:?}").into()),
+        (Ok(_), Err(e)) => Err(e.into()),
+        (counted, _) => counted,
     }
 }
 
 /// Follows rank 0 from before its first marker to its last.
-fn trace<T>(folder: &Scratch, ranks: usize, pairs: usize, job: &ScopedJoinHandle<'_, T>) -> Counted {
+fn trace<T>(
+    folder: &Scratch,
+    ranks: usize,
+    pairs: usize,
+    job: &ScopedJoinHandle<'_, T>,
+) -> Outcome<Vec<u64>> {
     let all = (0..ranks).map(|rank| process(folder, rank, job)).collect::<Result<Vec<Pid>, _>>()?;
-    let (&first, others) = all.split_first().ok_or_else(|| failed("a job of no rank"))?;
+    let (&first, others) = all.split_first().ok_or("a job of no rank")?;
     // Should this process be killed, nobody would let it go on.
     ptrace::seize(first, ptrace::Options::PTRACE_O_EXITKILL).map_err(|e| match e {
-        Errno::EPERM | Errno::EACCES | Errno::ENOSYS => Uncounted::NotPermitted(format!(
+        Errno::EPERM | Errno::EACCES | Errno::ENOSYS => Why::Missing(format!(
             "no process may be traced here ({}); allow ptrace (in a container: --cap-add SYS_PTRACE; see also kernel.yama.ptrace_scope)",
             e.desc()
         )),
-        e => failed(format!("cannot trace process {first}: {}", e.desc())),
+        e => Why::Failed(format!("cannot trace process {first}: {}", e.desc())),
     })?;
-    fs::write(folder.join("go"), "").map_err(|e| failed(format!("cannot write `go`: {e}")))?;
+    fs::write(folder.join("go"), "").map_err(|e| format!("cannot write `go`: {e}"))?;
     let mut counts = Vec::with_capacity(pairs);
     for pair in 0..pairs {
-        let missing = |word| format!("it ended before the {word} marker of pair {} of {pairs}", pair + 1);
+        let ended = |word| format!("it ended before the {word} marker of pair {} of {pairs}", pair + 1);
         if pair > 0 {
-            resume(first, ptrace::cont(first, None))?;
+            resumed(ptrace::cont(first, None))?;
         }
-        run_to_marker(first)?.ok_or_else(|| failed(missing("first")))?;
+        to_marker(first, false)?.ok_or_else(|| ended("first"))?;
         others.iter().try_for_each(|&rank| wait_asleep(rank))?;
-        counts.push(step_to_marker(first)?.ok_or_else(|| failed(missing("second")))?);
+        resumed(ptrace::step(first, None))?;
+        counts.push(to_marker(first, true)?.ok_or_else(|| ended("second"))?);
     }
-    ptrace::detach(first, None)
-        .map_err(|e| failed(format!("cannot let process {first} go: {}", e.desc())))?;
+    resumed(ptrace::detach(first, None))?;
     Ok(counts)
 }
 
 /// The process of a rank, as it said when it had started.
-fn process<T>(folder: &Scratch, rank: usize, job: &ScopedJoinHandle<'_, T>) -> Result<Pid, Uncounted> {
+fn process<T>(folder: &Scratch, rank: usize, job: &ScopedJoinHandle<'_, T>) -> Result<Pid, String> {
     let file = folder.join(&format!("rank-{rank}"));
     loop {
         // Looked at first: what was written before the end is then seen.
@@ -107,75 +98,52 @@ fn process<T>(folder: &Scratch, rank: usize, job: &ScopedJoinHandle<'_, T>) -> R
             return Ok(Pid::from_raw(pid));
         }
         if over {
-            return Err(failed(format!("it ended before rank {rank} said which process it is")));
+            return Err(format!("it ended before rank {rank} said which process it is"));
         }
         thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// The next thing that happens to it.
-fn wait(tracee: Pid) -> Result<WaitStatus, Uncounted> {
-    loop {
-        match waitpid(tracee, Some(WaitPidFlag::__WALL)) {
-            Err(Errno::EINTR) => {}
-            status => return status.map_err(|e| failed(format!("cannot wait for {tracee}: {}", e.desc()))),
-        }
-    }
-}
-
 /// A process that was killed meanwhile shows it when it is waited for.
-fn resume(tracee: Pid, done: nix::Result<()>) -> Result<(), Uncounted> {
+fn resumed(done: nix::Result<()>) -> Result<(), String> {
     match done {
         Ok(()) | Err(Errno::ESRCH) => Ok(()),
-        Err(e) => Err(failed(format!("cannot let process {tracee} go on: {}", e.desc()))),
+        Err(e) => Err(format!("cannot let the process go on: {}", e.desc())),
     }
 }
 
-/// Lets it run until its next marker; nothing if it ends before.
-fn run_to_marker(tracee: Pid) -> Result<Option<()>, Uncounted> {
-    loop {
-        let passed_on = match wait(tracee)? {
-            WaitStatus::Stopped(_, MARKER) => return Ok(Some(())),
-            WaitStatus::Exited(..) | WaitStatus::Signaled(..) => return Ok(None),
-            WaitStatus::Stopped(_, signal) => Some(signal),
-            _ => None,
-        };
-        resume(tracee, ptrace::cont(tracee, passed_on))?;
-    }
-}
-
-/// Single steps until its next marker; nothing if it ends before.
-fn step_to_marker(tracee: Pid) -> Result<Option<u64>, Uncounted> {
+/// Let it go on to its next marker, by single steps or at once: how many steps. None if it ends before.
+fn to_marker(tracee: Pid, stepping: bool) -> Result<Option<u64>, String> {
     let mut count = 0;
-    let mut passed_on = None;
     loop {
-        resume(tracee, ptrace::step(tracee, passed_on))?;
-        passed_on = match wait(tracee)? {
-            WaitStatus::Stopped(_, Signal::SIGTRAP) => {
+        let status = match waitpid(tracee, Some(WaitPidFlag::__WALL)) {
+            Err(Errno::EINTR) => continue,
+            status => status.map_err(|e| format!("cannot wait for {tracee}: {}", e.desc()))?,
+        };
+        let passed_on = match status {
+            WaitStatus::Stopped(_, MARKER) => return Ok(Some(count)),
+            WaitStatus::Exited(..) | WaitStatus::Signaled(..) => return Ok(None),
+            WaitStatus::Stopped(_, Signal::SIGTRAP) if stepping => {
                 count += 1;
                 None
             }
-            WaitStatus::Stopped(_, MARKER) => return Ok(Some(count)),
-            WaitStatus::Exited(..) | WaitStatus::Signaled(..) => return Ok(None),
             WaitStatus::Stopped(_, signal) => Some(signal),
             _ => None,
         };
+        resumed(if stepping { ptrace::step(tracee, passed_on) } else { ptrace::cont(tracee, passed_on) })?;
     }
 }
 
 /// Waits until another rank has made its call as far as it can without rank 0. The call before woke it, if it slept at all, so a sleep
 /// now is in this call, after it has sent its message. All its threads must sleep: some backends send from another.
-fn wait_asleep(rank: Pid) -> Result<(), Uncounted> {
-    let begun = Instant::now();
-    let mut looks = 0;
-    while looks < LOOKS {
-        if begun.elapsed() > ASLEEP {
-            return Err(failed(format!("another rank, process {rank}, does not wait for rank 0's message")));
-        }
-        thread::sleep(Duration::from_millis(1));
-        looks = if sleeps(rank) { looks + 1 } else { 0 };
-    }
-    Ok(())
+fn wait_asleep(rank: Pid) -> Result<(), String> {
+    until("a sleep of the other ranks", 20, || {
+        let is_asleep = (0..LOOKS).all(|_| {
+            thread::sleep(Duration::from_millis(1));
+            sleeps(rank)
+        });
+        Ok(is_asleep.then_some(()))
+    })
 }
 
 /// Return whether all threads of a process sleep.
@@ -192,24 +160,6 @@ fn sleeps(process: Pid) -> bool {
 mod tests {
     use super::*;
 
-    /// A shell is traced, the child of another: `$$` is its own number.
-    fn script(body: &str) -> Task {
-        let before = "echo $$ > $COUNTED_IN/rank-0; while [ ! -e $COUNTED_IN/go ]; do sleep 0.01; done";
-        Task::new("sh").args(["-c", "sh -c \"$0\"; exit $?"]).args([format!("{before}; {body}")]).limit(60)
-    }
-
-    /// Count; none where the system forbids it, which the step reports, and which fails in CI.
-    fn counted(body: &str, pairs: usize) -> Option<Result<Vec<u64>, String>> {
-        match count(script(body), 1, pairs) {
-            Ok(counts) => Some(Ok(counts)),
-            Err(Uncounted::Failed(why)) => Some(Err(why)),
-            Err(Uncounted::NotPermitted(why)) => {
-                assert!(!tasks::in_ci(), "{why}");
-                None
-            }
-        }
-    }
-
     #[test]
     fn a_program_that_ends_too_early_is_an_error() {
         for (body, word) in [
@@ -218,19 +168,25 @@ mod tests {
             ("kill -URG $$; kill -URG $$; exit 3", "first marker of pair 2 of 2"),
             ("kill -URG $$; kill -KILL $$", "second marker of pair 1 of 2"),
         ] {
-            let Some(counts) = counted(body, 2) else { return };
-            let e = counts.unwrap_err();
-            assert!(e.contains("it ended before the") && e.contains(word), "{body}: {e}");
+            // A shell is traced, the child of another: `$$` is its own number.
+            let before = "echo $$ > $COUNTED_IN/rank-0; while [ ! -e $COUNTED_IN/go ]; do sleep 0.01; done";
+            let shell = Task::sh("sh -c \"$0\"; exit $?").arg(format!("{before}; {body}")).limit(60);
+            match count(shell, 1, 2) {
+                Err(Why::Failed(e)) => assert!(e.contains("it ended before the") && e.contains(word), "{e}"),
+                // The step reports what the system forbids, and that fails in CI.
+                Err(Why::Missing(why)) => assert!(!tasks::in_ci(), "{why}"),
+                counts => panic!("{body}: {counts:?}"),
+            }
         }
-        let early = count(Task::new("sh").args(["-c", "exit 0"]), 1, 1);
-        assert!(matches!(early, Err(Uncounted::Failed(e)) if e.contains("said which process it is")));
+        let early = count(Task::sh("exit 0"), 1, 1);
+        assert!(matches!(early, Err(Why::Failed(e)) if e.contains("said which process it is")));
     }
 
     /// A thread may not trace its own process, and is told so in the same way as where no process may.
     #[test]
     fn what_may_not_be_traced_is_told_from_a_failure() {
-        match count(Task::new("sh").args(["-c", "echo $PPID > $COUNTED_IN/rank-0"]), 1, 1) {
-            Err(Uncounted::NotPermitted(why)) => assert!(why.contains("allow ptrace"), "{why}"),
+        match count(Task::sh("echo $PPID > $COUNTED_IN/rank-0"), 1, 1) {
+            Err(Why::Missing(why)) => assert!(why.contains("allow ptrace"), "{why}"),
             counts => panic!("{counts:?}"),
         }
     }

@@ -4,106 +4,199 @@
 mod page;
 
 use super::{
-    Done, Outcome, Step, arm, browser, c, cargo, chaos, cluster, conformance, dependencies, fuzz, hosts,
-    launchers, others, processes, python, ray, rdma, rdma_vm, sanitizers, scope::Scope, slurm, ssh,
-    step::table, suites, swift,
+    chaos, cluster, conformance,
+    gate::{ADDRESS, ALL_TESTS, C, FUZZ, LAUNCHERS, LOOM, MIRI, MPI, RDMA, SANITIZERS, THREAD, VERBS},
+    hosts, python, ray, rdma_vm,
+    requirements::Ask,
+    scope::Scope,
+    slurm, ssh,
+    step::{End, Outcome, Step, code, lines, table},
+    swift,
 };
-use tasks::child::Task;
 
 /// The soak, where `--hours` says nothing.
 pub(super) const SOAK_HOURS: f64 = 2.0;
-
-/// Minutes of chaos.
-const CHAOS: f64 = 60.0;
-/// Seeds of the simulator, some twenty minutes on 2 cores.
-const SEEDS: u64 = 100_000;
-/// Ranks of the largest simulated job.
-const VAST: usize = 4096;
-/// Hours of virtual time for jobs that nothing ends.
-const HOURS: u64 = 10_000;
-/// Seconds for each fuzz target.
-pub(super) const FUZZ: u64 = 600;
+/// Packages of the public API.
+const SEMVER: &str = "release=$(git describe --tags --abbrev=0 --match 'v*') || { echo '=> nothing is released yet'; exit; }
+cargo semver-checks --baseline-rev \"$release\" -p comity -p comity-base -p comity-channel -p comity-transport -p comity-settings \
+    -p comity-rendezvous -p comity-job -p comity-kernel -p comity-plan -p comity-membership -p comity-candle
+echo \"=> nothing breaks users of $release\"";
+const DENY: Ask = Ask::Tool(
+    "deny",
+    "https://github.com/EmbarkStudios/cargo-deny/releases/download/0.20.2/cargo-deny-0.20.2-x86_64-unknown-linux-musl.tar.gz",
+);
+const SUITES: Ask = Ask::Released("python/suites/requirements.txt");
 
 const fn part(name: &'static str, about: &'static str, run: fn(&Scope) -> Outcome) -> Step {
     // Each command in it has a limit of its own.
-    Step { name, about, usual: 0, needs: None, run }
+    code(name, 0, run, about)
+}
+
+const fn plain(name: &'static str, about: &'static str, script: &'static str) -> Step {
+    lines(name, 0, script, about).asks(&[Ask::Nextest])
 }
 
 pub(super) const PARTS: &[Step] = &[
-    part("tests", "all tests, every matrix whole", cargo::tests),
-    part("simulator", "100,000 seeds of failing jobs", simulator),
-    part("vast", "jobs of 4,096 simulated ranks, and the same mistakes found in them", vast),
-    part("hours", "10,000 simulated hours of crowded jobs, nobody given up", hours),
-    part("conformance", "every operation over each link and backend, all rank counts", conformance::run),
-    part("full", "every operation, type and size, 4 processes, as released", processes::full),
-    part("load", "64 ranks, 1,000 calls in flight; nothing grows", processes::load),
-    part("c", "the C interface: every rank count, link and fault; leaks; JAX", c::run),
-    part("swift", "the Swift package", swift::check),
-    part("arm", "Linux on aarch64, emulated: unit tests, larger pages, check, the wheel, C", arm::run),
-    part("candle", "candle's examples beside transformers; checkpoints read by others", suites::candle),
-    part("others", "burn, candle's own models and the page for other Rust libraries", others::check),
-    part("rdma", "rdma-core's programs on a software device; Comity's links over it", rdma::run),
-    part("guest", "the kernel's Soft-RoCE in a QEMU guest, every case", rdma_vm::run),
-    part("hosts", "two hosts, as network namespaces, IPv4 and IPv6", hosts::check),
-    part("ssh", "comity launch over ssh: a switch, a triangle, a chain", ssh::check),
-    part("cluster", "comity cluster and doctor on three hosts, all twelve planted faults", cluster::check),
-    part("browser", "the page of comity top in headless Chromium", browser::check),
-    part("launchers", "under torch's variables, Open MPI and MPICH", launchers::run),
-    part("slurm", "under srun: two nodes of a real Slurm", slurm::check),
-    part("python", "the Python package as released, every framework", python::check),
-    part("torch-suite", "torch's own tests of a backend, beside gloo", suites::torch),
-    part("reconfigure", "torch's own tests of groups whose members change, beside gloo", suites::reconfigure),
-    part(
+    plain("tests", "all tests, every matrix whole", ALL_TESTS),
+    plain(
+        "simulator",
+        "100,000 seeds of failing jobs",
+        "COMITY_SIM_SEEDS=100000 cargo nextest run --profile long -p comity-membership --lib -E 'test(=simulate::the_promise_is_kept)'",
+    ),
+    plain(
+        "vast",
+        "jobs of 4,096 simulated ranks, and the same mistakes found in them",
+        "COMITY_SIM_VAST=4096 cargo nextest run --profile long -p comity-membership --lib --no-capture simulate::vast::",
+    ),
+    plain(
+        "hours",
+        "10,000 simulated hours of crowded jobs, nobody given up",
+        "COMITY_SIM_HOURS=10000 cargo nextest run --profile long -p comity-membership --lib --no-capture simulate::hours_pass_without_a_false_alarm",
+    ),
+    part("conformance", "every operation over each link and backend, all rank counts", conformance::run)
+        .built()
+        .asks(MPI),
+    plain(
+        "full",
+        "every operation, type and size, 4 processes, as released",
+        "cargo build --release -p comity-cli
+comity=$BUILT/release/comity
+$comity launch -n 2 --timeout 1200 -- $comity check --quick --large --ops all_reduce
+$comity launch -n 4 --timeout 1200 -- $comity check",
+    ),
+    plain(
+        "load",
+        "64 ranks, 1,000 calls in flight; 1,000 groups and 20 s of calls; nothing grows",
+        "load() { $COMITY launch -n $1 --timeout 1200 -- \"$BUILT/debug/examples/load\" $2 $3; }
+load 64 flight 1000
+load 4 groups 1000
+load 3 grow 20",
+    )
+    .built(),
+    // All that the gate's step needs is what these bring.
+    plain("c", "the C interface: every rank count, link and fault; leaks; JAX", C)
+        .built()
+        .asks(&[Ask::Linux, Ask::Debian, Ask::Python]),
+    part("swift", "the Swift package", swift::check).asks(swift::ASKS),
+    plain("arm", "Linux on aarch64, emulated: unit tests, larger pages, check", include_str!("../../../scripts/arm.sh"))
+        .built()
+        .asks(&[
+            Ask::X86,
+            Ask::Nextest,
+            Ask::Program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+            Ask::Program("/usr/aarch64-linux-gnu/lib/crt1.o", "libc6-dev-arm64-cross"),
+            Ask::Program("qemu-aarch64", "qemu-user"),
+            Ask::Target("aarch64-unknown-linux-gnu"),
+        ]),
+    plain(
+        "candle",
+        "candle's examples beside transformers; checkpoints read by others",
+        "\"$PYTHON\" python/suites/candle_suite.py \"$BUILT/debug\" \"$BUILT/minilm\"",
+    )
+    .built()
+    .asks(&[Ask::Python]),
+    plain(
+        "others",
+        "burn, candle's own models and the page for other Rust libraries",
+        "cargo test --locked --manifest-path tools/others/Cargo.toml --target-dir \"$BUILT/others\"",
+    ),
+    plain("rdma", "rdma-core's programs on a software device; Comity's links over it", RDMA).built().asks(VERBS),
+    part("guest", "the kernel's Soft-RoCE in a QEMU guest, every case", rdma_vm::run)
+        .built()
+        .asks(rdma_vm::ASKS),
+    part("hosts", "two hosts, as network namespaces, IPv4 and IPv6", hosts::check).built().asks(hosts::ASKS),
+    part("ssh", "comity launch over ssh: a switch, a triangle, a chain", ssh::check).built().asks(ssh::ASKS),
+    part("cluster", "comity cluster and doctor on three hosts, all twelve planted faults", cluster::check)
+        .built()
+        .asks(cluster::ASKS),
+    plain(
+        "browser",
+        "the page of comity top in headless Chromium",
+        "for name in chromium chromium-browser google-chrome chrome; do
+    if command -v $name; then export COMITY_TEST_CHROMIUM=$(command -v $name); break; fi
+done
+cargo nextest run --profile deep -p comity-cli --test live --run-ignored only chromium",
+    )
+    .asks(&[Ask::Nextest, Ask::Program("chromium", "chromium")]),
+    plain("launchers", "under torch's variables, Open MPI and MPICH", LAUNCHERS).built().asks(MPI),
+    part("slurm", "under srun: two nodes of a real Slurm", slurm::check).built().asks(slurm::ASKS),
+    part("python", "the Python package as released, every framework", python::check)
+        .built()
+        .asks(&[Ask::Python]),
+    plain(
+        "torch-suite",
+        "torch's own tests of a backend, beside gloo",
+        "\"$PYTHON\" python/suites/torch_suite.py --ranks 2 3 8",
+    )
+    .asks(&[SUITES]),
+    plain(
+        "reconfigure",
+        "torch's own tests of groups whose members change, beside gloo",
+        "\"$PYTHON\" python/suites/torch_reconfigure.py --source \"$COMITY_TORCH_SOURCE\"",
+    )
+    .asks(&[Ask::Checkout("COMITY_TORCH_SOURCE", "github.com/pytorch/pytorch"), SUITES]),
+    plain(
         "torchft",
         "torchft's manager over Comity, beside gloo: a replica dies and comes back",
-        suites::torchft,
-    ),
-    part("strangers", "small programs after other systems' reports, beside gloo", suites::strangers),
-    part("ray", "actors of a real Ray: every operation, two groups, a killed actor", ray::check),
-    part("mlx-suite", "MLX's own distributed tests, beside its ring", suites::mlx),
-    part("address", "all tests under AddressSanitizer", sanitizers::address),
-    part("thread", "all tests under ThreadSanitizer", sanitizers::thread),
-    part("miri", "undefined behaviour in pure code", cargo::miri),
-    part("loom", "all interleavings of the lock-free parts", cargo::loom),
-    part("fuzz", "decoders on hostile bytes, 10 minutes each", fuzz::run),
-    part("chaos", "jobs broken at random, for an hour", an_hour_of_chaos),
-    part("elastic-chaos", "a job that loses ranks and takes in others, for an hour", chaos::elastic),
-    part("soak", "eight ranks to a core for 2 hours (--hours), nobody given up", soak),
-    part("licences", "licences, bans and sources of all dependencies, by cargo-deny", dependencies::licences),
-    part("advisories", "known faults of dependencies, by cargo-deny", dependencies::advisories),
-    part("semver", "what the public API changed, by cargo-semver-checks", dependencies::semver),
-    part("macos", "type-check of everything for aarch64-apple-darwin", cargo::macos),
+        "if [ -n \"${COMITY_TORCHFT_SOURCE-}\" ]; then
+    \"$PYTHON\" python/suites/torchft_examples.py --source \"$COMITY_TORCHFT_SOURCE\" --over gloo comity
+fi
+\"$PYTHON\" python/suites/torchft_suite.py",
+    )
+    .asks(&[Ask::Released("python/suites/torchft.txt")]),
+    plain(
+        "strangers",
+        "small programs after other systems' reports, beside gloo",
+        "\"$PYTHON\" python/suites/strangers.py",
+    )
+    .asks(&[SUITES]),
+    part("shells", "hosts over ssh whose login shells are fish and tcsh", ssh::shells::check)
+        .built()
+        .asks(ssh::shells::ASKS),
+    part("ray", "actors of a real Ray: every operation, two groups, a killed actor", ray::run)
+        .built()
+        .asks(ray::ASKS),
+    plain(
+        "mlx-suite",
+        "MLX's own distributed tests, beside its ring",
+        "\"$PYTHON\" python/suites/mlx_suite.py --source \"$COMITY_MLX_SOURCE\"",
+    )
+    .asks(&[Ask::Checkout("COMITY_MLX_SOURCE", "github.com/ml-explore/mlx"), SUITES]),
+    plain("address", "all tests under AddressSanitizer", ADDRESS).built().asks(SANITIZERS),
+    plain("thread", "all tests under ThreadSanitizer", THREAD).built().asks(SANITIZERS),
+    plain("miri", "undefined behaviour in pure code", MIRI).asks(&[Ask::Nextest, Ask::Nightly]),
+    plain("loom", "all interleavings of the lock-free parts", LOOM),
+    plain("fuzz", "decoders on hostile bytes, 10 minutes each", FUZZ).asks(&[Ask::Nightly]),
+    part("chaos", "jobs broken at random, for an hour", chaos::hour).built(),
+    plain(
+        "elastic-chaos",
+        "a job that loses ranks and takes in others, for an hour",
+        "\"$BUILT/debug/examples/elastic\" chaos --minutes 60 --detection 2 --seed \"$COMITY_TEST_SEED\"",
+    )
+    .built(),
+    part("soak", "eight ranks to a core for 2 hours (--hours), nobody given up", chaos::soak),
+    // The fuzz targets are a workspace of their own.
+    plain(
+        "licences",
+        "licences, bans and sources of all dependencies, by cargo-deny",
+        "for manifest in Cargo.toml fuzz/Cargo.toml; do
+    cargo deny --manifest-path $manifest --config deny.toml check licenses bans sources
+done",
+    )
+    .asks(&[DENY]),
+    plain("advisories", "known faults of dependencies, by cargo-deny", "cargo deny check advisories").asks(&[DENY]),
+    plain("semver", "what the public API changed since the last release, by cargo-semver-checks", SEMVER).asks(&[Ask::Tool(
+        "semver-checks",
+        "https://github.com/obi1kenobi/cargo-semver-checks/releases/latest/download/cargo-semver-checks-x86_64-unknown-linux-gnu.tar.gz",
+    )]),
+    plain(
+        "macos",
+        "type-check of everything for aarch64-apple-darwin",
+        "export CC_aarch64_apple_darwin=true AR_aarch64_apple_darwin=true
+cargo check --target aarch64-apple-darwin --target-dir target/macos --workspace --features comity-candle/metal",
+    )
+    .asks(&[Ask::Target("aarch64-apple-darwin")]),
 ];
-
-fn simulator(_: &Scope) -> Outcome {
-    const TEST: &str = "simulate::the_promise_is_kept";
-    let task = Task::cargo().args(["test", "--workspace", "--lib", TEST, "--", "--exact"]);
-    cargo::count(&task.env("COMITY_SIM_SEEDS", SEEDS.to_string()).limit(3 * 3600).echo().run()?)?;
-    Ok(Done::Passed(format!("{SEEDS} seeds")))
-}
-
-fn vast(_: &Scope) -> Outcome {
-    let task = Task::cargo().args(["test", "-p", "comity-membership", "--lib", "simulate::vast::"]);
-    let task = task.args(["--", "--nocapture", "--test-threads=1"]).env("COMITY_SIM_VAST", VAST.to_string());
-    cargo::count(&task.limit(3 * 3600).echo().run()?)?;
-    Ok(Done::Passed(format!("{VAST} ranks, every fault and every mistake")))
-}
-
-fn hours(_: &Scope) -> Outcome {
-    const TEST: &str = "simulate::hours_pass_without_a_false_alarm";
-    let task = Task::cargo().args(["test", "--workspace", "--lib", TEST, "--", "--exact", "--nocapture"]);
-    let out = task.env("COMITY_SIM_HOURS", HOURS.to_string()).limit(3 * 3600).echo().run()?;
-    cargo::count(&out)?;
-    Ok(Done::Passed(format!("{HOURS} simulated hours, no false alarm")))
-}
-
-fn an_hour_of_chaos(scope: &Scope) -> Outcome {
-    chaos::for_minutes(CHAOS, scope.seed)
-}
-
-fn soak(scope: &Scope) -> Outcome {
-    ::chaos::run(&::chaos::Choice::soak(scope.hours)).map(Done::Passed)
-}
 
 /// These parts, or all; each is written down when it has ended. One that fails does not stop the others.
 pub(super) fn run(names: &[&str], hours: f64, again: bool) -> Result<(), String> {
@@ -116,11 +209,12 @@ pub(super) fn run(names: &[&str], hours: f64, again: bool) -> Result<(), String>
             continue;
         }
         let row = part.apart(&scope, true, false);
-        page::write(&row, &state)?;
+        page::note(&row, &state)?;
         rows.push(row);
     }
     println!("\n{}\nwritten to {}", table(&rows), page::PAGE);
-    let failed: Vec<_> = rows.iter().filter(|r| r.outcome.is_err()).map(|r| r.name.as_str()).collect();
+    let failed = rows.iter().filter(|r| matches!(r.end, End::Failed(_)));
+    let failed: Vec<_> = failed.map(|r| r.name.as_str()).collect();
     if failed.is_empty() {
         Ok(())
     } else {

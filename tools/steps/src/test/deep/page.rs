@@ -1,11 +1,14 @@
 //! The dated page of the deep checks: a line for each part, as it ended last.
 
 use super::{
-    super::step::{Done, Row},
+    super::step::{End, Row},
     PARTS,
 };
-use std::{fs, thread};
-use tasks::{child::Task, place::root};
+use std::thread;
+use tasks::{
+    child::Task,
+    place::{read, root, write},
+};
 
 pub(super) const PAGE: &str = "bench/record/deep.md";
 
@@ -31,8 +34,7 @@ pub(super) fn state() -> Result<String, String> {
 
 /// Return whether the page says that a part has passed at this state.
 pub(super) fn has_passed(part: &str, state: &str) -> Result<bool, String> {
-    let page = fs::read_to_string(root().join(PAGE)).map_err(|e| format!("cannot read {PAGE}: {e}"))?;
-    Ok(passed_in(&page, part, state))
+    Ok(passed_in(&read(PAGE)?, part, state))
 }
 
 fn passed_in(page: &str, part: &str, state: &str) -> bool {
@@ -42,21 +44,18 @@ fn passed_in(page: &str, part: &str, state: &str) -> bool {
 }
 
 /// Put a part's line in the place of its last.
-pub(super) fn write(row: &Row, state: &str) -> Result<(), String> {
-    let path = root().join(PAGE);
-    let old = fs::read_to_string(&path).unwrap_or_default();
+pub(super) fn note(row: &Row, state: &str) -> Result<(), String> {
     let date = Task::new("date").args(["-u", "+%Y-%m-%d %H:%M"]).run()?;
-    let new = replaced(&old, &line(row, state, date.trim(), &machine()));
-    fs::write(&path, new).map_err(|e| format!("cannot write {PAGE}: {e}"))
+    write(PAGE, replaced(&read(PAGE)?, &line(row, state, date.trim(), &machine())))
 }
 
 fn line(row: &Row, commit: &str, date: &str, machine: &str) -> String {
-    let result = match &row.outcome {
-        Ok(Done::Passed(note)) => format!("passed: {note}"),
-        Ok(Done::NotRun(why)) => format!("**not run**: {why}"),
+    let result = match &row.end {
+        End::Passed(note) => format!("passed: {note}"),
+        End::NotRun(why) => format!("**not run**: {why}"),
         // Where the checkout lies is nobody's affair.
-        Err(e) => {
-            let first = e.lines().next().unwrap_or_default();
+        End::Failed(why) => {
+            let first = why.lines().next().unwrap_or_default();
             format!("**failed**: {}", first.replace(&format!("{}/", root().display()), ""))
         }
     };
@@ -82,7 +81,7 @@ fn replaced(old: &str, line: &str) -> String {
 /// Cores and their maker's name for them.
 fn machine() -> String {
     let cores = thread::available_parallelism().map_or(0, usize::from);
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let info = read("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
     format!("{cores} cores, {}", model.map_or(std::env::consts::ARCH, |(_, name)| name))
 }
@@ -94,14 +93,14 @@ mod tests {
 
     #[test]
     fn a_part_has_one_line_and_its_place() {
-        let row = |name: &str, outcome| Row { name: name.into(), took: Duration::from_secs(3), outcome };
-        let passed =
-            |name: &str, note: &str| line(&row(name, Ok(Done::Passed(note.into()))), "abc", "day", "m");
+        let row = |name: &str, end| Row { name: name.into(), took: Duration::from_secs(3), end };
+        let passed = |name: &str, note: &str| line(&row(name, End::Passed(note.into())), "abc", "day", "m");
         let page = replaced("", &passed("soak", "old"));
         let page = replaced(&page, &passed("tests", "9 | 8"));
         let page = replaced(&page, &passed("soak", "new"));
         let here = root().display();
-        let failed = line(&row("load", Err(format!("{here}/it broke\nlong story"))), "abc", "day", "m");
+        let failed =
+            line(&row("load", End::Failed(format!("{here}/it broke\nlong story"))), "abc", "day", "m");
         let page = replaced(&page, &failed);
         let lines: Vec<_> = page.lines().skip(6).collect();
         assert_eq!(

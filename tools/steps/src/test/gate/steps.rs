@@ -1,64 +1,148 @@
-//! The gate's steps: what runs in each of its parts, and how long each takes.
+//! The gate's steps: what runs in each of its parts, and how long each takes on 2 cores.
 
 use crate::test::{
-    Done, Outcome, Step, book, c, cargo, chaos, cluster, conformance, counts, fuzz, hosts, launchers, python,
-    rdma, rdma_vm, sanitizers, scope::Scope, ssh, swift,
+    chaos, cluster, conformance, counts, hosts, python, rdma_vm,
+    requirements::Ask,
+    scope::Scope,
+    ssh,
+    step::{Outcome, Step, code, lines},
+    swift,
 };
-use tasks::place::root;
+use tasks::{demo, place::root};
 
-/// A step that needs nothing of another one: its name, the seconds that it takes on 2 cores, and what it is about.
-const fn free(name: &'static str, usual: u64, run: fn(&Scope) -> Outcome, about: &'static str) -> Step {
-    Step { name, about, usual, needs: None, run }
+/// Declares scripts of `tools/steps/scripts`, each after variables of its own.
+macro_rules! scripts {
+    ($($name:ident = $variables:literal $file:literal)*) => {
+        $(pub(in crate::test) const $name: &str = concat!($variables, include_str!(concat!("../../../scripts/", $file)));)*
+    };
+}
+scripts! {
+    C = "" "c.sh"
+    LAUNCHERS = "" "launchers.sh"
+    RDMA = "" "rdma.sh"
+    FUZZ = "" "fuzz.sh"
+    ADDRESS = "NAME=address\n" "sanitizers.sh"
+    ADDRESS_BUILD = "NAME=address BUILD=1\n" "sanitizers.sh"
+    THREAD = "NAME=thread\n" "sanitizers.sh"
+    THREAD_BUILD = "NAME=thread BUILD=1\n" "sanitizers.sh"
 }
 
-/// A step that needs the build of everything.
-const fn built(name: &'static str, usual: u64, run: fn(&Scope) -> Outcome, about: &'static str) -> Step {
-    Step { needs: Some("build"), ..free(name, usual, run, about) }
-}
+pub(in crate::test) const MPI: &[Ask] =
+    &[Ask::Linux, Ask::Program("mpirun.openmpi", "openmpi-bin"), Ask::Program("mpiexec.mpich", "mpich")];
+pub(in crate::test) const IN_C: &[Ask] = &[
+    Ask::Linux,
+    Ask::Program("cc", "gcc"),
+    Ask::Program("c++", "g++"),
+    Ask::Program("nm", "binutils"),
+    Ask::Program("pkg-config", "pkg-config"),
+    Ask::Program("cmake", "cmake"),
+    Ask::Program("make", "make"),
+];
+pub(in crate::test) const VERBS: &[Ask] = &[
+    Ask::Linux,
+    Ask::Nextest,
+    Ask::Program("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    Ask::Program("ibv_rc_pingpong", "ibverbs-utils"),
+];
+pub(in crate::test) const SANITIZERS: &[Ask] = &[Ask::Linux, Ask::Nightly, Ask::Nextest];
 
-/// Steps that only read and check: `prepare` runs beside them.
+/// Brings what later steps need, beside the first of them.
+pub(in crate::test) const PREPARE: Step =
+    lines("prepare", 200, "echo 'all there'", "install the programs and Python packages that the tests use")
+        .asks(&[Ask::Nextest, Ask::Linux, Ask::Nightly, Ask::Debian, Ask::Python]);
+
+/// Steps that only read and check: [`PREPARE`] runs beside them.
 pub(super) const LINTS: &[Step] = &[
-    free("format", 6, cargo::format, "rustfmt"),
-    free("gates", 6, gates, "imports, waits and doc comments are as they should be"),
-    free("clippy", 200, cargo::clippy, "lints, none allowed"),
+    // `cargo fmt` does not find modules that a macro declares.
+    lines(
+        "format",
+        6,
+        "git ls-files -z --cached --others --exclude-standard '*.rs' | xargs -0 ls -d 2> /dev/null | xargs rustfmt --edition 2024 --check",
+        "rustfmt; `rustfmt --edition 2024 FILE` mends a file",
+    ),
+    code("gates", 6, gates, "imports, waits and doc comments are as they should be"),
+    lines("clippy", 200, "cargo clippy --workspace --all-targets -- -D warnings", "lints, none allowed"),
 ];
 
 /// Then these, which compile.
 pub(super) const BUILD: &[Step] = &[
-    free("documents", 60, cargo::documents, "rustdoc, no warning allowed"),
-    free("build", 320, cargo::build, "everything that the tests use, once"),
+    // With the examples, whose dependencies clippy has looked at: without them all would be looked at once more, with other features.
+    lines(
+        "documents",
+        60,
+        "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --lib --bins --examples",
+        "rustdoc, no warning allowed",
+    ),
+    lines("build", 320, "cargo build --workspace --all-targets", "everything that the tests use, once"),
 ];
+
+/// The workspace's tests. Those in documents get time that the others leave, which wait a good deal.
+pub(in crate::test) const ALL_TESTS: &str =
+    "nice -n 19 cargo test --workspace --doc > \"$BUILT/doctests.txt\" 2>&1 & docs=$!
+cargo nextest run --workspace --no-fail-fast --status-level slow --profile \"$SIZE\" || failed=1
+wait $docs || failed=1
+cat \"$BUILT/doctests.txt\"
+[ -z \"${failed-}\" ]";
 
 /// First of all that runs something.
 pub(super) const TESTS: Step =
-    built("tests", 200, cargo::tests, "unit, property, integration and documentation tests");
+    lines("tests", 200, ALL_TESTS, "unit, property, integration and documentation tests")
+        .built()
+        .asks(&[Ask::Nextest]);
 
 /// Jobs that hold no time, in two rows at once: each waits a good deal.
 pub(super) const SIDE_BY_SIDE: [&[Step]; 2] = [
     &[
-        built("conformance", 150, conformance::run, "every operation over each link and backend"),
-        built("counts", 90, counts::run, "instructions of one small call: Rust, C, NumPy and torch"),
+        code("conformance", 150, conformance::run, "every operation over each link and backend")
+            .built()
+            .asks(MPI),
+        code("counts", 90, counts::run, "instructions of one small call: Rust, C, NumPy and torch")
+            .built()
+            .asks(&[Ask::X86, Ask::Python]),
     ],
     &[
-        built("demo", 30, demo, "train on 1, 2 and 4 ranks; the weights agree"),
-        built("launchers", 65, launchers::run, "under torch's variables, Open MPI and MPICH"),
-        built("c", 40, c::run, "libcomity installed: its symbols, C programs as jobs, pkg-config, CMake"),
+        code("demo", 30, demo, "train on 1, 2 and 4 ranks; the weights agree").built(),
+        lines("launchers", 65, LAUNCHERS, "under torch's variables, Open MPI and MPICH").built().asks(MPI),
+        lines("c", 40, C, "libcomity installed: its symbols, C programs as jobs, pkg-config, CMake")
+            .built()
+            .asks(IN_C),
     ],
 ];
 
 /// Then these, which hold times, one after the other.
 pub(super) const EVERY: &[Step] = &[
-    built("rdma", 45, rdma::run, "rdma-core's programs and Comity's links on a software device"),
-    built("hosts", 70, hosts::check, "two and three hosts as network namespaces, a relay, cables cut"),
-    built("python", 220, python::check, "the Python package, installed; 1 to 4 processes"),
-    built("book", 60, book::check, "the documents as a book: no warning; links, paths, examples in Python"),
-    built("chaos", 50, chaos::run, "jobs broken at random, for half a minute"),
+    lines("rdma", 45, RDMA, "rdma-core's programs and Comity's links on a software device")
+        .built()
+        .asks(VERBS),
+    code("hosts", 70, hosts::check, "two and three hosts as network namespaces, a relay, cables cut")
+        .built()
+        .asks(hosts::ASKS),
+    code("python", 220, python::check, "the Python package, installed; 1 to 4 processes")
+        .built()
+        .asks(&[Ask::Python]),
+    // The step `python` has installed the package of this state; by itself this step takes what is there. Not `--quiet`: then no warning
+    // counts.
+    lines(
+        "book",
+        60,
+        "\"$BUILT/book/bin/properdocs\" build --strict
+\"$PYTHON\" docs/make/check.py names
+timeout 180 \"$PYTHON\" docs/make/check.py examples",
+        "the documents as a book: no warning; links, paths, examples in Python",
+    )
+    .built()
+    .asks(&[Ask::Package, Ask::Apart("book", "docs/requirements.txt")]),
+    code("chaos", 50, chaos::run, "jobs broken at random, for half a minute").built(),
 ];
 
 /// Jobs on three hosts over ssh; one of them a run.
 pub(super) const OVER_SSH: [Step; 2] = [
-    built("ssh", 60, ssh::check, "comity launch over ssh: three hosts with their own sshd"),
-    built("cluster", 60, cluster::check, "comity cluster and doctor on three hosts; planted faults found"),
+    code("ssh", 60, ssh::check, "comity launch over ssh: three hosts with their own sshd")
+        .built()
+        .asks(ssh::ASKS),
+    code("cluster", 60, cluster::check, "comity cluster and doctor on three hosts; planted faults found")
+        .built()
+        .asks(cluster::ASKS),
 ];
 
 /// Two of them a run, and what they need compiled.
@@ -70,54 +154,75 @@ pub(super) struct Turn {
 }
 
 /// Seconds of a step that runs in the time of others: it only compiles, or tries a bounded number of things.
-pub(super) const BESIDE: u64 = 300;
+const BESIDE: u64 = 300;
 
-/// With the turns that compile little else.
-const MACOS: Step = free("macos", BESIDE, cargo::macos, "type-check for aarch64-apple-darwin");
+/// The packages with code of their own for a system; a dependency's C has no compiler of that system here, and types are checked without
+/// its objects.
+const MACOS: Step = lines(
+    "macos",
+    BESIDE,
+    "export CC_aarch64_apple_darwin=true AR_aarch64_apple_darwin=true
+cargo check --target aarch64-apple-darwin --target-dir target/macos -p comity -p comity-base -p comity-channel -p comity-transport \
+    -p comity-settings -p comity-rendezvous -p comity-job -p comity-kernel -p comity-launch -p comity-cli -p comity-py -p toolbox -p xtask",
+    "type-check for aarch64-apple-darwin",
+)
+.asks(&[Ask::Target("aarch64-apple-darwin")]);
+
+/// Models of the lock-free parts. Other flags would build everything anew, so they have a folder of their own.
+pub(in crate::test) const LOOM: &str = "export RUSTFLAGS='--cfg loom' CARGO_PROFILE_DEV_DEBUG=0 LOOM_MAX_PREEMPTIONS=$((2 + ${COMITY_TEST_DEEP:-0}))
+cargo nextest run --profile long --config \"$NATIVE\" --target-dir target/loom -p comity -p comity-base -p comity-transport --lib loom";
+
+/// The one crate with unsafe code and without system calls.
+pub(in crate::test) const MIRI: &str = "cargo +nightly miri nextest run -p comity-kernel --lib $QUARTER";
 
 pub(super) const TURNS: [Turn; 4] = [
     Turn {
-        beside: &[free("address-build", BESIDE, sanitizers::build_address, "what `address` runs, compiled")],
-        last: Step {
-            needs: Some("address-build"),
-            ..free("address", 150, sanitizers::address, "threads and processes under AddressSanitizer")
-        },
+        beside: &[
+            lines("address-build", BESIDE, ADDRESS_BUILD, "what `address` runs, compiled").asks(SANITIZERS)
+        ],
+        last: lines("address", 150, ADDRESS, "threads and processes under AddressSanitizer")
+            .after("address-build")
+            .asks(SANITIZERS),
     },
     Turn {
-        beside: &[free("thread-build", BESIDE, sanitizers::build_thread, "what `thread` runs, compiled")],
-        last: Step {
-            needs: Some("thread-build"),
-            ..free("thread", 100, sanitizers::thread, "threads and processes under ThreadSanitizer")
-        },
+        beside: &[
+            lines("thread-build", BESIDE, THREAD_BUILD, "what `thread` runs, compiled").asks(SANITIZERS)
+        ],
+        last: lines("thread", 100, THREAD, "threads and processes under ThreadSanitizer")
+            .after("thread-build")
+            .asks(SANITIZERS),
     },
     Turn {
-        beside: &[MACOS, free("fuzz", BESIDE, fuzz::run, "decoders on hostile bytes")],
-        last: built("guest", 200, rdma_vm::run, "the kernel's Soft-RoCE and rdma-core's library, in QEMU"),
+        beside: &[MACOS, lines("fuzz", BESIDE, FUZZ, "decoders on hostile bytes").asks(&[Ask::Nightly])],
+        last: code("guest", 200, rdma_vm::run, "the kernel's Soft-RoCE and rdma-core's library, in QEMU")
+            .built()
+            .asks(rdma_vm::ASKS),
     },
     Turn {
         beside: &[
             MACOS,
-            free("loom", BESIDE, cargo::loom, "all interleavings of the lock-free parts"),
-            free("miri", BESIDE, cargo::miri, "undefined behaviour in pure code"),
+            lines("loom", BESIDE, LOOM, "all interleavings of the lock-free parts").asks(&[Ask::Nextest]),
+            lines("miri", BESIDE, MIRI, "undefined behaviour in pure code")
+                .asks(&[Ask::Nextest, Ask::Nightly]),
             // Last: it takes libcomity from the step `build`.
-            free(
+            code(
                 "swift-build",
                 BESIDE,
                 swift::build,
                 "what `swift` runs, compiled; once a Debian with Swift",
-            ),
+            )
+            .asks(swift::ASKS),
         ],
-        last: Step {
-            needs: Some("swift-build"),
-            ..free("swift", 90, swift::check, "the Swift package: its tests, examples under comity launch")
-        },
+        last: code("swift", 90, swift::check, "the Swift package: its tests, examples under comity launch")
+            .after("swift-build")
+            .asks(swift::ASKS),
     },
 ];
 
 fn gates(_: &Scope) -> Outcome {
-    ::gates::check(root()).map(|count| Done::Passed(format!("{count} files")))
+    Ok(format!("{} files", ::gates::check(root())?))
 }
 
 fn demo(_: &Scope) -> Outcome {
-    tasks::demo::run(tasks::demo::Profile::Tests).map(Done::Passed)
+    Ok(demo::run(demo::Profile::Tests)?)
 }

@@ -9,15 +9,18 @@
 //! Counters of the kernel show which way the bytes went: what two ranks of one host say to each other in shared memory is not on its
 //! loopback, and what ranks of two hosts say is on their cables.
 
-use crate::test::{launchers::together, processes::QUICK, scope::Scope};
+use crate::test::{
+    jobs::{QUICK, comity, has, timed, together},
+    scope::Scope,
+};
 use std::{
     path::Path,
     time::{Duration, Instant},
 };
 use tasks::{child::Task, netns::Hosts};
 
-/// A cable: its two hosts, its name, and the address at each end.
-pub(super) type Cable = (usize, usize, &'static str, &'static str, &'static str);
+/// A cable: its two hosts, its name, and its network, in which the first host is 1 and the second 2.
+pub(super) type Cable = (usize, usize, &'static str, &'static str);
 
 /// Limit on a job that cannot run.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -60,16 +63,11 @@ pub(super) const PLAIN: Shape = Shape {
     refused: None,
 };
 
-pub(super) const CHAIN: &[Cable] =
-    &[(0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"), (1, 2, "bc", "10.71.2.1/30", "10.71.2.2/30")];
+pub(super) const CHAIN: &[Cable] = &[(0, 1, "ab", "10.71.1.%/30"), (1, 2, "bc", "10.71.2.%/30")];
 
 pub(super) const TRIANGLE: Shape = Shape {
     name: "triangle",
-    cables: &[
-        (0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"),
-        (1, 2, "bc", "10.71.2.1/30", "10.71.2.2/30"),
-        (2, 0, "ca", "10.71.3.1/30", "10.71.3.2/30"),
-    ],
+    cables: &[(0, 1, "ab", "10.71.1.%/30"), (1, 2, "bc", "10.71.2.%/30"), (2, 0, "ca", "10.71.3.%/30")],
     master: &["10.71.1.1", "10.71.1.1", "10.71.3.2"],
     busy: &["ab", "bc", "ca"],
     ..PLAIN
@@ -81,7 +79,7 @@ const SHAPES: &[Shape] = &[
         name: "two ranks on each of two hosts",
         hosts: 2,
         ranks: 2,
-        cables: &[(0, 1, "cable", "10.77.0.1/24", "10.77.0.2/24")],
+        cables: &[(0, 1, "cable", "10.77.0.%/24")],
         master: &["10.77.0.1"],
         busy: &["cable"],
         ..PLAIN
@@ -90,7 +88,7 @@ const SHAPES: &[Shape] = &[
         name: "interfaces that lead nowhere",
         hosts: 2,
         dead: 8,
-        cables: &[(0, 1, "lan", "10.73.0.1/24", "10.73.0.2/24")],
+        cables: &[(0, 1, "lan", "10.73.0.%/24")],
         // What has it is tried after what has not.
         also: &[(0, "route add default via 10.73.0.2"), (1, "route add default via 10.73.0.1")],
         master: &["10.73.0.1"],
@@ -101,7 +99,7 @@ const SHAPES: &[Shape] = &[
     Shape {
         name: "chain, a launcher on each host",
         // Node 0 is in the middle.
-        cables: &[(0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"), (0, 2, "ac", "10.71.2.1/30", "10.71.2.2/30")],
+        cables: &[(0, 1, "ab", "10.71.1.%/30"), (0, 2, "ac", "10.71.2.%/30")],
         master: &["10.71.1.1", "10.71.1.1", "10.71.2.1"],
         busy: &["ab", "ac"],
         launched: true,
@@ -110,10 +108,7 @@ const SHAPES: &[Shape] = &[
     Shape {
         name: "two networks",
         hosts: 2,
-        cables: &[
-            (0, 1, "slow", "10.71.0.1/16", "10.71.0.2/16"),
-            (0, 1, "fast", "10.72.1.1/24", "10.72.1.2/24"),
-        ],
+        cables: &[(0, 1, "slow", "10.71.0.%/16"), (0, 1, "fast", "10.72.1.%/24")],
         also: &[(0, "route add default via 10.71.0.2"), (1, "route add default via 10.71.0.1")],
         master: &["10.71.0.1"],
         busy: &["fast"],
@@ -122,10 +117,10 @@ const SHAPES: &[Shape] = &[
     Shape {
         name: "two cables between two of three",
         cables: &[
-            (0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"),
-            (0, 1, "ab2", "10.71.4.1/30", "10.71.4.2/30"),
-            (1, 2, "bc", "10.71.2.1/30", "10.71.2.2/30"),
-            (2, 0, "ca", "10.71.3.1/30", "10.71.3.2/30"),
+            (0, 1, "ab", "10.71.1.%/30"),
+            (0, 1, "ab2", "10.71.4.%/30"),
+            (1, 2, "bc", "10.71.2.%/30"),
+            (2, 0, "ca", "10.71.3.%/30"),
         ],
         master: &["10.71.1.1", "10.71.1.1", "10.71.3.2"],
         busy: &["ab", "ab2", "bc", "ca"],
@@ -134,18 +129,14 @@ const SHAPES: &[Shape] = &[
     Shape {
         name: "IPv6 of the link only",
         hosts: 2,
-        cables: &[(0, 1, "ab", "fe80::71:1/64", "fe80::71:2/64")],
+        cables: &[(0, 1, "ab", "fe80::71:%/64")],
         master: &["fe80::71:1%ab"],
         busy: &["ab"],
         ..PLAIN
     },
     Shape {
         name: "IPv6 only, three cables",
-        cables: &[
-            (0, 1, "ab", "fd71:1::1/64", "fd71:1::2/64"),
-            (1, 2, "bc", "fd71:2::1/64", "fd71:2::2/64"),
-            (2, 0, "ca", "fd71:3::1/64", "fd71:3::2/64"),
-        ],
+        cables: &[(0, 1, "ab", "fd71:1::%/64"), (1, 2, "bc", "fd71:2::%/64"), (2, 0, "ca", "fd71:3::%/64")],
         master: &["fd71:1::1,fd71:3::2"],
         busy: &["ab", "bc", "ca"],
         ..PLAIN
@@ -154,7 +145,7 @@ const SHAPES: &[Shape] = &[
     Shape {
         name: "chain without a relay",
         // Rank 0 is in the middle, so all meet.
-        cables: &[(0, 1, "ab", "10.71.1.1/30", "10.71.1.2/30"), (0, 2, "ac", "10.71.2.1/30", "10.71.2.2/30")],
+        cables: &[(0, 1, "ab", "10.71.1.%/30"), (0, 2, "ac", "10.71.2.%/30")],
         master: &["10.71.1.1", "10.71.1.1", "10.71.2.1"],
         vars: &[("COMITY_RELAY", "0")],
         refused: Some(&["host b", "host c", "10.71.1.2", "no route", "COMITY_RELAY"]),
@@ -177,54 +168,44 @@ const SHAPES: &[Shape] = &[
 ];
 
 /// Run a job in each shape; their names.
-pub(super) fn check(scope: &Scope, comity: &Path, key: &Path) -> Result<Vec<&'static str>, String> {
-    let mut ran = Vec::new();
-    for shape in scope.share(SHAPES.iter().collect(), 2) {
-        let start = Instant::now();
-        let lan = Lan::new(shape)?;
-        let before = lan.carried()?;
-        let out = together((0..shape.hosts * shape.ranks).map(|rank| lan.rank(rank, comity, key)));
-        let took = start.elapsed();
-        if shape.refused.is_some() && took > LIMIT {
-            return Err(format!("{}: the job took {took:?}, allowed is {LIMIT:?}", shape.name));
-        }
-        match (out, shape.refused) {
-            (Ok(said), None) => {
-                let after = lan.carried()?;
-                judge(shape, &before, &after)
-                    .map_err(|e| format!("{}: {e}\n{}", shape.name, said.concat()))?;
-            }
-            (Err(e), Some(words)) => {
-                if let Some(word) = words.iter().find(|w| !e.contains(**w)) {
-                    return Err(format!("{}: nothing is said of {word}:\n{e}", shape.name));
-                }
-            }
-            (Ok(_), Some(_)) => return Err(format!("{}: it ran", shape.name)),
-            (Err(e), None) => return Err(format!("{}: {e}", shape.name)),
-        }
-        println!("{}: as expected, {:.1} s", shape.name, took.as_secs_f64());
-        // Its namespaces have the names of those to come.
-        drop(lan);
+pub(super) fn check(scope: &Scope, key: &Path) -> Result<Vec<&'static str>, String> {
+    let shapes = scope.share(SHAPES.iter().collect(), 2);
+    for shape in &shapes {
+        timed(shape.name, || run(shape, key))?;
         if shape.dead > 0 {
-            compare_dead(shape, comity, key)?;
+            compare_dead(shape, key)?;
         }
-        ran.push(shape.name);
     }
-    Ok(ran)
+    Ok(shapes.iter().map(|shape| shape.name).collect())
+}
+
+/// A job in this shape ends as it should; how long it took.
+fn run(shape: &Shape, key: &Path) -> Result<Duration, String> {
+    let lan = Lan::new(shape)?;
+    let before = lan.carried()?;
+    let start = Instant::now();
+    let out = together((0..shape.hosts * shape.ranks).map(|rank| lan.rank(rank, key)));
+    let took = start.elapsed();
+    match (out, shape.refused) {
+        (Ok(said), None) => {
+            judge(shape, &before, &lan.carried()?).map_err(|e| format!("{e}\n{}", said.concat()))?;
+        }
+        (Err(e), Some(words)) => has(&e, words)?,
+        (Ok(_), Some(_)) => return Err("it ran".into()),
+        (Err(e), None) => return Err(e),
+    }
+    match shape.refused.is_some() && took > LIMIT {
+        true => Err(format!("the job took {took:?}, allowed is {LIMIT:?}")),
+        false => Ok(took),
+    }
 }
 
 /// Interfaces that lead nowhere cost a job little: it runs without them and with them.
-fn compare_dead(shape: &Shape, comity: &Path, key: &Path) -> Result<(), String> {
-    let time = |shape: &Shape| {
-        let lan = Lan::new(shape)?;
-        let start = Instant::now();
-        together((0..shape.hosts * shape.ranks).map(|rank| lan.rank(rank, comity, key)))?;
-        Ok::<_, String>(start.elapsed())
-    };
+fn compare_dead(shape: &Shape, key: &Path) -> Result<(), String> {
     let mut all = Vec::new();
     for _ in 0..TRIALS {
-        let without = time(&Shape { dead: 0, ..*shape })?;
-        let with = time(shape)?;
+        let without = run(&Shape { dead: 0, ..*shape }, key)?;
+        let with = run(shape, key)?;
         println!("{}: {with:.1?}, without them {without:.1?}", shape.name);
         if with < most(without) {
             return Ok(());
@@ -275,11 +256,10 @@ pub(super) struct Lan<'a> {
 impl<'a> Lan<'a> {
     pub(super) fn new(shape: &'a Shape) -> Result<Self, String> {
         let lan = Self { shape, hosts: Hosts::new("lan", &NAMES[..shape.hosts])? };
-        for (a, b, cable, at, bt) in shape.cables {
+        for (a, b, cable, network) in shape.cables {
             lan.hosts.cable([(NAMES[*a], cable), (NAMES[*b], cable)])?;
-            for (host, addr) in [(*a, at), (*b, bt)] {
-                lan.raise(host, cable, addr)?;
-            }
+            lan.raise(*a, cable, &network.replace('%', "1"))?;
+            lan.raise(*b, cable, &network.replace('%', "2"))?;
         }
         for host in 0..shape.hosts {
             for pair in 0..shape.dead {
@@ -311,25 +291,20 @@ impl<'a> Lan<'a> {
         self.hosts.within(NAMES[host])
     }
 
-    pub(super) fn rank(&self, rank: usize, comity: &Path, key: &Path) -> Task {
+    fn rank(&self, rank: usize, key: &Path) -> Task {
         let Shape { hosts, ranks, master, vars, launched, .. } = self.shape;
         let host = rank / ranks;
         let program = ["bench", "all_reduce", "--sizes", "4M", "--budget", "0.3"];
         let place = rank.to_string();
         let size = (hosts * ranks).to_string();
         let at = *master.get(host).unwrap_or(&master[0]);
-        let task = self.within(host).args([comity]);
-        let task = match launched {
-            true => task
-                .args(["launch", "--nnodes", &size, "--node-rank", &place, "--rendezvous", at, "--"])
-                .args([comity])
-                .args(program),
-            false => task
-                .args(program)
-                .env("COMITY_RANK", place)
-                .env("COMITY_SIZE", size)
-                .env("MASTER_ADDR", at)
-                .env("MASTER_PORT", "7402"),
+        let task = self.within(host).arg(comity());
+        let task = if *launched {
+            let node = ["launch", "--nnodes", &size, "--node-rank", &place, "--rendezvous", at, "--"];
+            task.args(node).arg(comity()).args(program)
+        } else {
+            let task = task.args(program).env("COMITY_RANK", place).env("COMITY_SIZE", size);
+            task.env("MASTER_ADDR", at).env("MASTER_PORT", "7402")
         };
         let task = task.limit(QUICK).env("COMITY_HOST", NAMES[host]).env("COMITY_KEY_FILE", key);
         vars.iter().fold(task, |task, (name, value)| task.env(name, value))

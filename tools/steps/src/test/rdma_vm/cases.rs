@@ -1,7 +1,7 @@
 //! Cases in the guest: rdma-core's own programs, then Comity over RC and UC; and things that the kernel of the host may lack: Yama, and
 //! a slow cable that loses packets.
 
-use super::{Case, Expected};
+use super::Case;
 
 const CABLE: &str = "cable left 10.0.1.1 11 right 10.0.1.2 12\n";
 
@@ -14,8 +14,8 @@ pub(super) fn all() -> Vec<Case> {
     cases
 }
 
-fn case(name: &str, script: String, limit: u64, expected: Expected) -> Case {
-    Case { name: name.into(), script, limit, expected }
+fn case(name: &str, script: String, limit: u64, words: &'static [&'static str]) -> Case {
+    Case { name: name.into(), script, limit, words }
 }
 
 /// Packets of both ends of the cable are lost.
@@ -42,20 +42,20 @@ wait
 cat /tmp/client /tmp/{kind}
 "
         );
-        case(&format!("ibv_{kind}_pingpong"), script, 60, Expected::Words(&["200 iters in"]))
+        case(&format!("ibv_{kind}_pingpong"), script, 60, &["200 iters in"])
     };
     vec![
         case(
             "the devices of a cable",
             format!("{CABLE}ibv_devices\nibv_devinfo -v"),
             30,
-            Expected::Words(&["rdma_left", "rdma_right", "PORT_ACTIVE (4)", "::ffff:10.0.1.2"]),
+            &["rdma_left", "rdma_right", "PORT_ACTIVE (4)", "::ffff:10.0.1.2"],
         ),
         case(
             "every case that the software device is tested with",
             format!("{CABLE}conform rdma_left rdma_right"),
             60,
-            Expected::Conformance,
+            &[],
         ),
         exchange("rc"),
         exchange("uc"),
@@ -96,7 +96,7 @@ fn switched() -> Vec<Case> {
             &format!("{n} ranks over {service}"),
             format!("switch {n}\n{}", check(n, RDMA, &devices, service, if n == 2 { ALL } else { SOME })),
             JOB,
-            Expected::Words(&["links rdma,", "all ok"]),
+            &["links rdma,", "all ok"],
         )
     };
     [2, 3, 4].into_iter().flat_map(|n| ["rc", "uc"].map(|service| ranks(n, service))).collect()
@@ -116,13 +116,13 @@ fn cabled() -> Vec<Case> {
             "three ranks, a device for each cable",
             format!("{cables}{third}{}", check(3, RDMA, &mesh, "uc", SOME)),
             JOB,
-            Expected::Words(&["links rdma,", "all ok"]),
+            &["links rdma,", "all ok"],
         ),
         case(
             "a cable is missing",
             format!("{cables}{}", check(3, ANY, &line, "rc", SOME)),
             JOB,
-            Expected::Words(&["links rdma and", "all ok"]),
+            &["links rdma and", "all ok"],
         ),
     ]
 }
@@ -153,14 +153,14 @@ cat /tmp/job
             "two ranks over rc with 1 % of the packets lost",
             format!("{CABLE}{}{}{LOST}", lossy("1%"), check(2, RDMA, &pair, "rc", SOME)),
             JOB,
-            Expected::Words(&["links rdma,", "all ok", "netem"]),
+            &["links rdma,", "all ok", "netem"],
         ),
         case(
             "a rank is killed",
             killed,
             JOB,
             // The other ranks say whose fault it was, the launcher how it ended.
-            Expected::Words(&["comity check: rank 1 ", "died", "killed by signal 9"]),
+            &["comity check: rank 1 ", "died", "killed by signal 9"],
         ),
     ]
 }
@@ -178,7 +178,7 @@ fn pulled() -> Case {
         "COMITY_PTRACER=ancestor: a stranger may read: no",
         "COMITY_PTRACER=any: a stranger may read: yes",
     ];
-    case("memory that peers read, under Yama", include_str!("yama.sh").into(), JOB, Expected::Words(words))
+    case("memory that peers read, under Yama", include_str!("yama.sh").into(), JOB, words)
 }
 
 /// Two hosts far from each other, over TCP: many connections, right results, and nobody is taken for dead. An emulated processor has enough
@@ -223,7 +223,7 @@ exit $code",
         "two hosts, 50 ms and 1 % of the packets lost each way",
         script,
         JOB,
-        Expected::Words(&["links tcp over 15 connections", "all ok", "qdisc netem", "delay 50ms loss 1%"]),
+        &["links tcp over 15 connections", "all ok", "qdisc netem", "delay 50ms loss 1%"],
     )
 }
 

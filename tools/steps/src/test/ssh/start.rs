@@ -1,11 +1,8 @@
 //! Time of jobs over ssh from the command to their end: the released program, the best of some tries, since others use the machine.
 
-use super::net::Net;
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    time::{Duration, Instant},
-};
+use super::Net;
+use crate::test::jobs::script;
+use std::time::{Duration, Instant};
 use tasks::{
     child::Task,
     place::{Scratch, built},
@@ -26,39 +23,28 @@ while [ "$1" != -- ]; do shift; done
 SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" exec sh -c "$3"
 "#;
 
-/// All of them; what each took.
+/// All of them, of the released program; what each took.
 pub(super) fn of(net: &Net<'_>) -> Result<Vec<String>, String> {
-    let comity = released()?;
-    Ok(vec![three(net, &comity)?, many(&comity)?])
-}
-
-/// The released program.
-fn released() -> Result<String, String> {
     Task::cargo().args(["build", "--release", "-p", "comity-cli"]).limit(3600).run()?;
-    built("release", "comity")
-        .to_str()
-        .map(str::to_owned)
-        .ok_or_else(|| "the program's path is no text".into())
+    let comity = built("release", "comity").display().to_string();
+    Ok(vec![three(net, &comity)?, many(&comity)?])
 }
 
 /// Three hosts, and a job of five calls.
 fn three(net: &Net<'_>, comity: &str) -> Result<String, String> {
     let job = [comity, "bench", "all_reduce", "--sizes", "8", "--iters", "5", "--warmup", "0"];
     let limit = THREE + beyond(net)?;
-    best("five calls on three hosts", limit, || net.launch(comity, &job)?.wait().map(drop))
+    best("five calls on three hosts", limit, || net.launch_by(comity, &[], &job)?.wait().map(drop))
 }
 
 /// 64 hosts behind a stand-in for ssh.
 fn many(comity: &str) -> Result<String, String> {
-    let scratch = Scratch::new("ssh-many").map_err(|e| e.to_string())?;
-    let ssh = scratch.join("ssh");
-    fs::write(&ssh, STAND_IN).map_err(|e| e.to_string())?;
-    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
-    let ssh = ssh.display().to_string();
+    let scratch = Scratch::new("ssh-many")?;
+    let ssh = script(&scratch.join("ssh"), STAND_IN)?;
     let hosts = (0..64).map(|n| format!("h{n}")).collect::<Vec<_>>().join(",");
     let alone = format!("for n in $(seq 64); do {ssh} -- h$n true & done; wait");
     let begun = Instant::now();
-    Task::new("sh").args(["-c", &alone]).limit(60).run()?;
+    Task::sh(&alone).limit(60).run()?;
     let own = begun.elapsed();
     best("64 hosts, a stand-in for ssh", MANY + own, || {
         let words = ["launch", "--ssh", &ssh, "--hosts", &hosts, "--", "sh", "-c", "echo $RANK"];
@@ -70,7 +56,7 @@ fn many(comity: &str) -> Result<String, String> {
 
 /// Time that ssh alone takes here beyond that, to all hosts at once.
 fn beyond(net: &Net<'_>) -> Result<Duration, String> {
-    let config = net.folder.join("config").display().to_string();
+    let config = net.folder.text("config");
     let hosts = net.cabling.hosts().join(" ");
     let all = format!("for h in {hosts}; do ssh -F {config} $h true & done; wait");
     let mut shortest = Duration::MAX;

@@ -6,12 +6,26 @@
 use std::{fs, path::PathBuf};
 use tasks::{
     child::Task,
-    place::{root, target},
+    place::{make_anew, root, target},
 };
 
-/// Debian 13 is the first release with Swift.
-const RELEASE: &str = "trixie";
-const PACKAGES: [&str; 2] = ["swiftlang", "libc6-dev"];
+/// Makes it in this folder, by the lines that enter it. Debian 13 is the first release with Swift.
+const MAKE: &str = r#"
+set -e
+new=$1; enter=$2
+# The mirror and the proxy that apt uses. The label of a mirror is known when its lists are there.
+mirror() { apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' | sed -n 's/^Debian //p' | head -n 1; }
+[ -n "$(mirror)" ] || apt-get -o Acquire::Retries=5 update
+[ -n "$(mirror)" ] || { echo 'apt knows no mirror of Debian'; exit 1; }
+eval "$(apt-config shell proxy Acquire::http::Proxy)"
+[ -z "$proxy" ] || export http_proxy="$proxy"
+debootstrap --variant=minbase trixie "$new" "$(mirror)"
+into() { unshare --mount --propagation private sh -c "$enter" enter "$new" -- "$@"; }
+# What is cut short is made anew, so nothing has to reach the disk in order.
+into env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=5 -o Dpkg::Options::=--force-unsafe-io install -y \
+    --no-install-recommends swiftlang libc6-dev
+into apt-get clean
+"#;
 /// Mounts, then the command, in the root folder and the working folder that come first.
 const ENTER: &str = r#"
 new=$1; shift
@@ -62,22 +76,9 @@ impl Debian {
         }
         // Elsewhere first, so that what is cut short is never taken for the whole.
         let fresh = Self(target().join("swift-root.new"));
-        if fresh.0.exists() {
-            fs::remove_dir_all(&fresh.0).map_err(|e| format!("cannot remove {}: {e}", fresh.0.display()))?;
-        }
-        fs::create_dir_all(target()).map_err(|e| format!("cannot make {}: {e}", target().display()))?;
+        make_anew(&fresh.0)?;
         println!("making a Debian with Swift, once: 3 GB");
-        let proxy = proxy()?;
-        let task = Task::new("debootstrap").args(["--variant=minbase", RELEASE]).args([&fresh.0]);
-        proxied(task.args([mirror()?]), &proxy).limit(600).run()?;
-        // What is cut short is made anew, so nothing has to reach the disk in order.
-        let install =
-            ["-o", "Acquire::Retries=5", "-o", "Dpkg::Options::=--force-unsafe-io", "install", "-y"];
-        let task = fresh.enter(&[], &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
-        let task = task.args(install).args(["--no-install-recommends"]).args(PACKAGES);
-        proxied(task, &proxy).limit(900).run()?;
-        let task = fresh.enter(&[], &["apt-get", "clean"]);
-        task.run()?;
+        Task::new("sh").args(["-c", MAKE, "make"]).arg(&fresh.0).arg(ENTER).limit(1800).run()?;
         fs::rename(&fresh.0, &done.0).map_err(|e| format!("cannot rename {}: {e}", fresh.0.display()))?;
         Ok(done)
     }
@@ -114,60 +115,5 @@ impl Debian {
         let task =
             Task::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", ENTER, "enter"]);
         task.args([&self.0]).args(places).args(["--"]).args(words)
-    }
-}
-
-/// This machine's mirror of Debian, as apt knows it.
-fn mirror() -> Result<String, String> {
-    let known = || {
-        let format = "$(LABEL) $(REPO_URI)";
-        let out =
-            Task::new("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"]).run()?;
-        Ok::<_, String>(of_debian(&out))
-    };
-    if let Some(mirror) = known()? {
-        return Ok(mirror);
-    }
-    // The label of a mirror is known when its lists are there.
-    Task::new("apt-get").args(["-o", "Acquire::Retries=5", "update"]).limit(300).run()?;
-    known()?.ok_or_else(|| "apt knows no mirror of Debian".into())
-}
-
-/// The first address whose label is Debian's.
-fn of_debian(targets: &str) -> Option<String> {
-    targets.lines().find_map(|line| line.strip_prefix("Debian ")).map(str::to_owned)
-}
-
-/// The proxy that apt uses, which debootstrap asks the environment for.
-fn proxy() -> Result<Option<String>, String> {
-    let out = Task::new("apt-config").args(["shell", "proxy", "Acquire::http::Proxy"]).run()?;
-    Ok(value_of(&out))
-}
-
-/// The value in a line of shell, `proxy='http://...'`.
-fn value_of(line: &str) -> Option<String> {
-    let value = line.trim().strip_prefix("proxy='")?.strip_suffix('\'')?;
-    (!value.is_empty()).then(|| value.to_owned())
-}
-
-fn proxied(task: Task, proxy: &Option<String>) -> Task {
-    match proxy {
-        Some(proxy) => task.env("http_proxy", proxy),
-        None => task,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_mirror_and_the_proxy_are_read_as_apt_says_them() {
-        let targets =
-            "Debian-Security http://a/security/\nDebian http://a/debian/\nDebian http://b/debian/\n";
-        assert_eq!(of_debian(targets).as_deref(), Some("http://a/debian/"));
-        assert_eq!(of_debian("Other http://a/\n"), None);
-        assert_eq!(value_of("proxy='http://a:3142/'\n").as_deref(), Some("http://a:3142/"));
-        assert_eq!((value_of(""), value_of("proxy=''")), (None, None));
     }
 }

@@ -11,14 +11,27 @@
 mod debian;
 mod snippets;
 
-use super::{Done, Outcome, missing, requirements, scope::Scope};
+use super::{
+    jobs::{comity, fails, says},
+    requirements::Ask,
+    scope::Scope,
+    step::Outcome,
+};
 use crate::c;
 use debian::Debian;
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::symlink, path::Path};
 use tasks::{
     child::Task,
-    place::{built, program, root, target},
+    place::{copy, make, make_anew, read, root, target, write},
 };
+
+/// The toolchain is that of Debian's packages.
+pub(super) const ASKS: &[Ask] = &[
+    Ask::Linux,
+    Ask::Root,
+    Ask::Program("debootstrap", "debootstrap"),
+    Ask::Program("unshare", "util-linux"),
+];
 
 const PAGE: &str = "docs/start/swift.md";
 /// Manifest for compilers before Swift 6.
@@ -33,31 +46,25 @@ const EXAMPLES: [(&str, usize, &str); 4] = [
 /// Libraries whose documentation is built.
 const LIBRARIES: [&str; 2] = ["Comity", "ComitySharding"];
 
-/// The programs that make the Debian.
-const NEEDED: [requirements::Program; 2] = [("debootstrap", "debootstrap"), ("unshare", "util-linux")];
-
 /// The package, its tests and examples, compiled.
 pub(super) fn build(_: &Scope) -> Outcome {
-    match compiled()? {
-        Ok(_) => Ok(Done::Passed("the package, its tests and examples, without a warning".into())),
-        Err(not_run) => Ok(not_run),
-    }
+    compiled()?;
+    Ok("the package, its tests and examples, without a warning".into())
 }
 
 /// The tests and all that needs ranks.
 pub(super) fn check(scope: &Scope) -> Outcome {
-    let debian = match compiled()? {
-        Ok(debian) => debian,
-        Err(not_run) => return Ok(not_run),
-    };
+    let debian = compiled()?;
     let lint = ["swift", "format", "lint", "--strict", "--recursive", "swift", "swift-mlx"];
     debian.task(&lint).args(["Package.swift", OLDER]).run()?;
-    let tests = tests(&debian)?;
+    let out = debian.swift(&["test", "--skip-build"]).limit(400).echo().run()?;
+    let tests = executed(&out).ok_or("the tests did not say how many there were")?;
     for (name, ranks, words) in EXAMPLES {
-        let out = job(&debian, ranks, &format!("swift-build/debug/{name}")).run()?;
-        if !out.contains(words) {
-            return Err(format!("the example {name} did not say `{words}`:\n{out}"));
-        }
+        says(
+            &format!("the example {name}"),
+            job(&debian, ranks, &format!("swift-build/debug/{name}")),
+            &[words],
+        )?;
     }
     digits(&debian)?;
     other_libraries(&debian)?;
@@ -67,15 +74,14 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     debian.document(&LIBRARIES)?;
     let snippets = snippets::compile(&debian)?;
     of_the_book()?;
-    let examples = EXAMPLES.len() + 1;
-    Ok(Done::Passed(format!("{tests} tests; {examples} examples; DocC, {snippets} examples in it")))
+    Ok(format!("{tests} tests; {} examples; DocC, {snippets} examples in it", EXAMPLES.len() + 1))
 }
 
 /// A job of a program under `target/`.
 fn job(debian: &Debian, ranks: usize, program: &str) -> Task {
-    let task = debian.task(&["env"]).args([built("debug", "comity")]);
+    let task = debian.task(&["env"]).arg(comity());
     let task = task.args(["launch", "-n", &ranks.to_string(), "--timeout", "100", "--"]);
-    task.args([target().join(program)]).limit(130)
+    task.arg(target().join(program)).limit(130)
 }
 
 /// The example in Swift learns as the one in Rust: the first epoch has the same loss and accuracy.
@@ -93,28 +99,19 @@ fn digits(debian: &Debian) -> Result<(), String> {
 /// there is none.
 fn other_libraries(debian: &Debian) -> Result<(), String> {
     let folder = target().join("swift-other");
-    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    make(&folder)?;
     let source = folder.join("version.swift");
-    let library = folder.join("libcomity.so.0");
-    let text = "@_cdecl(\"comity_version\") public func version() -> UInt32 { 90_900 }\n";
-    fs::write(&source, text).map_err(|e| format!("{}: {e}", source.display()))?;
-    debian.task(&["swiftc", "-emit-library", "-o"]).args([&library, &source]).run()?;
-    let places = [
+    write(&source, "@_cdecl(\"comity_version\") public func version() -> UInt32 { 90_900 }\n")?;
+    debian.task(&["swiftc", "-emit-library", "-o"]).args([&folder.join("libcomity.so.0"), &source]).run()?;
+    let absent = "at top level: libcomity cannot be loaded: libcomity.so.0: cannot open shared object file";
+    for (place, words) in [
         (folder.as_path(), "at top level: libcomity is of version 9.9.0, and this package is for"),
-        (
-            Path::new("/nowhere"),
-            "at top level: libcomity cannot be loaded: libcomity.so.0: cannot open shared object file",
-        ),
-    ];
-    for (place, words) in places {
+        (Path::new("/nowhere"), absent),
+    ] {
         let library = format!("LD_LIBRARY_PATH={}", place.display());
         let task = debian.task(&["env", &library, "SWIFT_BACKTRACE=enable=no"]);
-        match task.args([target().join("swift-build/debug/hello")]).run() {
-            Err(out) if out.contains(words) => {}
-            Err(out) | Ok(out) => {
-                return Err(format!("with {library} a program did not say `{words}`:\n{out}"));
-            }
-        }
+        fails(task.arg(target().join("swift-build/debug/hello")).run(), &[words])
+            .map_err(|e| format!("with {library}: {e}"))?;
     }
     Ok(())
 }
@@ -122,22 +119,19 @@ fn other_libraries(debian: &Debian) -> Result<(), String> {
 /// The libraries compile by the manifest for Swift 5.9, without a warning. The compiler is a newer one, in that language's mode.
 fn older_compilers(debian: &Debian) -> Result<(), String> {
     let folder = target().join("swift-5.9");
-    let failed = |e| format!("{}: {e}", folder.display());
     // Everything anew: a file that is not compiled again shows no warning.
-    if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(failed)?;
-    }
-    fs::create_dir_all(&folder).map_err(failed)?;
-    fs::copy(root().join(OLDER), folder.join("Package.swift")).map_err(failed)?;
+    make_anew(&folder)?;
+    copy(&root().join(OLDER), &folder.join("Package.swift"))?;
     // The header of libcomity lies in `crates`.
     for name in ["swift", "crates"] {
-        std::os::unix::fs::symlink(root().join(name), folder.join(name)).map_err(failed)?;
+        symlink(root().join(name), folder.join(name)).map_err(|e| format!("{}: {e}", folder.display()))?;
     }
-    let out = debian.task(&["swift", "build", "--package-path"]).args([&folder]).limit(300).run()?;
-    match out.lines().find(|l| l.contains("warning:") || l.contains("error:")) {
-        Some(line) => Err(format!("{OLDER} does not compile without a warning: {line}")),
-        None => Ok(()),
-    }
+    let out = debian.task(&["swift", "build", "--package-path"]).arg(&folder).limit(300).run()?;
+    warned(&out).map_or(Ok(()), |line| Err(format!("{OLDER} does not compile without a warning: {line}")))
+}
+
+fn warned(out: &str) -> Option<&str> {
+    out.lines().find(|l| l.contains("warning:") || l.contains("error:"))
 }
 
 /// Loss and accuracy of the first epoch.
@@ -146,33 +140,18 @@ fn learnt(out: &str) -> Option<[f64; 2]> {
     Some([after("loss ")?, after("accuracy ")?])
 }
 
-/// The Debian with everything compiled, or why it cannot be here.
-fn compiled() -> Result<Result<Debian, Done>, String> {
-    if !cfg!(target_os = "linux") {
-        return Ok(Err(Done::NotRun("the toolchain is that of Debian's packages".into())));
-    }
-    if !rustix::process::geteuid().is_root() || program("apt-get").is_none() {
-        return missing("only root on Debian can make a Debian with Swift under target/".into()).map(Err);
-    }
-    if let not_run @ Done::NotRun(_) = requirements::programs(&NEEDED)? {
-        return Ok(Err(not_run));
-    }
+/// The Debian with everything compiled.
+fn compiled() -> Result<Debian, String> {
     let debian = Debian::kept()?;
     tasks::build_tests()?;
     c::install(&debian::prefix(), "debug")?;
     let out = debian.swift(&["build", "--build-tests"]).limit(900).echo().run()?;
     // A target that is not compiled again has shown its warnings before, and failed then.
-    if let Some(line) = out.lines().find(|l| l.contains("warning:") || l.contains("error:")) {
+    if let Some(line) = warned(&out) {
         let _ = fs::remove_dir_all(debian::scratch());
         return Err(format!("the package does not compile without a warning: {line}"));
     }
-    Ok(Ok(debian))
-}
-
-/// The tests of the package; how many.
-fn tests(debian: &Debian) -> Result<usize, String> {
-    let out = debian.swift(&["test", "--skip-build"]).limit(400).echo().run()?;
-    executed(&out).ok_or_else(|| "the tests did not say how many there were".into())
+    Ok(debian)
 }
 
 /// The number in XCTest's last line of totals, where none failed.
@@ -184,7 +163,6 @@ fn executed(out: &str) -> Option<usize> {
 
 /// The page has the programs of two examples.
 fn of_the_book() -> Result<(), String> {
-    let read = |name: &str| fs::read_to_string(root().join(name)).map_err(|e| format!("{name}: {e}"));
     let page = read(PAGE)?;
     for name in ["hello", "line"] {
         let source = format!("swift/Examples/{name}/main.swift");

@@ -2,7 +2,7 @@
 
 use super::debian::{Debian, scratch};
 use std::{fs, path::Path};
-use tasks::place::{root, target};
+use tasks::place::{read, root, target, write};
 
 /// Around each example: the names that it may use without making them. `do` lets it make them again.
 const BEFORE: &str = "throws {\n    var gradients: [Float] = [1]\n    let layers = [gradients]\n    do {\n";
@@ -17,7 +17,7 @@ pub(super) fn compile(debian: &Debian) -> Result<usize, String> {
         text += &format!("\nfunc example{number}(_ group: Group) {waits}{BEFORE}{example}    }}\n}}\n");
     }
     let file = target().join("swift-examples.swift");
-    fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+    write(&file, text)?;
     let modules = scratch().join("debug/Modules");
     let task = debian.task(&["swiftc", "-typecheck", "-swift-version", "6", "-suppress-warnings", "-I"]);
     let task = task.args([&modules]).args(["-I", "swift/Sources/CComity/include"]).args([file]);
@@ -32,8 +32,7 @@ fn sources(folder: &Path, found: &mut Vec<String>) -> Result<(), String> {
         if path.is_dir() {
             sources(&path, found)?;
         } else if path.extension().is_some_and(|e| e == "swift" || e == "md") {
-            let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-            found.extend(examples(&text));
+            found.extend(examples(&read(&path)?));
         }
     }
     Ok(())

@@ -1,0 +1,144 @@
+//! Counts the instructions of small calls, so that a slower path shows at once, also on a busy machine.
+//!
+//! ```text
+//!   counts.rs   the jobs: Rust, C, NumPy, torch; 8 bytes on one rank and on two
+//!   tracer.rs   single steps between two markers
+//!   limits.rs   what each case may take
+//! ```
+//!
+//! Code as the gate has built it is counted, unoptimised but for the loops of reductions: the numbers are larger than a user's.
+
+mod limits;
+mod tracer;
+
+use super::{jobs::comity, python, scope::Scope, step::Outcome};
+use crate::c;
+use limits::{DATE, LIMITS};
+use std::{fs, os::unix::fs::symlink};
+use tasks::{
+    child::Task,
+    place::{Scratch, built, make, root},
+};
+
+/// Pairs of markers with nothing between them, whose count is taken off.
+const EMPTY: usize = 3;
+/// Calls, whose median counts: a signal or another thread's lock disturbs few. A step takes 20 us in a nested virtual machine.
+const CALLS: usize = 3;
+/// Turns of a loop in each call of a job that must be found too slow.
+const PLANTED: usize = 100;
+/// The interpreter that the limits are of: others take other numbers for the same code.
+const PYTHON: &str = "3.11";
+
+/// Programs of the jobs: in C, and the package.
+struct Programs {
+    folder: Scratch,
+}
+
+impl Programs {
+    fn new() -> Result<Self, String> {
+        let folder = Scratch::new("programs")?;
+        c::install(&folder.join("prefix"), "debug")?;
+        let include = format!("-I{}", folder.text("prefix/include"));
+        let lib = folder.text("prefix/lib");
+        let libraries = [format!("-L{lib}"), "-lcomity".into(), format!("-Wl,-rpath,{lib}")];
+        let task = Task::new("cc").args([
+            "-std=gnu99",
+            "-g",
+            &include,
+            "crates/comity-c/tests/c/eight_bytes.c",
+            "-o",
+        ]);
+        task.arg(folder.join("eight_bytes")).args(libraries).args(["-pthread", "-ldl"]).run()?;
+        lay_out(&folder)?;
+        Ok(Self { folder })
+    }
+
+    /// Instructions of one call of rank 0, in a job of so many ranks that makes the calls of this language.
+    fn count(&self, language: &str, ranks: usize, more: usize) -> Outcome<u64> {
+        let job = Task::new(comity())
+            .args(["launch", "-n", &ranks.to_string(), "--timeout", "100", "--"])
+            .limit(120);
+        let job = if ranks > 1 { job.env("COMITY_LINKS", "shm") } else { job };
+        let numbers = [EMPTY, CALLS, more].map(|n| n.to_string());
+        let job = match language {
+            "Rust" => job.arg(built("debug", "examples/eight_bytes")).args(numbers),
+            "C" => job.arg(self.folder.join("eight_bytes")).args(&numbers[..2]),
+            _ => job
+                .arg(python::interpreter())
+                .arg(root().join("python/tests/scripts/eight_bytes.py"))
+                .args(&numbers[..2])
+                .arg(language)
+                .env("PYTHONPATH", self.folder.join("package"))
+                // Dictionaries ask as many slots each time.
+                .env("PYTHONHASHSEED", "0")
+                .env("PYTHONDONTWRITEBYTECODE", "1")
+                .env("OMP_NUM_THREADS", "1"),
+        };
+        let mut empty = tracer::count(job, ranks, EMPTY + CALLS)?;
+        let calls = empty.split_off(EMPTY);
+        Ok(median(calls).saturating_sub(median(empty)))
+    }
+}
+
+fn median(mut counts: Vec<u64>) -> u64 {
+    counts.sort_unstable();
+    counts.get(counts.len() / 2).copied().unwrap_or(0)
+}
+
+/// The package of this build, for an interpreter: its sources, and the extension that cargo has built.
+fn lay_out(folder: &Scratch) -> Result<(), String> {
+    let package = folder.join("package/comity");
+    make(&package)?;
+    let failed = |e| format!("cannot lay out the package: {e}");
+    for entry in fs::read_dir(root().join("python/comity")).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_none_or(|e| e != "so") {
+            symlink(&path, package.join(path.file_name().unwrap_or_default())).map_err(failed)?;
+        }
+    }
+    symlink(built("debug", "lib_core.so"), package.join("_core.abi3.so")).map_err(failed)
+}
+
+/// Counts all cases, then one that has more to do and must be found.
+pub(super) fn run(_: &Scope) -> Outcome {
+    let programs = Programs::new()?;
+    let version = "import sys; print('%d.%d' % sys.version_info[:2])";
+    let of_python = python::own().args(["-c", version]).run()?.trim() == PYTHON;
+    let mut too_many = Vec::new();
+    println!("{:24} {:>9} {:>9} {:>9}", "one call of 8 bytes", "now", DATE, "limit");
+    for limit in LIMITS {
+        let now = programs.count(limit.language, limit.ranks, 0)?;
+        let note = if !of_python && limit.is_python() {
+            "not judged: the limit is of another Python"
+        } else if now < limit.seen - limit.seen / 5 {
+            "a fifth fewer than the limit's: lower it"
+        } else {
+            too_many.extend(limit.exceeded(now));
+            ""
+        };
+        println!("{:24} {now:>9} {:>9} {:>9}  {note}", limit.to_string(), limit.seen, limit.most);
+    }
+    if !too_many.is_empty() {
+        return Err(too_many.join("\n").into());
+    }
+    // A check that cannot fail shows nothing.
+    let limit = &LIMITS[0];
+    let now = programs.count(limit.language, limit.ranks, PLANTED)?;
+    if limit.exceeded(now).is_none() {
+        return Err(format!(
+            "{limit}: a loop of {PLANTED} turns in the call was not found: {now} instructions"
+        )
+        .into());
+    }
+    Ok(format!("{} calls of 8 bytes within their limits; a planted loop was found", LIMITS.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn half_of_the_calls_may_be_disturbed() {
+        assert_eq!((median(vec![9000, 10, 9000, 11, 10]), median(Vec::new())), (11, 0));
+    }
+}
