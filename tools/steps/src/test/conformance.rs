@@ -107,9 +107,8 @@ const ROWS: &[Row] = &[
     row("TCP, encrypted", &[2], &[TCP, ("COMITY_SECURE", "data")], "links tcp"),
     Row { per_host: Some(2), ..row("two to a host", &[3, 5, 8], &[], "links shm and tcp") },
     Row {
-        bench: LONG,
         per_host: Some(2),
-        ..row("two to a host, lanes", &[4], &[("COMITY_LANES", "3")], "MiB in lanes")
+        ..bench("two to a host, lanes", &[4], &[("COMITY_LANES", "3")], "MiB in lanes")
     },
     Row {
         per_host: Some(2),
