@@ -53,7 +53,10 @@ impl Product {
         weight: Placed<'_, S>,
         bias: Option<Placed<'_, S>>,
         sum: impl FnOnce(&Group, &mut S) -> Result<()>,
-    ) -> CandleResult<(S, Shape)> {
+    ) -> CandleResult<(S, Shape)>
+    where
+        S::Device: BackendDevice<Storage = S>,
+    {
         let (outputs, inputs) = weight.1.shape().dims2()?;
         let mut dims = x.1.dims().to_vec();
         let rows = dims.iter().rev().skip(1).product();
