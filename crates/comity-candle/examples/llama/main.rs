@@ -4,6 +4,8 @@
 //! cargo build --release --package comity-candle --example llama
 //! comity launch -n 2 -- target/release/examples/llama --model FOLDER --prompt "Once upon a time"
 //! ```
+//!
+//! Built with `--features cuda` and started with `--backend nccl` it computes on a GPU for each rank.
 
 mod config;
 mod generate;
