@@ -34,12 +34,60 @@ pub fn time_in_calls() -> Duration {
     WAITED.get()
 }
 
+/// Device for this rank's tensors: the group's CUDA device, where its calls go through NCCL and the feature `cuda` is on; else the CPU.
+///
+/// Ask once: candle takes the devices of two calls for different ones.
+///
+/// ```
+/// let group = comity::Group::single(); // under `comity launch`: comity::init()?
+/// let device = comity_candle::device(&group)?;
+/// # assert!(device.is_cpu());
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+///
+/// # Errors
+/// Candle's, when it cannot use the CUDA device.
+pub fn device(group: &Group) -> Result<Device> {
+    match group.device().filter(|_| cfg!(feature = "cuda")) {
+        Some(ordinal) => Ok(Device::new_cuda(ordinal as usize)?),
+        None => Ok(Device::Cpu),
+    }
+}
+
+/// Whether calls of this group take tensors on this device, and not in host memory, as they are.
+pub(crate) fn takes_on_device(group: &Group, device: &Device) -> bool {
+    #[cfg(feature = "cuda")]
+    return crate::cuda::takes(group, device);
+    #[cfg(not(feature = "cuda"))]
+    {
+        _ = (group, device);
+        false
+    }
+}
+
 /// The result of `f`, whose time counts as time in calls.
 pub(crate) fn in_calls<T>(f: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let out = f();
     WAITED.set(WAITED.get() + start.elapsed());
     out
+}
+
+/// Add up every rank's elements, in their place.
+pub(crate) fn sum_in_place(group: &Group, storage: &mut CpuStorage) -> Result<()> {
+    macro_rules! by_type {
+        ($($variant:ident),*) => {
+            match storage {
+                $(CpuStorage::$variant(x) => in_calls(|| group.all_reduce(x, ReduceOp::Sum))?,)*
+                other => {
+                    let dtype = candle_core::backend::BackendStorage::dtype(other);
+                    return Err(candle_core::Error::Msg(format!("a sum cannot send elements of {dtype:?}")).into());
+                }
+            }
+        };
+    }
+    by_type!(BF16, F16, F32, F64);
+    Ok(())
 }
 
 /// A call of a group on a tensor's elements.
@@ -106,8 +154,7 @@ impl TensorCall {
 
     /// `x` where the group takes it: on its CUDA device, if the group's calls go through NCCL there; on a Metal device; else in host memory.
     pub(crate) fn on_its_device(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        #[cfg(feature = "cuda")]
-        if crate::cuda::takes(&self.group, x.device()) {
+        if takes_on_device(&self.group, x.device()) {
             return Ok(x.clone());
         }
         #[cfg(feature = "metal")]

@@ -3,7 +3,7 @@
 
 use crate::{
     Result,
-    collective::{CallKind, TensorCall},
+    collective::{CallKind, TensorCall, in_calls},
 };
 use candle_core::{
     CudaDevice, CudaStorage, Device, Layout, Shape,
@@ -13,7 +13,7 @@ use candle_core::{
         cudarc::driver::{CudaSlice, CudaView, DevicePtr, DevicePtrMut, DeviceRepr, ValidAsZeroBits},
     },
 };
-use comity::{Element, Group, Place, View, ViewMut};
+use comity::{Element, Group, Place, ReduceOp, View, ViewMut};
 
 /// Returns true if calls of this group take tensors on this device as they are.
 pub(crate) fn takes(group: &Group, device: &Device) -> bool {
@@ -51,6 +51,29 @@ pub(crate) fn run(
     }
     let slice = by_type!(U8, U32, I16, I32, I64, BF16, F16, F32, F64);
     Ok((CudaStorage { slice, device: device.clone() }, shape))
+}
+
+/// Add up every rank's elements, in their place.
+pub(crate) fn sum_in_place(group: &Group, storage: &mut CudaStorage) -> Result<()> {
+    let stream = storage.device.cuda_stream();
+    let place = Place::Cuda { device: ordinal(&storage.device), stream: stream.cu_stream() as usize };
+    macro_rules! by_type {
+        ($($variant:ident),*) => {
+            match &mut storage.slice {
+                $(CudaStorageSlice::$variant(x) => {
+                    let len = x.len();
+                    let (at, written) = x.device_ptr_mut(&stream);
+                    // SAFETY: candle's memory, which it frees in the stream's order, so not before the call is done with it; this call alone has it.
+                    let all = unsafe { ViewMut::from_raw(at as *mut u8, len, comity::DType::$variant, place) };
+                    in_calls(|| group.all_reduce(all, ReduceOp::Sum))?;
+                    drop(written);
+                })*
+                _ => return Err(candle_core::Error::Msg("a sum cannot send such elements".into()).into()),
+            }
+        };
+    }
+    by_type!(BF16, F16, F32, F64);
+    Ok(())
 }
 
 /// A call on a device.

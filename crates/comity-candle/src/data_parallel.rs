@@ -9,7 +9,10 @@
 //! built for each step, out of such identities, which costs a copy of the weights.
 
 use crate::{
-    Error, Result, broadcast_variables, collective::in_calls, gradients::Bundle, parameter::agree,
+    Error, Result, average_gradients, broadcast_variables,
+    collective::{in_calls, takes_on_device},
+    gradients::Bundle,
+    parameter::agree,
     whole_parameters,
 };
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var, backprop::GradStore};
@@ -107,8 +110,9 @@ impl DataParallel {
         if micro_batches.is_empty() {
             return Err(candle_core::Error::Msg("there is no micro-batch to learn from".into()).into());
         }
-        // Alone, nothing travels: no micro-batch needs hooks.
-        let travels = usize::from(self.group.size() > 1);
+        let on_device = self.variables.first().is_some_and(|(_, v)| takes_on_device(&self.group, v.device()));
+        // Alone, nothing travels, and on a GPU all follows the backward pass on its stream: no micro-batch needs hooks.
+        let travels = usize::from(self.group.size() > 1 && !on_device);
         let (first, last) = micro_batches.split_at(micro_batches.len() - travels);
         let share = 1.0 / micro_batches.len() as f64;
         let mut mean = 0.0;
@@ -120,7 +124,11 @@ impl DataParallel {
             sum = Some(self.add(sum, gradients)?);
         }
         let [last] = last else {
-            return Ok((mean, sum.ok_or(candle_core::Error::UnwrapNone)?));
+            let mut sum = sum.ok_or(candle_core::Error::UnwrapNone)?;
+            if on_device {
+                average_gradients(&self.group, self.variables.iter().map(|(_, v)| v), &mut sum)?;
+            }
+            return Ok((mean, sum));
         };
         let step = Arc::new(Step::new(self, sum));
         let loss = (loss(self.builder(Some(&step)), last)? * share)?;

@@ -5,7 +5,10 @@
 //! f32   [ w1 | b1 ] [ w3 | b3 ]   one all_reduce each, in the order in which they close
 //! ```
 
-use crate::{Error, Result, collective::in_calls};
+use crate::{
+    Error, Result,
+    collective::{CallKind, TensorCall, in_calls, takes_on_device},
+};
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
 use comity::{Group, ReduceOp, ViewMut};
 use half::{bf16, f16};
@@ -96,8 +99,7 @@ fn average(group: &Group, bucket: &mut Vec<&Var>, gradients: &mut GradStore) -> 
         .iter()
         .map(|v| gradients.get(v).map_or_else(|| v.zeros_like(), |g| Ok(g.clone())))
         .collect::<candle_core::Result<_>>()?;
-    #[cfg(feature = "cuda")]
-    if mine.first().is_some_and(|g| crate::cuda::takes(group, g.device())) {
+    if mine.first().is_some_and(|g| takes_on_device(group, g.device())) {
         return average_on_device(group, &bucket, &mine, gradients);
     }
     let mut bundle = Bundle::of(&mine)?;
@@ -110,14 +112,12 @@ fn average(group: &Group, bucket: &mut Vec<&Var>, gradients: &mut GradStore) -> 
 }
 
 /// The same without a copy to the host.
-#[cfg(feature = "cuda")]
 fn average_on_device(
     group: &Group,
     bucket: &[&Var],
     mine: &[Tensor],
     gradients: &mut GradStore,
 ) -> Result<()> {
-    use crate::collective::{CallKind, TensorCall};
     let flat = mine.iter().map(Tensor::flatten_all).collect::<candle_core::Result<Vec<_>>>()?;
     let averages = TensorCall::new(group, CallKind::Reduce(ReduceOp::Avg)).apply(&Tensor::cat(&flat, 0)?)?;
     let mut at = 0;

@@ -83,9 +83,10 @@
 //!
 //! Candle has neither `vmap` nor `jvp`, which MLX's operations have. The deep check `candle` looks for each function of the installed MLX in this table.
 //!
-//! Platforms: all of it ran on the CPU, on Linux. With the feature `cuda` and a group over NCCL, operations, layers and [`average_gradients`] take tensors on the
-//! group's CUDA device as they are, on candle's stream (run by hand). With the feature `metal` they take tensors on a Metal device, through memory that both processors share (compiled
-//! only). With other backends tensors on a GPU travel through host memory. Fully sharded layers and the overlap of [`DataParallel`] compute on the CPU.
+//! Platforms: all of it ran on the CPU, on Linux. With the feature `cuda` and a group over NCCL, operations, layers, [`DataParallel`] and [`average_gradients`]
+//! take tensors on the group's CUDA [`device()`] as they are, on candle's stream (run by hand). With the feature `metal` they take tensors on a Metal device,
+//! through memory that both processors share (compiled only). With other backends tensors on a GPU travel through host memory. Fully sharded layers compute on
+//! the CPU, and so does the overlap of [`DataParallel`].
 
 mod attention;
 mod cache;
@@ -109,6 +110,7 @@ mod metal;
 mod ops;
 mod parameter;
 mod pipeline;
+mod product;
 mod quantized;
 mod sampler;
 mod sampling;
@@ -118,7 +120,7 @@ pub use attention::{AttentionLayers, Heads, ShardedAttention};
 pub use cache::{KvCache, causal_mask};
 pub use checkpoint::{load_checkpoint, save_checkpoint};
 pub use clip::clip_grad_norm_sharded;
-pub use collective::time_in_calls;
+pub use collective::{device, time_in_calls};
 pub use data_parallel::DataParallel;
 pub use diloco::{DiLoCo, OuterSteps};
 pub use elastic::sync_variables;

@@ -118,7 +118,7 @@ impl AllToShardedLinear {
         self.part.check_input(x)?;
         other.part.check_input(x)?;
         let x = ops::sum_gradients(&self.part.group, x)?;
-        Ok((self.part.local.forward(&x)?, other.part.local.forward(&x)?))
+        Ok((self.part.multiply(&x)?, other.part.multiply(&x)?))
     }
 
     /// The same layer, still divided, with a quantized weight.
@@ -150,7 +150,7 @@ impl AllToShardedLinear {
 impl Module for AllToShardedLinear {
     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         self.part.check_input(x)?;
-        self.part.local.forward(&ops::sum_gradients(&self.part.group, x)?)
+        self.part.multiply(&ops::sum_gradients(&self.part.group, x)?)
     }
 }
 
@@ -250,11 +250,8 @@ impl ShardedToAllLinear {
 
 impl Module for ShardedToAllLinear {
     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        let LinearPart { group, local, .. } = &self.part;
         self.part.check_input(x)?;
-        let y = Linear::new(local.weight().clone(), None).forward(x)?;
-        let y = ops::all_sum(group, &y)?;
-        local.bias().map_or(Ok(y.clone()), |b| y.broadcast_add(b))
+        self.part.multiply(x)
     }
 }
 
@@ -303,7 +300,7 @@ impl ShardedLinear {
         match self {
             Self::AllToSharded(layer) => {
                 layer.part.check_input(x)?;
-                layer.part.local.forward(x)
+                layer.part.multiply(x)
             }
             Self::QuantizedAllToSharded(layer) => layer.forward_part(x),
             other => other.forward(x),

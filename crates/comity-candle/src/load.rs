@@ -108,6 +108,11 @@ impl Weights {
         &self.group
     }
 
+    /// The device that tensors are made on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The same files, divided among the ranks of another group that this rank is in, such as one made by
     /// [`split`](Group::split).
     #[must_use]

@@ -5,7 +5,8 @@
 //! comity launch -n 4 -- target/release/examples/gpt --mode tp
 //! ```
 //!
-//! Each way learns the same: the loss after every step is that of one rank, up to rounding.
+//! Each way learns the same: the loss after every step is that of one rank, up to rounding. Built with `--features cuda` and started with `--backend nccl`, the first two and
+//! the last compute on a GPU for each rank.
 
 mod model;
 mod norm;

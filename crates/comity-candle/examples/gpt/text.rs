@@ -25,11 +25,16 @@ impl Text {
     }
 
     /// Samples that begin at these places, and the letter that follows each of their letters.
-    pub(crate) fn batch(&self, places: &[usize], context: usize) -> candle_core::Result<(Tensor, Tensor)> {
+    pub(crate) fn batch(
+        &self,
+        places: &[usize],
+        context: usize,
+        device: &Device,
+    ) -> candle_core::Result<(Tensor, Tensor)> {
         let rows = |shift: usize| {
             let rows: Vec<u32> =
                 places.iter().flat_map(|&p| &self.letters[p + shift..p + shift + context]).copied().collect();
-            Tensor::from_vec(rows, (places.len(), context), &Device::Cpu)
+            Tensor::from_vec(rows, (places.len(), context), device)
         };
         Ok((rows(0)?, rows(1)?))
     }

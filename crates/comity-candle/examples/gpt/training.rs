@@ -116,6 +116,14 @@ fn ranks_side_by_side(mode: Mode, ranks: usize) -> usize {
     }
 }
 
+/// This rank's GPU where there is one; the other ways of training move host memory.
+fn device_for(group: &Group, mode: Mode) -> Result<Device> {
+    Ok(match mode {
+        Mode::FullySharded | Mode::Pipeline => Device::Cpu,
+        _ => comity_candle::device(group)?,
+    })
+}
+
 pub(crate) fn train(
     group: &Group,
     text: &Text,
@@ -138,11 +146,12 @@ pub(crate) fn train(
         .into());
     }
     let memory_before = memory().0;
+    let device = device_for(group, settings.mode)?;
     let sampler = Sampler::new(samples, batch, settings.seed);
     let Trainer { weight_bytes, mut step, parameters } = match settings.mode {
         Mode::FullySharded => fully_sharded(&data, &shape, settings)?,
         Mode::Pipeline => pipelined(&layers, &shape, settings)?,
-        _ => replicated(&layers, &data, &shape, settings)?,
+        _ => replicated(&layers, &data, &device, &shape, settings)?,
     };
     let mut losses = Vec::new();
     let mut waits = Vec::new();
@@ -155,7 +164,7 @@ pub(crate) fn train(
             epoch += 1;
         }
         let Some(share) = shares.pop() else { break };
-        let (ids, targets) = text.batch(&share.samples, shape.context)?;
+        let (ids, targets) = text.batch(&share.samples, shape.context, &device)?;
         let before = time_in_calls();
         let mine = Tensor::new(step(&ids, &targets, share.weight)?, &Device::Cpu)?;
         waits.push((time_in_calls() - before).as_secs_f64());
@@ -231,9 +240,15 @@ pub(crate) fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> usize 
 }
 
 /// Layers shared by one group, and the batch by another.
-fn replicated<'a>(layers: &Group, data: &Group, shape: &Shape, settings: &Settings) -> Result<Trainer<'a>> {
+fn replicated<'a>(
+    layers: &Group,
+    data: &Group,
+    device: &Device,
+    shape: &Shape,
+    settings: &Settings,
+) -> Result<Trainer<'a>> {
     let vars = VarMap::new();
-    let model = Model::new(layers, shape, VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
+    let model = Model::new(layers, shape, VarBuilder::from_varmap(&vars, DType::F32, device))?;
     let parameters = model.parameters();
     drop(model);
     begin(layers, &parameters, settings.seed)?;
@@ -324,7 +339,8 @@ pub(crate) fn begin(group: &Group, parameters: &[Parameter], seed: u64) -> Resul
             Some((axis, partition)) => partition.take(&whole, *axis, group.rank())?,
             None => whole,
         };
-        p.variable().ok_or_else(|| format!("{} is no variable", p.name))?.set(&mine)?;
+        let variable = p.variable().ok_or_else(|| format!("{} is no variable", p.name))?;
+        variable.set(&mine.to_device(variable.device())?)?;
     }
     Ok(())
 }

@@ -41,6 +41,7 @@ pub(crate) struct Outcome {
 /// Go on from these tokens; `each` gets every new one as it is chosen: its request and itself.
 pub(crate) fn generate(
     group: &Group,
+    device: &Device,
     model: &Path,
     prompts: &[Vec<u32>],
     settings: &Settings,
@@ -58,7 +59,7 @@ pub(crate) fn generate(
     let tensor = of(group.rank() / width)?;
     let pipeline = of(group.rank() % width)?;
     let before = memory().0;
-    let weights = Weights::open(group, [model], settings.dtype, &Device::Cpu)?;
+    let weights = Weights::open(group, [model], settings.dtype, device)?;
     let config = Config::read(model, &weights)?;
     let mut model = Model::load(&weights, config.clone(), settings.dtype, &tensor, &pipeline)?;
     let loaded = memory().0;
@@ -69,7 +70,7 @@ pub(crate) fn generate(
     let mut last = Vec::new();
     let start = Instant::now();
     for (request, prompt) in prompts.iter().enumerate() {
-        let ids = Tensor::new(vec![prompt.clone()], &Device::Cpu)?;
+        let ids = Tensor::new(vec![prompt.clone()], device)?;
         last.extend(next(&mut model, &mut sampling, &ids, &[request])?);
     }
     let prompt_seconds = start.elapsed().as_secs_f64();
@@ -88,7 +89,7 @@ pub(crate) fn generate(
         if open.is_empty() || out[open[0]].len() >= settings.tokens {
             break;
         }
-        let ids = Tensor::from_vec(last, (open.len(), 1), &Device::Cpu)?;
+        let ids = Tensor::from_vec(last, (open.len(), 1), device)?;
         last = next(&mut model, &mut sampling, &ids, &open)?;
         count += open.len();
     }

@@ -4,6 +4,8 @@
 //! cargo build --release --package comity-candle --example llama
 //! comity launch -n 2 -- target/release/examples/llama --model FOLDER --prompt "Once upon a time"
 //! ```
+//!
+//! Built with `--features cuda` and started with `--backend nccl` it computes on a GPU for each rank.
 
 mod config;
 mod generate;
@@ -110,11 +112,12 @@ fn run() -> Result<()> {
         prompts.push(tokenizer.encode(text.as_str(), true)?.get_ids().to_vec());
     }
     let group = comity::init()?;
+    let device = comity_candle::device(&group)?;
     let first = group.rank() == 0;
     let alone = prompts.len() == 1;
     let mut seen = Vec::new();
     let mut shown = 0;
-    let out = generate(&group, &options.model, &prompts, &options.settings, |_, token| {
+    let out = generate(&group, &device, &options.model, &prompts, &options.settings, |_, token| {
         if first && alone {
             // Several tokens may be one letter: what is new of the text so far.
             seen.push(token);

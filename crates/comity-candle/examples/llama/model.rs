@@ -6,7 +6,7 @@
 //! ```
 
 use super::{Result, config::Config};
-use candle_core::{DType, Device, Module, Tensor};
+use candle_core::{DType, Module, Tensor};
 use candle_nn::{RmsNorm, rotary_emb};
 use comity::Group;
 use comity_candle::{
@@ -145,7 +145,7 @@ impl Model {
                 ((i / half) as f64 * turns) as f32
             })
             .collect();
-        let angles = Tensor::from_vec(angles, (config.context, half), &Device::Cpu)?;
+        let angles = Tensor::from_vec(angles, (config.context, half), weights.device())?;
         Ok(Self {
             tokens: if first { Some(tokens()?) } else { None },
             end: if last { Some(end()?) } else { None },
@@ -174,7 +174,7 @@ impl Model {
             Some(tokens) => tokens.forward(ids)?.to_dtype(self.dtype)?,
             None => {
                 let shape = (batch, time, self.config.width);
-                comity_candle::recv(&self.pipeline, shape, self.dtype, &Device::Cpu, rank - 1, 0)?.detach()
+                comity_candle::recv(&self.pipeline, shape, self.dtype, ids.device(), rank - 1, 0)?.detach()
             }
         };
         let mut places = Vec::new();
@@ -187,7 +187,7 @@ impl Model {
             }
             places.extend((before..before + time).map(|p| p as u32));
         }
-        let places = Tensor::new(places, &Device::Cpu)?;
+        let places = Tensor::new(places, ids.device())?;
         let of = |table: &Tensor| table.index_select(&places, 0)?.reshape((batch, time, ()));
         let cos = of(&self.cos)?;
         let sin = of(&self.sin)?;

@@ -1,6 +1,8 @@
 //! A rank's part of a linear layer, in either direction.
 
-use crate::{Error, Parameter, Partition, Result, Sharding, ShardingCause, ShardingError, ShardingType};
+use crate::{
+    Error, Parameter, Partition, Result, Sharding, ShardingCause, ShardingError, ShardingType, product,
+};
 use candle_core::{
     D, Tensor, Var,
     quantized::{GgmlDType, QTensor},
@@ -110,6 +112,12 @@ impl LinearPart {
         };
         let bias = self.local.bias().map(|b| of("bias", b));
         [of("weight", self.local.weight())].into_iter().chain(bias).collect()
+    }
+
+    /// The product of this rank's weight, summed over the ranks where the inputs are divided, and the bias.
+    pub(super) fn multiply(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let over = (self.direction == ShardingType::ShardedToAll).then_some(&self.group);
+        product::multiply(over, x, self.local.weight(), self.local.bias())
     }
 
     /// Checks that the layer can take `x`: its width and its type.

@@ -168,3 +168,23 @@ fn named_tensors_are_sharded_in_place_by_a_rule() {
         Ok(())
     });
 }
+
+#[test]
+fn what_is_not_trained_gets_no_gradient() {
+    let frozen = Linear::new(noise((6, 4), 1), Some(noise(6, 2)));
+    on_ranks(2, |g| {
+        let layer = ShardedToAllLinear::from_linear(g, &frozen, &Sharding::balanced())?;
+        let weight = layer.local().weight();
+        let bias = layer.local().bias().unwrap();
+        let x = variable(&noise((3, 2), 3));
+        let gradients = layer.forward(&x)?.sum_all()?.backward()?;
+        assert!(gradients.get(&x).is_some());
+        assert!(gradients.get(weight).is_none() && gradients.get(bias).is_none());
+        let trained = Linear::new(variable(&noise((6, 4), 1)).into_inner(), None);
+        let layer = ShardedToAllLinear::from_linear(g, &trained, &Sharding::balanced())?;
+        let fixed = noise((3, 2), 3);
+        let gradients = layer.forward(&fixed)?.sum_all()?.backward()?;
+        assert!(gradients.get(layer.local().weight()).is_some() && gradients.get(&fixed).is_none());
+        Ok(())
+    });
+}

@@ -1,10 +1,20 @@
-//! Operations and layers on CUDA tensors, which NCCL moves, beside the same on CPU tensors. By hand, on a host with as many GPUs as ranks:
+//! Operations, layers and models on CUDA tensors, which NCCL moves, beside the same on CPU tensors. By hand, on a host with as many GPUs as ranks, one
+//! test at a time:
 //!
 //! ```text
 //! cargo test -p comity-candle --features cuda --test cuda --no-run
-//! comity launch -n 2 --env COMITY_BACKEND=nccl -- target/debug/deps/cuda-...
+//! comity launch -n 2 --backend nccl -- target/debug/deps/cuda-... operations
+//! comity launch -n 2 --backend nccl -- target/debug/deps/cuda-... quantized
+//! comity launch -n 2 --backend nccl -- target/debug/deps/cuda-... gpt
+//! comity launch -n 2 --backend nccl -- target/debug/deps/cuda-... llama
+//! comity launch -n 2 --backend nccl -- sh -c 'target/debug/deps/cuda-... dies || test $? = 134'
 //! ```
 #![cfg(feature = "cuda")]
+
+mod gpt;
+mod llama;
+mod lost;
+mod quantized;
 
 use candle_core::{DType, Device, Module, Result as CandleResult, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
@@ -66,11 +76,20 @@ fn layers(group: &Group, device: &Device) -> Result<HashMap<String, Tensor>> {
     Ok(found)
 }
 
-#[test]
-fn cuda_tensors_do_as_cpu_tensors_do() {
+/// The group of the launcher, over NCCL.
+fn ranks() -> Group {
     let group = comity::init().unwrap();
-    assert!(group.size() > 1, "start this with `comity launch -n 2 --env COMITY_BACKEND=nccl`");
-    let ordinal = group.device().expect("the group has no CUDA device: set COMITY_BACKEND=nccl") as usize;
+    assert!(
+        group.size() > 1 && group.device().is_some(),
+        "start this with `comity launch -n 2 --backend nccl`"
+    );
+    group
+}
+
+#[test]
+fn operations_do_as_on_cpu_tensors() {
+    let group = ranks();
+    let ordinal = group.device().unwrap() as usize;
     let rank = group.rank() as u64;
     let n = group.size();
     let ops: [(&str, Op); 10] = [
