@@ -1,6 +1,6 @@
 //! Targets of a release.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tasks::place::target;
 
 /// Target of a release: a machine and its system library.
@@ -80,9 +80,21 @@ impl Target {
         self.policy.is_empty()
     }
 
-    /// Whether programs for it run on this machine.
+    /// Whether it is this machine's own.
     pub(crate) fn runs_here(&self) -> bool {
         Self::own() == Ok(self)
+    }
+
+    /// Whether programs for it start on this machine: its own, and those for musl where musl's loader is beside glibc's.
+    pub(crate) fn starts_here(&self) -> bool {
+        let arch = self.triple.split('-').next().unwrap_or_default();
+        let loader = Path::new("/lib").join(format!("ld-musl-{arch}.so.1"));
+        let is_beside = self.is_musl() && arch == std::env::consts::ARCH && loader.exists();
+        self.runs_here() || is_beside
+    }
+
+    pub(crate) fn is_musl(&self) -> bool {
+        self.triple.ends_with("-musl")
     }
 
     /// File that cargo has built for it.

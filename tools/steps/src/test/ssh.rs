@@ -63,6 +63,7 @@ pub(super) fn check(scope: &Scope) -> Outcome {
         ("a host that is lost and comes back", more::comes_back),
         ("a copy of the program, and a terminal", more::copies_itself),
         ("a key that is copied", more::copies_a_key),
+        ("the selftest of two hosts", more::tests_itself),
         ("programs of torch and MLX", newcomer::runs_frameworks),
         ("Open MPI and MPICH, by hostfiles", newcomer::under_mpi),
     ];

@@ -2,6 +2,7 @@
 use super::net::Net;
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -59,6 +60,26 @@ pub(super) fn copies_a_key(net: &Net, comity: &str) -> Result<(), String> {
     match net.on("b", &format!("cat {key}")) {
         Ok(_) => Err("host b has a key that it was not given".into()),
         Err(_) => Ok(()),
+    }
+}
+
+/// The selftest's rows of these hosts pass, and its report does not name them.
+pub(super) fn tests_itself(net: &Net, comity: &str) -> Result<(), String> {
+    let path = |file: &str| net.folder.join(file).display().to_string();
+    // It takes ssh as its user has set it up.
+    fs::create_dir(path("bin")).map_err(|e| e.to_string())?;
+    let ssh =
+        net.write("bin/ssh", &format!("#!/bin/sh\nexec /usr/bin/ssh -F {} \"$@\"\n", path("config")))?;
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
+    let old = std::env::var("PATH").unwrap_or_default();
+    let words = [comity, "selftest", "--only", "hosts, ", "--hosts", "a,b", "--report", &path("report")];
+    let said = net.desk(&words).env("PATH", format!("{}:{old}", path("bin"))).limit(300).run()?;
+    all_in(&said, &["# 2 passed, 0 failed, 0 not there"])?;
+    let report = fs::read_to_string(path("report")).map_err(|e| e.to_string())?;
+    all_in(&report, &["hosts, doctor", "hosts, a rank on each", "[host 1]", "[host 2]"])?;
+    match report.contains("10.78.0.") {
+        true => Err(format!("the report has an address:\n{report}")),
+        false => Ok(()),
     }
 }
 
