@@ -113,6 +113,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_programs_for_this_processor_start_here() {
+        assert!(Target::own().unwrap().starts_here());
+        let starting: Vec<_> = TARGETS.iter().filter(|t| t.starts_here()).collect();
+        assert!(starting.iter().all(|t| t.triple.starts_with(std::env::consts::ARCH)), "{starting:?}");
+        assert!(starting.iter().all(|t| t.runs_here() || t.is_musl()), "{starting:?}");
+    }
+
+    #[test]
     fn an_unknown_target_names_all_that_are_known() {
         assert_eq!(Target::named("aarch64-apple-darwin").map(Target::is_macos), Ok(true));
         let e = Target::named("sparc").unwrap_err();
