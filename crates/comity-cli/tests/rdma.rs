@@ -71,6 +71,18 @@ const SOME: [&str; 3] = ["--quick", "--ops", "all_reduce,all_to_all,send,split"]
 
 #[test]
 #[ignore = "needs COMITY_VERBS"]
+fn the_selftest_has_a_row_for_devices() {
+    let mut c = Command::new(COMITY);
+    surround(&mut c, &[]);
+    c.args(["selftest", "--only", "link rdma"]).stdin(Stdio::null());
+    let ended = c.output().unwrap();
+    let [out, err] = [ended.stdout, ended.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
+    assert!(ended.status.success() && out.contains("# 1 passed, 0 failed, 0 not there"), "{out}{err}");
+    assert!(out.lines().any(|l| l.starts_with("link rdma, 2 ranks") && l.contains("passed")), "{out}");
+}
+
+#[test]
+#[ignore = "needs COMITY_VERBS"]
 fn two_ranks_are_right() {
     right(2, &["--quick"], &[("COMITY_RDMA", "rc")], "rdma");
     right(2, &["--quick"], &[("COMITY_RDMA", "uc")], "rdma");

@@ -38,12 +38,12 @@ pub(crate) fn archive(target: &Target, out: &Path) -> Result<Artefact, String> {
     write_manual(target, &tree, out)?;
     let file = pack(&scratch.join(""), &name, out)?;
     let mut checks = "pages for man; completions for bash, zsh, fish".to_owned();
-    if target.runs_here() {
+    if target.starts_here() {
         checks += &try_out(&file)?;
     }
     // Last, so that a command that is too large has been tried.
     hold(Kind::Command, inner)?;
-    Ok(Artefact { file, inner: Some(inner), ran: target.runs_here(), checks })
+    Ok(Artefact { file, inner: Some(inner), ran: target.starts_here(), checks })
 }
 
 /// Refuse a program for Linux that names no loader behind its headers: it is static, and could load no library of MPI, NCCL or RDMA.

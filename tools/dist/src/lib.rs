@@ -63,9 +63,13 @@ pub fn run(choice: &DistChoice) -> Result<(), String> {
         eprintln!("{why}\n");
     }
     let written = write_files(choice, &kit, &out)?;
-    let ran = |row: &Row| row.kind == Kind::Command && row.outcome.as_ref().is_ok_and(|a| a.ran);
+    let own = Target::own()?;
+    // The installer takes the archive of this machine's target.
+    let ran = |row: &Row| {
+        row.kind == Kind::Command && row.target == own.triple && row.outcome.as_ref().is_ok_and(|a| a.ran)
+    };
     if rows.iter().any(ran) {
-        files::try_out(&out, Target::own()?)?;
+        files::try_out(&out, own)?;
     }
     let text = table(&rows);
     fs::write(out.join(TABLE), &text).map_err(|e| format!("cannot write {TABLE}: {e}"))?;

@@ -24,14 +24,14 @@ pub(crate) fn archive(kit: &Kit, target: &Target, out: &Path) -> Result<Artefact
     let inner = Some(size(&shared)?);
     let file = pack(&scratch.join(""), &name, out)?;
     let mut checks = "linked against the table of symbols".to_owned();
-    if target.runs_here() {
-        checks += &try_out(&file)?;
+    if target.starts_here() {
+        checks += &try_out(kit, target, &file)?;
     }
-    Ok(Artefact { file, inner, ran: target.runs_here(), checks })
+    Ok(Artefact { file, inner, ran: target.starts_here(), checks })
 }
 
-/// Unpack it elsewhere, and compile and run a program with it: shared, as a compiler on this machine does it.
-fn try_out(file: &Path) -> Result<String, String> {
+/// Unpack it elsewhere, and compile and run a program with it: shared, by this machine's compiler where it is for this machine.
+fn try_out(kit: &Kit, target: &Target, file: &Path) -> Result<String, String> {
     let scratch = Scratch::new("library")?;
     Task::new("tar")
         .args(["-xzf"])
@@ -42,7 +42,15 @@ fn try_out(file: &Path) -> Result<String, String> {
     let lib = scratch.join("lib");
     let program = scratch.join("hello");
     let flags = [format!("-I{}", scratch.join("include").display()), format!("-L{}", lib.display())];
-    Task::new("cc")
+    // Zig links programs for musl statically.
+    let cc = if target.runs_here() {
+        vec!["cc".into()]
+    } else {
+        [kit.library(target).cc, vec!["-dynamic".into()]].concat()
+    };
+    let (compiler, words) = cc.split_first().ok_or("there is no compiler for it")?;
+    Task::new(compiler)
+        .args(words)
         .args(["-o"])
         .args([&program])
         .args(["examples/c/hello.c"])

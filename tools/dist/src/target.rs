@@ -1,6 +1,6 @@
 //! Targets of a release.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tasks::place::target;
 
 /// Target of a release: a machine and its system library.
@@ -80,9 +80,21 @@ impl Target {
         self.policy.is_empty()
     }
 
-    /// Whether programs for it run on this machine.
+    /// Whether it is this machine's own.
     pub(crate) fn runs_here(&self) -> bool {
         Self::own() == Ok(self)
+    }
+
+    /// Whether programs for it start on this machine: its own, and those for musl where musl's loader is beside glibc's.
+    pub(crate) fn starts_here(&self) -> bool {
+        let arch = self.triple.split('-').next().unwrap_or_default();
+        let loader = Path::new("/lib").join(format!("ld-musl-{arch}.so.1"));
+        let is_beside = self.is_musl() && arch == std::env::consts::ARCH && loader.exists();
+        self.runs_here() || is_beside
+    }
+
+    pub(crate) fn is_musl(&self) -> bool {
+        self.triple.ends_with("-musl")
     }
 
     /// File that cargo has built for it.
@@ -99,6 +111,14 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_programs_for_this_processor_start_here() {
+        assert!(Target::own().unwrap().starts_here());
+        let starting: Vec<_> = TARGETS.iter().filter(|t| t.starts_here()).collect();
+        assert!(starting.iter().all(|t| t.triple.starts_with(std::env::consts::ARCH)), "{starting:?}");
+        assert!(starting.iter().all(|t| t.runs_here() || t.is_musl()), "{starting:?}");
+    }
 
     #[test]
     fn an_unknown_target_names_all_that_are_known() {

@@ -46,10 +46,11 @@ const ENDS: [(&str, Case); 5] = [
     ("a cable that is cut", loses_a_cable),
     ("Ctrl-Z, fg and Ctrl-C", is_interrupted),
 ];
-const OTHERS: [(&str, Case); 5] = [
+const OTHERS: [(&str, Case); 6] = [
     ("a host that is lost and comes back", more::comes_back),
     ("a copy of the program, and a terminal", more::copies_itself),
     ("a key that is copied", more::copies_a_key),
+    ("the selftest of two hosts", more::tests_itself),
     ("programs of torch and MLX", more::runs_frameworks),
     ("Open MPI and MPICH, by hostfiles", more::under_mpi),
 ];

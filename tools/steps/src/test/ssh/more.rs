@@ -9,7 +9,7 @@ use crate::test::{
 use std::{thread::sleep, time::Duration};
 use tasks::{
     child::Task,
-    place::{copy, root},
+    place::{copy, make, read, root},
 };
 
 /// The cable of a host is cut and mended: the others go on, and the host's rank is started again.
@@ -57,6 +57,26 @@ pub(super) fn copies_a_key(net: &Net<'_>) -> Result<(), String> {
     match net.on("b", &format!("cat {key}")) {
         Ok(_) => Err("host b has a key that it was not given".into()),
         Err(_) => Ok(()),
+    }
+}
+
+/// The selftest's rows of these hosts pass, and its report does not name them.
+pub(super) fn tests_itself(net: &Net<'_>) -> Result<(), String> {
+    // It takes ssh as its user has set it up.
+    let bin = net.folder.join("bin");
+    let ssh = format!("#!/bin/sh\nexec /usr/bin/ssh -F {} \"$@\"\n", net.folder.text("config"));
+    make(&bin)?;
+    script(&bin.join("ssh"), &ssh)?;
+    let old = std::env::var("PATH").unwrap_or_default();
+    let report = net.folder.text("report");
+    let words = [&net.comity(), "selftest", "--only", "hosts, ", "--hosts", "a,b", "--report", &report];
+    let said = net.desk(&words).env("PATH", format!("{}:{old}", bin.display())).limit(300).run()?;
+    has(&said, &["# 2 passed, 0 failed, 0 not there"])?;
+    let report = read(report)?;
+    has(&report, &["hosts, doctor", "hosts, a rank on each"])?;
+    match report.contains("10.78.0.") {
+        true => Err(format!("the report has an address:\n{report}")),
+        false => Ok(()),
     }
 }
 
