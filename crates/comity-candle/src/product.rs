@@ -1,6 +1,6 @@
 //! The product of a linear layer as one operation of candle's graph: the weight, the sum over the ranks, and the bias.
 //!
-//! Of candle's own operations it takes six (two reshapes, a transpose, the product, the sum, the bias). In a backward pass each of them costs zeros as large
+//! Candle's own operations for it are six (two reshapes, a transpose, the product, the sum, the bias). In a backward pass each of them costs zeros as large
 //! as its input and a sum onto them, and what is as wide as the model every rank does whole. Here the sum is made where the product lies.
 
 use crate::{

@@ -1,7 +1,8 @@
 //! A job as a user asks for it: each field is a flag of `comity launch`, with its help. [`launch`](crate::launch) runs it.
 //!
 //! A new flag is a field here, or in [`HostsRequest`] or [`NodeRequest`]. One that every rank is started with, here or afar, is a field of
-//! [`RankTerms`] and needs nothing else. Whoever heeds the others takes a request apart by name, so a flag without a place does not compile.
+//! [`RankTerms`] and a line of its `variables`. Whoever heeds or refuses the others takes a request apart by name, so a flag without a place
+//! does not compile.
 use crate::backend::AskedBackend;
 use crate::elastic::{Elastic, RESTARTS};
 use crate::fleet::request::HostsRequest;

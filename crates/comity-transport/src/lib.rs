@@ -10,7 +10,7 @@
 //!                       find            whether this process can use it; announce: what the others hear of it
 //!   when they have met  meet            what the others announced
 //!   for each pair       leads           whether it leads there; the first one in the table that does is tried, then the next
-//!     the higher rank   connect         Reached::Link, or Soon: attach when the stream is readable, or Not, and why
+//!     the higher rank   connect         Connected::Link, or Soon: attach when the stream is readable, or Not, and why
 //!     the lower rank    accept          when all connections of the link have come
 //! ```
 //! The maker of links fills in the way to connect and to wait ([`Connector`]); a transport knows nothing of groups, failures or the store.

@@ -283,10 +283,10 @@ pub(super) fn note(output: &str) -> String {
 }
 
 /// Number of tests in the last words of nextest (`Summary [1.2s] 9 tests run: 9 passed`), cargo's doctests (`test result: ok. 9 passed`)
-/// or pytest (`9 passed in 3.2s`).
+/// or pytest (`9 passed in 3.2s`, `9 passed, 1 warning in 3.2s`).
 pub(super) fn passed(output: &str) -> u64 {
-    let last =
-        |l: &&str| l.contains("Summary [") || l.starts_with("test result: ") || l.contains(" passed in ");
+    let pytest = |l: &str| l.contains(" passed in ") || l.contains(" passed, ");
+    let last = |l: &&str| l.contains("Summary [") || l.starts_with("test result: ") || pytest(l);
     let number = |l: &str| l.split_once(" passed")?.0.rsplit(' ').next()?.parse::<u64>().ok();
     output.lines().filter(last).filter_map(number).sum()
 }
@@ -335,8 +335,8 @@ mod tests {
 
     #[test]
     fn notes_are_words_or_numbers_of_tests() {
-        let out = "test result: ok. 12 passed; 0 failed\nx\n  Summary [ 12.3s] 744 tests run: 743 passed (2 slow)\n3 passed in 1s\n";
-        assert_eq!((passed(out), note(out).as_str()), (758, "758 tests"));
+        let out = "test result: ok. 12 passed; 0 failed\nx\n  Summary [ 12.3s] 744 tests run: 743 passed (2 slow)\n3 passed in 1s\n5 passed, 1 warning in 2s\n";
+        assert_eq!((passed(out), note(out).as_str()), (763, "763 tests"));
         assert_eq!(note("=> a\n9 passed in 2s\n=> b\n"), "a; b; 9 tests");
         assert_eq!((passed("2 hosts passed"), note("x\nlast\n\n").as_str()), (0, "last"));
     }
