@@ -112,7 +112,8 @@ fn a_llama_says_what_candles_says() {
         .collect();
     for (n, pipeline) in [(1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (4, 2)] {
         let settings = Settings { tokens: TOKENS, pipeline, ..Settings::default() };
-        let said = on_ranks(n, |g| Ok(generate(g, &folder.0, &prompts, &settings, |_, _| ())?.tokens));
+        let said =
+            on_ranks(n, |g| Ok(generate(g, &Device::Cpu, &folder.0, &prompts, &settings, |_, _| ())?.tokens));
         assert_eq!(said, want, "{n} ranks, {pipeline} stages");
     }
 }
