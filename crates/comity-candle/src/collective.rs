@@ -54,7 +54,7 @@ pub fn device(group: &Group) -> Result<Device> {
     }
 }
 
-/// Whether calls of this group take tensors on this device, and not in host memory, as they are.
+/// Returns true if calls of this group take tensors on this device, and not in host memory, as they are.
 pub(crate) fn takes_on_device(group: &Group, device: &Device) -> bool {
     #[cfg(feature = "cuda")]
     return crate::cuda::takes(group, device);

@@ -30,7 +30,7 @@ const SMALL: usize = 32 << 10;
 /// Parts that lanes reduce begin on a cache line, in bytes.
 const LINE: usize = 64;
 
-/// Whether a message is so small, of bytes that so many ranks divide among them.
+/// Returns true if a message is so small, of bytes that so many ranks divide among them.
 fn is_small(bytes: usize, ranks: usize) -> bool {
     bytes / ranks.max(1) < SMALL
 }
@@ -78,7 +78,7 @@ pub struct LanePlan {
     pub mates: Vec<usize>,
     /// Brings a header from each rank that this one depends on, and nothing else.
     pub headers: Plan,
-    /// Where there are several hosts, what is done then, one after the other. None on one host: lanes do all of the call.
+    /// Phases that follow on several hosts, one after the other. None on one host: lanes do all of the call.
     pub phases: Vec<Phase>,
 }
 
@@ -105,7 +105,7 @@ pub struct LanePhase {
     pub part: usize,
 }
 
-/// How a call goes that lanes carry: over several hosts one by [`Algorithm::Hierarchy`], on as many ranks of each.
+/// Plan of a call that lanes carry: over several hosts one by [`Algorithm::Hierarchy`], on as many ranks of each.
 pub fn build_with_lanes(shape: &Shape<'_>) -> LanePlan {
     let hosts = Hosts::new(shape.hosts, shape.rank, shape.size);
     let mates = hosts.ranks[hosts.mine].clone();

@@ -80,12 +80,12 @@ impl Target {
         self.policy.is_empty()
     }
 
-    /// Whether it is this machine's own.
+    /// Returns true if it is this machine's own.
     pub(crate) fn runs_here(&self) -> bool {
         Self::own() == Ok(self)
     }
 
-    /// Whether programs for it start on this machine: its own, and those for musl where musl's loader is beside glibc's.
+    /// Returns true if programs for it start on this machine: its own, and those for musl where musl's loader is beside glibc's.
     pub(crate) fn starts_here(&self) -> bool {
         let arch = self.triple.split('-').next().unwrap_or_default();
         let loader = Path::new("/lib").join(format!("ld-musl-{arch}.so.1"));

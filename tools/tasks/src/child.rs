@@ -106,7 +106,7 @@ impl Task {
         Self::new("sh").args(["-c", script])
     }
 
-    /// One more argument.
+    /// Adds an argument.
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.command.arg(arg);
         self

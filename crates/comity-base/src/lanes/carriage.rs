@@ -46,7 +46,7 @@ pub enum LaneStep {
 }
 
 thread_local! {
-    /// Whether this thread carries all lanes of its calls.
+    /// True if this thread carries all lanes of its calls.
     static ALONE: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -89,7 +89,7 @@ impl LaneCall {
         }
     }
 
-    /// Where the part of rank `i` begins in a buffer that holds all, and its bytes.
+    /// Begin of the part of rank `i` in a buffer that holds all, and its bytes.
     fn part(&self, i: usize) -> (usize, usize) {
         let whole = self.whole.unwrap_or(usize::MAX);
         let at = (i * self.bytes).min(whole);

@@ -9,7 +9,7 @@ use comity_candle::{QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, Re
 
 const WIDTH: usize = 256;
 
-/// How far two tensors are from each other, against the size of the second.
+/// Distance of two tensors, against the size of the second.
 fn far(a: &Tensor, b: &Tensor) -> f32 {
     let host = |x: &Tensor| x.to_device(&Device::Cpu)?.to_dtype(DType::F32);
     let norm = |x: Tensor| -> CandleResult<f32> { x.sqr()?.sum_all()?.sqrt()?.to_scalar() };

@@ -192,7 +192,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "COMITY_LANES",
         topic: Topic::Calls,
-        about: "Says with how many threads, its own among them, a rank moves and adds up a large message within its host; on all ranks alike. `1` makes none.",
+        about: "Says with how many threads, its own among them, a rank moves and adds up a large message within its host; on all ranks alike. `1` makes none, and calls in the background use none.",
         default: "half of the rank's share of its host's cores, at most 16, and fewer for a shorter message",
         example: "4",
     },

@@ -18,7 +18,7 @@ pub(super) enum Ask {
     X86,
     /// Network namespaces.
     Root,
-    /// One of these programs, which is installed if it is not there, or a file by its whole path; and the Debian package that holds it.
+    /// Program, which is installed if it is not there, or file by its whole path; and the Debian package that holds it.
     Program(&'static str, &'static str),
     /// Programs of Debian that the gate's steps use.
     Debian,

@@ -27,7 +27,7 @@ pub(super) struct KeptSchedule {
     pub(super) short: bool,
     /// True if its messages are quicker when the system copies them out of the sender's memory.
     pub(super) pulls: bool,
-    /// Where lanes carry the call, of which the schedule brings the headers only.
+    /// Lanes that carry the call, if any do: the schedule brings the headers only then.
     pub(super) carried: Option<Carried>,
     /// True if its last call's messages were read in place; `None` if nobody asks.
     pub(super) lends: Option<bool>,

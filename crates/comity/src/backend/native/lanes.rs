@@ -16,14 +16,14 @@ pub(super) fn of(world: &dyn World, members: &[usize]) -> Lanes {
     if may { world.lanes() } else { Lanes::UpTo(1) }
 }
 
-/// How a call goes whose bytes lanes carry.
+/// Way of a call whose bytes lanes carry.
 #[derive(Debug)]
 pub(super) struct Carried {
     /// Number of lanes.
     lanes: usize,
     /// The ranks that share memory.
     pub(super) mates: Vec<usize>,
-    /// Where there are several hosts, what is done when the headers have come.
+    /// Phases that follow the headers on several hosts.
     pub(super) phases: Vec<CallPhase>,
 }
 
