@@ -89,6 +89,12 @@ impl Product {
     }
 }
 
+/// Refusal: [`multiply`] has the sum made in host memory.
+#[cfg(feature = "metal")]
+fn not_in_place(_: &Group, _: &mut MetalStorage) -> Result<()> {
+    Err(candle_core::Error::Msg("a sum over ranks takes no Metal storage in its place".into()).into())
+}
+
 impl CustomOp2 for Product {
     fn name(&self) -> &'static str {
         "sharded_product"
@@ -123,7 +129,7 @@ impl CustomOp2 for Product {
         weight: &MetalStorage,
         layout: &Layout,
     ) -> CandleResult<(MetalStorage, Shape)> {
-        self.forward((x, x_layout), (weight, layout), None, |_, _| Ok(()))
+        self.forward((x, x_layout), (weight, layout), None, not_in_place)
     }
 
     fn bwd(
@@ -179,7 +185,7 @@ impl CustomOp3 for Product {
         bias: &MetalStorage,
         bias_layout: &Layout,
     ) -> CandleResult<(MetalStorage, Shape)> {
-        self.forward((x, x_layout), (weight, layout), Some((bias, bias_layout)), |_, _| Ok(()))
+        self.forward((x, x_layout), (weight, layout), Some((bias, bias_layout)), not_in_place)
     }
 
     fn bwd(

@@ -122,6 +122,27 @@ fn the_threads_are_the_processs_sleep_between_calls_and_end_with_the_last_group(
 }
 
 #[test]
+fn a_call_in_the_background_goes_in_lanes_and_wakes_no_threads() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    wait_for(0);
+    let groups = job::<2>(2);
+    let before = tools::bytes_in_lanes();
+    let sum = |g: &Group| {
+        let mut x = vec![1f32; COUNT];
+        g.all_reduce(&mut x, ReduceOp::Sum)?;
+        Ok(x)
+    };
+    let requests = groups.each_ref().map(|g| g.spawn(sum));
+    for request in requests {
+        assert!(request.wait().unwrap().iter().all(|v| *v == 2.0));
+    }
+    assert_eq!(tools::bytes_in_lanes() - before, 2 * 4 * COUNT as u64);
+    assert!(lane_threads().is_empty(), "the program computes meanwhile");
+    call(&groups);
+    wait_for(2 * (LANES - 1));
+}
+
+#[test]
 fn buffers_that_peers_read_go_in_lanes_as_others_do() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let groups = job::<2>(2);
