@@ -6,6 +6,7 @@ use std::{
     env,
     ffi::{c_char, c_int, c_uint},
     sync::{Arc, Mutex, OnceLock},
+    thread,
 };
 
 type Code = c_int;
@@ -214,7 +215,9 @@ export! {
             let there = memory::is_known(dst, len);
             // SAFETY: what the device does not know is read now, while the caller's call lasts.
             let held = (!known).then(|| unsafe { memory::read(src, len) }.to_vec());
+            let slow = fault::at_copy();
             let copy = move || {
+                thread::sleep(slow);
                 // SAFETY: the caller keeps both until the stream has come here; ranges may touch each other, so the bytes go through a copy.
                 unsafe {
                     let bytes = held.unwrap_or_else(|| memory::read(src, len).to_vec());

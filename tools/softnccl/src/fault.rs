@@ -6,6 +6,7 @@
 //!   stall@R:N       rank R's Nth piece of work never ends
 //!   async@R:N       the same, and ncclCommGetAsyncError tells of it
 //!   die@R:N         rank R's process is killed at its Nth piece of work
+//!   slow@R:N        rank R's copies from the Nth on take 0.2 s each, eight of them
 //! ```
 
 use std::{
@@ -14,7 +15,13 @@ use std::{
         OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
+
+/// Time that a slow copy takes, longer than a waiting rank keeps silent.
+const SLOW: Duration = Duration::from_millis(200);
+/// Number of copies that are slow.
+const SLOW_COPIES: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -23,6 +30,7 @@ pub(crate) enum Kind {
     Stall,
     Async,
     Die,
+    Slow,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +49,7 @@ fn parse(text: &str) -> Option<Fault> {
         "stall" => Kind::Stall,
         "async" => Kind::Async,
         "die" => Kind::Die,
+        "slow" => Kind::Slow,
         _ => return None,
     };
     Some(Fault { kind, rank: rank.parse().ok()?, at: at.parse().ok()? })
@@ -67,6 +76,16 @@ pub(crate) fn at_work(rank: usize) -> Option<Kind> {
     let n = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
     let fault = wanted().filter(|f| f.rank == rank && f.at == n)?;
     matches!(fault.kind, Kind::Stall | Kind::Async | Kind::Die).then_some(fault.kind)
+}
+
+/// Return the time that this rank's next copy takes besides. Counts.
+pub(crate) fn at_copy() -> Duration {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let n = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
+    let own = env::var("COMITY_RANK").ok().and_then(|rank| rank.parse().ok());
+    let fault = wanted().filter(|f| f.kind == Kind::Slow && Some(f.rank) == own);
+    let is_slow = fault.is_some_and(|f| (f.at..f.at + SLOW_COPIES).contains(&n));
+    if is_slow { SLOW } else { Duration::ZERO }
 }
 
 /// A number from the environment.

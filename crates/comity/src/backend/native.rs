@@ -7,9 +7,9 @@ mod pair;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory, average};
+use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory, Whole, average};
 use crate::{
-    CallInfo, Error, ErrorKind, LinkKind, Op, ReduceOp, Result,
+    CallInfo, DType, Error, ErrorKind, LinkKind, Op, ReduceOp, Result,
     engine::{Direction, Engine, Members, ShortHeaders, Task},
     stats::Counters,
     status::{GroupStatus, Header, World},
@@ -65,6 +65,7 @@ impl NativeBackend {
         let header = |direction, peer| headers.of(direction, peer);
         let task = Task {
             info: &call.info,
+            dtype: DType::U8,
             reduce: ReduceOp::Sum,
             header: &header,
             call: Some(&common),
@@ -91,6 +92,42 @@ impl NativeBackend {
         let members = self.members();
         members.status.ledger().record(&self.common(call, also));
         members.settle();
+    }
+
+    /// Returns call number `seq`, the last one, as this rank has made it known: parts of it that are made now go under its name.
+    ///
+    /// A rank that waits in a part tells others which call it is in. One that has only made the call known holds that against its record,
+    /// so a part of another name would be told as a difference.
+    pub(crate) fn known(&self, seq: u64) -> Option<Whole> {
+        let Header { info, shape, .. } = self.members().status.ledger().call(seq)?;
+        Some(Whole { info, shape: shape ^ self.preference() })
+    }
+
+    /// Compare all calls up to number `seq`, which is the last one and known on all ranks.
+    pub(crate) fn compare(&mut self, seq: u64, limit: Duration) -> Result<()> {
+        let Some(own) = self.members().status.ledger().digest(seq).1 else { return Ok(()) };
+        let own = [own];
+        let mut all = vec![0u64; self.members().size()];
+        let mut tell = Call::new(Op::AllGather, Bufs::Both((&own).into(), all.as_mut_slice().into()));
+        tell.info.seq = seq;
+        tell.whole = self.known(seq);
+        self.run(tell, limit)?;
+        match all.iter().position(|theirs| *theirs != own[0]) {
+            Some(rank) => Err(self.members().differs(rank)),
+            None => Ok(()),
+        }
+    }
+
+    /// Digest of the algorithm that the user prefers, which all ranks must.
+    fn preference(&self) -> u64 {
+        self.prefer.map_or(0, |algorithm| fingerprint(algorithm, 0, &[]))
+    }
+
+    /// Returns the header by which all ranks know a call, made by a schedule of this shape.
+    fn announcement(&self, call: &Call<'_>, shape: u64) -> Header {
+        let shape = call.whole.map_or(shape, |whole| whole.shape ^ self.preference());
+        let info = call.whole.map_or(call.info, |whole| whole.info);
+        Header { info, shape, epoch: 0, group_id: self.members().group_id as u16, lends: false }
     }
 
     /// Returns the header of a call of which nothing moves over the links.
@@ -174,7 +211,7 @@ impl NativeBackend {
     ) -> Result<()> {
         let scheduled = self.schedule(kind, call);
         if self.lacks_lanes() {
-            let left = self.open_lanes(&call.info, limit, begun)?;
+            let left = self.open_lanes(call, limit, begun)?;
             return self.collective(kind, call, left, &mut || ());
         }
         self.run_scheduled(kind, call, scheduled, limit, begun)
@@ -191,21 +228,21 @@ impl NativeBackend {
         begun: &mut dyn FnMut(),
     ) -> Result<()> {
         let info = &call.info;
-        let group_id = self.members().group_id as u16;
+        let Some(shape) = self.kept.last().map(|kept| kept.shape) else {
+            return Err(ErrorKind::Closed.into());
+        };
+        let mut common = self.announcement(call, shape);
+        let told = common.info;
         let rank = self.members().rank;
         let plain = call.counts.is_empty();
         let part = info.count * key.elem;
         let Some(kept) = self.kept.last_mut() else { return Err(ErrorKind::Closed.into()) };
         let pairwise = kind == Kind::AllToAll && !plain && call.whole.is_none();
-        let told = call.whole.as_ref().map_or(info, |whole| &whole.info);
         let asked = kept.lends.is_some();
         let lends = kept.lends == Some(true);
-        let prefers = self.prefer.map_or(0, |algorithm| fingerprint(algorithm, 0, &[]));
-        let shape = call.whole.map_or(kept.shape, |whole| whole.shape ^ prefers);
-        let shape = if pairwise { 0 } else { shape };
-        let mut common = Header { info: *told, shape, epoch: 0, group_id, lends: false };
         if pairwise {
             // With parts that differ by pair nobody knows the others' totals.
+            common.shape = 0;
             common.info.count = 0;
         }
         let headers =
@@ -235,7 +272,9 @@ impl NativeBackend {
         let phases = kept.carried.as_mut().map_or(&mut [][..], |c| &mut c.phases);
         let since = (!phases.is_empty()).then(Instant::now);
         let call = Some(&common);
-        let task = Task { info: told, reduce, header: &header, call, plain, limit, pulls, short, lanes };
+        let dtype = info.dtype.unwrap_or(DType::U8);
+        let task =
+            Task { info: &told, dtype, reduce, header: &header, call, plain, limit, pulls, short, lanes };
         let out = match since {
             None => self.engine.run(&mut kept.schedule, &mut memory, &task, begun),
             Some(since) => {
@@ -290,21 +329,30 @@ impl NativeBackend {
         self.kept.last().is_some_and(|kept| kept.carried.is_some()) && self.engine.has_lanes().is_none()
     }
 
-    /// Find out whether all ranks can use lanes, in the call `info`, of which the schedule stands last: it is to be made anew then. How
+    /// Find out whether all ranks can use lanes, as a part of `call`, of which the schedule stands last: it is to be made anew then. How
     /// long the call may still take.
     #[cold]
-    fn open_lanes(&mut self, info: &CallInfo, limit: Duration, begun: &mut dyn FnMut()) -> Result<Duration> {
+    fn open_lanes(
+        &mut self,
+        call: &mut Call<'_>,
+        limit: Duration,
+        begun: &mut dyn FnMut(),
+    ) -> Result<Duration> {
         let since = Instant::now();
         let Some(mut kept) = self.kept.pop() else { return Ok(limit) };
-        let group_id = self.members().group_id as u16;
-        let common = Header { info: *info, shape: kept.shape, epoch: 0, group_id, lends: false };
+        let common = self.announcement(call, kept.shape);
+        // What follows goes under this name too, by whatever plan.
+        call.whole = Some(Whole { info: common.info, shape: common.shape ^ self.preference() });
         let header = |_, _| common;
+        let info = &common.info;
         let reduce = ReduceOp::Sum;
         let call = Some(&common);
         let pulls = false;
         let short = None;
         let lanes = None;
-        let task = Task { info, reduce, header: &header, call, plain: true, limit, pulls, short, lanes };
+        let dtype = DType::U8;
+        let task =
+            Task { info, dtype, reduce, header: &header, call, plain: true, limit, pulls, short, lanes };
         let mates = kept.carried.as_ref().map_or(&[][..], |c| &c.mates);
         self.engine.open_lanes((self.topology.lanes.most(), mates), &mut kept.schedule, &task, begun)?;
         Ok(limit.saturating_sub(since.elapsed()))

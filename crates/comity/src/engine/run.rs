@@ -22,7 +22,7 @@ use super::{
     stream::{HeaderRefusal, Rx},
 };
 use crate::{
-    CallInfo, Error, Op, ReduceOp, Result,
+    CallInfo, DType, Error, Op, ReduceOp, Result,
     error::PART,
     lanes::LaneCall,
     recorder::NOBODY,
@@ -60,7 +60,8 @@ pub(crate) struct Engine {
 pub(crate) struct Task<'a> {
     /// Announced to peers, and named in errors.
     pub(crate) info: &'a CallInfo,
-    /// The reduction that steps carry out.
+    /// The type of the elements that steps move, and the reduction that they carry out: a part of a call has its own.
+    pub(crate) dtype: DType,
     pub(crate) reduce: ReduceOp,
     /// The header for (or from) each peer.
     pub(crate) header: &'a dyn Fn(Direction, usize) -> Header,

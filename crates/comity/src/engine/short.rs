@@ -190,7 +190,7 @@ impl Run<'_, '_> {
                     ReceiveMode::Copy => {
                         let dst = memory.write(*dst);
                         dst.copy_from_slice(theirs);
-                        if task.info.dtype == Some(DType::Bool) {
+                        if task.dtype == DType::Bool {
                             kernel::normalise_bool(dst);
                         }
                     }

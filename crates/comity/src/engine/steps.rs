@@ -175,7 +175,7 @@ impl Run<'_, '_> {
             ReceiveMode::Copy => {
                 let dst = self.memory.write(dst);
                 let n = if len == 0 { 0 } else { link.take(dst)? };
-                if self.task.info.dtype == Some(DType::Bool) {
+                if self.task.dtype == DType::Bool {
                     kernel::normalise_bool(&mut dst[..n]);
                 }
                 return Ok(Some(n));
@@ -344,7 +344,7 @@ fn pass(
 }
 
 pub(super) fn types(task: &Task<'_>) -> (DType, ReduceOp) {
-    (task.info.dtype.unwrap_or(DType::U8), task.reduce)
+    (task.dtype, task.reduce)
 }
 
 /// `n` bytes, rounded down to whole elements.

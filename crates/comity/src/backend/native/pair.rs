@@ -58,11 +58,22 @@ impl NativeBackend {
             into: encoded(into.is_some(), Direction::In),
         });
         let pulls = route.out.is_some_and(|(_, len)| len <= MOST_ONE_WAY);
+        let dtype = info.dtype.unwrap_or(DType::U8);
         // Nothing is added.
         let reduce = ReduceOp::Sum;
         let short = short.as_ref();
-        let task =
-            Task { info, reduce, header: &header, call: None, plain: true, limit, pulls, short, lanes: None };
+        let task = Task {
+            info,
+            dtype,
+            reduce,
+            header: &header,
+            call: None,
+            plain: true,
+            limit,
+            pulls,
+            short,
+            lanes: None,
+        };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
             self.routes.remove(at);

@@ -178,3 +178,30 @@ fn a_rank_that_comes_when_the_others_have_failed_and_left_is_told_why() {
     thread::scope(|s| worlds.into_iter().for_each(|one| drop(s.spawn(|| fails(one)))));
     fails(last);
 }
+
+#[test]
+fn parts_of_a_call_that_is_known_differ_from_it_for_nobody() {
+    // A rank that waits in a part asks the others after 60 ms, and one of them has only made the call known.
+    const ALSO: u64 = 77;
+    for preferred in [None, Some(Algorithm::Doubling)] {
+        ranks(3, preferred, |rank, mut native| {
+            let pause = |of: usize| thread::sleep(Duration::from_millis(if rank == of { 300 } else { 0 }));
+            let mut x = input(rank, 5);
+            native.agree(&call(1, ReduceOp::Sum, (&mut x[..]).into()), ALSO, LONG).unwrap();
+            pause(1);
+            native.compare(1, LONG).unwrap();
+            native.note(&call(2, ReduceOp::Max, (&mut x[..]).into()), ALSO);
+            pause(2);
+            let whole = native.known(2);
+            native.run(Call { whole, ..call(2, ReduceOp::Max, (&mut x[..]).into()) }, LONG).unwrap();
+            assert_eq!(x, input(2, 5));
+            native.run(call(3, ReduceOp::Sum, (&mut x[..]).into()), LONG).unwrap();
+            pause(0);
+            native.compare(3, LONG).unwrap();
+            // The numbers that are compared are none of the call's elements.
+            let mut truths = [true; 3];
+            native.agree(&call(4, ReduceOp::And, (&mut truths[..]).into()), ALSO, LONG).unwrap();
+            native.compare(4, LONG).unwrap();
+        });
+    }
+}

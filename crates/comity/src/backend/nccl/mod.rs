@@ -138,25 +138,14 @@ impl NcclBackend {
         self.native.agree(call, ON_DEVICE, left)?;
         if is_due {
             self.compare(call.info.seq, until)?;
-            // Under its own name again.
-            self.native.note(call, ON_DEVICE);
         }
         Ok(())
     }
 
     /// Compare all calls up to number `seq`, which all ranks have come to.
     fn compare(&mut self, seq: u64, until: Instant) -> Result<()> {
-        let Some(own) = self.members.status.ledger().digest(seq).1 else { return Ok(()) };
-        let own = [own];
-        let mut all = vec![0u64; self.members.size()];
-        let mut tell = Call::new(Op::AllGather, Bufs::Both((&own).into(), all.as_mut_slice().into()));
-        tell.info.seq = seq;
-        self.native.run(tell, until.saturating_duration_since(Instant::now()))?;
         self.is_behind = false;
-        match all.iter().position(|theirs| *theirs != own[0]) {
-            Some(rank) => Err(self.members.differs(rank)),
-            None => Ok(()),
-        }
+        self.native.compare(seq, until.saturating_duration_since(Instant::now()))
     }
 
     /// Make the communicator, with the others.
@@ -238,7 +227,7 @@ impl NcclBackend {
             bufs: Bufs::None,
             counts: call.counts,
             recv_counts: call.recv_counts,
-            whole: None,
+            whole: self.native.known(call.info.seq),
         };
         let count = |len: usize| len / dtype.size();
         let s = held_src.as_mut().map(|p| p.bytes());
