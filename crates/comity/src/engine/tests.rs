@@ -9,6 +9,7 @@ use crate::{
     sync::lock,
     transport::{Interest, Lending, Link, LinkError, LinkProperties},
 };
+use comity_plan::Algorithm;
 use std::{
     collections::HashMap,
     os::fd::BorrowedFd,
@@ -24,11 +25,13 @@ const LONG: Duration = Duration::from_secs(60);
 
 type Pipe = Arc<Mutex<Vec<u8>>>;
 
-/// State that all links of a test share: the bytes under way, by sender and receiver, and the body bytes that each put took.
+/// State that all links of a test share: the bytes under way, by sender and receiver, the body bytes that each put took, and the number of
+/// puts of a head alone.
 #[derive(Debug, Default)]
 struct Shared {
     pipes: Mutex<HashMap<(usize, usize), Pipe>>,
     puts: Mutex<Vec<usize>>,
+    heads: Mutex<usize>,
 }
 
 /// A link that takes all that it is given at once, and lends it in frames. Another link wakes the other end.
@@ -59,6 +62,8 @@ impl Link for Frames {
         }
         if !body.is_empty() {
             lock(&self.shared.puts).push(body.len());
+        } else if !head.is_empty() {
+            *lock(&self.shared.heads) += 1;
         }
         Ok(head.len() + body.len())
     }
@@ -141,6 +146,29 @@ fn all_that_lies_ready_is_combined_before_it_is_passed_on() {
         });
         let puts = lock(&shared.puts).clone();
         assert!(!puts.is_empty() && puts.iter().all(|&len| len > FRAME), "{n} ranks: {puts:?}");
+    }
+}
+
+/// Each write to a socket takes as long as the message itself.
+#[test]
+fn a_short_message_goes_with_its_header() {
+    for n in 2..=8 {
+        let shared = Arc::<Shared>::default();
+        let groups = framed(n, &shared);
+        thread::scope(|s| {
+            for group in &groups {
+                s.spawn(move || {
+                    assert!(group.prefer_algorithm(Some(Algorithm::Doubling)));
+                    for _ in 0..3 {
+                        let mut data = [group.rank() as f32; 2];
+                        group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+                        assert_eq!(data, [(0..n).sum::<usize>() as f32; 2], "{n} ranks");
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock(&shared.heads), 0, "{n} ranks");
+        assert!(!lock(&shared.puts).is_empty(), "{n} ranks");
     }
 }
 
