@@ -8,7 +8,7 @@ use crate::test::{
     step::{Outcome, Step, code, lines},
     swift,
 };
-use tasks::{demo, place::root};
+use tasks::demo;
 
 /// Declares scripts of `tools/steps/scripts`, each after variables of its own.
 macro_rules! scripts {
@@ -60,7 +60,7 @@ pub(super) const LINTS: &[Step] = &[
         "git ls-files -z --cached --others --exclude-standard '*.rs' | xargs -0 ls -d 2> /dev/null | xargs rustfmt --edition 2024 --check",
         "rustfmt; `rustfmt --edition 2024 FILE` mends a file",
     ),
-    code("gates", 6, gates, "imports, waits and doc comments are as they should be"),
+    lines("gates", 6, "python3 tools/gates.py", "imports, waits and doc comments are as they should be"),
     lines("clippy", 200, "cargo clippy --workspace --all-targets -- -D warnings", "lints, none allowed"),
 ];
 
@@ -218,10 +218,6 @@ pub(super) const TURNS: [Turn; 4] = [
             .asks(swift::ASKS),
     },
 ];
-
-fn gates(_: &Scope) -> Outcome {
-    Ok(format!("{} files", ::gates::check(root())?))
-}
 
 fn demo(_: &Scope) -> Outcome {
     Ok(demo::run(demo::Profile::Tests)?)
