@@ -111,7 +111,8 @@ def test_the_function_that_waits_has_what_ends_it(good: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["/// What it is.", "    //! Whom it names, first.", "//! Name.\n//!\n//! As before."]
+    "bad",
+    ["/// What it is.", "    //! Whom it names, first.", "//! Name.\n//!\n//! As before.", "/// Whether."],
 )
 def test_a_paragraph_begins_with_a_noun_or_a_verb(bad: str) -> None:
     assert len(findings("avoided", bad)) == 1

@@ -41,7 +41,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Step> {
     steps.filter(move |step| seen.insert(step.name))
 }
 
-/// Whose turn it is.
+/// Steps whose turn it is.
 fn turn(scope: &Scope) -> &'static Turn {
     // Other digits than those that deal out the cases: else a turn would always have the same of them.
     &TURNS[(scope.seed >> 20) as usize % TURNS.len()]
