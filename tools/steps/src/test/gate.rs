@@ -23,7 +23,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 pub(super) use steps::{
-    ADDRESS, ALL_TESTS, C, FUZZ, LAUNCHERS, LOOM, MIRI, MPI, PREPARE, RDMA, SANITIZERS, THREAD, VERBS,
+    ADDRESS, ALL_TESTS, C, CONFORMANCE, FUZZ, IN_SWIFT, LAUNCHERS, LOOM, MIRI, MPI, PREPARE, RDMA,
+    SANITIZERS, SWIFT, THREAD, VERBS,
 };
 use steps::{BUILD, EVERY, LINTS, OVER_SSH, SIDE_BY_SIDE, TESTS, TURNS, Turn};
 use tasks::child::is_interrupted;

@@ -5,13 +5,11 @@
 
 mod chaos;
 mod cluster;
-mod conformance;
 mod counts;
 mod deep;
 mod gate;
 mod hosts;
 mod jobs;
-mod native;
 mod python;
 mod ray;
 mod rdma_vm;
@@ -21,7 +19,6 @@ mod slurm;
 mod ssh;
 mod sshd;
 mod step;
-mod swift;
 
 pub(crate) use python::{prepare as prepare_python, released as released_python};
 pub(crate) use requirements::programs as install_programs;

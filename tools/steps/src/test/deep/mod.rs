@@ -4,14 +4,16 @@
 mod page;
 
 use super::{
-    chaos, cluster, conformance,
-    gate::{ADDRESS, ALL_TESTS, C, FUZZ, LAUNCHERS, LOOM, MIRI, MPI, RDMA, SANITIZERS, THREAD, VERBS},
+    chaos, cluster,
+    gate::{
+        ADDRESS, ALL_TESTS, C, CONFORMANCE, FUZZ, IN_SWIFT, LAUNCHERS, LOOM, MIRI, MPI, RDMA, SANITIZERS,
+        SWIFT, THREAD, VERBS,
+    },
     hosts, python, ray, rdma_vm,
     requirements::Ask,
     scope::Scope,
     slurm, ssh,
     step::{End, Outcome, Step, code, lines, table},
-    swift,
 };
 
 /// The soak, where `--hours` says nothing.
@@ -53,7 +55,7 @@ pub(super) const PARTS: &[Step] = &[
         "10,000 simulated hours of crowded jobs, nobody given up",
         "COMITY_SIM_HOURS=10000 cargo nextest run --profile long -p comity-membership --lib --no-capture simulate::hours_pass_without_a_false_alarm",
     ),
-    part("conformance", "every operation over each link and backend, all rank counts", conformance::run)
+    plain("conformance", "every operation over each link and backend, all rank counts", CONFORMANCE)
         .built()
         .asks(MPI),
     plain(
@@ -77,7 +79,7 @@ load 3 grow 20",
     plain("c", "the C interface: every rank count, link and fault; leaks; JAX", C)
         .built()
         .asks(&[Ask::Linux, Ask::Debian, Ask::Python]),
-    part("swift", "the Swift package", swift::check).asks(swift::ASKS),
+    plain("swift", "the Swift package", SWIFT).built().asks(IN_SWIFT),
     plain("arm", "Linux on aarch64, emulated: unit tests, larger pages, check", include_str!("../../../scripts/arm.sh"))
         .built()
         .asks(&[
