@@ -112,17 +112,12 @@ struct Cluster<'a> {
 
 impl<'a> Cluster<'a> {
     fn new(folder: &'a Scratch, root: PathBuf) -> Result<Self, String> {
-        let hosts = Hosts::new("slurm", &["n1", "n2"])?;
+        let hosts = Hosts::pair("slurm", ["n1", "n2"], "10.77.9")?;
         let mut cluster = Self { folder, root, hosts, running: Vec::new() };
         let open = fs::Permissions::from_mode(0o755);
         fs::set_permissions(folder.join("."), open).map_err(|e| e.to_string())?;
         for node in ["n1", "n2", "ctld"] {
             make(&folder.join(node))?;
-        }
-        cluster.hosts.cable([("n1", "cable"), ("n2", "cable")])?;
-        for (node, at) in [("n1", "10.77.9.1"), ("n2", "10.77.9.2")] {
-            cluster.hosts.ip(node, &format!("addr add {at}/24 dev cable"))?;
-            cluster.hosts.ip(node, "link set cable up")?;
         }
         write(folder.join("hosts"), "127.0.0.1 localhost\n10.77.9.1 n1\n10.77.9.2 n2\n")?;
         write(folder.join("slurm.conf"), cluster.settings())?;
