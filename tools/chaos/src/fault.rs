@@ -2,7 +2,7 @@
 
 mod row;
 
-use super::random::Random;
+use scope::Rng;
 use std::{fmt, ops::Range};
 
 /// Ranks of the largest group.
@@ -87,7 +87,7 @@ impl Lane {
     /// The fault that a trial's seed stands for.
     pub(super) fn choose(self, seed: u64) -> Fault {
         let all: u64 = self.faults().iter().map(|(_, weight)| weight).sum();
-        let mut at = Random::new(seed ^ 0x6661_756c).below(all);
+        let mut at = Rng::new(seed ^ 0x6661_756c).between(0, all - 1);
         for (fault, weight) in self.faults() {
             match at.checked_sub(*weight) {
                 Some(rest) => at = rest,
@@ -280,22 +280,22 @@ pub(super) struct Plan {
     pub(super) victim: usize,
     /// `shm`, `tcp`, or both with two ranks to a host.
     pub(super) links: &'static str,
-    pub(super) random: Random,
+    pub(super) random: Rng,
 }
 
 impl Plan {
     pub(super) fn new(fault: Fault, seed: u64) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = Rng::new(seed);
         let size = match fault {
             // Most with 8, for which the bound is promised.
             Fault::Kill(_) if random.below(4) > 0 => MOST,
             Fault::CutPair => APART,
             // Two hosts at least.
-            _ if fault.lane() == Lane::Silence => random.within(3, MOST as u64) as usize,
-            _ => random.within(2, MOST as u64) as usize,
+            _ if fault.lane() == Lane::Silence => random.between(3, MOST as u64) as usize,
+            _ => random.between(2, MOST as u64) as usize,
         };
-        let victim = random.index(size);
-        let links = random.pick(&["shm", "tcp", "mixed"]);
+        let victim = random.below(size);
+        let links = *random.pick(&["shm", "tcp", "mixed"]);
         let first = if fault == Fault::CutPair { MOST } else { 0 };
         Self { fault, seed, size, first, victim, links, random }
     }

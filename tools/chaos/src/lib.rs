@@ -13,7 +13,6 @@ mod lateness;
 mod launcher;
 mod net;
 mod processes;
-mod random;
 mod silence;
 mod soak;
 mod strangers;
