@@ -15,7 +15,6 @@ mod ray;
 mod rdma_vm;
 mod requirements;
 mod scope;
-mod slurm;
 mod ssh;
 mod sshd;
 mod step;

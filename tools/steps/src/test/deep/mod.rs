@@ -12,7 +12,7 @@ use super::{
     hosts, python, ray, rdma_vm,
     requirements::Ask,
     scope::Scope,
-    slurm, ssh,
+    ssh,
     step::{End, Outcome, Step, code, lines, table},
 };
 
@@ -121,7 +121,27 @@ cargo nextest run --profile deep -p comity-cli --test live --run-ignored only ch
     )
     .asks(&[Ask::Nextest, Ask::Program("chromium", "chromium")]),
     plain("launchers", "under torch's variables, Open MPI and MPICH", LAUNCHERS).built().asks(MPI),
-    part("slurm", "under srun: two nodes of a real Slurm", slurm::check).built().asks(slurm::ASKS),
+    plain("slurm", "under srun: two nodes of a real Slurm", include_str!("../../../scripts/slurm.sh")).built().asks(&[
+        Ask::X86,
+        Ask::Root,
+        Ask::Program("ip", "iproute2"),
+        Ask::Program("apt-get", "apt"),
+        // Slurm itself, and what of its libraries a plain Debian lacks.
+        Ask::Unpacked(
+            "slurm",
+            &[
+                "slurmctld",
+                "slurmd",
+                "slurm-client",
+                "slurm-wlm-basic-plugins",
+                "munge",
+                "libmunge2",
+                "liblua5.1-0",
+                "libhwloc15",
+            ],
+            "usr/sbin/slurmd-wlm",
+        ),
+    ]),
     part("python", "the Python package as released, every framework", python::check)
         .built()
         .asks(&[Ask::Python]),
