@@ -84,7 +84,7 @@ impl Recording {
     fn damaged(&self, input: &mut Rng) -> (Vec<u8>, usize, &'static str) {
         let k = input.below(self.frames.len() - 1);
         let (from, before) = self.frames[k];
-        let (to, _) = self.frames[k + 1];
+        let (to, after) = self.frames[k + 1];
         let mut wire = self.wire.clone();
         let kind = match input.below(8) {
             0..=2 => {
@@ -123,6 +123,8 @@ impl Recording {
                 "bytes twice"
             }
         };
+        // Where equal bytes follow each other, those that come twice may be the next frame's damage.
+        let before = if wire.starts_with(&self.wire[..to]) { after } else { before };
         (wire, before, kind)
     }
 }
