@@ -69,6 +69,21 @@ impl Scope {
     }
 }
 
+/// Declares an enum with an array of all its variants, `ALL`.
+#[macro_export]
+macro_rules! listed {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$of_variant:meta])* $variant:ident,)* }) => {
+        $(#[$meta])*
+        $vis enum $name {
+            $($(#[$of_variant])* $variant,)*
+        }
+
+        impl $name {
+            $vis const ALL: [Self; [$(stringify!($variant)),*].len()] = [$(Self::$variant),*];
+        }
+    };
+}
+
 /// The number in a variable, if that is set.
 ///
 /// # Panics
