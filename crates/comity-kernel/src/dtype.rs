@@ -87,10 +87,10 @@ named! {
     /// contributions to an element together, they are added in `f32` and rounded once; elsewhere
     /// each partial result is rounded. Every rank gets the same bits (the payload of a NaN excepted).
     ///
-    /// An average is right where the sum fits the type, and for `f16` where the average does, over every link and by every algorithm. A partial
-    /// sum of `f16` would soon be too large. So a plan that rounds partial results divides each contribution by a power of two first, the
-    /// number of ranks or the next one above, and the sum by the rest. That changes no other bit, but contributions below 6e-5 times that
-    /// power lose precision.
+    /// An average is right where the sum fits the type, and for `f16` where the average does, over every link and by every algorithm. A
+    /// partial sum of `f16` would soon be too large. So a plan that rounds partial results divides each contribution by a power of two
+    /// first, the number of ranks or the next one above, and the sum by the rest. That changes no other bit, but contributions below 6e-5
+    /// times that power lose precision.
     ///
     /// ```
     /// # extern crate comity_kernel as comity;

@@ -27,7 +27,7 @@ macro_rules! named {
                 }
             }
 
-            #[doc = concat!("The ", $what, " of this [`name`](Self::name); `None` for any other text.")]
+            #[doc = concat!("The ", $what, " of this name; `None` for any other text.")]
             $vis fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.into_iter().find(|one| one.name() == name)
             }

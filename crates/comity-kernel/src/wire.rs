@@ -28,8 +28,8 @@ const MINUS_INFINITY: i32 = -127;
 const NOT_A_NUMBER: i32 = -128;
 
 named! {
-    /// Form in which elements cross the links: fewer bytes for less precision. A call that asks for one rounds each contribution once and the
-    /// sum once, whatever the number of ranks; the sum itself is one of `f32`, in the order of ranks, and all ranks get the same bits.
+    /// Form in which elements cross the links: fewer bytes for less precision. A call that asks for one rounds each contribution once and
+    /// the sum once, whatever the number of ranks; the sum itself is one of `f32`, in the order of ranks, and all ranks get the same bits.
     ///
     /// | wire | bytes an element | a contribution is off by up to | NaN, infinities |
     /// |---|---|---|---|

@@ -4,7 +4,7 @@
 //! kind u8 | length u32, little-endian | so many bytes
 //! ```
 //!
-//! What carries bytes has a kind of its own, and so has the first event, which other versions understand; all else is JSON.
+//! Frames that carry bytes have a kind of their own, and so has the first event, which other versions understand; all others are JSON.
 //!
 //! The launcher's orders go to the host launcher's standard input, the host launcher's events come from its standard output. No length is
 //! believed above [`LARGEST`], and no memory is taken before the bytes have come.

@@ -24,8 +24,8 @@ pub trait Field: Sized {
 }
 
 /// Implements [`Field`], or a trait with the same functions, for structures and enums: `fields!(Field: Name { a, b: codec })` for fields in
-/// their order on the wire, `fields!(Field: enum Name { 1 One { a }, 2 Two(b), 3 Three })` for variants after their numbers. A codec is a module
-/// whose `put` and `take` stand in for those of the field's type.
+/// their order on the wire, `fields!(Field: enum Name { 1 One { a }, 2 Two(b), 3 Three })` for variants after their numbers. A codec is a
+/// module whose `put` and `take` stand in for those of the field's type.
 #[macro_export]
 macro_rules! fields {
     ($trait:ident: $name:ty { $($field:ident $(: $codec:ident)?),* $(,)? }) => {

@@ -63,7 +63,7 @@ impl Strangers {
     }
 }
 
-/// One of these, where there is one.
+/// Random element, if there is any.
 fn some<'a, T>(random: &mut Rng, all: &'a [T]) -> Option<&'a T> {
     (!all.is_empty()).then(|| random.pick(all))
 }

@@ -29,7 +29,7 @@ impl Rng {
         self.between(0, n as u64 - 1) as usize
     }
 
-    /// One of these.
+    /// Random element of these.
     pub fn pick<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }

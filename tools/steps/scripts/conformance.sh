@@ -1,11 +1,11 @@
-# Suite over every way that data can travel: `comity check`, or a call of each line of `comity bench`, which compares it too. RDMA has the tests
-# of crates/comity-cli/tests/rdma.rs, which the step `rdma` runs.
+# Suite over every way that data can travel: `comity check`, or a call of each line of `comity bench`, which compares it too. RDMA has the
+# tests of crates/comity-cli/tests/rdma.rs, which the step `rdma` runs.
 #
 # A gate runs half of the jobs, and none of more than 5 ranks: with 8 on 2 cores one takes a minute.
 jobs=0
 
-# row NAME "RANKS..." WORDS "VARIABLE=VALUE..." COMMAND...: a job for each number of ranks, which take that way by these variables. The first
-# line of two ranks or more has these words: nothing may fall back to another way in silence. A new link or backend is a new row.
+# row NAME "RANKS..." WORDS "VARIABLE=VALUE..." COMMAND...: a job for each number of ranks, which take that way by these variables. The
+# first line of two ranks or more has these words: nothing may fall back to another way in silence. A new link or backend is a new row.
 row() {
     name=$1 ranks=$2 first=$3 variables=$4; shift 4
     for n in $ranks; do

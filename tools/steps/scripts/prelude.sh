@@ -24,9 +24,9 @@ job() { ranks=$1; shift; timeout 130 "$COMITY" launch -n "$ranks" --timeout 100 
 # A port of this machine that nobody has just now.
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
-# native: sets NATIVE and MACHINE, this machine's target. C that a dependency brings (AWS-LC, for AES-GCM) takes longer to compile than all of
-# Comity, and is the same in every build. So builds with flags of their own, for sanitizers, fuzzing and loom, link the objects of the ordinary
-# build: a table of cargo's configuration stands in for the build script of a crate that `links` something.
+# native: sets NATIVE and MACHINE, this machine's target. C that a dependency brings (AWS-LC, for AES-GCM) takes longer to compile than all
+# of Comity, and is the same in every build. So builds with flags of their own, for sanitizers, fuzzing and loom, link the objects of the
+# ordinary build: a table of cargo's configuration stands in for the build script of a crate that `links` something.
 # (https://doc.rust-lang.org/cargo/reference/build-scripts.html#overriding-build-scripts)
 native() {
     MACHINE=$(rustc -vV | sed -n 's/^host: //p') NATIVE=$WORK/native.toml

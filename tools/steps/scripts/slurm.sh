@@ -46,7 +46,8 @@ END
 # on NODE COMMAND...: under the node's name, and in the folder of this step. client PROGRAM...: one of a user, on the first node.
 on() {
     node=$1; shift
-    nsenter --net=/run/netns/$node unshare --uts --mount sh -c "hostname $node && mount --bind '$WORK/hosts' /etc/hosts && cd '$WORK' && exec \"\$@\"" sh "$@"
+    nsenter --net=/run/netns/$node unshare --uts --mount \
+        sh -c "hostname $node && mount --bind '$WORK/hosts' /etc/hosts && cd '$WORK' && exec \"\$@\"" sh "$@"
 }
 client() { program=$1; shift; on n1 timeout 180 "$slurm/usr/bin/$program" "$@"; }
 # until WHAT COMMAND...: within 40 s.

@@ -1,8 +1,8 @@
 # The Swift package: built, tested and documented in a Debian that has Swift. With BUILD it is only compiled, beside the jobs of others.
 debian=$BUILT/swift-root prefix=$BUILT/swift-prefix built=$BUILT/swift-build older=Package@swift-5.9.swift
 
-# enter ROOT FOLDERS... -- COMMAND...: root's command in a Debian, where these folders lie under the same paths. It has a mount namespace of its
-# own, so that no mount is left behind, however it ends.
+# enter ROOT FOLDERS... -- COMMAND...: root's command in a Debian, where these folders lie under the same paths. It has a mount namespace of
+# its own, so that no mount is left behind, however it ends.
 enter() {
     unshare --mount --propagation private sh -c '
         new=$1; shift
@@ -25,8 +25,8 @@ without_warning() {
     ! grep -E 'warning:|error:' "$WORK/said"
 }
 
-# Made once, from the mirror and by the proxy that apt uses; Debian 13 is the first release with Swift. Elsewhere first: what is cut short is
-# never taken for the whole, so nothing has to reach the disk in order.
+# Made once, from the mirror and by the proxy that apt uses; Debian 13 is the first release with Swift. Elsewhere first: what is cut short
+# is never taken for the whole, so nothing has to reach the disk in order.
 if [ ! -d "$debian" ]; then
     echo "making a Debian with Swift, once: 3 GB"
     rm -rf "$debian.new"
@@ -71,9 +71,13 @@ learnt() {
 # The example in Swift learns as the one in Rust.
 in_swift=$(learnt "$built/debug/digits" data/digits.csv 1)
 in_rust=$(learnt "$BUILT/debug/examples/digits" --epochs 1 --data data/digits.csv)
-[ -n "$in_swift" ] && [ "$in_swift" = "$in_rust" ] || { echo "digits learns in Swift ($in_swift) otherwise than in Rust ($in_rust)"; exit 1; }
+[ -n "$in_swift" ] && [ "$in_swift" = "$in_rust" ] || {
+    echo "digits learns in Swift ($in_swift) otherwise than in Rust ($in_rust)"
+    exit 1
+}
 
-# A program throws where libcomity is of another version, which it says with its own, also where that has nothing else; and where there is none.
+# A program throws where libcomity is of another version, which it says with its own, also where that has nothing else; and where there is
+# none.
 other=$BUILT/swift-other
 mkdir -p "$other"
 echo '@_cdecl("comity_version") public func version() -> UInt32 { 90_900 }' > "$other/version.swift"
@@ -82,8 +86,8 @@ beside() { within env LD_LIBRARY_PATH="$1" SWIFT_BACKTRACE=enable=no "$built/deb
 fails "at top level: libcomity is of version 9.9.0, and this package is for" beside "$other"
 fails "at top level: libcomity cannot be loaded: libcomity.so.0: cannot open shared object file" beside /nowhere
 
-# The libraries compile by the manifest for Swift 5.9. The compiler is a newer one, in that language's mode. Everything anew: a file that is not
-# compiled again shows no warning. The header of libcomity lies in `crates`.
+# The libraries compile by the manifest for Swift 5.9. The compiler is a newer one, in that language's mode. Everything anew: a file that is
+# not compiled again shows no warning. The header of libcomity lies in `crates`.
 if [ -n "${COMITY_TEST_DEEP-}" ]; then
     rm -rf "$BUILT/swift-5.9"
     mkdir "$BUILT/swift-5.9"
@@ -92,7 +96,8 @@ if [ -n "${COMITY_TEST_DEEP-}" ]; then
     without_warning within swift build --package-path "$BUILT/swift-5.9"
 fi
 
-# Documentation without a warning: symbols of each library, then its pages. Debian's compiler names its platform otherwise than Swift's own does.
+# Documentation without a warning: symbols of each library, then its pages. Debian's compiler names its platform otherwise than Swift's own
+# does.
 include="-I $built/debug/Modules -I swift/Sources/CComity/include"
 platform=$(within swiftc -print-target-info | sed -n 's/.*"triple": "\(.*\)",/\1/p')
 rm -rf "$BUILT/swift-pages"
@@ -104,8 +109,8 @@ for library in Comity ComitySharding; do
         --output-path "$pages.doccarchive" --warnings-as-errors
 done
 
-# Examples in comments and pages compile, each in a function that has what it may use without making it; `do` lets it make that again. Imports
-# are the file's.
+# Examples in comments and pages compile, each in a function that has what it may use without making it; `do` lets it make that again.
+# Imports are the file's.
 find swift/Sources -name '*.swift' -o -name '*.md' | sort | xargs awk '
     BEGIN { print "import Comity\nimport ComitySharding" }
     FNR == 1 { inside = 0 }

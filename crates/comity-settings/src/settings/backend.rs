@@ -24,8 +24,8 @@ named! {
         Mpi => "mpi",
         /// Comity's own plans, as [`Any`](Self::Any), for buffers in host memory; NCCL for buffers in CUDA memory.
         Nccl => "nccl",
-        /// Comity's own plans, as [`Any`](Self::Any), with RDMA before all other links, like MLX's backend of this name. Pairs without a device take shared
-        /// memory or TCP.
+        /// Comity's own plans, as [`Any`](Self::Any), with RDMA before all other links, like MLX's backend of this name. Pairs without a
+        /// device take shared memory or TCP.
         Jaccl => "jaccl",
     }
 }
