@@ -1,4 +1,4 @@
-//! What a TCP link makes of what comes over its connections.
+//! TCP framing of whatever comes over its connections.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| comity::fuzz::frame(bytes));

@@ -1,6 +1,7 @@
 //! A call as headers, errors, logs and traces see it.
 
 use crate::{DType, ReduceOp, Wire};
+use comity_kernel::named;
 use comity_plan::Kind;
 use std::fmt;
 
@@ -17,82 +18,40 @@ pub const MAX_SIZE: usize = 65_536;
 /// ```
 pub const MAX_TAG: u32 = 0x7fff_ffff;
 
-/// The operations of a group, as errors and counters name them.
-///
-/// ```
-/// use comity::Op;
-///
-/// assert_eq!(Op::AllReduce.name(), "all_reduce");
-/// assert_eq!(Op::from_name("barrier"), Some(Op::Barrier));
-/// assert_eq!(Op::from_name("reduce_all"), None);
-/// assert!(Op::ALL.contains(&Op::Split));
-/// ```
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[allow(missing_docs)]
-pub enum Op {
-    AllReduce = 1,
-    Reduce = 2,
-    Broadcast = 3,
-    AllGather = 4,
-    ReduceScatter = 5,
-    Gather = 6,
-    Scatter = 7,
-    AllToAll = 8,
-    Send = 9,
-    Recv = 10,
-    SendRecv = 11,
-    Barrier = 12,
-    Split = 13,
-    Reform = 14,
+named! {
+    /// The operations of a group, as errors and counters name them.
+    ///
+    /// ```
+    /// use comity::Op;
+    ///
+    /// assert_eq!(Op::AllReduce.name(), "all_reduce");
+    /// assert_eq!(Op::from_name("barrier"), Some(Op::Barrier));
+    /// assert_eq!(Op::from_name("reduce_all"), None);
+    /// assert!(Op::ALL.contains(&Op::Split));
+    /// ```
+    #[non_exhaustive]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    #[allow(missing_docs)]
+    pub enum Op: "operation" {
+        AllReduce = 1 => "all_reduce",
+        Reduce = 2 => "reduce",
+        Broadcast = 3 => "broadcast",
+        AllGather = 4 => "all_gather",
+        ReduceScatter = 5 => "reduce_scatter",
+        Gather = 6 => "gather",
+        Scatter = 7 => "scatter",
+        AllToAll = 8 => "all_to_all",
+        Send = 9 => "send",
+        Recv = 10 => "recv",
+        SendRecv = 11 => "sendrecv",
+        Barrier = 12 => "barrier",
+        Split = 13 => "split",
+        Reform = 14 => "reform",
+    }
 }
 
 impl Op {
-    /// Every operation, in the order of its wire number (which starts at 1).
-    pub const ALL: [Self; 14] = [
-        Self::AllReduce,
-        Self::Reduce,
-        Self::Broadcast,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::Gather,
-        Self::Scatter,
-        Self::AllToAll,
-        Self::Send,
-        Self::Recv,
-        Self::SendRecv,
-        Self::Barrier,
-        Self::Split,
-        Self::Reform,
-    ];
-
-    /// The name of the method that makes this call.
-    #[inline]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all_reduce",
-            Self::Reduce => "reduce",
-            Self::Broadcast => "broadcast",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::AllToAll => "all_to_all",
-            Self::Send => "send",
-            Self::Recv => "recv",
-            Self::SendRecv => "sendrecv",
-            Self::Barrier => "barrier",
-            Self::Split => "split",
-            Self::Reform => "reform",
-        }
-    }
-
-    /// The operation of this [`name`](Self::name); `None` for any other text.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|o| o.name() == name)
-    }
-
     /// The collective operation that plans carry out for this one; `None` between two ranks.
     #[doc(hidden)]
     #[inline]
@@ -116,12 +75,6 @@ impl Op {
     #[inline]
     pub fn from_number(n: u8) -> Option<Self> {
         Self::ALL.get(usize::from(n).checked_sub(1)?).copied()
-    }
-}
-
-impl fmt::Display for Op {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -27,7 +27,7 @@ pub mod view;
 
 pub use address::HostPort;
 pub use call::{CallInfo, MAX_SIZE, MAX_TAG, Op};
-pub use comity_kernel::{C64, DType, Element, ReduceOp, Wire};
+pub use comity_kernel::{C64, DType, Element, ReduceOp, Wire, named};
 pub use error::{
     ConfigError, CrossedWait, Error, ErrorKind, JoinCause, JoinError, Misuse, OsError, Peer, Result,
 };

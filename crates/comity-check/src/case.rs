@@ -149,6 +149,17 @@ impl<'a> CheckRow<'a> {
         }
     }
 
+    /// Hold a buffer against what was expected, and that no memory beside it was written.
+    pub(super) fn expect_buffer<T: Sample>(
+        &mut self,
+        case: &Case,
+        buf: &GuardedBuffer<T>,
+        want: impl Fn(usize) -> T,
+    ) {
+        self.expect_each(case, buf.get(), &want);
+        self.expect_guarded(case, buf);
+    }
+
     /// Something else than an element.
     pub(super) fn expect_that(&mut self, case: &Case, holds: bool, got: &str, expected: &str) {
         if !holds {

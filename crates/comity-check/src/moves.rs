@@ -35,160 +35,124 @@ fn held<T: Sample>(row: &CheckRow<'_>) -> impl Fn(usize, usize) -> T + use<T> {
     move |r, i| T::any(deal.draw(r, i))
 }
 
-pub(super) fn broadcast(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let me = row.rank();
-        for root in row.roots(count) {
-            let of = held::<T>(row);
-            let case = Case { root: Some(root), ..row.case::<T>(count) };
-            let mut buf = GuardedBuffer::new(count, |i| of(me, i));
-            row.via.broadcast(buf.get_mut(), root)?;
-            row.expect(&case, buf.get(), |i| of(root, i));
-            row.expect_guarded(&case, &buf);
-        }
-        Ok(())
+calls!(broadcast, whole, |row, count: usize| {
+    let me = row.rank();
+    for root in row.roots(count) {
+        let of = held::<T>(row);
+        let case = Case { root: Some(root), ..row.case::<T>(count) };
+        let mut buf = GuardedBuffer::new(count, |i| of(me, i));
+        row.via.broadcast(buf.get_mut(), root)?;
+        row.expect_buffer(&case, &buf, |i| of(root, i));
     }
-    each(row, whole, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
-}
+    Ok(())
+});
 
-pub(super) fn all_gather(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let me = row.rank();
-        let n = row.n();
+calls!(all_gather, by_part, |row, count: usize| {
+    let me = row.rank();
+    let n = row.n();
+    let of = held::<T>(row);
+    let case = row.case::<T>(count);
+    let src = GuardedBuffer::new(count, |i| of(me, i));
+    let mut dst = GuardedBuffer::stale(n * count);
+    row.via.all_gather(src.get(), dst.get_mut())?;
+    row.expect_buffer(&case, &dst, |i| of(i / count, i % count));
+    row.expect_everywhere(&case, dst.get())
+});
+
+calls!(all_gather_in_place, by_part, |row, count: usize| {
+    let me = row.rank();
+    let n = row.n();
+    let of = held::<T>(row);
+    let case = row.case::<T>(count);
+    let mut buf = GuardedBuffer::stale(n * count);
+    buf.get_mut()[me * count..][..count].iter_mut().enumerate().for_each(|(i, x)| *x = of(me, i));
+    row.via.all_gather_in_place(buf.get_mut())?;
+    row.expect_buffer(&case, &buf, |i| of(i / count, i % count));
+    Ok(())
+});
+
+calls!(all_gather_v, by_part, |row, count: usize| {
+    let me = row.rank();
+    let n = row.n();
+    for counts in parts::unequal(n, count) {
         let of = held::<T>(row);
         let case = row.case::<T>(count);
+        let src = GuardedBuffer::new(counts[me], |i| of(me, i));
+        let mut dst = GuardedBuffer::stale(counts.iter().sum());
+        row.via.all_gather_v(src.get(), dst.get_mut(), &counts)?;
+        let want: Vec<T> =
+            (0..n).flat_map(|r| (0..counts[r]).map(move |i| (r, i))).map(|(r, i)| of(r, i)).collect();
+        row.expect_buffer(&case, &dst, |i| want[i]);
+    }
+    Ok(())
+});
+
+calls!(gather, by_part, |row, count: usize| {
+    let me = row.rank();
+    let n = row.n();
+    for root in row.roots(count) {
+        let of = held::<T>(row);
+        let case = Case { root: Some(root), ..row.case::<T>(count) };
         let src = GuardedBuffer::new(count, |i| of(me, i));
-        let mut dst = GuardedBuffer::stale(n * count);
-        row.via.all_gather(src.get(), dst.get_mut())?;
-        row.expect(&case, dst.get(), |i| of(i / count, i % count));
-        row.expect_guarded(&case, &dst);
-        row.expect_everywhere(&case, dst.get())
+        let mut dst = GuardedBuffer::stale(if me == root { n * count } else { 0 });
+        row.via.gather(src.get(), dst.get_mut(), root)?;
+        row.expect_buffer(&case, &dst, |i| of(i / count, i % count));
     }
-    each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
-}
+    Ok(())
+});
 
-pub(super) fn all_gather_in_place(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let me = row.rank();
-        let n = row.n();
+calls!(scatter, by_part, |row, count: usize| {
+    let me = row.rank();
+    let n = row.n();
+    for root in row.roots(count) {
         let of = held::<T>(row);
-        let case = row.case::<T>(count);
-        let mut buf = GuardedBuffer::stale(n * count);
-        buf.get_mut()[me * count..][..count].iter_mut().enumerate().for_each(|(i, x)| *x = of(me, i));
-        row.via.all_gather_in_place(buf.get_mut())?;
-        row.expect(&case, buf.get(), |i| of(i / count, i % count));
-        row.expect_guarded(&case, &buf);
-        Ok(())
+        let case = Case { root: Some(root), ..row.case::<T>(count) };
+        let src = GuardedBuffer::new(if me == root { n * count } else { 0 }, |i| of(root, i));
+        let mut dst = GuardedBuffer::stale(count);
+        row.via.scatter(src.get(), dst.get_mut(), root)?;
+        row.expect_buffer(&case, &dst, |i| of(root, me * count + i));
     }
-    each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
-}
+    Ok(())
+});
 
-pub(super) fn all_gather_v(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let me = row.rank();
-        let n = row.n();
-        for counts in parts::unequal(n, count) {
-            let of = held::<T>(row);
-            let case = row.case::<T>(count);
-            let src = GuardedBuffer::new(counts[me], |i| of(me, i));
-            let mut dst = GuardedBuffer::stale(counts.iter().sum());
-            row.via.all_gather_v(src.get(), dst.get_mut(), &counts)?;
-            let want: Vec<T> =
-                (0..n).flat_map(|r| (0..counts[r]).map(move |i| (r, i))).map(|(r, i)| of(r, i)).collect();
-            row.expect(&case, dst.get(), |i| want[i]);
-            row.expect_guarded(&case, &dst);
-        }
-        Ok(())
-    }
-    each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
-}
+calls!(all_to_all, by_part, |row, count: usize| {
+    let me = row.rank();
+    let n = row.n();
+    let of = held::<T>(row);
+    let case = row.case::<T>(count);
+    let src = GuardedBuffer::new(n * count, |i| of(me, i));
+    let mut dst = GuardedBuffer::stale(n * count);
+    row.via.all_to_all(src.get(), dst.get_mut())?;
+    row.expect_buffer(&case, &dst, |i| of(i / count, me * count + i % count));
+    Ok(())
+});
 
-pub(super) fn gather(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let me = row.rank();
-        let n = row.n();
-        for root in row.roots(count) {
-            let of = held::<T>(row);
-            let case = Case { root: Some(root), ..row.case::<T>(count) };
-            let src = GuardedBuffer::new(count, |i| of(me, i));
-            let mut dst = GuardedBuffer::stale(if me == root { n * count } else { 0 });
-            row.via.gather(src.get(), dst.get_mut(), root)?;
-            row.expect(&case, dst.get(), |i| of(i / count, i % count));
-            row.expect_guarded(&case, &dst);
-        }
-        Ok(())
-    }
-    each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
-}
+calls!(all_to_all_in_place, by_part, |row, count: usize| {
+    let me = row.rank();
+    let n = row.n();
+    let of = held::<T>(row);
+    let case = row.case::<T>(count);
+    let mut buf = GuardedBuffer::new(n * count, |i| of(me, i));
+    row.via.all_to_all_in_place(buf.get_mut())?;
+    row.expect_buffer(&case, &buf, |i| of(i / count, me * count + i % count));
+    Ok(())
+});
 
-pub(super) fn scatter(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let me = row.rank();
-        let n = row.n();
-        for root in row.roots(count) {
-            let of = held::<T>(row);
-            let case = Case { root: Some(root), ..row.case::<T>(count) };
-            let src = GuardedBuffer::new(if me == root { n * count } else { 0 }, |i| of(root, i));
-            let mut dst = GuardedBuffer::stale(count);
-            row.via.scatter(src.get(), dst.get_mut(), root)?;
-            row.expect(&case, dst.get(), |i| of(root, me * count + i));
-            row.expect_guarded(&case, &dst);
-        }
-        Ok(())
-    }
-    each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
-}
-
-pub(super) fn all_to_all(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let me = row.rank();
-        let n = row.n();
-        let of = held::<T>(row);
-        let case = row.case::<T>(count);
-        let src = GuardedBuffer::new(n * count, |i| of(me, i));
-        let mut dst = GuardedBuffer::stale(n * count);
-        row.via.all_to_all(src.get(), dst.get_mut())?;
-        row.expect(&case, dst.get(), |i| of(i / count, me * count + i % count));
-        row.expect_guarded(&case, &dst);
-        Ok(())
-    }
-    each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
-}
-
-pub(super) fn all_to_all_in_place(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let me = row.rank();
-        let n = row.n();
-        let of = held::<T>(row);
-        let case = row.case::<T>(count);
-        let mut buf = GuardedBuffer::new(n * count, |i| of(me, i));
-        row.via.all_to_all_in_place(buf.get_mut())?;
-        row.expect(&case, buf.get(), |i| of(i / count, me * count + i % count));
-        row.expect_guarded(&case, &buf);
-        Ok(())
-    }
-    each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
-}
-
-pub(super) fn all_to_all_v(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize) -> Result<()> {
-        let me = row.rank();
-        let n = row.n();
-        let of = held::<T>(row);
-        let case = row.case::<T>(count);
-        let gives = |from, to| parts::gives(from, to, count);
-        let out: Vec<usize> = (0..n).map(|to| gives(me, to)).collect();
-        let into: Vec<usize> = (0..n).map(|from| gives(from, me)).collect();
-        // Element k of what `from` gives to `to` is drawn at a place of its own.
-        let at = |from: usize, to: usize, k: usize| of(from, to << 24 | k);
-        let sent: Vec<T> = (0..n).flat_map(|to| (0..out[to]).map(move |k| at(me, to, k))).collect();
-        let want: Vec<T> = (0..n).flat_map(|from| (0..into[from]).map(move |k| at(from, me, k))).collect();
-        let src = GuardedBuffer::new(sent.len(), |i| sent[i]);
-        let mut dst = GuardedBuffer::stale(want.len());
-        row.via.all_to_all_v(src.get(), &out, dst.get_mut(), &into)?;
-        row.expect(&case, dst.get(), |i| want[i]);
-        row.expect_guarded(&case, &dst);
-        Ok(())
-    }
-    each(row, by_part, |row, dtype, count| with_type!(dtype, T => call::<T>(row, count)))
-}
+calls!(all_to_all_v, by_part, |row, count: usize| {
+    let me = row.rank();
+    let n = row.n();
+    let of = held::<T>(row);
+    let case = row.case::<T>(count);
+    let gives = |from, to| parts::gives(from, to, count);
+    let out: Vec<usize> = (0..n).map(|to| gives(me, to)).collect();
+    let into: Vec<usize> = (0..n).map(|from| gives(from, me)).collect();
+    // Element k of what `from` gives to `to` is drawn at a place of its own.
+    let at = |from: usize, to: usize, k: usize| of(from, to << 24 | k);
+    let sent: Vec<T> = (0..n).flat_map(|to| (0..out[to]).map(move |k| at(me, to, k))).collect();
+    let want: Vec<T> = (0..n).flat_map(|from| (0..into[from]).map(move |k| at(from, me, k))).collect();
+    let src = GuardedBuffer::new(sent.len(), |i| sent[i]);
+    let mut dst = GuardedBuffer::stale(want.len());
+    row.via.all_to_all_v(src.get(), &out, dst.get_mut(), &into)?;
+    row.expect_buffer(&case, &dst, |i| want[i]);
+    Ok(())
+});

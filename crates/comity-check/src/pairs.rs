@@ -29,8 +29,7 @@ pub(super) fn send_recv(row: &mut CheckRow<'_>) -> Result<()> {
         } else if me == to {
             let mut dst = GuardedBuffer::stale(count);
             g.recv(dst.get_mut(), from, count as u32)?;
-            row.expect(&case, dst.get(), of);
-            row.expect_guarded(&case, &dst);
+            row.expect_buffer(&case, &dst, of);
         }
         Ok(())
     }
@@ -59,8 +58,7 @@ pub(super) fn sendrecv(row: &mut CheckRow<'_>) -> Result<()> {
         let src = GuardedBuffer::new(count, |i| of(me, i));
         let mut dst = GuardedBuffer::stale(count);
         row.via.sendrecv(src.get(), to, dst.get_mut(), from, 3)?;
-        row.expect(&case, dst.get(), |i| of(from, i));
-        row.expect_guarded(&case, &dst);
+        row.expect_buffer(&case, &dst, |i| of(from, i));
         Ok(())
     }
     let n = row.n();
@@ -101,8 +99,7 @@ pub(super) fn tags(row: &mut CheckRow<'_>) -> Result<()> {
                     let (tag, len) = messages[m];
                     let mut dst = GuardedBuffer::stale(len);
                     g.recv(dst.get_mut(), from, tag)?;
-                    row.expect(&case, dst.get(), |i| of(m, i));
-                    row.expect_guarded(&case, &dst);
+                    row.expect_buffer(&case, &dst, |i| of(m, i));
                 }
             }
         }

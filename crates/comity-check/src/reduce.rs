@@ -106,124 +106,106 @@ fn expect_again<T: Sample>(row: &mut CheckRow<'_>, case: &Case, first: &[T], aga
     row.expect(&case, again, |i| first[i]);
 }
 
-pub(super) fn all_reduce(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
-        let g = row.via.clone();
-        let me = row.rank();
+calls!(all_reduce, whole, |row, on: On| {
+    let g = row.via.clone();
+    let me = row.rank();
+    let of = given::<T>(row.deal(), on.data, on.op, row.n());
+    let case = on.case::<T>(row, None);
+    let mut buf = GuardedBuffer::new(on.count, |i| of(me, i));
+    g.all_reduce(buf.get_mut(), on.op)?;
+    judge(row, &case, on, buf.get(), 0, &of);
+    row.expect_guarded(&case, &buf);
+    if on.data == Data::Real {
+        row.expect_everywhere(&case, buf.get())?;
+        let mut again = GuardedBuffer::new(on.count, |i| of(me, i));
+        g.all_reduce(again.get_mut(), on.op)?;
+        expect_again(row, &case, buf.get(), again.get());
+    }
+    Ok(())
+});
+
+calls!(all_reduce_into, whole, |row, on: On| {
+    let me = row.rank();
+    let of = given::<T>(row.deal(), on.data, on.op, row.n());
+    let case = on.case::<T>(row, None);
+    let src = GuardedBuffer::new(on.count, |i| of(me, i));
+    let mut dst = GuardedBuffer::stale(on.count);
+    row.via.all_reduce_into(src.get(), dst.get_mut(), on.op)?;
+    judge(row, &case, on, dst.get(), 0, &of);
+    row.expect_guarded(&case, &dst);
+    row.expect(&Case { note: "the source", ..case }, src.get(), |i| of(me, i));
+    if on.data == Data::Real {
+        row.expect_everywhere(&case, dst.get())?;
+    }
+    Ok(())
+});
+
+calls!(reduce, whole, |row, on: On| {
+    let me = row.rank();
+    for root in row.roots(on.count) {
         let of = given::<T>(row.deal(), on.data, on.op, row.n());
-        let case = on.case::<T>(row, None);
+        let case = on.case::<T>(row, Some(root));
         let mut buf = GuardedBuffer::new(on.count, |i| of(me, i));
-        g.all_reduce(buf.get_mut(), on.op)?;
-        judge(row, &case, on, buf.get(), 0, &of);
+        row.via.reduce(buf.get_mut(), on.op, root)?;
+        if me == root {
+            judge(row, &case, on, buf.get(), 0, &of);
+        } else {
+            let case = Case { note: "the buffer of another rank than the root", ..case };
+            row.expect(&case, buf.get(), |i| of(me, i));
+        }
         row.expect_guarded(&case, &buf);
-        if on.data == Data::Real {
-            row.expect_everywhere(&case, buf.get())?;
-            let mut again = GuardedBuffer::new(on.count, |i| of(me, i));
-            g.all_reduce(again.get_mut(), on.op)?;
-            expect_again(row, &case, buf.get(), again.get());
-        }
-        Ok(())
     }
-    each(row, whole, |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
-}
+    Ok(())
+});
 
-pub(super) fn all_reduce_into(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
-        let me = row.rank();
-        let of = given::<T>(row.deal(), on.data, on.op, row.n());
-        let case = on.case::<T>(row, None);
-        let src = GuardedBuffer::new(on.count, |i| of(me, i));
-        let mut dst = GuardedBuffer::stale(on.count);
-        row.via.all_reduce_into(src.get(), dst.get_mut(), on.op)?;
-        judge(row, &case, on, dst.get(), 0, &of);
-        row.expect_guarded(&case, &dst);
-        row.expect(&Case { note: "the source", ..case }, src.get(), |i| of(me, i));
-        if on.data == Data::Real {
-            row.expect_everywhere(&case, dst.get())?;
-        }
-        Ok(())
+calls!(reduce_scatter, |row, dtype| row.parts(dtype), |row, on: On| {
+    let g = row.via.clone();
+    let me = row.rank();
+    let n = row.n();
+    let of = given::<T>(row.deal(), on.data, on.op, n);
+    let case = on.case::<T>(row, None);
+    let src = GuardedBuffer::new(n * on.count, |i| of(me, i));
+    let mut dst = GuardedBuffer::stale(on.count);
+    g.reduce_scatter(src.get(), dst.get_mut(), on.op)?;
+    judge(row, &case, on, dst.get(), me * on.count, &of);
+    row.expect_guarded(&case, &dst);
+    if on.data == Data::Real {
+        let mut again = GuardedBuffer::stale(on.count);
+        g.reduce_scatter(src.get(), again.get_mut(), on.op)?;
+        expect_again(row, &case, dst.get(), again.get());
     }
-    each(row, whole, |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
-}
+    Ok(())
+});
 
-pub(super) fn reduce(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
-        let me = row.rank();
-        for root in row.roots(on.count) {
-            let of = given::<T>(row.deal(), on.data, on.op, row.n());
-            let case = on.case::<T>(row, Some(root));
-            let mut buf = GuardedBuffer::new(on.count, |i| of(me, i));
-            row.via.reduce(buf.get_mut(), on.op, root)?;
-            if me == root {
-                judge(row, &case, on, buf.get(), 0, &of);
-            } else {
-                let case = Case { note: "the buffer of another rank than the root", ..case };
-                row.expect(&case, buf.get(), |i| of(me, i));
-            }
-            row.expect_guarded(&case, &buf);
-        }
-        Ok(())
-    }
-    each(row, whole, |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
-}
+calls!(reduce_scatter_in_place, |row, dtype| row.parts(dtype), |row, on: On| {
+    let me = row.rank();
+    let n = row.n();
+    let of = given::<T>(row.deal(), on.data, on.op, n);
+    let case = on.case::<T>(row, None);
+    let mut buf = GuardedBuffer::new(n * on.count, |i| of(me, i));
+    row.via.reduce_scatter_in_place(buf.get_mut(), on.op)?;
+    let (before, rest) = buf.get().split_at(me * on.count);
+    let (own, after) = rest.split_at(on.count);
+    judge(row, &case, on, own, me * on.count, &of);
+    let others = Case { note: "the parts of other ranks", ..case };
+    row.expect(&others, before, |i| of(me, i));
+    row.expect(&others, after, |i| of(me, (me + 1) * on.count + i));
+    row.expect_guarded(&case, &buf);
+    Ok(())
+});
 
-pub(super) fn reduce_scatter(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
-        let g = row.via.clone();
-        let me = row.rank();
-        let n = row.n();
+calls!(reduce_scatter_v, |row, dtype| row.parts(dtype), |row, on: On| {
+    let me = row.rank();
+    let n = row.n();
+    for counts in parts::unequal(n, on.count) {
         let of = given::<T>(row.deal(), on.data, on.op, n);
         let case = on.case::<T>(row, None);
-        let src = GuardedBuffer::new(n * on.count, |i| of(me, i));
-        let mut dst = GuardedBuffer::stale(on.count);
-        g.reduce_scatter(src.get(), dst.get_mut(), on.op)?;
-        judge(row, &case, on, dst.get(), me * on.count, &of);
+        let from: usize = counts[..me].iter().sum();
+        let src = GuardedBuffer::new(counts.iter().sum(), |i| of(me, i));
+        let mut dst = GuardedBuffer::stale(counts[me]);
+        row.via.reduce_scatter_v(src.get(), dst.get_mut(), &counts, on.op)?;
+        judge(row, &case, on, dst.get(), from, &of);
         row.expect_guarded(&case, &dst);
-        if on.data == Data::Real {
-            let mut again = GuardedBuffer::stale(on.count);
-            g.reduce_scatter(src.get(), again.get_mut(), on.op)?;
-            expect_again(row, &case, dst.get(), again.get());
-        }
-        Ok(())
     }
-    each(row, |row, dtype| row.parts(dtype), |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
-}
-
-pub(super) fn reduce_scatter_in_place(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
-        let me = row.rank();
-        let n = row.n();
-        let of = given::<T>(row.deal(), on.data, on.op, n);
-        let case = on.case::<T>(row, None);
-        let mut buf = GuardedBuffer::new(n * on.count, |i| of(me, i));
-        row.via.reduce_scatter_in_place(buf.get_mut(), on.op)?;
-        let (before, rest) = buf.get().split_at(me * on.count);
-        let (own, after) = rest.split_at(on.count);
-        judge(row, &case, on, own, me * on.count, &of);
-        let others = Case { note: "the parts of other ranks", ..case };
-        row.expect(&others, before, |i| of(me, i));
-        row.expect(&others, after, |i| of(me, (me + 1) * on.count + i));
-        row.expect_guarded(&case, &buf);
-        Ok(())
-    }
-    each(row, |row, dtype| row.parts(dtype), |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
-}
-
-pub(super) fn reduce_scatter_v(row: &mut CheckRow<'_>) -> Result<()> {
-    fn call<T: Sample>(row: &mut CheckRow<'_>, on: On) -> Result<()> {
-        let me = row.rank();
-        let n = row.n();
-        for counts in parts::unequal(n, on.count) {
-            let of = given::<T>(row.deal(), on.data, on.op, n);
-            let case = on.case::<T>(row, None);
-            let from: usize = counts[..me].iter().sum();
-            let src = GuardedBuffer::new(counts.iter().sum(), |i| of(me, i));
-            let mut dst = GuardedBuffer::stale(counts[me]);
-            row.via.reduce_scatter_v(src.get(), dst.get_mut(), &counts, on.op)?;
-            judge(row, &case, on, dst.get(), from, &of);
-            row.expect_guarded(&case, &dst);
-        }
-        Ok(())
-    }
-    each(row, |row, dtype| row.parts(dtype), |row, dtype, on| with_type!(dtype, T => call::<T>(row, on)))
-}
+    Ok(())
+});

@@ -69,8 +69,9 @@ fn to_text(config: &Config) -> String {
     row("lanes", &[tools::lanes_in_words(config)]);
     row("costs", &costs(&tools::costs_note(config)));
     let links = tools::link_notes(config);
+    let width = links.iter().map(|l| l.kind.to_string().len()).max().unwrap_or_default();
     let note = |l: &LinkNote| {
-        format!("{:<4} {:<4} {}", l.kind.to_string(), if l.used { "yes" } else { "no" }, l.why)
+        format!("{:<width$} {:<4} {}", l.kind.to_string(), if l.used { "yes" } else { "no" }, l.why)
     };
     row("links", &links.iter().map(note).collect::<Vec<_>>());
     let devices = links.iter().flat_map(|l| &l.devices).map(|(name, at)| match at {

@@ -2,8 +2,6 @@
 //! nothing behind. Made from a seed, so that a failure comes again: COMITY_TEST_SEED chooses another.
 #![allow(missing_docs)]
 
-#[path = "refusals/dice.rs"]
-mod dice;
 #[path = "refusals/flags.rs"]
 mod flags;
 #[path = "refusals/hostfiles.rs"]
@@ -19,6 +17,13 @@ use std::time::{Duration, Instant};
 /// Promised bound. A machine that runs other tests too may be slow now and then: the best of some tries counts.
 const AT_ONCE: Duration = Duration::from_millis(100);
 const TRIES: usize = 20;
+
+/// Numbers of a kind of cases.
+pub(crate) fn dice(salt: u64) -> scope::Rng {
+    let seed = scope::Scope::from_env().seed;
+    println!("{}={seed}", scope::SEED);
+    scope::Rng::new(seed ^ salt << 32)
+}
 
 /// Something that must be refused.
 #[derive(Clone, Debug, Default)]

@@ -1,72 +1,56 @@
 //! Element types a collective can move and reduce, and the reductions.
 
+use crate::named;
 use half::{bf16, f16};
-use std::fmt;
 
-/// The type of one element of a buffer: the 14 types of MLX.
-///
-/// ```
-/// # extern crate comity_kernel as comity;
-/// use comity::{DType, ReduceOp};
-///
-/// assert_eq!((DType::BF16.name(), DType::BF16.size()), ("bf16", 2));
-/// assert_eq!(DType::from_name("f32"), Some(DType::F32));
-/// assert!(DType::I32.supports(ReduceOp::Xor) && !DType::F32.supports(ReduceOp::Xor));
-/// assert_eq!(DType::ALL.len(), 14);
-/// ```
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum DType {
-    /// A byte, 0 or 1.
-    Bool = 0,
-    /// Unsigned 8 bits.
-    U8 = 1,
-    /// Unsigned 16 bits.
-    U16 = 2,
-    /// Unsigned 32 bits.
-    U32 = 3,
-    /// Unsigned 64 bits.
-    U64 = 4,
-    /// Signed 8 bits.
-    I8 = 5,
-    /// Signed 16 bits.
-    I16 = 6,
-    /// Signed 32 bits.
-    I32 = 7,
-    /// Signed 64 bits.
-    I64 = 8,
-    /// IEEE 754 half precision.
-    F16 = 9,
-    /// The upper half of an `f32`.
-    BF16 = 10,
-    /// IEEE 754 single precision.
-    F32 = 11,
-    /// IEEE 754 double precision.
-    F64 = 12,
-    /// Two `f32`: real, then imaginary part.
-    C64 = 13,
+named! {
+    /// The type of one element of a buffer: the 14 types of MLX.
+    ///
+    /// ```
+    /// # extern crate comity_kernel as comity;
+    /// use comity::{DType, ReduceOp};
+    ///
+    /// assert_eq!((DType::BF16.name(), DType::BF16.size()), ("bf16", 2));
+    /// assert_eq!(DType::from_name("f32"), Some(DType::F32));
+    /// assert!(DType::I32.supports(ReduceOp::Xor) && !DType::F32.supports(ReduceOp::Xor));
+    /// assert_eq!(DType::ALL.len(), 14);
+    /// ```
+    #[non_exhaustive]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    pub enum DType: "type" {
+        /// A byte, 0 or 1.
+        Bool = 0 => "bool",
+        /// Unsigned 8 bits.
+        U8 = 1 => "u8",
+        /// Unsigned 16 bits.
+        U16 = 2 => "u16",
+        /// Unsigned 32 bits.
+        U32 = 3 => "u32",
+        /// Unsigned 64 bits.
+        U64 = 4 => "u64",
+        /// Signed 8 bits.
+        I8 = 5 => "i8",
+        /// Signed 16 bits.
+        I16 = 6 => "i16",
+        /// Signed 32 bits.
+        I32 = 7 => "i32",
+        /// Signed 64 bits.
+        I64 = 8 => "i64",
+        /// IEEE 754 half precision.
+        F16 = 9 => "f16",
+        /// The upper half of an `f32`.
+        BF16 = 10 => "bf16",
+        /// IEEE 754 single precision.
+        F32 = 11 => "f32",
+        /// IEEE 754 double precision.
+        F64 = 12 => "f64",
+        /// Two `f32`: real, then imaginary part.
+        C64 = 13 => "c64",
+    }
 }
 
 impl DType {
-    /// Every type, in the order of its wire number.
-    pub const ALL: [Self; 14] = [
-        Self::Bool,
-        Self::U8,
-        Self::U16,
-        Self::U32,
-        Self::U64,
-        Self::I8,
-        Self::I16,
-        Self::I32,
-        Self::I64,
-        Self::F16,
-        Self::BF16,
-        Self::F32,
-        Self::F64,
-        Self::C64,
-    ];
-
     /// The size of one element, in bytes.
     pub const fn size(self) -> usize {
         match self {
@@ -75,31 +59,6 @@ impl DType {
             Self::U32 | Self::I32 | Self::F32 => 4,
             Self::U64 | Self::I64 | Self::F64 | Self::C64 => 8,
         }
-    }
-
-    /// The name used in messages, flags and files: `f32`, `bf16`, `bool`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Bool => "bool",
-            Self::U8 => "u8",
-            Self::U16 => "u16",
-            Self::U32 => "u32",
-            Self::U64 => "u64",
-            Self::I8 => "i8",
-            Self::I16 => "i16",
-            Self::I32 => "i32",
-            Self::I64 => "i64",
-            Self::F16 => "f16",
-            Self::BF16 => "bf16",
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            Self::C64 => "c64",
-        }
-    }
-
-    /// The type of this [`name`](Self::name); `None` for any other text.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|d| d.name() == name)
     }
 
     /// Returns whether `op` is defined on this type; see [`ReduceOp`].
@@ -113,89 +72,54 @@ impl DType {
     }
 }
 
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Reduction: the way in which elements of different ranks are combined.
-///
-/// | op | `bool` | integers | floats | `c64` |
-/// |---|---|---|---|---|
-/// | `Sum` | or | wraps | IEEE | per part |
-/// | `Product` | and | wraps | IEEE | complex product |
-/// | `Min`, `Max` | and, or | | NaN wins; -0 < +0 | lexicographic: real part, then imaginary; a NaN part wins |
-/// | `Avg` | refused | wrapping sum, then division toward zero | sum, then division | sum, then division |
-/// | `And`, `Or`, `Xor` | logical | bitwise | refused | refused |
-///
-/// `f16` and `bf16` are combined in `f32` and rounded to nearest even. Where a plan brings all
-/// contributions to an element together, they are added in `f32` and rounded once; elsewhere
-/// each partial result is rounded. Every rank gets the same bits (the payload of a NaN excepted).
-///
-/// An average is right where the sum fits the type, and for `f16` where the average does, over every link and by every algorithm. A partial
-/// sum of `f16` would soon be too large. So a plan that rounds partial results divides each contribution by a power of two first, the
-/// number of ranks or the next one above, and the sum by the rest. That changes no other bit, but contributions below 6e-5 times that
-/// power lose precision.
-///
-/// ```
-/// # extern crate comity_kernel as comity;
-/// use comity::ReduceOp;
-///
-/// assert_eq!(ReduceOp::Avg.name(), "avg");
-/// assert_eq!(ReduceOp::from_name("max"), Some(ReduceOp::Max));
-/// assert_eq!(ReduceOp::ALL.len(), 8);
-/// ```
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum ReduceOp {
-    /// Addition.
-    Sum = 0,
-    /// Multiplication.
-    Product = 1,
-    /// The least element.
-    Min = 2,
-    /// The greatest element.
-    Max = 3,
-    /// Addition, then division by the number of ranks.
-    Avg = 4,
-    /// Bitwise and; logical on `bool`.
-    And = 5,
-    /// Bitwise or; logical on `bool`.
-    Or = 6,
-    /// Bitwise exclusive or; logical on `bool`.
-    Xor = 7,
-}
-
-impl ReduceOp {
-    /// Every reduction, in the order of its wire number.
-    pub const ALL: [Self; 8] =
-        [Self::Sum, Self::Product, Self::Min, Self::Max, Self::Avg, Self::And, Self::Or, Self::Xor];
-
-    /// The name used in messages and flags.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Product => "product",
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::Avg => "avg",
-            Self::And => "and",
-            Self::Or => "or",
-            Self::Xor => "xor",
-        }
-    }
-
-    /// The reduction of this [`name`](Self::name); `None` for any other text.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|o| o.name() == name)
-    }
-}
-
-impl fmt::Display for ReduceOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+named! {
+    /// Reduction: the way in which elements of different ranks are combined.
+    ///
+    /// | op | `bool` | integers | floats | `c64` |
+    /// |---|---|---|---|---|
+    /// | `Sum` | or | wraps | IEEE | per part |
+    /// | `Product` | and | wraps | IEEE | complex product |
+    /// | `Min`, `Max` | and, or | | NaN wins; -0 < +0 | lexicographic: real part, then imaginary; a NaN part wins |
+    /// | `Avg` | refused | wrapping sum, then division toward zero | sum, then division | sum, then division |
+    /// | `And`, `Or`, `Xor` | logical | bitwise | refused | refused |
+    ///
+    /// `f16` and `bf16` are combined in `f32` and rounded to nearest even. Where a plan brings all
+    /// contributions to an element together, they are added in `f32` and rounded once; elsewhere
+    /// each partial result is rounded. Every rank gets the same bits (the payload of a NaN excepted).
+    ///
+    /// An average is right where the sum fits the type, and for `f16` where the average does, over every link and by every algorithm. A
+    /// partial sum of `f16` would soon be too large. So a plan that rounds partial results divides each contribution by a power of two
+    /// first, the number of ranks or the next one above, and the sum by the rest. That changes no other bit, but contributions below 6e-5
+    /// times that power lose precision.
+    ///
+    /// ```
+    /// # extern crate comity_kernel as comity;
+    /// use comity::ReduceOp;
+    ///
+    /// assert_eq!(ReduceOp::Avg.name(), "avg");
+    /// assert_eq!(ReduceOp::from_name("max"), Some(ReduceOp::Max));
+    /// assert_eq!(ReduceOp::ALL.len(), 8);
+    /// ```
+    #[non_exhaustive]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    pub enum ReduceOp: "reduction" {
+        /// Addition.
+        Sum = 0 => "sum",
+        /// Multiplication.
+        Product = 1 => "product",
+        /// The least element.
+        Min = 2 => "min",
+        /// The greatest element.
+        Max = 3 => "max",
+        /// Addition, then division by the number of ranks.
+        Avg = 4 => "avg",
+        /// Bitwise and; logical on `bool`.
+        And = 5 => "and",
+        /// Bitwise or; logical on `bool`.
+        Or = 6 => "or",
+        /// Bitwise exclusive or; logical on `bool`.
+        Xor = 7 => "xor",
     }
 }
 

@@ -36,6 +36,8 @@ macro_rules! at {
     };
 }
 
+mod named;
+
 #[cfg(target_arch = "aarch64")]
 #[allow(
     clippy::missing_safety_doc,

@@ -14,8 +14,7 @@
 use super::generic::Isa;
 use super::lane::{Bf16, F16, Lane};
 use super::{Level, ReduceOp};
-use crate::DType;
-use std::fmt;
+use crate::{DType, named};
 
 #[cfg(test)]
 mod tests;
@@ -28,52 +27,37 @@ const PLUS_INFINITY: i32 = 127;
 const MINUS_INFINITY: i32 = -127;
 const NOT_A_NUMBER: i32 = -128;
 
-/// Form in which elements cross the links: fewer bytes for less precision. A call that asks for one rounds each contribution once and the
-/// sum once, whatever the number of ranks; the sum itself is one of `f32`, in the order of ranks, and all ranks get the same bits.
-///
-/// | wire | bytes an element | a contribution is off by up to | NaN, infinities |
-/// |---|---|---|---|
-/// | `Bf16` | 2 | 1/256 of itself; above 3.38e38 it becomes infinite | kept |
-/// | `F16` | 2 | 1/2048 of itself, or 3e-8; above 65,504 it becomes infinite | kept |
-/// | `Int8Block` | 1 and 1/64 | 1/251 of the largest of its block of 256, or 6e-39 | kept, and the finite elements beside them |
-///
-/// ```
-/// # extern crate comity_kernel as comity;
-/// use comity::Wire;
-///
-/// assert_eq!(Wire::from_name("int8"), Some(Wire::Int8Block));
-/// assert_eq!(Wire::ALL.map(|wire| wire.bytes(1024)), [2048, 2048, 1040]);
-/// ```
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Wire {
-    /// The upper half of an `f32`: its range, and 8 bits of its 24.
-    Bf16 = 1,
-    /// IEEE 754 half precision: 11 bits, up to 65,504.
-    F16 = 2,
-    /// Blocks of 256 elements as integers of 8 bits, with one scale for each.
-    Int8Block = 3,
+named! {
+    /// Form in which elements cross the links: fewer bytes for less precision. A call that asks for one rounds each contribution once and
+    /// the sum once, whatever the number of ranks; the sum itself is one of `f32`, in the order of ranks, and all ranks get the same bits.
+    ///
+    /// | wire | bytes an element | a contribution is off by up to | NaN, infinities |
+    /// |---|---|---|---|
+    /// | `Bf16` | 2 | 1/256 of itself; above 3.38e38 it becomes infinite | kept |
+    /// | `F16` | 2 | 1/2048 of itself, or 3e-8; above 65,504 it becomes infinite | kept |
+    /// | `Int8Block` | 1 and 1/64 | 1/251 of the largest of its block of 256, or 6e-39 | kept, and the finite elements beside them |
+    ///
+    /// ```
+    /// # extern crate comity_kernel as comity;
+    /// use comity::Wire;
+    ///
+    /// assert_eq!(Wire::from_name("int8"), Some(Wire::Int8Block));
+    /// assert_eq!(Wire::ALL.map(|wire| wire.bytes(1024)), [2048, 2048, 1040]);
+    /// ```
+    #[non_exhaustive]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    pub enum Wire: "wire" {
+        /// The upper half of an `f32`: its range, and 8 bits of its 24.
+        Bf16 = 1 => "bf16",
+        /// IEEE 754 half precision: 11 bits, up to 65,504.
+        F16 = 2 => "f16",
+        /// Blocks of 256 elements as integers of 8 bits, with one scale for each.
+        Int8Block = 3 => "int8",
+    }
 }
 
 impl Wire {
-    /// Every wire, in the order of its number.
-    pub const ALL: [Self; 3] = [Self::Bf16, Self::F16, Self::Int8Block];
-
-    /// The name used in messages and in Python: `bf16`, `f16`, `int8`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
-            Self::Int8Block => "int8",
-        }
-    }
-
-    /// The wire of this [`name`](Self::name); `None` for any other text.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|w| w.name() == name)
-    }
-
     /// The wire of this number; `None` for 0 and any other.
     #[doc(hidden)]
     pub const fn from_number(n: u8) -> Option<Self> {
@@ -101,12 +85,6 @@ impl Wire {
     /// Returns true if sums in another form are defined for this reduction: sum and average.
     pub const fn reduces(op: ReduceOp) -> bool {
         matches!(op, ReduceOp::Sum | ReduceOp::Avg)
-    }
-}
-
-impl fmt::Display for Wire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -16,7 +16,7 @@ use std::{
 /// Looked for on the path, in this order, unless `COMITY_MPIRUN` names one.
 const NAMES: [&str; 4] = ["mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.mpich"];
 
-/// Whose launcher it is.
+/// Library that the launcher belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     /// Open MPI of this major version.

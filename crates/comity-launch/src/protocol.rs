@@ -4,6 +4,8 @@
 //! kind u8 | length u32, little-endian | so many bytes
 //! ```
 //!
+//! Frames that carry bytes have a kind of their own, and so has the first event, which other versions understand; all others are JSON.
+//!
 //! The launcher's orders go to the host launcher's standard input, the host launcher's events come from its standard output. No length is
 //! believed above [`LARGEST`], and no memory is taken before the bytes have come.
 use crate::host::ending::Ending;
@@ -15,7 +17,7 @@ use crate::request::RankTerms;
 use serde::{Deserialize, Serialize};
 
 /// Both sides must speak the same one; the host launcher says its own first.
-pub(crate) const PROTOCOL: u32 = 7;
+pub(crate) const PROTOCOL: u32 = 8;
 /// The longest frame.
 pub(crate) const LARGEST: usize = 4 << 20;
 /// Bytes that a host launcher sends before its first frame: a login script may print before that.
@@ -26,7 +28,7 @@ pub(crate) const BEAT: std::time::Duration = std::time::Duration::from_millis(50
 pub(crate) const SILENCE: std::time::Duration = std::time::Duration::from_millis(3000);
 
 /// Order of the launcher.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FleetOrder {
     /// Look whether this can be run.
     Prepare(Box<HostPart>),
@@ -38,11 +40,14 @@ pub(crate) enum FleetOrder {
     Continue,
     /// Send it to the ranks.
     Pass(PassedSignal),
+    #[serde(skip)]
     Input(Vec<u8>),
     InputEnd,
     /// Piece of the file that was asked for; empty at its end.
+    #[serde(skip)]
     Piece(Vec<u8>),
     /// The part of a connection to rank 0.
+    #[serde(skip)]
     Master(MasterPacket),
     /// Say what the ranks do.
     Look,
@@ -54,8 +59,9 @@ pub(crate) enum FleetOrder {
 }
 
 /// Event from the host launcher.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HostEvent {
+    #[serde(skip)]
     Hello(Box<HostHello>),
     Ready(Box<Ready>),
     /// It lacks this file of `--stage`, from there on.
@@ -72,6 +78,7 @@ pub(crate) enum HostEvent {
         rank: u32,
         pid: i32,
     },
+    #[serde(skip)]
     Output {
         rank: u32,
         stream: OutputStream,
@@ -90,8 +97,10 @@ pub(crate) enum HostEvent {
     },
     Say(String),
     /// View of the ranks here, as JSON.
+    #[serde(skip)]
     View(Vec<u8>),
     /// The part of a connection to rank 0.
+    #[serde(skip)]
     Master(MasterPacket),
     /// The ranks have taken the input.
     Taken,
@@ -214,47 +223,21 @@ fn text(value: &impl Serialize) -> Vec<u8> {
 impl FleetOrder {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Prepare(part) => frame(b'P', &[&text(part)]),
-            Self::Go(go) => frame(b'G', &[&text(go)]),
-            Self::Term => frame(b'T', &[]),
-            Self::Kill => frame(b'K', &[]),
-            Self::Stop => frame(b'Z', &[]),
-            Self::Continue => frame(b'C', &[]),
-            Self::Pass(signal) => frame(b'S', &[&[*signal as u8]]),
             Self::Input(bytes) => frame(b'I', &[bytes]),
-            Self::InputEnd => frame(b'E', &[]),
             Self::Piece(bytes) => frame(b'F', &[bytes]),
             Self::Master(packet) => frame(b'M', &[&packet.encode()]),
-            Self::Look => frame(b'L', &[]),
-            Self::FindStopped => frame(b'D', &[]),
-            Self::StartAgain(rank) => frame(b'R', &[&rank.to_le_bytes()]),
-            Self::Beat => frame(b'B', &[]),
+            order => frame(b'O', &[&text(order)]),
         }
     }
 
     pub(crate) fn decode(kind: u8, body: &[u8]) -> Result<Self, String> {
-        Ok(match (kind, body) {
-            (b'P', _) => Self::Prepare(Box::new(parse(body)?)),
-            (b'G', _) => Self::Go(Box::new(parse(body)?)),
-            (b'T', []) => Self::Term,
-            (b'K', []) => Self::Kill,
-            (b'Z', []) => Self::Stop,
-            (b'C', []) => Self::Continue,
-            (b'S', [n]) => Self::Pass(
-                PassedSignal::ALL.get(usize::from(*n)).copied().ok_or_else(|| unknown(kind, body))?,
-            ),
-            (b'I', _) => Self::Input(body.to_vec()),
-            (b'E', []) => Self::InputEnd,
-            (b'F', _) => Self::Piece(body.to_vec()),
-            (b'M', _) => Self::Master(MasterPacket::decode(body).ok_or_else(|| unknown(kind, body))?),
-            (b'L', []) => Self::Look,
-            (b'D', []) => Self::FindStopped,
-            (b'R', rank) => {
-                Self::StartAgain(rank.try_into().map(u32::from_le_bytes).map_err(|_| unknown(kind, body))?)
-            }
-            (b'B', []) => Self::Beat,
-            _ => return Err(unknown(kind, body)),
-        })
+        match kind {
+            b'I' => Ok(Self::Input(body.to_vec())),
+            b'F' => Ok(Self::Piece(body.to_vec())),
+            b'M' => MasterPacket::decode(body).map(Self::Master).ok_or_else(|| unknown(kind, body)),
+            b'O' => parse(body),
+            _ => Err(unknown(kind, body)),
+        }
     }
 }
 
@@ -262,79 +245,30 @@ impl HostEvent {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Hello(hello) => frame(b'h', &[&text(hello)]),
-            Self::Ready(ready) => frame(b'r', &[&text(ready)]),
-            Self::Wants { file, at } => frame(b'w', &[&file.to_le_bytes(), &at.to_le_bytes()]),
-            Self::Refused { text, code } => frame(b'x', &[&[*code], text.as_bytes()]),
-            Self::Started { rank, pid } => frame(b's', &[&rank.to_le_bytes(), &pid.to_le_bytes()]),
-            Self::Output { rank, stream: OutputStream::Out, bytes } => {
-                frame(b'o', &[&rank.to_le_bytes(), bytes])
+            Self::Output { rank, stream, bytes } => {
+                let kind = if *stream == OutputStream::Out { b'o' } else { b'e' };
+                frame(kind, &[&rank.to_le_bytes(), bytes])
             }
-            Self::Output { rank, stream: OutputStream::Err, bytes } => {
-                frame(b'e', &[&rank.to_le_bytes(), bytes])
-            }
-            Self::Ended { rank, ending, root_cause, memory } => {
-                let (kind, number) = match ending {
-                    Ending::Exit(code) => (0, *code),
-                    Ending::Signal(signal) => (1, *signal),
-                };
-                let cause = root_cause.map_or(0, |r| r.saturating_add(1));
-                let head = [rank.to_le_bytes(), number.to_le_bytes(), cause.to_le_bytes()].concat();
-                frame(b'd', &[&[kind], &head, memory.as_bytes()])
-            }
-            Self::Stopped { rank } => frame(b'z', &[&rank.to_le_bytes()]),
-            Self::Say(words) => frame(b'y', &[words.as_bytes()]),
             Self::View(text) => frame(b'v', &[text]),
             Self::Master(packet) => frame(b'm', &[&packet.encode()]),
-            Self::Taken => frame(b't', &[]),
-            Self::Beat => frame(b'b', &[]),
-            Self::Bye => frame(b'q', &[]),
+            event => frame(b'j', &[&text(event)]),
         }
     }
 
     pub(crate) fn decode(kind: u8, body: &[u8]) -> Result<Self, String> {
         let bad = || unknown(kind, body);
-        let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let number = |at: usize| -> Result<[u8; 4], String> {
-            body.get(at..at + 4).and_then(|b| b.try_into().ok()).ok_or_else(bad)
-        };
-        let rank = |at| number(at).map(u32::from_le_bytes);
-        let output = |stream| -> Result<Self, String> {
-            Ok(Self::Output { rank: rank(0)?, stream, bytes: body.get(4..).unwrap_or_default().to_vec() })
-        };
-        Ok(match kind {
-            b'h' => Self::Hello(Box::new(parse(body)?)),
-            b'r' => Self::Ready(Box::new(parse(body)?)),
-            b'w' => {
-                let at = body.get(4..12).and_then(|b| b.try_into().ok()).ok_or_else(bad)?;
-                Self::Wants { file: rank(0)?, at: u64::from_le_bytes(at) }
+        match kind {
+            b'h' => parse(body).map(Self::Hello),
+            b'o' | b'e' => {
+                let (rank, bytes) = body.split_first_chunk().ok_or_else(bad)?;
+                let stream = if kind == b'o' { OutputStream::Out } else { OutputStream::Err };
+                Ok(Self::Output { rank: u32::from_le_bytes(*rank), stream, bytes: bytes.to_vec() })
             }
-            b'x' => {
-                let (&code, text) = body.split_first().ok_or_else(bad)?;
-                Self::Refused { text: words(text), code }
-            }
-            b's' => Self::Started { rank: rank(0)?, pid: i32::from_le_bytes(number(4)?) },
-            b'o' => output(OutputStream::Out)?,
-            b'e' => output(OutputStream::Err)?,
-            b'd' => {
-                let code = i32::from_le_bytes(number(5)?);
-                let ending = match body.first() {
-                    Some(0) => Ending::Exit(code),
-                    Some(1) => Ending::Signal(code),
-                    _ => return Err(bad()),
-                };
-                let root_cause = rank(9)?.checked_sub(1);
-                let memory = words(body.get(13..).unwrap_or_default());
-                Self::Ended { rank: rank(1)?, ending, root_cause, memory }
-            }
-            b'z' => Self::Stopped { rank: rank(0)? },
-            b'y' => Self::Say(words(body)),
-            b'v' => Self::View(body.to_vec()),
-            b'm' => Self::Master(MasterPacket::decode(body).ok_or_else(bad)?),
-            b't' => Self::Taken,
-            b'b' => Self::Beat,
-            b'q' => Self::Bye,
-            _ => return Err(bad()),
-        })
+            b'v' => Ok(Self::View(body.to_vec())),
+            b'm' => MasterPacket::decode(body).map(Self::Master).ok_or_else(bad),
+            b'j' => parse(body),
+            _ => Err(bad()),
+        }
     }
 }
 

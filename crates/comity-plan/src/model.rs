@@ -7,6 +7,16 @@
 //!   seconds = sum over rounds of  alpha * (1 + busy * (messages - 1)) + beta * bytes + gamma * bytes added
 //! ```
 //!
+//! | term | means |
+//! |---|---|
+//! | near, far | within a host, between hosts |
+//! | local | ranks of the fullest host |
+//! | share | ranks that a core serves, 1 at least |
+//! | turns | switches of a core from rank to rank |
+//! | busy, crowd | part of a further message's time, and factor of the bytes' time, where a rank's messages overlap |
+//!
+//! Rank, host, link, plan, schedule, round, lane and wire: the book's glossary.
+//!
 //! The ranks of a host share its network. Ranks beyond its cores take turns, so that a round costs a switch for each of them. Each word
 //! here ([`exchange`](Model::exchange), [`shift`](Model::shift), ...) is one round: with two kinds of link it is a formula; where each pair was
 //! measured it is the slowest rank's sum over the pairs that the round uses. May import `pairs`, `shape`, `topology` and `traffic`.

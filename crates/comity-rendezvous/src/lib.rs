@@ -27,6 +27,7 @@
 
 mod announce;
 mod exchanged;
+mod field;
 mod listen;
 mod locate;
 mod pass_on;
@@ -45,9 +46,12 @@ use comity_transport::{self as transport, LinkKind};
 use settings::{MeetingPoint, Protection};
 
 pub use announce::{agree_on_secrecy, announce, facts};
+// The macro `fields` names them.
+pub use channel::{Malformed, Reader, Writer};
+pub use field::Field;
 pub use listen::OwnListeners;
 pub use pass_on::PassingOn;
-pub use reform_message::{can_be_told, put_reform, take_reform};
+pub use reform_message::can_be_told;
 pub use store::{NoStore, Store, StoreBind, StoreJob, StoreTeller};
 pub use store_client::{StoreClient, Table};
 pub use wire::{Facts, FromStore, Summons, ToStore, facts_of};

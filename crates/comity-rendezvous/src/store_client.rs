@@ -6,7 +6,7 @@ use super::{
     wire::{Facts, FromStore, Summons, ToStore},
 };
 use crate::{
-    Error, JoinCause, JoinError, MeetingPoint, Protection, Result,
+    Error, Field, JoinCause, JoinError, MeetingPoint, Protection, Result,
     channel::{
         Channel, Conn, DialLimits, Hello, Miss, Refusal, STORE, Sealing, Secret, Stream, Target, dial,
         dial_any,

@@ -2,10 +2,10 @@
 //!
 //! Compact, big-endian, and read with every length bounded before anything is allocated from it.
 
-use super::{put_reform, take_reform};
 use crate::{
-    Error, JoinCause, JoinError, LinkKind, MAX_SIZE, Result,
+    Error, Field, JoinCause, JoinError, LinkKind, MAX_SIZE, Result,
     channel::{Malformed, Reader, Writer},
+    fields,
     transport::{Announced, Card, OwnAddr},
 };
 use comity_membership::Message;
@@ -90,28 +90,21 @@ const NO_PLACE: u32 = u32::MAX;
 const MAX_ADDRS: usize = 16;
 
 impl Summons {
-    /// Bytes for a plan; a plan without joiners has the group's number only.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut w = Writer::default();
-        self.put(&mut w);
-        w.0
-    }
-
     /// The meeting that a plan announces, if it has joiners.
     pub fn of_plan(extra: &[u8]) -> Result<Option<Self>> {
         if extra.len() <= 8 {
             return Ok(None);
         }
-        let mut r = Reader(extra);
-        let to = Self::take(&mut r).and_then(|to| r.end(to));
-        to.map(Some).map_err(|_| {
+        Self::decode(extra).map(Some).map_err(|_| {
             Error::join(
                 "a rank proposes a meeting that this one does not understand; use one version everywhere",
             )
         })
     }
+}
 
-    pub fn put(&self, w: &mut Writer) {
+impl Field for Summons {
+    fn put(&self, w: &mut Writer) {
         w.u64(self.group_id);
         w.u32(self.rank);
         w.u32(self.size);
@@ -120,7 +113,7 @@ impl Summons {
         self.addrs.iter().take(MAX_ADDRS).for_each(|at| w.addr(*at));
     }
 
-    pub fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         let group_id = r.u64()?;
         let rank = r.u32()?;
         let size = r.u32()?;
@@ -135,17 +128,32 @@ impl Summons {
 }
 
 /// Numbers of joiners.
-fn put_joiners(w: &mut Writer, all: &[u64]) {
-    w.u16(all.len().min(MAX_JOINERS) as u16);
-    all.iter().take(MAX_JOINERS).for_each(|id| w.u64(*id));
+impl Field for Vec<u64> {
+    fn put(&self, w: &mut Writer) {
+        w.u16(self.len().min(MAX_JOINERS) as u16);
+        self.iter().take(MAX_JOINERS).for_each(|id| w.u64(*id));
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let n = usize::from(r.u16()?);
+        if n > MAX_JOINERS {
+            return Err(Malformed);
+        }
+        (0..n).map(|_| r.u64()).collect()
+    }
 }
 
-fn take_joiners(r: &mut Reader<'_>) -> Result<Vec<u64>, Malformed> {
-    let n = usize::from(r.u16()?);
-    if n > MAX_JOINERS {
-        return Err(Malformed);
+/// Codec of a joiner's place.
+mod place {
+    use super::{Malformed, NO_PLACE, Reader, Writer};
+
+    pub(super) fn put(place: &Option<u32>, w: &mut Writer) {
+        w.u32(place.unwrap_or(NO_PLACE));
     }
-    (0..n).map(|_| r.u64()).collect()
+
+    pub(super) fn take(r: &mut Reader<'_>) -> Result<Option<u32>, Malformed> {
+        Ok(Some(r.u32()?).filter(|place| *place != NO_PLACE))
+    }
 }
 
 /// The store to a rank.
@@ -184,7 +192,7 @@ pub enum FromStore {
     },
 }
 
-impl Facts {
+impl Field for Facts {
     fn put(&self, w: &mut Writer) {
         self.card.put(w);
         w.text(&self.host);
@@ -208,138 +216,39 @@ impl Facts {
     }
 }
 
-/// Write the reason for which ranks do not meet; which address somebody else tried means nothing to others.
-fn put(w: &mut Writer, why: &JoinError) {
-    w.u8(JoinCause::ALL.iter().position(|c| *c == why.cause).unwrap_or_default() as u8);
-    w.ranks(&why.ranks);
-    w.text(&why.to_string());
-}
-
-fn take(r: &mut Reader<'_>) -> Result<JoinError, Malformed> {
-    let cause = *JoinCause::ALL.get(usize::from(r.u8()?)).ok_or(Malformed)?;
-    let ranks = r.ranks()?;
-    Ok(JoinError::new(r.text()?).of(ranks).because(cause))
-}
-
-impl ToStore {
-    pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
-        match self {
-            Self::Join { rank, size, patience, facts } => {
-                w.u8(1);
-                w.u32(*rank);
-                w.u32(*size);
-                w.u64(*patience);
-                facts.put(&mut w);
-            }
-            Self::Ready => w.u8(2),
-            Self::Wait { host, pid, place } => {
-                w.u8(5);
-                w.text(host);
-                w.u32(*pid);
-                w.u32(place.unwrap_or(NO_PLACE));
-            }
-            Self::Summon { joiners, to } => {
-                w.u8(6);
-                put_joiners(&mut w, joiners);
-                to.put(&mut w);
-            }
-            Self::Vote { world, group_id, message } => {
-                w.u8(4);
-                w.u64(*world);
-                w.u64(*group_id);
-                put_reform(&mut w, message);
-            }
-            Self::Failed { why } => {
-                w.u8(3);
-                put(&mut w, why);
-            }
-            Self::Decline { joiners, why } => {
-                w.u8(7);
-                put_joiners(&mut w, joiners);
-                put(&mut w, why);
-            }
-        }
-        w.0
+/// Reason for which ranks do not meet; which address somebody else tried means nothing to others.
+impl Field for JoinError {
+    fn put(&self, w: &mut Writer) {
+        w.u8(JoinCause::ALL.iter().position(|c| *c == self.cause).unwrap_or_default() as u8);
+        w.ranks(&self.ranks);
+        w.text(&self.to_string());
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut r = Reader(bytes);
-        let m = match r.u8()? {
-            1 => {
-                Self::Join { rank: r.u32()?, size: r.u32()?, patience: r.u64()?, facts: Facts::take(&mut r)? }
-            }
-            2 => Self::Ready,
-            3 => Self::Failed { why: take(&mut r)? },
-            4 => Self::Vote { world: r.u64()?, group_id: r.u64()?, message: take_reform(&mut r)? },
-            5 => Self::Wait {
-                host: r.text()?,
-                pid: r.u32()?,
-                place: Some(r.u32()?).filter(|place| *place != NO_PLACE),
-            },
-            6 => Self::Summon { joiners: take_joiners(&mut r)?, to: Summons::take(&mut r)? },
-            7 => Self::Decline { joiners: take_joiners(&mut r)?, why: take(&mut r)? },
-            _ => return Err(Malformed),
-        };
-        r.end(m)
+    fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let cause = *JoinCause::ALL.get(usize::from(r.u8()?)).ok_or(Malformed)?;
+        let ranks = r.ranks()?;
+        Ok(Self::new(r.text()?).of(ranks).because(cause))
     }
 }
 
-impl FromStore {
-    pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
-        match self {
-            Self::Welcome { world, size } => {
-                w.u8(1);
-                w.u64(*world);
-                w.u32(*size);
-            }
-            Self::Entry { rank, facts } => {
-                w.u8(2);
-                w.u32(*rank);
-                facts.put(&mut w);
-            }
-            Self::Refused { why } => {
-                w.u8(3);
-                put(&mut w, why);
-            }
-            Self::Joiners { all, called } => {
-                w.u8(6);
-                put_joiners(&mut w, all);
-                put_joiners(&mut w, called);
-            }
-            Self::Summoned { to } => {
-                w.u8(7);
-                to.put(&mut w);
-            }
-            Self::Vote { group_id, message } => {
-                w.u8(5);
-                w.u64(*group_id);
-                put_reform(&mut w, message);
-            }
-            Self::Waiting { here } => {
-                w.u8(4);
-                w.u32(*here);
-            }
-        }
-        w.0
-    }
-
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut r = Reader(bytes);
-        let m = match r.u8()? {
-            1 => Self::Welcome { world: r.u64()?, size: r.u32()? },
-            2 => Self::Entry { rank: r.u32()?, facts: Facts::take(&mut r)? },
-            3 => Self::Refused { why: take(&mut r)? },
-            4 => Self::Waiting { here: r.u32()? },
-            5 => Self::Vote { group_id: r.u64()?, message: take_reform(&mut r)? },
-            6 => Self::Joiners { all: take_joiners(&mut r)?, called: take_joiners(&mut r)? },
-            7 => Self::Summoned { to: Summons::take(&mut r)? },
-            _ => return Err(Malformed),
-        };
-        r.end(m)
-    }
-}
+fields!(Field: enum ToStore {
+    1 Join { rank, size, patience, facts },
+    2 Ready,
+    3 Failed { why },
+    4 Vote { world, group_id, message },
+    5 Wait { host, pid, place: place },
+    6 Summon { joiners, to },
+    7 Decline { joiners, why },
+});
+fields!(Field: enum FromStore {
+    1 Welcome { world, size },
+    2 Entry { rank, facts },
+    3 Refused { why },
+    4 Waiting { here },
+    5 Vote { group_id, message },
+    6 Joiners { all, called },
+    7 Summoned { to },
+});
 
 #[cfg(test)]
 mod tests;

@@ -8,12 +8,13 @@ mod stream;
 use super::{Interest, Link, SMALL_WANT};
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use scope::Rng;
 use std::{
     thread,
     time::{Duration, Instant},
 };
-use stream::StreamCheck;
-pub(crate) use stream::{SeededNumbers, bytes, expect};
+use stream::{StreamCheck, length};
+pub(crate) use stream::{bytes, expect};
 
 /// Two ends of one link.
 pub(crate) type LinkEnds = (Box<dyn Link>, Box<dyn Link>);
@@ -57,17 +58,17 @@ pub(crate) fn moves_both_ways_at_once(make: impl Fn() -> LinkEnds) {
     let (mut a, mut b) = make();
     assert_eq!(a.properties(), b.properties());
     assert!(a.chunk() > 0);
-    let mut input = SeededNumbers(0x1234_5678_9abc_def1);
+    let mut input = Rng::new(0x1234_5678_9abc_def1);
     let mut ways = [StreamCheck::default(); 2];
     eventually("both streams", || {
         for (way, s) in ways.iter_mut().enumerate() {
             let (from, to) = if way == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
-            let head = input.len().min(ALL - s.put);
-            let body = input.len().min(ALL - s.put - head);
+            let head = length(&mut input).min(ALL - s.put);
+            let body = length(&mut input).min(ALL - s.put - head);
             s.put(from.as_mut(), head, body).unwrap();
-            match input.roll(3) {
-                0 => s.peek(to.as_mut(), input.len(), input.roll(257)).unwrap(),
-                1 => s.take(to.as_mut(), input.len()).unwrap(),
+            match input.below(3) {
+                0 => s.peek(to.as_mut(), length(&mut input), input.below(257)).unwrap(),
+                1 => s.take(to.as_mut(), length(&mut input)).unwrap(),
                 _ => 0,
             };
         }
@@ -150,10 +151,10 @@ pub(crate) fn nothing_is_nothing(make: impl Fn() -> LinkEnds) {
 pub(crate) fn small_wants_come_whole(make: impl Fn() -> LinkEnds) {
     let (mut a, mut b) = make();
     let mut s = StreamCheck::default();
-    let mut input = SeededNumbers(0xfeed_beef_1234_5677);
+    let mut input = Rng::new(0xfeed_beef_1234_5677);
     for round in 0..2000 {
         // Pieces that end anywhere, and sometimes one that fills buffers up.
-        let piece = if round % 200 == 0 { 40_001 } else { 1 + input.roll(40) };
+        let piece = if round % 200 == 0 { 40_001 } else { 1 + input.below(40) };
         let end = s.put + piece;
         eventually("room", || {
             let is_full = s.put(a.as_mut(), 0, end - s.put).unwrap() == 0;
@@ -161,7 +162,7 @@ pub(crate) fn small_wants_come_whole(make: impl Fn() -> LinkEnds) {
             s.take(b.as_mut(), if is_full { 1000 } else { spare }).unwrap();
             (s.put == end).then_some(())
         });
-        let want = 1 + input.roll(SMALL_WANT);
+        let want = 1 + input.below(SMALL_WANT);
         if s.put.saturating_sub(s.got) < want {
             continue;
         }
@@ -170,7 +171,7 @@ pub(crate) fn small_wants_come_whole(make: impl Fn() -> LinkEnds) {
             expect(lent, s.got);
             (lent.len() >= want).then_some(lent.len())
         });
-        let n = input.roll(n.min(100) + 1);
+        let n = input.below(n.min(100) + 1);
         b.consume(n);
         s.got += n;
     }
@@ -184,9 +185,9 @@ pub(crate) fn elements_come_whole(make: impl Fn() -> LinkEnds) {
     s.put_all(a.as_mut(), 3);
     eventually("the head", || (s.take(b.as_mut(), 3).unwrap() > 0 && s.got == 3).then_some(()));
     let all = 3 + (3 << 20);
-    let mut input = SeededNumbers(77);
+    let mut input = Rng::new(77);
     eventually("all elements", || {
-        let n = input.len().min(all - s.put);
+        let n = length(&mut input).min(all - s.put);
         s.put(a.as_mut(), 0, n).unwrap();
         let ready = s.put.saturating_sub(s.got);
         if ready >= 8 {

@@ -1,4 +1,4 @@
-//! Whose turn it is: calls on a group run one at a time, in the order of their tickets. A call that finds nobody with a ticket needs none
+//! Turns: calls on a group run one at a time, in the order of their tickets. A call that finds nobody with a ticket needs none
 //! (`Core::free_state`).
 
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering, fence};

@@ -1,47 +1,23 @@
 //! Cells of the measurement: an operation, on how many ranks, of how many bytes of which type.
 
+use comity_kernel::named;
 use std::fmt;
 
-/// An operation that libraries have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Operation {
-    AllReduce,
-    AllGather,
-    ReduceScatter,
-    Broadcast,
-    AllToAll,
-    PingPong,
-    Barrier,
+named! {
+    /// An operation that libraries have in common.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub(crate) enum Operation: "operation" {
+        AllReduce => "all_reduce",
+        AllGather => "all_gather",
+        ReduceScatter => "reduce_scatter",
+        Broadcast => "broadcast",
+        AllToAll => "all_to_all",
+        PingPong => "pingpong",
+        Barrier => "barrier",
+    }
 }
 
 impl Operation {
-    pub(crate) const ALL: [Self; 7] = [
-        Self::AllReduce,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::Broadcast,
-        Self::AllToAll,
-        Self::PingPong,
-        Self::Barrier,
-    ];
-
-    /// Name in `comity bench` and in the programs of the peers.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all_reduce",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::Broadcast => "broadcast",
-            Self::AllToAll => "all_to_all",
-            Self::PingPong => "pingpong",
-            Self::Barrier => "barrier",
-        }
-    }
-
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|o| o.name() == name)
-    }
-
     /// Meaning of the bytes and the time.
     pub(crate) const fn about(self) -> &'static str {
         match self {
@@ -66,23 +42,12 @@ impl Operation {
     }
 }
 
-/// Types of elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Element {
-    F32,
-    Bf16,
-}
-
-impl Element {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-        }
-    }
-
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
-        [Self::F32, Self::Bf16].into_iter().find(|e| e.name() == name)
+named! {
+    /// Types of elements.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub(crate) enum Element: "type" {
+        F32 => "f32",
+        Bf16 => "bf16",
     }
 }
 

@@ -65,7 +65,7 @@ pub(crate) struct Contender {
     pub(crate) name: &'static str,
     /// In tables and pictures.
     pub(crate) label: &'static str,
-    /// Whose it is; nobody's are Comity and the limits.
+    /// Library that it runs; none for Comity and the limits.
     pub(crate) peer: Option<Peer>,
     pub(crate) wire: Wire,
     pub(crate) program: Program,

@@ -4,30 +4,19 @@ use super::{
     cell::{Cell, Element, Operation},
     contender::Contender,
 };
+use comity_kernel::named;
 use serde_json::{Value, json};
 
-/// Distance of the first two cores from each other, by a flag that they hand to and fro.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Distance {
-    /// In a complex of cores with a common cache.
-    Near,
-    /// In two complexes, or two sockets.
-    Far,
-    /// It changed meanwhile, or is in between.
-    Mixed,
-}
-
-impl Distance {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Near => "near",
-            Self::Far => "far",
-            Self::Mixed => "mixed",
-        }
-    }
-
-    fn from_name(name: &str) -> Option<Self> {
-        [Self::Near, Self::Far, Self::Mixed].into_iter().find(|d| d.name() == name)
+named! {
+    /// Distance of the first two cores from each other, by a flag that they hand to and fro.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) enum Distance: "distance" {
+        /// In a complex of cores with a common cache.
+        Near => "near",
+        /// In two complexes, or two sockets.
+        Far => "far",
+        /// It changed meanwhile, or is in between.
+        Mixed => "mixed",
     }
 }
 

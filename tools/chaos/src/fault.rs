@@ -2,7 +2,7 @@
 
 mod row;
 
-use super::random::Random;
+use scope::Rng;
 use std::{fmt, ops::Range};
 
 /// Ranks of the largest group.
@@ -87,7 +87,7 @@ impl Lane {
     /// The fault that a trial's seed stands for.
     pub(super) fn choose(self, seed: u64) -> Fault {
         let all: u64 = self.faults().iter().map(|(_, weight)| weight).sum();
-        let mut at = Random::new(seed ^ 0x6661_756c).below(all);
+        let mut at = Rng::new(seed ^ 0x6661_756c).between(0, all - 1);
         for (fault, weight) in self.faults() {
             match at.checked_sub(*weight) {
                 Some(rest) => at = rest,
@@ -174,89 +174,52 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 36] = [
-        Self::Kill(Phase::Join),
-        Self::Kill(Phase::Idle),
-        Self::Kill(Phase::Call),
-        Self::Kill(Phase::Close),
-        Self::Crash,
-        Self::Files,
-        Self::Memory,
-        Self::FileSize,
-        Self::FullShm,
-        Self::HostileJoin,
-        Self::HostileCall,
-        Self::RankKilled,
-        Self::RankExits,
-        Self::LauncherKill,
-        Self::LauncherTerm,
-        Self::LauncherInt,
-        Self::LauncherHup,
-        Self::SupervisorKill,
-        Self::OutOfMemory,
-        Self::StopCall,
-        Self::StopIdle,
-        Self::Blip,
-        Self::CutBoth,
-        Self::CutOut,
-        Self::CutIn,
-        Self::CutPair,
-        Self::CableBlip,
-        Self::LongCableBlip,
-        Self::Delay,
-        Self::Absent,
-        Self::PortTaken,
-        Self::FarRankKilled,
-        Self::FarLauncherKill,
-        Self::SshKilled,
-        Self::HostKilled,
-        Self::HostCut,
+    /// Each with its name after `--only`.
+    const ALL: [(Self, &'static str); 36] = [
+        (Self::Kill(Phase::Join), "kill-join"),
+        (Self::Kill(Phase::Idle), "kill-idle"),
+        (Self::Kill(Phase::Call), "kill-call"),
+        (Self::Kill(Phase::Close), "kill-close"),
+        (Self::Crash, "crash"),
+        (Self::Files, "files"),
+        (Self::Memory, "memory"),
+        (Self::FileSize, "file-size"),
+        (Self::FullShm, "full-shm"),
+        (Self::HostileJoin, "hostile-join"),
+        (Self::HostileCall, "hostile-call"),
+        (Self::RankKilled, "rank-killed"),
+        (Self::RankExits, "rank-exits"),
+        (Self::LauncherKill, "launcher-kill"),
+        (Self::LauncherTerm, "launcher-term"),
+        (Self::LauncherInt, "launcher-int"),
+        (Self::LauncherHup, "launcher-hup"),
+        (Self::SupervisorKill, "supervisor-kill"),
+        (Self::OutOfMemory, "out-of-memory"),
+        (Self::StopCall, "stop-call"),
+        (Self::StopIdle, "stop-idle"),
+        (Self::Blip, "blip"),
+        (Self::CutBoth, "cut-both"),
+        (Self::CutOut, "cut-out"),
+        (Self::CutIn, "cut-in"),
+        (Self::CutPair, "cut-pair"),
+        (Self::CableBlip, "cable-blip"),
+        (Self::LongCableBlip, "long-cable-blip"),
+        (Self::Delay, "delay"),
+        (Self::Absent, "absent"),
+        (Self::PortTaken, "port-taken"),
+        (Self::FarRankKilled, "far-rank-killed"),
+        (Self::FarLauncherKill, "far-launcher-kill"),
+        (Self::SshKilled, "ssh-killed"),
+        (Self::HostKilled, "host-killed"),
+        (Self::HostCut, "host-lost"),
     ];
 
-    /// Name after `--only`.
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Kill(Phase::Join) => "kill-join",
-            Self::Kill(Phase::Idle) => "kill-idle",
-            Self::Kill(Phase::Call) => "kill-call",
-            Self::Kill(Phase::Close) => "kill-close",
-            Self::Crash => "crash",
-            Self::Files => "files",
-            Self::Memory => "memory",
-            Self::FileSize => "file-size",
-            Self::FullShm => "full-shm",
-            Self::HostileJoin => "hostile-join",
-            Self::HostileCall => "hostile-call",
-            Self::RankKilled => "rank-killed",
-            Self::RankExits => "rank-exits",
-            Self::LauncherKill => "launcher-kill",
-            Self::LauncherTerm => "launcher-term",
-            Self::LauncherInt => "launcher-int",
-            Self::LauncherHup => "launcher-hup",
-            Self::SupervisorKill => "supervisor-kill",
-            Self::OutOfMemory => "out-of-memory",
-            Self::StopCall => "stop-call",
-            Self::StopIdle => "stop-idle",
-            Self::Blip => "blip",
-            Self::CutBoth => "cut-both",
-            Self::CutOut => "cut-out",
-            Self::CutIn => "cut-in",
-            Self::CutPair => "cut-pair",
-            Self::CableBlip => "cable-blip",
-            Self::LongCableBlip => "long-cable-blip",
-            Self::Delay => "delay",
-            Self::Absent => "absent",
-            Self::PortTaken => "port-taken",
-            Self::FarRankKilled => "far-rank-killed",
-            Self::FarLauncherKill => "far-launcher-kill",
-            Self::SshKilled => "ssh-killed",
-            Self::HostKilled => "host-killed",
-            Self::HostCut => "host-lost",
-        }
+        Self::ALL.iter().find(|(fault, _)| *fault == self).map_or("", |(_, name)| name)
     }
 
     pub(super) fn all() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter()
+        Self::ALL.into_iter().map(|(fault, _)| fault)
     }
 
     pub(super) fn named(name: &str) -> Option<Self> {
@@ -280,22 +243,22 @@ pub(super) struct Plan {
     pub(super) victim: usize,
     /// `shm`, `tcp`, or both with two ranks to a host.
     pub(super) links: &'static str,
-    pub(super) random: Random,
+    pub(super) random: Rng,
 }
 
 impl Plan {
     pub(super) fn new(fault: Fault, seed: u64) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = Rng::new(seed);
         let size = match fault {
             // Most with 8, for which the bound is promised.
             Fault::Kill(_) if random.below(4) > 0 => MOST,
             Fault::CutPair => APART,
             // Two hosts at least.
-            _ if fault.lane() == Lane::Silence => random.within(3, MOST as u64) as usize,
-            _ => random.within(2, MOST as u64) as usize,
+            _ if fault.lane() == Lane::Silence => random.between(3, MOST as u64) as usize,
+            _ => random.between(2, MOST as u64) as usize,
         };
-        let victim = random.index(size);
-        let links = random.pick(&["shm", "tcp", "mixed"]);
+        let victim = random.below(size);
+        let links = *random.pick(&["shm", "tcp", "mixed"]);
         let first = if fault == Fault::CutPair { MOST } else { 0 };
         Self { fault, seed, size, first, victim, links, random }
     }

@@ -6,10 +6,10 @@ use super::{
     lateness::Lateness,
     launcher::{Launcher, fleet::Fleet},
     net::{self, Slow},
-    random,
     table::Table,
     trial::{self, Outcome},
 };
+use scope::Rng;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -148,6 +148,11 @@ pub fn main(args: &[&str]) -> Result<(), String> {
     trials(&orders, &lacking, &mut kind)
 }
 
+/// The seed of one trial of many, short enough to be typed.
+fn derived(seed: u64, lane: u64, trial: u64) -> u64 {
+    Rng::new(seed ^ lane.rotate_left(32) ^ trial.rotate_left(48)).between(0, (1 << 48) - 1)
+}
+
 fn trials(orders: &Orders, lacking: &[Fault], kind: &mut Kind) -> Result<(), String> {
     let begun = Instant::now();
     let lateness = Lateness::watch();
@@ -157,7 +162,7 @@ fn trials(orders: &Orders, lacking: &[Fault], kind: &mut Kind) -> Result<(), Str
     let mut told = 0;
     let seeds: Box<dyn Iterator<Item = u64>> = match orders.trial {
         Some(seed) => Box::new(std::iter::repeat(seed)),
-        None => Box::new((0..).map(|i| random::derived(orders.seed, orders.lane as u64, i))),
+        None => Box::new((0..).map(|i| derived(orders.seed, orders.lane as u64, i))),
     };
     let asked: Vec<Fault> = match orders.faults[..] {
         [] => Fault::all().filter(|f| f.lane() == orders.lane).collect(),

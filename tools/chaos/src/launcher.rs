@@ -76,7 +76,7 @@ impl Launcher {
     fn start(&mut self, plan: &Plan) -> Result<Started, String> {
         let mut random = plan.random.clone();
         let role = match plan.fault {
-            Fault::RankExits => format!("exit:{}:{}", random.within(1, 99), plan.victim),
+            Fault::RankExits => format!("exit:{}:{}", random.between(1, 99), plan.victim),
             Fault::OutOfMemory => format!("eat:{}", plan.victim),
             _ => "family".into(),
         };
@@ -181,7 +181,7 @@ fn check(job: &mut Job<'_>, expected: i32, words: &[&str], outcome: &mut Outcome
 
 fn rank_killed(job: &mut Job<'_>, plan: &Plan, outcome: &mut Outcome) {
     let mut random = plan.random.clone();
-    let fatal = random.pick(&[
+    let fatal = *random.pick(&[
         Signal::KILL,
         Signal::KILL,
         Signal::TERM,
@@ -194,7 +194,7 @@ fn rank_killed(job: &mut Job<'_>, plan: &Plan, outcome: &mut Outcome) {
     if !job.hear(if early { "started" } else { "ready" }, 0..plan.size, Instant::now() + LONG) {
         return outcome.broke("the ranks do not start");
     }
-    thread::sleep(Duration::from_micros(random.below(30_000)));
+    thread::sleep(Duration::from_micros(random.between(0, 30_000)));
     let Some(pid) = job.pid(plan.victim) else { return outcome.broke("a rank has no process") };
     let killed = monotonic();
     signal(pid, fatal);
@@ -217,7 +217,7 @@ fn rank_fails(job: &mut Job<'_>, plan: &Plan, outcome: &mut Outcome) {
     let (code, why) = match plan.fault {
         Fault::OutOfMemory => (137, "out of memory".to_owned()),
         _ => {
-            let code = plan.random.clone().within(1, 99) as i32;
+            let code = plan.random.clone().between(1, 99) as i32;
             (code, format!("exited with code {code}"))
         }
     };
@@ -233,7 +233,7 @@ fn supervisor_killed(job: &mut Job<'_>, plan: &Plan, outcome: &mut Outcome) {
     if !job.hear("started", 0..plan.size, Instant::now() + LONG) {
         return outcome.broke("the ranks do not start");
     }
-    thread::sleep(Duration::from_micros(plan.random.clone().below(60_000)));
+    thread::sleep(Duration::from_micros(plan.random.clone().between(0, 60_000)));
     let all = job.processes.alive(&[]);
     let Some((supervisor, _)) = all.iter().find(|(_, name)| name == "rank-supervisor") else {
         return outcome.broke("the launcher has no second process");
@@ -249,10 +249,10 @@ fn launcher_dies(job: &mut Job<'_>, plan: &Plan, how: Signal, outcome: &mut Outc
     let mut random = plan.random.clone();
     match random.below(4) {
         // At any moment of the start.
-        0 => thread::sleep(Duration::from_micros(random.below(60_000))),
+        0 => thread::sleep(Duration::from_micros(random.between(0, 60_000))),
         1 if job.hear("started", 0..plan.size, Instant::now() + LONG) => {}
         _ if job.hear("ready", 0..plan.size, Instant::now() + LONG) => {
-            thread::sleep(Duration::from_micros(random.below(30_000)));
+            thread::sleep(Duration::from_micros(random.between(0, 30_000)));
         }
         _ => return outcome.broke("the ranks do not start"),
     }

@@ -13,7 +13,6 @@ mod lateness;
 mod launcher;
 mod net;
 mod processes;
-mod random;
 mod silence;
 mod soak;
 mod strangers;
@@ -130,7 +129,7 @@ fn known() -> String {
     format!("there are {}", names.join(", "))
 }
 
-/// Why this machine cannot run it, if so.
+/// Reason why this machine cannot run it, if so.
 pub fn unable() -> Option<String> {
     if !cfg!(target_os = "linux") {
         return Some("namespaces are Linux's".into());

@@ -53,22 +53,20 @@ pub(super) fn hosts() -> Result<(), String> {
 
 /// Packets of a host vanish: no cable is seen to be out, nothing is refused.
 pub(super) fn cut(host: usize, how: Cut) -> Result<(), String> {
-    match how {
-        Cut::Both => ip(&format!("link set c{host} nomaster")),
-        Cut::Outward => halves(|half| ip(&format!("-n h{host} route add blackhole {half}"))),
-        Cut::Inward => (0..HOSTS)
-            .filter(|h| *h != host)
-            .try_for_each(|other| ip(&format!("-n h{other} route add blackhole {}/32", address(host)))),
-    }
+    pass(host, how, "nomaster", "add blackhole")
 }
 
 pub(super) fn mend(host: usize, how: Cut) -> Result<(), String> {
+    pass(host, how, "master switch", "del blackhole")
+}
+
+fn pass(host: usize, how: Cut, cable: &str, route: &str) -> Result<(), String> {
     match how {
-        Cut::Both => ip(&format!("link set c{host} master switch")),
-        Cut::Outward => halves(|half| ip(&format!("-n h{host} route del blackhole {half}"))),
+        Cut::Both => ip(&format!("link set c{host} {cable}")),
+        Cut::Outward => halves(|half| ip(&format!("-n h{host} route {route} {half}"))),
         Cut::Inward => (0..HOSTS)
             .filter(|h| *h != host)
-            .try_for_each(|other| ip(&format!("-n h{other} route del blackhole {}/32", address(host)))),
+            .try_for_each(|other| ip(&format!("-n h{other} route {route} {}/32", address(host)))),
     }
 }
 

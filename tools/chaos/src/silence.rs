@@ -52,10 +52,10 @@ fn stop(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
     let mut random = plan.random.clone();
     let victim = plan.victim;
     start(crew, plan, role, outcome);
-    pause(random.below(60_000));
+    pause(random.between(0, 60_000));
     let stopped = crew.signal(victim, Signal::STOP);
     if role == "idle" {
-        pause(random.below(1_500_000));
+        pause(random.between(0, 1_500_000));
         (0..plan.size).for_each(|r| crew.tell(r, "call"));
     }
     let told = outs(crew, plan.others(), SILENCE + 1.0, outcome);
@@ -83,17 +83,17 @@ fn stop(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
 fn blips(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
     let mut random = plan.random.clone();
     start(crew, plan, "ops", outcome);
-    for _ in 0..random.within(1, 4) {
-        let stopped: Vec<usize> = (0..random.within(1, 3)).map(|_| random.index(plan.size)).collect();
+    for _ in 0..random.between(1, 4) {
+        let stopped: Vec<usize> = (0..random.between(1, 3)).map(|_| random.below(plan.size)).collect();
         for r in &stopped {
             crew.signal(*r, Signal::STOP);
         }
-        pause(random.within(5_000, 500_000));
+        pause(random.between(5_000, 500_000));
         for r in &stopped {
             crew.signal(*r, Signal::CONT);
         }
         // Else a rank that is stopped again had no time to say that it lives, and was silent for longer than one stop.
-        pause(random.within(200_000, 300_000));
+        pause(random.between(200_000, 300_000));
     }
     all_well(crew, plan, outcome);
 }
@@ -103,7 +103,7 @@ fn cut(crew: &mut Crew, plan: &Plan, how: Cut, outcome: &mut Outcome) -> Result<
     let mut random = plan.random.clone();
     let host = Crew::host(plan.victim);
     start(crew, plan, "ops", outcome);
-    pause(random.below(60_000));
+    pause(random.between(0, 60_000));
     let since = monotonic();
     net::cut(host, how)?;
     let told = outs(crew, 0..plan.size, SILENCE + 1.0, outcome);
@@ -138,15 +138,15 @@ fn cut(crew: &mut Crew, plan: &Plan, how: Cut, outcome: &mut Outcome) -> Result<
 fn cut_pair(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), String> {
     let mut random = plan.random.clone();
     let from = plan.victim;
-    let to = (plan.victim + 1 + random.index(plan.size - 1)) % plan.size;
-    let role = random.pick(&["ops", "idle"]);
+    let to = (plan.victim + 1 + random.below(plan.size - 1)) % plan.size;
+    let role = *random.pick(&["ops", "idle"]);
     start(crew, plan, role, outcome);
-    pause(random.below(600_000));
+    pause(random.between(0, 600_000));
     let since = monotonic();
     net::lose(from, to)?;
     if role == "idle" {
         // Earlier the others may still end their call and leave in good order.
-        pause(random.within(1_400_000, 1_800_000));
+        pause(random.between(1_400_000, 1_800_000));
         plan.members().for_each(|m| crew.tell(m, "call"));
     }
     let told = outs(crew, plan.members(), SILENCE + 1.0, outcome);
@@ -177,11 +177,11 @@ fn cable_blip(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(),
     let mut random = plan.random.clone();
     let host = Crew::host(plan.victim);
     start(crew, plan, "ops", outcome);
-    pause(random.below(60_000));
+    pause(random.between(0, 60_000));
     net::cut(host, Cut::Both)?;
-    pause(if plan.fault == Fault::LongCableBlip { LONG_BLIP } else { random.within(20_000, 250_000) });
+    pause(if plan.fault == Fault::LongCableBlip { LONG_BLIP } else { random.between(20_000, 250_000) });
     net::mend(host, Cut::Both)?;
-    pause(random.below(100_000));
+    pause(random.between(0, 100_000));
     all_well(crew, plan, outcome);
     Ok(())
 }
@@ -191,16 +191,16 @@ fn delay(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), Stri
     let mut random = plan.random.clone();
     let host = Crew::host(plan.victim);
     let early = random.below(2) == 0;
-    let slow = random.pick(&[Slow::Both, Slow::Outward, Slow::Inward]);
+    let slow = *random.pick(&[Slow::Both, Slow::Outward, Slow::Inward]);
     if early {
         net::slow(host, slow)?;
     }
     start(crew, plan, "ops", outcome);
     if !early {
-        pause(random.below(60_000));
+        pause(random.between(0, 60_000));
         net::slow(host, slow)?;
     }
-    pause(random.within(300_000, 1_500_000));
+    pause(random.between(300_000, 1_500_000));
     all_well(crew, plan, outcome);
     net::hasten(host, slow)
 }

@@ -1,6 +1,7 @@
 //! Connections of those who do not belong to a job: they say nothing, nonsense, or half of something.
 
-use super::{net::Listeners, random::Random};
+use super::net::Listeners;
+use scope::Rng;
 use std::{
     io::Write,
     net::{Shutdown, SocketAddr, TcpStream},
@@ -10,19 +11,19 @@ use std::{
 /// Dropping it ends all connections.
 #[derive(Debug)]
 pub(super) struct Strangers {
-    random: Random,
+    random: Rng,
     connected: Vec<TcpStream>,
 }
 
 impl Strangers {
     pub(super) fn new(seed: u64) -> Self {
-        Self { random: Random::new(seed), connected: Vec::new() }
+        Self { random: Rng::new(seed), connected: Vec::new() }
     }
 
     /// So many connect to what listens, by TCP and by name.
     pub(super) fn visit(&mut self, listeners: &Listeners, count: usize) {
         for _ in 0..count {
-            if let Some(port) = pick(&mut self.random, &listeners.ports) {
+            if let Some(port) = some(&mut self.random, &listeners.ports) {
                 let at = SocketAddr::from(([127, 0, 0, 1], *port));
                 if let Ok(stream) = TcpStream::connect_timeout(&at, Duration::from_millis(200)) {
                     self.bother(&stream, |s, how| s.shutdown(how));
@@ -30,7 +31,7 @@ impl Strangers {
                 }
             }
             #[cfg(target_os = "linux")]
-            if let Some(name) = pick(&mut self.random, &listeners.names) {
+            if let Some(name) = some(&mut self.random, &listeners.names) {
                 use std::os::{
                     linux::net::SocketAddrExt,
                     unix::net::{SocketAddr, UnixStream},
@@ -47,8 +48,8 @@ impl Strangers {
     where
         for<'a> &'a S: Write,
     {
-        let length = self.random.below(300) as usize;
-        let noise: Vec<u8> = (0..length).map(|_| self.random.next() as u8).collect();
+        let length = self.random.below(300);
+        let noise: Vec<u8> = (0..length).map(|_| self.random.below(256) as u8).collect();
         let words: &[u8] = match self.random.below(4) {
             0 => b"",
             1 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -62,6 +63,7 @@ impl Strangers {
     }
 }
 
-fn pick<'a, T>(random: &mut Random, all: &'a [T]) -> Option<&'a T> {
-    all.get(random.index(all.len()))
+/// Random element, if there is any.
+fn some<'a, T>(random: &mut Rng, all: &'a [T]) -> Option<&'a T> {
+    (!all.is_empty()).then(|| random.pick(all))
 }

@@ -6,10 +6,10 @@ use super::{
     fault::{Fault, Phase, Plan},
     net::Listeners,
     processes::{Said, monotonic},
-    random::Random,
     strangers::Strangers,
 };
 use rustix::process::{Resource, Signal};
+use scope::Rng;
 use std::{
     fs,
     time::{Duration, Instant},
@@ -77,7 +77,7 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan) -> Result<Outcome, String> {
         Fault::Kill(phase) => kill(crew, plan, phase, Signal::KILL, &mut outcome),
         Fault::Crash => {
             let signal = plan.random.clone().pick(&[Signal::TERM, Signal::ILL, Signal::ABORT]);
-            kill(crew, plan, Phase::Call, signal, &mut outcome);
+            kill(crew, plan, Phase::Call, *signal, &mut outcome);
         }
         Fault::Files | Fault::Memory | Fault::FileSize => starve(crew, plan, &mut outcome)?,
         Fault::FullShm => full(crew, plan, &mut outcome)?,
@@ -155,19 +155,19 @@ pub(super) fn outs(
 }
 
 /// Wait until the ranks are where the victim is to be hit, and a moment more.
-fn until_phase(crew: &mut Crew, plan: &Plan, phase: Phase, random: &mut Random, outcome: &mut Outcome) {
+fn until_phase(crew: &mut Crew, plan: &Plan, phase: Phase, random: &mut Rng, outcome: &mut Outcome) {
     match phase {
-        Phase::Join => pause(random.below(40_000)),
+        Phase::Join => pause(random.between(0, 40_000)),
         Phase::Close => {
             crew.hear("ready", [plan.victim].into_iter(), Instant::now() + LONG);
-            pause(random.below(3000));
+            pause(random.between(0, 3000));
         }
         Phase::Idle | Phase::Call => {
             let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
             if !missing.is_empty() {
                 outcome.broke(format!("ranks {missing:?} do not join"));
             }
-            pause(random.below(60_000));
+            pause(random.between(0, 60_000));
         }
     }
 }
@@ -187,7 +187,7 @@ fn kill(crew: &mut Crew, plan: &Plan, phase: Phase, signal: Signal, outcome: &mu
     until_phase(crew, plan, phase, &mut random, outcome);
     let killed = crew.signal(victim, signal);
     if phase == Phase::Idle {
-        pause(random.below(200_000));
+        pause(random.between(0, 200_000));
         plan.others().for_each(|r| crew.tell(r, "call"));
     }
     crew.processes.wait(crew.pid(victim), Instant::now() + LONG);
@@ -257,22 +257,22 @@ fn starve(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), Str
         Fault::Files => {
             let fds = format!("/proc/{}/fd", crew.pid(victim).as_raw_pid());
             let open = fs::read_dir(fds).map_or(0, Iterator::count) as u64;
-            crew.limit(victim, Resource::Nofile, open + random.below(60))?;
+            crew.limit(victim, Resource::Nofile, open + random.between(0, 60))?;
         }
         Fault::Memory => {
             let statm = format!("/proc/{}/statm", crew.pid(victim).as_raw_pid());
             let pages = fs::read_to_string(statm).unwrap_or_default();
             let pages: u64 = pages.split(' ').next().and_then(|p| p.parse().ok()).unwrap_or(0);
-            crew.limit(victim, Resource::As, pages * 4096 + random.below(16 << 20))?;
+            crew.limit(victim, Resource::As, pages * 4096 + random.between(0, 16 << 20))?;
         }
-        _ => crew.limit(victim, Resource::Fsize, random.below(1 << 20))?,
+        _ => crew.limit(victim, Resource::Fsize, random.between(0, 1 << 20))?,
     }
     let join = 2.0;
     let port = crew.next_port();
     let begun = monotonic();
     crew.play(plan, port, Play { role: "ops", detection: PATIENT, join }, 0..plan.size);
     crew.hear("ready", [(victim + 1) % plan.size].into_iter(), Instant::now() + Duration::from_secs(3));
-    pause(random.below(30_000));
+    pause(random.between(0, 30_000));
     crew.tell(0, "end");
     crew.tell((victim + 1) % plan.size, "end");
     let told = outs(crew, plan.others(), join + PATIENT + 1.0, outcome);
@@ -321,14 +321,14 @@ fn strangers(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
     let mut random = plan.random.clone();
     let port = crew.next_port();
     let early = plan.fault == Fault::HostileJoin;
-    let mut strangers = Strangers::new(random.next());
+    let mut strangers = Strangers::new(random.between(0, u64::MAX - 1));
     if early {
         // The first rank waits for the others, among strangers.
         crew.play(plan, port, Play { role: "ops", detection: PATIENT, join: 20.0 }, [0]);
-        pause(random.below(20_000));
+        pause(random.between(0, 20_000));
         strangers.visit(&Listeners::of(crew.pid(0)), 30);
         crew.play(plan, port, Play { role: "ops", detection: PATIENT, join: 20.0 }, 1..plan.size);
-        pause(random.below(10_000));
+        pause(random.between(0, 10_000));
         strangers.visit(&Listeners::of(crew.pid(0)), 30);
     } else {
         crew.play(plan, port, Play { role: "ops", detection: PATIENT, join: 20.0 }, 0..plan.size);
@@ -339,7 +339,7 @@ fn strangers(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
     }
     for _ in 0..3 {
         strangers.visit(&Listeners::of(crew.pid(0)), 30);
-        pause(random.below(10_000));
+        pause(random.between(0, 10_000));
     }
     all_well(crew, plan, outcome);
 }

@@ -42,7 +42,7 @@ pub(crate) struct Artefact {
     pub(crate) file: PathBuf,
     /// Bytes of the program or library in it, where that has a limit of its own.
     pub(crate) inner: Option<u64>,
-    /// Whether something of it was run, rather than only looked at.
+    /// True if something of it was run, rather than only looked at.
     pub(crate) ran: bool,
     /// Checks, in a few words.
     pub(crate) checks: String,

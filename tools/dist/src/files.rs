@@ -74,7 +74,7 @@ fn sums(out: &Path) -> Result<Vec<(String, String)>, String> {
     Ok(text.lines().filter_map(|l| l.split_once("  ")).map(|(s, n)| (s.into(), n.into())).collect())
 }
 
-/// Whether a file is of this version, and not of an earlier one that lies in the same folder.
+/// Returns whether a file is of this version, and not of an earlier one that lies in the same folder.
 fn is_released(name: &str) -> bool {
     let ends = Path::new(name).extension().is_some_and(|e| e == "gz" || e == "whl");
     ends && name.contains(&format!("-{VERSION}-"))

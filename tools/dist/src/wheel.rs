@@ -64,7 +64,7 @@ pub(crate) fn check(kit: &Kit, target: &Target, file: PathBuf) -> Result<Artefac
     Ok(Artefact { file, inner, ran: target.runs_here(), checks })
 }
 
-/// Whether a wheel of the first tag runs wherever one of the second does: it needs an equal or older system library.
+/// Returns whether a wheel of the first tag runs wherever one of the second does: it needs an equal or older system library.
 fn is_covered(tag: &str, promised: &str) -> bool {
     let split = |tag: &str| {
         let mut words = tag.splitn(4, '_');

@@ -115,7 +115,7 @@ pub const NEEDED: [(&str, &str); 6] = [
     ("dpkg", "dpkg"),
 ];
 
-/// Why there can be no guest here.
+/// Reason why there can be no guest here.
 pub fn lacking() -> Option<String> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Some("the guest is put together from Debian's packages for x86_64".into());

@@ -17,7 +17,16 @@ mod rng;
 
 pub use rng::Rng;
 
-use std::env::var;
+use std::{
+    collections::BTreeMap,
+    env::var,
+    ops::Range,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
 
 /// The variable with the number, and the one that asks for everything.
 pub const SEED: &str = "COMITY_TEST_SEED";
@@ -58,6 +67,61 @@ impl Scope {
         println!("{} of {all} cases, chosen by {SEED}={}", share.len(), self.seed);
         share
     }
+}
+
+/// Declares an enum with an array of all its variants, `ALL`.
+#[macro_export]
+macro_rules! listed {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$of_variant:meta])* $variant:ident,)* }) => {
+        $(#[$meta])*
+        $vis enum $name {
+            $($(#[$of_variant])* $variant,)*
+        }
+
+        impl $name {
+            $vis const ALL: [Self; [$(stringify!($variant)),*].len()] = [$(Self::$variant),*];
+        }
+    };
+}
+
+/// The number in a variable, if that is set.
+///
+/// # Panics
+/// If it is no number.
+#[must_use]
+pub fn number(name: &str) -> Option<u64> {
+    let text = var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|e| panic!("{name}={text} is no number: {e}")))
+}
+
+/// Seeds for which `run` breaks a promise, and how, as so many threads find them: these stop when they have found `enough`.
+///
+/// ```
+/// let run = |seed| if seed % 10 == 7 { Err("it has a seven".into()) } else { Ok(()) };
+/// assert_eq!(scope::broken(0..20, 2, 5, run).into_keys().collect::<Vec<_>>(), [7, 17]);
+/// assert_eq!(scope::broken(0..1000, 1, 1, run).len(), 1);
+/// ```
+pub fn broken(
+    seeds: Range<u64>,
+    threads: usize,
+    enough: usize,
+    run: impl Fn(u64) -> Result<(), String> + Sync,
+) -> BTreeMap<u64, String> {
+    let next = AtomicU64::new(seeds.start);
+    let broken = Mutex::new(BTreeMap::new());
+    let found = || broken.lock().unwrap_or_else(PoisonError::into_inner);
+    let work = || loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= seeds.end || found().len() >= enough {
+            return;
+        }
+        if let Err(why) = run(seed) {
+            println!("seed {seed}: {why}");
+            found().insert(seed, why);
+        }
+    };
+    thread::scope(|s| (0..threads).for_each(|_| drop(s.spawn(work))));
+    broken.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// SplitMix64 goes on by this.

@@ -29,6 +29,11 @@ impl Rng {
         self.between(0, n as u64 - 1) as usize
     }
 
+    /// Random element of these.
+    pub fn pick<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.below(all.len())]
+    }
+
     /// True in so many of 100 cases.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.between(0, 99) < percent

@@ -1,5 +1,6 @@
 # The fuzz targets, each for a while, two at a time. They are built as cargo-fuzz builds them, but without it: to compile it takes longer
 # than to compile them. A gate's get the time that others leave, are less optimised, which is there in half the time, and may need longer.
+native
 if [ -n "${COMITY_TEST_DEEP-}" ]; then
     seconds=600 patience=10 quick=
 else

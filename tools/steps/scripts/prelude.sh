@@ -23,3 +23,22 @@ job() { ranks=$1; shift; timeout 130 "$COMITY" launch -n "$ranks" --timeout 100 
 
 # A port of this machine that nobody has just now.
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+# native: sets NATIVE and MACHINE, this machine's target. C that a dependency brings (AWS-LC, for AES-GCM) takes longer to compile than all
+# of Comity, and is the same in every build. So builds with flags of their own, for sanitizers, fuzzing and loom, link the objects of the
+# ordinary build: a table of cargo's configuration stands in for the build script of a crate that `links` something.
+# (https://doc.rust-lang.org/cargo/reference/build-scripts.html#overriding-build-scripts)
+native() {
+    MACHINE=$(rustc -vV | sed -n 's/^host: //p') NATIVE=$WORK/native.toml
+    ls "$BUILT"/debug/build/aws-lc-sys-*/output > "$WORK/said" 2>&1 || cargo build --workspace --all-targets
+    said=$(ls -t "$BUILT"/debug/build/aws-lc-sys-*/output | head -n 1)
+    version=$(sed -n '/^name = "aws-lc-sys"$/{n;s/^version = "\(.*\)"/\1/p}' Cargo.lock | tr . _)
+    {
+        echo "[target.$MACHINE.aws_lc_$version]"
+        for key in rustc-link-search rustc-link-lib rustc-cfg; do
+            sed -n "s/^cargo:$key=\(.*\)/'\1'/p" "$said" | paste -sd , | sed "s/..*/$key = [&]/"
+        done
+        sed -n "/^cargo:\(rustc-\|rerun-if-\|warning=\)/d; s/^cargo:\([^=]*\)=\(..*\)/\1 = '\2'/p" "$said"
+    } > "$NATIVE"
+    grep -q '^rustc-link-lib' "$NATIVE"
+}

@@ -12,6 +12,7 @@ case $NAME in
         # The standard library is watched too: its own synchronisation counts.
         options=TSAN_OPTIONS=halt_on_error=1:exitcode=86 more=:report_thread_leaks=0 std=-Zbuild-std COMITY_SLOWNESS=20 ;;
 esac
+native
 folder=target/$NAME-sanitizer
 # The system is called through libc, where the sanitizer sees memory mapped and unmapped: else an address that one thread had and another
 # gets later looks like one thing that both write. A library finds the sanitizer in the program that loads it, which exports it.

@@ -8,7 +8,8 @@ use tasks::{
 };
 
 /// Files of Python that the linter reads.
-pub(crate) const PYTHON: [&str; 5] = ["python", "bench", "examples", "docs/make", "tools/bench/programs"];
+pub(crate) const PYTHON: [&str; 6] =
+    ["python", "bench", "examples", "docs/make", "tools/bench/programs", "tools/gates.py"];
 
 /// The commit, from the command line.
 pub(crate) fn since<'a>(args: &[&'a str]) -> Result<&'a str, String> {

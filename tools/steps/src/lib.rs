@@ -9,7 +9,7 @@ mod test;
 pub use c::{LibraryKit, lay_out as lay_out_library};
 use std::path::Path;
 
-/// Why a task did not end well.
+/// Reason why a task did not end well.
 #[derive(Debug)]
 pub enum TaskError {
     /// The words are no task; what is wrong with them.

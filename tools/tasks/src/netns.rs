@@ -35,6 +35,20 @@ impl Hosts {
         Ok(all)
     }
 
+    /// Two hosts with a cable of that name, whose ends are 1 and 2 in a network of 24 bits.
+    ///
+    /// # Errors
+    /// They cannot be made here.
+    pub fn pair(purpose: &str, hosts: [&str; 2], network: &str) -> Result<Self, String> {
+        let pair = Self::new(purpose, &hosts)?;
+        pair.cable(hosts.map(|host| (host, "cable")))?;
+        for (host, end) in hosts.into_iter().zip(1..) {
+            pair.ip(host, &format!("addr add {network}.{end}/24 dev cable"))?;
+            pair.ip(host, "link set cable up")?;
+        }
+        Ok(pair)
+    }
+
     /// The name of a host's namespace.
     pub fn name(&self, host: &str) -> String {
         format!("{}-{host}", self.prefix)
@@ -62,13 +76,17 @@ impl Hosts {
         Task::new("ip").args(["netns", "exec", &self.name(host)])
     }
 
-    /// Numbers of the processes of a host.
+    /// Numbers of the processes of a host but this one.
     ///
     /// # Errors
     /// They cannot be listed.
     pub fn pids(&self, host: &str) -> Result<Vec<u32>, String> {
         let said = Task::new("ip").args(["netns", "pids", &self.name(host)]).regardless_of_signals().run()?;
-        Ok(said.split_whitespace().filter_map(|w| w.parse().ok()).collect())
+        Ok(said
+            .split_whitespace()
+            .filter_map(|w| w.parse().ok())
+            .filter(|pid| *pid != std::process::id())
+            .collect())
     }
 }
 

@@ -96,17 +96,6 @@ pub fn make(folder: &Path) -> Result<(), String> {
     fs::create_dir_all(folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))
 }
 
-/// Make a folder anew, with nothing in it.
-///
-/// # Errors
-/// The old one cannot be removed, or the new one not be made.
-pub fn make_anew(folder: &Path) -> Result<(), String> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).map_err(|e| format!("cannot remove {}: {e}", folder.display()))?;
-    }
-    make(folder)
-}
-
 /// A folder of this process that is removed with what is in it.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);

@@ -93,7 +93,7 @@ unsafe impl Sync for View<'_> {}
 // SAFETY: a `ViewMut` is the only path to its bytes, which are plain data.
 unsafe impl Send for ViewMut<'_> {}
 
-impl<'a> View<'a> {
+impl View<'_> {
     /// A view of `count` elements from `ptr` on, for buffers that Rust does not own (C, Python, CUDA).
     ///
     /// `ptr` need not be aligned for `dtype`.
@@ -113,40 +113,9 @@ impl<'a> View<'a> {
     pub unsafe fn from_raw(ptr: *const u8, count: usize, dtype: DType, place: Place) -> Self {
         Self { ptr, count, dtype, place, life: PhantomData }
     }
-
-    /// The number of elements.
-    #[inline]
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// The type of the elements.
-    #[inline]
-    pub fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    /// Returns the location of the bytes.
-    #[inline]
-    pub fn place(&self) -> Place {
-        self.place
-    }
-
-    /// The size in bytes: elements times the size of one.
-    #[inline]
-    pub fn len_bytes(&self) -> usize {
-        self.count * self.dtype.size()
-    }
-
-    /// The address of the bytes, in `place`.
-    #[doc(hidden)]
-    #[inline]
-    pub fn addr(&self) -> usize {
-        self.ptr.expose_provenance()
-    }
 }
 
-impl<'a> ViewMut<'a> {
+impl ViewMut<'_> {
     /// A view of `count` elements from `ptr` on, to write to; otherwise as [`View::from_raw`].
     ///
     /// ```
@@ -167,43 +136,51 @@ impl<'a> ViewMut<'a> {
         Self { ptr, count, dtype, place, life: PhantomData }
     }
 
-    /// The number of elements.
-    #[inline]
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// The type of the elements.
-    #[inline]
-    pub fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    /// Returns the location of the bytes.
-    #[inline]
-    pub fn place(&self) -> Place {
-        self.place
-    }
-
-    /// The size in bytes: elements times the size of one.
-    #[inline]
-    pub fn len_bytes(&self) -> usize {
-        self.count * self.dtype.size()
-    }
-
-    /// The address of the bytes, in `place`.
-    #[doc(hidden)]
-    #[inline]
-    pub fn addr(&self) -> usize {
-        self.ptr.expose_provenance()
-    }
-
     /// The same buffer, borrowed for a shorter time.
     #[inline]
     pub fn reborrow(&mut self) -> ViewMut<'_> {
         ViewMut { ptr: self.ptr, count: self.count, dtype: self.dtype, place: self.place, life: PhantomData }
     }
 }
+
+/// Implements what both kinds of view tell of their buffer.
+macro_rules! tell {
+    ($($view:ident),*) => {$(
+        impl $view<'_> {
+            /// The number of elements.
+            #[inline]
+            pub fn count(&self) -> usize {
+                self.count
+            }
+
+            /// The type of the elements.
+            #[inline]
+            pub fn dtype(&self) -> DType {
+                self.dtype
+            }
+
+            /// Returns the location of the bytes.
+            #[inline]
+            pub fn place(&self) -> Place {
+                self.place
+            }
+
+            /// The size in bytes: elements times the size of one.
+            #[inline]
+            pub fn len_bytes(&self) -> usize {
+                self.count * self.dtype.size()
+            }
+
+            /// The address of the bytes, in `place`.
+            #[doc(hidden)]
+            #[inline]
+            pub fn addr(&self) -> usize {
+                self.ptr.expose_provenance()
+            }
+        }
+    )*};
+}
+tell!(View, ViewMut);
 
 impl<'a, T: Element> From<&'a [T]> for View<'a> {
     #[inline]

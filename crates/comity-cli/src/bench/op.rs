@@ -6,58 +6,27 @@ use comity::{
     tools::cuda::{Buffer, Cuda},
 };
 use comity_check::value::{Data, Deal, Give, Sample};
+use comity_kernel::named;
 
-/// Operation that can be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BenchOp {
-    AllReduce,
-    AllGather,
-    ReduceScatter,
-    Broadcast,
-    Reduce,
-    AllToAll,
-    Gather,
-    Scatter,
-    SendRecv,
-    PingPong,
-    Barrier,
+named! {
+    /// Operation that can be measured.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum BenchOp: "operation" {
+        AllReduce => "all_reduce",
+        AllGather => "all_gather",
+        ReduceScatter => "reduce_scatter",
+        Broadcast => "broadcast",
+        Reduce => "reduce",
+        AllToAll => "all_to_all",
+        Gather => "gather",
+        Scatter => "scatter",
+        SendRecv => "sendrecv",
+        PingPong => "pingpong",
+        Barrier => "barrier",
+    }
 }
 
 impl BenchOp {
-    pub(crate) const ALL: [Self; 11] = [
-        Self::AllReduce,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::Broadcast,
-        Self::Reduce,
-        Self::AllToAll,
-        Self::Gather,
-        Self::Scatter,
-        Self::SendRecv,
-        Self::PingPong,
-        Self::Barrier,
-    ];
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all_reduce",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::Broadcast => "broadcast",
-            Self::Reduce => "reduce",
-            Self::AllToAll => "all_to_all",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::SendRecv => "sendrecv",
-            Self::PingPong => "pingpong",
-            Self::Barrier => "barrier",
-        }
-    }
-
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|o| o.name() == name)
-    }
-
     /// Meaning of the numbers in the table.
     pub(super) const fn about(self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
 //! Bad flags: of each command, each flag with values that it cannot have.
 use super::Case;
-use super::dice::Dice;
+use super::dice;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -77,7 +77,7 @@ pub(crate) fn all(dir: &Path) -> Vec<Case> {
     }
     std::fs::write(dir.join("records/rank-0.group-0.flight.json"), RECORD).unwrap();
     std::fs::write(dir.join("garbage/rank-7.group-1f.flight.json"), b"\xff\x00{").unwrap();
-    let mut dice = Dice::new(3);
+    let mut dice = dice(3);
     let mut cases: Vec<Case> = (0..120)
         .map(|i| {
             let (command, flag, values) = TABLE[i % TABLE.len()];

@@ -1,6 +1,7 @@
 //! Bad hostfiles: each is a good one with one thing wrong, whose place is known.
 use super::Case;
-use super::dice::Dice;
+use super::dice;
+use scope::Rng;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -65,7 +66,7 @@ fn no_text() -> Vec<Value> {
 }
 
 /// Ranks with addresses, none used twice.
-fn good(dice: &mut Dice) -> Vec<Vec<Value>> {
+fn good(dice: &mut Rng) -> Vec<Vec<Value>> {
     let ranks = 2 + dice.below(6);
     let of = |r: usize, i: usize| match (r + i) % 3 {
         0 => json!(format!("10.{r}.{i}.1:5000")),
@@ -76,7 +77,7 @@ fn good(dice: &mut Dice) -> Vec<Vec<Value>> {
 }
 
 /// A bad file, and the text that its refusal must contain.
-fn one(kind: usize, dice: &mut Dice) -> (Vec<u8>, Vec<String>) {
+fn one(kind: usize, dice: &mut Rng) -> (Vec<u8>, Vec<String>) {
     let mut hosts = good(dice);
     let r = dice.below(hosts.len());
     let a = dice.below(hosts[r].len());
@@ -147,7 +148,7 @@ type Bad = (String, Vec<u8>, Vec<String>);
 
 /// 170 made from the seed, and those below.
 pub(crate) fn all(dir: &Path) -> Vec<Case> {
-    let mut dice = Dice::new(1);
+    let mut dice = dice(1);
     let mut made: Vec<Bad> = (0..170)
         .map(|i| {
             let (bytes, says) = one(i, &mut dice);

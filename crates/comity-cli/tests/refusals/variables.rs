@@ -1,6 +1,7 @@
 //! Bad variables: a good set for some launcher, and one value in it that makes no sense.
 use super::Case;
-use super::dice::Dice;
+use super::dice;
+use scope::Rng;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -112,7 +113,7 @@ pub(crate) fn all(dir: &Path) -> Vec<Case> {
         std::fs::write(dir.join(name), text).unwrap();
         std::fs::set_permissions(dir.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
     }
-    let mut dice = Dice::new(2);
+    let mut dice = dice(2);
     let mut cases: Vec<Case> = (0..140)
         .map(|i| {
             let (name, base, values) = TABLE[i % TABLE.len()];
@@ -140,7 +141,7 @@ pub(crate) fn all(dir: &Path) -> Vec<Case> {
 }
 
 /// A command that reads them.
-fn command(dice: &mut Dice) -> Case {
+fn command(dice: &mut Rng) -> Case {
     let all = [&["info"][..], &["check", "--quick"], &["bench", "--iters", "5"], &["info", "--json"]];
     Case::new(all[dice.below(all.len())])
 }

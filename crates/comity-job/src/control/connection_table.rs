@@ -68,7 +68,7 @@ pub(super) struct ConnectionTable {
     conns: Vec<Option<ControlConnection>>,
     /// Readable when the process has ended; where the system can tell.
     processes: Vec<Option<Arc<OwnedFd>>>,
-    /// Whose ends are seen by such a descriptor as well, where all pairs are connected.
+    /// Ranks whose ends are seen by such a descriptor as well, where all pairs are connected.
     watched: Vec<usize>,
     statuses: HashMap<u64, Arc<GroupStatus>>,
     pub(super) parked: Vec<Arrival>,

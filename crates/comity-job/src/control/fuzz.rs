@@ -3,7 +3,7 @@
 use super::note::{ControlNote, Encoding};
 use crate::{
     channel::{Conn, Stream, frame},
-    rendezvous::{FromStore, ToStore},
+    rendezvous::{Field, FromStore, ToStore},
 };
 use std::{io::Write, os::unix::net::UnixStream};
 

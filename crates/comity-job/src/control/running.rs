@@ -54,7 +54,7 @@ pub struct Rules {
 #[derive(Debug)]
 pub struct ControlPlane {
     me: usize,
-    /// Whose connections these are.
+    /// Process that owns these connections.
     pub(super) pid: u32,
     world: u64,
     rules: Rules,

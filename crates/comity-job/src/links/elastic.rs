@@ -6,7 +6,7 @@ use super::Endpoint;
 use crate::{
     Error, ErrorKind, HostPort, MeetingPoint, Result,
     control::ControlPlane,
-    rendezvous::{Store, StoreBind, StoreClient, Summons},
+    rendezvous::{Field, Store, StoreBind, StoreClient, Summons},
     settings::{Settings, Trust},
     status::{World, new_group_id},
     sync::lock,
@@ -77,7 +77,7 @@ impl Endpoint {
         let to = Summons { group_id, rank: members as u32, size: size as u32, epoch, addrs };
         control.summon(joiners, to.clone(), store.teller());
         lock(&self.elastic.meetings).push(store);
-        Ok(to.to_bytes())
+        Ok(to.encode())
     }
 
     /// Meet the joiners of a plan.

@@ -1,12 +1,13 @@
 //! Signals as descriptors to poll.
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::os::unix::net::UnixStream;
 
 /// A signal that means something to the ranks' program, and nothing to the launcher: each rank gets it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PassedSignal {
     User1,
     User2,
@@ -14,7 +15,6 @@ pub(crate) enum PassedSignal {
 }
 
 impl PassedSignal {
-    /// Their order is their number on the wire: systems number signals differently.
     pub(crate) const ALL: [Self; 3] = [Self::User1, Self::User2, Self::Quit];
 
     pub(crate) fn signal(self) -> Signal {

@@ -81,10 +81,18 @@ fn hostile_frames_are_errors() {
     let mut reader = FrameReader::default();
     reader.push(&[b'P', 255, 255, 255, 255]);
     assert!(reader.next().unwrap_err().contains("4294967295 bytes"));
-    for (kind, body) in
-        [(b'?', &b""[..]), (b's', b"123"), (b'd', &[9; 13]), (b'd', b"\0"), (b'h', b"{}"), (b'x', b"")]
-    {
+    for (kind, body) in [
+        (b'?', &b""[..]),
+        (b'o', b"123"),
+        (b'm', b""),
+        (b'h', b"{}"),
+        (b'j', b"{\"Ended\":{}}"),
+        (b'j', b"\"Lost\""),
+        (b'j', b"\"Bye\" 1"),
+    ] {
         assert!(HostEvent::decode(kind, body).is_err(), "{kind}");
     }
-    assert!(FleetOrder::decode(b'T', b"x").is_err() && FleetOrder::decode(b'P', b"[").is_err());
+    for (kind, body) in [(b'T', &b""[..]), (b'O', b"["), (b'O', b"{\"Pass\":\"Kill\"}"), (b'M', b"")] {
+        assert!(FleetOrder::decode(kind, body).is_err(), "{kind}");
+    }
 }

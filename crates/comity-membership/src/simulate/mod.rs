@@ -32,13 +32,10 @@ use beginnings::UNBORN;
 pub(crate) use failure::{SimulatedFailure, SimulatedReason};
 use mutant::Mutant;
 use scenario::{PlantedFault, SECOND, Scenario};
+use scope::{broken, number};
 use std::{
-    collections::BTreeMap,
     ops::Range,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     thread,
     time::Instant,
 };
@@ -58,11 +55,6 @@ fn run(scenario: &Scenario, mutant: Option<Mutant>) -> Result<(usize, u64), Stri
     Ok((world.judge.found(), world.notes))
 }
 
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|e| panic!("{name}={text} is no number: {e}")))
-}
-
 /// The seeds to run: as many as the variable says, or those from one to another.
 fn seeds() -> Range<u64> {
     let Ok(text) = std::env::var("COMITY_SIM_SEEDS") else {
@@ -77,10 +69,9 @@ fn seeds() -> Range<u64> {
 }
 
 /// Run one seed and print what happens.
-fn replay(seed: u64) {
-    let scenario = Scenario::new(seed, None);
+fn replay(seed: u64, scenario: &Scenario) {
     println!("{scenario:?}");
-    let mut world = SimulatedWorld::new(&scenario, None, true);
+    let mut world = SimulatedWorld::new(scenario, None, true);
     let verdict = world.run();
     world.trace.iter().flatten().for_each(|line| println!("{line}"));
     assert_eq!(verdict, Ok(()), "seed {seed}");
@@ -89,35 +80,20 @@ fn replay(seed: u64) {
 #[test]
 fn the_promise_is_kept() {
     if let Some(seed) = number("COMITY_SIM_SEED") {
-        return replay(seed);
+        return replay(seed, &Scenario::new(seed, None));
     }
     let seeds = seeds();
-    let next = AtomicU64::new(seeds.start);
     let failures = AtomicU64::new(0);
     let notes = AtomicU64::new(0);
-    let broken = Mutex::new(BTreeMap::new());
     let threads = thread::available_parallelism().map_or(1, |n| n.get());
     let begun = Instant::now();
-    let work = || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end || broken.lock().unwrap().len() >= ENOUGH {
-                return;
-            }
-            match run(&Scenario::new(seed, None), None) {
-                Ok((found, sent)) => {
-                    failures.fetch_add(found as u64, Ordering::Relaxed);
-                    notes.fetch_add(sent, Ordering::Relaxed);
-                }
-                Err(verdict) => {
-                    println!("seed {seed}: {verdict}");
-                    broken.lock().unwrap().insert(seed, verdict);
-                }
-            }
-        }
+    let one = |seed| {
+        let (found, sent) = run(&Scenario::new(seed, None), None)?;
+        failures.fetch_add(found as u64, Ordering::Relaxed);
+        notes.fetch_add(sent, Ordering::Relaxed);
+        Ok(())
     };
-    thread::scope(|s| (0..threads).for_each(|_| drop(s.spawn(work))));
-    let broken: Vec<String> = broken.into_inner().unwrap().iter().map(|(seed, verdict)| format!(
+    let broken: Vec<String> = broken(seeds.clone(), threads, ENOUGH, one).into_iter().map(|(seed, verdict)| format!(
         "seed {seed}: {verdict}\n  COMITY_SIM_SEED={seed} cargo test -p comity-membership the_promise_is_kept -- --nocapture repeats it and prints what happened"
     )).collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
@@ -138,19 +114,19 @@ fn the_promise_is_kept_in_large_groups() {
     let most = |seed| (seed, 1024..=1024);
     let many = |seed| (seed, 300..=1024);
     let runs = scope::Scope::from_env().share(vec![most(3), most(1), many(4), many(5)], 4);
-    let next = AtomicUsize::new(0);
     let begun = Instant::now();
-    let work = || {
-        while let Some((seed, sizes)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let scenario = Scenario::new(*seed, Some(sizes.clone()));
-            let size = scenario.size;
-            let since = Instant::now();
-            let verdict = run(&scenario, None);
-            assert!(verdict.as_ref().is_ok_and(|v| v.0 > 0), "seed {seed} with {sizes:?} ranks: {verdict:?}");
-            println!("seed {seed}, {size} ranks, {verdict:?}, in {:.1?}", since.elapsed());
+    let one = |number: u64| {
+        let (seed, sizes) = runs[number as usize].clone();
+        let scenario = Scenario::new(seed, Some(sizes.clone()));
+        let since = Instant::now();
+        let verdict = run(&scenario, None);
+        println!("seed {seed}, {} ranks, {verdict:?}, in {:.1?}", scenario.size, since.elapsed());
+        match verdict {
+            Ok((found, _)) if found > 0 => Ok(()),
+            _ => Err(format!("seed {seed} with {sizes:?} ranks: {verdict:?}")),
         }
     };
-    thread::scope(|s| (0..2).for_each(|_| drop(s.spawn(work))));
+    assert_eq!(broken(0..runs.len() as u64, 2, ENOUGH, one), [].into());
     println!("in {:.1?}", begun.elapsed());
 }
 
@@ -159,19 +135,13 @@ fn the_promise_is_kept_in_large_groups() {
 fn hours_pass_without_a_false_alarm() {
     let few = if scope::Scope::from_env().deep { 100 } else { 4 };
     let hours = number("COMITY_SIM_HOURS").unwrap_or(few);
-    let next = AtomicU64::new(0);
     let begun = Instant::now();
-    let work = || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= hours {
-                return;
-            }
-            // Nobody has failed, and so nobody may be told of a failure.
-            assert_eq!(run(&Scenario::hour(seed), None).map(|(found, _)| found), Ok(0), "hour {seed}");
-        }
+    // Nobody has failed, and so nobody may be told of a failure.
+    let one = |seed| match run(&Scenario::hour(seed), None)? {
+        (0, _) => Ok(()),
+        (found, _) => Err(format!("{found} were told of a failure")),
     };
-    thread::scope(|s| (0..2).for_each(|_| drop(s.spawn(work))));
+    assert_eq!(broken(0..hours, 2, ENOUGH, one), [].into());
     println!("{hours} hours in {:.1?}", begun.elapsed());
 }
 

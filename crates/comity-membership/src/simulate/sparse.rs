@@ -2,13 +2,10 @@
 //!
 //! `COMITY_SIM_SPARSE=500000` runs the seeds below that, `COMITY_SIM_SPARSE_FROM=6000` those from there on, `COMITY_SIM_SPARSE_SEED=12345` repeats one and prints what happened.
 
-use super::{mutant::Mutant, number, run, scenario::Scenario, world::SimulatedWorld};
+use super::{ENOUGH, mutant::Mutant, replay, run, scenario::Scenario};
+use scope::{broken, number};
 use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
+    sync::atomic::{AtomicU64, Ordering},
     time::Instant,
 };
 
@@ -21,43 +18,21 @@ fn scenario(seed: u64) -> Scenario {
     Scenario { sparse: true, ..Scenario::new(seed, Some(sizes)) }
 }
 
-/// Run one seed and print what happens.
-fn replay(seed: u64) {
-    let scenario = scenario(seed);
-    println!("{scenario:?}");
-    let mut world = SimulatedWorld::new(&scenario, None, true);
-    let verdict = world.run();
-    world.trace.iter().flatten().for_each(|line| println!("{line}"));
-    assert_eq!(verdict, Ok(()), "seed {seed}");
-}
-
 #[test]
 fn the_promise_is_kept_where_few_watch_each() {
     if let Some(seed) = number("COMITY_SIM_SPARSE_SEED") {
-        return replay(seed);
+        return replay(seed, &scenario(seed));
     }
     let seeds = number("COMITY_SIM_SPARSE")
         .unwrap_or_else(|| SPARSE_SEEDS[usize::from(scope::Scope::from_env().deep)]);
     let first = number("COMITY_SIM_SPARSE_FROM").unwrap_or(0);
-    let next = AtomicU64::new(first);
     let failures = AtomicU64::new(0);
     let begun = Instant::now();
-    let broken = Mutex::new(Vec::new());
-    let work = || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds || broken.lock().unwrap().len() >= 5 {
-                return;
-            }
-            match run(&scenario(seed), None) {
-                Ok((found, _)) => drop(failures.fetch_add(found as u64, Ordering::Relaxed)),
-                Err(verdict) => broken.lock().unwrap().push(format!("seed {seed}: {verdict}")),
-            }
-        }
+    let one = |seed| {
+        failures.fetch_add(run(&scenario(seed), None)?.0 as u64, Ordering::Relaxed);
+        Ok(())
     };
-    thread::scope(|s| (0..2).for_each(|_| drop(s.spawn(work))));
-    let broken = broken.into_inner().unwrap();
-    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    assert_eq!(broken(first..seeds, 2, ENOUGH, one), [].into());
     println!("{seeds} seeds, {} failures learned of, in {:.1?}", failures.into_inner(), begun.elapsed());
 }
 

@@ -35,7 +35,7 @@ pub(super) const DEFINITION: Definition = Definition {
         Service {
             kind: Kind::AllReduce,
             steps: |d, s| all_reduce(d, s.team, s.src, s.dst),
-            seconds: |m| m.lean() * all_reduce_seconds(m),
+            seconds: |m| m.lean() * seconds_of(m, m.n, |by| m.swap(by, m.bytes), m.bytes),
             cuts: Cuts::Asked { steps: of_rounds },
             sends: |e| (e.n.ilog2() as usize + 1) * e.count,
         },
@@ -119,11 +119,11 @@ fn all_to_all(d: &mut Draft, team: &Team, src: Slice, send: &Parts, dst: Slice, 
     }
 }
 
-fn all_reduce_seconds(m: &Model<'_>) -> f64 {
-    let level = |by| m.swap(by, m.bytes) + m.add(m.bytes);
-    let odd = m.n.log2().fract() > 0.0;
-    let extra = if odd { 2.0 * m.swap(1.0, m.bytes) + m.add(m.bytes) } else { 0.0 };
-    m.levels(m.n / 2.0 + 0.5, level) + extra
+/// Seconds of [`all_reduce`] between `n`, of which each round takes so long at a distance.
+pub(super) fn seconds_of(m: &Model<'_>, n: f64, round: impl Fn(f64) -> f64, bytes: f64) -> f64 {
+    let odd = n.log2().fract() > 0.0;
+    let extra = if odd { 2.0 * round(1.0) + m.add(bytes) } else { 0.0 };
+    m.levels(n / 2.0 + 0.5, |by| round(by) + m.add(bytes)) + extra
 }
 
 pub(super) fn all_reduce(d: &mut Draft, team: &Team, src: Slice, dst: Slice) {

@@ -30,7 +30,7 @@ pub(super) const DEFINITION: Definition = Definition {
             steps: |d, s| all_reduce(d, s.hosts, s.src, s.dst, true),
             seconds: |m| {
                 let local = 2.0 * m.to_leader(m.bytes) + m.add((m.local - 1.0) * m.bytes);
-                local + m.levels(m.hosts, |by| m.lead(by, m.bytes) + m.add(m.bytes))
+                local + doubling::seconds_of(m, m.hosts, |by| m.lead(by, m.bytes), m.bytes)
             },
             cuts: ASKED,
             sends: |e| (e.local - 1 + e.hosts.ilog2() as usize + 1) * e.count,

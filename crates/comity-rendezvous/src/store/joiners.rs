@@ -2,7 +2,7 @@
 
 use super::{TakenIn, server::Server};
 use crate::{
-    JoinCause, JoinError,
+    Field, JoinCause, JoinError,
     channel::Conn,
     sync::lock,
     wire::{FromStore, Summons, ToStore},

@@ -8,7 +8,7 @@ use super::{
     words::missing,
 };
 use crate::{
-    Error, JoinError,
+    Error, Field, JoinError,
     channel::{Accepted, Acceptor, Channel, Conn, Hello, HelloVerdict, Listener, STORE, Secret, Stream},
     sys::poll_until,
     wire::{Facts, FromStore},

@@ -1,4 +1,4 @@
-//! Whose variables were believed.
+//! Launcher whose variables were believed.
 
 use std::fmt;
 
@@ -72,7 +72,7 @@ impl fmt::Display for Launcher {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Evidence {
-    /// Whose variables gave rank and size.
+    /// Launcher whose variables gave rank and size.
     pub launcher: Launcher,
     /// The reason, in one sentence.
     pub why: String,

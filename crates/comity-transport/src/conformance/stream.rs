@@ -1,7 +1,8 @@
-//! A stream whose bytes follow from their places, and numbers that look random.
+//! A stream whose bytes follow from their places.
 
 use super::eventually;
 use crate::{Link, LinkError};
+use scope::Rng;
 
 pub(super) fn byte(at: usize) -> u8 {
     // No period that a buffer size divides.
@@ -87,20 +88,8 @@ impl StreamCheck {
     }
 }
 
-/// Numbers that look random, the same in every run.
-pub(crate) struct SeededNumbers(pub(crate) u64);
-
-impl SeededNumbers {
-    pub(crate) fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % sides as u64) as usize
-    }
-
-    /// A length: as likely small as large.
-    pub(super) fn len(&mut self) -> usize {
-        let sides = 1 << self.roll(21);
-        self.roll(sides)
-    }
+/// A length: as likely small as large.
+pub(super) fn length(input: &mut Rng) -> usize {
+    let sides = 1 << input.below(21);
+    input.below(sides)
 }

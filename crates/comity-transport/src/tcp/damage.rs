@@ -6,6 +6,7 @@
 
 use super::{tests::streams, *};
 use crate::conformance::eventually;
+use scope::Rng;
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
@@ -18,23 +19,8 @@ const SEALED_CASES: u64 = 5000;
 /// Cases that share one recording.
 const SHARE: u64 = 64;
 
-struct SeededNumbers(u64);
-
-impl SeededNumbers {
-    fn new(seed: u64) -> Self {
-        Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 16) % sides as u64) as usize
-    }
-
-    fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| self.roll(256) as u8).collect()
-    }
+fn bytes(input: &mut Rng, n: usize) -> Vec<u8> {
+    (0..n).map(|_| input.below(256) as u8).collect()
 }
 
 fn unix() -> (UnixStream, TcpStream) {
@@ -60,7 +46,7 @@ struct Recording {
 }
 
 impl Recording {
-    fn make(input: &mut SeededNumbers, sealed: bool) -> Self {
+    fn make(input: &mut Rng, sealed: bool) -> Self {
         let (mut peer, us) = unix();
         let mut link = TcpLink::over(vec![us], seals(sealed).0, &TcpOptions::default());
         let header_len = if sealed { frame::SEALED_HEADER } else { frame::HEADER };
@@ -68,11 +54,11 @@ impl Recording {
         let mut wire = Vec::new();
         let mut frames = Vec::new();
         for _ in 0..4 {
-            let most = [8, 300, 3000, 12_000][input.roll(4)];
-            let head = [0, 32, 80][input.roll(3)];
-            let head = input.bytes(head);
-            let len = 1 + input.roll(most);
-            let body = input.bytes(len);
+            let most = [8, 300, 3000, 12_000][input.below(4)];
+            let head = [0, 32, 80][input.below(3)];
+            let head = bytes(input, head);
+            let len = 1 + input.below(most);
+            let body = bytes(input, len);
             let total = head.len() + body.len();
             let before = truth.len();
             assert_eq!(link.put(&head, &body), Ok(total));
@@ -95,80 +81,77 @@ impl Recording {
     }
 
     /// The wire with a frame changed, but not the last; and how many bytes of the truth stand before the change.
-    fn damaged(&self, input: &mut SeededNumbers) -> (Vec<u8>, usize, &'static str) {
-        let k = input.roll(self.frames.len() - 1);
+    fn damaged(&self, input: &mut Rng) -> (Vec<u8>, usize, &'static str) {
+        let k = input.below(self.frames.len() - 1);
         let (from, before) = self.frames[k];
-        let (to, _) = self.frames[k + 1];
+        let (to, after) = self.frames[k + 1];
         let mut wire = self.wire.clone();
-        let kind = match input.roll(8) {
+        let kind = match input.below(8) {
             0..=2 => {
-                for _ in 0..=input.roll(64) {
-                    wire[from + input.roll(to - from)] ^= 1 << input.roll(8);
+                for _ in 0..=input.below(64) {
+                    wire[from + input.below(to - from)] ^= 1 << input.below(8);
                 }
                 "flips anywhere"
             }
             3 => {
-                for _ in 0..=input.roll(8) {
-                    wire[from + input.roll(self.header)] ^= 1 << input.roll(8);
+                for _ in 0..=input.below(8) {
+                    wire[from + input.below(self.header)] ^= 1 << input.below(8);
                 }
                 "flips in the header"
             }
             4 => {
-                let len = [0, 1, 17, 2048, 4000, 262_144, u32::MAX][input.roll(7)] ^ input.roll(4) as u32;
+                let len = [0, 1, 17, 2048, 4000, 262_144, u32::MAX][input.below(7)] ^ input.below(4) as u32;
                 wire[from..from + 4].copy_from_slice(&len.to_le_bytes());
                 "another length"
             }
             5 => {
-                wire.truncate(from + 1 + input.roll(to - from - 1));
+                wire.truncate(from + 1 + input.below(to - from - 1));
                 "cut"
             }
             6 => {
-                let at = from + input.roll(to - from);
-                let n = (1 + input.roll(64)).min(to - at);
+                let at = from + input.below(to - from);
+                let n = (1 + input.below(64)).min(to - at);
                 wire.drain(at..at + n);
                 "bytes lost"
             }
             _ => {
                 // Behind its first byte, so that the frame itself does not come through.
-                let at = from + 1 + input.roll(to - from - 1);
-                let n = (1 + input.roll(64)).min(at);
+                let at = from + 1 + input.below(to - from - 1);
+                let n = (1 + input.below(64)).min(at);
                 let copy = wire[at - n..at].to_vec();
                 wire.splice(at..at, copy);
                 "bytes twice"
             }
         };
+        // Where equal bytes follow each other, those that come twice may be the next frame's damage.
+        let before = if wire.starts_with(&self.wire[..to]) { after } else { before };
         (wire, before, kind)
     }
 }
 
 /// All that a link gives out, without what it says is not checked; its error, if any; and whether it waits for the end of a frame.
-fn deliver(
-    wire: &[u8],
-    sealed: bool,
-    closed: bool,
-    input: &mut SeededNumbers,
-) -> (Vec<u8>, Option<String>, bool) {
+fn deliver(wire: &[u8], sealed: bool, closed: bool, input: &mut Rng) -> (Vec<u8>, Option<String>, bool) {
     let (mut peer, us) = unix();
     let mut link = TcpLink::over(vec![us], seals(sealed).1, &TcpOptions::default());
     // In pieces, so that frames come whole and in parts.
-    let cuts = input.roll(4);
+    let cuts = input.below(4);
     let mut rest = wire;
     let mut got = Vec::new();
     let mut error = None;
     let mut idle = 0;
     for i in 0..=cuts {
-        let n = if i == cuts { rest.len() } else { input.roll(rest.len() + 1) };
+        let n = if i == cuts { rest.len() } else { input.below(rest.len() + 1) };
         peer.write_all(&rest[..n]).unwrap();
         rest = &rest[n..];
         if closed && i == cuts {
             peer.shutdown(Shutdown::Write).unwrap();
         }
         while error.is_none() {
-            let step = if input.roll(2) == 0 {
-                let mut place = vec![0; 1 + input.roll(6000)];
+            let step = if input.below(2) == 0 {
+                let mut place = vec![0; 1 + input.below(6000)];
                 link.take(&mut place).inspect(|&n| got.extend_from_slice(&place[..n]))
             } else {
-                let ready = link.peek(1 + input.roll(6000)).map(|ready| {
+                let ready = link.peek(1 + input.below(6000)).map(|ready| {
                     got.extend_from_slice(ready);
                     ready.len()
                 });
@@ -205,18 +188,18 @@ fn deliver_damaged(cases: u64, sealed: bool) {
     let mut alike = 0;
     for case in only.map_or(0..cases, |n| n..n + 1) {
         if recording.as_ref().is_none_or(|(of, _)| *of != case / SHARE) {
-            let mut input = SeededNumbers::new((case / SHARE) | (1 << 40));
+            let mut input = Rng::new((case / SHARE) | (1 << 40));
             recording = Some((case / SHARE, Recording::make(&mut input, sealed)));
         }
         let recording = &recording.as_ref().unwrap().1;
-        let mut input = SeededNumbers::new(case);
+        let mut input = Rng::new(case);
         let (wire, before, kind) = recording.damaged(&mut input);
         if wire == recording.wire {
             // Bits that were flipped back.
             alike += 1;
             continue;
         }
-        let closed = input.roll(2) == 0;
+        let closed = input.below(2) == 0;
         let (got, error, inside) = deliver(&wire, recording.sealed, closed, &mut input);
         assert!(recording.truth.starts_with(&got), "case {case}, {kind}: wrong bytes were delivered");
         assert!(got.len() <= before, "case {case}, {kind}: the frame was delivered");
@@ -235,7 +218,7 @@ fn deliver_damaged(cases: u64, sealed: bool) {
 #[test]
 fn an_undamaged_stream_comes_whole() {
     for case in 0..200 {
-        let mut input = SeededNumbers::new(case);
+        let mut input = Rng::new(case);
         let recording = Recording::make(&mut input, case % 2 == 1);
         let (got, error, inside) = deliver(&recording.wire, recording.sealed, false, &mut input);
         assert!(got == recording.truth && error.is_none() && !inside, "case {case}: {error:?}");
@@ -262,7 +245,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, at: usize, bit: usize) {
 #[test]
 fn a_bit_flipped_between_two_links_ends_both() {
     for case in 0..60 {
-        let mut input = SeededNumbers::new(case);
+        let mut input = Rng::new(case);
         let (mut a, mut x) = streams(1);
         let (mut y, mut b) = streams(1);
         let x = x.remove(0);
@@ -273,9 +256,9 @@ fn a_bit_flipped_between_two_links_ends_both() {
         let (ours, theirs) = seals(sealed);
         let mut near = TcpLink::sealed(vec![a.remove(0)], ours).unwrap();
         let mut far = TcpLink::sealed(vec![b.remove(0)], theirs).unwrap();
-        let truth = input.bytes(400_000);
-        let at = input.roll(390_000);
-        let bit = input.roll(8);
+        let truth = bytes(&mut input, 400_000);
+        let at = input.below(390_000);
+        let bit = input.below(8);
         let ways = [
             thread::spawn(move || pass_on(x, y, at, bit)),
             thread::spawn(move || pass_on(there, back, usize::MAX, 0)),

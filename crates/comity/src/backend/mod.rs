@@ -66,6 +66,16 @@ pub(crate) enum Bufs<'a> {
     OwnOut(ViewMut<'a>),
 }
 
+/// Group to make.
+#[derive(Debug)]
+pub(crate) struct NewGroup<'a> {
+    /// In their new order, this rank among them.
+    pub(crate) members: &'a [usize],
+    pub(crate) group_id: u64,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) limit: Duration,
+}
+
 /// Carries out calls for one rank of one group. Calls come one at a time.
 pub(crate) trait Backend: Send + fmt::Debug {
     /// Carry out a call. After a fatal error the backend is not used again.
@@ -78,15 +88,9 @@ pub(crate) trait Backend: Send + fmt::Debug {
         self.run(call.take(), limit)
     }
 
-    /// The backend of a new group of two `members` or more (ranks of this group, in the new order). Every member calls this, in the
+    /// The backend of a new group of two members or more, which are ranks of this group. Every member calls this, in the
     /// same order. A group of one rank is never asked.
-    fn split(
-        &mut self,
-        _members: &[usize],
-        _context: u64,
-        _counters: Arc<Counters>,
-        _limit: Duration,
-    ) -> Result<Box<dyn Backend>> {
+    fn split(&mut self, _: NewGroup<'_>) -> Result<Box<dyn Backend>> {
         Ok(self.alone())
     }
 
@@ -148,15 +152,8 @@ pub(crate) struct SubgroupFactory {
 
 /// Makes a backend of some members of a world, all of which call it, and no others.
 pub(crate) trait Maker: Send + Sync + fmt::Debug {
-    /// `members` are world ranks in their new order, this rank among them. A failure here ends no other group.
-    fn make(
-        &self,
-        world: Arc<dyn World>,
-        members: Vec<usize>,
-        group_id: u64,
-        counters: Arc<Counters>,
-        limit: Duration,
-    ) -> Result<Box<dyn Backend>>;
+    /// The members are world ranks. A failure here ends no other group.
+    fn make(&self, world: Arc<dyn World>, new: NewGroup<'_>) -> Result<Box<dyn Backend>>;
 }
 
 impl SubgroupFactory {
@@ -167,17 +164,10 @@ impl SubgroupFactory {
         Self { world, ranks, group_id: members.group_id, maker }
     }
 
-    /// The backend of the group of `members`, ranks of this group.
-    pub(crate) fn open(
-        &self,
-        world: Arc<dyn World>,
-        members: &[usize],
-        group_id: u64,
-        counters: Arc<Counters>,
-        limit: Duration,
-    ) -> Result<Box<dyn Backend>> {
-        let members = members.iter().map(|&m| self.ranks[m]).collect();
-        self.maker.make(world, members, group_id, counters, limit)
+    /// The backend of a group whose members are ranks of this group.
+    pub(crate) fn open(&self, world: Arc<dyn World>, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
+        let members: Vec<usize> = new.members.iter().map(|&m| self.ranks[m]).collect();
+        self.maker.make(world, NewGroup { members: &members, ..new })
     }
 }
 

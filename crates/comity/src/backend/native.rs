@@ -7,7 +7,7 @@ mod pair;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use super::{AbortHandle, Backend, Bufs, Call, Maker, SubgroupFactory, Whole, average};
+use super::{AbortHandle, Backend, Bufs, Call, Maker, NewGroup, SubgroupFactory, Whole, average};
 use crate::{
     CallInfo, DType, Error, ErrorKind, LinkKind, Op, ReduceOp, Result,
     engine::{Direction, Engine, Members, ShortHeaders, Task},
@@ -147,17 +147,11 @@ impl NativeBackend {
     }
 
     /// Splits as [`Backend::split`], and returns the backend itself.
-    pub(crate) fn part(
-        &mut self,
-        members: &[usize],
-        group_id: u64,
-        counters: Arc<Counters>,
-        limit: Duration,
-    ) -> Result<Self> {
+    pub(crate) fn part(&mut self, new: NewGroup<'_>) -> Result<Self> {
         let Members { world, status, .. } = self.members();
-        let ranks = self.members().world_ranks(members);
-        let above = Some(status);
-        Self::open_below(world.clone(), ranks, group_id, counters, Instant::now() + limit, above)
+        let ranks = self.members().world_ranks(new.members);
+        let until = Instant::now() + new.limit;
+        Self::open_below(world.clone(), ranks, new.group_id, new.counters, until, Some(status))
             // The group that is split may have failed: then that is the reason.
             .map_err(|e| self.failure(Some(&CallInfo::new(Op::Split))).unwrap_or(e))
     }
@@ -410,14 +404,8 @@ impl Backend for NativeBackend {
         self.collective(kind, call, limit, begun)
     }
 
-    fn split(
-        &mut self,
-        members: &[usize],
-        group_id: u64,
-        counters: Arc<Counters>,
-        limit: Duration,
-    ) -> Result<Box<dyn Backend>> {
-        Ok(Box::new(self.part(members, group_id, counters, limit)?))
+    fn split(&mut self, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
+        Ok(Box::new(self.part(new)?))
     }
 
     fn failure(&self, call: Option<&CallInfo>) -> Option<Error> {
@@ -473,15 +461,10 @@ fn topology(world: &dyn World, host: Vec<usize>, members: &[usize]) -> Topology 
 struct Plans;
 
 impl Maker for Plans {
-    fn make(
-        &self,
-        world: Arc<dyn World>,
-        members: Vec<usize>,
-        group_id: u64,
-        counters: Arc<Counters>,
-        limit: Duration,
-    ) -> Result<Box<dyn Backend>> {
-        Ok(Box::new(NativeBackend::open(world, members, group_id, counters, Instant::now() + limit)?))
+    fn make(&self, world: Arc<dyn World>, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
+        let until = Instant::now() + new.limit;
+        let members = new.members.to_vec();
+        Ok(Box::new(NativeBackend::open(world, members, new.group_id, new.counters, until)?))
     }
 }
 

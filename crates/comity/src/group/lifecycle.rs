@@ -3,7 +3,7 @@
 use super::{CallState, Core, Group, Recorder, lock, misuse};
 use crate::{
     Error, ErrorKind, JoinCause, JoinError, Misuse, Op, Peer, Result,
-    backend::{Backend, Bufs, Call, Lone, Single, SubgroupFactory},
+    backend::{Backend, Bufs, Call, Lone, NewGroup, Single, SubgroupFactory},
     status::{Failure, Outcome, Parts, World},
 };
 use comity_membership::{Plan, Refusal, Rule, Terms};
@@ -146,7 +146,10 @@ impl Group {
         let counters = Arc::new(self.core.counters.sibling());
         let make = |backend: &mut Box<dyn Backend>| match members.len() {
             1 => Ok(backend.alone()),
-            _ => backend.split(&members, group_id, counters.clone(), limit),
+            _ => {
+                let counters = counters.clone();
+                backend.split(NewGroup { members: &members, group_id, counters, limit })
+            }
         };
         let backend = state.backend.as_mut().map(make).transpose();
         let Some(backend) = backend.inspect_err(|e| {
@@ -201,7 +204,8 @@ impl Group {
             _ if members.len() == 1 => Box::new(Single),
             Some(subgroup_factory) => {
                 let world = subgroup_factory.world.upgrade().ok_or(ErrorKind::Closed)?;
-                subgroup_factory.open(world, members, group_id, counters.clone(), self.limit)?
+                let counters = counters.clone();
+                subgroup_factory.open(world, NewGroup { members, group_id, counters, limit: self.limit })?
             }
             None => {
                 let reason = "this group's backend makes groups with all ranks only; use split";
@@ -523,7 +527,11 @@ impl Parts for NextGroupMaker<'_> {
         let world = Arc::clone(&self.world);
         let backend: Box<dyn Backend> = match stay {
             1 => Box::new(Lone::new(world, group_id)),
-            _ => self.factory.open(world, &plan.members, group_id, Arc::clone(&counters), left)?,
+            _ => {
+                let counters = Arc::clone(&counters);
+                let new = NewGroup { members: &plan.members, group_id, counters, limit: left };
+                self.factory.open(world, new)?
+            }
         };
         let recorder = lock(&core.state).recorder.split(&plan.members, rank);
         let peer = |(rank, m): (usize, &usize)| Some(Peer { rank, ..core.peers.get(*m)?.clone() });

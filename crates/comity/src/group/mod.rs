@@ -96,7 +96,7 @@ pub struct Group {
 
 /// State that all handles of a group share.
 pub(crate) struct Core {
-    /// Whose connections these are.
+    /// Process that owns these connections.
     home: HomeProcess,
     rank: usize,
     peers: Vec<Peer>,

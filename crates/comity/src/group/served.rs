@@ -1,4 +1,4 @@
-//! Whose call a group serves: its turn, the state that comes with it, and the thread that asked for it.
+//! Call that a group serves: its turn, the state that comes with it, and the thread that asked for it.
 
 use super::{Core, state::CallState};
 use crate::{sync::lock, sys::thread_number, turn::Turn};

@@ -22,7 +22,7 @@ pub(super) struct CallState {
     pub(super) group_id: u64,
     pub(super) broken: Option<Error>,
     pub(super) recorder: Recorder,
-    /// Whose connections the backend has.
+    /// Process that owns the backend's connections.
     pub(super) home: HomeProcess,
     pub(super) threads: CallingThreads,
     pub(super) wires: WireCalls,

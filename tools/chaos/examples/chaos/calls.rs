@@ -1,37 +1,16 @@
 //! The same random calls on every rank, with results that are checked.
 use crate::words::Words;
 use comity::{Group, ReduceOp, Result};
+use scope::Rng;
 use std::{thread, time::Duration};
-
-/// SplitMix64.
-#[derive(Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Calls {
     /// The same on all ranks.
-    shared: Random,
+    shared: Rng,
     made: u64,
     /// Random numbers of this rank's own, which keep it from being on time.
-    own: Option<Random>,
+    own: Option<Rng>,
     seed: u64,
 }
 
@@ -42,7 +21,7 @@ fn value(r: usize, i: usize) -> u32 {
 
 impl Calls {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { shared: Random::new(seed), made: 0, own: None, seed }
+        Self { shared: Rng::new(seed), made: 0, own: None, seed }
     }
 
     pub(crate) fn made(&self) -> u64 {
@@ -54,9 +33,9 @@ impl Calls {
         let rank = group.rank();
         let n = group.size();
         let seed = self.seed;
-        let own = self.own.get_or_insert_with(|| Random::new(seed ^ (rank as u64 + 1) << 32));
+        let own = self.own.get_or_insert_with(|| Rng::new(seed ^ (rank as u64 + 1) << 32));
         if own.below(4) == 0 {
-            thread::sleep(Duration::from_micros(own.below(2000)));
+            thread::sleep(Duration::from_micros(own.between(0, 2000)));
         }
         self.made += 1;
         if self.made % 4 == 1 {
@@ -65,11 +44,11 @@ impl Calls {
             check(group, words, "all_reduce of flags", flag[1] == n as u32);
             return Ok(flag[0] > 0);
         }
-        let kind = self.shared.below(9);
+        let kind = self.shared.between(0, 8);
         // Small, middle and large ones.
         let most = 1 << (4 + 2 * self.shared.below(7));
-        let count = 1 + self.shared.below(most) as usize;
-        let root = self.shared.below(n as u64) as usize;
+        let count = 1 + self.shared.below(most);
+        let root = self.shared.below(n);
         let (what, right) = one(group, kind, count, root)?;
         check(group, words, what, right);
         Ok(false)

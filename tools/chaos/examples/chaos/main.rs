@@ -5,8 +5,9 @@
 mod calls;
 mod words;
 
-use calls::{Calls, Random};
+use calls::Calls;
 use comity::{Config, Detection, ErrorKind, Group, Key, LinkKind};
+use scope::Rng;
 use std::{
     io::BufRead,
     process::{Command, Stdio},
@@ -108,7 +109,7 @@ fn config(rank: usize, size: usize, rest: &[&str]) -> Config {
 fn launched(role: &str, seed: u64) {
     let rank: usize = std::env::var("COMITY_RANK").ok().and_then(|r| r.parse().ok()).unwrap_or(0);
     let words = Words::new(rank);
-    let mut random = Random::new(seed ^ rank as u64);
+    let mut random = Rng::new(seed ^ rank as u64);
     if role == "family" && random.below(2) == 0 {
         // A grandchild, in a session of its own or not, that ends by itself only much later.
         let mut command = if random.below(2) == 0 { Command::new("setsid") } else { Command::new("nice") };

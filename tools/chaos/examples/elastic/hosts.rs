@@ -7,66 +7,43 @@
 
 use super::{Choice, job::Job, rank::Work};
 use std::{fs::File, net::Ipv4Addr, os::fd::AsFd, time::Instant};
-use tasks::child::Task;
+use tasks::netns;
 
 /// Address of the first host.
 pub(super) const STORE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// Ranks of host a.
 const FIRST: usize = 2;
 
-fn ip(line: &str) -> Result<(), String> {
-    Task::new("ip").args(line.split_whitespace()).limit(20).run().map(drop)
-}
-
 /// Both hosts; dropping removes them.
-pub(super) struct Hosts([String; 2]);
+pub(super) struct Hosts(netns::Hosts);
 
 impl Hosts {
     pub(super) fn new() -> Result<Self, String> {
-        let hosts = Self(["a", "b"].map(|host| format!("comity-{}-{host}", std::process::id())));
-        let [a, b] = &hosts.0;
-        for host in [a, b] {
-            ip(&format!("netns add {host}"))?;
-            ip(&format!("-n {host} link set lo up"))?;
-        }
-        ip(&format!("link add cable netns {a} type veth peer name cable netns {b}"))?;
-        for (host, last) in [(a, 1), (b, 2)] {
-            ip(&format!("-n {host} addr add 10.77.0.{last}/24 dev cable"))?;
-            ip(&format!("-n {host} link set cable up"))?;
-        }
-        Ok(hosts)
+        netns::Hosts::pair("elastic", ["a", "b"], "10.77.0").map(Self)
     }
 
     /// The name of host b.
-    pub(super) fn second(&self) -> &str {
-        &self.0[1]
+    pub(super) fn second(&self) -> String {
+        self.0.name("b")
     }
 
     /// Packets vanish both ways: they go to an adapter that is not there.
     fn lose(&self, is_lost: bool) -> Result<(), String> {
-        for (host, other) in self.0.iter().zip([2, 1]) {
+        for (host, other) in [("a", 2), ("b", 1)] {
             let what = if is_lost { "replace" } else { "del" };
             let nobody = if is_lost { "lladdr 02:00:00:00:66:66 nud permanent" } else { "" };
-            ip(&format!("-n {host} neigh {what} 10.77.0.{other} {nobody} dev cable"))?;
+            self.0.ip(host, &format!("neigh {what} 10.77.0.{other} {nobody} dev cable"))?;
         }
         Ok(())
     }
 
     /// From here on this thread, and what it starts, is on host a.
     pub(super) fn enter(&self) -> Result<(), String> {
-        let path = format!("/run/netns/{}", self.0[0]);
+        let path = format!("/run/netns/{}", self.0.name("a"));
         let namespace = File::open(&path).map_err(|e| format!("{path}: {e}"))?;
         let kind = rustix::thread::LinkNameSpaceType::Network;
         rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(kind))
             .map_err(|e| format!("{path} cannot be entered: {e}"))
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for host in &self.0 {
-            let _ = ip(&format!("netns del {host}"));
-        }
     }
 }
 
@@ -77,7 +54,7 @@ pub(super) fn run(choice: &Choice) -> Result<(), String> {
     let mut job = Job::start_at(STORE, &choice, Work::Sums, None)?;
     let first = job.pids();
     job.sums(&first, FIRST)?;
-    let b = hosts.second();
+    let b = &hosts.second();
     let mut joiners = Vec::new();
     for size in [3, 4] {
         joiners.push(job.join_from(b)?);
@@ -94,7 +71,7 @@ pub(super) fn run(choice: &Choice) -> Result<(), String> {
     let joiners = (0..3).map(|_| job.join_from(b)).collect::<Result<Vec<_>, _>>()?;
     job.sums(&job.pids(), 5)?;
     let cut = Instant::now();
-    ip(&format!("-n {} link set cable down", hosts.0[0]))?;
+    hosts.0.ip("a", "link set cable down")?;
     job.parts(&joiners, &first, 3)?;
     println!("2 + 3 ranks, the cable is out: the three go on, {:.1} s", cut.elapsed().as_secs_f64());
     job.end().map(drop)

@@ -11,6 +11,7 @@ use rustix::{
     net::{Shutdown, shutdown},
     process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open},
 };
+use scope::Rng;
 use std::{
     collections::BTreeMap,
     fs,
@@ -42,23 +43,6 @@ impl Fault {
     const ALL: [Self; 6] = [Self::Kill, Self::KillTwo, Self::Stop, Self::Cut, Self::Join, Self::CutFromStore];
 }
 
-/// Numbers without end, from a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n.max(1) as u64) as usize
-    }
-
-    fn share(&mut self) -> f64 {
-        self.below(1_000) as f64 / 1_000.0
-    }
-}
-
 /// Resources that a process holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
@@ -88,7 +72,7 @@ impl Held {
 struct Chaos {
     job: Job,
     choice: Choice,
-    random: Random,
+    random: Rng,
     veterans: Vec<u32>,
     /// Latest group of each process that lives: rank and size.
     places: BTreeMap<u32, (usize, usize)>,
@@ -107,7 +91,7 @@ pub(super) fn run(choice: &Choice) -> Result<(), String> {
     let mut chaos = Chaos {
         job,
         choice: choice.clone(),
-        random: Random(choice.seed),
+        random: Rng::new(choice.seed),
         veterans: Vec::new(),
         places: BTreeMap::new(),
         stopped: Vec::new(),
@@ -217,7 +201,7 @@ impl Chaos {
                 self.kill(b);
             }
             Fault::Stop => {
-                let for_ = self.choice.detection * STOP * self.random.share();
+                let for_ = self.choice.detection * STOP * (self.random.below(1_000) as f64 / 1_000.0);
                 let pid = pair()?.0;
                 self.job.signal(pid, Signal::STOP);
                 self.stopped.push((pid, Instant::now() + Duration::from_secs_f64(for_)));

@@ -52,7 +52,7 @@ pub(super) fn kill(choice: &Choice, only_stop: bool) -> Result<(), String> {
         None => Job::start(choice, Work::Sums)?,
         Some(hosts) => {
             hosts.enter()?;
-            Job::start_at(STORE, choice, Work::Sums, Some(hosts.second().into()))?
+            Job::start_at(STORE, choice, Work::Sums, Some(hosts.second()))?
         }
     };
     let mut ranks = job.sums(&job.pids(), choice.ranks)?;

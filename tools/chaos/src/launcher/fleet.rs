@@ -118,7 +118,7 @@ fn host_of(plan: &Plan, rank: usize) -> usize {
 
 /// A random moment of the work.
 fn moment(plan: &Plan) {
-    thread::sleep(Duration::from_micros(plan.random.clone().below(200_000)));
+    thread::sleep(Duration::from_micros(plan.random.clone().between(0, 200_000)));
 }
 
 fn rank_killed(job: &mut Job<'_>, plan: &Plan, outcome: &mut Outcome) {

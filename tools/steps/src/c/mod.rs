@@ -21,7 +21,7 @@ const HEADERS: [&str; 2] = ["comity.h", "comity.hpp"];
 /// Makes the library of an archive, for one system.
 #[derive(Debug)]
 pub struct LibraryKit {
-    /// Whether the system is macOS; else it is Linux.
+    /// True for macOS, false for Linux.
     pub macos: bool,
     /// C compiler that links for it, with its first arguments.
     pub cc: Vec<String>,

@@ -23,7 +23,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 pub(super) use steps::{
-    ADDRESS, ALL_TESTS, C, FUZZ, LAUNCHERS, LOOM, MIRI, MPI, PREPARE, RDMA, SANITIZERS, THREAD, VERBS,
+    ADDRESS, ALL_TESTS, C, CONFORMANCE, FUZZ, IN_SWIFT, LAUNCHERS, LOOM, MIRI, MPI, PREPARE, RDMA,
+    SANITIZERS, SWIFT, THREAD, VERBS,
 };
 use steps::{BUILD, EVERY, LINTS, OVER_SSH, SIDE_BY_SIDE, TESTS, TURNS, Turn};
 use tasks::child::is_interrupted;
@@ -41,7 +42,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Step> {
     steps.filter(move |step| seen.insert(step.name))
 }
 
-/// Whose turn it is.
+/// Steps whose turn it is.
 fn turn(scope: &Scope) -> &'static Turn {
     // Other digits than those that deal out the cases: else a turn would always have the same of them.
     &TURNS[(scope.seed >> 20) as usize % TURNS.len()]

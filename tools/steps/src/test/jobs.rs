@@ -33,14 +33,6 @@ pub(super) fn timed<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> R
     Ok(done)
 }
 
-/// Run a job to its end, which says all of these words.
-pub(super) fn says(what: &str, task: Task, words: &[&str]) -> Result<String, String> {
-    timed(what, || {
-        let said = task.run()?;
-        has(&said, words).map(|()| said)
-    })
-}
-
 /// The text has all of these words.
 pub(super) fn has(said: &str, words: &[&str]) -> Result<(), String> {
     match words.iter().find(|word| !said.contains(**word)) {

@@ -5,23 +5,19 @@
 
 mod chaos;
 mod cluster;
-mod conformance;
 mod counts;
 mod deep;
 mod gate;
 mod hosts;
 mod jobs;
-mod native;
 mod python;
 mod ray;
 mod rdma_vm;
 mod requirements;
 mod scope;
-mod slurm;
 mod ssh;
 mod sshd;
 mod step;
-mod swift;
 
 pub(crate) use python::{prepare as prepare_python, released as released_python};
 pub(crate) use requirements::programs as install_programs;

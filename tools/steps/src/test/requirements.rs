@@ -20,6 +20,8 @@ pub(super) enum Ask {
     Root,
     /// Program, which is installed if it is not there, or file by its whole path; and the Debian package that holds it.
     Program(&'static str, &'static str),
+    /// Folder beside what cargo built, with the content of these packages of Debian; and a program that must be in it.
+    Unpacked(&'static str, &'static [&'static str], &'static str),
     /// Programs of Debian that the gate's steps use.
     Debian,
     Nextest,
@@ -79,6 +81,7 @@ pub(super) fn meet(asks: &[Ask]) -> Outcome<()> {
                 .run()
                 .map(drop)
                 .map_err(|e| Why::Missing(format!("the target {name} cannot be added: {e}"))),
+            Ask::Unpacked(name, packages, program) => unpacked(name, packages, program).map(drop),
             Ask::Debian => programs(&PROGRAMS),
             Ask::Python => python::prepare(),
             Ask::Package => python::with_package(),

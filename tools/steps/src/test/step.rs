@@ -3,7 +3,7 @@
 //! Each step runs as a process of its own, this program anew. So one that hangs is ended at its limit with all that it
 //! started, and what it printed stays together.
 
-use super::{native, requirements::Ask, scope::Scope};
+use super::{requirements::Ask, scope::Scope};
 use std::{
     fmt::{self, Display},
     fs,
@@ -238,14 +238,13 @@ fn ended(task: Task, shown: bool, file: &Path) -> Result<End, String> {
 /// Run lines of `sh` in the workspace's root, after `scripts/prelude.sh`. They have the variables of the tests' scope and
 ///
 /// - BUILT, PYTHON, COMITY, TOOLBOX, WORK: cargo's folder, the interpreter of the tests, the command, this program, a folder that goes away;
-/// - SIZE, HALF, QUARTER, HAND: nextest's profile, its flag for a gate's share of so many, a hand of four;
-/// - NATIVE, MACHINE: a configuration of cargo and the machine's target, see [`native`].
+/// - SIZE, HALF, QUARTER, HAND: nextest's profile, its flag for a gate's share of so many, a hand of four.
 fn run_lines(script: &str, scope: &Scope) -> Outcome {
     let target = target();
     let scratch = Scratch::new("lines")?;
     // A file: what failed is told with its command.
     write(scratch.join("script"), [include_str!("../../scripts/prelude.sh"), script].concat())?;
-    let mut task = Task::new("sh")
+    let task = Task::new("sh")
         .arg(scratch.join("script"))
         .env("BUILT", &target)
         .env("PYTHON", target.join("python/bin/python"))
@@ -258,9 +257,6 @@ fn run_lines(script: &str, scope: &Scope) -> Outcome {
         .env("HALF", scope.part(2))
         .env("QUARTER", scope.part(4))
         .env("HAND", (scope.seed % 4).to_string());
-    if script.contains("$NATIVE") {
-        task = task.env("NATIVE", native::config()?).env("MACHINE", native::host()?);
-    }
     let ended = scope.tell(task).limit(DEEP_LIMIT).echo().run();
     let output = ended.map_err(|e| match e.split_once("/script` ") {
         Some((_, how)) => format!("it {how}"),

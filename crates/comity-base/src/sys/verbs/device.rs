@@ -45,7 +45,7 @@ pub struct Device {
     abilities: Abilities,
     most_wr: u32,
     completions: usize,
-    /// Whose it is: a forked child has a copy that it must not touch.
+    /// Process that owns it: a forked child has a copy that it must not touch.
     pid: u32,
 }
 

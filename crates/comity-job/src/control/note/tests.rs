@@ -4,7 +4,7 @@ use super::*;
 use crate::channel::MAX_TEXT;
 use comity_membership::{Action, DIED, Heard, Membership, Message};
 use proptest::prelude::*;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 prop_compose! {
     fn call()(

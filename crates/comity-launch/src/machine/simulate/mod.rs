@@ -27,6 +27,7 @@ mod world;
 
 use mutant::Mutant;
 use scenario::Scenario;
+use scope::{broken, number};
 use world::World;
 
 /// Seeds of the gate's run, and of a deep one.
@@ -41,11 +42,6 @@ fn run(seed: u64, mutant: Option<Mutant>) -> Result<(), String> {
     let mut world = World::new(&scenario, mutant, false);
     world.run();
     judge::judge(&world)
-}
-
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|e| panic!("{name}={text} is no number: {e}")))
 }
 
 /// Run one seed and print what happens.
@@ -66,9 +62,8 @@ fn every_job_ends_with_one_true_verdict() {
     let scope = scope::Scope::from_env();
     let (first, many) = if scope.deep { (0, DEEP) } else { (scope.seed % 100 * SEEDS, SEEDS) };
     let many = number("COMITY_SIM_SEEDS").unwrap_or(many);
-    let failures = (first..first + many).filter_map(|seed| Some((seed, run(seed, None).err()?)));
-    let broken: Vec<String> = failures
-        .take(ENOUGH)
+    let broken: Vec<String> = broken(first..first + many, 1, ENOUGH, |seed| run(seed, None))
+        .into_iter()
         .map(|(seed, why)| {
             format!("seed {seed}: {why}\n  COMITY_SIM_SEED={seed} cargo test -p comity-launch every_job_ends -- --nocapture repeats it and prints what happened")
         })

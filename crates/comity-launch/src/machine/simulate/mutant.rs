@@ -1,92 +1,65 @@
 //! A launcher with a mistake, to prove that the simulator finds it.
 use crate::machine::{Action, ElasticTerms, Ending, Event, Role, StopOrder, StopReason};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mutant {
-    /// Ranks that do not end after SIGTERM are not killed.
-    NeverKills,
-    /// Ranks are killed where they ought to have time to end.
-    KillsAtOnce,
-    /// Ranks have no time to report a failure.
-    NoGrace,
-    /// Processes that ranks leave are left.
-    LeavesStrays,
-    /// Words of the ranks about each other are not heard.
-    DeafToBlames,
-    /// A rank's word is taken for that of the rank it names.
-    TurnsBlames,
-    /// The loss of a host is not noticed.
-    DeafToLosses,
-    /// A host that cannot run its part is taken for one that can.
-    StartsAnyway,
-    /// The user's signals are not heard.
-    DeafToUser,
-    /// A host goes on when its launcher is gone.
-    OutlivesLauncher,
-    /// A launcher goes on when the process that the user started is gone.
-    OutlivesUser,
-    /// Every failure is an exit with code 1.
-    OneCode,
-    /// Exit code 0 counts as a failure.
-    BlamesTheDone,
-    /// The first end of a rank is not noticed.
-    MissesTheFirst,
-    /// Ranks that are stopped are not found.
-    FindsNoStopped,
-    /// The last line comes twice.
-    SaysTwice,
-    /// It waits for a pipe for as long as it is open.
-    WaitsForPipes,
-    /// Launchers of other nodes are not heard.
-    DeafToNodes,
-    /// A rank that could not be started is not understood as a failure.
-    IgnoresUnstarted,
-    /// Ranks are not started again.
-    LeavesDown,
-    /// They are started again without a pause.
-    StartsAtOnce,
-    /// They are started again for ever.
-    NeverGivesUp,
-    /// The job goes on with fewer ranks than it may.
-    NeedsNobody,
-    /// A rank that was started again counts as taken in.
-    CountsJoiners,
-    /// The group's word that it took in a rank is not heard.
-    DeafToJoins,
-    /// The others end where a rank is lost.
-    EndsTheOthers,
+scope::listed! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Mutant {
+        /// Ranks that do not end after SIGTERM are not killed.
+        NeverKills,
+        /// Ranks are killed where they ought to have time to end.
+        KillsAtOnce,
+        /// Ranks have no time to report a failure.
+        NoGrace,
+        /// Processes that ranks leave are left.
+        LeavesStrays,
+        /// Words of the ranks about each other are not heard.
+        DeafToBlames,
+        /// A rank's word is taken for that of the rank it names.
+        TurnsBlames,
+        /// The loss of a host is not noticed.
+        DeafToLosses,
+        /// A host that cannot run its part is taken for one that can.
+        StartsAnyway,
+        /// The user's signals are not heard.
+        DeafToUser,
+        /// A host goes on when its launcher is gone.
+        OutlivesLauncher,
+        /// A launcher goes on when the process that the user started is gone.
+        OutlivesUser,
+        /// Every failure is an exit with code 1.
+        OneCode,
+        /// Exit code 0 counts as a failure.
+        BlamesTheDone,
+        /// The first end of a rank is not noticed.
+        MissesTheFirst,
+        /// Ranks that are stopped are not found.
+        FindsNoStopped,
+        /// The last line comes twice.
+        SaysTwice,
+        /// It waits for a pipe for as long as it is open.
+        WaitsForPipes,
+        /// Launchers of other nodes are not heard.
+        DeafToNodes,
+        /// A rank that could not be started is not understood as a failure.
+        IgnoresUnstarted,
+        /// Ranks are not started again.
+        LeavesDown,
+        /// They are started again without a pause.
+        StartsAtOnce,
+        /// They are started again for ever.
+        NeverGivesUp,
+        /// The job goes on with fewer ranks than it may.
+        NeedsNobody,
+        /// A rank that was started again counts as taken in.
+        CountsJoiners,
+        /// The group's word that it took in a rank is not heard.
+        DeafToJoins,
+        /// The others end where a rank is lost.
+        EndsTheOthers,
+    }
 }
 
 impl Mutant {
-    pub(super) const ALL: [Self; 26] = [
-        Self::NeverKills,
-        Self::KillsAtOnce,
-        Self::NoGrace,
-        Self::LeavesStrays,
-        Self::DeafToBlames,
-        Self::TurnsBlames,
-        Self::DeafToLosses,
-        Self::StartsAnyway,
-        Self::DeafToUser,
-        Self::OutlivesLauncher,
-        Self::OutlivesUser,
-        Self::OneCode,
-        Self::BlamesTheDone,
-        Self::MissesTheFirst,
-        Self::FindsNoStopped,
-        Self::SaysTwice,
-        Self::WaitsForPipes,
-        Self::DeafToNodes,
-        Self::IgnoresUnstarted,
-        Self::LeavesDown,
-        Self::StartsAtOnce,
-        Self::NeverGivesUp,
-        Self::NeedsNobody,
-        Self::CountsJoiners,
-        Self::DeafToJoins,
-        Self::EndsTheOthers,
-    ];
-
     /// Terms of a machine with this mistake.
     pub(super) fn terms(self, right: ElasticTerms) -> ElasticTerms {
         match self {

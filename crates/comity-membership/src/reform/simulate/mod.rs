@@ -20,6 +20,7 @@ mod world;
 
 use mutant::Mutant;
 use scenario::Scenario;
+use scope::number;
 use std::{
     ops::RangeInclusive,
     time::{Duration, Instant},
@@ -34,10 +35,6 @@ const LARGEST: (u64, usize) = (20, 1_024);
 
 fn run(scenario: &Scenario, mutant: Option<Mutant>) -> Result<Option<usize>, String> {
     World::new(scenario, mutant).run()
-}
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
 }
 
 /// `COMITY_SIM_SEED=12345` repeats one seed and prints what happens, `COMITY_SIM_MEMBERS=1024` beside it a large one,

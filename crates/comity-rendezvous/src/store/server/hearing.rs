@@ -2,7 +2,7 @@
 
 use super::{Met, Round, SAY, Server, StoreMember, Who};
 use crate::{
-    JoinCause, JoinError,
+    Field, JoinCause, JoinError,
     channel::frame,
     sync::lock,
     {

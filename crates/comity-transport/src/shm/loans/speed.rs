@@ -69,7 +69,7 @@ impl Speed {
     }
 }
 
-/// Whose copy it is.
+/// Maker of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shm) enum By {
     /// The writer's, into the ring.

@@ -6,9 +6,10 @@ use super::{
 };
 use crate::{
     Interest, Link, LinkKind, Stays,
-    conformance::{SeededNumbers, bytes, eventually, expect, wakes},
+    conformance::{bytes, eventually, expect, wakes},
     sys::SharedMemory,
 };
+use scope::Rng;
 use std::{
     net::Shutdown, os::unix::net::UnixStream, slice, sync::atomic::Ordering::Relaxed, thread, time::Duration,
 };
@@ -136,24 +137,24 @@ pub(super) fn keeps_order((mut a, mut b): Ends) {
     const SLOT: usize = 300_000;
     let mut memory = Lent::new(4 * SLOT);
     meet(a.as_mut(), b.as_mut(), &mut memory);
-    let mut input = SeededNumbers(0x5eed_1234_8765_4321);
+    let mut input = Rng::new(0x5eed_1234_8765_4321);
     let mut put = 0;
     let mut got = 0;
     let mut lent = 0;
     for message in 0..400 {
-        let head = input.roll(90);
-        let len = input.roll(if message % 3 == 0 { SLOT } else { 3000 });
+        let head = input.below(90);
+        let len = input.below(if message % 3 == 0 { SLOT } else { 3000 });
         let slot = message % 4 * SLOT;
-        let shared = input.roll(4) > 0;
-        let stays = input.roll(4) > 0;
+        let shared = input.below(4) > 0;
+        let stays = input.below(4) > 0;
         let mut take = |b: &mut dyn Link, got: &mut usize, most: usize| {
-            if input.roll(2) == 0 {
+            if input.below(2) == 0 {
                 let mut place = vec![0; most];
                 let n = b.take(&mut place).unwrap();
                 expect(&place[..n], *got);
                 *got += n;
             } else {
-                *got += take_any(b, *got, input.roll(most + 1));
+                *got += take_any(b, *got, input.below(most + 1));
             }
         };
         // Whoever had this part of the memory before has it back.

@@ -19,7 +19,7 @@ use making::CommunicatorMaker;
 pub(crate) use place::Runtime;
 
 use super::{
-    AbortHandle, Backend, Call, Maker, SubgroupFactory,
+    AbortHandle, Backend, Call, Maker, NewGroup, SubgroupFactory,
     external::{attend, explain_joining, wait},
 };
 use crate::{
@@ -122,13 +122,8 @@ impl<H: MpiHandle> Backend for MpiBackend<H> {
         out.map_err(|stop| self.explain(stop, info, limit))
     }
 
-    fn split(
-        &mut self,
-        members: &[usize],
-        group_id: u64,
-        counters: Arc<Counters>,
-        limit: Duration,
-    ) -> Result<Box<dyn Backend>> {
+    fn split(&mut self, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
+        let NewGroup { members, group_id, counters, limit } = new;
         let info = CallInfo::new(Op::Split);
         let mut waiting = Waiting::new(self.patience, limit, None);
         let comm = subset(self.mpi, self.comm, members.to_vec(), group_id, &self.members, &mut waiting)
@@ -218,26 +213,19 @@ impl<H: MpiHandle> Subsets<H> {
 }
 
 impl<H: MpiHandle> Maker for Subsets<H> {
-    fn make(
-        &self,
-        world: Arc<dyn World>,
-        members: Vec<usize>,
-        group_id: u64,
-        counters: Arc<Counters>,
-        limit: Duration,
-    ) -> Result<Box<dyn Backend>> {
+    fn make(&self, world: Arc<dyn World>, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
         if !self.0.is_for_many_threads() {
             let reason = "groups of some members are made beside other calls, and the program started MPI for one thread at a time: ask MPI_Init_thread for MPI_THREAD_MULTIPLE, or use split";
             return Err(ErrorKind::Unavailable { backend: "subgroup", reason: reason.into() }.into());
         }
-        let members = attend(Arc::clone(&world), members, group_id, counters)?;
-        let mut waiting = Waiting::new(members.patience(), limit, None);
+        let members = attend(Arc::clone(&world), new.members.to_vec(), new.group_id, new.counters)?;
+        let mut waiting = Waiting::new(members.patience(), new.limit, None);
         let made = self.proven(&members, &mut waiting);
         match made {
             Ok(comm) => Ok(Box::new(MpiBackend::with(self.0, comm, members))),
             Err(stop) => {
-                let e = members.explain(stop, CallInfo::new(Op::Split), limit);
-                world.leave(group_id);
+                let e = members.explain(stop, CallInfo::new(Op::Split), new.limit);
+                world.leave(new.group_id);
                 Err(e)
             }
         }

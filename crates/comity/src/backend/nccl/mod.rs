@@ -23,12 +23,12 @@ mod pair;
 mod parts;
 
 use super::{
-    AbortHandle, Backend, Bufs, Call, Maker, NativeBackend, SubgroupFactory, external::explain_joining,
+    AbortHandle, Backend, Bufs, Call, Maker, NativeBackend, NewGroup, SubgroupFactory,
+    external::explain_joining,
 };
 use crate::{
     CallInfo, DType, Error, ErrorKind, LinkKind, Op, Place, Result, View, ViewMut,
     engine::{Members, Patience, StepResult, Stop, Waiting},
-    stats::Counters,
     status::World,
     sys::{
         cuda::{CudaDriver, StreamId},
@@ -277,16 +277,9 @@ fn spot(bufs: &Bufs<'_>) -> Option<Spot> {
 struct OnDevice(u32);
 
 impl Maker for OnDevice {
-    fn make(
-        &self,
-        world: Arc<dyn World>,
-        members: Vec<usize>,
-        group_id: u64,
-        counters: Arc<Counters>,
-        limit: Duration,
-    ) -> Result<Box<dyn Backend>> {
-        let until = Instant::now() + limit;
-        let native = NativeBackend::open(world, members, group_id, counters, until)?;
+    fn make(&self, world: Arc<dyn World>, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
+        let until = Instant::now() + new.limit;
+        let native = NativeBackend::open(world, new.members.to_vec(), new.group_id, new.counters, until)?;
         let left = until.saturating_duration_since(Instant::now());
         Ok(Box::new(NcclBackend::open(native, Ok(self.0), left)?))
     }
@@ -313,15 +306,9 @@ impl Backend for NcclBackend {
         }
     }
 
-    fn split(
-        &mut self,
-        members: &[usize],
-        group_id: u64,
-        counters: Arc<Counters>,
-        limit: Duration,
-    ) -> Result<Box<dyn Backend>> {
-        let until = Instant::now() + limit;
-        let native = self.native.part(members, group_id, counters, limit)?;
+    fn split(&mut self, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
+        let until = Instant::now() + new.limit;
+        let native = self.native.part(new)?;
         let left = until.saturating_duration_since(Instant::now());
         Ok(Box::new(Self::open(native, Ok(self.device_comm.device.ordinal), left)?))
     }

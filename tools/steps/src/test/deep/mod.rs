@@ -4,14 +4,16 @@
 mod page;
 
 use super::{
-    chaos, cluster, conformance,
-    gate::{ADDRESS, ALL_TESTS, C, FUZZ, LAUNCHERS, LOOM, MIRI, MPI, RDMA, SANITIZERS, THREAD, VERBS},
+    chaos, cluster,
+    gate::{
+        ADDRESS, ALL_TESTS, C, CONFORMANCE, FUZZ, IN_SWIFT, LAUNCHERS, LOOM, MIRI, MPI, RDMA, SANITIZERS,
+        SWIFT, THREAD, VERBS,
+    },
     hosts, python, ray, rdma_vm,
     requirements::Ask,
     scope::Scope,
-    slurm, ssh,
+    ssh,
     step::{End, Outcome, Step, code, lines, table},
-    swift,
 };
 
 /// The soak, where `--hours` says nothing.
@@ -53,7 +55,7 @@ pub(super) const PARTS: &[Step] = &[
         "10,000 simulated hours of crowded jobs, nobody given up",
         "COMITY_SIM_HOURS=10000 cargo nextest run --profile long -p comity-membership --lib --no-capture simulate::hours_pass_without_a_false_alarm",
     ),
-    part("conformance", "every operation over each link and backend, all rank counts", conformance::run)
+    plain("conformance", "every operation over each link and backend, all rank counts", CONFORMANCE)
         .built()
         .asks(MPI),
     plain(
@@ -77,7 +79,7 @@ load 3 grow 20",
     plain("c", "the C interface: every rank count, link and fault; leaks; JAX", C)
         .built()
         .asks(&[Ask::Linux, Ask::Debian, Ask::Python]),
-    part("swift", "the Swift package", swift::check).asks(swift::ASKS),
+    plain("swift", "the Swift package", SWIFT).built().asks(IN_SWIFT),
     plain("arm", "Linux on aarch64, emulated: unit tests, larger pages, check", include_str!("../../../scripts/arm.sh"))
         .built()
         .asks(&[
@@ -119,7 +121,27 @@ cargo nextest run --profile deep -p comity-cli --test live --run-ignored only ch
     )
     .asks(&[Ask::Nextest, Ask::Program("chromium", "chromium")]),
     plain("launchers", "under torch's variables, Open MPI and MPICH", LAUNCHERS).built().asks(MPI),
-    part("slurm", "under srun: two nodes of a real Slurm", slurm::check).built().asks(slurm::ASKS),
+    plain("slurm", "under srun: two nodes of a real Slurm", include_str!("../../../scripts/slurm.sh")).built().asks(&[
+        Ask::X86,
+        Ask::Root,
+        Ask::Program("ip", "iproute2"),
+        Ask::Program("apt-get", "apt"),
+        // Slurm itself, and what of its libraries a plain Debian lacks.
+        Ask::Unpacked(
+            "slurm",
+            &[
+                "slurmctld",
+                "slurmd",
+                "slurm-client",
+                "slurm-wlm-basic-plugins",
+                "munge",
+                "libmunge2",
+                "liblua5.1-0",
+                "libhwloc15",
+            ],
+            "usr/sbin/slurmd-wlm",
+        ),
+    ]),
     part("python", "the Python package as released, every framework", python::check)
         .built()
         .asks(&[Ask::Python]),

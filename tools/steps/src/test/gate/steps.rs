@@ -1,14 +1,13 @@
 //! The gate's steps: what runs in each of its parts, and how long each takes on 2 cores.
 
 use crate::test::{
-    chaos, cluster, conformance, counts, hosts, python, rdma_vm,
+    chaos, cluster, counts, hosts, python, rdma_vm,
     requirements::Ask,
     scope::Scope,
     ssh,
     step::{Outcome, Step, code, lines},
-    swift,
 };
-use tasks::{demo, place::root};
+use tasks::demo;
 
 /// Declares scripts of `tools/steps/scripts`, each after variables of its own.
 macro_rules! scripts {
@@ -18,8 +17,11 @@ macro_rules! scripts {
 }
 scripts! {
     C = "" "c.sh"
+    CONFORMANCE = "" "conformance.sh"
     LAUNCHERS = "" "launchers.sh"
     RDMA = "" "rdma.sh"
+    SWIFT = "" "swift.sh"
+    SWIFT_BUILD = "BUILD=1\n" "swift.sh"
     FUZZ = "" "fuzz.sh"
     ADDRESS = "NAME=address\n" "sanitizers.sh"
     ADDRESS_BUILD = "NAME=address BUILD=1\n" "sanitizers.sh"
@@ -44,6 +46,13 @@ pub(in crate::test) const VERBS: &[Ask] = &[
     Ask::Program("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
     Ask::Program("ibv_rc_pingpong", "ibverbs-utils"),
 ];
+/// The toolchain is that of Debian's packages.
+pub(in crate::test) const IN_SWIFT: &[Ask] = &[
+    Ask::Linux,
+    Ask::Root,
+    Ask::Program("debootstrap", "debootstrap"),
+    Ask::Program("unshare", "util-linux"),
+];
 pub(in crate::test) const SANITIZERS: &[Ask] = &[Ask::Linux, Ask::Nightly, Ask::Nextest];
 
 /// Brings what later steps need, beside the first of them.
@@ -60,7 +69,7 @@ pub(super) const LINTS: &[Step] = &[
         "git ls-files -z --cached --others --exclude-standard '*.rs' | xargs -0 ls -d 2> /dev/null | xargs rustfmt --edition 2024 --check",
         "rustfmt; `rustfmt --edition 2024 FILE` mends a file",
     ),
-    code("gates", 6, gates, "imports, waits and doc comments are as they should be"),
+    lines("gates", 6, "python3 tools/gates.py", "imports, waits and doc comments are as they should be"),
     lines("clippy", 200, "cargo clippy --workspace --all-targets -- -D warnings", "lints, none allowed"),
 ];
 
@@ -93,7 +102,7 @@ pub(super) const TESTS: Step =
 /// Jobs that hold no time, in two rows at once: each waits a good deal.
 pub(super) const SIDE_BY_SIDE: [&[Step]; 2] = [
     &[
-        code("conformance", 150, conformance::run, "every operation over each link and backend")
+        lines("conformance", 150, CONFORMANCE, "every operation over each link and backend")
             .built()
             .asks(MPI),
         code("counts", 90, counts::run, "instructions of one small call: Rust, C, NumPy and torch")
@@ -169,7 +178,8 @@ cargo check --target aarch64-apple-darwin --target-dir target/macos -p comity -p
 .asks(&[Ask::Target("aarch64-apple-darwin")]);
 
 /// Models of the lock-free parts. Other flags would build everything anew, so they have a folder of their own.
-pub(in crate::test) const LOOM: &str = "export RUSTFLAGS='--cfg loom' CARGO_PROFILE_DEV_DEBUG=0 LOOM_MAX_PREEMPTIONS=$((2 + ${COMITY_TEST_DEEP:-0}))
+pub(in crate::test) const LOOM: &str = "native
+export RUSTFLAGS='--cfg loom' CARGO_PROFILE_DEV_DEBUG=0 LOOM_MAX_PREEMPTIONS=$((2 + ${COMITY_TEST_DEEP:-0}))
 cargo nextest run --profile long --config \"$NATIVE\" --target-dir target/loom -p comity -p comity-base -p comity-transport --lib loom";
 
 /// The one crate with unsafe code and without system calls.
@@ -205,23 +215,19 @@ pub(super) const TURNS: [Turn; 4] = [
             lines("miri", BESIDE, MIRI, "undefined behaviour in pure code")
                 .asks(&[Ask::Nextest, Ask::Nightly]),
             // Last: it takes libcomity from the step `build`.
-            code(
+            lines(
                 "swift-build",
                 BESIDE,
-                swift::build,
+                SWIFT_BUILD,
                 "what `swift` runs, compiled; once a Debian with Swift",
             )
-            .asks(swift::ASKS),
+            .asks(IN_SWIFT),
         ],
-        last: code("swift", 90, swift::check, "the Swift package: its tests, examples under comity launch")
+        last: lines("swift", 90, SWIFT, "the Swift package: its tests, examples under comity launch")
             .after("swift-build")
-            .asks(swift::ASKS),
+            .asks(IN_SWIFT),
     },
 ];
-
-fn gates(_: &Scope) -> Outcome {
-    Ok(format!("{} files", ::gates::check(root())?))
-}
 
 fn demo(_: &Scope) -> Outcome {
     Ok(demo::run(demo::Profile::Tests)?)

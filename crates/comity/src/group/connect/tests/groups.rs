@@ -1,7 +1,7 @@
 //! Groups of ranks that have met: opened in any order, left, aborted, and ended by deaths.
 
 use super::*;
-use crate::{Detection, status::FailureKind};
+use crate::{Detection, backend::NewGroup, status::FailureKind};
 
 #[test]
 fn a_death_is_known_to_all_by_name() {
@@ -200,7 +200,8 @@ fn a_split_hears_that_its_group_has_failed() {
             return None;
         }
         let begun = Instant::now();
-        let e = native.part(&[0, 1], 7, Arc::default(), LONG).unwrap_err();
+        let new = NewGroup { members: &[0, 1], group_id: 7, counters: Arc::default(), limit: LONG };
+        let e = native.part(new).unwrap_err();
         Some((e, begun.elapsed()))
     });
     let (e, after) = heard[0].clone().unwrap();
