@@ -78,16 +78,19 @@ load 3 grow 20",
         .built()
         .asks(&[Ask::Linux, Ask::Debian, Ask::Python]),
     part("swift", "the Swift package", swift::check).asks(swift::ASKS),
-    plain("arm", "Linux on aarch64, emulated: unit tests, larger pages, check", include_str!("../../../scripts/arm.sh"))
-        .built()
-        .asks(&[
-            Ask::X86,
-            Ask::Nextest,
-            Ask::Program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
-            Ask::Program("/usr/aarch64-linux-gnu/lib/crt1.o", "libc6-dev-arm64-cross"),
-            Ask::Program("qemu-aarch64", "qemu-user"),
-            Ask::Target("aarch64-unknown-linux-gnu"),
-        ]),
+    plain(
+        "arm",
+        "Linux on aarch64, emulated: unit tests, larger pages, check, Python with NumPy",
+        include_str!("../../../scripts/arm.sh"),
+    )
+    .asks(&[
+        Ask::X86,
+        Ask::Nextest,
+        Ask::Program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+        Ask::Program("/usr/aarch64-linux-gnu/lib/crt1.o", "libc6-dev-arm64-cross"),
+        Ask::Program("qemu-aarch64", "qemu-user"),
+        Ask::Target("aarch64-unknown-linux-gnu"),
+    ]),
     plain(
         "candle",
         "candle's examples beside transformers; checkpoints read by others",
