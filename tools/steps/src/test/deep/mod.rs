@@ -224,3 +224,18 @@ pub(super) fn run(names: &[&str], hours: f64, again: bool) -> Result<(), String>
         Err(format!("failed: {}; each alone: cargo xtask test --deep NAME", failed.join(", ")))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nightly_workflow_names_parts() {
+        let text = tasks::place::read(".github/workflows/nightly.yml").unwrap();
+        let (_, rest) = text.split_once("part: [").unwrap();
+        let (list, _) = rest.split_once(']').unwrap();
+        for name in list.split(',').map(str::trim) {
+            assert!(PARTS.iter().any(|p| p.name == name), "nightly.yml names {name}, which is no part");
+        }
+    }
+}
