@@ -3,6 +3,7 @@
 #
 # On x86 qemu keeps x86's order of memory, which is stronger than that of an aarch64 core: loom tries the weaker one. This machine's launcher
 # starts the ranks: qemu-user 7.2 refuses the emulated one the call by which it takes in orphans (PR_SET_CHILD_SUBREAPER).
+cargo build -p comity-cli
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=qemu-aarch64
 export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc AR_aarch64_unknown_linux_gnu=aarch64-linux-gnu-ar
 export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
@@ -11,7 +12,6 @@ export CARGO_PROFILE_DEV_DEBUG=0
 there="--target aarch64-unknown-linux-gnu --target-dir $BUILT/arm"
 mapping="-p comity-base -p comity-transport"
 units="-p comity-kernel -p comity-plan -p comity-membership -p comity-channel"
-cargo build -p comity-cli
 cargo build $there -p comity-cli
 for page in 4096 16384 65536; do
     QEMU_PAGESIZE=$page cargo nextest run --profile deep $there --lib $mapping $units
