@@ -240,9 +240,8 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
             }
             Err(FileFault::Directory) => Err(format!("command '{shown}': is a directory")),
             Err(FileFault::NotExecutable) => Err(not_executable(&file)),
-            Err(FileFault::Unreadable(why) | FileFault::Foreign(why)) => {
-                Err(format!("command '{shown}': {why}"))
-            }
+            Err(FileFault::Foreign(processor)) => Err(for_another(&file, processor)),
+            Err(FileFault::Unreadable(why)) => Err(format!("command '{shown}': {why}")),
         };
     }
     let mut almost = None;
@@ -258,8 +257,8 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
         match runnable(&from.join(&file)) {
             Ok(()) => return Ok(file),
             Err(FileFault::NotExecutable) => almost = almost.or_else(|| Some(not_executable(&file))),
-            Err(FileFault::Foreign(why)) => {
-                almost = almost.or_else(|| Some(format!("command '{shown}': {why}")))
+            Err(FileFault::Foreign(processor)) => {
+                almost = almost.or_else(|| Some(for_another(&file, processor)));
             }
             Err(FileFault::Unreadable(why)) if file.is_symlink() => {
                 almost = almost.or_else(|| Some(format!("command '{shown}': {why}")));
@@ -300,8 +299,8 @@ enum FileFault {
     NotExecutable,
     /// It cannot be reached, or leads nowhere, as a sentence.
     Unreadable(String),
-    /// It is a program for another processor, as a sentence.
-    Foreign(String),
+    /// It is a program for this processor.
+    Foreign(&'static str),
 }
 
 fn runnable(file: &Path) -> Result<(), FileFault> {
@@ -313,12 +312,14 @@ fn runnable(file: &Path) -> Result<(), FileFault> {
         .map_err(|_| FileFault::NotExecutable)?;
     // To open a pipe would wait for its other end.
     let processor = if meta.is_file() { foreign(file) } else { None };
-    processor.map_or(Ok(()), |processor| {
-        let (file, own) = (file.display(), std::env::consts::ARCH);
-        Err(FileFault::Foreign(format!(
-            "'{file}' is a program for {processor}, and this machine is {own}; install the one for {own}"
-        )))
-    })
+    processor.map(FileFault::Foreign).map_or(Ok(()), Err)
+}
+
+fn for_another(file: &Path, processor: &str) -> String {
+    let (file, own) = (file.display(), std::env::consts::ARCH);
+    format!(
+        "command '{file}': a program for {processor}, and this machine is {own}; install the one for {own}"
+    )
 }
 
 /// Processor of a program that Linux does not run here. The system's library would give it to a shell as a script, whose words help nobody.
@@ -457,7 +458,7 @@ mod tests {
             write(&head);
             for name in [OsStr::new("tool"), file.as_os_str()] {
                 let e = find(name, None, dir.path().as_os_str()).unwrap_err();
-                assert!(e.contains("is a program for riscv, and this machine is"), "{e}");
+                assert!(e.contains("a program for riscv, and this machine is"), "{e}");
             }
         }
     }
