@@ -18,7 +18,7 @@ cargo build $there -p comity-cli
 lacking="/(without_a_default_route|dumps_leave|two_mappings_of|several_paths_are|peer_memory::|loans::|trip::tests::a_conn|forked_child)/"
 tests="not test($lacking) and not test(was_answered) and not test(simulate)"
 for page in 4096 16384 65536; do
-    QEMU_PAGESIZE=$page cargo nextest run --profile check $there --lib $mapping $units -E "$tests"
+    QEMU_PAGESIZE=$page cargo nextest run --profile check --test-threads 2 $there --lib $mapping $units -E "$tests"
     units= tests="$tests and not test(lanes::)"
 done
 few="--ops all_reduce,all_gather,reduce_scatter,all_to_all,send,split,spawn --dtypes bf16,f32,bool,c64"
