@@ -15,7 +15,18 @@ come back as they are; see `comity.Group`. `comity.mlx` has the layers and gradi
 Importing this imports no framework.
 """
 
-from comity import _core, _torch, errors
+try:
+    from comity import _core
+except ImportError as why:
+    import platform
+
+    # The loader's own words for a file of another processor are that there is none.
+    raise ImportError(
+        f"the compiled part of comity is not there for this {platform.system()} on {platform.machine()}, or does not "
+        f"load: {why}; run `pip install --force-reinstall comity` on this machine, in a clone `pip install .`"
+    ) from why
+
+from comity import _torch, errors
 from comity._elastic import Departure, Member, ReformOutcome
 from comity._functions import (
     all_gather,

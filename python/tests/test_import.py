@@ -1,6 +1,7 @@
 """The package by itself: how fast it is imported and what with, its errors, and what it refuses to begin."""
 
 import pickle
+import shutil
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -31,6 +32,19 @@ print(took)
 def test_import_is_quick_and_imports_no_framework() -> None:
     took = [float(succeed(run([sys.executable, "-c", MEASURE]))) for _ in range(10)]
     assert min(took) < PROMISED, took
+
+
+def test_a_package_without_its_compiled_part_says_what_to_do(tmp_path: Path) -> None:
+    package = Path(str(files("comity")))
+    shutil.copytree(package, tmp_path / "comity", ignore=shutil.ignore_patterns("_core.*so"))
+    ended = run(
+        [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import comity"]
+    )
+    assert ended.returncode == 1
+    last = ended.stderr.strip().splitlines()[-1]
+    assert (
+        last.startswith("ImportError: the compiled part of comity is not there") and "pip install" in last
+    ), last
 
 
 def test_typed() -> None:

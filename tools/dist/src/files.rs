@@ -82,7 +82,9 @@ fn is_released(name: &str) -> bool {
 
 /// Text with its places filled, or the archive that is lacking.
 fn fill(template: &str, url: &str, sums: &[(String, String)]) -> Result<String, String> {
-    let mut text = template.replace("@VERSION@", VERSION).replace("@URL@", url);
+    // A forge has a page for the repository, and none for the folder of a release's files.
+    let home = url.split("/releases/").next().unwrap_or(url);
+    let mut text = template.replace("@VERSION@", VERSION).replace("@URL@", url).replace("@HOME@", home);
     while let Some((before, rest)) = text.split_once("@SHA256:") {
         let (triple, after) = rest.split_once('@').ok_or("a place without an end")?;
         let archive = format!("comity-{VERSION}-{triple}.tar.gz");
@@ -109,11 +111,11 @@ mod tests {
     use super::*;
     use crate::command;
 
-    /// A folder with an archive for this machine, whose command is a script.
-    fn released(scratch: &Scratch) -> PathBuf {
+    /// A folder with an archive for this machine, whose command is a script that ends with this code.
+    fn released(scratch: &Scratch, code: u8) -> PathBuf {
         let name = format!("comity-{VERSION}-{}", Target::own().unwrap().triple);
         let program = scratch.join(&name).join("bin/comity");
-        command::write(&program, &format!("#!/bin/sh\necho comity {VERSION}\n")).unwrap();
+        command::write(&program, &format!("#!/bin/sh\necho comity {VERSION}\nexit {code}\n")).unwrap();
         Task::new("chmod").args(["755"]).args([&program]).run().unwrap();
         command::write(&scratch.join(&name).join("share/man/man1/comity.1"), "a page").unwrap();
         let out = scratch.join("out");
@@ -130,7 +132,7 @@ mod tests {
     #[test]
     fn the_installer_takes_what_has_the_right_checksum_and_nothing_else() {
         let scratch = Scratch::new("install").unwrap();
-        let out = released(&scratch);
+        let out = released(&scratch, 0);
         let prefix = scratch.join("prefix");
         let said = install(&out, &prefix).unwrap();
         assert!(said.starts_with(&format!("comity {VERSION}\n")) && said.contains("PATH"), "{said}");
@@ -152,13 +154,30 @@ mod tests {
     }
 
     #[test]
+    fn a_command_that_cannot_be_written_or_run_takes_no_place() {
+        let scratch = Scratch::new("install-broken").unwrap();
+        let old = scratch.join("prefix/bin/comity");
+        command::write(&old, "old").unwrap();
+        let e = install(&released(&scratch, 3), &scratch.join("prefix")).unwrap_err();
+        assert!(e.contains("was not installed") && e.contains("does not run on this machine"), "{e}");
+        assert_eq!(fs::read_to_string(&old).unwrap(), "old");
+        assert_eq!(fs::read_dir(scratch.join("prefix/bin")).unwrap().count(), 1);
+        // A file is no folder to install into.
+        let e = install(&scratch.join("out"), &old).unwrap_err();
+        assert!(e.contains("cannot write to") && e.contains("--prefix"), "{e}");
+    }
+
+    #[test]
     fn recipes_have_the_checksum_of_each_archive() {
         let triples = crate::target::TARGETS.iter().map(|t| t.triple);
         let sum = |triple: &str| (format!("sum-of-{triple}"), format!("comity-{VERSION}-{triple}.tar.gz"));
         let mut sums: Vec<_> = triples.map(sum).collect();
         for (name, template) in TEMPLATES {
-            let text = fill(template, "https://host/v", &sums).unwrap();
-            assert!(!text.contains("@URL") && !text.contains("@SHA") && !text.contains("@VER"), "{name}");
+            let text = fill(template, "https://host/c/releases/download/v", &sums).unwrap();
+            assert!(!["@URL", "@HOME", "@SHA", "@VER"].iter().any(|place| text.contains(place)), "{name}");
+            let home =
+                text.lines().find_map(|l| l.trim().strip_prefix("homepage")).unwrap_or("https://host/c");
+            assert_eq!(home.trim_matches([':', ' ', '"']), "https://host/c", "{name}");
             assert!(name == "install.sh" || text.contains("sum-of-aarch64-apple-darwin"), "{name}");
         }
         sums.pop();

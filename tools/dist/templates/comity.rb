@@ -1,13 +1,15 @@
 class Comity < Formula
   desc "Collective communication for machine learning"
-  homepage "@URL@"
+  homepage "@HOME@"
   version "@VERSION@"
   license "MIT"
 
   on_macos do
     depends_on arch: :arm64
-    url "@URL@/comity-@VERSION@-aarch64-apple-darwin.tar.gz"
-    sha256 "@SHA256:aarch64-apple-darwin@"
+    on_arm do
+      url "@URL@/comity-@VERSION@-aarch64-apple-darwin.tar.gz"
+      sha256 "@SHA256:aarch64-apple-darwin@"
+    end
   end
 
   on_linux do

@@ -48,8 +48,9 @@ case "$(uname -s) $machine" in
 *) fail "there is no archive for $(uname -s) on $machine: build from source with cargo" ;;
 esac
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+work=$(mktemp -d) || fail 'no folder can be made for the download: free some space, or set TMPDIR to a folder elsewhere'
+new=
+trap 'rm -rf "$work" ${new:+"$new"}' EXIT
 trap 'exit 1' HUP INT TERM
 
 fetch() {
@@ -59,7 +60,7 @@ fetch() {
         wget --quiet --output-document="$work/$1" "$from/$1"
     else
         fail 'neither curl nor wget is installed'
-    fi || fail "cannot download $from/$1"
+    fi || fail "cannot download $from/$1 to $work: nothing was installed. Is the address right, and is there space? TMPDIR names another folder"
 }
 
 archive=comity-$version-$target.tar.gz
@@ -71,14 +72,16 @@ if command -v sha256sum >/dev/null 2>&1; then check='sha256sum'; else check='sha
 (cd "$work" && $check -c sum >/dev/null 2>&1) ||
     fail "the checksum of $archive is not that of SHA256SUMS: nothing was installed. Download it again, from $from"
 
-tar -xzf "$work/$archive" -C "$work"
-mkdir -p "$prefix"
-# First the new program beside the old one, then its name: a running comity goes on.
-mkdir -p "$prefix/bin"
-cp "$work/${archive%.tar.gz}/bin/comity" "$prefix/bin/.comity.$$"
-mv -f "$prefix/bin/.comity.$$" "$prefix/bin/comity"
-cp -R "$work/${archive%.tar.gz}/share" "$prefix/"
-"$prefix/bin/comity" --version || fail "$prefix/bin/comity does not run on this machine"
+# A line for each file would hide the words after them.
+said=$(tar -xzf "$work/$archive" -C "$work" 2>&1) ||
+    fail "cannot unpack $archive in $work: nothing was installed. TMPDIR names another folder. $(echo "$said" | head -n 1)"
+unwritten="cannot write to $prefix: comity was not installed. Free some space, or name another folder by --prefix"
+mkdir -p "$prefix/bin" && prefix=$(cd "$prefix" && pwd) || fail "$unwritten"
+# First the new program beside the old one, then its name: a running comity goes on, and one that does not run here takes nobody's place.
+new=$prefix/bin/.comity.$$
+cp "$work/${archive%.tar.gz}/bin/comity" "$new" && cp -R "$work/${archive%.tar.gz}/share" "$prefix/" || fail "$unwritten"
+"$new" --version || fail "comity was not installed: the program of $archive does not run on this machine"
+mv -f "$new" "$prefix/bin/comity" || fail "$unwritten"
 case ":$PATH:" in
 *":$prefix/bin:"*) ;;
 *) echo "add it to your PATH: export PATH=\"$prefix/bin:\$PATH\"" ;;

@@ -13,7 +13,7 @@ use crate::request::{InputRank, JobRequest, RankTerms, Setting, TagWish};
 use rustix::fs::{Access, CWD};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -240,6 +240,7 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
             }
             Err(FileFault::Directory) => Err(format!("command '{shown}': is a directory")),
             Err(FileFault::NotExecutable) => Err(not_executable(&file)),
+            Err(FileFault::Foreign(processor)) => Err(for_another(&file, processor)),
             Err(FileFault::Unreadable(why)) => Err(format!("command '{shown}': {why}")),
         };
     }
@@ -256,6 +257,9 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
         match runnable(&from.join(&file)) {
             Ok(()) => return Ok(file),
             Err(FileFault::NotExecutable) => almost = almost.or_else(|| Some(not_executable(&file))),
+            Err(FileFault::Foreign(processor)) => {
+                almost = almost.or_else(|| Some(for_another(&file, processor)));
+            }
             Err(FileFault::Unreadable(why)) if file.is_symlink() => {
                 almost = almost.or_else(|| Some(format!("command '{shown}': {why}")));
             }
@@ -295,6 +299,8 @@ enum FileFault {
     NotExecutable,
     /// It cannot be reached, or leads nowhere, as a sentence.
     Unreadable(String),
+    /// It is a program for this processor.
+    Foreign(&'static str),
 }
 
 fn runnable(file: &Path) -> Result<(), FileFault> {
@@ -303,7 +309,45 @@ fn runnable(file: &Path) -> Result<(), FileFault> {
         return Err(FileFault::Directory);
     }
     rustix::fs::accessat(CWD, file, Access::EXEC_OK, rustix::fs::AtFlags::empty())
-        .map_err(|_| FileFault::NotExecutable)
+        .map_err(|_| FileFault::NotExecutable)?;
+    // To open a pipe would wait for its other end.
+    let processor = if meta.is_file() { foreign(file) } else { None };
+    processor.map(FileFault::Foreign).map_or(Ok(()), Err)
+}
+
+fn for_another(file: &Path, processor: &str) -> String {
+    let (file, own) = (file.display(), std::env::consts::ARCH);
+    format!(
+        "command '{file}': a program for {processor}, and this machine is {own}; install the one for {own}"
+    )
+}
+
+/// Processor of a program that Linux does not run here. The system's library would give it to a shell as a script, whose words help nobody.
+fn foreign(file: &Path) -> Option<&'static str> {
+    let own = match std::env::consts::ARCH {
+        "x86_64" => [62, 3],
+        "aarch64" => [183, 40],
+        _ => return None,
+    };
+    let mut head = [0; 20];
+    File::open(file).ok()?.read_exact(&mut head).ok()?;
+    let machine = u16::from_le_bytes([head[18], head[19]]);
+    // Little-endian; 64 bits or 32.
+    if !head.starts_with(b"\x7fELF") || head[5] != 1 || own.contains(&machine) || emulates() {
+        return None;
+    }
+    Some(match machine {
+        62 => "x86_64",
+        183 => "aarch64",
+        243 => "riscv",
+        _ => "another processor",
+    })
+}
+
+/// Returns whether the system has emulators or the like, which run what its processor does not; they have files beside these two.
+fn emulates() -> bool {
+    std::fs::read_dir("/proc/sys/fs/binfmt_misc")
+        .is_ok_and(|files| files.flatten().any(|f| f.file_name() != "register" && f.file_name() != "status"))
 }
 
 /// Reason for which a file cannot be looked at. A link is followed as far as it can be: the interpreter of a virtual environment is one.
@@ -395,5 +439,27 @@ mod tests {
         let lost = find(dir.path().join("tool/python").as_os_str(), None, path).unwrap_err();
         assert!(lost.contains("cannot be looked at: Not a directory"), "{lost}");
         assert!(find("".as_ref(), None, path).is_err());
+    }
+
+    #[test]
+    fn a_program_for_another_processor_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tool");
+        let mut head = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        head.truncate(64);
+        let write = |head: &[u8]| {
+            std::fs::write(&file, head).unwrap();
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        };
+        write(&head);
+        assert_eq!(foreign(&file), None);
+        if head.starts_with(b"\x7fELF") && !emulates() {
+            head[18..20].copy_from_slice(&243_u16.to_le_bytes());
+            write(&head);
+            for name in [OsStr::new("tool"), file.as_os_str()] {
+                let e = find(name, None, dir.path().as_os_str()).unwrap_err();
+                assert!(e.contains("a program for riscv, and this machine is"), "{e}");
+            }
+        }
     }
 }

@@ -80,16 +80,19 @@ load 3 grow 20",
         .built()
         .asks(&[Ask::Linux, Ask::Debian, Ask::Python]),
     plain("swift", "the Swift package", SWIFT).built().asks(IN_SWIFT),
-    plain("arm", "Linux on aarch64, emulated: unit tests, larger pages, check", include_str!("../../../scripts/arm.sh"))
-        .built()
-        .asks(&[
-            Ask::X86,
-            Ask::Nextest,
-            Ask::Program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
-            Ask::Program("/usr/aarch64-linux-gnu/lib/crt1.o", "libc6-dev-arm64-cross"),
-            Ask::Program("qemu-aarch64", "qemu-user"),
-            Ask::Target("aarch64-unknown-linux-gnu"),
-        ]),
+    plain(
+        "arm",
+        "Linux on aarch64, emulated: unit tests, larger pages, check, Python with NumPy",
+        include_str!("../../../scripts/arm.sh"),
+    )
+    .asks(&[
+        Ask::X86,
+        Ask::Nextest,
+        Ask::Program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+        Ask::Program("/usr/aarch64-linux-gnu/lib/crt1.o", "libc6-dev-arm64-cross"),
+        Ask::Program("qemu-aarch64", "qemu-user"),
+        Ask::Target("aarch64-unknown-linux-gnu"),
+    ]),
     plain(
         "candle",
         "candle's examples beside transformers; checkpoints read by others",
@@ -241,5 +244,20 @@ pub(super) fn run(names: &[&str], hours: f64, again: bool) -> Result<(), String>
         Ok(())
     } else {
         Err(format!("failed: {}; each alone: cargo xtask test --deep NAME", failed.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nightly_workflow_names_parts() {
+        let text = tasks::place::read(".github/workflows/nightly.yml").unwrap();
+        let (_, rest) = text.split_once("part: [").unwrap();
+        let (list, _) = rest.split_once(']').unwrap();
+        for name in list.split(',').map(str::trim) {
+            assert!(PARTS.iter().any(|p| p.name == name), "nightly.yml names {name}, which is no part");
+        }
     }
 }
