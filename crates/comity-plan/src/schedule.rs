@@ -80,7 +80,7 @@ pub struct Schedule {
     expected_headers: usize,
     /// Some message waits for a local copy.
     copies_feed: bool,
-    /// `In` and `Out` share no memory.
+    /// True if `In` and `Out` share no memory.
     apart: bool,
 }
 
