@@ -80,6 +80,8 @@ pub struct Schedule {
     expected_headers: usize,
     /// Some message waits for a local copy.
     copies_feed: bool,
+    /// True if `In` and `Out` share no memory.
+    apart: bool,
 }
 
 impl Schedule {
@@ -96,6 +98,7 @@ impl Schedule {
             tmp: plan.tmp,
             expected_headers: 0,
             copies_feed: false,
+            apart: !in_place,
         };
         let mut touched = TouchedRanges::new(plan, in_place);
         let mut bells: Vec<(u32, Id)> = Vec::new();
@@ -341,23 +344,28 @@ impl Schedule {
         (!heard || late) && matches!(self.op(id), StepOp::Copy { dst, .. } if dst.buf == Buf::Out)
     }
 
-    /// The next local copy if it may run now; the caller does it and asks again.
+    /// The next local copy if it may run now, or a piece of one of more than `whole` elements; the caller does it and asks again. A copy
+    /// within memory that may overlap comes whole.
     #[inline]
-    pub fn next_copy(&mut self) -> Option<(Slice, Slice)> {
+    pub fn next_copy(&mut self, whole: usize, piece: usize) -> Option<(Slice, Slice)> {
         let &id = self.copies.get(self.copied)?;
         let want = self.want(id);
         let item = &mut self.items[id as usize];
         if want.allowed < item.len {
             return None;
         }
-        item.done = item.len;
-        item.ended = true;
-        self.left -= 1;
-        self.copied += 1;
-        match item.op {
-            StepOp::Copy { src, dst } => Some((src, dst)),
-            _ => unreachable!("only copies are in this list"),
+        let StepOp::Copy { src, dst } = item.op else { unreachable!("only copies are in this list") };
+        let is_cut = item.len > whole && self.apart && src.buf != dst.buf;
+        let n = if is_cut { piece.min(item.len - item.done) } else { item.len };
+        let cut = |s: Slice| Slice { at: s.at + item.done, len: n, ..s };
+        let both = (cut(src), cut(dst));
+        item.done += n;
+        if item.done == item.len {
+            item.ended = true;
+            self.left -= 1;
+            self.copied += 1;
         }
+        Some(both)
     }
 
     /// Ranks whose bytes this rank still needs, ascending.

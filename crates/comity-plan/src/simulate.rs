@@ -337,7 +337,7 @@ fn total(from: &[usize], received: impl Iterator<Item = Value>, own: Value, me: 
 
 fn copy(rank: &mut Rank) -> bool {
     let mut moved = false;
-    while let Some((src, dst)) = rank.schedule.next_copy() {
+    while let Some((src, dst)) = rank.schedule.next_copy(4, 3) {
         for i in 0..src.len {
             let v = rank.memory.read(src, i);
             rank.memory.write(dst, i, v);

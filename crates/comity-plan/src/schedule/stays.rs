@@ -31,6 +31,7 @@ impl Schedule {
     /// `In` and `Out` are one memory, but do not begin together: `In` begins `shift` elements after `Out`. What the plan does in place
     /// needs no waiting, but a send of what is written later cannot stay.
     pub fn input_lies(&mut self, shift: isize) {
+        self.apart = false;
         let mut written: Vec<(isize, isize)> =
             self.items.iter().filter_map(|i| written(&i.op, shift)).collect();
         written.sort_unstable();

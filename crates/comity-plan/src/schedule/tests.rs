@@ -134,13 +134,32 @@ fn copies_wait_for_all_of_their_source_and_place() {
     let a = slice(Buf::Tmp, 0, 3);
     let b = slice(Buf::Out, 0, 3);
     let mut s = schedule([recv(1, a), send(2, b), StepOp::Copy { src: a, dst: b }, send(2, b)], false);
-    assert_eq!(s.next_copy(), None);
+    assert_eq!(s.next_copy(9, 3), None);
     s.received(0, 3);
-    assert_eq!(s.next_copy(), None, "the old content has not left yet");
+    assert_eq!(s.next_copy(9, 3), None, "the old content has not left yet");
     s.sent(0, 3);
     assert_eq!(may_send(&s, 0), Some(0));
-    assert_eq!(s.next_copy(), Some((a, b)));
-    assert_eq!((s.next_copy(), may_send(&s, 0)), (None, Some(3)));
+    assert_eq!(s.next_copy(9, 3), Some((a, b)));
+    assert_eq!((s.next_copy(9, 3), may_send(&s, 0)), (None, Some(3)));
+}
+
+#[test]
+fn long_copies_come_in_pieces_that_messages_follow_but_whole_where_memory_overlaps() {
+    let a = slice(Buf::In, 0, 5);
+    let b = slice(Buf::Out, 1, 5);
+    let steps = || [StepOp::Copy { src: a, dst: b }, send(1, b)];
+    let piece = |at, len| Some((slice(Buf::In, at, len), slice(Buf::Out, at + 1, len)));
+    let mut s = schedule(steps(), false);
+    assert_eq!((s.next_copy(4, 3), may_send(&s, 0)), (piece(0, 3), Some(3)));
+    assert_eq!((s.next_copy(4, 3), may_send(&s, 0)), (piece(3, 2), Some(5)));
+    assert_eq!(s.next_copy(4, 3), None);
+    s.sent(0, 5);
+    assert!(s.is_done());
+    let mut in_place = schedule(steps(), true);
+    let mut shifted = schedule(steps(), false);
+    shifted.input_lies(2);
+    let mut short = schedule(steps(), false);
+    assert_eq!([in_place.next_copy(4, 3), shifted.next_copy(4, 3), short.next_copy(5, 3)], [piece(0, 5); 3]);
 }
 
 #[test]

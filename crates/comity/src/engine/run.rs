@@ -38,6 +38,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Bytes of a copy up to which it is made at once: they are still near when they are sent. Of a longer one so many are copied before this rank
+/// goes on with its messages (`bench/record/2026-11-28-fewer-ways.md`).
+const WHOLE: usize = 1 << 20;
+const COPIED: usize = 32 << 10;
+
 /// Interval at which the sender of a message that is missed is asked where it stands.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -279,17 +284,18 @@ impl Run<'_, '_> {
         Stop::Differs(peer, Box::new(Differs { ours: *task.info, theirs: theirs.info, what }))
     }
 
-    /// Make the copies that this rank has to make, as far as they may be made now.
+    /// Make the copies that this rank has to make, as far as they may be made now; of a long one a piece.
     #[inline]
     fn copy(&mut self) -> bool {
-        let mut moved = false;
-        while !self.schedule.copy_can_wait(self.pending_headers == 0)
-            && let Some((src, dst)) = self.schedule.next_copy()
+        let mut moved = 0;
+        while moved < COPIED
+            && !self.schedule.copy_can_wait(self.pending_headers == 0)
+            && let Some((src, dst)) = self.schedule.next_copy(WHOLE, COPIED)
         {
             self.memory.copy(src, dst);
-            moved = true;
+            moved += src.len;
         }
-        moved
+        moved > 0
     }
 
     /// Returns the difference where this rank waits for a message of a member that is in a collective instead. It is one that cannot end before

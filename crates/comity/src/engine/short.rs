@@ -237,7 +237,7 @@ impl Run<'_, '_> {
                     self.schedule.n_way_reduced(made, len);
                 }
                 // It was made: only to be noted.
-                StepOp::Copy { .. } => drop(self.schedule.next_copy()),
+                StepOp::Copy { .. } => drop(self.schedule.next_copy(len, len)),
             }
         }
     }
