@@ -61,10 +61,12 @@ impl Pulse {
         heard_until.saturating_duration_since(self.carried).saturating_sub(self.missed(limit, late))
     }
 
-    /// When to look at it at the latest. It is asked soon after it is suspect, so that is seen then.
+    /// When to look at it at the latest: it may be suspect then, or over, or is to be asked. A question that went out somewhat early puts off no
+    /// suspicion.
     pub(super) fn due(&self, limit: Duration, late: Duration) -> Instant {
-        let dead = (self.heard + limit).min(self.carried + limit * RESENT);
-        (dead + self.missed(limit, late)).min(self.asks(limit))
+        let silent = if self.suspect { limit } else { suspicion(limit) };
+        let judged = (self.heard + silent).min(self.carried + limit * RESENT);
+        (judged + self.missed(limit, late)).min(self.asks(limit))
     }
 
     /// For how long since it was heard this process had no turn, its beats being late by `late` in all.

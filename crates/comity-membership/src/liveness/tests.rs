@@ -149,9 +149,10 @@ fn the_silent_are_asked_and_live_while_they_answer_but_not_for_ever() {
     // From 1 to 14.5 s: at 15 it is judged no more.
     assert_eq!(asked, 2 * 28);
     assert_eq!(verdicts, [Verdict::Stuck { rank: 1, silence: ms(15_000) }]);
-    // The time to look for that is known beforehand.
+    // The time to look for that is known beforehand, once it is suspect.
     let (mut l, zero) = started(2);
     l.beat = None;
+    assert_eq!(l.tick_at(zero + ms(1000)).len(), 1);
     l.lives(1, zero + ms(9000));
     assert_eq!(l.next(), Some(zero + ms(1000)));
     assert_eq!(l.asks(zero + ms(13_900)), [1]);
@@ -279,7 +280,7 @@ proptest! {
         }
     }
 
-    /// Looking at everyone each time comes to the same as looking when it is due, but for a suspicion, which waits for the question.
+    /// Looking at everyone each time comes to the same as looking when it is due.
     #[test]
     fn nothing_is_missed_between_looks(
         steps in prop::collection::vec((0u64..700, 0usize..8, 0u8..8), 1..300), size in 2usize..6,
@@ -302,18 +303,10 @@ proptest! {
             let due = always.peers.iter().flatten().map(|p| p.due(LIMIT, always.late)).min();
             prop_assert!(due.is_none() || l.first <= due, "{:?} {:?}", l.first, due);
             always.first = Some(zero);
-            let [mut some, mut all] = [&mut l, &mut always].map(|l| l.tick_at(now));
-            for verdicts in [&mut some, &mut all] {
-                verdicts.retain(|v| !matches!(v, Verdict::Suspect { .. }));
-            }
+            let [some, all] = [&mut l, &mut always].map(|l| l.tick_at(now));
             prop_assert_eq!(some, all);
             always.first = Some(zero);
             prop_assert_eq!(l.asks(now), always.asks(now));
-            for (one, other) in l.peers.iter().flatten().zip(always.peers.iter().flatten()) {
-                let late = other.suspect && !one.suspect;
-                prop_assert!(!late || now < other.heard + suspicion(LIMIT) + spacing(LIMIT) + ms(700), "{} ms: {:?}", t, one);
-                prop_assert!(other.suspect || !one.suspect);
-            }
         }
     }
 
