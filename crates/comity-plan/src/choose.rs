@@ -292,6 +292,7 @@ mod tests {
             assert!(unknown > 1.5 * empty, "{algorithm:?}: {unknown} {empty}");
         }
     }
+
     /// Elements that each rank sends to each other, adds and copies, round by round.
     fn traffic(shape: &Shape, algorithm: Algorithm) -> Vec<Vec<(u32, usize, usize)>> {
         let of_rank = |rank| {

@@ -65,8 +65,9 @@ pub(crate) struct Engine {
 pub(crate) struct Task<'a> {
     /// Announced to peers, and named in errors.
     pub(crate) info: &'a CallInfo,
-    /// The type of the elements that steps move, and the reduction that they carry out: a part of a call has its own.
+    /// The type of the elements that steps move; that of a part may differ from the call's.
     pub(crate) dtype: DType,
+    /// The reduction that steps carry out.
     pub(crate) reduce: ReduceOp,
     /// The header for (or from) each peer.
     pub(crate) header: &'a dyn Fn(Direction, usize) -> Header,
