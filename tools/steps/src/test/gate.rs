@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! requirements, packages  (Debian's and Python's)
-//! format gates clippy -> documents build -> tests -> conformance counts -> rdma ... ssh or cluster -> guest or a sanitizer
+//! format gates clippy -> documents build -> tests -> conformance counts -> rdma ... ssh or cluster -> guest, arm or a sanitizer
 //!                                                    demo launchers c
-//!                        a sanitizer's build, or macos with fuzz or loom, miri and swift's build
+//!                        a build for a sanitizer or aarch64, or macos with fuzz or loom, miri and swift's build
 //! ```
 //!
 //! Formatting comes first, so that a mistake shows early. The upper lines get the cores. The last gets the time that they
@@ -23,8 +23,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 pub(super) use steps::{
-    ADDRESS, ALL_TESTS, C, CONFORMANCE, FUZZ, IN_SWIFT, LAUNCHERS, LOOM, MIRI, MPI, PREPARE, RDMA,
-    SANITIZERS, SWIFT, THREAD, VERBS,
+    ADDRESS, ALL_TESTS, ARM, C, CONFORMANCE, FUZZ, IN_SWIFT, LAUNCHERS, LOOM, MIRI, MPI, ON_ARM, PREPARE,
+    RDMA, SANITIZERS, SWIFT, THREAD, VERBS,
 };
 use steps::{BUILD, EVERY, LINTS, OVER_SSH, SIDE_BY_SIDE, TESTS, TURNS, Turn};
 use tasks::child::is_interrupted;
@@ -193,7 +193,7 @@ mod tests {
         let needed: Vec<_> = all().filter_map(|s| s.needs).collect();
         assert!(needed.len() > 10 && needed.iter().all(|n| names.contains(n)));
         let of = |number: u64| turn(&Scope::gate(Some(number << 20))).last.name;
-        assert_eq!([0, 1, 2, 3, 4].map(of), ["address", "thread", "guest", "swift", "address"]);
+        assert_eq!([0, 1, 2, 3, 4, 5].map(of), ["address", "thread", "guest", "swift", "arm", "address"]);
     }
 
     #[test]

@@ -6,8 +6,8 @@ mod page;
 use super::{
     chaos, cluster,
     gate::{
-        ADDRESS, ALL_TESTS, C, CONFORMANCE, FUZZ, IN_SWIFT, LAUNCHERS, LOOM, MIRI, MPI, RDMA, SANITIZERS,
-        SWIFT, THREAD, VERBS,
+        ADDRESS, ALL_TESTS, ARM, C, CONFORMANCE, FUZZ, IN_SWIFT, LAUNCHERS, LOOM, MIRI, MPI, ON_ARM, RDMA,
+        SANITIZERS, SWIFT, THREAD, VERBS,
     },
     hosts, python, ray, rdma_vm,
     requirements::Ask,
@@ -80,19 +80,9 @@ load 3 grow 20",
         .built()
         .asks(&[Ask::Linux, Ask::Debian, Ask::Python]),
     plain("swift", "the Swift package", SWIFT).built().asks(IN_SWIFT),
-    plain(
-        "arm",
-        "Linux on aarch64, emulated: unit tests, larger pages, check, Python with NumPy",
-        include_str!("../../../scripts/arm.sh"),
-    )
-    .asks(&[
-        Ask::X86,
-        Ask::Nextest,
-        Ask::Program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
-        Ask::Program("/usr/aarch64-linux-gnu/lib/crt1.o", "libc6-dev-arm64-cross"),
-        Ask::Program("qemu-aarch64", "qemu-user"),
-        Ask::Target("aarch64-unknown-linux-gnu"),
-    ]),
+    plain("arm", "Linux on aarch64, emulated: unit tests, larger pages, check, Python with NumPy", ARM)
+        .built()
+        .asks(ON_ARM),
     plain(
         "candle",
         "candle's examples beside transformers; checkpoints read by others",

@@ -27,6 +27,8 @@ scripts! {
     ADDRESS_BUILD = "NAME=address BUILD=1\n" "sanitizers.sh"
     THREAD = "NAME=thread\n" "sanitizers.sh"
     THREAD_BUILD = "NAME=thread BUILD=1\n" "sanitizers.sh"
+    ARM = "" "arm.sh"
+    ARM_BUILD = "BUILD=1\n" "arm.sh"
 }
 
 pub(in crate::test) const MPI: &[Ask] =
@@ -54,6 +56,14 @@ pub(in crate::test) const IN_SWIFT: &[Ask] = &[
     Ask::Program("unshare", "util-linux"),
 ];
 pub(in crate::test) const SANITIZERS: &[Ask] = &[Ask::Linux, Ask::Nightly, Ask::Nextest];
+pub(in crate::test) const ON_ARM: &[Ask] = &[
+    Ask::X86,
+    Ask::Nextest,
+    Ask::Program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+    Ask::Program("/usr/aarch64-linux-gnu/lib/crt1.o", "libc6-dev-arm64-cross"),
+    Ask::Program("qemu-aarch64", "qemu-user"),
+    Ask::Target("aarch64-unknown-linux-gnu"),
+];
 
 /// Brings what later steps need, beside the first of them.
 pub(in crate::test) const PREPARE: Step =
@@ -185,7 +195,7 @@ cargo nextest run --profile long --config \"$NATIVE\" --target-dir target/loom -
 /// The one crate with unsafe code and without system calls.
 pub(in crate::test) const MIRI: &str = "cargo +nightly miri nextest run -p comity-kernel --lib $QUARTER";
 
-pub(super) const TURNS: [Turn; 4] = [
+pub(super) const TURNS: [Turn; 5] = [
     Turn {
         beside: &[
             lines("address-build", BESIDE, ADDRESS_BUILD, "what `address` runs, compiled").asks(SANITIZERS)
@@ -226,6 +236,12 @@ pub(super) const TURNS: [Turn; 4] = [
         last: lines("swift", 90, SWIFT, "the Swift package: its tests, examples under comity launch")
             .after("swift-build")
             .asks(IN_SWIFT),
+    },
+    Turn {
+        beside: &[lines("arm-build", BESIDE, ARM_BUILD, "what `arm` runs, compiled for aarch64").asks(ON_ARM)],
+        last: lines("arm", 200, ARM, "Linux on aarch64, emulated: unit tests, check, Python with NumPy")
+            .after("arm-build")
+            .asks(ON_ARM),
     },
 ];
 
