@@ -105,6 +105,8 @@ def measure(operation: Path) -> None:
         for _ in range(ROUNDS):
             for name, call in calls.items():
                 x = torch.zeros(length // 4)
+                # Threads of OpenMP that the call before, or this line, has woken look for work for a while, on all cores.
+                time.sleep(0.02)
                 call(x)
                 start = time.perf_counter()
                 for _ in range(count):
