@@ -1,14 +1,15 @@
 //! Header of the first message between two ranks in a call.
 //!
 //! ```text
-//!   0     1      2       3        4           8      16      24   28     30
-//!   | op  dtype  reduce  version  root or tag count  shape   seq  epoch  group id |  32 bytes, little endian
+//!   0     1      2       3        4           8      16      24   28
+//!   | op  dtype  reduce  version  root or tag count  shape   seq  group |  32 bytes, little endian
 //! ```
 //!
 //! The first bit of `version` is set if the sender's messages were read where they lay, in its last such call: a hint, which may differ.
 //! The second is set in calls that are parts of one that moves objects. The next two are the number of the wire.
-//! `shape` is what else both sides must agree on: a hash of the per-rank counts and of the plan. Where counts differ by pair, it is the
-//! elements of this pair. The receiver compares before it takes a byte of what follows.
+//! `seq` and `group` are the lower halves of the call's number and of the group's id. `shape` is what else both sides must agree on: a hash
+//! of the per-rank counts and of the plan. Where counts differ by pair, it is the elements of this pair. The receiver compares before it
+//! takes a byte of what follows.
 
 use crate::{CallInfo, DType, MAX_TAG, Op, ReduceOp, Wire, error::PART};
 
@@ -17,7 +18,7 @@ pub const LEN: usize = 32;
 /// Words of a header.
 pub(super) const WORDS: usize = LEN / 8;
 /// Changes with the format or the meaning of any field.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// The bit of `lends` beside the version.
 const LENDS: u8 = 0x80;
 /// The bit of `objects` beside the version.
@@ -35,8 +36,7 @@ pub const ANNOUNCE: u32 = MAX_TAG + 1;
 pub struct Header {
     pub info: CallInfo,
     pub shape: u64,
-    pub epoch: u16,
-    pub group_id: u16,
+    pub group_id: u32,
     /// In the sender's last call of this kind its messages were read where they lay.
     pub lends: bool,
 }
@@ -44,7 +44,8 @@ pub struct Header {
 impl Header {
     /// Returns the header in words, which go out with the low byte first.
     ///
-    /// A core waits for some nanoseconds when it reads a word that it has just written byte by byte. A call makes two headers.
+    /// A core waits for some nanoseconds when it reads a word that it has just written in parts: bytes, or two numbers that the compiler
+    /// reads as one. A call makes two headers.
     #[inline]
     pub(super) fn words(&self) -> [u64; WORDS] {
         let i = &self.info;
@@ -54,12 +55,11 @@ impl Header {
         form |= i.wire.map_or(0, |w| w as u8) << WIRE_AT;
         let kinds = u32::from_le_bytes([i.op as u8, dtype, reduce, form]);
         let place = i.tag.or_else(|| i.root.map(|r| r as u32)).unwrap_or(NO_ROOT);
-        let group = u64::from(self.epoch) << 32 | u64::from(self.group_id) << 48;
         [
             u64::from(kinds) | u64::from(place) << 32,
             i.count as u64,
             self.shape,
-            u64::from(i.seq as u32) | group,
+            u64::from(i.seq as u32) | u64::from(self.group_id) << 32,
         ]
     }
 
@@ -103,9 +103,8 @@ impl Header {
         info.tag = if pair { who } else { None };
         info.objects = b[3] & OBJECTS != 0;
         info.wire = Wire::from_number((b[3] & WIRE) >> WIRE_AT);
-        let epoch = word(28..30) as u16;
-        let group_id = word(30..32) as u16;
-        Some(Self { info, shape: word(16..24), epoch, group_id, lends: Self::says_lends(b) })
+        let group_id = word(28..32) as u32;
+        Some(Self { info, shape: word(16..24), group_id, lends: Self::says_lends(b) })
     }
 
     /// Fields that can differ, in words for the error's reader; the first difference is named.
@@ -132,7 +131,7 @@ impl Header {
         let a = &self.info;
         let b = &other.info;
         let same = [
-            self.group_id == other.group_id && self.epoch == other.epoch,
+            self.group_id == other.group_id,
             a.op == b.op && a.objects == b.objects,
             a.seq as u32 == b.seq as u32,
             a.dtype == b.dtype,
@@ -195,7 +194,7 @@ mod tests {
             c.tag = None;
             c.objects = false;
         });
-        Header { info, shape: 77, epoch: 3, group_id: 9, lends: false }
+        Header { info, shape: 77, group_id: 9, lends: false }
     }
 
     #[test]

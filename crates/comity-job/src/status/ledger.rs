@@ -220,7 +220,7 @@ mod tests {
             c.count = count;
             c.dtype = Some(DType::F32);
         });
-        Header { info, shape: 5, epoch: 0, group_id: 1, lends: false }
+        Header { info, shape: 5, group_id: 1, lends: false }
     }
 
     /// The header as it comes over the wire.

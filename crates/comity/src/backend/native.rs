@@ -127,7 +127,7 @@ impl NativeBackend {
     fn announcement(&self, call: &Call<'_>, shape: u64) -> Header {
         let shape = call.whole.map_or(shape, |whole| whole.shape ^ self.preference());
         let info = call.whole.map_or(call.info, |whole| whole.info);
-        Header { info, shape, epoch: 0, group_id: self.members().group_id as u16, lends: false }
+        Header { info, shape, group_id: self.members().group_id as u32, lends: false }
     }
 
     /// Returns the header of a call of which nothing moves over the links.
@@ -138,7 +138,7 @@ impl NativeBackend {
             info.count = 0;
             shape = 0;
         }
-        Header { info, shape, epoch: 0, group_id: self.members().group_id as u16, lends: false }
+        Header { info, shape, group_id: self.members().group_id as u32, lends: false }
     }
 
     /// Returns the maker of groups of some members.

@@ -87,7 +87,7 @@ pub fn stream(bytes: &[u8]) {
             c.dtype = None;
         }
     });
-    let expected = Header { info, shape: 0, epoch: 0, group_id: 0, lends: false };
+    let expected = Header { info, shape: 0, group_id: 0, lends: false };
     let mut link = Bytes { bytes: input.0, piece };
     let mut rx = Rx::new();
     let brought = input.0.len();

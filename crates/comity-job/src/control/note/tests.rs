@@ -35,7 +35,7 @@ proptest! {
         let failure = Failure { culprit: culprit as usize, by: by as usize, cause: cause.clone(), why };
         let reached = Reached { made: nanos, digest: seen.then_some(group_id), lacks: stalled.map(|_| (7, nanos)), elsewhere: stalled.is_some(), standing: None };
         let told = ours.with(|c| { c.op = Op::Gather; c.tag = None; c.seq = 7; });
-        let told = Header { info: told, shape: group_id, epoch: 1, group_id: 2, lends: false };
+        let told = Header { info: told, shape: group_id, group_id: 2, lends: false };
         let stands = Header { info: told.info.with(|c| c.seq = nanos), ..told };
         let standing = Reached { standing: Some(Standing { call: stands, sent: group_id }), ..reached };
         let lost = ControlNote::Lost { by: what, rank: 7, cause: cause.clone(), silence: seen.then_some(nanos) };
@@ -82,7 +82,7 @@ fn what_membership_tells_can_be_read() {
         c.count = 1;
         c.dtype = Some(DType::F32);
     });
-    m.ask(1, &[1], &Header { info, shape: 1, epoch: 1, group_id: 1, lends: false });
+    m.ask(1, &[1], &Header { info, shape: 1, group_id: 1, lends: false });
     m.census(1, &(1..size).collect::<Vec<_>>(), 1, 2);
     m.answer(
         1,

@@ -36,7 +36,7 @@ fn call(seq: u64, count: usize) -> Header {
         c.count = count;
         c.dtype = Some(DType::F32);
     });
-    Header { info, shape: 0, epoch: 0, group_id: 7, lends: false }
+    Header { info, shape: 0, group_id: 7, lends: false }
 }
 
 /// A call that waits for ever, and the error that ends it.

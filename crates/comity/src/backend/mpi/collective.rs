@@ -115,8 +115,7 @@ impl<H: MpiHandle> MpiBackend<H> {
         if pairwise {
             told.count = 0;
         }
-        let ours =
-            Header { info: told, shape, epoch: 0, group_id: self.members.group_id as u16, lends: false };
+        let ours = Header { info: told, shape, group_id: self.members.group_id as u32, lends: false };
         announce(&self.members, ours, waiting);
         let mut src = self.buffer(0);
         src.extend_from_slice(&ours.encode());

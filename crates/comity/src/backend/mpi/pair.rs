@@ -99,10 +99,10 @@ impl<H: MpiHandle> MpiBackend<H> {
             Bufs::Both(s, d) => (Some((s.count(), s.dtype())), Some((d.count(), d.dtype()))),
             _ => (None, None),
         };
-        let group_id = self.members.group_id as u16;
+        let group_id = self.members.group_id as u32;
         let out = src.zip(to).map(|((count, dtype), to)| Sender {
             to,
-            header: Header { info: message(count, dtype, to), shape: 0, epoch: 0, group_id, lends: false },
+            header: Header { info: message(count, dtype, to), shape: 0, group_id, lends: false },
             len: count * dtype.size(),
             sent: 0,
             begun: false,

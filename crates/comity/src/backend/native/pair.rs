@@ -21,7 +21,7 @@ impl NativeBackend {
     ) -> Result<()> {
         // By reference: a copy of what was written word by word a moment ago would wait for it.
         let info = &call.info;
-        let group_id = self.members().group_id as u16;
+        let group_id = self.members().group_id as u32;
         let to = call.counts.first().copied();
         let from = call.recv_counts.first().copied();
         let (src, dst) = match call.bufs.take() {
@@ -47,7 +47,7 @@ impl NativeBackend {
         }
         let header = |direction: Direction, _: usize| {
             let of = if direction == Direction::Out { &out } else { &into };
-            Header { info: of.unwrap_or(*info), shape: 0, epoch: 0, group_id, lends: false }
+            Header { info: of.unwrap_or(*info), shape: 0, group_id, lends: false }
         };
         let at = self.come_near(route);
         let Some((_, kept)) = self.routes.get_mut(at) else { return Err(ErrorKind::Closed.into()) };

@@ -40,7 +40,7 @@ fn who_waits_tells_in_what_and_differences_are_found() {
             c.count = 3;
             c.root = Some(root);
         });
-        Header { info, shape: 0, epoch: 0, group_id: 9, lends: false }
+        Header { info, shape: 0, group_id: 9, lends: false }
     };
     // Rank 2 has not opened the group yet; only the last word counts.
     let mut opened = each(0..2, |r| (r < 2).then(|| all[r].enter_for_test(9, &[2, 1, 0])));
