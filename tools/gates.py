@@ -164,9 +164,14 @@ def of_rust(file: Source) -> Iterator[str]:
             yield f"{file.name}:{n}: {wrong}: {words}"
 
 
-#: Kinds of links that a crate above that of the transports names: a new one is a folder and a line there.
+#: The table of transports: folder => kind = number. A new one is a folder and a line there, and no crate above names it.
+LINKS = re.findall(
+    r"^    (\w+) => (\w+) = \d+,",
+    (ROOT / "crates/comity-transport/src/lib.rs").read_text(encoding="utf-8"),
+    re.M,
+)
 KINDS = re.compile(
-    r"\b(LinkKind::(Local|Shm|Unix|Rdma|Tcp)|(transport::|transports\.)(local|shm|unix|verbs|tcp))\b"
+    r"\b(LinkKind::({1})|(transport::|transports\.)({0}))\b".format(*map("|".join, zip(*LINKS, strict=True)))
 )
 
 

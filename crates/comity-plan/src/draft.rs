@@ -78,12 +78,15 @@ pub(crate) fn even(len: usize, n: usize) -> Parts {
 }
 
 impl Draft {
+    /// Send to a position. A pair may have several messages in a round: its first send meets its first receive, the second the second, in the order
+    /// of these lines on either side. One without elements is left out on both.
     pub(crate) fn send(&mut self, team: &Team, to: usize, src: Slice) {
         if src.len > 0 || self.empty {
             self.push(StepOp::Send { to: team.rank(to), src });
         }
     }
 
+    /// Take what a position [sends](Self::send) in this round: as many elements.
     pub(crate) fn recv(&mut self, team: &Team, from: usize, dst: Slice) {
         self.take(team, from, dst, ReceiveMode::Copy);
     }

@@ -271,7 +271,9 @@ pub struct TransportInfo {
 /// A device: its name, and its address or why it cannot be used.
 pub type DeviceNote = (String, Result<String, String>);
 
-// In the order in which pairs prefer them: folder => kind = number on the wire, word in settings, medium in sentences: documentation.
+// In the order in which pairs prefer them: folder => kind = number on the wire, word in settings, medium in sentences: documentation. The type
+// in the folder that is the transport has the kind's name. The next number is 5 (whoever takes it writes
+// the next one here); one that was given away is never another's.
 transports! {
     local => Local = 0, "local", "memory of one process": "Threads of one process.";
     shm => Shm = 1, "shm", "shared memory": "Processes of one host, over shared memory.";

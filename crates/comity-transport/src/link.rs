@@ -70,7 +70,8 @@ pub struct LinkProperties {
     pub kind: LinkKind,
     /// Both ends see the same memory: what was put lies before a peer that looks, and neither asks the system for it.
     pub is_memory: bool,
-    /// Bytes of the peer may come after word, over another connection, that it left: then only the end of the link says that no more will.
+    /// Bytes of the peer may come after word, over another connection, that it left: then only the end of the link says that no more will. True
+    /// of what passes through the system or a device (Unix sockets, TCP, RDMA), false of memory (threads, shared memory).
     pub may_lag: bool,
 }
 
@@ -156,7 +157,7 @@ pub trait Link: Lending + Send + fmt::Debug {
         1
     }
 
-    /// Bytes worth moving in one go before looking elsewhere.
+    /// Bytes worth moving in one go before looking elsewhere. A call may move fewer: `put` need not accept as many at once.
     fn chunk(&self) -> usize;
 
     /// Accept a prefix of `head` followed by `body`; how many bytes in all.

@@ -35,13 +35,14 @@ fn job(n: usize, kind: LinkKind) -> Vec<Group> {
     })
 }
 
-/// Groups of `n` over each kind of link.
+/// Groups of `n` over each kind of link that needs no device.
 fn kinds(n: usize) -> Vec<Vec<Group>> {
-    let mut all = vec![Group::local(n).unwrap(), job(n, LinkKind::Tcp), job(n, LinkKind::Unix)];
-    if cfg!(target_os = "linux") {
-        all.push(job(n, LinkKind::Shm));
-    }
-    all
+    let here = |kind: &LinkKind| match kind {
+        LinkKind::Shm => cfg!(target_os = "linux"),
+        kind => *kind != LinkKind::Rdma,
+    };
+    let jobs = LinkKind::choices().filter(here).map(|kind| job(n, kind));
+    [Group::local(n).unwrap()].into_iter().chain(jobs).collect()
 }
 
 /// Some right calls, then `last`.

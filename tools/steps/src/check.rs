@@ -1,5 +1,5 @@
-//! `cargo xtask check`: what a change of the last minutes needs, in under two: formatting, clippy, and the tests of the crates that
-//! changed since a commit.
+//! `cargo xtask check`: what a change of the last minutes needs, in under two: formatting, the rules of `tools/gates.py`, clippy, and the
+//! tests of the crates that changed since a commit.
 
 use std::{collections::BTreeSet, time::Instant};
 use tasks::{
@@ -51,6 +51,7 @@ pub(crate) fn run(since: &str) -> Result<(), String> {
         |end: &'static str| files.lines().filter(move |f| f.ends_with(end) && root().join(f).is_file());
     if ending(".rs").next().is_some() {
         step("format", Task::new("rustfmt").args(["--edition", "2024", "--check"]).args(ending(".rs")))?;
+        step("gates", Task::new("python3").arg("tools/gates.py"))?;
     }
     let packages: BTreeSet<_> = files.lines().filter_map(package).collect();
     let all = files.lines().any(is_for_all);

@@ -5,7 +5,7 @@ use steps::TaskError;
 
 const HELP: &str = "\
 cargo xtask demo                 build, then train a small network on 1, 2 and 4 ranks of this machine
-cargo xtask check [--since COMMIT]  formatting, clippy and tests of what changed: seconds
+cargo xtask check [--since COMMIT]  formatting, gates, clippy and tests of what changed
 cargo xtask test                 the gate: install what the tests need and run them; 25 minutes
     --only NAME                  this step alone (repeatable)
     --seed N                     the share that N chooses, not the commit
@@ -104,6 +104,7 @@ fn main() -> ExitCode {
 }
 
 fn usage(what: &str) -> ExitCode {
-    eprint!("xtask: {what}\n\n{HELP}");
+    // Last, so that it is not lost above the tasks.
+    eprintln!("{HELP}\nxtask: {what}");
     ExitCode::from(2)
 }

@@ -7,7 +7,7 @@
 //! Cost, n ranks, B bytes: n-1 rounds, B per rank. Elements travel on while more arrive, so the time is that of one message and
 //! of n-2 first pieces.
 
-use super::{Cuts, Definition, Order, Service};
+use super::{Cuts, Definition, Order, PartLengths, Service};
 use crate::{
     Slice,
     draft::{Draft, Team},
@@ -18,7 +18,7 @@ use crate::{
 pub(super) const DEFINITION: Definition = Definition {
     name: "chain",
     order: Order::ByHost,
-    private: false,
+    parts: PartLengths::Listed,
     adds_at_once: false,
     serves: &[Service {
         kind: Kind::Broadcast,

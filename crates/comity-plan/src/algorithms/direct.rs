@@ -12,7 +12,7 @@
 //!
 //! Each element is reduced by one rank, all operands together and in rank order: f16 rounds once.
 
-use super::{Cuts, Definition, Order, Service, of_all};
+use super::{Cuts, Definition, Order, PartLengths, Service, of_all};
 use crate::{
     Slice,
     draft::{Draft, Parts, Team},
@@ -25,7 +25,7 @@ const ASKED: Cuts = Cuts::Asked { steps: of_all };
 pub(super) const DEFINITION: Definition = Definition {
     name: "direct",
     order: Order::ByRank,
-    private: true,
+    parts: PartLengths::Listed,
     adds_at_once: true,
     serves: &[
         Service {

@@ -15,7 +15,7 @@
 //! is led by the one with most zeros at its end. The second is the first, mirrored where m is even and moved on by one where it is odd:
 //! either turns odd labels into even ones, but for one that is a leaf of both.
 
-use super::{Cuts, Definition, Order, Segment, Service, of_rounds};
+use super::{Cuts, Definition, Order, PartLengths, Segment, Service, of_rounds};
 use crate::{
     Slice,
     draft::{Draft, Team, even},
@@ -26,7 +26,7 @@ use crate::{
 pub(super) const DEFINITION: Definition = Definition {
     name: "double-tree",
     order: Order::ByHost,
-    private: false,
+    parts: PartLengths::Listed,
     adds_at_once: false,
     serves: &[
         Service {

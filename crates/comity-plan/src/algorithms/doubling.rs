@@ -14,7 +14,7 @@
 //!   later; round k moves those whose number has bit k, side by side, by 2^k ranks. Everything is copied as often, and once more.
 //! - barrier (dissemination): log2 n rounded up rounds of one message.
 
-use super::{Cuts, Definition, Order, Service, of_rounds};
+use super::{Cuts, Definition, Order, PartLengths, Service, of_rounds};
 use crate::{
     HostLink, Slice,
     draft::{Draft, Parts, Team},
@@ -29,7 +29,7 @@ const SHORT: usize = 8192;
 pub(super) const DEFINITION: Definition = Definition {
     name: "doubling",
     order: Order::ByRank,
-    private: false,
+    parts: PartLengths::Listed,
     adds_at_once: false,
     serves: &[
         Service {
@@ -70,22 +70,17 @@ pub(super) const DEFINITION: Definition = Definition {
     ],
 };
 
-/// A round in which a rank takes `bytes` from another than it sends to. Measured: 0.4 of a message more than between two that swap.
-fn astride(m: &Model<'_>, by: f64, bytes: f64) -> f64 {
-    m.rotate(by, bytes) + 0.4 * m.rotate(by, 0.0)
-}
-
 fn all_gather_seconds(m: &Model<'_>) -> f64 {
     let all = m.n * m.bytes;
     // Up to 16 KiB in all, no message is too long to be made past the schedule; those of `direct` never are, for they come in the output.
     // Measured on one host with 3, 4, 6, 8 and 16 ranks.
     let part = if m.n < 3.0 { 1.0 } else { m.part(HostLink::Shm, &[(16384.0 / m.n, 0.45)]) };
     // Everything is copied once more.
-    part * (m.levels(m.n, |by| astride(m, by, by * m.bytes)) + m.copy(2.0 * all))
+    part * (m.levels(m.n, |by| m.astride(by, by * m.bytes)) + m.copy(2.0 * all))
 }
 
 /// 1, 2, 4, ... below `n`.
-fn distances(n: usize) -> impl Iterator<Item = usize> {
+pub(super) fn distances(n: usize) -> impl Iterator<Item = usize> {
     successors(Some(1), |by| Some(by * 2)).take_while(move |&by| by < n)
 }
 
@@ -97,7 +92,7 @@ fn moved(n: usize, by: usize) -> impl Iterator<Item = usize> {
 fn all_to_all_seconds(m: &Model<'_>) -> f64 {
     let level = |by: f64| {
         let bytes = moved(m.n as usize, by as usize).count() as f64 * m.bytes;
-        astride(m, by, bytes) + m.copy(bytes)
+        m.astride(by, bytes) + m.copy(bytes)
     };
     // Measured on one host with 4, 8 and 16 ranks. With parts of 4 KiB it is the formula's.
     let part = if m.n < 4.0 { 1.0 } else { m.part(HostLink::Shm, &[(64.0, 0.5), (1024.0, 0.6)]) };

@@ -11,7 +11,7 @@
 //! else 2 rounds and B more, as ranks above the power hand in what they have and are told the result. The largest messages go to the
 //! nearest rank. Source: R. Rabenseifner, "Optimization of Collective Reduction Operations", 2004.
 
-use super::{Cuts, Definition, Order, Service, of_rounds};
+use super::{Cuts, Definition, Order, PartLengths, Service, of_rounds};
 use crate::{
     Slice,
     draft::{Draft, Team, even},
@@ -22,7 +22,7 @@ use crate::{
 pub(super) const DEFINITION: Definition = Definition {
     name: "halving-doubling",
     order: Order::ByHost,
-    private: false,
+    parts: PartLengths::Listed,
     adds_at_once: false,
     serves: &[Service {
         kind: Kind::AllReduce,

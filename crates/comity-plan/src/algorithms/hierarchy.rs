@@ -11,7 +11,7 @@
 //! one round. Hosts of unequal rank counts have a leader each, which collects and shares in two phases. In all_gather and
 //! reduce_scatter each part crosses once to each host.
 
-use super::{Cuts, Definition, Extent, Order, Service, direct, leader, of_all, two_phase};
+use super::{Cuts, Definition, Extent, Order, PartLengths, Service, direct, leader, of_all, two_phase};
 use crate::{
     Slice,
     draft::{Draft, Parts, Team, even},
@@ -24,7 +24,7 @@ use crate::{
 pub(super) const DEFINITION: Definition = Definition {
     name: "hierarchy",
     order: Order::ByRank,
-    private: false,
+    parts: PartLengths::Listed,
     adds_at_once: false,
     serves: &[
         Service {

@@ -9,7 +9,7 @@
 //! Cost, H hosts, B bytes: all_reduce log2 H rounds between hosts of B per host, and 2 within; reduce, broadcast and barrier alike. Few
 //! messages between hosts: for small buffers.
 
-use super::{Cuts, Definition, Extent, Order, Service, direct, doubling, of_all, ring, tree, two_phase};
+use super::{Cuts, Definition, Extent, Order, PartLengths, Service, direct, doubling, of_all, ring, tree, two_phase};
 use crate::{
     Slice,
     draft::{Draft, Team},
@@ -22,7 +22,7 @@ const ASKED: Cuts = Cuts::Asked { steps: of_all };
 pub(super) const DEFINITION: Definition = Definition {
     name: "leader",
     order: Order::ByRank,
-    private: false,
+    parts: PartLengths::Listed,
     adds_at_once: false,
     serves: &[
         Service {

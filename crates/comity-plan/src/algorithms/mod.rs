@@ -4,7 +4,8 @@
 //! operations that it serves. To add one, write `algorithms/NAME.rs` with a `DEFINITION` and add its line to the table at the end of this
 //! file. The chooser, the simulator, `comity plan`, `comity check` and `--algorithm` then have it.
 //!
-//! May import: `draft`, `hosts`, `model`, `shape` and the crate's types; a file here may use the steps of another.
+//! May import: `draft`, `hosts`, `model`, `shape` and the crate's types; a file here may use what another has (`pub(super)`): steps,
+//! seconds, the distances of `doubling`.
 
 use crate::{
     Slice,
@@ -21,12 +22,23 @@ pub(crate) struct Definition {
     pub(crate) name: &'static str,
     /// Order of the ranks in [`Segment::team`].
     pub(crate) order: Order,
-    /// True if it can carry out an all_to_all of unequal parts: a rank knows what it sends and what it gets, and nobody knows the rest.
-    pub(crate) private: bool,
+    /// The lengths of parts that it carries. It is never chosen for others.
+    pub(crate) parts: PartLengths,
     /// True if all contributions to an element are added in one step, so that no partial sum is stored.
     pub(crate) adds_at_once: bool,
     /// Operations that it can carry out.
     pub(crate) serves: &'static [Service],
+}
+
+/// Lengths of parts that an algorithm carries: those of a line, and of the lines above it. [`Lengths`] has the words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PartLengths {
+    /// Equal parts only.
+    Equal,
+    /// Unequal parts that all ranks know: those of every operation but all_to_all.
+    Listed,
+    /// The unequal parts of an all_to_all too: a rank knows what it sends and what it gets, and nobody knows the rest.
+    Private,
 }
 
 /// An operation that an algorithm can carry out.
@@ -201,11 +213,26 @@ impl Algorithm {
 
     /// Returns true if it can carry out the call.
     pub(crate) fn carries(self, call: &Common<'_>) -> bool {
-        self.serves(call.kind) && (call.lengths != Lengths::Private || self.definition().private)
+        self.definition().carries(call)
     }
 
     pub(crate) fn service(self, kind: Kind) -> Option<&'static Service> {
-        self.definition().serves.iter().find(|s| s.kind == kind)
+        self.definition().service(kind)
+    }
+}
+
+impl Definition {
+    fn service(&self, kind: Kind) -> Option<&Service> {
+        self.serves.iter().find(|s| s.kind == kind)
+    }
+
+    fn carries(&self, call: &Common<'_>) -> bool {
+        let needed = match call.lengths {
+            Lengths::Equal(_) => PartLengths::Equal,
+            Lengths::Listed(_) => PartLengths::Listed,
+            Lengths::Private => PartLengths::Private,
+        };
+        needed <= self.parts && self.service(call.kind).is_some()
     }
 }
 
@@ -221,7 +248,7 @@ algorithms! {
     pairwise => Pairwise: "ranks swap their parts in pairs, round by round",
     two_phase => TwoPhase: "each rank answers for one part: collect the parts directly, then share them directly",
     ring => Ring: "parts travel from neighbour to neighbour",
-    doubling => Doubling: "partners at distance 1, 2, 4, ...: a logarithm of rounds",
+    doubling => Doubling: "partners at distance 1, 2, 4, ...: a logarithm of rounds (Bruck: all_gather, all_to_all)",
     halving_doubling => HalvingDoubling: "halves are swapped with partners and added, then shared the same way back",
     tree => Tree: "a binomial tree",
     double_tree => DoubleTree: "two binary trees at once, each with half of the buffer",
@@ -236,7 +263,7 @@ pub(crate) use leader::across;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ReceiveMode, Shape, Step, StepOp, build};
+    use crate::{ReceiveMode, Shape, Step, StepOp, Topology, build, choose, price};
 
     #[test]
     fn the_table_names_every_file() {
@@ -256,8 +283,8 @@ mod tests {
     fn every_operation_is_served_and_every_name_is_one() {
         for kind in Kind::ALL {
             assert!(kind.algorithms().next().is_some(), "{kind:?}");
-            let private = Common { kind, size: 2, elem: 1, root: 0, lengths: Lengths::Private };
-            assert!(kind.algorithms().any(|a| kind != Kind::AllToAll || a.carries(&private)));
+            let unequal = Shape { counts: &[1, 2], ..Shape::new(kind, 0, 2, 0, 1) }.common();
+            assert!(kind.algorithms().any(|a| a.carries(&unequal)), "{kind:?}");
         }
         for &a in Algorithm::ALL {
             assert_eq!(Algorithm::from_name(a.name()), Some(a));
@@ -266,6 +293,31 @@ mod tests {
                 assert_eq!(a.definition().serves.iter().filter(|t| t.kind == s.kind).count(), 1);
             }
         }
+    }
+
+    #[test]
+    fn an_algorithm_gets_no_parts_of_other_lengths_than_it_says() {
+        let by = Algorithm::Doubling;
+        let &Definition { name, order, adds_at_once, serves, .. } = by.definition();
+        let listed = Lengths::Listed(&[1, 2]);
+        for (parts, all_gather, all_to_all) in [
+            (PartLengths::Equal, [true, false], [true, false]),
+            (PartLengths::Listed, [true, true], [true, false]),
+            (PartLengths::Private, [true, true], [true, true]),
+        ] {
+            let made = Definition { name, order, parts, adds_at_once, serves };
+            let carries = |kind, lengths| made.carries(&Common { kind, size: 2, elem: 1, root: 0, lengths });
+            let gathers = [Lengths::Equal(1), listed].map(|l| carries(Kind::AllGather, l));
+            let exchanges = [Lengths::Equal(1), Lengths::Private].map(|l| carries(Kind::AllToAll, l));
+            assert_eq!((gathers, exchanges), (all_gather, all_to_all), "{parts:?}");
+        }
+        // A choice, a price and a plan ask it.
+        let unequal =
+            Shape { counts: &[1, 2], recv_counts: &[1, 2], ..Shape::new(Kind::AllToAll, 0, 2, 0, 4) };
+        let world = Topology::new(vec![0; 2], 2);
+        assert_ne!(choose(&unequal.common(), &world, Some(by)).algorithm, by);
+        assert_eq!(price(&unequal.common(), &world, by).predicted, f64::INFINITY);
+        assert_eq!(build(&unequal, by, 0), build(&unequal, Algorithm::Pairwise, 0));
     }
 
     #[test]

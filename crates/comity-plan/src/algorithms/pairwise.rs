@@ -9,7 +9,7 @@
 //! each element into the place that it has just sent from: nothing is overwritten, no memory is needed, and
 //! neither waits for more than the other's next element.
 
-use super::{Cuts, Definition, Order, Service, of_all};
+use super::{Cuts, Definition, Order, PartLengths, Service, of_all};
 use crate::{
     Slice,
     draft::{Draft, Parts, Team},
@@ -19,7 +19,7 @@ use crate::{
 pub(super) const DEFINITION: Definition = Definition {
     name: "pairwise",
     order: Order::ByRank,
-    private: true,
+    parts: PartLengths::Private,
     adds_at_once: false,
     serves: &[Service {
         kind: Kind::AllToAll,

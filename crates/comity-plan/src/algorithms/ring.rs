@@ -9,7 +9,7 @@
 //! all_gather n-1 rounds and (n-1)/n B (less own part). Where ranks of a host are neighbours, each link between
 //! hosts carries everything once only.
 
-use super::{Cuts, Definition, Order, Service, direct, of_all};
+use super::{Cuts, Definition, Order, PartLengths, Service, direct, of_all};
 use crate::{
     Slice,
     draft::{Draft, Parts, Team, even},
@@ -22,7 +22,7 @@ const ASKED: Cuts = Cuts::Asked { steps: of_all };
 pub(super) const DEFINITION: Definition = Definition {
     name: "ring",
     order: Order::ByHost,
-    private: false,
+    parts: PartLengths::Listed,
     adds_at_once: false,
     serves: &[
         Service {

@@ -11,7 +11,7 @@
 //! - broadcast, reduce: k rounds; B per edge, so at most kB sent by one rank.
 //! - gather, scatter: k rounds; half of everything is sent by the busiest rank besides the root, in k messages.
 
-use super::{Cuts, Definition, Order, Segment, Service, of_rounds};
+use super::{Cuts, Definition, Order, PartLengths, Segment, Service, of_rounds};
 use crate::{
     Slice,
     draft::{Draft, Parts, Team},
@@ -22,7 +22,7 @@ use crate::{
 pub(super) const DEFINITION: Definition = Definition {
     name: "tree",
     order: Order::ByRank,
-    private: false,
+    parts: PartLengths::Listed,
     adds_at_once: false,
     serves: &[
         Service {

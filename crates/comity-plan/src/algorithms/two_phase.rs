@@ -12,7 +12,7 @@
 //!
 //! A segment is cut so that each of its n messages stays in a core's cache.
 
-use super::{Cuts, Definition, Order, Service, direct, of_all};
+use super::{Cuts, Definition, Order, PartLengths, Service, direct, of_all};
 use crate::{
     Slice,
     draft::{Draft, Team, even},
@@ -24,7 +24,7 @@ const GAINS: Cuts = Cuts::Gains { steps: of_all, messages: |m| m.n };
 pub(super) const DEFINITION: Definition = Definition {
     name: "two-phase",
     order: Order::ByRank,
-    private: false,
+    parts: PartLengths::Listed,
     adds_at_once: true,
     serves: &[
         Service {

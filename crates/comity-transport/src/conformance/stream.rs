@@ -27,6 +27,8 @@ pub(super) struct StreamCheck {
     /// Last position that bytes may reach: as far as they were accepted, or offered where a link runs ahead.
     offered: usize,
     pub(super) got: usize,
+    /// The most bytes that were accepted at once.
+    most: usize,
 }
 
 impl StreamCheck {
@@ -37,7 +39,13 @@ impl StreamCheck {
         self.offered = self.offered.max(self.put + if link.progress().runs_ahead { head + body } else { n });
         assert!(n <= head + body, "accepted {n} of {}", head + body);
         self.put += n;
+        self.most = self.most.max(n);
         Ok(n)
+    }
+
+    /// A [length] to offer: some times what the link accepts in a call, or nearly all time would go into bytes that it refuses.
+    pub(super) fn offer(&self, input: &mut Rng) -> usize {
+        length(input).min(4 * self.most + 4096)
     }
 
     pub(super) fn put_all(&mut self, link: &mut dyn Link, len: usize) {

@@ -1,4 +1,5 @@
-//! Stages of a rank's wait: spin, then yield, then park.
+//! Stages of a rank's wait: spin, then yield, then park. Here they are chosen; the loop that waits is in `progress.rs`, the descriptors that it
+//! sleeps on in `run.rs`, and the sleep in [`Members::sleep`](super::Members::sleep).
 //!
 //! A peer that runs answers within microseconds, so a rank first spins for about ten of them; then it yields, so
 //! that ranks which share a core with it get on; waking a sleeping core costs some 20 us, so only after a multiple of that

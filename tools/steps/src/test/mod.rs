@@ -43,8 +43,8 @@ pub(crate) struct StepChoice {
 
 impl StepChoice {
     pub(crate) fn parse(args: &[&str]) -> Result<Self, String> {
-        let mut choice = Self { deep: args.first() == Some(&"--deep"), ..Self::default() };
-        let mut args = args.iter().skip(usize::from(choice.deep));
+        let mut choice = Self { deep: args.contains(&"--deep"), ..Self::default() };
+        let mut args = args.iter().filter(|arg| **arg != "--deep");
         while let Some(&arg) = args.next() {
             match arg {
                 "--list" => choice.list = true,
@@ -59,11 +59,16 @@ impl StepChoice {
                     let seed = args.next().and_then(|n| n.parse().ok());
                     choice.seed = Some(seed.ok_or("--seed needs a number, as a run prints it")?);
                 }
-                "--only" if !choice.deep => {
+                "--only" => {
                     let name = args.next().ok_or("--only needs the name of a step; see --list")?;
-                    choice.names.push(named(gate::all(), name)?.name);
+                    let name = named(choice.deep, name)?.name;
+                    if choice.deep {
+                        return Err(format!("parts have no --only: cargo xtask test --deep {name}"));
+                    }
+                    choice.names.push(name);
                 }
-                name if choice.deep => choice.names.push(named(deep::PARTS.iter(), name)?.name),
+                name if choice.deep && !name.starts_with('-') => choice.names.push(named(true, name)?.name),
+                _ if choice.deep => return Err(format!("test --deep has no option {arg:?}")),
                 _ => return Err(format!("test has no option {arg:?}")),
             }
         }
@@ -71,8 +76,22 @@ impl StepChoice {
     }
 }
 
-fn named(mut steps: impl Iterator<Item = &'static Step>, name: &str) -> Result<&'static Step, String> {
-    steps.find(|s| s.name == name).ok_or_else(|| format!("there is no {name:?}; see --list"))
+/// The part of the deep checks, or the step of the gate, of this name. An error has the command of its namesake in the other.
+fn named(deep: bool, name: &str) -> Result<&'static Step, String> {
+    let step = gate::all().find(|s| s.name == name);
+    let part = deep::PARTS.iter().find(|p| p.name == name);
+    match (deep, step, part) {
+        (false, Some(found), _) | (true, _, Some(found)) => Ok(found),
+        (false, None, Some(_)) => {
+            Err(format!("{name:?} is a part of the deep checks: cargo xtask test --deep {name}"))
+        }
+        (true, Some(_), None) => {
+            Err(format!("{name:?} is a step of the gate: cargo xtask test --only {name}"))
+        }
+        (_, None, None) => {
+            Err(format!("no step and no deep part is called {name:?}: cargo xtask test --list names them"))
+        }
+    }
 }
 
 pub(crate) fn run(choice: &StepChoice) -> Result<(), String> {
@@ -103,8 +122,7 @@ pub(crate) fn step(args: &[&str]) -> Result<(), String> {
         seed: seed.parse().map_err(|_| wrong())?,
         hours: hours.parse().map_err(|_| wrong())?,
     };
-    let step = if scope.deep { named(deep::PARTS.iter(), name)? } else { named(gate::all(), name)? };
-    step.here(&scope, file.as_ref())
+    named(scope.deep, name)?.here(&scope, file.as_ref())
 }
 
 #[cfg(test)]
@@ -129,6 +147,15 @@ mod tests {
             &["--deep", "--hours", "0"],
         ] {
             assert!(StepChoice::parse(bad).is_err(), "{bad:?}");
+        }
+        for (wrong, right) in [
+            (&["--only", "vast"][..], "cargo xtask test --deep vast"),
+            (&["--deep", "--only", "vast"], "cargo xtask test --deep vast"),
+            (&["--only", "loom", "--deep"], "cargo xtask test --deep loom"),
+            (&["--only", "gates", "--deep"], "cargo xtask test --only gates"),
+        ] {
+            let e = StepChoice::parse(wrong).unwrap_err();
+            assert!(e.ends_with(right), "{wrong:?}: {e}");
         }
     }
 }

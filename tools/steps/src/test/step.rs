@@ -63,14 +63,14 @@ pub(super) struct Step {
     pub(super) about: &'static str,
     /// Seconds that it takes on 2 cores in the gate; [`Step::limit`] goes by them.
     pub(super) usual: u64,
-    /// The step whose product it uses: it is not run when that one failed.
-    pub(super) needs: Option<&'static str>,
+    /// Steps whose products it uses: it is not run when one of them failed.
+    pub(super) needs: &'static [&'static str],
     pub(super) asks: &'static [Ask],
     pub(super) work: Work,
 }
 
 const fn step(name: &'static str, usual: u64, work: Work, about: &'static str) -> Step {
-    Step { name, about, usual, needs: None, asks: &[], work }
+    Step { name, about, usual, needs: &[], asks: &[], work }
 }
 
 /// A step with code of its own.
@@ -149,14 +149,14 @@ impl Step {
         Self { asks, ..self }
     }
 
-    /// The step, which needs the product of another.
-    pub(super) const fn after(self, needs: &'static str) -> Self {
-        Self { needs: Some(needs), ..self }
+    /// The step, which needs the products of others.
+    pub(super) const fn after(self, needs: &'static [&'static str]) -> Self {
+        Self { needs, ..self }
     }
 
     /// The step, which needs the build of everything.
     pub(super) const fn built(self) -> Self {
-        self.after("build")
+        self.after(&["build"])
     }
 
     /// Seconds after which it is ended.
@@ -168,21 +168,20 @@ impl Step {
         }
     }
 
-    /// A row that says so, if the step that this one needs brought nothing.
+    /// A row that says so, if a step that this one needs brought nothing.
     pub(super) fn blocked(&self, rows: &[Row]) -> Option<Row> {
-        let needed = rows.iter().find(|r| self.needs == Some(&r.name))?;
-        let why = match needed.end {
-            End::Passed(_) => return None,
-            End::NotRun(_) => format!("the step {} was not run", needed.name),
-            End::Failed(_) => format!("the step {} failed", needed.name),
-        };
+        let why = rows.iter().filter(|r| self.needs.contains(&&*r.name)).find_map(|r| match r.end {
+            End::Passed(_) => None,
+            End::NotRun(_) => Some(format!("the step {} was not run", r.name)),
+            End::Failed(_) => Some(format!("the step {} failed", r.name)),
+        })?;
         println!("!!! {} WAS NOT RUN: {why}", self.name);
         Some(Row { name: self.name.into(), took: Duration::ZERO, end: End::NotRun(why) })
     }
 
     fn work(&self, scope: &Scope) -> Outcome {
         super::requirements::meet(self.asks)?;
-        if self.needs == Some("build") {
+        if self.needs.contains(&"build") {
             // Nothing is left to do in a gate; a deep part may be the first.
             tasks::build_tests()?;
         }
@@ -291,11 +290,20 @@ pub(super) fn passed(output: &str) -> u64 {
 pub(super) fn table(rows: &[Row]) -> String {
     let mut text = String::from("step          seconds  result");
     for Row { name, took, end } in rows {
-        let end = end.to_string();
-        let first = end.lines().next().unwrap_or_default();
-        text += &format!("\n{name:13} {:>7.1}  {first}", took.as_secs_f64());
+        text += &format!("\n{name:13} {:>7.1}  {}", took.as_secs_f64(), in_a_line(&end.to_string()));
     }
     text
+}
+
+/// The first line; where it only announces others, the last of them too.
+pub(super) fn in_a_line(text: &str) -> String {
+    let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
+    let first = lines.next().unwrap_or_default();
+    match (first.strip_suffix(':'), lines.next_back()) {
+        (Some(_), Some(last)) => format!("{first} {last}"),
+        (Some(alone), None) => alone.into(),
+        (None, _) => first.into(),
+    }
 }
 
 #[cfg(test)]
@@ -343,9 +351,13 @@ mod tests {
         let text = table(&[
             row("a", End::Passed("3 tests".into())),
             row("b", End::NotRun("no nightly".into())),
-            row("c", End::Failed("it broke\nlong story".into())),
+            row("c", End::Failed("it failed (exit status: 1):\nfirst of all\nthe reason\n\n".into())),
+            row("d", End::Failed("it failed (exit status: 1):".into())),
+            row("e", End::Failed("it broke\nlong story".into())),
         ]);
         assert!(text.contains("1.5  passed   3 tests") && text.contains("NOT RUN  no nightly"), "{text}");
-        assert!(text.ends_with("FAILED   it broke"), "{text}");
+        let failed = Vec::from_iter(text.lines().filter_map(|l| Some(l.split_once("FAILED   ")?.1)));
+        let c = "it failed (exit status: 1): the reason";
+        assert_eq!(failed, [c, "it failed (exit status: 1)", "it broke"]);
     }
 }

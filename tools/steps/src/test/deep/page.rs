@@ -1,7 +1,7 @@
 //! The dated page of the deep checks: a line for each part, as it ended last.
 
 use super::{
-    super::step::{End, Row},
+    super::step::{End, Row, in_a_line},
     PARTS,
 };
 use std::thread;
@@ -55,7 +55,7 @@ fn line(row: &Row, commit: &str, date: &str, machine: &str) -> String {
         End::NotRun(why) => format!("**not run**: {why}"),
         // Where the checkout lies is nobody's affair.
         End::Failed(why) => {
-            let first = why.lines().next().unwrap_or_default();
+            let first = in_a_line(why);
             format!("**failed**: {}", first.replace(&format!("{}/", root().display()), ""))
         }
     };

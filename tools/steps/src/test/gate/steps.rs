@@ -201,7 +201,7 @@ pub(super) const TURNS: [Turn; 5] = [
             lines("address-build", BESIDE, ADDRESS_BUILD, "what `address` runs, compiled").asks(SANITIZERS)
         ],
         last: lines("address", 150, ADDRESS, "threads and processes under AddressSanitizer")
-            .after("address-build")
+            .after(&["address-build"])
             .asks(SANITIZERS),
     },
     Turn {
@@ -209,7 +209,7 @@ pub(super) const TURNS: [Turn; 5] = [
             lines("thread-build", BESIDE, THREAD_BUILD, "what `thread` runs, compiled").asks(SANITIZERS)
         ],
         last: lines("thread", 100, THREAD, "threads and processes under ThreadSanitizer")
-            .after("thread-build")
+            .after(&["thread-build"])
             .asks(SANITIZERS),
     },
     Turn {
@@ -234,13 +234,13 @@ pub(super) const TURNS: [Turn; 5] = [
             .asks(IN_SWIFT),
         ],
         last: lines("swift", 90, SWIFT, "the Swift package: its tests, examples under comity launch")
-            .after("swift-build")
+            .after(&["build", "swift-build"])
             .asks(IN_SWIFT),
     },
     Turn {
         beside: &[lines("arm-build", BESIDE, ARM_BUILD, "what `arm` runs, compiled for aarch64").asks(ON_ARM)],
         last: lines("arm", 200, ARM, "Linux on aarch64, emulated: unit tests, check, Python with NumPy")
-            .after("arm-build")
+            .after(&["build", "arm-build"])
             .asks(ON_ARM),
     },
 ];

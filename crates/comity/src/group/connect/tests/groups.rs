@@ -124,7 +124,7 @@ fn groups_open_in_any_order() {
 
 #[test]
 fn what_a_fast_rank_says_before_a_slow_one_opens_is_kept() {
-    for kind in [LinkKind::Tcp, LinkKind::Shm, LinkKind::Unix] {
+    for kind in kinds_without_device() {
         let mut all = world(2, |c| c.links([kind]));
         let slow = all.remove(0);
         let fast = all.remove(0);

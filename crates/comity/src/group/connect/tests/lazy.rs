@@ -19,7 +19,7 @@ fn made(all: &Endpoint, group_id: u64) -> usize {
 
 #[test]
 fn a_call_makes_the_links_that_it_needs_and_no_others() {
-    for kind in [LinkKind::Shm, LinkKind::Unix, LinkKind::Tcp] {
+    for kind in kinds_without_device() {
         let (all, groups) = groups(6, |c| c.links([kind]));
         assert!(all.iter().all(|e| made(e, 0) == 0), "{kind}");
         each(0..6, |r| {
@@ -53,7 +53,7 @@ fn a_call_makes_the_links_that_it_needs_and_no_others() {
 #[test]
 fn a_small_send_ends_while_its_receiver_computes() {
     for (from, to) in [(0, 1), (1, 0)] {
-        for kind in [LinkKind::Shm, LinkKind::Unix, LinkKind::Tcp] {
+        for kind in kinds_without_device() {
             let (all, mut groups) = groups(2, |c| c.links([kind]));
             let begun = Instant::now();
             groups[from].send(&[5u8; 100], to, 3).unwrap();

@@ -56,6 +56,11 @@ fn find_store(config: &Config) -> Result<(StoreClient, Secret)> {
     StoreClient::find(&config.settings)
 }
 
+/// Kinds of link that need no device: each kind that is added, too.
+fn kinds_without_device() -> impl Iterator<Item = LinkKind> {
+    LinkKind::choices().filter(|kind| *kind != LinkKind::Rdma)
+}
+
 /// A port that stays ours, and that others may listen on who allow its reuse; elsewhere than on Linux they may not, so there it is only free.
 fn reserved() -> (Option<Socket>, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
