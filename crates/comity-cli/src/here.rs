@@ -2,15 +2,11 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{
-    Algorithm, BackendKind, Config, ConfigError, ConnectTiming, Error, ErrorKind, Group, LinkKind,
-    Protection, Result,
+    Algorithm, BackendKind, Config, ConfigError, ConnectTiming, Group, LinkKind, Protection, Result,
     tools::{self, cuda::Cuda},
 };
 use comity_plan::Kind;
-use std::{
-    collections::BTreeSet,
-    io::{self, Write},
-};
+use std::collections::BTreeSet;
 
 pub(crate) use comity_launch::VERSION;
 
@@ -106,19 +102,6 @@ pub(crate) fn prefer(group: &Group, algorithm: Algorithm) -> Result<()> {
         .into());
     }
     Ok(())
-}
-
-/// A line on standard error, written at once: `eprintln!` writes piece by piece, between which another rank's line may come.
-pub(crate) fn complain(mut line: String) {
-    line.push('\n');
-    // Who has no standard error any more is told nothing.
-    let _ = io::stderr().write_all(line.as_bytes());
-}
-
-/// Says why `command` could not go on; the exit code.
-pub(crate) fn failed(command: &str, e: &Error) -> u8 {
-    complain(format!("comity {command}: {e}"));
-    if matches!(e.kind(), ErrorKind::Config(_)) { 2 } else { 1 }
 }
 
 /// "4 ranks on 2 hosts (a, b), links shm and tcp over 15 connections".

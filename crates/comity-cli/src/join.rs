@@ -1,14 +1,11 @@
 //! `comity join`: a program on this host joins a job that runs.
+use crate::say::{Exit, Trouble};
 use comity::{HostPort, Key};
 use comity_launch::{KEY_FILE, find_program, job_name};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-
-/// The exit code for input that a user can correct, and for a program that cannot be started.
-const USAGE: u8 = 2;
-const REFUSED: u8 = 1;
 
 const AFTER: &str = "\
 The job is one of `comity launch --elastic`, started with the same key (COMITY_KEY_FILE=FILE) or with --insecure. Its
@@ -58,18 +55,11 @@ const OTHERS: [&str; 14] = [
     "WORLD_SIZE",
 ];
 
-/// Becomes the command; returns the exit code where that cannot be.
-pub(crate) fn join(args: &JoinArgs) -> u8 {
-    let (mut command, program) = match prepare(args) {
-        Ok(made) => made,
-        Err(why) => {
-            eprintln!("comity join: {why}");
-            return USAGE;
-        }
-    };
+/// Becomes the command; returns where that cannot be.
+pub(crate) fn join(args: &JoinArgs) -> Exit {
+    let (mut command, program) = prepare(args).map_err(Trouble::usage)?;
     let e = command.exec();
-    eprintln!("comity join: cannot start '{program}': {e}");
-    REFUSED
+    Err(Trouble::faulty(format!("cannot start '{program}': {e}")))
 }
 
 fn prepare(args: &JoinArgs) -> Result<(Command, String), String> {

@@ -1,13 +1,10 @@
 //! Completions for shells, pages for `man`, and hints for flags in the wrong place; all made from this command's definition.
-use crate::say::say;
+use crate::say::{Exit, Trouble, say};
 use clap::{
     Command,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use std::path::{Path, PathBuf};
-
-/// The exit code for input that a user can correct.
-const USAGE: u8 = 2;
 
 /// Arguments of `comity completions`.
 #[derive(Debug, clap::Args)]
@@ -35,8 +32,8 @@ pub(crate) struct ManArgs {
     output: PathBuf,
 }
 
-/// `comity completions`; the exit code.
-pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> u8 {
+/// `comity completions`
+pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> Exit {
     use clap_complete::{Shell as Known, generate};
     let shell = match args.shell {
         Shell::Bash => Known::Bash,
@@ -45,18 +42,13 @@ pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> u8 {
     };
     let mut text = Vec::new();
     generate(shell, &mut command, "comity", &mut text);
-    say("completions", text, 0)
+    say(text, 0)
 }
 
-/// `comity man`; the exit code.
-pub(crate) fn man(args: ManArgs, command: Command) -> u8 {
-    match pages(&args.output, command) {
-        Ok(()) => 0,
-        Err(e) => {
-            eprintln!("comity man: --output {}: {e}", args.output.display());
-            USAGE
-        }
-    }
+/// `comity man`
+pub(crate) fn man(args: ManArgs, command: Command) -> Exit {
+    let fail = |e| Trouble::usage(format!("--output {}: {e}", args.output.display()));
+    pages(&args.output, command).map(|()| 0).map_err(fail)
 }
 
 fn pages(dir: &Path, command: Command) -> std::io::Result<()> {

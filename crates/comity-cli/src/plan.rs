@@ -3,7 +3,7 @@
 
 use crate::{
     check::dtype_parser,
-    say::say,
+    say::{Exit, Trouble, say},
     size::{Size, bytes},
 };
 use clap::builder::PossibleValuesParser;
@@ -81,15 +81,9 @@ pub(crate) struct PlanArgs {
     svg: bool,
 }
 
-/// `comity plan`; the exit code.
-pub(crate) fn plan(args: PlanArgs) -> u8 {
-    match report(&args) {
-        Ok(text) => say("plan", text, 0),
-        Err(why) => {
-            eprintln!("comity plan: {why}");
-            2
-        }
-    }
+/// `comity plan`
+pub(crate) fn plan(args: PlanArgs) -> Exit {
+    say(report(&args).map_err(Trouble::usage)?, 0)
 }
 
 fn report(args: &PlanArgs) -> Result<String, String> {

@@ -29,7 +29,7 @@ mod journal;
 #[doc(hidden)]
 pub mod live;
 #[forbid(unsafe_code)]
-pub mod machine;
+mod machine;
 mod mpi;
 mod nodes;
 #[doc(hidden)]
@@ -59,10 +59,11 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub fn launch(request: LaunchRequest) -> u8 {
     let placement = request.placement();
     let LaunchRequest { job, hosts, node } = request;
-    match placement {
+    let ended = match placement {
         Placement::Nodes => nodes::launch(job, node),
         Placement::Hosts => fleet::launch(job, hosts),
         Placement::Mpi => mpi::launch(&job, &hosts.mpi_arg),
         Placement::Here => host::launch(job),
-    }
+    };
+    ended.unwrap_or_else(|problem| problem.say())
 }

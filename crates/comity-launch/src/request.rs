@@ -8,7 +8,7 @@ use crate::elastic::{Elastic, RESTARTS};
 use crate::fleet::request::HostsRequest;
 use crate::host::bind::BindWish;
 use crate::nodes::request::NodeRequest;
-use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use comity::Protection;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
@@ -73,7 +73,7 @@ pub struct RankTerms {
     /// Bind each rank to a core of its own (core), or to the cores that share a third-level cache (complex)
     #[arg(
         long,
-        value_parser = bind_parser(),
+        value_enum,
         value_name = "CORES",
         default_value = "off",
         hide_possible_values = true,
@@ -169,7 +169,7 @@ pub struct JobRequest {
     #[arg(
         hide_short_help = true,
         long,
-        value_parser = tag_parser(),
+        value_enum,
         value_name = "WHEN",
         num_args = 0..=1,
         require_equals = true,
@@ -257,7 +257,7 @@ impl JobRequest {
 
     /// True if MPI carries the calls.
     pub fn is_mpi(&self) -> bool {
-        self.backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi)
+        self.backend.is_some_and(|b| b.kind == comity::BackendKind::Mpi)
     }
 
     /// Number of times that the whole job is started again.
@@ -272,7 +272,7 @@ impl JobRequest {
 }
 
 /// Choice of the jobs in which each line of output starts with its rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum TagWish {
     /// With two ranks or more.
     #[default]
@@ -333,37 +333,6 @@ fn number_of_ranks(text: &str) -> Result<u32, String> {
 fn backend_parser() -> impl TypedValueParser<Value = AskedBackend> {
     PossibleValuesParser::new(AskedBackend::all().collect::<Vec<_>>())
         .try_map(|name| AskedBackend::named(&name).ok_or("no such backend"))
-}
-
-/// Parser of a word among these, each with its value and its help.
-fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
-    words: [(&'static str, T, &'static str); N],
-) -> impl TypedValueParser<Value = T> {
-    let names = words.map(|(name, _, help)| match help {
-        "" => PossibleValue::new(name),
-        help => PossibleValue::new(name).help(help),
-    });
-    PossibleValuesParser::new(names).try_map(move |given| {
-        words.iter().find(|(name, _, _)| *name == given).map(|(_, value, _)| *value).ok_or("no such value")
-    })
-}
-
-/// Parser of the values of `--bind-to`.
-fn bind_parser() -> impl TypedValueParser<Value = BindWish> {
-    one_of([
-        ("off", BindWish::Off, "Wherever the system puts them"),
-        ("core", BindWish::Core, "A core for each"),
-        ("complex", BindWish::Complex, "The cores that share a cache"),
-    ])
-}
-
-/// Parser of the values of `--tag-output`.
-fn tag_parser() -> impl TypedValueParser<Value = TagWish> {
-    one_of([
-        ("auto", TagWish::Auto, "With two ranks or more"),
-        ("always", TagWish::Always, ""),
-        ("never", TagWish::Never, ""),
-    ])
 }
 
 /// Reads a time above 0.

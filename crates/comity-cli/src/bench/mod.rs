@@ -13,7 +13,12 @@ mod output;
 mod raw;
 mod row;
 
-use crate::{check::dtype_parser, here, save, say::RankLines, size::Sizes};
+use crate::{
+    check::dtype_parser,
+    here, save,
+    say::{Exit, RankLines, Trouble},
+    size::Sizes,
+};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{
     Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, Wire, tools, tools::cuda::Cuda,
@@ -145,50 +150,33 @@ fn count(s: &str) -> Result<usize, String> {
     ok.ok_or_else(|| "calls are a whole number from 1 to 100000000".into())
 }
 
-/// `comity bench`; the exit code.
-pub(crate) fn bench(args: BenchArgs) -> u8 {
+/// `comity bench`
+pub(crate) fn bench(args: BenchArgs) -> Exit {
     if !args.dtype.supports(args.op) {
-        eprintln!("comity bench: --op {} is not defined on --dtype {}", args.op, args.dtype);
-        return 2;
+        return Err(Trouble::usage(format!("--op {} is not defined on --dtype {}", args.op, args.dtype)));
     }
-    let (group, device) = match here::join_for(args.backend, args.device, &args.trust) {
-        Ok(j) => j,
-        Err(e) => return here::failed("bench", &e),
-    };
-    let raw = match args.raw.as_deref().map(|tag| RawFile::create(tag, group.rank())).transpose() {
-        Ok(raw) => raw,
-        Err(e) => {
-            eprintln!("comity bench: --raw {}: {e}", args.raw.unwrap_or_default().display());
-            return 2;
-        }
-    };
+    let (group, device) = here::join_for(args.backend, args.device, &args.trust)?;
+    let raw = args.raw.as_deref().map(|tag| {
+        RawFile::create(tag, group.rank())
+            .map_err(|e| Trouble::usage(format!("--raw {}: {e}", tag.display())))
+    });
+    let raw = raw.transpose()?;
     let colours = has_colour();
-    let earlier = match args.compare.as_deref().map(|path| Earlier::read(path, colours)).transpose() {
-        Ok(earlier) => earlier.unwrap_or_default(),
-        Err(why) => {
-            eprintln!("comity bench: {why}");
-            return 2;
-        }
-    };
+    let earlier = args.compare.as_deref().map(|path| Earlier::read(path, colours)).transpose();
+    let earlier = earlier.map_err(Trouble::usage)?.unwrap_or_default();
     let speaks = group.rank() == 0;
     let mut lines = RankLines::new(speaks);
     let say = |line: String| lines.line(&line);
     let mut rows = Vec::new();
-    let wrong = match table(&group, device.as_ref(), (&args, &earlier), (raw, &mut rows), say) {
-        Ok(wrong) => u8::from(wrong > 0),
-        Err(e) => return here::failed("bench", &e),
-    };
+    let wrong = table(&group, device.as_ref(), (&args, &earlier), (raw, &mut rows), say)?;
     let notes = [pulled(), in_lanes()];
     let told = notes.iter().flatten().filter(|_| speaks && !args.json && !args.csv);
     told.for_each(|words| lines.line(words));
-    if let (Some(file), true) = (&args.html, speaks)
-        && let Err(e) =
-            save::replace(file, output::html(&rows, &here::world(&group)).as_bytes(), save::FOR_ALL)
-    {
-        eprintln!("comity bench: --html {}: {e}", file.display());
-        return 2;
+    if let (Some(file), true) = (&args.html, speaks) {
+        save::replace(file, output::html(&rows, &here::world(&group)).as_bytes(), save::FOR_ALL)
+            .map_err(|e| Trouble::usage(format!("--html {}: {e}", file.display())))?;
     }
-    lines.end("bench", wrong)
+    lines.end(u8::from(wrong > 0))
 }
 
 /// A launcher's pipe is no terminal: there CLICOLOR_FORCE asks for colours.

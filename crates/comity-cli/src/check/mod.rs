@@ -1,7 +1,10 @@
 //! `comity check`: the suite of `comity-check` on the ranks of this job, and what each link takes.
 mod links;
 
-use crate::{here, say::RankLines};
+use crate::{
+    here,
+    say::{Exit, FAULTY, RankLines, complain},
+};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{Algorithm, BackendKind, ConfigError, DType, Group, Result};
 use comity_check::{Line, Options, run_with};
@@ -77,51 +80,39 @@ pub(crate) fn dtype_parser() -> impl TypedValueParser<Value = DType> {
         .try_map(|name| DType::from_name(&name).ok_or("no such type"))
 }
 
-/// `comity check`; the exit code.
-pub(crate) fn check(args: CheckArgs) -> u8 {
+/// `comity check`
+pub(crate) fn check(args: CheckArgs) -> Exit {
     let dtypes = if args.dtypes.is_empty() { DType::ALL.to_vec() } else { args.dtypes };
+    let (group, device) = here::join_for(args.backend, args.device, &args.trust)?;
+    if args.links {
+        return links::run(&group, args.json);
+    }
     let options = Options {
         ops: args.ops,
         dtypes,
         quick: args.quick,
         large: args.large,
         seed: args.seed,
-        device: None,
+        device,
         algorithm: args.algorithm,
     };
-    let joined = here::join_for(args.backend, args.device, &args.trust);
-    let (group, device) = match joined {
-        Ok(j) => j,
-        Err(e) => return here::failed("check", &e),
-    };
-    if args.links {
-        return links::run(&group, args.json);
-    }
-    let options = Options { device, ..options };
-    if let Some(algorithm) = options.algorithm
-        && let Err(e) = can_check(&group, &options, algorithm)
-    {
-        return here::failed("check", &e);
-    }
+    options.algorithm.map(|algorithm| can_check(&group, &options, algorithm)).transpose()?;
     let speaks = group.rank() == 0;
     let mut lines = RankLines::new(speaks);
     let mut say = |line: String| lines.line(&line);
     let start = Instant::now();
     say(format!("# comity {} check: {}, seed {}", here::VERSION, here::world(&group), options.seed));
     say(Line::head());
-    let report = match run_with(&group, &options, &mut |line| say(line.to_string())) {
-        Ok(report) => report,
-        Err(e) => return here::failed("check", &e),
-    };
+    let report = run_with(&group, &options, &mut |line| say(line.to_string()))?;
     if let Some(first) = &report.first {
         // Another rank than the one that saw it speaks only where rank 0 may not know.
         if speaks || first.rank == group.rank() {
-            here::complain(format!("comity check: first difference: {first}"));
+            complain("check", format!("first difference: {first}"));
         }
-        return 1;
+        return Ok(FAULTY);
     }
     say(format!("# {} cases on each rank in {:.1} s: all ok", report.cases(), start.elapsed().as_secs_f64()));
-    lines.end("check", u8::from(!report.is_right()))
+    lines.end(u8::from(!report.is_right()))
 }
 
 /// Nothing to check is no "all ok".

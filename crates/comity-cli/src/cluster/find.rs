@@ -1,6 +1,7 @@
 //! `comity cluster find`: what the hosts are, and how they are cabled.
 use super::team::{HostTeam, ReachArgs};
-use super::{FAULTY, Trouble, announce, usage, whole};
+use super::{announce, whole};
+use crate::say::{FAULTY, Trouble, USAGE, say};
 use comity_cluster::draw::{Paint, terminal};
 use comity_cluster::facts::{HostFacts, bits_in_words};
 use comity_cluster::graph::Cluster;
@@ -33,7 +34,7 @@ pub(crate) struct FindArgs {
 }
 
 pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
-    let mut hosts = args.reach.named().map_err(|all| (super::BAD_INPUT, all))?;
+    let mut hosts = args.reach.named().map_err(|all| Trouble(USAGE, all))?;
     let known = configured();
     if hosts.is_empty() && !args.announced {
         hosts = known.iter().filter_map(|name| FleetHost::named(name).ok()).collect();
@@ -42,7 +43,7 @@ pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
         hosts = heard(Duration::from_secs(args.listen.into()), &known)?;
     }
     if hosts.is_empty() {
-        return Err(usage(
+        return Err(Trouble::usage(
             "no hosts: name them with --hosts a,b or --hostfile FILE or in ~/.ssh/config, or run comity cluster announce on each, in a network of this host",
         ));
     }
@@ -52,9 +53,9 @@ pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
         true => format!("{:#}\n", serde_json::json!({ "cluster": cluster, "unreachable": team.absent() })),
         false => in_words(&cluster, paint()),
     };
-    super::tell(text)?;
+    say(text, 0)?;
     let absent = team.absent();
-    if absent.is_empty() { Ok(()) } else { Err((FAULTY, absent)) }
+    if absent.is_empty() { Ok(()) } else { Err(Trouble(FAULTY, absent)) }
 }
 
 /// Returns colours where standard output shows them.

@@ -2,8 +2,8 @@
 mod measure;
 
 use crate::cluster::agent::{AgentOrder, PairAnswer, now};
-use crate::cluster::{BAD_INPUT, FAULTY, HostTeam, Member, ReachArgs, answer_limit, beacons, token};
-use crate::say::say;
+use crate::cluster::{HostTeam, Member, ReachArgs, answer_limit, beacons, token};
+use crate::say::{Exit, FAULTY, Trouble, USAGE, say};
 use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, idle, links, paths, table};
 use comity_cluster::graph::Cluster;
 use comity_launch::fleet::{FleetHost, SshOptions};
@@ -41,21 +41,15 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Examines the hosts and returns the exit code.
-pub(crate) fn doctor(mut args: DoctorArgs) -> u8 {
+/// Examines the hosts.
+pub(crate) fn doctor(mut args: DoctorArgs) -> Exit {
     if let Some(file) = args.file.take() {
         match file.to_str().filter(|word| word.contains(',') && !file.is_file()) {
             Some(list) => args.reach.hosts = Some(list.into()),
             None => args.reach.hostfile = Some(file),
         }
     }
-    let named = match args.reach.named() {
-        Ok(hosts) => hosts,
-        Err(problems) => {
-            problems.iter().for_each(|p| eprintln!("comity doctor: {p}"));
-            return BAD_INPUT;
-        }
-    };
+    let named = args.reach.named().map_err(|all| Trouble(USAGE, all))?;
     let hosts = if named.is_empty() { FleetHost::named("localhost").into_iter().collect() } else { named };
     let checks = examine(&hosts, &args.reach.ssh.options(), &args);
     let failed = checks.iter().filter(|c| c.verdict == CheckVerdict::Failed).count();
@@ -63,7 +57,7 @@ pub(crate) fn doctor(mut args: DoctorArgs) -> u8 {
         true => format!("{:#}\n", json!({ "checks": checks, "failed": failed })),
         false => table(&checks),
     };
-    say("doctor", text, if failed == 0 { 0 } else { FAULTY })
+    say(text, if failed == 0 { 0 } else { FAULTY })
 }
 
 fn examine(named: &[FleetHost], way: &SshOptions, args: &DoctorArgs) -> Vec<Check> {

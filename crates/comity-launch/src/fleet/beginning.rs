@@ -95,7 +95,7 @@ impl Fleet {
         let name = self.plan.hosts[host].name();
         let seconds = CONNECT.as_secs();
         let why = format!("host {name}: did not answer within {seconds} s: is it up, and can ssh reach it?");
-        Problem { why, code: USAGE }
+        Problem::usage(why)
     }
 
     /// A host has no program of this version: it gets this one, if that runs there.
@@ -156,7 +156,7 @@ impl Fleet {
                 "'{name}' is not the same on all hosts: {}; copy one to all (--stage {name}), or say --mixed-programs",
                 who.join("; ")
             );
-            Problem { why, code: USAGE }
+            Problem::usage(why)
         });
         said.collect()
     }

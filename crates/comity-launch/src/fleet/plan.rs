@@ -1,7 +1,7 @@
 //! Plan of a job on several hosts, checked as far as this machine can know it.
 use super::hosts::FleetHost;
 use super::program::OwnProgram;
-use super::request::{HostsRequest, HostsSource};
+use super::request::HostsRequest;
 use super::vars::settings;
 use super::{hostfile, hosts, ssh};
 use crate::backend::AskedBackend;
@@ -83,7 +83,7 @@ impl FleetPlan {
     /// Checks a request as far as this machine can. Both requests are taken apart by name: a field that nobody heeds does not compile.
     #[expect(clippy::too_many_lines, reason = "a line for each field of the requests and of the plan")]
     pub(super) fn check(request: JobRequest, fleet: HostsRequest) -> Result<Self, Vec<String>> {
-        let file = named(&fleet.source())?;
+        let file = named(&fleet)?;
         let ranks = request.size();
         let input = request.input();
         let elastic = request.elastic();
@@ -127,7 +127,7 @@ impl FleetPlan {
         let elastic = elastic.map_err(|e| wrong.push(e)).unwrap_or_default();
         let stdin_rank = talked_to(input, world, &mut wrong);
         let events =
-            json_events.as_deref().and_then(|to| job::events(to).map_err(|e| wrong.push(e.text)).ok());
+            json_events.as_deref().and_then(|to| job::events(to).map_err(|e| wrong.push(e.why)).ok());
         if !wrong.is_empty() {
             return Err(wrong);
         }
@@ -282,14 +282,13 @@ fn talked_to(input: Option<InputRank>, all: usize, wrong: &mut Vec<String>) -> O
     Some(input.rank())
 }
 
-/// The hosts of `--hostfile` or `--hosts`.
-fn named(hosts: &HostsSource) -> Result<hostfile::FleetFile, Vec<String>> {
-    match hosts {
-        HostsSource::File(path) => hostfile::read(path),
-        HostsSource::List(given) => {
-            Ok(hostfile::FleetFile { hosts: hosts::list(given)?, ..hostfile::FleetFile::default() })
-        }
+/// The hosts of `--hostfile` or `--hosts`; this one where there is neither.
+fn named(fleet: &HostsRequest) -> Result<hostfile::FleetFile, Vec<String>> {
+    if let Some(path) = &fleet.hostfile {
+        return hostfile::read(path);
     }
+    let hosts = hosts::list(fleet.hosts.as_deref().unwrap_or("localhost"))?;
+    Ok(hostfile::FleetFile { hosts, ..hostfile::FleetFile::default() })
 }
 
 /// Each host that has ranks, with its part; one that is named again further on has its ranks numbered on.
@@ -360,7 +359,7 @@ fn part_of(
 
 /// The name of what carries the calls; the flag's before the hostfile's, which has read its own.
 fn named_backend(given: Option<AskedBackend>, file: Option<AskedBackend>) -> Result<&'static str, String> {
-    match given.or(file).map_or("any", AskedBackend::name) {
+    match given.or(file).map_or("any", |backend| backend.name) {
         "mpi" => Err("--backend mpi over several hosts is for MPI's own launcher: mpirun --hostfile".into()),
         name => Ok(name),
     }

@@ -2,8 +2,8 @@
 //!
 //! The host launcher asks for the pieces that it wants, one at a time, so neither side holds more than one. What has come whole takes
 //! the place of the old file at once, or not at all.
-use crate::host::job::LaunchRefusal;
 use crate::host::output::Outputs;
+use crate::machine::Problem;
 use crate::protocol::{FleetOrder, HostEvent, HostPart, StagedFile};
 use crate::upstream::ssh::FarLauncher;
 use aws_lc_rs::digest::{Context, SHA256};
@@ -69,13 +69,13 @@ pub(crate) fn fetch(
     dir: &Path,
     orders: &mut FarLauncher,
     output: &Outputs,
-) -> Result<Option<()>, LaunchRefusal> {
+) -> Result<Option<()>, Problem> {
     for (index, file) in part.stage.iter().enumerate() {
         let path = dir.join(&file.name);
         if digest(&path).is_ok_and(|d| d == file.digest) {
             continue;
         }
-        let fail = |e: io::Error| LaunchRefusal::usage(format!("--stage '{}': {e}", path.display()));
+        let fail = |e: io::Error| Problem::usage(format!("--stage '{}': {e}", path.display()));
         let new = beside(&path);
         let got = receive(index, file, &new, orders, output);
         if !matches!(got, Ok(Some(()))) {

@@ -6,7 +6,7 @@ use comity_cluster::cores::{BindTo, CoreMap, cpu_list, cpu_words};
 use serde::{Deserialize, Serialize};
 
 /// Value of `--bind-to`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum BindWish {
     /// Wherever the system puts them.
     #[default]

@@ -4,15 +4,15 @@ use crate::host::job::Job;
 use crate::host::lines::Lines;
 use crate::host::meet::Meeting;
 use crate::host::metrics::Metrics;
-use crate::host::output_stream::OutputStream;
+use crate::host::output::Outputs;
+use crate::host::output_stream::{OutputStream, RankStream};
 use crate::host::stdin::RankInput;
 use crate::host::sys::{self, TerminalPlace};
 use comity::HostPort;
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Rlimit, Signal};
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -24,14 +24,11 @@ pub(crate) struct Rank {
     pub(crate) pipes: [Pipe; 2],
 }
 
-/// Output stream of a rank.
+/// Output stream of a rank, and the pipe that it comes by until its end.
 #[derive(Debug)]
 pub(crate) struct Pipe {
-    pub(crate) stream: OutputStream,
-    /// Until its end.
     pub(crate) fd: Option<OwnedFd>,
-    lines: Lines,
-    log: Option<File>,
+    pub(crate) to: RankStream,
 }
 
 impl Rank {
@@ -90,8 +87,8 @@ impl Rank {
             false => Lines::new(global, job.world, job.tag.applies(job.world), stream.has_colour()),
         };
         let pipes = [
-            Pipe { stream: OutputStream::Out, fd: Some(out), lines: lines(OutputStream::Out), log: log_out },
-            Pipe { stream: OutputStream::Err, fd: err, lines: lines(OutputStream::Err), log: log_err },
+            Pipe { fd: Some(out), to: RankStream::new(OutputStream::Out, lines, log_out) },
+            Pipe { fd: err, to: RankStream::new(OutputStream::Err, lines, log_err) },
         ];
         Ok((Self { pid: Pid::from_child(&child), alive: true, pipes }, stdin))
     }
@@ -105,37 +102,10 @@ impl Rank {
 }
 
 impl Pipe {
-    /// Reads once, which does not block when the pipe is readable; appends what can be shown to `show`.
-    /// The error is that of the log file, told once; the number, that of the bytes read.
-    pub(crate) fn read(&mut self, buffer: &mut [u8], show: &mut Vec<u8>) -> (Result<(), io::Error>, usize) {
-        let Some(fd) = &self.fd else { return (Ok(()), 0) };
-        match rustix::io::read(fd, &mut *buffer) {
-            Ok(n) if n > 0 => {
-                let bytes = &buffer[..n];
-                self.lines.take(bytes, show);
-                if let Some(file) = &mut self.log
-                    && let Err(e) = file.write_all(bytes)
-                {
-                    self.log = None;
-                    return (Err(e), n);
-                }
-                return (Ok(()), n);
-            }
-            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
-            _ => self.close(show),
-        }
-        (Ok(()), 0)
-    }
-
-    /// Current text of a line that is written over.
-    pub(crate) fn progress(&mut self) -> Option<Vec<u8>> {
-        self.lines.progress()
-    }
-
     /// Gives up on the pipe; what it had of a last line is shown.
-    pub(crate) fn close(&mut self, show: &mut Vec<u8>) {
+    pub(crate) fn close(&mut self, rank: usize, output: &Outputs) {
         self.fd = None;
-        self.lines.finish(show);
+        self.to.finish(rank, output);
     }
 }
 
@@ -191,7 +161,8 @@ fn offered(job: &Job, meeting: &Meeting, number: u32) -> Variables {
     let master = meeting.master();
     set("MASTER_ADDR", Some(HostPort::from(master).host().to_owned()));
     set("MASTER_PORT", Some(master.port().to_string()));
-    set("MLX_HOSTFILE", meeting.host_file());
+    // Another job's, where this one has none.
+    set("MLX_HOSTFILE", None);
     for (name, value) in meeting.vars() {
         set(name, Some(value));
     }

@@ -7,26 +7,29 @@ use std::time::Duration;
 
 /// Last words of a launcher.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// Ends of all ranks, for a job that failed.
-    pub summary: Option<String>,
+    pub(crate) summary: Option<String>,
     /// The last line; none when all went well.
-    pub text: Option<String>,
+    pub(crate) text: Option<String>,
     /// The exit code.
-    pub code: u8,
+    pub(crate) code: u8,
 }
 
 /// Ranks that were killed because they had not ended this long after SIGTERM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CutOff {
+pub(crate) struct CutOff {
     /// Their numbers.
-    pub ranks: Vec<usize>,
+    pub(crate) ranks: Vec<usize>,
     /// The time that they had.
-    pub after: Duration,
+    pub(crate) after: Duration,
 }
 
 /// The last line with the ranks that were cut off.
-pub fn with_cut_off<'a>(text: Option<String>, all: impl Iterator<Item = &'a CutOff>) -> Option<String> {
+pub(crate) fn with_cut_off<'a>(
+    text: Option<String>,
+    all: impl Iterator<Item = &'a CutOff>,
+) -> Option<String> {
     let mut text = text?;
     for cut in all.filter(|cut| !cut.ranks.is_empty()) {
         let (ranks, were) = match cut.ranks[..] {
@@ -114,7 +117,7 @@ pub(super) type NameOf<'a> = &'a dyn Fn(usize) -> String;
 impl Verdict {
     /// The last line and the exit code, without the ranks that were [cut off](with_cut_off). `name` has a rank's name for people,
     /// `logs` the folder of the ranks' output.
-    pub fn of(machine: &Machine, name: NameOf<'_>, logs: Option<&Path>) -> Self {
+    pub(crate) fn of(machine: &Machine, name: NameOf<'_>, logs: Option<&Path>) -> Self {
         if let (false, Some(problem)) = (machine.begun, machine.problems.first()) {
             let other = machine.problems.iter().map(|p| p.code).find(|code| *code != super::USAGE);
             if machine.cause.is_none() {

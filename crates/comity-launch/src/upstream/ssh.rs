@@ -4,7 +4,8 @@ use crate::host::master::Master;
 use crate::host::output::Outputs;
 use crate::machine::{Event, StopOrder, StopReason};
 use crate::protocol::{BEAT, FleetOrder, FrameReader, HostEvent, SILENCE};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use comity_base::sys::poll_until;
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -94,9 +95,8 @@ impl FarLauncher {
             if self.beat() {
                 output.event(&HostEvent::Beat);
             }
-            let pause = Timespec::try_from(self.beat_due.saturating_duration_since(Instant::now())).ok();
             let heard = match self.want() {
-                Some(fd) => rustix::event::poll(&mut [fd], pause.as_ref()).is_ok_and(|n| n > 0),
+                Some(fd) => poll_until(&mut [fd], Some(self.beat_due)).is_ok_and(|n| n > 0),
                 None => false,
             };
             if heard {
@@ -131,7 +131,7 @@ impl Upstream for FarLauncher {
                 }
                 FleetOrder::Look => Order::Look,
                 FleetOrder::FindStopped => Order::FindStopped,
-                FleetOrder::StartAgain(rank) => Order::News(Event::StartAgain { rank: rank as usize }),
+                FleetOrder::StartAgain(rank) => Order::News(Event::StartAgain { rank }),
                 FleetOrder::Master(packet) => {
                     self.master.iter().for_each(|master| master.take(packet.clone()));
                     continue;

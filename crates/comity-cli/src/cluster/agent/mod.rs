@@ -18,6 +18,7 @@ pub(crate) use line::{AgentOrder, GREETING_LINE, HelloLine, PairAnswer};
 pub(crate) use port::DialResult;
 pub(crate) use setup::key as proof_of_key;
 
+use crate::say::{Exit, Trouble};
 use comity_cluster::read::SURVEY;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -39,17 +40,11 @@ pub(crate) struct AgentArgs {
     peek: Option<Vec<u64>>,
 }
 
-/// Answers orders until there are no more; the exit code.
-pub(crate) fn agent(args: AgentArgs) -> u8 {
-    if let Some([pid, address]) = args.peek.as_deref() {
-        return peek::peek(*pid, *address);
-    }
-    match serve() {
-        Ok(()) => 0,
-        Err(e) => {
-            eprintln!("comity agent: {e}");
-            1
-        }
+/// Answers orders until there are no more.
+pub(crate) fn agent(args: AgentArgs) -> Exit {
+    match args.peek.as_deref() {
+        Some([pid, address]) => Ok(peek::peek(*pid, *address)),
+        _ => serve().map(|()| 0).map_err(Trouble::faulty),
     }
 }
 

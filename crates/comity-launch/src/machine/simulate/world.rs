@@ -6,8 +6,7 @@ use super::mutant::Mutant;
 use super::scenario::{BEDTIME, NEVER, PlantedFault, SECOND, SILENCE, Scenario, Stray};
 use crate::machine::findings::NodeFindings;
 use crate::machine::{
-    ElasticTerms, Ending, Event, JobPlan, Machine, Problem, REFUSED, Role, StopOrder, StopReason, USAGE,
-    Verdict,
+    ElasticTerms, Ending, Event, JobPlan, Machine, Problem, Role, StopOrder, StopReason, USAGE, Verdict,
 };
 use scope::Rng;
 use std::cmp::Reverse;
@@ -368,7 +367,7 @@ impl<'a> World<'a> {
             Due::HostMisses(host) => self.host_misses(host + 1),
             Due::Late(host) => {
                 let why = format!("host {host} is late");
-                self.hear(0, Event::HostsLate { problems: vec![Problem { why, code: USAGE }] });
+                self.hear(0, Event::HostsLate { problems: vec![Problem::usage(why)] });
             }
             Due::OtherEnds { place, node } => {
                 self.places[place].others_fail = true;
@@ -613,7 +612,7 @@ impl<'a> World<'a> {
                 self.hear(0, Event::HostLost { host, silent: Duration::from_millis(SILENCE), why });
             }
         } else {
-            self.hear(0, Event::HostRefused { host, problem: Problem { why, code: REFUSED } });
+            self.hear(0, Event::HostRefused { host, problem: Problem::machine(why) });
         }
     }
 
