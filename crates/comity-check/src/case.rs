@@ -7,6 +7,7 @@ use super::{
     value::{Data, Deal, Give, Sample},
 };
 use comity::{DType, Group, ReduceOp, Result};
+use std::fmt;
 use std::ops::Range;
 
 /// Elements before and after each buffer that nobody may touch.
@@ -39,6 +40,21 @@ pub(super) struct Case {
     pub(super) root: Option<usize>,
     /// Further facts, such as the kind of data.
     pub(super) note: &'static str,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(dtype) = self.dtype {
+            write!(f, " {dtype}[{}]", self.count)?;
+        }
+        if let Some(reduce) = self.reduce {
+            write!(f, " {reduce}")?;
+        }
+        if let Some(root) = self.root {
+            write!(f, " root {root}")?;
+        }
+        if self.note.is_empty() { Ok(()) } else { write!(f, " ({})", self.note) }
+    }
 }
 
 impl<'a> CheckRow<'a> {
@@ -199,17 +215,10 @@ impl<'a> CheckRow<'a> {
     pub(super) fn differs(&mut self, case: &Case, index: Option<usize>, got: String, expected: String) {
         self.wrong += 1;
         let rank = self.rank();
-        self.first.get_or_insert_with(|| Difference {
-            method: self.name.clone(),
-            dtype: case.dtype,
-            reduce: case.reduce,
-            count: case.count,
-            root: case.root,
-            note: case.note.into(),
-            rank,
-            index,
-            got,
-            expected,
+        self.first.get_or_insert_with(|| {
+            let index = index.map_or_else(String::new, |i| format!(", index {i}"));
+            let text = format!("{}{case}, rank {rank}{index}: got {got}, expected {expected}", self.name);
+            Difference { rank, text }
         });
     }
 }

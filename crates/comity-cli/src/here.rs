@@ -1,6 +1,5 @@
 //! The group that this process belongs to, and how it is told in a line.
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{
     Algorithm, BackendKind, Config, ConfigError, ConnectTiming, Group, LinkKind, Protection, Result,
     tools::{self, cuda::Cuda},
@@ -75,16 +74,11 @@ pub(crate) fn join_for(
     Ok((group, Some(cuda)))
 }
 
-/// The value of `--backend`.
-pub(crate) fn backend_parser() -> impl TypedValueParser<Value = BackendKind> {
-    PossibleValuesParser::new(BackendKind::ALL.map(BackendKind::name))
-        .try_map(|name| BackendKind::from_name(&name).ok_or("no such backend"))
-}
-
-/// The value of `--algorithm`.
-pub(crate) fn algorithm_parser() -> impl TypedValueParser<Value = Algorithm> {
-    PossibleValuesParser::new(Algorithm::ALL.iter().map(|a| a.name()))
-        .try_map(|name| Algorithm::from_name(&name).ok_or("no such algorithm"))
+/// Text that strangers cannot know.
+pub(crate) fn token() -> std::io::Result<String> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(|e| std::io::Error::other(e.to_string()))?;
+    Ok(random.iter().map(|b| format!("{b:02x}")).collect())
 }
 
 /// The operations that an algorithm can carry out, in words.

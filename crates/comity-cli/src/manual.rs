@@ -61,7 +61,7 @@ pub(crate) fn plainer(error: &mut clap::Error) {
     error.remove(ContextKind::Suggested);
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand).cloned() else { return };
     if let Some(ContextValue::Strings(names)) = error.get(ContextKind::SuggestedSubcommand)
-        && let Some(name) = names.iter().min_by_key(|name| crate::misspelt::distance(&word, name)).cloned()
+        && let Some(name) = names.iter().min_by_key(|name| strsim::levenshtein(&word, name)).cloned()
     {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name]));
     }

@@ -6,7 +6,7 @@ mod paths;
 
 pub use hosts::{INSTALL, clock, hosts, rdma};
 pub use idle::idle;
-pub use links::{LinkMeasure, cables, links};
+pub use links::{DialResult, LinkMeasure, Place, cables, links};
 pub use paths::paths;
 
 use serde::Serialize;

@@ -44,6 +44,26 @@ pub fn printable(text: &str, most: usize) -> String {
     text.chars().filter(|c| !c.is_control()).take(most).collect()
 }
 
+/// Text as an element or an attribute of XML or HTML may hold it.
+pub fn escaped(text: &str) -> String {
+    let text: String = text.chars().filter(|c| !c.is_control()).collect();
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A sentence in lines of at most so many characters, broken between words where it can be; those after the first begin with `indent`.
+pub fn folded(text: &str, most: usize, indent: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let fits = |line: &String| line.chars().count() + word.chars().count() < most;
+        match lines.last_mut() {
+            Some(line) if fits(line) => *line += &format!(" {word}"),
+            Some(_) => lines.push(format!("{indent}{word}")),
+            None => lines.push(word.into()),
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod samples;
 #[cfg(test)]

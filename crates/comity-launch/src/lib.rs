@@ -42,12 +42,12 @@ pub use backend::AskedBackend;
 pub use elastic::{Elastic, KEY_FILE, RESTARTS, name as job_name};
 pub use fleet::request::{FlagUse, HostFlags};
 pub use host::bind::{BindWish, allowed_cores, host_cores};
-pub use host::job::find as find_program;
+pub use host::job::{OURS, find as find_program};
 pub use host::metrics::address as metrics_address;
 pub use mpi::launcher as mpi_launcher;
 pub use nodes::NodeRequest;
 pub use request::{
-    InputRank, JobRequest, LaunchRequest, Placement, RankTerms, Setting, TagWish, secure_parser,
+    InputRank, JobRequest, LaunchRequest, Placement, RankTerms, Setting, TagWish, one_of, secure_parser,
 };
 
 /// The version of this launcher and of the library in it.

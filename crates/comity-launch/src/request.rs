@@ -135,7 +135,7 @@ pub struct JobRequest {
 
     /// Carry the ranks' calls by `any` (the best there is, the default), `jaccl` (RDMA first), `nccl`, or `mpi` (MPI's own launcher
     /// starts the ranks); also MLX's `ring` and `jaccl-ring`
-    #[arg(long, value_name = "NAME", value_parser = backend_parser(), hide_possible_values = true, help_heading = section::RANKS)]
+    #[arg(long, value_name = "NAME", value_parser = one_of(AskedBackend::all(), AskedBackend::named), hide_possible_values = true, help_heading = section::RANKS)]
     pub backend: Option<AskedBackend>,
 
     /// Terms of each rank.
@@ -329,10 +329,12 @@ fn number_of_ranks(text: &str) -> Result<u32, String> {
     })
 }
 
-/// Parser of the values of `--backend`.
-fn backend_parser() -> impl TypedValueParser<Value = AskedBackend> {
-    PossibleValuesParser::new(AskedBackend::all().collect::<Vec<_>>())
-        .try_map(|name| AskedBackend::named(&name).ok_or("no such backend"))
+/// Parser of one of these names, as what has it.
+pub fn one_of<T: Clone + Send + Sync + 'static>(
+    names: impl IntoIterator<Item = &'static str>,
+    named: fn(&str) -> Option<T>,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(names).try_map(move |name| named(&name).ok_or("no such name"))
 }
 
 /// Reads a time above 0.

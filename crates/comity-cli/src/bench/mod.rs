@@ -14,15 +14,15 @@ mod raw;
 mod row;
 
 use crate::{
-    check::dtype_parser,
     here, save,
     say::{Exit, RankLines, Trouble},
     size::Sizes,
 };
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::PossibleValuesParser;
 use comity::{
     Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, Wire, tools, tools::cuda::Cuda,
 };
+use comity_launch::one_of;
 use comity_plan::Kind;
 use compare::Earlier;
 use measure::{Limits, measure};
@@ -59,15 +59,15 @@ pub(crate) struct BenchArgs {
     factor: u64,
 
     /// The element type: u8, i32, bf16, f32, ...
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = one_of(DType::ALL.map(DType::name), DType::from_name), hide_possible_values = true)]
     dtype: DType,
 
     /// The reduction: sum, product, min, max, avg, and, or, xor
-    #[arg(long, value_name = "OP", default_value = "sum", value_parser = reduce_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "OP", default_value = "sum", value_parser = one_of(ReduceOp::ALL.map(ReduceOp::name), ReduceOp::from_name), hide_possible_values = true)]
     op: ReduceOp,
 
     /// Elements cross the links in this form: bf16, f16 or int8
-    #[arg(long, value_name = "WIRE", value_parser = wire_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "WIRE", value_parser = one_of(Wire::ALL.map(Wire::name), Wire::from_name), hide_possible_values = true)]
     wire: Option<Wire>,
 
     /// Time to measure each row, at least 5 calls
@@ -83,11 +83,11 @@ pub(crate) struct BenchArgs {
     warmup: Option<u32>,
 
     /// Measure this backend: any, mpi, nccl or jaccl [default: COMITY_BACKEND]
-    #[arg(long, value_name = "NAME", value_parser = here::backend_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "NAME", value_parser = one_of(BackendKind::ALL.map(BackendKind::name), BackendKind::from_name), hide_possible_values = true)]
     backend: Option<BackendKind>,
 
     /// By this algorithm instead of the cheapest; `comity plan OP` lists them
-    #[arg(long, value_name = "NAME", value_parser = here::algorithm_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "NAME", value_parser = one_of(Algorithm::ALL.iter().map(|a| a.name()), Algorithm::from_name), hide_possible_values = true)]
     algorithm: Option<Algorithm>,
 
     /// Memory of the buffers: host, or cuda, with NCCL
@@ -128,16 +128,6 @@ pub(crate) struct BenchArgs {
 
 fn op_parser() -> PossibleValuesParser {
     PossibleValuesParser::new(["all"].into_iter().chain(BenchOp::ALL.map(BenchOp::name)))
-}
-
-fn reduce_parser() -> impl TypedValueParser<Value = ReduceOp> {
-    PossibleValuesParser::new(ReduceOp::ALL.map(ReduceOp::name))
-        .try_map(|name| ReduceOp::from_name(&name).ok_or("no such reduction"))
-}
-
-fn wire_parser() -> impl TypedValueParser<Value = Wire> {
-    PossibleValuesParser::new(Wire::ALL.map(Wire::name))
-        .try_map(|name| Wire::from_name(&name).ok_or("no such wire"))
 }
 
 fn seconds(s: &str) -> Result<f64, String> {

@@ -1,4 +1,5 @@
 //! A run as a table for other programs (`--csv`) and as a page with curves (`--html`).
+use comity_cluster::escaped;
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -66,10 +67,6 @@ pub(super) fn html(rows: &[Value], title: &str) -> String {
         t += "</tr>\n";
     }
     t + "</table>\n</body></html>\n"
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// Curves over bytes, both axes logarithmic; a legend below, so that no label lies over a curve.

@@ -5,9 +5,10 @@ use crate::{
     here,
     say::{Exit, FAULTY, RankLines, complain},
 };
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::PossibleValuesParser;
 use comity::{Algorithm, BackendKind, ConfigError, DType, Group, Result};
 use comity_check::{Line, Options, run_with};
+use comity_launch::one_of;
 use comity_plan::Kind;
 use std::time::Instant;
 
@@ -16,19 +17,19 @@ use std::time::Instant;
 #[command(after_help = AFTER)]
 pub(crate) struct CheckArgs {
     /// Only these operations (comma list)
-    #[arg(long, value_name = "OP,..", value_delimiter = ',', value_parser = op_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "OP,..", value_delimiter = ',', value_parser = PossibleValuesParser::new(comity_check::op_names()), hide_possible_values = true)]
     ops: Vec<String>,
 
     /// Only these element types (comma list)
-    #[arg(long, value_name = "TYPE,..", value_delimiter = ',', value_parser = dtype_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "TYPE,..", value_delimiter = ',', value_parser = one_of(DType::ALL.map(DType::name), DType::from_name), hide_possible_values = true)]
     dtypes: Vec<DType>,
 
     /// Check this backend: any, mpi, nccl or jaccl [default: COMITY_BACKEND]
-    #[arg(long, value_name = "NAME", value_parser = here::backend_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "NAME", value_parser = one_of(BackendKind::ALL.map(BackendKind::name), BackendKind::from_name), hide_possible_values = true)]
     backend: Option<BackendKind>,
 
     /// Only the rows of this algorithm; `comity plan OP` lists them
-    #[arg(long, value_name = "NAME", value_parser = here::algorithm_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "NAME", value_parser = one_of(Algorithm::ALL.iter().map(|a| a.name()), Algorithm::from_name), hide_possible_values = true)]
     algorithm: Option<Algorithm>,
 
     /// Memory of the buffers: host, or cuda, with NCCL
@@ -70,16 +71,6 @@ u64, i8, i16, i32, i64, f16, bf16, f32, f64 or c64.
 Exit code: 0 when everything was right; 1 when something was wrong, with the first difference on
 standard error, or when the group failed; 2 for bad arguments or variables.";
 
-fn op_parser() -> PossibleValuesParser {
-    PossibleValuesParser::new(comity_check::op_names())
-}
-
-/// The name of an element type.
-pub(crate) fn dtype_parser() -> impl TypedValueParser<Value = DType> {
-    PossibleValuesParser::new(DType::ALL.map(DType::name))
-        .try_map(|name| DType::from_name(&name).ok_or("no such type"))
-}
-
 /// `comity check`
 pub(crate) fn check(args: CheckArgs) -> Exit {
     let dtypes = if args.dtypes.is_empty() { DType::ALL.to_vec() } else { args.dtypes };
@@ -107,7 +98,7 @@ pub(crate) fn check(args: CheckArgs) -> Exit {
     if let Some(first) = &report.first {
         // Another rank than the one that saw it speaks only where rank 0 may not know.
         if speaks || first.rank == group.rank() {
-            complain("check", format!("first difference: {first}"));
+            complain("check", format!("first difference: {}", first.text));
         }
         return Ok(FAULTY);
     }

@@ -8,7 +8,7 @@ mod team;
 mod whole;
 
 pub(crate) use team::{HostTeam, Member, ReachArgs, SshArgs};
-pub(crate) use whole::{answer_limit, beacons, token};
+pub(crate) use whole::beacons;
 
 use crate::say::Exit;
 use std::path::PathBuf;

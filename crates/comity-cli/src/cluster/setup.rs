@@ -1,6 +1,5 @@
 //! Running the steps of a setup on all hosts or on none, and undoing them.
 use super::team::{HostTeam, ReachArgs};
-use super::whole::ANSWER;
 use crate::cluster::agent::{AgentOrder, PairAnswer};
 use crate::save;
 use crate::say::{FAULTY, Trouble, USAGE, say};
@@ -125,7 +124,7 @@ fn run(team: &mut HostTeam, ssh: &str, words: &[String]) -> Result<String, Strin
         return Err("it is not there".into());
     };
     let order = AgentOrder::Run { words: words.to_vec(), root: member.facts.is_root };
-    let answer: PairAnswer = member.told(&order, ANSWER)?;
+    let answer: PairAnswer = member.ask(&order)?;
     if answer.is_ok { Ok(answer.said) } else { Err(answer.said) }
 }
 

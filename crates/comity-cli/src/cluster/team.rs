@@ -5,6 +5,7 @@ use comity_cluster::read::{SURVEY, SURVEY_BEGINS, SURVEY_ENDS, facts_of};
 use comity_launch::fleet::{
     FarCommand, FleetHost, SshOptions, explain_ssh, list_hosts, read_hostfile, ssh_words,
 };
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -114,16 +115,14 @@ impl HostTeam {
         self.0.iter().filter_map(|m| m.as_ref().err().cloned()).collect()
     }
 
-    /// Gives every agent its order at once; the answers by place.
-    pub(crate) fn ask_all(
+    /// Gives every agent its order at once; the answers by place, none of hosts without an agent.
+    pub(crate) fn ask_all<T: DeserializeOwned + Send>(
         &mut self,
-        limit: Duration,
-        order: impl Fn(usize, &Member) -> Option<AgentOrder> + Sync,
-    ) -> Vec<Option<Result<Value, String>>> {
+        order: impl Fn(usize, &Member) -> AgentOrder + Sync,
+    ) -> Vec<Option<Result<T, String>>> {
         let ask = |(i, m): (usize, &mut Result<Member, String>)| {
-            let member = m.as_mut().ok()?;
-            let order = order(i, member)?;
-            Some(member.ask(&order, limit))
+            let member = m.as_mut().ok().filter(|m| m.agent.is_ok())?;
+            Some(member.ask(&order(i, member)))
         };
         std::thread::scope(|s| {
             let ask = &ask;
@@ -255,7 +254,7 @@ impl Member {
     }
 
     /// Orders something and waits for the answer.
-    pub(crate) fn ask(&mut self, order: &AgentOrder, limit: Duration) -> Result<Value, String> {
+    pub(crate) fn ask<T: DeserializeOwned>(&mut self, order: &AgentOrder) -> Result<T, String> {
         self.agent.clone()?;
         let name = self.host.name.clone();
         let fail = |why: String| format!("host {name}: {why}");
@@ -263,27 +262,17 @@ impl Member {
         let to = self.to.as_mut().ok_or_else(|| fail("the connection is closed".into()))?;
         let lost = "the connection to it was lost";
         writeln!(to, "{text}").and_then(|()| to.flush()).map_err(|e| fail(format!("{lost}: {e}")))?;
-        let answer = self.line(Instant::now() + limit).map_err(|silence| {
+        let answer = self.line(Instant::now() + order.limit()).map_err(|silence| {
             let why = if silence.is_late { silence.said } else { lost.to_owned() };
             // An answer that comes later would be taken for another's.
             self.agent = Err(why.clone());
             fail(why)
         })?;
-        let answer: Value = serde_json::from_str(&answer).map_err(|e| fail(format!("its answer: {e}")))?;
-        match answer.get("error").and_then(Value::as_str) {
+        let answer = serde_json::from_str::<Value>(&answer);
+        match answer.as_ref().ok().and_then(|a| a.get("error")).and_then(Value::as_str) {
             Some(why) => Err(fail(why.into())),
-            None => Ok(answer),
+            None => answer.and_then(serde_json::from_value).map_err(|e| fail(format!("its answer: {e}"))),
         }
-    }
-
-    /// The same, as a value of a type.
-    pub(crate) fn told<T: serde::de::DeserializeOwned>(
-        &mut self,
-        order: &AgentOrder,
-        limit: Duration,
-    ) -> Result<T, String> {
-        let answer = self.ask(order, limit)?;
-        serde_json::from_value(answer).map_err(|e| format!("host {}: its answer: {e}", self.host.name))
     }
 
     /// Ends the agent; how ssh ended.

@@ -210,7 +210,7 @@ fn on_threads(n: usize) -> Exit {
     for report in reports {
         let (report, n) = report.map_err(|_| Trouble::faulty("a rank panicked"))??;
         if !report.is_right() {
-            let first = report.first.map(|first| first.to_string()).unwrap_or_default();
+            let first = report.first.map(|first| first.text).unwrap_or_default();
             return Err(Trouble::faulty(format!("first difference: {first}")));
         }
         cases = n;

@@ -1,6 +1,7 @@
 //! A picture of a job in a browser: one page from this process, which asks for the picture every second. Nothing comes from
 //! elsewhere, and who does not have the token of the page's address gets nothing.
 use super::{WatchedJob, picture::Picture};
+use crate::here;
 use crate::http::{self, Reply};
 use crate::say::{Exit, FAULTY, Trouble};
 use std::{
@@ -29,7 +30,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 
 /// Answers until it is ended.
 pub(super) fn serve(at: SocketAddr, job: WatchedJob) -> Exit {
-    let opened = TcpListener::bind(at).and_then(|l| Ok((l.local_addr()?, l, token()?)));
+    let opened = TcpListener::bind(at).and_then(|l| Ok((l.local_addr()?, l, here::token()?)));
     let (at, listener, token) =
         opened.map_err(|e| Trouble::usage(format!("--http {at}: cannot listen there: {e}")))?;
     // Without it nobody can come, also where a reader went away.
@@ -48,12 +49,6 @@ pub(super) fn serve(at: SocketAddr, job: WatchedJob) -> Exit {
     };
     http::serve(&listener, |target| answer(target, &token, &picture));
     Ok(FAULTY)
-}
-
-fn token() -> std::io::Result<String> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|e| std::io::Error::other(e.to_string()))?;
-    Ok(random.iter().map(|b| format!("{b:02x}")).collect())
 }
 
 fn answer(target: &str, token: &str, picture: &impl Fn() -> Picture) -> Reply {

@@ -124,7 +124,7 @@ impl Fleet {
             }
             HostEvent::Stopped { rank } => {
                 if self.own(host, rank).is_some() {
-                    self.tell(Event::Stopped { rank: rank });
+                    self.tell(Event::Stopped { rank });
                 }
             }
             HostEvent::Say(words) => {

@@ -75,7 +75,7 @@ pub(crate) struct Job {
 }
 
 /// Variables that say who a rank is: a job in which they are set by hand cannot meet.
-pub(crate) const OURS: [&str; 19] = [
+pub const OURS: [&str; 19] = [
     "COMITY_RANK",
     "COMITY_SIZE",
     "COMITY_LOCAL_RANK",

@@ -1,11 +1,15 @@
 //! The lines that go to an agent and come from it: JSON, one a line.
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 /// The first line of an agent; what a login says before it is noise.
 pub(crate) const GREETING_LINE: &str = "comity agent 1";
 /// The number of this protocol; it grows when a line changes its meaning.
 pub(super) const PROTOCOL_OF_AGENT: u32 = 1;
+
+/// For an answer, beside the time that the order takes.
+const ANSWER: Duration = Duration::from_secs(20);
 
 /// The second line.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -43,6 +47,16 @@ pub(crate) enum AgentOrder {
     Peek,
     /// Run a step of `comity cluster config`, as root.
     Run { words: Vec<String>, root: bool },
+}
+
+impl AgentOrder {
+    /// Time for which the answer is waited for.
+    pub(crate) const fn limit(&self) -> Duration {
+        match self {
+            Self::Beacon { millis, .. } => ANSWER.saturating_add(Duration::from_millis(*millis)),
+            _ => ANSWER,
+        }
+    }
 }
 
 /// Something that is as it should be, or is not.

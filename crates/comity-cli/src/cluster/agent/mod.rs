@@ -15,7 +15,6 @@ mod setup;
 
 pub(crate) use beacon::BeaconAnswer;
 pub(crate) use line::{AgentOrder, GREETING_LINE, HelloLine, PairAnswer};
-pub(crate) use port::DialResult;
 pub(crate) use setup::key as proof_of_key;
 
 use crate::say::{Exit, Trouble};
@@ -99,7 +98,7 @@ fn obey(order: AgentOrder, ports: &mut port::Ports) -> Value {
         }
         AgentOrder::Serve { token, ips, range } => told(ports.open(&token, &ips, range)),
         AgentOrder::Dial { token, to, from, sizes, millis } => {
-            told::<DialResult>(Ok(port::dial(&token, to, from, &sizes, millis.min(10_000))))
+            told(Ok(port::dial(&token, to, from, &sizes, millis.min(10_000))))
         }
         AgentOrder::Arrived => told(Ok(ports.arrived())),
         AgentOrder::Key { file, nonce } => {

@@ -1,6 +1,6 @@
 //! The ports at which an agent listens, and connections to those of another: whether there is a way, how long it takes, how much it
 //! carries.
-use serde::{Deserialize, Serialize};
+use comity_cluster::checks::DialResult;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read, Write};
@@ -26,21 +26,6 @@ type Arrival = (IpAddr, usize);
 
 /// An address and its port, or why it has none.
 type PortOf = (IpAddr, Result<u16, String>);
-
-/// Result of a connection.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct DialResult {
-    /// Reason for which there is none: refused, timeout, no route, or the system's words.
-    pub(crate) failed: Option<String>,
-    /// Microseconds there and back, the shortest of some.
-    pub(crate) round_us: Option<f64>,
-    /// Bits a second that came from there.
-    pub(crate) bits: Option<f64>,
-    /// Sizes of datagrams that were answered.
-    pub(crate) echoed: Vec<usize>,
-    /// Reason for which datagrams could not be sent.
-    pub(crate) datagrams: Option<String>,
-}
 
 /// The ports that are listened at, by the datagrams that came there.
 #[derive(Debug, Default)]
