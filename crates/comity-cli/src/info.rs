@@ -10,7 +10,7 @@ use comity::{
     Config, DType,
     tools::{self, AddressNote, CostsNote, LinkNote},
 };
-use comity_cluster::cores::cpu_words;
+use comity_cluster::cores::run_words;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -129,7 +129,7 @@ fn topology() -> Vec<String> {
     };
     let mut lines = vec![all.words()];
     if own != all {
-        let list = cpu_words(&own.processors());
+        let list = run_words(&own.processors(), ",");
         lines.push(format!(
             "this process may use {} of {} threads: {list:.60}",
             own.counts().processors,

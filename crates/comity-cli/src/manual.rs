@@ -4,6 +4,8 @@ use clap::{
     Command,
     error::{ContextKind, ContextValue, ErrorKind},
 };
+use clap_complete::{Shell, generate};
+use comity_launch::one_of;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `comity completions`.
@@ -14,15 +16,11 @@ zsh:  comity completions zsh > a file _comity in a folder of $fpath
 fish: comity completions fish > ~/.config/fish/completions/comity.fish")]
 pub(crate) struct CompletionsArgs {
     /// The shell
+    #[arg(value_parser = one_of(SHELLS, |name| name.parse::<Shell>().ok()))]
     shell: Shell,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Shell {
-    Bash,
-    Zsh,
-    Fish,
-}
+const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
 /// Arguments of `comity man`.
 #[derive(Debug, clap::Args)]
@@ -34,14 +32,8 @@ pub(crate) struct ManArgs {
 
 /// `comity completions`
 pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> Exit {
-    use clap_complete::{Shell as Known, generate};
-    let shell = match args.shell {
-        Shell::Bash => Known::Bash,
-        Shell::Zsh => Known::Zsh,
-        Shell::Fish => Known::Fish,
-    };
     let mut text = Vec::new();
-    generate(shell, &mut command, "comity", &mut text);
+    generate(args.shell, &mut command, "comity", &mut text);
     say(text, 0)
 }
 
@@ -260,9 +252,9 @@ mod tests {
         let page = std::fs::read_to_string(dir.path().join("comity-launch.1")).unwrap();
         assert!(page.contains("hostfile") && page.contains(".TH"), "{page}");
         assert!(!dir.path().join("comity-guard.1").exists());
-        for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let mut text = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "comity", &mut text);
+            generate(shell, &mut Cli::command(), "comity", &mut text);
             let text = String::from_utf8(text).unwrap();
             for word in ["launch", "hostfile", "stacks", "completions"] {
                 assert!(text.contains(word), "{shell}: {word}");

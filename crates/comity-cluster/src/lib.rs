@@ -26,6 +26,11 @@
 //! | [`checks`] | verdicts over what was measured |
 //!
 //! Code that reads the output of Macs is written from the documented formats; it was not run on Apple hardware.
+//!
+//! **An internal crate: nothing here is a promise.** Use `comity cluster` and `comity doctor`.
+
+#![doc(hidden)]
+
 pub mod addresses;
 pub mod checks;
 pub mod commands;

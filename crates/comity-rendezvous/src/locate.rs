@@ -207,10 +207,7 @@ fn over_exchange(
             (here::outward(&toward.unwrap_or_default()), own)
         }
     };
-    let fail = |no| match no {
-        NoStore::Taken(e) | NoStore::Other(e) => e,
-    };
-    let store = serve_in(config, ip, others, serve).map_err(fail)?;
+    let store = serve_in(config, ip, others, serve).map_err(NoStore::into_error)?;
     let posted = posted(store.addrs(), &config.launched_at);
     share(Some(&exchanged::compose(&posted, trust, known)))?;
     let own = vec![store.addr()];

@@ -28,10 +28,8 @@ pub struct DialResult {
     pub datagrams: Option<String>,
 }
 
-/// An address of an interface.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
-    /// Its interface.
     pub end: Plug,
     /// The address, with its network.
     pub address: Subnet,
@@ -40,17 +38,12 @@ pub struct Place {
 /// Measurements from one address to another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkMeasure {
-    /// The end that connected.
     pub from: Place,
-    /// The end that was connected to.
     pub to: Place,
-    /// Port to which it connected.
     pub port: u16,
     /// The sizes of datagrams that were sent, smallest first.
     pub sizes: Vec<usize>,
-    /// Sizes of the datagrams that arrived.
     pub arrived: Vec<usize>,
-    /// What came of it.
     pub result: DialResult,
 }
 
@@ -284,8 +277,13 @@ fn has_between(all: &[LinkMeasure], m: &LinkMeasure) -> bool {
 /// Checks that each cable joins the two ends whose addresses belong together.
 pub fn cables(cluster: &Cluster) -> Vec<Check> {
     let of = |end: &Plug| -> Vec<Subnet> {
-        let nic = cluster.hosts.get(end.host).and_then(|h| h.nic(&end.nic));
-        nic.into_iter().flat_map(|n| &n.addresses).copied().filter(|a| !a.is_link_local()).collect()
+        cluster
+            .nic(end)
+            .into_iter()
+            .flat_map(|n| &n.addresses)
+            .copied()
+            .filter(|a| !a.is_link_local())
+            .collect()
     };
     let mut rows = Vec::new();
     for cable in &cluster.cables {

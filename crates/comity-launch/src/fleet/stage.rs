@@ -9,8 +9,9 @@ use crate::upstream::ssh::FarLauncher;
 use aws_lc_rs::digest::{Context, SHA256};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use tempfile::{Builder, NamedTempFile};
 
 /// Bytes that a host launcher asks for at once.
 const PIECE: u64 = 1 << 20;
@@ -76,36 +77,23 @@ pub(crate) fn fetch(
             continue;
         }
         let fail = |e: io::Error| Problem::usage(format!("--stage '{}': {e}", path.display()));
-        let new = beside(&path);
-        let got = receive(index, file, &new, orders, output);
-        if !matches!(got, Ok(Some(()))) {
-            let _ = std::fs::remove_file(&new);
-        }
-        if got.map_err(fail)?.is_none() {
-            return Ok(None);
-        }
-        std::fs::rename(&new, &path).map_err(fail)?;
+        let Some(new) = receive(index, file, &path, orders, output).map_err(fail)? else { return Ok(None) };
+        new.persist(&path).map_err(|e| fail(e.error))?;
     }
     Ok(Some(()))
 }
 
-/// A name in the same directory that nobody else has.
-fn beside(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.comity-{}", std::process::id()))
-}
-
+/// The file as it has come, beside its place; it goes away with this value.
 fn receive(
     index: usize,
     file: &StagedFile,
-    new: &Path,
+    place: &Path,
     orders: &mut FarLauncher,
     output: &Outputs,
-) -> io::Result<Option<()>> {
-    if let Some(dir) = new.parent() {
-        std::fs::create_dir_all(dir)?;
-    }
-    let mut to = File::options().write(true).create_new(true).mode(0o600).open(new)?;
+) -> io::Result<Option<NamedTempFile>> {
+    let dir = place.parent().unwrap_or(place);
+    std::fs::create_dir_all(dir)?;
+    let mut to = Builder::new().prefix(".comity-").tempfile_in(dir)?;
     let mut at = 0;
     loop {
         output.event(&HostEvent::Wants { file: index as u32, at });
@@ -116,9 +104,9 @@ fn receive(
         at += bytes.len() as u64;
         to.write_all(&bytes)?;
     }
-    to.set_permissions(std::fs::Permissions::from_mode(file.mode))?;
-    match digest(new)? == file.digest {
-        true => Ok(Some(())),
+    to.as_file().set_permissions(std::fs::Permissions::from_mode(file.mode))?;
+    match digest(to.path())? == file.digest {
+        true => Ok(Some(to)),
         false => Err(io::Error::other("it changed while it was copied")),
     }
 }

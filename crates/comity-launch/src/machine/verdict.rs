@@ -1,6 +1,7 @@
 //! Verdict of the launcher on a job that has ended: one line, and the exit code.
 use super::elastic::{restarted, too_few};
 use super::{Ending, Life, Machine, REFUSED, StopReason, blame::blamed};
+use comity_cluster::cores::run_words;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
@@ -34,7 +35,7 @@ pub(crate) fn with_cut_off<'a>(
     for cut in all.filter(|cut| !cut.ranks.is_empty()) {
         let (ranks, were) = match cut.ranks[..] {
             [rank] => (format!("rank {rank}"), "was"),
-            _ => (format!("ranks {}", ranges(&cut.ranks)), "were"),
+            _ => (format!("ranks {}", run_words(&cut.ranks, ", ")), "were"),
         };
         let seconds = (cut.after.as_secs_f64() * 10.).round() / 10.;
         text.push_str(&format!(
@@ -88,27 +89,14 @@ pub(super) fn summary(
         .iter()
         .map(|(kind, ranks)| match kind {
             Some(ending) if ranks.len() > 1 => {
-                format!("{} {}", ranges(ranks), ending.to_string().replacen("was ", "were ", 1))
+                format!("{} {}", run_words(ranks, ", "), ending.to_string().replacen("was ", "were ", 1))
             }
-            Some(ending) => format!("{} {ending}", ranges(ranks)),
-            None => format!("{} not known", ranges(ranks)),
+            Some(ending) => format!("{} {ending}", run_words(ranks, ", ")),
+            None => format!("{} not known", run_words(ranks, ", ")),
         })
         .collect();
     let logs = logs.map(|dir| format!("; their output is in {}/rank-*.out and .err", dir.display()));
     Some(format!("how the ranks ended: {}{}", parts.join("; "), logs.unwrap_or_default()))
-}
-
-/// "0, 2-5"
-fn ranges(ranks: &[usize]) -> String {
-    let mut parts: Vec<(usize, usize)> = Vec::new();
-    for &rank in ranks {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == rank => *last = rank,
-            _ => parts.push((rank, rank)),
-        }
-    }
-    let word = |(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}-{b}") };
-    parts.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
 /// Words for a rank, such as "rank 3 (pid 77, host c)".

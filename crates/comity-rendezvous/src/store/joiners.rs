@@ -1,6 +1,6 @@
 //! Processes that wait for the job's ranks to take them in, and those that were taken in.
 
-use super::{TakenIn, server::Server};
+use super::{Hook, server::Server};
 use crate::{
     Field, JoinCause, JoinError,
     channel::Conn,
@@ -160,7 +160,7 @@ impl Server {
     /// Tell whoever wants to know it that a process was taken in, or how many came in nobody's place.
     fn tell_taken_in(&self, place: Option<u32>) {
         let guests = self.joiners.iter().filter(|j| j.is_in && j.place.is_none()).count();
-        if let Some(TakenIn(tell)) = &*lock(&self.shared.taken_in) {
+        if let Some(Hook(tell)) = &*lock(&self.shared.taken_in) {
             tell(place.map(|p| p as usize), guests);
         }
     }
