@@ -13,12 +13,12 @@
 //!   report.rs  what was found, the same on every rank
 //! ```
 //! A crate of its own, so that a build for tests can optimise it alone: it computes every value that it compares.
-/// Declares a row: a function that makes a call of elements `T`, for each type, and each size of that type, as the `each` of its file says.
+/// Declares a row: a function that makes a call of elements `T`, for each type, and each of the sizes that this method of the row gives, as the `each` of its file says.
 macro_rules! calls {
-    ($name:ident, $sizes:expr, |$row:ident, $given:ident: $type:ty| $body:block) => {
+    ($name:ident; $sizes:ident, |$row:ident, $given:ident: $type:ty| $body:block) => {
         pub(super) fn $name(row: &mut CheckRow<'_>) -> Result<()> {
             fn call<T: Sample>($row: &mut CheckRow<'_>, $given: $type) -> Result<()> $body
-            each(row, $sizes, |row, dtype, given| with_type!(dtype, T => call::<T>(row, given)))
+            each(row, |row, dtype| row.$sizes(dtype), |row, dtype, given| with_type!(dtype, T => call::<T>(row, given)))
         }
     };
 }
@@ -32,7 +32,6 @@ mod pairs;
 mod parts;
 mod reduce;
 mod report;
-mod through;
 pub mod value;
 mod wires;
 

@@ -10,6 +10,7 @@ use crate::{
     sys::{give_up, here, interfaces, waited_for_processor},
 };
 use std::{
+    collections::HashSet,
     io::Write,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Instant,
@@ -104,13 +105,8 @@ fn resolve_all(all: &[HostPort], until: Instant) -> Result<Vec<SocketAddr>> {
             Err(e) => failed = failed.or(Some(e)),
         }
     }
-    let mut seen = Vec::new();
-    addrs.retain(|at| {
-        !seen.contains(at) && {
-            seen.push(*at);
-            true
-        }
-    });
+    let mut seen = HashSet::new();
+    addrs.retain(|at| seen.insert(*at));
     match failed {
         Some(e) if addrs.is_empty() => Err(e),
         _ => Ok(addrs),

@@ -187,7 +187,7 @@ fn table(
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let is_table = !args.json && !args.csv;
     if args.csv {
-        say(output::COLUMNS.join(","));
+        say(output::COLUMNS.into());
     }
     if is_table {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);

@@ -2,6 +2,7 @@
 use super::team::{HostTeam, ReachArgs};
 use super::{announce, whole};
 use crate::say::{FAULTY, Trouble, USAGE, say};
+use crate::top::has_colour;
 use comity_cluster::draw::{Paint, terminal};
 use comity_cluster::facts::{HostFacts, bits_in_words};
 use comity_cluster::graph::Cluster;
@@ -60,9 +61,8 @@ pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
 
 /// Returns colours where standard output shows them.
 pub(super) fn paint() -> Paint {
-    let plain =
-        std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) || !std::io::stdout().is_terminal();
-    if plain { Paint::Plain } else { Paint::Colours }
+    let shown = has_colour() && std::io::stdout().is_terminal();
+    if shown { Paint::Colours } else { Paint::Plain }
 }
 
 /// Hosts that announce themselves, printed on standard error as they are reached.

@@ -4,7 +4,7 @@ use super::connection::{HostConnection, HostPhase};
 use super::plan::FleetPlan;
 use super::program;
 use super::supervise::Fleet;
-use crate::address;
+use crate::address::{distinct, loopback};
 use crate::fleet::stage;
 use crate::host::output_stream::OutputStream;
 use crate::machine::{Event, Problem, USAGE};
@@ -205,12 +205,8 @@ impl Fleet {
 
     /// From where hosts say that they were called.
     fn seen_from(&self) -> Vec<IpAddr> {
-        let mut all: Vec<IpAddr> = Vec::new();
-        for ip in self.connections.iter().filter_map(|c| c.ready.as_ref()?.from) {
-            if !all.contains(&ip) && all.len() < WAYS {
-                all.push(ip);
-            }
-        }
+        let mut all = distinct(self.connections.iter().filter_map(|c| c.ready.as_ref()?.from));
+        all.truncate(WAYS);
         all
     }
 
@@ -224,7 +220,7 @@ impl Fleet {
         let identity = (&self.key, self.job.as_str());
         if *self.plan.ports.end() > 0 {
             // It holds the port.
-            let elsewhere = (address::loopback(), 0).into();
+            let elsewhere = (loopback(), 0).into();
             let world = self.plan.world;
             let join = self.plan.join;
             match Store::start(elsewhere, world, &self.key, &self.job, join) {

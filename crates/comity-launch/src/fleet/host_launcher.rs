@@ -13,7 +13,7 @@ use crate::host::meet::{Meeting, ReservedPort};
 use crate::host::output::Outputs;
 use crate::host::supervisor::{self, Supervisor};
 use crate::machine::{ElasticTerms, PATIENCE, Problem, REFUSED};
-use crate::protocol::{FleetOrder, GREETING, Go, HostEvent, HostHello, HostPart, PROTOCOL, Ready};
+use crate::protocol::{FleetOrder, GREETING, HostEvent, HostHello, HostPart, PROTOCOL, Ready};
 use crate::request::{Setting, TagWish};
 use crate::upstream::ssh::FarLauncher;
 use crate::upstream::terminal::FrontLine;
@@ -73,9 +73,8 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
         orders.master = Some(master);
         go.master = at;
     }
-    let meeting = Meeting::of(&go, part.world, None, kept)?;
     go.restarted.iter().zip(&mut job.restarted).for_each(|(times, known)| *known = *times);
-    drop::<Box<Go>>(go);
+    let meeting = Meeting::of(*go, part.world, None, kept)?;
     let front_end = FrontLine::new(front_end)?;
     Ok(Supervisor::of_host_launcher(job, meeting, front_end, output, orders, open_files)?.run())
 }

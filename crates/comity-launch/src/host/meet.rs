@@ -31,11 +31,10 @@ pub(crate) fn join_limit(env: &[Setting]) -> Duration {
 /// Everything by which the ranks of one job meet; it must live as long as they do.
 #[derive(Debug)]
 pub(crate) struct Meeting {
-    pub(crate) job: String,
+    /// Its place, without the key.
+    go: Go,
     /// None where it is on another host.
     store: Option<Store>,
-    store_at: Vec<SocketAddr>,
-    master_at: SocketAddr,
     /// Addresses kept free for those who are told of them.
     kept: Vec<ReservedPort>,
     /// None in a job without a key.
@@ -44,7 +43,6 @@ pub(crate) struct Meeting {
     root_causes: HandedFile,
     /// Files that variables of these names lead to.
     files: Vec<(String, HandedFile)>,
-    vars: Vec<(String, String)>,
 }
 
 /// A key and a name for a job; the key is of zeros where none is wanted. A job that takes in processes of others has the key and the name that
@@ -80,36 +78,32 @@ impl Meeting {
             key: (!insecure).then(|| *key.bytes()),
         };
         let kept = kept.into_iter().chain([master]).collect();
-        Self::of(&go, size, Some(store), kept)
+        Self::of(go, size, Some(store), kept)
     }
 
     /// A meeting of `world` ranks at this place, whose store runs here or elsewhere.
     pub(crate) fn of(
-        go: &Go,
+        mut go: Go,
         world: usize,
         store: Option<Store>,
         kept: Vec<ReservedPort>,
     ) -> io::Result<Self> {
-        let key_file = go.key.as_ref().map(|key| HandedFile::secret(key)).transpose()?;
-        let files =
-            go.files.iter().map(|(name, text)| Ok((name.clone(), HandedFile::readable(text.as_bytes())?)));
-        Ok(Self {
-            job: go.job.clone(),
-            store,
-            store_at: go.store.clone(),
-            master_at: go.master,
-            kept,
-            key_file,
-            root_causes: HandedFile::writable(world as u64 * WORD)?,
-            files: files.collect::<io::Result<_>>()?,
-            vars: go.vars.clone(),
-        })
+        let key_file = go.key.take().map(|key| HandedFile::secret(&key)).transpose()?;
+        let file = |(name, text): (String, String)| Ok((name, HandedFile::readable(text.as_bytes())?));
+        let files = std::mem::take(&mut go.files).into_iter().map(file).collect::<io::Result<_>>()?;
+        let root_causes = HandedFile::writable(world as u64 * WORD)?;
+        Ok(Self { go, store, kept, key_file, root_causes, files })
+    }
+
+    /// Name of the job.
+    pub(crate) fn job(&self) -> &str {
+        &self.go.job
     }
 
     /// Variables that tell libraries of the job.
     pub(crate) fn vars(&self) -> impl Iterator<Item = (&str, String)> {
         let files = self.files.iter().map(|(name, file)| (name.as_str(), file.path()));
-        files.chain(self.vars.iter().map(|(name, value)| (name.as_str(), value.clone())))
+        files.chain(self.go.vars.iter().map(|(name, value)| (name.as_str(), value.clone())))
     }
 
     /// While ranks are missing, have it said which.
@@ -121,12 +115,12 @@ impl Meeting {
 
     /// Addresses at which the ranks meet, with a comma between several.
     pub(crate) fn store(&self) -> String {
-        self.store_at.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
+        self.go.store.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
     }
 
     /// For torch's `env://`.
     pub(crate) fn master(&self) -> SocketAddr {
-        self.master_at
+        self.go.master
     }
 
     pub(crate) fn key_fd(&self) -> Option<RawFd> {

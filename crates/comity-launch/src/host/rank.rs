@@ -139,7 +139,7 @@ pub(crate) fn environment(job: &Job, meeting: &Meeting, metrics: Option<&Metrics
     }
     set("MLX_RANK", (job.world > 1).then_some(&rank));
     set("COMITY_STORE", Some(&meeting.store()));
-    set("COMITY_JOB", Some(&meeting.job));
+    set("COMITY_JOB", Some(meeting.job()));
     set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
     set("COMITY_RESTART", Some(&number.to_string()));
     // It comes while the others run.

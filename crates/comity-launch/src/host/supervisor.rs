@@ -270,7 +270,7 @@ impl Supervisor {
             lines.iter().for_each(|line| self.output.say(line));
         }
         if self.job.verbose && is_first {
-            let Meeting { job, .. } = &self.meeting;
+            let job = self.meeting.job();
             self.output.say(&format!("job {job}: the ranks meet at {}", self.meeting.store()));
             self.job.threads.iter().for_each(|share| self.output.say(&share.to_string()));
         }
@@ -344,7 +344,7 @@ impl Supervisor {
 
     /// Makes the ranks' sheets, and answers those who ask. Only who asked for --metrics is refused a job without them.
     pub(crate) fn show(&mut self, listener: Option<TcpListener>) -> io::Result<()> {
-        let metrics = match Metrics::new(&self.job, &self.meeting.job) {
+        let metrics = match Metrics::new(&self.job, self.meeting.job()) {
             Ok(metrics) => metrics,
             Err(e) if listener.is_some() => return Err(e),
             Err(e) => {

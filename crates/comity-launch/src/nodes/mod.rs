@@ -82,7 +82,7 @@ fn open(
     if job.stdin_rank.is_some_and(|r| r >= world) {
         return Err(Problem::usage(format!("--stdin-rank: there are {world} ranks, from 0")));
     }
-    let meeting = Meeting::of(&go, world, store, kept).map_err(fail)?;
+    let meeting = Meeting::of(go, world, store, kept).map_err(fail)?;
     meeting.on_waiting(output.voice());
     if verbose {
         let hosts: Vec<_> = words.iter().map(|w| format!("{} ({} ranks)", w.host, w.size)).collect();
