@@ -132,7 +132,6 @@ impl<'a> CheckRow<'a> {
         }
     }
 
-    /// The sizes of a buffer of this type.
     pub(super) fn whole(&self, dtype: DType) -> Vec<usize> {
         [&self.sizes(), self.large(dtype)].concat()
     }
@@ -264,7 +263,6 @@ impl<'a> CheckRow<'a> {
     }
 }
 
-/// Copies a slice to the device.
 fn up<T: Sample>(cuda: &Cuda, data: &[T]) -> Result<Buffer> {
     let mut buffer = cuda.buffer(size_of_val(data))?;
     buffer.write(data)?;

@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 
 /// Both sides must speak the same one; the host launcher says its own first.
 pub(crate) const PROTOCOL: u32 = 9;
-/// The longest frame.
 pub(crate) const LARGEST: usize = 4 << 20;
 /// Bytes that a host launcher sends before its first frame: a login script may print before that.
 pub(crate) const GREETING: &[u8] = b"\0comity-guard\0";
@@ -32,7 +31,6 @@ pub(crate) const SILENCE: std::time::Duration = std::time::Duration::from_millis
 pub(crate) enum FleetOrder {
     /// Look whether this can be run.
     Prepare(Box<HostPart>),
-    /// Run it.
     Go(Box<Go>),
     Term,
     Kill,
@@ -53,7 +51,6 @@ pub(crate) enum FleetOrder {
     Look,
     /// Say which of them are stopped.
     FindStopped,
-    /// Start this rank again.
     StartAgain(usize),
     Beat,
 }
@@ -309,7 +306,6 @@ impl FrameReader {
         self.bytes.get(self.at..).unwrap_or_default()
     }
 
-    /// The next whole frame.
     pub(crate) fn next(&mut self) -> Result<Option<(u8, &[u8])>, String> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let Some((&[kind, a, b, c, d], body)) = rest.split_first_chunk() else { return Ok(None) };

@@ -28,7 +28,6 @@ pub(super) fn tell(rank: usize, words: &str) {
     let _ = writeln!(std::io::stderr(), "comity: rank {rank}: {words}");
 }
 
-/// Location of the store.
 pub(super) struct StoreLocation {
     pub(super) addrs: Vec<SocketAddr>,
     /// Addresses of ranks that may relay to it.

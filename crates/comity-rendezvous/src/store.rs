@@ -80,7 +80,6 @@ pub struct StoreBind {
     pub also: Vec<SocketAddr>,
 }
 
-/// Reason for which there is no store.
 #[derive(Debug)]
 pub enum NoStore {
     /// Somebody else listens there.

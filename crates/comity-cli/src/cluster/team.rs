@@ -3,14 +3,14 @@ use crate::cluster::agent::{AgentOrder, GREETING_LINE, HelloLine};
 use comity_cluster::facts::HostFacts;
 use comity_cluster::read::{SURVEY, SURVEY_BEGINS, SURVEY_ENDS, facts_of};
 use comity_launch::fleet::{
-    FarCommand, FleetHost, SshOptions, explain_ssh, list_hosts, read_hostfile, ssh_words,
+    FarCommand, FleetHost, SshOptions, explain_ssh, list_hosts, read_hostfile, ssh_command,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -148,12 +148,11 @@ impl Silence {
 
 impl Member {
     fn reach(host: &FleetHost, way: &SshOptions) -> Result<Self, String> {
-        let words = ssh_words(way, host, &AGENT);
-        let (program, args) = words.split_first().ok_or("no ssh")?;
+        let mut command = ssh_command(way, host, &AGENT);
+        let program = command.get_program().to_owned();
         let fail =
             |e: std::io::Error| format!("host {}: cannot start '{}': {e}", host.name, program.display());
-        let mut command = Command::new(program);
-        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(fail)?;
         let to = child.stdin.take();
         let (send, lines) = mpsc::channel();

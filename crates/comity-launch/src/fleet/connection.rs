@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, Read, Take};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// Most bytes kept of the output of `ssh` itself.
@@ -19,14 +19,12 @@ const NOISE: usize = 16 << 10;
 /// Bytes of this program in one piece.
 const COPIED: u64 = 256 << 10;
 
-/// Progress of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostPhase {
     /// No host launcher has answered yet.
     Connecting,
     /// It looks whether it can run its part.
     Preparing,
-    /// It can.
     Ready,
     Running,
     /// It has ended as it should.
@@ -66,10 +64,9 @@ pub(super) struct HostConnection {
 impl HostConnection {
     pub(super) fn start(plan: &FleetPlan, index: usize, open_files: Rlimit) -> Result<Self, Problem> {
         let Some(host) = plan.hosts.get(index) else { return Err(Problem::machine("no such host".into())) };
-        let words = ssh::words(&plan.ssh_options, &host.host, &ssh::HOST_LAUNCHER);
-        let (program, args) = words.split_first().ok_or_else(|| Problem::machine("no ssh".into()))?;
-        let mut command = Command::new(program);
-        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = ssh::command(&plan.ssh_options, &host.host, &ssh::HOST_LAUNCHER);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let program = command.get_program().to_owned();
         sys::prepare(&mut command, Vec::new(), open_files, sys::TerminalPlace::Group, None);
         let fail = |e: io::Error| {
             let is_absent = matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);

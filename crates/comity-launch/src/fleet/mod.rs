@@ -29,7 +29,7 @@ pub use hostfile::{FleetFile, read as read_hostfile};
 pub use hosts::{FleetHost, check_name as check_host_name, list as list_hosts};
 pub use live_hosts::{JobHosts, of_word as job_hosts};
 pub use request::{HostsRequest, MeetingPlace};
-pub use ssh::{FarCommand, SshOptions, explained as explain_ssh, words as ssh_words};
+pub use ssh::{FarCommand, SshOptions, command as ssh_command, explained as explain_ssh};
 
 use crate::host::signals::{PassedSignal, Signals};
 use crate::machine::Ending;

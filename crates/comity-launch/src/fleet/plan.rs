@@ -25,7 +25,6 @@ const WAIT_FOR_HOSTS: Duration = Duration::from_secs(600);
 const METRICS_OF_SEVERAL_HOSTS: &str =
     "--metrics is for one host: start the ranks of each host with it there";
 
-/// A job on several hosts.
 #[derive(Clone, Debug)]
 pub(super) struct FleetPlan {
     pub(super) hosts: Vec<PlannedHost>,
@@ -65,7 +64,6 @@ pub(super) struct FleetPlan {
     pub(super) backend: &'static str,
 }
 
-/// A host and its part.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedHost {
     pub(super) host: FleetHost,
@@ -73,7 +71,6 @@ pub(super) struct PlannedHost {
 }
 
 impl PlannedHost {
-    /// The host's name for people.
     pub(super) fn name(&self) -> &str {
         self.host.name.rsplit('@').next().unwrap_or_default()
     }
@@ -221,8 +218,9 @@ impl FleetPlan {
         let command: Vec<_> = part.command.iter().map(|w| format!("{w:?}")).collect();
         let names: Vec<_> = part.env.iter().map(|(name, value)| format!(" {name}={value:?}")).collect();
         let dir = part.cwd.as_deref().map(|d| format!(" in {d:?}")).unwrap_or_default();
-        let words = ssh::words(&self.ssh_options, &host.host, &ssh::HOST_LAUNCHER);
-        let mut by: Vec<_> = words.iter().map(|w| format!("{w:?}")).collect();
+        let by = ssh::command(&self.ssh_options, &host.host, &ssh::HOST_LAUNCHER);
+        let mut by: Vec<_> =
+            std::iter::once(by.get_program()).chain(by.get_args()).map(|w| format!("{w:?}")).collect();
         // Half a screen, and the same for all.
         if let (false, false, Some(script)) = (self.verbose, host.host.is_here(), by.last_mut()) {
             *script =

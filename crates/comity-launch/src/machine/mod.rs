@@ -127,7 +127,6 @@ pub(crate) struct JobPlan {
     pub(crate) elastic: Option<ElasticTerms>,
 }
 
-/// State of a rank.
 #[derive(Clone, Debug)]
 struct RankState {
     host: usize,
@@ -164,7 +163,6 @@ enum Life {
         /// Before the others were ended: it says something about the rank.
         early: bool,
     },
-    /// Its host was lost.
     Lost,
     /// It was not started, and will not be.
     Unstarted,
@@ -176,7 +174,6 @@ impl Life {
     }
 }
 
-/// Readiness of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     Asked,
@@ -223,7 +220,6 @@ enum Clearing {
     Killed,
 }
 
-/// Progress of the reader of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ReaderProgress {
     since: Instant,
@@ -322,7 +318,6 @@ impl Machine {
         }
     }
 
-    /// Hears an event.
     pub(crate) fn on(&mut self, event: Event, now: Instant) {
         match event {
             Event::Begin if self.phase == Phase::New => match self.plan.role {
@@ -387,7 +382,6 @@ impl Machine {
         std::mem::take(&mut self.actions)
     }
 
-    /// Returns whether all is done.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
@@ -412,7 +406,6 @@ impl Machine {
         self.rank(rank).is_some_and(|r| r.life.is_awaited())
     }
 
-    /// End of a rank that has ended.
     pub(crate) fn ending(&self, rank: usize) -> Option<Ending> {
         match self.rank(rank)?.life {
             Life::Ended { ending, .. } => Some(ending),
@@ -448,7 +441,6 @@ impl Machine {
         self.losses.iter().find(|(h, _)| *h == host).map(|(_, why)| why.as_str())
     }
 
-    /// Number of times that a rank was started again.
     pub(crate) fn restarts_of(&self, rank: usize) -> u32 {
         self.rank(rank).map_or(0, |r| r.restarts)
     }

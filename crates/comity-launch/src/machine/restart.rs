@@ -13,7 +13,6 @@ pub(crate) fn pause(number: u32) -> Duration {
 /// The end of an attempt to run the job. The exit code alone does not say it: a rank may end with the code of bad input or of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttemptEnd {
-    /// The ranks ran.
     Ran,
     /// To start the job again would change nothing, or is not wanted.
     Final,
@@ -40,7 +39,6 @@ impl AttemptEnd {
 /// Decision after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextAttempt {
-    /// The job is over.
     None,
     /// Hosts were waited for as long as they are.
     GiveUp,

@@ -13,16 +13,13 @@ pub(crate) struct Verdict {
     pub(crate) summary: Option<String>,
     /// The last line; none when all went well.
     pub(crate) text: Option<String>,
-    /// The exit code.
     pub(crate) code: u8,
 }
 
 /// Ranks that were killed because they had not ended this long after SIGTERM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CutOff {
-    /// Their numbers.
     pub(crate) ranks: Vec<usize>,
-    /// The time that they had.
     pub(crate) after: Duration,
 }
 
