@@ -65,14 +65,19 @@ pub struct Nic {
 }
 
 impl Nic {
+    /// Its addresses but those of the link alone.
+    pub fn outer(&self) -> impl Iterator<Item = &Subnet> {
+        self.addresses.iter().filter(|a| !a.is_link_local())
+    }
+
     /// Its addresses of IPv4, but those of the link alone.
     pub fn v4(&self) -> impl Iterator<Item = Subnet> + '_ {
-        self.addresses.iter().copied().filter(|a| a.ip.is_ipv4() && !a.is_link_local())
+        self.outer().filter(|a| a.ip.is_ipv4()).copied()
     }
 
     /// The same of IPv6.
     pub fn v6(&self) -> impl Iterator<Item = Subnet> + '_ {
-        self.addresses.iter().copied().filter(|a| a.ip.is_ipv6() && !a.is_link_local())
+        self.outer().filter(|a| a.ip.is_ipv6()).copied()
     }
 }
 

@@ -200,12 +200,7 @@ impl Cluster {
     /// A network that has an address of each of these.
     fn shared_subnet(&self, ends: &[Plug]) -> Option<Subnet> {
         let nets = |e: &Plug| -> BTreeSet<Subnet> {
-            self.nic(e)
-                .into_iter()
-                .flat_map(|n| &n.addresses)
-                .filter(|a| !a.is_link_local())
-                .map(Subnet::network)
-                .collect()
+            self.nic(e).into_iter().flat_map(Nic::outer).map(Subnet::network).collect()
         };
         let mut all = ends.iter().map(nets);
         let first = all.next()?;
@@ -219,10 +214,7 @@ impl Cluster {
         for (host, facts) in self.hosts.iter().enumerate() {
             for nic in facts.nics.iter().filter(|n| n.is_up && !n.is_inner) {
                 let end = Plug { host, nic: nic.name.clone() };
-                let shared = nic
-                    .addresses
-                    .iter()
-                    .filter(|a| !a.is_link_local() && a.prefix < 31 + 96 * u8::from(a.ip.is_ipv6()));
+                let shared = nic.outer().filter(|a| a.prefix < 31 + 96 * u8::from(a.ip.is_ipv6()));
                 for subnet in shared.map(Subnet::network) {
                     nets.entry(subnet).or_default().push(end.clone());
                 }

@@ -47,7 +47,7 @@ them makes the exit code 1.";
 #[command(after_help = AFTER)]
 pub(crate) struct BenchArgs {
     /// Operations to measure
-    #[arg(value_name = "OP", value_parser = op_parser(), hide_possible_values = true)]
+    #[arg(value_name = "OP", value_parser = PossibleValuesParser::new(["all"].into_iter().chain(BenchOp::ALL.map(BenchOp::name))), hide_possible_values = true)]
     ops: Vec<String>,
 
     /// Bytes: sizes and ranges (comma list; binary K, M, G)
@@ -124,10 +124,6 @@ pub(crate) struct BenchArgs {
 
     #[command(flatten)]
     trust: here::JobTrust,
-}
-
-fn op_parser() -> PossibleValuesParser {
-    PossibleValuesParser::new(["all"].into_iter().chain(BenchOp::ALL.map(BenchOp::name)))
 }
 
 fn seconds(s: &str) -> Result<f64, String> {

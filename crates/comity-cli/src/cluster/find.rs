@@ -104,8 +104,7 @@ fn about(t: &mut String, host: &HostFacts) {
     let _ = writeln!(t, "{} ({}): {}, {version}", host.ssh, host.hostname, host.summary());
     for nic in host.nics.iter().filter(|n| !n.is_inner) {
         let speed = nic.speed.map_or_else(|| "speed not known".into(), bits_in_words);
-        let all: Vec<_> =
-            nic.addresses.iter().filter(|a| !a.is_link_local()).map(ToString::to_string).collect();
+        let all: Vec<_> = nic.outer().map(ToString::to_string).collect();
         let up = if nic.is_up { "" } else { "down, " };
         let _ = writeln!(t, "  {:<12} {up}{speed}, MTU {}  {}", nic.name, nic.mtu, all.join(" "));
     }

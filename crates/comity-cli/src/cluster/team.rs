@@ -1,5 +1,5 @@
 //! The hosts and the agents on them: one `ssh` each, all at once.
-use crate::cluster::agent::{AgentOrder, GREETING_LINE, HelloLine};
+use crate::cluster::agent::{AgentOrder, GREETING_LINE, HelloLine, PROTOCOL_OF_AGENT};
 use comity_cluster::facts::HostFacts;
 use comity_cluster::read::{SURVEY, SURVEY_BEGINS, SURVEY_ENDS, facts_of};
 use comity_launch::fleet::{
@@ -202,7 +202,7 @@ impl Member {
                     let hello: HelloLine =
                         serde_json::from_str(&line).map_err(|e| Silence::ended(format!("its hello: {e}")))?;
                     self.facts = facts_of(&self.host.name, &hello.survey);
-                    if !hello.is_understood() {
+                    if hello.protocol != PROTOCOL_OF_AGENT {
                         self.agent =
                             Err(format!("it runs comity {}, with another kind of agent", hello.version));
                     }

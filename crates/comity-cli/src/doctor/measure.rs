@@ -136,9 +136,8 @@ fn places(cluster: &Cluster, host: usize) -> impl Iterator<Item = Place> + '_ {
     let nics =
         cluster.hosts.get(host).into_iter().flat_map(|h| &h.nics).filter(|n: &&Nic| n.is_up && !n.is_inner);
     nics.flat_map(move |nic| {
-        let own = nic.addresses.iter().filter(|a| !a.is_link_local());
         let end = Plug { host, nic: nic.name.clone() };
-        own.map(move |a| Place { end: end.clone(), address: *a })
+        nic.outer().map(move |a| Place { end: end.clone(), address: *a })
     })
 }
 

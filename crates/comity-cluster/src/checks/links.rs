@@ -1,6 +1,6 @@
 //! Checks between two hosts: cables, ways, ports, sizes of packets, speed.
 use super::{Check, CheckVerdict};
-use crate::facts::{HostFacts, HostSystem, bits_in_words};
+use crate::facts::{HostFacts, HostSystem, Nic, bits_in_words};
 use crate::graph::{Cable, Cluster, Plug};
 use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
@@ -276,15 +276,7 @@ fn has_between(all: &[LinkMeasure], m: &LinkMeasure) -> bool {
 
 /// Checks that each cable joins the two ends whose addresses belong together.
 pub fn cables(cluster: &Cluster) -> Vec<Check> {
-    let of = |end: &Plug| -> Vec<Subnet> {
-        cluster
-            .nic(end)
-            .into_iter()
-            .flat_map(|n| &n.addresses)
-            .copied()
-            .filter(|a| !a.is_link_local())
-            .collect()
-    };
+    let of = |end: &Plug| cluster.nic(end).into_iter().flat_map(Nic::outer).copied().collect::<Vec<_>>();
     let mut rows = Vec::new();
     for cable in &cluster.cables {
         let a = of(&cable.a);

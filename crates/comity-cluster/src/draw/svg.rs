@@ -1,5 +1,5 @@
 //! Drawing as SVG: hosts on a circle, each with its interfaces side by side, so that no label lies over another; cables as curves within.
-use super::{COLOURS, Joint, classes, joints};
+use super::{COLOURS, Joint, classes, colour, joints};
 use crate::graph::Cluster;
 use crate::{escaped, folded};
 use std::f64::consts::{PI, TAU};
@@ -222,8 +222,4 @@ fn noted(notes: &[String], most: usize) -> Vec<String> {
         notes.iter().flat_map(|note| folded(note, most, "").into_iter().take(FOLDS)).collect();
     lines.truncate(NOTES);
     lines
-}
-
-fn colour(classes: &[String], joint: &Joint) -> &'static str {
-    COLOURS[classes.iter().position(|c| *c == joint.class).unwrap_or(0) % COLOURS.len()]
 }

@@ -4,7 +4,6 @@ use super::{program, ssh};
 use crate::host::sys;
 use crate::machine::{Ending, Problem, REFUSED, USAGE};
 use crate::protocol::{FleetOrder, FrameReader, HostEvent, HostHello, Ready, SILENCE};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::Rlimit;
 use std::fs::File;
@@ -79,8 +78,7 @@ impl HostConnection {
         let from: OwnedFd = child.stdout.take().ok_or_else(gone)?.into();
         let err: OwnedFd = child.stderr.take().ok_or_else(gone)?.into();
         for fd in [&to, &from, &err] {
-            let flags = rustix::fs::fcntl_getfl(fd).map_err(|e| fail(e.into()))?;
-            rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(|e| fail(e.into()))?;
+            rustix::io::ioctl_fionbio(fd, true).map_err(|e| fail(e.into()))?;
         }
         Ok(Self {
             child,

@@ -31,9 +31,9 @@ impl Fleet {
 
     /// Reads what a host has said.
     pub(super) fn hear(&mut self, host: usize) {
-        let mut buffer = std::mem::take(self.buffer());
+        let mut buffer = std::mem::take(&mut self.buffer);
         let heard = self.connections[host].read(&mut buffer);
-        *self.buffer() = buffer;
+        self.buffer = buffer;
         if let Some(system) = self.connections[host].lacks.clone().filter(|_| !self.connections[host].asked) {
             self.give_program(host, &system);
         }
@@ -222,8 +222,7 @@ impl Fleet {
         }
         let mut part = planned.part.clone();
         let ips = planned.host.ips.len().max(1);
-        part.at =
-            planned.host.ips.first().copied().or_else(|| planned.host.is_here().then(|| self.address()));
+        part.at = planned.host.ips.first().copied().or_else(|| planned.host.is_here().then_some(self.at));
         let most = self.plan.elastic.map_or(self.plan.max_restarts, |(terms, _)| terms.restarts);
         part.restarts = Restarts { number: self.plan.restart, most };
         part.ports = 1 + match self.plan.starting_port {

@@ -38,7 +38,6 @@ use crate::machine::{AttemptEnd, Problem, USAGE};
 use crate::request::JobRequest;
 use comity_base::sys::poll_until;
 use plan::FleetPlan;
-use rustix::fs::OFlags;
 use std::io::{Read, Write};
 use std::time::Instant;
 
@@ -103,7 +102,7 @@ fn attempt(plan: &FleetPlan, restart: u32) -> Result<(u8, AttemptEnd), Problem> 
     let code = code.unwrap_or_else(|problem| problem.say());
     // A supervisor that was killed has said nothing. Whatever it left behind may hold the other end open.
     let mut word = [AttemptEnd::Ran as u8];
-    if rustix::fs::fcntl_setfl(&said, OFlags::NONBLOCK).is_ok() {
+    if rustix::io::ioctl_fionbio(&said, true).is_ok() {
         let _ = said.read(&mut word);
     }
     let ends = [AttemptEnd::Final, AttemptEnd::NotBegun];

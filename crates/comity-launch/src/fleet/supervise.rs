@@ -61,7 +61,8 @@ pub(super) struct Fleet {
     pub(super) output: Outputs,
     pub(super) key: Key,
     pub(super) job: String,
-    at: IpAddr,
+    /// Address at which the ranks meet.
+    pub(super) at: IpAddr,
     signals: Signals,
     front_end: FrontLine,
     input: Option<OwnedFd>,
@@ -78,7 +79,7 @@ pub(super) struct Fleet {
     /// The exit code, once the verdict is known.
     code: u8,
     pub(super) show: FleetShow,
-    buffer: Vec<u8>,
+    pub(super) buffer: Vec<u8>,
 }
 
 /// Every rank of every host, with its logs.
@@ -474,14 +475,5 @@ impl Fleet {
 
     fn send_all(&mut self, order: &FleetOrder) {
         self.connections.iter_mut().for_each(|c| c.send(order));
-    }
-
-    /// Address at which the ranks meet.
-    pub(super) fn address(&self) -> IpAddr {
-        self.at
-    }
-
-    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
-        &mut self.buffer
     }
 }

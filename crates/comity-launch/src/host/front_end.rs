@@ -8,7 +8,6 @@ use crate::machine::Ending;
 use crate::machine::REFUSED;
 use comity_base::sys::poll_until;
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::io::{self, Read, Write};
@@ -37,7 +36,7 @@ pub(crate) fn watch(
         #[cfg(target_os = "linux")]
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         line.set_nonblocking(true)?;
-        rustix::fs::fcntl_setfl(&relay, rustix::fs::fcntl_getfl(&relay)? | OFlags::NONBLOCK)?;
+        rustix::io::ioctl_fionbio(&relay, true)?;
         Signals::open(&[libc::SIGTSTP])
     };
     let signals = ready();

@@ -38,9 +38,9 @@ pub(crate) struct Meeting {
     /// Addresses kept free for those who are told of them.
     kept: Vec<ReservedPort>,
     /// None in a job without a key.
-    key_file: Option<HandedFile>,
+    pub(crate) key_file: Option<HandedFile>,
     /// File in which ranks write which rank their failure follows from ([`root_cause_of`](Self::root_cause_of)).
-    root_causes: HandedFile,
+    pub(crate) root_causes: HandedFile,
     /// Files that variables of these names lead to.
     files: Vec<(String, HandedFile)>,
 }
@@ -121,14 +121,6 @@ impl Meeting {
     /// For torch's `env://`.
     pub(crate) fn master(&self) -> SocketAddr {
         self.go.master
-    }
-
-    pub(crate) fn key_fd(&self) -> Option<RawFd> {
-        self.key_file.as_ref().map(HandedFile::fd)
-    }
-
-    pub(crate) fn root_cause_fd(&self) -> RawFd {
-        self.root_causes.fd()
     }
 
     /// Root cause, as rank `by` knows it: for a meeting that came to nothing, the store knows; for a group that failed, it stands in

@@ -9,7 +9,6 @@ use crate::host::output_stream::{OutputStream, RankStream};
 use crate::host::stdin::RankInput;
 use crate::host::sys::{self, TerminalPlace};
 use comity::HostPort;
-use rustix::fs::OFlags;
 use rustix::process::{Pid, Rlimit, Signal};
 use std::ffi::OsString;
 use std::io;
@@ -72,7 +71,7 @@ impl Rank {
             Some((ours, _)) => (RankInput::Terminal(ours.try_clone()?), ours, None),
             None => {
                 let stdin: OwnedFd = child.stdin.take().ok_or_else(gone)?.into();
-                rustix::fs::fcntl_setfl(&stdin, rustix::fs::fcntl_getfl(&stdin)? | OFlags::NONBLOCK)?;
+                rustix::io::ioctl_fionbio(&stdin, true)?;
                 let err = child.stderr.take().ok_or_else(gone)?.into();
                 (RankInput::Pipe(stdin), child.stdout.take().ok_or_else(gone)?.into(), Some(err))
             }
@@ -140,12 +139,12 @@ pub(crate) fn environment(job: &Job, meeting: &Meeting, metrics: Option<&Metrics
     set("MLX_RANK", (job.world > 1).then_some(&rank));
     set("COMITY_STORE", Some(&meeting.store()));
     set("COMITY_JOB", Some(meeting.job()));
-    set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
+    set("COMITY_KEY_FD", meeting.key_file.as_ref().map(|file| file.fd().to_string()).as_deref());
     set("COMITY_RESTART", Some(&number.to_string()));
     // It comes while the others run.
     set("COMITY_JOIN", (again > 0).then_some("1"));
     set("COMITY_STATS_FD", stats.as_deref());
-    set("COMITY_ROOT_CAUSE_FD", Some(&meeting.root_cause_fd().to_string()));
+    set("COMITY_ROOT_CAUSE_FD", Some(&meeting.root_causes.fd().to_string()));
     all
 }
 

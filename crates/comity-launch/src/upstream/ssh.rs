@@ -6,7 +6,6 @@ use crate::machine::{Event, StopOrder, StopReason};
 use crate::protocol::{BEAT, FleetOrder, FrameReader, HostEvent, SILENCE};
 use comity_base::sys::poll_until;
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
@@ -31,7 +30,7 @@ pub(crate) struct FarLauncher {
 
 impl FarLauncher {
     pub(crate) fn new(input: OwnedFd) -> io::Result<Self> {
-        rustix::fs::fcntl_setfl(&input, rustix::fs::fcntl_getfl(&input)? | OFlags::NONBLOCK)?;
+        rustix::io::ioctl_fionbio(&input, true)?;
         let now = Instant::now();
         let reader = FrameReader::default();
         let ready = VecDeque::new();
@@ -95,10 +94,8 @@ impl FarLauncher {
             if self.beat() {
                 output.event(&HostEvent::Beat);
             }
-            let heard = match self.want() {
-                Some(fd) => poll_until(&mut [fd], Some(self.beat_due)).is_ok_and(|n| n > 0),
-                None => false,
-            };
+            let until = Some(self.beat_due);
+            let heard = self.want().is_some_and(|fd| poll_until(&mut [fd], until).is_ok_and(|n| n > 0));
             if heard {
                 self.read();
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The first line of an agent; what a login says before it is noise.
 pub(crate) const GREETING_LINE: &str = "comity agent 1";
 /// The number of this protocol; it grows when a line changes its meaning.
-pub(super) const PROTOCOL_OF_AGENT: u32 = 1;
+pub(crate) const PROTOCOL_OF_AGENT: u32 = 1;
 
 /// For an answer, beside the time that the order takes.
 const ANSWER: Duration = Duration::from_secs(20);
@@ -18,13 +18,6 @@ pub(crate) struct HelloLine {
     pub(crate) version: String,
     /// Output of the survey's script.
     pub(crate) survey: String,
-}
-
-impl HelloLine {
-    /// Returns whether this program understands the agent.
-    pub(crate) fn is_understood(&self) -> bool {
-        self.protocol == PROTOCOL_OF_AGENT
-    }
 }
 
 /// Order to an agent.

@@ -14,7 +14,7 @@ mod port;
 mod setup;
 
 pub(crate) use beacon::BeaconAnswer;
-pub(crate) use line::{AgentOrder, GREETING_LINE, HelloLine, PairAnswer};
+pub(crate) use line::{AgentOrder, GREETING_LINE, HelloLine, PROTOCOL_OF_AGENT, PairAnswer};
 pub(crate) use setup::key as proof_of_key;
 
 use crate::say::{Exit, Trouble};
@@ -63,7 +63,7 @@ fn serve() -> io::Result<()> {
     });
     say(GREETING_LINE)?;
     say(&serde_json::to_string(&HelloLine {
-        protocol: line::PROTOCOL_OF_AGENT,
+        protocol: PROTOCOL_OF_AGENT,
         version: crate::here::VERSION.into(),
         survey: survey(),
     })?)?;
