@@ -2,6 +2,7 @@
 //! other front ends (a Python entry point, a test) can offer the same command.
 mod bench;
 mod check;
+mod child;
 mod cluster;
 mod doctor;
 mod here;

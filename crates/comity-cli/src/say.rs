@@ -13,7 +13,7 @@ pub(crate) const FAULTY: u8 = 1;
 /// Exit code of a command, or what kept it from its end.
 pub(crate) type Exit = Result<u8, Trouble>;
 
-/// What kept a command from its end: the exit code, and its sentences.
+/// Reason that kept a command from its end: the exit code, and its sentences.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Trouble(pub(crate) u8, pub(crate) Vec<String>);
 

@@ -1,4 +1,5 @@
 //! The hosts and the agents on them: one `ssh` each, all at once.
+use crate::child::ended;
 use crate::cluster::agent::{AgentOrder, GREETING_LINE, HelloLine, PROTOCOL_OF_AGENT};
 use comity_cluster::facts::HostFacts;
 use comity_cluster::read::{SURVEY, SURVEY_BEGINS, SURVEY_ENDS, facts_of};
@@ -277,15 +278,9 @@ impl Member {
     /// Ends the agent; how ssh ended.
     fn end(&mut self) -> String {
         drop(self.to.take());
-        let until = Instant::now() + FAREWELL;
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return format!("ssh ended with {status}"),
-                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
-                _ => break,
-            }
+        if !matches!(ended(&mut self.child, FAREWELL), Ok(Some(_))) {
+            let _ = self.child.kill();
         }
-        let _ = self.child.kill();
         self.child.wait().map_or_else(|e| e.to_string(), |status| format!("ssh ended with {status}"))
     }
 }

@@ -4,18 +4,16 @@
 //!   mod.rs       flags, the table, the exit code
 //!   rows.rs      the rows: the command of each, or why it is not there
 //!   packages.rs  the rows of a Python interpreter
-//!   child.rs     a command with a deadline, and the end of its output
 //!   report.rs    the file for an issue;  names.rs  what is taken out of it
 //! ```
 //! Each row is a command of its own, so that one which hangs is ended and the next one runs.
-mod child;
 mod names;
 mod packages;
 mod report;
 mod rows;
 
 use crate::{
-    here, save,
+    child, here, save,
     say::{Exit, FAULTY, RankLines, Trouble, complain, say},
 };
 use comity::Group;

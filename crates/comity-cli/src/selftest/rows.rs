@@ -1,5 +1,5 @@
 //! The rows: what each runs, and what has to come of it; or why it is not there.
-use super::child::CommandEnd;
+use crate::child::CommandEnd;
 use comity::{BackendKind, Config, LinkKind, tools};
 use comity_cluster::commands::typed;
 use std::{

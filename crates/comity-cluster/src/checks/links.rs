@@ -13,7 +13,7 @@ const LEAST_OF_MEDIAN: f64 = 0.1;
 /// A message there and back within a network takes less.
 const SLOW_ROUND_US: f64 = 20_000.0;
 
-/// What one address learned of another by connecting to it.
+/// Result of connecting from one address to another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DialResult {
     /// Reason for which there is no connection: refused, timeout, no route, or the system's words.

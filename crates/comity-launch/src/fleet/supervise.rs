@@ -273,7 +273,7 @@ impl Fleet {
     }
 
     fn say_problems(&self) {
-        self.machine.problems().iter().for_each(|problem| self.output.say(&problem.why));
+        self.machine.problems.iter().for_each(|problem| self.output.say(&problem.why));
         match self.plan.restart {
             0 => self.output.say("nothing was run"),
             n => self.output.say(&format!("restart {n} did not come to run")),
@@ -282,9 +282,9 @@ impl Fleet {
 
     fn say_verdict(&mut self) {
         let found = Verdict::of(&self.machine, &|rank| self.name(rank), self.plan.log_dir.as_deref());
-        let text = with_cut_off(found.text, self.machine.cut_off().into_iter());
+        let text = with_cut_off(found.text, self.machine.cut_off.iter());
         found.summary.iter().chain(&text).for_each(|line| self.output.say(line));
-        let first = self.machine.problems().first().map(|problem| problem.why.clone());
+        let first = self.machine.problems.first().map(|problem| problem.why.clone());
         self.journal.over(text.or(first).as_deref(), found.code);
         self.code = found.code;
     }
@@ -390,7 +390,7 @@ impl Fleet {
             add(taken_in.want(), FleetSource::TakenIn);
         }
         let fed = self.connections.iter().any(|c| c.fed);
-        if let (Some(input), true, false) = (&self.input, self.machine.has_begun(), fed) {
+        if let (Some(input), true, false) = (&self.input, self.machine.begun, fed) {
             add(PollFd::new(input, PollFlags::IN), FleetSource::Input);
         }
         let room = OutputStream::BOTH.iter().all(|s| self.output.has_room(*s));

@@ -10,7 +10,7 @@ const LOWEST: RawFd = 100;
 #[derive(Debug)]
 pub(crate) struct HandedFile {
     fd: OwnedFd,
-    /// Where an inherited descriptor cannot be opened anew by a path, the name stays until the job ends.
+    /// Path of the file, which stays until the job ends: an inherited descriptor cannot be opened anew without it.
     #[cfg(not(target_os = "linux"))]
     name: Option<tempfile::TempPath>,
 }

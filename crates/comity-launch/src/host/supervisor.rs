@@ -252,7 +252,7 @@ impl Supervisor {
             Some(nodes) => nodes.verdict(&self.machine, &|rank| self.name(rank)),
             None => {
                 let found = Verdict::of(&self.machine, &|rank| self.name(rank), self.job.log_dir.as_deref());
-                Verdict { text: with_cut_off(found.text, self.machine.cut_off().into_iter()), ..found }
+                Verdict { text: with_cut_off(found.text, self.machine.cut_off.iter()), ..found }
             }
         };
         summary.iter().chain(&text).for_each(|line| self.output.say(line));

@@ -242,7 +242,7 @@ pub(crate) struct Machine {
     is_ordered: bool,
     phase: Phase,
     /// All ranks were told to run.
-    begun: bool,
+    pub(crate) begun: bool,
     cause: Option<StopReason>,
     failed_at: Option<Instant>,
     /// The first failure of a rank, and how many ranks were left when there were too few.
@@ -258,9 +258,9 @@ pub(crate) struct Machine {
     given_up: Vec<(usize, usize)>,
     /// Time that ranks have to end after SIGTERM when one of them or a host has failed.
     patience_failed: Duration,
-    cut_off: Option<CutOff>,
+    pub(crate) cut_off: Option<CutOff>,
     /// Problems of hosts before anything ran.
-    problems: Vec<Problem>,
+    pub(crate) problems: Vec<Problem>,
     unstarted: Option<Problem>,
     unread: Option<Problem>,
     /// Hosts that were lost, and why.
@@ -391,11 +391,6 @@ impl Machine {
         matches!(self.phase, Phase::New | Phase::Gathering)
     }
 
-    /// Returns whether the ranks were told to run.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.begun
-    }
-
     /// Returns whether the end of a rank counts as its own.
     pub(crate) fn judges(&self) -> bool {
         self.plan.role.judges() && matches!(self.phase, Phase::Running | Phase::Grace { .. })
@@ -419,11 +414,6 @@ impl Machine {
         self.ranks.iter().enumerate().filter(|(_, r)| r.life.is_awaited()).map(move |(n, _)| first + n)
     }
 
-    /// Problems of hosts, because of which nothing runs.
-    pub(crate) fn problems(&self) -> &[Problem] {
-        &self.problems
-    }
-
     /// Returns whether the job ends before all of its ranks exited with 0.
     pub(crate) fn is_failing(&self) -> bool {
         self.cause.is_some()
@@ -443,11 +433,6 @@ impl Machine {
 
     pub(crate) fn restarts_of(&self, rank: usize) -> u32 {
         self.rank(rank).map_or(0, |r| r.restarts)
-    }
-
-    /// Ranks that did not end in time after SIGTERM.
-    pub(crate) fn cut_off(&self) -> Option<&CutOff> {
-        self.cut_off.as_ref()
     }
 
     /// Cause of the job's end, by what the ranks say of each other.

@@ -442,7 +442,7 @@ impl<'a> World<'a> {
         if !self.places[place].up || self.ways[host].is_cut {
             return;
         }
-        let begun = self.s.role != Role::Fleet || self.places[0].machine.has_begun();
+        let begun = self.s.role != Role::Fleet || self.places[0].machine.begun;
         let runs = begun && self.s.ranks_of(host).any(|r| self.ranks[r].alive);
         self.cuts.push(Cut { at: self.now, host, runs });
         self.ways[host].is_cut = true;
@@ -604,7 +604,7 @@ impl<'a> World<'a> {
 
     fn launcher_misses(&mut self, host: usize) {
         let why = format!("host {host} was lost");
-        if self.places[0].machine.has_begun() {
+        if self.places[0].machine.begun {
             if std::mem::take(&mut self.ways[host].is_running) {
                 let now = self.now;
                 self.s.ranks_of(host).for_each(|rank| self.ranks[rank].learn_end(now, true));
