@@ -5,7 +5,7 @@ use crate::save;
 use crate::say::{FAULTY, Trouble, USAGE, say};
 use comity_cluster::commands::{HostSetup, typed};
 use comity_cluster::undo::{UndoFile, UndoWork};
-use comity_launch::fleet::FleetHost;
+use comity_launch::fleet::{FleetHost, all_or_wrong};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -135,18 +135,12 @@ fn write_new(path: &Path, file: &UndoFile) -> std::io::Result<()> {
 
 /// Work left to undo on each host of the file, or sentences for those that cannot be undone.
 fn left(team: &mut HostTeam, file: &UndoFile) -> Result<Vec<(String, UndoWork)>, Vec<String>> {
-    let mut all = Vec::new();
-    let mut wrong = Vec::new();
-    for setup in &file.hosts {
-        match team.there().find(|(_, m)| m.host.name == setup.ssh) {
-            Some((_, member)) => match setup.left(&member.facts) {
-                Ok(work) => all.push((setup.ssh.clone(), work)),
-                Err(why) => wrong.push(why),
-            },
-            None => wrong.push(format!("host {} is not among those that were asked", setup.ssh)),
-        }
-    }
-    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
+    all_or_wrong(file.hosts.iter().map(|setup| {
+        let Some((_, member)) = team.there().find(|(_, m)| m.host.name == setup.ssh) else {
+            return Err(format!("host {} is not among those that were asked", setup.ssh));
+        };
+        Ok((setup.ssh.clone(), setup.left(&member.facts)?))
+    }))
 }
 
 /// Puts an undo file of before aside that has nothing to undo any more, as after a restart of its hosts; any other is in the way.

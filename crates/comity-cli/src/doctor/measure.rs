@@ -122,7 +122,7 @@ fn dial(
     let order = AgentOrder::Dial {
         token: token.into(),
         to: SocketAddr::new(to.address.ip, port),
-        from: Some(from.address.ip),
+        from: from.address.ip,
         sizes: sizes.clone(),
         millis,
     };

@@ -45,12 +45,11 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     output.event(&HostEvent::Hello(Box::new(HostHello { protocol: PROTOCOL, version, host })));
     let Some(FleetOrder::Prepare(part)) = orders.wait(&output) else { return Ok(REFUSED) };
     let dir = directory(&part).unwrap_or_default().unwrap_or_default();
-    let staged = match stage::fetch(&part, &dir, &mut orders, &output) {
-        Ok(None) => return Ok(REFUSED),
-        Ok(Some(())) => Ok(()),
-        Err(refusal) => Err(refusal),
-    };
-    let made = staged.and_then(|()| prepare(&part)).and_then(|job| {
+    let staged = stage::fetch(&part, &dir, &mut orders, &output);
+    if matches!(staged, Ok(false)) {
+        return Ok(REFUSED);
+    }
+    let made = staged.and_then(|_| prepare(&part)).and_then(|job| {
         let digests = digests(&part, &job);
         let kept = keep(&part, digests)?;
         Ok((Ready { threads: job.threads.map(|t| t.to_string()), ..kept.0 }, job, kept.1))

@@ -41,6 +41,13 @@ use plan::FleetPlan;
 use std::io::{Read, Write};
 use std::time::Instant;
 
+/// All of these, or everything that is wrong with them.
+pub fn all_or_wrong<T, E>(each: impl IntoIterator<Item = Result<T, E>>) -> Result<Vec<T>, Vec<E>> {
+    let mut wrong = Vec::new();
+    let all = each.into_iter().filter_map(|one| one.map_err(|why| wrong.push(why)).ok()).collect();
+    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
+}
+
 /// Runs the job to its end and returns the exit code.
 pub(crate) fn launch(job: JobRequest, hosts: HostsRequest) -> Result<u8, Problem> {
     let plan = match FleetPlan::check(job, hosts) {

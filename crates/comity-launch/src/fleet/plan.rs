@@ -156,19 +156,18 @@ impl FleetPlan {
             |host: &FleetHost| part_of(host, of_all.clone(), fleet.python.as_deref(), backend, verbose);
         let hosts = numbered(file.hosts.into_iter().zip(counts), part);
         let program = OwnProgram::here().filter(|_| !fleet.no_stage_comity);
-        let ssh_options = ssh_options(&fleet, program.as_ref());
         let HostsRequest {
             hosts: _,
             hostfile: _,
             total: _,
             env_file: _,
-            python: _,
-            ssh_arg: _,
+            python,
+            ssh_arg: args,
             wait_for_hosts,
             // Of other placements.
             mpi_arg: _,
             print_python: _,
-            ssh: _,
+            ssh,
             meet_at,
             stage: _,
             no_stage_comity: _,
@@ -178,6 +177,7 @@ impl FleetPlan {
             starting_port,
             nccl_port,
         } = fleet;
+        let copies = program.as_ref().map(|p| p.folder.clone());
         Ok(Self {
             hosts,
             world,
@@ -198,7 +198,7 @@ impl FleetPlan {
             tty,
             stage,
             mixed_programs,
-            ssh_options,
+            ssh_options: ssh::SshOptions { ssh, args, python, copies, any_version: false },
             program,
             meet_at: meet_at.and_then(|place| place.ip),
             ports: ports.unwrap_or(0..=0),
@@ -229,15 +229,6 @@ impl FleetPlan {
         let with = if names.is_empty() { String::new() } else { format!(" with{}", names.concat()) };
         format!("{}: {ranks}: {}{dir}{with}\n    by {}", host.name(), command.join(" "), by.join(" "))
     }
-}
-
-/// Way by which the hosts are reached.
-fn ssh_options(fleet: &HostsRequest, program: Option<&OwnProgram>) -> ssh::SshOptions {
-    let copies = program.map(|p| p.folder.clone());
-    let ssh = fleet.ssh.clone();
-    let args = fleet.ssh_arg.clone();
-    let python = fleet.python.clone();
-    ssh::SshOptions { ssh, args, python, copies, any_version: false }
 }
 
 /// The ports of which the store of the ranks takes one: that of `--meet-at`, or those of COMITY_PORTS, of which ranks take others.

@@ -2,6 +2,7 @@
 //!
 //! The host launcher asks for the pieces that it wants, one at a time, so neither side holds more than one. What has come whole takes
 //! the place of the old file at once, or not at all.
+use crate::fleet::all_or_wrong;
 use crate::host::output::Outputs;
 use crate::machine::Problem;
 use crate::protocol::{FleetOrder, HostEvent, HostPart, StagedFile};
@@ -44,15 +45,7 @@ pub(crate) fn files(names: &[PathBuf]) -> Result<Vec<StagedFile>, Vec<String>> {
         let digest = digest(path).map_err(|e| fail(e.to_string()))?;
         Ok(StagedFile { name, digest, mode: meta.permissions().mode() & 0o777 })
     };
-    let mut all = Vec::new();
-    let mut wrong = Vec::new();
-    for path in names {
-        match one(path) {
-            Ok(file) => all.push(file),
-            Err(why) => wrong.push(why),
-        }
-    }
-    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
+    all_or_wrong(names.iter().map(one))
 }
 
 /// A piece of a file for a host launcher; nothing at its end.
@@ -64,23 +57,23 @@ pub(crate) fn piece(file: &StagedFile, at: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// On the other host: gets what it lacks; the names of what it got. None if the launcher is gone.
+/// On the other host: gets what it lacks. False if the launcher is gone.
 pub(crate) fn fetch(
     part: &HostPart,
     dir: &Path,
     orders: &mut FarLauncher,
     output: &Outputs,
-) -> Result<Option<()>, Problem> {
+) -> Result<bool, Problem> {
     for (index, file) in part.stage.iter().enumerate() {
         let path = dir.join(&file.name);
         if digest(&path).is_ok_and(|d| d == file.digest) {
             continue;
         }
         let fail = |e: io::Error| Problem::usage(format!("--stage '{}': {e}", path.display()));
-        let Some(new) = receive(index, file, &path, orders, output).map_err(fail)? else { return Ok(None) };
+        let Some(new) = receive(index, file, &path, orders, output).map_err(fail)? else { return Ok(false) };
         new.persist(&path).map_err(|e| fail(e.error))?;
     }
-    Ok(Some(()))
+    Ok(true)
 }
 
 /// The file as it has come, beside its place; it goes away with this value.

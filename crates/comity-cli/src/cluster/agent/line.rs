@@ -31,7 +31,7 @@ pub(crate) enum AgentOrder {
     /// Listen at these addresses, each at a port of this range or at any.
     Serve { token: String, ips: Vec<IpAddr>, range: Option<(u16, u16)> },
     /// Connect, measure the way, and what comes from there for so long; send datagrams of these sizes.
-    Dial { token: String, to: SocketAddr, from: Option<IpAddr>, sizes: Vec<usize>, millis: u64 },
+    Dial { token: String, to: SocketAddr, from: IpAddr, sizes: Vec<usize>, millis: u64 },
     /// Tell which datagrams came.
     Arrived,
     /// A proof of which job key is in this file.
