@@ -41,22 +41,8 @@ use case::CheckRow;
 use comity::{Algorithm, DType, Group, Result, tools::cuda::Cuda};
 use report::merge;
 
-/// The families of rows, as `--ops` names them, and what else each is called.
-const OPS: [(&str, &[&str]); 13] = [
-    ("all_reduce", &[]),
-    ("reduce", &[]),
-    ("broadcast", &[]),
-    ("all_gather", &[]),
-    ("reduce_scatter", &[]),
-    ("gather", &[]),
-    ("scatter", &[]),
-    ("all_to_all", &[]),
-    ("send", &["recv", "sendrecv"]),
-    ("barrier", &[]),
-    ("split", &[]),
-    ("spawn", &["scope"]),
-    ("misuse", &[]),
-];
+/// Other names of families of rows.
+const ALIASES: [(&str, &str); 3] = [("recv", "send"), ("sendrecv", "send"), ("scope", "spawn")];
 
 type Check = fn(&mut CheckRow<'_>) -> Result<()>;
 
@@ -126,14 +112,18 @@ impl Default for Options {
 
 /// Names that `Options::ops` takes: each family of rows, then what else it is called.
 pub fn op_names() -> impl Iterator<Item = &'static str> {
-    OPS.into_iter().flat_map(|(op, more)| std::iter::once(op).chain(more.iter().copied()))
+    ROWS.chunk_by(|a, b| a.0 == b.0).flat_map(|rows| {
+        let (family, ..) = rows[0];
+        let aliases = ALIASES.iter().filter(move |(_, of)| *of == family).map(|(alias, _)| *alias);
+        std::iter::once(family).chain(aliases)
+    })
 }
 
 impl Options {
     /// Returns true if the rows of this family are to be checked.
     pub fn asks_for(&self, family: &str) -> bool {
-        let of = |op: &str| OPS.into_iter().find(|(name, more)| *name == op || more.contains(&op));
-        self.ops.is_empty() || self.ops.iter().any(|op| of(op).is_some_and(|(name, _)| name == family))
+        let means = |op: &String| op == family || ALIASES.contains(&(op.as_str(), family));
+        self.ops.is_empty() || self.ops.iter().any(means)
     }
 }
 

@@ -30,11 +30,6 @@ impl AskedBackend {
         (name == "jaccl-ring").then_some(RING)
     }
 
-    /// Every name, for people.
-    pub fn names() -> String {
-        Self::all().collect::<Vec<_>>().join(", ")
-    }
-
     /// Every name.
     pub fn all() -> impl Iterator<Item = &'static str> {
         BackendKind::ALL.into_iter().map(BackendKind::name).chain(MLX.map(|(name, _)| name))

@@ -32,9 +32,8 @@ pub use request::{HostsRequest, MeetingPlace};
 pub use ssh::{FarCommand, SshOptions, command as ssh_command, explained as explain_ssh};
 
 use crate::host::signals::{PassedSignal, Signals};
-use crate::machine::Ending;
 use crate::machine::restart::{NextAttempt, Restarts};
-use crate::machine::{AttemptEnd, Problem, USAGE};
+use crate::machine::{AttemptEnd, Ending, Problem, USAGE};
 use crate::request::JobRequest;
 use comity_base::sys::poll_until;
 use plan::FleetPlan;

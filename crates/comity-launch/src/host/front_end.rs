@@ -1,11 +1,9 @@
 //! The process that the user started: hands signals and standard input on to the supervisor, and finishes what the
 //! supervisor could not if that is killed.
 use crate::host::signals::Signals;
-use crate::host::sys;
 use crate::host::terminal::{ESCAPE, RawTerminal, in_background};
-use crate::host::tree;
-use crate::machine::Ending;
-use crate::machine::REFUSED;
+use crate::host::{sys, tree};
+use crate::machine::{Ending, REFUSED};
 use comity_base::sys::poll_until;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;

@@ -1,13 +1,12 @@
 //! A job that the user asked for, checked against this machine before anything is started.
 use crate::backend::AskedBackend;
-use crate::flights;
 use crate::host::bind::RankBinding;
 use crate::host::defaults::ThreadShare;
 use crate::host::terminal::RankTerminal;
-use crate::journal;
 use crate::machine::{ElasticTerms, PATIENCE, Problem};
 use crate::protocol::Restarts;
 use crate::request::{InputRank, JobRequest, RankTerms, Setting, TagWish};
+use crate::{flights, journal};
 use rustix::fs::{Access, CWD};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

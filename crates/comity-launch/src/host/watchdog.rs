@@ -6,9 +6,7 @@
 //! supervisor polls; the supervisor's death makes its children the front end's (both are "subreapers" on Linux). So
 //! whichever of the two is killed, the other one is an ancestor of every process of the job, also of those
 //! that left their process group, and ends them.
-use crate::host::front_end;
-use crate::host::signals;
-use crate::host::sys;
+use crate::host::{front_end, signals, sys};
 use crate::machine::Problem;
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,6 +1,7 @@
 //! Findings of each node at the end of its ranks, and the verdict that all of them draw from these.
-use super::{CutOff, REFUSED, with_cut_off};
-use super::{Ending, Event, JobPlan, Life, Machine, Role, StopReason, Verdict};
+use super::{
+    CutOff, Ending, Event, JobPlan, Life, Machine, REFUSED, Role, StopReason, Verdict, with_cut_off,
+};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
