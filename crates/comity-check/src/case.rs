@@ -3,10 +3,13 @@
 use super::{
     Options,
     report::Difference,
-    through::Through,
     value::{Data, Deal, Give, Sample},
 };
-use comity::{DType, Group, ReduceOp, Result};
+use comity::{
+    DType, Group, ReduceOp, Result, View, ViewMut,
+    tools::cuda::{Buffer, Cuda},
+};
+use std::fmt;
 use std::ops::Range;
 
 /// Elements before and after each buffer that nobody may touch.
@@ -17,8 +20,6 @@ const SMALL: usize = 1000;
 /// A row of the table: one method of the group, on every type and size.
 pub(super) struct CheckRow<'a> {
     pub(super) group: &'a Group,
-    /// Group through which the checked calls go.
-    pub(super) via: Through<'a>,
     pub(super) options: &'a Options,
     pub(super) name: String,
     /// Calls, the same number on every rank.
@@ -41,12 +42,25 @@ pub(super) struct Case {
     pub(super) note: &'static str,
 }
 
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(dtype) = self.dtype {
+            write!(f, " {dtype}[{}]", self.count)?;
+        }
+        if let Some(reduce) = self.reduce {
+            write!(f, " {reduce}")?;
+        }
+        if let Some(root) = self.root {
+            write!(f, " root {root}")?;
+        }
+        if self.note.is_empty() { Ok(()) } else { write!(f, " ({})", self.note) }
+    }
+}
+
 impl<'a> CheckRow<'a> {
     pub(super) fn new(group: &'a Group, options: &'a Options, name: impl Into<String>) -> Self {
-        let via = Through::new(group, options.device.clone());
         Self {
             group,
-            via,
             options,
             name: name.into(),
             cases: 0,
@@ -118,6 +132,10 @@ impl<'a> CheckRow<'a> {
         }
     }
 
+    pub(super) fn whole(&self, dtype: DType) -> Vec<usize> {
+        [&self.sizes(), self.large(dtype)].concat()
+    }
+
     /// Elements per rank of buffers that hold a part for each.
     pub(super) fn parts(&self, dtype: DType) -> Vec<usize> {
         let large = self.large(dtype).iter().map(|l| l / self.n() + 1);
@@ -125,6 +143,44 @@ impl<'a> CheckRow<'a> {
         sizes.retain(|&s| s <= 65_537 / self.n().min(8) + 1);
         sizes.extend(large);
         sizes
+    }
+
+    /// Makes a call on one buffer: on host memory as it is, or by way of a device's memory and back.
+    pub(super) fn in_place<T: Sample>(
+        &self,
+        buf: &mut GuardedBuffer<T>,
+        call: impl FnOnce(&Group, ViewMut<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let buf = buf.get_mut();
+        let Some(cuda) = &self.options.device else { return call(self.group, buf.into()) };
+        let mut there = up(cuda, buf)?;
+        call(self.group, there.view_mut(T::DTYPE, buf.len()))?;
+        there.read(buf)
+    }
+
+    /// The same of a call on a source and a destination.
+    pub(super) fn both<T: Sample>(
+        &self,
+        src: &GuardedBuffer<T>,
+        dst: &mut GuardedBuffer<T>,
+        call: impl FnOnce(&Group, View<'_>, ViewMut<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let dst = dst.get_mut();
+        let Some(cuda) = &self.options.device else {
+            return call(self.group, src.get().into(), dst.into());
+        };
+        let from = up(cuda, src.get())?;
+        let mut to = up(cuda, dst)?;
+        call(self.group, from.view(T::DTYPE, src.get().len()), to.view_mut(T::DTYPE, dst.len()))?;
+        to.read(dst)
+    }
+
+    pub(super) fn send<T: Sample>(&self, src: &GuardedBuffer<T>, to: usize, tag: u32) -> Result<()> {
+        let Some(cuda) = &self.options.device else { return self.group.send(src.get(), to, tag) };
+        let from = up(cuda, src.get())?;
+        self.group.send(from.view(T::DTYPE, src.get().len()), to, tag)?;
+        // The memory is given back here.
+        cuda.finish()
     }
 
     /// Hold `got` against what was expected, bit for bit.
@@ -199,19 +255,18 @@ impl<'a> CheckRow<'a> {
     pub(super) fn differs(&mut self, case: &Case, index: Option<usize>, got: String, expected: String) {
         self.wrong += 1;
         let rank = self.rank();
-        self.first.get_or_insert_with(|| Difference {
-            method: self.name.clone(),
-            dtype: case.dtype,
-            reduce: case.reduce,
-            count: case.count,
-            root: case.root,
-            note: case.note.into(),
-            rank,
-            index,
-            got,
-            expected,
+        self.first.get_or_insert_with(|| {
+            let index = index.map_or_else(String::new, |i| format!(", index {i}"));
+            let text = format!("{}{case}, rank {rank}{index}: got {got}, expected {expected}", self.name);
+            Difference { rank, text }
         });
     }
+}
+
+fn up<T: Sample>(cuda: &Cuda, data: &[T]) -> Result<Buffer> {
+    let mut buffer = cuda.buffer(size_of_val(data))?;
+    buffer.write(data)?;
+    Ok(buffer)
 }
 
 /// Returns the value that rank `r` gives at `i` in a reduction.

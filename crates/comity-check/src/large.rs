@@ -11,7 +11,6 @@ use comity::{Group, ReduceOp, Result};
 /// Elements added to 2 and to 4 GiB, so that nothing divides.
 const ODD: usize = 13;
 
-/// Row of one method on a large buffer.
 struct Large {
     method: &'static str,
     /// Bytes of the largest buffer.

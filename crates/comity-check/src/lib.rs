@@ -13,12 +13,12 @@
 //!   report.rs  what was found, the same on every rank
 //! ```
 //! A crate of its own, so that a build for tests can optimise it alone: it computes every value that it compares.
-/// Declares a row: a function that makes a call of elements `T`, for each type, and each size of that type, as the `each` of its file says.
+/// Declares a row: a function that makes a call of elements `T`, for each type, and each of the sizes that this method of the row gives, as the `each` of its file says.
 macro_rules! calls {
-    ($name:ident, $sizes:expr, |$row:ident, $given:ident: $type:ty| $body:block) => {
+    ($name:ident; $sizes:ident, |$row:ident, $given:ident: $type:ty| $body:block) => {
         pub(super) fn $name(row: &mut CheckRow<'_>) -> Result<()> {
             fn call<T: Sample>($row: &mut CheckRow<'_>, $given: $type) -> Result<()> $body
-            each(row, $sizes, |row, dtype, given| with_type!(dtype, T => call::<T>(row, given)))
+            each(row, |row, dtype| row.$sizes(dtype), |row, dtype, given| with_type!(dtype, T => call::<T>(row, given)))
         }
     };
 }
@@ -32,7 +32,6 @@ mod pairs;
 mod parts;
 mod reduce;
 mod report;
-mod through;
 pub mod value;
 mod wires;
 
@@ -42,22 +41,8 @@ use case::CheckRow;
 use comity::{Algorithm, DType, Group, Result, tools::cuda::Cuda};
 use report::merge;
 
-/// The families of rows, as `--ops` names them, and what else each is called.
-const OPS: [(&str, &[&str]); 13] = [
-    ("all_reduce", &[]),
-    ("reduce", &[]),
-    ("broadcast", &[]),
-    ("all_gather", &[]),
-    ("reduce_scatter", &[]),
-    ("gather", &[]),
-    ("scatter", &[]),
-    ("all_to_all", &[]),
-    ("send", &["recv", "sendrecv"]),
-    ("barrier", &[]),
-    ("split", &[]),
-    ("spawn", &["scope"]),
-    ("misuse", &[]),
-];
+/// Other names of families of rows.
+const ALIASES: [(&str, &str); 3] = [("recv", "send"), ("sendrecv", "send"), ("scope", "spawn")];
 
 type Check = fn(&mut CheckRow<'_>) -> Result<()>;
 
@@ -127,14 +112,18 @@ impl Default for Options {
 
 /// Names that `Options::ops` takes: each family of rows, then what else it is called.
 pub fn op_names() -> impl Iterator<Item = &'static str> {
-    OPS.into_iter().flat_map(|(op, more)| std::iter::once(op).chain(more.iter().copied()))
+    ROWS.chunk_by(|a, b| a.0 == b.0).flat_map(|rows| {
+        let (family, ..) = rows[0];
+        let aliases = ALIASES.iter().filter(move |(_, of)| *of == family).map(|(alias, _)| *alias);
+        std::iter::once(family).chain(aliases)
+    })
 }
 
 impl Options {
     /// Returns true if the rows of this family are to be checked.
     pub fn asks_for(&self, family: &str) -> bool {
-        let of = |op: &str| OPS.into_iter().find(|(name, more)| *name == op || more.contains(&op));
-        self.ops.is_empty() || self.ops.iter().any(|op| of(op).is_some_and(|(name, _)| name == family))
+        let means = |op: &String| op == family || ALIASES.contains(&(op.as_str(), family));
+        self.ops.is_empty() || self.ops.iter().any(means)
     }
 }
 

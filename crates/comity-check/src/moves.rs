@@ -21,57 +21,49 @@ fn each(
     Ok(())
 }
 
-fn whole(row: &CheckRow<'_>, dtype: DType) -> Vec<usize> {
-    [&row.sizes(), row.large(dtype)].concat()
-}
-
-fn by_part(row: &CheckRow<'_>, dtype: DType) -> Vec<usize> {
-    row.parts(dtype)
-}
-
 /// Returns the value that rank `r` holds at `i`.
 fn held<T: Sample>(row: &CheckRow<'_>) -> impl Fn(usize, usize) -> T + use<T> {
     let deal = row.deal();
     move |r, i| T::any(deal.draw(r, i))
 }
 
-calls!(broadcast, whole, |row, count: usize| {
+calls!(broadcast; whole, |row, count: usize| {
     let me = row.rank();
     for root in row.roots(count) {
         let of = held::<T>(row);
         let case = Case { root: Some(root), ..row.case::<T>(count) };
         let mut buf = GuardedBuffer::new(count, |i| of(me, i));
-        row.via.broadcast(buf.get_mut(), root)?;
+        row.in_place(&mut buf, |g, buf| g.broadcast(buf, root))?;
         row.expect_buffer(&case, &buf, |i| of(root, i));
     }
     Ok(())
 });
 
-calls!(all_gather, by_part, |row, count: usize| {
+calls!(all_gather; parts, |row, count: usize| {
     let me = row.rank();
     let n = row.n();
     let of = held::<T>(row);
     let case = row.case::<T>(count);
     let src = GuardedBuffer::new(count, |i| of(me, i));
     let mut dst = GuardedBuffer::stale(n * count);
-    row.via.all_gather(src.get(), dst.get_mut())?;
+    row.both(&src, &mut dst, |g, src, dst| g.all_gather(src, dst))?;
     row.expect_buffer(&case, &dst, |i| of(i / count, i % count));
     row.expect_everywhere(&case, dst.get())
 });
 
-calls!(all_gather_in_place, by_part, |row, count: usize| {
+calls!(all_gather_in_place; parts, |row, count: usize| {
     let me = row.rank();
     let n = row.n();
     let of = held::<T>(row);
     let case = row.case::<T>(count);
     let mut buf = GuardedBuffer::stale(n * count);
     buf.get_mut()[me * count..][..count].iter_mut().enumerate().for_each(|(i, x)| *x = of(me, i));
-    row.via.all_gather_in_place(buf.get_mut())?;
+    row.in_place(&mut buf, |g, buf| g.all_gather_in_place(buf))?;
     row.expect_buffer(&case, &buf, |i| of(i / count, i % count));
     Ok(())
 });
 
-calls!(all_gather_v, by_part, |row, count: usize| {
+calls!(all_gather_v; parts, |row, count: usize| {
     let me = row.rank();
     let n = row.n();
     for counts in parts::unequal(n, count) {
@@ -79,7 +71,7 @@ calls!(all_gather_v, by_part, |row, count: usize| {
         let case = row.case::<T>(count);
         let src = GuardedBuffer::new(counts[me], |i| of(me, i));
         let mut dst = GuardedBuffer::stale(counts.iter().sum());
-        row.via.all_gather_v(src.get(), dst.get_mut(), &counts)?;
+        row.both(&src, &mut dst, |g, src, dst| g.all_gather_v(src, dst, &counts))?;
         let want: Vec<T> =
             (0..n).flat_map(|r| (0..counts[r]).map(move |i| (r, i))).map(|(r, i)| of(r, i)).collect();
         row.expect_buffer(&case, &dst, |i| want[i]);
@@ -87,7 +79,7 @@ calls!(all_gather_v, by_part, |row, count: usize| {
     Ok(())
 });
 
-calls!(gather, by_part, |row, count: usize| {
+calls!(gather; parts, |row, count: usize| {
     let me = row.rank();
     let n = row.n();
     for root in row.roots(count) {
@@ -95,13 +87,13 @@ calls!(gather, by_part, |row, count: usize| {
         let case = Case { root: Some(root), ..row.case::<T>(count) };
         let src = GuardedBuffer::new(count, |i| of(me, i));
         let mut dst = GuardedBuffer::stale(if me == root { n * count } else { 0 });
-        row.via.gather(src.get(), dst.get_mut(), root)?;
+        row.both(&src, &mut dst, |g, src, dst| g.gather(src, dst, root))?;
         row.expect_buffer(&case, &dst, |i| of(i / count, i % count));
     }
     Ok(())
 });
 
-calls!(scatter, by_part, |row, count: usize| {
+calls!(scatter; parts, |row, count: usize| {
     let me = row.rank();
     let n = row.n();
     for root in row.roots(count) {
@@ -109,36 +101,36 @@ calls!(scatter, by_part, |row, count: usize| {
         let case = Case { root: Some(root), ..row.case::<T>(count) };
         let src = GuardedBuffer::new(if me == root { n * count } else { 0 }, |i| of(root, i));
         let mut dst = GuardedBuffer::stale(count);
-        row.via.scatter(src.get(), dst.get_mut(), root)?;
+        row.both(&src, &mut dst, |g, src, dst| g.scatter(src, dst, root))?;
         row.expect_buffer(&case, &dst, |i| of(root, me * count + i));
     }
     Ok(())
 });
 
-calls!(all_to_all, by_part, |row, count: usize| {
+calls!(all_to_all; parts, |row, count: usize| {
     let me = row.rank();
     let n = row.n();
     let of = held::<T>(row);
     let case = row.case::<T>(count);
     let src = GuardedBuffer::new(n * count, |i| of(me, i));
     let mut dst = GuardedBuffer::stale(n * count);
-    row.via.all_to_all(src.get(), dst.get_mut())?;
+    row.both(&src, &mut dst, |g, src, dst| g.all_to_all(src, dst))?;
     row.expect_buffer(&case, &dst, |i| of(i / count, me * count + i % count));
     Ok(())
 });
 
-calls!(all_to_all_in_place, by_part, |row, count: usize| {
+calls!(all_to_all_in_place; parts, |row, count: usize| {
     let me = row.rank();
     let n = row.n();
     let of = held::<T>(row);
     let case = row.case::<T>(count);
     let mut buf = GuardedBuffer::new(n * count, |i| of(me, i));
-    row.via.all_to_all_in_place(buf.get_mut())?;
+    row.in_place(&mut buf, |g, buf| g.all_to_all_in_place(buf))?;
     row.expect_buffer(&case, &buf, |i| of(i / count, me * count + i % count));
     Ok(())
 });
 
-calls!(all_to_all_v, by_part, |row, count: usize| {
+calls!(all_to_all_v; parts, |row, count: usize| {
     let me = row.rank();
     let n = row.n();
     let of = held::<T>(row);
@@ -152,7 +144,7 @@ calls!(all_to_all_v, by_part, |row, count: usize| {
     let want: Vec<T> = (0..n).flat_map(|from| (0..into[from]).map(move |k| at(from, me, k))).collect();
     let src = GuardedBuffer::new(sent.len(), |i| sent[i]);
     let mut dst = GuardedBuffer::stale(want.len());
-    row.via.all_to_all_v(src.get(), &out, dst.get_mut(), &into)?;
+    row.both(&src, &mut dst, |g, src, dst| g.all_to_all_v(src, &out, dst, &into))?;
     row.expect_buffer(&case, &dst, |i| want[i]);
     Ok(())
 });

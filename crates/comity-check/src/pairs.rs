@@ -18,24 +18,23 @@ fn pairs(n: usize) -> Vec<(usize, usize)> {
 /// Every type and size from rank to rank.
 pub(super) fn send_recv(row: &mut CheckRow<'_>) -> Result<()> {
     fn call<T: Sample>(row: &mut CheckRow<'_>, count: usize, (from, to): (usize, usize)) -> Result<()> {
-        let g = row.via.clone();
         let me = row.rank();
         let deal = row.deal();
         let of = |i| T::any(deal.draw(from, i));
         let case = Case { root: Some(from), note: "root is the sender", ..row.case::<T>(count) };
         if me == from {
             let src = GuardedBuffer::new(count, of);
-            g.send(src.get(), to, count as u32)?;
+            row.send(&src, to, count as u32)?;
         } else if me == to {
             let mut dst = GuardedBuffer::stale(count);
-            g.recv(dst.get_mut(), from, count as u32)?;
+            row.in_place(&mut dst, |g, dst| g.recv(dst, from, count as u32))?;
             row.expect_buffer(&case, &dst, of);
         }
         Ok(())
     }
     let pairs = pairs(row.n());
     for dtype in row.options.dtypes.clone() {
-        for (i, count) in [row.sizes().as_slice(), row.large(dtype)].concat().into_iter().enumerate() {
+        for (i, count) in row.whole(dtype).into_iter().enumerate() {
             let few = if count <= 8 { pairs.as_slice() } else { &pairs[i % pairs.len()..][..1] };
             for &pair in few {
                 with_type!(dtype, T => call::<T>(row, count, pair))?;
@@ -57,7 +56,7 @@ pub(super) fn sendrecv(row: &mut CheckRow<'_>) -> Result<()> {
         let from = (me + n - distance) % n;
         let src = GuardedBuffer::new(count, |i| of(me, i));
         let mut dst = GuardedBuffer::stale(count);
-        row.via.sendrecv(src.get(), to, dst.get_mut(), from, 3)?;
+        row.both(&src, &mut dst, |g, src, dst| g.sendrecv(src, to, dst, from, 3))?;
         row.expect_buffer(&case, &dst, |i| of(from, i));
         Ok(())
     }
@@ -66,7 +65,7 @@ pub(super) fn sendrecv(row: &mut CheckRow<'_>) -> Result<()> {
     distances.retain(|&d| d > 0);
     distances.dedup();
     for dtype in row.options.dtypes.clone() {
-        for count in [row.sizes().as_slice(), row.large(dtype)].concat() {
+        for count in row.whole(dtype) {
             for &d in &distances {
                 with_type!(dtype, T => call::<T>(row, count, d))?;
             }
@@ -77,7 +76,6 @@ pub(super) fn sendrecv(row: &mut CheckRow<'_>) -> Result<()> {
 
 /// Messages of one tag in order, those of other tags before them; also ones longer than what a link holds.
 pub(super) fn tags(row: &mut CheckRow<'_>) -> Result<()> {
-    let g = row.via.clone();
     let me = row.rank();
     let long = if row.options.quick { 300_001 } else { 3_000_001 };
     for (from, to) in pairs(row.n()) {
@@ -92,13 +90,13 @@ pub(super) fn tags(row: &mut CheckRow<'_>) -> Result<()> {
             let messages = [(10, count), (11, 3), (10, 2), (u32::MAX >> 1, 0), (11, count)];
             if me == from {
                 for (m, (tag, len)) in messages.into_iter().enumerate() {
-                    g.send(GuardedBuffer::new(len, |i| of(m, i)).get(), to, tag)?;
+                    row.send(&GuardedBuffer::new(len, |i| of(m, i)), to, tag)?;
                 }
             } else if me == to {
                 for m in [1, 3, 0, 4, 2] {
                     let (tag, len) = messages[m];
                     let mut dst = GuardedBuffer::stale(len);
-                    g.recv(dst.get_mut(), from, tag)?;
+                    row.in_place(&mut dst, |g, dst| g.recv(dst, from, tag))?;
                     row.expect_buffer(&case, &dst, |i| of(m, i));
                 }
             }

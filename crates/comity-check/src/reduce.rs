@@ -60,10 +60,6 @@ fn each(
     Ok(())
 }
 
-fn whole(row: &CheckRow<'_>, dtype: DType) -> Vec<usize> {
-    [&row.sizes(), row.large(dtype)].concat()
-}
-
 /// Element `i` of the result, of what each rank gives.
 fn result<T: Sample>(op: ReduceOp, n: usize, of: &impl Fn(usize, usize) -> T, i: usize) -> T {
     // One allocation for each element is what takes the time otherwise.
@@ -106,31 +102,30 @@ fn expect_again<T: Sample>(row: &mut CheckRow<'_>, case: &Case, first: &[T], aga
     row.expect(&case, again, |i| first[i]);
 }
 
-calls!(all_reduce, whole, |row, on: On| {
-    let g = row.via.clone();
+calls!(all_reduce; whole, |row, on: On| {
     let me = row.rank();
     let of = given::<T>(row.deal(), on.data, on.op, row.n());
     let case = on.case::<T>(row, None);
     let mut buf = GuardedBuffer::new(on.count, |i| of(me, i));
-    g.all_reduce(buf.get_mut(), on.op)?;
+    row.in_place(&mut buf, |g, buf| g.all_reduce(buf, on.op))?;
     judge(row, &case, on, buf.get(), 0, &of);
     row.expect_guarded(&case, &buf);
     if on.data == Data::Real {
         row.expect_everywhere(&case, buf.get())?;
         let mut again = GuardedBuffer::new(on.count, |i| of(me, i));
-        g.all_reduce(again.get_mut(), on.op)?;
+        row.in_place(&mut again, |g, buf| g.all_reduce(buf, on.op))?;
         expect_again(row, &case, buf.get(), again.get());
     }
     Ok(())
 });
 
-calls!(all_reduce_into, whole, |row, on: On| {
+calls!(all_reduce_into; whole, |row, on: On| {
     let me = row.rank();
     let of = given::<T>(row.deal(), on.data, on.op, row.n());
     let case = on.case::<T>(row, None);
     let src = GuardedBuffer::new(on.count, |i| of(me, i));
     let mut dst = GuardedBuffer::stale(on.count);
-    row.via.all_reduce_into(src.get(), dst.get_mut(), on.op)?;
+    row.both(&src, &mut dst, |g, src, dst| g.all_reduce_into(src, dst, on.op))?;
     judge(row, &case, on, dst.get(), 0, &of);
     row.expect_guarded(&case, &dst);
     row.expect(&Case { note: "the source", ..case }, src.get(), |i| of(me, i));
@@ -140,13 +135,13 @@ calls!(all_reduce_into, whole, |row, on: On| {
     Ok(())
 });
 
-calls!(reduce, whole, |row, on: On| {
+calls!(reduce; whole, |row, on: On| {
     let me = row.rank();
     for root in row.roots(on.count) {
         let of = given::<T>(row.deal(), on.data, on.op, row.n());
         let case = on.case::<T>(row, Some(root));
         let mut buf = GuardedBuffer::new(on.count, |i| of(me, i));
-        row.via.reduce(buf.get_mut(), on.op, root)?;
+        row.in_place(&mut buf, |g, buf| g.reduce(buf, on.op, root))?;
         if me == root {
             judge(row, &case, on, buf.get(), 0, &of);
         } else {
@@ -158,32 +153,31 @@ calls!(reduce, whole, |row, on: On| {
     Ok(())
 });
 
-calls!(reduce_scatter, |row, dtype| row.parts(dtype), |row, on: On| {
-    let g = row.via.clone();
+calls!(reduce_scatter; parts, |row, on: On| {
     let me = row.rank();
     let n = row.n();
     let of = given::<T>(row.deal(), on.data, on.op, n);
     let case = on.case::<T>(row, None);
     let src = GuardedBuffer::new(n * on.count, |i| of(me, i));
     let mut dst = GuardedBuffer::stale(on.count);
-    g.reduce_scatter(src.get(), dst.get_mut(), on.op)?;
+    row.both(&src, &mut dst, |g, src, dst| g.reduce_scatter(src, dst, on.op))?;
     judge(row, &case, on, dst.get(), me * on.count, &of);
     row.expect_guarded(&case, &dst);
     if on.data == Data::Real {
         let mut again = GuardedBuffer::stale(on.count);
-        g.reduce_scatter(src.get(), again.get_mut(), on.op)?;
+        row.both(&src, &mut again, |g, src, dst| g.reduce_scatter(src, dst, on.op))?;
         expect_again(row, &case, dst.get(), again.get());
     }
     Ok(())
 });
 
-calls!(reduce_scatter_in_place, |row, dtype| row.parts(dtype), |row, on: On| {
+calls!(reduce_scatter_in_place; parts, |row, on: On| {
     let me = row.rank();
     let n = row.n();
     let of = given::<T>(row.deal(), on.data, on.op, n);
     let case = on.case::<T>(row, None);
     let mut buf = GuardedBuffer::new(n * on.count, |i| of(me, i));
-    row.via.reduce_scatter_in_place(buf.get_mut(), on.op)?;
+    row.in_place(&mut buf, |g, buf| g.reduce_scatter_in_place(buf, on.op))?;
     let (before, rest) = buf.get().split_at(me * on.count);
     let (own, after) = rest.split_at(on.count);
     judge(row, &case, on, own, me * on.count, &of);
@@ -194,7 +188,7 @@ calls!(reduce_scatter_in_place, |row, dtype| row.parts(dtype), |row, on: On| {
     Ok(())
 });
 
-calls!(reduce_scatter_v, |row, dtype| row.parts(dtype), |row, on: On| {
+calls!(reduce_scatter_v; parts, |row, on: On| {
     let me = row.rank();
     let n = row.n();
     for counts in parts::unequal(n, on.count) {
@@ -203,7 +197,7 @@ calls!(reduce_scatter_v, |row, dtype| row.parts(dtype), |row, on: On| {
         let from: usize = counts[..me].iter().sum();
         let src = GuardedBuffer::new(counts.iter().sum(), |i| of(me, i));
         let mut dst = GuardedBuffer::stale(counts[me]);
-        row.via.reduce_scatter_v(src.get(), dst.get_mut(), &counts, on.op)?;
+        row.both(&src, &mut dst, |g, src, dst| g.reduce_scatter_v(src, dst, &counts, on.op))?;
         judge(row, &case, on, dst.get(), from, &of);
         row.expect_guarded(&case, &dst);
     }

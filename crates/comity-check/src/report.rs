@@ -1,8 +1,7 @@
 //! Result of a check: the rows of the table and the first difference, the same on every rank.
 
 use super::{Options, case::CheckRow};
-use comity::{DType, Group, ReduceOp, Result};
-use serde_json::{Value, json};
+use comity::{DType, ReduceOp, Result};
 use std::fmt;
 
 /// Result of a check, on all ranks together.
@@ -79,76 +78,10 @@ impl fmt::Display for Line {
 /// A result that was not what it should have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The method called.
-    pub method: String,
-    /// The type of its elements.
-    pub dtype: Option<DType>,
-    /// The reduction, where it reduces.
-    pub reduce: Option<ReduceOp>,
-    /// Elements, in the words of the operation: all of them, or those of one rank's part.
-    pub count: usize,
-    /// The root, where there is one.
-    pub root: Option<usize>,
-    /// The kind of case.
-    pub note: String,
     /// The rank that saw it.
     pub rank: usize,
-    /// The element.
-    pub index: Option<usize>,
-    /// Value that was there.
-    pub got: String,
-    /// Value that should have been there.
-    pub expected: String,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.method)?;
-        if let Some(d) = self.dtype {
-            write!(f, " {d}[{}]", self.count)?;
-        }
-        if let Some(o) = self.reduce {
-            write!(f, " {o}")?;
-        }
-        if let Some(r) = self.root {
-            write!(f, " root {r}")?;
-        }
-        if !self.note.is_empty() {
-            write!(f, " ({})", self.note)?;
-        }
-        write!(f, ", rank {}", self.rank)?;
-        if let Some(i) = self.index {
-            write!(f, ", index {i}")?;
-        }
-        write!(f, ": got {}, expected {}", self.got, self.expected)
-    }
-}
-
-impl Difference {
-    fn to_json(&self) -> Value {
-        json!({
-            "method": self.method, "dtype": self.dtype.map(DType::name), "reduce": self.reduce.map(ReduceOp::name),
-            "count": self.count, "root": self.root, "note": self.note, "rank": self.rank, "index": self.index,
-            "got": self.got, "expected": self.expected,
-        })
-    }
-
-    fn from_json(v: &Value) -> Option<Self> {
-        let text = |k: &str| v[k].as_str().map(str::to_owned);
-        let number = |k: &str| v[k].as_u64().and_then(|n| usize::try_from(n).ok());
-        Some(Self {
-            method: text("method")?,
-            dtype: v["dtype"].as_str().and_then(DType::from_name),
-            reduce: v["reduce"].as_str().and_then(ReduceOp::from_name),
-            count: number("count")?,
-            root: number("root"),
-            note: text("note")?,
-            rank: number("rank")?,
-            index: number("index"),
-            got: text("got")?,
-            expected: text("expected")?,
-        })
-    }
+    /// The call, the rank, the element, what was there and what should have been.
+    pub text: String,
 }
 
 /// Put the ranks' views of a row together. A rank that saw a difference keeps it, whatever the others say: what carries the
@@ -160,7 +93,7 @@ pub(super) fn merge(row: CheckRow<'_>, report: &mut Report) -> Result<Line> {
     let [wrong, ranks] = if own_wrong { [counts[0].max(row.wrong), counts[1].max(1)] } else { counts };
     // Every rank goes the same way, also where it does not believe what it heard.
     if counts[1] > 0 {
-        let told = tell(row.group, row.first.as_ref())?;
+        let told = tell(&row)?;
         let first = told.or(row.first);
         report.first = report.first.take().or(first);
     } else if let Some(own) = row.first {
@@ -185,16 +118,19 @@ fn in_order(dtypes: &[DType], options: &Options) -> Vec<DType> {
 }
 
 /// The difference of the first rank that has one.
-fn tell(group: &Group, own: Option<&Difference>) -> Result<Option<Difference>> {
-    let text = own.map(|d| d.to_json().to_string().into_bytes()).unwrap_or_default();
+fn tell(row: &CheckRow<'_>) -> Result<Option<Difference>> {
+    let group = row.group;
+    let text = row.first.as_ref().map(|d| d.text.as_bytes()).unwrap_or_default();
     let mut lengths = vec![0u64; group.size()];
     group.all_gather(&[text.len() as u64], &mut lengths)?;
     let Some(root) = lengths.iter().position(|&l| l > 0) else { return Ok(None) };
     // Longer than any text made here: the length itself came wrong.
     let mut bytes = vec![0u8; lengths[root].min(1 << 16) as usize];
     if root == group.rank() && bytes.len() == text.len() {
-        bytes.copy_from_slice(&text);
+        bytes.copy_from_slice(text);
     }
     group.broadcast(&mut bytes, root)?;
-    Ok(serde_json::from_slice(&bytes).ok().as_ref().and_then(Difference::from_json))
+    // What carries the news may be what is broken.
+    let text = String::from_utf8(bytes).ok().filter(|text| text.starts_with(&row.name));
+    Ok(text.map(|text| Difference { rank: root, text }))
 }

@@ -22,7 +22,6 @@ fn each(row: &mut CheckRow<'_>, call: Call) -> Result<()> {
     Ok(())
 }
 
-/// The case of a call by `wire`.
 fn case(row: &mut CheckRow<'_>, wire: Wire, reduce: Option<ReduceOp>, count: usize) -> Case {
     Case { reduce, note: wire.name(), ..row.case::<f32>(count) }
 }

@@ -1,16 +1,11 @@
 //! The group that this process belongs to, and how it is told in a line.
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comity::{
-    Algorithm, BackendKind, Config, ConfigError, ConnectTiming, Error, ErrorKind, Group, LinkKind,
-    Protection, Result,
+    Algorithm, BackendKind, Config, ConfigError, ConnectTiming, Group, LinkKind, Protection, Result,
     tools::{self, cuda::Cuda},
 };
 use comity_plan::Kind;
-use std::{
-    collections::BTreeSet,
-    io::{self, Write},
-};
+use std::collections::BTreeSet;
 
 pub(crate) use comity_launch::VERSION;
 
@@ -79,16 +74,11 @@ pub(crate) fn join_for(
     Ok((group, Some(cuda)))
 }
 
-/// The value of `--backend`.
-pub(crate) fn backend_parser() -> impl TypedValueParser<Value = BackendKind> {
-    PossibleValuesParser::new(BackendKind::ALL.map(BackendKind::name))
-        .try_map(|name| BackendKind::from_name(&name).ok_or("no such backend"))
-}
-
-/// The value of `--algorithm`.
-pub(crate) fn algorithm_parser() -> impl TypedValueParser<Value = Algorithm> {
-    PossibleValuesParser::new(Algorithm::ALL.iter().map(|a| a.name()))
-        .try_map(|name| Algorithm::from_name(&name).ok_or("no such algorithm"))
+/// Text that strangers cannot know.
+pub(crate) fn token() -> std::io::Result<String> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(|e| std::io::Error::other(e.to_string()))?;
+    Ok(random.iter().map(|b| format!("{b:02x}")).collect())
 }
 
 /// The operations that an algorithm can carry out, in words.
@@ -106,19 +96,6 @@ pub(crate) fn prefer(group: &Group, algorithm: Algorithm) -> Result<()> {
         .into());
     }
     Ok(())
-}
-
-/// A line on standard error, written at once: `eprintln!` writes piece by piece, between which another rank's line may come.
-pub(crate) fn complain(mut line: String) {
-    line.push('\n');
-    // Who has no standard error any more is told nothing.
-    let _ = io::stderr().write_all(line.as_bytes());
-}
-
-/// Says why `command` could not go on; the exit code.
-pub(crate) fn failed(command: &str, e: &Error) -> u8 {
-    complain(format!("comity {command}: {e}"));
-    if matches!(e.kind(), ErrorKind::Config(_)) { 2 } else { 1 }
 }
 
 /// "4 ranks on 2 hosts (a, b), links shm and tcp over 15 connections".

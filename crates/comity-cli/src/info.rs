@@ -2,12 +2,15 @@
 
 mod settings;
 
-use crate::{here, say};
+use crate::{
+    here,
+    say::{Exit, say},
+};
 use comity::{
     Config, DType,
     tools::{self, AddressNote, CostsNote, LinkNote},
 };
-use comity_cluster::cores::cpu_words;
+use comity_cluster::cores::run_words;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -26,8 +29,8 @@ pub(crate) struct InfoArgs {
     json: bool,
 }
 
-/// `comity info`; the exit code.
-pub(crate) fn info(args: InfoArgs) -> u8 {
+/// `comity info`
+pub(crate) fn info(args: InfoArgs) -> Exit {
     let config = Config::from_env();
     let var = |name: &str| std::env::var_os(name);
     let text = match (&config, args.settings, args.json) {
@@ -37,8 +40,9 @@ pub(crate) fn info(args: InfoArgs) -> u8 {
         (Ok(config), false, false) => to_text(config),
         (Err(_), false, _) => String::new(),
     };
-    let printed = say::say("info", text, 0);
-    config.map_or_else(|e| here::failed("info", &e), |_| printed)
+    let printed = say(text, 0);
+    config?;
+    printed
 }
 
 /// Output of `--settings`.
@@ -125,7 +129,7 @@ fn topology() -> Vec<String> {
     };
     let mut lines = vec![all.words()];
     if own != all {
-        let list = cpu_words(&own.processors());
+        let list = run_words(&own.processors(), ",");
         lines.push(format!(
             "this process may use {} of {} threads: {list:.60}",
             own.counts().processors,

@@ -1,14 +1,11 @@
 //! `comity join`: a program on this host joins a job that runs.
+use crate::say::{Exit, Trouble};
 use comity::{HostPort, Key};
-use comity_launch::{KEY_FILE, find_program, job_name};
+use comity_launch::{KEY_FILE, OURS, find_program, job_name};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-
-/// The exit code for input that a user can correct, and for a program that cannot be started.
-const USAGE: u8 = 2;
-const REFUSED: u8 = 1;
 
 const AFTER: &str = "\
 The job is one of `comity launch --elastic`, started with the same key (COMITY_KEY_FILE=FILE) or with --insecure. Its
@@ -40,36 +37,11 @@ pub(crate) struct JoinArgs {
     command: Vec<OsString>,
 }
 
-/// Variables that make a process a rank of another job.
-const OTHERS: [&str; 14] = [
-    "COMITY_RANK",
-    "COMITY_SIZE",
-    "COMITY_LOCAL_RANK",
-    "COMITY_LOCAL_SIZE",
-    "COMITY_KEY_FD",
-    "COMITY_KEY_FILE",
-    "COMITY_INSECURE",
-    "COMITY_ROOT_CAUSE_FD",
-    "COMITY_STATS_FD",
-    "COMITY_HOST_CORES",
-    "COMITY_RESTART",
-    "MLX_RANK",
-    "RANK",
-    "WORLD_SIZE",
-];
-
-/// Becomes the command; returns the exit code where that cannot be.
-pub(crate) fn join(args: &JoinArgs) -> u8 {
-    let (mut command, program) = match prepare(args) {
-        Ok(made) => made,
-        Err(why) => {
-            eprintln!("comity join: {why}");
-            return USAGE;
-        }
-    };
+/// Becomes the command; returns where that cannot be.
+pub(crate) fn join(args: &JoinArgs) -> Exit {
+    let (mut command, program) = prepare(args).map_err(Trouble::usage)?;
     let e = command.exec();
-    eprintln!("comity join: cannot start '{program}': {e}");
-    REFUSED
+    Err(Trouble::faulty(format!("cannot start '{program}': {e}")))
 }
 
 fn prepare(args: &JoinArgs) -> Result<(Command, String), String> {
@@ -86,7 +58,8 @@ fn prepare(args: &JoinArgs) -> Result<(Command, String), String> {
     let program = find_program(name, None, &path)?;
     let mut command = Command::new(&program);
     command.arg0(name).args(words);
-    for name in OTHERS {
+    // LOCAL_RANK alone says which device to take.
+    for name in OURS.iter().filter(|name| !name.starts_with("LOCAL_")) {
         command.env_remove(name);
     }
     command.env("COMITY_JOIN", "1").env("COMITY_STORE", &args.job).env("COMITY_JOB", job_name());

@@ -1,5 +1,8 @@
 //! `comity key`: job keys for ranks that no launcher of Comity's starts.
-use crate::{save, say::say};
+use crate::{
+    save,
+    say::{Exit, Trouble, USAGE, say},
+};
 use comity::Key;
 use comity_launch::fleet::{check_host_name, explain_ssh};
 use std::ffi::OsString;
@@ -33,19 +36,13 @@ pub(crate) enum KeyCommand {
     },
 }
 
-/// Runs the command and returns the exit code.
-pub(crate) fn key(command: KeyCommand) -> u8 {
+/// Runs the command.
+pub(crate) fn key(command: KeyCommand) -> Exit {
     let done = match command {
         KeyCommand::New { file } => new(&file).map(|()| format!("{}\n", file.display())).map_err(|e| vec![e]),
         KeyCommand::Copy { hosts, file, ssh_arg, ssh } => copy(&hosts, &file, &ssh, &ssh_arg),
     };
-    match done {
-        Ok(text) => say("key", text, 0),
-        Err(problems) => {
-            problems.iter().for_each(|problem| eprintln!("comity key: {problem}"));
-            2
-        }
-    }
+    say(done.map_err(|all| Trouble(USAGE, all))?, 0)
 }
 
 fn new(path: &Path) -> Result<(), String> {
@@ -113,7 +110,7 @@ fn send(
     if wrong.is_empty() {
         return Ok(there);
     }
-    wrong.extend(crate::say::said(there.as_bytes()).err());
+    wrong.extend(say(there, 0).err().into_iter().flat_map(|Trouble(_, why)| why));
     Err(wrong)
 }
 

@@ -2,6 +2,7 @@
 //! other front ends (a Python entry point, a test) can offer the same command.
 mod bench;
 mod check;
+mod child;
 mod cluster;
 mod doctor;
 mod here;
@@ -96,9 +97,11 @@ fn definition() -> clap::Command {
     })
 }
 
-fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
+/// The command that was asked for, with its name.
+fn parse(args: &[OsString]) -> Result<(Cli, String), clap::Error> {
     let mut matches = definition().try_get_matches_from(args)?;
-    Cli::from_arg_matches_mut(&mut matches)
+    let name = matches.subcommand_name().unwrap_or_default().to_owned();
+    Ok((Cli::from_arg_matches_mut(&mut matches)?, name))
 }
 
 /// Runs `comity` with these arguments (the first is the program's name) and returns the exit code.
@@ -106,8 +109,8 @@ fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
 /// Call it from the main thread before other threads are started: `comity launch` forks.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
-    let cli = match parse(&args) {
-        Ok(cli) => cli,
+    let (cli, name) = match parse(&args) {
+        Ok(parsed) => parsed,
         Err(mut e) => {
             manual::plainer(&mut e);
             // A closed terminal is no reason to change the exit code; help that is lost is.
@@ -118,9 +121,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
             }
             let code = u8::try_from(e.exit_code()).unwrap_or(2);
             return match shown {
-                Err(why) if !e.use_stderr() => {
-                    let _ = writeln!(std::io::stderr(), "comity: {why}");
-                    1
+                Err(say::Trouble(code, why)) if !e.use_stderr() => {
+                    let _ = writeln!(std::io::stderr(), "comity: {}", why.concat());
+                    code
                 }
                 _ => code,
             };
@@ -129,10 +132,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     if matches!(cli.command, Command::Check(_) | Command::Bench(_)) {
         tell_warnings();
     }
-    match cli.command {
+    let done = match cli.command {
         Command::Launch(args) => launch::launch(*args),
         Command::Join(args) => join::join(&args),
-        Command::Guard => comity_launch::fleet::host_launcher(),
+        Command::Guard => Ok(comity_launch::fleet::host_launcher()),
         Command::Agent(args) => cluster::agent::agent(args),
         Command::Cluster(command) => cluster::cluster(command),
         Command::Doctor(args) => doctor::doctor(args),
@@ -147,7 +150,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Stacks(args) => top::stacks(args),
         Command::Completions(args) => manual::completions(args, definition()),
         Command::Man(args) => manual::man(args, definition()),
-    }
+    };
+    done.unwrap_or_else(|trouble| trouble.tell(&name))
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! Completions for shells, pages for `man`, and hints for flags in the wrong place; all made from this command's definition.
-use crate::say::say;
+use crate::say::{Exit, Trouble, say};
 use clap::{
     Command,
     error::{ContextKind, ContextValue, ErrorKind},
 };
+use clap_complete::{Shell, generate};
+use comity_launch::one_of;
 use std::path::{Path, PathBuf};
-
-/// The exit code for input that a user can correct.
-const USAGE: u8 = 2;
 
 /// Arguments of `comity completions`.
 #[derive(Debug, clap::Args)]
@@ -17,15 +16,11 @@ zsh:  comity completions zsh > a file _comity in a folder of $fpath
 fish: comity completions fish > ~/.config/fish/completions/comity.fish")]
 pub(crate) struct CompletionsArgs {
     /// The shell
+    #[arg(value_parser = one_of(SHELLS, |name| name.parse::<Shell>().ok()))]
     shell: Shell,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Shell {
-    Bash,
-    Zsh,
-    Fish,
-}
+const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
 /// Arguments of `comity man`.
 #[derive(Debug, clap::Args)]
@@ -35,28 +30,17 @@ pub(crate) struct ManArgs {
     output: PathBuf,
 }
 
-/// `comity completions`; the exit code.
-pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> u8 {
-    use clap_complete::{Shell as Known, generate};
-    let shell = match args.shell {
-        Shell::Bash => Known::Bash,
-        Shell::Zsh => Known::Zsh,
-        Shell::Fish => Known::Fish,
-    };
+/// `comity completions`
+pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> Exit {
     let mut text = Vec::new();
-    generate(shell, &mut command, "comity", &mut text);
-    say("completions", text, 0)
+    generate(args.shell, &mut command, "comity", &mut text);
+    say(text, 0)
 }
 
-/// `comity man`; the exit code.
-pub(crate) fn man(args: ManArgs, command: Command) -> u8 {
-    match pages(&args.output, command) {
-        Ok(()) => 0,
-        Err(e) => {
-            eprintln!("comity man: --output {}: {e}", args.output.display());
-            USAGE
-        }
-    }
+/// `comity man`
+pub(crate) fn man(args: ManArgs, command: Command) -> Exit {
+    let fail = |e| Trouble::usage(format!("--output {}: {e}", args.output.display()));
+    pages(&args.output, command).map(|()| 0).map_err(fail)
 }
 
 fn pages(dir: &Path, command: Command) -> std::io::Result<()> {
@@ -69,7 +53,7 @@ pub(crate) fn plainer(error: &mut clap::Error) {
     error.remove(ContextKind::Suggested);
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand).cloned() else { return };
     if let Some(ContextValue::Strings(names)) = error.get(ContextKind::SuggestedSubcommand)
-        && let Some(name) = names.iter().min_by_key(|name| crate::misspelt::distance(&word, name)).cloned()
+        && let Some(name) = names.iter().min_by_key(|name| strsim::levenshtein(&word, name)).cloned()
     {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name]));
     }
@@ -268,9 +252,9 @@ mod tests {
         let page = std::fs::read_to_string(dir.path().join("comity-launch.1")).unwrap();
         assert!(page.contains("hostfile") && page.contains(".TH"), "{page}");
         assert!(!dir.path().join("comity-guard.1").exists());
-        for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let mut text = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "comity", &mut text);
+            generate(shell, &mut Cli::command(), "comity", &mut text);
             let text = String::from_utf8(text).unwrap();
             for word in ["launch", "hostfile", "stacks", "completions"] {
                 assert!(text.contains(word), "{shell}: {word}");

@@ -1,6 +1,7 @@
 //! Variables of the environment that look like misspelt settings.
 
 use comity::tools::VARIABLES;
+use strsim::levenshtein;
 
 /// The most letters that differ in a misspelt name.
 const SLIPS: usize = 2;
@@ -16,23 +17,8 @@ fn doubt(name: &str) -> Option<String> {
     if !name.starts_with("COMITY_") || VARIABLES.iter().any(|v| v.name == name) {
         return None;
     }
-    let (slips, meant) = VARIABLES.iter().map(|v| (distance(name, v.name), v.name)).min()?;
+    let (slips, meant) = VARIABLES.iter().map(|v| (levenshtein(name, v.name), v.name)).min()?;
     (slips <= SLIPS).then(|| format!("nothing reads {name}; do you mean {meant}?"))
-}
-
-/// Number of letters that have to be put in, taken out or changed to make `b` of `a` (Levenshtein).
-pub(crate) fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut before = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let changed = before + usize::from(x != y);
-            before = row[j + 1];
-            row[j + 1] = changed.min(before + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -41,7 +27,6 @@ mod tests {
 
     #[test]
     fn a_slip_is_told_and_a_variable_of_ones_own_is_not() {
-        assert_eq!(distance("kitten", "sitting"), 3);
         let of_comity = |rest: &str| doubt(&format!("COMITY_{rest}"));
         let told = of_comity("TIMOUT").unwrap();
         assert!(told.ends_with("TIMOUT; do you mean COMITY_TIMEOUT?"), "{told}");

@@ -2,26 +2,14 @@
 //! out, and a drawing of one.
 
 use crate::{
-    check::dtype_parser,
-    say::say,
+    say::{Exit, Trouble, say},
     size::{Size, bytes},
 };
 use clap::builder::PossibleValuesParser;
 use comity::{DType, LinkCosts};
-use comity_plan::{Algorithm, LinkClass, PlanReport, PlanRequest, plan_report};
+use comity_launch::one_of;
+use comity_plan::{Algorithm, Kind, LinkClass, PlanReport, PlanRequest, plan_report};
 use std::path::PathBuf;
-
-const OPS: [&str; 9] = [
-    "all_reduce",
-    "reduce",
-    "broadcast",
-    "all_gather",
-    "reduce_scatter",
-    "gather",
-    "scatter",
-    "all_to_all",
-    "barrier",
-];
 
 /// Arguments of `comity plan`.
 #[derive(Debug, clap::Args)]
@@ -37,7 +25,7 @@ To draw a picture, or a graph:
   comity plan all_reduce --ranks 12 --bytes 64M --hosts 3 --dot | dot -Tsvg > graph.svg")]
 pub(crate) struct PlanArgs {
     /// The operation
-    #[arg(value_name = "OP", value_parser = PossibleValuesParser::new(OPS), hide_possible_values = true)]
+    #[arg(value_name = "OP", value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)), hide_possible_values = true)]
     op: String,
 
     /// Number of ranks
@@ -61,7 +49,7 @@ pub(crate) struct PlanArgs {
     links: Vec<String>,
 
     /// The element type, of which there are whole ones
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = one_of(DType::ALL.map(DType::name), DType::from_name), hide_possible_values = true)]
     dtype: DType,
 
     /// By costs that were measured: FILE of `comity check --links --json`
@@ -69,7 +57,7 @@ pub(crate) struct PlanArgs {
     costs: Option<PathBuf>,
 
     /// Draw this algorithm instead of the one chosen
-    #[arg(long, value_name = "NAME", value_parser = crate::here::algorithm_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "NAME", value_parser = one_of(Algorithm::ALL.iter().map(|a| a.name()), Algorithm::from_name), hide_possible_values = true)]
     algorithm: Option<Algorithm>,
 
     /// Only the graph, in the language of Graphviz
@@ -81,15 +69,9 @@ pub(crate) struct PlanArgs {
     svg: bool,
 }
 
-/// `comity plan`; the exit code.
-pub(crate) fn plan(args: PlanArgs) -> u8 {
-    match report(&args) {
-        Ok(text) => say("plan", text, 0),
-        Err(why) => {
-            eprintln!("comity plan: {why}");
-            2
-        }
-    }
+/// `comity plan`
+pub(crate) fn plan(args: PlanArgs) -> Exit {
+    say(report(&args).map_err(Trouble::usage)?, 0)
 }
 
 fn report(args: &PlanArgs) -> Result<String, String> {

@@ -6,12 +6,12 @@ mod secrets;
 
 pub(crate) use secrets::Secrets;
 
-use crate::{save, say::say};
+use crate::{
+    save,
+    say::{Exit, Trouble, USAGE, complain, say},
+};
 use comity_launch::flights;
 use std::path::PathBuf;
-
-/// The exit code for input that a user can correct.
-const USAGE: u8 = 2;
 
 /// Arguments of `comity report`.
 #[derive(Debug, clap::Args)]
@@ -32,46 +32,30 @@ pub(crate) struct ReportArgs {
     bundle: Option<PathBuf>,
 }
 
-/// `comity report`; the exit code.
-pub(crate) fn report(args: ReportArgs) -> u8 {
-    let refuse = |why: &str| {
-        eprintln!("comity report: {why}");
-        USAGE
-    };
+/// `comity report`
+pub(crate) fn report(args: ReportArgs) -> Exit {
     if let Some(file) = &args.bundle {
-        return match bundle::bundle(file, args.dir.as_deref()) {
-            Ok(names) => {
-                let names = names.join(", ");
-                let text = format!("{} has {names}; look at it before you pass it on\n", file.display());
-                say("report", text, 0)
-            }
-            Err(why) => refuse(&why),
-        };
+        let names = bundle::bundle(file, args.dir.as_deref()).map_err(Trouble::usage)?.join(", ");
+        return say(format!("{} has {names}; look at it before you pass it on\n", file.display()), 0);
     }
     let dir = args.dir.unwrap_or_default();
-    let (records, bad) = match flights::read(&dir) {
-        Ok(read) => read,
-        Err(why) => return refuse(&why),
-    };
-    for why in &bad {
-        refuse(why);
+    let (records, bad) = flights::read(&dir).map_err(Trouble::usage)?;
+    if records.is_empty() && bad.is_empty() {
+        return Err(Trouble::usage(format!(
+            "'{}' holds no flight records (rank-N.group-ID.flight.json); they are written when a group \
+             fails under comity launch --log-dir",
+            dir.display()
+        )));
     }
     if records.is_empty() {
-        if bad.is_empty() {
-            return refuse(&format!(
-                "'{}' holds no flight records (rank-N.group-ID.flight.json); they are written when a group \
-                 fails under comity launch --log-dir",
-                dir.display()
-            ));
-        }
-        return USAGE;
+        return Err(Trouble(USAGE, bad));
     }
-    if let Some(file) = &args.trace
-        && let Err(e) = save::replace(file, flights::trace(&records).as_bytes(), save::FOR_ALL)
-    {
-        return refuse(&format!("--trace '{}': {e}", file.display()));
+    bad.iter().for_each(|why| complain("report", why));
+    if let Some(file) = &args.trace {
+        save::replace(file, flights::trace(&records).as_bytes(), save::FOR_ALL)
+            .map_err(|e| Trouble::usage(format!("--trace '{}': {e}", file.display())))?;
     }
-    say("report", flights::report(&records), if bad.is_empty() { 0 } else { USAGE })
+    say(flights::report(&records), if bad.is_empty() { 0 } else { USAGE })
 }
 
 /// Variables of this process that launchers and libraries read, a line each.

@@ -1,15 +1,13 @@
 //! Files that are there whole or not at all: written beside their place, brought to the disk, and put in place at the end.
-use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Permissions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use tempfile::{Builder, NamedTempFile};
 
 /// Mode of a file: readable for all that the user's mask lets, or for the user alone.
 pub(crate) const FOR_ALL: u32 = 0o666;
 pub(crate) const FOR_USER: u32 = 0o600;
-/// Other names that are tried beside one that is taken.
-const TRIES: u32 = 100;
 
 /// Puts the text in the place of what is there, if anything is.
 pub(crate) fn replace(path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
@@ -17,23 +15,18 @@ pub(crate) fn replace(path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
         // A terminal, a pipe or a device has no place beside it.
         return File::options().write(true).open(path)?.write_all(text);
     };
-    let new = Beside::written(&place, text, mode)?;
+    let new = beside(&place, text, mode)?;
     if let Ok(old) = place.metadata() {
-        std::fs::set_permissions(&new.0, old.permissions())?;
+        new.as_file().set_permissions(old.permissions())?;
     }
-    std::fs::rename(&new.0, &place)?;
+    new.persist(&place)?;
     sync_folder(&place);
     Ok(())
 }
 
 /// Makes a file that must not be there yet.
 pub(crate) fn create(path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
-    if path.symlink_metadata().is_ok() {
-        return Err(ErrorKind::AlreadyExists.into());
-    }
-    let new = Beside::written(path, text, mode)?;
-    // Unlike a renamed file a link never takes the place of another.
-    std::fs::hard_link(&new.0, path)?;
+    beside(path, text, mode)?.persist_noclobber(path)?;
     sync_folder(path);
     Ok(())
 }
@@ -41,7 +34,7 @@ pub(crate) fn create(path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
 /// Checks that a file can be put there; it writes a little beside it and removes that.
 pub(crate) fn can_be_put(path: &Path) -> io::Result<()> {
     match place_of(path)? {
-        Some(place) => Beside::written(&place, b"\n", FOR_USER).map(drop),
+        Some(place) => beside(&place, b"\n", FOR_USER).map(drop),
         None => File::options().write(true).open(path).map(drop),
     }
 }
@@ -71,42 +64,19 @@ fn sync_folder(path: &Path) {
 }
 
 /// A file beside another, which goes away with this value.
-struct Beside(PathBuf);
-
-impl Beside {
-    fn written(place: &Path, text: &[u8], mode: u32) -> io::Result<Self> {
-        let name = place.file_name().ok_or(ErrorKind::IsADirectory)?;
-        for number in 0..TRIES {
-            let mut own = OsString::from(".");
-            own.push(name);
-            own.push(format!(".{}-{number}", std::process::id()));
-            let path = folder(place).join(own);
-            match OpenOptions::new().write(true).create_new(true).mode(mode).open(&path) {
-                Ok(mut file) => {
-                    let new = Self(path);
-                    file.write_all(text)?;
-                    file.sync_all()?;
-                    return Ok(new);
-                }
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Err(ErrorKind::AlreadyExists.into())
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        // After a rename there is none.
-        let _ = std::fs::remove_file(&self.0);
-    }
+fn beside(place: &Path, text: &[u8], mode: u32) -> io::Result<NamedTempFile> {
+    let mode = Permissions::from_mode(mode);
+    let mut new = Builder::new().prefix(".comity-").permissions(mode).tempfile_in(folder(place))?;
+    new.write_all(text)?;
+    new.as_file().sync_all()?;
+    Ok(new)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::ffi::OsString;
+    use std::os::unix::fs::symlink;
 
     fn names(dir: &Path) -> Vec<OsString> {
         let mut all: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect();

@@ -1,39 +1,65 @@
-//! Output of a command on standard output, and the message when that is lost.
-use std::io::{self, ErrorKind, Write};
+//! End of a command: its output, the exit code, and what is said where it could not do what was asked.
+use comity::{Error, ErrorKind as Kind};
+use std::{
+    fmt::Display,
+    io::{self, ErrorKind, Write},
+};
 
-/// The exit code where the output was lost.
-const LOST: u8 = 1;
+/// Exit code for input that a user can correct.
+pub(crate) const USAGE: u8 = 2;
+/// Exit code where something is not as it should be, or the output was lost.
+pub(crate) const FAULTY: u8 = 1;
 
-/// Prints it; the exit code is `code`, or 1 where it could not be written, which is told. A reader that went away has seen enough.
-pub(crate) fn say(command: &str, text: impl AsRef<[u8]>, code: u8) -> u8 {
-    match said(text.as_ref()) {
-        Ok(()) => code,
-        Err(why) => {
-            let _ = writeln!(io::stderr(), "comity {command}: {why}");
-            LOST
-        }
+/// Exit code of a command, or what kept it from its end.
+pub(crate) type Exit = Result<u8, Trouble>;
+
+/// Reason that kept a command from its end: the exit code, and its sentences.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Trouble(pub(crate) u8, pub(crate) Vec<String>);
+
+impl Trouble {
+    /// A fault of the input.
+    pub(crate) fn usage(problem: impl Display) -> Self {
+        Self(USAGE, vec![problem.to_string()])
+    }
+
+    /// Any other fault.
+    pub(crate) fn faulty(problem: impl Display) -> Self {
+        Self(FAULTY, vec![problem.to_string()])
+    }
+
+    /// Says it; the exit code.
+    pub(crate) fn tell(&self, command: &str) -> u8 {
+        self.1.iter().for_each(|problem| complain(command, problem));
+        self.0
     }
 }
 
-/// Prints it.
-///
-/// # Errors
-/// It was lost, as on a full disk; the sentence says so.
-pub(crate) fn said(text: &[u8]) -> Result<(), String> {
+impl From<Error> for Trouble {
+    fn from(e: Error) -> Self {
+        if matches!(e.kind(), Kind::Config(_)) { Self::usage(e) } else { Self::faulty(e) }
+    }
+}
+
+/// A line of a command on standard error, written at once: `eprintln!` writes piece by piece, between which another rank's line may come.
+pub(crate) fn complain(command: &str, words: impl Display) {
+    // Who has no standard error any more is told nothing.
+    let _ = io::stderr().write_all(format!("comity {command}: {words}\n").as_bytes());
+}
+
+/// Prints it; then `code` is the exit code. A reader that went away has seen enough.
+pub(crate) fn say(text: impl AsRef<[u8]>, code: u8) -> Exit {
     // One piece, since ranks may share the output.
     let mut out = io::stdout().lock();
-    taken(out.write_all(text).and_then(|()| out.flush()))
+    taken(out.write_all(text.as_ref()).and_then(|()| out.flush())).map(|()| code)
 }
 
 /// Result of writing to standard output; a reader that went away is no fault.
-///
-/// # Errors
-/// It was lost.
-pub(crate) fn taken(written: io::Result<()>) -> Result<(), String> {
+pub(crate) fn taken(written: io::Result<()>) -> Result<(), Trouble> {
     match written {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
-            Err(format!("standard output cannot be written, so what is printed is not whole: {e}"))
-        }
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Trouble::faulty(format!(
+            "standard output cannot be written, so what is printed is not whole: {e}"
+        ))),
         _ => Ok(()),
     }
 }
@@ -42,7 +68,7 @@ pub(crate) fn taken(written: io::Result<()>) -> Result<(), String> {
 #[derive(Debug)]
 pub(crate) struct RankLines {
     speaks: bool,
-    lost: Option<String>,
+    lost: Option<Trouble>,
 }
 
 impl RankLines {
@@ -53,15 +79,13 @@ impl RankLines {
 
     pub(crate) fn line(&mut self, line: &str) {
         if self.speaks && self.lost.is_none() {
-            self.lost = said(format!("{line}\n").as_bytes()).err();
+            self.lost = say(format!("{line}\n"), 0).err();
         }
     }
 
-    /// The exit code: `code`, or 1 where a line was lost, which is told.
-    pub(crate) fn end(self, command: &str, code: u8) -> u8 {
-        let Some(why) = self.lost else { return code };
-        let _ = writeln!(io::stderr(), "comity {command}: {why}");
-        LOST
+    /// `code`, or the trouble of a line that was lost.
+    pub(crate) fn end(self, code: u8) -> Exit {
+        self.lost.map_or(Ok(code), Err)
     }
 }
 
@@ -72,7 +96,7 @@ mod tests {
     #[test]
     fn a_reader_that_went_away_is_no_fault_and_a_full_disk_is() {
         assert_eq!(taken(Err(ErrorKind::BrokenPipe.into())), Ok(()));
-        let why = taken(Err(ErrorKind::StorageFull.into())).unwrap_err();
-        assert!(why.starts_with("standard output cannot be written"), "{why}");
+        let Trouble(code, why) = taken(Err(ErrorKind::StorageFull.into())).unwrap_err();
+        assert!(code == FAULTY && why[0].starts_with("standard output cannot be written"), "{why:?}");
     }
 }

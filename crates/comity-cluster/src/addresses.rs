@@ -16,9 +16,7 @@ const CABLE_V6: u8 = 64;
 /// The addresses of a cable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CableAddresses {
-    /// Address of the end at the first host.
     pub a: Subnet,
-    /// Address of the other end.
     pub b: Subnet,
     /// True if both are there already.
     pub kept: bool,
@@ -27,7 +25,6 @@ pub struct CableAddresses {
 /// Addresses for the cables, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AddressPlan {
-    /// Addresses for each of [`Cluster::cables`].
     pub cables: Vec<CableAddresses>,
 }
 

@@ -6,17 +6,15 @@ mod paths;
 
 pub use hosts::{INSTALL, clock, hosts, rdma};
 pub use idle::idle;
-pub use links::{LinkMeasure, cables, links};
+pub use links::{DialResult, LinkMeasure, Place, cables, links};
 pub use paths::paths;
 
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Verdict of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckVerdict {
-    /// It is as it should be.
     Passed,
     /// It is not; what mends it is said.
     Failed,
@@ -31,7 +29,6 @@ pub struct Check {
     pub check: &'static str,
     /// Place: a host, or two.
     pub at: String,
-    /// Verdict.
     pub verdict: CheckVerdict,
     /// Finding, and its remedy.
     pub said: String,
@@ -43,17 +40,14 @@ impl Check {
         Self { check, at, verdict, said: said.chars().filter(|c| !c.is_control()).collect() }
     }
 
-    /// Makes a check that passed.
     pub fn passed(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
         Self::of(check, at.into(), CheckVerdict::Passed, &said.into())
     }
 
-    /// Not as it should be.
     pub fn failed(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
         Self::of(check, at.into(), CheckVerdict::Failed, &said.into())
     }
 
-    /// Not tried.
     pub fn not_tried(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
         Self::of(check, at.into(), CheckVerdict::NotTried, &said.into())
     }

@@ -1,7 +1,7 @@
 //! Commands that give the cables of each host addresses, and the commands that undo them.
 use crate::addresses::AddressPlan;
 use crate::facts::{HostFacts, HostSystem};
-use crate::graph::{Cable, Cluster};
+use crate::graph::Cluster;
 use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -28,7 +28,6 @@ pub fn is_step(words: &[String]) -> bool {
 /// A command, as a list of arguments, and its undo command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetupStep {
-    /// Command to run.
     pub run: Vec<String>,
     /// Command that undoes it; empty where none is needed.
     pub undo: Vec<String>,
@@ -58,7 +57,7 @@ pub fn setup(cluster: &Cluster, plan: &AddressPlan) -> Vec<HostSetup> {
             if kept {
                 continue;
             }
-            let nic = if cable.a.host == host { &cable.a.nic } else { &cable.b.nic };
+            let nic = &cable.ends(host).0.nic;
             match facts.system {
                 HostSystem::Macos => macos(facts, nic, own, other, &mut steps),
                 _ => linux(facts, nic, own, &mut steps),
@@ -104,8 +103,7 @@ fn linux(facts: &HostFacts, nic: &str, own: Subnet, steps: &mut Vec<SetupStep>) 
 fn multipath(cluster: &Cluster, plan: &AddressPlan, host: usize, steps: &mut Vec<SetupStep>) {
     let Some(now) = cluster.hosts[host].multipath.as_ref().filter(|m| m.is_enabled) else { return };
     let nics = cluster.doubled(host);
-    let nic = |c: &Cable| if c.a.host == host { c.a.nic.clone() } else { c.b.nic.clone() };
-    let ends = plan.of_host(cluster, host).map(|(cable, own, _)| (nic(cable), own));
+    let ends = plan.of_host(cluster, host).map(|(cable, own, _)| (&cable.ends(host).0.nic, own));
     let offered: Vec<_> = ends.filter(|(nic, _)| nics.contains(&nic.as_str())).collect();
     if offered.is_empty() {
         return;

@@ -3,13 +3,10 @@ use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// The system that a host runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HostSystem {
-    /// Linux.
     Linux,
-    /// macOS.
     Macos,
     /// Another, or not known.
     #[default]
@@ -21,9 +18,7 @@ pub enum HostSystem {
 pub struct HostFacts {
     /// The name by which ssh reaches it.
     pub ssh: String,
-    /// Name that it has for itself.
     pub hostname: String,
-    /// System that it runs.
     pub system: HostSystem,
     /// The system, its release and the machine, for people.
     pub release: String,
@@ -31,7 +26,6 @@ pub struct HostFacts {
     pub identity: String,
     /// Comity's version there, where it is installed.
     pub version: Option<String>,
-    /// Processor cores.
     pub cores: Option<u64>,
     /// Bytes of memory.
     pub memory: Option<u64>,
@@ -41,15 +35,12 @@ pub struct HostFacts {
     pub nics: Vec<Nic>,
     /// Every network that something on this host leads to: of addresses and of routes.
     pub in_use: Vec<Subnet>,
-    /// Its RDMA devices.
     pub rdma: RdmaFacts,
-    /// A Mac's Thunderbolt ports.
     pub thunderbolt: Vec<ThunderboltPort>,
     /// True if commands can be run as root: by root, or by sudo without a password.
     pub root: Option<bool>,
     /// True if that is because ssh logs in as root.
     pub is_root: bool,
-    /// Limits of its processes.
     pub limits: Limits,
     /// The kernel's state of MPTCP, several paths for one connection; absent where it has none.
     pub multipath: Option<Multipath>,
@@ -57,36 +48,36 @@ pub struct HostFacts {
     pub problems: Vec<Problem>,
 }
 
-/// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nic {
-    /// Name by the system.
     pub name: String,
-    /// Its hardware address.
     pub mac: String,
     /// True if it is of containers or virtual machines, a tunnel, or a bridge: no cable leads to another host of ours.
     pub is_inner: bool,
     /// True if it carries packets.
     pub is_up: bool,
-    /// The largest packet.
     pub mtu: u64,
     /// Bits a second that it negotiated.
     pub speed: Option<u64>,
-    /// Its addresses.
     pub addresses: Vec<Subnet>,
     /// The bridge that it is part of.
     pub bridge: Option<String>,
 }
 
 impl Nic {
+    /// Its addresses but those of the link alone.
+    pub fn outer(&self) -> impl Iterator<Item = &Subnet> {
+        self.addresses.iter().filter(|a| !a.is_link_local())
+    }
+
     /// Its addresses of IPv4, but those of the link alone.
     pub fn v4(&self) -> impl Iterator<Item = Subnet> + '_ {
-        self.addresses.iter().copied().filter(|a| a.ip.is_ipv4() && !a.is_link_local())
+        self.outer().filter(|a| a.ip.is_ipv4()).copied()
     }
 
     /// The same of IPv6.
     pub fn v6(&self) -> impl Iterator<Item = Subnet> + '_ {
-        self.addresses.iter().copied().filter(|a| a.ip.is_ipv6() && !a.is_link_local())
+        self.outer().filter(|a| a.ip.is_ipv6()).copied()
     }
 }
 
@@ -98,19 +89,16 @@ impl HostFacts {
     }
 }
 
-/// RDMA on a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaFacts {
     /// State by `rdma_ctl status` on a Mac.
     pub enabled: Option<bool>,
-    /// Its devices.
     pub devices: Vec<RdmaDevice>,
 }
 
 /// A device, with its first port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaDevice {
-    /// Name by verbs.
     pub name: String,
     /// The network interface of the same hardware.
     pub nic: Option<String>,
@@ -121,15 +109,12 @@ pub struct RdmaDevice {
 /// A Thunderbolt port of a Mac.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThunderboltPort {
-    /// Its network interface.
     pub nic: String,
     /// The number in its name.
     pub receptacle: String,
-    /// Its domain's identity.
     pub domain: String,
     /// Identities of the domains behind it, the nearest first.
     pub peers: Vec<String>,
-    /// Bits a second.
     pub speed: Option<u64>,
 }
 
@@ -162,16 +147,12 @@ pub struct Multipath {
 /// Something that could not be asked or done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// Subject of the problem.
     pub about: String,
-    /// Cause of the problem.
     pub why: String,
-    /// Remedy.
     pub mend: String,
 }
 
 impl HostFacts {
-    /// The interface of this name.
     pub fn nic(&self, name: &str) -> Option<&Nic> {
         self.nics.iter().find(|n| n.name == name)
     }

@@ -2,7 +2,7 @@
 //!
 //! Three sources, the surest first: what Thunderbolt says is plugged into a Mac's port; beacons, by which the interfaces of the hosts
 //! hear each other; subnets, where a host can do neither.
-use crate::facts::{HostFacts, THUNDERBOLT_4, bits_in_words};
+use crate::facts::{HostFacts, Nic, THUNDERBOLT_4, bits_in_words};
 use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,24 +12,19 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Plug {
     /// The host's place in [`Cluster::hosts`].
     pub host: usize,
-    /// The interface's name.
     pub nic: String,
 }
 
 /// Beacon of an interface that another one heard.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HeardBeacon {
-    /// Interface that heard it.
     pub at: Plug,
-    /// Interface that sent it.
     pub from: Plug,
 }
 
-/// Kind of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CableKind {
-    /// Between Thunderbolt ports.
     Thunderbolt,
     /// Between other network interfaces.
     Ethernet,
@@ -40,9 +35,7 @@ pub enum CableKind {
 pub struct Cable {
     /// Its end at the host that comes first.
     pub a: Plug,
-    /// Its other end.
     pub b: Plug,
-    /// Kind of the cable.
     pub kind: CableKind,
     /// Bits a second: the slower end's.
     pub speed: Option<u64>,
@@ -50,10 +43,16 @@ pub struct Cable {
     pub rdma: bool,
 }
 
+impl Cable {
+    /// The end at this host, and the other one.
+    pub(crate) fn ends(&self, host: usize) -> (&Plug, &Plug) {
+        if self.a.host == host { (&self.a, &self.b) } else { (&self.b, &self.a) }
+    }
+}
+
 /// Interfaces of three hosts or more that reach each other: a switch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Network {
-    /// Interfaces in it.
     pub ends: Vec<Plug>,
     /// The subnet that its interfaces share, where they do.
     pub subnet: Option<Subnet>,
@@ -66,7 +65,6 @@ pub struct Cluster {
     pub hosts: Vec<HostFacts>,
     /// Every cable once.
     pub cables: Vec<Cable>,
-    /// The networks of several.
     pub networks: Vec<Network>,
     /// Oddities, each with its remedy: about hosts and cables together.
     pub notes: Vec<String>,
@@ -75,12 +73,19 @@ pub struct Cluster {
 impl Cluster {
     /// The interfaces of a host whose cables lead to a host that another cable leads to as well.
     pub fn doubled(&self, host: usize) -> Vec<&str> {
-        let ends = |c: &'_ Cable| if c.a.host == host { c.b.host } else { c.a.host };
-        let own = || self.cables.iter().filter(|c| c.a.host == host || c.b.host == host);
-        own()
-            .filter(|c| own().filter(|other| ends(other) == ends(c)).count() > 1)
-            .map(|c| if c.a.host == host { c.a.nic.as_str() } else { c.b.nic.as_str() })
-            .collect()
+        let own = || self.cables_of(host);
+        let is_double = |far: &Plug| own().filter(|(_, other)| other.host == far.host).count() > 1;
+        own().filter(|(_, far)| is_double(far)).map(|(own, _)| own.nic.as_str()).collect()
+    }
+
+    /// The cables of a host: its end of each, and the other one.
+    pub(crate) fn cables_of(&self, host: usize) -> impl Iterator<Item = (&Plug, &Plug)> {
+        let own = self.cables.iter().filter(move |c| c.a.host == host || c.b.host == host);
+        own.map(move |c| c.ends(host))
+    }
+
+    pub(crate) fn nic(&self, end: &Plug) -> Option<&Nic> {
+        self.hosts.get(end.host)?.nic(&end.nic)
     }
 
     /// The picture of these hosts, of which some interfaces heard each other.
@@ -102,7 +107,7 @@ impl Cluster {
     }
 
     fn is_known(&self, end: &Plug) -> bool {
-        self.hosts.get(end.host).is_some_and(|h| h.nic(&end.nic).is_some())
+        self.nic(end).is_some()
     }
 
     /// Name of a host for people.
@@ -110,7 +115,6 @@ impl Cluster {
         self.hosts.get(host).map_or("?", |h| h.ssh.as_str())
     }
 
-    /// The cables between two hosts.
     pub fn between(&self, i: usize, j: usize) -> impl Iterator<Item = &Cable> {
         self.cables.iter().filter(move |c| (c.a.host, c.b.host) == (i.min(j), i.max(j)))
     }
@@ -148,9 +152,8 @@ impl Cluster {
     }
 
     fn add(&mut self, a: Plug, b: Plug, kind: CableKind) {
-        let nic = |e: &Plug| self.hosts.get(e.host).and_then(|h| h.nic(&e.nic));
         let port = |e: &Plug| self.hosts.get(e.host)?.thunderbolt.iter().find(|p| p.nic == e.nic)?.speed;
-        let speed = |e: &Plug| port(e).or_else(|| nic(e)?.speed);
+        let speed = |e: &Plug| port(e).or_else(|| self.nic(e)?.speed);
         let both = [speed(&a), speed(&b)];
         let rdma =
             [&a, &b].iter().all(|e| self.hosts.get(e.host).is_some_and(|h| h.rdma_of(&e.nic).is_some()));
@@ -197,12 +200,7 @@ impl Cluster {
     /// A network that has an address of each of these.
     fn shared_subnet(&self, ends: &[Plug]) -> Option<Subnet> {
         let nets = |e: &Plug| -> BTreeSet<Subnet> {
-            let nic = self.hosts.get(e.host).and_then(|h| h.nic(&e.nic));
-            nic.into_iter()
-                .flat_map(|n| &n.addresses)
-                .filter(|a| !a.is_link_local())
-                .map(Subnet::network)
-                .collect()
+            self.nic(e).into_iter().flat_map(Nic::outer).map(Subnet::network).collect()
         };
         let mut all = ends.iter().map(nets);
         let first = all.next()?;
@@ -216,10 +214,7 @@ impl Cluster {
         for (host, facts) in self.hosts.iter().enumerate() {
             for nic in facts.nics.iter().filter(|n| n.is_up && !n.is_inner) {
                 let end = Plug { host, nic: nic.name.clone() };
-                let shared = nic
-                    .addresses
-                    .iter()
-                    .filter(|a| !a.is_link_local() && a.prefix < 31 + 96 * u8::from(a.ip.is_ipv6()));
+                let shared = nic.outer().filter(|a| a.prefix < 31 + 96 * u8::from(a.ip.is_ipv6()));
                 for subnet in shared.map(Subnet::network) {
                     nets.entry(subnet).or_default().push(end.clone());
                 }

@@ -97,14 +97,13 @@ fn ips(
     before: usize,
     over: Over,
 ) -> Result<Vec<IpAddr>, String> {
-    let other = |c: &crate::graph::Cable| if c.a.host == host { c.b.host } else { c.a.host };
     let cables = plan.of_host(cluster, host);
     let mut found: Vec<IpAddr> = match layout.kind {
         LayoutKind::Switch => Vec::new(),
         // What meets by the first address of the first host is reached by all.
         _ if over == Over::Rdma => everyday(cluster, host).into_iter().collect(),
         LayoutKind::Mesh | LayoutKind::Ring => cables
-            .filter(|(c, ..)| other(c) == before)
+            .filter(|(c, ..)| c.ends(host).1.host == before)
             .map(|(_, own, _)| own.ip)
             .take(layout.lanes.max(1))
             .collect(),
@@ -126,16 +125,11 @@ fn everyday(cluster: &Cluster, host: usize) -> Option<IpAddr> {
         let mut all = facts.nics.iter().flat_map(|n| &n.addresses);
         return all.find(|a| subnet.holds(a.ip)).map(|a| a.ip);
     }
-    let cabled: BTreeSet<_> = ends(cluster, host).collect();
+    let cabled: BTreeSet<_> = cluster.cables_of(host).map(|(own, _)| own.nic.as_str()).collect();
     let free = facts.nics.iter().filter(|n| n.is_up && !n.is_inner && !cabled.contains(n.name.as_str()));
     let v4 = free.clone().flat_map(|n| n.v4()).next();
     let v6 = free.flat_map(|n| n.v6()).next();
     v4.or(v6).map(|a| a.ip)
-}
-
-fn ends(cluster: &Cluster, host: usize) -> impl Iterator<Item = &str> {
-    let both = cluster.cables.iter().flat_map(|c| [&c.a, &c.b]);
-    both.filter(move |e| e.host == host).map(|e| e.nic.as_str())
 }
 
 /// The interfaces that Comity's ranks may use: those of cables, and where some pairs have none, that of the network of all.
@@ -175,9 +169,8 @@ fn devices(cluster: &Cluster, layout: &CableLayout, host: usize, other: usize) -
             None => lacking("the interface in the network of all hosts has no active RDMA device"),
         };
     }
-    let own = |c: &crate::graph::Cable| if c.a.host == host { c.a.nic.clone() } else { c.b.nic.clone() };
-    let all: Vec<_> = cluster.between(host, other).filter(|c| c.rdma).map(own).collect();
-    let names: Vec<_> = all.iter().filter_map(|nic| facts.rdma_of(nic)).map(|d| d.name.clone()).collect();
+    let own = cluster.between(host, other).filter(|c| c.rdma).map(|c| &c.ends(host).0.nic);
+    let names: Vec<_> = own.filter_map(|nic| facts.rdma_of(nic)).map(|d| d.name.clone()).collect();
     match names.as_slice() {
         [] => lacking(
             "no cable between them has an active RDMA device at both ends (on Macs that takes Thunderbolt 5)",

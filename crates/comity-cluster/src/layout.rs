@@ -3,7 +3,6 @@ use crate::graph::Cluster;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Kind of a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayoutKind {
@@ -20,7 +19,6 @@ pub enum LayoutKind {
 /// The hosts in an order, and what joins them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CableLayout {
-    /// Kind of the layout.
     pub kind: LayoutKind,
     /// Places in [`Cluster::hosts`], in the order of ranks; neighbours in a ring.
     pub order: Vec<usize>,

@@ -26,6 +26,11 @@
 //! | [`checks`] | verdicts over what was measured |
 //!
 //! Code that reads the output of Macs is written from the documented formats; it was not run on Apple hardware.
+//!
+//! **An internal crate: nothing here is a promise.** Use `comity cluster` and `comity doctor`.
+
+#![doc(hidden)]
+
 pub mod addresses;
 pub mod checks;
 pub mod commands;
@@ -42,6 +47,26 @@ pub mod undo;
 /// Text of another process or host as a sentence may show it: at most so many characters, and none that steers a terminal.
 pub fn printable(text: &str, most: usize) -> String {
     text.chars().filter(|c| !c.is_control()).take(most).collect()
+}
+
+/// Text as an element or an attribute of XML or HTML may hold it.
+pub fn escaped(text: &str) -> String {
+    let text: String = text.chars().filter(|c| !c.is_control()).collect();
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A sentence in lines of at most so many characters, broken between words where it can be; those after the first begin with `indent`.
+pub fn folded(text: &str, most: usize, indent: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let fits = |line: &String| line.chars().count() + word.chars().count() < most;
+        match lines.last_mut() {
+            Some(line) if fits(line) => *line += &format!(" {word}"),
+            Some(_) => lines.push(format!("{indent}{word}")),
+            None => lines.push(word.into()),
+        }
+    }
+    lines
 }
 
 #[cfg(test)]

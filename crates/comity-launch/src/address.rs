@@ -1,4 +1,6 @@
 //! Addresses and ports as users write them, and this host's own.
+use std::collections::HashSet;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An address of IPv6 without brackets whose end may be a number of its own, as `fd00::3:2`: the address before it, and the number.
@@ -16,6 +18,12 @@ pub fn ports(text: &str) -> Result<(u16, u16), String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let both = first.parse::<u16>().ok().zip(last.parse::<u16>().ok());
     both.filter(|(a, b)| *a > 0 && a <= b).ok_or_else(|| "no range of ports; write 7100-7107".into())
+}
+
+/// Each once, in the order in which they come first.
+pub(crate) fn distinct<T: Copy + Eq + Hash>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut seen = HashSet::new();
+    all.filter(|one| seen.insert(*one)).collect()
 }
 
 /// This host's own address: of IPv6 only where there is none of IPv4, since not every library that is given one knows both.

@@ -11,8 +11,10 @@ const MLX: [(&str, BackendKind); 2] = [("ring", BackendKind::Any), ("jaccl-ring"
 /// Backend for the ranks' calls, by the user's name for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskedBackend {
-    name: &'static str,
-    kind: BackendKind,
+    /// The user's word for it.
+    pub name: &'static str,
+    /// The backend itself.
+    pub kind: BackendKind,
 }
 
 impl AskedBackend {
@@ -23,24 +25,9 @@ impl AskedBackend {
         Some(Self { name, kind })
     }
 
-    /// The user's word for it.
-    pub fn name(self) -> &'static str {
-        self.name
-    }
-
-    /// The backend itself.
-    pub fn kind(self) -> BackendKind {
-        self.kind
-    }
-
     /// A variable of the ranks that goes with this name.
     pub fn variable(name: &str) -> Option<(&'static str, &'static str)> {
         (name == "jaccl-ring").then_some(RING)
-    }
-
-    /// Every name, for people.
-    pub fn names() -> String {
-        Self::all().collect::<Vec<_>>().join(", ")
     }
 
     /// Every name.

@@ -2,10 +2,11 @@
 use crate::machine::ElasticTerms;
 use comity::Key;
 use comity::tools::Store;
+use comity_base::sys::Waker;
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::OFlags;
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::sync::{Mutex, PoisonError};
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 /// Number of times that a rank is started again unless the user says otherwise. The pauses before these take three minutes in all: a program
@@ -105,55 +106,38 @@ pub(crate) fn joined(rank: Option<String>, guests: usize) -> String {
     }
 }
 
-/// Bytes of a word of the store: a place, or none, and the number of guests.
-const WORD: usize = 8;
-
 /// Processes that the running job took in, as its store tells.
 #[derive(Debug)]
 pub(crate) struct TakenIn {
-    from: PipeReader,
+    /// The rank in whose place each came, or none, and how many guests there are then.
+    come: Receiver<(Option<usize>, usize)>,
+    waker: Arc<Waker>,
 }
 
 impl TakenIn {
     /// Hears this store, which takes in at most so many beside the ranks.
     pub(crate) fn of(store: &Store, guests: usize) -> io::Result<Self> {
-        let (from, to) = io::pipe()?;
-        set_nonblocking(&from)?;
-        set_nonblocking(&to)?;
-        let to = Mutex::new(to);
+        let (tell, come) = mpsc::channel();
+        let waker = Arc::new(Waker::new()?);
+        let taken_in = Self { come, waker: Arc::clone(&waker) };
         store.admit(guests);
-        store.on_taken_in(move |place, guests| tell(&to, place, guests));
-        Ok(Self { from })
+        store.on_taken_in(move |place, guests| {
+            // A launcher that does not take them has ended.
+            let _ = tell.send((place, guests));
+            waker.wake();
+        });
+        Ok(taken_in)
     }
 
     pub(crate) fn want(&self) -> PollFd<'_> {
-        PollFd::new(&self.from, PollFlags::IN)
+        PollFd::from_borrowed_fd(self.waker.fd(), PollFlags::IN)
     }
 
     /// The ranks that were taken in, and how many guests there are then.
     pub(crate) fn take(&self) -> Vec<(Option<usize>, usize)> {
-        let number = |bytes: &[u8]| bytes.try_into().map_or(u32::MAX, u32::from_ne_bytes);
-        let mut all = Vec::new();
-        let mut word = [0; WORD];
-        // Words are written whole.
-        while let Ok(WORD) = (&self.from).read(&mut word) {
-            let place = Some(number(&word[..4])).filter(|place| *place != u32::MAX);
-            all.push((place.map(|place| place as usize), number(&word[4..]) as usize));
-        }
-        all
+        self.waker.drain();
+        self.come.try_iter().collect()
     }
-}
-
-fn tell(to: &Mutex<PipeWriter>, place: Option<usize>, guests: usize) {
-    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_ne_bytes();
-    let word = [number(place.unwrap_or(usize::MAX)), number(guests)].concat();
-    // A launcher that does not take them has ended, or is stopped.
-    let _ = to.lock().unwrap_or_else(PoisonError::into_inner).write_all(&word);
-}
-
-fn set_nonblocking(pipe: &impl std::os::fd::AsFd) -> io::Result<()> {
-    let flags = rustix::fs::fcntl_getfl(pipe)?;
-    Ok(rustix::fs::fcntl_setfl(pipe, flags | OFlags::NONBLOCK)?)
 }
 
 #[cfg(test)]

@@ -12,9 +12,9 @@
 //! | `end` | `code` |
 //!
 //! Each has `event` and `time`, in seconds since 1970.
-use crate::host::ending::Ending;
 use crate::host::lines::Lines;
 use crate::host::output_stream::OutputStream;
+use crate::machine::Ending;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -29,7 +29,7 @@ mod journal;
 #[doc(hidden)]
 pub mod live;
 #[forbid(unsafe_code)]
-pub mod machine;
+mod machine;
 mod mpi;
 mod nodes;
 #[doc(hidden)]
@@ -42,12 +42,12 @@ pub use backend::AskedBackend;
 pub use elastic::{Elastic, KEY_FILE, RESTARTS, name as job_name};
 pub use fleet::request::{FlagUse, HostFlags};
 pub use host::bind::{BindWish, allowed_cores, host_cores};
-pub use host::job::find as find_program;
+pub use host::job::{OURS, find as find_program};
 pub use host::metrics::address as metrics_address;
 pub use mpi::launcher as mpi_launcher;
 pub use nodes::NodeRequest;
 pub use request::{
-    InputRank, JobRequest, LaunchRequest, Placement, RankTerms, Setting, TagWish, secure_parser,
+    InputRank, JobRequest, LaunchRequest, Placement, RankTerms, Setting, TagWish, one_of, secure_parser,
 };
 
 /// The version of this launcher and of the library in it.
@@ -59,10 +59,11 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub fn launch(request: LaunchRequest) -> u8 {
     let placement = request.placement();
     let LaunchRequest { job, hosts, node } = request;
-    match placement {
+    let ended = match placement {
         Placement::Nodes => nodes::launch(job, node),
         Placement::Hosts => fleet::launch(job, hosts),
         Placement::Mpi => mpi::launch(&job, &hosts.mpi_arg),
         Placement::Here => host::launch(job),
-    }
+    };
+    ended.unwrap_or_else(|problem| problem.say())
 }

@@ -3,9 +3,7 @@
 //! This process becomes that launcher (exec), so signals, output and the exit code are the launcher's.
 
 use crate::host::defaults::{self, ThreadShare};
-use crate::host::job::LaunchRefusal;
-use crate::machine::REFUSED;
-use crate::machine::USAGE;
+use crate::machine::Problem;
 use crate::request::{JobRequest, TagWish};
 use std::{
     ffi::{OsStr, OsString},
@@ -26,15 +24,10 @@ enum Family {
 }
 
 /// Becomes the launcher; returns only when it cannot.
-pub(crate) fn launch(args: &JobRequest, more: &[String]) -> u8 {
-    match prepare(args, more) {
-        Ok(mut command) => {
-            let e = command.exec();
-            eprintln!("comity launch: cannot start {}: {e}", command.get_program().to_string_lossy());
-            REFUSED
-        }
-        Err(refusal) => crate::host::watchdog::refuse(&refusal),
-    }
+pub(crate) fn launch(args: &JobRequest, more: &[String]) -> Result<u8, Problem> {
+    let mut command = prepare(args, more)?;
+    let e = command.exec();
+    Err(Problem::machine(format!("cannot start {}: {e}", command.get_program().to_string_lossy())))
 }
 
 /// The launcher that this would be.
@@ -45,7 +38,7 @@ pub fn launcher() -> Result<OsString, String> {
     find().map(|(program, _)| program)
 }
 
-fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, LaunchRefusal> {
+fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, Problem> {
     // By name: a field that is neither heeded here or in `flags`, nor refused by the command, does not compile.
     let JobRequest {
         ranks: _,
@@ -66,8 +59,7 @@ fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, LaunchRefusal>
         metrics: _,
         command: _,
     } = args;
-    let usage = |text: String| LaunchRefusal { code: USAGE, text };
-    let (program, family) = find().map_err(usage)?;
+    let (program, family) = find().map_err(Problem::usage)?;
     let mut command = Command::new(&program);
     command.args(flags(family, args, more, rustix::process::geteuid().is_root()));
     command.env("COMITY_BACKEND", "mpi");

@@ -8,17 +8,16 @@
 //!
 //! The launcher's orders go to the host launcher's standard input, the host launcher's events come from its standard output. No length is
 //! believed above [`LARGEST`], and no memory is taken before the bytes have come.
-use crate::host::ending::Ending;
 use crate::host::master::MasterPacket;
 use crate::host::output_stream::OutputStream;
 use crate::host::signals::PassedSignal;
 use crate::host::terminal::RankTerminal;
+use crate::machine::Ending;
 use crate::request::RankTerms;
 use serde::{Deserialize, Serialize};
 
 /// Both sides must speak the same one; the host launcher says its own first.
-pub(crate) const PROTOCOL: u32 = 8;
-/// The longest frame.
+pub(crate) const PROTOCOL: u32 = 9;
 pub(crate) const LARGEST: usize = 4 << 20;
 /// Bytes that a host launcher sends before its first frame: a login script may print before that.
 pub(crate) const GREETING: &[u8] = b"\0comity-guard\0";
@@ -32,7 +31,6 @@ pub(crate) const SILENCE: std::time::Duration = std::time::Duration::from_millis
 pub(crate) enum FleetOrder {
     /// Look whether this can be run.
     Prepare(Box<HostPart>),
-    /// Run it.
     Go(Box<Go>),
     Term,
     Kill,
@@ -53,8 +51,7 @@ pub(crate) enum FleetOrder {
     Look,
     /// Say which of them are stopped.
     FindStopped,
-    /// Start this rank again.
-    StartAgain(u32),
+    StartAgain(usize),
     Beat,
 }
 
@@ -71,29 +68,29 @@ pub(crate) enum HostEvent {
     },
     /// It cannot be run, and the exit code.
     Refused {
-        text: String,
+        why: String,
         code: u8,
     },
     Started {
-        rank: u32,
+        rank: usize,
         pid: i32,
     },
     #[serde(skip)]
     Output {
-        rank: u32,
+        rank: usize,
         stream: OutputStream,
         bytes: Vec<u8>,
     },
     Ended {
-        rank: u32,
+        rank: usize,
         ending: Ending,
         /// Rank that it names as the root cause.
-        root_cause: Option<u32>,
+        root_cause: Option<usize>,
         memory: String,
     },
     /// It is stopped, as it is to end or was asked for.
     Stopped {
-        rank: u32,
+        rank: usize,
     },
     Say(String),
     /// View of the ranks here, as JSON.
@@ -247,7 +244,7 @@ impl HostEvent {
             Self::Hello(hello) => frame(b'h', &[&text(hello)]),
             Self::Output { rank, stream, bytes } => {
                 let kind = if *stream == OutputStream::Out { b'o' } else { b'e' };
-                frame(kind, &[&rank.to_le_bytes(), bytes])
+                frame(kind, &[&(*rank as u32).to_le_bytes(), bytes])
             }
             Self::View(text) => frame(b'v', &[text]),
             Self::Master(packet) => frame(b'm', &[&packet.encode()]),
@@ -262,7 +259,7 @@ impl HostEvent {
             b'o' | b'e' => {
                 let (rank, bytes) = body.split_first_chunk().ok_or_else(bad)?;
                 let stream = if kind == b'o' { OutputStream::Out } else { OutputStream::Err };
-                Ok(Self::Output { rank: u32::from_le_bytes(*rank), stream, bytes: bytes.to_vec() })
+                Ok(Self::Output { rank: u32::from_le_bytes(*rank) as usize, stream, bytes: bytes.to_vec() })
             }
             b'v' => Ok(Self::View(body.to_vec())),
             b'm' => MasterPacket::decode(body).map(Self::Master).ok_or_else(bad),
@@ -309,7 +306,6 @@ impl FrameReader {
         self.bytes.get(self.at..).unwrap_or_default()
     }
 
-    /// The next whole frame.
     pub(crate) fn next(&mut self) -> Result<Option<(u8, &[u8])>, String> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let Some((&[kind, a, b, c, d], body)) = rest.split_first_chunk() else { return Ok(None) };

@@ -8,7 +8,7 @@ use crate::elastic::{Elastic, RESTARTS};
 use crate::fleet::request::HostsRequest;
 use crate::host::bind::BindWish;
 use crate::nodes::request::NodeRequest;
-use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use comity::Protection;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
@@ -73,7 +73,7 @@ pub struct RankTerms {
     /// Bind each rank to a core of its own (core), or to the cores that share a third-level cache (complex)
     #[arg(
         long,
-        value_parser = bind_parser(),
+        value_enum,
         value_name = "CORES",
         default_value = "off",
         hide_possible_values = true,
@@ -135,7 +135,7 @@ pub struct JobRequest {
 
     /// Carry the ranks' calls by `any` (the best there is, the default), `jaccl` (RDMA first), `nccl`, or `mpi` (MPI's own launcher
     /// starts the ranks); also MLX's `ring` and `jaccl-ring`
-    #[arg(long, value_name = "NAME", value_parser = backend_parser(), hide_possible_values = true, help_heading = section::RANKS)]
+    #[arg(long, value_name = "NAME", value_parser = one_of(AskedBackend::all(), AskedBackend::named), hide_possible_values = true, help_heading = section::RANKS)]
     pub backend: Option<AskedBackend>,
 
     /// Terms of each rank.
@@ -169,7 +169,7 @@ pub struct JobRequest {
     #[arg(
         hide_short_help = true,
         long,
-        value_parser = tag_parser(),
+        value_enum,
         value_name = "WHEN",
         num_args = 0..=1,
         require_equals = true,
@@ -257,7 +257,7 @@ impl JobRequest {
 
     /// True if MPI carries the calls.
     pub fn is_mpi(&self) -> bool {
-        self.backend.is_some_and(|b| b.kind() == comity::BackendKind::Mpi)
+        self.backend.is_some_and(|b| b.kind == comity::BackendKind::Mpi)
     }
 
     /// Number of times that the whole job is started again.
@@ -272,7 +272,7 @@ impl JobRequest {
 }
 
 /// Choice of the jobs in which each line of output starts with its rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum TagWish {
     /// With two ranks or more.
     #[default]
@@ -329,41 +329,12 @@ fn number_of_ranks(text: &str) -> Result<u32, String> {
     })
 }
 
-/// Parser of the values of `--backend`.
-fn backend_parser() -> impl TypedValueParser<Value = AskedBackend> {
-    PossibleValuesParser::new(AskedBackend::all().collect::<Vec<_>>())
-        .try_map(|name| AskedBackend::named(&name).ok_or("no such backend"))
-}
-
-/// Parser of a word among these, each with its value and its help.
-fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
-    words: [(&'static str, T, &'static str); N],
+/// Parser of one of these names, as what has it.
+pub fn one_of<T: Clone + Send + Sync + 'static>(
+    names: impl IntoIterator<Item = &'static str>,
+    named: fn(&str) -> Option<T>,
 ) -> impl TypedValueParser<Value = T> {
-    let names = words.map(|(name, _, help)| match help {
-        "" => PossibleValue::new(name),
-        help => PossibleValue::new(name).help(help),
-    });
-    PossibleValuesParser::new(names).try_map(move |given| {
-        words.iter().find(|(name, _, _)| *name == given).map(|(_, value, _)| *value).ok_or("no such value")
-    })
-}
-
-/// Parser of the values of `--bind-to`.
-fn bind_parser() -> impl TypedValueParser<Value = BindWish> {
-    one_of([
-        ("off", BindWish::Off, "Wherever the system puts them"),
-        ("core", BindWish::Core, "A core for each"),
-        ("complex", BindWish::Complex, "The cores that share a cache"),
-    ])
-}
-
-/// Parser of the values of `--tag-output`.
-fn tag_parser() -> impl TypedValueParser<Value = TagWish> {
-    one_of([
-        ("auto", TagWish::Auto, "With two ranks or more"),
-        ("always", TagWish::Always, ""),
-        ("never", TagWish::Never, ""),
-    ])
+    PossibleValuesParser::new(names).try_map(move |name| named(&name).ok_or("no such name"))
 }
 
 /// Reads a time above 0.

@@ -10,6 +10,7 @@ use crate::{
     sys::{give_up, here, interfaces, waited_for_processor},
 };
 use std::{
+    collections::HashSet,
     io::Write,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Instant,
@@ -27,7 +28,6 @@ pub(super) fn tell(rank: usize, words: &str) {
     let _ = writeln!(std::io::stderr(), "comity: rank {rank}: {words}");
 }
 
-/// Location of the store.
 pub(super) struct StoreLocation {
     pub(super) addrs: Vec<SocketAddr>,
     /// Addresses of ranks that may relay to it.
@@ -104,13 +104,8 @@ fn resolve_all(all: &[HostPort], until: Instant) -> Result<Vec<SocketAddr>> {
             Err(e) => failed = failed.or(Some(e)),
         }
     }
-    let mut seen = Vec::new();
-    addrs.retain(|at| {
-        !seen.contains(at) && {
-            seen.push(*at);
-            true
-        }
-    });
+    let mut seen = HashSet::new();
+    addrs.retain(|at| seen.insert(*at));
     match failed {
         Some(e) if addrs.is_empty() => Err(e),
         _ => Ok(addrs),
@@ -207,10 +202,7 @@ fn over_exchange(
             (here::outward(&toward.unwrap_or_default()), own)
         }
     };
-    let fail = |no| match no {
-        NoStore::Taken(e) | NoStore::Other(e) => e,
-    };
-    let store = serve_in(config, ip, others, serve).map_err(fail)?;
+    let store = serve_in(config, ip, others, serve).map_err(NoStore::into_error)?;
     let posted = posted(store.addrs(), &config.launched_at);
     share(Some(&exchanged::compose(&posted, trust, known)))?;
     let own = vec![store.addr()];

@@ -21,7 +21,7 @@ use std::{
     fmt,
     net::{SocketAddr, TcpListener},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::JoinHandle,
@@ -80,7 +80,6 @@ pub struct StoreBind {
     pub also: Vec<SocketAddr>,
 }
 
-/// Reason for which there is no store.
 #[derive(Debug)]
 pub enum NoStore {
     /// Somebody else listens there.
@@ -118,32 +117,25 @@ struct StoreState {
     voice: Mutex<Option<Voice>>,
 }
 
-/// Says a sentence to whoever waits for the job.
-struct Voice(Box<dyn Fn(&str) + Send>);
+/// Somebody who wants to hear of something.
+struct Hook<F: ?Sized>(Box<F>);
 
-impl fmt::Debug for Voice {
+impl<F: ?Sized> fmt::Debug for Hook<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Voice(..)")
+        f.write_str("Hook(..)")
     }
 }
+
+/// Says a sentence to whoever waits for the job.
+type Voice = Hook<dyn Fn(&str) + Send>;
 
 /// Hears of processes that were taken in.
-struct TakenIn(Box<dyn Fn(Option<usize>, usize) + Send>);
-
-impl fmt::Debug for TakenIn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TakenIn(..)")
-    }
-}
+type TakenIn = Hook<dyn Fn(Option<usize>, usize) + Send>;
 
 impl StoreState {
-    fn gone(&self) -> MutexGuard<'_, Vec<(u32, String)>> {
-        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The job that this store's own process is in.
     fn job(&self) -> Option<Arc<dyn StoreJob>> {
-        self.job.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
+        lock(&self.job).as_ref()?.upgrade()
     }
 
     /// Returns true if `rank` lives in it.
@@ -159,7 +151,7 @@ impl StoreState {
     fn say(&self, words: &str) {
         // No warning: where one is wanted, the voice says it.
         tracing::info!("{words}");
-        if let Some(voice) = &*self.voice.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(voice) = &*lock(&self.voice) {
             (voice.0)(words);
         }
     }
@@ -196,9 +188,7 @@ impl Store {
     ) -> Result<Self> {
         let insecure = if key.is_zeros() { Insecure::Private } else { Insecure::No };
         let bind = StoreBind { named: vec![bind], also: also.to_vec() };
-        Self::start_with(bind, size, key, job, join, insecure, None).map_err(|no| match no {
-            NoStore::Taken(e) | NoStore::Other(e) => e,
-        })
+        Self::start_with(bind, size, key, job, join, insecure, None).map_err(NoStore::into_error)
     }
 
     /// At the first of the named addresses that is this host's, and at each of the others where nothing is in the way. Where another
@@ -227,9 +217,7 @@ impl Store {
         for at in also {
             match listen_at(at, insecure) {
                 Ok(listener) => listeners.push(listener),
-                Err(NoStore::Taken(e) | NoStore::Other(e)) => {
-                    tracing::debug!(%at, %e, "the store is not there")
-                }
+                Err(no) => tracing::debug!(%at, e = %no.into_error(), "the store is not there"),
             }
         }
         Self::run(listeners, size, key, job, join, waited).map_err(NoStore::Other)
@@ -278,17 +266,17 @@ impl Store {
     /// Have `tell` hear of each process that the running job takes in: the rank in whose place a launcher started it, if one did, and how many
     /// are in the job that came in nobody's place. That number is told also when it falls.
     pub fn on_taken_in(&self, tell: impl Fn(Option<usize>, usize) + Send + 'static) {
-        *lock(&self.shared.taken_in) = Some(TakenIn(Box::new(tell)));
+        *lock(&self.shared.taken_in) = Some(Hook(Box::new(tell)));
     }
 
     /// While ranks are missing, have `tell` say which, every five seconds. It is called by the store's thread, which waits for it.
     pub fn on_waiting(&self, tell: impl Fn(&str) + Send + 'static) {
-        *self.shared.voice.lock().unwrap_or_else(PoisonError::into_inner) = Some(Voice(Box::new(tell)));
+        *lock(&self.shared.voice) = Some(Hook(Box::new(tell)));
     }
 
     /// The job of the process that runs this store has met: it holds its ranks from now on.
     pub fn attend(&self, job: Weak<dyn StoreJob>) {
-        *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
+        *lock(&self.shared.job) = Some(job);
     }
 
     /// The rank that ended without a word before all had met and connected; the first one.
@@ -345,7 +333,7 @@ impl StoreTeller {
     /// Tell ranks that wait for rank `rank` that it has ended ([`Store::lost`]).
     pub fn lost(&self, rank: usize, how: &str) {
         let Ok(rank) = u32::try_from(rank) else { return };
-        self.0.gone().push((rank, how.into()));
+        lock(&self.0.gone).push((rank, how.into()));
         lock(&self.0.ended).push(rank);
         self.0.waker.wake();
     }

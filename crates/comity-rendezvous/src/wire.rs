@@ -71,7 +71,6 @@ pub enum ToStore {
 /// Call of a joiner to the meeting of a group that forms again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summons {
-    /// The group's number.
     pub group_id: u64,
     /// Rank of the joiner, or of the first of several.
     pub rank: u32,

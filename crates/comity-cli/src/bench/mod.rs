@@ -13,11 +13,16 @@ mod output;
 mod raw;
 mod row;
 
-use crate::{check::dtype_parser, here, save, say::RankLines, size::Sizes};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use crate::{
+    here, save,
+    say::{Exit, RankLines, Trouble},
+    size::Sizes,
+};
+use clap::builder::PossibleValuesParser;
 use comity::{
     Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, Wire, tools, tools::cuda::Cuda,
 };
+use comity_launch::one_of;
 use comity_plan::Kind;
 use compare::Earlier;
 use measure::{Limits, measure};
@@ -42,7 +47,7 @@ them makes the exit code 1.";
 #[command(after_help = AFTER)]
 pub(crate) struct BenchArgs {
     /// Operations to measure
-    #[arg(value_name = "OP", value_parser = op_parser(), hide_possible_values = true)]
+    #[arg(value_name = "OP", value_parser = PossibleValuesParser::new(["all"].into_iter().chain(BenchOp::ALL.map(BenchOp::name))), hide_possible_values = true)]
     ops: Vec<String>,
 
     /// Bytes: sizes and ranges (comma list; binary K, M, G)
@@ -54,15 +59,15 @@ pub(crate) struct BenchArgs {
     factor: u64,
 
     /// The element type: u8, i32, bf16, f32, ...
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = one_of(DType::ALL.map(DType::name), DType::from_name), hide_possible_values = true)]
     dtype: DType,
 
     /// The reduction: sum, product, min, max, avg, and, or, xor
-    #[arg(long, value_name = "OP", default_value = "sum", value_parser = reduce_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "OP", default_value = "sum", value_parser = one_of(ReduceOp::ALL.map(ReduceOp::name), ReduceOp::from_name), hide_possible_values = true)]
     op: ReduceOp,
 
     /// Elements cross the links in this form: bf16, f16 or int8
-    #[arg(long, value_name = "WIRE", value_parser = wire_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "WIRE", value_parser = one_of(Wire::ALL.map(Wire::name), Wire::from_name), hide_possible_values = true)]
     wire: Option<Wire>,
 
     /// Time to measure each row, at least 5 calls
@@ -78,11 +83,11 @@ pub(crate) struct BenchArgs {
     warmup: Option<u32>,
 
     /// Measure this backend: any, mpi, nccl or jaccl [default: COMITY_BACKEND]
-    #[arg(long, value_name = "NAME", value_parser = here::backend_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "NAME", value_parser = one_of(BackendKind::ALL.map(BackendKind::name), BackendKind::from_name), hide_possible_values = true)]
     backend: Option<BackendKind>,
 
     /// By this algorithm instead of the cheapest; `comity plan OP` lists them
-    #[arg(long, value_name = "NAME", value_parser = here::algorithm_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "NAME", value_parser = one_of(Algorithm::ALL.iter().map(|a| a.name()), Algorithm::from_name), hide_possible_values = true)]
     algorithm: Option<Algorithm>,
 
     /// Memory of the buffers: host, or cuda, with NCCL
@@ -121,20 +126,6 @@ pub(crate) struct BenchArgs {
     trust: here::JobTrust,
 }
 
-fn op_parser() -> PossibleValuesParser {
-    PossibleValuesParser::new(["all"].into_iter().chain(BenchOp::ALL.map(BenchOp::name)))
-}
-
-fn reduce_parser() -> impl TypedValueParser<Value = ReduceOp> {
-    PossibleValuesParser::new(ReduceOp::ALL.map(ReduceOp::name))
-        .try_map(|name| ReduceOp::from_name(&name).ok_or("no such reduction"))
-}
-
-fn wire_parser() -> impl TypedValueParser<Value = Wire> {
-    PossibleValuesParser::new(Wire::ALL.map(Wire::name))
-        .try_map(|name| Wire::from_name(&name).ok_or("no such wire"))
-}
-
 fn seconds(s: &str) -> Result<f64, String> {
     let ok = s.parse().ok().filter(|n: &f64| *n > 0.0 && *n <= 3600.0);
     ok.ok_or_else(|| "seconds are a number above 0 and up to 3600".into())
@@ -145,50 +136,33 @@ fn count(s: &str) -> Result<usize, String> {
     ok.ok_or_else(|| "calls are a whole number from 1 to 100000000".into())
 }
 
-/// `comity bench`; the exit code.
-pub(crate) fn bench(args: BenchArgs) -> u8 {
+/// `comity bench`
+pub(crate) fn bench(args: BenchArgs) -> Exit {
     if !args.dtype.supports(args.op) {
-        eprintln!("comity bench: --op {} is not defined on --dtype {}", args.op, args.dtype);
-        return 2;
+        return Err(Trouble::usage(format!("--op {} is not defined on --dtype {}", args.op, args.dtype)));
     }
-    let (group, device) = match here::join_for(args.backend, args.device, &args.trust) {
-        Ok(j) => j,
-        Err(e) => return here::failed("bench", &e),
-    };
-    let raw = match args.raw.as_deref().map(|tag| RawFile::create(tag, group.rank())).transpose() {
-        Ok(raw) => raw,
-        Err(e) => {
-            eprintln!("comity bench: --raw {}: {e}", args.raw.unwrap_or_default().display());
-            return 2;
-        }
-    };
+    let (group, device) = here::join_for(args.backend, args.device, &args.trust)?;
+    let raw = args.raw.as_deref().map(|tag| {
+        RawFile::create(tag, group.rank())
+            .map_err(|e| Trouble::usage(format!("--raw {}: {e}", tag.display())))
+    });
+    let raw = raw.transpose()?;
     let colours = has_colour();
-    let earlier = match args.compare.as_deref().map(|path| Earlier::read(path, colours)).transpose() {
-        Ok(earlier) => earlier.unwrap_or_default(),
-        Err(why) => {
-            eprintln!("comity bench: {why}");
-            return 2;
-        }
-    };
+    let earlier = args.compare.as_deref().map(|path| Earlier::read(path, colours)).transpose();
+    let earlier = earlier.map_err(Trouble::usage)?.unwrap_or_default();
     let speaks = group.rank() == 0;
     let mut lines = RankLines::new(speaks);
     let say = |line: String| lines.line(&line);
     let mut rows = Vec::new();
-    let wrong = match table(&group, device.as_ref(), (&args, &earlier), (raw, &mut rows), say) {
-        Ok(wrong) => u8::from(wrong > 0),
-        Err(e) => return here::failed("bench", &e),
-    };
+    let wrong = table(&group, device.as_ref(), (&args, &earlier), (raw, &mut rows), say)?;
     let notes = [pulled(), in_lanes()];
     let told = notes.iter().flatten().filter(|_| speaks && !args.json && !args.csv);
     told.for_each(|words| lines.line(words));
-    if let (Some(file), true) = (&args.html, speaks)
-        && let Err(e) =
-            save::replace(file, output::html(&rows, &here::world(&group)).as_bytes(), save::FOR_ALL)
-    {
-        eprintln!("comity bench: --html {}: {e}", file.display());
-        return 2;
+    if let (Some(file), true) = (&args.html, speaks) {
+        save::replace(file, output::html(&rows, &here::world(&group)).as_bytes(), save::FOR_ALL)
+            .map_err(|e| Trouble::usage(format!("--html {}: {e}", file.display())))?;
     }
-    lines.end("bench", wrong)
+    lines.end(u8::from(wrong > 0))
 }
 
 /// A launcher's pipe is no terminal: there CLICOLOR_FORCE asks for colours.
@@ -209,7 +183,7 @@ fn table(
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let is_table = !args.json && !args.csv;
     if args.csv {
-        say(output::COLUMNS.join(","));
+        say(output::COLUMNS.into());
     }
     if is_table {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);

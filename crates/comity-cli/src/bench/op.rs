@@ -2,7 +2,7 @@
 
 use super::buffer::HostBuffer;
 use comity::{
-    Element, Error, Group, ReduceOp, Result, Wire,
+    Element, Group, ReduceOp, Result, View, ViewMut, Wire,
     tools::cuda::{Buffer, Cuda},
 };
 use comity_check::value::{Data, Deal, Give, Sample};
@@ -78,18 +78,47 @@ pub(super) struct Cell<'a, T: Element> {
     wire: Option<Wire>,
     group: &'a Group,
     /// The full buffer.
-    full: HostBuffer<T>,
+    full: Twin<T>,
     /// The other one: a part, or of the same size.
-    other: HostBuffer<T>,
-    /// Buffers on a device, where the calls use these instead.
-    there: Option<There>,
+    other: Twin<T>,
+    device: Option<&'a Cuda>,
 }
 
-/// The two buffers in a device's memory.
-struct There {
-    cuda: Cuda,
-    full: Buffer,
-    other: Buffer,
+/// A buffer, and the one in a device's memory that the calls use instead where there is a device.
+struct Twin<T: Element> {
+    here: HostBuffer<T>,
+    there: Option<Buffer>,
+}
+
+impl<T: Element> Twin<T> {
+    fn new(here: HostBuffer<T>, device: Option<&Cuda>) -> Result<Self> {
+        let there = device.map(|cuda| cuda.buffer(size_of_val(&here[..]))).transpose()?;
+        let mut twin = Self { here, there };
+        twin.up()?;
+        Ok(twin)
+    }
+
+    fn up(&mut self) -> Result<()> {
+        self.there.as_mut().map_or(Ok(()), |there| there.write(&self.here))
+    }
+
+    fn down(&mut self) -> Result<()> {
+        self.there.as_ref().map_or(Ok(()), |there| there.read(&mut self.here))
+    }
+
+    fn view(&self, count: usize) -> View<'_> {
+        match &self.there {
+            Some(there) => there.view(T::DTYPE, count),
+            None => (&self.here[..count]).into(),
+        }
+    }
+
+    fn view_mut(&mut self, count: usize) -> ViewMut<'_> {
+        match &mut self.there {
+            Some(there) => there.view_mut(T::DTYPE, count),
+            None => (&mut self.here[..count]).into(),
+        }
+    }
 }
 
 impl<'a, T: Sample> Cell<'a, T> {
@@ -99,7 +128,7 @@ impl<'a, T: Sample> Cell<'a, T> {
         (reduce, wire): (ReduceOp, Option<Wire>),
         group: &'a Group,
         count: usize,
-        device: Option<&Cuda>,
+        device: Option<&'a Cuda>,
         shared: bool,
     ) -> Result<Self> {
         let other = match op {
@@ -107,20 +136,9 @@ impl<'a, T: Sample> Cell<'a, T> {
             _ if op.has_parts() => count / group.size(),
             _ => 0,
         };
-        let touched = |n: usize| HostBuffer::new(group, n, shared, T::any);
-        let full = touched(count);
-        let other = touched(other);
-        let there = device.map(|cuda| {
-            let mut there = There {
-                full: cuda.buffer(size_of_val(&full[..]))?,
-                other: cuda.buffer(size_of_val(&other[..]))?,
-                cuda: cuda.clone(),
-            };
-            there.full.write(&full)?;
-            there.other.write(&other)?;
-            Ok::<_, Error>(there)
-        });
-        let mut cell = Self { op, reduce, wire, group, full, other, there: there.transpose()? };
+        let touched = |n: usize| Twin::new(HostBuffer::new(group, n, shared, T::any), device);
+        let mut cell =
+            Self { op, reduce, wire, group, full: touched(count)?, other: touched(other)?, device };
         // The first message out of such a buffer is copied: the peers have yet to map it.
         for _ in 0..if shared { 2 } else { 0 } {
             cell.step()?;
@@ -130,48 +148,7 @@ impl<'a, T: Sample> Cell<'a, T> {
 
     /// Wait until what the calls put on the device's stream is done.
     pub(super) fn finish(&self) -> Result<()> {
-        self.there.as_ref().map_or(Ok(()), |t| t.cuda.finish())
-    }
-
-    /// Like [`call`](Self::call), on the device's buffers.
-    fn call_there(
-        group: &Group,
-        op: BenchOp,
-        reduce: ReduceOp,
-        root: usize,
-        there: &mut There,
-        lens: (usize, usize),
-    ) -> Result<()> {
-        let g = group;
-        let me = group.rank();
-        let n = group.size();
-        let t = T::DTYPE;
-        let There { full, other, .. } = there;
-        let (len, part) = lens;
-        let at_root = |len: usize| if me == root { len } else { 0 };
-        match op {
-            BenchOp::AllReduce => g.all_reduce(full.view_mut(t, len), reduce),
-            BenchOp::AllGather => g.all_gather(other.view(t, part), full.view_mut(t, len)),
-            BenchOp::ReduceScatter => g.reduce_scatter(full.view(t, len), other.view_mut(t, part), reduce),
-            BenchOp::Broadcast => g.broadcast(full.view_mut(t, len), root),
-            BenchOp::Reduce => g.reduce(full.view_mut(t, len), reduce, root),
-            BenchOp::AllToAll => g.all_to_all(full.view(t, len), other.view_mut(t, part)),
-            BenchOp::Gather => g.gather(other.view(t, part), full.view_mut(t, at_root(len)), root),
-            BenchOp::Scatter => g.scatter(full.view(t, at_root(len)), other.view_mut(t, part), root),
-            BenchOp::SendRecv if n > 1 => {
-                g.sendrecv(full.view(t, len), (me + 1) % n, other.view_mut(t, part), (me + n - 1) % n, 0)
-            }
-            BenchOp::PingPong if n > 1 && me == 0 => {
-                g.send(full.view(t, len), 1, 0)?;
-                g.recv(other.view_mut(t, part), 1, 0)
-            }
-            BenchOp::PingPong if me == 1 => {
-                g.recv(other.view_mut(t, part), 0, 0)?;
-                g.send(full.view(t, len), 0, 0)
-            }
-            BenchOp::SendRecv | BenchOp::PingPong => Ok(()),
-            BenchOp::Barrier => g.barrier(),
-        }
+        self.device.map_or(Ok(()), Cuda::finish)
     }
 
     /// Makes the calls that are timed.
@@ -184,33 +161,32 @@ impl<'a, T: Sample> Cell<'a, T> {
     }
 
     fn call(&mut self, root: usize) -> Result<()> {
-        if let Some(there) = &mut self.there {
-            let lens = (self.full.len(), self.other.len());
-            return Self::call_there(self.group, self.op, self.reduce, root, there, lens);
-        }
-        let g = self.group;
-        let full = &mut self.full[..];
-        let other = &mut self.other[..];
+        let Self { group: g, full, other, reduce, .. } = self;
+        let reduce = *reduce;
+        let len = full.here.len();
+        let part = other.here.len();
         let me = g.rank();
         let n = g.size();
-        let at_root = me == root;
+        let at_root = if me == root { len } else { 0 };
         match self.op {
-            BenchOp::AllReduce => g.all_reduce(full, self.reduce),
-            BenchOp::AllGather => g.all_gather(&*other, full),
-            BenchOp::ReduceScatter => g.reduce_scatter(&*full, other, self.reduce),
-            BenchOp::Broadcast => g.broadcast(full, root),
-            BenchOp::Reduce => g.reduce(full, self.reduce, root),
-            BenchOp::AllToAll => g.all_to_all(&*full, other),
-            BenchOp::Gather => g.gather(&*other, if at_root { &mut full[..] } else { &mut [] }, root),
-            BenchOp::Scatter => g.scatter(if at_root { &full[..] } else { &[] }, other, root),
-            BenchOp::SendRecv if n > 1 => g.sendrecv(&*full, (me + 1) % n, other, (me + n - 1) % n, 0),
+            BenchOp::AllReduce => g.all_reduce(full.view_mut(len), reduce),
+            BenchOp::AllGather => g.all_gather(other.view(part), full.view_mut(len)),
+            BenchOp::ReduceScatter => g.reduce_scatter(full.view(len), other.view_mut(part), reduce),
+            BenchOp::Broadcast => g.broadcast(full.view_mut(len), root),
+            BenchOp::Reduce => g.reduce(full.view_mut(len), reduce, root),
+            BenchOp::AllToAll => g.all_to_all(full.view(len), other.view_mut(part)),
+            BenchOp::Gather => g.gather(other.view(part), full.view_mut(at_root), root),
+            BenchOp::Scatter => g.scatter(full.view(at_root), other.view_mut(part), root),
+            BenchOp::SendRecv if n > 1 => {
+                g.sendrecv(full.view(len), (me + 1) % n, other.view_mut(part), (me + n - 1) % n, 0)
+            }
             BenchOp::PingPong if n > 1 && me == 0 => {
-                g.send(&*full, 1, 0)?;
-                g.recv(other, 1, 0)
+                g.send(full.view(len), 1, 0)?;
+                g.recv(other.view_mut(part), 1, 0)
             }
             BenchOp::PingPong if me == 1 => {
-                g.recv(other, 0, 0)?;
-                g.send(&*full, 0, 0)
+                g.recv(other.view_mut(part), 0, 0)?;
+                g.send(full.view(len), 0, 0)
             }
             BenchOp::SendRecv | BenchOp::PingPong => Ok(()),
             BenchOp::Barrier => g.barrier(),
@@ -223,8 +199,8 @@ impl<'a, T: Sample> Cell<'a, T> {
         let me = self.group.rank();
         let n = self.group.size();
         let reduce = self.reduce;
-        let len = self.full.len();
-        let part = self.other.len();
+        let len = self.full.here.len();
+        let part = self.other.here.len();
         // A few numbers for each rank, over and over: many gigabytes may be checked.
         let deal = Deal::new(0, len as u64);
         let give = |r, i| Give { data: Data::Exact, op: reduce, n, draw: deal.draw(r, i), turn: r + i };
@@ -239,18 +215,15 @@ impl<'a, T: Sample> Cell<'a, T> {
 
         let gives_part = matches!(self.op, BenchOp::AllGather | BenchOp::Gather);
         let source = if gives_part { &mut self.other } else { &mut self.full };
+        let source = &mut source.here;
         source.iter_mut().enumerate().for_each(|(i, x)| *x = of(me, i));
-        if let Some(there) = &mut self.there {
-            there.full.write(&self.full)?;
-            there.other.write(&self.other)?;
-        }
+        self.full.up()?;
+        self.other.up()?;
         self.call(0)?;
-        if let Some(there) = &self.there {
-            there.full.read(&mut self.full)?;
-            there.other.read(&mut self.other)?;
-        }
-        let full = &self.full;
-        let other = &self.other;
+        self.full.down()?;
+        self.other.down()?;
+        let full = &self.full.here;
+        let other = &self.other.here;
         let each = len / n;
         let prev = (me + n - 1) % n;
         let zero = T::any(0);
@@ -271,12 +244,10 @@ impl<'a, T: Sample> Cell<'a, T> {
             BenchOp::PingPong if n > 1 && me < 2 => differ(other, reduce, &|i| of(1 - me, i)),
             BenchOp::Gather | BenchOp::SendRecv | BenchOp::PingPong | BenchOp::Barrier => 0,
         };
-        self.full.fill(T::any(0));
-        self.other.fill(T::any(0));
-        if let Some(there) = &mut self.there {
-            there.full.write(&self.full)?;
-            there.other.write(&self.other)?;
-        }
+        self.full.here.fill(T::any(0));
+        self.other.here.fill(T::any(0));
+        self.full.up()?;
+        self.other.up()?;
         Ok(wrong)
     }
 }

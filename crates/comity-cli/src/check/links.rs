@@ -1,6 +1,9 @@
 //! `comity check --links`: how long a message takes between each two ranks, and how many bytes a second their link moves.
 
-use crate::{here, say::say};
+use crate::{
+    here,
+    say::{Exit, say},
+};
 use comity::{Group, LinkCosts};
 use std::{fmt::Write as _, time::Duration};
 
@@ -10,21 +13,19 @@ const BUDGET: Duration = Duration::from_secs(8);
 const WIDE: usize = 12;
 const SLOWEST: usize = 10;
 
-/// Measure, and have rank 0 say it; the exit code.
-pub(super) fn run(group: &Group, json: bool) -> u8 {
-    let costs = match group.measure_links(BUDGET) {
-        Ok(costs) => costs,
-        Err(e) => return here::failed("check", &e),
-    };
-    if group.rank() == 0 {
-        let text = if json {
-            costs.to_json()
-        } else {
-            format!("# comity {} check --links: {}\n{}", here::VERSION, here::world(group), table(&costs))
-        };
-        return say("check", format!("{}\n", text.trim_end()), 0);
+/// Measure, and have rank 0 say it.
+pub(super) fn run(group: &Group, json: bool) -> Exit {
+    let costs = group.measure_links(BUDGET)?;
+    if group.rank() != 0 {
+        return Ok(0);
     }
-    0
+    let text = match json {
+        true => costs.to_json(),
+        false => {
+            format!("# comity {} check --links: {}\n{}", here::VERSION, here::world(group), table(&costs))
+        }
+    };
+    say(format!("{}\n", text.trim_end()), 0)
 }
 
 fn table(costs: &LinkCosts) -> String {

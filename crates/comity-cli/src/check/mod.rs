@@ -1,10 +1,14 @@
 //! `comity check`: the suite of `comity-check` on the ranks of this job, and what each link takes.
 mod links;
 
-use crate::{here, say::RankLines};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use crate::{
+    here,
+    say::{Exit, FAULTY, RankLines, complain},
+};
+use clap::builder::PossibleValuesParser;
 use comity::{Algorithm, BackendKind, ConfigError, DType, Group, Result};
 use comity_check::{Line, Options, run_with};
+use comity_launch::one_of;
 use comity_plan::Kind;
 use std::time::Instant;
 
@@ -13,19 +17,19 @@ use std::time::Instant;
 #[command(after_help = AFTER)]
 pub(crate) struct CheckArgs {
     /// Only these operations (comma list)
-    #[arg(long, value_name = "OP,..", value_delimiter = ',', value_parser = op_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "OP,..", value_delimiter = ',', value_parser = PossibleValuesParser::new(comity_check::op_names()), hide_possible_values = true)]
     ops: Vec<String>,
 
     /// Only these element types (comma list)
-    #[arg(long, value_name = "TYPE,..", value_delimiter = ',', value_parser = dtype_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "TYPE,..", value_delimiter = ',', value_parser = one_of(DType::ALL.map(DType::name), DType::from_name), hide_possible_values = true)]
     dtypes: Vec<DType>,
 
     /// Check this backend: any, mpi, nccl or jaccl [default: COMITY_BACKEND]
-    #[arg(long, value_name = "NAME", value_parser = here::backend_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "NAME", value_parser = one_of(BackendKind::ALL.map(BackendKind::name), BackendKind::from_name), hide_possible_values = true)]
     backend: Option<BackendKind>,
 
     /// Only the rows of this algorithm; `comity plan OP` lists them
-    #[arg(long, value_name = "NAME", value_parser = here::algorithm_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "NAME", value_parser = one_of(Algorithm::ALL.iter().map(|a| a.name()), Algorithm::from_name), hide_possible_values = true)]
     algorithm: Option<Algorithm>,
 
     /// Memory of the buffers: host, or cuda, with NCCL
@@ -67,61 +71,39 @@ u64, i8, i16, i32, i64, f16, bf16, f32, f64 or c64.
 Exit code: 0 when everything was right; 1 when something was wrong, with the first difference on
 standard error, or when the group failed; 2 for bad arguments or variables.";
 
-fn op_parser() -> PossibleValuesParser {
-    PossibleValuesParser::new(comity_check::op_names())
-}
-
-/// The name of an element type.
-pub(crate) fn dtype_parser() -> impl TypedValueParser<Value = DType> {
-    PossibleValuesParser::new(DType::ALL.map(DType::name))
-        .try_map(|name| DType::from_name(&name).ok_or("no such type"))
-}
-
-/// `comity check`; the exit code.
-pub(crate) fn check(args: CheckArgs) -> u8 {
+/// `comity check`
+pub(crate) fn check(args: CheckArgs) -> Exit {
     let dtypes = if args.dtypes.is_empty() { DType::ALL.to_vec() } else { args.dtypes };
+    let (group, device) = here::join_for(args.backend, args.device, &args.trust)?;
+    if args.links {
+        return links::run(&group, args.json);
+    }
     let options = Options {
         ops: args.ops,
         dtypes,
         quick: args.quick,
         large: args.large,
         seed: args.seed,
-        device: None,
+        device,
         algorithm: args.algorithm,
     };
-    let joined = here::join_for(args.backend, args.device, &args.trust);
-    let (group, device) = match joined {
-        Ok(j) => j,
-        Err(e) => return here::failed("check", &e),
-    };
-    if args.links {
-        return links::run(&group, args.json);
-    }
-    let options = Options { device, ..options };
-    if let Some(algorithm) = options.algorithm
-        && let Err(e) = can_check(&group, &options, algorithm)
-    {
-        return here::failed("check", &e);
-    }
+    options.algorithm.map(|algorithm| can_check(&group, &options, algorithm)).transpose()?;
     let speaks = group.rank() == 0;
     let mut lines = RankLines::new(speaks);
     let mut say = |line: String| lines.line(&line);
     let start = Instant::now();
     say(format!("# comity {} check: {}, seed {}", here::VERSION, here::world(&group), options.seed));
     say(Line::head());
-    let report = match run_with(&group, &options, &mut |line| say(line.to_string())) {
-        Ok(report) => report,
-        Err(e) => return here::failed("check", &e),
-    };
+    let report = run_with(&group, &options, &mut |line| say(line.to_string()))?;
     if let Some(first) = &report.first {
         // Another rank than the one that saw it speaks only where rank 0 may not know.
         if speaks || first.rank == group.rank() {
-            here::complain(format!("comity check: first difference: {first}"));
+            complain("check", format!("first difference: {}", first.text));
         }
-        return 1;
+        return Ok(FAULTY);
     }
     say(format!("# {} cases on each rank in {:.1} s: all ok", report.cases(), start.elapsed().as_secs_f64()));
-    lines.end("check", u8::from(!report.is_right()))
+    lines.end(u8::from(!report.is_right()))
 }
 
 /// Nothing to check is no "all ok".

@@ -1,7 +1,7 @@
 //! Hosts that say in their networks that they are there, and how they are found: multicast DNS, as printers do it.
 //!
 //! Nothing of it is believed: an announcement brings an address to try, and ssh says who is there.
-use super::{BAD_INPUT, FAULTY, Trouble};
+use crate::say::{Trouble, say};
 use comity_launch::fleet::FleetHost;
 use mdns_sd::{ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -51,7 +51,7 @@ pub(super) struct HeardHost {
 }
 
 fn daemon(interfaces: &[String]) -> Result<ServiceDaemon, Trouble> {
-    let fail = |e: mdns_sd::Error| (FAULTY, vec![format!("cannot speak to the networks of this host: {e}")]);
+    let fail = |e: mdns_sd::Error| Trouble::faulty(format!("cannot speak to the networks of this host: {e}"));
     let daemon = ServiceDaemon::new().map_err(fail)?;
     if !interfaces.is_empty() {
         daemon.disable_interface(mdns_sd::IfKind::All).map_err(fail)?;
@@ -64,31 +64,32 @@ fn daemon(interfaces: &[String]) -> Result<ServiceDaemon, Trouble> {
 
 /// `comity cluster announce`: until a signal, or the end of its time.
 pub(super) fn announce(args: &AnnounceArgs) -> Result<(), Trouble> {
-    let usage = |why: String| (BAD_INPUT, vec![why]);
     let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(|| own.split('.').next().unwrap_or_default().to_owned());
     if name.is_empty() || name.len() > 63 || name.chars().any(char::is_control) {
-        return Err(usage(format!("--name {name:?}: a name has 1 to 63 bytes and no control characters")));
+        return Err(Trouble::usage(format!(
+            "--name {name:?}: a name has 1 to 63 bytes and no control characters"
+        )));
     }
     if let Some(none) = args.interface.iter().find(|n| nix::net::if_::if_nametoindex(n.as_str()).is_err()) {
-        return Err(usage(format!(
+        return Err(Trouble::usage(format!(
             "--interface {none:?}: this host has no interface of this name; `comity cluster find --hosts localhost` lists them"
         )));
     }
-    let signals = ended().map_err(|e| (FAULTY, vec![format!("cannot wait for signals: {e}")]))?;
+    let signals = ended().map_err(|e| Trouble::faulty(format!("cannot wait for signals: {e}")))?;
     let label: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let system = format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
     let about = [("version", crate::here::VERSION), ("system", system.as_str())];
     let info = ServiceInfo::new(KIND, &name, &format!("{label}.local."), "", args.port, &about[..]);
-    let info = info.map_err(|e| usage(format!("--name {name:?}: {e}")))?.enable_addr_auto();
+    let info = info.map_err(|e| Trouble::usage(format!("--name {name:?}: {e}")))?.enable_addr_auto();
     let daemon = daemon(&args.interface)?;
     let full = info.get_fullname().to_owned();
-    let fail = |e: mdns_sd::Error| (FAULTY, vec![format!("cannot announce this host: {e}")]);
+    let fail = |e: mdns_sd::Error| Trouble::faulty(format!("cannot announce this host: {e}"));
     daemon.register(info).map_err(fail)?;
-    super::tell(format!(
-        "announces {name} (ssh at port {}) to this host's networks; Ctrl-C ends it\n",
-        args.port
-    ))?;
+    say(
+        format!("announces {name} (ssh at port {}) to this host's networks; Ctrl-C ends it\n", args.port),
+        0,
+    )?;
     let limit = args.limit.map(|s| Duration::from_secs(s.into()));
     // The pipe is read until a signal comes, or the time is over.
     let _ = signals.set_read_timeout(limit);
@@ -113,7 +114,8 @@ fn ended() -> std::io::Result<UnixStream> {
 
 /// The hosts that are heard within this time, by name.
 pub(super) fn listen(time: Duration) -> Result<Vec<HeardHost>, Trouble> {
-    let fail = |e: mdns_sd::Error| (FAULTY, vec![format!("cannot listen in the networks of this host: {e}")]);
+    let fail =
+        |e: mdns_sd::Error| Trouble::faulty(format!("cannot listen in the networks of this host: {e}"));
     let daemon = daemon(&[])?;
     let heard = daemon.browse(KIND).map_err(fail)?;
     let until = Instant::now() + time;
@@ -166,13 +168,14 @@ pub(super) fn reached(one: &HeardHost, known: &[String]) -> Option<FleetHost> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::say::USAGE;
 
     #[test]
     fn an_interface_that_is_not_there_is_bad_input() {
         let args = AnnounceArgs { name: None, port: 22, interface: vec!["nope".into()], limit: Some(1) };
-        let (code, why) = announce(&args).unwrap_err();
+        let Trouble(code, why) = announce(&args).unwrap_err();
         assert!(
-            code == BAD_INPUT && why[0].contains("--interface \"nope\": this host has no interface"),
+            code == USAGE && why[0].contains("--interface \"nope\": this host has no interface"),
             "{why:?}"
         );
     }

@@ -1,8 +1,9 @@
 //! `comity cluster config`: cables, addresses, a hostfile.
 use super::setup::apply;
 use super::team::{HostTeam, ReachArgs};
-use super::{BAD_INPUT, FAULTY, Trouble, find, tell, usage, whole};
+use super::{find, whole};
 use crate::save;
+use crate::say::{FAULTY, Trouble, USAGE, say};
 use comity_cluster::addresses::AddressPlan;
 use comity_cluster::commands::{HostSetup, in_words, setup};
 use comity_cluster::draw;
@@ -97,16 +98,18 @@ struct ClusterChoice {
 }
 
 pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
-    let hosts = args.reach.named().map_err(|all| (BAD_INPUT, all))?;
+    let hosts = args.reach.named().map_err(|all| Trouble(USAGE, all))?;
     if hosts.is_empty() {
-        return Err(usage("no hosts: name them with --hosts a,b or --hostfile FILE"));
+        return Err(Trouble::usage("no hosts: name them with --hosts a,b or --hostfile FILE"));
     }
     if let Some(bad) = args.env.iter().find(|e| !e.contains('=') || e.starts_with('=')) {
-        return Err(usage(format!("--env {bad:?} is not K=V")));
+        return Err(Trouble::usage(format!("--env {bad:?} is not K=V")));
     }
     can_write(&args)?;
     if args.backend == Some(BackendChoice::Ring) && args.over == OverChoice::Rdma {
-        return Err(usage("--backend ring goes over TCP, and --over rdma does not: leave one of them out"));
+        return Err(Trouble::usage(
+            "--backend ring goes over TCP, and --over rdma does not: leave one of them out",
+        ));
     }
     say_if(args.verbose, || {
         let names: Vec<_> = hosts.iter().map(|h| h.name.as_str()).collect();
@@ -116,32 +119,32 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
     let mut team = HostTeam::gather(&hosts, &way);
     let absent = team.absent();
     if !absent.is_empty() && !args.ignore_unreachable {
-        return Err((FAULTY, absent));
+        return Err(Trouble(FAULTY, absent));
     }
     absent.iter().for_each(|a| eprintln!("comity cluster: left out: {a}"));
     let cluster = whole::cluster(&mut team);
     if cluster.hosts.is_empty() {
-        return Err((FAULTY, vec!["no host is left".into()]));
+        return Err(Trouble::faulty("no host is left"));
     }
     if let Some(path) = &args.svg {
         write(path, &draw::svg(&cluster))?;
     }
     if args.dot {
-        return tell(draw::dot(&cluster));
+        return say(draw::dot(&cluster), 0).map(drop);
     }
     // Where the hostfile goes to standard output, nothing else does.
     let picture = draw::terminal(&cluster, find::paint());
     match args.output {
-        Some(_) => tell(format!("{picture}\n"))?,
+        Some(_) => drop(say(format!("{picture}\n"), 0)?),
         None => eprintln!("{picture}"),
     }
     cluster.notes.iter().for_each(|note| eprintln!("! {note}"));
     let twice = cluster.named_twice();
     if !twice.is_empty() {
-        return Err((BAD_INPUT, twice));
+        return Err(Trouble(USAGE, twice));
     }
     tells_its_cables(&cluster, args.over)?;
-    let mut chosen = choose(cluster, args.over, args.backend).map_err(|e| (BAD_INPUT, vec![e]))?;
+    let mut chosen = choose(cluster, args.over, args.backend).map_err(Trouble::usage)?;
     say_if(args.verbose, || format!("chosen: {}", summary(&chosen)));
     chosen.file.json["envs"] = args.env.clone().into();
     keep(&mut chosen.file.json, &hosts);
@@ -152,17 +155,13 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
 
 /// Writes the hostfile, and says what it is of.
 fn put(output: Option<&Path>, chosen: &ClusterChoice) -> Result<(), Trouble> {
-    match output {
-        Some(path) => {
-            write(path, &chosen.file.text())?;
-            tell(format!("{}: {}; try it: comity doctor {0}\n", path.display(), summary(chosen)))
-        }
-        None => {
-            tell(chosen.file.text())?;
-            eprintln!("{}", summary(chosen));
-            Ok(())
-        }
-    }
+    let Some(path) = output else {
+        say(chosen.file.text(), 0)?;
+        eprintln!("{}", summary(chosen));
+        return Ok(());
+    };
+    write(path, &chosen.file.text())?;
+    say(format!("{}: {}; try it: comity doctor {0}\n", path.display(), summary(chosen)), 0).map(drop)
 }
 
 /// Checks that every file that is to be written can be: before anything is changed on any host.
@@ -175,7 +174,7 @@ fn can_write(args: &ConfigArgs) -> Result<(), Trouble> {
         Some(format!("{flag} {}: {e}; nothing was done", path.display()))
     });
     let wrong: Vec<_> = wrong.collect();
-    if wrong.is_empty() { Ok(()) } else { Err((BAD_INPUT, wrong)) }
+    if wrong.is_empty() { Ok(()) } else { Err(Trouble(USAGE, wrong)) }
 }
 
 /// Macs that do not tell their Thunderbolt cables: a choice without these would be a slow one, and nobody would know.
@@ -190,7 +189,7 @@ fn tells_its_cables(cluster: &Cluster, over: OverChoice) -> Result<(), Trouble> 
         ))
     };
     let untold: Vec<String> = cluster.hosts.iter().filter_map(of).collect();
-    if untold.is_empty() || over == OverChoice::Ethernet { Ok(()) } else { Err((BAD_INPUT, untold)) }
+    if untold.is_empty() || over == OverChoice::Ethernet { Ok(()) } else { Err(Trouble(USAGE, untold)) }
 }
 
 /// Keeps in `file` the settings of hosts in the user's own hostfile, beside their addresses.
@@ -241,7 +240,7 @@ fn prepare(
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Trouble> {
-    let fail = |e: std::io::Error| (FAULTY, vec![format!("{}: {e}; it is as it was", path.display())]);
+    let fail = |e: std::io::Error| Trouble::faulty(format!("{}: {e}; it is as it was", path.display()));
     save::replace(path, text.as_bytes(), save::FOR_ALL).map_err(fail)
 }
 

@@ -1,6 +1,8 @@
 //! `comity cluster find`: what the hosts are, and how they are cabled.
 use super::team::{HostTeam, ReachArgs};
-use super::{FAULTY, Trouble, announce, usage, whole};
+use super::{announce, whole};
+use crate::say::{FAULTY, Trouble, USAGE, say};
+use crate::top::has_colour;
 use comity_cluster::draw::{Paint, terminal};
 use comity_cluster::facts::{HostFacts, bits_in_words};
 use comity_cluster::graph::Cluster;
@@ -33,7 +35,7 @@ pub(crate) struct FindArgs {
 }
 
 pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
-    let mut hosts = args.reach.named().map_err(|all| (super::BAD_INPUT, all))?;
+    let mut hosts = args.reach.named().map_err(|all| Trouble(USAGE, all))?;
     let known = configured();
     if hosts.is_empty() && !args.announced {
         hosts = known.iter().filter_map(|name| FleetHost::named(name).ok()).collect();
@@ -42,7 +44,7 @@ pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
         hosts = heard(Duration::from_secs(args.listen.into()), &known)?;
     }
     if hosts.is_empty() {
-        return Err(usage(
+        return Err(Trouble::usage(
             "no hosts: name them with --hosts a,b or --hostfile FILE or in ~/.ssh/config, or run comity cluster announce on each, in a network of this host",
         ));
     }
@@ -52,16 +54,15 @@ pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
         true => format!("{:#}\n", serde_json::json!({ "cluster": cluster, "unreachable": team.absent() })),
         false => in_words(&cluster, paint()),
     };
-    super::tell(text)?;
+    say(text, 0)?;
     let absent = team.absent();
-    if absent.is_empty() { Ok(()) } else { Err((FAULTY, absent)) }
+    if absent.is_empty() { Ok(()) } else { Err(Trouble(FAULTY, absent)) }
 }
 
 /// Returns colours where standard output shows them.
 pub(super) fn paint() -> Paint {
-    let plain =
-        std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) || !std::io::stdout().is_terminal();
-    if plain { Paint::Plain } else { Paint::Colours }
+    let shown = has_colour() && std::io::stdout().is_terminal();
+    if shown { Paint::Colours } else { Paint::Plain }
 }
 
 /// Hosts that announce themselves, printed on standard error as they are reached.
@@ -103,8 +104,7 @@ fn about(t: &mut String, host: &HostFacts) {
     let _ = writeln!(t, "{} ({}): {}, {version}", host.ssh, host.hostname, host.summary());
     for nic in host.nics.iter().filter(|n| !n.is_inner) {
         let speed = nic.speed.map_or_else(|| "speed not known".into(), bits_in_words);
-        let all: Vec<_> =
-            nic.addresses.iter().filter(|a| !a.is_link_local()).map(ToString::to_string).collect();
+        let all: Vec<_> = nic.outer().map(ToString::to_string).collect();
         let up = if nic.is_up { "" } else { "down, " };
         let _ = writeln!(t, "  {:<12} {up}{speed}, MTU {}  {}", nic.name, nic.mtu, all.join(" "));
     }

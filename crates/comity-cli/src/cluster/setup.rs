@@ -1,12 +1,11 @@
 //! Running the steps of a setup on all hosts or on none, and undoing them.
 use super::team::{HostTeam, ReachArgs};
-use super::whole::ANSWER;
-use super::{BAD_INPUT, FAULTY, Trouble, usage};
 use crate::cluster::agent::{AgentOrder, PairAnswer};
 use crate::save;
+use crate::say::{FAULTY, Trouble, USAGE, say};
 use comity_cluster::commands::{HostSetup, typed};
 use comity_cluster::undo::{UndoFile, UndoWork};
-use comity_launch::fleet::FleetHost;
+use comity_launch::fleet::{FleetHost, all_or_wrong};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,16 +19,16 @@ pub(super) fn apply(
     undo: &Path,
     reach: &ReachArgs,
 ) -> Result<usize, Trouble> {
-    let faulty = |all| (FAULTY, all);
+    let faulty = |all| Trouble(FAULTY, all);
     let wrong = refused(team, |ssh| setups.iter().any(|s| s.ssh == ssh));
     if !wrong.is_empty() {
         return Err(faulty(wrong));
     }
     make_way(undo, team)?;
     // Before anything is done, so that it can be undone whatever happens to this program.
-    let stop = stopped().map_err(|e| faulty(vec![format!("cannot wait for signals: {e}")]))?;
+    let stop = stopped().map_err(|e| Trouble::faulty(format!("cannot wait for signals: {e}")))?;
     write_new(undo, &UndoFile::new(setups.to_vec()))
-        .map_err(|e| faulty(vec![format!("{}: {e}; nothing was done", undo.display())]))?;
+        .map_err(|e| Trouble::faulty(format!("{}: {e}; nothing was done", undo.display())))?;
     let mut done: Vec<(&HostSetup, usize)> = Vec::new();
     for setup in setups {
         for (at, step) in setup.steps.iter().enumerate() {
@@ -71,7 +70,7 @@ fn roll_back(file: &Path, reach: &ReachArgs) -> Vec<String> {
         Ok(()) => {
             vec!["it was interrupted, and what had been run was undone: all hosts are as they were".into()]
         }
-        Err((_, mut all)) => {
+        Err(Trouble(_, mut all)) => {
             let file = file.display();
             all.push(format!("it was interrupted; what is left is in {file}: comity cluster undo {file}"));
             all
@@ -125,7 +124,7 @@ fn run(team: &mut HostTeam, ssh: &str, words: &[String]) -> Result<String, Strin
         return Err("it is not there".into());
     };
     let order = AgentOrder::Run { words: words.to_vec(), root: member.facts.is_root };
-    let answer: PairAnswer = member.told(&order, ANSWER)?;
+    let answer: PairAnswer = member.ask(&order)?;
     if answer.is_ok { Ok(answer.said) } else { Err(answer.said) }
 }
 
@@ -136,18 +135,12 @@ fn write_new(path: &Path, file: &UndoFile) -> std::io::Result<()> {
 
 /// Work left to undo on each host of the file, or sentences for those that cannot be undone.
 fn left(team: &mut HostTeam, file: &UndoFile) -> Result<Vec<(String, UndoWork)>, Vec<String>> {
-    let mut all = Vec::new();
-    let mut wrong = Vec::new();
-    for setup in &file.hosts {
-        match team.there().find(|(_, m)| m.host.name == setup.ssh) {
-            Some((_, member)) => match setup.left(&member.facts) {
-                Ok(work) => all.push((setup.ssh.clone(), work)),
-                Err(why) => wrong.push(why),
-            },
-            None => wrong.push(format!("host {} is not among those that were asked", setup.ssh)),
-        }
-    }
-    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
+    all_or_wrong(file.hosts.iter().map(|setup| {
+        let Some((_, member)) = team.there().find(|(_, m)| m.host.name == setup.ssh) else {
+            return Err(format!("host {} is not among those that were asked", setup.ssh));
+        };
+        Ok((setup.ssh.clone(), setup.left(&member.facts)?))
+    }))
 }
 
 /// Puts an undo file of before aside that has nothing to undo any more, as after a restart of its hosts; any other is in the way.
@@ -156,7 +149,7 @@ fn make_way(path: &Path, team: &mut HostTeam) -> Result<(), Trouble> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(usage(format!("{at}: {e}"))),
+        Err(e) => return Err(Trouble::usage(format!("{at}: {e}"))),
     };
     let remaining = UndoFile::parse(&text).and_then(|file| {
         let work = left(team, &file).map_err(|all| all.join("; "))?;
@@ -166,7 +159,7 @@ fn make_way(path: &Path, team: &mut HostTeam) -> Result<(), Trouble> {
         if busy.is_empty() { Ok(()) } else { Err(why()) }
     });
     remaining.map_err(|why| {
-        usage(format!(
+        Trouble::usage(format!(
             "{at} is there already, and {why}: undo it first (comity cluster undo {at}), or name another file with --undo"
         ))
     })?;
@@ -174,14 +167,14 @@ fn make_way(path: &Path, team: &mut HostTeam) -> Result<(), Trouble> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".old");
     let aside = PathBuf::from(aside);
-    std::fs::rename(path, &aside).map_err(|e| usage(format!("{at}: {e}")))?;
+    std::fs::rename(path, &aside).map_err(|e| Trouble::usage(format!("{at}: {e}")))?;
     eprintln!("{at} has nothing to undo any more, as after a restart: it is now {}", aside.display());
     Ok(())
 }
 
 /// Undoes what of a file is still there, if nobody changed it since.
 pub(super) fn undo(path: &Path, dry_run: bool, reach: &ReachArgs) -> Result<(), Trouble> {
-    undo_by(path, dry_run, reach, &|line| super::tell(format!("{line}\n")))
+    undo_by(path, dry_run, reach, &|line| say(format!("{line}\n"), 0).map(drop))
 }
 
 /// The same; each command is told by `tell`.
@@ -191,22 +184,23 @@ fn undo_by(
     reach: &ReachArgs,
     tell: &dyn Fn(&str) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
-    let text = std::fs::read_to_string(path).map_err(|e| usage(format!("{}: {e}", path.display())))?;
-    let file = UndoFile::parse(&text).map_err(|e| usage(format!("{}: {e}", path.display())))?;
+    let fail = |e: String| Trouble::usage(format!("{}: {e}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
+    let file = UndoFile::parse(&text).map_err(fail)?;
     // A hostfile may know more than a name: a port.
-    let named = reach.named().map_err(|all| (BAD_INPUT, all))?;
+    let named = reach.named().map_err(|all| Trouble(USAGE, all))?;
     let known = |ssh: &str| named.iter().find(|h| h.name == ssh).cloned();
     let host = |ssh: &str| known(ssh).map_or_else(|| FleetHost::named(ssh), Ok);
     let hosts: Result<Vec<_>, _> = file.hosts.iter().map(|h| host(&h.ssh)).collect();
-    let hosts = hosts.map_err(|e| usage(format!("{}: {e}", path.display())))?;
+    let hosts = hosts.map_err(fail)?;
     let mut team = HostTeam::gather(&hosts, &reach.ssh.options());
     let absent = team.absent();
     if !absent.is_empty() {
-        return Err((FAULTY, absent));
+        return Err(Trouble(FAULTY, absent));
     }
     let work = left(&mut team, &file).map_err(|mut wrong| {
         wrong.push(format!("{}: nothing was undone", path.display()));
-        (BAD_INPUT, wrong)
+        Trouble(USAGE, wrong)
     })?;
     for note in work.iter().flat_map(|(_, w)| &w.notes) {
         let _ = writeln!(std::io::stderr(), "{note}");
@@ -214,7 +208,7 @@ fn undo_by(
     let busy = |ssh: &str| work.iter().any(|(name, w)| name == ssh && !w.commands.is_empty());
     let wrong = refused(&mut team, busy);
     if !wrong.is_empty() && !dry_run {
-        return Err((FAULTY, wrong));
+        return Err(Trouble(FAULTY, wrong));
     }
     let mut failed = Vec::new();
     let mut unread = Ok(());
@@ -229,7 +223,7 @@ fn undo_by(
         }
     }
     if !failed.is_empty() {
-        return Err((FAULTY, failed));
+        return Err(Trouble(FAULTY, failed));
     }
     if !dry_run {
         let _ = std::fs::remove_file(path);

@@ -1,15 +1,17 @@
 //! The hosts and the agents on them: one `ssh` each, all at once.
-use crate::cluster::agent::{AgentOrder, GREETING_LINE, HelloLine};
+use crate::child::ended;
+use crate::cluster::agent::{AgentOrder, GREETING_LINE, HelloLine, PROTOCOL_OF_AGENT};
 use comity_cluster::facts::HostFacts;
 use comity_cluster::read::{SURVEY, SURVEY_BEGINS, SURVEY_ENDS, facts_of};
 use comity_launch::fleet::{
-    FarCommand, FleetHost, SshOptions, explain_ssh, list_hosts, read_hostfile, ssh_words,
+    FarCommand, FleetHost, SshOptions, explain_ssh, list_hosts, read_hostfile, ssh_command,
 };
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -114,16 +116,14 @@ impl HostTeam {
         self.0.iter().filter_map(|m| m.as_ref().err().cloned()).collect()
     }
 
-    /// Gives every agent its order at once; the answers by place.
-    pub(crate) fn ask_all(
+    /// Gives every agent its order at once; the answers by place, none of hosts without an agent.
+    pub(crate) fn ask_all<T: DeserializeOwned + Send>(
         &mut self,
-        limit: Duration,
-        order: impl Fn(usize, &Member) -> Option<AgentOrder> + Sync,
-    ) -> Vec<Option<Result<Value, String>>> {
+        order: impl Fn(usize, &Member) -> AgentOrder + Sync,
+    ) -> Vec<Option<Result<T, String>>> {
         let ask = |(i, m): (usize, &mut Result<Member, String>)| {
-            let member = m.as_mut().ok()?;
-            let order = order(i, member)?;
-            Some(member.ask(&order, limit))
+            let member = m.as_mut().ok().filter(|m| m.agent.is_ok())?;
+            Some(member.ask(&order(i, member)))
         };
         std::thread::scope(|s| {
             let ask = &ask;
@@ -149,12 +149,11 @@ impl Silence {
 
 impl Member {
     fn reach(host: &FleetHost, way: &SshOptions) -> Result<Self, String> {
-        let words = ssh_words(way, host, &AGENT);
-        let (program, args) = words.split_first().ok_or("no ssh")?;
+        let mut command = ssh_command(way, host, &AGENT);
+        let program = command.get_program().to_owned();
         let fail =
             |e: std::io::Error| format!("host {}: cannot start '{}': {e}", host.name, program.display());
-        let mut command = Command::new(program);
-        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(fail)?;
         let to = child.stdin.take();
         let (send, lines) = mpsc::channel();
@@ -204,7 +203,7 @@ impl Member {
                     let hello: HelloLine =
                         serde_json::from_str(&line).map_err(|e| Silence::ended(format!("its hello: {e}")))?;
                     self.facts = facts_of(&self.host.name, &hello.survey);
-                    if !hello.is_understood() {
+                    if hello.protocol != PROTOCOL_OF_AGENT {
                         self.agent =
                             Err(format!("it runs comity {}, with another kind of agent", hello.version));
                     }
@@ -255,7 +254,7 @@ impl Member {
     }
 
     /// Orders something and waits for the answer.
-    pub(crate) fn ask(&mut self, order: &AgentOrder, limit: Duration) -> Result<Value, String> {
+    pub(crate) fn ask<T: DeserializeOwned>(&mut self, order: &AgentOrder) -> Result<T, String> {
         self.agent.clone()?;
         let name = self.host.name.clone();
         let fail = |why: String| format!("host {name}: {why}");
@@ -263,41 +262,25 @@ impl Member {
         let to = self.to.as_mut().ok_or_else(|| fail("the connection is closed".into()))?;
         let lost = "the connection to it was lost";
         writeln!(to, "{text}").and_then(|()| to.flush()).map_err(|e| fail(format!("{lost}: {e}")))?;
-        let answer = self.line(Instant::now() + limit).map_err(|silence| {
+        let answer = self.line(Instant::now() + order.limit()).map_err(|silence| {
             let why = if silence.is_late { silence.said } else { lost.to_owned() };
             // An answer that comes later would be taken for another's.
             self.agent = Err(why.clone());
             fail(why)
         })?;
-        let answer: Value = serde_json::from_str(&answer).map_err(|e| fail(format!("its answer: {e}")))?;
-        match answer.get("error").and_then(Value::as_str) {
+        let answer = serde_json::from_str::<Value>(&answer);
+        match answer.as_ref().ok().and_then(|a| a.get("error")).and_then(Value::as_str) {
             Some(why) => Err(fail(why.into())),
-            None => Ok(answer),
+            None => answer.and_then(serde_json::from_value).map_err(|e| fail(format!("its answer: {e}"))),
         }
-    }
-
-    /// The same, as a value of a type.
-    pub(crate) fn told<T: serde::de::DeserializeOwned>(
-        &mut self,
-        order: &AgentOrder,
-        limit: Duration,
-    ) -> Result<T, String> {
-        let answer = self.ask(order, limit)?;
-        serde_json::from_value(answer).map_err(|e| format!("host {}: its answer: {e}", self.host.name))
     }
 
     /// Ends the agent; how ssh ended.
     fn end(&mut self) -> String {
         drop(self.to.take());
-        let until = Instant::now() + FAREWELL;
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return format!("ssh ended with {status}"),
-                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
-                _ => break,
-            }
+        if !matches!(ended(&mut self.child, FAREWELL), Ok(Some(_))) {
+            let _ = self.child.kill();
         }
-        let _ = self.child.kill();
         self.child.wait().map_or_else(|e| e.to_string(), |status| format!("ssh ended with {status}"))
     }
 }

@@ -8,14 +8,6 @@ use std::time::Duration;
 
 /// Time for which an interface that has an address sends beacons.
 const BEACONS: Duration = Duration::from_millis(1500);
-/// For an answer, beside the time that the order takes.
-pub(super) const ANSWER: Duration = Duration::from_secs(20);
-
-/// The same, for others.
-pub(crate) const fn answer_limit() -> Duration {
-    ANSWER
-}
-
 /// Interfaces of the hosts with those that they hear. Where one had no address at first all say it once more. Problems are added to the notes.
 pub(crate) fn beacons(team: &mut HostTeam, notes: &mut Vec<String>) -> Vec<HeardBeacon> {
     let mut heard = Vec::new();
@@ -28,19 +20,18 @@ pub(crate) fn beacons(team: &mut HostTeam, notes: &mut Vec<String>) -> Vec<Heard
 
 /// Runs one round; returns whether an interface had no address at first.
 fn said(team: &mut HostTeam, notes: &mut Vec<String>, heard: &mut Vec<HeardBeacon>) -> bool {
-    let token = token();
+    // Without it strangers could answer, which would only make the picture wrong.
+    let token = crate::here::token().unwrap_or_default();
     let port = 20_000 + (std::process::id() % 20_000) as u16;
     let carries = |n: &&Nic| n.is_up && !n.is_inner && n.bridge.is_none();
-    let answers = team.ask_all(BEACONS + ANSWER, |host, member| {
+    let answers = team.ask_all::<BeaconAnswer>(|host, member| {
         let nics = member.facts.nics.iter().filter(carries).map(|n| n.name.clone()).collect();
         let millis = BEACONS.as_millis() as u64;
-        member.agent.is_ok().then(|| AgentOrder::Beacon { token: token.clone(), host, port, nics, millis })
+        AgentOrder::Beacon { token: token.clone(), host, port, nics, millis }
     });
     let mut late = false;
     for (host, answer) in answers.into_iter().enumerate() {
-        let told = answer
-            .map(|a| a.and_then(|v| serde_json::from_value::<BeaconAnswer>(v).map_err(|e| e.to_string())));
-        match told {
+        match answer {
             Some(Ok(answer)) => {
                 late |= answer.late;
                 heard.extend(answer.heard.into_iter().map(|(own, from, nic)| HeardBeacon {
@@ -81,12 +72,4 @@ pub(super) fn cluster(team: &mut HostTeam) -> Cluster {
     let mut cluster = Cluster::of(facts, &known);
     cluster.notes.extend(notes);
     cluster
-}
-
-/// Text that strangers cannot know.
-pub(crate) fn token() -> String {
-    let mut random = [0; 16];
-    // Without it strangers could answer a measurement, which would only make it wrong.
-    let _ = getrandom::fill(&mut random);
-    random.iter().map(|b| format!("{b:02x}")).collect()
 }

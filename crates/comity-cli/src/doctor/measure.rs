@@ -1,10 +1,9 @@
 //! The ways between hosts, measured: each agent listens, each other connects, one after another.
-use crate::cluster::agent::{AgentOrder, DialResult};
-use crate::cluster::{HostTeam, answer_limit, token};
-use comity_cluster::checks::{Check, LinkMeasure};
+use crate::cluster::HostTeam;
+use crate::cluster::agent::AgentOrder;
+use comity_cluster::checks::{Check, DialResult, LinkMeasure, Place};
 use comity_cluster::facts::Nic;
 use comity_cluster::graph::{Cluster, Plug};
-use comity_cluster::subnet::Subnet;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,14 +19,6 @@ const SMALL: usize = 64;
 /// The largest content of a datagram.
 const LARGEST: usize = 65_507;
 
-/// An end and its address.
-#[derive(Clone, Debug)]
-struct Place {
-    end: Plug,
-    address: Subnet,
-    mtu: u64,
-}
-
 /// Measures every way. Ports that could not be opened are told in `checks`.
 pub(super) fn links_of(
     team: &mut HostTeam,
@@ -35,26 +26,22 @@ pub(super) fn links_of(
     range: Option<(u16, u16)>,
     checks: &mut Vec<Check>,
 ) -> Vec<LinkMeasure> {
-    let token = token();
-    let pairs = pairs(cluster);
+    // Without it strangers could answer a measurement, which would only make it wrong.
+    let token = crate::here::token().unwrap_or_default();
     let ports = serve(team, cluster, &token, range, checks);
     let mut all = Vec::new();
-    for (x, y, shares) in &pairs {
+    for (x, y) in &pairs(cluster) {
         for (from, to) in [(x, y), (y, x)] {
             let Some(port) = ports.get(&(to.end.host, to.address.ip)) else { continue };
-            let measure = dial(team, &token, (from, to), *port, FILL_MS);
-            all.extend(measure.map(|m| LinkMeasure { shares_network: *shares, ..m }));
+            all.extend(dial(team, &token, (from, to), *port, FILL_MS));
         }
     }
-    again(team, cluster, &token, &pairs, &mut all);
+    again(team, cluster, &token, &mut all);
     // What arrived, of what was not answered.
-    let arrived = team.ask_all(answer_limit(), |_, m| m.agent.is_ok().then_some(AgentOrder::Arrived));
+    let arrived = team.ask_all::<Vec<(IpAddr, usize)>>(|_, _| AgentOrder::Arrived);
     for (host, answer) in arrived.into_iter().enumerate() {
-        let list =
-            answer.and_then(Result::ok).and_then(|v| serde_json::from_value::<Vec<(IpAddr, usize)>>(v).ok());
-        for (ip, size) in list.unwrap_or_default() {
-            let there =
-                |m: &&mut LinkMeasure| m.to.as_ref().is_some_and(|e| e.host == host) && m.from_ip == Some(ip);
+        for (ip, size) in answer.and_then(Result::ok).unwrap_or_default() {
+            let there = |m: &&mut LinkMeasure| m.to.end.host == host && m.from.address.ip == ip;
             all.iter_mut().filter(there).for_each(|m| m.arrived.push(size));
         }
     }
@@ -62,25 +49,15 @@ pub(super) fn links_of(
 }
 
 /// Measures again each way that seemed slow; the best counts.
-fn again(
-    team: &mut HostTeam,
-    cluster: &Cluster,
-    token: &str,
-    pairs: &[(Place, Place, bool)],
-    all: &mut [LinkMeasure],
-) {
+fn again(team: &mut HostTeam, cluster: &Cluster, token: &str, all: &mut [LinkMeasure]) {
     for _ in 0..TRIES {
         let doubtful: Vec<usize> = (0..all.len()).filter(|i| all[*i].is_doubtful(cluster, all)).collect();
         for i in doubtful {
-            let is =
-                |p: &Place, end: &Option<Plug>, ip| Some(&p.end) == end.as_ref() && Some(p.address.ip) == ip;
-            let m = &all[i];
-            let both = pairs.iter().flat_map(|(x, y, _)| [(x, y), (y, x)]);
-            let found = { both }.find(|(f, t)| is(f, &m.from, m.from_ip) && is(t, &m.to, m.to_ip));
-            let Some(pair) = found else { continue };
-            if let Some(new) = dial(team, token, pair, all[i].port, FILL_AGAIN_MS) {
-                all[i].bits = [all[i].bits, new.bits].into_iter().flatten().reduce(f64::max);
-                all[i].round_us = [all[i].round_us, new.round_us].into_iter().flatten().reduce(f64::min);
+            let m = &mut all[i];
+            if let Some(new) = dial(team, token, (&m.from, &m.to), m.port, FILL_AGAIN_MS) {
+                let old = &mut m.result;
+                old.bits = [old.bits, new.result.bits].into_iter().flatten().reduce(f64::max);
+                old.round_us = [old.round_us, new.result.round_us].into_iter().flatten().reduce(f64::min);
             }
         }
     }
@@ -94,15 +71,15 @@ fn serve(
     range: Option<(u16, u16)>,
     checks: &mut Vec<Check>,
 ) -> BTreeMap<(usize, IpAddr), u16> {
-    let answers = team.ask_all(answer_limit(), |host, member| {
+    let answers = team.ask_all::<Vec<(IpAddr, Result<u16, String>)>>(|host, _| {
         let ips = places(cluster, host).map(|p| p.address.ip).collect();
-        member.agent.is_ok().then(|| AgentOrder::Serve { token: token.into(), ips, range })
+        AgentOrder::Serve { token: token.into(), ips, range }
     });
     let mut ports = BTreeMap::new();
     for (host, answer) in answers.into_iter().enumerate() {
         let name = cluster.name(host);
-        let answer = match answer {
-            Some(Ok(answer)) => answer,
+        let list = match answer {
+            Some(Ok(list)) => list,
             Some(Err(e)) => {
                 checks.push(Check::failed("port", name, e));
                 continue;
@@ -116,7 +93,6 @@ fn serve(
                 continue;
             }
         };
-        let list: Vec<(IpAddr, Result<u16, String>)> = serde_json::from_value(answer).unwrap_or_default();
         for (ip, port) in list {
             match port {
                 Ok(port) => drop(ports.insert((host, ip), port)),
@@ -140,35 +116,19 @@ fn dial(
 ) -> Option<LinkMeasure> {
     let (_, member) = team.there().find(|(i, m)| *i == from.end.host && m.agent.is_ok())?;
     let headers = if to.address.ip.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
-    let large = usize::try_from(from.mtu).unwrap_or(0).saturating_sub(headers).clamp(SMALL, LARGEST);
+    let mtu = member.facts.nic(&from.end.nic).map_or(0, |n| n.mtu);
+    let large = usize::try_from(mtu).unwrap_or(0).saturating_sub(headers).clamp(SMALL, LARGEST);
     let sizes = if large > SMALL { vec![SMALL, large] } else { vec![SMALL] };
-    let target = SocketAddr::new(to.address.ip, port);
     let order = AgentOrder::Dial {
         token: token.into(),
-        to: target,
-        from: Some(from.address.ip),
+        to: SocketAddr::new(to.address.ip, port),
+        from: from.address.ip,
         sizes: sizes.clone(),
         millis,
     };
-    let result: DialResult = match member.told(&order, answer_limit()) {
-        Ok(result) => result,
-        Err(e) => DialResult { failed: Some(e), ..DialResult::default() },
-    };
-    Some(LinkMeasure {
-        from: Some(from.end.clone()),
-        to: Some(to.end.clone()),
-        from_ip: Some(from.address.ip),
-        to_ip: Some(to.address.ip),
-        port,
-        shares_network: true,
-        failed: result.failed,
-        round_us: result.round_us,
-        bits: result.bits,
-        sizes,
-        echoed: result.echoed,
-        arrived: Vec::new(),
-        datagrams: result.datagrams,
-    })
+    let failed = |e| DialResult { failed: Some(e), ..DialResult::default() };
+    let result = member.ask(&order).unwrap_or_else(failed);
+    Some(LinkMeasure { from: from.clone(), to: to.clone(), port, sizes, arrived: Vec::new(), result })
 }
 
 /// The addresses of a host at which others may reach it.
@@ -176,14 +136,13 @@ fn places(cluster: &Cluster, host: usize) -> impl Iterator<Item = Place> + '_ {
     let nics =
         cluster.hosts.get(host).into_iter().flat_map(|h| &h.nics).filter(|n: &&Nic| n.is_up && !n.is_inner);
     nics.flat_map(move |nic| {
-        let own = nic.addresses.iter().filter(|a| !a.is_link_local());
         let end = Plug { host, nic: nic.name.clone() };
-        own.map(move |a| Place { end: end.clone(), address: *a, mtu: nic.mtu })
+        nic.outer().map(move |a| Place { end: end.clone(), address: *a })
     })
 }
 
 /// Each two addresses of two hosts in one network; of hosts that share none, the first of each.
-fn pairs(cluster: &Cluster) -> Vec<(Place, Place, bool)> {
+fn pairs(cluster: &Cluster) -> Vec<(Place, Place)> {
     let mut all = Vec::new();
     for i in 0..cluster.hosts.len() {
         for j in i + 1..cluster.hosts.len() {
@@ -191,13 +150,13 @@ fn pairs(cluster: &Cluster) -> Vec<(Place, Place, bool)> {
             for x in places(cluster, i) {
                 let near =
                     |y: &Place| y.address.network() == x.address.network() && y.address.ip != x.address.ip;
-                all.extend(places(cluster, j).filter(near).map(|y| (x.clone(), y, true)));
+                all.extend(places(cluster, j).filter(near).map(|y| (x.clone(), y)));
             }
             if all.len() == before
                 && let (Some(x), Some(y)) = (places(cluster, i).next(), places(cluster, j).next())
                 && x.address.ip.is_ipv4() == y.address.ip.is_ipv4()
             {
-                all.push((x, y, false));
+                all.push((x, y));
             }
         }
     }

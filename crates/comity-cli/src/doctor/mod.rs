@@ -2,8 +2,8 @@
 mod measure;
 
 use crate::cluster::agent::{AgentOrder, PairAnswer, now};
-use crate::cluster::{BAD_INPUT, FAULTY, HostTeam, Member, ReachArgs, answer_limit, beacons, token};
-use crate::say::say;
+use crate::cluster::{HostTeam, Member, ReachArgs, beacons};
+use crate::say::{Exit, FAULTY, Trouble, USAGE, say};
 use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, idle, links, paths, table};
 use comity_cluster::graph::Cluster;
 use comity_launch::fleet::{FleetHost, SshOptions};
@@ -41,21 +41,15 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Examines the hosts and returns the exit code.
-pub(crate) fn doctor(mut args: DoctorArgs) -> u8 {
+/// Examines the hosts.
+pub(crate) fn doctor(mut args: DoctorArgs) -> Exit {
     if let Some(file) = args.file.take() {
         match file.to_str().filter(|word| word.contains(',') && !file.is_file()) {
             Some(list) => args.reach.hosts = Some(list.into()),
             None => args.reach.hostfile = Some(file),
         }
     }
-    let named = match args.reach.named() {
-        Ok(hosts) => hosts,
-        Err(problems) => {
-            problems.iter().for_each(|p| eprintln!("comity doctor: {p}"));
-            return BAD_INPUT;
-        }
-    };
+    let named = args.reach.named().map_err(|all| Trouble(USAGE, all))?;
     let hosts = if named.is_empty() { FleetHost::named("localhost").into_iter().collect() } else { named };
     let checks = examine(&hosts, &args.reach.ssh.options(), &args);
     let failed = checks.iter().filter(|c| c.verdict == CheckVerdict::Failed).count();
@@ -63,7 +57,7 @@ pub(crate) fn doctor(mut args: DoctorArgs) -> u8 {
         true => format!("{:#}\n", json!({ "checks": checks, "failed": failed })),
         false => table(&checks),
     };
-    say("doctor", text, if failed == 0 { 0 } else { FAULTY })
+    say(text, if failed == 0 { 0 } else { FAULTY })
 }
 
 fn examine(named: &[FleetHost], way: &SshOptions, args: &DoctorArgs) -> Vec<Check> {
@@ -125,7 +119,7 @@ fn clocks(team: &mut HostTeam) -> Vec<Check> {
         for _ in 0..READINGS {
             let begun = Instant::now();
             let before = now();
-            let Ok(answer) = member.ask(&AgentOrder::Clock, answer_limit()) else { break };
+            let Ok(answer) = member.ask::<Value>(&AgentOrder::Clock) else { break };
             let unsure = begun.elapsed().as_secs_f64() / 2.0;
             let Some(theirs) = answer.get("unix_us").and_then(Value::as_u64) else { break };
             let ahead = theirs as f64 / 1e6 - (before as f64 / 1e6 + unsure);
@@ -146,14 +140,14 @@ fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
     let mut checks = Vec::new();
     for (_, member) in team.there() {
         let at = member.host.name.clone();
-        checks.push(match member.told::<PairAnswer>(&AgentOrder::Peek, answer_limit()) {
+        checks.push(match member.ask::<PairAnswer>(&AgentOrder::Peek) {
             Ok(answer) if answer.is_ok => Check::passed("ptrace", at, ""),
             Ok(answer) => Check::failed("ptrace", at, no_ptrace(&answer.said, member.facts.limits.yama)),
             Err(_) => Check::not_tried("ptrace", at, "no agent answers there"),
         });
     }
     let own = args.key.clone().or_else(|| std::env::var("COMITY_KEY_FILE").ok());
-    let nonce = token();
+    let nonce = crate::here::token().unwrap_or_default();
     let places: Vec<String> = team.there().map(|(_, m)| m.host.name.clone()).collect();
     let Some(file) = own else {
         let why = "no --key FILE was given; `comity launch` makes a key for each job";
@@ -175,7 +169,7 @@ fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
     for (_, member) in team.there() {
         let at = member.host.name.clone();
         let order = AgentOrder::Key { file: Some(file.clone()), nonce: nonce.clone() };
-        let answer = member.told::<PairAnswer>(&order, answer_limit());
+        let answer = member.ask::<PairAnswer>(&order);
         checks.push(match answer {
             // The sentence has the remedy: the key is there, and its rights, its owner or its content are wrong.
             Ok(answer) if !answer.is_ok && answer.is_there => Check::failed("key", &at, answer.said),

@@ -47,20 +47,12 @@ pub(super) fn unheeded(request: &LaunchRequest) -> Vec<String> {
 pub(super) fn idle_flags_of_mlx(request: &LaunchRequest) -> Vec<String> {
     let LaunchRequest { job, hosts, .. } = request;
     let is_far = hosts.is_given() || job.restarts_of_job() > 0;
-    [
-        (
-            "--mpi-arg is for --backend mpi, whose launcher gets it",
-            !job.is_mpi() && !hosts.mpi_arg.is_empty(),
-        ),
-        (
-            "--connections-per-ip is for ranks on other hosts: name them with --hosts or --hostfile",
-            !is_far && hosts.connections_per_ip != 1,
-        ),
-    ]
-    .into_iter()
-    .filter(|(_, is_idle)| *is_idle)
-    .map(|(why, _)| why.to_owned())
-    .collect()
+    let mpi = !job.is_mpi() && !hosts.mpi_arg.is_empty();
+    let ring = !is_far && hosts.connections_per_ip != 1;
+    let mpi = mpi.then_some("--mpi-arg is for --backend mpi, whose launcher gets it");
+    let ring = ring
+        .then_some("--connections-per-ip is for ranks on other hosts: name them with --hosts or --hostfile");
+    mpi.into_iter().chain(ring).map(str::to_owned).collect()
 }
 
 /// Flags for ranks that this launcher itself starts and carries.

@@ -1,8 +1,8 @@
 //! `comity launch`: what is said before a job runs. Its flags are the fields of the launcher's request (`comity-launch`).
 mod flags;
 
+use crate::say::{Exit, Trouble, USAGE, complain};
 use comity_launch::LaunchRequest;
-use comity_launch::machine::USAGE;
 
 const AFTER: &str = "\
 Exit code: 0 when every rank ended with 0; the code of the first rank that failed (128 + signal when a signal
@@ -26,23 +26,21 @@ pub(crate) struct LaunchArgs {
     request: LaunchRequest,
 }
 
-/// Runs the job to its end and returns the exit code.
-pub(crate) fn launch(LaunchArgs { request }: LaunchArgs) -> u8 {
+/// Runs the job to its end.
+pub(crate) fn launch(LaunchArgs { request }: LaunchArgs) -> Exit {
     if request.hosts.print_python {
         println!("{}", request.hosts.interpreter());
-        return 0;
+        return Ok(0);
     }
     let words: Vec<String> = request.job.command.iter().map(|w| w.to_string_lossy().into_owned()).collect();
     let is_far = request.hosts.is_given() || request.job.restarts_of_job() > 0;
-    if let Some(hint) = crate::manual::misplaced(&words, is_far) {
-        eprintln!("comity launch: {hint}");
-    }
+    let said = |why: &String| complain("launch", why);
+    crate::manual::misplaced(&words, is_far).iter().for_each(said);
     let unheeded = flags::unheeded(&request);
     if !unheeded.is_empty() {
-        unheeded.iter().for_each(|why| eprintln!("comity launch: {why}"));
-        return USAGE;
+        return Err(Trouble(USAGE, unheeded));
     }
-    flags::idle_flags_of_mlx(&request).iter().for_each(|why| eprintln!("comity launch: {why}"));
-    crate::misspelt::misspelt().iter().for_each(|why| eprintln!("comity launch: {why}"));
-    comity_launch::launch(request)
+    flags::idle_flags_of_mlx(&request).iter().for_each(said);
+    crate::misspelt::misspelt().iter().for_each(said);
+    Ok(comity_launch::launch(request))
 }

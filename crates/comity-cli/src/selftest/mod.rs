@@ -4,17 +4,18 @@
 //!   mod.rs       flags, the table, the exit code
 //!   rows.rs      the rows: the command of each, or why it is not there
 //!   packages.rs  the rows of a Python interpreter
-//!   child.rs     a command with a deadline, and the end of its output
 //!   report.rs    the file for an issue;  names.rs  what is taken out of it
 //! ```
 //! Each row is a command of its own, so that one which hangs is ended and the next one runs.
-mod child;
 mod names;
 mod packages;
 mod report;
 mod rows;
 
-use crate::{here, save, say::RankLines};
+use crate::{
+    child, here, save,
+    say::{Exit, FAULTY, RankLines, Trouble, complain, say},
+};
 use comity::Group;
 use comity_check::{Line, Options, run_with};
 use comity_cluster::{
@@ -40,10 +41,6 @@ const ENDING: Duration = Duration::from_secs(12);
 const SURVEYED: Duration = Duration::from_secs(30);
 /// Time limit of a call between threads, which a deadline of the row comes behind.
 const CALL: Duration = Duration::from_secs(30);
-/// The exit code for input that a user can correct.
-const USAGE: u8 = 2;
-/// The exit code where a row failed.
-const FAULTY: u8 = 1;
 
 /// Arguments of `comity selftest`.
 #[derive(Debug, clap::Args)]
@@ -105,24 +102,15 @@ impl Outcome {
     }
 }
 
-/// Runs the rows and returns the exit code.
-pub(crate) fn selftest(args: SelftestArgs) -> u8 {
+/// Runs the rows.
+pub(crate) fn selftest(args: SelftestArgs) -> Exit {
     if let Some(n) = args.threads {
         return on_threads(n);
     }
-    let refuse = |why: String| {
-        here::complain(format!("comity selftest: {why}"));
-        USAGE
-    };
-    if let Some(file) = &args.report
-        && let Err(e) = save::can_be_put(file)
-    {
-        return refuse(format!("--report '{}': {e}", file.display()));
-    }
-    let own = match comity_launch::own_program::own_words() {
-        Ok(own) => own,
-        Err(e) => return refuse(format!("this command does not find itself: {e}")),
-    };
+    let fail = |file: &PathBuf, e| Trouble::usage(format!("--report '{}': {e}", file.display()));
+    args.report.as_ref().map(|file| save::can_be_put(file).map_err(|e| fail(file, e))).transpose()?;
+    let own = comity_launch::own_program::own_words()
+        .map_err(|e| Trouble::usage(format!("this command does not find itself: {e}")))?;
     let begun = Instant::now();
     let machine = machine();
     let mut said = RankLines::new(true);
@@ -150,19 +138,16 @@ pub(crate) fn selftest(args: SelftestArgs) -> u8 {
         begun.elapsed().as_secs_f64()
     );
     said.line(&sum);
-    let mut code = if failed == 0 { 0 } else { FAULTY };
     if let Some(Outcome { name, verdict: Verdict::Failed(why), .. }) =
         all.iter().find(|o| matches!(o.verdict, Verdict::Failed(_)))
     {
-        here::complain(format!("comity selftest: {name}: {why}"));
+        complain("selftest", format!("{name}: {why}"));
     }
     if let Some(file) = &args.report {
-        match report::write(file, &machine, &all, &sum, args.hosts.as_deref()) {
-            Ok(()) => said.line(&format!("{} is the report; read it before you pass it on", file.display())),
-            Err(e) => code = refuse(format!("--report '{}': {e}", file.display())),
-        }
+        report::write(file, &machine, &all, &sum, args.hosts.as_deref()).map_err(|e| fail(file, e))?;
+        said.line(&format!("{} is the report; read it before you pass it on", file.display()));
     }
-    said.end("selftest", code)
+    said.end(if failed == 0 { 0 } else { FAULTY })
 }
 
 /// Runs a row, if there is time left for it.
@@ -205,12 +190,9 @@ fn machine() -> HostFacts {
     facts_of("this machine", &printed)
 }
 
-/// The suite of `comity check` on groups of `n` threads of this process; the exit code.
-fn on_threads(n: usize) -> u8 {
-    let groups = match Group::local(n) {
-        Ok(groups) => groups,
-        Err(e) => return here::failed("selftest", &e),
-    };
+/// The suite of `comity check` on groups of `n` threads of this process.
+fn on_threads(n: usize) -> Exit {
+    let groups = Group::local(n)?;
     let options = Options { quick: true, ..Options::default() };
     let check = |group: Group| {
         let mut cases = 0;
@@ -224,19 +206,12 @@ fn on_threads(n: usize) -> u8 {
     });
     let mut cases = 0;
     for report in reports {
-        match report {
-            Ok(Ok((report, n))) if report.is_right() => cases = n,
-            Ok(Ok((report, _))) => {
-                let first = report.first.map(|first| first.to_string()).unwrap_or_default();
-                here::complain(format!("comity selftest: first difference: {first}"));
-                return FAULTY;
-            }
-            Ok(Err(e)) => return here::failed("selftest", &e),
-            Err(_) => {
-                here::complain("comity selftest: a rank panicked".into());
-                return FAULTY;
-            }
+        let (report, n) = report.map_err(|_| Trouble::faulty("a rank panicked"))??;
+        if !report.is_right() {
+            let first = report.first.map(|first| first.text).unwrap_or_default();
+            return Err(Trouble::faulty(format!("first difference: {first}")));
         }
+        cases = n;
     }
-    crate::say::say("selftest", format!("# {cases} cases on each of {n} threads: all ok\n"), 0)
+    say(format!("# {cases} cases on each of {n} threads: all ok\n"), 0)
 }

@@ -1,8 +1,6 @@
 //! The rows of a Python interpreter: NumPy, torch and MLX over Comity, each where it is installed.
-use super::{
-    child,
-    rows::{Plan, Row},
-};
+use super::rows::{Plan, Row};
+use crate::child;
 use serde_json::Value;
 use std::{
     ffi::{OsStr, OsString},

@@ -1,6 +1,7 @@
 //! The rows: what each runs, and what has to come of it; or why it is not there.
-use super::child::CommandEnd;
+use crate::child::CommandEnd;
 use comity::{BackendKind, Config, LinkKind, tools};
+use comity_cluster::commands::typed;
 use std::{
     ffi::{OsStr, OsString},
     process::Command,
@@ -93,12 +94,8 @@ impl Plan {
     /// The command as one would type it.
     pub(super) fn shown(&self, limit: Duration) -> String {
         let vars = self.vars.iter().map(|(name, value)| format!("{name}={}", value.to_string_lossy()));
-        let words = self.all_words(limit).into_iter().map(|word| {
-            let word = word.to_string_lossy().into_owned();
-            let is_plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "-_=./:,+@%".contains(c));
-            if is_plain { word } else { format!("'{word}'") }
-        });
-        vars.chain(words).collect::<Vec<_>>().join(" ")
+        let words: Vec<_> = self.all_words(limit).iter().map(|w| w.to_string_lossy().into_owned()).collect();
+        vars.chain([typed(&words, false)]).collect::<Vec<_>>().join(" ")
     }
 
     /// The text of its failure, if it failed.

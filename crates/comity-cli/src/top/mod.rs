@@ -8,7 +8,7 @@ mod text;
 use crate::{
     cluster::SshArgs,
     live::{self, view::JobView},
-    say::say,
+    say::{Exit, Trouble, say},
 };
 use comity_launch::fleet::{JobHosts, job_hosts};
 use picture::{Picture, picture};
@@ -19,8 +19,6 @@ use std::{
     time::Duration,
 };
 
-/// The exit code for input that a user can correct.
-const USAGE: u8 = 2;
 /// Between the two looks of `--once`: longer than a rank sleeps at a time.
 const ONCE: Duration = Duration::from_millis(600);
 
@@ -145,15 +143,9 @@ impl WatchedJob {
     }
 }
 
-/// `comity top`; the exit code.
-pub(crate) fn top(args: TopArgs) -> u8 {
-    let mut job = match WatchedJob::open(args.job.as_deref(), &args.ssh) {
-        Ok(job) => job,
-        Err(why) => {
-            eprintln!("comity top: {why}");
-            return 1;
-        }
-    };
+/// `comity top`
+pub(crate) fn top(args: TopArgs) -> Exit {
+    let mut job = WatchedJob::open(args.job.as_deref(), &args.ssh).map_err(Trouble::faulty)?;
     if let Some(at) = args.http {
         return page::serve(at, job);
     }
@@ -165,27 +157,16 @@ pub(crate) fn top(args: TopArgs) -> u8 {
         job.look();
         text::text(&job.picture(), out.is_terminal() && has_colour())
     } else {
-        return match screen::watch(job, args.every) {
-            Ok(()) => 0,
-            Err(e) => {
-                eprintln!("comity top: the terminal cannot be used: {e}; --once prints text");
-                1
-            }
-        };
+        let fail = |e| Trouble::faulty(format!("the terminal cannot be used: {e}; --once prints text"));
+        return screen::watch(job, args.every).map(|()| 0).map_err(fail);
     };
-    say("top", text, 0)
+    say(text, 0)
 }
 
-/// `comity stacks`; the exit code.
-pub(crate) fn stacks(args: StacksArgs) -> u8 {
-    let job = match WatchedJob::open(args.job.as_deref(), &args.ssh) {
-        Ok(job) => job,
-        Err(why) => {
-            eprintln!("comity stacks: {why}");
-            return 1;
-        }
-    };
-    say("stacks", stacks::stacks(&job.last), 0)
+/// `comity stacks`
+pub(crate) fn stacks(args: StacksArgs) -> Exit {
+    let job = WatchedJob::open(args.job.as_deref(), &args.ssh).map_err(Trouble::faulty)?;
+    say(stacks::stacks(&job.last), 0)
 }
 
 /// Returns whether the user allows colours: see <https://no-color.org>.

@@ -1,7 +1,9 @@
 //! A picture of a job in a browser: one page from this process, which asks for the picture every second. Nothing comes from
 //! elsewhere, and who does not have the token of the page's address gets nothing.
 use super::{WatchedJob, picture::Picture};
+use crate::here;
 use crate::http::{self, Reply};
+use crate::say::{Exit, FAULTY, Trouble};
 use std::{
     io::Write,
     net::{SocketAddr, TcpListener},
@@ -26,24 +28,16 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     Ok(at)
 }
 
-/// Answers until it is ended; the exit code.
-pub(super) fn serve(at: SocketAddr, job: WatchedJob) -> u8 {
-    let opened = TcpListener::bind(at).and_then(|l| Ok((l.local_addr()?, l)));
-    let made = opened.and_then(|(at, listener)| Ok((at, listener, token()?)));
-    let (at, listener, token) = match made {
-        Ok(made) => made,
-        Err(e) => {
-            eprintln!("comity top: --http {at}: cannot listen there: {e}");
-            return super::USAGE;
-        }
-    };
+/// Answers until it is ended.
+pub(super) fn serve(at: SocketAddr, job: WatchedJob) -> Exit {
+    let opened = TcpListener::bind(at).and_then(|l| Ok((l.local_addr()?, l, here::token()?)));
+    let (at, listener, token) =
+        opened.map_err(|e| Trouble::usage(format!("--http {at}: cannot listen there: {e}")))?;
     // Without it nobody can come, also where a reader went away.
     let mut out = std::io::stdout();
-    let told = writeln!(out, "http://{at}/?token={token}\nCtrl-C ends it.").and_then(|()| out.flush());
-    if let Err(e) = told {
-        let _ = writeln!(std::io::stderr(), "comity top: standard output cannot be written: {e}");
-        return 1;
-    }
+    writeln!(out, "http://{at}/?token={token}\nCtrl-C ends it.")
+        .and_then(|()| out.flush())
+        .map_err(|e| Trouble::faulty(format!("standard output cannot be written: {e}")))?;
     let job = Mutex::new((job, Instant::now()));
     let picture = || {
         let mut held = job.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,13 +48,7 @@ pub(super) fn serve(at: SocketAddr, job: WatchedJob) -> u8 {
         held.0.picture()
     };
     http::serve(&listener, |target| answer(target, &token, &picture));
-    1
-}
-
-fn token() -> std::io::Result<String> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|e| std::io::Error::other(e.to_string()))?;
-    Ok(random.iter().map(|b| format!("{b:02x}")).collect())
+    Ok(FAULTY)
 }
 
 fn answer(target: &str, token: &str, picture: &impl Fn() -> Picture) -> Reply {

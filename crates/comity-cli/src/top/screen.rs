@@ -1,6 +1,7 @@
 //! A picture of a job on a terminal, again and again.
 use super::picture::{Picture, RankMark};
 use super::{WatchedJob, has_colour, text};
+use comity_cluster::folded;
 use ratatui::{
     Frame,
     crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers},
@@ -83,25 +84,6 @@ fn style(mark: RankMark) -> Style {
 /// Most lines of what was found.
 const FOUND: usize = 8;
 
-/// A sentence in lines of at most so many characters, broken between words where it can be.
-fn folded(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let room =
-            |line: &String| line.is_empty() || line.chars().count() + 1 + word.chars().count() <= width;
-        match lines.last_mut() {
-            Some(line) if room(line) => {
-                if !line.is_empty() {
-                    line.push(' ');
-                }
-                line.push_str(word);
-            }
-            _ => lines.push(format!("  {word}")),
-        }
-    }
-    lines
-}
-
 /// Rows of ranks that are shown before a long sentence of what was found.
 const LEAST_RANKS: usize = 3;
 /// A terminal of fewer lines goes without the command and without empty lines.
@@ -110,7 +92,7 @@ const LOW: u16 = 16;
 /// Findings, in at most so many lines; the last one says that more follows.
 fn found(picture: &Picture, width: u16, most: usize) -> Vec<Line<'static>> {
     let folded = |f: &super::picture::Finding| {
-        let lines = folded(&format!("! {}", f.text), usize::from(width));
+        let lines = folded(&format!("! {}", f.text), usize::from(width), "  ");
         lines.into_iter().map(|l| (l, style(f.mark))).collect::<Vec<_>>()
     };
     let mut lines: Vec<_> = picture.findings.iter().flat_map(folded).collect();

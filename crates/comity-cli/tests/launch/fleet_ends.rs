@@ -139,7 +139,7 @@ fn bad_input_is_found_before_anything_runs() {
     let here = here.display().to_string();
     let nul = nul.display().to_string();
     for (words, parts) in [
-        (vec!["--hosts", "a,b", "--log-dir", &here], &["--log-dir: "][..]),
+        (vec!["--hosts", "a,b", "--log-dir", &here], &["--log-dir '"][..]),
         (
             vec!["--hostfile", &nul],
             &["variable \"K\": its value holds a NUL", "variable \"A=B\": a name holds"],

@@ -156,7 +156,7 @@ fn duplicates(cluster: &Cluster) -> Vec<Check> {
     let mut owners = BTreeMap::<IpAddr, Vec<String>>::new();
     for host in &cluster.hosts {
         for nic in host.nics.iter().filter(|n| !n.is_inner) {
-            for address in nic.addresses.iter().filter(|a| !a.is_link_local()) {
+            for address in nic.outer() {
                 owners.entry(address.ip).or_default().push(format!("{} ({})", host.ssh, nic.name));
             }
         }

@@ -18,10 +18,6 @@ pub fn idle(cluster: &Cluster) -> Vec<Check> {
     rows
 }
 
-fn own(nic: &Nic) -> impl Iterator<Item = &Subnet> {
-    nic.addresses.iter().filter(|a| !a.is_link_local())
-}
-
 fn cabled(host: &HostFacts) -> impl Iterator<Item = &Nic> {
     host.nics.iter().filter(|n| !n.is_inner && n.bridge.is_none())
 }
@@ -32,7 +28,7 @@ fn unplugged(cluster: &Cluster) -> Vec<Check> {
     let mut told = BTreeSet::new();
     for (host, facts) in cluster.hosts.iter().enumerate() {
         for nic in cabled(facts).filter(|n| !n.is_up) {
-            let Some(address) = own(nic).next() else { continue };
+            let Some(address) = nic.outer().next() else { continue };
             let at = format!("{} {}", cluster.name(host), nic.name);
             match partner(cluster, host, nic) {
                 Some((far, end)) => {
@@ -58,8 +54,8 @@ fn partner(cluster: &Cluster, host: usize, nic: &Nic) -> Option<(Subnet, Plug)> 
     let others = cluster.hosts.iter().enumerate().filter(|(other, _)| *other != host);
     let mut ends = others.flat_map(|(other, facts)| cabled(facts).map(move |n| (other, n)));
     ends.find_map(|(other, far)| {
-        let fits = |y: &&Subnet| own(nic).any(|x| x.network() == y.network() && x.ip != y.ip);
-        let address = own(far).find(fits)?;
+        let fits = |y: &&Subnet| nic.outer().any(|x| x.network() == y.network() && x.ip != y.ip);
+        let address = far.outer().find(fits)?;
         Some((*address, Plug { host: other, nic: far.name.clone() }))
     })
 }
@@ -82,7 +78,7 @@ fn dead_ends(cluster: &Cluster, host: usize) -> Option<Check> {
         ends.filter(|e| e.host == host).map(|e| e.nic.as_str()).collect()
     };
     let leads_nowhere = |n: &&Nic| {
-        n.is_up && !n.addresses.is_empty() && own(n).next().is_none() && !joined.contains(n.name.as_str())
+        n.is_up && !n.addresses.is_empty() && n.outer().next().is_none() && !joined.contains(n.name.as_str())
     };
     let dead: Vec<&str> = cabled(facts).filter(leads_nowhere).map(|n| n.name.as_str()).collect();
     if joined.is_empty() || dead.is_empty() {
@@ -94,7 +90,7 @@ fn dead_ends(cluster: &Cluster, host: usize) -> Option<Check> {
     };
     let names = dead.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
     // One whose cable is out may be used again.
-    let others = cabled(facts).filter(|n| own(n).next().is_some() || joined.contains(n.name.as_str()));
+    let others = cabled(facts).filter(|n| n.outer().next().is_some() || joined.contains(n.name.as_str()));
     let used: BTreeSet<&str> = others.map(|n| n.name.as_str()).collect();
     let used = used.into_iter().collect::<Vec<_>>().join(",");
     Some(Check::not_tried(

@@ -1,6 +1,6 @@
 //! Checks between two hosts: cables, ways, ports, sizes of packets, speed.
-use super::Check;
-use crate::facts::{HostFacts, HostSystem, bits_in_words};
+use super::{Check, CheckVerdict};
+use crate::facts::{HostFacts, HostSystem, Nic, bits_in_words};
 use crate::graph::{Cable, Cluster, Plug};
 use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
@@ -13,35 +13,54 @@ const LEAST_OF_MEDIAN: f64 = 0.1;
 /// A message there and back within a network takes less.
 const SLOW_ROUND_US: f64 = 20_000.0;
 
-/// Measurements from one address to another.
+/// Result of connecting from one address to another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LinkMeasure {
-    /// The host that connected, and its interface.
-    pub from: Option<Plug>,
-    /// The host that was connected to.
-    pub to: Option<Plug>,
-    /// The address that connected.
-    pub from_ip: Option<IpAddr>,
-    /// The address and port to which it did.
-    pub to_ip: Option<IpAddr>,
-    /// Port to which it connected.
-    pub port: u16,
-    /// True if both are in one network.
-    pub shares_network: bool,
-    /// Reason for which there was no connection.
+pub struct DialResult {
+    /// Reason for which there is no connection: refused, timeout, no route, or the system's words.
     pub failed: Option<String>,
-    /// Microseconds there and back.
+    /// Microseconds there and back, the shortest of some.
     pub round_us: Option<f64>,
-    /// Bits a second that came back from there.
+    /// Bits a second that came from there.
     pub bits: Option<f64>,
-    /// The sizes of datagrams that were sent, smallest first.
-    pub sizes: Vec<usize>,
     /// Sizes of the datagrams that were answered.
     pub echoed: Vec<usize>,
-    /// Sizes of the datagrams that arrived.
-    pub arrived: Vec<usize>,
-    /// Reason for which they could not be sent.
+    /// Reason for which datagrams could not be sent.
     pub datagrams: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    pub end: Plug,
+    /// The address, with its network.
+    pub address: Subnet,
+}
+
+/// Measurements from one address to another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkMeasure {
+    pub from: Place,
+    pub to: Place,
+    pub port: u16,
+    /// The sizes of datagrams that were sent, smallest first.
+    pub sizes: Vec<usize>,
+    pub arrived: Vec<usize>,
+    pub result: DialResult,
+}
+
+impl LinkMeasure {
+    /// Returns whether both ends are in one network.
+    fn shares_network(&self) -> bool {
+        let from = self.from.address;
+        let to = self.to.address;
+        from.network() == to.network() && from.ip != to.ip
+    }
+
+    /// Returns whether its speed is so far from the expected one that it is worth measuring again.
+    pub fn is_doubtful(&self, cluster: &Cluster, all: &[Self]) -> bool {
+        let Some(way) = Way::of(cluster, self) else { return false };
+        self.result.bits.is_some()
+            && way.speed(median(cluster, all, way.nominal())).verdict == CheckVerdict::Failed
+    }
 }
 
 /// A measure with its ends' names.
@@ -56,21 +75,20 @@ struct Way<'a> {
 
 impl<'a> Way<'a> {
     fn of(cluster: &'a Cluster, m: &'a LinkMeasure) -> Option<Self> {
-        let f = m.from.as_ref()?;
-        let t = m.to.as_ref()?;
+        let f = &m.from.end;
+        let t = &m.to.end;
         let from = cluster.hosts.get(f.host)?;
         let to = cluster.hosts.get(t.host)?;
         let at = format!("{} {} -> {} {}", from.ssh, f.nic, to.ssh, t.nic);
         Some(Self { m, from, to, from_nic: &f.nic, to_nic: &t.nic, at })
     }
 
-    fn ips(&self) -> (String, String) {
-        let text = |ip: Option<IpAddr>| ip.map_or_else(|| "?".into(), |ip| ip.to_string());
-        (text(self.m.from_ip), text(self.m.to_ip))
+    fn ips(&self) -> (IpAddr, IpAddr) {
+        (self.m.from.address.ip, self.m.to.address.ip)
     }
 
     fn echoed_small(&self) -> bool {
-        self.m.sizes.first().is_some_and(|s| self.m.echoed.contains(s))
+        self.m.sizes.first().is_some_and(|s| self.m.result.echoed.contains(s))
     }
 
     /// Bits a second of the slower end.
@@ -82,7 +100,7 @@ impl<'a> Way<'a> {
     fn route(&self) -> Check {
         let (own, far) = self.ips();
         let no_route = |why: &Option<String>| why.as_deref() == Some("no route");
-        if no_route(&self.m.failed) || no_route(&self.m.datagrams) {
+        if no_route(&self.m.result.failed) || no_route(&self.m.result.datagrams) {
             let said = format!(
                 "{} has no way to {far} from {own}: look at `ip route get {far}` there; remove a route that says unreachable, or give it one (sudo ip route add {far} dev {})",
                 self.from.ssh, self.from_nic
@@ -97,7 +115,7 @@ impl<'a> Way<'a> {
             );
             return Check::failed("route", &self.at, said);
         }
-        if self.echoed_small() || self.m.failed.is_none() {
+        if self.echoed_small() || self.m.result.failed.is_none() {
             return Check::passed("route", &self.at, "");
         }
         let said = format!(
@@ -110,7 +128,7 @@ impl<'a> Way<'a> {
     fn port(&self) -> Check {
         let (own, far) = self.ips();
         let port = self.m.port;
-        match self.m.failed.as_deref() {
+        match self.m.result.failed.as_deref() {
             None => Check::passed("port", &self.at, ""),
             Some("timeout") if self.echoed_small() => Check::failed(
                 "port",
@@ -139,7 +157,7 @@ impl<'a> Way<'a> {
         let mtu = |h: &HostFacts, nic: &str| h.nic(nic).map_or(0, |n| n.mtu);
         let own = mtu(self.from, self.from_nic);
         let far = mtu(self.to, self.to_nic);
-        if self.m.shares_network && own != far && own > 0 && far > 0 {
+        if self.m.shares_network() && own != far && own > 0 && far > 0 {
             let (small, nic) = if own < far { (self.from, self.from_nic) } else { (self.to, self.to_nic) };
             let said = format!(
                 "packets of {own} bytes at one end, of {far} at the other: large ones are lost; on {} run: {}",
@@ -154,7 +172,7 @@ impl<'a> Way<'a> {
         if !self.echoed_small() {
             return Check::not_tried("mtu", &self.at, "datagrams do not pass");
         }
-        let lost = self.m.sizes.iter().find(|s| !self.m.echoed.contains(s));
+        let lost = self.m.sizes.iter().find(|s| !self.m.result.echoed.contains(s));
         Check::unless(
             "mtu",
             &self.at,
@@ -168,7 +186,7 @@ impl<'a> Way<'a> {
     }
 
     fn speed(&self, median: Option<f64>) -> Check {
-        let (Some(bits), Some(round)) = (self.m.bits, self.m.round_us) else {
+        let (Some(bits), Some(round)) = (self.m.result.bits, self.m.result.round_us) else {
             return Check::not_tried("speed", &self.at, "there is no connection, see port");
         };
         let carried = bits_in_words(bits as u64);
@@ -184,7 +202,7 @@ impl<'a> Way<'a> {
             let others = bits_in_words(median as u64);
             Some(format!("{carried} come from {}, over others like it {others}: {mend}", self.to.ssh))
         } else {
-            (self.m.shares_network && round > SLOW_ROUND_US).then(|| {
+            (self.m.shares_network() && round > SLOW_ROUND_US).then(|| {
                 format!(
                     "a message takes {:.0} ms there and back: is the host busy, or the cable Wi-Fi?",
                     round / 1e3
@@ -202,20 +220,11 @@ impl<'a> Way<'a> {
     }
 }
 
-impl LinkMeasure {
-    /// Returns whether its speed is so far from the expected one that it is worth measuring again.
-    pub fn is_doubtful(&self, cluster: &Cluster, all: &[Self]) -> bool {
-        let Some(way) = Way::of(cluster, self) else { return false };
-        self.bits.is_some()
-            && way.speed(median(cluster, all, way.nominal())).verdict == super::CheckVerdict::Failed
-    }
-}
-
 /// The median of what cables of one speed carry, where there are three measures or more.
 fn median(cluster: &Cluster, all: &[LinkMeasure], nominal: Option<u64>) -> Option<f64> {
     let same =
-        |m: &&LinkMeasure| Way::of(cluster, m).is_some_and(|w| w.nominal() == nominal && m.shares_network);
-    let mut bits: Vec<f64> = all.iter().filter(same).filter_map(|m| m.bits).collect();
+        |m: &&LinkMeasure| Way::of(cluster, m).is_some_and(|w| w.nominal() == nominal && m.shares_network());
+    let mut bits: Vec<f64> = all.iter().filter(same).filter_map(|m| m.result.bits).collect();
     bits.sort_by(f64::total_cmp);
     (bits.len() >= 3).then(|| bits[bits.len() / 2])
 }
@@ -224,7 +233,7 @@ fn median(cluster: &Cluster, all: &[LinkMeasure], nominal: Option<u64>) -> Optio
 pub fn links(cluster: &Cluster, all: &[LinkMeasure]) -> Vec<Check> {
     let mut rows = Vec::new();
     for way in all.iter().filter_map(|m| Way::of(cluster, m)) {
-        let passed_on = !way.m.shares_network && way.m.failed.is_some() && has_between(all, way.m);
+        let passed_on = !way.m.shares_network() && way.m.result.failed.is_some() && has_between(all, way.m);
         if passed_on {
             rows.push(Check::not_tried(
                 "route",
@@ -241,7 +250,7 @@ pub fn links(cluster: &Cluster, all: &[LinkMeasure]) -> Vec<Check> {
             ));
             continue;
         }
-        let median = median(cluster, all, way.nominal()).filter(|_| way.m.shares_network);
+        let median = median(cluster, all, way.nominal()).filter(|_| way.m.shares_network());
         rows.extend([way.route(), way.port(), way.mtu(), way.speed(median)]);
     }
     rows
@@ -249,32 +258,25 @@ pub fn links(cluster: &Cluster, all: &[LinkMeasure]) -> Vec<Check> {
 
 /// Cable of an end, in words, if it does not lead to the other end.
 fn elsewhere(cluster: &Cluster, m: &LinkMeasure) -> Option<String> {
-    let from = m.from.as_ref()?;
-    let to = m.to.as_ref()?;
     let has = |c: &&Cable, e: &Plug| c.a == *e || c.b == *e;
-    let of = |e: &Plug| cluster.cables.iter().find(|c| has(c, e));
-    let cable = of(from).filter(|c| !has(c, to)).or_else(|| of(to).filter(|c| !has(c, from)))?;
+    let of = |own: &Plug, far: &Plug| cluster.cables.iter().find(|c| has(c, own)).filter(|c| !has(c, far));
+    let cable = of(&m.from.end, &m.to.end).or_else(|| of(&m.to.end, &m.from.end))?;
     Some(format!("a cable is {}", cluster.cable_in_words(cable)))
 }
 
 /// Returns whether some third host reaches both.
 fn has_between(all: &[LinkMeasure], m: &LinkMeasure) -> bool {
-    let host = |e: &Option<Plug>| e.as_ref().map(|e| e.host);
-    let near = |h: Option<usize>| {
-        let own = all.iter().filter(move |o| host(&o.from) == h && o.failed.is_none() && o.shares_network);
-        own.map(|o| host(&o.to)).collect::<Vec<_>>()
+    let reaches = |host: usize, far: usize| {
+        let made = |o: &LinkMeasure| o.result.failed.is_none() && o.shares_network();
+        all.iter().any(|o| o.from.end.host == host && o.to.end.host == far && made(o))
     };
-    let x = near(host(&m.from));
-    let y = near(host(&m.to));
-    x.iter().any(|h| y.contains(h))
+    let thirds = all.iter().map(|o| o.to.end.host);
+    { thirds }.any(|third| reaches(m.from.end.host, third) && reaches(m.to.end.host, third))
 }
 
 /// Checks that each cable joins the two ends whose addresses belong together.
 pub fn cables(cluster: &Cluster) -> Vec<Check> {
-    let of = |end: &Plug| -> Vec<Subnet> {
-        let nic = cluster.hosts.get(end.host).and_then(|h| h.nic(&end.nic));
-        nic.into_iter().flat_map(|n| &n.addresses).copied().filter(|a| !a.is_link_local()).collect()
-    };
+    let of = |end: &Plug| cluster.nic(end).into_iter().flat_map(Nic::outer).copied().collect::<Vec<_>>();
     let mut rows = Vec::new();
     for cable in &cluster.cables {
         let a = of(&cable.a);

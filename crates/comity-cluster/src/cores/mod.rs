@@ -45,15 +45,11 @@ pub struct CoreMap {
 /// Numbers of processors, cores and so on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreCounts {
-    /// Threads of cores.
     pub processors: usize,
-    /// Cores.
     pub cores: usize,
     /// Groups of cores that share a third-level cache.
     pub complexes: usize,
-    /// Sockets.
     pub sockets: usize,
-    /// NUMA nodes.
     pub nodes: usize,
 }
 
@@ -75,17 +71,22 @@ pub fn cpu_list(text: &str) -> Option<Vec<usize>> {
     Some(all)
 }
 
-/// The reverse of [`cpu_list`].
-pub fn cpu_words(cpus: &[usize]) -> String {
-    let mut parts: Vec<(usize, usize)> = Vec::new();
-    for &cpu in cpus {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == cpu => *last = cpu,
-            _ => parts.push((cpu, cpu)),
+/// Runs of successive numbers: the first and the last of each.
+pub fn runs(numbers: impl IntoIterator<Item = usize>) -> Vec<(usize, usize)> {
+    let mut all: Vec<(usize, usize)> = Vec::new();
+    for number in numbers {
+        match all.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => all.push((number, number)),
         }
     }
-    let word = |(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}-{b}") };
-    parts.iter().map(word).collect::<Vec<_>>().join(",")
+    all
+}
+
+/// Numbers as runs, with this between two of them; with a comma it is the reverse of [`cpu_list`].
+pub fn run_words(numbers: &[usize], between: &str) -> String {
+    let word = |(a, b)| if a == b { format!("{a}") } else { format!("{a}-{b}") };
+    runs(numbers.iter().copied()).into_iter().map(word).collect::<Vec<_>>().join(between)
 }
 
 impl CoreMap {

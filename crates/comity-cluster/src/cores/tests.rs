@@ -98,6 +98,6 @@ fn lists_are_read_and_said() {
     for bad in ["a", "3-1", "1-", "-1", "0-99999999999", "0-70000", "1;2"] {
         assert_eq!(cpu_list(bad), None, "{bad}");
     }
-    assert_eq!(cpu_words(&[0, 1, 2, 3, 8, 10, 11]), "0-3,8,10-11");
-    assert_eq!(cpu_words(&[]), "");
+    assert_eq!(run_words(&[0, 1, 2, 3, 8, 10, 11], ","), "0-3,8,10-11");
+    assert_eq!(run_words(&[], ","), "");
 }

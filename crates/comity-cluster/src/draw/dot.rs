@@ -1,5 +1,5 @@
 //! For Graphviz: `dot -Tsvg`.
-use super::{COLOURS, classes, joints};
+use super::{classes, colour, joints};
 use crate::graph::Cluster;
 use std::fmt::Write;
 
@@ -15,8 +15,7 @@ pub fn dot(cluster: &Cluster) -> String {
         let _ = writeln!(t, "  h{i} [label={}];", quoted(&format!("{}\n{}", host.ssh, host.summary())));
     }
     for (i, joint) in joints.iter().enumerate() {
-        let colour = classes.iter().position(|c| *c == joint.class).unwrap_or(0) % COLOURS.len();
-        let colour = COLOURS[colour];
+        let colour = colour(&classes, joint);
         match (&joint.network, joint.ends.as_slice()) {
             (None, [a, b]) => {
                 let label = quoted(&format!("{}/{}\n{}", a.nic, b.nic, joint.words));

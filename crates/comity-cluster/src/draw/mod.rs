@@ -59,6 +59,10 @@ fn classes(joints: &[Joint]) -> Vec<String> {
     all
 }
 
+fn colour(classes: &[String], joint: &Joint) -> &'static str {
+    COLOURS[classes.iter().position(|c| *c == joint.class).unwrap_or(0) % COLOURS.len()]
+}
+
 /// Colours that differ for people who see red and green alike, too.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a5195", "#555555"];
 

@@ -1,6 +1,7 @@
 //! Drawing as SVG: hosts on a circle, each with its interfaces side by side, so that no label lies over another; cables as curves within.
-use super::{COLOURS, Joint, classes, joints};
+use super::{COLOURS, Joint, classes, colour, joints};
 use crate::graph::Cluster;
+use crate::{escaped, folded};
 use std::f64::consts::{PI, TAU};
 use std::fmt::Write;
 
@@ -168,7 +169,8 @@ fn name(t: &mut String, x: f64, y: f64, angle: f64, name: &str, about: &str) {
     } else {
         "middle"
     };
-    let lines = folded(about, 24);
+    let mut lines = folded(about, 24, "");
+    lines.truncate(FOLDS);
     let high = 17.0 + 14.0 * lines.len() as f64;
     // Above the circle text ends at the point, below it begins there.
     let top = y - high * (1.0 + angle.cos()) / 2.0 + 14.0;
@@ -185,19 +187,6 @@ fn name(t: &mut String, x: f64, y: f64, angle: f64, name: &str, about: &str) {
             escaped(line)
         );
     }
-}
-
-fn folded(text: &str, most: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        let fits = lines.last().is_some_and(|l| l.chars().count() + word.chars().count() < most);
-        match lines.last_mut() {
-            Some(line) if fits => *line += &format!(" {word}"),
-            _ => lines.push(word.into()),
-        }
-    }
-    lines.truncate(4);
-    lines
 }
 
 fn legend(t: &mut String, notes: &[String], classes: &[String], top: f64) {
@@ -222,21 +211,15 @@ fn legend(t: &mut String, notes: &[String], classes: &[String], top: f64) {
 
 /// The width of a character of the notes, at the most but for capitals.
 const CHARACTER: f64 = 7.0;
+/// Most lines of one text.
+const FOLDS: usize = 4;
 /// Most lines of notes.
 const NOTES: usize = 12;
 
 /// The notes in lines of at most so many characters.
 fn noted(notes: &[String], most: usize) -> Vec<String> {
-    let mut lines: Vec<String> = notes.iter().flat_map(|note| folded(note, most)).collect();
+    let mut lines: Vec<String> =
+        notes.iter().flat_map(|note| folded(note, most, "").into_iter().take(FOLDS)).collect();
     lines.truncate(NOTES);
     lines
-}
-
-fn colour(classes: &[String], joint: &Joint) -> &'static str {
-    COLOURS[classes.iter().position(|c| *c == joint.class).unwrap_or(0) % COLOURS.len()]
-}
-
-fn escaped(text: &str) -> String {
-    let text: String = text.chars().filter(|c| !c.is_control()).collect();
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

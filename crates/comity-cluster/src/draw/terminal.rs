@@ -12,9 +12,7 @@ use crate::graph::Cluster;
 /// Colours or none in the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
-    /// The terminal's colours.
     Colours,
-    /// Plain text.
     Plain,
 }
 

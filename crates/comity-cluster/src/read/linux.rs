@@ -24,12 +24,7 @@ pub(super) fn read(sections: &Sections, facts: &mut HostFacts) {
             nic.speed = speed.map(|s| s * 1_000_000);
         }
     }
-    facts.in_use = facts.nics.iter().flat_map(|n| &n.addresses).map(Subnet::network).collect();
-    for family in ["route", "route6"] {
-        facts.in_use.extend(routes(sections.ok(family).unwrap_or_default()));
-    }
-    facts.in_use.sort_unstable();
-    facts.in_use.dedup();
+    facts.in_use = ["route", "route6"].map(|family| routes(sections.ok(family).unwrap_or_default())).concat();
     facts.rdma.devices = sections.ok("infiniband").unwrap_or_default().lines().filter_map(device).collect();
 }
 

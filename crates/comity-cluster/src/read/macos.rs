@@ -24,10 +24,7 @@ pub(super) fn read(sections: &Sections, facts: &mut HostFacts) {
             nic.speed = port.speed;
         }
     }
-    facts.in_use = facts.nics.iter().flat_map(|n| &n.addresses).map(Subnet::network).collect();
-    facts.in_use.extend(routes(sections.ok("netstat").unwrap_or_default()));
-    facts.in_use.sort_unstable();
-    facts.in_use.dedup();
+    facts.in_use = routes(sections.ok("netstat").unwrap_or_default());
     rdma(sections, facts);
 }
 

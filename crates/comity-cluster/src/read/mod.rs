@@ -4,6 +4,7 @@ mod macos;
 mod sections;
 
 use crate::facts::{HostFacts, HostSystem, Problem};
+use crate::subnet::Subnet;
 use sections::Sections;
 
 /// A script for `sh` that prints what [`facts_of`] reads. It changes nothing.
@@ -44,6 +45,9 @@ pub fn facts_of(ssh: &str, printed: &str) -> HostFacts {
             mend: "leave this host out".into(),
         }),
     }
+    facts.in_use.extend(facts.nics.iter().flat_map(|n| &n.addresses).map(Subnet::network));
+    facts.in_use.sort_unstable();
+    facts.in_use.dedup();
     if !printed.contains(SURVEY_ENDS) {
         facts.problems.push(Problem {
             about: "survey".into(),

@@ -15,7 +15,7 @@ fn a_mac_tells_ports_speeds_and_devices() {
     assert_eq!(ports[0], ("en2", Some(80_000_000_000), vec![domain(1, 0)]));
     assert_eq!(mac.rdma_of("en2").map(|d| d.name.as_str()), Some("rdma_en2"));
     assert!(mac.in_use.iter().any(|s| s.to_string() == "192.168.1.0/24"), "{:?}", mac.in_use);
-    assert!(!mac.in_use.iter().any(crate::subnet::Subnet::is_everything));
+    assert!(!mac.in_use.iter().any(Subnet::is_everything));
     assert_eq!(mac.nic("en0").unwrap().v4().next().unwrap().to_string(), "192.168.1.10/24");
 }
 

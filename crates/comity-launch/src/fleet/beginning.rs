@@ -4,12 +4,11 @@ use super::connection::{HostConnection, HostPhase};
 use super::plan::FleetPlan;
 use super::program;
 use super::supervise::Fleet;
-use crate::address;
+use crate::address::{distinct, loopback};
 use crate::fleet::stage;
 use crate::host::output_stream::OutputStream;
 use crate::machine::{Event, Problem, USAGE};
-use crate::protocol::FleetOrder;
-use crate::protocol::Go;
+use crate::protocol::{FleetOrder, Go};
 use comity::{Key, tools::Store};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -95,7 +94,7 @@ impl Fleet {
         let name = self.plan.hosts[host].name();
         let seconds = CONNECT.as_secs();
         let why = format!("host {name}: did not answer within {seconds} s: is it up, and can ssh reach it?");
-        Problem { why, code: USAGE }
+        Problem::usage(why)
     }
 
     /// A host has no program of this version: it gets this one, if that runs there.
@@ -156,7 +155,7 @@ impl Fleet {
                 "'{name}' is not the same on all hosts: {}; copy one to all (--stage {name}), or say --mixed-programs",
                 who.join("; ")
             );
-            Problem { why, code: USAGE }
+            Problem::usage(why)
         });
         said.collect()
     }
@@ -205,12 +204,8 @@ impl Fleet {
 
     /// From where hosts say that they were called.
     fn seen_from(&self) -> Vec<IpAddr> {
-        let mut all: Vec<IpAddr> = Vec::new();
-        for ip in self.connections.iter().filter_map(|c| c.ready.as_ref()?.from) {
-            if !all.contains(&ip) && all.len() < WAYS {
-                all.push(ip);
-            }
-        }
+        let mut all = distinct(self.connections.iter().filter_map(|c| c.ready.as_ref()?.from));
+        all.truncate(WAYS);
         all
     }
 
@@ -224,7 +219,7 @@ impl Fleet {
         let identity = (&self.key, self.job.as_str());
         if *self.plan.ports.end() > 0 {
             // It holds the port.
-            let elsewhere = (address::loopback(), 0).into();
+            let elsewhere = (loopback(), 0).into();
             let world = self.plan.world;
             let join = self.plan.join;
             match Store::start(elsewhere, world, &self.key, &self.job, join) {

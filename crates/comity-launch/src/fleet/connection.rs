@@ -1,19 +1,16 @@
 //! The connection to a host: its `ssh`, what is to be sent, what has come.
 use super::plan::FleetPlan;
 use super::{program, ssh};
-use crate::host::ending::Ending;
 use crate::host::sys;
-use crate::machine::REFUSED;
-use crate::machine::USAGE;
+use crate::machine::{Ending, Problem, REFUSED, USAGE};
 use crate::protocol::{FleetOrder, FrameReader, HostEvent, HostHello, Ready, SILENCE};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::Rlimit;
 use std::fs::File;
 use std::io::{self, Read, Take};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// Most bytes kept of the output of `ssh` itself.
@@ -21,14 +18,12 @@ const NOISE: usize = 16 << 10;
 /// Bytes of this program in one piece.
 const COPIED: u64 = 256 << 10;
 
-/// Progress of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostPhase {
     /// No host launcher has answered yet.
     Connecting,
     /// It looks whether it can run its part.
     Preparing,
-    /// It can.
     Ready,
     Running,
     /// It has ended as it should.
@@ -66,17 +61,16 @@ pub(super) struct HostConnection {
 }
 
 impl HostConnection {
-    pub(super) fn start(plan: &FleetPlan, index: usize, open_files: Rlimit) -> Result<Self, (String, u8)> {
-        let Some(host) = plan.hosts.get(index) else { return Err(("no such host".into(), REFUSED)) };
-        let words = ssh::words(&plan.ssh_options, &host.host, &ssh::HOST_LAUNCHER);
-        let (program, args) = words.split_first().ok_or_else(|| ("no ssh".to_owned(), REFUSED))?;
-        let mut command = Command::new(program);
-        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    pub(super) fn start(plan: &FleetPlan, index: usize, open_files: Rlimit) -> Result<Self, Problem> {
+        let Some(host) = plan.hosts.get(index) else { return Err(Problem::machine("no such host".into())) };
+        let mut command = ssh::command(&plan.ssh_options, &host.host, &ssh::HOST_LAUNCHER);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let program = command.get_program().to_owned();
         sys::prepare(&mut command, Vec::new(), open_files, sys::TerminalPlace::Group, None);
         let fail = |e: io::Error| {
             let is_absent = matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
             let code = if is_absent { USAGE } else { REFUSED };
-            (format!("host {}: cannot start '{}': {e}", host.name(), program.display()), code)
+            Problem { why: format!("host {}: cannot start '{}': {e}", host.name(), program.display()), code }
         };
         let mut child = command.spawn().map_err(fail)?;
         let gone = || fail(io::Error::other("no pipe"));
@@ -84,8 +78,7 @@ impl HostConnection {
         let from: OwnedFd = child.stdout.take().ok_or_else(gone)?.into();
         let err: OwnedFd = child.stderr.take().ok_or_else(gone)?.into();
         for fd in [&to, &from, &err] {
-            let flags = rustix::fs::fcntl_getfl(fd).map_err(|e| fail(e.into()))?;
-            rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(|e| fail(e.into()))?;
+            rustix::io::ioctl_fionbio(fd, true).map_err(|e| fail(e.into()))?;
         }
         Ok(Self {
             child,
@@ -261,7 +254,7 @@ impl HostConnection {
     }
 
     pub(super) fn ended(&mut self) -> Option<Ending> {
-        self.child.try_wait().ok().flatten().map(of)
+        Ending::of_raw(self.child.try_wait().ok()??.into_raw())
     }
 
     /// Ends `ssh` itself.
@@ -269,8 +262,4 @@ impl HostConnection {
         self.close();
         let _ = self.child.kill();
     }
-}
-
-fn of(status: ExitStatus) -> Ending {
-    status.signal().map_or_else(|| Ending::Exit(status.code().unwrap_or(-1)), Ending::Signal)
 }

@@ -1,19 +1,13 @@
 //! Events of the hosts and their ranks; ranks and hosts of a running job that are started again, and processes that it takes in.
 use super::connection::{HostConnection, HostPhase};
-use super::plan::FleetPlan;
 use super::program;
 use super::supervise::Fleet;
 use crate::elastic::{TakenIn, joined, lost};
-use crate::host::ending::Ending;
-use crate::host::lines::Lines;
 use crate::host::master::MasterPacket;
-use crate::host::output::Outputs;
-use crate::host::output_stream::OutputStream;
-use crate::machine::{Event, Problem, REFUSED, USAGE};
+use crate::host::output_stream::{OutputStream, RankStream};
+use crate::machine::{Ending, Event, Problem, REFUSED, USAGE};
 use crate::protocol::{FleetOrder, HostEvent, HostHello, PROTOCOL, Ready, Restarts};
 use comity_cluster::printable;
-use std::fs::File;
-use std::io::Write;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -24,54 +18,7 @@ pub(super) struct FarRank {
     pub(super) pid: i32,
     /// The rank that it says was the root cause.
     pub(super) root_cause: Option<usize>,
-    lines: [Lines; 2],
-    logs: [Option<File>; 2],
-}
-
-impl FarRank {
-    pub(super) fn new(plan: &FleetPlan, (host, name): (usize, &str), rank: usize) -> Result<Self, String> {
-        let lines = |stream: OutputStream| match plan.tag {
-            _ if plan.stdin_rank == Some(rank) => Lines::Straight,
-            true if plan.hosts.len() > 1 => Lines::tagged(rank, &format!("@{name}"), stream.has_colour()),
-            tag => Lines::new(rank, plan.world, tag, stream.has_colour()),
-        };
-        let log = |kind: &str| match &plan.log_dir {
-            None => Ok(None),
-            Some(dir) => {
-                let path = dir.join(format!("rank-{rank}.{kind}"));
-                let made = std::fs::create_dir_all(dir).and_then(|()| File::create(&path));
-                made.map(Some).map_err(|e| format!("--log-dir: {}: {e}", path.display()))
-            }
-        };
-        let logs = [log("out")?, log("err")?];
-        let lines = OutputStream::BOTH.map(lines);
-        Ok(Self { host, pid: 0, root_cause: None, lines, logs })
-    }
-
-    fn wrote(&mut self, stream: OutputStream, bytes: &[u8], output: &Outputs) {
-        let at = usize::from(stream == OutputStream::Err);
-        let mut show = Vec::new();
-        self.lines[at].take(bytes, &mut show);
-        output.put(stream, &show);
-        if let Some(line) = self.lines[at].progress() {
-            output.progress(stream, &line);
-        }
-        if let Some(file) = &mut self.logs[at]
-            && let Err(e) = file.write_all(bytes)
-        {
-            self.logs[at] = None;
-            output.say(&format!("{} is no longer written to --log-dir: {e}", stream.name()));
-        }
-    }
-
-    /// Shows what is left of its last lines.
-    pub(super) fn finish(&mut self, output: &Outputs) {
-        for (lines, stream) in self.lines.iter_mut().zip(OutputStream::BOTH) {
-            let mut show = Vec::new();
-            lines.finish(&mut show);
-            output.put(stream, &show);
-        }
-    }
+    pub(super) streams: [RankStream; 2],
 }
 
 impl Fleet {
@@ -84,9 +31,9 @@ impl Fleet {
 
     /// Reads what a host has said.
     pub(super) fn hear(&mut self, host: usize) {
-        let mut buffer = std::mem::take(self.buffer());
+        let mut buffer = std::mem::take(&mut self.buffer);
         let heard = self.connections[host].read(&mut buffer);
-        *self.buffer() = buffer;
+        self.buffer = buffer;
         if let Some(system) = self.connections[host].lacks.clone().filter(|_| !self.connections[host].asked) {
             self.give_program(host, &system);
         }
@@ -152,25 +99,24 @@ impl Fleet {
     }
 
     fn on(&mut self, host: usize, event: HostEvent) {
-        let index = |rank: u32| rank as usize;
         match event {
             HostEvent::Hello(hello) => self.meet(host, *hello),
             HostEvent::Ready(ready) => self.is_ready(host, *ready),
             HostEvent::Wants { file, at } => self.give(host, file, at),
-            HostEvent::Refused { text, code } => self.refused(host, &text, code),
+            HostEvent::Refused { why, code } => self.refused(host, &why, code),
             HostEvent::Started { rank, pid } => {
                 if let Some(known) = self.own(host, rank) {
                     known.pid = pid;
                 }
-                self.journal.started(index(rank), pid, self.plan.hosts[host].name());
+                self.journal.started(rank, pid, self.plan.hosts[host].name());
                 if self.plan.verbose {
-                    self.output.say(&format!("{} runs", self.name(index(rank))));
+                    self.output.say(&format!("{} runs", self.name(rank)));
                 }
             }
             HostEvent::Output { rank, stream, bytes } => {
-                if let Some(known) = self.ranks.get_mut(index(rank)).filter(|r| r.host == host) {
-                    known.wrote(stream, &bytes, &self.output);
-                    self.journal.wrote(index(rank), stream, &bytes);
+                if let Some(known) = self.ranks.get_mut(rank).filter(|r| r.host == host) {
+                    known.streams[usize::from(stream == OutputStream::Err)].wrote(rank, &bytes, &self.output);
+                    self.journal.wrote(rank, stream, &bytes);
                 }
             }
             HostEvent::Ended { rank, ending, root_cause, memory } => {
@@ -178,7 +124,7 @@ impl Fleet {
             }
             HostEvent::Stopped { rank } => {
                 if self.own(host, rank).is_some() {
-                    self.tell(Event::Stopped { rank: index(rank) });
+                    self.tell(Event::Stopped { rank });
                 }
             }
             HostEvent::Say(words) => {
@@ -221,23 +167,29 @@ impl Fleet {
         self.tell(Event::HostReady { host });
     }
 
-    fn rank_ended(&mut self, host: usize, rank: u32, ending: Ending, root_cause: Option<u32>, memory: &str) {
+    fn rank_ended(
+        &mut self,
+        host: usize,
+        rank: usize,
+        ending: Ending,
+        root_cause: Option<usize>,
+        memory: &str,
+    ) {
         self.hear_taken_in();
-        let index = rank as usize;
         let world = self.ranks.len();
-        if !self.machine.is_awaited(index) {
+        if !self.machine.is_awaited(rank) {
             return;
         }
         let Some(known) = self.own(host, rank) else { return };
-        known.root_cause = root_cause.map(|r| r as usize).filter(|r| *r < world);
+        known.root_cause = root_cause.filter(|r| *r < world);
         let memory = printable(memory, 200);
-        self.show.ended(index, ending.code());
-        self.journal.ended(index, ending, self.plan.hosts[host].name());
-        self.tell_cause(index);
-        self.tell(Event::Ended { rank: index, ending, memory });
-        self.store.lost(index, &ending.to_string());
+        self.show.ended(rank, ending.code());
+        self.journal.ended(rank, ending, self.plan.hosts[host].name());
+        self.tell_cause(rank);
+        self.tell(Event::Ended { rank, ending, memory });
+        self.store.lost(rank, &ending.to_string());
         if self.plan.verbose {
-            self.output.say(&format!("{} {ending}", self.name(index)));
+            self.output.say(&format!("{} {ending}", self.name(rank)));
         }
     }
 
@@ -249,8 +201,8 @@ impl Fleet {
         }
     }
 
-    fn own(&mut self, host: usize, rank: u32) -> Option<&mut FarRank> {
-        self.ranks.get_mut(rank as usize).filter(|r| r.host == host)
+    fn own(&mut self, host: usize, rank: usize) -> Option<&mut FarRank> {
+        self.ranks.get_mut(rank).filter(|r| r.host == host)
     }
 
     /// A host launcher has answered: it is told its part.
@@ -270,8 +222,7 @@ impl Fleet {
         }
         let mut part = planned.part.clone();
         let ips = planned.host.ips.len().max(1);
-        part.at =
-            planned.host.ips.first().copied().or_else(|| planned.host.is_here().then(|| self.address()));
+        part.at = planned.host.ips.first().copied().or_else(|| planned.host.is_here().then_some(self.at));
         let most = self.plan.elastic.map_or(self.plan.max_restarts, |(terms, _)| terms.restarts);
         part.restarts = Restarts { number: self.plan.restart, most };
         part.ports = 1 + match self.plan.starting_port {
@@ -315,9 +266,8 @@ impl Fleet {
                 known.root_cause = None;
             }
         }
-        let order = |rank| FleetOrder::StartAgain(u32::try_from(rank).unwrap_or(u32::MAX));
         if self.connections[host].phase == HostPhase::Running {
-            return ranks.for_each(|rank| self.connections[host].send(&order(rank)));
+            return ranks.for_each(|rank| self.connections[host].send(&FleetOrder::StartAgain(rank)));
         }
         let part = &self.plan.hosts[host].part;
         let restarted = (part.first..part.first + part.size).map(|r| self.machine.restarts_of(r)).collect();
@@ -335,7 +285,7 @@ impl Fleet {
                 let _ = self.connections[host].ended();
                 self.connections[host] = connection;
             }
-            Err((why, _)) => self.cannot_begin(host, why, REFUSED),
+            Err(problem) => self.cannot_begin(host, problem.why, REFUSED),
         }
     }
 

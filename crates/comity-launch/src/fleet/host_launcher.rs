@@ -7,14 +7,13 @@ use crate::address::loopback;
 use crate::fleet::stage;
 use crate::host::bind::RankBinding;
 use crate::host::defaults::ThreadShare;
-use crate::host::job::{self, Job, LaunchRefusal};
+use crate::host::job::{self, Job};
 use crate::host::master::Master;
 use crate::host::meet::{Meeting, ReservedPort};
 use crate::host::output::Outputs;
 use crate::host::supervisor::{self, Supervisor};
-use crate::machine::REFUSED;
-use crate::machine::{ElasticTerms, PATIENCE};
-use crate::protocol::{FleetOrder, GREETING, Go, HostEvent, HostHello, HostPart, PROTOCOL, Ready};
+use crate::machine::{ElasticTerms, PATIENCE, Problem, REFUSED};
+use crate::protocol::{FleetOrder, GREETING, HostEvent, HostHello, HostPart, PROTOCOL, Ready};
 use crate::request::{Setting, TagWish};
 use crate::upstream::ssh::FarLauncher;
 use crate::upstream::terminal::FrontLine;
@@ -26,13 +25,13 @@ use std::path::{Path, PathBuf};
 
 /// Runs this host's part to its end.
 pub fn run() -> u8 {
-    crate::host::watchdog::guarded(false, |front_end, input| match serve(front_end, input) {
-        Ok(code) => code,
-        Err(e) => {
+    let ended = crate::host::watchdog::guarded(false, |front_end, input| {
+        serve(front_end, input).unwrap_or_else(|e| {
             let _ = writeln!(io::stderr(), "comity guard: {e}");
             REFUSED
-        }
-    })
+        })
+    });
+    ended.unwrap_or_else(|problem| problem.say())
 }
 
 fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
@@ -46,20 +45,19 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     output.event(&HostEvent::Hello(Box::new(HostHello { protocol: PROTOCOL, version, host })));
     let Some(FleetOrder::Prepare(part)) = orders.wait(&output) else { return Ok(REFUSED) };
     let dir = directory(&part).unwrap_or_default().unwrap_or_default();
-    let staged = match stage::fetch(&part, &dir, &mut orders, &output) {
-        Ok(None) => return Ok(REFUSED),
-        Ok(Some(())) => Ok(()),
-        Err(refusal) => Err(refusal),
-    };
-    let made = staged.and_then(|()| prepare(&part)).and_then(|job| {
+    let staged = stage::fetch(&part, &dir, &mut orders, &output);
+    if matches!(staged, Ok(false)) {
+        return Ok(REFUSED);
+    }
+    let made = staged.and_then(|_| prepare(&part)).and_then(|job| {
         let digests = digests(&part, &job);
         let kept = keep(&part, digests)?;
         Ok((Ready { threads: job.threads.map(|t| t.to_string()), ..kept.0 }, job, kept.1))
     });
     let (ready, mut job, kept) = match made {
         Ok(made) => made,
-        Err(LaunchRefusal { text, code }) => {
-            output.event(&HostEvent::Refused { text, code });
+        Err(Problem { why, code }) => {
+            output.event(&HostEvent::Refused { why, code });
             // The launcher closes the line when it has read that.
             while orders.wait(&output).is_some() {}
             return Ok(code);
@@ -74,19 +72,18 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
         orders.master = Some(master);
         go.master = at;
     }
-    let meeting = Meeting::at_store_of(&go, part.world, kept)?;
     go.restarted.iter().zip(&mut job.restarted).for_each(|(times, known)| *known = *times);
-    drop::<Box<Go>>(go);
+    let meeting = Meeting::of(*go, part.world, None, kept)?;
     let front_end = FrontLine::new(front_end)?;
     Ok(Supervisor::of_host_launcher(job, meeting, front_end, output, orders, open_files)?.run())
 }
 
 /// Directory in which the ranks start; none is the home directory.
-fn directory(part: &HostPart) -> Result<Option<PathBuf>, LaunchRefusal> {
+fn directory(part: &HostPart) -> Result<Option<PathBuf>, Problem> {
     let Some(dir) = part.cwd.as_ref().map(PathBuf::from) else { return Ok(None) };
     match job::directory(&dir) {
         Ok(()) => Ok(Some(dir)),
-        Err(e) if part.cwd_asked => Err(LaunchRefusal::usage(format!("--cwd '{}': {e}", dir.display()))),
+        Err(e) if part.cwd_asked => Err(Problem::usage(format!("--cwd '{}': {e}", dir.display()))),
         Err(_) => Ok(None),
     }
 }
@@ -111,8 +108,8 @@ fn is_own(program: &Path) -> bool {
 }
 
 /// Checks this host's part against this host.
-fn prepare(part: &HostPart) -> Result<Job, LaunchRefusal> {
-    let usage = LaunchRefusal::usage;
+fn prepare(part: &HostPart) -> Result<Job, Problem> {
+    let usage = Problem::usage;
     let cwd = directory(part)?;
     let given = part.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, v)| v.clone().into());
     let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
@@ -184,16 +181,13 @@ fn script(name: &str, args: &[String], cwd: Option<&Path>) -> Result<(), String>
 }
 
 /// Keeps ports free for those who are told of them.
-fn keep(
-    part: &HostPart,
-    digests: Vec<(String, String)>,
-) -> Result<(Ready, Vec<ReservedPort>), LaunchRefusal> {
+fn keep(part: &HostPart, digests: Vec<(String, String)>) -> Result<(Ready, Vec<ReservedPort>), Problem> {
     let at = part.at.or_else(|| called(2)).unwrap_or_else(loopback);
     let reserve = |_| ReservedPort::at(at).or_else(|_| ReservedPort::at(any(at)));
     let kept: Vec<ReservedPort> = (0..part.ports)
         .map(reserve)
         .collect::<io::Result<_>>()
-        .map_err(|e| LaunchRefusal::machine(format!("cannot take a port at {at}: {e}")))?;
+        .map_err(|e| Problem::machine(format!("cannot take a port at {at}: {e}")))?;
     let system = format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
     let ports = kept.iter().map(|r| r.addr.port()).collect();
     Ok((Ready { at, ports, from: called(0), system, digests, threads: None }, kept))

@@ -108,7 +108,8 @@ impl<'a> HostfileReader<'a> {
             Some(name) => {
                 self.file.backend = AskedBackend::named(&name);
                 if self.file.backend.is_none() {
-                    let why = format!("{name:?} is not known; known are {}", AskedBackend::names());
+                    let known = AskedBackend::all().collect::<Vec<_>>().join(", ");
+                    let why = format!("{name:?} is not known; known are {known}");
                     self.problem(value, "backend", &why);
                 }
             }

@@ -4,7 +4,7 @@ use super::ssh::{self, SshOptions};
 use super::{hostfile, hosts};
 use crate::live::view::{self, JobView};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Hosts on which a job may run.
 #[derive(Debug)]
@@ -39,9 +39,8 @@ impl JobHosts {
 
 fn ask(options: &SshOptions, host: &FleetHost, job: Option<&str>) -> Result<JobView, String> {
     let words: Vec<_> = ["top", "--json"].into_iter().chain(job).collect();
-    let words = ssh::words(options, host, &ssh::FarCommand { words: &words, otherwise: "" });
-    let (program, args) = words.split_first().ok_or("no ssh")?;
-    let done = Command::new(program).args(args).stdin(Stdio::null()).output();
+    let far = ssh::FarCommand { words: &words, otherwise: "" };
+    let done = ssh::command(options, host, &far).stdin(Stdio::null()).output();
     let done = done.map_err(|e| format!("host {}: cannot start ssh: {e}", host.name))?;
     if done.status.success() {
         // What a login script prints stands before it.

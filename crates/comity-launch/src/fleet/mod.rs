@@ -28,49 +28,52 @@ pub use host_launcher::run as host_launcher;
 pub use hostfile::{FleetFile, read as read_hostfile};
 pub use hosts::{FleetHost, check_name as check_host_name, list as list_hosts};
 pub use live_hosts::{JobHosts, of_word as job_hosts};
-pub use request::{HostsRequest, HostsSource, MeetingPlace};
-pub use ssh::{FarCommand, SshOptions, explained as explain_ssh, words as ssh_words};
+pub use request::{HostsRequest, MeetingPlace};
+pub use ssh::{FarCommand, SshOptions, command as ssh_command, explained as explain_ssh};
 
-use crate::host::ending::Ending;
 use crate::host::signals::{PassedSignal, Signals};
-use crate::machine::AttemptEnd;
-use crate::machine::REFUSED;
-use crate::machine::USAGE;
 use crate::machine::restart::{NextAttempt, Restarts};
+use crate::machine::{AttemptEnd, Ending, Problem, USAGE};
 use crate::request::JobRequest;
+use comity_base::sys::poll_until;
 use plan::FleetPlan;
-use rustix::event::Timespec;
-use rustix::fs::OFlags;
 use std::io::{Read, Write};
 use std::time::Instant;
 
+/// All of these, or everything that is wrong with them.
+pub fn all_or_wrong<T, E>(each: impl IntoIterator<Item = Result<T, E>>) -> Result<Vec<T>, Vec<E>> {
+    let mut wrong = Vec::new();
+    let all = each.into_iter().filter_map(|one| one.map_err(|why| wrong.push(why)).ok()).collect();
+    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
+}
+
 /// Runs the job to its end and returns the exit code.
-pub(crate) fn launch(job: JobRequest, hosts: HostsRequest) -> u8 {
+pub(crate) fn launch(job: JobRequest, hosts: HostsRequest) -> Result<u8, Problem> {
     let plan = match FleetPlan::check(job, hosts) {
         Ok(plan) => plan,
         Err(problems) => {
             problems.iter().for_each(|problem| eprintln!("comity launch: {problem}"));
-            return USAGE;
+            return Ok(USAGE);
         }
     };
     if plan.dry_run {
         plan.hosts.iter().for_each(|host| println!("{}", plan.shown(host)));
-        return 0;
+        return Ok(0);
     }
     let mut restarts = Restarts::new(plan.max_restarts, plan.wait_for_hosts);
-    let mut ended = attempt(&plan, 0);
+    let mut ended = attempt(&plan, 0)?;
     // These signals do no longer end this process by themselves.
-    let Ok(signals) = Signals::open(&[]) else { return ended.0 };
+    let Ok(signals) = Signals::open(&[]) else { return Ok(ended.0) };
     loop {
         let (code, end) = ended;
         let limit = plan.wait_for_hosts.as_secs_f64();
         let (restart, pause) = match restarts.after(code, end, Instant::now()) {
-            NextAttempt::None => return code,
+            NextAttempt::None => return Ok(code),
             NextAttempt::GiveUp => {
                 eprintln!(
                     "comity launch: given up, because hosts were waited for {limit} s (--wait-for-hosts)"
                 );
-                return code;
+                return Ok(code);
             }
             NextAttempt::Again { number, pause, is_tried } => {
                 let seconds = pause.as_secs_f64().ceil();
@@ -87,42 +90,36 @@ pub(crate) fn launch(job: JobRequest, hosts: HostsRequest) -> u8 {
             }
         };
         if let Some(signal) = interrupted(&signals, Instant::now() + pause) {
-            return Ending::Signal(signal).code();
+            return Ok(Ending::Signal(signal).code());
         }
-        ended = attempt(&plan, restart);
+        ended = attempt(&plan, restart)?;
     }
 }
 
 /// Runs the job for the first time, or again: its exit code and its end.
-fn attempt(plan: &FleetPlan, restart: u32) -> (u8, AttemptEnd) {
-    let (mut said, say) = match std::io::pipe() {
-        Ok(pipe) => pipe,
-        Err(e) => {
-            eprintln!("comity launch: cannot make a pipe: {e}");
-            return (REFUSED, AttemptEnd::Final);
-        }
-    };
+fn attempt(plan: &FleetPlan, restart: u32) -> Result<(u8, AttemptEnd), Problem> {
+    let no_pipe = |e| Problem::machine(format!("cannot make a pipe: {e}"));
+    let (mut said, say) = std::io::pipe().map_err(no_pipe)?;
     let code = crate::host::watchdog::guarded(plan.tty.is_some(), move |front_end, input| {
         let (code, end) = supervise::supervise(FleetPlan { restart, ..plan.clone() }, front_end, input);
         let _ = (&say).write_all(&[end as u8]);
         code
     });
+    let code = code.unwrap_or_else(|problem| problem.say());
     // A supervisor that was killed has said nothing. Whatever it left behind may hold the other end open.
     let mut word = [AttemptEnd::Ran as u8];
-    if rustix::fs::fcntl_setfl(&said, OFlags::NONBLOCK).is_ok() {
+    if rustix::io::ioctl_fionbio(&said, true).is_ok() {
         let _ = said.read(&mut word);
     }
     let ends = [AttemptEnd::Final, AttemptEnd::NotBegun];
-    (code, ends.into_iter().find(|end| *end as u8 == word[0]).unwrap_or(AttemptEnd::Ran))
+    Ok((code, ends.into_iter().find(|end| *end as u8 == word[0]).unwrap_or(AttemptEnd::Ran)))
 }
 
 /// A signal by which the user ends the pause.
 fn interrupted(signals: &Signals, until: Instant) -> Option<i32> {
     signals.take();
     loop {
-        let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
-        let mut fds: Vec<_> = signals.wants().collect();
-        let _ = rustix::event::poll(&mut fds, left.as_ref());
+        let _ = poll_until(&mut signals.wants().collect::<Vec<_>>(), Some(until));
         // Those for ranks find none.
         let ends = |s: &i32| *s != libc::SIGCHLD && PassedSignal::of(*s).is_none();
         if let Some(signal) = signals.take().into_iter().find(ends) {

@@ -1,7 +1,7 @@
 //! Plan of a job on several hosts, checked as far as this machine can know it.
 use super::hosts::FleetHost;
 use super::program::OwnProgram;
-use super::request::{HostsRequest, HostsSource};
+use super::request::HostsRequest;
 use super::vars::settings;
 use super::{hostfile, hosts, ssh};
 use crate::backend::AskedBackend;
@@ -25,7 +25,6 @@ const WAIT_FOR_HOSTS: Duration = Duration::from_secs(600);
 const METRICS_OF_SEVERAL_HOSTS: &str =
     "--metrics is for one host: start the ranks of each host with it there";
 
-/// A job on several hosts.
 #[derive(Clone, Debug)]
 pub(super) struct FleetPlan {
     pub(super) hosts: Vec<PlannedHost>,
@@ -65,7 +64,6 @@ pub(super) struct FleetPlan {
     pub(super) backend: &'static str,
 }
 
-/// A host and its part.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedHost {
     pub(super) host: FleetHost,
@@ -73,7 +71,6 @@ pub(super) struct PlannedHost {
 }
 
 impl PlannedHost {
-    /// The host's name for people.
     pub(super) fn name(&self) -> &str {
         self.host.name.rsplit('@').next().unwrap_or_default()
     }
@@ -83,7 +80,7 @@ impl FleetPlan {
     /// Checks a request as far as this machine can. Both requests are taken apart by name: a field that nobody heeds does not compile.
     #[expect(clippy::too_many_lines, reason = "a line for each field of the requests and of the plan")]
     pub(super) fn check(request: JobRequest, fleet: HostsRequest) -> Result<Self, Vec<String>> {
-        let file = named(&fleet.source())?;
+        let file = named(&fleet)?;
         let ranks = request.size();
         let input = request.input();
         let elastic = request.elastic();
@@ -127,7 +124,7 @@ impl FleetPlan {
         let elastic = elastic.map_err(|e| wrong.push(e)).unwrap_or_default();
         let stdin_rank = talked_to(input, world, &mut wrong);
         let events =
-            json_events.as_deref().and_then(|to| job::events(to).map_err(|e| wrong.push(e.text)).ok());
+            json_events.as_deref().and_then(|to| job::events(to).map_err(|e| wrong.push(e.why)).ok());
         if !wrong.is_empty() {
             return Err(wrong);
         }
@@ -159,19 +156,18 @@ impl FleetPlan {
             |host: &FleetHost| part_of(host, of_all.clone(), fleet.python.as_deref(), backend, verbose);
         let hosts = numbered(file.hosts.into_iter().zip(counts), part);
         let program = OwnProgram::here().filter(|_| !fleet.no_stage_comity);
-        let ssh_options = ssh_options(&fleet, program.as_ref());
         let HostsRequest {
             hosts: _,
             hostfile: _,
             total: _,
             env_file: _,
-            python: _,
-            ssh_arg: _,
+            python,
+            ssh_arg: args,
             wait_for_hosts,
             // Of other placements.
             mpi_arg: _,
             print_python: _,
-            ssh: _,
+            ssh,
             meet_at,
             stage: _,
             no_stage_comity: _,
@@ -181,6 +177,7 @@ impl FleetPlan {
             starting_port,
             nccl_port,
         } = fleet;
+        let copies = program.as_ref().map(|p| p.folder.clone());
         Ok(Self {
             hosts,
             world,
@@ -201,7 +198,7 @@ impl FleetPlan {
             tty,
             stage,
             mixed_programs,
-            ssh_options,
+            ssh_options: ssh::SshOptions { ssh, args, python, copies, any_version: false },
             program,
             meet_at: meet_at.and_then(|place| place.ip),
             ports: ports.unwrap_or(0..=0),
@@ -221,8 +218,9 @@ impl FleetPlan {
         let command: Vec<_> = part.command.iter().map(|w| format!("{w:?}")).collect();
         let names: Vec<_> = part.env.iter().map(|(name, value)| format!(" {name}={value:?}")).collect();
         let dir = part.cwd.as_deref().map(|d| format!(" in {d:?}")).unwrap_or_default();
-        let words = ssh::words(&self.ssh_options, &host.host, &ssh::HOST_LAUNCHER);
-        let mut by: Vec<_> = words.iter().map(|w| format!("{w:?}")).collect();
+        let by = ssh::command(&self.ssh_options, &host.host, &ssh::HOST_LAUNCHER);
+        let mut by: Vec<_> =
+            std::iter::once(by.get_program()).chain(by.get_args()).map(|w| format!("{w:?}")).collect();
         // Half a screen, and the same for all.
         if let (false, false, Some(script)) = (self.verbose, host.host.is_here(), by.last_mut()) {
             *script =
@@ -231,15 +229,6 @@ impl FleetPlan {
         let with = if names.is_empty() { String::new() } else { format!(" with{}", names.concat()) };
         format!("{}: {ranks}: {}{dir}{with}\n    by {}", host.name(), command.join(" "), by.join(" "))
     }
-}
-
-/// Way by which the hosts are reached.
-fn ssh_options(fleet: &HostsRequest, program: Option<&OwnProgram>) -> ssh::SshOptions {
-    let copies = program.map(|p| p.folder.clone());
-    let ssh = fleet.ssh.clone();
-    let args = fleet.ssh_arg.clone();
-    let python = fleet.python.clone();
-    ssh::SshOptions { ssh, args, python, copies, any_version: false }
 }
 
 /// The ports of which the store of the ranks takes one: that of `--meet-at`, or those of COMITY_PORTS, of which ranks take others.
@@ -282,14 +271,13 @@ fn talked_to(input: Option<InputRank>, all: usize, wrong: &mut Vec<String>) -> O
     Some(input.rank())
 }
 
-/// The hosts of `--hostfile` or `--hosts`.
-fn named(hosts: &HostsSource) -> Result<hostfile::FleetFile, Vec<String>> {
-    match hosts {
-        HostsSource::File(path) => hostfile::read(path),
-        HostsSource::List(given) => {
-            Ok(hostfile::FleetFile { hosts: hosts::list(given)?, ..hostfile::FleetFile::default() })
-        }
+/// The hosts of `--hostfile` or `--hosts`; this one where there is neither.
+fn named(fleet: &HostsRequest) -> Result<hostfile::FleetFile, Vec<String>> {
+    if let Some(path) = &fleet.hostfile {
+        return hostfile::read(path);
     }
+    let hosts = hosts::list(fleet.hosts.as_deref().unwrap_or("localhost"))?;
+    Ok(hostfile::FleetFile { hosts, ..hostfile::FleetFile::default() })
 }
 
 /// Each host that has ranks, with its part; one that is named again further on has its ranks numbered on.
@@ -360,7 +348,7 @@ fn part_of(
 
 /// The name of what carries the calls; the flag's before the hostfile's, which has read its own.
 fn named_backend(given: Option<AskedBackend>, file: Option<AskedBackend>) -> Result<&'static str, String> {
-    match given.or(file).map_or("any", AskedBackend::name) {
+    match given.or(file).map_or("any", |backend| backend.name) {
         "mpi" => Err("--backend mpi over several hosts is for MPI's own launcher: mpirun --hostfile".into()),
         name => Ok(name),
     }

@@ -94,14 +94,6 @@ pub struct HostFlags {
     pub ssh: Vec<FlagUse>,
 }
 
-/// Source of the names of the hosts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostsSource {
-    /// A list with commas between: `a,b:4`.
-    List(String),
-    File(PathBuf),
-}
-
 /// `--meet-at`: address and port of this machine where the ranks meet, as far as the user chooses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeetingPlace {
@@ -131,14 +123,6 @@ impl MeetingPlace {
 }
 
 impl HostsRequest {
-    /// The place of the hosts' names; this host where there is none.
-    pub(super) fn source(&self) -> HostsSource {
-        match &self.hostfile {
-            Some(path) => HostsSource::File(path.clone()),
-            None => HostsSource::List(self.hosts.clone().unwrap_or_else(|| "localhost".into())),
-        }
-    }
-
     /// Returns whether something was asked for that the launcher of several hosts does; without a host it means this one.
     pub fn is_given(&self) -> bool {
         let hosts = self.hosts.is_some() || self.hostfile.is_some() || self.total.is_some();

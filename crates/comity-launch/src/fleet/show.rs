@@ -3,10 +3,9 @@ use super::plan::FleetPlan;
 use crate::host::door::Door;
 use crate::host::metrics::job_id;
 use crate::live::view::{self, JobView, RankState, RankView};
-use rustix::event::PollFd;
-use rustix::event::PollFlags;
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use comity_base::{sync::lock, sys::Waker};
+use rustix::event::{PollFd, PollFlags};
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,8 +16,6 @@ const ANSWERS: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct FleetShow {
     door: Option<Door>,
-    /// Readable when somebody asks.
-    asked: UnixStream,
     seen: Arc<Seen>,
 }
 
@@ -26,7 +23,8 @@ pub(super) struct FleetShow {
 struct Seen {
     hosts: Mutex<SeenHosts>,
     came: Condvar,
-    ring: UnixStream,
+    /// Readable when somebody asks.
+    asked: Waker,
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +50,7 @@ struct SeenHost {
 
 impl Seen {
     fn lock(&self) -> MutexGuard<'_, SeenHosts> {
-        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.hosts)
     }
 
     /// Asks all hosts, and waits for their answers, not for long: all ranks, and the hosts that did not answer.
@@ -61,8 +59,7 @@ impl Seen {
         seen.round += 1;
         let round = seen.round;
         let until = Instant::now() + ANSWERS;
-        // One byte too few makes this look late, no more.
-        let _ = (&self.ring).write(&[0]);
+        self.asked.wake();
         while seen.hosts.iter().any(|h| !h.gone && h.round < round) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -90,14 +87,11 @@ impl Seen {
 impl FleetShow {
     /// Answers from now on; a job that cannot be looked at runs all the same.
     pub(super) fn open(plan: &FleetPlan, job: &str) -> io::Result<Self> {
-        let (asked, ring) = UnixStream::pair()?;
-        asked.set_nonblocking(true)?;
-        ring.set_nonblocking(true)?;
         let host =
             |h: &super::plan::PlannedHost| SeenHost { name: h.name().to_owned(), ..SeenHost::default() };
         let hosts = plan.hosts.iter().map(host).collect();
         let hosts = Mutex::new(SeenHosts { hosts, ended: vec![None; plan.world], round: 0 });
-        let seen = Arc::new(Seen { hosts, came: Condvar::new(), ring });
+        let seen = Arc::new(Seen { hosts, came: Condvar::new(), asked: Waker::new()? });
         let shared = seen.clone();
         let begun = Instant::now();
         let size = plan.world;
@@ -118,16 +112,17 @@ impl FleetShow {
                 }
             })
         });
-        Ok(Self { door: door.and_then(Result::ok), asked, seen })
+        Ok(Self { door: door.and_then(Result::ok), seen })
     }
 
     /// Takes note of a question.
     pub(super) fn take_visit(&self) {
-        let _ = (&self.asked).read(&mut [0; 64]);
+        self.seen.asked.drain();
     }
 
     pub(super) fn want(&self) -> Option<PollFd<'_>> {
-        self.door.as_ref().map(|_| PollFd::new(&self.asked, PollFlags::IN))
+        let asked = self.seen.asked.fd();
+        self.door.as_ref().map(|_| PollFd::from_borrowed_fd(asked, PollFlags::IN))
     }
 
     /// A host has answered.

@@ -58,15 +58,15 @@ pub(super) const NOT_THERE: &str = "comity-is-not-here";
 /// Its output when a copy came to nothing.
 const NOT_KEPT: &str = "comity-was-not-kept";
 
-/// The program and its arguments that start this command on this host.
-pub fn words(options: &SshOptions, host: &FleetHost, command: &FarCommand<'_>) -> Vec<OsString> {
+/// The command that starts this one on that host.
+pub fn command(options: &SshOptions, host: &FleetHost, command: &FarCommand<'_>) -> Command {
     if host.is_here() {
-        let own = crate::own_program::own_words().unwrap_or_default();
-        return own.into_iter().chain(command.words.iter().map(Into::into)).collect();
+        let mut own = crate::own_program::own_words().unwrap_or_default().into_iter();
+        let mut here = Command::new(own.next().unwrap_or_default());
+        here.args(own).args(command.words);
+        return here;
     }
     let own = std::env::current_exe().unwrap_or_default();
-    let mut words = reach(options, host);
-    words.insert(1, "-T".into());
     let own = own.to_str().filter(|p| p.ends_with("/comity")).unwrap_or("comity");
     let python = host.python.as_deref().or(options.python.as_deref()).unwrap_or("python3");
     let quoted = |word: &str| format!("'{}'", word.replace('\'', "'\\''"));
@@ -76,25 +76,24 @@ pub fn words(options: &SshOptions, host: &FleetHost, command: &FarCommand<'_>) -
         [own, version, copies, python, command.otherwise].into_iter().chain(command.words.iter().copied());
     let given: Vec<_> = given.map(quoted).collect();
     let far = format!("exec sh -c {} sh {}", quoted(&FIND.replace('\n', " ")), given.join(" "));
-    words.extend(["--".into(), host.name.clone().into(), far.into()]);
-    words
+    let mut ssh = reach(options, host, Some("-T"));
+    ssh.args(["--", &host.name, &far]);
+    ssh
 }
 
 /// `ssh` and its options for a host, without the host.
-fn reach(options: &SshOptions, host: &FleetHost) -> Vec<OsString> {
-    let mut words = vec![options.ssh.clone()];
+fn reach(options: &SshOptions, host: &FleetHost, first: Option<&str>) -> Command {
+    let mut ssh = Command::new(&options.ssh);
     // The first value that ssh is given for an option holds.
-    words.extend(options.args.iter().cloned());
-    for option in ["BatchMode=yes", "ConnectTimeout=10", "LogLevel=ERROR"] {
-        words.extend(["-o".into(), option.into()]);
-    }
+    ssh.args(first).args(&options.args);
+    ssh.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "LogLevel=ERROR"]);
     if let Some(port) = host.port {
-        words.extend(["-p".into(), port.to_string().into()]);
+        ssh.arg("-p").arg(port.to_string());
     }
     if let Some(identity) = &host.identity {
-        words.extend(["-i".into(), identity.into()]);
+        ssh.arg("-i").arg(identity);
     }
-    words
+    ssh
 }
 
 /// The address of this machine from which packets to the first of these hosts leave whose name means something here; else what is said of
@@ -115,12 +114,11 @@ pub(super) fn towards_any<'a>(
 
 /// The address of this machine from which packets to that host leave.
 fn towards(options: &SshOptions, host: &FleetHost) -> Result<IpAddr, String> {
-    let mut words = reach(options, host);
-    words.extend(["-G".into(), "--".into(), host.name.clone().into()]);
-    let (program, args) = words.split_first().ok_or("no ssh")?;
+    let mut ssh = reach(options, host, None);
     // The user's configuration may have another name for it.
-    let said = Command::new(program).args(args).stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let said = said.map_err(|e| format!("host {}: cannot start '{}': {e}", host.name, program.display()))?;
+    let said = ssh.args(["-G", "--", &host.name]).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let said =
+        said.map_err(|e| format!("host {}: cannot start '{}': {e}", host.name, options.ssh.display()))?;
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     let plain = host.name.rsplit('@').next().unwrap_or_default();
     let named = said.lines().find_map(|l| l.strip_prefix("hostname ")).unwrap_or(plain).trim();

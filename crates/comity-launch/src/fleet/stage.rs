@@ -2,15 +2,17 @@
 //!
 //! The host launcher asks for the pieces that it wants, one at a time, so neither side holds more than one. What has come whole takes
 //! the place of the old file at once, or not at all.
-use crate::host::job::LaunchRefusal;
+use crate::fleet::all_or_wrong;
 use crate::host::output::Outputs;
+use crate::machine::Problem;
 use crate::protocol::{FleetOrder, HostEvent, HostPart, StagedFile};
 use crate::upstream::ssh::FarLauncher;
 use aws_lc_rs::digest::{Context, SHA256};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use tempfile::{Builder, NamedTempFile};
 
 /// Bytes that a host launcher asks for at once.
 const PIECE: u64 = 1 << 20;
@@ -43,15 +45,7 @@ pub(crate) fn files(names: &[PathBuf]) -> Result<Vec<StagedFile>, Vec<String>> {
         let digest = digest(path).map_err(|e| fail(e.to_string()))?;
         Ok(StagedFile { name, digest, mode: meta.permissions().mode() & 0o777 })
     };
-    let mut all = Vec::new();
-    let mut wrong = Vec::new();
-    for path in names {
-        match one(path) {
-            Ok(file) => all.push(file),
-            Err(why) => wrong.push(why),
-        }
-    }
-    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
+    all_or_wrong(names.iter().map(one))
 }
 
 /// A piece of a file for a host launcher; nothing at its end.
@@ -63,49 +57,36 @@ pub(crate) fn piece(file: &StagedFile, at: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// On the other host: gets what it lacks; the names of what it got. None if the launcher is gone.
+/// On the other host: gets what it lacks. False if the launcher is gone.
 pub(crate) fn fetch(
     part: &HostPart,
     dir: &Path,
     orders: &mut FarLauncher,
     output: &Outputs,
-) -> Result<Option<()>, LaunchRefusal> {
+) -> Result<bool, Problem> {
     for (index, file) in part.stage.iter().enumerate() {
         let path = dir.join(&file.name);
         if digest(&path).is_ok_and(|d| d == file.digest) {
             continue;
         }
-        let fail = |e: io::Error| LaunchRefusal::usage(format!("--stage '{}': {e}", path.display()));
-        let new = beside(&path);
-        let got = receive(index, file, &new, orders, output);
-        if !matches!(got, Ok(Some(()))) {
-            let _ = std::fs::remove_file(&new);
-        }
-        if got.map_err(fail)?.is_none() {
-            return Ok(None);
-        }
-        std::fs::rename(&new, &path).map_err(fail)?;
+        let fail = |e: io::Error| Problem::usage(format!("--stage '{}': {e}", path.display()));
+        let Some(new) = receive(index, file, &path, orders, output).map_err(fail)? else { return Ok(false) };
+        new.persist(&path).map_err(|e| fail(e.error))?;
     }
-    Ok(Some(()))
+    Ok(true)
 }
 
-/// A name in the same directory that nobody else has.
-fn beside(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.comity-{}", std::process::id()))
-}
-
+/// The file as it has come, beside its place; it goes away with this value.
 fn receive(
     index: usize,
     file: &StagedFile,
-    new: &Path,
+    place: &Path,
     orders: &mut FarLauncher,
     output: &Outputs,
-) -> io::Result<Option<()>> {
-    if let Some(dir) = new.parent() {
-        std::fs::create_dir_all(dir)?;
-    }
-    let mut to = File::options().write(true).create_new(true).mode(0o600).open(new)?;
+) -> io::Result<Option<NamedTempFile>> {
+    let dir = place.parent().unwrap_or(place);
+    std::fs::create_dir_all(dir)?;
+    let mut to = Builder::new().prefix(".comity-").tempfile_in(dir)?;
     let mut at = 0;
     loop {
         output.event(&HostEvent::Wants { file: index as u32, at });
@@ -116,9 +97,9 @@ fn receive(
         at += bytes.len() as u64;
         to.write_all(&bytes)?;
     }
-    to.set_permissions(std::fs::Permissions::from_mode(file.mode))?;
-    match digest(new)? == file.digest {
-        true => Ok(Some(())),
+    to.as_file().set_permissions(std::fs::Permissions::from_mode(file.mode))?;
+    match digest(to.path())? == file.digest {
+        true => Ok(Some(to)),
         false => Err(io::Error::other("it changed while it was copied")),
     }
 }

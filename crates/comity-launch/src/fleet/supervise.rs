@@ -7,21 +7,24 @@ use super::show::FleetShow;
 use super::ssh;
 use crate::address;
 use crate::elastic::{self, TakenIn};
+use crate::host::job::open_logs;
+use crate::host::lines::Lines;
 use crate::host::meet;
 use crate::host::output::{Outputs, unread};
-use crate::host::output_stream::OutputStream;
+use crate::host::output_stream::{OutputStream, RankStream};
 use crate::host::signals::Signals;
 use crate::host::supervisor::stand_alone;
 use crate::journal::Journal;
 use crate::machine::{
-    Action, AttemptEnd, Event, JobPlan, Machine, REFUSED, Role, StopOrder, StopReason, USAGE, Verdict,
-    with_cut_off,
+    Action, AttemptEnd, Event, JobPlan, Machine, Problem, REFUSED, Role, StopOrder, StopReason, USAGE,
+    Verdict, with_cut_off,
 };
 use crate::protocol::{BEAT, FleetOrder};
 use crate::upstream::terminal::FrontLine;
 use crate::upstream::{Order, Upstream};
 use comity::{Key, tools::Store};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use comity_base::sys::poll_until;
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::Rlimit;
 use std::io::{self, Write};
@@ -58,7 +61,8 @@ pub(super) struct Fleet {
     pub(super) output: Outputs,
     pub(super) key: Key,
     pub(super) job: String,
-    at: IpAddr,
+    /// Address at which the ranks meet.
+    pub(super) at: IpAddr,
     signals: Signals,
     front_end: FrontLine,
     input: Option<OwnedFd>,
@@ -75,15 +79,32 @@ pub(super) struct Fleet {
     /// The exit code, once the verdict is known.
     code: u8,
     pub(super) show: FleetShow,
-    buffer: Vec<u8>,
+    pub(super) buffer: Vec<u8>,
 }
 
-/// Every rank of every host.
-fn ranks(plan: &FleetPlan) -> Result<Vec<FarRank>, String> {
+/// Every rank of every host, with its logs.
+fn ranks(plan: &FleetPlan) -> Result<Vec<FarRank>, Problem> {
+    let logs = plan.log_dir.as_deref().map(|dir| open_logs(dir, 0..plan.world)).transpose()?;
+    let mut logs = logs
+        .into_iter()
+        .flatten()
+        .map(|files| files.map(Some))
+        .chain(std::iter::repeat_with(Default::default));
     let mut ranks = Vec::with_capacity(plan.world);
-    for (index, host) in plan.hosts.iter().enumerate() {
-        for rank in host.part.first..host.part.first + host.part.size {
-            ranks.push(FarRank::new(plan, (index, host.name()), rank)?);
+    for (host, planned) in plan.hosts.iter().enumerate() {
+        for rank in planned.part.first..planned.part.first + planned.part.size {
+            let place = format!("@{}", planned.name());
+            let lines = |stream: OutputStream| match plan.tag {
+                _ if plan.stdin_rank == Some(rank) => Lines::Straight,
+                true if plan.hosts.len() > 1 => Lines::tagged(rank, &place, stream.has_colour()),
+                tag => Lines::new(rank, plan.world, tag, stream.has_colour()),
+            };
+            let [out, err] = logs.next().unwrap_or_default();
+            let streams = [
+                RankStream::new(OutputStream::Out, lines, out),
+                RankStream::new(OutputStream::Err, lines, err),
+            ];
+            ranks.push(FarRank { host, pid: 0, root_cause: None, streams });
         }
     }
     Ok(ranks)
@@ -130,7 +151,7 @@ impl Fleet {
         let store = meeting_store(&plan, (&key, &job), at)?;
         let output = Outputs::open().map_err(fail)?;
         store.on_waiting(output.voice());
-        let ranks = ranks(&plan).map_err(|why| (vec![why], USAGE))?;
+        let ranks = ranks(&plan).map_err(|problem| (vec![problem.why], problem.code))?;
         let job_plan = JobPlan {
             role: Role::Fleet,
             first: 0,
@@ -171,7 +192,7 @@ impl Fleet {
         fleet.tell(Event::Begin);
         for index in 0..fleet.plan.hosts.len() {
             let started = HostConnection::start(&fleet.plan, index, open_files);
-            fleet.connections.push(started.map_err(|(why, code)| (vec![why], code))?);
+            fleet.connections.push(started.map_err(|problem| (vec![problem.why], problem.code))?);
             // Those that have answered are heard, and hear beats, while the rest are called: 64 take seconds on a crowded machine.
             fleet.turn(Some(Instant::now()));
         }
@@ -237,7 +258,11 @@ impl Fleet {
                 let written = self.output.written();
                 self.tell(Event::Output { open: false, pending, written });
             }
-            Action::CloseOutput => self.ranks.iter_mut().for_each(|rank| rank.finish(&self.output)),
+            Action::CloseOutput => {
+                for (number, rank) in self.ranks.iter_mut().enumerate() {
+                    rank.streams.iter_mut().for_each(|stream| stream.finish(number, &self.output));
+                }
+            }
             // Of the launchers of several nodes.
             Action::LookAtOthers | Action::TellFindings => {}
             Action::SayLost { rank, again } => self.say_lost(rank, again),
@@ -248,7 +273,7 @@ impl Fleet {
     }
 
     fn say_problems(&self) {
-        self.machine.problems().iter().for_each(|problem| self.output.say(&problem.why));
+        self.machine.problems.iter().for_each(|problem| self.output.say(&problem.why));
         match self.plan.restart {
             0 => self.output.say("nothing was run"),
             n => self.output.say(&format!("restart {n} did not come to run")),
@@ -257,9 +282,9 @@ impl Fleet {
 
     fn say_verdict(&mut self) {
         let found = Verdict::of(&self.machine, &|rank| self.name(rank), self.plan.log_dir.as_deref());
-        let text = with_cut_off(found.text, self.machine.cut_off().into_iter());
+        let text = with_cut_off(found.text, self.machine.cut_off.iter());
         found.summary.iter().chain(&text).for_each(|line| self.output.say(line));
-        let first = self.machine.problems().first().map(|problem| problem.why.clone());
+        let first = self.machine.problems.first().map(|problem| problem.why.clone());
         self.journal.over(text.or(first).as_deref(), found.code);
         self.code = found.code;
     }
@@ -350,7 +375,7 @@ impl Fleet {
     }
 
     fn wait(&self, until: Instant) -> Vec<FleetSource> {
-        let mut fds = vec![PollFd::new(self.output.waker(), PollFlags::IN)];
+        let mut fds = vec![self.output.want()];
         let mut sources = vec![FleetSource::Waker];
         let mut add = |fd, source| {
             fds.push(fd);
@@ -365,7 +390,7 @@ impl Fleet {
             add(taken_in.want(), FleetSource::TakenIn);
         }
         let fed = self.connections.iter().any(|c| c.fed);
-        if let (Some(input), true, false) = (&self.input, self.machine.has_begun(), fed) {
+        if let (Some(input), true, false) = (&self.input, self.machine.begun, fed) {
             add(PollFd::new(input, PollFlags::IN), FleetSource::Input);
         }
         let room = OutputStream::BOTH.iter().all(|s| self.output.has_room(*s));
@@ -380,8 +405,7 @@ impl Fleet {
                 add(PollFd::new(fd, PollFlags::OUT), FleetSource::To(index));
             }
         }
-        let pause = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
-        if rustix::event::poll(&mut fds, pause.as_ref()).is_err() {
+        if poll_until(&mut fds, Some(until)).is_err() {
             return Vec::new();
         }
         fds.iter().zip(sources).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, s)| s).collect()
@@ -451,14 +475,5 @@ impl Fleet {
 
     fn send_all(&mut self, order: &FleetOrder) {
         self.connections.iter_mut().for_each(|c| c.send(order));
-    }
-
-    /// Address at which the ranks meet.
-    pub(super) fn address(&self) -> IpAddr {
-        self.at
-    }
-
-    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
-        &mut self.buffer
     }
 }

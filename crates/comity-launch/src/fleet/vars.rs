@@ -1,4 +1,5 @@
 //! The variables of the ranks, from the hostfile, from files and from `--env`.
+use super::all_or_wrong;
 use super::hosts::FleetHost;
 use crate::host::job::OURS;
 use crate::request::Setting;
@@ -53,22 +54,16 @@ fn env_file(path: &Path) -> Result<Vec<(String, String)>, Vec<String>> {
     let text = std::fs::read_to_string(path).map_err(|e| vec![format!("--env-file {shown}: {e}")])?;
     // Some editors put a mark before UTF-8.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let mut all = Vec::new();
-    let mut wrong = Vec::new();
-    for (at, line) in text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())) {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
+    let lines = text.lines().map(str::trim).enumerate();
+    let one = |(at, line): (usize, &str)| match line.trim_start_matches("export ").split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() => {
+            let value = value.trim();
+            let bare = ['"', '\''].iter().find_map(|q| value.strip_prefix(*q)?.strip_suffix(*q));
+            Ok((name.trim().to_owned(), bare.unwrap_or(value).to_owned()))
         }
-        match line.trim_start_matches("export ").split_once('=') {
-            Some((name, value)) if !name.trim().is_empty() => {
-                let value = value.trim();
-                let bare = ['"', '\''].iter().find_map(|q| value.strip_prefix(*q)?.strip_suffix(*q));
-                all.push((name.trim().to_owned(), bare.unwrap_or(value).to_owned()));
-            }
-            _ => wrong.push(format!("--env-file {shown}: line {at}: is not NAME=VALUE")),
-        }
-    }
-    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
+        _ => Err(format!("--env-file {shown}: line {}: is not NAME=VALUE", at + 1)),
+    };
+    all_or_wrong(lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(one))
 }
 
 /// `"0,1"`, `[0, 1]`, `["0", "1"]` or `0`, as `CUDA_VISIBLE_DEVICES` has it.

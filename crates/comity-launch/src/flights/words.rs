@@ -1,6 +1,7 @@
 //! Flight records in words.
 
 use comity::tools::{Flight, FlightState};
+use comity_cluster::cores::runs;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt::Write,
@@ -176,20 +177,13 @@ fn world(f: &Flight, rank: usize) -> usize {
 
 /// "rank 3", "ranks 0-2, 5".
 fn ranks(set: &BTreeSet<usize>) -> String {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for &r in set {
-        match runs.last_mut() {
-            Some((_, to)) if *to + 1 == r => *to = r,
-            _ => runs.push((r, r)),
-        }
-    }
-    let run = |&(from, to): &(usize, usize)| match to - from {
+    let run = |(from, to): (usize, usize)| match to - from {
         0 => from.to_string(),
         1 => format!("{from}, {to}"),
         _ => format!("{from}-{to}"),
     };
     let word = if set.len() == 1 { "rank" } else { "ranks" };
-    format!("{word} {}", runs.iter().map(run).collect::<Vec<_>>().join(", "))
+    format!("{word} {}", runs(set.iter().copied()).into_iter().map(run).collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //!
 //! The launcher of a host knows how its cores lie, and which of them it may use itself; ranks get some of those. A rank is bound between
 //! fork and exec, so that its memory is its own core's from the first byte. Not on macOS, which lets nobody choose.
-use comity_cluster::cores::{BindTo, CoreMap, cpu_list, cpu_words};
+use comity_cluster::cores::{BindTo, CoreMap, cpu_list, run_words};
 use serde::{Deserialize, Serialize};
 
 /// Value of `--bind-to`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum BindWish {
     /// Wherever the system puts them.
     #[default]
@@ -54,7 +54,7 @@ impl RankBinding {
     pub(crate) fn of(&self, local: usize, ranks: usize) -> Result<(ProcessorSet, String), String> {
         let places = self.map.places(self.to, ranks)?;
         let cpus = places.get(local).ok_or("there is no such rank on this host")?;
-        Ok((set(cpus)?, cpu_words(cpus)))
+        Ok((set(cpus)?, run_words(cpus, ",")))
     }
 
     /// Number of cores of the rank with the fewest, of `ranks` on this host.

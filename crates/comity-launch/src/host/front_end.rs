@@ -1,13 +1,11 @@
 //! The process that the user started: hands signals and standard input on to the supervisor, and finishes what the
 //! supervisor could not if that is killed.
-use crate::host::ending::{Ending, ending_of};
 use crate::host::signals::Signals;
-use crate::host::sys;
 use crate::host::terminal::{ESCAPE, RawTerminal, in_background};
-use crate::host::tree;
-use crate::machine::REFUSED;
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::OFlags;
+use crate::host::{sys, tree};
+use crate::machine::{Ending, REFUSED};
+use comity_base::sys::poll_until;
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::io::{self, Read, Write};
@@ -36,7 +34,7 @@ pub(crate) fn watch(
         #[cfg(target_os = "linux")]
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         line.set_nonblocking(true)?;
-        rustix::fs::fcntl_setfl(&relay, rustix::fs::fcntl_getfl(&relay)? | OFlags::NONBLOCK)?;
+        rustix::io::ioctl_fionbio(&relay, true)?;
         Signals::open(&[libc::SIGTSTP])
     };
     let signals = ready();
@@ -85,7 +83,7 @@ impl FrontEnd {
             }
             match rustix::process::waitpid(Some(self.supervisor), WaitOptions::NOHANG) {
                 Ok(Some((_, status))) => {
-                    if let Some(ending) = ending_of(status) {
+                    if let Some(ending) = Ending::of_raw(status.as_raw()) {
                         return self.finish(ending);
                     }
                 }
@@ -111,8 +109,7 @@ impl FrontEnd {
                 fds.push(PollFd::from_borrowed_fd(stdin, PollFlags::IN));
             }
         }
-        let pause = pause.and_then(|p| Timespec::try_from(p).ok());
-        if rustix::event::poll(&mut fds, pause.as_ref()).is_err() {
+        if poll_until(&mut fds, pause.map(|pause| Instant::now() + pause)).is_err() {
             return;
         }
         let told = !fds[0].revents().is_empty();
@@ -147,14 +144,10 @@ impl FrontEnd {
                 Some(ALL_STOPPED) => break,
                 Some(number) => self.ranks.extend(Pid::from_raw(number)),
                 None => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    let Ok(pause) = Timespec::try_from(left) else { break };
                     let mut fds = [PollFd::new(&self.line, PollFlags::IN)];
-                    let heard = rustix::event::poll(&mut fds, Some(&pause));
-                    if left.is_zero()
-                        || fds[0].revents().contains(PollFlags::HUP)
-                        || heard.is_err_and(|e| e != Errno::INTR)
-                    {
+                    let heard = poll_until(&mut fds, Some(until));
+                    let is_gone = fds[0].revents().contains(PollFlags::HUP);
+                    if is_gone || heard.is_err() || Instant::now() >= until {
                         break;
                     }
                 }

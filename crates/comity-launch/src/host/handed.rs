@@ -10,8 +10,9 @@ const LOWEST: RawFd = 100;
 #[derive(Debug)]
 pub(crate) struct HandedFile {
     fd: OwnedFd,
+    /// Path of the file, which stays until the job ends: an inherited descriptor cannot be opened anew without it.
     #[cfg(not(target_os = "linux"))]
-    name: Option<Name>,
+    name: Option<tempfile::TempPath>,
 }
 
 impl HandedFile {
@@ -75,18 +76,6 @@ fn nameless(flags: rustix::fs::MemfdFlags) -> io::Result<OwnedFd> {
         .map_err(|e| comity::tools::refused_call("memfd_create", "to hand ranks the job's key", e))
 }
 
-/// Name of the file: where an inherited descriptor cannot be opened anew by a path, it stays until the job ends.
-#[cfg(not(target_os = "linux"))]
-#[derive(Debug)]
-struct Name(std::path::PathBuf);
-
-#[cfg(not(target_os = "linux"))]
-impl Drop for Name {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 #[cfg(not(target_os = "linux"))]
 impl HandedFile {
     /// Without any name in a file system.
@@ -101,19 +90,15 @@ impl HandedFile {
 
     /// To be opened by [`path`](Self::path).
     pub(crate) fn readable(bytes: &[u8]) -> io::Result<Self> {
-        use std::os::unix::fs::OpenOptionsExt;
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|e| io::Error::other(e.to_string()))?;
-        let path = std::env::temp_dir().join(format!("comity-{:016x}", u64::from_ne_bytes(random)));
-        let mut file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        let name = Name(path);
-        file.write_all(bytes)?;
+        let mut named = tempfile::Builder::new().prefix("comity-").tempfile()?;
+        named.write_all(bytes)?;
+        let (file, name) = named.into_parts();
         Ok(Self { fd: raise(file)?, name: Some(name) })
     }
 
     /// The file's path, while this value lives.
     pub(crate) fn path(&self) -> String {
-        self.name.as_ref().map(|n| n.0.display().to_string()).unwrap_or_default()
+        self.name.as_ref().map(|n| n.display().to_string()).unwrap_or_default()
     }
 }
 

@@ -1,15 +1,12 @@
 //! A job that the user asked for, checked against this machine before anything is started.
 use crate::backend::AskedBackend;
-use crate::flights;
 use crate::host::bind::RankBinding;
 use crate::host::defaults::ThreadShare;
 use crate::host::terminal::RankTerminal;
-use crate::journal;
-use crate::machine::REFUSED;
-use crate::machine::USAGE;
-use crate::machine::{ElasticTerms, PATIENCE};
+use crate::machine::{ElasticTerms, PATIENCE, Problem};
 use crate::protocol::Restarts;
 use crate::request::{InputRank, JobRequest, RankTerms, Setting, TagWish};
+use crate::{flights, journal};
 use rustix::fs::{Access, CWD};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -76,25 +73,8 @@ pub(crate) struct Job {
     pub(crate) verbose: bool,
 }
 
-/// Refusal to start a job: the sentence for the user, and the exit code.
-#[derive(Debug)]
-pub(crate) struct LaunchRefusal {
-    pub(crate) text: String,
-    pub(crate) code: u8,
-}
-
-impl LaunchRefusal {
-    pub(crate) fn usage(text: String) -> Self {
-        Self { text, code: USAGE }
-    }
-
-    pub(crate) fn machine(text: String) -> Self {
-        Self { text, code: REFUSED }
-    }
-}
-
 /// Variables that say who a rank is: a job in which they are set by hand cannot meet.
-pub(crate) const OURS: [&str; 19] = [
+pub const OURS: [&str; 19] = [
     "COMITY_RANK",
     "COMITY_SIZE",
     "COMITY_LOCAL_RANK",
@@ -119,7 +99,7 @@ pub(crate) const OURS: [&str; 19] = [
 impl Job {
     /// Checks a request against this host. `is_whole`: all ranks of the job are on it.
     /// It is taken apart by name: a field that nobody heeds does not compile.
-    pub(crate) fn check(request: JobRequest, is_whole: bool) -> Result<Self, LaunchRefusal> {
+    pub(crate) fn check(request: JobRequest, is_whole: bool) -> Result<Self, Problem> {
         let size = request.size();
         let input = request.input();
         let elastic = request.elastic();
@@ -147,29 +127,29 @@ impl Job {
         let name = command.next().unwrap_or_default();
         if let Some(set) = env.iter().find(|s| OURS.iter().any(|o| s.name == *o)) {
             let name = set.name.display();
-            return Err(LaunchRefusal::usage(format!(
+            return Err(Problem::usage(format!(
                 "--env {name}: comity launch sets {name} itself for each rank"
             )));
         }
         if let Some(dir) = &cwd {
-            directory(dir).map_err(|e| LaunchRefusal::usage(format!("--cwd '{}': {e}", dir.display())))?;
+            directory(dir).map_err(|e| Problem::usage(format!("--cwd '{}': {e}", dir.display())))?;
         }
         let given = env.iter().rev().find(|s| s.name == "PATH").map(|s| s.value.clone());
         let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
-        let program = find(&name, cwd.as_deref(), &path).map_err(LaunchRefusal::usage)?;
-        let binding = RankBinding::check(terms.bind_to, size).map_err(LaunchRefusal::usage)?;
+        let program = find(&name, cwd.as_deref(), &path).map_err(Problem::usage)?;
+        let binding = RankBinding::check(terms.bind_to, size).map_err(Problem::usage)?;
         let threads = ThreadShare::new(&env, binding.as_ref(), size);
         let metrics = metrics.map(listen).transpose()?;
         let logs = log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
         if let Some(input) = input.filter(|input| is_whole && input.rank() >= size) {
             let text = format!("{} {}: there are {size} ranks, from 0", input.flag(), input.rank());
-            return Err(LaunchRefusal::usage(text));
+            return Err(Problem::usage(text));
         }
         let (elastic, guests) = match elastic.map(|(e, restarts)| e.terms(size, restarts)).transpose() {
             Ok(terms) => terms.map_or((None, 0), |(terms, guests)| (Some(terms), guests)),
-            Err(why) => return Err(LaunchRefusal::usage(why)),
+            Err(why) => return Err(Problem::usage(why)),
         };
-        let ring = backend.and_then(|b| AskedBackend::variable(b.name()));
+        let ring = backend.and_then(|b| AskedBackend::variable(b.name));
         let ring = ring.map(|(name, value)| Setting { name: name.into(), value: value.into() });
         let env = ring.into_iter().chain(env).collect();
         let events = json_events.as_deref().map(events).transpose()?;
@@ -200,7 +180,7 @@ impl Job {
             guests,
             restarted: vec![0; size],
             terms,
-            backend: backend.map(|b| b.kind()).filter(|b| *b != comity::BackendKind::Any),
+            backend: backend.map(|b| b.kind).filter(|b| *b != comity::BackendKind::Any),
             metrics,
             tag: tag_output,
             verbose,
@@ -208,9 +188,8 @@ impl Job {
     }
 }
 
-fn listen(at: SocketAddr) -> Result<TcpListener, LaunchRefusal> {
-    TcpListener::bind(at)
-        .map_err(|e| LaunchRefusal::usage(format!("--metrics {at}: cannot listen there: {e}")))
+fn listen(at: SocketAddr) -> Result<TcpListener, Problem> {
+    TcpListener::bind(at).map_err(|e| Problem::usage(format!("--metrics {at}: cannot listen there: {e}")))
 }
 
 pub(crate) fn directory(dir: &Path) -> Result<(), String> {
@@ -232,17 +211,8 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
     }
     if name.as_bytes().contains(&b'/') {
         let file = from.join(name);
-        return match runnable(&file) {
-            // The rank enters --cwd first, and a relative name counts from there.
-            Ok(()) => Ok(name.into()),
-            Err(FileFault::Absent) => {
-                Err(format!("command '{shown}': there is no file '{}'", file.display()))
-            }
-            Err(FileFault::Directory) => Err(format!("command '{shown}': is a directory")),
-            Err(FileFault::NotExecutable) => Err(not_executable(&file)),
-            Err(FileFault::Foreign(processor)) => Err(for_another(&file, processor)),
-            Err(FileFault::Unreadable(why)) => Err(format!("command '{shown}': {why}")),
-        };
+        // The rank enters --cwd first, and a relative name counts from there.
+        return runnable(&file).map(|()| name.into()).map_err(|fault| fault.told(name, &file));
     }
     let mut almost = None;
     // `comity launch -- comity check` means this program, installed or not.
@@ -256,15 +226,10 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
         let file = if dir.as_os_str().is_empty() { Path::new(".").join(name) } else { dir.join(name) };
         match runnable(&from.join(&file)) {
             Ok(()) => return Ok(file),
-            Err(FileFault::NotExecutable) => almost = almost.or_else(|| Some(not_executable(&file))),
-            Err(FileFault::Foreign(processor)) => {
-                almost = almost.or_else(|| Some(for_another(&file, processor)));
-            }
-            Err(FileFault::Unreadable(why)) if file.is_symlink() => {
-                almost = almost.or_else(|| Some(format!("command '{shown}': {why}")));
-            }
             // In a directory that this user cannot read there may be nothing of that name.
-            Err(_) => {}
+            Err(FileFault::Absent | FileFault::Directory) => {}
+            Err(FileFault::Unreadable(_)) if !file.is_symlink() => {}
+            Err(fault) => almost = almost.or_else(|| Some(fault.told(name, &file))),
         }
     }
     if let Some(why) = almost {
@@ -285,14 +250,6 @@ pub fn find(name: &OsStr, cwd: Option<&Path>, path: &OsStr) -> Result<PathBuf, S
     Err(format!("command '{shown}': not found; {step}; PATH was searched: {}", path.display()))
 }
 
-fn not_executable(file: &Path) -> String {
-    format!(
-        "command '{0}': the file is not executable; put its interpreter before it (as in `python {0}`) or run \
-         `chmod +x {0}`",
-        file.display()
-    )
-}
-
 enum FileFault {
     Absent,
     Directory,
@@ -301,6 +258,29 @@ enum FileFault {
     Unreadable(String),
     /// It is a program for this processor.
     Foreign(&'static str),
+}
+
+impl FileFault {
+    /// The sentence on a command that is this file.
+    fn told(self, name: &OsStr, file: &Path) -> String {
+        let name = name.display();
+        let file = file.display();
+        match self {
+            Self::Absent => format!("command '{name}': there is no file '{file}'"),
+            Self::Directory => format!("command '{name}': is a directory"),
+            Self::Unreadable(why) => format!("command '{name}': {why}"),
+            Self::NotExecutable => format!(
+                "command '{file}': the file is not executable; put its interpreter before it (as in `python {file}`) or run \
+                 `chmod +x {file}`"
+            ),
+            Self::Foreign(processor) => {
+                let own = std::env::consts::ARCH;
+                format!(
+                    "command '{file}': a program for {processor}, and this machine is {own}; install the one for {own}"
+                )
+            }
+        }
+    }
 }
 
 fn runnable(file: &Path) -> Result<(), FileFault> {
@@ -313,13 +293,6 @@ fn runnable(file: &Path) -> Result<(), FileFault> {
     // To open a pipe would wait for its other end.
     let processor = if meta.is_file() { foreign(file) } else { None };
     processor.map(FileFault::Foreign).map_or(Ok(()), Err)
-}
-
-fn for_another(file: &Path, processor: &str) -> String {
-    let (file, own) = (file.display(), std::env::consts::ARCH);
-    format!(
-        "command '{file}': a program for {processor}, and this machine is {own}; install the one for {own}"
-    )
 }
 
 /// Processor of a program that Linux does not run here. The system's library would give it to a shell as a script, whose words help nobody.
@@ -374,16 +347,15 @@ fn unfit(file: &Path, e: &io::Error) -> FileFault {
 }
 
 /// `--json-events`
-pub(crate) fn events(at: &OsStr) -> Result<Arc<File>, LaunchRefusal> {
+pub(crate) fn events(at: &OsStr) -> Result<Arc<File>, Problem> {
     let fail = |e: io::Error| {
         format!("--json-events {}: {e}; give a file, or the number of an open descriptor", at.display())
     };
-    journal::open(at).map_err(|e| LaunchRefusal::usage(fail(e)))
+    journal::open(at).map_err(|e| Problem::usage(fail(e)))
 }
 
-pub(crate) fn open_logs(dir: &Path, ranks: Range<usize>) -> Result<Vec<[File; 2]>, LaunchRefusal> {
-    let bad =
-        |place: &Path, e: io::Error| LaunchRefusal::usage(format!("--log-dir '{}': {e}", place.display()));
+pub(crate) fn open_logs(dir: &Path, ranks: Range<usize>) -> Result<Vec<[File; 2]>, Problem> {
+    let bad = |place: &Path, e: io::Error| Problem::usage(format!("--log-dir '{}': {e}", place.display()));
     std::fs::create_dir_all(dir).map_err(|e| bad(dir, e))?;
     let open = |name: String| {
         let file = dir.join(name);
@@ -393,8 +365,8 @@ pub(crate) fn open_logs(dir: &Path, ranks: Range<usize>) -> Result<Vec<[File; 2]
 }
 
 /// The directory as ranks that start elsewhere find it, without the records of an earlier job.
-pub(crate) fn clear_flights(dir: &Path) -> Result<PathBuf, LaunchRefusal> {
-    let bad = |e: io::Error| LaunchRefusal::usage(format!("--log-dir '{}': {e}", dir.display()));
+pub(crate) fn clear_flights(dir: &Path) -> Result<PathBuf, Problem> {
+    let bad = |e: io::Error| Problem::usage(format!("--log-dir '{}': {e}", dir.display()));
     flights::clear(dir).map_err(bad)?;
     std::path::absolute(dir).map_err(bad)
 }

@@ -8,13 +8,14 @@
 //! addresses (a triangle). The launcher reaches all, so each rank finds rank 0 at its own host's loopback.
 //!
 //! Each end has at most [`WINDOW`] bytes of a connection on the way, so nobody's memory grows.
-use rustix::event::{PollFd, PollFlags, Timespec};
+use comity_base::sys::poll_until;
+use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of one direction of a connection that the other end has not taken.
 const WINDOW: usize = 256 << 10;
@@ -183,9 +184,8 @@ impl Carrier {
             fds.push(PollFd::new(stream, flags));
         }
         let waits = self.connections.values().any(|c| c.stream.is_none());
-        let pause = Timespec::try_from(AGAIN).ok().filter(|_| waits);
         // WAIT(woken): a packet, a connection, or the end of the host launcher
-        if rustix::event::poll(&mut fds, pause.as_ref()).is_err() {
+        if poll_until(&mut fds, waits.then(|| Instant::now() + AGAIN)).is_err() {
             std::thread::sleep(AGAIN);
         }
     }

@@ -31,21 +31,18 @@ pub(crate) fn join_limit(env: &[Setting]) -> Duration {
 /// Everything by which the ranks of one job meet; it must live as long as they do.
 #[derive(Debug)]
 pub(crate) struct Meeting {
-    pub(crate) job: String,
+    /// Its place, without the key.
+    go: Go,
     /// None where it is on another host.
     store: Option<Store>,
-    store_at: Vec<SocketAddr>,
-    master_at: SocketAddr,
     /// Addresses kept free for those who are told of them.
     kept: Vec<ReservedPort>,
     /// None in a job without a key.
-    key_file: Option<HandedFile>,
+    pub(crate) key_file: Option<HandedFile>,
     /// File in which ranks write which rank their failure follows from ([`root_cause_of`](Self::root_cause_of)).
-    root_causes: HandedFile,
-    host_file: Option<HandedFile>,
+    pub(crate) root_causes: HandedFile,
     /// Files that variables of these names lead to.
     files: Vec<(String, HandedFile)>,
-    vars: Vec<(String, String)>,
 }
 
 /// A key and a name for a job; the key is of zeros where none is wanted. A job that takes in processes of others has the key and the name that
@@ -63,53 +60,50 @@ impl Meeting {
     pub(crate) fn open(size: usize, join: Duration, insecure: bool, is_elastic: bool) -> io::Result<Self> {
         let (key, job) = identity(insecure, is_elastic)?;
         let store = Store::start((loopback(), 0).into(), size, &key, &job, join).map_err(io::Error::other)?;
-        let key_file = if insecure { None } else { Some(HandedFile::secret(key.bytes())?) };
         // MLX's ring dies of a group of one; without its variables it runs alone, as it should.
-        let ring = if size > 1 { (0..size).map(|_| ReservedPort::new()).collect() } else { Ok(Vec::new()) }?;
-        let host_file = match ring.is_empty() {
-            true => None,
-            false => Some(HandedFile::readable(host_list(&ring).as_bytes())?),
+        let ring = if size > 1 { size } else { 0 };
+        let kept: Vec<_> = (0..ring).map(|_| ReservedPort::new()).collect::<io::Result<_>>()?;
+        let files = match ring {
+            0 => Vec::new(),
+            _ => vec![("MLX_HOSTFILE".into(), host_list(&kept))],
         };
-        let root_causes = HandedFile::writable(size as u64 * WORD)?;
-        let store_at = vec![store.addr()];
         let master = ReservedPort::new()?;
-        let store = Some(store);
-        let master_at = master.addr;
-        let mut kept = ring;
-        kept.push(master);
-        let files = Vec::new();
-        let vars = Vec::new();
-        Ok(Self { job, store, store_at, master_at, kept, key_file, root_causes, host_file, files, vars })
+        let go = Go {
+            job,
+            store: vec![store.addr()],
+            master: master.addr,
+            vars: Vec::new(),
+            files,
+            restarted: Vec::new(),
+            key: (!insecure).then(|| *key.bytes()),
+        };
+        let kept = kept.into_iter().chain([master]).collect();
+        Self::of(go, size, Some(store), kept)
     }
 
-    /// A meeting of `world` ranks whose store runs elsewhere.
-    pub(crate) fn at_store_of(go: &Go, world: usize, kept: Vec<ReservedPort>) -> io::Result<Self> {
-        let key_file = go.key.as_ref().map(|key| HandedFile::secret(key)).transpose()?;
-        let files =
-            go.files.iter().map(|(name, text)| Ok((name.clone(), HandedFile::readable(text.as_bytes())?)));
-        Ok(Self {
-            job: go.job.clone(),
-            store: None,
-            store_at: go.store.clone(),
-            master_at: go.master,
-            kept,
-            key_file,
-            root_causes: HandedFile::writable(world as u64 * WORD)?,
-            host_file: None,
-            files: files.collect::<io::Result<_>>()?,
-            vars: go.vars.clone(),
-        })
+    /// A meeting of `world` ranks at this place, whose store runs here or elsewhere.
+    pub(crate) fn of(
+        mut go: Go,
+        world: usize,
+        store: Option<Store>,
+        kept: Vec<ReservedPort>,
+    ) -> io::Result<Self> {
+        let key_file = go.key.take().map(|key| HandedFile::secret(&key)).transpose()?;
+        let file = |(name, text): (String, String)| Ok((name, HandedFile::readable(text.as_bytes())?));
+        let files = std::mem::take(&mut go.files).into_iter().map(file).collect::<io::Result<_>>()?;
+        let root_causes = HandedFile::writable(world as u64 * WORD)?;
+        Ok(Self { go, store, kept, key_file, root_causes, files })
     }
 
-    /// The store runs in this process after all.
-    pub(crate) fn hold(&mut self, store: Store) {
-        self.store = Some(store);
+    /// Name of the job.
+    pub(crate) fn job(&self) -> &str {
+        &self.go.job
     }
 
     /// Variables that tell libraries of the job.
     pub(crate) fn vars(&self) -> impl Iterator<Item = (&str, String)> {
         let files = self.files.iter().map(|(name, file)| (name.as_str(), file.path()));
-        files.chain(self.vars.iter().map(|(name, value)| (name.as_str(), value.clone())))
+        files.chain(self.go.vars.iter().map(|(name, value)| (name.as_str(), value.clone())))
     }
 
     /// While ranks are missing, have it said which.
@@ -121,20 +115,12 @@ impl Meeting {
 
     /// Addresses at which the ranks meet, with a comma between several.
     pub(crate) fn store(&self) -> String {
-        self.store_at.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
+        self.go.store.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
     }
 
     /// For torch's `env://`.
     pub(crate) fn master(&self) -> SocketAddr {
-        self.master_at
-    }
-
-    pub(crate) fn key_fd(&self) -> Option<RawFd> {
-        self.key_file.as_ref().map(HandedFile::fd)
-    }
-
-    pub(crate) fn root_cause_fd(&self) -> RawFd {
-        self.root_causes.fd()
+        self.go.master
     }
 
     /// Root cause, as rank `by` knows it: for a meeting that came to nothing, the store knows; for a group that failed, it stands in
@@ -165,15 +151,10 @@ impl Meeting {
         }
     }
 
-    /// The path of MLX's host file.
-    pub(crate) fn host_file(&self) -> Option<String> {
-        self.host_file.as_ref().map(HandedFile::path)
-    }
-
     /// The descriptors that a rank inherits.
     pub(crate) fn handed(&self) -> Vec<RawFd> {
         let own = self.key_file.iter().chain([&self.root_causes]);
-        own.chain(&self.host_file).chain(self.files.iter().map(|f| &f.1)).map(HandedFile::fd).collect()
+        own.chain(self.files.iter().map(|f| &f.1)).map(HandedFile::fd).collect()
     }
 
     /// Frees the addresses where holding them would keep the ranks from taking them.
@@ -270,6 +251,7 @@ mod tests {
     fn the_host_file_is_a_list_of_lists() {
         let ring = [ReservedPort::new().unwrap(), ReservedPort::new().unwrap()];
         assert_eq!(host_list(&ring), format!("[[\"{}\"],[\"{}\"]]", ring[0].addr, ring[1].addr));
-        assert_eq!(Meeting::open(1, JOIN, true, false).unwrap().host_file(), None);
+        assert_eq!(Meeting::open(1, JOIN, true, false).unwrap().vars().count(), 0);
+        assert_eq!(Meeting::open(2, JOIN, true, false).unwrap().vars().count(), 1);
     }
 }

@@ -6,7 +6,6 @@ pub(crate) mod bind;
 pub(crate) mod deaths;
 pub(crate) mod defaults;
 pub(crate) mod door;
-pub(crate) mod ending;
 pub(crate) mod front_end;
 pub(crate) mod handed;
 pub(crate) mod job;
@@ -26,15 +25,13 @@ pub(crate) mod terminal;
 pub(crate) mod tree;
 pub(crate) mod watchdog;
 
+use crate::machine::Problem;
 use crate::request::JobRequest;
 
 /// Runs a job on this host alone and returns the exit code.
-pub(crate) fn launch(request: JobRequest) -> u8 {
+pub(crate) fn launch(request: JobRequest) -> Result<u8, Problem> {
     let is_default_size = request.ranks.is_none();
-    let job = match job::Job::check(request, true) {
-        Ok(job) => job,
-        Err(refusal) => return watchdog::refuse(&refusal),
-    };
+    let job = job::Job::check(request, true)?;
     if is_default_size {
         eprintln!("comity launch: 1 rank; -n N starts N");
     }

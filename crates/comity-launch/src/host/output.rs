@@ -3,10 +3,10 @@
 use crate::host::output_stream::OutputStream;
 use crate::machine::{Problem, REFUSED};
 use crate::protocol::{self, HostEvent};
+use comity_base::{sync::lock, sys::Waker};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Past this many bytes that nobody took, the ranks' pipes are left alone until it has become less.
@@ -33,27 +33,23 @@ pub(crate) struct Outputs {
     /// The same as `out` when both lead to one place: then one thread keeps their lines apart.
     err: Arc<OutputWriter>,
     /// Readable when something was written or has failed.
-    waker: UnixStream,
+    waker: Arc<Waker>,
     /// To a launcher on another host, as frames on standard output.
     framed: bool,
 }
 
 impl Outputs {
     pub(crate) fn open() -> io::Result<Self> {
-        let (waker, ring) = UnixStream::pair()?;
-        waker.set_nonblocking(true)?;
-        ring.set_nonblocking(true)?;
-        let out = OutputWriter::start(ring.try_clone()?)?;
-        let err = if one_place() { out.clone() } else { OutputWriter::start(ring)? };
+        let waker = Arc::new(Waker::new()?);
+        let out = OutputWriter::start(&waker)?;
+        let err = if one_place() { out.clone() } else { OutputWriter::start(&waker)? };
         Ok(Self { out, err, waker, framed: false })
     }
 
     /// Everything goes to the launcher as frames.
     pub(crate) fn framed() -> io::Result<Self> {
-        let (waker, ring) = UnixStream::pair()?;
-        waker.set_nonblocking(true)?;
-        ring.set_nonblocking(true)?;
-        let out = OutputWriter::start(ring)?;
+        let waker = Arc::new(Waker::new()?);
+        let out = OutputWriter::start(&waker)?;
         Ok(Self { err: out.clone(), out, waker, framed: true })
     }
 
@@ -62,7 +58,6 @@ impl Outputs {
         if !self.framed {
             return self.put(stream, bytes);
         }
-        let rank = u32::try_from(rank).unwrap_or(u32::MAX);
         for piece in bytes.chunks(protocol::LARGEST / 2) {
             self.event(&HostEvent::Output { rank, stream, bytes: piece.to_vec() });
         }
@@ -126,8 +121,8 @@ impl Outputs {
         })
     }
 
-    pub(crate) fn waker(&self) -> &UnixStream {
-        &self.waker
+    pub(crate) fn want(&self) -> PollFd<'_> {
+        PollFd::from_borrowed_fd(self.waker.fd(), PollFlags::IN)
     }
 
     /// Returns whether something is still to be written.
@@ -143,8 +138,7 @@ impl Outputs {
 
     /// Empties the waker.
     pub(crate) fn drain(&self) {
-        let mut sink = [0; 256];
-        while matches!(rustix::io::read(&self.waker, &mut sink), Ok(n) if n > 0) {}
+        self.waker.drain();
     }
 
     fn of(&self, stream: OutputStream) -> &OutputWriter {
@@ -204,16 +198,17 @@ impl Queue {
 }
 
 impl OutputWriter {
-    fn start(ring: UnixStream) -> io::Result<Arc<Self>> {
+    fn start(waker: &Arc<Waker>) -> io::Result<Arc<Self>> {
         let output = Arc::new(Self::default());
         let theirs = output.clone();
+        let waker = Arc::clone(waker);
         // Detached: it may sit in a write for ever, and ends with the process.
-        std::thread::Builder::new().name("output".into()).spawn(move || theirs.run(&ring))?;
+        std::thread::Builder::new().name("output".into()).spawn(move || theirs.run(&waker))?;
         Ok(output)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 
     fn put(&self, stream: OutputStream, bytes: &[u8]) {
@@ -255,7 +250,7 @@ impl OutputWriter {
         self.put(OutputStream::Err, format!("{start}comity launch: {text}\n").as_bytes());
     }
 
-    fn run(&self, mut ring: &UnixStream) {
+    fn run(&self, waker: &Waker) {
         loop {
             let mut queue = self.lock();
             while queue.pieces.is_empty() {
@@ -265,8 +260,7 @@ impl OutputWriter {
             drop(queue);
             for (stream, bytes) in pieces {
                 self.write(stream, &bytes);
-                // A full waker is readable already.
-                let _ = ring.write(&[1]);
+                waker.wake();
             }
         }
     }

@@ -1,4 +1,8 @@
 //! The two streams that a process writes to.
+use crate::host::lines::Lines;
+use crate::host::output::Outputs;
+use std::fs::File;
+use std::io::Write;
 use std::os::fd::BorrowedFd;
 
 /// Stream of a rank, and of the launcher.
@@ -34,5 +38,47 @@ impl OutputStream {
             Self::Out => rustix::stdio::stdout(),
             Self::Err => rustix::stdio::stderr(),
         }
+    }
+}
+
+/// Stream of a rank on its way to the launcher's output and to its log.
+#[derive(Debug)]
+pub(crate) struct RankStream {
+    pub(crate) stream: OutputStream,
+    lines: Lines,
+    log: Option<File>,
+}
+
+impl RankStream {
+    pub(crate) fn new(
+        stream: OutputStream,
+        lines: impl Fn(OutputStream) -> Lines,
+        log: Option<File>,
+    ) -> Self {
+        Self { stream, lines: lines(stream), log }
+    }
+
+    /// Shows and logs what the rank has written.
+    pub(crate) fn wrote(&mut self, rank: usize, bytes: &[u8], output: &Outputs) {
+        let mut show = Vec::new();
+        self.lines.take(bytes, &mut show);
+        output.put_of(rank, self.stream, &show);
+        if let Some(line) = self.lines.progress() {
+            output.progress(self.stream, &line);
+        }
+        if let Some(file) = &mut self.log
+            && let Err(e) = file.write_all(bytes)
+        {
+            self.log = None;
+            let name = self.stream.name();
+            output.say(&format!("rank {rank}: its {name} is no longer written to --log-dir: {e}"));
+        }
+    }
+
+    /// Shows what is left of its last line.
+    pub(crate) fn finish(&mut self, rank: usize, output: &Outputs) {
+        let mut show = Vec::new();
+        self.lines.finish(&mut show);
+        output.put_of(rank, self.stream, &show);
     }
 }

@@ -4,15 +4,14 @@ use crate::host::job::Job;
 use crate::host::lines::Lines;
 use crate::host::meet::Meeting;
 use crate::host::metrics::Metrics;
-use crate::host::output_stream::OutputStream;
+use crate::host::output::Outputs;
+use crate::host::output_stream::{OutputStream, RankStream};
 use crate::host::stdin::RankInput;
 use crate::host::sys::{self, TerminalPlace};
 use comity::HostPort;
-use rustix::fs::OFlags;
 use rustix::process::{Pid, Rlimit, Signal};
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -24,14 +23,11 @@ pub(crate) struct Rank {
     pub(crate) pipes: [Pipe; 2],
 }
 
-/// Output stream of a rank.
+/// Output stream of a rank, and the pipe that it comes by until its end.
 #[derive(Debug)]
 pub(crate) struct Pipe {
-    pub(crate) stream: OutputStream,
-    /// Until its end.
     pub(crate) fd: Option<OwnedFd>,
-    lines: Lines,
-    log: Option<File>,
+    pub(crate) to: RankStream,
 }
 
 impl Rank {
@@ -75,7 +71,7 @@ impl Rank {
             Some((ours, _)) => (RankInput::Terminal(ours.try_clone()?), ours, None),
             None => {
                 let stdin: OwnedFd = child.stdin.take().ok_or_else(gone)?.into();
-                rustix::fs::fcntl_setfl(&stdin, rustix::fs::fcntl_getfl(&stdin)? | OFlags::NONBLOCK)?;
+                rustix::io::ioctl_fionbio(&stdin, true)?;
                 let err = child.stderr.take().ok_or_else(gone)?.into();
                 (RankInput::Pipe(stdin), child.stdout.take().ok_or_else(gone)?.into(), Some(err))
             }
@@ -90,8 +86,8 @@ impl Rank {
             false => Lines::new(global, job.world, job.tag.applies(job.world), stream.has_colour()),
         };
         let pipes = [
-            Pipe { stream: OutputStream::Out, fd: Some(out), lines: lines(OutputStream::Out), log: log_out },
-            Pipe { stream: OutputStream::Err, fd: err, lines: lines(OutputStream::Err), log: log_err },
+            Pipe { fd: Some(out), to: RankStream::new(OutputStream::Out, lines, log_out) },
+            Pipe { fd: err, to: RankStream::new(OutputStream::Err, lines, log_err) },
         ];
         Ok((Self { pid: Pid::from_child(&child), alive: true, pipes }, stdin))
     }
@@ -105,37 +101,10 @@ impl Rank {
 }
 
 impl Pipe {
-    /// Reads once, which does not block when the pipe is readable; appends what can be shown to `show`.
-    /// The error is that of the log file, told once; the number, that of the bytes read.
-    pub(crate) fn read(&mut self, buffer: &mut [u8], show: &mut Vec<u8>) -> (Result<(), io::Error>, usize) {
-        let Some(fd) = &self.fd else { return (Ok(()), 0) };
-        match rustix::io::read(fd, &mut *buffer) {
-            Ok(n) if n > 0 => {
-                let bytes = &buffer[..n];
-                self.lines.take(bytes, show);
-                if let Some(file) = &mut self.log
-                    && let Err(e) = file.write_all(bytes)
-                {
-                    self.log = None;
-                    return (Err(e), n);
-                }
-                return (Ok(()), n);
-            }
-            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
-            _ => self.close(show),
-        }
-        (Ok(()), 0)
-    }
-
-    /// Current text of a line that is written over.
-    pub(crate) fn progress(&mut self) -> Option<Vec<u8>> {
-        self.lines.progress()
-    }
-
     /// Gives up on the pipe; what it had of a last line is shown.
-    pub(crate) fn close(&mut self, show: &mut Vec<u8>) {
+    pub(crate) fn close(&mut self, rank: usize, output: &Outputs) {
         self.fd = None;
-        self.lines.finish(show);
+        self.to.finish(rank, output);
     }
 }
 
@@ -169,13 +138,13 @@ pub(crate) fn environment(job: &Job, meeting: &Meeting, metrics: Option<&Metrics
     }
     set("MLX_RANK", (job.world > 1).then_some(&rank));
     set("COMITY_STORE", Some(&meeting.store()));
-    set("COMITY_JOB", Some(&meeting.job));
-    set("COMITY_KEY_FD", meeting.key_fd().map(|fd| fd.to_string()).as_deref());
+    set("COMITY_JOB", Some(meeting.job()));
+    set("COMITY_KEY_FD", meeting.key_file.as_ref().map(|file| file.fd().to_string()).as_deref());
     set("COMITY_RESTART", Some(&number.to_string()));
     // It comes while the others run.
     set("COMITY_JOIN", (again > 0).then_some("1"));
     set("COMITY_STATS_FD", stats.as_deref());
-    set("COMITY_ROOT_CAUSE_FD", Some(&meeting.root_cause_fd().to_string()));
+    set("COMITY_ROOT_CAUSE_FD", Some(&meeting.root_causes.fd().to_string()));
     all
 }
 
@@ -191,7 +160,8 @@ fn offered(job: &Job, meeting: &Meeting, number: u32) -> Variables {
     let master = meeting.master();
     set("MASTER_ADDR", Some(HostPort::from(master).host().to_owned()));
     set("MASTER_PORT", Some(master.port().to_string()));
-    set("MLX_HOSTFILE", meeting.host_file());
+    // Another job's, where this one has none.
+    set("MLX_HOSTFILE", None);
     for (name, value) in meeting.vars() {
         set(name, Some(value));
     }

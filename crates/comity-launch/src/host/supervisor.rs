@@ -5,10 +5,8 @@ use crate::elastic::{self, TakenIn};
 use crate::flights;
 use crate::host::deaths::Deaths;
 use crate::host::door::Door;
-use crate::host::ending::Ending;
 use crate::host::job::Job;
-use crate::host::meet;
-use crate::host::meet::Meeting;
+use crate::host::meet::{self, Meeting};
 use crate::host::memory::Kills;
 use crate::host::metrics::Metrics;
 use crate::host::output::Outputs;
@@ -19,16 +17,18 @@ use crate::host::stdin::StdinFeed;
 use crate::host::sys::host;
 use crate::host::tree;
 use crate::journal::Journal;
-use crate::machine::REFUSED;
-use crate::machine::USAGE;
+use crate::machine::Ending;
 use crate::machine::findings::NodeFindings;
-use crate::machine::{Action, Event, JobPlan, Machine, Problem, Role, StopReason, Verdict, with_cut_off};
+use crate::machine::{
+    Action, Event, JobPlan, Machine, Problem, REFUSED, Role, StopReason, USAGE, Verdict, with_cut_off,
+};
 use crate::nodes::watch::Nodes;
 use crate::protocol::{self, HostEvent};
 use crate::upstream::ssh::FarLauncher;
 use crate::upstream::terminal::FrontLine;
 use crate::upstream::{Order, Tidings, Upstream};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use comity_base::sys::poll_until;
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Resource, Rlimit, Signal};
 use std::io::{self, Write};
 use std::net::TcpListener;
@@ -252,7 +252,7 @@ impl Supervisor {
             Some(nodes) => nodes.verdict(&self.machine, &|rank| self.name(rank)),
             None => {
                 let found = Verdict::of(&self.machine, &|rank| self.name(rank), self.job.log_dir.as_deref());
-                Verdict { text: with_cut_off(found.text, self.machine.cut_off().into_iter()), ..found }
+                Verdict { text: with_cut_off(found.text, self.machine.cut_off.iter()), ..found }
             }
         };
         summary.iter().chain(&text).for_each(|line| self.output.say(line));
@@ -270,7 +270,7 @@ impl Supervisor {
             lines.iter().for_each(|line| self.output.say(line));
         }
         if self.job.verbose && is_first {
-            let Meeting { job, .. } = &self.meeting;
+            let job = self.meeting.job();
             self.output.say(&format!("job {job}: the ranks meet at {}", self.meeting.store()));
             self.job.threads.iter().for_each(|share| self.output.say(&share.to_string()));
         }
@@ -281,9 +281,9 @@ impl Supervisor {
             {
                 Ok((rank, stdin)) => {
                     self.front_end.tell(rank.pid.as_raw_pid());
-                    let global = u32::try_from(self.job.first + number).unwrap_or(u32::MAX);
+                    let global = self.job.first + number;
                     self.output.event(&HostEvent::Started { rank: global, pid: rank.pid.as_raw_pid() });
-                    self.journal.started(self.job.first + number, rank.pid.as_raw_pid(), &host());
+                    self.journal.started(global, rank.pid.as_raw_pid(), &host());
                     self.deaths.add(number, rank.pid);
                     let hears = self.job.stdin_rank.is_none_or(|only| only == self.job.first + number);
                     self.feed.add(number, hears.then_some(stdin));
@@ -309,11 +309,10 @@ impl Supervisor {
                     let rank = self.job.first + number;
                     let why = format!("rank {rank}: cannot start '{program}': {e}");
                     let again = self.job.restarted.get(number).is_some_and(|times| *times > 0);
-                    let index = u32::try_from(rank).unwrap_or(u32::MAX);
                     self.output.event(&match again {
-                        false => HostEvent::Refused { text: why.clone(), code },
+                        false => HostEvent::Refused { why: why.clone(), code },
                         true => HostEvent::Ended {
-                            rank: index,
+                            rank,
                             ending: Ending::Exit(code.into()),
                             root_cause: None,
                             memory: why.clone(),
@@ -345,7 +344,7 @@ impl Supervisor {
 
     /// Makes the ranks' sheets, and answers those who ask. Only who asked for --metrics is refused a job without them.
     pub(crate) fn show(&mut self, listener: Option<TcpListener>) -> io::Result<()> {
-        let metrics = match Metrics::new(&self.job, &self.meeting.job) {
+        let metrics = match Metrics::new(&self.job, self.meeting.job()) {
             Ok(metrics) => metrics,
             Err(e) if listener.is_some() => return Err(e),
             Err(e) => {
@@ -457,7 +456,7 @@ impl Supervisor {
     }
 
     fn wait(&self, until: Option<Instant>) -> Vec<Source> {
-        let mut fds = vec![PollFd::new(self.output.waker(), PollFlags::IN)];
+        let mut fds = vec![self.output.want()];
         let mut sources = vec![Source::Waker];
         let mut add = |fd, source| {
             fds.push(fd);
@@ -481,9 +480,7 @@ impl Supervisor {
                 }
             }
         }
-        let pause = until.map(|t| t.saturating_duration_since(Instant::now()));
-        let pause = pause.and_then(|p| Timespec::try_from(p).ok());
-        if rustix::event::poll(&mut fds, pause.as_ref()).is_err() {
+        if poll_until(&mut fds, until).is_err() {
             return Vec::new();
         }
         fds.iter().zip(sources).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, s)| s).collect()

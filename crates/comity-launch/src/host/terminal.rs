@@ -38,7 +38,7 @@ impl RankTerminal {
         let theirs = rustix::fs::open(&name, flags, rustix::fs::Mode::empty())?;
         let size = Winsize { ws_row: self.rows, ws_col: self.columns, ws_xpixel: 0, ws_ypixel: 0 };
         rustix::termios::tcsetwinsize(&theirs, size)?;
-        rustix::fs::fcntl_setfl(&ours, rustix::fs::fcntl_getfl(&ours)? | OFlags::NONBLOCK)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
         Ok((ours, theirs))
     }
 }

@@ -6,25 +6,17 @@
 //! supervisor polls; the supervisor's death makes its children the front end's (both are "subreapers" on Linux). So
 //! whichever of the two is killed, the other one is an ancestor of every process of the job, also of those
 //! that left their process group, and ends them.
-use crate::host::front_end;
-use crate::host::job;
-use crate::host::signals;
-use crate::host::sys;
+use crate::host::{front_end, signals, sys};
+use crate::machine::Problem;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 /// Runs `supervise` in a process of its own, which the front end watches; `keys`: a rank gets each key of the terminal.
-pub(crate) fn guarded(keys: bool, supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> u8 {
-    let no_pipe = |e: io::Error| refuse(&job::LaunchRefusal::machine(format!("cannot make a pipe: {e}")));
-    let (to_keeper, to_front) = match UnixStream::pair() {
-        Ok(sockets) => sockets,
-        Err(e) => return no_pipe(e),
-    };
-    let (input, relay) = match io::pipe() {
-        Ok(pipe) => pipe,
-        Err(e) => return no_pipe(e),
-    };
+pub(crate) fn guarded(keys: bool, supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> Result<u8, Problem> {
+    let no_pipe = |e: io::Error| Problem::machine(format!("cannot make a pipe: {e}"));
+    let (to_keeper, to_front) = UnixStream::pair().map_err(no_pipe)?;
+    let (input, relay) = io::pipe().map_err(no_pipe)?;
     // The ranks may run before the front end has set its handlers.
     let passed = signals::PassedSignal::ALL.map(|passed| passed.signal().as_raw());
     let held = sys::HeldSignals::hold(
@@ -39,13 +31,8 @@ pub(crate) fn guarded(keys: bool, supervise: impl FnOnce(UnixStream, OwnedFd) ->
         }
         Ok(sys::Fork::Parent(supervisor)) => {
             drop((to_front, input));
-            front_end::watch(supervisor, to_keeper, (relay.into(), keys), held)
+            Ok(front_end::watch(supervisor, to_keeper, (relay.into(), keys), held))
         }
-        Err(e) => refuse(&job::LaunchRefusal::machine(format!("cannot start a second process: {e}"))),
+        Err(e) => Err(Problem::machine(format!("cannot start a second process: {e}"))),
     }
-}
-
-pub(crate) fn refuse(refusal: &job::LaunchRefusal) -> u8 {
-    eprintln!("comity launch: {}", refusal.text);
-    refusal.code
 }

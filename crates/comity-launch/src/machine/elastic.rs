@@ -21,11 +21,11 @@ use std::time::Instant;
 
 /// Terms on which a job goes on without ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ElasticTerms {
+pub(crate) struct ElasticTerms {
     /// Ranks that have to be left.
-    pub fewest: usize,
+    pub(crate) fewest: usize,
     /// Number of times that each rank is started again at most.
-    pub restarts: u32,
+    pub(crate) restarts: u32,
 }
 
 /// Host that was lost.

@@ -1,10 +1,12 @@
 //! End of a process, in a number and in words.
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 /// End of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// It exited with this code.
     Exit(i32),
     /// This signal killed it.
@@ -12,13 +14,19 @@ pub enum Ending {
 }
 
 impl Ending {
+    /// The end that the system tells of by this number; none when the process was only stopped or continued.
+    pub(crate) fn of_raw(status: i32) -> Option<Self> {
+        let status = ExitStatus::from_raw(status);
+        status.code().map(Self::Exit).or_else(|| status.signal().map(Self::Signal))
+    }
+
     /// Returns whether the process did not exit with 0.
-    pub fn is_failure(self) -> bool {
+    pub(crate) fn is_failure(self) -> bool {
         self != Self::Exit(0)
     }
 
     /// Exit code as shells count it: 128 + signal.
-    pub fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::Exit(code) => (code & 0xff) as u8,
             Self::Signal(signal) => (128 + (signal & 0x7f)) as u8,
@@ -27,7 +35,7 @@ impl Ending {
 
     /// Returns whether this may well be a consequence of another rank's end: an error that was reported and given up on
     /// (Python exits, Rust and C abort, Swift ends by SIGILL or SIGTRAP), a write to a rank that is gone. Another crash or a kill is no consequence.
-    pub fn may_be_a_consequence(self) -> bool {
+    pub(crate) fn may_be_a_consequence(self) -> bool {
         matches!(
             self,
             Self::Exit(_) | Self::Signal(libc::SIGABRT | libc::SIGILL | libc::SIGPIPE | libc::SIGTRAP)

@@ -1,92 +1,54 @@
 //! Events that the machine hears, and actions that it asks for.
-use super::Ending;
+use super::{Ending, REFUSED, USAGE};
+use std::io::{self, Write};
 use std::ops::Range;
 use std::time::Duration;
 
 /// News of the ranks, the hosts and the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub(crate) enum Event {
     /// The caller is ready to carry out actions.
     Begin,
     /// A host can run its part.
-    HostReady {
-        /// Number of the host.
-        host: usize,
-    },
+    HostReady { host: usize },
     /// A host cannot run its part.
-    HostRefused {
-        /// Number of the host.
-        host: usize,
-        /// The problem, in a sentence and an exit code.
-        problem: Problem,
-    },
+    HostRefused { host: usize, problem: Problem },
     /// Hosts did not answer in time: the others are not waited for either.
-    HostsLate {
-        /// The problem of each.
-        problems: Vec<Problem>,
-    },
+    HostsLate { problems: Vec<Problem> },
     /// Answer to [`Action::Compare`].
-    Compared {
-        /// Differences between the hosts.
-        problems: Vec<Problem>,
-    },
+    Compared { problems: Vec<Problem> },
     /// A rank could not be started.
     Unstarted {
         /// Its number, where those before it run and those behind it were not tried; else hosts will say what they ended.
         rank: Option<usize>,
-        /// The problem, in a sentence and an exit code.
         problem: Problem,
     },
     /// A rank's process ended. Send [`Event::Blames`] before it where the rank left such a word.
     Ended {
-        /// Number of the rank.
         rank: usize,
-        /// Its end.
         ending: Ending,
         /// Evidence that lack of memory ended it, or nothing.
         memory: String,
     },
     /// The group has taken in a rank that was started again.
-    Joined {
-        /// Number of the rank.
-        rank: usize,
-    },
+    Joined { rank: usize },
     /// So many processes of the group were not started by this launcher.
-    Guests {
-        /// Their number.
-        number: usize,
-    },
+    Guests { number: usize },
     /// A rank names another one, whose failure it followed, or which it gave up.
-    Blames {
-        /// The rank whose word it is.
-        by: usize,
-        /// The rank at fault.
-        rank: usize,
-    },
+    Blames { by: usize, rank: usize },
     /// A rank that still runs is stopped, as by SIGSTOP.
-    Stopped {
-        /// Number of the rank.
-        rank: usize,
-    },
+    Stopped { rank: usize },
     /// The launcher that this one obeys wants a rank started again.
-    StartAgain {
-        /// Number of the rank.
-        rank: usize,
-    },
+    StartAgain { rank: usize },
     /// The connection to a host ended while ranks ran there.
     HostLost {
-        /// Number of the host.
         host: usize,
         /// Time for which nothing had come from it.
         silent: Duration,
-        /// Sentence for people.
         why: String,
     },
     /// A host has ended all that ran there.
-    HostDone {
-        /// Number of the host.
-        host: usize,
-    },
+    HostDone { host: usize },
     /// The launcher of another node ends its ranks, or is not heard of any more.
     OtherEnds {
         /// Number of the node, `usize::MAX` where it is not known.
@@ -97,10 +59,7 @@ pub enum Event {
     /// The user, or the loss of the user's process, ends the job.
     Stop(StopReason),
     /// Nobody takes the output any more.
-    Unread {
-        /// The problem, in a sentence and an exit code.
-        problem: Problem,
-    },
+    Unread { problem: Problem },
     /// The launcher that this one obeys wants its ranks ended.
     Ordered(StopOrder),
     /// Answer to [`Action::LookForStrays`].
@@ -128,26 +87,37 @@ pub enum Event {
 
 /// Sentence for people, and the exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// The sentence.
-    pub why: String,
-    /// The exit code.
-    pub code: u8,
+pub(crate) struct Problem {
+    pub(crate) why: String,
+    pub(crate) code: u8,
+}
+
+impl Problem {
+    /// A fault of the input.
+    pub(crate) fn usage(why: String) -> Self {
+        Self { why, code: USAGE }
+    }
+
+    /// Tells the user; the exit code.
+    pub(crate) fn say(&self) -> u8 {
+        // The terminal may be gone.
+        let _ = writeln!(io::stderr(), "comity launch: {}", self.why);
+        self.code
+    }
+
+    /// A refusal of the machine.
+    pub(crate) fn machine(why: String) -> Self {
+        Self { why, code: REFUSED }
+    }
 }
 
 /// Reason for which a job ends before all of its ranks exited with 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StopReason {
+pub(crate) enum StopReason {
     /// A rank ended with a failure.
-    Failed {
-        /// The rank at fault.
-        rank: usize,
-        /// Its end.
-        ending: Ending,
-    },
+    Failed { rank: usize, ending: Ending },
     /// Rank `by` failed because of `rank`, which did not fail itself: it ended with code 0, or ran on.
     Missed {
-        /// The rank at fault.
         rank: usize,
         /// It ended with 0 before the others were ended.
         ended: bool,
@@ -157,15 +127,9 @@ pub enum StopReason {
         ending: Ending,
     },
     /// The connection to a host ended while ranks ran there.
-    HostLost {
-        /// Number of the host.
-        host: usize,
-    },
+    HostLost { host: usize },
     /// A signal to the launcher.
-    Interrupted {
-        /// Number of the signal.
-        signal: i32,
-    },
+    Interrupted { signal: i32 },
     /// The job took longer than it may.
     TimedOut,
     /// Nobody takes the output any more.
@@ -178,7 +142,7 @@ pub enum StopReason {
 
 impl StopReason {
     /// Returns whether neither a rank nor a host failed: to start the job again would not be what is wanted.
-    pub fn is_from_outside(&self) -> bool {
+    pub(crate) fn is_from_outside(&self) -> bool {
         matches!(self, Self::Interrupted { .. } | Self::TimedOut | Self::Unread | Self::Orphaned)
     }
 
@@ -189,7 +153,7 @@ impl StopReason {
 
 /// Order for every rank that still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StopOrder {
+pub(crate) enum StopOrder {
     /// SIGTERM, and SIGCONT for those that are stopped.
     Term,
     /// SIGKILL.
@@ -200,14 +164,13 @@ pub enum StopOrder {
 
 /// Deed that the machine asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// Compare the hosts' programs, and answer with [`Event::Compared`].
     Compare,
     /// Start these ranks.
     Start(Range<usize>),
     /// Say that the job goes on without a rank.
     SayLost {
-        /// Number of the rank.
         rank: usize,
         /// Number of its next start, from 1, and the time until then; none where it is not started again.
         again: Option<(u32, Duration)>,
@@ -216,16 +179,12 @@ pub enum Action {
     SayProblems,
     /// Say that the job goes on without a host.
     SayHostLost {
-        /// Number of the host.
         host: usize,
         /// Time until it is tried again.
         pause: Duration,
     },
     /// Try a host again that was lost, and answer with [`Event::HostReady`] or [`Event::HostRefused`].
-    TryHost {
-        /// Number of the host.
-        host: usize,
-    },
+    TryHost { host: usize },
     /// Find the ranks that are stopped, and answer with [`Event::Stopped`].
     FindStopped,
     /// Send this to every rank that still runs.

@@ -1,12 +1,13 @@
 //! Findings of each node at the end of its ranks, and the verdict that all of them draw from these.
-use super::{CutOff, REFUSED, with_cut_off};
-use super::{Ending, Event, JobPlan, Life, Machine, Role, StopReason, Verdict};
+use super::{
+    CutOff, Ending, Event, JobPlan, Life, Machine, REFUSED, Role, StopReason, Verdict, with_cut_off,
+};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// A node's part of the truth.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct NodeFindings {
+pub(crate) struct NodeFindings {
     host: String,
     ranks: Vec<RankFinding>,
     /// Sentence and exit code, if the job ended for another reason than a rank's failure.
@@ -29,7 +30,7 @@ struct RankFinding {
 
 impl NodeFindings {
     /// Findings of this node. `since`: when the nodes had agreed; `pid` and `name`: of a rank.
-    pub fn of(
+    pub(crate) fn of(
         machine: &Machine,
         host: String,
         since: Instant,
@@ -63,7 +64,11 @@ impl NodeFindings {
 }
 
 /// Verdict of this node where the others did not say what they found: `lost` has the sentence on a node that was lost.
-pub fn verdict_alone(machine: &Machine, lost: Option<String>, name: &dyn Fn(usize) -> String) -> Verdict {
+pub(crate) fn verdict_alone(
+    machine: &Machine,
+    lost: Option<String>,
+    name: &dyn Fn(usize) -> String,
+) -> Verdict {
     let own = Verdict::of(machine, name, None);
     let is_own = match machine.root_cause() {
         Some(StopReason::Failed { ending, .. }) => !ending.may_be_a_consequence(),
@@ -130,7 +135,7 @@ pub(super) fn said_by_a_node<'a>(
 }
 
 /// The verdict of all nodes.
-pub fn judge(all: &[NodeFindings]) -> Verdict {
+pub(crate) fn judge(all: &[NodeFindings]) -> Verdict {
     let machine = replay(all);
     let ranks: Vec<(&RankFinding, &str)> =
         all.iter().flat_map(|n| n.ranks.iter().map(|r| (r, n.host.as_str()))).collect();

@@ -41,8 +41,8 @@ mod elastic;
 mod ending;
 mod ends;
 mod events;
-pub mod findings;
-pub mod restart;
+pub(crate) mod findings;
+pub(crate) mod restart;
 #[cfg(test)]
 mod simulate;
 mod stopping;
@@ -52,23 +52,23 @@ mod verdict;
 
 use elastic::LostHost;
 
-pub use elastic::ElasticTerms;
-pub use ending::Ending;
-pub use events::{Action, Event, Problem, StopOrder, StopReason};
-pub use restart::AttemptEnd;
-pub use verdict::{CutOff, Verdict, with_cut_off};
+pub(crate) use elastic::ElasticTerms;
+pub(crate) use ending::Ending;
+pub(crate) use events::{Action, Event, Problem, StopOrder, StopReason};
+pub(crate) use restart::AttemptEnd;
+pub(crate) use verdict::{CutOff, Verdict, with_cut_off};
 
 use std::time::{Duration, Instant};
 
 /// Exit code for input that a user can correct.
-pub const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 /// The exit code when the machine refuses something that was asked correctly.
-pub const REFUSED: u8 = 1;
+pub(crate) const REFUSED: u8 = 1;
 
 /// Time for which the others may go on after a rank failed, so that they can report the failure.
-pub const GRACE: Duration = Duration::from_secs(1);
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
 /// Time that a rank has to end after SIGTERM, unless the user says otherwise.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 /// The same when the launcher was killed: nothing may outlive it by 2 s.
 const PATIENCE_ORPHANED: Duration = Duration::from_secs(1);
 /// Time that a process has to vanish after SIGKILL before it is left behind (it hangs in the kernel).
@@ -84,7 +84,7 @@ const OTHERS: Duration = Duration::from_secs(20);
 
 /// Place of this launcher among those of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// The ranks are here, and so is the verdict.
     Alone,
     /// The ranks are on other hosts, each with a launcher in the role `Host`. The verdict is here.
@@ -108,26 +108,25 @@ impl Role {
 
 /// Ranks of a launcher and its limits.
 #[derive(Clone, Debug)]
-pub struct JobPlan {
+pub(crate) struct JobPlan {
     /// Place of this launcher.
-    pub role: Role,
+    pub(crate) role: Role,
     /// Number of its first rank.
-    pub first: usize,
+    pub(crate) first: usize,
     /// Host of each of its ranks.
-    pub hosts: Vec<usize>,
+    pub(crate) hosts: Vec<usize>,
     /// Ranks of the whole job.
-    pub world: usize,
+    pub(crate) world: usize,
     /// Time that the job may take.
-    pub timeout: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
     /// Time that ranks have to end after SIGTERM.
-    pub grace: Duration,
+    pub(crate) grace: Duration,
     /// Number of times that the job was started before.
-    pub restart: u32,
+    pub(crate) restart: u32,
     /// Terms on which the job goes on without ranks; none: the first failure ends it.
-    pub elastic: Option<ElasticTerms>,
+    pub(crate) elastic: Option<ElasticTerms>,
 }
 
-/// State of a rank.
 #[derive(Clone, Debug)]
 struct RankState {
     host: usize,
@@ -164,7 +163,6 @@ enum Life {
         /// Before the others were ended: it says something about the rank.
         early: bool,
     },
-    /// Its host was lost.
     Lost,
     /// It was not started, and will not be.
     Unstarted,
@@ -176,7 +174,6 @@ impl Life {
     }
 }
 
-/// Readiness of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     Asked,
@@ -223,7 +220,6 @@ enum Clearing {
     Killed,
 }
 
-/// Progress of the reader of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ReaderProgress {
     since: Instant,
@@ -235,7 +231,7 @@ struct ReaderProgress {
 
 /// Decisions on a job; the [module](self) has the picture.
 #[derive(Debug)]
-pub struct Machine {
+pub(crate) struct Machine {
     plan: JobPlan,
     deadline: Option<Instant>,
     ranks: Vec<RankState>,
@@ -246,7 +242,7 @@ pub struct Machine {
     is_ordered: bool,
     phase: Phase,
     /// All ranks were told to run.
-    begun: bool,
+    pub(crate) begun: bool,
     cause: Option<StopReason>,
     failed_at: Option<Instant>,
     /// The first failure of a rank, and how many ranks were left when there were too few.
@@ -262,9 +258,9 @@ pub struct Machine {
     given_up: Vec<(usize, usize)>,
     /// Time that ranks have to end after SIGTERM when one of them or a host has failed.
     patience_failed: Duration,
-    cut_off: Option<CutOff>,
+    pub(crate) cut_off: Option<CutOff>,
     /// Problems of hosts before anything ran.
-    problems: Vec<Problem>,
+    pub(crate) problems: Vec<Problem>,
     unstarted: Option<Problem>,
     unread: Option<Problem>,
     /// Hosts that were lost, and why.
@@ -279,7 +275,7 @@ pub struct Machine {
 
 impl Machine {
     /// A job that begins now: its limit counts from here.
-    pub fn new(plan: JobPlan, now: Instant) -> Self {
+    pub(crate) fn new(plan: JobPlan, now: Instant) -> Self {
         let hosts = plan.hosts.iter().max().map_or(0, |last| last + 1);
         let rank = |host: &usize| RankState {
             host: *host,
@@ -322,8 +318,7 @@ impl Machine {
         }
     }
 
-    /// Hears an event.
-    pub fn on(&mut self, event: Event, now: Instant) {
+    pub(crate) fn on(&mut self, event: Event, now: Instant) {
         match event {
             Event::Begin if self.phase == Phase::New => match self.plan.role {
                 Role::Fleet => self.phase = Phase::Gathering,
@@ -383,37 +378,30 @@ impl Machine {
     }
 
     /// Deeds that are due, in their order.
-    pub fn actions(&mut self) -> Vec<Action> {
+    pub(crate) fn actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Returns whether all is done.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
     /// Returns whether hosts still say whether they can run their parts.
-    pub fn is_gathering(&self) -> bool {
+    pub(crate) fn is_gathering(&self) -> bool {
         matches!(self.phase, Phase::New | Phase::Gathering)
     }
 
-    /// Returns whether the ranks were told to run.
-    pub fn has_begun(&self) -> bool {
-        self.begun
-    }
-
     /// Returns whether the end of a rank counts as its own.
-    pub fn judges(&self) -> bool {
+    pub(crate) fn judges(&self) -> bool {
         self.plan.role.judges() && matches!(self.phase, Phase::Running | Phase::Grace { .. })
     }
 
     /// Returns whether a rank runs, or will.
-    pub fn is_awaited(&self, rank: usize) -> bool {
+    pub(crate) fn is_awaited(&self, rank: usize) -> bool {
         self.rank(rank).is_some_and(|r| r.life.is_awaited())
     }
 
-    /// End of a rank that has ended.
-    pub fn ending(&self, rank: usize) -> Option<Ending> {
+    pub(crate) fn ending(&self, rank: usize) -> Option<Ending> {
         match self.rank(rank)?.life {
             Life::Ended { ending, .. } => Some(ending),
             _ => None,
@@ -421,45 +409,34 @@ impl Machine {
     }
 
     /// Ranks that run, or will.
-    pub fn awaited(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = usize> {
         let first = self.plan.first;
         self.ranks.iter().enumerate().filter(|(_, r)| r.life.is_awaited()).map(move |(n, _)| first + n)
     }
 
-    /// Problems of hosts, because of which nothing runs.
-    pub fn problems(&self) -> &[Problem] {
-        &self.problems
-    }
-
     /// Returns whether the job ends before all of its ranks exited with 0.
-    pub fn is_failing(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         self.cause.is_some()
     }
 
     /// Ranks that those here gave up before these ended well, each with the rank that gave it up.
-    pub fn given_up_here(&self) -> impl Iterator<Item = (usize, usize)> {
+    pub(crate) fn given_up_here(&self) -> impl Iterator<Item = (usize, usize)> {
         // Also when all ranks here have ended: the other nodes' may not have.
         let well = if self.cause.is_none() { self.well.as_slice() } else { &[] };
         well.iter().filter_map(|by| Some((self.rank(*by)?.blames?, *by)))
     }
 
     /// Sentence on the loss of a host.
-    pub fn loss_of(&self, host: usize) -> Option<&str> {
+    pub(crate) fn loss_of(&self, host: usize) -> Option<&str> {
         self.losses.iter().find(|(h, _)| *h == host).map(|(_, why)| why.as_str())
     }
 
-    /// Number of times that a rank was started again.
-    pub fn restarts_of(&self, rank: usize) -> u32 {
+    pub(crate) fn restarts_of(&self, rank: usize) -> u32 {
         self.rank(rank).map_or(0, |r| r.restarts)
     }
 
-    /// Ranks that did not end in time after SIGTERM.
-    pub fn cut_off(&self) -> Option<&CutOff> {
-        self.cut_off.as_ref()
-    }
-
     /// Cause of the job's end, by what the ranks say of each other.
-    pub fn root_cause(&self) -> Option<StopReason> {
+    pub(crate) fn root_cause(&self) -> Option<StopReason> {
         blame::root_cause(self)
     }
 

@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A pause that doubles from 1 s, before try `number`, from 1.
-pub fn pause(number: u32) -> Duration {
+pub(crate) fn pause(number: u32) -> Duration {
     Duration::from_secs(1 << number.saturating_sub(1).min(5)).min(LONGEST_PAUSE)
 }
 
 /// The end of an attempt to run the job. The exit code alone does not say it: a rank may end with the code of bad input or of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttemptEnd {
-    /// The ranks ran.
+pub(crate) enum AttemptEnd {
     Ran,
     /// To start the job again would change nothing, or is not wanted.
     Final,
@@ -23,7 +22,7 @@ pub enum AttemptEnd {
 
 impl AttemptEnd {
     /// The end of an attempt, which had this exit code.
-    pub fn of(machine: &Machine, code: u8) -> Self {
+    pub(crate) fn of(machine: &Machine, code: u8) -> Self {
         let outside = machine.cause.as_ref().is_some_and(StopReason::is_from_outside);
         let unstarted = machine.unstarted.as_ref().is_some_and(|p| p.code == USAGE);
         let is_first = machine.plan.restart == 0;
@@ -39,8 +38,7 @@ impl AttemptEnd {
 
 /// Decision after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextAttempt {
-    /// The job is over.
+pub(crate) enum NextAttempt {
     None,
     /// Hosts were waited for as long as they are.
     GiveUp,
@@ -57,7 +55,7 @@ pub enum NextAttempt {
 
 /// Decides after each attempt whether the job is started again.
 #[derive(Debug)]
-pub struct Restarts {
+pub(crate) struct Restarts {
     most: u32,
     wait_for_hosts: Duration,
     number: u32,
@@ -68,12 +66,12 @@ pub struct Restarts {
 
 impl Restarts {
     /// A job that is started again so many times at most, and waits so long for hosts.
-    pub fn new(most: u32, wait_for_hosts: Duration) -> Self {
+    pub(crate) fn new(most: u32, wait_for_hosts: Duration) -> Self {
         Self { most, wait_for_hosts, number: 0, tries: 0, since: None }
     }
 
     /// Decides after an attempt that ended like this.
-    pub fn after(&mut self, code: u8, end: AttemptEnd, now: Instant) -> NextAttempt {
+    pub(crate) fn after(&mut self, code: u8, end: AttemptEnd, now: Instant) -> NextAttempt {
         if code == 0 || end == AttemptEnd::Final {
             return NextAttempt::None;
         }

@@ -23,7 +23,7 @@ const TURN: Duration = Duration::from_millis(100);
 
 impl Machine {
     /// When [`Machine::tick`] has something to do next.
-    pub fn next(&self) -> Option<Instant> {
+    pub(crate) fn next(&self) -> Option<Instant> {
         let look = blame::may_be_deserted(self).then(|| self.looked + self.plan.role.look());
         let phase = match self.phase {
             Phase::New | Phase::Over => None,
@@ -42,7 +42,7 @@ impl Machine {
     }
 
     /// Moves on to the phase that is due by now.
-    pub fn tick(&mut self, now: Instant) {
+    pub(crate) fn tick(&mut self, now: Instant) {
         self.start_again(now);
         match self.phase {
             Phase::Gathering | Phase::Running if self.deadline.is_some_and(|t| now >= t) => {

@@ -242,7 +242,7 @@ fn who_was_silent_for_long_leaves_the_others_less_time() {
 fn a_grace_of_the_users_holds_and_says_who_was_cut_off() {
     let grace = Duration::from_secs(60);
     let job = || Bench::with_grace(2, grace);
-    let after = |bench: &Bench| bench.machine.cut_off().map(|cut| cut.after);
+    let after = |bench: &Bench| bench.machine.cut_off.as_ref().map(|cut| cut.after);
     let mut bench = job();
     assert_eq!(bench.stop(INT, NOW), TERM);
     assert_eq!((bench.tick(grace - TWICE), after(&bench)), (vec![], None));
@@ -329,8 +329,8 @@ fn a_host_that_cannot_begin_leaves_all_unstarted() {
     bench.machine.on(Event::HostRefused { host: 1, problem: problem("closed", 77) }, bench.zero);
     let verdict = Verdict::of(&bench.machine, &|rank| rank.to_string(), None);
     assert_eq!((verdict.text, verdict.code), (None, REFUSED));
-    assert_eq!(bench.machine.problems().len(), 2);
-    assert!(!bench.machine.has_begun() && bench.machine.awaited().count() == 0);
+    assert_eq!(bench.machine.problems.len(), 2);
+    assert!(!bench.machine.begun && bench.machine.awaited().count() == 0);
     assert_eq!(AttemptEnd::of(&bench.machine, USAGE), AttemptEnd::Final);
 }
 

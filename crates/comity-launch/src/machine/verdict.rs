@@ -1,37 +1,38 @@
 //! Verdict of the launcher on a job that has ended: one line, and the exit code.
 use super::elastic::{restarted, too_few};
 use super::{Ending, Life, Machine, REFUSED, StopReason, blame::blamed};
+use comity_cluster::cores::run_words;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
 
 /// Last words of a launcher.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// Ends of all ranks, for a job that failed.
-    pub summary: Option<String>,
+    pub(crate) summary: Option<String>,
     /// The last line; none when all went well.
-    pub text: Option<String>,
-    /// The exit code.
-    pub code: u8,
+    pub(crate) text: Option<String>,
+    pub(crate) code: u8,
 }
 
 /// Ranks that were killed because they had not ended this long after SIGTERM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CutOff {
-    /// Their numbers.
-    pub ranks: Vec<usize>,
-    /// The time that they had.
-    pub after: Duration,
+pub(crate) struct CutOff {
+    pub(crate) ranks: Vec<usize>,
+    pub(crate) after: Duration,
 }
 
 /// The last line with the ranks that were cut off.
-pub fn with_cut_off<'a>(text: Option<String>, all: impl Iterator<Item = &'a CutOff>) -> Option<String> {
+pub(crate) fn with_cut_off<'a>(
+    text: Option<String>,
+    all: impl Iterator<Item = &'a CutOff>,
+) -> Option<String> {
     let mut text = text?;
     for cut in all.filter(|cut| !cut.ranks.is_empty()) {
         let (ranks, were) = match cut.ranks[..] {
             [rank] => (format!("rank {rank}"), "was"),
-            _ => (format!("ranks {}", ranges(&cut.ranks)), "were"),
+            _ => (format!("ranks {}", run_words(&cut.ranks, ", ")), "were"),
         };
         let seconds = (cut.after.as_secs_f64() * 10.).round() / 10.;
         text.push_str(&format!(
@@ -85,27 +86,14 @@ pub(super) fn summary(
         .iter()
         .map(|(kind, ranks)| match kind {
             Some(ending) if ranks.len() > 1 => {
-                format!("{} {}", ranges(ranks), ending.to_string().replacen("was ", "were ", 1))
+                format!("{} {}", run_words(ranks, ", "), ending.to_string().replacen("was ", "were ", 1))
             }
-            Some(ending) => format!("{} {ending}", ranges(ranks)),
-            None => format!("{} not known", ranges(ranks)),
+            Some(ending) => format!("{} {ending}", run_words(ranks, ", ")),
+            None => format!("{} not known", run_words(ranks, ", ")),
         })
         .collect();
     let logs = logs.map(|dir| format!("; their output is in {}/rank-*.out and .err", dir.display()));
     Some(format!("how the ranks ended: {}{}", parts.join("; "), logs.unwrap_or_default()))
-}
-
-/// "0, 2-5"
-fn ranges(ranks: &[usize]) -> String {
-    let mut parts: Vec<(usize, usize)> = Vec::new();
-    for &rank in ranks {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == rank => *last = rank,
-            _ => parts.push((rank, rank)),
-        }
-    }
-    let word = |(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}-{b}") };
-    parts.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
 /// Words for a rank, such as "rank 3 (pid 77, host c)".
@@ -114,7 +102,7 @@ pub(super) type NameOf<'a> = &'a dyn Fn(usize) -> String;
 impl Verdict {
     /// The last line and the exit code, without the ranks that were [cut off](with_cut_off). `name` has a rank's name for people,
     /// `logs` the folder of the ranks' output.
-    pub fn of(machine: &Machine, name: NameOf<'_>, logs: Option<&Path>) -> Self {
+    pub(crate) fn of(machine: &Machine, name: NameOf<'_>, logs: Option<&Path>) -> Self {
         if let (false, Some(problem)) = (machine.begun, machine.problems.first()) {
             let other = machine.problems.iter().map(|p| p.code).find(|code| *code != super::USAGE);
             if machine.cause.is_none() {

@@ -4,6 +4,7 @@
 //! a triangle of cables: node 1 knows node 0 as 10.1.1.1, node 2 knows it as 10.1.3.1
 //! ```
 //! So each node says by which addresses it knows node 0, those that answer first. The ranks' store listens at all of them.
+use crate::address::distinct;
 use crate::host::meet::local_toward;
 use crate::host::sys::host;
 use comity::{Config, HostPort, MeetingPoint};
@@ -131,25 +132,15 @@ impl NodeAddresses {
         let known = self.known.iter().map(with_port).filter(|at| told.contains(at) || !at.ip().is_loopback());
         // A link-local address means something else on each host.
         let others = told.iter().copied().filter(|at| !is_link_local(at.ip()));
-        let mut all: Vec<SocketAddr> = Vec::new();
-        known.chain(others).for_each(|at| {
-            if !all.contains(&at) {
-                all.push(at);
-            }
-        });
-        all
+        distinct(known.chain(others))
     }
 }
 
 /// Sorts all addresses by which nodes know node 0, in the order of the nodes: those that this host, node 0, has, and the others.
 pub(super) fn sort_out(said: &[Vec<IpAddr>], own: SocketAddr) -> (Vec<SocketAddr>, Vec<IpAddr>) {
-    let mut seen: Vec<IpAddr> = Vec::new();
     // What the others reach comes before what this host calls itself: that may be 127.0.1.1.
-    for ip in said.iter().skip(1).chain(said.first()).flatten() {
-        if !seen.contains(ip) && seen.len() < MOST {
-            seen.push(*ip);
-        }
-    }
+    let mut seen = distinct(said.iter().skip(1).chain(said.first()).flatten().copied());
+    seen.truncate(MOST);
     let mut homes = Vec::new();
     let mut elsewhere = Vec::new();
     for ip in seen {

@@ -2,11 +2,10 @@
 use super::addresses::{self, NodeAddresses};
 use super::request::NodeRequest;
 use crate::address;
-use crate::host::job::{Job, LaunchRefusal};
+use crate::host::job::Job;
 use crate::host::meet::{self, ReservedPort};
 use crate::host::sys::host;
-use crate::machine::REFUSED;
-use crate::machine::USAGE;
+use crate::machine::{Problem, REFUSED, USAGE};
 use crate::protocol::Go;
 use crate::request::JobRequest;
 use comity::tools::Store;
@@ -41,8 +40,8 @@ pub(super) struct NodeCall {
 }
 
 impl NodeCall {
-    pub(super) fn check(job: &JobRequest, given: NodeRequest) -> Result<Self, LaunchRefusal> {
-        let usage = |why: String| Err(LaunchRefusal::usage(why));
+    pub(super) fn check(job: &JobRequest, given: NodeRequest) -> Result<Self, Problem> {
+        let usage = |why: String| Err(Problem::usage(why));
         let NodeRequest { nnodes: Some(nodes), node_rank: Some(node), rendezvous: Some(rendezvous) } = given
         else {
             return usage("--nnodes, --node-rank and --rendezvous go together".into());
@@ -57,7 +56,7 @@ impl NodeCall {
                 "--nnodes: the launchers have no key by which they know each other: make one (`comity key new`), copy it to every node, and set COMITY_KEY_FILE there; or say --insecure on a network that you trust".into(),
             );
         }
-        let at = addresses::places(&rendezvous).map_err(LaunchRefusal::usage)?;
+        let at = addresses::places(&rendezvous).map_err(Problem::usage)?;
         Ok(Self { node, nodes, at, insecure: job.terms.insecure, join: meet::join_limit(&job.env) })
     }
 }
@@ -107,11 +106,11 @@ pub(super) fn word(_: &NodeCall, job: &Job) -> NodeWord {
 }
 
 /// Meets the other launchers and comes to an agreement with them.
-pub(super) fn agree(call: &NodeCall, mut word: NodeWord) -> Result<Agreement, LaunchRefusal> {
-    let machine = |e: String| LaunchRefusal { text: e, code: REFUSED };
-    let mut node_addresses = NodeAddresses::look_up(call.node, &call.at).map_err(LaunchRefusal::usage)?;
+pub(super) fn agree(call: &NodeCall, mut word: NodeWord) -> Result<Agreement, Problem> {
+    let mut node_addresses = NodeAddresses::look_up(call.node, &call.at).map_err(Problem::usage)?;
     let group = meet_nodes(call)?;
-    let lost = |e: String| machine(format!("the launchers, here called ranks, lost each other: {e}"));
+    let lost =
+        |e: String| Problem::machine(format!("the launchers, here called ranks, lost each other: {e}"));
     if call.node != 0 {
         node_addresses.try_all();
     }
@@ -125,13 +124,13 @@ pub(super) fn agree(call: &NodeCall, mut word: NodeWord) -> Result<Agreement, La
     let kept: Vec<ReservedPort> = (0..=word.size)
         .map(|_| ReservedPort::on(own))
         .collect::<Result<_, _>>()
-        .map_err(|e| machine(format!("cannot take a port at {}: {e}", word.at)))?;
+        .map_err(|e| Problem::machine(format!("cannot take a port at {}: {e}", word.at)))?;
     word.ports = kept.iter().map(|r| r.addr.port()).collect();
     let words: Vec<NodeWord> = gather(&group, &word).map_err(lost)?;
     let differ = differences(&words);
     if !differ.is_empty() {
         // All find the same, so nobody waits for this one.
-        return Err(LaunchRefusal { text: differ.join("\ncomity launch: "), code: USAGE });
+        return Err(Problem::usage(differ.join("\ncomity launch: ")));
     }
     let first = words[..call.node].iter().map(|w| w.size).sum();
     let world = words.iter().map(|w| w.size).sum();
@@ -154,7 +153,7 @@ pub(super) fn agree(call: &NodeCall, mut word: NodeWord) -> Result<Agreement, La
     Ok(Agreement { go, store, kept, group, words, first, world })
 }
 
-fn meet_nodes(call: &NodeCall) -> Result<Group, LaunchRefusal> {
+fn meet_nodes(call: &NodeCall) -> Result<Group, Problem> {
     let at = &call.at;
     let join = || -> comity::Result<Group> {
         let var = |name: &str| HEEDED.contains(&name).then(|| std::env::var_os(name)).flatten();
@@ -164,8 +163,8 @@ fn meet_nodes(call: &NodeCall) -> Result<Group, LaunchRefusal> {
         let config = if call.insecure { config.insecure() } else { config.secure(Protection::Data) };
         config.connect()
     };
-    join().map_err(|e| LaunchRefusal {
-        text: format!(
+    join().map_err(|e| Problem {
+        why: format!(
             "the launchers of {} nodes, here called ranks, did not come together at {at}: {e}",
             call.nodes
         ),
@@ -180,8 +179,8 @@ fn start(
     world: usize,
     homes: &[SocketAddr],
     elsewhere: &[IpAddr],
-) -> Result<(Store, Go), LaunchRefusal> {
-    let fail = |e: String| LaunchRefusal::machine(format!("cannot start the ranks' store: {e}"));
+) -> Result<(Store, Go), Problem> {
+    let fail = |e: String| Problem::machine(format!("cannot start the ranks' store: {e}"));
     let (key, job) = meet::identity(call.insecure, false).map_err(|e| fail(e.to_string()))?;
     let store = open_store(call, homes, world, &key, &job).map_err(|e| fail(e.to_string()))?;
     let ring: Vec<[String; 1]> = words

@@ -11,25 +11,23 @@
 //! say the same last line and exit with the same code.
 mod addresses;
 mod agree;
-mod findings;
 pub(crate) mod request;
 pub(crate) mod watch;
 
 pub use request::NodeRequest;
 
-use crate::host::ending::Ending;
-use crate::host::job::{self, Job, LaunchRefusal};
+use crate::host::job::{self, Job};
 use crate::host::meet::Meeting;
 use crate::host::output::Outputs;
 use crate::host::supervisor::{self, Supervisor};
-use crate::machine::REFUSED;
-use crate::machine::{Event, Role, StopReason};
+use crate::machine::{Ending, Event, Problem, REFUSED, Role, StopReason};
 use crate::request::JobRequest;
 use crate::upstream::terminal::FrontLine;
 use crate::upstream::{Order, Upstream};
 use agree::{Agreement, NodeCall};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use std::io::{self, Write};
+use comity_base::sys::poll_until;
+use rustix::event::{PollFd, PollFlags};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -40,25 +38,19 @@ use watch::Nodes;
 const SAID: Duration = Duration::from_secs(5);
 
 /// Runs this node's part to its end and returns the exit code.
-pub(crate) fn launch(mut request: JobRequest, node: NodeRequest) -> u8 {
+pub(crate) fn launch(mut request: JobRequest, node: NodeRequest) -> Result<u8, Problem> {
     if request.tty.is_some() {
         let why = "--tty is for one host, or for --hosts; with --nnodes give --stdin-rank on the rank's node";
-        return crate::host::watchdog::refuse(&LaunchRefusal::usage(why.into()));
+        return Err(Problem::usage(why.into()));
     }
     let log_dir = request.log_dir.take();
-    let made = NodeCall::check(&request, node).and_then(|call| Ok((call, Job::check(request, false)?)));
-    let (call, job) = match made {
-        Ok(made) => made,
-        Err(refusal) => return crate::host::watchdog::refuse(&refusal),
-    };
+    let call = NodeCall::check(&request, node)?;
+    let job = Job::check(request, false)?;
     crate::host::watchdog::guarded(false, |front_end, input| {
         match open(call, job, log_dir, front_end, input) {
             Ok(Some(supervisor)) => supervisor.run(),
             Ok(None) => Ending::Signal(libc::SIGINT).code(),
-            Err(LaunchRefusal { text, code }) => {
-                let _ = writeln!(io::stderr(), "comity launch: {text}");
-                code
-            }
+            Err(problem) => problem.say(),
         }
     })
 }
@@ -70,8 +62,8 @@ fn open(
     log_dir: Option<PathBuf>,
     front_end: UnixStream,
     input: OwnedFd,
-) -> Result<Option<Supervisor>, LaunchRefusal> {
-    let fail = |e: io::Error| LaunchRefusal::machine(format!("cannot prepare the job: {e}"));
+) -> Result<Option<Supervisor>, Problem> {
+    let fail = |e: io::Error| Problem::machine(format!("cannot prepare the job: {e}"));
     let open_files = supervisor::stand_alone().map_err(fail)?;
     rustix::stdio::dup2_stdin(&input).map_err(|e| fail(e.into()))?;
     let mut front_end = FrontLine::new(front_end).map_err(fail)?;
@@ -88,13 +80,10 @@ fn open(
         job.log_dir = Some(dir);
     }
     if job.stdin_rank.is_some_and(|r| r >= world) {
-        return Err(LaunchRefusal::usage(format!("--stdin-rank: there are {world} ranks, from 0")));
+        return Err(Problem::usage(format!("--stdin-rank: there are {world} ranks, from 0")));
     }
-    let mut meeting = Meeting::at_store_of(&go, world, kept).map_err(fail)?;
-    if let Some(store) = store {
-        meeting.hold(store);
-        meeting.on_waiting(output.voice());
-    }
+    let meeting = Meeting::of(go, world, store, kept).map_err(fail)?;
+    meeting.on_waiting(output.voice());
     if verbose {
         let hosts: Vec<_> = words.iter().map(|w| format!("{} ({} ranks)", w.host, w.size)).collect();
         output.say(&format!(
@@ -118,8 +107,8 @@ fn wait(
     job: &Job,
     front_end: &mut FrontLine,
     output: &Outputs,
-) -> Result<Option<Agreement>, LaunchRefusal> {
-    let fail = |e: io::Error| LaunchRefusal::machine(format!("cannot prepare the job: {e}"));
+) -> Result<Option<Agreement>, Problem> {
+    let fail = |e: io::Error| Problem::machine(format!("cannot prepare the job: {e}"));
     let at = call.at.clone();
     let node = call.node;
     let nodes = call.nodes;
@@ -135,13 +124,12 @@ fn wait(
         .map_err(fail)?;
     let mut say = Instant::now() + SAID;
     loop {
-        let pause = Timespec::try_from(say.saturating_duration_since(Instant::now())).ok();
         let mut fds = vec![PollFd::new(&done, PollFlags::IN)];
         fds.extend(front_end.want());
-        let _ = rustix::event::poll(&mut fds, pause.as_ref());
+        let _ = poll_until(&mut fds, Some(say));
         if !fds[0].revents().is_empty() {
             // WAIT: the thread has closed its end, the last thing that it does
-            let gone = || LaunchRefusal::machine("cannot prepare the job: a thread ended early".into());
+            let gone = || Problem::machine("cannot prepare the job: a thread ended early".into());
             return thread.join().map_err(|_| gone())?.map(Some);
         }
         for order in front_end.take() {

@@ -1,67 +1,67 @@
 //! While ranks run, the launchers tell each other ten times a second how theirs are.
 use super::agree::{NodeWord, gather};
-use crate::machine::Event;
-use crate::machine::findings::NodeFindings;
+use crate::machine::findings::{NodeFindings, judge, verdict_alone};
+use crate::machine::{Event, Machine, Verdict};
 use crate::upstream::{Order, Tidings, Upstream};
 use comity::Group;
+use comity_base::{sync::lock, sys::Waker};
 use rustix::event::{PollFd, PollFlags};
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Interval at which the nodes tell each other their state.
 const TOLD: Duration = Duration::from_millis(100);
 
 /// State of a node's ranks, where they do not just run: a rank has failed, or the job is to end for another reason.
-pub(super) const FAILING: u8 = 1;
+const FAILING: u8 = 1;
 /// All have ended.
-pub(super) const OVER: u8 = 2;
+const OVER: u8 = 2;
 
 /// The other launchers.
 #[derive(Debug)]
 pub(crate) struct Nodes {
-    pub(super) words: Vec<NodeWord>,
+    words: Vec<NodeWord>,
     /// When the nodes had agreed: the same moment on all, but for the way there.
     pub(crate) since: Instant,
-    pub(super) heard: Arc<Overheard>,
-    waker: UnixStream,
+    heard: Arc<Overheard>,
+    waker: Arc<Waker>,
 }
 
 /// State that the thread and the supervisor share.
 #[derive(Debug, Default)]
-pub(super) struct Overheard {
+struct Overheard {
     /// This node's.
-    pub(super) state: AtomicU8,
+    state: AtomicU8,
     /// A rank that one of this node's gave up before it ended well: its number and one, and that of the rank that gave it up.
     given_up: AtomicU64,
     news: Mutex<News>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct News {
+struct News {
     /// A node that ends its ranks; the first.
-    pub(super) failing: Option<usize>,
+    failing: Option<usize>,
     /// The same of the other nodes.
     given_up: Vec<u64>,
     /// Reason for which the nodes hear nothing from each other any more, and whose fault it is.
-    pub(super) lost: Option<(Option<usize>, String)>,
-    pub(super) own: Option<NodeFindings>,
-    pub(super) all: Option<Vec<NodeFindings>>,
+    lost: Option<(Option<usize>, String)>,
+    own: Option<NodeFindings>,
+    all: Option<Vec<NodeFindings>>,
     told: bool,
 }
 
 impl Overheard {
-    pub(super) fn news(&self) -> MutexGuard<'_, News> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    fn news(&self) -> MutexGuard<'_, News> {
+        lock(&self.news)
     }
 }
 
 impl Nodes {
     pub(super) fn watch(group: Group, words: Vec<NodeWord>) -> io::Result<Self> {
-        let (waker, ring) = UnixStream::pair()?;
-        waker.set_nonblocking(true)?;
+        let waker = Arc::new(Waker::new()?);
+        let ring = Arc::clone(&waker);
         let heard = Arc::<Overheard>::default();
         let theirs = Arc::clone(&heard);
         std::thread::Builder::new().name("nodes".into()).spawn(move || {
@@ -72,10 +72,48 @@ impl Nodes {
             if let Err((e, text)) = follow(&group, &theirs, &ring) {
                 theirs.news().lost = Some((e.as_ref().and_then(node), text));
             }
-            let _ = io::Write::write(&mut &ring, &[1]);
+            ring.wake();
             let _ = group.close();
         })?;
         Ok(Self { words, since: Instant::now(), heard, waker })
+    }
+
+    /// Tells the other nodes how the ranks here ended: `own` says it.
+    pub(crate) fn tell_findings(&self, own: NodeFindings, is_failing: bool) {
+        self.heard.news().own = Some(own);
+        let state = if is_failing { OVER | FAILING } else { OVER };
+        self.heard.state.fetch_or(state, Ordering::AcqRel);
+    }
+
+    /// Progress of the other nodes.
+    pub(crate) fn progress(&self) -> Event {
+        let news = self.heard.news();
+        Event::Others { heard: news.all.is_some() || news.lost.is_some(), failing: news.failing.is_some() }
+    }
+
+    /// The last line and the exit code, of the whole job where all have said what they found. `name` has a rank's name for people.
+    pub(crate) fn verdict(&self, machine: &Machine, name: &dyn Fn(usize) -> String) -> Verdict {
+        let news = self.heard.news();
+        match &news.all {
+            Some(all) => judge(all),
+            None => {
+                let lost = news.lost.as_ref().map(|(node, why)| self.lost(*node, why));
+                verdict_alone(machine, lost, name)
+            }
+        }
+    }
+
+    fn lost(&self, node: Option<usize>, why: &str) -> String {
+        match node.and_then(|n| Some((n, self.words.get(n)?))) {
+            Some((n, word)) => {
+                let first: usize = self.words[..n].iter().map(|w| w.size).sum();
+                let last = first + word.size - 1;
+                let ranks =
+                    if word.size == 1 { format!("rank {last}") } else { format!("ranks {first}-{last}") };
+                format!("node {n} (host {}, {ranks}) was lost: {why}", word.host)
+            }
+            None => format!("the launchers of the nodes lost each other: {why}"),
+        }
     }
 
     /// Ranks that those of other nodes gave up before these ended well, and by whom; one of each node.
@@ -89,7 +127,7 @@ impl Nodes {
 type LostNode = (Option<comity::Error>, String);
 
 /// Until all ranks of all nodes have ended.
-fn follow(group: &Group, heard: &Overheard, mut ring: &UnixStream) -> Result<(), LostNode> {
+fn follow(group: &Group, heard: &Overheard, ring: &Waker) -> Result<(), LostNode> {
     let mut words = vec![0u64; 2 * group.size()];
     loop {
         let own = [heard.state.load(Ordering::Acquire).into(), heard.given_up.load(Ordering::Acquire)];
@@ -101,7 +139,7 @@ fn follow(group: &Group, heard: &Overheard, mut ring: &UnixStream) -> Result<(),
         if failing.is_some() && news.failing.is_none() || news.given_up != given_up {
             news.failing = news.failing.or(failing);
             news.given_up = given_up;
-            let _ = io::Write::write(&mut ring, &[1]);
+            ring.wake();
         }
         drop(news);
         if states.iter().all(|s| s & OVER != 0) {
@@ -117,13 +155,12 @@ fn follow(group: &Group, heard: &Overheard, mut ring: &UnixStream) -> Result<(),
 
 impl Upstream for Nodes {
     fn want(&self) -> Option<PollFd<'_>> {
-        Some(PollFd::new(&self.waker, PollFlags::IN))
+        Some(PollFd::from_borrowed_fd(self.waker.fd(), PollFlags::IN))
     }
 
     /// Another node ends its ranks, or is gone; or ranks there gave up some here.
     fn take(&mut self) -> Vec<Order> {
-        let mut sink = [0; 64];
-        while matches!(rustix::io::read(&self.waker, &mut sink), Ok(n) if n > 0) {}
+        self.waker.drain();
         let given_up = self.given_up();
         let mut news = self.heard.news();
         let node = match (&news.lost, news.failing) {

@@ -55,7 +55,7 @@ fn events_come_through_behind_a_login_banner() {
         HostEvent::Output { rank: 2, stream: OutputStream::Err, bytes: vec![1, 2] },
         ended(Ending::Signal(9), Some(0)),
         ended(Ending::Exit(-1), None),
-        HostEvent::Refused { text: "no".into(), code: 2 },
+        HostEvent::Refused { why: "no".into(), code: 2 },
         HostEvent::Stopped { rank: 1 },
         HostEvent::Say("words".into()),
         HostEvent::Taken,

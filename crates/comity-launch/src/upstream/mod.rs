@@ -21,9 +21,7 @@ pub(crate) enum Order {
     /// Ctrl-Z; the front end waits for the answer [`FrontLine::all_stopped`].
     Suspend,
     Continue,
-    /// To the ranks.
     Pass(PassedSignal),
-    /// For the machine.
     News(Event),
     /// The process that the user started is gone.
     FrontEndLost,

@@ -4,8 +4,8 @@ use crate::host::master::Master;
 use crate::host::output::Outputs;
 use crate::machine::{Event, StopOrder, StopReason};
 use crate::protocol::{BEAT, FleetOrder, FrameReader, HostEvent, SILENCE};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::OFlags;
+use comity_base::sys::poll_until;
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
@@ -30,7 +30,7 @@ pub(crate) struct FarLauncher {
 
 impl FarLauncher {
     pub(crate) fn new(input: OwnedFd) -> io::Result<Self> {
-        rustix::fs::fcntl_setfl(&input, rustix::fs::fcntl_getfl(&input)? | OFlags::NONBLOCK)?;
+        rustix::io::ioctl_fionbio(&input, true)?;
         let now = Instant::now();
         let reader = FrameReader::default();
         let ready = VecDeque::new();
@@ -94,11 +94,8 @@ impl FarLauncher {
             if self.beat() {
                 output.event(&HostEvent::Beat);
             }
-            let pause = Timespec::try_from(self.beat_due.saturating_duration_since(Instant::now())).ok();
-            let heard = match self.want() {
-                Some(fd) => rustix::event::poll(&mut [fd], pause.as_ref()).is_ok_and(|n| n > 0),
-                None => false,
-            };
+            let until = Some(self.beat_due);
+            let heard = self.want().is_some_and(|fd| poll_until(&mut [fd], until).is_ok_and(|n| n > 0));
             if heard {
                 self.read();
             }
@@ -131,7 +128,7 @@ impl Upstream for FarLauncher {
                 }
                 FleetOrder::Look => Order::Look,
                 FleetOrder::FindStopped => Order::FindStopped,
-                FleetOrder::StartAgain(rank) => Order::News(Event::StartAgain { rank: rank as usize }),
+                FleetOrder::StartAgain(rank) => Order::News(Event::StartAgain { rank }),
                 FleetOrder::Master(packet) => {
                     self.master.iter().for_each(|master| master.take(packet.clone()));
                     continue;

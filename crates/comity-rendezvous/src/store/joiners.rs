@@ -1,13 +1,13 @@
 //! Processes that wait for the job's ranks to take them in, and those that were taken in.
 
-use super::{TakenIn, server::Server};
+use super::{Hook, server::Server};
 use crate::{
     Field, JoinCause, JoinError,
     channel::Conn,
     sync::lock,
     wire::{FromStore, Summons, ToStore},
 };
-use comity_membership::{Message, Voter};
+use comity_membership::Voter;
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 /// The most that wait at once.
@@ -37,43 +37,35 @@ impl Joiner {
 /// Votes of the store on groups that follow others, by world and group.
 pub(super) type Voters = BTreeMap<(u64, u64), Voter>;
 
-/// Request of a rank that runs.
-pub(super) enum Request {
-    Vote { world: u64, group_id: u64, message: Message },
-    Summon { joiners: Vec<u64>, to: Summons },
-    Decline { joiners: Vec<u64>, why: JoinError },
-}
-
 /// Hear a rank that runs: false if it has ended, or says what none does.
-pub(super) fn hear_rank(conn: &mut Conn, requests: &mut Vec<Request>) -> bool {
+pub(super) fn hear_rank(conn: &mut Conn, requests: &mut Vec<ToStore>) -> bool {
     let open = conn.fill();
     loop {
-        let request = match conn.next_message().map(|m| m.map(|m| ToStore::decode(&m))) {
+        match conn.next_message().map(|m| m.map(|m| ToStore::decode(&m))) {
             Ok(None) => return open,
-            Ok(Some(Ok(ToStore::Vote { world, group_id, message }))) => {
-                Request::Vote { world, group_id, message }
-            }
-            Ok(Some(Ok(ToStore::Summon { joiners, to }))) => Request::Summon { joiners, to },
-            Ok(Some(Ok(ToStore::Decline { joiners, why }))) => Request::Decline { joiners, why },
+            Ok(Some(Ok(
+                request @ (ToStore::Vote { .. } | ToStore::Summon { .. } | ToStore::Decline { .. }),
+            ))) => requests.push(request),
             _ => return false,
-        };
-        requests.push(request);
+        }
     }
 }
 
 impl Server {
     /// Answer a rank's requests.
-    pub(super) fn answer(&mut self, requests: Vec<Request>, reply: &mut dyn FnMut(&[u8])) {
+    pub(super) fn answer(&mut self, requests: Vec<ToStore>, reply: &mut dyn FnMut(&[u8])) {
         for request in requests {
             match request {
-                Request::Vote { world, group_id, message } => {
+                ToStore::Vote { world, group_id, message } => {
                     let answer = self.voters.entry((world, group_id)).or_default().answer(message);
                     if let Some(message) = answer {
                         reply(&FromStore::Vote { group_id, message }.encode());
                     }
                 }
-                Request::Summon { joiners, to } => self.summon(&joiners, &to),
-                Request::Decline { joiners, why } => self.decline(&joiners, &why),
+                ToStore::Summon { joiners, to } => self.summon(&joiners, &to),
+                ToStore::Decline { joiners, why } => self.decline(&joiners, &why),
+                // Requests are no others.
+                _ => {}
             }
         }
     }
@@ -160,7 +152,7 @@ impl Server {
     /// Tell whoever wants to know it that a process was taken in, or how many came in nobody's place.
     fn tell_taken_in(&self, place: Option<u32>) {
         let guests = self.joiners.iter().filter(|j| j.is_in && j.place.is_none()).count();
-        if let Some(TakenIn(tell)) = &*lock(&self.shared.taken_in) {
+        if let Some(Hook(tell)) = &*lock(&self.shared.taken_in) {
             tell(place.map(|p| p as usize), guests);
         }
     }

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     Error, Field, JoinError,
     channel::{Accepted, Acceptor, Channel, Conn, Hello, HelloVerdict, Listener, STORE, Secret, Stream},
+    sync::lock,
     sys::poll_until,
     wire::{Facts, FromStore},
 };
@@ -307,7 +308,7 @@ impl Server {
     /// Returns true if a rank may still come that is to hear why the others did not meet.
     fn awaits_stragglers(&self) -> bool {
         let now = Instant::now();
-        let gone = self.shared.gone();
+        let gone = lock(&self.shared.gone);
         self.missed.iter().any(|(rank, (_, until))| now < *until && gone.iter().all(|(r, _)| r != rank))
     }
 

@@ -1,11 +1,15 @@
 //! The lines that go to an agent and come from it: JSON, one a line.
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 /// The first line of an agent; what a login says before it is noise.
 pub(crate) const GREETING_LINE: &str = "comity agent 1";
 /// The number of this protocol; it grows when a line changes its meaning.
-pub(super) const PROTOCOL_OF_AGENT: u32 = 1;
+pub(crate) const PROTOCOL_OF_AGENT: u32 = 1;
+
+/// For an answer, beside the time that the order takes.
+const ANSWER: Duration = Duration::from_secs(20);
 
 /// The second line.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -14,13 +18,6 @@ pub(crate) struct HelloLine {
     pub(crate) version: String,
     /// Output of the survey's script.
     pub(crate) survey: String,
-}
-
-impl HelloLine {
-    /// Returns whether this program understands the agent.
-    pub(crate) fn is_understood(&self) -> bool {
-        self.protocol == PROTOCOL_OF_AGENT
-    }
 }
 
 /// Order to an agent.
@@ -34,7 +31,7 @@ pub(crate) enum AgentOrder {
     /// Listen at these addresses, each at a port of this range or at any.
     Serve { token: String, ips: Vec<IpAddr>, range: Option<(u16, u16)> },
     /// Connect, measure the way, and what comes from there for so long; send datagrams of these sizes.
-    Dial { token: String, to: SocketAddr, from: Option<IpAddr>, sizes: Vec<usize>, millis: u64 },
+    Dial { token: String, to: SocketAddr, from: IpAddr, sizes: Vec<usize>, millis: u64 },
     /// Tell which datagrams came.
     Arrived,
     /// A proof of which job key is in this file.
@@ -43,6 +40,16 @@ pub(crate) enum AgentOrder {
     Peek,
     /// Run a step of `comity cluster config`, as root.
     Run { words: Vec<String>, root: bool },
+}
+
+impl AgentOrder {
+    /// Time for which the answer is waited for.
+    pub(crate) const fn limit(&self) -> Duration {
+        match self {
+            Self::Beacon { millis, .. } => ANSWER.saturating_add(Duration::from_millis(*millis)),
+            _ => ANSWER,
+        }
+    }
 }
 
 /// Something that is as it should be, or is not.

@@ -14,10 +14,10 @@ mod port;
 mod setup;
 
 pub(crate) use beacon::BeaconAnswer;
-pub(crate) use line::{AgentOrder, GREETING_LINE, HelloLine, PairAnswer};
-pub(crate) use port::DialResult;
+pub(crate) use line::{AgentOrder, GREETING_LINE, HelloLine, PROTOCOL_OF_AGENT, PairAnswer};
 pub(crate) use setup::key as proof_of_key;
 
+use crate::say::{Exit, Trouble};
 use comity_cluster::read::SURVEY;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -39,17 +39,11 @@ pub(crate) struct AgentArgs {
     peek: Option<Vec<u64>>,
 }
 
-/// Answers orders until there are no more; the exit code.
-pub(crate) fn agent(args: AgentArgs) -> u8 {
-    if let Some([pid, address]) = args.peek.as_deref() {
-        return peek::peek(*pid, *address);
-    }
-    match serve() {
-        Ok(()) => 0,
-        Err(e) => {
-            eprintln!("comity agent: {e}");
-            1
-        }
+/// Answers orders until there are no more.
+pub(crate) fn agent(args: AgentArgs) -> Exit {
+    match args.peek.as_deref() {
+        Some([pid, address]) => Ok(peek::peek(*pid, *address)),
+        _ => serve().map(|()| 0).map_err(Trouble::faulty),
     }
 }
 
@@ -69,7 +63,7 @@ fn serve() -> io::Result<()> {
     });
     say(GREETING_LINE)?;
     say(&serde_json::to_string(&HelloLine {
-        protocol: line::PROTOCOL_OF_AGENT,
+        protocol: PROTOCOL_OF_AGENT,
         version: crate::here::VERSION.into(),
         survey: survey(),
     })?)?;
@@ -104,7 +98,7 @@ fn obey(order: AgentOrder, ports: &mut port::Ports) -> Value {
         }
         AgentOrder::Serve { token, ips, range } => told(ports.open(&token, &ips, range)),
         AgentOrder::Dial { token, to, from, sizes, millis } => {
-            told::<DialResult>(Ok(port::dial(&token, to, from, &sizes, millis.min(10_000))))
+            told(Ok(port::dial(&token, to, from, &sizes, millis.min(10_000))))
         }
         AgentOrder::Arrived => told(Ok(ports.arrived())),
         AgentOrder::Key { file, nonce } => {

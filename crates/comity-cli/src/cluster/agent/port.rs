@@ -1,6 +1,6 @@
 //! The ports at which an agent listens, and connections to those of another: whether there is a way, how long it takes, how much it
 //! carries.
-use serde::{Deserialize, Serialize};
+use comity_cluster::checks::DialResult;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read, Write};
@@ -26,21 +26,6 @@ type Arrival = (IpAddr, usize);
 
 /// An address and its port, or why it has none.
 type PortOf = (IpAddr, Result<u16, String>);
-
-/// Result of a connection.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct DialResult {
-    /// Reason for which there is none: refused, timeout, no route, or the system's words.
-    pub(crate) failed: Option<String>,
-    /// Microseconds there and back, the shortest of some.
-    pub(crate) round_us: Option<f64>,
-    /// Bits a second that came from there.
-    pub(crate) bits: Option<f64>,
-    /// Sizes of datagrams that were answered.
-    pub(crate) echoed: Vec<usize>,
-    /// Reason for which datagrams could not be sent.
-    pub(crate) datagrams: Option<String>,
-}
 
 /// The ports that are listened at, by the datagrams that came there.
 #[derive(Debug, Default)]
@@ -111,12 +96,7 @@ fn answer(mut stream: TcpStream, token: &str) -> io::Result<()> {
     if &head[..token.len()] != token.as_bytes() {
         return Ok(());
     }
-    let millis = u32::from_be_bytes([
-        head[token.len() + 1],
-        head[token.len() + 2],
-        head[token.len() + 3],
-        head[token.len() + 4],
-    ]);
+    let millis = u32::from_be_bytes(*head.last_chunk().unwrap_or(&[0; 4]));
     match head[token.len()] {
         b'p' => {
             let mut message = [0; MESSAGE];
@@ -154,13 +134,7 @@ fn echo(socket: &UdpSocket, token: &str, arrived: &Mutex<BTreeSet<Arrival>>) {
 }
 
 /// Connects from one address to another; everything that can be learned of the way.
-pub(super) fn dial(
-    token: &str,
-    to: SocketAddr,
-    from: Option<IpAddr>,
-    sizes: &[usize],
-    millis: u64,
-) -> DialResult {
+pub(super) fn dial(token: &str, to: SocketAddr, from: IpAddr, sizes: &[usize], millis: u64) -> DialResult {
     let mut result = DialResult::default();
     match connect(to, from).and_then(|s| ping(s, token)) {
         Ok(round) => result.round_us = Some(round.as_secs_f64() * 1e6),
@@ -188,11 +162,9 @@ fn why(e: &io::Error) -> String {
     }
 }
 
-fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
+fn connect(to: SocketAddr, from: IpAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
-    if let Some(from) = from {
-        socket.bind(&SockAddr::from(SocketAddr::new(from, 0)))?;
-    }
+    socket.bind(&SockAddr::from(SocketAddr::new(from, 0)))?;
     socket.connect_timeout(&to.into(), CONNECT)?;
     let stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;
@@ -239,12 +211,8 @@ fn take(mut stream: TcpStream, token: &str, millis: u64) -> io::Result<f64> {
     }
 }
 
-fn datagrams(token: &str, to: SocketAddr, from: Option<IpAddr>, sizes: &[usize]) -> io::Result<Vec<usize>> {
-    if sizes.is_empty() {
-        return Ok(Vec::new());
-    }
-    let any: IpAddr = if to.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
-    let socket = UdpSocket::bind((from.unwrap_or(any), 0))?;
+fn datagrams(token: &str, to: SocketAddr, from: IpAddr, sizes: &[usize]) -> io::Result<Vec<usize>> {
+    let socket = UdpSocket::bind((from, 0))?;
     socket.connect(to)?;
     let mut echoed = BTreeSet::new();
     for _ in 0..2 {
@@ -260,15 +228,10 @@ fn datagrams(token: &str, to: SocketAddr, from: Option<IpAddr>, sizes: &[usize])
                 until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)),
             ))?;
             let mut buffer = [0; 256];
-            match socket.recv(&mut buffer) {
-                Ok(n) => {
-                    let said = String::from_utf8_lossy(&buffer[..n]).into_owned();
-                    echoed.extend(said.strip_prefix(token).and_then(|s| s.trim().parse::<usize>().ok()));
-                }
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
-                // Nobody listens there, which the other measurement says as well.
-                Err(_) => break,
-            }
+            // It has not come; or nobody listens there, which the other measurement says as well.
+            let Ok(n) = socket.recv(&mut buffer) else { break };
+            let said = String::from_utf8_lossy(&buffer[..n]).into_owned();
+            echoed.extend(said.strip_prefix(token).and_then(|s| s.trim().parse::<usize>().ok()));
         }
         if echoed.len() == sizes.len() {
             break;

@@ -4,12 +4,12 @@
 //! rank waits for it or notices it, and what a rank did stands there also after it was killed.
 mod text;
 
-use crate::host::ending::Ending;
 use crate::host::handed::raise;
 use crate::host::job::Job;
 use crate::host::tree;
 use crate::http::{self, Reply};
 use crate::live::view::{self, JobView, RankState, RankView};
+use crate::machine::Ending;
 use comity::tools::Sheet;
 use rustix::process::Pid;
 use std::io;

@@ -2,13 +2,13 @@
 //! running.
 use super::Supervisor;
 use crate::elastic::{joined, lost};
-use crate::host::ending::{Ending, ending_of};
 use crate::host::output::unread;
 use crate::host::signals::PassedSignal;
 use crate::host::sys::host;
 use crate::host::tree;
-use crate::machine::{Event, StopOrder};
+use crate::machine::{Ending, Event, StopOrder};
 use crate::protocol::HostEvent;
+use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ impl Supervisor {
         self.credit(None);
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             let rank = self.ranks.iter().position(|r| r.alive && r.pid == pid);
-            if let (Some(rank), Some(ending)) = (rank, ending_of(status)) {
+            if let (Some(rank), Some(ending)) = (rank, Ending::of_raw(status.as_raw())) {
                 // Another may have ended before this one, and both since the last look.
                 self.credit(Some((rank, ending)));
             }
@@ -36,7 +36,7 @@ impl Supervisor {
             }
             let Some(pid) = self.ranks.get(rank).filter(|r| r.alive).map(|r| r.pid) else { continue };
             if let Ok(Some((_, status))) = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG)
-                && let Some(ending) = ending_of(status)
+                && let Some(ending) = Ending::of_raw(status.as_raw())
             {
                 self.ended(rank, ending);
             }
@@ -62,10 +62,8 @@ impl Supervisor {
         let memory = if killed { self.kills.evidence() } else { None }.unwrap_or_default().to_owned();
         self.tell_cause(number);
         if self.output.is_framed() && !self.is_bereft {
-            let index = |rank: usize| u32::try_from(rank).ok();
-            let root_cause = self.meeting.root_cause_of(global).and_then(index);
-            let rank = index(global).unwrap_or(u32::MAX);
-            self.output.event(&HostEvent::Ended { rank, ending, root_cause, memory: memory.clone() });
+            let root_cause = self.meeting.root_cause_of(global);
+            self.output.event(&HostEvent::Ended { rank: global, ending, root_cause, memory: memory.clone() });
         }
         self.hear(Event::Ended { rank: global, ending, memory });
         self.meeting.lost(global, &ending.to_string());
@@ -129,7 +127,7 @@ impl Supervisor {
         let found: Vec<usize> =
             alive.filter(|(_, r)| stopped.contains(&r.pid)).map(|(n, _)| self.job.first + n).collect();
         for rank in found {
-            self.output.event(&HostEvent::Stopped { rank: u32::try_from(rank).unwrap_or(u32::MAX) });
+            self.output.event(&HostEvent::Stopped { rank });
             self.hear(Event::Stopped { rank });
         }
     }
@@ -165,9 +163,7 @@ impl Supervisor {
         let Some(rank) = self.ranks.get_mut(number) else { return };
         // What the last one left running may hold them open.
         for pipe in &mut rank.pipes {
-            let mut show = Vec::new();
-            pipe.close(&mut show);
-            self.output.put_of(self.job.first + number, pipe.stream, &show);
+            pipe.close(self.job.first + number, &self.output);
         }
         if let Some(times) = self.job.restarted.get_mut(number) {
             *times += 1;
@@ -201,30 +197,26 @@ impl Supervisor {
         }
     }
 
+    /// Reads once, which does not block when the pipe is readable.
     pub(super) fn read(&mut self, rank: usize, pipe: usize) {
         let number = self.job.first + rank;
         let Some(pipe) = self.ranks.get_mut(rank).and_then(|r| r.pipes.get_mut(pipe)) else { return };
-        let mut show = Vec::new();
-        let (logged, raw) = pipe.read(&mut self.buffer, &mut show);
-        self.output.put_of(number, pipe.stream, &show);
-        if let Some(line) = pipe.progress() {
-            self.output.progress(pipe.stream, &line);
-        }
-        self.journal.wrote(number, pipe.stream, &self.buffer[..raw]);
-        if let Err(e) = logged {
-            let name = pipe.stream.name();
-            self.output.say(&format!("rank {number}: its {name} is no longer written to --log-dir: {e}"));
+        let Some(fd) = &pipe.fd else { return };
+        match rustix::io::read(fd, &mut self.buffer[..]) {
+            Ok(n) if n > 0 => {
+                let bytes = &self.buffer[..n];
+                pipe.to.wrote(number, bytes, &self.output);
+                self.journal.wrote(number, pipe.to.stream, bytes);
+            }
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            _ => pipe.close(number, &self.output),
         }
     }
 
     /// Gives up on what ranks may still write.
     pub(super) fn close_pipes(&mut self) {
         for (rank, number) in self.ranks.iter_mut().zip(self.job.first..) {
-            for pipe in &mut rank.pipes {
-                let mut show = Vec::new();
-                pipe.close(&mut show);
-                self.output.put_of(number, pipe.stream, &show);
-            }
+            rank.pipes.iter_mut().for_each(|pipe| pipe.close(number, &self.output));
         }
     }
 

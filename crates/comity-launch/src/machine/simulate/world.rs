@@ -6,8 +6,7 @@ use super::mutant::Mutant;
 use super::scenario::{BEDTIME, NEVER, PlantedFault, SECOND, SILENCE, Scenario, Stray};
 use crate::machine::findings::NodeFindings;
 use crate::machine::{
-    ElasticTerms, Ending, Event, JobPlan, Machine, Problem, REFUSED, Role, StopOrder, StopReason, USAGE,
-    Verdict,
+    ElasticTerms, Ending, Event, JobPlan, Machine, Problem, Role, StopOrder, StopReason, USAGE, Verdict,
 };
 use scope::Rng;
 use std::cmp::Reverse;
@@ -368,7 +367,7 @@ impl<'a> World<'a> {
             Due::HostMisses(host) => self.host_misses(host + 1),
             Due::Late(host) => {
                 let why = format!("host {host} is late");
-                self.hear(0, Event::HostsLate { problems: vec![Problem { why, code: USAGE }] });
+                self.hear(0, Event::HostsLate { problems: vec![Problem::usage(why)] });
             }
             Due::OtherEnds { place, node } => {
                 self.places[place].others_fail = true;
@@ -443,7 +442,7 @@ impl<'a> World<'a> {
         if !self.places[place].up || self.ways[host].is_cut {
             return;
         }
-        let begun = self.s.role != Role::Fleet || self.places[0].machine.has_begun();
+        let begun = self.s.role != Role::Fleet || self.places[0].machine.begun;
         let runs = begun && self.s.ranks_of(host).any(|r| self.ranks[r].alive);
         self.cuts.push(Cut { at: self.now, host, runs });
         self.ways[host].is_cut = true;
@@ -605,7 +604,7 @@ impl<'a> World<'a> {
 
     fn launcher_misses(&mut self, host: usize) {
         let why = format!("host {host} was lost");
-        if self.places[0].machine.has_begun() {
+        if self.places[0].machine.begun {
             if std::mem::take(&mut self.ways[host].is_running) {
                 let now = self.now;
                 self.s.ranks_of(host).for_each(|rank| self.ranks[rank].learn_end(now, true));
@@ -613,7 +612,7 @@ impl<'a> World<'a> {
                 self.hear(0, Event::HostLost { host, silent: Duration::from_millis(SILENCE), why });
             }
         } else {
-            self.hear(0, Event::HostRefused { host, problem: Problem { why, code: REFUSED } });
+            self.hear(0, Event::HostRefused { host, problem: Problem::machine(why) });
         }
     }
 

@@ -236,7 +236,7 @@ impl Server {
         if let Some(why) = refused {
             return self.refuse_round(&JoinError::new(why), None);
         }
-        let gone = self.shared.gone().iter().find(|(r, _)| !round.members.contains_key(r)).cloned();
+        let gone = lock(&self.shared.gone).iter().find(|(r, _)| !round.members.contains_key(r)).cloned();
         if let Some((rank, how)) = gone {
             self.shared.note_culprit(rank);
             let why =

@@ -120,7 +120,7 @@ fn the_verdict_is_true(world: &World<'_>, place: &Place) -> Judgement {
             expect(verdict.code, Ending::Signal(*signal).code(), &cause)
         }
         Some(StopReason::TimedOut) => expect(verdict.code, 124, &cause),
-        None if !place.machine.has_begun() && verdict.code != 0 => Ok(()),
+        None if !place.machine.begun && verdict.code != 0 => Ok(()),
         None if world.group.done.is_none() => broken("exit code 0, and nobody has done the work".into()),
         None => expect(verdict.code, 0, &cause),
         Some(_) if verdict.code == 0 => broken(format!("exit code 0: {cause:?}")),

@@ -17,24 +17,24 @@ const CLOSED: Duration = Duration::from_secs(1);
 
 /// A command that has ended.
 #[derive(Debug)]
-pub(super) struct CommandEnd {
+pub(crate) struct CommandEnd {
     /// The exit code; 128 and the number of the signal that ended it.
-    pub(super) code: i32,
-    pub(super) out: String,
-    pub(super) err: String,
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
     /// The deadline, if it passed.
-    pub(super) late: Option<Duration>,
+    pub(crate) late: Option<Duration>,
 }
 
 impl CommandEnd {
     /// Both outputs, the errors last.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         [self.out.trim_end(), self.err.trim_end()].join("\n").trim().to_owned()
     }
 }
 
 /// Runs a command to its end, or to its deadline: then it is asked to end, and after `grace` it is made to.
-pub(super) fn run(mut command: Command, limit: Duration, grace: Duration) -> io::Result<CommandEnd> {
+pub(crate) fn run(mut command: Command, limit: Duration, grace: Duration) -> io::Result<CommandEnd> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (closed, readers) = mpsc::channel();
     let out = follow(child.stdout.take(), closed.clone());
@@ -58,7 +58,8 @@ pub(super) fn run(mut command: Command, limit: Duration, grace: Duration) -> io:
     Ok(CommandEnd { code: code(status), out: text(&out), err: text(&err), late })
 }
 
-fn ended(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+/// Waits for its end, for so long; none where it still runs.
+pub(crate) fn ended(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let until = Instant::now() + limit;
     loop {
         let status = child.try_wait()?;
