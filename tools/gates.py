@@ -1,5 +1,5 @@
 """Rules that neither the compiler nor clippy checks, over all sources in Rust: the reason of each wait, which room imports which, who may
-name a kind of link, the first word of a doc comment, and what sentences for people name.
+name a kind of link, the first word of a doc comment, what sentences for people name, and requests of the launcher taken apart by name.
 
 `python3 tools/gates.py` prints a line for each finding. `python/tests/test_gates.py` has what each rule finds, and what it lets pass.
 """
@@ -285,6 +285,21 @@ def first_names(inside: str) -> list[str]:
     return names
 
 
+#: Requests of `comity launch`: whoever takes one apart names each flag, so a new one does not compile before it has a place everywhere.
+REQUEST = re.compile(r"(?<!struct )\b(?:JobRequest|RankTerms|HostsRequest|NodeRequest) \{[^{}]*?\.\.")
+
+
+def unnamed(file: Source) -> Iterator[str]:
+    """Requests of the launcher that are taken apart, or made, with fields left out."""
+    if file.name.startswith(("crates/comity-launch/", "crates/comity-cli/")):
+        shipped = "\n".join(
+            "" if is_test else code for code, is_test in zip(file.code, file.tests, strict=True)
+        )
+        for found in REQUEST.finditer(shipped):
+            n = 1 + shipped.count("\n", 0, found.start())
+            yield f"{file.name}:{n}: `..` leaves out flags: name each field: {file.text[n - 1].strip()}"
+
+
 def main() -> int:
     paths = (
         path
@@ -293,7 +308,12 @@ def main() -> int:
     )
     names = ((path.relative_to(ROOT).as_posix(), path) for path in paths)
     files = [Source(name, path.read_text()) for name, path in sorted(names) if "/target/" not in name]
-    found = [line for file in files for rule in (unexplained, avoided, of_rust, kinds) for line in rule(file)]
+    found = [
+        line
+        for file in files
+        for rule in (unexplained, avoided, of_rust, kinds, unnamed)
+        for line in rule(file)
+    ]
     for sources, rooms in ROOMS.items():
         found += misplaced(files, sources, rooms)
     print("\n".join(found) or f"{len(files)} files")

@@ -215,3 +215,19 @@ def test_an_upward_import_is_found(bad: str, line: int) -> None:
 def test_what_cannot_be_placed_is_found(name: str, text: str, why: str) -> None:
     found = library(name, text)
     assert len(found) == 1 and why in found[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("let JobRequest { ranks, .. } = request;", True),
+        ("let HostsRequest {\n    hosts,\n    ..\n} = hosts;", True),
+        ("let all = RankTerms { insecure: true, ..Default::default() };", True),
+        ("let JobRequest { ranks, env: _ } = request;", False),
+        ("let Job { ranks, .. } = job;", False),
+        ("#[cfg(test)]\nfn f() {\n    let JobRequest { ranks, .. } = request;\n}", False),
+    ],
+)
+def test_a_request_is_taken_apart_by_name(text: str, is_found: bool) -> None:
+    assert bool(findings("unnamed", text, "crates/comity-launch/src/x.rs")) == is_found
+    assert findings("unnamed", text, "crates/comity/src/x.rs") == []

@@ -10,7 +10,7 @@ use crate::host::defaults::ThreadShare;
 use crate::host::job::{self, Job};
 use crate::host::master::Master;
 use crate::host::meet::{Meeting, ReservedPort};
-use crate::host::output::Outputs;
+use crate::host::own_output::Outputs;
 use crate::host::supervisor::{self, Supervisor};
 use crate::machine::{ElasticTerms, PATIENCE, Problem, REFUSED};
 use crate::protocol::{FleetOrder, GREETING, HostEvent, HostHello, HostPart, PROTOCOL, Ready};

@@ -3,7 +3,7 @@
 //! The host launcher asks for the pieces that it wants, one at a time, so neither side holds more than one. What has come whole takes
 //! the place of the old file at once, or not at all.
 use crate::fleet::all_or_wrong;
-use crate::host::output::Outputs;
+use crate::host::own_output::Outputs;
 use crate::machine::Problem;
 use crate::protocol::{FleetOrder, HostEvent, HostPart, StagedFile};
 use crate::upstream::ssh::FarLauncher;

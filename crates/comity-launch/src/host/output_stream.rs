@@ -1,6 +1,6 @@
 //! The two streams that a process writes to.
-use crate::host::lines::Lines;
-use crate::host::output::Outputs;
+use crate::host::own_output::Outputs;
+use crate::host::rank_lines::Lines;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::BorrowedFd;

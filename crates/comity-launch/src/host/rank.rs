@@ -1,11 +1,11 @@
 //! A rank: its environment, its start, and the launcher's ends of its pipes.
 use crate::host::defaults;
 use crate::host::job::Job;
-use crate::host::lines::Lines;
 use crate::host::meet::Meeting;
 use crate::host::metrics::Metrics;
-use crate::host::output::Outputs;
 use crate::host::output_stream::{OutputStream, RankStream};
+use crate::host::own_output::Outputs;
+use crate::host::rank_lines::Lines;
 use crate::host::stdin::RankInput;
 use crate::host::sys::{self, TerminalPlace};
 use comity::HostPort;

@@ -18,7 +18,7 @@ pub use request::NodeRequest;
 
 use crate::host::job::{self, Job};
 use crate::host::meet::Meeting;
-use crate::host::output::Outputs;
+use crate::host::own_output::Outputs;
 use crate::host::supervisor::{self, Supervisor};
 use crate::machine::{Ending, Event, Problem, REFUSED, Role, StopReason};
 use crate::request::JobRequest;

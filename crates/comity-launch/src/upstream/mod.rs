@@ -8,7 +8,7 @@
 pub(crate) mod ssh;
 pub(crate) mod terminal;
 
-use crate::host::output::Outputs;
+use crate::host::own_output::Outputs;
 use crate::host::signals::PassedSignal;
 use crate::host::stdin::StdinFeed;
 use crate::machine::{Event, Machine, StopReason};

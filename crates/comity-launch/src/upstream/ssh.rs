@@ -1,7 +1,7 @@
 //! The launcher that started this host's part of the job, behind the `ssh` that carries its orders.
 use super::{Order, Tidings, Upstream};
 use crate::host::master::Master;
-use crate::host::output::Outputs;
+use crate::host::own_output::Outputs;
 use crate::machine::{Event, StopOrder, StopReason};
 use crate::protocol::{BEAT, FleetOrder, FrameReader, HostEvent, SILENCE};
 use comity_base::sys::poll_until;

@@ -2,7 +2,7 @@
 //! running.
 use super::Supervisor;
 use crate::elastic::{joined, lost};
-use crate::host::output::unread;
+use crate::host::own_output::unread;
 use crate::host::signals::PassedSignal;
 use crate::host::sys::host;
 use crate::host::tree;
