@@ -181,12 +181,7 @@ impl Tcp {
     fn options(&self, pair: &Pair<'_>, n: usize, connector: &dyn Connector) -> TcpOptions {
         let each = threads::connections(pair.all, [pair.me, pair.peer]);
         let send_threads = Some(Arc::clone(&self.send_threads));
-        TcpOptions {
-            ways: ways(pair, each, n),
-            is_far: is_far(connector),
-            send_threads,
-            ..TcpOptions::default()
-        }
+        TcpOptions { ways: ways(pair, each, n), is_far: is_far(connector), send_threads }
     }
 }
 
