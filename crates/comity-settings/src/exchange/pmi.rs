@@ -8,7 +8,7 @@
 //! The manager takes one conversation per process, so all exchanges of a descriptor share it. It also takes a process that leaves without "finalize" for a crash and ends the others,
 //! so that is said when the process exits, and not before: an MPI library in the same process may still need the manager.
 
-use super::{Exchange, Timed, checked, is_late, own_text, read_all, write_all};
+use super::{Exchange, checked, is_late, own_text, read_all, write_all};
 use crate::{Error, ErrorKind, Result, sys};
 use std::{
     fmt, io,
@@ -46,7 +46,7 @@ impl fmt::Display for PmiExchange {
 }
 
 /// The conversations of this process, by descriptor: one, outside of odd cases.
-static TALKS: Mutex<Vec<(RawFd, Talk<UnixStream>)>> = Mutex::new(Vec::new());
+static TALKS: Mutex<Vec<(RawFd, Talk)>> = Mutex::new(Vec::new());
 
 impl Exchange for PmiExchange {
     fn share(&self, rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
@@ -101,8 +101,8 @@ fn finalize_at_exit() {
 }
 
 /// A conversation with the manager.
-struct Talk<S> {
-    stream: S,
+struct Talk {
+    stream: UnixStream,
     /// The name of the job's key-value space, once known.
     space: Option<String>,
     /// Rounds of two barriers that all ranks have come through.
@@ -119,8 +119,8 @@ struct Talk<S> {
     broken: Option<Error>,
 }
 
-impl<S: Timed> Talk<S> {
-    fn new(stream: S) -> Self {
+impl Talk {
+    fn new(stream: UnixStream) -> Self {
         let line = Zeroizing::new(Vec::with_capacity(MOST_LINE));
         Self {
             stream,
