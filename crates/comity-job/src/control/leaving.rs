@@ -37,7 +37,7 @@ extern "C" fn farewell() {
         if let Some(mut state) = lock_soon(&control.state)
             && state.stop.is_none()
         {
-            state.farewell("", &[]);
+            state.decide(|m| m.end("", &[]));
         }
     }
     if is_untold() {
@@ -80,14 +80,14 @@ impl Ask for OpenGroup<'_> {
 
     fn tell(&self, rank: usize, call: &Header) {
         if let Some(mut state) = lock_soon(&self.control.state) {
-            state.ask(self.group_id, &[rank], call);
+            state.decide(|m| m.ask(self.group_id, &[rank], call));
         }
         self.control.waker.wake();
     }
 
     fn abort(&self, failure: &Failure) {
         if let Some(mut state) = lock_soon(&self.control.state) {
-            state.abort(self.group_id, failure.clone());
+            state.decide(|m| m.abort(self.group_id, failure.clone()));
         }
         self.control.waker.wake();
     }

@@ -21,7 +21,7 @@ use crate::{
     sys::Waker,
     transport::Kinds,
 };
-use comity_membership::{Fault, NoConnection, Pace, Presence};
+use comity_membership::{Fault, Membership, NoConnection, Pace, Presence};
 use std::{
     net::IpAddr,
     sync::{
@@ -139,7 +139,7 @@ impl Running {
     pub fn live_on(&self, hosts: &[usize]) {
         let me = hosts.get(self.control.me);
         let others = hosts.iter().map(|host| Some(*host).filter(|host| Some(host) != me)).collect();
-        self.control.lock().live_on(others);
+        self.control.lock().decide(|m| m.live_on(others));
     }
 
     /// All connections stand: tell the store, and hear what a launcher's may have to say. This process's own, if it runs one.
@@ -158,7 +158,7 @@ impl Running {
     pub fn end(&mut self, words: &str, because_of: &[usize]) {
         let Some(thread) = self.thread.take() else { return };
         let mut state = self.control.lock();
-        state.farewell(words, because_of);
+        state.decide(|m| m.end(words, because_of));
         if let Some(store) = state.store.take() {
             store.leave();
         }
@@ -179,13 +179,11 @@ impl Drop for Running {
 
 impl StoreJob for ControlPlane {
     fn holds(&self, rank: usize) -> bool {
-        matches!(self.lock().presence(rank), Some(Presence::Oneself | Presence::Live))
+        matches!(self.lock().membership().presence(rank), Some(Presence::Oneself | Presence::Live))
     }
 
     fn condemn(&self, rank: usize, cause: &str) -> bool {
-        let done = self.lock().condemn(rank, cause);
-        self.waker.wake();
-        done
+        self.change(|table| table.condemn(rank, cause))
     }
 }
 
@@ -193,6 +191,18 @@ impl ControlPlane {
     pub(super) fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         // No code panics while it holds the lock and leaves half a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the table, and has the control thread look.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut ConnectionTable) -> T) -> T {
+        let out = change(&mut self.lock());
+        self.waker.wake();
+        out
+    }
+
+    /// Has the membership change, and does what follows; the control thread does the rest.
+    fn decide(&self, change: impl FnOnce(&mut Membership<Failure>)) {
+        self.change(|table| table.decide(change));
     }
 
     /// Woken when [`missing`](Self::missing) may have changed.
@@ -217,8 +227,7 @@ impl ControlPlane {
     /// not beaten is judged by nobody.
     pub fn begin(&self) {
         if !self.begun.swap(true, Ordering::AcqRel) {
-            self.lock().speak(false, true);
-            self.waker.wake();
+            self.change(|table| table.speak(false, true));
         }
     }
 
@@ -229,8 +238,7 @@ impl ControlPlane {
     /// Take over a control connection that this rank has made.
     pub fn attach(&self, rank: usize, stream: Stream, seals: Sealing) {
         let origin = self.origin(rank, &stream, true);
-        self.lock().attach(rank, (stream, seals), origin, Instant::now());
-        self.waker.wake();
+        self.change(|table| table.attach(rank, (stream, seals), origin, Instant::now()));
     }
 
     /// Returns the origin of a control connection with `rank`, and the ranks that may relay it.
@@ -272,9 +280,7 @@ impl ControlPlane {
 
     /// Begin to watch the members of a group. False if it is open already.
     pub fn enter(&self, group_id: u64, members: &[usize], mine: usize, status: &Arc<GroupStatus>) -> bool {
-        let new = self.lock().enter(group_id, members, mine, status);
-        self.waker.wake();
-        new
+        self.change(|table| table.enter(group_id, members, mine, status))
     }
 
     /// The connections that have come for a group.
@@ -310,7 +316,7 @@ impl ControlPlane {
 
     /// A control connection that was missing could not be made.
     pub fn missed(&self, rank: usize, why: NoConnection) {
-        let rest = self.lock().missed(rank, why, Instant::now());
+        let rest = self.lock().decide(|m| m.missed(rank, why, Instant::now()));
         if rest.news {
             self.ring();
         }
@@ -319,14 +325,12 @@ impl ControlPlane {
 
     /// Tell a group's other members that this rank has opened it.
     pub fn announce(&self, group_id: u64) {
-        self.lock().announce(group_id);
-        self.waker.wake();
+        self.decide(|m| m.announce(group_id));
     }
 
     /// Tell a rank of a group that it is to connect to this one.
     pub fn ask_to_connect(&self, group_id: u64, rank: usize) {
-        self.lock().ask_to_connect(group_id, rank);
-        self.waker.wake();
+        self.decide(|m| m.ask_to_connect(group_id, rank));
     }
 
     /// Returns the number of rounds in which the control thread has read its connections.
@@ -349,14 +353,12 @@ impl ControlPlane {
 
     /// Tell some of a group's ranks that this one waits for them in `call`.
     pub fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
-        self.lock().ask(group_id, ranks, call);
-        self.waker.wake();
+        self.decide(|m| m.ask(group_id, ranks, call));
     }
 
     /// Ask ranks of a group how far they have come.
     pub fn census(&self, group_id: u64, at: u64, ranks: &[usize]) {
-        self.lock().census(group_id, at, ranks);
-        self.waker.wake();
+        self.change(|table| table.census(group_id, at, ranks));
     }
 
     /// Returns the call in which a rank of a group waits for this one; see [`World::waits`](crate::status::World::waits).
@@ -366,8 +368,7 @@ impl ControlPlane {
 
     /// Tell the members of a group that it has failed.
     pub fn abort(&self, group_id: u64, failure: &Failure) {
-        self.lock().abort(group_id, failure.clone());
-        self.waker.wake();
+        self.decide(|m| m.abort(group_id, failure.clone()));
     }
 
     /// Returns the shortest round trip that the system has seen on the control connection with a rank.
@@ -387,7 +388,6 @@ impl ControlPlane {
 
     /// Close every connection without a word, as the system does when a process is killed.
     pub fn die(&self) {
-        self.lock().die(Instant::now());
-        self.waker.wake();
+        self.change(|table| table.die(Instant::now()));
     }
 }

@@ -100,7 +100,7 @@ impl ControlPlane {
         let mut state = self.lock();
         let mut rest = Rest::default();
         accepted.into_iter().for_each(|a| rest.add(self.receive(&mut state, a)));
-        alive.into_iter().for_each(|one| rest.add(state.lives(one, Instant::now())));
+        alive.into_iter().for_each(|one| rest.add(state.decide(|m| m.lives(one, Instant::now()))));
         drop(state);
         self.finish(rest, probes);
         true
@@ -153,7 +153,7 @@ impl ControlPlane {
             rest.add(self.receive(&mut state, a));
         }
         for one in alive {
-            rest.add(state.lives(one, Instant::now()));
+            rest.add(state.decide(|m| m.lives(one, Instant::now())));
         }
         rest.add(state.hear(ready, Instant::now()));
         let now = Instant::now();
@@ -224,7 +224,7 @@ impl ControlPlane {
         if hello.from as usize <= self.me && !either {
             return no("this rank connects to you, not you to it");
         }
-        let from = match state.presence(hello.from as usize) {
+        let from = match state.membership().presence(hello.from as usize) {
             Some(presence) if state.stop.is_none() => presence,
             _ => return no("it is leaving"),
         };
@@ -272,7 +272,7 @@ impl ControlPlane {
                 let rest = state.attach(from, (stream, seals), origin, Instant::now());
                 return Rest { news: true, ..rest };
             }
-            Channel::Probe => return state.lives(from, Instant::now()),
+            Channel::Probe => return state.decide(|m| m.lives(from, Instant::now())),
             Channel::Join | Channel::Link { .. } => {}
         }
         let until = Instant::now() + self.rules.patience;
