@@ -41,7 +41,7 @@ WITHOUT_KEYWORD = {
 TOPIC = re.compile(r"^    (\w+) \{\n(.*?)^    \}$", re.M | re.S)
 ENTRY = re.compile(r'^        "(\w+)" \{\n(.*?)^        \}$', re.M | re.S)
 FIELD = re.compile(r'^            (\w+): "((?:[^"\\]|\\.)*)",$', re.M | re.S)
-TITLE = re.compile(r'Self::(\w+) => "(.*?)",')
+TITLE = re.compile(r'^ +(\w+) => "(.*?)",$', re.M)
 FIELDS = ["about", "default", "example"]
 
 
