@@ -124,7 +124,7 @@ impl Route {
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     sockets: Vec<TcpStream>,
-    /// Where the outgoing stream stands, and what hands it to the system.
+    /// Position of the outgoing stream, and what hands it to the system.
     out: Outbound,
     framing: Box<dyn Framing>,
     receiver: Receiver,
