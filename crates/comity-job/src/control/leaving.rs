@@ -5,10 +5,10 @@
 use super::running::ControlPlane;
 use crate::{
     status::{Ask, Failure, Header, conclude, is_untold, untold},
-    sync::lock_soon,
+    sync::{lock, lock_soon},
     sys,
 };
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Once, Weak};
 
 /// Worlds that are open in this process.
 static OPEN: Mutex<Vec<Weak<ControlPlane>>> = Mutex::new(Vec::new());
@@ -16,7 +16,7 @@ static OPEN: Mutex<Vec<Weak<ControlPlane>>> = Mutex::new(Vec::new());
 /// Do so for this one.
 pub(super) fn at_exit(control: &Arc<ControlPlane>) {
     static ONCE: Once = Once::new();
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = lock(&OPEN);
     open.retain(|c| c.strong_count() > 0);
     open.push(Arc::downgrade(control));
     drop(open);

@@ -25,7 +25,7 @@ use comity_membership::{Fault, Membership, NoConnection, Pace, Presence};
 use std::{
     net::IpAddr,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -190,7 +190,7 @@ impl StoreJob for ControlPlane {
 impl ControlPlane {
     pub(super) fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         // No code panics while it holds the lock and leaves half a change.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Changes the table, and has the control thread look.

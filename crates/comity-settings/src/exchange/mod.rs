@@ -10,6 +10,7 @@ mod unix;
 
 use crate::{
     Error, HostPort, Result,
+    sync::lock,
     sys::{give_up, nap},
 };
 pub use pmi::PmiExchange;
@@ -23,7 +24,7 @@ use std::{
     io::{self, Read},
     ops::RangeInclusive,
     os::fd::AsFd,
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 pub use torch::TorchExchange;
@@ -103,7 +104,7 @@ static SHARES: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 /// Counted per process, because a process that makes a second group makes a second exchange, which must not find
 /// what was posted for the first.
 fn begin_share(name: &str) -> usize {
-    let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut shares = lock(&SHARES);
     let next = shares.entry(name.to_owned()).or_default();
     let this = *next;
     *next += 1;
@@ -112,7 +113,7 @@ fn begin_share(name: &str) -> usize {
 
 /// Take back share number `n`, in which this process has read nothing: it asks for the same again.
 fn forget_share(name: &str, n: usize) {
-    let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut shares = lock(&SHARES);
     if let Some(next) = shares.get_mut(name)
         && *next == n + 1
     {

@@ -9,11 +9,11 @@
 //! so that is said when the process exits, and not before: an MPI library in the same process may still need the manager.
 
 use super::{Exchange, checked, is_late, own_text, read_all, write_all};
-use crate::{Error, ErrorKind, Result, sys};
+use crate::{Error, ErrorKind, Result, sync::lock, sys};
 use std::{
     fmt, io,
     os::{fd::RawFd, unix::net::UnixStream},
-    sync::{Mutex, Once, PoisonError},
+    sync::{Mutex, Once},
     time::{Duration, Instant},
 };
 use zeroize::{Zeroize, Zeroizing};
@@ -51,7 +51,7 @@ static TALKS: Mutex<Vec<(RawFd, Talk)>> = Mutex::new(Vec::new());
 impl Exchange for PmiExchange {
     fn share(&self, rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         let mine = own_text(rank, mine)?;
-        let mut talks = TALKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut talks = lock(&TALKS);
         let at = match talks.iter().position(|(fd, _)| *fd == self.fd) {
             Some(at) => at,
             None => {
@@ -94,7 +94,7 @@ fn finalize_at_exit() {
     }
 
     REGISTER.call_once(|| {
-        *OWNER.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::process::id());
+        *lock(&OWNER) = Some(std::process::id());
         // When there is no room for one more handler the manager ends the job a little early.
         let _ = sys::at_exit(finalize);
     });
