@@ -24,7 +24,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _core {
-    use crate::{errors, interpreter, raw::RawBuffer, work::BufferSpec};
+    use crate::{errors, interpreter, raw, work::BufferSpec};
     use comity::{BackendKind, DType, MAX_TAG, Op, Place, ReduceOp};
     use pyo3::{prelude::*, types::PyDict};
     use std::{ffi::OsString, path::PathBuf};
@@ -86,7 +86,7 @@ mod _core {
     /// Copy the bytes of one buffer to another of the same size.
     #[pyfunction]
     fn copy(py: Python<'_>, from: BufferSpec, to: BufferSpec) -> PyResult<()> {
-        let pair = RawBuffer::new(from, Place::Host).and_then(|f| Ok((f, RawBuffer::new(to, Place::Host)?)));
+        let pair = raw::memory(from, Place::Host).and_then(|f| Ok((f, raw::memory(to, Place::Host)?)));
         let (from, to) = pair.map_err(|words| errors::misuse(py, None, words, None))?;
         if from.range().len() != to.range().len() {
             return Err(errors::misuse(py, None, "the two buffers differ in size".into(), None));
