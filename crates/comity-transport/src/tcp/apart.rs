@@ -33,7 +33,6 @@ fn ends(connections: usize, sealed: bool, send_threads: usize) -> (TcpLink, TcpL
             ways,
             is_far: connections > NEAR,
             send_threads: Some(SendThreads::new(send_threads)),
-            ..TcpOptions::default()
         };
         TcpLink::with_options(streams, seals, &options).unwrap()
     };

@@ -52,15 +52,7 @@ impl Transport for Tcp {
     type Settings = TcpSettings;
 
     fn about() -> About {
-        About {
-            by_default: true,
-            between_processes: true,
-            within_host: false,
-            shares_memory: false,
-            reads_buffers: false,
-            is_private: true,
-            first_for: None,
-        }
+        About::PRIVATE
     }
 
     fn read(settings: &mut TcpSettings, vars: &dyn Variables) -> Result<()> {

@@ -43,15 +43,7 @@ impl Transport for Rdma {
     type Settings = VerbsSettings;
 
     fn about() -> About {
-        About {
-            by_default: true,
-            between_processes: true,
-            within_host: false,
-            shares_memory: false,
-            reads_buffers: false,
-            is_private: false,
-            first_for: Some("jaccl"),
-        }
+        About { is_private: false, first_for: Some("jaccl"), ..About::PRIVATE }
     }
 
     fn read(settings: &mut VerbsSettings, vars: &dyn Variables) -> Result<()> {
