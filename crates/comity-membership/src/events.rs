@@ -75,7 +75,7 @@ pub enum Action<R: Reason> {
         /// The call that it waits in.
         call: R::Call,
     },
-    /// A member asks how far this one has come. Call [`Membership::answer`](crate::Membership::answer).
+    /// A member asks how far this one has come. [Say](crate::Membership::say) [`Note::Reached`].
     Census {
         group_id: u64,
         /// The member that asks.

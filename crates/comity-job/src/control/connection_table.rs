@@ -171,7 +171,8 @@ impl ConnectionTable {
     /// Ask ranks of a group how far they have come.
     pub(super) fn census(&mut self, group_id: u64, at: u64, ranks: &[usize]) {
         let digest = self.statuses.get(&group_id).and_then(|w| w.ledger().digest(at).1);
-        self.decide(|m| m.census(group_id, ranks, at, digest.unwrap_or_default()));
+        let digest = digest.unwrap_or_default();
+        self.decide(|m| m.say(ranks, ControlNote::Census { group_id, at, digest }));
     }
 
     /// Drop every connection and every group.

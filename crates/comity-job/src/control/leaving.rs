@@ -2,7 +2,7 @@
 //!
 //! It leaves them in good order, so peers that have what they need go on. It compares its calls with theirs, as closing does.
 
-use super::running::ControlPlane;
+use super::{note::ControlNote, running::ControlPlane};
 use crate::{
     status::{Ask, Failure, Header, conclude, is_untold, untold},
     sync::{lock, lock_soon},
@@ -80,7 +80,7 @@ impl Ask for OpenGroup<'_> {
 
     fn tell(&self, rank: usize, call: &Header) {
         if let Some(mut state) = lock_soon(&self.control.state) {
-            state.decide(|m| m.ask(self.group_id, &[rank], call));
+            state.decide(|m| m.say(&[rank], ControlNote::Waits { group_id: self.group_id, call: *call }));
         }
         self.control.waker.wake();
     }

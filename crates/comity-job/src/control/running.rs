@@ -10,6 +10,7 @@ use super::{
     connection::Origin,
     connection_table::{Arrival, ConnectionTable},
     leaving,
+    note::ControlNote,
     probe::Probes,
 };
 use crate::{
@@ -323,14 +324,9 @@ impl ControlPlane {
         self.waker.wake();
     }
 
-    /// Tell a group's other members that this rank has opened it.
-    pub fn announce(&self, group_id: u64) {
-        self.decide(|m| m.announce(group_id));
-    }
-
-    /// Tell a rank of a group that it is to connect to this one.
-    pub fn ask_to_connect(&self, group_id: u64, rank: usize) {
-        self.decide(|m| m.ask_to_connect(group_id, rank));
+    /// Tell ranks of a group something about it.
+    pub fn say(&self, ranks: &[usize], note: ControlNote) {
+        self.decide(|m| m.say(ranks, note));
     }
 
     /// Returns the number of rounds in which the control thread has read its connections.
@@ -349,11 +345,6 @@ impl ControlPlane {
             // What had no room goes out from there.
             self.waker.wake();
         }
-    }
-
-    /// Tell some of a group's ranks that this one waits for them in `call`.
-    pub fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
-        self.decide(|m| m.ask(group_id, ranks, call));
     }
 
     /// Ask ranks of a group how far they have come.

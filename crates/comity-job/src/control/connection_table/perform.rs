@@ -56,17 +56,13 @@ impl ConnectionTable {
         loop {
             let actions = self.membership.actions();
             if actions.is_empty() {
-                self.send_outgoing();
+                // A neighbour's notes of one turn go together: news of many ranks come at once.
+                for (rank, notes) in std::mem::take(&mut self.outgoing) {
+                    self.send_to(rank, &notes);
+                }
                 return rest;
             }
             actions.into_iter().for_each(|action| self.perform(action, &mut rest));
-        }
-    }
-
-    /// Sends a neighbour's notes of one turn together: news of many ranks come at once.
-    fn send_outgoing(&mut self) {
-        for (rank, notes) in std::mem::take(&mut self.outgoing) {
-            self.send_to(rank, &notes);
         }
     }
 
@@ -147,7 +143,7 @@ impl ConnectionTable {
                 if let Some(status) = self.statuses.get(&group_id) {
                     status.asked(member, at, digest);
                     let reached = self.with_other_groups(group_id, status.reached(at, member));
-                    self.membership.answer(group_id, member, reached);
+                    self.membership.say(&[member], ControlNote::Reached { group_id, reached });
                 }
             }
             Action::Waits { group_id, mine, member, call } => {
