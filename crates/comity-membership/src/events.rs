@@ -58,35 +58,10 @@ pub enum Action<R: Reason> {
     Close { rank: usize },
     /// A group has failed. The first reason stays.
     Fail { group_id: u64, failure: R },
-    /// A member has left in good order.
-    Left { group_id: u64, member: usize },
-    /// A member has opened the group.
-    Entered { group_id: u64, member: usize },
-    /// A member needs a link to this one, which is to connect.
-    Connect { group_id: u64, member: usize },
-    /// A member has waited for this one in a call. Compare that with this rank's own calls. If they differ, call
-    /// [`Membership::abort`](crate::Membership::abort).
-    Waits {
-        group_id: u64,
-        /// This rank in the group.
-        mine: usize,
-        /// The member that waits.
-        member: usize,
-        /// The call that it waits in.
-        call: R::Call,
-    },
-    /// A member asks how far this one has come. [Say](crate::Membership::say) [`Note::Reached`].
-    Census {
-        group_id: u64,
-        /// The member that asks.
-        member: usize,
-        /// Calls up to this number count for the digest.
-        at: u64,
-        /// Digest of the calls of the member that asks.
-        digest: u64,
-    },
-    /// A member has answered how far it has come.
-    Reached { group_id: u64, member: usize, reached: R::Reached },
+    /// A member says this of a group in which this process has the rank `mine`: that it has left, has opened it, needs a link, or has come so
+    /// far; or it asks this one. What it waits for is to be compared with this rank's own calls: if they differ, call
+    /// [`Membership::abort`](crate::Membership::abort). A census is to be answered: [say](crate::Membership::say) [`Note::Reached`].
+    Said { mine: usize, member: usize, note: Note<R> },
     /// A process speaks of the group that follows one. Have the [`Reform`](crate::Reform) of that group hear it.
     Reform { from: usize, group_id: u64, message: Message },
     /// A member of a group has not been heard for some time. Count it.

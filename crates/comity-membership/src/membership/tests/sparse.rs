@@ -106,7 +106,7 @@ fn all_hear_that_all_have_opened_a_group_while_some_still_connect() {
         }
         for rank in 0..size {
             let entered = job.members(rank, |a| match a {
-                Action::Entered { member, .. } => Some(*member),
+                Action::Said { member, note: Note::Entered { .. }, .. } => Some(*member),
                 _ => None,
             });
             let others: Vec<usize> = everyone.iter().copied().filter(|r| *r != rank).collect();
@@ -130,16 +130,32 @@ fn what_is_for_some_reaches_them_and_nobody_else() {
         let is = |n: Vec<usize>, yes: bool| assert_eq!(n, if yes { vec![0] } else { vec![] }, "{rank}");
         is(
             job.members(rank, |a| {
-                if let Action::Census { member, at: 7, .. } = a { Some(*member) } else { None }
+                if let Action::Said { member, note: Note::Census { at: 7, .. }, .. } = a {
+                    Some(*member)
+                } else {
+                    None
+                }
             }),
             true,
         );
         is(
-            job.members(rank, |a| if let Action::Connect { member, .. } = a { Some(*member) } else { None }),
+            job.members(rank, |a| {
+                if let Action::Said { member, note: Note::Connect { .. }, .. } = a {
+                    Some(*member)
+                } else {
+                    None
+                }
+            }),
             rank == 43,
         );
         is(
-            job.members(rank, |a| if let Action::Waits { member, .. } = a { Some(*member) } else { None }),
+            job.members(rank, |a| {
+                if let Action::Said { member, note: Note::Waits { .. }, .. } = a {
+                    Some(*member)
+                } else {
+                    None
+                }
+            }),
             [3, 50].contains(&rank),
         );
         job.ranks[rank].say(&[0], Note::Reached { group_id: 1, reached: rank as u64 });
@@ -147,7 +163,9 @@ fn what_is_for_some_reaches_them_and_nobody_else() {
     }
     job.run();
     let answers = job.members(0, |a| match a {
-        Action::Reached { member, reached, .. } if *reached == *member as u64 => Some(*member),
+        Action::Said { member, note: Note::Reached { reached, .. }, .. } if *reached == *member as u64 => {
+            Some(*member)
+        }
         _ => None,
     });
     assert_eq!(answers, others);
