@@ -71,6 +71,11 @@ pub struct Card {
 }
 
 impl Card {
+    /// The addresses at which it listens, in words.
+    pub fn place(&self) -> String {
+        self.addrs.iter().map(|a| a.at.to_string()).collect::<Vec<_>>().join(", ")
+    }
+
     pub fn put(&self, w: &mut Writer) {
         w.u64(self.host_id);
         w.u16(self.cores);

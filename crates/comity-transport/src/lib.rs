@@ -200,7 +200,7 @@ pub fn dial_within_host(
 }
 
 /// The connection over the socket of their host with which the higher rank of a pair came.
-pub fn within_host(connections: Vec<Connection>) -> std::result::Result<UnixStream, Connected> {
+pub fn within_host(connections: Vec<Connection>) -> Result<UnixStream, Connected> {
     let mut streams = connections.into_iter().filter_map(|(stream, _)| match stream {
         Stream::Unix(stream) => Some(stream),
         Stream::Tcp(_) => None,
