@@ -22,8 +22,10 @@ impl ForeignMemory {
     #[inline(always)]
     pub unsafe fn new(ptr: usize, count: usize, dtype: DType, place: Place) -> Option<Self> {
         let end = count.checked_mul(dtype.size()).and_then(|n| ptr.checked_add(n));
-        let fits = end.is_some_and(|end| end <= isize::MAX as usize) && (ptr > 0 || count == 0);
-        fits.then_some(Self { ptr, count, dtype, place })
+        if end.is_none_or(|end| end > isize::MAX as usize) || (ptr == 0 && count > 0) {
+            return None;
+        }
+        Some(Self { ptr, count, dtype, place })
     }
 
     /// The bytes, as addresses.

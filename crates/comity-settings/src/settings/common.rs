@@ -9,7 +9,7 @@ use crate::{
     address::{self, shown},
     lanes::MOST_LANES,
     root_cause::RootCauseReport,
-    transport::{InterfaceRules, Kinds},
+    transport::{InterfaceRules, Kinds, Variables},
 };
 use comity_plan::Algorithm;
 use std::{

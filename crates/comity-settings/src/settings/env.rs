@@ -12,7 +12,7 @@ use crate::{
     Result,
     address::shown,
     exchange::{PmiExchange, TorchExchange, UnixExchange},
-    transport::TransportSettings,
+    transport::{TransportSettings, Variables},
 };
 use std::{ffi::OsString, path::Path, sync::Arc};
 

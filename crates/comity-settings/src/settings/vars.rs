@@ -28,20 +28,6 @@ impl<'a> Vars<'a> {
         (self.var)(name).is_some()
     }
 
-    pub(super) fn text(&self, name: &'static str) -> Result<Option<String>> {
-        let Some(value) = (self.var)(name) else { return Ok(None) };
-        let value =
-            value.into_string().or_else(|v| wrong(name, &v.to_string_lossy(), "is not valid UTF-8"))?;
-        if value.is_empty() {
-            return bad_value(name, "", format!("{name} is set but empty; give it a value or unset it"));
-        }
-        let mut seen = self.seen.borrow_mut();
-        if !seen.iter().any(|(n, _)| *n == name) {
-            seen.push((name, value.clone()));
-        }
-        Ok(Some(value))
-    }
-
     /// Reads a value as `parse` does, whose error follows the variable and its value.
     pub(super) fn parsed<T, W: AsRef<str>>(
         &self,
@@ -50,16 +36,6 @@ impl<'a> Vars<'a> {
     ) -> Result<Option<T>> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         parse(&text).map(Some).or_else(|why| wrong(name, &text, why.as_ref()))
-    }
-
-    pub(super) fn number(&self, name: &'static str, most: usize) -> Result<Option<usize>> {
-        let Some(text) = self.text(name)? else { return Ok(None) };
-        // parse would take "+1".
-        let digits = text.bytes().all(|b| b.is_ascii_digit());
-        match text.parse() {
-            Ok(n) if digits && n <= most => Ok(Some(n)),
-            _ => wrong(name, &text, &format!("is not a whole number from 0 to {most}")),
-        }
     }
 
     pub(super) fn flag(&self, name: &'static str) -> Result<bool> {
@@ -183,11 +159,27 @@ pub(super) fn refusal(name: &str, value: &str, why: &str) -> Error {
 
 impl Variables for Vars<'_> {
     fn text(&self, name: &'static str) -> Result<Option<String>> {
-        self.text(name)
+        let Some(value) = (self.var)(name) else { return Ok(None) };
+        let value =
+            value.into_string().or_else(|v| wrong(name, &v.to_string_lossy(), "is not valid UTF-8"))?;
+        if value.is_empty() {
+            return bad_value(name, "", format!("{name} is set but empty; give it a value or unset it"));
+        }
+        let mut seen = self.seen.borrow_mut();
+        if !seen.iter().any(|(n, _)| *n == name) {
+            seen.push((name, value.clone()));
+        }
+        Ok(Some(value))
     }
 
     fn number(&self, name: &'static str, most: usize) -> Result<Option<usize>> {
-        self.number(name, most)
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        // parse would take "+1".
+        let digits = text.bytes().all(|b| b.is_ascii_digit());
+        match text.parse() {
+            Ok(n) if digits && n <= most => Ok(Some(n)),
+            _ => wrong(name, &text, &format!("is not a whole number from 0 to {most}")),
+        }
     }
 
     fn refusal(&self, name: &str, value: &str, why: &str) -> Error {

@@ -7,6 +7,7 @@ use crate::{
         Launcher, MeetingPoint,
         vars::{Vars, wrong},
     },
+    transport::Variables,
 };
 
 /// Port of rank 0's store without `MASTER_PORT`: torch's usual port.
