@@ -208,7 +208,19 @@ ROOMS = {
     # State of a group is below those who make links, and those who use them.
     "crates/comity-job/src/": ["status", "control", "links"],
     "crates/comity/src/": (
-        ["config", "recorder", "engine", "backend", "turn", "cuda", "group", "warnings", "tools", "fuzz"]
+        [
+            "config",
+            "recorder",
+            "engine",
+            "backend",
+            "turn",
+            "cuda",
+            "group",
+            "foreign",
+            "warnings",
+            "tools",
+            "fuzz",
+        ]
     ),
 }
 

@@ -38,10 +38,11 @@ WITHOUT_KEYWORD = {
     "COMITY_VERBOSE",
 }
 
-ENTRY = re.compile(r"^    Variable \{\n(.*?)^    \},$", re.M | re.S)
-FIELD = re.compile(r'^        (\w+): (?:Topic::(\w+)|\s*"((?:[^"\\]|\\.)*)"),$', re.M | re.S)
-TITLE = re.compile(r'Self::(\w+) => "(.*?)",')
-FIELDS = ["name", "topic", "about", "default", "example"]
+TOPIC = re.compile(r"^    (\w+) \{\n(.*?)^    \}$", re.M | re.S)
+ENTRY = re.compile(r'^        "(\w+)" \{\n(.*?)^        \}$', re.M | re.S)
+FIELD = re.compile(r'^            (\w+): "((?:[^"\\]|\\.)*)",$', re.M | re.S)
+TITLE = re.compile(r'^ +(\w+) => "(.*?)",$', re.M)
+FIELDS = ["about", "default", "example"]
 
 
 def _text(literal: str) -> str:
@@ -52,11 +53,13 @@ def _text(literal: str) -> str:
 def variables() -> list[dict[str, str]]:
     """The table's rows."""
     rows = []
-    for entry in ENTRY.findall(TABLE.read_text()):
-        row = {name: topic or _text(text) for name, topic, text in FIELD.findall(entry)}
-        if list(row) != FIELDS:
-            sys.exit(f"{TABLE.relative_to(ROOT)}: one field a line, in the order {FIELDS}, not\n{entry}")
-        rows.append(row)
+    table = TABLE.read_text().partition("\nvariables! {\n")[2]
+    for topic, entries in TOPIC.findall(table):
+        for name, entry in ENTRY.findall(entries):
+            row = {field: _text(text) for field, text in FIELD.findall(entry)}
+            if list(row) != FIELDS:
+                sys.exit(f"{TABLE.relative_to(ROOT)}: one field a line, in the order {FIELDS}, not\n{entry}")
+            rows.append({"name": name, "topic": topic, **row})
     if not rows:
         sys.exit(f"{TABLE.relative_to(ROOT)} has no row that could be read")
     return rows

@@ -3,7 +3,7 @@
 use crate::{
     errors::CFault,
     group::GroupHandle,
-    job::CheckedCall,
+    job,
     raw::Context,
     types::{comity_call, comity_status},
 };
@@ -113,7 +113,7 @@ impl Drop for RequestEnd {
 /// Queue a call on its group's thread.
 pub(crate) fn start(group: &GroupHandle, call: &comity_call) -> Result<RequestHandle, CFault> {
     let inner = group.limited(call.timeout)?;
-    let job = CheckedCall::new(&inner, call)?;
+    let job = job::checked(&inner, call)?;
     let state = Arc::<RequestCell>::default();
     let ending = RequestEnd(state.clone());
     inner

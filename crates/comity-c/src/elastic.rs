@@ -5,10 +5,10 @@ use crate::{
     errors::CFault,
     group::{hand_out_formed, seconds},
     handles::{self, comity_group},
-    raw::{self, CMemory},
+    raw,
     types::{comity_buffer, comity_departure, comity_reform_options, comity_status, dtype},
 };
-use comity::{Place, ReformOptions, ViewMut};
+use comity::{Place, ReformOptions, ViewMut, tools::ForeignMemory};
 use std::ptr;
 
 /// Form the group again of the ranks that are left: after a failure, or where all ranks of a healthy group call this.
@@ -122,7 +122,7 @@ pub extern "C" fn comity_sync(
             let what = format!("buffer {i}");
             let n = usize::try_from(b.count)
                 .map_err(|_| CFault::misuse(format!("{what}: the count is {}", b.count)))?;
-            all.push(CMemory::new(&what, b.data.expose_provenance(), n, dtype(b.dtype)?, Place::Host)?);
+            all.push(raw::memory(&what, b.data.expose_provenance(), n, dtype(b.dtype)?, Place::Host)?);
         }
         let mut order: Vec<_> = all.iter().map(|m| m.range()).filter(|r| !r.is_empty()).collect();
         order.sort_by_key(|r| r.start);
@@ -130,7 +130,7 @@ pub extern "C" fn comity_sync(
             return Err(CFault::misuse("two of the buffers overlap"));
         }
         let group = handles::find(group)?.limited(0.0)?;
-        let mut views: Vec<ViewMut<'_>> = all.into_iter().map(CMemory::view_mut).collect();
+        let mut views: Vec<ViewMut<'_>> = all.iter().map(ForeignMemory::view_mut).collect();
         group.sync(&mut views, holds != 0)?;
         Ok(())
     })

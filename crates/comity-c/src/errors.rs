@@ -17,7 +17,7 @@ use std::{
 };
 
 /// All that is known of one error.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ErrorRecord {
     pub(crate) status: comity_status,
     pub(crate) earlier: bool,
@@ -45,19 +45,7 @@ impl CFault {
     /// Makes a fault of this status, with this sentence.
     #[cold]
     fn new(status: comity_status, text: String, fatal: bool) -> Self {
-        Self(Arc::new(ErrorRecord {
-            status,
-            earlier: false,
-            fatal,
-            ranks: Vec::new(),
-            pid: 0,
-            host: None,
-            text: description::text(text),
-            call: None,
-            peer_call: None,
-            differs: None,
-            timeout: 0.0,
-        }))
+        Self(Arc::new(ErrorRecord { status, fatal, text: description::text(text), ..ErrorRecord::default() }))
     }
 
     /// The caller broke a rule.

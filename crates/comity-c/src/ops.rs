@@ -5,8 +5,7 @@ use crate::{
     errors::CFault,
     group::GroupHandle,
     handles::{UsedGroup, comity_group},
-    job::{self, CheckedCall},
-    raw::{self, CMemory},
+    job, raw,
     types::{self, DTypeNumber, ReduceNumber, comity_call, comity_op, comity_status},
 };
 use comity::Place;
@@ -15,33 +14,14 @@ use std::{ffi::c_void, ptr};
 impl comity_call {
     /// Makes a call on host memory.
     pub(crate) fn of(op: comity_op) -> Self {
-        Self {
-            size: size_of::<Self>(),
-            op: op as u32,
-            dtype: 0,
-            reduce: 0,
-            rank: 0,
-            source: 0,
-            tag: 0,
-            src: ptr::null(),
-            dst: ptr::null_mut(),
-            count: 0,
-            recv_count: 0,
-            counts: ptr::null(),
-            recv_counts: ptr::null(),
-            place: 0,
-            reserved: 0,
-            stream: ptr::null_mut(),
-            timeout: 0.0,
-            wire: 0,
-        }
+        Self { size: size_of::<Self>(), op: op as u32, ..raw::zeroed() }
     }
 }
 
 /// Make a call with the limits that hold for it.
 pub(crate) fn run(group: &GroupHandle, call: &comity_call) -> Result<(), CFault> {
     let open = group.open()?;
-    let job = CheckedCall::new(open, call)?;
+    let job = job::checked(open, call)?;
     if call.timeout == 0.0 && group.usual_limit() {
         return Ok(job.run(open)?);
     }
@@ -51,6 +31,13 @@ pub(crate) fn run(group: &GroupHandle, call: &comity_call) -> Result<(), CFault>
 /// The same for a function of the interface.
 fn run_on(group: *mut comity_group, call: &comity_call) -> comity_status {
     answer(|| run(&*UsedGroup::find(group)?, call))
+}
+
+/// The call with these fields, made by [`run_on`].
+macro_rules! run_op {
+    ($group:ident, $op:ident, $($fields:tt)*) => {
+        run_on($group, &comity_call { $($fields)*, ..comity_call::of(comity_op::$op) })
+    };
 }
 
 /// Make any call: this takes CUDA memory, unequal parts, and a time limit of its own. Returns when the call has ended; with CUDA memory,
@@ -82,7 +69,7 @@ pub extern "C" fn comity_all_reduce(
     dtype: DTypeNumber,
     reduce: ReduceNumber,
 ) -> comity_status {
-    // The shortest way, since small calls are made often. The others go by `CheckedCall`.
+    // The shortest way, since small calls are made often. The others go by `job::checked`.
     answer(|| {
         let group = UsedGroup::find(group)?;
         let open = group.open()?;
@@ -90,17 +77,13 @@ pub extern "C" fn comity_all_reduce(
         let reduce = types::reduce_op(reduce)?;
         let n = job::count("the count", count)?;
         if ptr::eq(src, dst) && group.usual_limit() {
-            let dst = CMemory::new("dst", dst.expose_provenance(), n, dtype, Place::Host)?;
+            let dst = raw::memory("dst", dst.expose_provenance(), n, dtype, Place::Host)?;
             return Ok(open.all_reduce(dst.view_mut(), reduce)?);
         }
-        let call = comity_call {
-            src,
-            dst,
-            count,
-            dtype: dtype as u32,
-            ..comity_call::of(comity_op::COMITY_OP_ALL_REDUCE)
-        };
-        run(&group, &comity_call { reduce: reduce as u32, ..call })
+        let dtype = dtype as u32;
+        let reduce = reduce as u32;
+        let all_reduce = comity_call::of(comity_op::COMITY_OP_ALL_REDUCE);
+        run(&group, &comity_call { src, dst, count, dtype, reduce, ..all_reduce })
     })
 }
 
@@ -120,16 +103,7 @@ pub extern "C" fn comity_reduce(
     reduce: ReduceNumber,
     root: i32,
 ) -> comity_status {
-    let call = comity_call {
-        src,
-        dst,
-        count,
-        dtype,
-        reduce,
-        rank: root,
-        ..comity_call::of(comity_op::COMITY_OP_REDUCE)
-    };
-    run_on(group, &call)
+    run_op!(group, COMITY_OP_REDUCE, src, dst, count, dtype, reduce, rank: root)
 }
 
 /// Copy the root's `buffer` to every rank.
@@ -145,14 +119,7 @@ pub extern "C" fn comity_broadcast(
     dtype: DTypeNumber,
     root: i32,
 ) -> comity_status {
-    let call = comity_call {
-        dst: buffer,
-        count,
-        dtype,
-        rank: root,
-        ..comity_call::of(comity_op::COMITY_OP_BROADCAST)
-    };
-    run_on(group, &call)
+    run_op!(group, COMITY_OP_BROADCAST, dst: buffer, count, dtype, rank: root)
 }
 
 /// Send `src` to a rank, which calls comity_recv() with the same tag, type and count. Returns when you may use `src` again, maybe before
@@ -171,10 +138,7 @@ pub extern "C" fn comity_send(
     to: i32,
     tag: u32,
 ) -> comity_status {
-    run_on(
-        group,
-        &comity_call { src, count, dtype, rank: to, tag, ..comity_call::of(comity_op::COMITY_OP_SEND) },
-    )
+    run_op!(group, COMITY_OP_SEND, src, count, dtype, rank: to, tag)
 }
 
 /// Receive the message that a rank sends by comity_send() with the same tag.
@@ -192,10 +156,7 @@ pub extern "C" fn comity_recv(
     from: i32,
     tag: u32,
 ) -> comity_status {
-    run_on(
-        group,
-        &comity_call { dst, count, dtype, rank: from, tag, ..comity_call::of(comity_op::COMITY_OP_RECV) },
-    )
+    run_op!(group, COMITY_OP_RECV, dst, count, dtype, rank: from, tag)
 }
 
 /// Send `src` to a rank, and at the same time receive `dst` from a rank: the same or another.
@@ -215,16 +176,7 @@ pub extern "C" fn comity_sendrecv(
     dtype: DTypeNumber,
     tag: u32,
 ) -> comity_status {
-    let call = comity_call {
-        src,
-        count,
-        dst,
-        recv_count,
-        rank: to,
-        source: from,
-        ..comity_call::of(comity_op::COMITY_OP_SENDRECV)
-    };
-    run_on(group, &comity_call { dtype, tag, ..call })
+    run_op!(group, COMITY_OP_SENDRECV, src, count, dst, recv_count, rank: to, source: from, dtype, tag)
 }
 
 /// Wait until every rank has called this.
@@ -253,7 +205,7 @@ pub extern "C" fn comity_all_gather(
     count: i64,
     dtype: DTypeNumber,
 ) -> comity_status {
-    run_on(group, &comity_call { src, dst, count, dtype, ..comity_call::of(comity_op::COMITY_OP_ALL_GATHER) })
+    run_op!(group, COMITY_OP_ALL_GATHER, src, dst, count, dtype)
 }
 
 /// Like comity_all_gather(), where rank r gives counts[r] elements. It has no form in place.
@@ -268,8 +220,7 @@ pub extern "C" fn comity_all_gather_v(
     counts: *const i64,
     dtype: DTypeNumber,
 ) -> comity_status {
-    let call = comity_call { src, dst, dtype, ..comity_call::of(comity_op::COMITY_OP_ALL_GATHER) };
-    run_on(group, &comity_call { counts: some(counts), ..call })
+    run_op!(group, COMITY_OP_ALL_GATHER, src, dst, dtype, counts: some(counts))
 }
 
 /// Combine `src` of all ranks, element by element; rank r gets part r of the result in `dst`.
@@ -286,8 +237,7 @@ pub extern "C" fn comity_reduce_scatter(
     dtype: DTypeNumber,
     reduce: ReduceNumber,
 ) -> comity_status {
-    let call = comity_call { src, dst, count, dtype, ..comity_call::of(comity_op::COMITY_OP_REDUCE_SCATTER) };
-    run_on(group, &comity_call { reduce, ..call })
+    run_op!(group, COMITY_OP_REDUCE_SCATTER, src, dst, count, dtype, reduce)
 }
 
 /// Like comity_reduce_scatter(), where part r has counts[r] elements. It has no form in place.
@@ -303,9 +253,7 @@ pub extern "C" fn comity_reduce_scatter_v(
     dtype: DTypeNumber,
     reduce: ReduceNumber,
 ) -> comity_status {
-    let call =
-        comity_call { src, dst, dtype, reduce, ..comity_call::of(comity_op::COMITY_OP_REDUCE_SCATTER) };
-    run_on(group, &comity_call { counts: some(counts), ..call })
+    run_op!(group, COMITY_OP_REDUCE_SCATTER, src, dst, dtype, reduce, counts: some(counts))
 }
 
 /// Join every rank's `src` in the root's `dst`, by rank.
@@ -323,9 +271,7 @@ pub extern "C" fn comity_gather(
     dtype: DTypeNumber,
     root: i32,
 ) -> comity_status {
-    let call =
-        comity_call { src, dst, count, dtype, rank: root, ..comity_call::of(comity_op::COMITY_OP_GATHER) };
-    run_on(group, &call)
+    run_op!(group, COMITY_OP_GATHER, src, dst, count, dtype, rank: root)
 }
 
 /// Give part r of the root's `src` to rank r, in `dst`.
@@ -343,9 +289,7 @@ pub extern "C" fn comity_scatter(
     dtype: DTypeNumber,
     root: i32,
 ) -> comity_status {
-    let call =
-        comity_call { src, dst, count, dtype, rank: root, ..comity_call::of(comity_op::COMITY_OP_SCATTER) };
-    run_on(group, &call)
+    run_op!(group, COMITY_OP_SCATTER, src, dst, count, dtype, rank: root)
 }
 
 /// Give part r of `src` to rank r; `dst` gets one part from each rank, by rank.
@@ -361,7 +305,7 @@ pub extern "C" fn comity_all_to_all(
     count: i64,
     dtype: DTypeNumber,
 ) -> comity_status {
-    run_on(group, &comity_call { src, dst, count, dtype, ..comity_call::of(comity_op::COMITY_OP_ALL_TO_ALL) })
+    run_op!(group, COMITY_OP_ALL_TO_ALL, src, dst, count, dtype)
 }
 
 /// Like comity_all_to_all(), where this rank gives send_counts[r] elements to rank r and gets recv_counts[r] from it. `src` and `dst`
@@ -379,14 +323,7 @@ pub extern "C" fn comity_all_to_all_v(
     recv_counts: *const i64,
     dtype: DTypeNumber,
 ) -> comity_status {
-    let call = comity_call {
-        src,
-        dst,
-        dtype,
-        counts: some(send_counts),
-        ..comity_call::of(comity_op::COMITY_OP_ALL_TO_ALL)
-    };
-    run_on(group, &comity_call { recv_counts: some(recv_counts), ..call })
+    run_op!(group, COMITY_OP_ALL_TO_ALL, src, dst, dtype, counts: some(send_counts), recv_counts: some(recv_counts))
 }
 
 /// Counts that must be there: in a `comity_call` NULL would mean equal parts. No list can be at this address, which is refused by name.

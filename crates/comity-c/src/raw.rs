@@ -4,11 +4,10 @@
 //! and a C program that breaks it breaks itself. What can be seen to be wrong (NULL, sizes, overlaps) is refused.
 
 use crate::errors::CFault;
-use comity::{DType, Place, View, ViewMut};
+use comity::{DType, Place, tools::ForeignMemory};
 use std::{
     ffi::{CStr, c_char},
     mem::MaybeUninit,
-    ops::Range,
     ptr, slice,
 };
 
@@ -18,28 +17,26 @@ pub(crate) trait Growing: Copy {
     const FIRST: usize;
 }
 
-impl Growing for crate::types::comity_call {
-    const FIRST: usize = 104;
+macro_rules! growing {
+    ($($name:ident = $first:literal),*) => {
+        $(impl Growing for crate::types::$name {
+            const FIRST: usize = $first;
+        })*
+    };
 }
+growing!(
+    comity_call = 104,
+    comity_error_info = 96,
+    comity_member = 40,
+    comity_stats = 56,
+    comity_reform_options = 24,
+    comity_departure = 40
+);
 
-impl Growing for crate::types::comity_error_info {
-    const FIRST: usize = 96;
-}
-
-impl Growing for crate::types::comity_member {
-    const FIRST: usize = 40;
-}
-
-impl Growing for crate::types::comity_stats {
-    const FIRST: usize = 56;
-}
-
-impl Growing for crate::types::comity_reform_options {
-    const FIRST: usize = 24;
-}
-
-impl Growing for crate::types::comity_departure {
-    const FIRST: usize = 40;
+/// A struct of the header with nothing in it.
+pub(crate) fn zeroed<T: Growing>() -> T {
+    // SAFETY: integers, floats and pointers, for which all bytes are good.
+    unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
 /// Checks that a result can be written there.
@@ -136,71 +133,19 @@ pub(crate) fn text<'a>(what: &str, at: *const c_char) -> Result<&'a str, CFault>
     text.to_str().map_err(|_| CFault::misuse(format!("{what} is not UTF-8")))
 }
 
-/// Memory of a call: an address, a type and a count of elements.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CMemory {
+/// Memory of a call, if it can be memory at all. `what` is its name in the header.
+#[inline(always)]
+pub(crate) fn memory(
+    what: &str,
     ptr: usize,
     count: usize,
     dtype: DType,
     place: Place,
-}
-
-impl CMemory {
-    /// Checks that it can be memory at all. `what` is its name in the header.
-    #[inline(always)]
-    pub(crate) fn new(
-        what: &str,
-        ptr: usize,
-        count: usize,
-        dtype: DType,
-        place: Place,
-    ) -> Result<Self, CFault> {
-        let end = count.checked_mul(dtype.size()).and_then(|n| ptr.checked_add(n));
-        if end.is_none_or(|e| e > isize::MAX as usize) || (ptr == 0 && count > 0) {
-            return Err(no_memory(what, ptr, count, dtype));
-        }
-        Ok(Self { ptr, count, dtype, place })
-    }
-
-    /// The bytes, as addresses.
-    #[inline]
-    pub(crate) fn range(self) -> Range<usize> {
-        self.ptr..self.ptr + self.count * self.dtype.size()
-    }
-
-    /// To read during one call.
-    #[inline]
-    pub(crate) fn view<'a>(self) -> View<'a> {
-        // SAFETY: by the header's promise memory of that size, which nobody writes until the call has ended. No address arithmetic
-        // overflows, as `new` has checked.
-        unsafe { View::from_raw(ptr::with_exposed_provenance(self.ptr), self.count, self.dtype, self.place) }
-    }
-
-    /// To write during one call.
-    #[inline]
-    pub(crate) fn view_mut<'a>(self) -> ViewMut<'a> {
-        let at = ptr::with_exposed_provenance_mut(self.ptr);
-        // SAFETY: as above; `CheckedCall::new` has checked that no other buffer of the call overlaps this one.
-        unsafe { ViewMut::from_raw(at, self.count, self.dtype, self.place) }
-    }
-
-    /// Copy these bytes to `other`, which has as many, in the same place.
-    pub(crate) fn copy_to(self, other: Self) -> comity::Result<()> {
-        let from = self.range();
-        let to = other.range();
-        match self.place {
-            _ if from.is_empty() => Ok(()),
-            Place::Cuda { device, stream } => {
-                // SAFETY: both are memory of this device, by the header's promise, for as long as its stream has not come past the call.
-                unsafe { comity::tools::cuda::copy(device, to.start, from.start, from.len(), stream) }
-            }
-            _ => {
-                let to = ptr::with_exposed_provenance_mut::<u8>(to.start);
-                // SAFETY: both are memory of that many bytes, by the header's promise; `copy` allows overlap.
-                unsafe { ptr::copy(ptr::with_exposed_provenance::<u8>(from.start), to, from.len()) };
-                Ok(())
-            }
-        }
+) -> Result<ForeignMemory, CFault> {
+    // SAFETY: by the header's promise memory of that size until the call has ended.
+    match unsafe { ForeignMemory::new(ptr, count, dtype, place) } {
+        Some(memory) => Ok(memory),
+        None => Err(no_memory(what, ptr, count, dtype)),
     }
 }
 

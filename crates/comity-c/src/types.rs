@@ -9,10 +9,11 @@ use std::ffi::{c_char, c_void};
 /// Status of a call. COMITY_OK and COMITY_PENDING are no errors.
 ///
 /// After an error comity_last_error() has a sentence about it, and comity_error_take() an object with all details.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub enum comity_status {
     /** Success. */
+    #[default]
     COMITY_OK = 0,
     /** A request is still under way. */
     COMITY_PENDING = 1,

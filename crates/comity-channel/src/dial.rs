@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{Error, Result, sys::poll_joining};
 pub use probe::{answering, probe};
-pub use race::Winner;
 use race::{Race, SealedStream, TryFailure};
+pub use race::{Winner, begin_connect};
 use rustix::{
     event::{PollFd, PollFlags},
     io::Errno,
@@ -76,22 +76,32 @@ impl DialLimits<'_> {
     /// Wait until `fd` is ready (true) or `until` passes (false).
     pub fn wait(&self, fd: Option<(BorrowedFd<'_>, PollFlags)>, until: Instant) -> Result<bool> {
         loop {
-            let mut fds: Vec<_> =
-                self.wakers.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
-            fds.extend(fd.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
             // WAIT(until): an answer: to the join deadline
-            poll_joining(&mut fds, Some(until))?;
-            let mut ready = fds.iter().map(|f| !f.revents().is_empty());
-            if ready.by_ref().take(self.wakers.len()).fold(false, |any, r| any | r) {
-                (self.check)()?;
-            }
-            if ready.next() == Some(true) {
+            if self.poll(fd.iter().copied(), Some(until))?.contains(&true) {
                 return Ok(true);
             }
             if Instant::now() >= until {
                 return Ok(false);
             }
         }
+    }
+
+    /// Sleeps until something is ready or `until` passes. Returns which of `fds` are.
+    fn poll<'f>(
+        &'f self,
+        fds: impl Iterator<Item = (BorrowedFd<'f>, PollFlags)>,
+        until: Option<Instant>,
+    ) -> Result<Vec<bool>> {
+        let wakers = self.wakers.iter().map(|waker| (*waker, PollFlags::IN));
+        let mut fds: Vec<_> =
+            wakers.chain(fds).map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)).collect();
+        // WAIT(until): an answer: to the join deadline
+        poll_joining(&mut fds, until)?;
+        let mut ready = fds.iter().map(|f| !f.revents().is_empty());
+        if ready.by_ref().take(self.wakers.len()).fold(false, |any, r| any | r) {
+            (self.check)()?;
+        }
+        Ok(ready.collect())
     }
 }
 

@@ -45,6 +45,12 @@ impl Writer {
         ranks.iter().take(MAX_RANKS).for_each(|r| self.u32(*r as u32));
     }
 
+    /// A list after its length in a byte; what is beyond `most` is left out.
+    pub fn list<T>(&mut self, most: usize, all: &[T], mut one: impl FnMut(&mut Self, &T)) {
+        self.u8(all.len().min(most) as u8);
+        all.iter().take(most).for_each(|value| one(self, value));
+    }
+
     pub fn addr(&mut self, a: SocketAddr) {
         match a {
             SocketAddr::V4(a) => {
@@ -109,6 +115,19 @@ impl Reader<'_> {
             return Err(Malformed);
         }
         (0..n).map(|_| Ok(self.u32()? as usize)).collect()
+    }
+
+    /// Up to `most` values, after their number in a byte.
+    pub fn list<T>(
+        &mut self,
+        most: usize,
+        mut one: impl FnMut(&mut Self) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, Malformed> {
+        let n = usize::from(self.u8()?);
+        if n > most {
+            return Err(Malformed);
+        }
+        (0..n).map(|_| one(self)).collect()
     }
 
     pub fn flag(&mut self) -> Result<bool, Malformed> {

@@ -39,10 +39,12 @@ mod stream;
 #[cfg(fuzzing)]
 use comity_base::fuzz_input;
 // Rooms of the crate below, so that a path says the room and not the crate.
-use comity_base::{Error, Key, Result, sys};
+use comity_base::{Error, Key, Result, sync, sys};
 
 pub use accept::{Accepted, Acceptor};
-pub use dial::{DialLimits, Miss, TRY, Target, Winner, answering, dial, dial_all, dial_any, is_own, probe};
+pub use dial::{
+    DialLimits, Miss, TRY, Target, Winner, answering, begin_connect, dial, dial_all, dial_any, is_own, probe,
+};
 pub use fields::{MAX_TEXT, Malformed, Reader, Writer};
 pub use hello::{Agreed, Channel, Denial, Hello, HelloVerdict, Initiator, Refusal, STORE, Secret};
 pub use listener::{Listener, Unlink};

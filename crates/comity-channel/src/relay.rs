@@ -8,12 +8,12 @@
 //! The two make their handshake with each other and seal what follows it. This process holds the job's key, but not the keys of the
 //! connection, so it reads and changes nothing. A slow reader slows its writer down, as it does on a connection of their own.
 
-use super::hello::Hello;
-use crate::sys::{Waker, poll_until, tcp_socket};
-use rustix::{
-    event::{PollFd, PollFlags},
-    io::Errno,
+use super::{dial::begin_connect, hello::Hello};
+use crate::{
+    sync::lock,
+    sys::{Waker, poll_until, tcp_socket},
 };
+use rustix::event::{PollFd, PollFlags};
 use socket2::{Domain, Socket};
 use std::{
     fmt,
@@ -21,7 +21,7 @@ use std::{
     net::{Shutdown, SocketAddr, TcpStream},
     os::fd::AsFd,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
@@ -65,12 +65,6 @@ impl fmt::Debug for Relay {
     }
 }
 
-impl RelayShared {
-    fn waiting(&self) -> MutexGuard<'_, Vec<RelayedPair>> {
-        self.new.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Relay {
     /// `find` says where the process is that a hello is for.
     pub fn new(find: impl Fn(&Hello) -> Option<Vec<SocketAddr>> + Send + Sync + 'static) -> Self {
@@ -84,9 +78,9 @@ impl Relay {
 
     /// Returns true if no more connections are relayed for now.
     pub(crate) fn is_full(&self) -> bool {
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let thread = lock(&self.thread);
         thread.as_ref().is_some_and(|(shared, _)| {
-            shared.passed.load(Ordering::Acquire) + shared.waiting().len() >= MAX_PASSED
+            shared.passed.load(Ordering::Acquire) + lock(&shared.new).len() >= MAX_PASSED
         })
     }
 
@@ -108,7 +102,7 @@ impl Relay {
         let inward = Flow::default();
         let far = Far::Connecting(goals, moved + PASS_LIMIT);
         let passed = RelayedPair { near: stream, far, outward, inward, hello, seen: (0, false), moved };
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&self.thread);
         if thread.is_none() {
             match RelayShared::start() {
                 Ok(started) => *thread = Some(started),
@@ -116,7 +110,7 @@ impl Relay {
             }
         }
         if let Some((shared, _)) = &*thread {
-            shared.waiting().push(passed);
+            lock(&shared.new).push(passed);
             shared.waker.wake();
         }
     }
@@ -124,7 +118,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = lock(&self.thread).take();
         if let Some((shared, thread)) = thread {
             shared.stop.store(true, Ordering::Release);
             shared.waker.wake();
@@ -299,7 +293,7 @@ impl RelayShared {
         let mut stopped: Option<Instant> = None;
         let mut room = vec![0; ROOM];
         loop {
-            let mut waiting = self.waiting();
+            let mut waiting = lock(&self.new);
             all.append(&mut waiting);
             while all.iter().filter(|p| p.is_young()).count() > MAX_YOUNG
                 && let Some(oldest) = all.iter().position(RelayedPair::is_young)
@@ -328,12 +322,7 @@ impl RelayShared {
 }
 
 fn connect(at: SocketAddr) -> io::Result<Socket> {
-    let socket = tcp_socket(Domain::for_address(at))?;
-    socket.set_nonblocking(true)?;
-    match socket.connect(&at.into()) {
-        Err(e) if Errno::from_io_error(&e) != Some(Errno::INPROGRESS) => Err(e),
-        _ => Ok(socket),
-    }
+    begin_connect(tcp_socket(Domain::for_address(at))?, &at.into())
 }
 
 #[cfg(test)]

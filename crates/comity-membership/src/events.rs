@@ -43,118 +43,36 @@ pub enum Heard<R: Reason> {
     End(&'static str),
 }
 
-/// Action of the caller, in this order.
+/// Action of the caller, in this order. A `member` is named by its rank in the group, everyone else by the process's.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "a field whose name says it needs no other word")]
 pub enum Action<R: Reason> {
     /// Send a note. A process that cannot be reached is found when it is next read.
-    Tell {
-        /// The processes to tell.
-        to: Vec<usize>,
-        /// The note.
-        note: Note<R>,
-    },
+    Tell { to: Vec<usize>, note: Note<R> },
     /// Send a heartbeat to every process that has no note waiting for room.
     Beat {
         /// Progress of this process's engines.
         progress: u64,
     },
     /// Close the connection to a process. It is heard and told no more.
-    Close {
-        /// The process.
-        rank: usize,
-    },
+    Close { rank: usize },
     /// A group has failed. The first reason stays.
-    Fail {
-        /// The group.
-        group_id: u64,
-        /// Reason.
-        failure: R,
-    },
-    /// A member has left in good order.
-    Left {
-        /// The group.
-        group_id: u64,
-        /// The member, by its rank in the group.
-        member: usize,
-    },
-    /// A member has opened the group.
-    Entered {
-        /// The group.
-        group_id: u64,
-        /// The member, by its rank in the group.
-        member: usize,
-    },
-    /// A member needs a link to this one, which is to connect.
-    Connect {
-        /// The group.
-        group_id: u64,
-        /// The member, by its rank in the group.
-        member: usize,
-    },
-    /// A member has waited for this one in a call. Compare that with this rank's own calls. If they differ, call
-    /// [`Membership::abort`](crate::Membership::abort).
-    Waits {
-        /// The group.
-        group_id: u64,
-        /// This rank in the group.
-        mine: usize,
-        /// The member that waits.
-        member: usize,
-        /// The call that it waits in.
-        call: R::Call,
-    },
-    /// A member asks how far this one has come. Call [`Membership::answer`](crate::Membership::answer).
-    Census {
-        /// The group.
-        group_id: u64,
-        /// The member that asks.
-        member: usize,
-        /// Calls up to this number count for the digest.
-        at: u64,
-        /// Digest of the calls of the member that asks.
-        digest: u64,
-    },
-    /// A member has answered how far it has come.
-    Reached {
-        /// The group.
-        group_id: u64,
-        /// The member that answered.
-        member: usize,
-        /// Its answer.
-        reached: R::Reached,
-    },
+    Fail { group_id: u64, failure: R },
+    /// A member says this of a group in which this process has the rank `mine`: that it has left, has opened it, needs a link, or has come so
+    /// far; or it asks this one. What it waits for is to be compared with this rank's own calls: if they differ, call
+    /// [`Membership::abort`](crate::Membership::abort). A census is to be answered: [say](crate::Membership::say) [`Note::Reached`].
+    Said { mine: usize, member: usize, note: Note<R> },
     /// A process speaks of the group that follows one. Have the [`Reform`](crate::Reform) of that group hear it.
-    Reform {
-        /// The process.
-        from: usize,
-        /// The former group.
-        group_id: u64,
-        /// Its message.
-        message: Message,
-    },
+    Reform { from: usize, group_id: u64, message: Message },
     /// A member of a group has not been heard for some time. Count it.
-    Suspect {
-        /// The group.
-        group_id: u64,
-    },
+    Suspect { group_id: u64 },
     /// Ask a silent process over a new connection whether it lives.
-    Ask {
-        /// The process.
-        rank: usize,
-    },
+    Ask { rank: usize },
     /// A member of a group was silent for longer than any had been before in it.
-    Silence {
-        /// The group.
-        group_id: u64,
-        /// For how long.
-        silence: Duration,
-    },
+    Silence { group_id: u64, silence: Duration },
     /// In a large job: make a control connection to a process. Then call [`Membership::attach`](crate::Membership::attach) or
     /// [`Membership::missed`](crate::Membership::missed).
-    Dial {
-        /// The process.
-        rank: usize,
-    },
+    Dial { rank: usize },
     /// Wake whoever waits for the processes to meet.
     News,
     /// Log this.
@@ -174,14 +92,10 @@ pub enum NoConnection {
 
 /// Entry for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "a field whose name says it needs no other word")]
 pub enum Word {
     /// A process was judged for its silence.
     Silent(Verdict),
     /// A suspect process is heard again.
-    Back {
-        /// The process.
-        rank: usize,
-        /// For how long it was silent.
-        silence: Duration,
-    },
+    Back { rank: usize, silence: Duration },
 }

@@ -52,30 +52,19 @@ const PUNCTUAL: u32 = 5;
 
 /// Verdict on a process's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "a field whose name says it needs no other word")]
 pub enum Verdict {
     /// It was silent for long enough to be noted.
     Suspect {
-        /// The process.
         rank: usize,
-        /// For how long.
         silence: Duration,
         /// Progress of its engines when it was last heard.
         progress: Option<u64>,
     },
     /// It was silent for the whole limit. It is not judged again.
-    Dead {
-        /// The process.
-        rank: usize,
-        /// For how long.
-        silence: Duration,
-    },
-    /// It lives, but its own connection carries nothing. It is not judged again.
-    Stuck {
-        /// The process.
-        rank: usize,
-        /// For how long its connection has carried nothing.
-        silence: Duration,
-    },
+    Dead { rank: usize, silence: Duration },
+    /// It lives, but its own connection, which has carried nothing for so long, does not. It is not judged again.
+    Stuck { rank: usize, silence: Duration },
 }
 
 /// When each process was heard last, and when the next decision about one is due.

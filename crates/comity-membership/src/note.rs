@@ -4,39 +4,24 @@ use crate::{Message, Reason};
 
 /// Message of one process to another. Groups have numbers that all processes know alike, their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "a field whose name says it needs no other word")]
 pub enum Note<R: Reason> {
     /// The sender leaves a group in good order.
-    Leave {
-        /// The group.
-        group_id: u64,
-    },
+    Leave { group_id: u64 },
     /// The sender has opened a group.
-    Entered {
-        /// The group.
-        group_id: u64,
-    },
+    Entered { group_id: u64 },
     /// The sender needs a link to the receiver, which is the one to connect.
-    Connect {
-        /// The group.
-        group_id: u64,
-    },
+    Connect { group_id: u64 },
     /// A group has failed.
-    Abort {
-        /// The group.
-        group_id: u64,
-        /// Reason.
-        failure: R,
-    },
+    Abort { group_id: u64, failure: R },
     /// The sender has waited for the receiver for long.
     Waits {
-        /// The group.
         group_id: u64,
         /// The call that the sender is in.
         call: R::Call,
     },
     /// The sender asks how far the receiver has come.
     Census {
-        /// The group.
         group_id: u64,
         /// Calls up to this number count for the digest.
         at: u64,
@@ -45,7 +30,6 @@ pub enum Note<R: Reason> {
     },
     /// The answer to a census.
     Reached {
-        /// The group.
         group_id: u64,
         /// Progress of the sender.
         reached: R::Reached,
@@ -68,12 +52,7 @@ pub enum Note<R: Reason> {
         silence: u64,
     },
     /// The sender and the receiver agree on the group that follows one.
-    Reform {
-        /// The former group.
-        group_id: u64,
-        /// The message.
-        message: Box<Message>,
-    },
+    Reform { group_id: u64, message: Box<Message> },
     /// In a large job: an edge of the graph is gone. Only within [`Spread`](Self::Spread).
     Lost {
         /// The process that gave the other up.
@@ -87,17 +66,13 @@ pub enum Note<R: Reason> {
     },
     /// In a large job: the sender has lost these ranks by what others said; no edge of the graph leads to them. Only within
     /// [`Spread`](Self::Spread).
-    NoWay {
-        /// The processes.
-        ranks: Vec<usize>,
-    },
+    NoWay { ranks: Vec<usize> },
     /// In a large job: news of one process for all, which everyone passes on once.
     Spread {
         /// Process whose news they are.
         origin: usize,
         /// The number of this news among all of its origin, from 1.
         number: u64,
-        /// The news.
         note: Box<Self>,
     },
     /// In a large job: news of one process for some, passed on from neighbour to neighbour.
@@ -108,7 +83,6 @@ pub enum Note<R: Reason> {
         to: Vec<usize>,
         /// Number of times that they were passed on.
         hops: u8,
-        /// The news.
         note: Box<Self>,
     },
 }

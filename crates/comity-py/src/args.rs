@@ -1,7 +1,7 @@
 //! The arguments of a call besides its buffers: what Python makes of them once, and what a group makes of that at each call.
 
 use crate::errors;
-use comity::{Group, ReduceOp, Wire};
+use comity::{Group, ReduceOp, Wire, tools::ForeignArgs};
 use pyo3::prelude::*;
 
 /// Memory of a CUDA device: its number (`None`: the group's), and the stream.
@@ -19,7 +19,7 @@ pub(crate) struct CallArgs {
     tag: i64,
     counts: Option<Vec<i64>>,
     recv_counts: Option<Vec<i64>>,
-    place: Option<OnDevice>,
+    pub(crate) place: Option<OnDevice>,
     pub(crate) timeout: Option<f64>,
     objects: bool,
     wire: Option<Wire>,
@@ -71,34 +71,12 @@ fn reduction(py: Python<'_>, name: &str) -> PyResult<ReduceOp> {
     })
 }
 
-/// Arguments whose numbers suit their group.
-#[derive(Debug, Default)]
-pub(crate) struct CheckedArgs {
-    pub(crate) reduce: Option<ReduceOp>,
-    pub(crate) root: Option<usize>,
-    /// Send to, or receive from.
-    pub(crate) peer: Option<usize>,
-    /// For sendrecv: receive from.
-    pub(crate) source: Option<usize>,
-    pub(crate) tag: u32,
-    /// Elements per rank; of the input for all_to_all.
-    pub(crate) counts: Option<Vec<usize>>,
-    /// Elements from each rank, for all_to_all.
-    pub(crate) recv_counts: Option<Vec<usize>>,
-    /// Memory of all buffers; `None`: host memory.
-    pub(crate) place: Option<OnDevice>,
-    /// True if it is a part of a call that moves objects.
-    pub(crate) objects: bool,
-    /// Form in which the elements cross the links, if not as they are.
-    pub(crate) wire: Option<Wire>,
-}
-
 impl CallArgs {
     /// These arguments for a call of `op` on `group`, or words that say which of them cannot be. Whether a rank is in the group is
     /// seen later.
-    pub(crate) fn checked(&self, group: &Group, op: &str) -> Result<CheckedArgs, String> {
+    pub(crate) fn checked(&self, group: &Group, op: &str) -> Result<ForeignArgs, String> {
         let numbers = Numbers { group, op };
-        Ok(CheckedArgs {
+        Ok(ForeignArgs {
             reduce: self.reduce,
             root: numbers.rank("root", self.root)?,
             peer: numbers.rank("peer", self.peer)?,
@@ -106,7 +84,6 @@ impl CallArgs {
             tag: numbers.tag(self.tag)?,
             counts: numbers.counts(self.counts.as_deref())?,
             recv_counts: numbers.counts(self.recv_counts.as_deref())?,
-            place: self.place,
             objects: self.objects,
             wire: self.wire,
         })

@@ -8,8 +8,8 @@
 //!                                    Kind.read, Kind.write, Group.run
 //! ```
 
-use crate::raw::{BorrowedBuffer, RawBuffer};
-use comity::{DType, Group, ReduceOp};
+use crate::raw::BorrowedBuffer;
+use comity::{DType, Group, ReduceOp, tools::ForeignMemory};
 use pyo3::{
     intern,
     prelude::*,
@@ -54,8 +54,8 @@ fn dtype_of(py: Python<'_>, numpy: &NumPy, x: &Bound<'_, PyAny>) -> Option<DType
 #[derive(Clone, Copy)]
 pub(crate) struct PlainAllReduce {
     /// None: in place.
-    inp: Option<RawBuffer>,
-    out: RawBuffer,
+    inp: Option<ForeignMemory>,
+    out: ForeignMemory,
     reduce: ReduceOp,
 }
 
@@ -86,7 +86,7 @@ impl PlainAllReduce {
         let run = |from: &BorrowedBuffer, to: &BorrowedBuffer| {
             let inp = from.elements(dtype)?;
             let out = to.elements(dtype)?;
-            let plain = from.shape() == to.shape() && !inp.overlaps(out);
+            let plain = from.shape() == to.shape() && !inp.overlaps(&out);
             if plain { call(&Self { inp: Some(inp), out, reduce }) } else { None }
         };
         let ended =

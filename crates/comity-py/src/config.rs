@@ -18,13 +18,6 @@ fn read<'a>(variables: &'a Variables) -> impl Fn(&str) -> Option<OsString> + 'a 
     }
 }
 
-fn key(bytes: Option<[u8; 32]>, config: Config) -> Config {
-    match bytes {
-        Some(bytes) => config.key(Key::from(bytes)),
-        None => config,
-    }
-}
-
 /// The group, unless a signal handler raises before the ranks have met: then this rank gives up joining.
 fn connected(py: Python<'_>, config: Config) -> PyResult<Group> {
     let wish = Arc::<JoinInterrupt>::default();
@@ -42,9 +35,10 @@ pub(crate) fn init(
     key_bytes: Option<[u8; 32]>,
 ) -> PyResult<PyGroup> {
     logging::listen();
-    let config = Config::from_vars(read(&variables))
-        .map(|c| key(key_bytes, c))
-        .map_err(|e| errors::raised(py, None, &e))?;
+    let mut config = Config::from_vars(read(&variables)).map_err(|e| errors::raised(py, None, &e))?;
+    if let Some(bytes) = key_bytes {
+        config = config.key(Key::from(bytes));
+    }
     if strict && config.evidence().launcher == Launcher::Alone {
         let why = format!(
             "this process is in no job: {}; start it with `comity launch -n 2 -- python ...`, or set COMITY_RANK, COMITY_SIZE and COMITY_STORE",

@@ -3,13 +3,15 @@
 use crate::{
     args::CallArgs,
     arrays::PlainAllReduce,
-    errors, interrupt,
-    raw::RawBuffer,
+    errors, interrupt, raw,
     request::{FinishGuard, PyRequest, RequestState, seconds, wait_to_the_end, watched},
     shared::SharedBytes,
-    work::{BufferSpec, PreparedCall},
+    work::{self, BufferSpec},
 };
-use comity::{Peer, Place, ReformOptions, ViewMut, tools::HomeProcess};
+use comity::{
+    Peer, Place, ReformOptions, ViewMut,
+    tools::{ForeignCall, ForeignMemory, HomeProcess},
+};
 use pyo3::{prelude::*, types::PyDict};
 use std::{
     mem,
@@ -65,12 +67,11 @@ impl Drop for PyGroup {
 }
 
 /// Buffers in host memory of which none overlaps another.
-fn apart(given: Vec<BufferSpec>) -> Result<Vec<RawBuffer>, String> {
-    let all: Vec<RawBuffer> =
-        given.into_iter().map(|b| RawBuffer::new(b, Place::Host)).collect::<Result<_, _>>()?;
+fn apart(given: Vec<BufferSpec>) -> Result<Vec<ForeignMemory>, String> {
+    let all: Vec<_> = given.into_iter().map(|b| raw::memory(b, Place::Host)).collect::<Result<_, _>>()?;
     let mut order = all.clone();
     order.sort_by_key(|b| b.range().start);
-    match order.windows(2).any(|pair| pair[0].overlaps(pair[1])) {
+    match order.windows(2).any(|pair| pair[0].overlaps(&pair[1])) {
         true => Err("sync: two of the arrays overlap; pass the whole instead".into()),
         false => Ok(all),
     }
@@ -111,13 +112,13 @@ impl PyGroup {
         op: &str,
         [inp, out]: [Option<BufferSpec>; 2],
         args: Option<&Bound<'_, CallArgs>>,
-    ) -> PyResult<(comity::Group, PreparedCall)> {
+    ) -> PyResult<(comity::Group, ForeignCall)> {
         let none = CallArgs::default();
         let args = args.map_or(&none, |a| a.get());
         let group = self.limited(py, args.timeout)?;
         let misuse = |words| errors::misuse(py, Some(group.rank()), words, Some(op));
         let checked = args.checked(&group, op).map_err(misuse)?;
-        let work = PreparedCall::new(&group, op, inp, out, checked);
+        let work = work::prepared(&group, op, inp, out, args.place, checked);
         let work = work.map_err(|words| misuse(format!("{op}: {words}")))?;
         Ok((group, work))
     }
@@ -315,7 +316,7 @@ impl PyGroup {
         let received = Arc::new(AtomicUsize::new(0));
         let told = Arc::clone(&received);
         let work = move |group: &comity::Group| {
-            let mut views: Vec<ViewMut<'_>> = buffers.iter().map(RawBuffer::view_mut).collect();
+            let mut views: Vec<ViewMut<'_>> = buffers.iter().map(ForeignMemory::view_mut).collect();
             told.store(group.sync(&mut views, holds)?, Ordering::Relaxed);
             Ok(())
         };

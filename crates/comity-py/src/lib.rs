@@ -24,45 +24,30 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _core {
-    use crate::{errors, interpreter, raw::RawBuffer, work::BufferSpec};
+    use crate::{errors, interpreter, raw, work::BufferSpec};
     use comity::{BackendKind, DType, MAX_TAG, Op, Place, ReduceOp};
-    use pyo3::{prelude::*, types::PyDict};
+    use pyo3::{prelude::*, types::IntoPyDict};
     use std::{ffi::OsString, path::PathBuf};
 
     #[pymodule_export]
-    use crate::args::CallArgs;
-    #[pymodule_export]
-    use crate::arrays::know_numpy;
-    #[pymodule_export]
-    use crate::callbacks::post;
-    #[pymodule_export]
-    use crate::config::{init, init_with_store};
-    #[pymodule_export]
-    use crate::group::PyGroup;
-    #[pymodule_export]
-    use crate::interrupt::is_given_up;
-    #[pymodule_export]
-    use crate::memory::HeldMemory;
-    #[pymodule_export]
-    use crate::request::PyRequest;
-    #[pymodule_export]
-    use crate::shared::SharedBytes;
-    #[pymodule_export]
-    use crate::store::PyStore;
+    use crate::{
+        args::CallArgs,
+        arrays::know_numpy,
+        callbacks::post,
+        config::{init, init_with_store},
+        group::PyGroup,
+        interrupt::is_given_up,
+        memory::HeldMemory,
+        request::PyRequest,
+        shared::SharedBytes,
+        store::PyStore,
+    };
 
     #[pymodule_init]
     fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
-        let dtypes = PyDict::new(m.py());
-        let reductions = PyDict::new(m.py());
-        for d in DType::ALL {
-            dtypes.set_item(d.name(), d as u8)?;
-        }
-        for o in ReduceOp::ALL {
-            reductions.set_item(o.name(), o as u8)?;
-        }
-        m.add("DTYPES", dtypes)?;
+        m.add("DTYPES", DType::ALL.map(|d| (d.name(), d as u8)).into_py_dict(m.py())?)?;
         m.add("SIZES", DType::ALL.map(DType::size))?;
-        m.add("REDUCTIONS", reductions)?;
+        m.add("REDUCTIONS", ReduceOp::ALL.map(|o| (o.name(), o as u8)).into_py_dict(m.py())?)?;
         m.add("OPS", Op::ALL.map(Op::name))?;
         let close = wrap_pyfunction!(interpreter::close, m)?;
         m.py().import("atexit")?.call_method1("register", (close,))?;
@@ -86,7 +71,7 @@ mod _core {
     /// Copy the bytes of one buffer to another of the same size.
     #[pyfunction]
     fn copy(py: Python<'_>, from: BufferSpec, to: BufferSpec) -> PyResult<()> {
-        let pair = RawBuffer::new(from, Place::Host).and_then(|f| Ok((f, RawBuffer::new(to, Place::Host)?)));
+        let pair = raw::memory(from, Place::Host).and_then(|f| Ok((f, raw::memory(to, Place::Host)?)));
         let (from, to) = pair.map_err(|words| errors::misuse(py, None, words, None))?;
         if from.range().len() != to.range().len() {
             return Err(errors::misuse(py, None, "the two buffers differ in size".into(), None));

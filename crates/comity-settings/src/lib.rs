@@ -20,6 +20,6 @@ pub mod settings;
 // Rooms of the crates below, so that a path says the room and not the crate.
 use comity_base::{
     ConfigError, Error, ErrorKind, HostPort, JoinCause, JoinError, Key, MAX_SIZE, Result, address, lanes,
-    named, root_cause, sys,
+    named, root_cause, sync, sys,
 };
 use comity_transport::{self as transport, LinkKind};

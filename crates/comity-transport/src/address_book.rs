@@ -10,7 +10,7 @@ use super::{
     Card, InterfaceRules, OwnAddr,
     candidates::{Candidates, from_here},
 };
-use crate::{sync::lock, sys::Interface};
+use crate::{sync::lock, sys::in_network};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
@@ -132,10 +132,8 @@ impl AddressBook {
         // How many of the two share a network with it.
         let beside = |card: &Card, other: &Card| {
             let within = |a: &OwnAddr, b: &OwnAddr| {
-                let ip = a.at.ip();
-                let prefix = a.prefix;
                 // All link-local addresses look as if they were in one network.
-                !a.is_inner && !a.is_link_local() && as_interface(ip, prefix).holds(b.at.ip())
+                !a.is_inner && !a.is_link_local() && in_network(a.at.ip(), a.prefix, b.at.ip())
             };
             card.host_id == other.host_id
                 || card.addrs.iter().any(|a| other.addrs.iter().any(|b| within(a, b)))
@@ -150,10 +148,6 @@ impl AddressBook {
         all.sort();
         all.into_iter().map(|(_, r)| r).take(MAX_RELAYS).collect()
     }
-}
-
-fn as_interface(ip: IpAddr, prefix: u8) -> Interface {
-    Interface { name: String::new(), index: 0, ip, prefix, speed: 0, is_loopback: false }
 }
 
 #[cfg(test)]

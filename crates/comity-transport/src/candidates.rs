@@ -19,7 +19,7 @@ use crate::{
 use std::{
     cmp::Reverse,
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
+    net::{IpAddr, SocketAddr, SocketAddrV6},
 };
 
 /// In Mbit/s, where the system does not tell: between an ordinary network and a fast cable.
@@ -206,10 +206,7 @@ impl Candidates {
 /// The ways from here to the addresses that a rank announced.
 pub(super) fn from_here(rules: &InterfaceRules, theirs: &[OwnAddr]) -> Candidates {
     let all = interfaces();
-    // Addresses for documentation: routed like any other.
-    let anywhere: [IpAddr; 2] =
-        [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
-    let out: Vec<_> = anywhere.iter().filter_map(|ip| here::source(SocketAddr::new(*ip, 9)).ok()).collect();
+    let out: Vec<_> = here::ANYWHERE.into_iter().filter_map(|to| here::source(to).ok()).collect();
     let default = all.iter().filter(|i| out.contains(&i.ip)).map(|i| i.index).collect();
     let (own, left_out) = all.into_iter().partition(|i| rules.allow(i));
     sorted(&Here { own, left_out, default, source: &here::source }, theirs)

@@ -71,13 +71,17 @@ pub struct Card {
 }
 
 impl Card {
+    /// The addresses at which it listens, in words.
+    pub fn place(&self) -> String {
+        self.addrs.iter().map(|a| a.at.to_string()).collect::<Vec<_>>().join(", ")
+    }
+
     pub fn put(&self, w: &mut Writer) {
         w.u64(self.host_id);
         w.u16(self.cores);
         self.links.put(w);
         w.text(&self.unix);
-        w.u8(self.addrs.len().min(MAX_ADDRS) as u8);
-        self.addrs.iter().take(MAX_ADDRS).for_each(|a| a.put(w));
+        w.list(MAX_ADDRS, &self.addrs, |w, a| a.put(w));
         w.u8(u8::from(self.are_named) | u8::from(self.relays) << 1);
     }
 
@@ -86,11 +90,7 @@ impl Card {
         let cores = r.u16()?;
         let links = Announced::take(r)?;
         let unix = r.text()?;
-        let n = usize::from(r.u8()?);
-        if n > MAX_ADDRS {
-            return Err(Malformed);
-        }
-        let addrs = (0..n).map(|_| OwnAddr::take(r)).collect::<Result<_, _>>()?;
+        let addrs = r.list(MAX_ADDRS, OwnAddr::take)?;
         let flags = r.u8()?;
         if flags > 3 {
             return Err(Malformed);
@@ -128,28 +128,14 @@ impl Announced {
     }
 
     fn put(&self, w: &mut Writer) {
-        w.u8(self.0.len().min(MAX_ANNOUNCED) as u8);
-        for (number, bytes) in self.0.iter().take(MAX_ANNOUNCED) {
+        w.list(MAX_ANNOUNCED, &self.0, |w, (number, bytes)| {
             w.u8(*number);
-            w.u8(bytes.len().min(MAX_BYTES) as u8);
-            w.0.extend(bytes.iter().take(MAX_BYTES));
-        }
+            w.list(MAX_BYTES, bytes, |w, byte| w.u8(*byte));
+        });
     }
 
     fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let n = usize::from(r.u8()?);
-        if n > MAX_ANNOUNCED {
-            return Err(Malformed);
-        }
-        let one = |_| {
-            let number = r.u8()?;
-            let len = usize::from(r.u8()?);
-            if len > MAX_BYTES {
-                return Err(Malformed);
-            }
-            Ok((number, (0..len).map(|_| r.u8()).collect::<Result<_, _>>()?))
-        };
-        Ok(Self((0..n).map(one).collect::<Result<_, _>>()?))
+        r.list(MAX_ANNOUNCED, |r| Ok((r.u8()?, r.list(MAX_BYTES, Reader::u8)?))).map(Self)
     }
 }
 

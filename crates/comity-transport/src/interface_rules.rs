@@ -3,7 +3,7 @@
 //! Entries with a comma between: the begin of a name (`en`), a whole name (`=en0`), an address, a network (`10.0.0.0/8`), each with `!`
 //! before it to leave that out. `^` and `=` before the first one hold for all, as in `NCCL_SOCKET_IFNAME`.
 
-use crate::sys::Interface;
+use crate::sys::{Interface, in_network};
 use std::net::IpAddr;
 
 /// The entries of `COMITY_INTERFACES`, in their order. Without entries every interface may be used.
@@ -50,7 +50,7 @@ impl InterfaceRule {
         match self {
             Self::Begins(begin) => i.name.starts_with(begin),
             Self::Named(name) => i.name == *name,
-            Self::Within(ip, prefix) => Interface { ip: *ip, prefix: *prefix, ..i.clone() }.holds(i.ip),
+            Self::Within(ip, prefix) => in_network(*ip, *prefix, i.ip),
         }
     }
 }

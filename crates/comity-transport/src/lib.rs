@@ -132,14 +132,25 @@ pub struct About {
     pub between_processes: bool,
     /// Its connections come over the host's own socket; else over TCP.
     pub within_host: bool,
-    /// Both ranks see the same memory, which is what plans within a host reckon with.
+    /// Both ranks see the same memory, which is what plans within a host reckon with, and its links read buffers where they lie that the
+    /// sender's process lets them map.
     pub shares_memory: bool,
-    /// Its links read buffers where they lie that the sender's process lets them map.
-    pub reads_buffers: bool,
     /// Its traffic stays on the host, or is encrypted where the job wants that.
     pub is_private: bool,
     /// The name of the backend that takes it before all others, where users know one.
     pub first_for: Option<&'static str>,
+}
+
+impl About {
+    /// Connections between any two processes, which nobody else can read.
+    pub(crate) const PRIVATE: Self = Self {
+        by_default: true,
+        between_processes: true,
+        within_host: false,
+        shares_memory: false,
+        is_private: true,
+        first_for: None,
+    };
 }
 
 /// A link, or what this process lacked for it.
@@ -189,7 +200,7 @@ pub fn dial_within_host(
 }
 
 /// The connection over the socket of their host with which the higher rank of a pair came.
-pub fn within_host(connections: Vec<Connection>) -> std::result::Result<UnixStream, Connected> {
+pub fn within_host(connections: Vec<Connection>) -> Result<UnixStream, Connected> {
     let mut streams = connections.into_iter().filter_map(|(stream, _)| match stream {
         Stream::Unix(stream) => Some(stream),
         Stream::Tcp(_) => None,

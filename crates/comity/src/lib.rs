@@ -61,6 +61,7 @@ mod backend;
 mod config;
 mod cuda;
 mod engine;
+mod foreign;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod group;

@@ -9,11 +9,12 @@
 //! | a launcher | [`Store`], at which its ranks meet; [`Sheet`], [`Tally`] and [`LiveRank`], what a rank did and does in memory that both see |
 //! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`costs_note`], [`network_in_words`], [`lanes_in_words`], [`trust_in_words`] |
 //! | `comity check`, `comity bench` | [`hosts`], [`connections`], [`prefer_algorithm`], [`bytes_pulled`], [`bytes_in_lanes`]; memory of CUDA devices in [`cuda`] |
-//! | the Python package | [`HomeProcess`], which its forked children are told from; [`of_objects`], for calls made of several |
+//! | the Python package and libcomity | [`HomeProcess`], which forked children are told from; [`ForeignCall`], a call with [`ForeignMemory`] and [`ForeignArgs`] |
 //! | both | [`on_warning`], for a process whose program listens to no events |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
 
 pub use crate::costs::CostsNote;
+pub use crate::foreign::{ForeignArgs, ForeignCall, ForeignMemory};
 pub use crate::recorder::{Flight, FlightCall, FlightState, LiveGroup, LivePath, LiveRank};
 pub use crate::rendezvous::Store;
 pub use crate::settings::{AddressNote, LinkNote, Topic, VARIABLES, Variable};
@@ -26,19 +27,6 @@ use crate::{Algorithm, Config, Group};
 /// Memory, streams and events of CUDA devices.
 pub mod cuda {
     pub use crate::cuda::{Buffer, Cuda, copy, devices};
-}
-
-/// The same group; calls through the returned handle are parts of one that moves objects, whose lengths go first. Another rank's call of
-/// arrays does not match them, and both are told.
-///
-/// ```
-/// let group = comity::Group::single();
-/// comity::tools::of_objects(&group).broadcast(&mut [1u64], 0)?;
-/// # Ok::<(), comity::Error>(())
-/// ```
-#[must_use]
-pub fn of_objects(group: &Group) -> Group {
-    group.of_objects()
 }
 
 /// The host of each rank of a group of all ranks, numbered from 0 in order of first appearance: two hosts may have one name. None where its

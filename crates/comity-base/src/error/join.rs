@@ -1,5 +1,6 @@
 //! Ranks that did not come together.
 
+use comity_kernel::named;
 use std::fmt;
 
 /// Failure to come together: the reason, and the ranks on whose account.
@@ -26,57 +27,33 @@ pub struct JoinError {
     words: String,
 }
 
-/// Reason that kept ranks from coming together, as a short name for programs.
-///
-/// ```
-/// use comity::JoinCause;
-///
-/// assert_eq!(JoinCause::GaveUp.name(), "gave up");
-/// assert!(JoinCause::ALL.contains(&JoinCause::Missing));
-/// ```
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum JoinCause {
-    /// Something else, or it is not known.
-    #[default]
-    Other,
-    /// Nobody has heard of those ranks.
-    Missing,
-    /// They are in the job, and did not come in time to the group that its members make.
-    Absent,
-    /// They came, and no connection to them can be made.
-    Unreachable,
-    /// They ended before all had come together.
-    Ended,
-    /// They said that they give up.
-    GaveUp,
-    /// Several processes claim one rank, or one was started for another job.
-    Claimed,
-}
-
-impl JoinCause {
-    /// Every cause, in the order of their numbers between ranks.
-    pub const ALL: [Self; 7] = [
-        Self::Other,
-        Self::Missing,
-        Self::Absent,
-        Self::Unreachable,
-        Self::Ended,
-        Self::GaveUp,
-        Self::Claimed,
-    ];
-
-    /// A word or two for it: "missing".
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Other => "other",
-            Self::Missing => "missing",
-            Self::Absent => "absent",
-            Self::Unreachable => "unreachable",
-            Self::Ended => "ended",
-            Self::GaveUp => "gave up",
-            Self::Claimed => "claimed",
-        }
+named! {
+    /// Reason that kept ranks from coming together, as a short name for programs.
+    ///
+    /// ```
+    /// use comity::JoinCause;
+    ///
+    /// assert_eq!(JoinCause::GaveUp.name(), "gave up");
+    /// assert!(JoinCause::ALL.contains(&JoinCause::Missing));
+    /// ```
+    #[non_exhaustive]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum JoinCause: "cause" {
+        /// Something else, or it is not known.
+        #[default]
+        Other => "other",
+        /// Nobody has heard of those ranks.
+        Missing => "missing",
+        /// They are in the job, and did not come in time to the group that its members make.
+        Absent => "absent",
+        /// They came, and no connection to them can be made.
+        Unreachable => "unreachable",
+        /// They ended before all had come together.
+        Ended => "ended",
+        /// They said that they give up.
+        GaveUp => "gave up",
+        /// Several processes claim one rank, or one was started for another job.
+        Claimed => "claimed",
     }
 }
 

@@ -93,10 +93,7 @@ impl CudaDriver {
         let cuda = Self { call };
         // SAFETY: takes flags, of which there are none.
         cuda.ok(unsafe { (cuda.call.init)(0) }, "cuInit")?;
-        let mut n = 0;
-        // SAFETY: writes one int.
-        cuda.ok(unsafe { (cuda.call.device_count)(&mut n) }, "cuDeviceGetCount")?;
-        if n < 1 {
+        if cuda.devices()? < 1 {
             return Err(unavailable("there is no device; CUDA_VISIBLE_DEVICES may hide it".into()));
         }
         Ok(cuda)

@@ -39,6 +39,12 @@ pub fn number_hosts(ids: impl Iterator<Item = u64>) -> Vec<usize> {
     .collect()
 }
 
+/// Addresses elsewhere, one of each family: for documentation, and routed like any other.
+pub const ANYWHERE: [SocketAddr; 2] = [
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9),
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 9),
+];
+
 /// The address under which other hosts find this one: of the interface that leads to the first of `toward` that is
 /// elsewhere, else out of this host, else of any interface. Loopback only where there is nothing else.
 pub fn outward(toward: &[SocketAddr]) -> IpAddr {
@@ -52,14 +58,10 @@ fn choose(
     source: impl Fn(SocketAddr) -> Option<IpAddr>,
     interfaces: impl FnOnce() -> Vec<IpAddr>,
 ) -> IpAddr {
-    // Addresses for documentation: routed like any other.
-    let anywhere: [IpAddr; 2] =
-        [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
-    let anywhere = anywhere.map(|ip| SocketAddr::new(ip, 9));
     toward
         .iter()
         .copied()
-        .chain(anywhere)
+        .chain(ANYWHERE)
         .filter_map(&source)
         .find(is_outside)
         .or_else(|| {

@@ -47,15 +47,7 @@ impl Interface {
 
     /// Returns true if `ip` is in its network.
     pub fn holds(&self, ip: IpAddr) -> bool {
-        match (self.ip, ip) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => {
-                common((a.to_bits() ^ b.to_bits()).leading_zeros(), self.prefix)
-            }
-            (IpAddr::V6(a), IpAddr::V6(b)) => {
-                common((a.to_bits() ^ b.to_bits()).leading_zeros(), self.prefix)
-            }
-            _ => false,
-        }
+        in_network(self.ip, self.prefix, ip)
     }
 
     /// Returns true if its address is valid on this interface only.
@@ -64,9 +56,14 @@ impl Interface {
     }
 }
 
-/// A network of no leading bits would hold everything: no such prefix was told.
-fn common(bits: u32, prefix: u8) -> bool {
-    prefix > 0 && bits >= u32::from(prefix)
+/// Returns true if two addresses have so many leading bits in common. None would hold for all: no such prefix was told.
+pub fn in_network(net: IpAddr, prefix: u8, ip: IpAddr) -> bool {
+    let common = match (net, ip) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        _ => return false,
+    };
+    prefix > 0 && common >= u32::from(prefix)
 }
 
 /// The addresses of the interfaces that are up, in the system's order, but for link-local ones that lead nowhere for sure; none where it does

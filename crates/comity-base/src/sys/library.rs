@@ -47,13 +47,16 @@ pub(crate) fn named(variable: &str) -> Option<OsString> {
     std::env::var_os(variable).filter(|n| !n.is_empty())
 }
 
-/// A table of a library's functions, all of which it must have:
+/// A table of a library's functions, all of which it must have but for those that are `optional`:
 ///
 /// ```text
 /// functions! {
 ///     /// The driver's functions.
 ///     pub(super) struct Functions {
 ///         init "cuInit" (c_uint) -> Code;
+///     }
+///     optional {
+///         words "cuGetErrorString" (Code, *mut *const c_char) -> Code;
 ///     }
 /// }
 /// // SAFETY: these are the signatures of the library's header.
@@ -67,11 +70,16 @@ macro_rules! functions {
         $vis:vis struct $name:ident $(<$handle:ident>)? {
             $($field:ident $symbol:literal ($($arg:ty),* $(,)?) $(-> $out:ty)?;)*
         }
+        $(optional {
+            $($maybe:ident $its_symbol:literal ($($its_arg:ty),* $(,)?) $(-> $its_out:ty)?;)*
+        })?
     ) => {
         $(#[$about])*
         $vis struct $name $(<$handle>)? {
             // SAFETY: each is called with what the library's header says it takes, where the call stands.
             $($vis $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)*
+            // SAFETY: the same.
+            $($($vis $maybe: Option<unsafe extern "C" fn($($its_arg),*) $(-> $its_out)?>,)*)?
         }
 
         impl $(<$handle>)? $name $(<$handle>)? {
@@ -86,6 +94,11 @@ macro_rules! functions {
                         let f = unsafe { lib.get(concat!($symbol, "\0").as_bytes()) };
                         *f.map_err(|_| $symbol)?
                     },)*
+                    $($($maybe: {
+                        // SAFETY: the caller's promise.
+                        let f = unsafe { lib.get(concat!($its_symbol, "\0").as_bytes()) };
+                        f.ok().map(|f| *f)
+                    },)*)?
                 })
             }
         }

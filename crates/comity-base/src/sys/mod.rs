@@ -35,7 +35,7 @@ pub use fds::{recv_bytes, recv_fd, send_byte_with, send_fd};
 pub use fnv::fnv;
 pub use hidden::{HiddenBytes, traceless};
 pub use inherited::inherited;
-pub use interfaces::{Interface, interfaces};
+pub use interfaces::{Interface, in_network, interfaces};
 pub use interrupt::{Asking, give_up, nap, poll_joining};
 pub use interrupt::{Interrupt, interrupt_with};
 pub use map::Mapping;

@@ -190,20 +190,6 @@ impl<'a, T: Element> From<&'a [T]> for View<'a> {
     }
 }
 
-impl<'a, T: Element> From<&'a Vec<T>> for View<'a> {
-    #[inline]
-    fn from(s: &'a Vec<T>) -> Self {
-        s.as_slice().into()
-    }
-}
-
-impl<'a, T: Element, const N: usize> From<&'a [T; N]> for View<'a> {
-    #[inline]
-    fn from(s: &'a [T; N]) -> Self {
-        s.as_slice().into()
-    }
-}
-
 impl<'a, T: Element> From<&'a mut [T]> for ViewMut<'a> {
     #[inline]
     fn from(s: &'a mut [T]) -> Self {
@@ -212,19 +198,26 @@ impl<'a, T: Element> From<&'a mut [T]> for ViewMut<'a> {
     }
 }
 
-impl<'a, T: Element> From<&'a mut Vec<T>> for ViewMut<'a> {
-    #[inline]
-    fn from(s: &'a mut Vec<T>) -> Self {
-        s.as_mut_slice().into()
-    }
-}
+/// Makes views of what has a slice.
+macro_rules! of_slices {
+    ($view:ident, $slice:ident $(, $mutable:tt)?) => {
+        impl<'a, T: Element> From<&'a $($mutable)? Vec<T>> for $view<'a> {
+            #[inline]
+            fn from(s: &'a $($mutable)? Vec<T>) -> Self {
+                s.$slice().into()
+            }
+        }
 
-impl<'a, T: Element, const N: usize> From<&'a mut [T; N]> for ViewMut<'a> {
-    #[inline]
-    fn from(s: &'a mut [T; N]) -> Self {
-        s.as_mut_slice().into()
-    }
+        impl<'a, T: Element, const N: usize> From<&'a $($mutable)? [T; N]> for $view<'a> {
+            #[inline]
+            fn from(s: &'a $($mutable)? [T; N]) -> Self {
+                s.$slice().into()
+            }
+        }
+    };
 }
+of_slices!(View, as_slice);
+of_slices!(ViewMut, as_mut_slice, mut);
 
 /// Copy the whole of `src` to `dst`, which has the same size.
 pub fn copy(src: View<'_>, dst: ViewMut<'_>) {

@@ -4,9 +4,7 @@ use super::{
     DialLimits, Miss, Target,
     race::{STAGGER, connect},
 };
-use crate::sys::poll_joining;
-use rustix::event::{PollFd, PollFlags};
-use socket2::Socket;
+use rustix::event::PollFlags;
 use std::{
     os::fd::AsFd,
     time::{Duration, Instant},
@@ -33,8 +31,8 @@ pub fn answering(targets: &[Target], patience: &DialLimits<'_>, limit: Duration)
     let mut found = Vec::new();
     while !open.is_empty() && Instant::now() < until {
         // WAIT(until): connections: three seconds at most
-        let done = wait(&open, patience, until)?;
-        let mut done = done.into_iter();
+        let done = patience.poll(open.iter().map(|(_, s)| (s.as_fd(), PollFlags::OUT)), Some(until));
+        let mut done = done.map_err(Miss::Stop)?.into_iter();
         open.retain(|(i, socket)| {
             let is_done = done.next() == Some(true);
             if is_done && matches!(socket.take_error(), Ok(None)) && socket.peer_addr().is_ok() {
@@ -48,21 +46,6 @@ pub fn answering(targets: &[Target], patience: &DialLimits<'_>, limit: Duration)
     }
     found.sort_unstable();
     Ok(found)
-}
-
-/// By socket whether it has connected or failed.
-fn wait(open: &[(usize, Socket)], patience: &DialLimits<'_>, until: Instant) -> Result<Vec<bool>, Miss> {
-    let mut fds: Vec<_> =
-        patience.wakers.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
-    let first = fds.len();
-    fds.extend(open.iter().map(|(_, s)| PollFd::from_borrowed_fd(s.as_fd(), PollFlags::OUT)));
-    // WAIT(until): connections: three seconds at most
-    poll_joining(&mut fds, Some(until)).map_err(Miss::Stop)?;
-    let ready: Vec<bool> = fds.iter().map(|f| !f.revents().is_empty()).collect();
-    if ready.iter().take(first).any(|r| *r) {
-        (patience.check)().map_err(Miss::Stop)?;
-    }
-    Ok(ready.into_iter().skip(first).collect())
 }
 
 /// The indices of those `targets` on links of this host that take a connection at once.

@@ -19,12 +19,9 @@ use crate::{
     hello::{Agreed, Channel, Hello, Initiator, Refusal, Secret},
     listener,
     stream::{Sealing, Stream},
-    sys::{poll_joining, tcp_socket},
+    sys::tcp_socket,
 };
-use rustix::{
-    event::{PollFd, PollFlags},
-    io::Errno,
-};
+use rustix::{event::PollFlags, io::Errno};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use std::{
     io::{self, ErrorKind, Write},
@@ -320,20 +317,8 @@ impl<'a> Race<'a> {
         let next = waits.then_some(self.next.1);
         let next = next.into_iter().chain(self.next_again());
         let until = self.runners.iter().map(|r| r.until).chain(looked).chain(next).min();
-        let mut fds: Vec<_> =
-            self.patience.wakers.iter().map(|b| PollFd::from_borrowed_fd(*b, PollFlags::IN)).collect();
-        let first = fds.len();
-        for runner in &self.runners {
-            let (fd, flags) = runner.poll_fd();
-            fds.push(PollFd::from_borrowed_fd(fd, flags));
-        }
         // WAIT(until): an answer: to the join deadline
-        poll_joining(&mut fds, until)?;
-        let mut ready = fds.iter().map(|f| !f.revents().is_empty());
-        if ready.by_ref().take(first).fold(false, |any, r| any | r) {
-            (self.patience.check)()?;
-        }
-        Ok(ready.collect())
+        self.patience.poll(self.runners.iter().map(Runner::poll_fd), until)
     }
 
     fn step(&self, runner: Runner, ready: bool) -> TryStep {
@@ -431,6 +416,15 @@ impl Race<'_> {
     }
 }
 
+/// Has a socket connect to `to` without waiting.
+pub fn begin_connect(socket: Socket, to: &SockAddr) -> io::Result<Socket> {
+    socket.set_nonblocking(true)?;
+    match socket.connect(to) {
+        Err(e) if Errno::from_io_error(&e) != Some(Errno::INPROGRESS) => Err(e),
+        _ => Ok(socket),
+    }
+}
+
 /// A socket that connects to `target`.
 pub(super) fn connect(target: &Target) -> Result<Socket, Miss> {
     let (addr, socket) = match target {
@@ -443,10 +437,8 @@ pub(super) fn connect(target: &Target) -> Result<Socket, Miss> {
         true => Miss::Stop(Error::os("opening a connection", e)),
         false => Miss::Nobody(e),
     })?;
-    socket.set_nonblocking(true).map_err(Miss::Nobody)?;
-    match socket.connect(&addr) {
-        Ok(()) => Ok(socket),
-        Err(e) if Errno::from_io_error(&e) == Some(Errno::INPROGRESS) => Ok(socket),
+    match begin_connect(socket, &addr) {
+        Ok(socket) => Ok(socket),
         // A name belongs to a process for all its life.
         Err(e) if matches!(target, Target::Unix(_)) && e.kind() != ErrorKind::WouldBlock => {
             Err(Miss::Nowhere(e))

@@ -17,7 +17,7 @@ use crate::{
     status::{Failure, GroupStatus, Header},
     sys::least_round_trip,
 };
-use comity_membership::{DIED, Heard, Membership, NoConnection, Pace, Presence, neighbours};
+use comity_membership::{DIED, Heard, Membership, Pace, neighbours};
 pub(super) use perform::{Question, Rest};
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -128,11 +128,6 @@ impl ConnectionTable {
         self.me
     }
 
-    /// Note on which other host each rank lives; `None` for those of this host.
-    pub(super) fn live_on(&mut self, hosts: Vec<Option<usize>>) {
-        self.membership.live_on(hosts);
-    }
-
     /// Returns true if not all ranks are connected to each other.
     pub(super) fn is_sparse(&self) -> bool {
         self.membership.is_sparse()
@@ -140,6 +135,12 @@ impl ConnectionTable {
 
     pub(super) fn membership(&self) -> &Membership<Failure> {
         &self.membership
+    }
+
+    /// Has the membership change, and does what follows.
+    pub(super) fn decide(&mut self, change: impl FnOnce(&mut Membership<Failure>)) -> Rest {
+        change(&mut self.membership);
+        self.carry_out()
     }
 
     /// The call in which a rank waits for this one: in that group, else in any other. Also in one that has failed: its limit may
@@ -152,12 +153,6 @@ impl ConnectionTable {
         };
         let elsewhere = || self.statuses.keys().find_map(|c| told(*c)).map(|call| (call, true));
         told(group_id).map(|call| (call, false)).or_else(elsewhere)
-    }
-
-    /// Tell some of a group's ranks that this one waits for them in `call`.
-    pub(super) fn ask(&mut self, group_id: u64, ranks: &[usize], call: &Header) {
-        self.membership.ask(group_id, ranks, call);
-        self.carry_out();
     }
 
     /// The groups that are open here, by group id: its status, which of its ranks this one is, and how many there are.
@@ -173,23 +168,11 @@ impl ConnectionTable {
         open.collect()
     }
 
-    /// Tell a group's other members that this rank has opened it.
-    pub(super) fn announce(&mut self, group_id: u64) {
-        self.membership.announce(group_id);
-        self.carry_out();
-    }
-
-    /// Tell a member of a group that it is to connect to this one.
-    pub(super) fn ask_to_connect(&mut self, group_id: u64, member: usize) {
-        self.membership.ask_to_connect(group_id, member);
-        self.carry_out();
-    }
-
     /// Ask ranks of a group how far they have come.
     pub(super) fn census(&mut self, group_id: u64, at: u64, ranks: &[usize]) {
         let digest = self.statuses.get(&group_id).and_then(|w| w.ledger().digest(at).1);
-        self.membership.census(group_id, ranks, at, digest.unwrap_or_default());
-        self.carry_out();
+        let digest = digest.unwrap_or_default();
+        self.decide(|m| m.say(ranks, ControlNote::Census { group_id, at, digest }));
     }
 
     /// Drop every connection and every group.
@@ -232,21 +215,10 @@ impl ConnectionTable {
         open
     }
 
-    /// This rank has found a group to have failed.
-    pub(super) fn abort(&mut self, group_id: u64, failure: Failure) {
-        self.membership.abort(group_id, failure);
-        self.carry_out();
-    }
-
     /// A group that may follow another is not made, also where it is not open yet.
     pub(super) fn abandon(&mut self, group_id: u64, mine: usize) {
         let failure = self.reforms.abandon(group_id, mine);
         self.membership.abort(group_id, failure);
-    }
-
-    /// Returns true if this rank has left a group.
-    pub(super) fn is_closed(&self, group_id: u64) -> bool {
-        self.membership.is_closed(group_id)
     }
 
     /// Fail every group that has `rank`. False if none is open.
@@ -261,7 +233,7 @@ impl ConnectionTable {
             })
             .collect();
         let any = !failures.is_empty();
-        failures.into_iter().for_each(|(group_id, failure)| self.abort(group_id, failure));
+        self.decide(|m| failures.into_iter().for_each(|(group_id, failure)| m.abort(group_id, failure)));
         any
     }
 
@@ -314,12 +286,6 @@ impl ConnectionTable {
         if !self.condemn(rank, &format!("cannot go on: {words}")) {
             self.condemned = Some((rank, words));
         }
-    }
-
-    /// Say goodbye to everyone.
-    pub(super) fn farewell(&mut self, words: &str, because_of: &[usize]) {
-        self.membership.end(words, because_of);
-        self.carry_out();
     }
 
     /// Returns true if some bytes wait for room.
@@ -392,32 +358,19 @@ impl ConnectionTable {
             let dead = told_lost.drain(..).filter(|rank| self.has_ended(*rank));
             all.extend(dead.map(|rank| (rank, true)));
         }
-        self.membership.hear(heard, now);
-        self.carry_out()
-    }
-
-    /// Note that a connection that was to be made was not ([`Membership::missed`]).
-    pub(super) fn missed(&mut self, rank: usize, why: NoConnection, now: Instant) -> Rest {
-        self.membership.missed(rank, why, now);
-        self.carry_out()
-    }
-
-    /// Note that `rank` has shown on a new connection that it lives ([`Membership::lives`]).
-    pub(super) fn lives(&mut self, rank: usize, now: Instant) -> Rest {
-        self.membership.lives(rank, now);
-        self.carry_out()
+        self.decide(|m| m.hear(heard, now))
     }
 
     /// Give up ranks that have been silent for too long, and beat when it is time ([`Membership::tick`]).
     pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Rest {
-        self.membership.tick(heard_until, now, self.progress());
-        self.carry_out()
+        let progress = self.progress();
+        self.decide(|m| m.tick(heard_until, now, progress))
     }
 
     /// Beat when it is time ([`Membership::beat`]).
     pub(super) fn beat(&mut self, now: Instant) {
-        self.membership.beat(now, self.progress());
-        self.carry_out();
+        let progress = self.progress();
+        self.decide(|m| m.beat(now, progress));
     }
 
     /// Returns the progress of this process's engines.
@@ -434,10 +387,6 @@ impl ConnectionTable {
             }
         }
         self.stop = Some(now);
-    }
-
-    pub(super) fn presence(&self, rank: usize) -> Option<&Presence> {
-        self.membership.presence(rank)
     }
 
     /// Returns true if a rank that has connected is to be watched by a descriptor. In a large job it takes the place of one that is farther away.

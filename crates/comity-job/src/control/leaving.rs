@@ -2,13 +2,13 @@
 //!
 //! It leaves them in good order, so peers that have what they need go on. It compares its calls with theirs, as closing does.
 
-use super::running::ControlPlane;
+use super::{note::ControlNote, running::ControlPlane};
 use crate::{
     status::{Ask, Failure, Header, conclude, is_untold, untold},
-    sync::lock_soon,
+    sync::{lock, lock_soon},
     sys,
 };
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Once, Weak};
 
 /// Worlds that are open in this process.
 static OPEN: Mutex<Vec<Weak<ControlPlane>>> = Mutex::new(Vec::new());
@@ -16,7 +16,7 @@ static OPEN: Mutex<Vec<Weak<ControlPlane>>> = Mutex::new(Vec::new());
 /// Do so for this one.
 pub(super) fn at_exit(control: &Arc<ControlPlane>) {
     static ONCE: Once = Once::new();
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = lock(&OPEN);
     open.retain(|c| c.strong_count() > 0);
     open.push(Arc::downgrade(control));
     drop(open);
@@ -37,7 +37,7 @@ extern "C" fn farewell() {
         if let Some(mut state) = lock_soon(&control.state)
             && state.stop.is_none()
         {
-            state.farewell("", &[]);
+            state.decide(|m| m.end("", &[]));
         }
     }
     if is_untold() {
@@ -80,14 +80,14 @@ impl Ask for OpenGroup<'_> {
 
     fn tell(&self, rank: usize, call: &Header) {
         if let Some(mut state) = lock_soon(&self.control.state) {
-            state.ask(self.group_id, &[rank], call);
+            state.decide(|m| m.say(&[rank], ControlNote::Waits { group_id: self.group_id, call: *call }));
         }
         self.control.waker.wake();
     }
 
     fn abort(&self, failure: &Failure) {
         if let Some(mut state) = lock_soon(&self.control.state) {
-            state.abort(self.group_id, failure.clone());
+            state.decide(|m| m.abort(self.group_id, failure.clone()));
         }
         self.control.waker.wake();
     }

@@ -13,11 +13,8 @@
 //! A try costs a packet, and a socket for up to two seconds; there are at most 64 for all ranks together. The handshake's arithmetic comes
 //! only once there is a connection.
 
-use crate::channel::{Agreed, Channel, Hello, Initiator, Refusal, Secret};
-use rustix::{
-    event::{PollFd, PollFlags},
-    io::Errno,
-};
+use crate::channel::{Agreed, Channel, Hello, Initiator, Refusal, Secret, begin_connect};
+use rustix::event::{PollFd, PollFlags};
 use socket2::{Domain, Socket, Type};
 use std::{
     collections::VecDeque,
@@ -163,12 +160,8 @@ impl Probe {
 /// A socket that connects to `at`.
 fn connect(at: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
-    socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
-    match socket.connect(&at.into()) {
-        Err(e) if Errno::from_io_error(&e) != Some(Errno::INPROGRESS) => Err(e),
-        _ => Ok(socket.into()),
-    }
+    Ok(begin_connect(socket, &at.into())?.into())
 }
 
 #[cfg(test)]

@@ -185,7 +185,9 @@ impl ConnectionTable {
         let known = self.reforms.by_group.get(&group_id);
         let Some(one) = known else {
             // Whoever has left the group and asked for no other never will.
-            if self.is_closed(group_id) && matches!(message, Message::Call { .. } | Message::Ready { .. }) {
+            if self.membership().is_closed(group_id)
+                && matches!(message, Message::Call { .. } | Message::Ready { .. })
+            {
                 self.tell_of_reform(from, group_id, Message::Left);
             }
             return;
@@ -210,7 +212,7 @@ impl ConnectionTable {
                 continue;
             }
             for (member, rank) in one.members.iter().enumerate() {
-                let why = match self.presence(*rank) {
+                let why = match self.membership().presence(*rank) {
                     Some(Presence::Dead(cause)) => cause.clone(),
                     Some(Presence::Gone(words, _)) if words.is_empty() => "ended in good order".into(),
                     Some(Presence::Gone(words, _)) => format!("gave up: {words}"),
@@ -257,19 +259,14 @@ impl ControlPlane {
 
     /// Call joiners to a meeting at this store.
     pub fn summon(&self, joiners: Vec<u64>, to: Summons, meeting: StoreTeller) {
-        let mut state = self.lock();
         let called = joiners.iter().copied().zip(to.rank as usize..).collect();
-        state.reforms.meetings.push(Meeting {
-            group_id: to.group_id,
-            store: meeting,
-            called,
-            has_ended: false,
+        let new = Meeting { group_id: to.group_id, store: meeting, called, has_ended: false };
+        self.change(|table| {
+            table.reforms.meetings.push(new);
+            if let Some(store) = &mut table.store {
+                store.summon(joiners, to);
+            }
         });
-        if let Some(store) = &mut state.store {
-            store.summon(joiners, to);
-        }
-        drop(state);
-        self.waker.wake();
     }
 
     /// Returns the joiners to call; those that were called in vain too often are sent away.
@@ -311,21 +308,26 @@ impl ControlPlane {
 
     /// Give up the connection to the store, and return it.
     pub fn take_store(&self) -> Option<StoreClient> {
-        let mut state = self.lock();
-        state.reforms.has_store = false;
-        let store = state.store.take();
-        drop(state);
-        self.waker.wake();
-        store
+        self.change(|table| {
+            table.reforms.has_store = false;
+            table.store.take()
+        })
     }
 
     /// From now on this is the store that outlives the ranks, if there is one.
     pub fn have_store(&self, store: Option<StoreClient>) {
-        let mut state = self.lock();
-        state.reforms.has_store = store.is_some();
-        state.store = store;
-        drop(state);
-        self.waker.wake();
+        self.change(|table| {
+            table.reforms.has_store = store.is_some();
+            table.store = store;
+        });
+    }
+
+    /// Change an agreement, and do what follows.
+    fn change_reform(&self, group_id: u64, change: impl FnOnce(&mut Reform)) {
+        self.change(|table| {
+            table.in_reform(group_id, change);
+            table.carry_out();
+        });
     }
 
     /// Agree with the members of a group on the one that follows it; see [`World::reform`](crate::status::World::reform).
@@ -342,13 +344,6 @@ impl ControlPlane {
         let mut asking = ReformQuestion { control: self, group_id, done: false };
         loop {
             let step = lock(&steps.queue).pop_front();
-            let change = |change: &mut dyn FnMut(&mut Reform)| {
-                let mut state = self.lock();
-                state.in_reform(group_id, |reform| change(reform));
-                state.carry_out();
-                drop(state);
-                self.waker.wake();
-            };
             match step {
                 Some(ReformAction::Draft { members }) => {
                     if !can_be_told(&members) {
@@ -357,7 +352,7 @@ impl ControlPlane {
                         ));
                     }
                     let extra = parts.draft(&members)?;
-                    change(&mut |reform| reform.draft(&members, extra.clone(), Instant::now()));
+                    self.change_reform(group_id, |reform| reform.draft(&members, extra, Instant::now()));
                 }
                 Some(ReformAction::Form { plan }) => {
                     self.lock().reforms.agreed = group_id_of(&plan);
@@ -365,7 +360,7 @@ impl ControlPlane {
                     if let Some(words) = &fault {
                         self.blame_meeting(&plan, words);
                     }
-                    change(&mut |reform| reform.formed(&plan, fault.clone(), Instant::now()));
+                    self.change_reform(group_id, |reform| reform.formed(&plan, fault, Instant::now()));
                 }
                 Some(ReformAction::Done { plan }) => {
                     asking.done = true;
@@ -401,11 +396,7 @@ struct ReformQuestion<'a> {
 impl Drop for ReformQuestion<'_> {
     fn drop(&mut self) {
         if !self.done {
-            let mut state = self.control.lock();
-            state.in_reform(self.group_id, Reform::withdraw);
-            state.carry_out();
-            drop(state);
-            self.control.waker.wake();
+            self.control.change_reform(self.group_id, Reform::withdraw);
         }
     }
 }

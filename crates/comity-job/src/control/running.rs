@@ -10,6 +10,7 @@ use super::{
     connection::Origin,
     connection_table::{Arrival, ConnectionTable},
     leaving,
+    note::ControlNote,
     probe::Probes,
 };
 use crate::{
@@ -21,11 +22,11 @@ use crate::{
     sys::Waker,
     transport::Kinds,
 };
-use comity_membership::{Fault, NoConnection, Pace, Presence};
+use comity_membership::{Fault, Membership, NoConnection, Pace, Presence};
 use std::{
     net::IpAddr,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -139,7 +140,7 @@ impl Running {
     pub fn live_on(&self, hosts: &[usize]) {
         let me = hosts.get(self.control.me);
         let others = hosts.iter().map(|host| Some(*host).filter(|host| Some(host) != me)).collect();
-        self.control.lock().live_on(others);
+        self.control.lock().decide(|m| m.live_on(others));
     }
 
     /// All connections stand: tell the store, and hear what a launcher's may have to say. This process's own, if it runs one.
@@ -158,7 +159,7 @@ impl Running {
     pub fn end(&mut self, words: &str, because_of: &[usize]) {
         let Some(thread) = self.thread.take() else { return };
         let mut state = self.control.lock();
-        state.farewell(words, because_of);
+        state.decide(|m| m.end(words, because_of));
         if let Some(store) = state.store.take() {
             store.leave();
         }
@@ -179,20 +180,30 @@ impl Drop for Running {
 
 impl StoreJob for ControlPlane {
     fn holds(&self, rank: usize) -> bool {
-        matches!(self.lock().presence(rank), Some(Presence::Oneself | Presence::Live))
+        matches!(self.lock().membership().presence(rank), Some(Presence::Oneself | Presence::Live))
     }
 
     fn condemn(&self, rank: usize, cause: &str) -> bool {
-        let done = self.lock().condemn(rank, cause);
-        self.waker.wake();
-        done
+        self.change(|table| table.condemn(rank, cause))
     }
 }
 
 impl ControlPlane {
     pub(super) fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         // No code panics while it holds the lock and leaves half a change.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
+    }
+
+    /// Changes the table, and has the control thread look.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut ConnectionTable) -> T) -> T {
+        let out = change(&mut self.lock());
+        self.waker.wake();
+        out
+    }
+
+    /// Has the membership change, and does what follows; the control thread does the rest.
+    fn decide(&self, change: impl FnOnce(&mut Membership<Failure>)) {
+        self.change(|table| table.decide(change));
     }
 
     /// Woken when [`missing`](Self::missing) may have changed.
@@ -217,8 +228,7 @@ impl ControlPlane {
     /// not beaten is judged by nobody.
     pub fn begin(&self) {
         if !self.begun.swap(true, Ordering::AcqRel) {
-            self.lock().speak(false, true);
-            self.waker.wake();
+            self.change(|table| table.speak(false, true));
         }
     }
 
@@ -229,8 +239,7 @@ impl ControlPlane {
     /// Take over a control connection that this rank has made.
     pub fn attach(&self, rank: usize, stream: Stream, seals: Sealing) {
         let origin = self.origin(rank, &stream, true);
-        self.lock().attach(rank, (stream, seals), origin, Instant::now());
-        self.waker.wake();
+        self.change(|table| table.attach(rank, (stream, seals), origin, Instant::now()));
     }
 
     /// Returns the origin of a control connection with `rank`, and the ranks that may relay it.
@@ -272,9 +281,7 @@ impl ControlPlane {
 
     /// Begin to watch the members of a group. False if it is open already.
     pub fn enter(&self, group_id: u64, members: &[usize], mine: usize, status: &Arc<GroupStatus>) -> bool {
-        let new = self.lock().enter(group_id, members, mine, status);
-        self.waker.wake();
-        new
+        self.change(|table| table.enter(group_id, members, mine, status))
     }
 
     /// The connections that have come for a group.
@@ -310,23 +317,16 @@ impl ControlPlane {
 
     /// A control connection that was missing could not be made.
     pub fn missed(&self, rank: usize, why: NoConnection) {
-        let rest = self.lock().missed(rank, why, Instant::now());
+        let rest = self.lock().decide(|m| m.missed(rank, why, Instant::now()));
         if rest.news {
             self.ring();
         }
         self.waker.wake();
     }
 
-    /// Tell a group's other members that this rank has opened it.
-    pub fn announce(&self, group_id: u64) {
-        self.lock().announce(group_id);
-        self.waker.wake();
-    }
-
-    /// Tell a rank of a group that it is to connect to this one.
-    pub fn ask_to_connect(&self, group_id: u64, rank: usize) {
-        self.lock().ask_to_connect(group_id, rank);
-        self.waker.wake();
+    /// Tell ranks of a group something about it.
+    pub fn say(&self, ranks: &[usize], note: ControlNote) {
+        self.decide(|m| m.say(ranks, note));
     }
 
     /// Returns the number of rounds in which the control thread has read its connections.
@@ -347,16 +347,9 @@ impl ControlPlane {
         }
     }
 
-    /// Tell some of a group's ranks that this one waits for them in `call`.
-    pub fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
-        self.lock().ask(group_id, ranks, call);
-        self.waker.wake();
-    }
-
     /// Ask ranks of a group how far they have come.
     pub fn census(&self, group_id: u64, at: u64, ranks: &[usize]) {
-        self.lock().census(group_id, at, ranks);
-        self.waker.wake();
+        self.change(|table| table.census(group_id, at, ranks));
     }
 
     /// Returns the call in which a rank of a group waits for this one; see [`World::waits`](crate::status::World::waits).
@@ -366,8 +359,7 @@ impl ControlPlane {
 
     /// Tell the members of a group that it has failed.
     pub fn abort(&self, group_id: u64, failure: &Failure) {
-        self.lock().abort(group_id, failure.clone());
-        self.waker.wake();
+        self.decide(|m| m.abort(group_id, failure.clone()));
     }
 
     /// Returns the shortest round trip that the system has seen on the control connection with a rank.
@@ -387,7 +379,6 @@ impl ControlPlane {
 
     /// Close every connection without a word, as the system does when a process is killed.
     pub fn die(&self) {
-        self.lock().die(Instant::now());
-        self.waker.wake();
+        self.change(|table| table.die(Instant::now()));
     }
 }

@@ -7,7 +7,7 @@ mod reach;
 use super::{maker::Makers, way::Ways};
 use crate::{
     Error, JoinCause, JoinError, LinkKind, Peer, Result,
-    control::ControlPlane,
+    control::{ControlNote, ControlPlane},
     rendezvous::Facts,
     status::{GroupStatus, Links},
     sys::{Waker, poll_joining},
@@ -76,7 +76,7 @@ impl OpenedGroup {
         // Each to each other, that would be most of the work of a large group that forms again.
         let gathers = all || !control.is_agreed_on(group_id);
         if gathers {
-            control.announce(group_id);
+            control.say(&opened.others().collect::<Vec<_>>(), ControlNote::Entered { group_id });
         }
         let mut opening = Opening {
             group: &opened,

@@ -5,7 +5,7 @@
 
 use super::way::Ways;
 use crate::{
-    channel::{Channel, Denial, DialLimits, Hello, Miss, Refusal},
+    channel::{Channel, Denial, DialLimits, Miss, Refusal},
     control::{ControlDialer, ControlPlane},
     sync::lock,
     sys::Waker,
@@ -83,9 +83,7 @@ impl RedialState {
     /// Make one connection.
     fn make(&self, rank: usize, waker: &Waker) {
         let ways = &self.ways;
-        let Ways { me, world, sealed, .. } = *ways;
-        let hello =
-            Hello { from: me as u32, to: rank as u32, world, group_id: 0, channel: Channel::Control, sealed };
+        let hello = ways.hello(rank, 0, Channel::Control);
         // Not drained: it ends all tries.
         let check =
             || if self.stop.load(Ordering::Acquire) { Err(crate::ErrorKind::Closed.into()) } else { Ok(()) };

@@ -8,7 +8,7 @@
 
 use crate::{
     Peer,
-    channel::{DialLimits, Hello, Miss, Sealing, Secret, Stream, Target, Winner, dial_any, probe},
+    channel::{Channel, DialLimits, Hello, Miss, Sealing, Secret, Stream, Target, Winner, dial_any, probe},
     transport::{AddressBook, Candidate, Candidates, Card},
 };
 use std::{
@@ -38,6 +38,12 @@ pub(super) struct Ways {
 }
 
 impl Ways {
+    /// Begins a connection with another rank.
+    pub(super) fn hello(&self, rank: usize, group_id: u64, channel: Channel) -> Hello {
+        let sealed = self.sealed;
+        Hello { from: self.me as u32, to: rank as u32, world: self.world, group_id, channel, sealed }
+    }
+
     /// The addresses of another rank, the best first, and in words those that lead nowhere from here. None if a third rank is known to
     /// lead there.
     pub(super) fn targets(&self, rank: usize) -> (Vec<Target>, Vec<String>) {

@@ -81,39 +81,20 @@ impl<R: Reason> Membership<R> {
             return self.apply_unopened(group_id, from, note);
         }
         match note {
-            Note::Leave { group_id } => {
-                if let Some((group, member)) = self.member(group_id, from) {
-                    if let Some(left) = group.left.get_mut(member) {
-                        *left = true;
-                    }
-                    self.actions.push(Action::Left { group_id, member });
+            Note::Leave { group_id }
+            | Note::Entered { group_id }
+            | Note::Connect { group_id }
+            | Note::Waits { group_id, .. }
+            | Note::Census { group_id, .. }
+            | Note::Reached { group_id, .. } => {
+                let Some((group, member)) = self.member(group_id, from) else { return };
+                let mine = group.mine;
+                if matches!(note, Note::Leave { .. })
+                    && let Some(left) = group.left.get_mut(member)
+                {
+                    *left = true;
                 }
-            }
-            Note::Entered { group_id } => {
-                if let Some((_, member)) = self.member(group_id, from) {
-                    self.actions.push(Action::Entered { group_id, member });
-                }
-            }
-            Note::Connect { group_id } => {
-                if let Some((_, member)) = self.member(group_id, from) {
-                    self.actions.push(Action::Connect { group_id, member });
-                }
-            }
-            Note::Waits { group_id, call } => {
-                if let Some((group, member)) = self.member(group_id, from) {
-                    let mine = group.mine;
-                    self.actions.push(Action::Waits { group_id, mine, member, call });
-                }
-            }
-            Note::Census { group_id, at, digest } => {
-                if let Some((_, member)) = self.member(group_id, from) {
-                    self.actions.push(Action::Census { group_id, member, at, digest });
-                }
-            }
-            Note::Reached { group_id, reached } => {
-                if let Some((_, member)) = self.member(group_id, from) {
-                    self.actions.push(Action::Reached { group_id, member, reached });
-                }
+                self.actions.push(Action::Said { mine, member, note });
             }
             Note::Abort { group_id, failure } => {
                 if let Some((_, member)) = self.member(group_id, from) {

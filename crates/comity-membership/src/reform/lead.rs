@@ -312,18 +312,12 @@ impl Reform {
 
     /// Say again what has no answer.
     pub(super) fn repeat(&mut self) {
-        let (message, to): (Message, Vec<usize>) = match &self.lead.phase {
-            Phase::Form { ballot, plan, asked, answers } => (
-                Message::Form { ballot: *ballot, plan: plan.clone() },
-                asked.iter().filter(|m| !answers.contains_key(m)).copied().collect(),
-            ),
-            Phase::Vote { ballot, plan, asked, votes } => (
-                Message::Accept { ballot: *ballot, plan: plan.clone() },
-                asked.iter().filter(|m| !votes.contains(m)).copied().collect(),
-            ),
+        let message = match &self.lead.phase {
+            Phase::Form { ballot, plan, .. } => Message::Form { ballot: *ballot, plan: plan.clone() },
+            Phase::Vote { ballot, plan, .. } => Message::Accept { ballot: *ballot, plan: plan.clone() },
             Phase::Roll | Phase::Draft { .. } | Phase::Pause(_) => return,
         };
-        for to in to {
+        for to in self.unanswered() {
             // To itself it is heard at once, and need not be said again.
             if to != self.me {
                 self.send(to, message.clone());

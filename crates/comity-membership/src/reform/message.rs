@@ -41,19 +41,12 @@ pub struct Terms {
 
 /// Reason that no group follows for now.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "a field whose name says it needs no other word")]
 pub enum Refusal {
     /// The members that are here, and the fewest that were asked for.
-    Few {
-        /// Members here.
-        here: Vec<usize>,
-        /// Fewest members.
-        fewest: usize,
-    },
+    Few { here: Vec<usize>, fewest: usize },
     /// The members that are here are no side that may go on.
-    Minority {
-        /// Members here.
-        here: Vec<usize>,
-    },
+    Minority { here: Vec<usize> },
     /// A member has other terms than the one that calls the roll.
     Terms {
         /// Member with other terms.
@@ -61,22 +54,17 @@ pub enum Refusal {
     },
     /// A member's limit passed.
     Late {
-        /// That member.
         by: usize,
         /// Members that had not asked for a new group then.
         missing: Vec<usize>,
     },
     /// A member could not make its part of the new group.
-    Fault {
-        /// That member.
-        member: usize,
-        /// Its reason.
-        words: String,
-    },
+    Fault { member: usize, words: String },
 }
 
 /// Message of one member to another; of the store, which is asked for its vote, only `Formed`, `Behind` and `Accepted`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "a field whose name says it needs no other word")]
 pub enum Message {
     /// The sender calls the roll. It waits for the members named.
     Call {
@@ -87,7 +75,6 @@ pub enum Message {
     Ready {
         /// Number of times that it has asked, so that it knows a refusal of an earlier time.
         asking: u32,
-        /// Its terms.
         terms: Terms,
         /// The latest attempt that it knows.
         promised: Ballot,
@@ -97,15 +84,9 @@ pub enum Message {
         gone: Vec<usize>,
     },
     /// Make this group, and promise to vote in no earlier attempt.
-    Form {
-        /// Attempt.
-        ballot: Ballot,
-        /// The group.
-        plan: Plan,
-    },
+    Form { ballot: Ballot, plan: Plan },
     /// The sender promises that, and has made its part of the group.
     Formed {
-        /// Attempt.
         ballot: Ballot,
         /// Reason that it could not make its part.
         fault: Option<String>,
@@ -113,32 +94,17 @@ pub enum Message {
         accepted: Option<(Ballot, Plan)>,
     },
     /// The sender has promised itself to a later attempt.
-    Behind {
-        /// That attempt.
-        promised: Ballot,
-    },
+    Behind { promised: Ballot },
     /// Vote for this group.
-    Accept {
-        /// Attempt.
-        ballot: Ballot,
-        /// The group.
-        plan: Plan,
-    },
+    Accept { ballot: Ballot, plan: Plan },
     /// The sender votes for it.
-    Accepted {
-        /// Attempt.
-        ballot: Ballot,
-    },
+    Accepted { ballot: Ballot },
     /// This group follows.
-    Decided {
-        /// The group.
-        plan: Plan,
-    },
+    Decided { plan: Plan },
     /// No group follows for now.
     Refused {
         /// Number of the receiver's [`Ready`](Self::Ready) that this answers.
         asking: u32,
-        /// Reason.
         why: Refusal,
     },
     /// The sender asks no more, for now.

@@ -52,40 +52,25 @@ const GRACE: Duration = Duration::from_millis(200);
 
 /// Action of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "a field whose name says it needs no other word")]
 pub enum ReformAction {
     /// Send a message to a member; to the store, if the number is that of no member.
     Send {
         /// The member, by its rank in the former group.
         to: usize,
-        /// The message.
         message: Message,
     },
     /// Say what the library adds to a plan of these members: call [`Reform::draft`].
-    Draft {
-        /// Members that stay.
-        members: Vec<usize>,
-    },
+    Draft { members: Vec<usize> },
     /// Make this rank's part of a plan's group: call [`Reform::formed`]. A part that was made is kept until the end.
-    Form {
-        /// The plan.
-        plan: Plan,
-    },
+    Form { plan: Plan },
     /// Give up making this rank's part of a plan's group, which is under way: a member is gone, or another plan came. Then call
     /// [`Reform::formed`] with a fault.
-    Abandon {
-        /// The plan.
-        plan: Plan,
-    },
+    Abandon { plan: Plan },
     /// This plan's group follows. This rank has made its part if it is a member; else the others go on without it.
-    Done {
-        /// The plan.
-        plan: Plan,
-    },
+    Done { plan: Plan },
     /// No group follows for now; this rank may [ask](Reform::begin) again.
-    Refused {
-        /// Reason.
-        why: Refusal,
-    },
+    Refused { why: Refusal },
 }
 
 /// Part of this rank in the agreement on the group that follows a group.

@@ -10,16 +10,21 @@ mod unix;
 
 use crate::{
     Error, HostPort, Result,
+    sync::lock,
     sys::{give_up, nap},
 };
 pub use pmi::PmiExchange;
-use rustix::net::{SendFlags, send};
+use rustix::net::{
+    SendFlags, send,
+    sockopt::{Timeout, set_socket_timeout},
+};
 use std::{
     collections::BTreeMap,
     fmt,
     io::{self, Read},
     ops::RangeInclusive,
-    sync::{Mutex, PoisonError},
+    os::fd::AsFd,
+    sync::Mutex,
     time::{Duration, Instant},
 };
 pub use torch::TorchExchange;
@@ -99,7 +104,7 @@ static SHARES: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 /// Counted per process, because a process that makes a second group makes a second exchange, which must not find
 /// what was posted for the first.
 fn begin_share(name: &str) -> usize {
-    let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut shares = lock(&SHARES);
     let next = shares.entry(name.to_owned()).or_default();
     let this = *next;
     *next += 1;
@@ -108,7 +113,7 @@ fn begin_share(name: &str) -> usize {
 
 /// Take back share number `n`, in which this process has read nothing: it asks for the same again.
 fn forget_share(name: &str, n: usize) {
-    let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut shares = lock(&SHARES);
     if let Some(next) = shares.get_mut(name)
         && *next == n + 1
     {
@@ -148,40 +153,16 @@ fn checked(text: String, from: &dyn fmt::Display) -> Result<String> {
     }
 }
 
-/// A stream with a deadline on every byte.
-trait Timed: Read {
-    /// Writes as `write` does, but an end that is gone is an error and never a signal, whatever the program does with signals.
-    fn send(&self, buf: &[u8]) -> io::Result<usize>;
-
-    fn limit(&self, limit: Duration) -> io::Result<()>;
-}
-
 /// Systems without this flag set an option on the socket, which the standard library does for its own.
 #[cfg(target_vendor = "apple")]
 const QUIET: SendFlags = SendFlags::empty();
 #[cfg(not(target_vendor = "apple"))]
 const QUIET: SendFlags = SendFlags::NOSIGNAL;
 
-impl Timed for std::net::TcpStream {
-    fn send(&self, buf: &[u8]) -> io::Result<usize> {
-        Ok(send(self, buf, QUIET)?)
-    }
-
-    fn limit(&self, limit: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(limit))?;
-        self.set_write_timeout(Some(limit))
-    }
-}
-
-impl Timed for std::os::unix::net::UnixStream {
-    fn send(&self, buf: &[u8]) -> io::Result<usize> {
-        Ok(send(self, buf, QUIET)?)
-    }
-
-    fn limit(&self, limit: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(limit))?;
-        self.set_write_timeout(Some(limit))
-    }
+/// Gives each call on a stream so long.
+fn limit(stream: &impl AsFd, limit: Duration) -> io::Result<()> {
+    set_socket_timeout(stream, Timeout::Recv, Some(limit))?;
+    Ok(set_socket_timeout(stream, Timeout::Send, Some(limit))?)
 }
 
 /// The time left until `until`, as sockets take it: never zero, which would mean for ever.
@@ -197,9 +178,9 @@ fn slice(until: Instant) -> io::Result<Duration> {
 }
 
 /// Fill `buf` by `until`.
-fn read_all(stream: &mut impl Timed, mut buf: &mut [u8], until: Instant) -> io::Result<()> {
+fn read_all(stream: &mut (impl Read + AsFd), mut buf: &mut [u8], until: Instant) -> io::Result<()> {
     while !buf.is_empty() {
-        stream.limit(slice(until)?)?;
+        limit(stream, slice(until)?)?;
         match stream.read(buf) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => buf = buf.get_mut(n..).unwrap_or_default(),
@@ -209,11 +190,11 @@ fn read_all(stream: &mut impl Timed, mut buf: &mut [u8], until: Instant) -> io::
     Ok(())
 }
 
-/// Write all of `buf` by `until`.
-fn write_all(stream: &impl Timed, mut buf: &[u8], until: Instant) -> io::Result<()> {
+/// Write all of `buf` by `until`. An end that is gone is an error and never a signal, whatever the program does with signals.
+fn write_all(stream: &impl AsFd, mut buf: &[u8], until: Instant) -> io::Result<()> {
     while !buf.is_empty() {
-        stream.limit(slice(until)?)?;
-        match stream.send(buf) {
+        limit(stream, slice(until)?)?;
+        match send(stream, buf, QUIET).map_err(io::Error::from) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => buf = buf.get(n..).unwrap_or_default(),
             Err(e) => retry(e)?,

@@ -8,12 +8,12 @@
 //! The manager takes one conversation per process, so all exchanges of a descriptor share it. It also takes a process that leaves without "finalize" for a crash and ends the others,
 //! so that is said when the process exits, and not before: an MPI library in the same process may still need the manager.
 
-use super::{Exchange, Timed, checked, is_late, own_text, read_all, write_all};
-use crate::{Error, ErrorKind, Result, sys};
+use super::{Exchange, checked, is_late, own_text, read_all, write_all};
+use crate::{Error, ErrorKind, Result, sync::lock, sys};
 use std::{
     fmt, io,
     os::{fd::RawFd, unix::net::UnixStream},
-    sync::{Mutex, Once, PoisonError},
+    sync::{Mutex, Once},
     time::{Duration, Instant},
 };
 use zeroize::{Zeroize, Zeroizing};
@@ -46,12 +46,12 @@ impl fmt::Display for PmiExchange {
 }
 
 /// The conversations of this process, by descriptor: one, outside of odd cases.
-static TALKS: Mutex<Vec<(RawFd, Talk<UnixStream>)>> = Mutex::new(Vec::new());
+static TALKS: Mutex<Vec<(RawFd, Talk)>> = Mutex::new(Vec::new());
 
 impl Exchange for PmiExchange {
     fn share(&self, rank: usize, _size: usize, mine: Option<&str>, until: Instant) -> Result<String> {
         let mine = own_text(rank, mine)?;
-        let mut talks = TALKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut talks = lock(&TALKS);
         let at = match talks.iter().position(|(fd, _)| *fd == self.fd) {
             Some(at) => at,
             None => {
@@ -94,15 +94,15 @@ fn finalize_at_exit() {
     }
 
     REGISTER.call_once(|| {
-        *OWNER.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::process::id());
+        *lock(&OWNER) = Some(std::process::id());
         // When there is no room for one more handler the manager ends the job a little early.
         let _ = sys::at_exit(finalize);
     });
 }
 
 /// A conversation with the manager.
-struct Talk<S> {
-    stream: S,
+struct Talk {
+    stream: UnixStream,
     /// The name of the job's key-value space, once known.
     space: Option<String>,
     /// Rounds of two barriers that all ranks have come through.
@@ -119,8 +119,8 @@ struct Talk<S> {
     broken: Option<Error>,
 }
 
-impl<S: Timed> Talk<S> {
-    fn new(stream: S) -> Self {
+impl Talk {
+    fn new(stream: UnixStream) -> Self {
         let line = Zeroizing::new(Vec::with_capacity(MOST_LINE));
         Self {
             stream,

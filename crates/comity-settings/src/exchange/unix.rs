@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     Error, JoinCause, JoinError, Result,
+    sync::lock,
     sys::{fnv, give_up},
 };
 use rustix::event::{PollFd, PollFlags, poll};
@@ -17,7 +18,7 @@ use std::{
     fmt,
     io::{self, PipeReader, PipeWriter},
     os::unix::net::{UnixListener, UnixStream},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -55,13 +56,13 @@ impl UnixExchange {
             }
         })?;
         let texts = numbers(n).map(|n| (n as u64, text.to_owned().into()));
-        server.texts.lock().unwrap_or_else(PoisonError::into_inner).extend(texts);
-        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+        lock(&server.texts).extend(texts);
+        *lock(&self.server) = Some(server);
         Ok(())
     }
 
     fn serve(&self) -> io::Result<Arc<Server>> {
-        let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = lock(&SERVERS);
         servers.retain(|s| s.strong_count() > 0);
         if let Some(server) = servers.iter().filter_map(Weak::upgrade).find(|s| s.name == self.name) {
             return Ok(server);
@@ -199,12 +200,7 @@ fn answer(mut stream: UnixStream, texts: &Mutex<Texts>) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
     let mut n = [0; 8];
     read_all(&mut stream, &mut n, until)?;
-    let text = texts
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .get(&u64::from_le_bytes(n))
-        .cloned()
-        .unwrap_or_default();
+    let text = lock(texts).get(&u64::from_le_bytes(n)).cloned().unwrap_or_default();
     let mut reply = Zeroizing::new(Vec::with_capacity(2 + MAX_EXCHANGE_TEXT));
     reply.extend(u16::try_from(text.len()).unwrap_or(0).to_le_bytes());
     reply.extend(text.as_bytes());

@@ -11,11 +11,8 @@ impl Settings {
         if let Some((rank, size)) = self.local {
             check_place("local size", size, "local rank", rank)?;
             if size > self.size {
-                return bad_value(
-                    "local size",
-                    size,
-                    format!("local size {size} is larger than the whole size {}", self.size),
-                );
+                let why = format!("local size {size} is larger than the whole size {}", self.size);
+                return bad_value("local size", size, why);
             }
         }
         self.check_meeting()?;
@@ -27,13 +24,7 @@ impl Settings {
 
     /// Checks each setting by itself.
     pub(super) fn check_values(&self) -> Result<()> {
-        if self.job.is_empty() || self.job.len() > 255 || self.job.chars().any(char::is_control) {
-            return bad_value(
-                "COMITY_JOB",
-                &self.job,
-                format!("job (COMITY_JOB) {:?} is not a name of 1 to 255 printable bytes", self.job),
-            );
-        }
+        check_name("job", "COMITY_JOB", &self.job)?;
         for ((what, key), limit) in [
             (("timeout", "COMITY_TIMEOUT"), self.timeout),
             (("join_timeout", "COMITY_JOIN_TIMEOUT"), self.join_timeout),
@@ -54,16 +45,7 @@ impl Settings {
                 return bad_value("COMITY_ADDRS", addr, format!("addrs (COMITY_ADDRS) holds {addr} twice"));
             }
         }
-        if let Some(host) = &self.host
-            && (host.is_empty() || host.len() > 255 || host.chars().any(char::is_control))
-        {
-            return bad_value(
-                "COMITY_HOST",
-                host,
-                format!("host name (COMITY_HOST) {host:?} is not a name of 1 to 255 printable bytes"),
-            );
-        }
-        Ok(())
+        self.host.iter().try_for_each(|host| check_name("host name", "COMITY_HOST", host))
     }
 }
 
@@ -152,13 +134,9 @@ impl Settings {
         let Some((first, last)) = self.ports.filter(|(first, last)| *first == 0 || first > last) else {
             return Ok(());
         };
-        bad_value(
-            "COMITY_PORTS",
-            format_args!("{first}-{last}"),
-            format!(
-                "ports (COMITY_PORTS) {first}-{last} is no range; give the first and the last port, such as 7000-7031"
-            ),
-        )
+        let range = format!("{first}-{last}");
+        let why = "is no range; give the first and the last port, such as 7000-7031";
+        bad_value("COMITY_PORTS", &range, format!("ports (COMITY_PORTS) {range} {why}"))
     }
 
     fn check_links(&self) -> Result<()> {
@@ -199,16 +177,21 @@ fn note_once() {
     });
 }
 
+fn check_name(what: &str, key: &str, name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > 255 || name.chars().any(char::is_control) {
+        let why = format!("{what} ({key}) {name:?} is not a name of 1 to 255 printable bytes");
+        return bad_value(key, name, why);
+    }
+    Ok(())
+}
+
 fn check_place(size_is: &str, size: usize, rank_is: &str, rank: usize) -> Result<()> {
     if size == 0 || size > MAX_SIZE {
         return bad_value(size_is, size, format!("{size_is} is {size}; allowed is 1 to {MAX_SIZE}"));
     }
     if rank >= size {
-        return bad_value(
-            rank_is,
-            rank,
-            format!("{rank_is} is {rank}, but {size_is} is {size}; allowed is 0 to {}", size - 1),
-        );
+        let why = format!("{rank_is} is {rank}, but {size_is} is {size}; allowed is 0 to {}", size - 1);
+        return bad_value(rank_is, rank, why);
     }
     Ok(())
 }

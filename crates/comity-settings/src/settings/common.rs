@@ -2,14 +2,14 @@
 
 use super::{
     BackendKind, ConnectTiming, Costs, Detection, Insecure, MAX_TIMEOUT, Protection, Settings, bad,
-    vars::{Vars, wrong},
+    vars::{Vars, seconds},
 };
 use crate::{
     Error, ErrorKind, Key, LinkKind, Result,
     address::{self, shown},
     lanes::MOST_LANES,
     root_cause::RootCauseReport,
-    transport::{InterfaceRules, Kinds},
+    transport::{InterfaceRules, Kinds, Variables},
 };
 use comity_plan::Algorithm;
 use std::{
@@ -22,124 +22,81 @@ const MAX_DEVICE: usize = 1023;
 
 /// Put those that are set into `config`; others stay as they are.
 pub(super) fn read(vars: &Vars<'_>, config: &mut Settings) -> Result<()> {
-    if let Some(job) = vars.text("COMITY_JOB")? {
-        config.job = job;
-    }
-    if let Some(key) = key(vars)? {
-        config.key = Some(key);
-    }
-    if let Some(insecure) = Insecure::read(vars)? {
-        config.insecure = insecure;
-    }
-    if let Some(secure) = Protection::read(vars)? {
-        config.secure = secure;
-    }
-    if let Some(limit) = call_limit(vars)? {
-        config.timeout = limit;
-    }
-    if let Some(limit) = vars.seconds("COMITY_JOIN_TIMEOUT")? {
-        config.join_timeout = limit;
-    }
-    if let Some(detection) = Detection::read(vars)? {
-        config.detection = detection;
-    }
-    if let Some(text) = vars.text("COMITY_LINKS")? {
-        config.links = links(&text).or_else(|why| wrong("COMITY_LINKS", &text, &why))?;
-    }
-    if let Some(text) = vars.text("COMITY_BACKEND")? {
-        config.backend = backend(&text).or_else(|why| wrong("COMITY_BACKEND", &text, &why))?;
-    }
-    if let Some(when) = ConnectTiming::read(vars)? {
-        config.connect_when = when;
-    }
+    put(&mut config.job, vars.text("COMITY_JOB")?);
+    put(&mut config.key, key(vars)?.map(Some));
+    put(&mut config.insecure, vars.parsed("COMITY_INSECURE", insecure)?);
+    let protection = |text: &str| Protection::from_name(text).ok_or("is neither handshake nor data");
+    put(&mut config.secure, vars.parsed("COMITY_SECURE", protection)?);
+    put(&mut config.timeout, vars.parsed("COMITY_TIMEOUT", call_limit)?);
+    put(&mut config.join_timeout, vars.seconds("COMITY_JOIN_TIMEOUT")?);
+    put(&mut config.detection, vars.parsed("COMITY_DETECTION", Detection::parse)?);
+    put(&mut config.links, vars.parsed("COMITY_LINKS", links)?);
+    put(&mut config.backend, vars.parsed("COMITY_BACKEND", backend)?);
+    let when = |text: &str| ConnectTiming::from_name(text).ok_or("is neither needed nor all");
+    put(&mut config.connect_when, vars.parsed("COMITY_CONNECT", when)?);
     config.transports.read(vars)?;
     // By presence, as MLX has it.
     config.ring |= vars.is_set("JACCL_RING") || vars.is_set("MLX_JACCL_RING");
-    if let Some(n) = vars.number("COMITY_TEST_SPARSE_ABOVE", crate::MAX_SIZE)? {
-        config.sparse_above = n;
-    }
-    if let Some(n) = vars.number("COMITY_DEVICE", MAX_DEVICE)? {
-        config.device = u32::try_from(n).ok();
-    }
-    if let Some(costs) = costs(vars)? {
-        config.costs = costs;
-    }
-    if let Some(text) = vars.text("COMITY_ALGORITHM")? {
-        config.algorithm = Some(algorithm(&text).or_else(|why| wrong("COMITY_ALGORITHM", &text, &why))?);
-    }
-    if let Some(n) = vars.number("COMITY_LANES", MOST_LANES)? {
-        config.lanes = Some(n.max(1));
-    }
-    network(vars, config)?;
-    // A wrong value is told where ranks meet there.
-    if let Some(launched) = vars.host_ports("COMITY_STORE").ok().flatten() {
-        config.launched_at = launched.iter().filter_map(|at| at.host().parse().ok()).collect();
-    }
-    if let Some(host) = vars.text("COMITY_HOST")? {
-        config.host = Some(host);
-    }
-    if let Some(dir) = vars.text("COMITY_LOG_DIR")? {
-        config.log_dir = Some(dir.into());
-    }
-    if let Some(fd) = vars.number("COMITY_ROOT_CAUSE_FD", i32::MAX as usize)? {
-        // A wrapper may have closed it: the launcher then has to guess, and the job runs all the same.
-        let fd = i32::try_from(fd).unwrap_or(i32::MAX);
-        config.root_cause = RootCauseReport::from_fd(fd, config.rank).ok();
-    }
-    if let Some(fd) = vars.number("COMITY_STATS_FD", i32::MAX as usize)? {
-        config.stats_fd = i32::try_from(fd).ok();
-    }
-    if let Some(cores) = vars.number("COMITY_HOST_CORES", u16::MAX.into())? {
-        config.host_cores = u16::try_from(cores).ok().filter(|n| *n > 0);
-    }
-    Ok(())
-}
-
-/// Reads the time limit of a call.
-fn call_limit(vars: &Vars<'_>) -> Result<Option<Duration>> {
-    const NAME: &str = "COMITY_TIMEOUT";
-    let Some(text) = vars.text(NAME)? else { return Ok(None) };
-    if text == "none" {
-        return Ok(Some(MAX_TIMEOUT));
-    }
-    vars.seconds(NAME).or_else(|_| {
-        wrong(
-            NAME,
-            &text,
-            "is neither a number of seconds such as 300 or 2.5 nor none (as long as all ranks live)",
-        )
-    })
-}
-
-/// The costs by which plans are chosen.
-fn costs(vars: &Vars<'_>) -> Result<Option<Costs>> {
-    let from = |text: String| if text == "measure" { Costs::Measure } else { Costs::File(text.into()) };
-    Ok(vars.text("COMITY_COSTS")?.map(from))
-}
-
-/// Reads the addresses to listen on, and the rules for interfaces.
-fn network(vars: &Vars<'_>, config: &mut Settings) -> Result<()> {
-    if let Some(text) = vars.text("COMITY_ADDRS")? {
-        config.addrs = text
-            .split(',')
-            .map(|part| own_addr(part.trim()))
-            .collect::<Result<_, _>>()
-            .or_else(|why| wrong("COMITY_ADDRS", &text, &why))?;
-    }
-    if let Some(text) = vars.text("COMITY_INTERFACES")? {
-        config.interfaces =
-            InterfaceRules::parse(&text).or_else(|why| wrong("COMITY_INTERFACES", &text, &why))?;
-    }
-    if let Some(text) = vars.text("COMITY_PORTS")? {
-        config.ports = Some(ports(&text).or_else(|why| wrong("COMITY_PORTS", &text, &why))?);
-    }
+    put(&mut config.sparse_above, vars.number("COMITY_TEST_SPARSE_ABOVE", crate::MAX_SIZE)?);
+    put(&mut config.device, vars.number("COMITY_DEVICE", MAX_DEVICE)?.map(|n| u32::try_from(n).ok()));
+    put(&mut config.costs, costs(vars)?);
+    put(&mut config.algorithm, vars.parsed("COMITY_ALGORITHM", algorithm)?.map(Some));
+    put(&mut config.lanes, vars.number("COMITY_LANES", MOST_LANES)?.map(|n| Some(n.max(1))));
+    put(&mut config.addrs, vars.parsed("COMITY_ADDRS", own_addrs)?);
+    put(&mut config.interfaces, vars.parsed("COMITY_INTERFACES", InterfaceRules::parse)?);
+    put(&mut config.ports, vars.parsed("COMITY_PORTS", ports)?.map(Some));
     if vars.is_set("COMITY_RELAY") {
         config.relay = vars.flag("COMITY_RELAY")?;
     }
     if vars.is_set("COMITY_MPTCP") {
         config.mptcp = vars.flag("COMITY_MPTCP")?;
     }
+    // A wrong value is told where ranks meet there.
+    if let Some(launched) = vars.host_ports("COMITY_STORE").ok().flatten() {
+        config.launched_at = launched.iter().filter_map(|at| at.host().parse().ok()).collect();
+    }
+    put(&mut config.host, vars.text("COMITY_HOST")?.map(Some));
+    put(&mut config.log_dir, vars.text("COMITY_LOG_DIR")?.map(|dir| Some(dir.into())));
+    if let Some(fd) = vars.number("COMITY_ROOT_CAUSE_FD", i32::MAX as usize)? {
+        // A wrapper may have closed it: the launcher then has to guess, and the job runs all the same.
+        let fd = i32::try_from(fd).unwrap_or(i32::MAX);
+        config.root_cause = RootCauseReport::from_fd(fd, config.rank).ok();
+    }
+    put(
+        &mut config.stats_fd,
+        vars.number("COMITY_STATS_FD", i32::MAX as usize)?.map(|fd| i32::try_from(fd).ok()),
+    );
+    let cores = vars.number("COMITY_HOST_CORES", u16::MAX.into())?;
+    put(&mut config.host_cores, cores.map(|cores| u16::try_from(cores).ok().filter(|n| *n > 0)));
     Ok(())
+}
+
+/// Changes a setting to what was said, if something was.
+fn put<T>(setting: &mut T, said: Option<T>) {
+    if let Some(said) = said {
+        *setting = said;
+    }
+}
+
+fn insecure(text: &str) -> Result<Insecure, &'static str> {
+    match text {
+        "0" | "false" | "False" => Ok(Insecure::No),
+        "1" | "true" | "True" => Ok(Insecure::Private),
+        "public" => Ok(Insecure::Public),
+        _ => Err("is neither 1 nor 0 (true, false), nor public"),
+    }
+}
+
+/// The time limit of a call.
+fn call_limit(text: &str) -> Result<Duration, &'static str> {
+    let limit = if text == "none" { Some(MAX_TIMEOUT) } else { seconds(text) };
+    limit.ok_or("is neither a number of seconds such as 300 or 2.5 nor none (as long as all ranks live)")
+}
+
+/// The costs by which plans are chosen.
+fn costs(vars: &Vars<'_>) -> Result<Option<Costs>> {
+    let from = |text: String| if text == "measure" { Costs::Measure } else { Costs::File(text.into()) };
+    Ok(vars.text("COMITY_COSTS")?.map(from))
 }
 
 /// The job key, from a descriptor or a file.
@@ -204,6 +161,11 @@ fn ports(text: &str) -> Result<(u16, u16), String> {
         (Ok(first), Ok(last)) if first > 0 && first <= last => Ok((first, last)),
         _ => Err("is not a range of ports such as 7000-7031".into()),
     }
+}
+
+/// Addresses to listen on.
+fn own_addrs(text: &str) -> Result<Vec<SocketAddr>, String> {
+    text.split(',').map(|part| own_addr(part.trim())).collect()
 }
 
 /// An address to listen on, with or without a port.

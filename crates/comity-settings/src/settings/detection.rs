@@ -1,9 +1,6 @@
 //! Detection limit: the longest silence before the others give a rank up.
 
-use super::{
-    bad_value,
-    vars::{Vars, wrong},
-};
+use super::{bad_value, vars::seconds};
 use crate::Result;
 use std::time::Duration;
 
@@ -70,24 +67,15 @@ impl Detection {
     }
 
     /// `COMITY_DETECTION`.
-    pub(super) fn read(vars: &Vars<'_>) -> Result<Option<Self>> {
-        const NAME: &str = "COMITY_DETECTION";
-        let Some(text) = vars.text(NAME)? else { return Ok(None) };
-        Ok(Some(match text.as_str() {
-            "fast" => Self::Fast,
-            "normal" => Self::Normal,
-            "patient" => Self::Patient,
-            "off" => Self::Off,
-            _ => match vars.seconds(NAME) {
-                Ok(Some(limit)) => Self::After(limit),
-                _ => {
-                    return wrong(
-                        NAME,
-                        &text,
-                        "is none of fast (1 s), normal (5 s), patient (30 s) and off, nor a number of seconds such as 2.5",
-                    );
-                }
-            },
-        }))
+    pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "fast" => Ok(Self::Fast),
+            "normal" => Ok(Self::Normal),
+            "patient" => Ok(Self::Patient),
+            "off" => Ok(Self::Off),
+            _ => seconds(text).map(Self::After).ok_or(
+                "is none of fast (1 s), normal (5 s), patient (30 s) and off, nor a number of seconds such as 2.5",
+            ),
+        }
     }
 }

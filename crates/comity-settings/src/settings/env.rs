@@ -6,13 +6,13 @@ use super::{
     Evidence, HostPort, Launcher, MAX_SIZE, MeetingPoint, Settings, bad, bad_value, common, fnv,
     hostfile::Hostfile,
     slurm,
-    vars::{Vars, refusal, wrong},
+    vars::{Vars, refusal, unfit, wrong},
 };
 use crate::{
     Result,
     address::shown,
     exchange::{PmiExchange, TorchExchange, UnixExchange},
-    transport::TransportSettings,
+    transport::{TransportSettings, Variables},
 };
 use std::{ffi::OsString, path::Path, sync::Arc};
 
@@ -83,11 +83,8 @@ impl Place {
 /// Reads where a process finds the job that it joins. A rank's variables beside it are those of the process in whose place it comes.
 fn joiner(vars: &Vars<'_>) -> Result<Place> {
     let Some(at) = vars.host_ports("COMITY_STORE")? else {
-        return bad_value(
-            "COMITY_JOIN",
-            1,
-            "COMITY_JOIN=1 is set, but COMITY_STORE is not; set it to the address of the store at which the job met",
-        );
+        let why = " is set, but COMITY_STORE is not; set it to the address of the store at which the job met";
+        return unfit("COMITY_JOIN", 1, why);
     };
     Ok(Place {
         launcher: Launcher::Comity,
@@ -100,12 +97,63 @@ fn joiner(vars: &Vars<'_>) -> Result<Place> {
     })
 }
 
-fn both_set(rank_is: &str, rank: usize, size_is: &str, size: usize, launcher: Launcher) -> String {
-    format!("{rank_is}={rank} and {size_is}={size} are set ({launcher})")
+/// Rank and size, as the variables of a launcher say them.
+struct RankAndSize {
+    launcher: Launcher,
+    rank_is: &'static str,
+    rank: usize,
+    size_is: &'static str,
+    size: usize,
+}
+
+impl RankAndSize {
+    /// `None` when neither is set.
+    fn read(
+        vars: &Vars<'_>,
+        launcher: Launcher,
+        rank_is: &'static str,
+        size_is: &'static str,
+    ) -> Result<Option<Self>> {
+        let found = vars.rank_and_size(rank_is, size_is)?;
+        Ok(found.map(|(rank, size)| Self { launcher, rank_is, rank, size_is, size }))
+    }
+
+    /// The meeting point: the store that the user names, nowhere for one rank, else what `find` finds. Where that is nothing the error goes on
+    /// with what the ranks `lack`.
+    fn meeting_point(
+        &self,
+        vars: &Vars<'_>,
+        find: impl FnOnce() -> Result<Option<MeetingPoint>>,
+        lack: &str,
+    ) -> Result<MeetingPoint> {
+        if let Some(at) = vars.host_ports("COMITY_STORE")? {
+            return Ok(MeetingPoint::Store(at));
+        }
+        if self.size == 1 {
+            return Ok(MeetingPoint::Alone);
+        }
+        match find()? {
+            Some(at) => Ok(at),
+            None => self.lack(lack),
+        }
+    }
+
+    fn lack<T>(&self, what: &str) -> Result<T> {
+        let Self { rank_is, rank, size_is, size, .. } = self;
+        unfit(rank_is, *rank, format!(" and {size_is}={size} are set, but {what}"))
+    }
+
+    fn place(self, local: Option<(usize, usize)>, meeting_point: MeetingPoint, job: String) -> Place {
+        let Self { launcher, rank_is, rank, size_is, size } = self;
+        let why = format!("{rank_is}={rank} and {size_is}={size} are set ({launcher})");
+        Place { launcher, why, rank, size, local, meeting_point, job }
+    }
 }
 
 fn comity(vars: &Vars<'_>) -> Result<Option<Place>> {
-    let Some((rank, size)) = vars.rank_and_size("COMITY_RANK", "COMITY_SIZE")? else { return Ok(None) };
+    let Some(found) = RankAndSize::read(vars, Launcher::Comity, "COMITY_RANK", "COMITY_SIZE")? else {
+        return Ok(None);
+    };
     for (one, other) in
         [("COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE"), ("COMITY_LOCAL_SIZE", "COMITY_LOCAL_RANK")]
     {
@@ -113,28 +161,21 @@ fn comity(vars: &Vars<'_>) -> Result<Option<Place>> {
             return bad(format!("{one} is set, but {other} is not; set both or neither"));
         }
     }
-    let local = vars.local("COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE", size)?;
+    let local = vars.local("COMITY_LOCAL_RANK", "COMITY_LOCAL_SIZE", found.size)?;
     let mut job = torch_job(vars)?;
-    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        MeetingPoint::Store(at)
-    } else if size == 1 {
-        MeetingPoint::Alone
-    } else if let Some(at) = vars.master()? {
-        master_meeting_point(vars, at, &job)?
-    } else if let Some(path) = vars.text("MLX_HOSTFILE")? {
+    let find = || {
+        if let Some(at) = vars.master()? {
+            return master_meeting_point(vars, at, &job).map(Some);
+        }
+        let Some(path) = vars.text("MLX_HOSTFILE")? else { return Ok(None) };
         let file = Hostfile::read(Path::new(&path))?;
-        file.check("COMITY_RANK", rank, Some(size), true)?;
+        file.check("COMITY_RANK", found.rank, Some(found.size), true)?;
         job = file.job();
-        MeetingPoint::Hostfile(file.ranks)
-    } else {
-        let why = format!(
-            "COMITY_RANK={rank} and COMITY_SIZE={size} are set, but not where the ranks meet; set COMITY_STORE=host:port to a running store, or MASTER_ADDR and MASTER_PORT, where rank 0 then runs one"
-        );
-        return bad_value("COMITY_RANK", rank, why);
+        Ok(Some(MeetingPoint::Hostfile(file.ranks)))
     };
-    let launcher = Launcher::Comity;
-    let why = both_set("COMITY_RANK", rank, "COMITY_SIZE", size, launcher);
-    Ok(Some(Place { launcher, why, rank, size, local, meeting_point, job }))
+    let lack = "not where the ranks meet; set COMITY_STORE=host:port to a running store, or MASTER_ADDR and MASTER_PORT, where rank 0 then runs one";
+    let meeting_point = found.meeting_point(vars, find, lack)?;
+    Ok(Some(found.place(local, meeting_point, job)))
 }
 
 /// Reads the place of a rank of MLX's NCCL backend, which has no hostfile.
@@ -142,22 +183,13 @@ fn mlx_nccl(vars: &Vars<'_>) -> Result<Option<Place>> {
     if vars.is_set("MLX_HOSTFILE") || !vars.is_set("MLX_WORLD_SIZE") {
         return Ok(None);
     }
-    let Some((rank, size)) = vars.rank_and_size("MLX_RANK", "MLX_WORLD_SIZE")? else { return Ok(None) };
-    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        MeetingPoint::Store(at)
-    } else if let Some(at) = vars.address("NCCL_HOST_IP", "NCCL_PORT")? {
-        MeetingPoint::Host(at)
-    } else if size == 1 {
-        MeetingPoint::Alone
-    } else {
-        let why = format!(
-            "MLX_RANK={rank} and MLX_WORLD_SIZE={size} are set, but NCCL_HOST_IP and NCCL_PORT are not; set them to rank 0's address and a free port of it"
-        );
-        return bad_value("MLX_RANK", rank, why);
+    let Some(found) = RankAndSize::read(vars, Launcher::Mlx, "MLX_RANK", "MLX_WORLD_SIZE")? else {
+        return Ok(None);
     };
-    let launcher = Launcher::Mlx;
-    let why = both_set("MLX_RANK", rank, "MLX_WORLD_SIZE", size, launcher);
-    Ok(Some(Place { launcher, why, rank, size, local: None, meeting_point, job: "-".into() }))
+    let find = || Ok(vars.address("NCCL_HOST_IP", "NCCL_PORT")?.map(MeetingPoint::Host));
+    let lack = "NCCL_HOST_IP and NCCL_PORT are not; set them to rank 0's address and a free port of it";
+    let meeting_point = found.meeting_point(vars, find, lack)?;
+    Ok(Some(found.place(None, meeting_point, "-".into())))
 }
 
 fn mlx(vars: &Vars<'_>) -> Result<Option<Place>> {
@@ -169,10 +201,8 @@ fn mlx(vars: &Vars<'_>) -> Result<Option<Place>> {
     let (rank, path) = match (rank, path) {
         (None, None) => return Ok(None),
         (Some(rank), None) => {
-            let why = format!(
-                "MLX_RANK={rank} is set, but MLX_HOSTFILE is not; set it to a file such as [[\"10.0.0.1:5000\"], [\"10.0.0.2:5000\"]], or set COMITY_RANK and COMITY_SIZE"
-            );
-            return bad_value("MLX_RANK", rank, why);
+            let why = " is set, but MLX_HOSTFILE is not; set it to a file such as [[\"10.0.0.1:5000\"], [\"10.0.0.2:5000\"]], or set COMITY_RANK and COMITY_SIZE";
+            return unfit("MLX_RANK", rank, why);
         }
         (None, Some(path)) => {
             let why =
@@ -212,8 +242,8 @@ fn jaccl(vars: &Vars<'_>) -> Result<Option<Place>> {
         why.place(e)
     })?;
     if rank >= size {
-        let why = format!("{rank_is}={rank}, but {devices_is} has {size} rows; allowed is 0 to {}", size - 1);
-        return bad_value(rank_is, rank, why);
+        let why = format!(", but {devices_is} has {size} rows; allowed is 0 to {}", size - 1);
+        return unfit(rank_is, rank, why);
     }
     let at = match vars.host_ports("COMITY_STORE")? {
         Some(store) => Some(MeetingPoint::Store(store)),
@@ -226,24 +256,15 @@ fn jaccl(vars: &Vars<'_>) -> Result<Option<Place>> {
 }
 
 fn torch(vars: &Vars<'_>) -> Result<Option<Place>> {
-    let Some((rank, size)) = vars.rank_and_size("RANK", "WORLD_SIZE")? else { return Ok(None) };
-    let local = vars.local("LOCAL_RANK", "LOCAL_WORLD_SIZE", size)?;
-    let job = torch_job(vars)?;
-    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        MeetingPoint::Store(at)
-    } else if let Some(at) = vars.master()? {
-        master_meeting_point(vars, at, &job)?
-    } else if size == 1 {
-        MeetingPoint::Alone
-    } else {
-        let why = format!(
-            "RANK={rank} and WORLD_SIZE={size} are set, but MASTER_ADDR and MASTER_PORT are not; set them to rank 0's host and a free port of it"
-        );
-        return bad_value("RANK", rank, why);
+    let Some(found) = RankAndSize::read(vars, Launcher::Torch, "RANK", "WORLD_SIZE")? else {
+        return Ok(None);
     };
-    let launcher = Launcher::Torch;
-    let why = both_set("RANK", rank, "WORLD_SIZE", size, launcher);
-    Ok(Some(Place { launcher, why, rank, size, local, meeting_point, job }))
+    let local = vars.local("LOCAL_RANK", "LOCAL_WORLD_SIZE", found.size)?;
+    let job = torch_job(vars)?;
+    let find = || vars.master()?.map(|at| master_meeting_point(vars, at, &job)).transpose();
+    let lack = "MASTER_ADDR and MASTER_PORT are not; set them to rank 0's host and a free port of it";
+    let meeting_point = found.meeting_point(vars, find, lack)?;
+    Ok(Some(found.place(local, meeting_point, job)))
 }
 
 /// Under torchrun a store of torch's own listens at the master's port already; an exchange tells the others
@@ -264,60 +285,43 @@ fn torch_job(vars: &Vars<'_>) -> Result<String> {
 }
 
 fn open_mpi(vars: &Vars<'_>) -> Result<Option<Place>> {
-    let rank_is = "OMPI_COMM_WORLD_RANK";
-    let size_is = "OMPI_COMM_WORLD_SIZE";
-    let Some((rank, size)) = vars.rank_and_size(rank_is, size_is)? else { return Ok(None) };
-    let local = vars.local("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", size)?;
+    let read = RankAndSize::read(vars, Launcher::OpenMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")?;
+    let Some(found) = read else { return Ok(None) };
+    let local = vars.local("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", found.size)?;
     let id = match vars.text("PMIX_NAMESPACE")? {
         Some(id) => Some(id),
         None => vars.text("OMPI_MCA_ess_base_jobid")?,
     };
     let named = if vars.is_set("COMITY_JOB") { vars.text("COMITY_JOB")? } else { id.clone() };
-    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        MeetingPoint::Store(at)
-    } else if size == 1 {
-        MeetingPoint::Alone
-    } else if let Some(at) = vars.master()? {
-        MeetingPoint::Host(at)
-    } else if local.is_none_or(|(_, l)| l != size) {
-        let why = format!(
-            "{rank_is}={rank} and {size_is}={size} are set, but the ranks are on several hosts (OMPI_COMM_WORLD_LOCAL_SIZE) and not told where to meet; add -x MASTER_ADDR=<rank 0's host> -x MASTER_PORT=<a free port> to mpirun"
-        );
-        return bad_value(rank_is, rank, why);
-    } else if let Some(name) = named {
-        MeetingPoint::Exchange(Arc::new(UnixExchange::new(&name)))
-    } else {
-        let why = format!(
-            "{rank_is}={rank} and {size_is}={size} are set, but no job id (PMIX_NAMESPACE, OMPI_MCA_ess_base_jobid); add -x COMITY_JOB=<a name> to mpirun"
-        );
-        return bad_value(rank_is, rank, why);
+    let find = || {
+        if let Some(at) = vars.master()? {
+            return Ok(Some(MeetingPoint::Host(at)));
+        }
+        if local.is_none_or(|(_, l)| l != found.size) {
+            return found.lack(
+                "the ranks are on several hosts (OMPI_COMM_WORLD_LOCAL_SIZE) and not told where to meet; add -x MASTER_ADDR=<rank 0's host> -x MASTER_PORT=<a free port> to mpirun",
+            );
+        }
+        Ok(named.map(|name| MeetingPoint::Exchange(Arc::new(UnixExchange::new(&name)))))
     };
-    let launcher = Launcher::OpenMpi;
-    let why = both_set(rank_is, rank, size_is, size, launcher);
-    Ok(Some(Place { launcher, why, rank, size, local, meeting_point, job: id.unwrap_or_else(|| "-".into()) }))
+    let lack = "no job id (PMIX_NAMESPACE, OMPI_MCA_ess_base_jobid); add -x COMITY_JOB=<a name> to mpirun";
+    let meeting_point = found.meeting_point(vars, find, lack)?;
+    Ok(Some(found.place(local, meeting_point, id.unwrap_or_else(|| "-".into()))))
 }
 
 fn mpich(vars: &Vars<'_>) -> Result<Option<Place>> {
-    let Some((rank, size)) = vars.rank_and_size("PMI_RANK", "PMI_SIZE")? else { return Ok(None) };
-    let local = vars.local("MPI_LOCALRANKID", "MPI_LOCALNRANKS", size)?;
-    let fd = vars.number("PMI_FD", i32::MAX as usize)?;
-    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        MeetingPoint::Store(at)
-    } else if size == 1 {
-        MeetingPoint::Alone
-    } else if let Some(at) = vars.master()? {
-        MeetingPoint::Host(at)
-    } else if let Some(fd) = fd.and_then(|fd| i32::try_from(fd).ok()) {
-        MeetingPoint::Exchange(Arc::new(PmiExchange::new(fd)))
-    } else {
-        let why = format!(
-            "PMI_RANK={rank} and PMI_SIZE={size} are set, but PMI_FD is not; set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port of it"
-        );
-        return bad_value("PMI_RANK", rank, why);
+    let Some(found) = RankAndSize::read(vars, Launcher::Mpich, "PMI_RANK", "PMI_SIZE")? else {
+        return Ok(None);
     };
-    let launcher = Launcher::Mpich;
-    let why = both_set("PMI_RANK", rank, "PMI_SIZE", size, launcher);
-    Ok(Some(Place { launcher, why, rank, size, local, meeting_point, job: "-".into() }))
+    let local = vars.local("MPI_LOCALRANKID", "MPI_LOCALNRANKS", found.size)?;
+    let fd = vars.number("PMI_FD", i32::MAX as usize)?.and_then(|fd| i32::try_from(fd).ok());
+    let find = || {
+        let managed = fd.map(|fd| MeetingPoint::Exchange(Arc::new(PmiExchange::new(fd))));
+        Ok(vars.master()?.map(MeetingPoint::Host).or(managed))
+    };
+    let lack = "PMI_FD is not; set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port of it";
+    let meeting_point = found.meeting_point(vars, find, lack)?;
+    Ok(Some(found.place(local, meeting_point, "-".into())))
 }
 
 /// Only inside a step that srun started: sbatch and salloc set `SLURM_PROCID` and `SLURM_NTASKS` too, for a shell that is
@@ -330,31 +334,24 @@ fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
     }
     // The step's own number of tasks, not the allocation's.
     let size_is = if vars.is_set("SLURM_STEP_NUM_TASKS") { "SLURM_STEP_NUM_TASKS" } else { "SLURM_NTASKS" };
-    let Some((rank, size)) = vars.rank_and_size("SLURM_PROCID", size_is)? else {
-        let why = format!(
-            "SLURM_STEP_ID={step} is set, but SLURM_PROCID and SLURM_NTASKS are not; srun sets all three"
-        );
-        return bad_value("SLURM_STEP_ID", step, why);
+    let Some(found) = RankAndSize::read(vars, Launcher::Slurm, "SLURM_PROCID", size_is)? else {
+        let why = " is set, but SLURM_PROCID and SLURM_NTASKS are not; srun sets all three";
+        return unfit("SLURM_STEP_ID", step, why);
     };
     let Some(job) = vars.number("SLURM_JOB_ID", u32::MAX as usize)? else {
-        let why = format!("SLURM_STEP_ID={step} is set, but SLURM_JOB_ID is not; srun sets both");
-        return bad_value("SLURM_STEP_ID", step, why);
+        return unfit("SLURM_STEP_ID", step, " is set, but SLURM_JOB_ID is not; srun sets both");
     };
     let job = format!("{job}.{step}");
-    let local = slurm_local(vars, size_is, size)?;
-    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        MeetingPoint::Store(at)
-    } else if size == 1 {
-        MeetingPoint::Alone
-    } else if let Some(at) = vars.master()? {
-        MeetingPoint::Host(at)
-    } else {
+    let local = slurm_local(vars, size_is, found.size)?;
+    let find = || {
+        if let Some(at) = vars.master()? {
+            return Ok(Some(MeetingPoint::Host(at)));
+        }
         let list =
             if vars.is_set("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
         let Some(nodes) = vars.text(list)? else {
-            let why =
-                format!("SLURM_STEP_ID={step} is set, but {list} is not; set MASTER_ADDR and MASTER_PORT");
-            return bad_value("SLURM_STEP_ID", step, why);
+            let why = format!(" is set, but {list} is not; set MASTER_ADDR and MASTER_PORT");
+            return unfit("SLURM_STEP_ID", step, why);
         };
         let port = 20_000 + fnv(job.as_bytes()) % 20_000;
         let first = slurm::first_host(&nodes).and_then(|host| {
@@ -363,13 +360,13 @@ fn slurm(vars: &Vars<'_>) -> Result<Option<Place>> {
                 .map_err(|_| format!("begins with {}, which is not a host name", shown(&host)))
         });
         match first {
-            Ok(at) => MeetingPoint::Host(vec![at]),
-            Err(why) => return wrong(list, &nodes, &why),
+            Ok(at) => Ok(Some(MeetingPoint::Host(vec![at]))),
+            Err(why) => wrong(list, &nodes, &why),
         }
     };
-    let launcher = Launcher::Slurm;
-    let why = format!("SLURM_STEP_ID={step}, SLURM_PROCID={rank} and {size_is}={size} are set ({launcher})");
-    Ok(Some(Place { launcher, why, rank, size, local, meeting_point, job }))
+    let meeting_point = found.meeting_point(vars, find, "")?;
+    let place = found.place(local, meeting_point, job);
+    Ok(Some(Place { why: format!("SLURM_STEP_ID={step}, {}", place.why), ..place }))
 }
 
 /// This rank's place among those of its host, where Slurm says it.
@@ -382,9 +379,9 @@ fn slurm_local(vars: &Vars<'_>, size_is: &str, size: usize) -> Result<Option<(us
             Ok(l) if r < l && l <= size => Some((r, l)),
             Ok(l) => {
                 let why = format!(
-                    "SLURM_LOCALID={r} does not fit SLURM_STEP_TASKS_PER_NODE={tasks}, which has {l} tasks on node {node}, and {size_is}={size}"
+                    " does not fit SLURM_STEP_TASKS_PER_NODE={tasks}, which has {l} tasks on node {node}, and {size_is}={size}"
                 );
-                return bad_value("SLURM_LOCALID", r, why);
+                return unfit("SLURM_LOCALID", r, why);
             }
             Err(why) => return wrong("SLURM_STEP_TASKS_PER_NODE", &tasks, &why),
         },

@@ -1,60 +1,45 @@
 //! Launcher whose variables were believed.
 
-use std::fmt;
+use crate::named;
 
-/// The launcher whose variables gave rank and size.
-///
-/// ```
-/// use comity::{Config, Launcher};
-///
-/// let config = Config::from_vars(|name| match name {
-///     "OMPI_COMM_WORLD_RANK" => Some("0".into()),
-///     "OMPI_COMM_WORLD_SIZE" => Some("1".into()),
-///     _ => None,
-/// })?;
-/// assert_eq!(config.evidence().launcher, Launcher::OpenMpi);
-/// assert_eq!(Launcher::OpenMpi.to_string(), "Open MPI");
-/// # Ok::<(), comity::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Launcher {
-    /// None: [`Config::new`](../comity/struct.Config.html#method.new).
-    Explicit,
-    /// `comity launch`, or `COMITY_*` set by hand.
-    Comity,
-    /// `mlx.launch`, or `MLX_RANK` and `MLX_HOSTFILE`.
-    Mlx,
-    /// `torchrun`, or what torch's `env://` reads.
-    Torch,
-    /// Open MPI's `mpirun`.
-    OpenMpi,
-    /// MPICH's `mpiexec` and its kin that speak PMI-1.
-    Mpich,
-    /// Slurm's `srun`.
-    Slurm,
-    /// dstack, a process for each node.
-    Dstack,
-    /// SkyPilot, a process for each node.
-    SkyPilot,
-    /// None was found: a group of one.
-    Alone,
-}
-
-impl fmt::Display for Launcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Explicit => "the program",
-            Self::Comity => "comity launch",
-            Self::Mlx => "mlx.launch",
-            Self::Torch => "torchrun",
-            Self::OpenMpi => "Open MPI",
-            Self::Mpich => "MPICH",
-            Self::Slurm => "Slurm",
-            Self::Dstack => "dstack",
-            Self::SkyPilot => "SkyPilot",
-            Self::Alone => "no launcher",
-        })
+named! {
+    /// The launcher whose variables gave rank and size.
+    ///
+    /// ```
+    /// use comity::{Config, Launcher};
+    ///
+    /// let config = Config::from_vars(|name| match name {
+    ///     "OMPI_COMM_WORLD_RANK" => Some("0".into()),
+    ///     "OMPI_COMM_WORLD_SIZE" => Some("1".into()),
+    ///     _ => None,
+    /// })?;
+    /// assert_eq!(config.evidence().launcher, Launcher::OpenMpi);
+    /// assert_eq!(Launcher::OpenMpi.to_string(), "Open MPI");
+    /// # Ok::<(), comity::Error>(())
+    /// ```
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum Launcher: "launcher" {
+        /// None: [`Config::new`](../comity/struct.Config.html#method.new).
+        Explicit => "the program",
+        /// `comity launch`, or `COMITY_*` set by hand.
+        Comity => "comity launch",
+        /// `mlx.launch`, or `MLX_RANK` and `MLX_HOSTFILE`.
+        Mlx => "mlx.launch",
+        /// `torchrun`, or what torch's `env://` reads.
+        Torch => "torchrun",
+        /// Open MPI's `mpirun`.
+        OpenMpi => "Open MPI",
+        /// MPICH's `mpiexec` and its kin that speak PMI-1.
+        Mpich => "MPICH",
+        /// Slurm's `srun`.
+        Slurm => "Slurm",
+        /// dstack, a process for each node.
+        Dstack => "dstack",
+        /// SkyPilot, a process for each node.
+        SkyPilot => "SkyPilot",
+        /// None was found: a group of one.
+        Alone => "no launcher",
     }
 }
 

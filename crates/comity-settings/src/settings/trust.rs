@@ -1,49 +1,27 @@
 //! By what the ranks of a job know one another, and how much of what they say is secret.
 
-use super::{bad, vars::Vars, vars::wrong};
-use crate::{Key, Result};
+use super::bad;
+use crate::{Key, Result, named};
 use std::net::{IpAddr, SocketAddr};
 
-/// Protection that the job key gives (`COMITY_SECURE`).
-///
-/// ```
-/// use comity::{Config, Protection};
-///
-/// assert_eq!(Protection::default(), Protection::Handshake);
-/// let config = Config::new(0, 1).secure(Protection::Data); // encrypt everything that leaves the host
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Protection {
-    /// Proof of the key when a connection opens. Afterwards it is in the clear, with checksums against damage.
-    #[default]
-    Handshake,
-    /// The handshake, and everything that goes over TCP: AES-GCM hides it and shows changes. Shared memory never leaves the host and
-    /// is as it was.
-    Data,
-}
-
-impl Protection {
-    /// Returns the value of `COMITY_SECURE` that chooses it.
+named! {
+    /// Protection that the job key gives (`COMITY_SECURE`).
     ///
     /// ```
-    /// assert_eq!(comity::Protection::Data.name(), "data");
+    /// use comity::{Config, Protection};
+    ///
+    /// assert_eq!((Protection::default(), Protection::Data.name()), (Protection::Handshake, "data"));
+    /// let config = Config::new(0, 1).secure(Protection::Data); // encrypt everything that leaves the host
     /// ```
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Handshake => "handshake",
-            Self::Data => "data",
-        }
-    }
-
-    /// `COMITY_SECURE`.
-    pub(super) fn read(vars: &Vars<'_>) -> Result<Option<Self>> {
-        let Some(text) = vars.text("COMITY_SECURE")? else { return Ok(None) };
-        match text.as_str() {
-            "handshake" => Ok(Some(Self::Handshake)),
-            "data" => Ok(Some(Self::Data)),
-            other => wrong("COMITY_SECURE", other, "is neither handshake nor data"),
-        }
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum Protection: "protection" {
+        /// Proof of the key when a connection opens. Afterwards it is in the clear, with checksums against damage.
+        #[default]
+        Handshake => "handshake",
+        /// The handshake, and everything that goes over TCP: AES-GCM hides it and shows changes. Shared memory never leaves the host and
+        /// is as it was.
+        Data => "data",
     }
 }
 
@@ -60,17 +38,6 @@ pub enum Insecure {
 }
 
 impl Insecure {
-    /// `COMITY_INSECURE`.
-    pub(super) fn read(vars: &Vars<'_>) -> Result<Option<Self>> {
-        let Some(text) = vars.text("COMITY_INSECURE")? else { return Ok(None) };
-        match text.as_str() {
-            "0" | "false" | "False" => Ok(Some(Self::No)),
-            "1" | "true" | "True" => Ok(Some(Self::Private)),
-            "public" => Ok(Some(Self::Public)),
-            other => wrong("COMITY_INSECURE", other, "is neither 1 nor 0 (true, false), nor public"),
-        }
-    }
-
     /// An error for an address that the internet may reach, where the user did not ask for that too.
     pub fn check_listen(self, who: &str, at: SocketAddr) -> Result<()> {
         if self != Self::Private || !is_public(at.ip()) {

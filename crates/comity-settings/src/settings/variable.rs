@@ -1,35 +1,37 @@
 //! A row of the table of variables. `docs/make/settings.py` reads the titles of topics here.
 
-use std::fmt;
+use crate::named;
 
-/// Topic of a [`Variable`]: the parts of the page of settings, in their order.
-///
-/// ```
-/// assert_eq!(comity::tools::Topic::Limits.to_string(), "Limits of time");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Topic {
-    /// Rank of this process, and its host.
-    Place,
-    /// Meeting point of the ranks, and the addresses that they listen on.
-    Meeting,
-    /// Keys and encryption.
-    Trust,
-    /// Time limits.
-    Limits,
-    /// Links between two ranks.
-    Links,
-    /// Backends and algorithms of calls.
-    Calls,
-    /// Paths of libraries.
-    Libraries,
-    /// Logs and records, and their places.
-    Reports,
-    /// Variables that `comity launch` sets for its ranks, and a launcher of your own may.
-    Launcher,
-    /// Variables for tests and measurements; they may change or go.
-    Internal,
+named! {
+    /// Topic of a [`Variable`]: the parts of the page of settings, in their order.
+    ///
+    /// ```
+    /// assert_eq!(comity::tools::Topic::Limits.to_string(), "Limits of time");
+    /// ```
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum Topic: "topic" {
+        /// Rank of this process, and its host.
+        Place => "This rank",
+        /// Meeting point of the ranks, and the addresses that they listen on.
+        Meeting => "How ranks meet",
+        /// Keys and encryption.
+        Trust => "Keys",
+        /// Time limits.
+        Limits => "Limits of time",
+        /// Links between two ranks.
+        Links => "Links",
+        /// Backends and algorithms of calls.
+        Calls => "How calls are carried out",
+        /// Paths of libraries.
+        Libraries => "Libraries",
+        /// Logs and records, and their places.
+        Reports => "What is written down",
+        /// Variables that `comity launch` sets for its ranks, and a launcher of your own may.
+        Launcher => "Set by `comity launch`",
+        /// Variables for tests and measurements; they may change or go.
+        Internal => "For tests and measurements",
+    }
 }
 
 /// A variable of the environment that Comity reads. [`VARIABLES`](super::VARIABLES) lists them.
@@ -51,21 +53,4 @@ pub struct Variable {
     pub default: &'static str,
     /// A value that it can have.
     pub example: &'static str,
-}
-
-impl fmt::Display for Topic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Place => "This rank",
-            Self::Meeting => "How ranks meet",
-            Self::Trust => "Keys",
-            Self::Limits => "Limits of time",
-            Self::Links => "Links",
-            Self::Calls => "How calls are carried out",
-            Self::Libraries => "Libraries",
-            Self::Reports => "What is written down",
-            Self::Launcher => "Set by `comity launch`",
-            Self::Internal => "For tests and measurements",
-        })
-    }
 }

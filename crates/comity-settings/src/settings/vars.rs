@@ -6,7 +6,7 @@ use crate::{
     address::{self, shown},
     transport::Variables,
 };
-use std::{cell::RefCell, ffi::OsString, time::Duration};
+use std::{cell::RefCell, ffi::OsString, fmt::Display, time::Duration};
 
 /// The environment, and what was read of it.
 pub(super) struct Vars<'a> {
@@ -28,28 +28,14 @@ impl<'a> Vars<'a> {
         (self.var)(name).is_some()
     }
 
-    pub(super) fn text(&self, name: &'static str) -> Result<Option<String>> {
-        let Some(value) = (self.var)(name) else { return Ok(None) };
-        let value =
-            value.into_string().or_else(|v| wrong(name, &v.to_string_lossy(), "is not valid UTF-8"))?;
-        if value.is_empty() {
-            return bad_value(name, "", format!("{name} is set but empty; give it a value or unset it"));
-        }
-        let mut seen = self.seen.borrow_mut();
-        if !seen.iter().any(|(n, _)| *n == name) {
-            seen.push((name, value.clone()));
-        }
-        Ok(Some(value))
-    }
-
-    pub(super) fn number(&self, name: &'static str, most: usize) -> Result<Option<usize>> {
+    /// Reads a value as `parse` does, whose error follows the variable and its value.
+    pub(super) fn parsed<T, W: AsRef<str>>(
+        &self,
+        name: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, W>,
+    ) -> Result<Option<T>> {
         let Some(text) = self.text(name)? else { return Ok(None) };
-        // parse would take "+1".
-        let digits = text.bytes().all(|b| b.is_ascii_digit());
-        match text.parse() {
-            Ok(n) if digits && n <= most => Ok(Some(n)),
-            _ => wrong(name, &text, &format!("is not a whole number from 0 to {most}")),
-        }
+        parse(&text).map(Some).or_else(|why| wrong(name, &text, why.as_ref()))
     }
 
     pub(super) fn flag(&self, name: &'static str) -> Result<bool> {
@@ -61,22 +47,12 @@ impl<'a> Vars<'a> {
     }
 
     pub(super) fn seconds(&self, name: &'static str) -> Result<Option<Duration>> {
-        let Some(text) = self.text(name)? else { return Ok(None) };
-        let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-        let limit = text.parse().ok().filter(|_| plain).and_then(|s| Duration::try_from_secs_f64(s).ok());
-        match limit {
-            Some(limit) => Ok(Some(limit)),
-            None => wrong(name, &text, "is not a number of seconds such as 300 or 2.5"),
-        }
+        self.parsed(name, |text| seconds(text).ok_or("is not a number of seconds such as 300 or 2.5"))
     }
 
     /// Reads one `host:port`, or several with a comma between.
     pub(super) fn host_ports(&self, name: &'static str) -> Result<Option<Vec<HostPort>>> {
-        let Some(text) = self.text(name)? else { return Ok(None) };
-        match address::parse_list(&text) {
-            Ok(all) => Ok(Some(all)),
-            Err(why) => wrong(name, &text, &format!("is not host:port: {why}")),
-        }
+        self.parsed(name, |text| address::parse_list(text).map_err(|why| format!("is not host:port: {why}")))
     }
 
     /// Rank and size; `None` when neither is set.
@@ -89,23 +65,17 @@ impl<'a> Vars<'a> {
         let size = self.number(size_is, MAX_SIZE)?;
         match (rank, size) {
             (None, None) => Ok(None),
-            (Some(r), None) => bad_value(
-                rank_is,
-                r,
-                format!("{rank_is}={r} is set, but {size_is} is not; set both, or neither to run alone"),
-            ),
-            (None, Some(s)) => bad_value(
-                size_is,
-                s,
-                format!("{size_is}={s} is set, but {rank_is} is not; set both, or neither to run alone"),
-            ),
-            (Some(_), Some(0)) => bad_value(
-                size_is,
-                0,
-                format!("{size_is}=0: a job has at least one rank; allowed is 1 to {MAX_SIZE}"),
-            ),
+            (Some(r), None) => {
+                unfit(rank_is, r, format!(" is set, but {size_is} is not; set both, or neither to run alone"))
+            }
+            (None, Some(s)) => {
+                unfit(size_is, s, format!(" is set, but {rank_is} is not; set both, or neither to run alone"))
+            }
+            (Some(_), Some(0)) => {
+                unfit(size_is, 0, format!(": a job has at least one rank; allowed is 1 to {MAX_SIZE}"))
+            }
             (Some(r), Some(s)) if r >= s => {
-                bad_value(rank_is, r, format!("{rank_is}={r}, but {size_is}={s}; allowed is 0 to {}", s - 1))
+                unfit(rank_is, r, format!(", but {size_is}={s}; allowed is 0 to {}", s - 1))
             }
             (Some(r), Some(s)) => Ok(Some((r, s))),
         }
@@ -122,18 +92,10 @@ impl<'a> Vars<'a> {
         let local = self.number(size_is, MAX_SIZE)?;
         let (Some(r), Some(l)) = (rank, local) else { return Ok(None) };
         if l == 0 || l > size {
-            return bad_value(
-                size_is,
-                l,
-                format!("{size_is}={l}, in a job of {size} ranks; allowed is 1 to {size}"),
-            );
+            return unfit(size_is, l, format!(", in a job of {size} ranks; allowed is 1 to {size}"));
         }
         if r >= l {
-            return bad_value(
-                rank_is,
-                r,
-                format!("{rank_is}={r}, but {size_is}={l}; allowed is 0 to {}", l - 1),
-            );
+            return unfit(rank_is, r, format!(", but {size_is}={l}; allowed is 0 to {}", l - 1));
         }
         Ok(Some((r, l)))
     }
@@ -153,15 +115,15 @@ impl<'a> Vars<'a> {
         let port = self.text(port_is)?;
         match (addr, port) {
             (None, None) => Ok(None),
-            (Some(a), None) => bad_value(
+            (Some(a), None) => unfit(
                 addr_is,
-                &a,
-                format!("{addr_is}={a} is set, but {port_is} is not; set it to a free port of that host"),
+                a,
+                format!(" is set, but {port_is} is not; set it to a free port of that host"),
             ),
-            (None, Some(p)) => bad_value(
+            (None, Some(p)) => unfit(
                 port_is,
-                &p,
-                format!("{port_is}={p} is set, but {addr_is} is not; set it to the address of rank 0's host"),
+                p,
+                format!(" is set, but {addr_is} is not; set it to the address of rank 0's host"),
             ),
             (Some(a), Some(p)) => {
                 let Some(port) = address::parse_port(&p).ok().filter(|port| *port != 0) else {
@@ -176,6 +138,17 @@ impl<'a> Vars<'a> {
     }
 }
 
+/// A number of seconds, as variables have it.
+pub(super) fn seconds(text: &str) -> Option<Duration> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    text.parse().ok().filter(|_| plain).and_then(|s| Duration::try_from_secs_f64(s).ok())
+}
+
+/// The error for a variable whose value does not go with others; `why` follows `NAME=value` at once.
+pub(super) fn unfit<T>(name: &str, value: impl Display, why: impl Display) -> Result<T> {
+    bad_value(name, &value, format!("{name}={value}{why}"))
+}
+
 pub(super) fn wrong<T>(name: &str, value: &str, why: &str) -> Result<T> {
     Err(refusal(name, value, why))
 }
@@ -186,11 +159,27 @@ pub(super) fn refusal(name: &str, value: &str, why: &str) -> Error {
 
 impl Variables for Vars<'_> {
     fn text(&self, name: &'static str) -> Result<Option<String>> {
-        self.text(name)
+        let Some(value) = (self.var)(name) else { return Ok(None) };
+        let value =
+            value.into_string().or_else(|v| wrong(name, &v.to_string_lossy(), "is not valid UTF-8"))?;
+        if value.is_empty() {
+            return bad_value(name, "", format!("{name} is set but empty; give it a value or unset it"));
+        }
+        let mut seen = self.seen.borrow_mut();
+        if !seen.iter().any(|(n, _)| *n == name) {
+            seen.push((name, value.clone()));
+        }
+        Ok(Some(value))
     }
 
     fn number(&self, name: &'static str, most: usize) -> Result<Option<usize>> {
-        self.number(name, most)
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        // parse would take "+1".
+        let digits = text.bytes().all(|b| b.is_ascii_digit());
+        match text.parse() {
+            Ok(n) if digits && n <= most => Ok(Some(n)),
+            _ => wrong(name, &text, &format!("is not a whole number from 0 to {most}")),
+        }
     }
 
     fn refusal(&self, name: &str, value: &str, why: &str) -> Error {

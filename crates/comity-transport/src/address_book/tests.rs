@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::candidates::{Here, sorted};
+use crate::sys::Interface;
 use std::net::SocketAddrV6;
 
 const LAN: &str = "10.0.0.5";

@@ -25,9 +25,7 @@ impl Transport for Local {
             between_processes: false,
             within_host: true,
             shares_memory: true,
-            reads_buffers: true,
-            is_private: true,
-            first_for: None,
+            ..About::PRIVATE
         }
     }
 

@@ -65,15 +65,7 @@ impl Transport for Shm {
     type Settings = ShmSettings;
 
     fn about() -> About {
-        About {
-            by_default: true,
-            between_processes: true,
-            within_host: true,
-            shares_memory: true,
-            reads_buffers: true,
-            is_private: true,
-            first_for: None,
-        }
+        About { within_host: true, shares_memory: true, ..About::PRIVATE }
     }
 
     fn read(settings: &mut ShmSettings, vars: &dyn Variables) -> Result<()> {

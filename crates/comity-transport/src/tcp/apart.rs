@@ -33,7 +33,6 @@ fn ends(connections: usize, sealed: bool, send_threads: usize) -> (TcpLink, TcpL
             ways,
             is_far: connections > NEAR,
             send_threads: Some(SendThreads::new(send_threads)),
-            ..TcpOptions::default()
         };
         TcpLink::with_options(streams, seals, &options).unwrap()
     };
@@ -111,9 +110,9 @@ fn a_send_thread_that_is_stuck_holds_up_nobody() {
         }
         let block = vec![7; 1 << 20];
         let put = fill(&mut a, &block);
-        let thread = a.sender.thread().unwrap();
+        let thread = a.framing.thread().unwrap();
         assert!(
-            a.sender.busy_thread().is_some() && thread.handed() > framing::BATCHES as u64,
+            a.busy_thread().is_some() && thread.handed() > framing::BATCHES as u64,
             "the thread was not used"
         );
         drop_soon(a);
@@ -134,7 +133,7 @@ fn a_send_thread_that_is_stuck_holds_up_nobody() {
 #[test]
 fn only_one_connection_for_a_direction_has_a_send_thread() {
     let (a, b) = both_apart(4, false);
-    assert!(a.sender.thread().is_none() && b.sender.thread().is_none());
+    assert!(a.framing.thread().is_none() && b.framing.thread().is_none());
 }
 
 /// Direction of [`all_that_is_put_comes`]: messages with heads, offered and taken in uneven pieces.
@@ -216,7 +215,7 @@ fn all_that_is_put_comes() {
             back.accept(&truth_back, &mut a, turn + 2);
             (there.took == truth.len() && back.took == truth_back.len()).then_some(())
         });
-        let carried = [&a, &b].map(|l| l.sender.thread().is_some_and(|t| t.handed() > 0));
+        let carried = [&a, &b].map(|l| l.framing.thread().is_some_and(|t| t.handed() > 0));
         assert_eq!(carried, [connections == 2 && send_threads == 1; 2], "case {case}");
     }
 }
@@ -306,6 +305,6 @@ fn goes_before_the_rest(sealed: bool, head: usize) -> bool {
         far.consume(n);
         (got.len() == truth.len()).then_some(())
     });
-    assert!(got == truth && near.sender.thread().is_some_and(|t| t.handed() > 0));
+    assert!(got == truth && near.framing.thread().is_some_and(|t| t.handed() > 0));
     true
 }

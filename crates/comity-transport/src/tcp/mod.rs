@@ -25,7 +25,6 @@ mod inbound;
 mod outbound;
 mod reach;
 mod recv;
-mod send;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -34,11 +33,10 @@ mod threads;
 use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProgress, LinkProperties, Stays};
 use crate::{channel::Seals, sys::unanswered};
 use frame::FrameRoute;
-use framing::{SendThread, SendThreads};
-use outbound::CutLengths;
+use framing::{Framing, SendThread, SendThreads, framing};
+use outbound::{CutLengths, Outbound};
 pub(crate) use reach::Tcp;
 use recv::Receiver;
-use send::Sender;
 use std::{
     io,
     net::{Shutdown, SocketAddr, TcpStream},
@@ -49,12 +47,9 @@ use std::{
 /// Bytes to move in one call: a frame. More would starve the other direction.
 const CHUNK: usize = frame::FRAME;
 
-/// Choices of the user about the connections.
+/// Use of the connections by one end of a link.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TcpOptions {
-    /// The congestion control of the connections, as the system names it. By default the system's,
-    /// but reno within a host, and in place of bbr where the round trip is short.
-    pub(crate) congestion: Option<String>,
     /// Connections that carry long messages that leave; at the other end the other ones do.
     pub(crate) ways: Ways,
     /// The peer is [far](threads::FAR): frames are short, so that many connections share even a short message.
@@ -129,7 +124,9 @@ impl Route {
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     sockets: Vec<TcpStream>,
-    sender: Sender,
+    /// Position of the outgoing stream, and what hands it to the system.
+    out: Outbound,
+    framing: Box<dyn Framing>,
     receiver: Receiver,
     error: Option<LinkError>,
     /// By connection, here and there; unknown for one that had ended by the time that it was handed over.
@@ -168,9 +165,7 @@ impl TcpLink {
         if options.ways != Ways::All && streams.len() % 2 == 1 {
             return invalid("a TCP link that keeps directions apart needs as many connections for each");
         }
-        for stream in &streams {
-            socket::prepare(stream, options)?;
-        }
+        streams.iter().try_for_each(socket::prepare)?;
         Ok(Self::over(streams, seals, options))
     }
 
@@ -181,8 +176,14 @@ impl TcpLink {
         let ways = options.ways;
         let receiver = Receiver::new(Route::new(n, ways.back()), recv);
         let cutting = if options.is_far && n > 2 { CutLengths::FAR } else { CutLengths::NEAR };
-        let sender = Sender::new(Route::new(n, ways), cutting, send, options.send_threads.clone());
-        Self { sockets, sender, receiver, error: None, ends, at: 0 }
+        let out = Outbound::new(Route::new(n, ways), cutting);
+        let framing = framing(&out, send, options.send_threads.clone());
+        Self { sockets, out, framing, receiver, error: None, ends, at: 0 }
+    }
+
+    /// Returns the thread that sends, while it has something to send.
+    fn busy_thread(&self) -> Option<&SendThread> {
+        self.framing.thread().filter(|_| self.framing.is_threaded())
     }
 
     /// Keep the first error, and where it was seen.
@@ -206,23 +207,25 @@ impl Link for TcpLink {
     }
 
     fn chunk(&self) -> usize {
-        self.sender.thread().map_or(CHUNK, SendThread::chunk)
+        self.framing.thread().map_or(CHUNK, SendThread::chunk)
     }
 
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         if let Some(e) = &self.error {
             return Err(e.clone());
         }
-        self.sender.put(&self.sockets, head, body).map_err(|e| self.fail(e, self.sender.turn()))
+        let put = self.framing.put(&mut self.out, &self.sockets, head, body);
+        put.map_err(|e| self.fail(e, self.out.turn))
     }
 
     fn announce(&mut self, len: usize, is_busy: bool, _stays: Stays) {
-        self.sender.announce(&self.sockets, len, is_busy);
+        let is_long = self.out.begin(len);
+        self.framing.announce(&self.out, &self.sockets, len, is_long, is_busy);
     }
 
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
         if let Err(e) = self.receiver.gather(&self.sockets, want) {
-            self.fail(e, self.receiver.turn());
+            self.fail(e, self.receiver.line.turn);
         }
         match &self.error {
             Some(e) if self.receiver.ready().is_empty() => Err(e.clone()),
@@ -237,7 +240,7 @@ impl Link for TcpLink {
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
         let mut taken = 0;
         if let Err(e) = self.receiver.take(&self.sockets, dst, &mut taken) {
-            self.fail(e, self.receiver.turn());
+            self.fail(e, self.receiver.line.turn);
         }
         match &self.error {
             Some(e) if taken == 0 => Err(e.clone()),
@@ -246,11 +249,11 @@ impl Link for TcpLink {
     }
 
     fn unproven(&self) -> usize {
-        self.receiver.unproven()
+        self.receiver.framing.unproven()
     }
 
     fn has_more(&self) -> bool {
-        self.error.is_none() && self.receiver.has_more()
+        self.error.is_none() && self.receiver.framing.has_more(&self.receiver.line)
     }
 
     fn progress(&self) -> LinkProgress {
@@ -261,35 +264,35 @@ impl Link for TcpLink {
         let at = match silent {
             _ if self.error.is_some() => self.at,
             Some((_, i)) => i,
-            None => self.receiver.turn(),
+            None => self.receiver.line.turn,
         };
         LinkProgress {
-            is_inside: self.receiver.is_inside(),
-            arrived: self.receiver.arrived(),
+            is_inside: self.receiver.framing.is_inside(&self.receiver.line),
+            arrived: self.receiver.line.arrived,
             unanswered: silent.map(|(silence, _)| silence),
             path: self.ends.get(at).copied().flatten(),
-            runs_ahead: self.sender.thread().is_some(),
+            runs_ahead: self.framing.thread().is_some(),
         }
     }
 
     // The system wakes whoever polls a socket, announced or not.
     fn arm(&mut self, interest: Interest) {
-        if let Some(thread) = self.sender.thread().filter(|_| interest.send) {
+        if let Some(thread) = self.framing.thread().filter(|_| interest.send) {
             thread.watch();
         }
     }
 
     fn disarm(&mut self) -> Result<(), LinkError> {
-        if let Some(thread) = self.sender.thread() {
+        if let Some(thread) = self.framing.thread() {
             thread.unwatch();
         }
         Ok(())
     }
 
     fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
-        let recv = self.receiver.turn();
-        let send = self.sender.turn();
-        let thread = self.sender.busy_thread();
+        let recv = self.receiver.line.turn;
+        let send = self.out.turn;
+        let thread = self.busy_thread();
         let one = interest.recv && interest.send && recv == send && thread.is_none();
         if interest.recv {
             out.push((self.sockets[recv].as_fd(), Interest { recv: true, send: one }));
@@ -306,11 +309,11 @@ impl Drop for TcpLink {
     /// Close such that what was accepted still arrives: a socket closed with bytes unread resets
     /// its connection, and a reset discards what has not been delivered.
     fn drop(&mut self) {
-        self.sender.end_thread();
+        self.framing.end_thread();
         for socket in &self.sockets {
             // It fails where the connection has ended already.
             let _ = socket.shutdown(Shutdown::Write);
         }
-        self.receiver.drain(&self.sockets);
+        self.receiver.line.drain(&self.sockets);
     }
 }

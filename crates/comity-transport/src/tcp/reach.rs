@@ -8,10 +8,11 @@ use crate::{
     About, Connected, Connection, Connector, Error, JobInfo, Link, Missed, NewLink, Pair, Result, Seen,
     Transport, TransportInfo, TransportSettings, Variables,
     channel::{Miss, Refusal, Stream, Target},
+    sys::here,
 };
 use std::{
     io,
-    net::{TcpListener, UdpSocket},
+    net::{IpAddr, Ipv4Addr, TcpListener},
     sync::Arc,
 };
 
@@ -52,15 +53,7 @@ impl Transport for Tcp {
     type Settings = TcpSettings;
 
     fn about() -> About {
-        About {
-            by_default: true,
-            between_processes: true,
-            within_host: false,
-            shares_memory: false,
-            reads_buffers: false,
-            is_private: true,
-            first_for: None,
-        }
+        About::PRIVATE
     }
 
     fn read(settings: &mut TcpSettings, vars: &dyn Variables) -> Result<()> {
@@ -100,8 +93,9 @@ impl Transport for Tcp {
         if let Some(own) = seen("COMITY_ADDRS") {
             return note(true, format!("with other ranks, on {own} (COMITY_ADDRS){with}"));
         }
-        let ip = outward();
-        match TcpListener::bind((ip.as_str(), 0)) {
+        let out = here::ANYWHERE.into_iter().find_map(|to| here::source(to).ok());
+        let ip = out.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        match TcpListener::bind((ip, 0)) {
             Ok(_) => note(true, format!("with other ranks{with}; the way out is {ip}")),
             Err(e) => note(false, format!("cannot listen on {ip}: {e}")),
         }
@@ -134,7 +128,7 @@ impl Transport for Tcp {
                 let options = self.options(pair, connections.len(), connector);
                 Ok(Connected::Link(link(connections, &options)))
             }
-            Err(miss) => Err(Missed { at: addresses(pair), miss }),
+            Err(miss) => Err(Missed { at: pair.theirs.place(), miss }),
         }
     }
 
@@ -181,12 +175,7 @@ impl Tcp {
     fn options(&self, pair: &Pair<'_>, n: usize, connector: &dyn Connector) -> TcpOptions {
         let each = threads::connections(pair.all, [pair.me, pair.peer]);
         let send_threads = Some(Arc::clone(&self.send_threads));
-        TcpOptions {
-            ways: ways(pair, each, n),
-            is_far: is_far(connector),
-            send_threads,
-            ..TcpOptions::default()
-        }
+        TcpOptions { ways: ways(pair, each, n), is_far: is_far(connector), send_threads }
     }
 }
 
@@ -238,11 +227,6 @@ fn over_all(
     }
 }
 
-/// The addresses of the lower rank, in words.
-fn addresses(pair: &Pair<'_>) -> String {
-    pair.theirs.addrs.iter().map(|a| a.at.to_string()).collect::<Vec<_>>().join(", ")
-}
-
 /// The link over connections that are listed in the same order on both ends.
 fn link(connections: Vec<Connection>, options: &TcpOptions) -> NewLink {
     let mut streams = Vec::with_capacity(connections.len());
@@ -254,15 +238,4 @@ fn link(connections: Vec<Connection>, options: &TcpOptions) -> NewLink {
         }
     }
     Ok(Box::new(TcpLink::with_options(streams, seals, options)?) as Box<dyn Link>)
-}
-
-/// The address that leads out of this host; loopback if none does.
-fn outward() -> String {
-    let route = |any: &str, out: &str| {
-        // An address for documentation; connecting UDP sends nothing.
-        let socket = UdpSocket::bind((any, 0)).ok()?;
-        socket.connect((out, 9)).ok()?;
-        Some(socket.local_addr().ok()?.ip().to_string())
-    };
-    route("0.0.0.0", "192.0.2.1").or_else(|| route("::", "2001:db8::1")).unwrap_or_else(|| "127.0.0.1".into())
 }

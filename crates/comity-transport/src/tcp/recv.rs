@@ -44,8 +44,8 @@ impl Joint {
 /// The receiving half.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    line: Inbound,
-    framing: Box<dyn Unframing>,
+    pub(super) line: Inbound,
+    pub(super) framing: Box<dyn Unframing>,
     joint: Joint,
 }
 
@@ -54,34 +54,9 @@ impl Receiver {
         Self { line: Inbound::new(route), framing: unframing(seals), joint: Joint::new() }
     }
 
-    /// The connection that brings the next bytes.
-    pub(super) fn turn(&self) -> usize {
-        self.line.turn
-    }
-
-    /// Bytes received so far.
-    pub(super) fn arrived(&self) -> u64 {
-        self.line.arrived
-    }
-
     /// The bytes that lie ready without a gap, as [`gather`](Self::gather) left them.
     pub(super) fn ready(&self) -> &[u8] {
         if self.joint.is_empty() { &self.line.unread()[..self.framing.ready()] } else { self.joint.ready() }
-    }
-
-    /// Number of bytes that were given out and belong to a frame that is not checked yet.
-    pub(super) fn unproven(&self) -> usize {
-        self.framing.unproven()
-    }
-
-    /// Returns true if a frame has begun whose end has not come.
-    pub(super) fn is_inside(&self) -> bool {
-        self.framing.is_inside(&self.line)
-    }
-
-    /// Returns true if a frame lies here whole, as far as can be told without a look at it.
-    pub(super) fn has_more(&self) -> bool {
-        self.framing.has_more(&self.line)
     }
 
     /// Give back `n` of the ready bytes.
@@ -147,10 +122,5 @@ impl Receiver {
             }
         }
         Ok(())
-    }
-
-    /// Swallow what lies unread in the sockets, within bounds, before they are closed.
-    pub(super) fn drain(&mut self, sockets: &[TcpStream]) {
-        self.line.drain(sockets);
     }
 }

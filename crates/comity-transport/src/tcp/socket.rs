@@ -1,6 +1,5 @@
 //! Options of the link's sockets.
 
-use super::TcpOptions;
 pub(super) use crate::socket::{receive, send};
 use socket2::{SockRef, TcpKeepalive};
 #[cfg(target_os = "linux")]
@@ -11,7 +10,7 @@ use std::{io, net::TcpStream, time::Duration};
 ///
 /// The sizes of the system's buffers are left alone: a fixed size turns autotuning off, and that
 /// finds the bandwidth-delay product better than a guess does.
-pub(super) fn prepare(socket: &TcpStream, options: &TcpOptions) -> io::Result<()> {
+pub(super) fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     // A small message must leave at once; large ones are handed over in large pieces anyway.
     socket.set_nodelay(true)?;
@@ -28,18 +27,9 @@ pub(super) fn prepare(socket: &TcpStream, options: &TcpOptions) -> io::Result<()
     #[cfg(target_vendor = "apple")]
     SockRef::from(socket).set_nosigpipe(true)?;
     #[cfg(target_os = "linux")]
-    match &options.congestion {
-        Some(name) => SockRef::from(socket).set_tcp_congestion(name.as_bytes())?,
-        None if is_short(socket)? => {
-            // It is in every kernel; where it is refused the default does.
-            let _ = SockRef::from(socket).set_tcp_congestion(b"reno");
-        }
-        None => {}
-    }
-    #[cfg(not(target_os = "linux"))]
-    if let Some(name) = &options.congestion {
-        let text = format!("congestion control {name:?}: it can be chosen per socket on Linux only");
-        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    if is_short(socket)? {
+        // It is in every kernel; where it is refused the default does.
+        let _ = SockRef::from(socket).set_tcp_congestion(b"reno");
     }
     Ok(())
 }

@@ -21,15 +21,7 @@ impl Transport for Unix {
     type Settings = ();
 
     fn about() -> About {
-        About {
-            by_default: false,
-            between_processes: true,
-            within_host: true,
-            shares_memory: false,
-            reads_buffers: false,
-            is_private: true,
-            first_for: None,
-        }
+        About { by_default: false, within_host: true, ..About::PRIVATE }
     }
 
     fn note(_: &(), seen: Seen<'_>) -> TransportInfo {

@@ -3,7 +3,7 @@
 //! A message is its length in four bytes, a kind, and fields in network order; every length is bounded before anything is kept.
 
 use crate::{
-    channel::Malformed,
+    channel::{Malformed, Reader, Writer},
     sys::verbs::{Address, End},
 };
 use std::{
@@ -13,13 +13,11 @@ use std::{
 };
 
 /// More than the longest offer.
-const MAX_BODY: usize = 64 * 1024;
+const MAX_BODY: usize = 128 * 1024;
 /// A peer that lets this much pile up does not read.
 const MAX_OUTBOX: usize = 1 << 20;
 /// The most devices or paths of one pair.
 pub(super) const MAX_PATHS: usize = 16;
-/// Longer words are cut.
-const MAX_TEXT: usize = 1024;
 
 /// An end's side of a path that is being made: its queue pairs, or why there are none.
 pub(super) type Made = Result<[End; 2], String>;
@@ -63,80 +61,85 @@ pub(super) enum ControlMessage {
     Failed(String),
 }
 
-/// Appends as much of the text as fits.
-fn text(w: &mut Vec<u8>, s: &str) {
-    let cut = (0..=s.len().min(MAX_TEXT)).rev().find(|i| s.is_char_boundary(*i)).unwrap_or(0);
-    w.extend((cut as u16).to_be_bytes());
-    w.extend(&s.as_bytes()[..cut]);
-}
-
-/// Appends the result of each path: the bytes that `put` writes of it, or its error.
-fn each<T>(w: &mut Vec<u8>, kind: u8, paths: &[Result<T, String>], put: impl Fn(&mut Vec<u8>, &T)) {
-    w.extend([kind, paths.len().min(MAX_PATHS) as u8]);
-    for path in paths.iter().take(MAX_PATHS) {
-        w.push(u8::from(path.is_ok()));
+/// Appends a message of this kind: the result of each path, which is what `put` writes of it, or its error.
+fn put_each<T>(w: &mut Writer, kind: u8, paths: &[Result<T, String>], put: impl Fn(&mut Writer, &T)) {
+    w.u8(kind);
+    w.list(MAX_PATHS, paths, |w, path| {
+        w.u8(u8::from(path.is_ok()));
         match path {
             Ok(made) => put(w, made),
-            Err(why) => text(w, why),
+            Err(why) => w.text(why),
         }
-    }
+    });
+}
+
+/// Takes what [`put_each`] wrote.
+fn take_each<'a, T>(
+    r: &mut Reader<'a>,
+    take: impl Fn(&mut Reader<'a>) -> Result<T, Malformed>,
+) -> Result<Vec<Result<T, String>>, Malformed> {
+    r.list(MAX_PATHS, |r| if r.flag()? { take(r).map(Ok) } else { r.text().map(Err) })
+}
+
+fn put_address(w: &mut Writer, at: &Address) {
+    w.0.extend(at.gid);
+    w.u16(at.lid);
+    w.u8(at.mtu);
+}
+
+fn take_address(r: &mut Reader<'_>) -> Result<Address, Malformed> {
+    Ok(Address { gid: r.bytes()?, lid: r.u16()?, mtu: r.u8()? })
 }
 
 impl ControlMessage {
     fn encode(&self) -> Vec<u8> {
-        let mut w = vec![0; 4];
+        let mut w = Writer(vec![0; 4]);
         match self {
             Self::Offer { epoch, slots, devices, why } => {
-                w.push(1);
-                w.extend(epoch.to_be_bytes());
-                slots.iter().for_each(|s| w.extend(s.to_be_bytes()));
-                w.push(devices.len().min(MAX_PATHS) as u8);
-                for d in devices.iter().take(MAX_PATHS) {
-                    text(&mut w, &d.name);
-                    address(&mut w, &d.at);
-                    w.push(
-                        u8::from(d.reliable) | u8::from(d.unreliable) << 1 | u8::from(d.equal_frames) << 2,
-                    );
-                }
-                text(&mut w, why);
-            }
-            Self::Made(paths) => each(&mut w, 2, paths, |w, ends| {
-                ends.iter().for_each(|e| {
-                    w.extend(e.number.to_be_bytes());
-                    w.extend(e.first.to_be_bytes());
-                    address(w, &e.at);
+                w.u8(1);
+                w.u64(*epoch);
+                slots.iter().for_each(|s| w.u32(*s));
+                w.list(MAX_PATHS, devices, |w, d| {
+                    w.text(&d.name);
+                    put_address(w, &d.at);
+                    w.u8(u8::from(d.reliable) | u8::from(d.unreliable) << 1 | u8::from(d.equal_frames) << 2);
                 });
+                w.text(why);
+            }
+            Self::Made(paths) => put_each(&mut w, 2, paths, |w, ends| {
+                for end in ends {
+                    w.u32(end.number);
+                    w.u32(end.first);
+                    put_address(w, &end.at);
+                }
             }),
-            Self::Ready(paths) => each(&mut w, 3, paths, |w, counts| {
-                counts.iter().for_each(|c| w.extend(c.to_be_bytes()));
-            }),
-            Self::Heard(paths) => each(&mut w, 4, paths, |_, ()| {}),
+            Self::Ready(paths) => {
+                put_each(&mut w, 3, paths, |w, counts| counts.iter().for_each(|c| w.u32(*c)))
+            }
+            Self::Heard(paths) => put_each(&mut w, 4, paths, |_, ()| {}),
             Self::Given { path, given } => {
-                w.extend([5, *path]);
-                given.iter().for_each(|g| w.extend(g.to_be_bytes()));
+                w.0.extend([5, *path]);
+                given.iter().for_each(|g| w.u32(*g));
             }
-            Self::Taken { group_id, taken } => {
-                w.push(6);
-                [group_id, taken].iter().for_each(|n| w.extend(n.to_be_bytes()));
-            }
-            Self::End { group_id, total } => {
-                w.push(7);
-                [group_id, total].iter().for_each(|n| w.extend(n.to_be_bytes()));
+            Self::Taken { group_id, taken: total } | Self::End { group_id, total } => {
+                w.u8(if matches!(self, Self::Taken { .. }) { 6 } else { 7 });
+                w.u64(*group_id);
+                w.u64(*total);
             }
             Self::Sent { path, count } => {
-                w.extend([8, *path]);
-                count.iter().for_each(|c| w.extend(c.to_be_bytes()));
+                w.0.extend([8, *path]);
+                count.iter().for_each(|c| w.u64(*c));
             }
-            Self::Bye => w.push(9),
-            Self::All => w.push(10),
+            Self::Bye => w.u8(9),
+            Self::All => w.u8(10),
             Self::Failed(why) => {
-                w.push(11);
-                text(&mut w, why);
+                w.u8(11);
+                w.text(why);
             }
         }
-        let len = (w.len() - 4) as u32;
-        w[..4].copy_from_slice(&len.to_be_bytes());
-        w
+        let len = (w.0.len() - 4) as u32;
+        w.0[..4].copy_from_slice(&len.to_be_bytes());
+        w.0
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
@@ -145,28 +148,24 @@ impl ControlMessage {
             1 => {
                 let epoch = r.u64()?;
                 let slots = [r.u32()?, r.u32()?, r.u32()?, r.u32()?];
-                let devices = r.list(|r| {
+                let devices = r.list(MAX_PATHS, |r| {
                     let name = r.text()?;
-                    let at = r.address()?;
+                    let at = take_address(r)?;
                     let bits = r.u8()?;
                     if bits > 7 {
                         return Err(Malformed);
                     }
-                    let reliable = bits & 1 != 0;
-                    let unreliable = bits & 2 != 0;
-                    let equal_frames = bits & 4 != 0;
+                    let [reliable, unreliable, equal_frames] = [1, 2, 4].map(|bit| bits & bit != 0);
                     Ok(OfferedDevice { name, at, reliable, unreliable, equal_frames })
                 })?;
                 Self::Offer { epoch, slots, devices, why: r.text()? }
             }
-            2 => Self::Made(r.list(|r| {
-                r.either(|r| {
-                    let mut end = || Ok(End { number: r.u32()?, first: r.u32()?, at: r.address()? });
-                    Ok([end()?, end()?])
-                })
+            2 => Self::Made(take_each(&mut r, |r| {
+                let mut end = || Ok(End { number: r.u32()?, first: r.u32()?, at: take_address(r)? });
+                Ok([end()?, end()?])
             })?),
-            3 => Self::Ready(r.list(|r| r.either(|r| Ok([r.u32()?, r.u32()?])))?),
-            4 => Self::Heard(r.list(|r| r.either(|_| Ok(())))?),
+            3 => Self::Ready(take_each(&mut r, |r| Ok([r.u32()?, r.u32()?]))?),
+            4 => Self::Heard(take_each(&mut r, |_| Ok(()))?),
             5 => Self::Given { path: r.u8()?, given: [r.u32()?, r.u32()?] },
             6 => Self::Taken { group_id: r.u64()?, taken: r.u64()? },
             7 => Self::End { group_id: r.u64()?, total: r.u64()? },
@@ -176,68 +175,7 @@ impl ControlMessage {
             11 => Self::Failed(r.text()?),
             _ => return Err(Malformed),
         };
-        if r.0.is_empty() { Ok(word) } else { Err(Malformed) }
-    }
-}
-
-fn address(w: &mut Vec<u8>, at: &Address) {
-    w.extend(at.gid);
-    w.extend(at.lid.to_be_bytes());
-    w.push(at.mtu);
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (head, tail) = self.0.split_first_chunk().ok_or(Malformed)?;
-        self.0 = tail;
-        Ok(*head)
-    }
-
-    fn u8(&mut self) -> Result<u8, Malformed> {
-        Ok(self.bytes::<1>()?[0])
-    }
-
-    fn u32(&mut self) -> Result<u32, Malformed> {
-        Ok(u32::from_be_bytes(self.bytes()?))
-    }
-
-    fn u64(&mut self) -> Result<u64, Malformed> {
-        Ok(u64::from_be_bytes(self.bytes()?))
-    }
-
-    fn text(&mut self) -> Result<String, Malformed> {
-        let n = usize::from(u16::from_be_bytes(self.bytes()?));
-        let (head, tail) = self.0.split_at_checked(n).filter(|_| n <= MAX_TEXT).ok_or(Malformed)?;
-        self.0 = tail;
-        Ok(std::str::from_utf8(head).map_err(|_| Malformed)?.to_owned())
-    }
-
-    fn address(&mut self) -> Result<Address, Malformed> {
-        Ok(Address { gid: self.bytes()?, lid: u16::from_be_bytes(self.bytes()?), mtu: self.u8()? })
-    }
-
-    fn list<T>(
-        &mut self,
-        mut one: impl FnMut(&mut Self) -> Result<T, Malformed>,
-    ) -> Result<Vec<T>, Malformed> {
-        let n = usize::from(self.u8()?);
-        if n > MAX_PATHS {
-            return Err(Malformed);
-        }
-        (0..n).map(|_| one(self)).collect()
-    }
-
-    fn either<T>(
-        &mut self,
-        good: impl FnOnce(&mut Self) -> Result<T, Malformed>,
-    ) -> Result<Result<T, String>, Malformed> {
-        match self.u8()? {
-            0 => Ok(Err(self.text()?)),
-            1 => Ok(Ok(good(self)?)),
-            _ => Err(Malformed),
-        }
+        r.end(word)
     }
 }
 

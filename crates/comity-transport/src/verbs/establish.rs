@@ -45,7 +45,7 @@ pub(super) struct Ours {
 pub(crate) type WaitReadable<'a> = &'a dyn Fn(BorrowedFd<'_>, Instant) -> Result<bool>;
 
 /// The peer connection, or why there is none; the other end knows the same.
-pub(super) type EstablishResult = std::result::Result<Handle, String>;
+pub(super) type EstablishResult = Result<Handle, String>;
 
 /// Reason for which the whole ends.
 enum Stop {
@@ -97,7 +97,7 @@ struct Try {
     held: Arc<Held>,
     /// The other's.
     theirs: OfferedDevice,
-    service: std::result::Result<QueueService, String>,
+    service: Result<QueueService, String>,
     /// Its number among those tried.
     id: u8,
     /// Its place in the peer connection, once made.
@@ -105,7 +105,7 @@ struct Try {
 }
 
 impl Raising<'_> {
-    fn run(&mut self) -> std::result::Result<(), Stop> {
+    fn run(&mut self) -> Result<(), Stop> {
         let (offer, epoch) = self.offer()?;
         self.say(&offer);
         let ControlMessage::Offer { epoch: theirs, slots, devices, why } = self.hear()? else {
@@ -170,7 +170,7 @@ impl Raising<'_> {
         [small.slots, small.bytes, bulk.slots, bulk.bytes].map(|n| n as u32)
     }
 
-    fn offer(&self) -> std::result::Result<(ControlMessage, u64), Stop> {
+    fn offer(&self) -> Result<(ControlMessage, u64), Stop> {
         let devices = self.ours.held.iter().take(MAX_PATHS).map(|h| OfferedDevice {
             name: h.name.clone(),
             at: h.at,
@@ -189,7 +189,7 @@ impl Raising<'_> {
     }
 
     /// The service that both ends of a path have; reliable where it can be.
-    fn service(&self, held: &Held, theirs: &OfferedDevice) -> std::result::Result<QueueService, String> {
+    fn service(&self, held: &Held, theirs: &OfferedDevice) -> Result<QueueService, String> {
         let allowed = |s| self.ours.only.is_none_or(|o| o == s);
         if held.abilities.reliable && theirs.reliable && allowed(QueueService::Reliable) {
             Ok(QueueService::Reliable)
@@ -201,9 +201,8 @@ impl Raising<'_> {
     }
 
     /// Try paths, each between two devices; what became of each.
-    fn round(&self, mut tries: Vec<Try>) -> std::result::Result<Vec<std::result::Result<(), String>>, Stop> {
-        let made: Vec<Made> =
-            tries.iter_mut().map(|t| self.make(t)).collect::<std::result::Result<_, _>>()?;
+    fn round(&self, mut tries: Vec<Try>) -> Result<Vec<Result<(), String>>, Stop> {
+        let made: Vec<Made> = tries.iter_mut().map(|t| self.make(t)).collect::<Result<_, _>>()?;
         self.say(&ControlMessage::Made(made.clone()));
         let ControlMessage::Made(theirs) = self.hear()? else { return Err(self.confused()) };
         let posted: Vec<PostedReceives> = tries
@@ -218,7 +217,7 @@ impl Raising<'_> {
             .collect();
         self.say(&ControlMessage::Ready(posted.clone()));
         let ControlMessage::Ready(theirs) = self.hear()? else { return Err(self.confused()) };
-        let mut out: Vec<std::result::Result<(), String>> = posted
+        let mut out: Vec<Result<(), String>> = posted
             .into_iter()
             .enumerate()
             .map(|(i, mine)| {
@@ -249,7 +248,7 @@ impl Raising<'_> {
         Ok(out)
     }
 
-    fn make(&self, t: &mut Try) -> std::result::Result<Made, Stop> {
+    fn make(&self, t: &mut Try) -> Result<Made, Stop> {
         let service = match &t.service {
             Ok(service) => *service,
             Err(why) => return Ok(Err(why.clone())),
@@ -287,7 +286,7 @@ impl Raising<'_> {
     }
 
     /// The other end has posted: send it the first frames.
-    fn greet(&self, t: &Try, posted: [u32; 2]) -> std::result::Result<(), String> {
+    fn greet(&self, t: &Try, posted: [u32; 2]) -> Result<(), String> {
         let driver = &mut *driver();
         let peer_connection = driver.peers.get_mut(&self.id).ok_or("the peer connection is gone")?;
         let most = self.ours.slots.qps;
@@ -304,8 +303,8 @@ impl Raising<'_> {
     fn await_greetings(
         &self,
         tries: &[Try],
-        out: &mut [std::result::Result<(), String>],
-    ) -> std::result::Result<Vec<std::result::Result<(), String>>, Stop> {
+        out: &mut [Result<(), String>],
+    ) -> Result<Vec<Result<(), String>>, Stop> {
         let until = (Instant::now() + GREETING).min(self.until);
         loop {
             let mut driver = driver();
@@ -353,7 +352,7 @@ impl Raising<'_> {
     }
 
     /// The next word of the other end.
-    fn hear(&self) -> std::result::Result<ControlMessage, Stop> {
+    fn hear(&self) -> Result<ControlMessage, Stop> {
         loop {
             {
                 let mut driver = driver();
@@ -377,7 +376,7 @@ impl Raising<'_> {
         }
     }
 
-    fn nap(&self, until: Instant) -> std::result::Result<(), Stop> {
+    fn nap(&self, until: Instant) -> Result<(), Stop> {
         // WAIT(until): the other end of a peer connection, to the join deadline
         (self.wait)(self.stream.as_fd(), until.min(self.until)).map(drop).map_err(Stop::Error)
     }
@@ -387,7 +386,7 @@ impl Raising<'_> {
     }
 }
 
-fn random() -> std::result::Result<u64, Stop> {
+fn random() -> Result<u64, Stop> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|e| Stop::Error(crate::Error::os("drawing a number", e)))?;
     Ok(u64::from_ne_bytes(bytes))

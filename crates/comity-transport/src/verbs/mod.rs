@@ -86,6 +86,18 @@ impl VerbsLink {
         }
     }
 
+    /// Copy what lies at the front, from byte `skip` on, as far as it fits; how many bytes.
+    fn copy_front(mine: &VecDeque<(PayloadPlace, usize)>, mut skip: usize, dst: &mut [u8]) -> usize {
+        let mut n = 0;
+        for (place, len) in mine {
+            let part = &Self::bytes_of(place, *len)[skip..];
+            let m = part.len().min(dst.len() - n);
+            dst[n..n + m].copy_from_slice(&part[..m]);
+            (n, skip) = (n + m, 0);
+        }
+        n
+    }
+
     fn ready(&self) -> usize {
         self.mine.iter().map(|(_, len)| len).sum::<usize>() - self.at
     }
@@ -160,14 +172,7 @@ impl Link for VerbsLink {
         if whole >= least || self.mine.len() == 1 {
             return Ok(&Self::bytes_of(place, *len)[self.at..]);
         }
-        let mut n = 0;
-        let mut skip = self.at;
-        for (place, len) in &self.mine {
-            let part = &Self::bytes_of(place, *len)[skip..];
-            let m = part.len().min(least - n);
-            self.joint[n..n + m].copy_from_slice(&part[..m]);
-            (n, skip) = (n + m, 0);
-        }
+        let n = Self::copy_front(&self.mine, self.at, &mut self.joint[..least]);
         Ok(&self.joint[..n])
     }
 
@@ -196,14 +201,7 @@ impl Link for VerbsLink {
             return Ok(0);
         }
         self.gather(dst.len())?;
-        let mut n = 0;
-        let mut skip = self.at;
-        for (place, len) in &self.mine {
-            let part = &Self::bytes_of(place, *len)[skip..];
-            let m = part.len().min(dst.len() - n);
-            dst[n..n + m].copy_from_slice(&part[..m]);
-            (n, skip) = (n + m, 0);
-        }
+        let n = Self::copy_front(&self.mine, self.at, dst);
         self.consume(n);
         Ok(n)
     }

@@ -30,7 +30,7 @@ pub(crate) enum Devices {
 
 impl Devices {
     /// Checks that RDMA may be used at all here; the reason if not.
-    pub(crate) fn check(&self) -> std::result::Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         if let Self::Named(row) = self {
             return match row.iter().any(|names| !names.is_empty()) {
                 true => Verbs::find().map(drop).map_err(str::to_owned),
@@ -111,7 +111,7 @@ impl PeerTable {
         stream: TcpStream,
         until: Instant,
         wait: WaitReadable<'_>,
-    ) -> Result<std::result::Result<(), String>> {
+    ) -> Result<Result<(), String>> {
         let (held, why) = self.open(peer, stream.local_addr().ok().map(|a| a.ip()));
         let ours = Ours { held, why, slots: self.slots, only: self.only, lower: self.me < peer };
         Ok(match establish(stream, ours, until, wait)? {

@@ -24,13 +24,13 @@ pub(crate) struct VerbsSettings {
 
 impl TransportSettings {
     /// Sets the devices that lead from each rank to each other: a file's path or the JSON itself.
-    pub fn set_devices(&mut self, matrix: &str) -> std::result::Result<(), ConfigError> {
+    pub fn set_devices(&mut self, matrix: &str) -> Result<(), ConfigError> {
         self.verbs.devices = Some(Matrix::read(matrix)?);
         Ok(())
     }
 
     /// Returns the number of ranks of such a matrix.
-    pub fn ranks_of_devices(matrix: &str) -> std::result::Result<usize, ConfigError> {
+    pub fn ranks_of_devices(matrix: &str) -> Result<usize, ConfigError> {
         Ok(Matrix::read(matrix)?.rows.len())
     }
 }
@@ -43,15 +43,7 @@ impl Transport for Rdma {
     type Settings = VerbsSettings;
 
     fn about() -> About {
-        About {
-            by_default: true,
-            between_processes: true,
-            within_host: false,
-            shares_memory: false,
-            reads_buffers: false,
-            is_private: false,
-            first_for: Some("jaccl"),
-        }
+        About { is_private: false, first_for: Some("jaccl"), ..About::PRIVATE }
     }
 
     fn read(settings: &mut VerbsSettings, vars: &dyn Variables) -> Result<()> {

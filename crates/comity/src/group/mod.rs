@@ -451,7 +451,7 @@ impl Group {
     /// If the buffer is longer than memory can be, as a vector does.
     pub fn alloc<T: Element>(&self, count: usize) -> SharedBuffer<T> {
         let bytes = count.saturating_mul(size_of::<T>());
-        let reads = |k: &Option<LinkKind>| k.and_then(LinkKind::about).is_some_and(|a| a.reads_buffers);
+        let reads = |k: &Option<LinkKind>| k.and_then(LinkKind::about).is_some_and(|a| a.shares_memory);
         if bytes < LEAST {
             return SharedBuffer::private(count, format!("it is shorter than {} KiB", LEAST >> 10));
         }

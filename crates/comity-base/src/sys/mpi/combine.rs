@@ -29,36 +29,12 @@ pub(super) fn combine(dtype: DType, op: ReduceOp) -> Combine {
         };
         kernel::combine(dtype, op, dst, src);
     }
-    macro_rules! row {
-        ($d:literal) => {
-            [
-                run::<$d, 0>,
-                run::<$d, 1>,
-                run::<$d, 2>,
-                run::<$d, 3>,
-                run::<$d, 4>,
-                run::<$d, 5>,
-                run::<$d, 6>,
-                run::<$d, 7>,
-            ]
-        };
+    /// A row for each type, with a column for each reduction.
+    macro_rules! table {
+        ($($d:literal)*) => { [$(table!(row $d: 0 1 2 3 4 5 6 7)),*] };
+        (row $d:literal: $($r:literal)*) => { [$(run::<$d, $r>),*] };
     }
-    const TABLE: [[Combine; ReduceOp::ALL.len()]; DType::ALL.len()] = [
-        row!(0),
-        row!(1),
-        row!(2),
-        row!(3),
-        row!(4),
-        row!(5),
-        row!(6),
-        row!(7),
-        row!(8),
-        row!(9),
-        row!(10),
-        row!(11),
-        row!(12),
-        row!(13),
-    ];
+    const TABLE: [[Combine; ReduceOp::ALL.len()]; DType::ALL.len()] = table!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
     TABLE[dtype as usize][op as usize]
 }
 

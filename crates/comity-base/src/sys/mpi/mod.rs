@@ -361,11 +361,8 @@ impl<H: MpiHandle> Mpi<H> {
         if code == 0 {
             return Ok(());
         }
-        let mut text = [0u8; 8192];
-        let mut len = 0;
-        // SAFETY: no MPI writes more than 8192 bytes here; the length is one int.
-        unsafe { (self.call.error_string)(code, text.as_mut_ptr(), &mut len) };
-        let words = String::from_utf8_lossy(text.get(..len.max(0) as usize).unwrap_or_default());
+        // SAFETY: MPI's text goes where MPI may write it.
+        let words = text(|at, len| unsafe { (self.call.error_string)(code, at, len) });
         Err(ErrorKind::Library {
             library: "MPI",
             code: code.into(),
@@ -375,11 +372,16 @@ impl<H: MpiHandle> Mpi<H> {
     }
 }
 
-fn library_version<H>(call: &MpiFunctions<H>) -> String {
+/// Text that a function of MPI writes, with its length: no MPI writes more than 8192 bytes.
+fn text(write: impl FnOnce(*mut u8, *mut c_int) -> Code) -> String {
     let mut text = [0u8; 8192];
     let mut len = 0;
-    // SAFETY: no MPI writes more than 8192 bytes here; the length is one int. It may be called before MPI is up.
-    unsafe { (call.version)(text.as_mut_ptr(), &mut len) };
-    let all = String::from_utf8_lossy(text.get(..len.max(0) as usize).unwrap_or_default()).into_owned();
+    write(text.as_mut_ptr(), &mut len);
+    String::from_utf8_lossy(text.get(..len.max(0) as usize).unwrap_or_default()).into_owned()
+}
+
+fn library_version<H>(call: &MpiFunctions<H>) -> String {
+    // SAFETY: MPI's text goes where MPI may write it. It may be called before MPI is up.
+    let all = text(|at, len| unsafe { (call.version)(at, len) });
     all.lines().next().unwrap_or_default().trim_end_matches('\0').trim().to_owned()
 }

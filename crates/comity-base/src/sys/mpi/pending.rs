@@ -2,7 +2,7 @@
 
 use super::{Mpi, MpiHandle};
 use crate::{DType, ReduceOp, Result};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 /// Operation on the two buffers of a [`Pending`]. Lengths are in bytes, save where an element type is named.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl<H: MpiHandle> Pending<H> {
         size: usize,
         what: &Move,
         src: Vec<u8>,
-        mut out: Vec<u8>,
+        out: Vec<u8>,
     ) -> Result<Self> {
         // The unsafe calls rest on it.
         assert!(
@@ -63,21 +63,14 @@ impl<H: MpiHandle> Pending<H> {
             out.len()
         );
         let tables = what.tables();
-        let buffers = Buffers {
-            src: src.as_ptr().cast(),
-            src_len: src.len(),
-            out: out.as_mut_ptr().cast(),
-            out_len: out.len(),
-            size,
-        };
-        let mut request = H::NONE;
+        let mut begun = Self { mpi, request: H::NONE, done: true, src, out, tables };
         let guard = mpi.turn();
         // SAFETY: the buffers and tables live in the `Pending` until MPI is done with them, at addresses that moving the vectors does
         // not change, and are as long as checked above.
-        let code = unsafe { what.call(mpi, comm, &buffers, &tables, &mut request) }?;
+        let code = unsafe { what.call(&mut begun, comm, size) }?;
         drop(guard);
         // Also what failed to begin may have taken the buffers: it is left unfinished then.
-        let begun = Self { mpi, request, done: false, src, out, tables };
+        begun.done = false;
         mpi.ok(code, what.name())?;
         Ok(begun)
     }
@@ -115,15 +108,6 @@ impl<H: MpiHandle> Drop for Pending<H> {
             ));
         }
     }
-}
-
-/// The memory of an operation, and how many ranks take part.
-struct Buffers {
-    src: *const c_void,
-    src_len: usize,
-    out: *mut c_void,
-    out_len: usize,
-    size: usize,
 }
 
 fn int(n: usize) -> c_int {
@@ -174,27 +158,22 @@ impl Move {
         }
     }
 
-    /// MPI's function for it, and the code that it returns. The turn is held.
+    /// MPI's function for it among `size` ranks, and the code that it returns. The turn is held.
     ///
     /// # Safety
-    /// The buffers and `tables`, which are its own, stay where they are until the request is done, and the buffers are as long as
-    /// [`fits`](Self::fits) says. Nobody else uses them meanwhile.
-    unsafe fn call<H: MpiHandle>(
-        &self,
-        mpi: &Mpi<H>,
-        comm: H,
-        b: &Buffers,
-        tables: &[Vec<c_int>],
-        request: &mut H,
-    ) -> Result<c_int> {
+    /// The buffers of `on` and its tables, which are this operation's, stay where they are until its request is done, and the buffers are as
+    /// long as [`fits`](Self::fits) says. Nobody else uses them meanwhile.
+    unsafe fn call<H: MpiHandle>(&self, on: &mut Pending<H>, comm: H, size: usize) -> Result<c_int> {
+        let mpi = on.mpi;
         let call = &mpi.call;
         let byte = mpi.byte();
-        let s = b.src;
-        let d = b.out;
-        let slen = int(b.src_len);
-        let dlen = int(b.out_len);
-        let elements = |d: &DType| int(b.src_len / d.size());
-        let at = |i: usize| tables[i].as_ptr();
+        let s = on.src.as_ptr().cast();
+        let d = on.out.as_mut_ptr().cast();
+        let slen = int(on.src.len());
+        let dlen = int(on.out.len());
+        let elements = |d: &DType| int(on.src.len() / d.size());
+        let at = |i: usize| on.tables[i].as_ptr();
+        let request = &mut on.request;
         // SAFETY: the handles are this library's; for the rest, the caller's promise.
         Ok(unsafe {
             match self {
@@ -222,7 +201,7 @@ impl Move {
                     (call.scatter)(s, dlen, byte, d, dlen, byte, int(*root), comm, request)
                 }
                 Self::AllToAll => {
-                    let part = slen / int(b.size).max(1);
+                    let part = slen / int(size).max(1);
                     (call.all_to_all)(s, part, byte, d, part, byte, comm, request)
                 }
                 Self::AllToAllV { .. } => {

@@ -7,7 +7,7 @@ use super::{
         ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
     },
 };
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use crate::sys::library::{SymbolScope, functions, load_first, named};
 use std::{
     ffi::{CStr, OsString, c_char, c_int, c_uint, c_void},
     fmt,
@@ -22,39 +22,9 @@ const NAMES: [&str; 2] = if cfg!(target_os = "macos") {
     ["libibverbs.so.1", "libibverbs.so"]
 };
 
-macro_rules! functions {
-    (needed { $($field:ident $symbol:literal ($($arg:ty),*) $(-> $out:ty)?;)* }
-     optional { $($maybe:ident $name:literal ($($take:ty),*) $(-> $give:ty)?;)* }) => {
-        /// Their addresses.
-        pub(super) struct VerbsFunctions {
-            // SAFETY: each is called with what the header says it takes, in `device`.
-            $(pub(super) $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)*
-            // SAFETY: as above.
-            $(pub(super) $maybe: Option<unsafe extern "C" fn($($take),*) $(-> $give)?>,)*
-        }
-
-        impl VerbsFunctions {
-            /// The name of the first that is missing is the error.
-            fn load(lib: &Library) -> Result<Self, &'static str> {
-                Ok(Self {
-                    $($field: {
-                        // SAFETY: these are the header's signatures, the same since version 1.1 of the interface.
-                        let f = unsafe { lib.get(concat!($symbol, "\0").as_bytes()) };
-                        *f.map_err(|_| $symbol)?
-                    },)*
-                    $($maybe: {
-                        // SAFETY: as above.
-                        let f = unsafe { lib.get(concat!($name, "\0").as_bytes()) };
-                        f.ok().map(|f| *f)
-                    },)*
-                })
-            }
-        }
-    };
-}
-
 functions! {
-    needed {
+    /// Their addresses.
+    pub(super) struct VerbsFunctions {
         get_device_list "ibv_get_device_list" (*mut c_int) -> *mut *mut ibv_device;
         free_device_list "ibv_free_device_list" (*mut *mut ibv_device);
         get_device_name "ibv_get_device_name" (*mut ibv_device) -> *const c_char;
@@ -99,7 +69,7 @@ impl Verbs {
     /// Load it, once for the process. The error says which names were tried.
     pub fn find() -> Result<&'static Self, &'static str> {
         static FOUND: OnceLock<Result<Verbs, String>> = OnceLock::new();
-        let found = FOUND.get_or_init(|| Self::open(std::env::var_os(VARIABLE).filter(|n| !n.is_empty())));
+        let found = FOUND.get_or_init(|| Self::open(named(VARIABLE)));
         found.as_ref().map_err(String::as_str)
     }
 
@@ -109,14 +79,15 @@ impl Verbs {
         for name in names {
             let shown = name.to_string_lossy().into_owned();
             // SAFETY: loading it runs its constructors, which is what a program linked to it would do.
-            let lib = match unsafe { Library::open(Some(&name), RTLD_NOW | RTLD_LOCAL) } {
-                Ok(lib) => lib,
-                Err(e) => {
-                    tried.push(format!("{shown} ({e})"));
+            let (lib, _) = match unsafe { load_first(std::slice::from_ref(&name), SymbolScope::Own) } {
+                Ok(found) => found,
+                Err(why) => {
+                    tried.extend(why);
                     continue;
                 }
             };
-            match VerbsFunctions::load(&lib) {
+            // SAFETY: these are the header's signatures, the same since version 1.1 of the interface.
+            match unsafe { VerbsFunctions::load(&lib) } {
                 Ok(call) => {
                     // Its functions are called to the end of the process.
                     std::mem::forget(lib);

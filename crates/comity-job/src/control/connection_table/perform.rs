@@ -56,17 +56,13 @@ impl ConnectionTable {
         loop {
             let actions = self.membership.actions();
             if actions.is_empty() {
-                self.send_outgoing();
+                // A neighbour's notes of one turn go together: news of many ranks come at once.
+                for (rank, notes) in std::mem::take(&mut self.outgoing) {
+                    self.send_to(rank, &notes);
+                }
                 return rest;
             }
             actions.into_iter().for_each(|action| self.perform(action, &mut rest));
-        }
-    }
-
-    /// Sends a neighbour's notes of one turn together: news of many ranks come at once.
-    fn send_outgoing(&mut self) {
-        for (rank, notes) in std::mem::take(&mut self.outgoing) {
-            self.send_to(rank, &notes);
         }
     }
 
@@ -125,37 +121,46 @@ impl ConnectionTable {
                 self.forget(rank);
             }
             Action::Fail { group_id, failure } => self.with_status(group_id, |w| w.fail(failure)),
-            Action::Left { group_id, member } => self.with_status(group_id, |w| w.leave(member)),
+            Action::Said { mine, member, note } => self.hear_member(mine, member, note, rest),
             Action::Suspect { group_id } => self.with_status(group_id, |w| w.suspect()),
             Action::Silence { group_id, silence } => self.with_status(group_id, |w| w.silent(silence)),
-            Action::Reached { group_id, member, reached } => {
-                self.with_status(group_id, |w| w.answered(member, reached));
-            }
             Action::Ask { rank } => self.ask_anew(rank, rest),
-            Action::Entered { group_id, member } => self.with_status(group_id, |w| w.enter(member)),
-            Action::Connect { group_id, member } => {
-                self.wanted.push((group_id, member));
-                rest.links.push(group_id);
-            }
             Action::News => {
                 rest.news = true;
                 self.lose_in_reforms();
             }
             Action::Reform { from, group_id, message } => self.hear_reform(from, group_id, message),
             Action::Log(word) => rest.words.push(word),
-            Action::Census { group_id, member, at, digest } => {
+        }
+    }
+
+    /// A member says something of a group that is open here.
+    fn hear_member(&mut self, mine: usize, member: usize, note: ControlNote, rest: &mut Rest) {
+        match note {
+            ControlNote::Leave { group_id } => self.with_status(group_id, |w| w.leave(member)),
+            ControlNote::Entered { group_id } => self.with_status(group_id, |w| w.enter(member)),
+            ControlNote::Connect { group_id } => {
+                self.wanted.push((group_id, member));
+                rest.links.push(group_id);
+            }
+            ControlNote::Reached { group_id, reached } => {
+                self.with_status(group_id, |w| w.answered(member, reached));
+            }
+            ControlNote::Census { group_id, at, digest } => {
                 if let Some(status) = self.statuses.get(&group_id) {
                     status.asked(member, at, digest);
                     let reached = self.with_other_groups(group_id, status.reached(at, member));
-                    self.membership.answer(group_id, member, reached);
+                    self.membership.say(&[member], ControlNote::Reached { group_id, reached });
                 }
             }
-            Action::Waits { group_id, mine, member, call } => {
+            ControlNote::Waits { group_id, call } => {
                 let heard = self.statuses.get(&group_id).and_then(|status| status.hear(mine, member, &call));
                 if let Some(failure) = heard {
                     self.membership.abort(group_id, failure);
                 }
             }
+            // The membership acts on all others itself.
+            _ => {}
         }
     }
 

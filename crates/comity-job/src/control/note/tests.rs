@@ -82,13 +82,11 @@ fn what_membership_tells_can_be_read() {
         c.count = 1;
         c.dtype = Some(DType::F32);
     });
-    m.ask(1, &[1], &Header { info, shape: 1, group_id: 1, lends: false });
-    m.census(1, &(1..size).collect::<Vec<_>>(), 1, 2);
-    m.answer(
-        1,
-        1,
-        Reached { made: 1, digest: Some(2), lacks: Some((3, 4)), elsewhere: false, standing: None },
-    );
+    let call = Header { info, shape: 1, group_id: 1, lends: false };
+    m.say(&[1], ControlNote::Waits { group_id: 1, call });
+    m.say(&(1..size).collect::<Vec<_>>(), ControlNote::Census { group_id: 1, at: 1, digest: 2 });
+    let reached = Reached { made: 1, digest: Some(2), lacks: Some((3, 4)), elsewhere: false, standing: None };
+    m.say(&[1], ControlNote::Reached { group_id: 1, reached });
     m.hear(vec![(1, Heard::Note(ControlNote::Census { group_id: 9, at: 1, digest: 2 }))], now);
     let late = Late { call: info, after: limit, missing: vec![1, 2], stalled: None };
     m.abort(1, Failure::late(0, late));

@@ -97,13 +97,17 @@ impl ControlPlane {
         self.waker.drain();
         let accepted = self.accept(acceptor);
         let alive = probes.step();
-        let mut state = self.lock();
-        let mut rest = Rest::default();
-        accepted.into_iter().for_each(|a| rest.add(self.receive(&mut state, a)));
-        alive.into_iter().for_each(|one| rest.add(state.lives(one, Instant::now())));
-        drop(state);
+        let rest = self.take_in(&mut self.lock(), accepted, alive);
         self.finish(rest, probes);
         true
+    }
+
+    /// Take in who has connected, and who has shown that it lives.
+    fn take_in(&self, state: &mut ConnectionTable, accepted: Vec<Accepted>, alive: Vec<usize>) -> Rest {
+        let mut rest = Rest::default();
+        accepted.into_iter().for_each(|a| rest.add(self.receive(state, a)));
+        alive.into_iter().for_each(|one| rest.add(state.decide(|m| m.lives(one, Instant::now()))));
+        rest
     }
 
     /// Let in who has shown the key.
@@ -148,13 +152,7 @@ impl ControlPlane {
         begun: bool,
     ) -> Rest {
         let mut state = self.lock();
-        let mut rest = Rest::default();
-        for a in accepted {
-            rest.add(self.receive(&mut state, a));
-        }
-        for one in alive {
-            rest.add(state.lives(one, Instant::now()));
-        }
+        let mut rest = self.take_in(&mut state, accepted, alive);
         rest.add(state.hear(ready, Instant::now()));
         let now = Instant::now();
         if state.stop.is_none() && begun {
@@ -224,7 +222,7 @@ impl ControlPlane {
         if hello.from as usize <= self.me && !either {
             return no("this rank connects to you, not you to it");
         }
-        let from = match state.presence(hello.from as usize) {
+        let from = match state.membership().presence(hello.from as usize) {
             Some(presence) if state.stop.is_none() => presence,
             _ => return no("it is leaving"),
         };
@@ -272,7 +270,7 @@ impl ControlPlane {
                 let rest = state.attach(from, (stream, seals), origin, Instant::now());
                 return Rest { news: true, ..rest };
             }
-            Channel::Probe => return state.lives(from, Instant::now()),
+            Channel::Probe => return state.decide(|m| m.lives(from, Instant::now())),
             Channel::Join | Channel::Link { .. } => {}
         }
         let until = Instant::now() + self.rules.patience;

@@ -3,11 +3,12 @@
 use super::Endpoint;
 use crate::{
     Error, JoinCause, Result,
-    channel::{Channel, DialLimits, Hello, Miss, Stream},
+    channel::{Channel, DialLimits, Miss, Stream},
     control::ControlPlane,
     error::seconds,
     rendezvous::StoreClient,
     sys::{Waker, poll_joining, poll_until},
+    transport::Card,
 };
 use comity_membership::{Fault, overlay_neighbours};
 use rustix::event::{PollFd, PollFlags};
@@ -72,12 +73,6 @@ impl Endpoint {
         self.await_higher(control, &meeting, &news, &store, &check)
     }
 
-    /// The addresses at which this rank listens, in words.
-    fn own_place(&self) -> String {
-        let own = self.ways.cards.get(self.ways.me).into_iter().flat_map(|card| &card.addrs);
-        own.map(|a| a.at.to_string()).collect::<Vec<_>>().join(", ")
-    }
-
     /// A control connection to a lower rank.
     fn dial_one(
         &self,
@@ -89,20 +84,12 @@ impl Endpoint {
         let limit = meeting.borrow().limit();
         let begun = Instant::now();
         let Some(card) = self.ways.cards.get(rank) else { return Ok(()) };
-        let hello = Hello {
-            from: self.ways.me as u32,
-            to: rank as u32,
-            world: self.ways.world,
-            group_id: 0,
-            channel: Channel::Control,
-            sealed: self.ways.sealed,
-        };
+        let hello = self.ways.hello(rank, 0, Channel::Control);
         let (targets, vain) = self.ways.control_targets(rank, patience);
         match self.ways.dial(rank, &targets, &vain, &hello, patience) {
             Ok((stream, seals)) => control.attach(rank, stream, seals),
             Err(Miss::Stop(e)) => return Err(e),
             Err(miss) => {
-                let at: Vec<String> = card.addrs.iter().map(|a| a.at.to_string()).collect();
                 let here = self.facts.get(self.ways.me).map_or("", |f| f.host.as_str());
                 // Where there is no way it is known at once.
                 let waited = begun.elapsed().min(limit);
@@ -110,7 +97,7 @@ impl Endpoint {
                     if waited < AT_ONCE { String::new() } else { format!(" within {}", seconds(waited)) };
                 let words = format!(
                     "could not be reached at {} from rank {} on host {here}{within} ({miss}); can the hosts connect to each other there, or does a firewall drop these ports (COMITY_PORTS chooses them)? A cable or a network that both have would do, or a rank that reaches both (COMITY_RELAY=1); COMITY_ADDRS on rank {rank} chooses other addresses",
-                    at.join(", "),
+                    card.place(),
                     self.ways.me
                 );
                 let found = Fault { rank, words, because_of: Vec::new() };
@@ -147,7 +134,7 @@ impl Endpoint {
                 let words = format!(
                     "joined but did not connect to rank {} at {} within {}; can its host reach this one there, or does a firewall drop these ports (COMITY_PORTS chooses them)?",
                     self.ways.me,
-                    self.own_place(),
+                    self.ways.cards.get(self.ways.me).map(Card::place).unwrap_or_default(),
                     seconds(limit)
                 );
                 // That one may still have been waiting for a third, which others know of.

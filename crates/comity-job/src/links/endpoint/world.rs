@@ -3,7 +3,7 @@
 use super::Endpoint;
 use crate::{
     Error, ErrorKind, LinkCosts, LinkKind, Peer, Result,
-    control::pace,
+    control::{ControlNote, pace},
     links::mesh::likely,
     status::{Failure, GroupStatus, Header, Links, Outcome, Parts, World},
 };
@@ -103,7 +103,7 @@ impl World for Endpoint {
 
     fn ask(&self, group_id: u64, ranks: &[usize], call: &Header) {
         if let Some(running) = &self.running {
-            running.control().ask(group_id, ranks, call);
+            running.control().say(ranks, ControlNote::Waits { group_id, call: *call });
         }
     }
 

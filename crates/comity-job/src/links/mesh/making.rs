@@ -10,7 +10,7 @@ use super::{MeshError, OpenedGroup, Opening};
 use crate::{
     LinkKind,
     channel::{Channel, Stream, is_own},
-    control::Arrival,
+    control::{Arrival, ControlNote},
     error::seconds,
     sys::{Waker, poll_until},
     transport::{Connection, NewLink, Pair},
@@ -134,7 +134,7 @@ impl<'a> Linking<'a> {
         let now = Instant::now();
         let limit = group.limit;
         if group.world_rank(rank) > group.ways.me {
-            group.control.ask_to_connect(group.group_id, rank);
+            group.control.say(&[rank], ControlNote::Connect { group_id: group.group_id });
             self.awaited.push(AwaitedRank {
                 rank,
                 until: now + limit + WORD,
@@ -194,7 +194,7 @@ impl<'a> Linking<'a> {
         let OpenedGroup { control, group_id, .. } = self.opening.group;
         let now = Instant::now();
         for late in self.awaited.iter_mut().filter(|a| control.is_sparse() && now >= a.again) {
-            control.ask_to_connect(*group_id, late.rank);
+            control.say(&[late.rank], ControlNote::Connect { group_id: *group_id });
             late.again = now + ASK_AGAIN;
         }
     }

@@ -46,15 +46,9 @@ impl Path<'_, '_> {
             return Err(Miss::Nowhere(std::io::ErrorKind::Unsupported.into()));
         };
         let to = group.world_rank(self.rank);
-        Ok(Hello {
-            from: ways.me as u32,
-            to: to as u32,
-            world: ways.world,
-            group_id: group.group_id,
-            channel: Channel::Link { transport, index, of },
-            // What a third rank passes on is between the two.
-            sealed: ways.sealed || ways.book.relay_of(to).is_some(),
-        })
+        let hello = ways.hello(to, group.group_id, Channel::Link { transport, index, of });
+        // What a third rank passes on is between the two.
+        Ok(Hello { sealed: ways.sealed || ways.book.relay_of(to).is_some(), ..hello })
     }
 }
 

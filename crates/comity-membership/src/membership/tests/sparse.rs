@@ -98,7 +98,7 @@ fn all_hear_that_all_have_opened_a_group_while_some_still_connect() {
             for rank in [a, b] {
                 if job.ranks[rank].absent() == Ok(Vec::new()) && opened.insert(rank) {
                     job.ranks[rank].enter(1, &everyone, rank);
-                    job.ranks[rank].announce(1);
+                    job.ranks[rank].say(&everyone, Note::Entered { group_id: 1 });
                     job.perform(rank);
                 }
             }
@@ -106,7 +106,7 @@ fn all_hear_that_all_have_opened_a_group_while_some_still_connect() {
         }
         for rank in 0..size {
             let entered = job.members(rank, |a| match a {
-                Action::Entered { member, .. } => Some(*member),
+                Action::Said { member, note: Note::Entered { .. }, .. } => Some(*member),
                 _ => None,
             });
             let others: Vec<usize> = everyone.iter().copied().filter(|r| *r != rank).collect();
@@ -121,33 +121,51 @@ fn what_is_for_some_reaches_them_and_nobody_else() {
     let mut job = SparseJob::met(size);
     job.enter_all();
     let others: Vec<usize> = (1..size).collect();
-    job.ranks[0].census(1, &others, 7, 8);
-    job.ranks[0].ask_to_connect(1, 43);
-    job.ranks[0].ask(1, &[3, 50], &9);
+    job.ranks[0].say(&others, Note::Census { group_id: 1, at: 7, digest: 8 });
+    job.ranks[0].say(&[43], Note::Connect { group_id: 1 });
+    job.ranks[0].say(&[3, 50], Note::Waits { group_id: 1, call: 9 });
     job.perform(0);
     job.run();
     for rank in 1..size {
         let is = |n: Vec<usize>, yes: bool| assert_eq!(n, if yes { vec![0] } else { vec![] }, "{rank}");
         is(
             job.members(rank, |a| {
-                if let Action::Census { member, at: 7, .. } = a { Some(*member) } else { None }
+                if let Action::Said { member, note: Note::Census { at: 7, .. }, .. } = a {
+                    Some(*member)
+                } else {
+                    None
+                }
             }),
             true,
         );
         is(
-            job.members(rank, |a| if let Action::Connect { member, .. } = a { Some(*member) } else { None }),
+            job.members(rank, |a| {
+                if let Action::Said { member, note: Note::Connect { .. }, .. } = a {
+                    Some(*member)
+                } else {
+                    None
+                }
+            }),
             rank == 43,
         );
         is(
-            job.members(rank, |a| if let Action::Waits { member, .. } = a { Some(*member) } else { None }),
+            job.members(rank, |a| {
+                if let Action::Said { member, note: Note::Waits { .. }, .. } = a {
+                    Some(*member)
+                } else {
+                    None
+                }
+            }),
             [3, 50].contains(&rank),
         );
-        job.ranks[rank].answer(1, 0, rank as u64);
+        job.ranks[rank].say(&[0], Note::Reached { group_id: 1, reached: rank as u64 });
         job.perform(rank);
     }
     job.run();
     let answers = job.members(0, |a| match a {
-        Action::Reached { member, reached, .. } if *reached == *member as u64 => Some(*member),
+        Action::Said { member, note: Note::Reached { reached, .. }, .. } if *reached == *member as u64 => {
+            Some(*member)
+        }
         _ => None,
     });
     assert_eq!(answers, others);

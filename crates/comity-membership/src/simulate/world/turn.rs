@@ -188,7 +188,7 @@ impl SimulatedWorld<'_> {
                     self.processes[rank].linked.remove(&other);
                 }
                 Action::Fail { group_id, failure } => self.fail(rank, group_id, failure),
-                Action::Left { group_id, member } => {
+                Action::Said { member, note: Note::Leave { group_id }, .. } => {
                     let group = self.scenario.groups.iter().position(|g| g.group_id == group_id);
                     if let Some(g) = group {
                         let failed = self.processes[rank].members[g].failed.is_some();
@@ -199,11 +199,7 @@ impl SimulatedWorld<'_> {
                 | Action::Silence { .. }
                 | Action::News
                 | Action::Log(_)
-                | Action::Waits { .. }
-                | Action::Entered { .. }
-                | Action::Connect { .. }
-                | Action::Census { .. }
-                | Action::Reached { .. }
+                | Action::Said { .. }
                 | Action::Reform { .. } => {}
             }
         }

@@ -1,12 +1,13 @@
 //! Engines that start one process for each node of a cluster and say only which node it is: dstack and SkyPilot.
 
-use super::{Place, both_set};
+use super::{Place, RankAndSize};
 use crate::{
     HostPort, Result,
     settings::{
-        Launcher, MAX_SIZE, MeetingPoint,
+        Launcher, MeetingPoint,
         vars::{Vars, wrong},
     },
+    transport::Variables,
 };
 
 /// Port of rank 0's store without `MASTER_PORT`: torch's usual port.
@@ -21,23 +22,21 @@ pub(super) fn find(vars: &Vars<'_>) -> Result<Option<Place>> {
 }
 
 fn dstack(vars: &Vars<'_>) -> Result<Option<Place>> {
-    let rank_is = "DSTACK_NODE_RANK";
-    let size_is = "DSTACK_NODES_NUM";
     let first = vars.text("DSTACK_MASTER_NODE_IP")?.map(|ip| ("DSTACK_MASTER_NODE_IP", ip));
-    let Some((rank, size)) = vars.rank_and_size(rank_is, size_is)? else { return Ok(None) };
+    let read = RankAndSize::read(vars, Launcher::Dstack, "DSTACK_NODE_RANK", "DSTACK_NODES_NUM")?;
+    let Some(found) = read else { return Ok(None) };
     let first = match first {
         Some(first) => Some(first),
         None => first_line(vars, "DSTACK_NODES_IPS")?,
     };
-    place(vars, rank_is, rank, size_is, size, first, Launcher::Dstack).map(Some)
+    place(vars, found, first).map(Some)
 }
 
 fn sky_pilot(vars: &Vars<'_>) -> Result<Option<Place>> {
-    let rank_is = "SKYPILOT_NODE_RANK";
-    let size_is = "SKYPILOT_NUM_NODES";
-    let Some((rank, size)) = vars.rank_and_size(rank_is, size_is)? else { return Ok(None) };
+    let read = RankAndSize::read(vars, Launcher::SkyPilot, "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES")?;
+    let Some(found) = read else { return Ok(None) };
     let first = first_line(vars, "SKYPILOT_NODE_IPS")?;
-    place(vars, rank_is, rank, size_is, size, first, Launcher::SkyPilot).map(Some)
+    place(vars, found, first).map(Some)
 }
 
 /// The first address of a list with one a line.
@@ -46,36 +45,27 @@ fn first_line(vars: &Vars<'_>, name: &'static str) -> Result<Option<(&'static st
     Ok(text.and_then(|all| Some((name, all.split_whitespace().next()?.to_owned()))))
 }
 
-fn place(
-    vars: &Vars<'_>,
-    rank_is: &'static str,
-    rank: usize,
-    size_is: &'static str,
-    size: usize,
-    first: Option<(&'static str, String)>,
-    launcher: Launcher,
-) -> Result<Place> {
-    debug_assert!(size <= MAX_SIZE);
-    let meeting_point = if let Some(at) = vars.host_ports("COMITY_STORE")? {
-        MeetingPoint::Store(at)
-    } else if size == 1 {
-        MeetingPoint::Alone
-    } else if vars.is_set("MASTER_ADDR") {
-        MeetingPoint::Host(vars.master()?.unwrap_or_default())
-    } else if let Some((name, ip)) = first {
+fn place(vars: &Vars<'_>, found: RankAndSize, first: Option<(&'static str, String)>) -> Result<Place> {
+    let find = || {
+        if vars.is_set("MASTER_ADDR") {
+            return Ok(Some(MeetingPoint::Host(vars.master()?.unwrap_or_default())));
+        }
+        let Some((name, ip)) = first else {
+            let RankAndSize { launcher, rank_is, rank, .. } = &found;
+            let why = format!(
+                "is set ({launcher}), but not the address of node 0; set MASTER_ADDR and MASTER_PORT"
+            );
+            return wrong(rank_is, &rank.to_string(), &why);
+        };
         let port = vars.number("MASTER_PORT", usize::from(u16::MAX))?.and_then(|p| u16::try_from(p).ok());
         match HostPort::new(&ip, port.filter(|p| *p > 0).unwrap_or(PORT)) {
-            Ok(at) => MeetingPoint::Host(vec![at]),
-            Err(_) => return wrong(name, &ip, "is neither a host name nor an address"),
+            Ok(at) => Ok(Some(MeetingPoint::Host(vec![at]))),
+            Err(_) => wrong(name, &ip, "is neither a host name nor an address"),
         }
-    } else {
-        let why =
-            format!("is set ({launcher}), but not the address of node 0; set MASTER_ADDR and MASTER_PORT");
-        return wrong(rank_is, &rank.to_string(), &why);
     };
-    let why = both_set(rank_is, rank, size_is, size, launcher);
+    let meeting_point = found.meeting_point(vars, find, "")?;
     // Ranks of one node that the engine knows nothing of have launchers of their own, whose variables come first.
-    Ok(Place { launcher, why, rank, size, local: Some((0, 1)), meeting_point, job: "-".into() })
+    Ok(found.place(Some((0, 1)), meeting_point, "-".into()))
 }
 
 #[cfg(test)]
