@@ -9,7 +9,9 @@
 //! Cost, H hosts, B bytes: all_reduce log2 H rounds between hosts of B per host, and 2 within; reduce, broadcast and barrier alike. Few
 //! messages between hosts: for small buffers.
 
-use super::{Cuts, Definition, Extent, Order, PartLengths, Service, direct, doubling, of_all, ring, tree, two_phase};
+use super::{
+    Cuts, Definition, Extent, Order, PartLengths, Service, direct, doubling, of_all, ring, tree, two_phase,
+};
 use crate::{
     Slice,
     draft::{Draft, Team},

@@ -4,7 +4,7 @@ mod cloud;
 
 use super::{
     Evidence, HostPort, Launcher, MAX_SIZE, MeetingPoint, Settings, bad, bad_value, common, fnv,
-    hostfile::Hostfile,
+    mlx_hostfile::Hostfile,
     slurm,
     vars::{Vars, refusal, unfit, wrong},
 };

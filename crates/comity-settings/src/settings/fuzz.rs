@@ -1,6 +1,6 @@
 //! Fuzzes hostfiles and variables.
 
-use super::{Settings, hostfile::Hostfile};
+use super::{Settings, mlx_hostfile::Hostfile};
 use crate::ErrorKind;
 use std::{collections::HashMap, ffi::OsString, os::unix::ffi::OsStringExt};
 

@@ -8,9 +8,9 @@ mod detection;
 mod env;
 #[cfg(fuzzing)]
 pub mod fuzz;
-mod hostfile;
 mod launcher;
 mod meeting_point;
+mod mlx_hostfile;
 mod network;
 mod notes;
 mod slurm;
@@ -29,9 +29,9 @@ pub use backend::BackendKind;
 use comity_plan::Algorithm;
 pub use connect_timing::ConnectTiming;
 pub use detection::Detection;
-pub use hostfile::HOSTFILE;
 pub use launcher::{Evidence, Launcher};
 pub use meeting_point::MeetingPoint;
+pub use mlx_hostfile::HOSTFILE;
 pub use network::own_addresses;
 pub use notes::{AddressNote, LinkNote};
 use std::{
@@ -186,7 +186,7 @@ impl Settings {
 
     /// Meet at rank 0's first address in a hostfile, and listen on this rank's own.
     pub fn meet_by_hostfile(&mut self, path: &Path) -> Result<()> {
-        let file = hostfile::Hostfile::read(path)?;
+        let file = mlx_hostfile::Hostfile::read(path)?;
         file.check("rank", self.rank, Some(self.size), true)?;
         if self.job == "-" {
             self.job = file.job();

@@ -1,7 +1,7 @@
 //! Hostfiles, good and bad.
 
 use super::*;
-use crate::settings::hostfile::Hostfile;
+use crate::settings::mlx_hostfile::Hostfile;
 
 fn parse(text: &str) -> Result<Hostfile> {
     Hostfile::parse("hosts.json", text.as_bytes())
