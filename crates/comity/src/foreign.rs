@@ -18,7 +18,8 @@ impl ForeignMemory {
     ///
     /// # Safety
     /// It is memory of that many elements, whose address was exposed. As long as a copy of this is used it stays, and nobody writes to it but
-    /// calls that are given this; nobody else reads what those write.
+    /// calls that are given this; nobody else reads what those write. No two of its views are given to calls at once, if one of them is to
+    /// write.
     #[inline(always)]
     pub unsafe fn new(ptr: usize, count: usize, dtype: DType, place: Place) -> Option<Self> {
         let end = count.checked_mul(dtype.size()).and_then(|n| ptr.checked_add(n));

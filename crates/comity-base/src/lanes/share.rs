@@ -35,16 +35,17 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_leaves_its_program_a_core_and_shares_what_is_not_its_own() {
+    fn ranks_share_the_cores_that_are_not_their_own() {
         assert_eq!(most(&[(0, 2, 2); 2]), 1, "a core each");
-        assert_eq!(most(&[(0, 16, 16); 2]), 4);
-        assert_eq!(most(&[(0, 64, 64); 8]), 4);
+        assert_eq!(most(&[(0, 4, 4); 2]), 2, "two each");
+        assert_eq!(most(&[(0, 16, 16); 2]), 5);
+        assert_eq!(most(&[(0, 64, 64); 8]), 5);
         assert_eq!(most(&[(0, 64, 64); 2]), 16);
         // Bound to cores of their own, and to one each.
-        assert_eq!(most(&[(0, 16, 8), (0, 16, 4), (0, 16, 4)]), 2);
+        assert_eq!(most(&[(0, 16, 8), (0, 16, 4), (0, 16, 4)]), 3);
         assert_eq!(most(&[(0, 64, 1); 4]), 1);
         // The host that has least counts.
-        assert_eq!(most(&[(0, 64, 64), (1, 8, 8), (1, 8, 8)]), 2);
+        assert_eq!(most(&[(0, 64, 64), (1, 8, 8), (1, 8, 8)]), 3);
         assert_eq!(most(&[(0, 2, 2); 5]), 1);
         assert_eq!(most(&[]), 1);
     }
