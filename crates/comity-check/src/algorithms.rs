@@ -9,20 +9,28 @@ use super::{
 use comity::{Algorithm, DType, Group, Result, tools};
 use comity_plan::Kind;
 
-/// Checks of an operation.
-const fn check(kind: Kind) -> &'static [Check] {
+/// Checks of an operation, with parts of one length.
+const fn equal(kind: Kind) -> &'static [Check] {
     match kind {
         Kind::AllReduce => &[reduce::all_reduce, reduce::all_reduce_into],
         Kind::Reduce => &[reduce::reduce],
         Kind::Broadcast => &[moves::broadcast],
-        Kind::AllGather => &[moves::all_gather, moves::all_gather_in_place, moves::all_gather_v],
-        Kind::ReduceScatter => {
-            &[reduce::reduce_scatter, reduce::reduce_scatter_in_place, reduce::reduce_scatter_v]
-        }
+        Kind::AllGather => &[moves::all_gather, moves::all_gather_in_place],
+        Kind::ReduceScatter => &[reduce::reduce_scatter, reduce::reduce_scatter_in_place],
         Kind::Gather => &[moves::gather],
         Kind::Scatter => &[moves::scatter],
-        Kind::AllToAll => &[moves::all_to_all, moves::all_to_all_in_place, moves::all_to_all_v],
+        Kind::AllToAll => &[moves::all_to_all, moves::all_to_all_in_place],
         Kind::Barrier => &[groups::barrier],
+    }
+}
+
+/// Checks of it with parts of other lengths.
+const fn unequal(kind: Kind) -> &'static [Check] {
+    match kind {
+        Kind::AllGather => &[moves::all_gather_v],
+        Kind::ReduceScatter => &[reduce::reduce_scatter_v],
+        Kind::AllToAll => &[moves::all_to_all_v],
+        _ => &[],
     }
 }
 
@@ -49,7 +57,9 @@ pub(super) fn run(
                 return Ok(());
             }
             let mut row = CheckRow::new(group, &options, format!("{} by {}", kind.name(), algorithm.name()));
-            check(kind).iter().try_for_each(|check| check(&mut row))?;
+            // Those that it does not carry another one would.
+            let unequal = if algorithm.carries_unequal_parts(kind) { unequal(kind) } else { &[] };
+            equal(kind).iter().chain(unequal).try_for_each(|check| check(&mut row))?;
             let line = merge(row, report)?;
             each(&line);
             report.lines.push(line);

@@ -129,6 +129,11 @@ mod tests {
             (Kind::AllGather, 4, 8192, 4, Algorithm::Direct),
             (Kind::AllGather, 16, 1024, 16, Algorithm::Doubling),
             (Kind::AllGather, 8, 4096, 8, Algorithm::Direct),
+            (Kind::AllGather, 8, 65536, 8, Algorithm::Ring),
+            (Kind::AllGather, 8, 1 << 20, 8, Algorithm::Ring),
+            (Kind::ReduceScatter, 8, 128, 8, Algorithm::Doubling),
+            (Kind::ReduceScatter, 8, 2048, 8, Algorithm::Direct),
+            (Kind::ReduceScatter, 8, 1 << 20, 8, Algorithm::Direct),
         ] {
             assert_eq!(pick(kind, n, bytes, n, cores).algorithm, algorithm, "{kind:?}, {n}, {bytes}");
         }

@@ -3,7 +3,28 @@ use comity_launch::{BindWish, FlagUse, JobRequest, LaunchRequest, Placement, Tag
 
 /// A sentence for each flag that this form of the launcher does not heed.
 pub(super) fn unheeded(request: &LaunchRequest) -> Vec<String> {
-    let LaunchRequest { job, hosts, .. } = request;
+    let LaunchRequest { job, hosts, node: _ } = request;
+    // By name: a new flag does not compile before it is said here which placements heed it.
+    let JobRequest {
+        grace,
+        log_dir,
+        tag_output,
+        terms,
+        stdin_rank,
+        tty,
+        json_events,
+        metrics,
+        elastic,
+        // Heeded wherever ranks start; those that do not go with others say so to clap.
+        ranks: _,
+        env: _,
+        cwd: _,
+        backend: _,
+        max_restarts: _,
+        timeout: _,
+        verbose: _,
+        command: _,
+    } = job;
     let placement = request.placement();
     let host_flags = hosts.uses();
     let mut all = Vec::new();
@@ -11,8 +32,10 @@ pub(super) fn unheeded(request: &LaunchRequest) -> Vec<String> {
         let flags = given.iter().filter(|(_, is_given)| *is_given);
         all.extend(flags.map(|(flag, _)| format!("{flag} {why}")));
     };
-    let elastic = ("--elastic", job.elastic.is_some());
+    let elastic = ("--elastic", elastic.is_some());
     let wait = ("--wait-for-hosts", hosts.wait_for_hosts.is_some());
+    let metrics = ("--metrics", metrics.is_some());
+    let tty = ("--tty", tty.is_some());
     match placement {
         Placement::Nodes => {
             let why =
@@ -23,8 +46,15 @@ pub(super) fn unheeded(request: &LaunchRequest) -> Vec<String> {
             refuse(&[elastic], "is not for --nnodes, which ends with the first rank that fails");
             let why = "is not for --nnodes: MPI's own launcher starts ranks on several hosts";
             refuse(&[("--backend mpi", job.is_mpi())], why);
+            let why = "is for one host, or for --hosts; with --nnodes give --stdin-rank on the rank's node";
+            refuse(&[tty], why);
         }
-        Placement::Hosts => {}
+        Placement::Hosts if hosts.is_given() => {
+            refuse(&[metrics], "is for one host: start the ranks of each host with it there");
+        }
+        Placement::Hosts => {
+            refuse(&[metrics], "is not for --max-restarts without --elastic: each try is a job of its own");
+        }
         Placement::Here | Placement::Mpi => {
             refuse(&host_flags.ssh, "is for ranks on other hosts: name them with --hosts or --hostfile");
         }
@@ -38,7 +68,19 @@ pub(super) fn unheeded(request: &LaunchRequest) -> Vec<String> {
         refuse(&[elastic], "is not for --backend mpi, which makes no group without all ranks");
     }
     if placement == Placement::Mpi {
-        refuse(&of_own_ranks(job), "is not for --backend mpi, whose launcher starts the ranks");
+        // It is given the others.
+        let of_own_ranks = [
+            tty,
+            ("--stdin-rank", stdin_rank.is_some()),
+            ("--json-events", json_events.is_some()),
+            ("--grace", grace.is_some()),
+            ("--log-dir", log_dir.is_some()),
+            ("--tag-output=never", *tag_output == TagWish::Never),
+            metrics,
+            ("--bind-to", terms.bind_to != BindWish::Off),
+            ("--secure data", terms.secure == Some(comity::Protection::Data)),
+        ];
+        refuse(&of_own_ranks, "is not for --backend mpi, whose launcher starts the ranks");
     }
     all
 }
@@ -53,41 +95,4 @@ pub(super) fn idle_flags_of_mlx(request: &LaunchRequest) -> Vec<String> {
     let ring = ring
         .then_some("--connections-per-ip is for ranks on other hosts: name them with --hosts or --hostfile");
     mpi.into_iter().chain(ring).map(str::to_owned).collect()
-}
-
-/// Flags for ranks that this launcher itself starts and carries.
-fn of_own_ranks(job: &JobRequest) -> Vec<FlagUse> {
-    // By name: a flag that MPI's launcher does not heed, and that is not refused, does not compile.
-    let JobRequest {
-        grace,
-        log_dir,
-        tag_output,
-        terms,
-        stdin_rank,
-        tty,
-        json_events,
-        metrics,
-        // Refused in words of their own.
-        elastic: _,
-        max_restarts: _,
-        // MPI's launcher is given them, and starts the ranks where this command was called.
-        ranks: _,
-        env: _,
-        cwd: _,
-        backend: _,
-        timeout: _,
-        verbose: _,
-        command: _,
-    } = job;
-    vec![
-        ("--tty", tty.is_some()),
-        ("--stdin-rank", stdin_rank.is_some()),
-        ("--json-events", json_events.is_some()),
-        ("--grace", grace.is_some()),
-        ("--log-dir", log_dir.is_some()),
-        ("--tag-output=never", *tag_output == TagWish::Never),
-        ("--metrics", metrics.is_some()),
-        ("--bind-to", terms.bind_to != BindWish::Off),
-        ("--secure data", terms.secure == Some(comity::Protection::Data)),
-    ]
 }

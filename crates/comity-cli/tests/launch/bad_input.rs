@@ -52,6 +52,7 @@ fn flags_that_do_nothing_beside_others() {
         (&["--ssh-arg", "-v"], "--ssh-arg is not for --nnodes"),
         (&["--wait-for-hosts", "9"], "--wait-for-hosts is not for --nnodes"),
         (&["--backend", "mpi"], "--backend mpi is not for --nnodes"),
+        (&["--tty", "0"], "--tty is for one host, or for --hosts"),
     ] {
         refused(&[&node, flags, &["--", "true"]].concat(), &[says]);
     }
@@ -63,6 +64,11 @@ fn flags_that_do_nothing_beside_others() {
         (
             &["--hosts", "localhost", "--wait-for-hosts", "9"],
             "--wait-for-hosts is for jobs that are started again",
+        ),
+        (&["--hosts", "localhost", "--metrics", "127.0.0.1:0"], "--metrics is for one host"),
+        (
+            &["--max-restarts", "1", "--metrics", "127.0.0.1:0"],
+            "--metrics is not for --max-restarts without --elastic",
         ),
         (&["-n", "2", "--repeat-hosts", "3"], "cannot be used multiple times"),
         (&["--backend", "mpi", "--json-events", "1"], "--json-events is not for --backend mpi"),

@@ -22,9 +22,6 @@ use std::time::Duration;
 /// Time for a host to start again, with a good deal to spare.
 const WAIT_FOR_HOSTS: Duration = Duration::from_secs(600);
 
-const METRICS_OF_SEVERAL_HOSTS: &str =
-    "--metrics is for one host: start the ranks of each host with it there";
-
 #[derive(Clone, Debug)]
 pub(super) struct FleetPlan {
     pub(super) hosts: Vec<PlannedHost>,
@@ -102,7 +99,8 @@ impl FleetPlan {
             tag_output,
             verbose,
             json_events,
-            metrics,
+            // Refused by the command.
+            metrics: _,
             command,
         } = request;
         let tty = tty.map(RankTerminal::of);
@@ -110,7 +108,6 @@ impl FleetPlan {
         let mut wrong = Vec::new();
         let backend = named_backend(backend, file.backend).map_err(|e| wrong.push(e)).ok();
         fleet.say_unheeded(backend.unwrap_or_default());
-        wrong.extend(metrics.map(|_| METRICS_OF_SEVERAL_HOSTS.to_owned()));
         let join = crate::host::meet::join_limit(&env);
         let env = settings((&env, &fleet.env_file), file.env, &file.hosts, &mut wrong);
         let command = words(&command).map_err(|e| wrong.push(e)).unwrap_or_default();

@@ -39,10 +39,6 @@ const SAID: Duration = Duration::from_secs(5);
 
 /// Runs this node's part to its end and returns the exit code.
 pub(crate) fn launch(mut request: JobRequest, node: NodeRequest) -> Result<u8, Problem> {
-    if request.tty.is_some() {
-        let why = "--tty is for one host, or for --hosts; with --nnodes give --stdin-rank on the rank's node";
-        return Err(Problem::usage(why.into()));
-    }
     let log_dir = request.log_dir.take();
     let call = NodeCall::check(&request, node)?;
     let job = Job::check(request, false)?;

@@ -211,6 +211,12 @@ impl Algorithm {
         self.service(kind).is_some()
     }
 
+    /// Returns true if it carries parts of unequal lengths in this operation; another takes its place where it does not.
+    pub fn carries_unequal_parts(self, kind: Kind) -> bool {
+        let needed = if kind == Kind::AllToAll { PartLengths::Private } else { PartLengths::Listed };
+        self.serves(kind) && kind.has_parts() && needed <= self.definition().parts
+    }
+
     /// Returns true if it can carry out the call.
     pub(crate) fn carries(self, call: &Common<'_>) -> bool {
         self.definition().carries(call)
@@ -311,6 +317,8 @@ mod tests {
             let exchanges = [Lengths::Equal(1), Lengths::Private].map(|l| carries(Kind::AllToAll, l));
             assert_eq!((gathers, exchanges), (all_gather, all_to_all), "{parts:?}");
         }
+        assert!(Algorithm::Ring.carries_unequal_parts(Kind::AllGather));
+        assert!(!by.carries_unequal_parts(Kind::AllToAll) && !by.carries_unequal_parts(Kind::AllReduce));
         // A choice, a price and a plan ask it.
         let unequal =
             Shape { counts: &[1, 2], recv_counts: &[1, 2], ..Shape::new(Kind::AllToAll, 0, 2, 0, 4) };
