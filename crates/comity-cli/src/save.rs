@@ -1,7 +1,7 @@
 //! Files that are there whole or not at all: written beside their place, brought to the disk, and put in place at the end.
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::{Builder, NamedTempFile};
 
@@ -65,9 +65,10 @@ fn sync_folder(path: &Path) {
 
 /// A file beside another, which goes away with this value.
 fn beside(place: &Path, text: &[u8], mode: u32) -> io::Result<NamedTempFile> {
-    let mode = Permissions::from_mode(mode);
-    let mut new = Builder::new().prefix(".comity-").permissions(mode).tempfile_in(folder(place))?;
-    new.write_all(text)?;
+    // Opened and written by itself: `tempfile` would add to an error the path of this file, which says nothing to the user.
+    let open = |path: &Path| File::options().write(true).create_new(true).mode(mode).open(path);
+    let mut new = Builder::new().prefix(".comity-").make_in(folder(place), open)?;
+    new.as_file_mut().write_all(text)?;
     new.as_file().sync_all()?;
     Ok(new)
 }
@@ -76,7 +77,7 @@ fn beside(place: &Path, text: &[u8], mode: u32) -> io::Result<NamedTempFile> {
 mod tests {
     use super::*;
     use std::ffi::OsString;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn names(dir: &Path) -> Vec<OsString> {
         let mut all: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -119,7 +120,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         can_be_put(&dir.path().join("a")).unwrap();
         assert_eq!(names(dir.path()).len(), 0);
-        assert_eq!(can_be_put(&dir.path().join("no/a")).unwrap_err().kind(), ErrorKind::NotFound);
+        let told = can_be_put(&dir.path().join("no/a")).unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::NotFound);
+        assert!(!told.to_string().contains(".comity"), "{told}");
         assert!(can_be_put(dir.path()).is_err());
         let device = Path::new("/dev/null");
         can_be_put(device).unwrap();

@@ -10,7 +10,7 @@ use crate::upstream::ssh::FarLauncher;
 use aws_lc_rs::digest::{Context, SHA256};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::{Builder, NamedTempFile};
 
@@ -86,7 +86,9 @@ fn receive(
 ) -> io::Result<Option<NamedTempFile>> {
     let dir = place.parent().unwrap_or(place);
     std::fs::create_dir_all(dir)?;
-    let mut to = Builder::new().prefix(".comity-").tempfile_in(dir)?;
+    // Opened and written by itself: `tempfile` would add to an error the path of this file, which says nothing to the user.
+    let open = |path: &Path| File::options().write(true).create_new(true).mode(0o600).open(path);
+    let mut to = Builder::new().prefix(".comity-").make_in(dir, open)?;
     let mut at = 0;
     loop {
         output.event(&HostEvent::Wants { file: index as u32, at });
@@ -95,7 +97,7 @@ fn receive(
             break;
         }
         at += bytes.len() as u64;
-        to.write_all(&bytes)?;
+        to.as_file_mut().write_all(&bytes)?;
     }
     to.as_file().set_permissions(std::fs::Permissions::from_mode(file.mode))?;
     match digest(to.path())? == file.digest {
