@@ -1,5 +1,5 @@
 //! `comity join`: a program on this host joins a job that runs.
-use crate::say::{Exit, Trouble};
+use crate::say::{CommandError, Exit};
 use comity::{HostPort, Key};
 use comity_launch::{KEY_FILE, OURS, find_program, job_name};
 use std::ffi::OsString;
@@ -39,9 +39,9 @@ pub(crate) struct JoinArgs {
 
 /// Becomes the command; returns where that cannot be.
 pub(crate) fn join(args: &JoinArgs) -> Exit {
-    let (mut command, program) = prepare(args).map_err(Trouble::usage)?;
+    let (mut command, program) = prepare(args).map_err(CommandError::usage)?;
     let e = command.exec();
-    Err(Trouble::faulty(format!("cannot start '{program}': {e}")))
+    Err(CommandError::faulty(format!("cannot start '{program}': {e}")))
 }
 
 fn prepare(args: &JoinArgs) -> Result<(Command, String), String> {

@@ -121,7 +121,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
             }
             let code = u8::try_from(e.exit_code()).unwrap_or(2);
             return match shown {
-                Err(say::Trouble(code, why)) if !e.use_stderr() => {
+                Err(say::CommandError(code, why)) if !e.use_stderr() => {
                     let _ = writeln!(std::io::stderr(), "comity: {}", why.concat());
                     code
                 }

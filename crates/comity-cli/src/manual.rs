@@ -1,5 +1,5 @@
 //! Completions for shells, pages for `man`, and hints for flags in the wrong place; all made from this command's definition.
-use crate::say::{Exit, Trouble, say};
+use crate::say::{CommandError, Exit, say};
 use clap::{
     Command,
     error::{ContextKind, ContextValue, ErrorKind},
@@ -39,7 +39,7 @@ pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> Exit {
 
 /// `comity man`
 pub(crate) fn man(args: ManArgs, command: Command) -> Exit {
-    let fail = |e| Trouble::usage(format!("--output {}: {e}", args.output.display()));
+    let fail = |e| CommandError::usage(format!("--output {}: {e}", args.output.display()));
     pages(&args.output, command).map(|()| 0).map_err(fail)
 }
 

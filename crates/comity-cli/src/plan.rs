@@ -2,7 +2,7 @@
 //! out, and a drawing of one.
 
 use crate::{
-    say::{Exit, Trouble, say},
+    say::{CommandError, Exit, say},
     size::{Size, bytes},
 };
 use clap::builder::PossibleValuesParser;
@@ -71,7 +71,7 @@ pub(crate) struct PlanArgs {
 
 /// `comity plan`
 pub(crate) fn plan(args: PlanArgs) -> Exit {
-    say(report(&args).map_err(Trouble::usage)?, 0)
+    say(report(&args).map_err(CommandError::usage)?, 0)
 }
 
 fn report(args: &PlanArgs) -> Result<String, String> {

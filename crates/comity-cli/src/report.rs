@@ -8,7 +8,7 @@ pub(crate) use secrets::Secrets;
 
 use crate::{
     save,
-    say::{Exit, Trouble, USAGE, complain, say},
+    say::{CommandError, Exit, USAGE, complain, say},
 };
 use comity_launch::flights;
 use std::path::PathBuf;
@@ -35,25 +35,25 @@ pub(crate) struct ReportArgs {
 /// `comity report`
 pub(crate) fn report(args: ReportArgs) -> Exit {
     if let Some(file) = &args.bundle {
-        let names = bundle::bundle(file, args.dir.as_deref()).map_err(Trouble::usage)?.join(", ");
+        let names = bundle::bundle(file, args.dir.as_deref()).map_err(CommandError::usage)?.join(", ");
         return say(format!("{} has {names}; look at it before you pass it on\n", file.display()), 0);
     }
     let dir = args.dir.unwrap_or_default();
-    let (records, bad) = flights::read(&dir).map_err(Trouble::usage)?;
+    let (records, bad) = flights::read(&dir).map_err(CommandError::usage)?;
     if records.is_empty() && bad.is_empty() {
-        return Err(Trouble::usage(format!(
+        return Err(CommandError::usage(format!(
             "'{}' holds no flight records (rank-N.group-ID.flight.json); they are written when a group \
              fails under comity launch --log-dir",
             dir.display()
         )));
     }
     if records.is_empty() {
-        return Err(Trouble(USAGE, bad));
+        return Err(CommandError(USAGE, bad));
     }
     bad.iter().for_each(|why| complain("report", why));
     if let Some(file) = &args.trace {
         save::replace(file, flights::trace(&records).as_bytes(), save::FOR_ALL)
-            .map_err(|e| Trouble::usage(format!("--trace '{}': {e}", file.display())))?;
+            .map_err(|e| CommandError::usage(format!("--trace '{}': {e}", file.display())))?;
     }
     say(flights::report(&records), if bad.is_empty() { 0 } else { USAGE })
 }

@@ -11,13 +11,13 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const FAULTY: u8 = 1;
 
 /// Exit code of a command, or what kept it from its end.
-pub(crate) type Exit = Result<u8, Trouble>;
+pub(crate) type Exit = Result<u8, CommandError>;
 
 /// Reason that kept a command from its end: the exit code, and its sentences.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Trouble(pub(crate) u8, pub(crate) Vec<String>);
+pub(crate) struct CommandError(pub(crate) u8, pub(crate) Vec<String>);
 
-impl Trouble {
+impl CommandError {
     /// A fault of the input.
     pub(crate) fn usage(problem: impl Display) -> Self {
         Self(USAGE, vec![problem.to_string()])
@@ -35,7 +35,7 @@ impl Trouble {
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for CommandError {
     fn from(e: Error) -> Self {
         if matches!(e.kind(), Kind::Config(_)) { Self::usage(e) } else { Self::faulty(e) }
     }
@@ -55,9 +55,9 @@ pub(crate) fn say(text: impl AsRef<[u8]>, code: u8) -> Exit {
 }
 
 /// Result of writing to standard output; a reader that went away is no fault.
-pub(crate) fn taken(written: io::Result<()>) -> Result<(), Trouble> {
+pub(crate) fn taken(written: io::Result<()>) -> Result<(), CommandError> {
     match written {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Trouble::faulty(format!(
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(CommandError::faulty(format!(
             "standard output cannot be written, so what is printed is not whole: {e}"
         ))),
         _ => Ok(()),
@@ -68,7 +68,7 @@ pub(crate) fn taken(written: io::Result<()>) -> Result<(), Trouble> {
 #[derive(Debug)]
 pub(crate) struct RankLines {
     speaks: bool,
-    lost: Option<Trouble>,
+    lost: Option<CommandError>,
 }
 
 impl RankLines {
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_reader_that_went_away_is_no_fault_and_a_full_disk_is() {
         assert_eq!(taken(Err(ErrorKind::BrokenPipe.into())), Ok(()));
-        let Trouble(code, why) = taken(Err(ErrorKind::StorageFull.into())).unwrap_err();
+        let CommandError(code, why) = taken(Err(ErrorKind::StorageFull.into())).unwrap_err();
         assert!(code == FAULTY && why[0].starts_with("standard output cannot be written"), "{why:?}");
     }
 }

@@ -53,10 +53,11 @@ impl Lanes {
     }
 }
 
-/// The most lanes of a rank that owns so many cores: the calling thread's, and threads on half of the cores. With three quarters, calls of
-/// 8 ranks on 64 cores took up to six times as long in one turn of two (`bench/record/2026-11-27-lanes.md`).
+/// The most lanes of a rank that owns so many cores: the calling thread's, and threads on half of the cores; one core stays with the
+/// program. With three quarters, calls of 8 ranks on 64 cores took up to six times as long in one turn of two
+/// (`bench/record/2026-11-27-lanes.md`).
 pub fn lanes_of(cores: usize) -> usize {
-    (1 + cores / 2).min(MOST)
+    (1 + cores / 2).min(cores.saturating_sub(1)).clamp(1, MOST)
 }
 
 /// Number of lanes, by [`lanes_of`] the ranks of the fullest host, which share its cores.
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn threads_of_lanes_have_half_of_the_cores() {
-        assert_eq!([0, 1, 2, 3, 4, 5, 8, 16, 32, 64].map(lanes_of), [1, 1, 2, 2, 3, 3, 5, 9, 16, 16]);
+        assert_eq!([0, 1, 2, 3, 4, 5, 8, 16, 32, 64].map(lanes_of), [1, 1, 1, 2, 3, 3, 5, 9, 16, 16]);
         assert_eq!((most(&[0, 0, 1], 16), most(&[0; 2], 2), most(&[], 8)), (5, 1, 5));
     }
 

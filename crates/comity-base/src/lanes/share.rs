@@ -37,7 +37,8 @@ mod tests {
     #[test]
     fn ranks_share_the_cores_that_are_not_their_own() {
         assert_eq!(most(&[(0, 2, 2); 2]), 1, "a core each");
-        assert_eq!(most(&[(0, 4, 4); 2]), 2, "two each");
+        assert_eq!(most(&[(0, 4, 4); 2]), 1, "two each: one for the call, one for the program");
+        assert_eq!(most(&[(0, 8, 8); 2]), 3);
         assert_eq!(most(&[(0, 16, 16); 2]), 5);
         assert_eq!(most(&[(0, 64, 64); 8]), 5);
         assert_eq!(most(&[(0, 64, 64); 2]), 16);

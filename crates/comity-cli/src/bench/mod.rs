@@ -15,7 +15,7 @@ mod row;
 
 use crate::{
     here, save,
-    say::{Exit, RankLines, Trouble},
+    say::{CommandError, Exit, RankLines},
     size::Sizes,
 };
 use clap::builder::PossibleValuesParser;
@@ -139,17 +139,20 @@ fn count(s: &str) -> Result<usize, String> {
 /// `comity bench`
 pub(crate) fn bench(args: BenchArgs) -> Exit {
     if !args.dtype.supports(args.op) {
-        return Err(Trouble::usage(format!("--op {} is not defined on --dtype {}", args.op, args.dtype)));
+        return Err(CommandError::usage(format!(
+            "--op {} is not defined on --dtype {}",
+            args.op, args.dtype
+        )));
     }
     let (group, device) = here::join_for(args.backend, args.device, &args.trust)?;
     let raw = args.raw.as_deref().map(|tag| {
         RawFile::create(tag, group.rank())
-            .map_err(|e| Trouble::usage(format!("--raw {}: {e}", tag.display())))
+            .map_err(|e| CommandError::usage(format!("--raw {}: {e}", tag.display())))
     });
     let raw = raw.transpose()?;
     let colours = has_colour();
     let earlier = args.compare.as_deref().map(|path| Earlier::read(path, colours)).transpose();
-    let earlier = earlier.map_err(Trouble::usage)?.unwrap_or_default();
+    let earlier = earlier.map_err(CommandError::usage)?.unwrap_or_default();
     let speaks = group.rank() == 0;
     let mut lines = RankLines::new(speaks);
     let say = |line: String| lines.line(&line);
@@ -160,7 +163,7 @@ pub(crate) fn bench(args: BenchArgs) -> Exit {
     told.for_each(|words| lines.line(words));
     if let (Some(file), true) = (&args.html, speaks) {
         save::replace(file, output::html(&rows, &here::world(&group)).as_bytes(), save::FOR_ALL)
-            .map_err(|e| Trouble::usage(format!("--html {}: {e}", file.display())))?;
+            .map_err(|e| CommandError::usage(format!("--html {}: {e}", file.display())))?;
     }
     lines.end(u8::from(wrong > 0))
 }

@@ -1,7 +1,7 @@
 //! Hosts that say in their networks that they are there, and how they are found: multicast DNS, as printers do it.
 //!
 //! Nothing of it is believed: an announcement brings an address to try, and ssh says who is there.
-use crate::say::{Trouble, say};
+use crate::say::{CommandError, say};
 use comity_launch::fleet::FleetHost;
 use mdns_sd::{ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -50,8 +50,9 @@ pub(super) struct HeardHost {
     pub(super) addresses: Vec<IpAddr>,
 }
 
-fn daemon(interfaces: &[String]) -> Result<ServiceDaemon, Trouble> {
-    let fail = |e: mdns_sd::Error| Trouble::faulty(format!("cannot speak to the networks of this host: {e}"));
+fn daemon(interfaces: &[String]) -> Result<ServiceDaemon, CommandError> {
+    let fail =
+        |e: mdns_sd::Error| CommandError::faulty(format!("cannot speak to the networks of this host: {e}"));
     let daemon = ServiceDaemon::new().map_err(fail)?;
     if !interfaces.is_empty() {
         daemon.disable_interface(mdns_sd::IfKind::All).map_err(fail)?;
@@ -63,28 +64,28 @@ fn daemon(interfaces: &[String]) -> Result<ServiceDaemon, Trouble> {
 }
 
 /// `comity cluster announce`: until a signal, or the end of its time.
-pub(super) fn announce(args: &AnnounceArgs) -> Result<(), Trouble> {
+pub(super) fn announce(args: &AnnounceArgs) -> Result<(), CommandError> {
     let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(|| own.split('.').next().unwrap_or_default().to_owned());
     if name.is_empty() || name.len() > 63 || name.chars().any(char::is_control) {
-        return Err(Trouble::usage(format!(
+        return Err(CommandError::usage(format!(
             "--name {name:?}: a name has 1 to 63 bytes and no control characters"
         )));
     }
     if let Some(none) = args.interface.iter().find(|n| nix::net::if_::if_nametoindex(n.as_str()).is_err()) {
-        return Err(Trouble::usage(format!(
+        return Err(CommandError::usage(format!(
             "--interface {none:?}: this host has no interface of this name; `comity cluster find --hosts localhost` lists them"
         )));
     }
-    let signals = ended().map_err(|e| Trouble::faulty(format!("cannot wait for signals: {e}")))?;
+    let signals = ended().map_err(|e| CommandError::faulty(format!("cannot wait for signals: {e}")))?;
     let label: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let system = format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
     let about = [("version", crate::here::VERSION), ("system", system.as_str())];
     let info = ServiceInfo::new(KIND, &name, &format!("{label}.local."), "", args.port, &about[..]);
-    let info = info.map_err(|e| Trouble::usage(format!("--name {name:?}: {e}")))?.enable_addr_auto();
+    let info = info.map_err(|e| CommandError::usage(format!("--name {name:?}: {e}")))?.enable_addr_auto();
     let daemon = daemon(&args.interface)?;
     let full = info.get_fullname().to_owned();
-    let fail = |e: mdns_sd::Error| Trouble::faulty(format!("cannot announce this host: {e}"));
+    let fail = |e: mdns_sd::Error| CommandError::faulty(format!("cannot announce this host: {e}"));
     daemon.register(info).map_err(fail)?;
     say(
         format!("announces {name} (ssh at port {}) to this host's networks; Ctrl-C ends it\n", args.port),
@@ -113,9 +114,9 @@ fn ended() -> std::io::Result<UnixStream> {
 }
 
 /// The hosts that are heard within this time, by name.
-pub(super) fn listen(time: Duration) -> Result<Vec<HeardHost>, Trouble> {
+pub(super) fn listen(time: Duration) -> Result<Vec<HeardHost>, CommandError> {
     let fail =
-        |e: mdns_sd::Error| Trouble::faulty(format!("cannot listen in the networks of this host: {e}"));
+        |e: mdns_sd::Error| CommandError::faulty(format!("cannot listen in the networks of this host: {e}"));
     let daemon = daemon(&[])?;
     let heard = daemon.browse(KIND).map_err(fail)?;
     let until = Instant::now() + time;
@@ -173,7 +174,7 @@ mod tests {
     #[test]
     fn an_interface_that_is_not_there_is_bad_input() {
         let args = AnnounceArgs { name: None, port: 22, interface: vec!["nope".into()], limit: Some(1) };
-        let Trouble(code, why) = announce(&args).unwrap_err();
+        let CommandError(code, why) = announce(&args).unwrap_err();
         assert!(
             code == USAGE && why[0].contains("--interface \"nope\": this host has no interface"),
             "{why:?}"

@@ -3,7 +3,7 @@ use super::setup::apply;
 use super::team::{HostTeam, ReachArgs};
 use super::{find, whole};
 use crate::save;
-use crate::say::{FAULTY, Trouble, USAGE, say};
+use crate::say::{CommandError, FAULTY, USAGE, say};
 use comity_cluster::addresses::AddressPlan;
 use comity_cluster::commands::{HostSetup, in_words, setup};
 use comity_cluster::draw;
@@ -97,17 +97,17 @@ struct ClusterChoice {
     file: ClusterFile,
 }
 
-pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
-    let hosts = args.reach.named().map_err(|all| Trouble(USAGE, all))?;
+pub(super) fn config(args: ConfigArgs) -> Result<(), CommandError> {
+    let hosts = args.reach.named().map_err(|all| CommandError(USAGE, all))?;
     if hosts.is_empty() {
-        return Err(Trouble::usage("no hosts: name them with --hosts a,b or --hostfile FILE"));
+        return Err(CommandError::usage("no hosts: name them with --hosts a,b or --hostfile FILE"));
     }
     if let Some(bad) = args.env.iter().find(|e| !e.contains('=') || e.starts_with('=')) {
-        return Err(Trouble::usage(format!("--env {bad:?} is not K=V")));
+        return Err(CommandError::usage(format!("--env {bad:?} is not K=V")));
     }
     can_write(&args)?;
     if args.backend == Some(BackendChoice::Ring) && args.over == OverChoice::Rdma {
-        return Err(Trouble::usage(
+        return Err(CommandError::usage(
             "--backend ring goes over TCP, and --over rdma does not: leave one of them out",
         ));
     }
@@ -119,12 +119,12 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
     let mut team = HostTeam::gather(&hosts, &way);
     let absent = team.absent();
     if !absent.is_empty() && !args.ignore_unreachable {
-        return Err(Trouble(FAULTY, absent));
+        return Err(CommandError(FAULTY, absent));
     }
     absent.iter().for_each(|a| eprintln!("comity cluster: left out: {a}"));
     let cluster = whole::cluster(&mut team);
     if cluster.hosts.is_empty() {
-        return Err(Trouble::faulty("no host is left"));
+        return Err(CommandError::faulty("no host is left"));
     }
     if let Some(path) = &args.svg {
         write(path, &draw::svg(&cluster))?;
@@ -141,10 +141,10 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
     cluster.notes.iter().for_each(|note| eprintln!("! {note}"));
     let twice = cluster.named_twice();
     if !twice.is_empty() {
-        return Err(Trouble(USAGE, twice));
+        return Err(CommandError(USAGE, twice));
     }
     tells_its_cables(&cluster, args.over)?;
-    let mut chosen = choose(cluster, args.over, args.backend).map_err(Trouble::usage)?;
+    let mut chosen = choose(cluster, args.over, args.backend).map_err(CommandError::usage)?;
     say_if(args.verbose, || format!("chosen: {}", summary(&chosen)));
     chosen.file.json["envs"] = args.env.clone().into();
     keep(&mut chosen.file.json, &hosts);
@@ -154,7 +154,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), Trouble> {
 }
 
 /// Writes the hostfile, and says what it is of.
-fn put(output: Option<&Path>, chosen: &ClusterChoice) -> Result<(), Trouble> {
+fn put(output: Option<&Path>, chosen: &ClusterChoice) -> Result<(), CommandError> {
     let Some(path) = output else {
         say(chosen.file.text(), 0)?;
         eprintln!("{}", summary(chosen));
@@ -165,7 +165,7 @@ fn put(output: Option<&Path>, chosen: &ClusterChoice) -> Result<(), Trouble> {
 }
 
 /// Checks that every file that is to be written can be: before anything is changed on any host.
-fn can_write(args: &ConfigArgs) -> Result<(), Trouble> {
+fn can_write(args: &ConfigArgs) -> Result<(), CommandError> {
     let undo = Some(&args.undo).filter(|_| args.auto_setup);
     let files = [("--output", args.output.as_ref()), ("--svg", args.svg.as_ref()), ("--undo", undo)];
     let wrong = files.into_iter().filter_map(|(flag, path)| {
@@ -174,11 +174,11 @@ fn can_write(args: &ConfigArgs) -> Result<(), Trouble> {
         Some(format!("{flag} {}: {e}; nothing was done", path.display()))
     });
     let wrong: Vec<_> = wrong.collect();
-    if wrong.is_empty() { Ok(()) } else { Err(Trouble(USAGE, wrong)) }
+    if wrong.is_empty() { Ok(()) } else { Err(CommandError(USAGE, wrong)) }
 }
 
 /// Macs that do not tell their Thunderbolt cables: a choice without these would be a slow one, and nobody would know.
-fn tells_its_cables(cluster: &Cluster, over: OverChoice) -> Result<(), Trouble> {
+fn tells_its_cables(cluster: &Cluster, over: OverChoice) -> Result<(), CommandError> {
     let of = |host: &comity_cluster::facts::HostFacts| {
         let untold =
             |p: &&comity_cluster::facts::Problem| p.about == "networksetup" || p.about == "system_profiler";
@@ -189,7 +189,7 @@ fn tells_its_cables(cluster: &Cluster, over: OverChoice) -> Result<(), Trouble> 
         ))
     };
     let untold: Vec<String> = cluster.hosts.iter().filter_map(of).collect();
-    if untold.is_empty() || over == OverChoice::Ethernet { Ok(()) } else { Err(Trouble(USAGE, untold)) }
+    if untold.is_empty() || over == OverChoice::Ethernet { Ok(()) } else { Err(CommandError(USAGE, untold)) }
 }
 
 /// Keeps in `file` the settings of hosts in the user's own hostfile, beside their addresses.
@@ -218,7 +218,7 @@ fn prepare(
     team: &mut HostTeam,
     chosen: &ClusterChoice,
     steps: &[HostSetup],
-) -> Result<(), Trouble> {
+) -> Result<(), CommandError> {
     if steps.is_empty() {
         if args.auto_setup {
             eprintln!("every cable has its addresses already: no command was run");
@@ -239,8 +239,8 @@ fn prepare(
     Ok(())
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Trouble> {
-    let fail = |e: std::io::Error| Trouble::faulty(format!("{}: {e}; it is as it was", path.display()));
+fn write(path: &Path, text: &str) -> Result<(), CommandError> {
+    let fail = |e: std::io::Error| CommandError::faulty(format!("{}: {e}; it is as it was", path.display()));
     save::replace(path, text.as_bytes(), save::FOR_ALL).map_err(fail)
 }
 

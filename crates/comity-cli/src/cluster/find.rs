@@ -1,7 +1,7 @@
 //! `comity cluster find`: what the hosts are, and how they are cabled.
 use super::team::{HostTeam, ReachArgs};
 use super::{announce, whole};
-use crate::say::{FAULTY, Trouble, USAGE, say};
+use crate::say::{CommandError, FAULTY, USAGE, say};
 use crate::top::has_colour;
 use comity_cluster::draw::{Paint, terminal};
 use comity_cluster::facts::{HostFacts, bits_in_words};
@@ -34,8 +34,8 @@ pub(crate) struct FindArgs {
     json: bool,
 }
 
-pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
-    let mut hosts = args.reach.named().map_err(|all| Trouble(USAGE, all))?;
+pub(super) fn find(args: FindArgs) -> Result<(), CommandError> {
+    let mut hosts = args.reach.named().map_err(|all| CommandError(USAGE, all))?;
     let known = configured();
     if hosts.is_empty() && !args.announced {
         hosts = known.iter().filter_map(|name| FleetHost::named(name).ok()).collect();
@@ -44,7 +44,7 @@ pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
         hosts = heard(Duration::from_secs(args.listen.into()), &known)?;
     }
     if hosts.is_empty() {
-        return Err(Trouble::usage(
+        return Err(CommandError::usage(
             "no hosts: name them with --hosts a,b or --hostfile FILE or in ~/.ssh/config, or run comity cluster announce on each, in a network of this host",
         ));
     }
@@ -56,7 +56,7 @@ pub(super) fn find(args: FindArgs) -> Result<(), Trouble> {
     };
     say(text, 0)?;
     let absent = team.absent();
-    if absent.is_empty() { Ok(()) } else { Err(Trouble(FAULTY, absent)) }
+    if absent.is_empty() { Ok(()) } else { Err(CommandError(FAULTY, absent)) }
 }
 
 /// Returns colours where standard output shows them.
@@ -66,7 +66,7 @@ pub(super) fn paint() -> Paint {
 }
 
 /// Hosts that announce themselves, printed on standard error as they are reached.
-fn heard(time: Duration, known: &[String]) -> Result<Vec<FleetHost>, Trouble> {
+fn heard(time: Duration, known: &[String]) -> Result<Vec<FleetHost>, CommandError> {
     let mut hosts = Vec::new();
     for one in announce::listen(time)? {
         // Anybody may announce what another one has.

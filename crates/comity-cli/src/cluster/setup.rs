@@ -2,7 +2,7 @@
 use super::team::{HostTeam, ReachArgs};
 use crate::cluster::agent::{AgentOrder, PairAnswer};
 use crate::save;
-use crate::say::{FAULTY, Trouble, USAGE, say};
+use crate::say::{CommandError, FAULTY, USAGE, say};
 use comity_cluster::commands::{HostSetup, typed};
 use comity_cluster::undo::{UndoFile, UndoWork};
 use comity_launch::fleet::{FleetHost, all_or_wrong};
@@ -18,17 +18,17 @@ pub(super) fn apply(
     setups: &[HostSetup],
     undo: &Path,
     reach: &ReachArgs,
-) -> Result<usize, Trouble> {
-    let faulty = |all| Trouble(FAULTY, all);
+) -> Result<usize, CommandError> {
+    let faulty = |all| CommandError(FAULTY, all);
     let wrong = refused(team, |ssh| setups.iter().any(|s| s.ssh == ssh));
     if !wrong.is_empty() {
         return Err(faulty(wrong));
     }
     make_way(undo, team)?;
     // Before anything is done, so that it can be undone whatever happens to this program.
-    let stop = stopped().map_err(|e| Trouble::faulty(format!("cannot wait for signals: {e}")))?;
+    let stop = stopped().map_err(|e| CommandError::faulty(format!("cannot wait for signals: {e}")))?;
     write_new(undo, &UndoFile::new(setups.to_vec()))
-        .map_err(|e| Trouble::faulty(format!("{}: {e}; nothing was done", undo.display())))?;
+        .map_err(|e| CommandError::faulty(format!("{}: {e}; nothing was done", undo.display())))?;
     let mut done: Vec<(&HostSetup, usize)> = Vec::new();
     for setup in setups {
         for (at, step) in setup.steps.iter().enumerate() {
@@ -70,7 +70,7 @@ fn roll_back(file: &Path, reach: &ReachArgs) -> Vec<String> {
         Ok(()) => {
             vec!["it was interrupted, and what had been run was undone: all hosts are as they were".into()]
         }
-        Err(Trouble(_, mut all)) => {
+        Err(CommandError(_, mut all)) => {
             let file = file.display();
             all.push(format!("it was interrupted; what is left is in {file}: comity cluster undo {file}"));
             all
@@ -144,12 +144,12 @@ fn left(team: &mut HostTeam, file: &UndoFile) -> Result<Vec<(String, UndoWork)>,
 }
 
 /// Puts an undo file of before aside that has nothing to undo any more, as after a restart of its hosts; any other is in the way.
-fn make_way(path: &Path, team: &mut HostTeam) -> Result<(), Trouble> {
+fn make_way(path: &Path, team: &mut HostTeam) -> Result<(), CommandError> {
     let at = path.display();
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(Trouble::usage(format!("{at}: {e}"))),
+        Err(e) => return Err(CommandError::usage(format!("{at}: {e}"))),
     };
     let remaining = UndoFile::parse(&text).and_then(|file| {
         let work = left(team, &file).map_err(|all| all.join("; "))?;
@@ -159,7 +159,7 @@ fn make_way(path: &Path, team: &mut HostTeam) -> Result<(), Trouble> {
         if busy.is_empty() { Ok(()) } else { Err(why()) }
     });
     remaining.map_err(|why| {
-        Trouble::usage(format!(
+        CommandError::usage(format!(
             "{at} is there already, and {why}: undo it first (comity cluster undo {at}), or name another file with --undo"
         ))
     })?;
@@ -167,13 +167,13 @@ fn make_way(path: &Path, team: &mut HostTeam) -> Result<(), Trouble> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".old");
     let aside = PathBuf::from(aside);
-    std::fs::rename(path, &aside).map_err(|e| Trouble::usage(format!("{at}: {e}")))?;
+    std::fs::rename(path, &aside).map_err(|e| CommandError::usage(format!("{at}: {e}")))?;
     eprintln!("{at} has nothing to undo any more, as after a restart: it is now {}", aside.display());
     Ok(())
 }
 
 /// Undoes what of a file is still there, if nobody changed it since.
-pub(super) fn undo(path: &Path, dry_run: bool, reach: &ReachArgs) -> Result<(), Trouble> {
+pub(super) fn undo(path: &Path, dry_run: bool, reach: &ReachArgs) -> Result<(), CommandError> {
     undo_by(path, dry_run, reach, &|line| say(format!("{line}\n"), 0).map(drop))
 }
 
@@ -182,13 +182,13 @@ fn undo_by(
     path: &Path,
     dry_run: bool,
     reach: &ReachArgs,
-    tell: &dyn Fn(&str) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
-    let fail = |e: String| Trouble::usage(format!("{}: {e}", path.display()));
+    tell: &dyn Fn(&str) -> Result<(), CommandError>,
+) -> Result<(), CommandError> {
+    let fail = |e: String| CommandError::usage(format!("{}: {e}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
     let file = UndoFile::parse(&text).map_err(fail)?;
     // A hostfile may know more than a name: a port.
-    let named = reach.named().map_err(|all| Trouble(USAGE, all))?;
+    let named = reach.named().map_err(|all| CommandError(USAGE, all))?;
     let known = |ssh: &str| named.iter().find(|h| h.name == ssh).cloned();
     let host = |ssh: &str| known(ssh).map_or_else(|| FleetHost::named(ssh), Ok);
     let hosts: Result<Vec<_>, _> = file.hosts.iter().map(|h| host(&h.ssh)).collect();
@@ -196,11 +196,11 @@ fn undo_by(
     let mut team = HostTeam::gather(&hosts, &reach.ssh.options());
     let absent = team.absent();
     if !absent.is_empty() {
-        return Err(Trouble(FAULTY, absent));
+        return Err(CommandError(FAULTY, absent));
     }
     let work = left(&mut team, &file).map_err(|mut wrong| {
         wrong.push(format!("{}: nothing was undone", path.display()));
-        Trouble(USAGE, wrong)
+        CommandError(USAGE, wrong)
     })?;
     for note in work.iter().flat_map(|(_, w)| &w.notes) {
         let _ = writeln!(std::io::stderr(), "{note}");
@@ -208,7 +208,7 @@ fn undo_by(
     let busy = |ssh: &str| work.iter().any(|(name, w)| name == ssh && !w.commands.is_empty());
     let wrong = refused(&mut team, busy);
     if !wrong.is_empty() && !dry_run {
-        return Err(Trouble(FAULTY, wrong));
+        return Err(CommandError(FAULTY, wrong));
     }
     let mut failed = Vec::new();
     let mut unread = Ok(());
@@ -223,7 +223,7 @@ fn undo_by(
         }
     }
     if !failed.is_empty() {
-        return Err(Trouble(FAULTY, failed));
+        return Err(CommandError(FAULTY, failed));
     }
     if !dry_run {
         let _ = std::fs::remove_file(path);

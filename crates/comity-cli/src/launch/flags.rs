@@ -68,7 +68,7 @@ pub(super) fn unheeded(request: &LaunchRequest) -> Vec<String> {
         refuse(&[elastic], "is not for --backend mpi, which makes no group without all ranks");
     }
     if placement == Placement::Mpi {
-        // It is given the others.
+        // MPI's launcher is given the other flags.
         let of_own_ranks = [
             tty,
             ("--stdin-rank", stdin_rank.is_some()),

@@ -1,7 +1,7 @@
 //! `comity launch`: what is said before a job runs. Its flags are the fields of the launcher's request (`comity-launch`).
 mod flags;
 
-use crate::say::{Exit, Trouble, USAGE, complain};
+use crate::say::{CommandError, Exit, USAGE, complain};
 use comity_launch::LaunchRequest;
 
 const AFTER: &str = "\
@@ -38,7 +38,7 @@ pub(crate) fn launch(LaunchArgs { request }: LaunchArgs) -> Exit {
     crate::manual::misplaced(&words, is_far).iter().for_each(said);
     let unheeded = flags::unheeded(&request);
     if !unheeded.is_empty() {
-        return Err(Trouble(USAGE, unheeded));
+        return Err(CommandError(USAGE, unheeded));
     }
     flags::idle_flags_of_mlx(&request).iter().for_each(said);
     crate::misspelt::misspelt().iter().for_each(said);

@@ -14,7 +14,7 @@ mod rows;
 
 use crate::{
     child, here, save,
-    say::{Exit, FAULTY, RankLines, Trouble, complain, say},
+    say::{CommandError, Exit, FAULTY, RankLines, complain, say},
 };
 use comity::Group;
 use comity_check::{Line, Options, run_with};
@@ -107,10 +107,10 @@ pub(crate) fn selftest(args: SelftestArgs) -> Exit {
     if let Some(n) = args.threads {
         return on_threads(n);
     }
-    let fail = |file: &PathBuf, e| Trouble::usage(format!("--report '{}': {e}", file.display()));
+    let fail = |file: &PathBuf, e| CommandError::usage(format!("--report '{}': {e}", file.display()));
     args.report.as_ref().map(|file| save::can_be_put(file).map_err(|e| fail(file, e))).transpose()?;
     let own = comity_launch::own_program::own_words()
-        .map_err(|e| Trouble::usage(format!("this command does not find itself: {e}")))?;
+        .map_err(|e| CommandError::usage(format!("this command does not find itself: {e}")))?;
     let begun = Instant::now();
     let machine = machine();
     let mut said = RankLines::new(true);
@@ -206,10 +206,10 @@ fn on_threads(n: usize) -> Exit {
     });
     let mut cases = 0;
     for report in reports {
-        let (report, n) = report.map_err(|_| Trouble::faulty("a rank panicked"))??;
+        let (report, n) = report.map_err(|_| CommandError::faulty("a rank panicked"))??;
         if !report.is_right() {
             let first = report.first.map(|first| first.text).unwrap_or_default();
-            return Err(Trouble::faulty(format!("first difference: {first}")));
+            return Err(CommandError::faulty(format!("first difference: {first}")));
         }
         cases = n;
     }

@@ -8,7 +8,7 @@ mod text;
 use crate::{
     cluster::SshArgs,
     live::{self, view::JobView},
-    say::{Exit, Trouble, say},
+    say::{CommandError, Exit, say},
 };
 use comity_launch::fleet::{JobHosts, job_hosts};
 use picture::{Picture, picture};
@@ -145,7 +145,7 @@ impl WatchedJob {
 
 /// `comity top`
 pub(crate) fn top(args: TopArgs) -> Exit {
-    let mut job = WatchedJob::open(args.job.as_deref(), &args.ssh).map_err(Trouble::faulty)?;
+    let mut job = WatchedJob::open(args.job.as_deref(), &args.ssh).map_err(CommandError::faulty)?;
     if let Some(at) = args.http {
         return page::serve(at, job);
     }
@@ -157,7 +157,7 @@ pub(crate) fn top(args: TopArgs) -> Exit {
         job.look();
         text::text(&job.picture(), out.is_terminal() && has_colour())
     } else {
-        let fail = |e| Trouble::faulty(format!("the terminal cannot be used: {e}; --once prints text"));
+        let fail = |e| CommandError::faulty(format!("the terminal cannot be used: {e}; --once prints text"));
         return screen::watch(job, args.every).map(|()| 0).map_err(fail);
     };
     say(text, 0)
@@ -165,7 +165,7 @@ pub(crate) fn top(args: TopArgs) -> Exit {
 
 /// `comity stacks`
 pub(crate) fn stacks(args: StacksArgs) -> Exit {
-    let job = WatchedJob::open(args.job.as_deref(), &args.ssh).map_err(Trouble::faulty)?;
+    let job = WatchedJob::open(args.job.as_deref(), &args.ssh).map_err(CommandError::faulty)?;
     say(stacks::stacks(&job.last), 0)
 }
 

@@ -3,7 +3,7 @@
 use super::{WatchedJob, picture::Picture};
 use crate::here;
 use crate::http::{self, Reply};
-use crate::say::{Exit, FAULTY, Trouble};
+use crate::say::{CommandError, Exit, FAULTY};
 use std::{
     io::Write,
     net::{SocketAddr, TcpListener},
@@ -32,12 +32,12 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 pub(super) fn serve(at: SocketAddr, job: WatchedJob) -> Exit {
     let opened = TcpListener::bind(at).and_then(|l| Ok((l.local_addr()?, l, here::token()?)));
     let (at, listener, token) =
-        opened.map_err(|e| Trouble::usage(format!("--http {at}: cannot listen there: {e}")))?;
+        opened.map_err(|e| CommandError::usage(format!("--http {at}: cannot listen there: {e}")))?;
     // Without it nobody can come, also where a reader went away.
     let mut out = std::io::stdout();
     writeln!(out, "http://{at}/?token={token}\nCtrl-C ends it.")
         .and_then(|()| out.flush())
-        .map_err(|e| Trouble::faulty(format!("standard output cannot be written: {e}")))?;
+        .map_err(|e| CommandError::faulty(format!("standard output cannot be written: {e}")))?;
     let job = Mutex::new((job, Instant::now()));
     let picture = || {
         let mut held = job.lock().unwrap_or_else(PoisonError::into_inner);

@@ -170,7 +170,7 @@ variables! {
         }
         "COMITY_LANES" {
             about: "Says with how many threads, its own among them, a rank moves and adds up a large message within its host; on all ranks alike. `1` makes none, and calls in the background use none.",
-            default: "its own, and threads on half of the rank's share of its host's cores; at most 16, and fewer for a shorter message",
+            default: "its own, and threads on half of the rank's share of its host's cores, of which one stays with the program; at most 16, and fewer for a shorter message",
             example: "4",
         }
         "COMITY_COSTS" {

@@ -17,7 +17,7 @@ pub(crate) use beacon::BeaconAnswer;
 pub(crate) use line::{AgentOrder, GREETING_LINE, HelloLine, PROTOCOL_OF_AGENT, PairAnswer};
 pub(crate) use setup::key as proof_of_key;
 
-use crate::say::{Exit, Trouble};
+use crate::say::{CommandError, Exit};
 use comity_cluster::read::SURVEY;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ pub(crate) struct AgentArgs {
 pub(crate) fn agent(args: AgentArgs) -> Exit {
     match args.peek.as_deref() {
         Some([pid, address]) => Ok(peek::peek(*pid, *address)),
-        _ => serve().map(|()| 0).map_err(Trouble::faulty),
+        _ => serve().map(|()| 0).map_err(CommandError::faulty),
     }
 }
 
