@@ -161,10 +161,11 @@ impl TorchExchange {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net;
     use std::{
         collections::HashMap,
         io::Read,
-        net::TcpListener,
+        net::{SocketAddr, TcpListener},
         sync::{Arc, Condvar, Mutex},
     };
 
@@ -285,7 +286,10 @@ mod tests {
 
     #[test]
     fn nobody_there_is_an_error_in_time() {
-        let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().into();
+        // Bound, and nobody listens: no other test gets the port meanwhile.
+        let held = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None).unwrap();
+        net::bind(&held, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let at = SocketAddr::try_from(net::getsockname(&held).unwrap()).unwrap().into();
         let start = Instant::now();
         let e =
             TorchExchange::new(at, "none").share(1, 2, None, start + Duration::from_millis(200)).unwrap_err();
