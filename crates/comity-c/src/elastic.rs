@@ -20,7 +20,6 @@ use std::ptr;
 /// @param options NULL for the usual ones. Every rank gives the same.
 /// @param out Gets the group. Free it with comity_group_free().
 /// @return COMITY_ERR_JOIN where no group follows. Unless the others went on without this rank, you may call this again.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_reform(
     group: *mut comity_group,
@@ -52,7 +51,6 @@ fn given(options: *const comity_reform_options) -> Result<ReformOptions, CFault>
 /// ranks may learn of a process at different moments.
 ///
 /// @return -1 if there is no such group.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_joiners(group: *mut comity_group) -> i32 {
     value(-1, || Ok(handles::find(group)?.open()?.joiners() as i32))
@@ -61,7 +59,6 @@ pub extern "C" fn comity_group_joiners(group: *mut comity_group) -> i32 {
 /// Get the number of ranks that comity_group_reform() took into this group: its last ones.
 ///
 /// @return -1 if there is no such group.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_joined(group: *mut comity_group) -> i32 {
     value(-1, || Ok(handles::find(group)?.joined as i32))
@@ -70,7 +67,6 @@ pub extern "C" fn comity_group_joined(group: *mut comity_group) -> i32 {
 /// Get the number of ranks that were in the group before comity_group_reform() and are not in this one.
 ///
 /// @return -1 if there is no such group.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_left(group: *mut comity_group) -> i32 {
     value(-1, || Ok(handles::find(group)?.left.len() as i32))
@@ -80,7 +76,6 @@ pub extern "C" fn comity_group_left(group: *mut comity_group) -> i32 {
 ///
 /// @param index 0 to comity_group_left() - 1.
 /// @param out Set its `size` to sizeof(comity_departure) before. Its texts are valid until comity_group_free() of `group`.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_departure(
     group: *mut comity_group,
@@ -107,7 +102,6 @@ pub extern "C" fn comity_group_departure(
 /// @param buffers Array of `count` buffers.
 /// @param holds 1 on ranks whose buffers are right, such as those that went on; 0 on those that have just joined. The lowest rank that
 /// gives 1 decides.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_sync(
     group: *mut comity_group,

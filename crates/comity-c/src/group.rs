@@ -2,7 +2,6 @@
 
 use crate::{
     boundary::{answer, value},
-    description,
     errors::{self, CFault},
     handles::{self, HeldHandle, comity_group},
     raw,
@@ -84,7 +83,7 @@ impl GroupHandle {
         self.members.get_or_init(|| {
             let links = self.group.link_kinds();
             let link = |rank: usize| links.get(rank).copied().flatten();
-            let link = |rank| link(rank).map(|k| description::text(k.to_string()));
+            let link = |rank| link(rank).map(|k| errors::plain(k.to_string()));
             self.group.members().iter().map(|p| [errors::host(p), link(p.rank)]).collect()
         })
     }
@@ -116,7 +115,7 @@ pub(crate) fn hand_out_formed(out: *mut *mut comity_group, made: ReformOutcome) 
         rank: d.peer.rank as i32,
         pid: d.peer.pid.map_or(0, i64::from),
         host: errors::host(&d.peer),
-        why: description::text(d.why),
+        why: errors::plain(d.why),
     };
     let handle = GroupHandle {
         left: left.into_iter().map(departed).collect(),
@@ -135,7 +134,6 @@ pub(crate) fn hand_out_formed(out: *mut *mut comity_group, made: ReformOutcome) 
 /// @param out Gets the group. Free it with comity_group_free().
 /// @return COMITY_ERR_CONFIG if the variables make no sense; COMITY_ERR_JOIN if a rank does not come within the join limit;
 /// COMITY_ERR_FORKED in a child that was forked from a process of the job.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_init(out: *mut *mut comity_group) -> comity_status {
     answer(|| {
@@ -150,7 +148,6 @@ pub extern "C" fn comity_init(out: *mut *mut comity_group) -> comity_status {
 /// Like comity_init(), but without a launcher's variables it is COMITY_ERR_CONFIG.
 ///
 /// @param out Gets the group. Free it with comity_group_free().
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_init_strict(out: *mut *mut comity_group) -> comity_status {
     answer(|| {
@@ -163,7 +160,6 @@ pub extern "C" fn comity_init_strict(out: *mut *mut comity_group) -> comity_stat
 ///
 /// @param size Number of ranks; 1 is a group of this process alone.
 /// @param groups Array of `size` handles. Gets one for each rank; give each thread its own. Free each with comity_group_free().
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_init_local(size: i32, groups: *mut *mut comity_group) -> comity_status {
     answer(|| {
@@ -183,7 +179,6 @@ pub extern "C" fn comity_init_local(size: i32, groups: *mut *mut comity_group) -
 /// Get this process's rank in the group, from 0.
 ///
 /// @return -1 if there is no such group.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_rank(group: *mut comity_group) -> i32 {
     value(-1, || Ok(handles::find(group)?.open()?.rank() as i32))
@@ -192,7 +187,6 @@ pub extern "C" fn comity_group_rank(group: *mut comity_group) -> i32 {
 /// Get the number of ranks of the group.
 ///
 /// @return -1 if there is no such group.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_size(group: *mut comity_group) -> i32 {
     value(-1, || Ok(handles::find(group)?.open()?.size() as i32))
@@ -201,7 +195,6 @@ pub extern "C" fn comity_group_size(group: *mut comity_group) -> i32 {
 /// Get the CUDA device of the group: its calls take memory of this device and of the host.
 ///
 /// @return -1 if it has none, or there is no such group.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_device(group: *mut comity_group) -> i32 {
     value(-1, || Ok(handles::find(group)?.open()?.device().map_or(-1, |d| d as i32)))
@@ -211,7 +204,6 @@ pub extern "C" fn comity_group_device(group: *mut comity_group) -> i32 {
 ///
 /// @param rank Rank of the member in the group.
 /// @param out Set its `size` to sizeof(comity_member) before. Its texts are valid until comity_group_free().
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_member(
     group: *mut comity_group,
@@ -236,7 +228,6 @@ pub extern "C" fn comity_group_member(
 /// Get the counters of the group on this rank.
 ///
 /// @param out Set its `size` to sizeof(comity_stats) before.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_stats(group: *mut comity_group, out: *mut comity_stats) -> comity_status {
     answer(|| {
@@ -257,7 +248,6 @@ pub extern "C" fn comity_group_stats(group: *mut comity_group, out: *mut comity_
 /// Get the time limit of a call in seconds.
 ///
 /// @return INFINITY if calls have no limit; a negative number if there is no such group.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_timeout(group: *mut comity_group) -> f64 {
     value(-1.0, || {
@@ -270,7 +260,6 @@ pub extern "C" fn comity_group_timeout(group: *mut comity_group) -> f64 {
 /// the group.
 ///
 /// @param timeout Seconds, more than 0; INFINITY: as long as all ranks live.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_set_timeout(group: *mut comity_group, timeout: f64) -> comity_status {
     answer(|| {
@@ -287,7 +276,6 @@ pub extern "C" fn comity_group_set_timeout(group: *mut comity_group, timeout: f6
 /// @param color 0 or more; -1: this rank is in none of the groups.
 /// @param key Order of the ranks in the new group; where keys are equal, the order of `group`.
 /// @param out Gets the group; NULL where the color is -1. Free it with comity_group_free().
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_split(
     group: *mut comity_group,
@@ -311,7 +299,6 @@ pub extern "C" fn comity_group_split(
 /// @param count Number of `members`.
 /// @param label Number that tells apart groups of the same members.
 /// @param out Gets the group. Free it with comity_group_free().
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_subgroup(
     group: *mut comity_group,
@@ -334,7 +321,6 @@ pub extern "C" fn comity_group_subgroup(
 /// count on its call, so nothing less than the group can be cancelled.
 ///
 /// @param why Sentence that the error of every rank holds.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_abort(group: *mut comity_group, why: *const c_char) -> comity_status {
     answer(|| {
@@ -348,7 +334,6 @@ pub extern "C" fn comity_group_abort(group: *mut comity_group, why: *const c_cha
 /// this one gets an error that names it. The handle stays yours: free it.
 ///
 /// @return COMITY_ERR_MISMATCH if the ranks made different calls and no call has shown it. The group is closed all the same.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_close(group: *mut comity_group) -> comity_status {
     answer(|| Ok(handles::find(group)?.open()?.close()?))
@@ -359,7 +344,6 @@ pub extern "C" fn comity_group_close(group: *mut comity_group) -> comity_status 
 /// In a forked child this frees the handle and leaves the parent's connections alone.
 ///
 /// @return Status of comity_group_close(). The handle is freed in any case.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_group_free(group: *mut comity_group) -> comity_status {
     answer(|| {

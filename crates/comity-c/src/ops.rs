@@ -44,7 +44,6 @@ macro_rules! run_op {
 /// when its work is on the stream.
 ///
 /// @param call Arguments, which stay yours.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_run(group: *mut comity_group, call: *const comity_call) -> comity_status {
     answer(|| {
@@ -59,7 +58,6 @@ pub extern "C" fn comity_run(group: *mut comity_group, call: *const comity_call)
 /// @param dst `count` elements; may be `src`.
 /// @return COMITY_ERR_MISUSE: nothing was done, and the group is unharmed. After any other error the group has failed on every rank, and
 /// the content of `dst` is undefined. This holds for all operations.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_all_reduce(
     group: *mut comity_group,
@@ -92,7 +90,6 @@ pub extern "C" fn comity_all_reduce(
 /// @param src `count` elements.
 /// @param dst On the root `count` elements; may be `src`. Elsewhere not used, and may be NULL.
 /// @param root Rank that gets the result.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_reduce(
     group: *mut comity_group,
@@ -110,7 +107,6 @@ pub extern "C" fn comity_reduce(
 ///
 /// @param buffer `count` elements: read on the root, written on the others.
 /// @param root Rank whose buffer is copied.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_broadcast(
     group: *mut comity_group,
@@ -128,7 +124,6 @@ pub extern "C" fn comity_broadcast(
 /// @param src `count` elements.
 /// @param to Rank that receives.
 /// @param tag Number that both ranks choose alike, 0 to 0x7fffffff.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_send(
     group: *mut comity_group,
@@ -146,7 +141,6 @@ pub extern "C" fn comity_send(
 /// @param dst `count` elements.
 /// @param from Rank that sends.
 /// @return COMITY_ERR_MISMATCH if the message has another type or count.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_recv(
     group: *mut comity_group,
@@ -163,7 +157,6 @@ pub extern "C" fn comity_recv(
 ///
 /// @param src `count` elements for the rank `to`. It must not overlap `dst`.
 /// @param dst `recv_count` elements of the rank `from`.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_sendrecv(
     group: *mut comity_group,
@@ -180,7 +173,6 @@ pub extern "C" fn comity_sendrecv(
 }
 
 /// Wait until every rank has called this.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_barrier(group: *mut comity_group) -> comity_status {
     answer(|| {
@@ -196,7 +188,6 @@ pub extern "C" fn comity_barrier(group: *mut comity_group) -> comity_status {
 ///
 /// @param src `count` elements. In place it is this rank's part of `dst`, at dst + rank * count elements.
 /// @param dst `count` elements for each rank.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_all_gather(
     group: *mut comity_group,
@@ -211,7 +202,6 @@ pub extern "C" fn comity_all_gather(
 /// Like comity_all_gather(), where rank r gives counts[r] elements. It has no form in place.
 ///
 /// @param counts Array with an entry for each rank, the same on every rank.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_all_gather_v(
     group: *mut comity_group,
@@ -227,7 +217,6 @@ pub extern "C" fn comity_all_gather_v(
 ///
 /// @param src `count` elements for each rank.
 /// @param dst `count` elements. In place it is this rank's part of `src`, at src + rank * count elements; the rest of `src` stays.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_reduce_scatter(
     group: *mut comity_group,
@@ -243,7 +232,6 @@ pub extern "C" fn comity_reduce_scatter(
 /// Like comity_reduce_scatter(), where part r has counts[r] elements. It has no form in place.
 ///
 /// @param counts Array with an entry for each rank, the same on every rank.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_reduce_scatter_v(
     group: *mut comity_group,
@@ -261,7 +249,6 @@ pub extern "C" fn comity_reduce_scatter_v(
 /// @param src `count` elements. It must not overlap `dst`.
 /// @param dst On the root `count` elements for each rank; elsewhere not used, and may be NULL.
 /// @param root Rank that gets all parts.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_gather(
     group: *mut comity_group,
@@ -279,7 +266,6 @@ pub extern "C" fn comity_gather(
 /// @param src On the root `count` elements for each rank; elsewhere not used, and may be NULL. It must not overlap `dst`.
 /// @param dst `count` elements.
 /// @param root Rank that gives the parts.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_scatter(
     group: *mut comity_group,
@@ -296,7 +282,6 @@ pub extern "C" fn comity_scatter(
 ///
 /// @param src `count` elements for each rank.
 /// @param dst `count` elements for each rank; may be `src`.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_all_to_all(
     group: *mut comity_group,
@@ -313,7 +298,6 @@ pub extern "C" fn comity_all_to_all(
 ///
 /// @param send_counts Array with an entry for each rank.
 /// @param recv_counts Array with an entry for each rank.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_all_to_all_v(
     group: *mut comity_group,

@@ -1,24 +1,184 @@
-//! Requests as C uses them.
+//! Calls in the background: those who wait for them, those who are told of their end, and requests as C uses them.
 
 use crate::{
-    background::{self, RequestCell, comity_done_fn},
     boundary::{answer, status},
     errors::CFault,
+    group::GroupHandle,
     handles::{self, HeldHandle, comity_group, comity_request},
+    job,
     raw::{self, Context},
     types::{comity_call, comity_status},
 };
+use comity::tools::HomeProcess;
 use std::{
+    cell::Cell,
     ffi::c_void,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+
+/// Function of yours for comity_request_on_done(). It must be short, must not wait for a request, and must not close or free a group.
+/// Inside, comity_request_test() has the status of the call.
+///
+/// @param context Pointer that you gave.
+pub type comity_done_fn = Option<extern "C" fn(context: *mut c_void)>;
+
+/// Object behind a `comity_request`.
+pub(crate) struct RequestHandle {
+    pub(crate) state: Arc<RequestCell>,
+    pub(crate) home: HomeProcess,
+}
+
+/// Shared by those who wait and the thread that works.
+#[derive(Default)]
+pub(crate) struct RequestCell {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    out: Option<Result<(), CFault>>,
+    waiting: Vec<Arc<Bell>>,
+    callbacks: Vec<(extern "C" fn(*mut c_void), Context)>,
+}
+
+/// Rings when one of the requests that somebody waits for has ended.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    rings: Condvar,
+}
+
+thread_local! {
+    /// True while this thread is in a callback, which holds its group's turn.
+    static TOLD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether this thread is in a callback. It may be a group's own, which ends with the group.
+pub(crate) fn is_in_callback() -> bool {
+    TOLD.get()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl RequestCell {
+    /// Result, if it has ended.
+    pub(crate) fn out(&self) -> Option<Result<(), CFault>> {
+        lock(&self.inner).out.clone()
+    }
+
+    fn set(&self, out: Result<(), CFault>) {
+        let mut inner = lock(&self.inner);
+        if inner.out.is_some() {
+            return;
+        }
+        inner.out = Some(out);
+        let waiting = std::mem::take(&mut inner.waiting);
+        let callbacks = std::mem::take(&mut inner.callbacks);
+        drop(inner);
+        for bell in waiting {
+            *lock(&bell.rung) = true;
+            bell.rings.notify_all();
+        }
+        callbacks.into_iter().for_each(|(callback, context)| tell(callback, context));
+    }
+
+    /// Call this when it has ended: now, if it has.
+    pub(crate) fn then(&self, callback: extern "C" fn(*mut c_void), context: Context) {
+        let mut inner = lock(&self.inner);
+        if inner.out.is_none() {
+            inner.callbacks.push((callback, context));
+            return;
+        }
+        drop(inner);
+        tell(callback, context);
+    }
+}
+
+fn tell(callback: extern "C" fn(*mut c_void), context: Context) {
+    let before = TOLD.replace(true);
+    callback(context.0);
+    TOLD.set(before);
+}
+
+/// Ends a request, also where its work never runs.
+struct RequestEnd(Arc<RequestCell>);
+
+impl Drop for RequestEnd {
+    fn drop(&mut self) {
+        self.0.set(Err(CFault::os("background work", "it could not be run: no thread, or a panic")));
+    }
+}
+
+/// Queue a call on its group's thread.
+pub(crate) fn start(group: &GroupHandle, call: &comity_call) -> Result<RequestHandle, CFault> {
+    let inner = group.limited(call.timeout)?;
+    let job = job::checked(&inner, call)?;
+    let state = Arc::<RequestCell>::default();
+    let ending = RequestEnd(state.clone());
+    inner
+        .spawn(move |g| {
+            ending.0.set(job.run(g).map_err(CFault::from));
+            Ok(())
+        })
+        .detach();
+    Ok(RequestHandle { state, home: group.home() })
+}
+
+/// Wait until one of these has ended; which, or none by `until`. `None` waits as long as the calls take.
+fn wait_any(all: &[&RequestCell], until: Option<Instant>) -> Result<Option<usize>, CFault> {
+    let ended = || all.iter().position(|s| lock(&s.inner).out.is_some());
+    if let Some(index) = ended() {
+        return Ok(Some(index));
+    }
+    if TOLD.get() {
+        return Err(CFault::order());
+    }
+    let bell = Arc::<Bell>::default();
+    for state in all {
+        let mut inner = lock(&state.inner);
+        if inner.out.is_some() {
+            *lock(&bell.rung) = true;
+            break;
+        }
+        inner.waiting.push(bell.clone());
+    }
+    let mut rung = lock(&bell.rung);
+    while !*rung {
+        let Some(until) = until else {
+            // WAIT: background work: calls with deadlines
+            rung = bell.rings.wait(rung).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        // WAIT(left): background work, to the caller's limit
+        rung = bell.rings.wait_timeout(rung, left).unwrap_or_else(PoisonError::into_inner).0;
+    }
+    drop(rung);
+    for state in all {
+        lock(&state.inner).waiting.retain(|b| !Arc::ptr_eq(b, &bell));
+    }
+    Ok(ended())
+}
+
+/// Status for C of a request that may have ended.
+fn status_of(state: &RequestCell) -> Result<comity_status, CFault> {
+    match state.out() {
+        None => Ok(comity_status::COMITY_PENDING),
+        Some(out) => out.map(|()| comity_status::COMITY_OK),
+    }
+}
 
 /// Start a call in the background. Its place among the group's calls is that of this function.
 ///
 /// @param call Copied, and so are the counts that it points to. Leave its buffers alone until the request has ended, also if you free the
 /// request before.
 /// @param out Gets the request. Free it with comity_request_free().
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_start(
     group: *mut comity_group,
@@ -29,20 +189,19 @@ pub extern "C" fn comity_start(
         raw::check_out("out", out)?;
         let group = handles::find(group)?;
         let call = raw::take_struct("comity_call", call)?;
-        raw::put(out, handles::add::<comity_request>(background::start(&group, &call)?)?)
+        raw::put(out, handles::add::<comity_request>(start(&group, &call)?)?)
     })
 }
 
 /// Get the status of a request.
 ///
 /// @return COMITY_PENDING while it is under way; then the status of its call, each time.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_request_test(request: *mut comity_request) -> comity_status {
     status(|| {
         let request = handles::find(request)?;
         request.home.check()?;
-        background::status_of(&request.state)
+        status_of(&request.state)
     })
 }
 
@@ -62,14 +221,13 @@ fn until(seconds: f64) -> Result<Option<Instant>, CFault> {
 ///
 /// @param timeout Seconds to wait at most; negative or INFINITY: until the end.
 /// @return Status of the call; COMITY_PENDING if it is still under way, which harms nothing; COMITY_ERR_ORDER in a callback.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_request_wait(request: *mut comity_request, timeout: f64) -> comity_status {
     status(|| {
         let request = handles::find(request)?;
         request.home.check()?;
-        background::wait_any(&[&request.state], until(timeout)?)?;
-        background::status_of(&request.state)
+        wait_any(&[&request.state], until(timeout)?)?;
+        status_of(&request.state)
     })
 }
 
@@ -79,7 +237,6 @@ pub extern "C" fn comity_request_wait(request: *mut comity_request, timeout: f64
 /// @param timeout Seconds to wait at most; negative or INFINITY: until one ends.
 /// @param index Gets the place in `requests` of one that has ended; -1 if none has, or all are NULL.
 /// @return Status of that request's call; COMITY_PENDING if none has ended; COMITY_OK if all are NULL.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_request_wait_any(
     requests: *const *mut comity_request,
@@ -101,11 +258,11 @@ pub extern "C" fn comity_request_wait_any(
             return Ok(comity_status::COMITY_OK);
         }
         let states: Vec<&RequestCell> = found.iter().map(|(_, r)| &*r.state).collect();
-        let Some(ended) = background::wait_any(&states, until(timeout)?)? else {
+        let Some(ended) = wait_any(&states, until(timeout)?)? else {
             return Ok(comity_status::COMITY_PENDING);
         };
         raw::put(index, found[ended].0 as i32)?;
-        background::status_of(states[ended])
+        status_of(states[ended])
     })
 }
 
@@ -113,7 +270,6 @@ pub extern "C" fn comity_request_wait_any(
 ///
 /// @param done Function of yours: see comity_done_fn.
 /// @param context Passed to `done`. It must stay valid until then, also if you free the request before.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_request_on_done(
     request: *mut comity_request,
@@ -130,7 +286,6 @@ pub extern "C" fn comity_request_on_done(
 }
 
 /// Free a request. NULL is allowed. A call under way goes on, since other ranks count on it: leave its buffers alone until it has ended.
-// SAFETY: the name is this library's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_request_free(request: *mut comity_request) -> comity_status {
     answer(|| if request.is_null() { Ok(()) } else { handles::free(request) })

@@ -9,7 +9,7 @@
 //! closes the group. Its memory goes when the threads that used it last have called again or have ended.
 
 use super::{HeldHandle, LIVE, Slot, comity_group, find, index, leave, slot};
-use crate::{background::is_in_callback, errors::CFault, group::GroupHandle};
+use crate::{errors::CFault, group::GroupHandle, request::is_in_callback};
 use std::{cell::Cell, mem, ops::Deref, ptr, sync::atomic::Ordering};
 
 /// Group that a thread used last.

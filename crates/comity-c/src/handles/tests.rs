@@ -142,7 +142,7 @@ fn what_another_thread_freed_is_not_used_and_goes_with_the_next_call_or_the_thre
 
 #[test]
 fn a_group_that_is_called_on_its_own_thread_goes_when_it_is_freed() {
-    use crate::{background, raw::Context, types::comity_call};
+    use crate::{raw::Context, request, types::comity_call};
     static GROUP: AtomicPtr<comity_group> = AtomicPtr::new(ptr::null_mut());
     static SIZE: AtomicU32 = AtomicU32::new(0);
     static GO: AtomicBool = AtomicBool::new(false);
@@ -188,7 +188,7 @@ fn a_group_that_is_called_on_its_own_thread_goes_when_it_is_freed() {
         timeout: 0.0,
         wire: 0,
     };
-    let request = background::start(&find(group).unwrap(), &barrier).unwrap();
+    let request = request::start(&find(group).unwrap(), &barrier).unwrap();
     request.state.then(call, Context(null));
     GO.store(true, Ordering::Release);
     first.wait().unwrap();
