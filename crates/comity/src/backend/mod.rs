@@ -15,7 +15,7 @@ pub(crate) use single::{Lone, Single};
 pub(crate) use wire::WireCalls;
 
 use crate::{
-    CallInfo, LinkKind, Op, Result, View, ViewMut,
+    CallInfo, DType, LinkKind, Op, Result, View, ViewMut,
     engine::Members,
     stats::Counters,
     status::{Failure, GroupStatus, World},
@@ -76,7 +76,7 @@ pub(crate) struct NewGroup<'a> {
     pub(crate) limit: Duration,
 }
 
-/// Carries out calls for one rank of one group. Calls come one at a time.
+/// Carries out calls for one rank of one group. Calls come one at a time. What a backend does not say is as in a group of one.
 pub(crate) trait Backend: Send + fmt::Debug {
     /// Carry out a call. After a fatal error the backend is not used again.
     fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()>;
@@ -100,7 +100,9 @@ pub(crate) trait Backend: Send + fmt::Debug {
     }
 
     /// The failure that another rank or the control thread has seen, if any.
-    fn failure(&self, call: Option<&CallInfo>) -> Option<crate::Error>;
+    fn failure(&self, _call: Option<&CallInfo>) -> Option<crate::Error> {
+        None
+    }
 
     /// Before this rank leaves in good order: whether all ranks have made the same calls, where no call has compared that.
     fn conclude(&mut self) -> Result<()> {
@@ -108,7 +110,9 @@ pub(crate) trait Backend: Send + fmt::Debug {
     }
 
     /// Returns the handle that ends a call under way from another thread; `None` when no call can take long.
-    fn abort_handle(&self) -> Option<AbortHandle>;
+    fn abort_handle(&self) -> Option<AbortHandle> {
+        None
+    }
 
     /// Returns the factory for groups of some members without the others; `None` where there is none.
     fn subgroup_factory(&self) -> Option<SubgroupFactory> {
@@ -122,7 +126,9 @@ pub(crate) trait Backend: Send + fmt::Debug {
     }
 
     /// The link to each rank, as far as is known before it is made; `None` for oneself.
-    fn links(&self) -> Vec<Option<LinkKind>>;
+    fn links(&self) -> Vec<Option<LinkKind>> {
+        vec![None]
+    }
 
     /// The CUDA device whose buffers it takes, besides those of host memory.
     fn device(&self) -> Option<u32> {
@@ -140,34 +146,30 @@ pub(crate) struct AbortHandle {
 }
 
 /// Makes groups of some of a group's members, outside its calls.
-#[derive(Debug)]
 pub(crate) struct SubgroupFactory {
     /// Not kept alive, as in [`AbortHandle`].
     pub(crate) world: Weak<dyn World>,
     /// World ranks by rank.
     pub(crate) ranks: Arc<[usize]>,
     pub(crate) group_id: u64,
-    pub(crate) maker: Box<dyn Maker>,
+    pub(crate) make: Box<MakeBackend>,
 }
 
-/// Makes a backend of some members of a world, all of which call it, and no others.
-pub(crate) trait Maker: Send + Sync + fmt::Debug {
-    /// The members are world ranks. A failure here ends no other group.
-    fn make(&self, world: Arc<dyn World>, new: NewGroup<'_>) -> Result<Box<dyn Backend>>;
-}
+/// Makes a backend of some members of a world (world ranks), all of which call it, and no others. A failure here ends no other group.
+pub(crate) type MakeBackend = dyn Fn(Arc<dyn World>, NewGroup<'_>) -> Result<Box<dyn Backend>> + Send + Sync;
 
 impl SubgroupFactory {
-    /// Groups of some of `members`, as `maker` makes them.
-    pub(super) fn new(members: &Members, maker: Box<dyn Maker>) -> Self {
+    /// Groups of some of `members`.
+    pub(super) fn new(members: &Members, make: Box<MakeBackend>) -> Self {
         let world = Arc::downgrade(&members.world);
         let ranks = Arc::clone(&members.ranks);
-        Self { world, ranks, group_id: members.group_id, maker }
+        Self { world, ranks, group_id: members.group_id, make }
     }
 
     /// The backend of a group whose members are ranks of this group.
     pub(crate) fn open(&self, world: Arc<dyn World>, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
         let members: Vec<usize> = new.members.iter().map(|&m| self.ranks[m]).collect();
-        self.maker.make(world, NewGroup { members: &members, ..new })
+        (self.make)(world, NewGroup { members: &members, ..new })
     }
 }
 
@@ -196,7 +198,21 @@ impl AbortHandle {
     }
 }
 
+/// Number of elements, and their type.
+type Elements = (usize, DType);
+
 impl Bufs<'_> {
+    /// Elements of the messages that leave and come in a send, recv or sendrecv.
+    fn messages(&self) -> (Option<Elements>, Option<Elements>) {
+        let (src, dst) = match self {
+            Self::In(s) => (Some(s), None),
+            Self::Out(d) => (None, Some(d)),
+            Self::Both(s, d) => (Some(s), Some(d)),
+            _ => (None, None),
+        };
+        (src.map(|s| (s.count(), s.dtype())), dst.map(|d| (d.count(), d.dtype())))
+    }
+
     /// The buffers; none are left.
     #[inline]
     pub(crate) fn take(&mut self) -> Self {

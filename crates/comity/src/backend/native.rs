@@ -7,7 +7,7 @@ mod pair;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use super::{AbortHandle, Backend, Bufs, Call, Maker, NewGroup, SubgroupFactory, Whole, average};
+use super::{AbortHandle, Backend, Bufs, Call, NewGroup, SubgroupFactory, Whole, average};
 use crate::{
     CallInfo, DType, Error, ErrorKind, LinkKind, Op, ReduceOp, Result,
     engine::{Direction, Engine, Members, ShortHeaders, Task},
@@ -53,7 +53,7 @@ impl NativeBackend {
         let shift = None;
         let key =
             ScheduleKey { kind: Kind::Barrier, count: 0, elem: 1, root: 0, in_place, shift, in_one_piece };
-        let none = Call { info: call.info, bufs: Bufs::None, counts: &[], recv_counts: &[], whole: None };
+        let none = Call::new(Op::Barrier, Bufs::None);
         let mut kept = match self.kept.iter().rposition(|k| k.key == key) {
             Some(i) => self.kept.remove(i),
             None => self.prepare(key, &none).into(),
@@ -63,18 +63,7 @@ impl NativeBackend {
         let headers =
             Headers { common: &common, pairwise, counts: call.counts, recv_counts: call.recv_counts };
         let header = |direction, peer| headers.of(direction, peer);
-        let task = Task {
-            info: &call.info,
-            dtype: DType::U8,
-            reduce: ReduceOp::Sum,
-            header: &header,
-            call: Some(&common),
-            plain: true,
-            limit,
-            pulls: false,
-            short: None,
-            lanes: None,
-        };
+        let task = Task::of(&call.info, &header, Some(&common), limit);
         let nothing = &mut Memory::new(None, None, &mut []);
         let out = self.engine.run(&mut kept.schedule, nothing, &task, &mut || ());
         if out.is_ok() {
@@ -141,41 +130,38 @@ impl NativeBackend {
         Header { info, shape, group_id: self.members().group_id as u32, lends: false }
     }
 
-    /// Returns the maker of groups of some members.
-    pub(super) fn maker() -> Box<dyn Maker> {
-        Box::new(Plans)
+    /// Makes a group of some members, as [`MakeBackend`](super::MakeBackend).
+    pub(super) fn make(world: Arc<dyn World>, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
+        Ok(Box::new(Self::open(world, new, None)?))
     }
 
     /// Splits as [`Backend::split`], and returns the backend itself.
     pub(crate) fn part(&mut self, new: NewGroup<'_>) -> Result<Self> {
         let Members { world, status, .. } = self.members();
         let ranks = self.members().world_ranks(new.members);
-        let until = Instant::now() + new.limit;
-        Self::open_below(world.clone(), ranks, new.group_id, new.counters, until, Some(status))
+        Self::open(world.clone(), NewGroup { members: &ranks, ..new }, Some(status))
             // The group that is split may have failed: then that is the reason.
             .map_err(|e| self.failure(Some(&CallInfo::new(Op::Split))).unwrap_or(e))
     }
 
-    /// The backend of the group of `members` (world ranks); all of them call this.
-    pub(crate) fn open(
+    /// The backend of the group of everyone in `world`.
+    pub(crate) fn open_all(
         world: Arc<dyn World>,
-        members: Vec<usize>,
         group_id: u64,
         counters: Arc<Counters>,
-        until: Instant,
+        limit: Duration,
     ) -> Result<Self> {
-        Self::open_below(world, members, group_id, counters, until, None)
+        let members: Vec<usize> = (0..world.peers().len()).collect();
+        Self::open(world, NewGroup { members: &members, group_id, counters, limit }, None)
     }
 
-    /// Opens as [`open`](Self::open), for some members of the group that `above` is the status of.
-    fn open_below(
+    /// The backend of the group of some world ranks, all of which call this; `above` is the status of the group that they are split from.
+    pub(super) fn open(
         world: Arc<dyn World>,
-        members: Vec<usize>,
-        group_id: u64,
-        counters: Arc<Counters>,
-        until: Instant,
+        NewGroup { members, group_id, counters, limit }: NewGroup<'_>,
         above: Option<&Arc<GroupStatus>>,
     ) -> Result<Self> {
+        let until = Instant::now() + limit;
         let status = Arc::new(
             GroupStatus::new(members.len(), counters.clone())
                 .map_err(|e| Error::os("making an event descriptor", e))?,
@@ -183,12 +169,13 @@ impl NativeBackend {
         if let Some(above) = above {
             status.split_from(above);
         }
-        let links = world.open(group_id, &members, &status, until)?;
+        let links = world.open(group_id, members, &status, until)?;
         // All ranks must choose alike: from what all know, not from what this one measured.
         let host: Vec<usize> = members.iter().map(|&m| world.hosts().get(m).copied().unwrap_or(0)).collect();
         let prefer = world.prefers();
-        let topology = topology(&*world, host, &members);
-        let engine = Engine::new(Members::new(world, members, group_id, status, counters), links);
+        let topology = topology(&*world, host, members);
+        let members = Members::new(world, members.to_vec(), group_id, status, counters);
+        let engine = Engine::new(members, links);
         let kept = Vec::new();
         let routes = Vec::new();
         let scratch = Vec::new();
@@ -338,15 +325,7 @@ impl NativeBackend {
         // What follows goes under this name too, by whatever plan.
         call.whole = Some(Whole { info: common.info, shape: common.shape ^ self.preference() });
         let header = |_, _| common;
-        let info = &common.info;
-        let reduce = ReduceOp::Sum;
-        let call = Some(&common);
-        let pulls = false;
-        let short = None;
-        let lanes = None;
-        let dtype = DType::U8;
-        let task =
-            Task { info, dtype, reduce, header: &header, call, plain: true, limit, pulls, short, lanes };
+        let task = Task::of(&common.info, &header, Some(&common), limit);
         let mates = kept.carried.as_ref().map_or(&[][..], |c| &c.mates);
         self.engine.open_lanes((self.topology.lanes.most(), mates), &mut kept.schedule, &task, begun)?;
         Ok(limit.saturating_sub(since.elapsed()))
@@ -421,7 +400,7 @@ impl Backend for NativeBackend {
     }
 
     fn subgroup_factory(&self) -> Option<SubgroupFactory> {
-        Some(SubgroupFactory::new(self.members(), Box::new(Plans)))
+        Some(SubgroupFactory::new(self.members(), Box::new(Self::make)))
     }
 
     fn prefer(&mut self, algorithm: Option<Algorithm>) -> bool {
@@ -453,18 +432,6 @@ fn topology(world: &dyn World, host: Vec<usize>, members: &[usize]) -> Topology 
     match world.costs().and_then(|c| c.as_ref().of(members)) {
         Some(costs) => topology.measured(costs),
         None => topology,
-    }
-}
-
-/// Makes groups of some members.
-#[derive(Debug)]
-struct Plans;
-
-impl Maker for Plans {
-    fn make(&self, world: Arc<dyn World>, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
-        let until = Instant::now() + new.limit;
-        let members = new.members.to_vec();
-        Ok(Box::new(NativeBackend::open(world, members, new.group_id, new.counters, until)?))
     }
 }
 

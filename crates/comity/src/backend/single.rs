@@ -1,7 +1,7 @@
 //! A group of one: every call copies or does nothing.
 
-use super::{AbortHandle, Backend, Bufs, Call, NativeBackend, SubgroupFactory};
-use crate::{CallInfo, Error, LinkKind, Result, status::World, view};
+use super::{Backend, Bufs, Call, NativeBackend, SubgroupFactory};
+use crate::{Result, status::World, view};
 use std::{sync::Arc, time::Duration};
 
 /// The backend of a group of one rank in host memory.
@@ -14,18 +14,6 @@ impl Backend for Single {
             view::copy(src, dst);
         }
         Ok(())
-    }
-
-    fn failure(&self, _: Option<&CallInfo>) -> Option<Error> {
-        None
-    }
-
-    fn abort_handle(&self) -> Option<AbortHandle> {
-        None
-    }
-
-    fn links(&self) -> Vec<Option<LinkKind>> {
-        vec![None]
     }
 }
 
@@ -47,21 +35,9 @@ impl Backend for Lone {
         Single.run(call, limit)
     }
 
-    fn failure(&self, _: Option<&CallInfo>) -> Option<Error> {
-        None
-    }
-
-    fn abort_handle(&self) -> Option<AbortHandle> {
-        None
-    }
-
     fn subgroup_factory(&self) -> Option<SubgroupFactory> {
         let world = Arc::downgrade(&self.world);
         let ranks = [self.world.rank()].into();
-        Some(SubgroupFactory { world, ranks, group_id: self.group_id, maker: NativeBackend::maker() })
-    }
-
-    fn links(&self) -> Vec<Option<LinkKind>> {
-        vec![None]
+        Some(SubgroupFactory { world, ranks, group_id: self.group_id, make: Box::new(NativeBackend::make) })
     }
 }

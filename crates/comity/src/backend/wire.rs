@@ -70,6 +70,9 @@ fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     &mut buffer[..len]
 }
 
+/// Runs a call that is a part of another.
+type Run<'a> = &'a mut dyn FnMut(&mut Call<'_>) -> Result<()>;
+
 /// A call in pieces.
 struct Pieces {
     wire: Wire,
@@ -252,7 +255,7 @@ impl Pieces {
         carried: &mut Stage,
         worked: &mut Stage,
         steps: Range<usize>,
-        run: &mut dyn FnMut(&mut Call<'_>) -> Result<()>,
+        run: Run<'_>,
     ) -> Option<Result<()>> {
         // WAIT: a thread that computes
         thread::scope(|s| {
@@ -286,12 +289,7 @@ impl Pieces {
     }
 
     /// Has the links carry what step `at` has for them.
-    fn talk(
-        &self,
-        stage: &mut Stage,
-        at: usize,
-        run: &mut dyn FnMut(&mut Call<'_>) -> Result<()>,
-    ) -> Result<()> {
+    fn talk(&self, stage: &mut Stage, at: usize, run: Run<'_>) -> Result<()> {
         if let Some(k) = self.at(at, 1).filter(|_| self.scatters()) {
             self.scatter(stage, k, run)?;
         }
@@ -302,12 +300,7 @@ impl Pieces {
     }
 
     /// Each rank gets all contributions to its part.
-    fn scatter(
-        &self,
-        Stage { out, into, .. }: &mut Stage,
-        k: usize,
-        run: &mut dyn FnMut(&mut Call<'_>) -> Result<()>,
-    ) -> Result<()> {
+    fn scatter(&self, Stage { out, into, .. }: &mut Stage, k: usize, run: Run<'_>) -> Result<()> {
         let send = Vec::from_iter((0..self.parts.len()).map(|r| self.encoded(r, k)));
         let recv = vec![send[self.rank]; send.len()];
         let into = room(into, recv.iter().sum());
@@ -318,12 +311,7 @@ impl Pieces {
     }
 
     /// Each rank gets the sums of all.
-    fn gather(
-        &self,
-        Stage { own, all, .. }: &mut Stage,
-        k: usize,
-        run: &mut dyn FnMut(&mut Call<'_>) -> Result<()>,
-    ) -> Result<()> {
+    fn gather(&self, Stage { own, all, .. }: &mut Stage, k: usize, run: Run<'_>) -> Result<()> {
         let counts = Vec::from_iter((0..self.parts.len()).map(|r| self.encoded(r, k)));
         let total = counts.iter().sum();
         let own = &own[..counts[self.rank]];

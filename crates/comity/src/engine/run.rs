@@ -85,6 +85,21 @@ pub(crate) struct Task<'a> {
     pub(crate) lanes: Option<LaneCall>,
 }
 
+impl<'a> Task<'a> {
+    /// A call of bytes, to which nothing is added.
+    #[inline]
+    pub(crate) fn of(
+        info: &'a CallInfo,
+        header: &'a dyn Fn(Direction, usize) -> Header,
+        call: Option<&'a Header>,
+        limit: Duration,
+    ) -> Self {
+        let dtype = DType::U8;
+        let reduce = ReduceOp::Sum;
+        Self { info, dtype, reduce, header, call, plain: true, limit, pulls: false, short: None, lanes: None }
+    }
+}
+
 /// Direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {

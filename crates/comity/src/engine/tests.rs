@@ -125,7 +125,7 @@ fn framed(n: usize, shared: &Arc<Shared>) -> Vec<Group> {
         Ok(members.iter().zip(open()?).map(link).collect())
     });
     let worlds = HookedWorld::all(n, &opening).into_iter();
-    worlds.map(|w| Group::open(Arc::new(w), Arc::default(), LONG, LONG).unwrap()).collect()
+    worlds.map(|w| Group::open(0, Arc::new(w), Arc::default(), LONG, LONG).unwrap()).collect()
 }
 
 /// Else a sealed link, which lends a frame at a time, would also send so: a call into the system for each.
@@ -231,7 +231,7 @@ fn a_message_that_woke_nobody_is_found_before_a_long_sleep() {
     let limit = Duration::from_secs(5);
     let worlds = HookedWorld::all(2, &opening).into_iter();
     let groups: Vec<_> =
-        worlds.map(|w| Group::open(Arc::new(w), Arc::default(), limit, LONG).unwrap()).collect();
+        worlds.map(|w| Group::open(0, Arc::new(w), Arc::default(), limit, LONG).unwrap()).collect();
     thread::scope(|s| {
         s.spawn(|| groups[0].send(&[7_u8], 1, 0).unwrap());
         let mut got = [0_u8];

@@ -103,7 +103,7 @@ impl Config {
         }
         let group = match self.settings.backend {
             BackendKind::Nccl => self.open_nccl(world),
-            _ => Group::open(world, self.counters(), self.settings.timeout, self.settings.join_timeout),
+            _ => Group::open(0, world, self.counters(), self.settings.timeout, self.settings.join_timeout),
         };
         let group = group.inspect_err(|e| self.tell_root_cause(e))?;
         Ok(self.logged(group))
@@ -119,7 +119,7 @@ impl Config {
             let counters = self.counters();
             counters.joins(epoch, world.rank());
             let group =
-                Group::open_as(group_id, world, counters, self.settings.timeout, self.settings.join_timeout)?;
+                Group::open(group_id, world, counters, self.settings.timeout, self.settings.join_timeout)?;
             group.meet_others(Instant::now() + self.settings.join_timeout)?;
             Ok(group)
         })?;
@@ -140,15 +140,7 @@ impl Config {
     /// A group of one that takes buffers of a device too.
     fn alone_with_device(&self) -> Result<Group> {
         let backend = NcclAlone::open(self.settings.device.unwrap_or(0))?;
-        let peers = Group::alone(Arc::default()).members().to_vec();
-        Ok(Group::with(
-            0,
-            peers,
-            Box::new(backend),
-            (0, Recorder::new()),
-            self.counters(),
-            self.settings.timeout,
-        ))
+        Ok(Group::alone_by(Box::new(backend), self.counters()).with_timeout(self.settings.timeout))
     }
 
     /// The group of everyone in `world`, with NCCL for buffers of this rank's device.
@@ -156,18 +148,11 @@ impl Config {
         let device = self.settings.device.map_or_else(|| NcclBackend::device_of(&*world), Ok);
         let peers = world.peers().to_vec();
         let counters = self.counters();
-        let members = (0..peers.len()).collect();
-        let until = Instant::now() + self.settings.join_timeout;
-        let native = NativeBackend::open(world, members, 0, Arc::clone(&counters), until)?;
-        let backend = NcclBackend::open(native, device, self.settings.join_timeout)?;
-        Ok(Group::with(
-            self.rank(),
-            peers,
-            Box::new(backend),
-            (0, Recorder::new()),
-            counters,
-            self.settings.timeout,
-        ))
+        let limit = self.settings.join_timeout;
+        let native = NativeBackend::open_all(world, 0, Arc::clone(&counters), limit)?;
+        let backend = Box::new(NcclBackend::open(native, device, limit)?);
+        let own = (0, Recorder::new());
+        Ok(Group::with(self.rank(), peers, backend, own, counters, self.settings.timeout))
     }
 
     /// The same, where MPI started the ranks and carries their data.
@@ -193,9 +178,8 @@ impl Config {
         let peers = world.peers().to_vec();
         let counters = self.counters();
         let backend = mpi.open(world, Arc::clone(&counters), self.settings.join_timeout)?;
-        let group =
-            Group::with(config.rank, peers, backend, (0, Recorder::new()), counters, self.settings.timeout);
-        Ok(self.logged(group))
+        let own = (0, Recorder::new());
+        Ok(self.logged(Group::with(config.rank, peers, backend, own, counters, self.settings.timeout)))
     }
 
     fn logged(&self, group: Group) -> Group {

@@ -1,10 +1,7 @@
 //! Cost of messages on each pair's link: measured, agreed on, and written down.
 
-use super::{Group, Recorder};
-use crate::{
-    ConfigError, Error, LinkCosts, Result, backend::NativeBackend, settings::Costs, stats::Counters,
-    status::World,
-};
+use super::Group;
+use crate::{ConfigError, Error, LinkCosts, Result, settings::Costs, status::World};
 use comity_plan::Cost;
 use std::{
     io,
@@ -145,16 +142,9 @@ fn turns(n: usize) -> Vec<Vec<(usize, usize)>> {
 
 /// Agree on the costs of a world before its first group is made; every rank calls this, or none. Rank 0's choice holds.
 pub(super) fn learn(world: &Arc<dyn World>, costs: &Costs, limit: Duration) -> Result<()> {
-    let rank = world.rank();
-    let peers = world.peers().to_vec();
-    let members: Vec<usize> = (0..peers.len()).collect();
-    let counters = Arc::<Counters>::default();
-    let until = Instant::now() + limit;
-    let native = NativeBackend::open(Arc::clone(world), members, GROUP_ID, Arc::clone(&counters), until)?;
-    let own = (GROUP_ID, Recorder::new());
-    let group = Group::with(rank, peers, Box::new(native), own, counters, limit);
+    let group = Group::open(GROUP_ID, Arc::clone(world), Arc::default(), limit, limit)?;
     let mut own = match costs {
-        Costs::File(path) if rank == 0 => read(path),
+        Costs::File(path) if group.rank() == 0 => read(path),
         _ => Ok(String::new()),
     };
     let mut len = [own.as_ref().map_or(u64::MAX, |text| text.len() as u64)];

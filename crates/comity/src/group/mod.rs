@@ -6,7 +6,6 @@ mod lifecycle;
 mod measure;
 mod ops;
 mod request;
-mod served;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -32,9 +31,8 @@ use crate::{
 };
 use comity_plan::Algorithm;
 use measure::LinkMeasurement;
-use request::{BackgroundTask, start_worker};
-use served::TurnGuard;
-use state::{CallState, CallingThreads};
+use request::{Jobs, queue, start_worker};
+use state::{CallState, CallingThreads, TurnGuard};
 use std::{
     cell::Cell,
     fmt,
@@ -42,10 +40,9 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
-        mpsc,
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Time limit of a call by default.
@@ -104,7 +101,7 @@ pub(crate) struct Core {
     state: Mutex<CallState>,
     counters: Arc<Counters>,
     /// Jobs for the group's own thread, which starts with the first.
-    worker: Mutex<Option<mpsc::Sender<BackgroundTask>>>,
+    worker: Mutex<Option<Jobs<'static>>>,
     /// True if background work holds the turn. Only then is `TURN` looked at, which in a shared library is a call.
     in_background: AtomicBool,
     /// The thread that has asked for that work; 0 where none runs.
@@ -147,8 +144,12 @@ impl Group {
     }
 
     fn alone(counters: Arc<Counters>) -> Self {
+        Self::alone_by(Box::new(Single), counters)
+    }
+
+    fn alone_by(backend: Box<dyn Backend>, counters: Arc<Counters>) -> Self {
         let peers = vec![Peer { rank: 0, host: None, pid: Some(std::process::id()) }];
-        Self::with(0, peers, Box::new(Single), (0, Recorder::new()), counters, DEFAULT_LIMIT)
+        Self::with(0, peers, backend, (0, Recorder::new()), counters, DEFAULT_LIMIT)
     }
 
     /// `size` handles for `size` threads of this process, by rank, of one group whose ranks talk through memory.
@@ -182,23 +183,12 @@ impl Group {
         if size == 1 {
             return Ok(vec![Self::single()]);
         }
-        let worlds = LocalWorld::all(size);
-        let open = |w| Self::open(Arc::new(w), Arc::default(), DEFAULT_LIMIT, DEFAULT_LIMIT);
-        worlds.into_iter().map(open).collect()
+        let open = |w| Self::open(0, Arc::new(w), Arc::default(), DEFAULT_LIMIT, DEFAULT_LIMIT);
+        LocalWorld::all(size).into_iter().map(open).collect()
     }
 
-    /// The group of everyone in `world`.
+    /// The group of everyone in `world`, with this number.
     pub(crate) fn open(
-        world: Arc<dyn World>,
-        counters: Arc<Counters>,
-        limit: Duration,
-        join: Duration,
-    ) -> Result<Self> {
-        Self::open_as(0, world, counters, limit, join)
-    }
-
-    /// The group of everyone in `world`, with a number of its own.
-    fn open_as(
         group_id: u64,
         world: Arc<dyn World>,
         counters: Arc<Counters>,
@@ -207,9 +197,7 @@ impl Group {
     ) -> Result<Self> {
         let rank = world.rank();
         let peers = world.peers().to_vec();
-        let members = (0..peers.len()).collect();
-        let until = Instant::now() + join;
-        let native = NativeBackend::open(world, members, group_id, counters.clone(), until)?;
+        let native = NativeBackend::open_all(world, group_id, counters.clone(), join)?;
         Ok(Self::with(rank, peers, Box::new(native), (group_id, Recorder::new()), counters, limit))
     }
 
@@ -619,20 +607,7 @@ impl Group {
         if let Err(e) = self.core.home.check() {
             return Request::ended(Ok(Err(e.into())));
         }
-        // Tickets and jobs must queue in the same order: one thread takes them one by one.
-        let mut worker = lock(&self.core.worker);
-        if worker.is_none() {
-            match start_worker() {
-                Ok(w) => *worker = Some(w),
-                Err(e) => return Request::ended(Ok(Err(e.into()))),
-            }
-        }
-        let (request, job) = Request::begin(self, f);
-        if let Some(w) = &*worker {
-            // The thread lives as long as the group does, and this handle keeps it alive.
-            let _ = w.send(Box::new(job));
-        }
-        request
+        queue(self, &self.core.worker, start_worker, f)
     }
 
     /// Spawns as [`spawn`](Self::spawn), for borrowed buffers: all work spawned in the scope has ended when `scope` returns.

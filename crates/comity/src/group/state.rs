@@ -1,16 +1,20 @@
-//! Backend of a group's calls, and their results: one call runs at a time, and the first failure is kept.
+//! Backend of a group's calls, and their results: one call runs at a time, in its turn, and the first failure is kept.
 
+use super::Core;
 use crate::{
     Error, ErrorKind, Op, Result,
     backend::{Backend, Call, WireCalls},
     recorder::Recorder,
     stats::Counters,
     status::untold,
-    sys::HomeProcess,
+    sync::lock,
+    sys::{HomeProcess, thread_number},
+    turn::Turn,
 };
 use std::{
     io, mem,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{MutexGuard, TryLockError, atomic::Ordering},
     time::Duration,
 };
 
@@ -183,6 +187,55 @@ impl Drop for CallState {
         if let Err(e) = self.leave() {
             untold(&e.to_string());
         }
+    }
+}
+
+/// A turn being served; it ends with the guard, also when the work panics.
+pub(super) struct TurnGuard<'a> {
+    turn: &'a Turn,
+    ticket: u64,
+}
+
+impl<'a> TurnGuard<'a> {
+    pub(super) fn wait(core: &'a Core, ticket: u64) -> Self {
+        // WAIT: an earlier call of this group, which has a deadline
+        core.turn.wait(ticket);
+        let served = Self { turn: &core.turn, ticket };
+        // WAIT: a call without a ticket, which has a deadline too; none begins from now on
+        drop(lock(&core.state));
+        served
+    }
+}
+
+impl Core {
+    /// The thread that asks for the call whose turn it is.
+    #[inline]
+    pub(super) fn caller(&self) -> usize {
+        match self.asker.load(Ordering::Relaxed) {
+            0 => thread_number(),
+            asker => asker,
+        }
+    }
+
+    /// The state, if nobody has a ticket: a call that finds it free has its turn without one, and holds up whoever takes one meanwhile.
+    #[inline]
+    pub(super) fn free_state(&self) -> Option<MutexGuard<'_, CallState>> {
+        if !self.turn.is_idle() {
+            return None;
+        }
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        // Whoever took one before this lock was free for it is seen now.
+        self.turn.is_idle().then_some(state)
+    }
+}
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        self.turn.end(self.ticket);
     }
 }
 

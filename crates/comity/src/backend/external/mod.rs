@@ -9,7 +9,7 @@ use crate::{
         CallProgress, Members, OutstandingMessages, Progress, STASH, StepResult, Stop, Waiting, complete,
     },
     stats::Counters,
-    status::{GroupStatus, Header, World},
+    status::{Differs, GroupStatus, Header, World},
 };
 use std::{
     sync::Arc,
@@ -123,6 +123,15 @@ pub(super) fn explain_joining(members: &Members, stop: Stop, library: &str, limi
 /// Checks that a send of `len` bytes, `theirs`, that `peer` made before the awaited one can be kept beside `kept` bytes.
 pub(super) fn room(kept: usize, len: usize, peer: usize, theirs: CallInfo) -> StepResult<()> {
     if kept.saturating_add(len) <= STASH { Ok(()) } else { Err(Stop::flood(peer, theirs)) }
+}
+
+/// Checks that a message of `peer` is the one that `call` wants, before a byte of it is written.
+pub(super) fn fits(peer: usize, call: CallInfo, theirs: CallInfo, wanted: CallInfo) -> StepResult<()> {
+    if (theirs.count, theirs.dtype) == (wanted.count, wanted.dtype) {
+        return Ok(());
+    }
+    let what = if theirs.dtype == wanted.dtype { "count" } else { "dtype" };
+    Err(Stop::Differs(peer, Box::new(Differs { ours: call, theirs, what })))
 }
 
 /// The members (world ranks) of a group whose bytes a library carries, with its status.

@@ -19,7 +19,7 @@ use making::CommunicatorMaker;
 pub(crate) use place::Runtime;
 
 use super::{
-    AbortHandle, Backend, Call, Maker, NewGroup, SubgroupFactory,
+    AbortHandle, Backend, Call, NewGroup, SubgroupFactory,
     external::{attend, explain_joining, wait},
 };
 use crate::{
@@ -77,6 +77,43 @@ impl<H: MpiHandle> MpiBackend<H> {
         let stash = members.ranks.iter().map(|_| VecDeque::new()).collect();
         let patience = members.patience();
         Self { mpi, comm, members, patience, stash, spare: Vec::new() }
+    }
+
+    /// A communicator of some members. They may be made in any order on several threads of a rank, and MPI tells them apart by 15 bits only.
+    /// So the members show each other, over the new one, that it is the one they mean.
+    fn proven(mpi: &'static Mpi<H>, members: &Members, waiting: &mut Waiting) -> StepResult<H> {
+        let group_id = members.group_id;
+        let comm = subset(mpi, mpi.base()?, members.ranks.to_vec(), group_id, members, waiting)?;
+        let own = group_id.to_le_bytes();
+        let size = members.size();
+        let mut pending = Pending::start(mpi, comm, size, &Move::AllGather, own.to_vec(), vec![0; 8 * size])?;
+        // WAIT(Waiting): MPI, to the deadline of the call
+        wait(members, waiting, || Ok(pending.test()?))?;
+        let (_, all) = pending.finish();
+        match all.chunks_exact(8).position(|c| c != own) {
+            None => Ok(comm),
+            Some(peer) => {
+                Err(Stop::Peer(peer, "was making another group at the same time; try once more".into()))
+            }
+        }
+    }
+
+    /// Makes a group of some members.
+    fn make(mpi: &'static Mpi<H>, world: Arc<dyn World>, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
+        if !mpi.is_for_many_threads() {
+            let reason = "groups of some members are made beside other calls, and the program started MPI for one thread at a time: ask MPI_Init_thread for MPI_THREAD_MULTIPLE, or use split";
+            return Err(ErrorKind::Unavailable { backend: "subgroup", reason: reason.into() }.into());
+        }
+        let members = attend(Arc::clone(&world), new.members.to_vec(), new.group_id, new.counters)?;
+        let mut waiting = Waiting::new(members.patience(), new.limit, None);
+        match Self::proven(mpi, &members, &mut waiting) {
+            Ok(comm) => Ok(Box::new(Self::with(mpi, comm, members))),
+            Err(stop) => {
+                let e = members.explain(stop, CallInfo::new(Op::Split), new.limit);
+                world.leave(new.group_id);
+                Err(e)
+            }
+        }
     }
 
     fn size(&self) -> usize {
@@ -142,7 +179,8 @@ impl<H: MpiHandle> Backend for MpiBackend<H> {
     }
 
     fn subgroup_factory(&self) -> Option<SubgroupFactory> {
-        Some(SubgroupFactory::new(&self.members, Box::new(Subsets(self.mpi))))
+        let mpi = self.mpi;
+        Some(SubgroupFactory::new(&self.members, Box::new(move |world, new| Self::make(mpi, world, new))))
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {
@@ -184,52 +222,6 @@ fn subset<H: MpiHandle>(
     waiting: &mut Waiting,
 ) -> StepResult<H> {
     together(mpi, members, waiting, move || mpi.subset(comm, &some, group_id as u16))
-}
-
-/// Makes groups of some members.
-#[derive(Debug)]
-struct Subsets<H: MpiHandle>(&'static Mpi<H>);
-
-impl<H: MpiHandle> Subsets<H> {
-    /// Communicators may be made in any order on several threads of a rank, and MPI tells them apart by 15 bits only. So the members
-    /// show each other, over the new one, that it is the one they mean.
-    fn proven(&self, members: &Members, waiting: &mut Waiting) -> StepResult<H> {
-        let mpi = self.0;
-        let group_id = members.group_id;
-        let comm = subset(mpi, mpi.base()?, members.ranks.to_vec(), group_id, members, waiting)?;
-        let own = group_id.to_le_bytes();
-        let size = members.size();
-        let mut pending = Pending::start(mpi, comm, size, &Move::AllGather, own.to_vec(), vec![0; 8 * size])?;
-        // WAIT(Waiting): MPI, to the deadline of the call
-        wait(members, waiting, || Ok(pending.test()?))?;
-        let (_, all) = pending.finish();
-        match all.chunks_exact(8).position(|c| c != own) {
-            None => Ok(comm),
-            Some(peer) => {
-                Err(Stop::Peer(peer, "was making another group at the same time; try once more".into()))
-            }
-        }
-    }
-}
-
-impl<H: MpiHandle> Maker for Subsets<H> {
-    fn make(&self, world: Arc<dyn World>, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
-        if !self.0.is_for_many_threads() {
-            let reason = "groups of some members are made beside other calls, and the program started MPI for one thread at a time: ask MPI_Init_thread for MPI_THREAD_MULTIPLE, or use split";
-            return Err(ErrorKind::Unavailable { backend: "subgroup", reason: reason.into() }.into());
-        }
-        let members = attend(Arc::clone(&world), new.members.to_vec(), new.group_id, new.counters)?;
-        let mut waiting = Waiting::new(members.patience(), new.limit, None);
-        let made = self.proven(&members, &mut waiting);
-        match made {
-            Ok(comm) => Ok(Box::new(MpiBackend::with(self.0, comm, members))),
-            Err(stop) => {
-                let e = members.explain(stop, CallInfo::new(Op::Split), new.limit);
-                world.leave(new.group_id);
-                Err(e)
-            }
-        }
-    }
 }
 
 /// Put what came into the caller's buffer; bytes of a `bool` become 0 and 1.

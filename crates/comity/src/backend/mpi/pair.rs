@@ -7,10 +7,10 @@ use super::{MpiBackend, StepResult, Stop, Waiting, put};
 use crate::{
     CallInfo, DType,
     backend::{
-        Bufs, Call,
-        external::{room, wait},
+        Call,
+        external::{fits, room, wait},
     },
-    status::{Differs, HEADER, Header},
+    status::{HEADER, Header},
     sys::mpi::{Move, MpiHandle, Pending},
     view::Memory,
 };
@@ -93,12 +93,7 @@ impl<H: MpiHandle> MpiBackend<H> {
         let from = call.recv_counts.first().copied();
         let message =
             |count, dtype: DType, other| CallInfo::sent(count, dtype, other, Some(info.tag.unwrap_or(0)));
-        let (src, dst) = match &call.bufs {
-            Bufs::In(s) => (Some((s.count(), s.dtype())), None),
-            Bufs::Out(d) => (None, Some((d.count(), d.dtype()))),
-            Bufs::Both(s, d) => (Some((s.count(), s.dtype())), Some((d.count(), d.dtype()))),
-            _ => (None, None),
-        };
+        let (src, dst) = call.bufs.messages();
         let group_id = self.members.group_id as u32;
         let out = src.zip(to).map(|((count, dtype), to)| Sender {
             to,
@@ -210,7 +205,7 @@ impl<H: MpiHandle> MpiBackend<H> {
                 }
                 return Ok(());
             }
-            fits(r, &header)?;
+            fits(r.from, r.call, header.info, r.wanted)?;
             put(memory, 0, first, is_bool);
             r.begun = true;
             r.got = first.len();
@@ -224,20 +219,9 @@ impl<H: MpiHandle> MpiBackend<H> {
         let kept = &mut self.stash[r.from];
         let Some(i) = kept.iter().position(|(h, _)| h.info.tag == r.wanted.tag) else { return Ok(()) };
         let Some((header, bytes)) = kept.remove(i) else { return Ok(()) };
-        fits(r, &header)?;
+        fits(r.from, r.call, header.info, r.wanted)?;
         put(memory, 0, &bytes, r.wanted.dtype == Some(DType::Bool));
         r.done = true;
         Ok(())
     }
-}
-
-/// Checks that the message is the wanted one, before a byte of it is written.
-fn fits<H: MpiHandle>(r: &Receiver<H>, header: &Header) -> StepResult<()> {
-    let theirs = header.info;
-    let ours = r.wanted;
-    if (theirs.count, theirs.dtype) == (ours.count, ours.dtype) {
-        return Ok(());
-    }
-    let what = if theirs.dtype == ours.dtype { "count" } else { "dtype" };
-    Err(Stop::Differs(r.from, Box::new(Differs { ours: r.call, theirs, what })))
 }

@@ -97,11 +97,7 @@ mod tests {
         links::LocalWorld,
         sys::SharedMemory,
     };
-    use std::{
-        sync::Arc,
-        thread,
-        time::{Duration, Instant},
-    };
+    use std::{sync::Arc, thread, time::Duration};
 
     const LONG: Duration = Duration::from_secs(60);
     /// Not whole segments.
@@ -116,10 +112,8 @@ mod tests {
             let ranks = LocalWorld::all(size).into_iter().enumerate().map(|(rank, world)| {
                 let lends = &lends;
                 s.spawn(move || {
-                    let members = (0..size).collect();
-                    let until = Instant::now() + LONG;
                     let mut native =
-                        NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
+                        NativeBackend::open_all(Arc::new(world), 0, Arc::default(), LONG).unwrap();
                     native.prefer(Some(Algorithm::TwoPhase));
                     let memory = SharedMemory::new(COUNT * 4).unwrap();
                     let mut shared = SharedBuffer::<f32>::shared(COUNT, memory);

@@ -2,7 +2,7 @@
 
 use super::{KEPT, NativeBackend, lent::MOST_ONE_WAY};
 use crate::{
-    CallInfo, DType, ErrorKind, ReduceOp, Result,
+    CallInfo, DType, ErrorKind, Result,
     backend::{Bufs, Call},
     engine::{Direction, ShortHeaders, Task, is_short},
     status::{HEADER, Header},
@@ -59,21 +59,8 @@ impl NativeBackend {
         });
         let pulls = route.out.is_some_and(|(_, len)| len <= MOST_ONE_WAY);
         let dtype = info.dtype.unwrap_or(DType::U8);
-        // Nothing is added.
-        let reduce = ReduceOp::Sum;
         let short = short.as_ref();
-        let task = Task {
-            info,
-            dtype,
-            reduce,
-            header: &header,
-            call: None,
-            plain: true,
-            limit,
-            pulls,
-            short,
-            lanes: None,
-        };
+        let task = Task { dtype, pulls, short, ..Task::of(info, &header, None, limit) };
         if let Err(e) = self.engine.run(&mut kept.schedule, &mut memory, &task, begun) {
             // In the middle of a call that failed: of no use for another.
             self.routes.remove(at);

@@ -22,10 +22,8 @@ fn ranks<T: Send>(
             .map(|(rank, world)| {
                 let each = &each;
                 s.spawn(move || {
-                    let members = (0..size).collect();
-                    let until = Instant::now() + LONG;
                     let mut native =
-                        NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
+                        NativeBackend::open_all(Arc::new(world), 0, Arc::default(), LONG).unwrap();
                     native.prefer(algorithm);
                     each(rank, native)
                 })
@@ -167,9 +165,7 @@ fn a_rank_that_comes_when_the_others_have_failed_and_left_is_told_why() {
     let mut worlds: Vec<_> = LocalWorld::all(4).into_iter().enumerate().collect();
     let last = worlds.remove(2);
     let fails = |(rank, world): (usize, LocalWorld)| {
-        let members = (0..4).collect();
-        let until = Instant::now() + LONG;
-        let mut native = NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
+        let mut native = NativeBackend::open_all(Arc::new(world), 0, Arc::default(), LONG).unwrap();
         native.prefer(Some(Algorithm::Doubling));
         let op = if rank == 1 { ReduceOp::Max } else { ReduceOp::Sum };
         let e = native.run(call(1, op, (&mut input(rank, 2)[..]).into()), LONG).unwrap_err();

@@ -2,8 +2,8 @@
 
 use super::{parts, spot};
 use crate::{
-    CallInfo, LinkKind, Result,
-    backend::{AbortHandle, Backend, Call, Single},
+    Result,
+    backend::{Backend, Call, Single},
     sys::cuda::CudaContext,
 };
 use std::time::Duration;
@@ -33,18 +33,6 @@ impl Backend for NcclAlone {
 
     fn alone(&self) -> Box<dyn Backend> {
         Box::new(Self(self.0))
-    }
-
-    fn failure(&self, _: Option<&CallInfo>) -> Option<crate::Error> {
-        None
-    }
-
-    fn abort_handle(&self) -> Option<AbortHandle> {
-        None
-    }
-
-    fn links(&self) -> Vec<Option<LinkKind>> {
-        vec![None]
     }
 
     fn device(&self) -> Option<u32> {

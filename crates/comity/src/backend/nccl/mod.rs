@@ -23,8 +23,7 @@ mod pair;
 mod parts;
 
 use super::{
-    AbortHandle, Backend, Bufs, Call, Maker, NativeBackend, NewGroup, SubgroupFactory,
-    external::explain_joining,
+    AbortHandle, Backend, Bufs, Call, NativeBackend, NewGroup, SubgroupFactory, external::explain_joining,
 };
 use crate::{
     CallInfo, DType, Error, ErrorKind, LinkKind, Op, Place, Result, View, ViewMut,
@@ -83,6 +82,11 @@ impl NcclBackend {
         let device_comm = device_comm.map_err(|stop| explain_joining(&members, stop, LIBRARY, limit))?;
         let stash = (0..members.size()).map(|_| VecDeque::new()).collect();
         Ok(Self { native, members, patience, device_comm, stash, is_behind: false })
+    }
+
+    /// The same for a group that comes of another, whose members have until then.
+    fn around(native: NativeBackend, device: u32, until: Instant) -> Result<Box<dyn Backend>> {
+        Ok(Box::new(Self::open(native, Ok(device), until.saturating_duration_since(Instant::now()))?))
     }
 
     /// The device of a rank that is told none: by its number on its host, among those that CUDA_VISIBLE_DEVICES leaves.
@@ -272,19 +276,6 @@ fn spot(bufs: &Bufs<'_>) -> Option<Spot> {
     place.device().map(|(device, stream)| Spot { device, stream })
 }
 
-/// Makes groups of some members, each on the device that it has.
-#[derive(Debug)]
-struct OnDevice(u32);
-
-impl Maker for OnDevice {
-    fn make(&self, world: Arc<dyn World>, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
-        let until = Instant::now() + new.limit;
-        let native = NativeBackend::open(world, new.members.to_vec(), new.group_id, new.counters, until)?;
-        let left = until.saturating_duration_since(Instant::now());
-        Ok(Box::new(NcclBackend::open(native, Ok(self.0), left)?))
-    }
-}
-
 impl Backend for NcclBackend {
     fn run(&mut self, mut call: Call<'_>, limit: Duration) -> Result<()> {
         self.run_noted(&mut call, limit, &mut || ())
@@ -308,9 +299,7 @@ impl Backend for NcclBackend {
 
     fn split(&mut self, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
         let until = Instant::now() + new.limit;
-        let native = self.native.part(new)?;
-        let left = until.saturating_duration_since(Instant::now());
-        Ok(Box::new(Self::open(native, Ok(self.device_comm.device.ordinal), left)?))
+        Self::around(self.native.part(new)?, self.device_comm.device.ordinal, until)
     }
 
     fn alone(&self) -> Box<dyn Backend> {
@@ -330,8 +319,14 @@ impl Backend for NcclBackend {
     }
 
     fn subgroup_factory(&self) -> Option<SubgroupFactory> {
-        let maker = Box::new(OnDevice(self.device_comm.device.ordinal));
-        self.native.subgroup_factory().map(|subgroup_factory| SubgroupFactory { maker, ..subgroup_factory })
+        let device = self.device_comm.device.ordinal;
+        // Each member on the device that it has.
+        let make = move |world: Arc<dyn World>, new: NewGroup<'_>| {
+            let until = Instant::now() + new.limit;
+            let native = NativeBackend::open(world, new, None)?;
+            Self::around(native, device, until)
+        };
+        Some(SubgroupFactory::new(self.native.members(), Box::new(make)))
     }
 
     fn links(&self) -> Vec<Option<LinkKind>> {

@@ -8,8 +8,11 @@ use super::{
 };
 use crate::{
     CallInfo, DType, Op,
-    backend::{Backend, Bufs, Call, external::room},
-    status::{ANNOUNCE, Differs},
+    backend::{
+        Backend, Bufs, Call, Elements,
+        external::{fits, room},
+    },
+    status::ANNOUNCE,
     sys::{cuda::DeviceMemory, nccl::Part},
 };
 use std::time::Instant;
@@ -44,7 +47,7 @@ impl NcclBackend {
         let to = call.counts.first().copied();
         let from = call.recv_counts.first().copied();
         let (src, dst) = parts::ends(&call.bufs);
-        let (out, want) = lengths(&call.bufs);
+        let (out, want) = call.bufs.messages();
         if let (Some(to), Some(out)) = (to, out) {
             self.announce(to, info, out, until)?;
         }
@@ -56,7 +59,7 @@ impl NcclBackend {
         let wanted = CallInfo::sent(count, dtype, from, info.tag);
         let kept = self.stash[from].iter().position(|a| a.info.tag == info.tag);
         if let Some(kept) = kept.and_then(|i| self.stash[from].remove(i)) {
-            fits(info, &kept.info, &wanted, from)?;
+            fits(from, info, kept.info, wanted)?;
             work.copies.push((kept.bytes.addr(), at, bytes));
             self.put(&work, spot, watched)?;
             // What was kept is read until the stream has come past the copy.
@@ -66,7 +69,7 @@ impl NcclBackend {
             let theirs = self.announced(from, until)?;
             let len = length(&theirs);
             if theirs.tag == info.tag {
-                fits(info, &theirs, &wanted, from)?;
+                fits(from, info, theirs, wanted)?;
                 if len > 0 {
                     work.parts.push(Part::Recv { dst: at, bytes: len, from });
                 }
@@ -126,29 +129,7 @@ impl NcclBackend {
     }
 }
 
-/// Number of elements, and their type.
-type Elements = (usize, DType);
-
-/// Returns the elements to send and to receive.
-fn lengths(bufs: &Bufs<'_>) -> (Option<Elements>, Option<Elements>) {
-    match bufs {
-        Bufs::In(s) => (Some((s.count(), s.dtype())), None),
-        Bufs::Out(d) => (None, Some((d.count(), d.dtype()))),
-        Bufs::Both(s, d) => (Some((s.count(), s.dtype())), Some((d.count(), d.dtype()))),
-        _ => (None, None),
-    }
-}
-
 /// Bytes of a send that was announced: a count that does not overflow was checked there.
 fn length(theirs: &CallInfo) -> usize {
     theirs.count * theirs.dtype.map_or(1, DType::size)
-}
-
-/// Checks that the message in `call` is the wanted one.
-fn fits(call: CallInfo, theirs: &CallInfo, wanted: &CallInfo, from: usize) -> StepResult<()> {
-    if (theirs.count, theirs.dtype) == (wanted.count, wanted.dtype) {
-        return Ok(());
-    }
-    let what = if theirs.dtype == wanted.dtype { "count" } else { "dtype" };
-    Err(Stop::Differs(from, Box::new(Differs { ours: call, theirs: *theirs, what })))
 }

@@ -29,7 +29,7 @@ fn held(n: usize, before: impl Fn(usize) -> Result<()> + Send + Sync + 'static) 
         open()
     });
     let worlds = HookedWorld::all(n, &opening).into_iter();
-    worlds.map(|w| Group::open(Arc::new(w), Arc::default(), LONG, LONG).unwrap()).collect()
+    worlds.map(|w| Group::open(0, Arc::new(w), Arc::default(), LONG, LONG).unwrap()).collect()
 }
 
 /// Run `f` as each of the ranks, at the same time.

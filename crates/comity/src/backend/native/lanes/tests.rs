@@ -31,10 +31,7 @@ fn ranks_on<T: Send>(
             world.lanes = Some(lanes(rank));
             world.hosts = hosts.to_vec();
             s.spawn(move || {
-                let members = (0..size).collect();
-                let until = Instant::now() + LONG;
-                let mut native =
-                    NativeBackend::open(Arc::new(world), members, 0, Arc::default(), until).unwrap();
+                let mut native = NativeBackend::open_all(Arc::new(world), 0, Arc::default(), LONG).unwrap();
                 if hosts.contains(&1) {
                     native.prefer(Some(Algorithm::Hierarchy));
                 }

@@ -76,7 +76,7 @@ fn errors(harm: Harm, back: bool, count: usize) -> (Vec<(String, Duration)>, Soc
     Arc::get_mut(&mut all[1]).unwrap().readdress(0, at);
     let told = each(0..3, |r| {
         let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
-        let group = Group::open(world, Arc::default(), LONG, LONG).unwrap();
+        let group = Group::open(0, world, Arc::default(), LONG, LONG).unwrap();
         let begun = Instant::now();
         let mut x = vec![0u32; count];
         let error = (0..10_000).find_map(|_| {
@@ -129,7 +129,7 @@ fn a_slow_connection_is_not_taken_for_a_broken_one() {
     Arc::get_mut(&mut all[1]).unwrap().readdress(0, at);
     each(0..2, |r| {
         let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
-        let group = Group::open(world, Arc::default(), LONG, LONG).unwrap();
+        let group = Group::open(0, world, Arc::default(), LONG, LONG).unwrap();
         // One sealed frame, of which nothing can be given out for longer than a connection may be quiet in the middle of one.
         let mut x = vec![r as u8; 30_000];
         group.broadcast(&mut x, 0).unwrap();

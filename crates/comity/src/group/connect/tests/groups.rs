@@ -188,9 +188,8 @@ fn a_split_hears_that_its_group_has_failed() {
     let all = world(2, |c| c);
     let heard = each(0..2, |r| {
         let world: Arc<dyn World> = all[r].clone();
-        let until = Instant::now() + LONG;
         let mut native =
-            crate::backend::NativeBackend::open(world.clone(), vec![0, 1], 0, Arc::default(), until).unwrap();
+            crate::backend::NativeBackend::open_all(world.clone(), 0, Arc::default(), LONG).unwrap();
         if r == 1 {
             thread::sleep(Duration::from_millis(100));
             let cause = "no memory is left".to_owned();

@@ -8,7 +8,7 @@ fn groups(n: usize, adapt: impl Fn(Config) -> Config + Sync) -> (Vec<Arc<Endpoin
     let all = world(n, |c| adapt(c.connect_when(ConnectTiming::Needed)));
     let groups = each(0..n, |r| {
         let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
-        Group::open(world, Arc::default(), LONG, LONG).unwrap()
+        Group::open(0, world, Arc::default(), LONG, LONG).unwrap()
     });
     (all, groups)
 }
@@ -149,7 +149,7 @@ fn a_link_to_a_rank_that_listens_nowhere_fails_within_the_join_limit() {
     let begun = Instant::now();
     let errors = each(0..2, |r| {
         let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
-        Group::open(world, Arc::default(), LONG, LONG).unwrap().barrier().unwrap_err().to_string()
+        Group::open(0, world, Arc::default(), LONG, LONG).unwrap().barrier().unwrap_err().to_string()
     });
     let both = |e: &String| e.contains(&nobody.to_string()) && e.contains("rank 0") && e.contains("rank 1");
     assert!(errors.iter().all(both), "{errors:?}");

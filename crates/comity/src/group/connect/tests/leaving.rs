@@ -11,7 +11,7 @@ fn limited(n: usize) -> (Vec<Arc<Endpoint>>, Vec<Group>) {
     let all = world(n, |c| c.links([LinkKind::Tcp]).detection(Detection::After(LIMIT)));
     let groups = each(0..n, |r| {
         let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
-        Group::open(world, Arc::default(), LONG, LONG).unwrap()
+        Group::open(0, world, Arc::default(), LONG, LONG).unwrap()
     });
     (all, groups)
 }
