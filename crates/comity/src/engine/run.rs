@@ -17,9 +17,8 @@ use super::{
     CallProgress, Members, OutstandingMessages, Patience, Progress, ShortHeaders, StepResult, Stop, Waiting,
     complete,
     lanes::Staging,
-    outgoing::Tx,
     progress::ASK,
-    stream::{HeaderRefusal, Rx},
+    stream::{HeaderRefusal, Rx, Tx},
 };
 use crate::{
     CallInfo, DType, Error, Op, ReduceOp, Result,

@@ -10,12 +10,10 @@
 //! reaches the 2^31 at which MPI's older functions end.
 
 mod collective;
-mod making;
 mod pair;
 mod place;
 
 use comity_kernel as kernel;
-use making::CommunicatorMaker;
 pub(crate) use place::Runtime;
 
 use super::{
@@ -31,7 +29,13 @@ use crate::{
     view::Memory,
 };
 use comity_plan::{Buf, Slice};
-use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    fmt, io,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
 /// Name of the function in which the ranks of a group come together, in errors.
 const LIBRARY: &str = "MPI (MPI_Comm_dup)";
@@ -196,6 +200,42 @@ impl<H: MpiHandle> Drop for MpiBackend<H> {
         }
         self.members.world.leave(self.members.group_id);
         self.mpi.free(self.comm);
+    }
+}
+
+/// A communicator that a thread of its own makes: that is the one call that waits for other ranks in MPI, for as long as they take. The thread
+/// is left behind when the caller gives up. If it is dropped before it is finished, it stays in MPI, which then does not end cleanly.
+#[derive(Debug)]
+struct CommunicatorMaker<H: MpiHandle> {
+    mpi: &'static Mpi<H>,
+    thread: Option<JoinHandle<Result<H>>>,
+}
+
+impl<H: MpiHandle> CommunicatorMaker<H> {
+    fn start(mpi: &'static Mpi<H>, make: impl FnOnce() -> Result<H> + Send + 'static) -> Result<Self> {
+        let thread = thread::Builder::new().name("comity-mpi-comm".into()).spawn(make);
+        let thread = thread.map_err(|e| Error::os("starting a thread", e))?;
+        Ok(Self { mpi, thread: Some(thread) })
+    }
+
+    /// Returns true if [`finish`](Self::finish) returns at once.
+    fn is_done(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// The communicator, once it is made.
+    fn finish(mut self) -> Result<H> {
+        let lost = || Error::os("making an MPI communicator", io::Error::other("its thread panicked"));
+        // WAIT: a thread that has ended: callers ask `is_done` first
+        self.thread.take().and_then(|t| t.join().ok()).unwrap_or_else(|| Err(lost()))
+    }
+}
+
+impl<H: MpiHandle> Drop for CommunicatorMaker<H> {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.mpi.spoil();
+        }
     }
 }
 

@@ -16,25 +16,24 @@
 //! The communicator is made with the group, one per device and group; its id travels over the group's own authenticated links.
 #![allow(unsafe_code, reason = "addresses of device memory that views promise")]
 
-mod alone;
 mod device_comm;
 mod guard;
 mod pair;
 mod parts;
 
 use super::{
-    AbortHandle, Backend, Bufs, Call, NativeBackend, NewGroup, SubgroupFactory, external::explain_joining,
+    AbortHandle, Backend, Bufs, Call, NativeBackend, NewGroup, Single, SubgroupFactory,
+    external::explain_joining,
 };
 use crate::{
     CallInfo, DType, Error, ErrorKind, LinkKind, Op, Place, Result, View, ViewMut,
     engine::{Members, Patience, StepResult, Stop, Waiting},
     status::World,
     sys::{
-        cuda::{CudaDriver, StreamId},
+        cuda::{CudaContext, CudaDriver, StreamId},
         nccl,
     },
 };
-pub(crate) use alone::NcclAlone;
 use device_comm::DeviceComm;
 use pair::UnmatchedSend;
 use std::{
@@ -335,5 +334,37 @@ impl Backend for NcclBackend {
 
     fn device(&self) -> Option<u32> {
         Some(self.device_comm.device.ordinal)
+    }
+}
+
+/// The backend of a group of one rank with a CUDA device: every call copies within it, in the order of the caller's stream, or does nothing.
+#[derive(Debug)]
+pub(crate) struct NcclAlone(CudaContext);
+
+impl NcclAlone {
+    /// Around this device; NCCL itself is not needed.
+    pub(crate) fn open(device: u32) -> Result<Self> {
+        Ok(Self(CudaContext::open(device)?))
+    }
+}
+
+impl Backend for NcclAlone {
+    fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
+        let Some(spot) = spot(&call.bufs) else { return Single.run(call, limit) };
+        if let (Some((from, len)), Some((to, room))) = parts::ends(&call.bufs)
+            && from != to
+        {
+            // SAFETY: the views promise so many bytes of the device until its stream has come past the call.
+            unsafe { self.0.copy(to, from, len.min(room), spot.stream)? };
+        }
+        Ok(())
+    }
+
+    fn alone(&self) -> Box<dyn Backend> {
+        Box::new(Self(self.0))
+    }
+
+    fn device(&self) -> Option<u32> {
+        Some(self.0.ordinal)
     }
 }
