@@ -20,6 +20,10 @@
 //! This crate is Comity's own: what of it users see is in `comity`, and the rest may change with any release. It calls nothing of the
 //! system, so Miri can interpret it; and it is small, so that a debug build, which leaves `comity` as it is, can optimise it.
 #![allow(unsafe_code, reason = "vector instructions")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "to the lint a function with target features is unsafe, to the compiler it is not"
+)]
 
 /// Runs `$body` compiled for the instruction set of `$level`.
 macro_rules! at {
@@ -39,15 +43,7 @@ macro_rules! at {
 mod named;
 
 #[cfg(target_arch = "aarch64")]
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "to the lint a function with target features is unsafe, to the compiler it is not"
-)]
 mod aarch64;
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "to the lint a function with target features is unsafe, to the compiler it is not"
-)]
 mod crc32c;
 mod dtype;
 mod generic;
@@ -59,10 +55,6 @@ mod scalar;
 mod tests;
 mod wire;
 #[cfg(target_arch = "x86_64")]
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "to the lint a function with target features is unsafe, to the compiler it is not"
-)]
 mod x86_64;
 
 pub use crc32c::{Crc32c, crc32c};

@@ -87,11 +87,11 @@ mod tests {
     use super::*;
     use crate::{
         ReceiveMode, Step, StepOp,
-        pairs::{Cost, LinkClass, PairCosts},
         pipeline::build,
-        report::{PlanRequest, plan_report},
         shape::Shape,
+        topology::{Cost, HostLink, LinkClass, PairCosts},
     };
+    use std::collections::BTreeMap;
 
     fn pick(kind: Kind, n: usize, bytes: usize, per_host: usize, cores: usize) -> Choice {
         let host = (0..n).map(|r| r / per_host).collect();
@@ -246,31 +246,50 @@ mod tests {
         }
     }
 
-    /// Least cost of a plan's rounds and of the bytes of its busiest rank, by the same numbers.
-    fn counted(kind: Kind, algorithm: Algorithm, ranks: usize, bytes: usize, link: LinkClass) -> (f64, f64) {
-        let ask = PlanRequest {
-            algorithm: Some(algorithm),
-            within: link,
-            ..PlanRequest::new(kind.name(), ranks, bytes)
-        };
-        let plan = plan_report(&ask).unwrap();
-        let rounds = plan.rounds.max(1) as f64;
-        (plan.seconds, rounds * link.cost.alpha + plan.sent_most as f64 * link.cost.beta)
+    /// Least cost of a plan: of the dearest message of each round, of the bytes within its host that the busiest rank sends or takes, and of
+    /// those to other hosts that the busiest host sends or takes.
+    fn counted(shape: &Shape, algorithm: Algorithm, world: &Topology) -> f64 {
+        let mut rounds: BTreeMap<u32, f64> = BTreeMap::new();
+        let mut near = [vec![0.0; shape.size], vec![0.0; shape.size]];
+        let mut far = near.clone();
+        for rank in 0..shape.size {
+            for step in build(&Shape { rank, ..*shape }, algorithm, 0).steps {
+                let StepOp::Send { to, src } = step.op else { continue };
+                let [from, at] = [rank, to].map(|r| world.host[r]);
+                let cost = if from == at { world.local.cost } else { world.remote.cost };
+                let dearest = rounds.entry(step.round).or_default();
+                *dearest = dearest.max(cost.alpha);
+                let (moved, ends) = if from == at { (&mut near, [rank, to]) } else { (&mut far, [from, at]) };
+                moved.iter_mut().zip(ends).for_each(|(m, end)| m[end] += (src.len * 4) as f64 * cost.beta);
+            }
+        }
+        let most = |moved: [Vec<f64>; 2]| moved.concat().into_iter().fold(0.0, f64::max);
+        rounds.values().sum::<f64>() + most(near) + most(far)
     }
 
     #[test]
     fn a_price_is_near_what_the_plans_rounds_and_bytes_cost() {
-        for kind in Kind::ALL {
-            for (algorithm, ranks) in kind.algorithms().flat_map(|a| [2, 4, 7, 16].map(|n| (a, n))) {
-                for (bytes, link) in [4096, 1 << 20, 64 << 20]
-                    .into_iter()
-                    .flat_map(|b| [(b, LinkClass::SHM), (b, LinkClass::TCP)])
-                {
-                    let (price, counted) = counted(kind, algorithm, ranks, bytes, link);
-                    let off = price / counted;
+        // One host; hosts alike; uneven ones, the fullest last, first and in between.
+        let layouts: [&[usize]; 9] =
+            [&[2], &[4], &[7], &[16], &[4, 4], &[3, 5], &[5, 3], &[1, 7], &[2, 6, 1]];
+        for (kind, ranks) in Kind::ALL.into_iter().flat_map(|k| layouts.map(|l| (k, l))) {
+            let hosts: Vec<usize> =
+                ranks.iter().enumerate().flat_map(|(h, n)| std::iter::repeat_n(h, *n)).collect();
+            let n = hosts.len();
+            for (algorithm, bytes) in
+                kind.algorithms().flat_map(|a| [4096, 1 << 20, 64 << 20].map(|b| (a, b)))
+            {
+                let count = if kind.has_parts() { bytes / 4 / n } else { bytes / 4 };
+                let count = if kind == Kind::Barrier { 0 } else { count };
+                let shape = Shape { hosts: &hosts, ..Shape::new(kind, 0, n, count, 4) };
+                for link in [LinkClass::SHM, LinkClass::TCP] {
+                    let usual = (link == LinkClass::SHM).then_some(HostLink::Shm);
+                    let world = Topology { local: link, usual, ..Topology::new(hosts.clone(), n) };
+                    let price = price(&shape.common(), &world, algorithm).predicted;
+                    let off = price / counted(&shape, algorithm, &world);
                     assert!(
-                        (0.2..30.0).contains(&off),
-                        "{kind:?} by {algorithm:?}, {ranks} ranks, {bytes} bytes: priced {price}, counted {counted}"
+                        (0.5..13.0).contains(&off),
+                        "{kind:?} of {bytes} bytes by {algorithm:?} on {ranks:?}, {usual:?}: {off}"
                     );
                 }
             }

@@ -8,15 +8,17 @@
 //! share the memory's speed.
 //!
 //! Only calls that add all contributions at once are cut, or that add nothing: lanes do so too, and the bits are the same. Over several
-//! hosts those are calls by `hierarchy`, whose ranks add up within their host at once. May import `algorithms`, `model`, `shape`,
-//! `topology` and `traffic`.
+//! hosts those are calls by `hierarchy`, whose ranks add up within their host at once. May import `algorithms`, `model`, `shape` and
+//! `topology`.
 
 use crate::{
     algorithms::Algorithm,
-    model::Model,
+    model::{
+        Model,
+        Traffic::{BothWays, Same},
+    },
     shape::{Common, Kind, Lengths},
     topology::Topology,
-    traffic::Traffic::{BothWays, Same},
 };
 
 /// Seconds until all ranks know of the call and all threads are at work.

@@ -34,10 +34,8 @@ mod algorithms;
 mod choose;
 mod draft;
 mod draw;
-mod hosts;
 mod lanes;
 mod model;
-mod pairs;
 mod pipeline;
 mod report;
 mod schedule;
@@ -46,17 +44,15 @@ mod shape;
 mod simulate;
 mod svg;
 mod topology;
-mod traffic;
 
 pub use algorithms::Algorithm;
 pub use choose::{Choice, choose, price};
 pub use lanes::{Lanes, lanes_of};
-pub use pairs::{Cost, LinkClass, PairCosts};
 pub use pipeline::{LanePhase, LanePlan, Phase, build, build_with_lanes};
 pub use report::{PlanReport, PlanRequest, plan_report};
 pub use schedule::{Id, Schedule, Want};
 pub use shape::{Common, Kind, Lengths, Shape};
-pub use topology::{HostLink, Topology};
+pub use topology::{Cost, HostLink, LinkClass, PairCosts, Topology};
 
 /// A buffer of a call. For operations in place `In` and `Out` are the same memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -20,18 +20,17 @@
 //! The ranks of a host share its network. Ranks beyond its cores take turns, so that a round costs a switch for each of them. Each word
 //! here ([`exchange`](Model::exchange), [`shift`](Model::shift), ...) is one round: with two kinds of link it is a formula; where each pair was
 //! measured it is the slowest rank's sum over the pairs that the round uses. No word has two messages of a round from one rank to one other: make
-//! them one message, or price two rounds, which is never too little. May import `pairs`, `shape`, `topology` and `traffic`.
+//! them one message, or price two rounds, which is never too little. May import `draft`, `shape` and `topology`.
 
 use crate::{
-    pairs::PairCosts,
+    draft::Hosts,
     shape::Common,
     topology::{
         HostLink::{self, Shm, Tcp},
-        Topology,
+        LinkClass, PairCosts, Topology,
     },
-    traffic::Traffic::{self, BothWays, OneWay, Same},
 };
-use std::collections::BTreeMap;
+use Traffic::{BothWays, OneWay, Same};
 
 /// Bytes of a part of an all_to_all with unequal parts, of which no rank knows all: a guess that is wrong both ways, where 0 bytes would let every
 /// algorithm win that has few rounds and sends much.
@@ -51,6 +50,9 @@ pub(crate) struct Model<'a> {
     pub(crate) local: f64,
     /// True if all hosts have as many ranks.
     pub(crate) even: bool,
+    /// Numbers of ranks that hosts have, each once, and that of the root's host.
+    sizes: Vec<f64>,
+    beside_root: f64,
     /// Bytes of the whole buffer; of one part, on average, where ranks have parts.
     pub(crate) bytes: f64,
     /// Bytes of one element.
@@ -95,19 +97,23 @@ impl Part {
 
 impl<'a> Model<'a> {
     pub(crate) fn new(call: &Common<'_>, world: &'a Topology) -> Self {
-        let mut ranks: BTreeMap<Option<usize>, usize> = BTreeMap::new();
-        (0..call.size).for_each(|r| *ranks.entry(world.host.get(r).copied()).or_default() += 1);
-        let most = ranks.values().copied().max().unwrap_or(1);
+        let hosts = Hosts::new(&world.host, 0, call.size);
+        let mut sizes = hosts.ranks.iter().map(|ranks| ranks.len() as f64).collect::<Vec<_>>();
+        sizes.sort_by(f64::total_cmp);
+        sizes.dedup();
+        let root = hosts.ranks.iter().find(|ranks| ranks.contains(&call.root));
         let known = world.pairs.as_ref().filter(|c| c.size() == call.size && call.size <= MOST_RANKS);
         Self {
             world,
             n: call.size as f64,
-            hosts: ranks.len() as f64,
-            local: most as f64,
-            even: ranks.values().all(|&c| c == most),
+            hosts: hosts.ranks.len() as f64,
+            local: sizes.last().copied().unwrap_or(1.0),
+            even: hosts.is_even(),
+            sizes,
+            beside_root: root.map_or(1.0, |ranks| ranks.len() as f64),
             bytes: call.lengths.mean().map_or(UNKNOWN, |count| count * call.elem as f64),
             elem: call.elem.max(1),
-            pairs: known.map(|costs| Pairs::new(costs, &world.host, call.root)),
+            pairs: known.map(|costs| Pairs::new(costs, hosts.ranks, call.root)),
         }
     }
 
@@ -193,9 +199,13 @@ impl<'a> Model<'a> {
             let loads = (0..n).map(|r| (r, self.load(p, r, (0..n).filter(move |&q| q != r), bytes)));
             return self.round(p, loads, traffic);
         }
-        let near = self.local - 1.0;
-        let far = self.n - self.local;
-        self.near_round(near, near * bytes, traffic) + self.far_round(far, self.local * far * bytes, traffic)
+        // Ranks of a small host send more to others than those of a large one.
+        let seconds = |local: &f64| {
+            let near = local - 1.0;
+            let far = self.n - local;
+            self.near_round(near, near * bytes, traffic) + self.far_round(far, local * far * bytes, traffic)
+        };
+        self.sizes.iter().map(seconds).fold(0.0, f64::max)
     }
 
     /// Everyone tells everyone that it is there. Between hosts, messages without elements overlap as if they went one way.
@@ -203,7 +213,10 @@ impl<'a> Model<'a> {
         if self.pairs.is_some() {
             return self.exchange(0.0);
         }
-        self.near_round(self.local - 1.0, 0.0, BothWays) + self.far_round(self.n - self.local, 0.0, OneWay)
+        let seconds = |local: &f64| {
+            self.near_round(local - 1.0, 0.0, BothWays) + self.far_round(self.n - local, 0.0, OneWay)
+        };
+        self.sizes.iter().map(seconds).fold(0.0, f64::max)
     }
 
     /// Everyone sends `bytes` to every rank of its host.
@@ -222,8 +235,8 @@ impl<'a> Model<'a> {
             let load = self.load(p, p.root, (0..p.host.len()).filter(|&q| q != p.root), bytes);
             return self.round(p, [(p.root, load)].into_iter(), OneWay);
         }
-        let near = self.local - 1.0;
-        let far = self.n - self.local;
+        let near = self.beside_root - 1.0;
+        let far = self.n - self.beside_root;
         self.within(near, near * bytes) + self.far_round(far, far * bytes, OneWay)
     }
 
@@ -265,6 +278,11 @@ impl<'a> Model<'a> {
         self.hosts < 2.0 || (aligned && by < self.local)
     }
 
+    /// Ranks of the fullest host that can have a partner elsewhere.
+    fn crossing(&self) -> f64 {
+        self.local.min(self.n - self.local)
+    }
+
     /// Everyone sends `bytes` to a partner at a distance of `by`, a power of two.
     pub(crate) fn swap(&self, by: f64, bytes: f64) -> f64 {
         if let Some(p) = &self.pairs {
@@ -277,7 +295,7 @@ impl<'a> Model<'a> {
         if self.is_near(by) {
             self.within(1.0, bytes)
         } else {
-            self.far_round(1.0, self.local * bytes, OneWay)
+            self.far_round(1.0, self.crossing() * bytes, OneWay)
         }
     }
 
@@ -293,7 +311,7 @@ impl<'a> Model<'a> {
             return self.within(1.0, bytes);
         }
         // The last `by` ranks of a host send to the next one.
-        self.far_round(1.0, self.local.min(by) * bytes, OneWay)
+        self.far_round(1.0, self.crossing().min(by) * bytes, OneWay)
     }
 
     /// Rotates as [`rotate`](Self::rotate), with bytes for which a rank waits that takes them from another than it sends to. Measured: 0.4 of a
@@ -384,21 +402,12 @@ impl<'a> Model<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    fn new(costs: &'a PairCosts, host: &[usize], root: usize) -> Self {
-        let mut names = Vec::new();
-        let mut hosts = Vec::<Vec<usize>>::new();
-        let mut at = Vec::new();
-        for r in 0..costs.size() {
-            let name = host.get(r).copied();
-            let h = names.iter().rposition(|&n| n == name).unwrap_or(names.len());
-            if h == names.len() {
-                names.push(name);
-                hosts.push(Vec::new());
-            }
-            hosts[h].push(r);
-            at.push(h);
+    fn new(costs: &'a PairCosts, hosts: Vec<Vec<usize>>, root: usize) -> Self {
+        let mut host = vec![0; costs.size()];
+        for (h, ranks) in hosts.iter().enumerate() {
+            ranks.iter().for_each(|&r| host[r] = h);
         }
-        Self { costs, hosts, host: at, root: root.min(costs.size() - 1) }
+        Self { costs, hosts, host, root: root.min(costs.size() - 1) }
     }
 
     /// Every rank and the next, around, ranks of a host side by side.
@@ -406,5 +415,44 @@ impl<'a> Pairs<'a> {
         let order = self.hosts.concat();
         let n = order.len();
         (0..n).map(move |i| (order[i], order[(i + 1) % n])).filter(|(a, b)| a != b)
+    }
+}
+
+/// Pattern of a rank's sends and receives in a round.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Traffic {
+    /// A rank only sends, or only takes, or does both with one other.
+    OneWay,
+    /// A rank sends to several and takes from several. Measured: nearly three times as busy.
+    BothWays,
+    /// The same, but everyone sends the same bytes to all and nothing is folded: nothing waits for a slower one.
+    Same,
+}
+
+/// Factor for the busy time of a rank under [`Traffic::BothWays`], over that of one message alone.
+const BOTH_WAYS: f64 = 2.8;
+/// Further time of [`Traffic::Same`] bytes for each message above [`FEW`], as a part of their time.
+const CROWDED: f64 = 0.035;
+/// Number of [`Traffic::Same`] messages at once that cost their bytes nothing.
+const FEW: f64 = 3.0;
+
+impl Traffic {
+    /// The part of a message's time for which each further one keeps a rank of this kind of link busy.
+    pub(crate) fn busy(self, class: &LinkClass) -> f64 {
+        class.busy
+            * match self {
+                Self::OneWay => 1.0,
+                Self::BothWays => BOTH_WAYS,
+                Self::Same => class.same,
+            }
+    }
+
+    /// Returns the factor for the time of bytes that come from `messages` others at once.
+    pub(crate) fn crowd(self, class: &LinkClass, messages: f64) -> f64 {
+        match self {
+            Self::BothWays if messages > 1.0 => class.crowd,
+            Self::OneWay | Self::BothWays => 1.0,
+            Self::Same => 1.0 + CROWDED * (messages - FEW).max(0.0),
+        }
     }
 }

@@ -16,8 +16,7 @@
 use crate::{
     Buf, Plan, Slice,
     algorithms::{Algorithm, Cuts, Order, Segment, Service, across, barrier},
-    draft::{Draft, Parts, Team},
-    hosts::Hosts,
+    draft::{Draft, Hosts, Parts, Team},
     shape::{Kind, Shape},
 };
 

@@ -6,11 +6,10 @@ use crate::{
     choose::{choose, price},
     draw,
     lanes::Lanes,
-    pairs::{Cost, LinkClass, PairCosts},
     pipeline::build,
     shape::{Kind, Shape},
     svg,
-    topology::{HostLink, Topology},
+    topology::{Cost, HostLink, LinkClass, PairCosts, Topology},
 };
 
 /// Ranks beyond this are not laid out.

@@ -19,14 +19,8 @@
 //! Cost: building is linear in the steps times the overlapping ones before them; asking and
 //! advancing are O(dependencies of the step), of which a ring has two.
 
-mod queue;
-mod short;
-mod stays;
-mod touched;
-
-use crate::{Buf, Plan, Slice, StepOp};
-use queue::{Queue, enqueue};
-use touched::TouchedRanges;
+use crate::{Buf, Plan, ReceiveMode, Slice, Step, StepOp};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A step's place in the schedule.
 pub type Id = u32;
@@ -396,6 +390,207 @@ impl Schedule {
             }
         }
         Want { id, done: item.done, allowed: allowed.max(item.done) }
+    }
+
+    /// Returns true if its steps can be made one after the other: at most one message to each rank and one from each, of `most` elements or
+    /// fewer, and nothing written to `Out` before the last of those that come.
+    pub fn is_short(&self, most: usize) -> bool {
+        let once = |queues: &[Queue]| queues.iter().all(|q| q.ids.len() == 1);
+        let comes = |i: &Item| matches!(i.op, StepOp::Recv { .. } | StepOp::NWayReduce { .. });
+        let before = self.items.iter().rposition(comes).unwrap_or(0);
+        once(&self.sends)
+            && once(&self.recvs)
+            && self.items.iter().all(|i| i.len <= most)
+            && !self.items[..before].iter().any(writes_out)
+    }
+
+    /// Finds the sends whose elements may stay in place until the peer has read them from there.
+    ///
+    /// ```text
+    ///   round 3   send A  -------------> the peer reads A here, when its round 3 has come
+    ///   round 4   recv into A            waits for that
+    /// ```
+    /// A step that writes over what a send reads waits for the peer. If it belongs to a later round, the peer never waits for it in turn:
+    /// it comes to the end of the earlier round by itself. In one round two ranks could wait for each other, as partners do that exchange
+    /// a buffer in place; so of such a round nothing stays.
+    fn find_stays(&mut self, plan: &Plan) {
+        let mut tied = BTreeSet::new();
+        for (item, step) in self.items.iter().zip(&plan.steps) {
+            let waits = |d: &Dep| {
+                let on = &plan.steps[d.on as usize];
+                on.round == step.round && matches!(on.op, StepOp::Send { .. })
+            };
+            if self.deps_of(item).iter().any(waits) {
+                tied.insert(step.round);
+            }
+        }
+        for (item, step) in self.items.iter_mut().zip(&plan.steps) {
+            item.stays = !tied.contains(&step.round);
+        }
+    }
+
+    /// `In` and `Out` are one memory, but do not begin together: `In` begins `shift` elements after `Out`. What the plan does in place
+    /// needs no waiting, but a send of what is written later cannot stay.
+    pub fn input_lies(&mut self, shift: isize) {
+        self.apart = false;
+        let mut written: Vec<(isize, isize)> =
+            self.items.iter().filter_map(|i| written(&i.op, shift)).collect();
+        written.sort_unstable();
+        // Each beside the farthest end so far.
+        let mut end = isize::MIN;
+        for w in &mut written {
+            end = end.max(w.1);
+            w.1 = end;
+        }
+        for item in &mut self.items {
+            let StepOp::Send { src: Slice { buf: Buf::In, at, len }, .. } = item.op else { continue };
+            let from = at as isize + shift;
+            let to = (at + len) as isize + shift;
+            let before = written.partition_point(|w| w.0 < to);
+            item.stays &= before == 0 || written[before - 1].1 <= from;
+        }
+    }
+}
+
+fn writes_out(item: &Item) -> bool {
+    match &item.op {
+        StepOp::Send { .. } => false,
+        StepOp::Recv { dst, .. } | StepOp::NWayReduce { dst, .. } | StepOp::Copy { dst, .. } => {
+            dst.buf == Buf::Out && dst.len > 0
+        }
+    }
+}
+
+/// Returns the range of `Out` that a step changes, its start and its end.
+fn written(op: &StepOp, shift: isize) -> Option<(isize, isize)> {
+    let dst = match op {
+        StepOp::Send { .. } => return None,
+        // To where it lies already.
+        StepOp::Copy { src: Slice { buf: Buf::In, at, .. }, dst }
+            if *at as isize + shift == dst.at as isize =>
+        {
+            return None;
+        }
+        StepOp::Recv { dst, .. } | StepOp::NWayReduce { dst, .. } | StepOp::Copy { dst, .. } => dst,
+    };
+    (dst.buf == Buf::Out).then_some((dst.at as isize, (dst.at + dst.len) as isize))
+}
+
+/// A direction between this rank and a peer: step ids in order, and the one in progress.
+#[derive(Debug)]
+struct Queue {
+    peer: usize,
+    ids: Vec<Id>,
+    at: usize,
+    /// Elements of the send in progress that have left.
+    lent: usize,
+    /// Oldest send of which this rank must still keep some elements.
+    kept: usize,
+}
+
+impl Queue {
+    /// Returns true if a step of it has not ended, for a queue of receives.
+    fn receives(&self) -> bool {
+        self.at < self.ids.len()
+    }
+
+    /// Returns true if a step of it has not ended, for a queue of sends.
+    fn sends(&self) -> bool {
+        self.kept < self.ids.len()
+    }
+
+    fn reset(&mut self) {
+        self.at = 0;
+        self.lent = 0;
+        self.kept = 0;
+    }
+}
+
+/// Append to the queue of `peer`.
+fn enqueue(queues: &mut Vec<Queue>, peer: usize, id: Id) {
+    match queues.iter_mut().find(|q| q.peer == peer) {
+        Some(q) => q.ids.push(id),
+        None => queues.push(Queue { peer, ids: vec![id], at: 0, lent: 0, kept: 0 }),
+    }
+}
+
+/// Steps by the ranges that they have touched so far, to find those that a step must wait for.
+struct TouchedRanges {
+    in_place: bool,
+    /// No slice is longer: what begins this far before a range cannot reach it.
+    longest: usize,
+    reads: Ranges,
+    writes: Ranges,
+}
+
+/// Lengths by buffer, start and step.
+type Ranges = BTreeMap<(Buf, usize, Id), usize>;
+
+impl TouchedRanges {
+    fn new(plan: &Plan, in_place: bool) -> Self {
+        let len = |s: &Step| match &s.op {
+            StepOp::Send { src: s, .. } | StepOp::Recv { dst: s, .. } | StepOp::NWayReduce { dst: s, .. } => {
+                s.len
+            }
+            StepOp::Copy { dst, .. } => dst.len,
+        };
+        let longest = plan.steps.iter().map(len).max().unwrap_or(0);
+        Self { in_place, longest, reads: Ranges::new(), writes: Ranges::new() }
+    }
+
+    fn depend(&mut self, op: &StepOp, id: Id, deps: &mut Vec<Dep>) {
+        let (read, write) = match op {
+            StepOp::Send { src, .. } => (Some(*src), None),
+            StepOp::Recv { dst, mode: ReceiveMode::Copy, .. } => (None, Some(*dst)),
+            StepOp::Recv { dst, mode: ReceiveMode::Reduce { with, .. }, .. } => (Some(*with), Some(*dst)),
+            StepOp::NWayReduce { own, dst, .. } => (Some(*own), Some(*dst)),
+            StepOp::Copy { src, dst } => (Some(*src), Some(*dst)),
+        };
+        let read = read.map(|r| self.place(r));
+        let write = write.map(|w| self.place(w));
+        if let Some(r) = read.filter(|_| read != write) {
+            self.after(r, &self.writes, deps);
+        }
+        if let Some(w) = write {
+            self.after(w, &self.writes, deps);
+            self.after(w, &self.reads, deps);
+            // Whoever waits for this step has waited for all that it covers.
+            self.forget_covered(w);
+            self.writes.insert((w.buf, w.at, id), w.len);
+        }
+        // Own reads come last: a step reads each element before it writes it.
+        if let Some(r) = read {
+            self.reads.insert((r.buf, r.at, id), r.len);
+        }
+    }
+
+    /// `In` and `Out` are one memory when in place.
+    fn place(&self, s: Slice) -> Slice {
+        match s.buf {
+            Buf::In if self.in_place => Slice { buf: Buf::Out, ..s },
+            _ => s,
+        }
+    }
+
+    fn after(&self, s: Slice, earlier: &Ranges, deps: &mut Vec<Dep>) {
+        let near = (s.buf, s.at.saturating_sub(self.longest), 0)..(s.buf, s.at + s.len, 0);
+        for (&(_, at, on), &len) in earlier.range(near) {
+            if at + len > s.at && s.len > 0 && len > 0 {
+                let free = at.saturating_sub(s.at);
+                deps.push(Dep { on, shift: s.at as isize - at as isize, free });
+            }
+        }
+    }
+
+    fn forget_covered(&mut self, w: Slice) {
+        for ranges in [&mut self.reads, &mut self.writes] {
+            let within = (w.buf, w.at, 0)..(w.buf, w.at + w.len, 0);
+            let covered: Vec<_> =
+                ranges.range(within).filter(|&(k, len)| k.1 + len <= w.at + w.len).map(|(k, _)| *k).collect();
+            for k in covered {
+                ranges.remove(&k);
+            }
+        }
     }
 }
 

@@ -14,11 +14,12 @@
 use super::{Cuts, Definition, Extent, Order, PartLengths, Service, direct, leader, of_all, two_phase};
 use crate::{
     Slice,
-    draft::{Draft, Parts, Team, even},
-    hosts::Hosts,
-    model::Model,
+    draft::{Draft, Hosts, Parts, Team, even},
+    model::{
+        Model,
+        Traffic::{self, BothWays, Same},
+    },
     shape::Kind,
-    traffic::Traffic::{self, BothWays, Same},
 };
 
 pub(super) const DEFINITION: Definition = Definition {

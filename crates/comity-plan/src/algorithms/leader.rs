@@ -14,8 +14,7 @@ use super::{
 };
 use crate::{
     Slice,
-    draft::{Draft, Team},
-    hosts::Hosts,
+    draft::{Draft, Hosts, Team},
     shape::Kind,
 };
 

@@ -4,13 +4,12 @@
 //! operations that it serves. To add one, write `algorithms/NAME.rs` with a `DEFINITION` and add its line to the table at the end of this
 //! file. The chooser, the simulator, `comity plan`, `comity check` and `--algorithm` then have it.
 //!
-//! May import: `draft`, `hosts`, `model`, `shape` and the crate's types; a file here may use what another has (`pub(super)`): steps,
+//! May import: `draft`, `model`, `shape` and the crate's types; a file here may use what another has (`pub(super)`): steps,
 //! seconds, the distances of `doubling`.
 
 use crate::{
     Slice,
-    draft::{Draft, Parts, Team},
-    hosts::Hosts,
+    draft::{Draft, Hosts, Parts, Team},
     model::Model,
     shape::{Common, Kind, Lengths},
 };

@@ -1,7 +1,6 @@
 //! A rank's steps, a few at a time.
 
 use super::*;
-use crate::{ReceiveMode, Step};
 
 fn slice(buf: Buf, at: usize, len: usize) -> Slice {
     Slice::new(buf, at, len)
