@@ -17,7 +17,6 @@ use std::{
     time::Instant,
 };
 
-/// Object behind a `comity_config`.
 pub(crate) struct ConfigHandle(Mutex<Config>);
 
 /// Change a configuration; one that cannot be changed so stays as it is.

@@ -41,13 +41,11 @@ thread_local! {
 }
 
 impl CFault {
-    /// Makes a fault of this status, with this sentence.
     #[cold]
     fn new(status: comity_status, text: String, fatal: bool) -> Self {
         Self(Arc::new(ErrorRecord { status, fatal, text: plain(text), ..ErrorRecord::default() }))
     }
 
-    /// The caller broke a rule.
     #[cold]
     pub(crate) fn misuse(text: impl Into<String>) -> Self {
         Self::new(comity_status::COMITY_ERR_MISUSE, text.into(), false)

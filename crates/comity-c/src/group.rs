@@ -19,7 +19,6 @@ use std::{
     time::Duration,
 };
 
-/// Object behind a `comity_group`.
 pub(crate) struct GroupHandle {
     group: ManuallyDrop<Group>,
     /// The limit that this handle was given since, as the bits of seconds; 0: that of the group.
@@ -103,7 +102,6 @@ pub(crate) fn rank(what: &str, rank: i32) -> Result<usize, CFault> {
     usize::try_from(rank).map_err(|_| CFault::misuse(format!("{what} is {rank}, and must be a rank, from 0")))
 }
 
-/// A handle for a group of this process.
 pub(crate) fn hand_out(out: *mut *mut comity_group, group: Group) -> Result<(), CFault> {
     hand_out_formed(out, ReformOutcome { group, left: Vec::new(), joined: Vec::new() })
 }

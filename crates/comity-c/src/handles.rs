@@ -52,7 +52,6 @@ pub(crate) trait HandleKind: Sized {
 /// Makes the types of handles, and the one that can hold what is behind any of them.
 macro_rules! handles {
     ($($(#[$about:meta])* $name:ident = $kind:literal: $variant:ident($inside:ty);)*) => {
-        /// Object behind some handle.
         pub(crate) enum Object {
             $($variant(Box<$inside>),)*
         }
@@ -186,7 +185,6 @@ fn give_back(index: u32, slot: &Slot) {
     }
 }
 
-/// A new handle.
 pub(crate) fn add<H: HandleKind>(inside: H::Inside) -> Result<*mut H, CFault> {
     let (index, slot) = take_free().ok_or_else(|| {
         CFault::os("making a handle", "this process holds a million of them; free those that are not needed")

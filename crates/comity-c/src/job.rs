@@ -61,7 +61,6 @@ pub(crate) fn checked(group: &Group, call: &comity_call) -> Result<ForeignCall, 
     })
 }
 
-/// A count of elements.
 #[inline]
 pub(crate) fn count(what: &str, n: i64) -> Result<usize, CFault> {
     usize::try_from(n).map_err(|_| negative(what, n))
@@ -91,7 +90,6 @@ fn parts(group: &Group, op: Op, call: &comity_call) -> Result<Option<Parts>, CFa
     }
 }
 
-/// Elements of the two buffers.
 fn lengths(
     group: &Group,
     op: Op,

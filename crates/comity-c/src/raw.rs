@@ -44,7 +44,6 @@ pub(crate) fn check_out<T>(what: &str, at: *mut T) -> Result<(), CFault> {
     if at.is_null() { Err(CFault::misuse(format!("{what} is NULL"))) } else { Ok(()) }
 }
 
-/// Write a result.
 pub(crate) fn put<T>(at: *mut T, value: T) -> Result<(), CFault> {
     check_out("the place for the result", at)?;
     // SAFETY: not NULL, and by the header's promise a place for one value.
@@ -52,7 +51,6 @@ pub(crate) fn put<T>(at: *mut T, value: T) -> Result<(), CFault> {
     Ok(())
 }
 
-/// Write one of several results.
 pub(crate) fn put_at<T>(at: *mut T, index: usize, value: T) {
     // SAFETY: by the header's promise a place for so many values; the caller has seen that it is not NULL.
     unsafe { at.add(index).write_unaligned(value) };
@@ -105,7 +103,6 @@ pub(crate) fn take_struct<T: Growing>(what: &str, at: *const T) -> Result<T, CFa
     Ok(unsafe { value.assume_init() })
 }
 
-/// A list of the caller's.
 pub(crate) fn list<'a, T: Copy>(what: &str, at: *const T, count: usize) -> Result<&'a [T], CFault> {
     if count == 0 {
         return Ok(&[]);
@@ -123,7 +120,6 @@ pub(crate) fn list<'a, T: Copy>(what: &str, at: *const T, count: usize) -> Resul
     Ok(unsafe { slice::from_raw_parts(at, count) })
 }
 
-/// A text of the caller's.
 pub(crate) fn text<'a>(what: &str, at: *const c_char) -> Result<&'a str, CFault> {
     if at.is_null() {
         return Err(CFault::misuse(format!("{what} is NULL")));

@@ -23,7 +23,6 @@ use std::{
 /// @param context Pointer that you gave.
 pub type comity_done_fn = Option<extern "C" fn(context: *mut c_void)>;
 
-/// Object behind a `comity_request`.
 pub(crate) struct RequestHandle {
     pub(crate) state: Arc<RequestCell>,
     pub(crate) home: HomeProcess,
@@ -64,7 +63,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl RequestCell {
-    /// Result, if it has ended.
     pub(crate) fn out(&self) -> Option<Result<(), CFault>> {
         lock(&self.inner).out.clone()
     }

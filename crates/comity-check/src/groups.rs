@@ -99,7 +99,6 @@ pub(super) fn subgroup(row: &mut CheckRow<'_>) -> Result<()> {
     g.barrier()
 }
 
-/// The group of `color` out of `g`.
 fn part(g: &Group, color: i32, key: i32) -> Result<Group> {
     let misuse = Misuse::Color(color);
     g.split(Some(color), key)?.ok_or_else(|| ErrorKind::Misuse { op: Op::Split, misuse }.into())

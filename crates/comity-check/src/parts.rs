@@ -11,7 +11,6 @@ pub(super) fn unequal(n: usize, size: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// Elements that rank `from` gives to rank `to`.
 pub(super) fn gives(from: usize, to: usize, size: usize) -> usize {
     match (from + 2 * to) % 4 {
         0 => 0,

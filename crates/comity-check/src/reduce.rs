@@ -96,7 +96,6 @@ fn judge<T: Sample>(
     }
 }
 
-/// The bits of a call and of the same call again.
 fn expect_again<T: Sample>(row: &mut CheckRow<'_>, case: &Case, first: &[T], again: &[T]) {
     let case = Case { note: "the same call again", ..*case };
     row.expect(&case, again, |i| first[i]);

@@ -63,7 +63,6 @@ fn update(state: u32, bytes: &[u8]) -> u32 {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 type Update = fn(u32, &[u8]) -> u32;
 
-/// The best that this processor has.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn special() -> Option<Update> {
     available().next()
@@ -188,7 +187,6 @@ macro_rules! folding {
     };
 }
 
-/// Registers and instructions of x86-64.
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
     use super::factors;
@@ -307,7 +305,6 @@ mod x86_64 {
     }
 }
 
-/// Registers and instructions of aarch64.
 #[cfg(target_arch = "aarch64")]
 mod aarch64 {
     use super::factors;

@@ -42,12 +42,10 @@ pub(super) trait Isa: Copy {
         divide::<Self, F16>(self, d, |x| x / by);
     }
 
-    /// The codes of a block of `f32`, and their scale.
     fn quantise(self, codes: &mut [u8], values: &[u8]) -> f32 {
         wire::quantise(codes, values)
     }
 
-    /// The `f32` values of a block's codes.
     fn dequantise(self, values: &mut [u8], codes: &[u8], scale: f32) {
         wire::dequantise(values, codes, scale);
     }

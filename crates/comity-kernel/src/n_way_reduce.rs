@@ -117,7 +117,6 @@ fn blocks(dst: &mut [u8], len: usize) -> impl Iterator<Item = (usize, &mut [u8])
     dst.chunks_mut(len).enumerate().map(move |(i, block)| (i * len, block))
 }
 
-/// Calls `f` with a block for up to `len` bytes.
 fn with_block(len: usize, f: impl FnOnce(&mut [u8])) {
     if len <= SHORT { f(&mut [0; SHORT]) } else { f(&mut [0; BLOCK]) }
 }

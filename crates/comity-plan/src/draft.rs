@@ -17,7 +17,6 @@ pub(crate) struct Team {
 /// Offset and length of each part of a buffer, by position in the team.
 pub(crate) type Parts = Vec<(usize, usize)>;
 
-/// Steps so far.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     steps: Vec<Step>,
@@ -48,7 +47,6 @@ impl Team {
         self.ranks.len()
     }
 
-    /// The rank at a position.
     pub(crate) fn rank(&self, at: usize) -> usize {
         self.ranks[at]
     }
@@ -147,7 +145,6 @@ pub(crate) struct Hosts {
     pub(crate) ranks: Vec<Vec<usize>>,
     /// This rank's host.
     pub(crate) mine: usize,
-    /// This rank.
     pub(crate) me: usize,
 }
 
@@ -175,7 +172,6 @@ impl Hosts {
         self.ranks.concat()
     }
 
-    /// Returns true if all hosts have the same number of ranks.
     pub(crate) fn is_even(&self) -> bool {
         self.ranks.iter().all(|r| r.len() == self.ranks[0].len())
     }

@@ -158,7 +158,6 @@ fn runs(ranks: &[usize]) -> String {
     ranks.chunk_by(|a, b| a + 1 == *b).map(name).collect::<Vec<_>>().join(",")
 }
 
-/// Shortened to `width` columns.
 fn fit(s: &str, width: usize) -> String {
     match s.chars().count() > width {
         true => s.chars().take(width.saturating_sub(1)).chain(['~']).collect(),

@@ -44,7 +44,6 @@ pub(crate) struct Model<'a> {
     world: &'a Topology,
     /// Ranks.
     pub(crate) n: f64,
-    /// Hosts.
     pub(crate) hosts: f64,
     /// Ranks of the fullest host.
     pub(crate) local: f64,
@@ -55,7 +54,6 @@ pub(crate) struct Model<'a> {
     beside_root: f64,
     /// Bytes of the whole buffer; of one part, on average, where ranks have parts.
     pub(crate) bytes: f64,
-    /// Bytes of one element.
     pub(crate) elem: usize,
     pairs: Option<Pairs<'a>>,
 }
@@ -173,7 +171,6 @@ impl<'a> Model<'a> {
         alpha * self.share() + crowd * host_bytes * remote.cost.beta
     }
 
-    /// A rank adds bytes.
     pub(crate) fn add(&self, bytes: f64) -> f64 {
         self.share() * self.world.gamma * bytes
     }

@@ -63,7 +63,6 @@ pub(crate) fn svg(report: &PlanReport, shape: &Shape, edges: &Edges) -> String {
     t
 }
 
-/// The middle of a rank's column.
 fn column(rank: usize) -> usize {
     LEFT + rank * PITCH + PITCH / 2
 }

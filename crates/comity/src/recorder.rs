@@ -36,7 +36,6 @@ const WIRE: u8 = 0x60;
 const WIRE_AT: u32 = 5;
 pub(crate) const NOBODY: u32 = u32::MAX;
 
-/// Record of a call.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Record {
@@ -169,7 +168,6 @@ impl Recorder {
         Self { place, root_cause, ..Self::new() }
     }
 
-    /// A call begins.
     #[inline]
     pub(crate) fn begin(&mut self, info: &CallInfo, counters: &Counters) {
         counters.parked_on.store(NOBODY, Ordering::Relaxed);

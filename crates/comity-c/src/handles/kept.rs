@@ -12,7 +12,6 @@ use super::{HeldHandle, LIVE, Slot, comity_group, find, index, leave, slot};
 use crate::{errors::CFault, group::GroupHandle, request::is_in_callback};
 use std::{cell::Cell, mem, ops::Deref, ptr, sync::atomic::Ordering};
 
-/// Group that a thread used last.
 struct LastGroup {
     token: Cell<usize>,
     /// None where no group is kept.
@@ -73,7 +72,6 @@ pub(crate) struct UsedGroup {
 }
 
 impl UsedGroup {
-    /// Finds the group behind a handle.
     #[inline]
     pub(crate) fn find(handle: *const comity_group) -> Result<Self, CFault> {
         let kept = LAST_GROUP.try_with(|last| {

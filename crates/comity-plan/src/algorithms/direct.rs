@@ -151,7 +151,6 @@ pub(super) fn scatter(d: &mut Draft, team: &Team, root: usize, src: Slice, parts
     d.round += 1;
 }
 
-/// Everyone tells everyone.
 pub(crate) fn barrier(d: &mut Draft, team: &Team, nothing: Slice) {
     team.others().for_each(|p| d.send(team, p, nothing));
     team.others().for_each(|p| d.recv(team, p, nothing));

@@ -74,7 +74,6 @@ fn head(lo: usize, hi: usize) -> usize {
     (0..usize::BITS - 1).rev().map(highest).find(|&l| l >= lo && l > 0).unwrap_or(lo)
 }
 
-/// The place of `label` among 1 to `m`.
 fn place(label: usize, m: usize) -> Place {
     let mut lo = 1;
     let mut hi = m + 1;

@@ -73,7 +73,6 @@ pub(crate) fn across(d: &mut Draft, team: &Team, src: Slice, dst: Slice, small: 
     }
 }
 
-/// Returns the number of rounds of [`across`] between `n` hosts.
 fn across_rounds(n: usize, small: bool) -> u32 {
     match n {
         0..=2 => doubling::rounds(n),

@@ -43,13 +43,11 @@ pub(crate) enum PartLengths {
 /// An operation that an algorithm can carry out.
 #[derive(Debug)]
 pub(crate) struct Service {
-    /// The operation.
     pub(crate) kind: Kind,
     /// Writes one rank's steps for one segment. Every rank moves `Draft::round` on by the same number.
     pub(crate) steps: fn(&mut Draft, &Segment<'_>),
     /// Expected seconds of the whole call, on two ranks or more.
     pub(crate) seconds: fn(&Model<'_>) -> f64,
-    /// Rule for cutting a buffer into segments.
     pub(crate) cuts: Cuts,
     /// The most elements that a rank sends. The simulator holds every plan to it.
     #[cfg_attr(not(test), expect(dead_code, reason = "the simulator is built for tests only"))]
@@ -78,7 +76,6 @@ pub(crate) enum Cuts {
 /// Order of the ranks in a team.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// In the order of their numbers.
     ByRank,
     /// Ranks of a host side by side, so that neighbours are as near as can be.
     ByHost,
@@ -93,7 +90,6 @@ pub(crate) struct Extent {
     pub(crate) count: usize,
     /// Ranks of the fullest host.
     pub(crate) local: usize,
-    /// Hosts.
     pub(crate) hosts: usize,
 }
 
@@ -123,12 +119,10 @@ pub(crate) struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// The root's position in the team.
     pub(crate) fn root_at(&self) -> usize {
         (0..self.team.len()).find(|&p| self.team.rank(p) == self.root).unwrap_or(0)
     }
 
-    /// Returns true if this rank is the root.
     pub(crate) fn is_root(&self) -> bool {
         self.team.rank(self.team.me) == self.root
     }

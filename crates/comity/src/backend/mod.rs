@@ -48,9 +48,7 @@ pub(crate) struct Whole {
     pub(crate) shape: u64,
 }
 
-/// The buffers of a call.
 pub(crate) enum Bufs<'a> {
-    /// Nothing moves.
     None,
     /// A buffer to read.
     In(View<'a>),
@@ -66,7 +64,6 @@ pub(crate) enum Bufs<'a> {
     OwnOut(ViewMut<'a>),
 }
 
-/// Group to make.
 #[derive(Debug)]
 pub(crate) struct NewGroup<'a> {
     /// In their new order, this rank among them.
@@ -159,7 +156,6 @@ pub(crate) struct SubgroupFactory {
 pub(crate) type MakeBackend = dyn Fn(Arc<dyn World>, NewGroup<'_>) -> Result<Box<dyn Backend>> + Send + Sync;
 
 impl SubgroupFactory {
-    /// Groups of some of `members`.
     pub(super) fn new(members: &Members, make: Box<MakeBackend>) -> Self {
         let world = Arc::downgrade(&members.world);
         let ranks = Arc::clone(&members.ranks);

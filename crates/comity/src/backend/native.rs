@@ -41,7 +41,6 @@ pub(crate) struct NativeBackend {
 }
 
 impl NativeBackend {
-    /// The group, as this rank knows it.
     pub(crate) fn members(&self) -> &Members {
         self.engine.members()
     }

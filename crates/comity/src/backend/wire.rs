@@ -73,7 +73,6 @@ fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
 /// Runs a call that is a part of another.
 type Run<'a> = &'a mut dyn FnMut(&mut Call<'_>) -> Result<()>;
 
-/// A call in pieces.
 struct Pieces {
     wire: Wire,
     info: CallInfo,

@@ -52,17 +52,14 @@ pub(crate) struct CallPhase {
 }
 
 impl CallPhase {
-    /// By the lanes of a host.
     pub(crate) fn lanes(phase: LanePhase) -> Self {
         Self { schedule: Schedule::new(&Plan { steps: Vec::new(), tmp: 0 }, false), lanes: Some(phase) }
     }
 
-    /// Over links.
     pub(crate) fn links(schedule: Schedule) -> Self {
         Self { schedule, lanes: None }
     }
 
-    /// Bytes of working memory.
     pub(crate) fn tmp(&self) -> usize {
         self.schedule.tmp()
     }
@@ -75,7 +72,6 @@ fn in_phase(call: LaneCall, phase: &LanePhase) -> LaneCall {
     LaneCall { collective, bytes: part, whole: (input.len == output.len).then_some(input.len), ..call }
 }
 
-/// A call's lanes under way.
 struct LaneRun<'a, 'm> {
     members: &'a Members,
     carriage: Carriage<'m>,
@@ -197,7 +193,6 @@ impl Engine {
 }
 
 impl LaneRun<'_, '_> {
-    /// The member that a lane waits for.
     fn awaited(&self) -> Option<usize> {
         self.carriage.awaited().and_then(|at| self.mates.get(at).copied())
     }

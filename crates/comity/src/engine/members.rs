@@ -36,7 +36,6 @@ const CAUSE_POLL: Duration = Duration::from_millis(1);
 /// Time limit for all looks, however crowded the host.
 const LONGEST_WORD: Duration = Duration::from_secs(5);
 
-/// Reason for which a call stopped.
 pub(crate) enum Stop {
     /// The group has failed, and all are told already.
     Failed(Failure),
@@ -60,7 +59,6 @@ pub(crate) enum Stop {
     Told(Error),
 }
 
-/// Result of a step, or the reason that it stopped.
 pub(crate) type StepResult<T> = Result<T, Stop>;
 
 /// Outstanding messages of a call when its limit passed.
@@ -132,12 +130,10 @@ impl Members {
         self.ranks.len()
     }
 
-    /// All ranks but this one.
     pub(crate) fn others(&self) -> Vec<usize> {
         (0..self.size()).filter(|&r| r != self.rank).collect()
     }
 
-    /// These ranks of the group, as world ranks.
     pub(crate) fn world_ranks(&self, members: &[usize]) -> Vec<usize> {
         members.iter().map(|&m| self.ranks[m]).collect()
     }

@@ -38,7 +38,6 @@ const MOVES_PER_CHECK: u32 = 32;
 /// After so long without a byte a rank tells those it waits for which call it is in.
 pub(super) const ASK: Duration = Duration::from_millis(60);
 
-/// Progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallProgress {
     Done,
@@ -61,7 +60,6 @@ pub(crate) trait Progress {
     /// Returns the outstanding messages at the call's limit, after nothing has moved for `idle`.
     fn lacking(&self, idle: Duration) -> OutstandingMessages;
 
-    /// Returns the members that it waits for.
     fn waits_for(&self) -> Vec<usize>;
 
     /// Announce sleep. True if that was not announced before, and one more look must come first.
@@ -73,7 +71,6 @@ pub(crate) trait Progress {
     fn sleep(&mut self, limit: Duration, idle: Duration);
 }
 
-/// Waiting of a call.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     wait: Wait,
@@ -86,7 +83,6 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// A call that may take `limit`.
     #[inline]
     pub(crate) fn new(patience: Patience, limit: Duration, call: Option<Header>) -> Self {
         let wait = Wait::new(patience, limit);
@@ -94,7 +90,6 @@ impl Waiting {
         Self { wait, asking, moves: 0, call, told: Vec::new() }
     }
 
-    /// Returns the time limit of the call.
     pub(crate) fn limit(&self) -> Duration {
         self.wait.limit()
     }
@@ -270,7 +265,6 @@ enum Stage {
     Park,
 }
 
-/// Waiting of a call.
 #[derive(Debug)]
 struct Wait {
     patience: Patience,
@@ -304,7 +298,6 @@ impl Wait {
         self.since = None;
     }
 
-    /// Returns the time limit of the call.
     fn limit(&self) -> Duration {
         self.limit
     }

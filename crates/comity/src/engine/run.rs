@@ -45,7 +45,6 @@ const COPIED: usize = 32 << 10;
 /// Interval at which the sender of a message that is missed is asked where it stands.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-/// A rank's links of a group.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(super) members: Members,
@@ -53,7 +52,6 @@ pub(crate) struct Engine {
     pub(super) tx: Vec<Tx>,
     pub(super) rx: Vec<Rx>,
     pub(super) patience: Patience,
-    /// Longest silence of a member.
     pub(super) silence: Option<Duration>,
     /// To how many members there is no link yet.
     pub(super) unlinked: usize,
@@ -66,7 +64,6 @@ pub(crate) struct Task<'a> {
     pub(crate) info: &'a CallInfo,
     /// The type of the elements that steps move; that of a part may differ from the call's.
     pub(crate) dtype: DType,
-    /// The reduction that steps carry out.
     pub(crate) reduce: ReduceOp,
     /// The header for (or from) each peer.
     pub(crate) header: &'a dyn Fn(Direction, usize) -> Header,
@@ -74,7 +71,6 @@ pub(crate) struct Task<'a> {
     pub(crate) call: Option<&'a Header>,
     /// True if all parts have the same length.
     pub(crate) plain: bool,
-    /// Time limit of the call.
     pub(crate) limit: Duration,
     /// True if its messages are quicker when the system copies them out of the sender's memory.
     pub(crate) pulls: bool,
@@ -99,14 +95,12 @@ impl<'a> Task<'a> {
     }
 }
 
-/// Direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Out,
     In,
 }
 
-/// A call under way.
 pub(super) struct Run<'a, 'm> {
     pub(super) engine: &'a mut Engine,
     pub(super) schedule: &'a mut Schedule,
@@ -226,12 +220,10 @@ impl Engine {
         self.members.refuse(peer, Differs { ours, theirs: theirs.info, what })
     }
 
-    /// The group, as this rank knows it.
     pub(crate) fn members(&self) -> &Members {
         &self.members
     }
 
-    /// The link to each peer, for information.
     pub(crate) fn links(&self) -> &Links {
         &self.links
     }
@@ -267,7 +259,6 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Until the schedule is done.
     fn complete(&mut self) -> StepResult<()> {
         let mut waiting = Waiting::new(self.engine.patience, self.task.limit, self.task.call.copied());
         complete(self, &mut waiting)?;
@@ -285,7 +276,6 @@ impl Run<'_, '_> {
         }
     }
 
-    /// `peer` makes another call.
     fn differs(&self, peer: usize, theirs: Header, what: &'static str) -> Stop {
         let task = self.task;
         let ours = (task.header)(Direction::In, peer);

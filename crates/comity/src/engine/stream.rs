@@ -51,12 +51,10 @@ impl Tx {
         self.pos
     }
 
-    /// Returns true if the current message has begun.
     pub(super) fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Begin a message of `len` bytes.
     pub(super) fn begin(&mut self, header: Option<&[u8; LEN]>, len: usize) {
         self.lead_len = lead(self.pos, header.is_some(), len);
         self.lead_at = 0;
@@ -148,12 +146,10 @@ impl Tx {
         returned > 0
     }
 
-    /// Returns true if the lead has left.
     pub(super) fn lead_is_sent(&self) -> bool {
         self.lead_at == self.lead_len
     }
 
-    /// The message has ended.
     pub(super) fn end(&mut self) {
         self.open = false;
     }
@@ -205,10 +201,8 @@ pub(super) struct Rx {
     pub(super) live: Option<Arc<LiveLink>>,
 }
 
-/// Beginning of a message.
 #[derive(Debug)]
 pub(super) enum Begin {
-    /// Nothing yet.
     Nothing,
     /// Bytes came, the payload has not begun.
     More,

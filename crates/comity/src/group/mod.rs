@@ -201,7 +201,6 @@ impl Group {
         Ok(Self::with(rank, peers, Box::new(native), (group_id, Recorder::new()), counters, limit))
     }
 
-    /// tell the launcher the root cause when the group fails.
     fn report_root_cause_to(self, root_cause: RootCauseReport) -> Self {
         lock(&self.core.state).recorder.report_root_cause_to(root_cause, self.size());
         self

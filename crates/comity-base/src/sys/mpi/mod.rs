@@ -325,7 +325,6 @@ impl<H: MpiHandle> Mpi<H> {
         Ok(new)
     }
 
-    /// The handle for bytes.
     pub(super) fn byte(&self) -> H {
         self.constants.byte
     }

@@ -102,7 +102,6 @@ impl<H: MpiHandle> MpiBackend<H> {
         }
     }
 
-    /// Makes a group of some members.
     fn make(mpi: &'static Mpi<H>, world: Arc<dyn World>, new: NewGroup<'_>) -> Result<Box<dyn Backend>> {
         if !mpi.is_for_many_threads() {
             let reason = "groups of some members are made beside other calls, and the program started MPI for one thread at a time: ask MPI_Init_thread for MPI_THREAD_MULTIPLE, or use split";
@@ -131,7 +130,6 @@ impl<H: MpiHandle> MpiBackend<H> {
         buf
     }
 
-    /// Keep buffers for the next chunk.
     fn keep(&mut self, bufs: impl IntoIterator<Item = Vec<u8>>) {
         self.spare.extend(bufs.into_iter().filter(|b| b.capacity() > 0));
         self.spare.truncate(8);
@@ -223,7 +221,6 @@ impl<H: MpiHandle> CommunicatorMaker<H> {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// The communicator, once it is made.
     fn finish(mut self) -> Result<H> {
         let lost = || Error::os("making an MPI communicator", io::Error::other("its thread panicked"));
         // WAIT: a thread that has ended: callers ask `is_done` first
@@ -252,7 +249,6 @@ fn together<H: MpiHandle>(
     Ok(making.finish()?)
 }
 
-/// A communicator of `some` of `comm`'s ranks.
 fn subset<H: MpiHandle>(
     mpi: &'static Mpi<H>,
     comm: H,

@@ -21,7 +21,6 @@ use std::ops::Range;
 const FIRST: usize = 4096;
 const CHUNK: usize = 4 << 20;
 
-/// A message that leaves.
 struct Sender<H: MpiHandle> {
     to: usize,
     header: Header,
@@ -31,7 +30,6 @@ struct Sender<H: MpiHandle> {
     pending: Option<Pending<H>>,
 }
 
-/// A message that comes.
 struct Receiver<H: MpiHandle> {
     from: usize,
     /// Call as errors name it.
@@ -175,7 +173,6 @@ impl<H: MpiHandle> MpiBackend<H> {
         }
     }
 
-    /// Takes in a message of MPI.
     fn take(&mut self, r: &mut Receiver<H>, bytes: &[u8], memory: &mut Memory<'_>) -> StepResult<()> {
         let is_bool = r.wanted.dtype == Some(DType::Bool);
         if let Some((h, kept)) = &mut r.other {
@@ -214,7 +211,6 @@ impl<H: MpiHandle> MpiBackend<H> {
         Ok(())
     }
 
-    /// Looks for the message among those kept.
     fn unstash(&mut self, r: &mut Receiver<H>, memory: &mut Memory<'_>) -> StepResult<()> {
         let kept = &mut self.stash[r.from];
         let Some(i) = kept.iter().position(|(h, _)| h.info.tag == r.wanted.tag) else { return Ok(()) };

@@ -18,7 +18,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Between two looks at what MPI does.
 const MPI_POLL: Duration = Duration::from_micros(200);
 
 /// MPI as this process has it.
@@ -34,7 +33,6 @@ impl Runtime {
         find().map(Self)
     }
 
-    /// Name and version of the library.
     pub(crate) fn version(self) -> &'static str {
         match self.0 {
             Family::Pointers(m) => m.version(),

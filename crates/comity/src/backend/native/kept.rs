@@ -48,7 +48,6 @@ pub(super) struct ScheduleKey {
 }
 
 impl NativeBackend {
-    /// Returns the key of `call`'s schedule.
     #[inline]
     pub(super) fn key(&self, kind: Kind, call: &Call<'_>) -> ScheduleKey {
         let count = call.info.count;

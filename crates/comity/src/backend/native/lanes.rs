@@ -19,7 +19,6 @@ pub(super) fn of(world: &dyn World, members: &[usize]) -> Lanes {
 /// Way of a call whose bytes lanes carry.
 #[derive(Debug)]
 pub(super) struct Carried {
-    /// Number of lanes.
     lanes: usize,
     /// The ranks that share memory.
     pub(super) mates: Vec<usize>,
@@ -45,7 +44,6 @@ impl Carried {
         (Self { lanes, mates, phases }, headers)
     }
 
-    /// Bytes of working memory.
     pub(super) fn tmp(&self) -> usize {
         self.phases.iter().map(CallPhase::tmp).max().unwrap_or(0)
     }

@@ -109,7 +109,6 @@ impl NativeBackend {
     }
 }
 
-/// The schedule of a route.
 #[derive(Debug)]
 pub(super) struct PairSchedule {
     schedule: Schedule,

@@ -21,7 +21,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Interval at which work under way is polled.
 const STREAM_POLL: Duration = Duration::from_millis(5);
 /// A call that is not done for so long is told to the next rank, which compares it with its own: if any two ranks differ, two neighbours do.
 pub(super) const LATE: Duration = Duration::from_millis(50);
@@ -54,7 +53,6 @@ struct State {
     /// A call that is being put on a stream.
     entering: Option<(Instant, CallInfo, Duration)>,
     under_way: VecDeque<(Mark, Instant, CallInfo, Duration)>,
-    /// To use again.
     spare: Vec<Mark>,
     /// The thread sleeps until it is told of news.
     idle: bool,

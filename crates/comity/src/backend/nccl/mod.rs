@@ -151,7 +151,6 @@ impl NcclBackend {
         self.native.compare(seq, until.saturating_duration_since(Instant::now()))
     }
 
-    /// Make the communicator, with the others.
     fn join(
         members: &Members,
         native: &mut NativeBackend,
