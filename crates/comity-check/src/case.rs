@@ -175,6 +175,18 @@ impl<'a> CheckRow<'a> {
         to.read(dst)
     }
 
+    /// A new buffer of `len` elements, after a call on a source and it.
+    pub(super) fn filled<T: Sample>(
+        &self,
+        src: &GuardedBuffer<T>,
+        len: usize,
+        call: impl FnOnce(&Group, View<'_>, ViewMut<'_>) -> Result<()>,
+    ) -> Result<GuardedBuffer<T>> {
+        let mut dst = GuardedBuffer::stale(len);
+        self.both(src, &mut dst, call)?;
+        Ok(dst)
+    }
+
     pub(super) fn send<T: Sample>(&self, src: &GuardedBuffer<T>, to: usize, tag: u32) -> Result<()> {
         let Some(cuda) = &self.options.device else { return self.group.send(src.get(), to, tag) };
         let from = up(cuda, src.get())?;

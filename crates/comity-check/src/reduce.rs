@@ -17,14 +17,21 @@ struct On {
 }
 
 impl On {
-    fn case<T: Sample>(self, row: &mut CheckRow<'_>, root: Option<usize>) -> Case {
+    /// This rank, the number of ranks, the value that rank `r` gives at `i`, and the case.
+    fn begun<T: Sample>(
+        self,
+        row: &mut CheckRow<'_>,
+        root: Option<usize>,
+    ) -> (usize, usize, impl Fn(usize, usize) -> T + use<T>, Case) {
+        let of = given::<T>(row.deal(), self.data, self.op, row.n());
         let note = match self.data {
             Data::Exact if T::FLOAT => "values that add up exactly",
             Data::Exact => "",
             Data::Special => "NaN, infinities, signed zeros",
             Data::Real => "real values",
         };
-        Case { reduce: Some(self.op), root, note, ..row.case::<T>(self.count) }
+        let case = Case { reduce: Some(self.op), root, note, ..row.case::<T>(self.count) };
+        (row.rank(), row.n(), of, case)
     }
 }
 
@@ -102,9 +109,7 @@ fn expect_again<T: Sample>(row: &mut CheckRow<'_>, case: &Case, first: &[T], aga
 }
 
 calls!(all_reduce; whole, |row, on: On| {
-    let me = row.rank();
-    let of = given::<T>(row.deal(), on.data, on.op, row.n());
-    let case = on.case::<T>(row, None);
+    let (me, _, of, case) = on.begun::<T>(row, None);
     let mut buf = GuardedBuffer::new(on.count, |i| of(me, i));
     row.in_place(&mut buf, |g, buf| g.all_reduce(buf, on.op))?;
     judge(row, &case, on, buf.get(), 0, &of);
@@ -119,12 +124,9 @@ calls!(all_reduce; whole, |row, on: On| {
 });
 
 calls!(all_reduce_into; whole, |row, on: On| {
-    let me = row.rank();
-    let of = given::<T>(row.deal(), on.data, on.op, row.n());
-    let case = on.case::<T>(row, None);
+    let (me, _, of, case) = on.begun::<T>(row, None);
     let src = GuardedBuffer::new(on.count, |i| of(me, i));
-    let mut dst = GuardedBuffer::stale(on.count);
-    row.both(&src, &mut dst, |g, src, dst| g.all_reduce_into(src, dst, on.op))?;
+    let dst = row.filled(&src, on.count, |g, src, dst| g.all_reduce_into(src, dst, on.op))?;
     judge(row, &case, on, dst.get(), 0, &of);
     row.expect_guarded(&case, &dst);
     row.expect(&Case { note: "the source", ..case }, src.get(), |i| of(me, i));
@@ -135,10 +137,8 @@ calls!(all_reduce_into; whole, |row, on: On| {
 });
 
 calls!(reduce; whole, |row, on: On| {
-    let me = row.rank();
     for root in row.roots(on.count) {
-        let of = given::<T>(row.deal(), on.data, on.op, row.n());
-        let case = on.case::<T>(row, Some(root));
+        let (me, _, of, case) = on.begun::<T>(row, Some(root));
         let mut buf = GuardedBuffer::new(on.count, |i| of(me, i));
         row.in_place(&mut buf, |g, buf| g.reduce(buf, on.op, root))?;
         if me == root {
@@ -153,28 +153,20 @@ calls!(reduce; whole, |row, on: On| {
 });
 
 calls!(reduce_scatter; parts, |row, on: On| {
-    let me = row.rank();
-    let n = row.n();
-    let of = given::<T>(row.deal(), on.data, on.op, n);
-    let case = on.case::<T>(row, None);
+    let (me, n, of, case) = on.begun::<T>(row, None);
     let src = GuardedBuffer::new(n * on.count, |i| of(me, i));
-    let mut dst = GuardedBuffer::stale(on.count);
-    row.both(&src, &mut dst, |g, src, dst| g.reduce_scatter(src, dst, on.op))?;
+    let dst = row.filled(&src, on.count, |g, src, dst| g.reduce_scatter(src, dst, on.op))?;
     judge(row, &case, on, dst.get(), me * on.count, &of);
     row.expect_guarded(&case, &dst);
     if on.data == Data::Real {
-        let mut again = GuardedBuffer::stale(on.count);
-        row.both(&src, &mut again, |g, src, dst| g.reduce_scatter(src, dst, on.op))?;
+        let again = row.filled(&src, on.count, |g, src, dst| g.reduce_scatter(src, dst, on.op))?;
         expect_again(row, &case, dst.get(), again.get());
     }
     Ok(())
 });
 
 calls!(reduce_scatter_in_place; parts, |row, on: On| {
-    let me = row.rank();
-    let n = row.n();
-    let of = given::<T>(row.deal(), on.data, on.op, n);
-    let case = on.case::<T>(row, None);
+    let (me, n, of, case) = on.begun::<T>(row, None);
     let mut buf = GuardedBuffer::new(n * on.count, |i| of(me, i));
     row.in_place(&mut buf, |g, buf| g.reduce_scatter_in_place(buf, on.op))?;
     let (before, rest) = buf.get().split_at(me * on.count);
@@ -188,15 +180,11 @@ calls!(reduce_scatter_in_place; parts, |row, on: On| {
 });
 
 calls!(reduce_scatter_v; parts, |row, on: On| {
-    let me = row.rank();
-    let n = row.n();
-    for counts in parts::unequal(n, on.count) {
-        let of = given::<T>(row.deal(), on.data, on.op, n);
-        let case = on.case::<T>(row, None);
+    for counts in parts::unequal(row.n(), on.count) {
+        let (me, _, of, case) = on.begun::<T>(row, None);
         let from: usize = counts[..me].iter().sum();
         let src = GuardedBuffer::new(counts.iter().sum(), |i| of(me, i));
-        let mut dst = GuardedBuffer::stale(counts[me]);
-        row.both(&src, &mut dst, |g, src, dst| g.reduce_scatter_v(src, dst, &counts, on.op))?;
+        let dst = row.filled(&src, counts[me], |g, src, dst| g.reduce_scatter_v(src, dst, &counts, on.op))?;
         judge(row, &case, on, dst.get(), from, &of);
         row.expect_guarded(&case, &dst);
     }

@@ -280,7 +280,7 @@ impl<R, E> Request<R, E> {
         Self { slot, core: 0, ticket: 0 }
     }
 
-    /// What a wait returns now, if anything: the end, or that this thread would wait for itself.
+    /// Return of a wait now, if there is any: the end, or that this thread would wait for itself.
     fn end(&self, out: &mut Option<Outcome<R, E>>) -> Option<Result<R, E>>
     where
         E: From<Error>,
