@@ -48,7 +48,7 @@ pub(crate) fn report(args: ReportArgs) -> Exit {
         )));
     }
     if records.is_empty() {
-        return Err(CommandError(USAGE, bad));
+        return Err(CommandError { code: USAGE, problems: bad });
     }
     bad.iter().for_each(|why| complain("report", why));
     if let Some(file) = &args.trace {

@@ -15,23 +15,31 @@ pub(crate) type Exit = Result<u8, CommandError>;
 
 /// Reason that kept a command from its end: the exit code, and its sentences.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct CommandError(pub(crate) u8, pub(crate) Vec<String>);
+pub(crate) struct CommandError {
+    pub(crate) code: u8,
+    pub(crate) problems: Vec<String>,
+}
 
 impl CommandError {
     /// A fault of the input.
     pub(crate) fn usage(problem: impl Display) -> Self {
-        Self(USAGE, vec![problem.to_string()])
+        Self { code: USAGE, problems: vec![problem.to_string()] }
     }
 
     /// Any other fault.
     pub(crate) fn faulty(problem: impl Display) -> Self {
-        Self(FAULTY, vec![problem.to_string()])
+        Self { code: FAULTY, problems: vec![problem.to_string()] }
+    }
+
+    /// Fails with all these sentences, if there are any.
+    pub(crate) fn if_any(code: u8, problems: Vec<String>) -> Result<(), Self> {
+        if problems.is_empty() { Ok(()) } else { Err(Self { code, problems }) }
     }
 
     /// Says it; the exit code.
     pub(crate) fn tell(&self, command: &str) -> u8 {
-        self.1.iter().for_each(|problem| complain(command, problem));
-        self.0
+        self.problems.iter().for_each(|problem| complain(command, problem));
+        self.code
     }
 }
 
@@ -96,7 +104,8 @@ mod tests {
     #[test]
     fn a_reader_that_went_away_is_no_fault_and_a_full_disk_is() {
         assert_eq!(taken(Err(ErrorKind::BrokenPipe.into())), Ok(()));
-        let CommandError(code, why) = taken(Err(ErrorKind::StorageFull.into())).unwrap_err();
-        assert!(code == FAULTY && why[0].starts_with("standard output cannot be written"), "{why:?}");
+        let error = taken(Err(ErrorKind::StorageFull.into())).unwrap_err();
+        let is_told = error.problems[0].starts_with("standard output cannot be written");
+        assert!(error.code == FAULTY && is_told, "{error:?}");
     }
 }

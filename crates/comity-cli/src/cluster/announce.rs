@@ -174,11 +174,9 @@ mod tests {
     #[test]
     fn an_interface_that_is_not_there_is_bad_input() {
         let args = AnnounceArgs { name: None, port: 22, interface: vec!["nope".into()], limit: Some(1) };
-        let CommandError(code, why) = announce(&args).unwrap_err();
-        assert!(
-            code == USAGE && why[0].contains("--interface \"nope\": this host has no interface"),
-            "{why:?}"
-        );
+        let error = announce(&args).unwrap_err();
+        let is_told = error.problems[0].contains("--interface \"nope\": this host has no interface");
+        assert!(error.code == USAGE && is_told, "{error:?}");
     }
 
     #[test]

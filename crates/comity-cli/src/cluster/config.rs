@@ -7,6 +7,7 @@ use crate::say::{CommandError, FAULTY, USAGE, say};
 use comity_cluster::addresses::AddressPlan;
 use comity_cluster::commands::{HostSetup, in_words, setup};
 use comity_cluster::draw;
+use comity_cluster::facts::HostFacts;
 use comity_cluster::graph::{CableKind, Cluster};
 use comity_cluster::hostfile::{ClusterFile, Over};
 use comity_cluster::layout::{CableLayout, LayoutKind, layout};
@@ -98,7 +99,7 @@ struct ClusterChoice {
 }
 
 pub(super) fn config(args: ConfigArgs) -> Result<(), CommandError> {
-    let hosts = args.reach.named().map_err(|all| CommandError(USAGE, all))?;
+    let hosts = args.reach.named()?;
     if hosts.is_empty() {
         return Err(CommandError::usage("no hosts: name them with --hosts a,b or --hostfile FILE"));
     }
@@ -118,8 +119,8 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CommandError> {
     let way = args.reach.ssh.options();
     let mut team = HostTeam::gather(&hosts, &way);
     let absent = team.absent();
-    if !absent.is_empty() && !args.ignore_unreachable {
-        return Err(CommandError(FAULTY, absent));
+    if !args.ignore_unreachable {
+        CommandError::if_any(FAULTY, absent.clone())?;
     }
     absent.iter().for_each(|a| eprintln!("comity cluster: left out: {a}"));
     let cluster = whole::cluster(&mut team);
@@ -139,10 +140,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CommandError> {
         None => eprintln!("{picture}"),
     }
     cluster.notes.iter().for_each(|note| eprintln!("! {note}"));
-    let twice = cluster.named_twice();
-    if !twice.is_empty() {
-        return Err(CommandError(USAGE, twice));
-    }
+    CommandError::if_any(USAGE, cluster.named_twice())?;
     tells_its_cables(&cluster, args.over)?;
     let mut chosen = choose(cluster, args.over, args.backend).map_err(CommandError::usage)?;
     say_if(args.verbose, || format!("chosen: {}", summary(&chosen)));
@@ -173,23 +171,23 @@ fn can_write(args: &ConfigArgs) -> Result<(), CommandError> {
         let e = save::can_be_put(path).err()?;
         Some(format!("{flag} {}: {e}; nothing was done", path.display()))
     });
-    let wrong: Vec<_> = wrong.collect();
-    if wrong.is_empty() { Ok(()) } else { Err(CommandError(USAGE, wrong)) }
+    CommandError::if_any(USAGE, wrong.collect())
 }
 
 /// Macs that do not tell their Thunderbolt cables: a choice without these would be a slow one, and nobody would know.
 fn tells_its_cables(cluster: &Cluster, over: OverChoice) -> Result<(), CommandError> {
-    let of = |host: &comity_cluster::facts::HostFacts| {
-        let untold =
-            |p: &&comity_cluster::facts::Problem| p.about == "networksetup" || p.about == "system_profiler";
-        let problem = host.problems.iter().find(untold)?;
+    if over == OverChoice::Ethernet {
+        return Ok(());
+    }
+    let of = |host: &HostFacts| {
+        let problem =
+            host.problems.iter().find(|p| ["networksetup", "system_profiler"].contains(&&*p.about))?;
         Some(format!(
             "host {}: {}, so its Thunderbolt cables are not known: {}, or use --over ethernet",
             host.ssh, problem.why, problem.mend
         ))
     };
-    let untold: Vec<String> = cluster.hosts.iter().filter_map(of).collect();
-    if untold.is_empty() || over == OverChoice::Ethernet { Ok(()) } else { Err(CommandError(USAGE, untold)) }
+    CommandError::if_any(USAGE, cluster.hosts.iter().filter_map(of).collect())
 }
 
 /// Keeps in `file` the settings of hosts in the user's own hostfile, beside their addresses.

@@ -1,7 +1,7 @@
 //! `comity cluster find`: what the hosts are, and how they are cabled.
 use super::team::{HostTeam, ReachArgs};
 use super::{announce, whole};
-use crate::say::{CommandError, FAULTY, USAGE, say};
+use crate::say::{CommandError, FAULTY, say};
 use crate::top::has_colour;
 use comity_cluster::draw::{Paint, terminal};
 use comity_cluster::facts::{HostFacts, bits_in_words};
@@ -35,7 +35,7 @@ pub(crate) struct FindArgs {
 }
 
 pub(super) fn find(args: FindArgs) -> Result<(), CommandError> {
-    let mut hosts = args.reach.named().map_err(|all| CommandError(USAGE, all))?;
+    let mut hosts = args.reach.named()?;
     let known = configured();
     if hosts.is_empty() && !args.announced {
         hosts = known.iter().filter_map(|name| FleetHost::named(name).ok()).collect();
@@ -55,8 +55,7 @@ pub(super) fn find(args: FindArgs) -> Result<(), CommandError> {
         false => in_words(&cluster, paint()),
     };
     say(text, 0)?;
-    let absent = team.absent();
-    if absent.is_empty() { Ok(()) } else { Err(CommandError(FAULTY, absent)) }
+    CommandError::if_any(FAULTY, team.absent())
 }
 
 /// Returns colours where standard output shows them.

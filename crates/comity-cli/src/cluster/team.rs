@@ -1,6 +1,7 @@
 //! The hosts and the agents on them: one `ssh` each, all at once.
 use crate::child::ended;
 use crate::cluster::agent::{AgentOrder, GREETING_LINE, HelloLine, PROTOCOL_OF_AGENT};
+use crate::say::{CommandError, USAGE};
 use comity_cluster::facts::HostFacts;
 use comity_cluster::read::{SURVEY, SURVEY_BEGINS, SURVEY_ENDS, facts_of};
 use comity_launch::fleet::{
@@ -69,12 +70,13 @@ pub(crate) struct ReachArgs {
 
 impl ReachArgs {
     /// The hosts that were named; none where none were.
-    pub(crate) fn named(&self) -> Result<Vec<FleetHost>, Vec<String>> {
-        match (&self.hostfile, &self.hosts) {
-            (Some(path), _) => Ok(read_hostfile(path)?.hosts),
+    pub(crate) fn named(&self) -> Result<Vec<FleetHost>, CommandError> {
+        let named = match (&self.hostfile, &self.hosts) {
+            (Some(path), _) => read_hostfile(path).map(|file| file.hosts),
             (None, Some(list)) => list_hosts(list),
             (None, None) => Ok(Vec::new()),
-        }
+        };
+        named.map_err(|problems| CommandError { code: USAGE, problems })
     }
 }
 

@@ -3,7 +3,7 @@ mod measure;
 
 use crate::cluster::agent::{AgentOrder, PairAnswer, now};
 use crate::cluster::{HostTeam, Member, ReachArgs, beacons};
-use crate::say::{CommandError, Exit, FAULTY, USAGE, say};
+use crate::say::{Exit, FAULTY, say};
 use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, idle, links, paths, table};
 use comity_cluster::graph::Cluster;
 use comity_launch::fleet::{FleetHost, SshOptions};
@@ -49,7 +49,7 @@ pub(crate) fn doctor(mut args: DoctorArgs) -> Exit {
             None => args.reach.hostfile = Some(file),
         }
     }
-    let named = args.reach.named().map_err(|all| CommandError(USAGE, all))?;
+    let named = args.reach.named()?;
     let hosts = if named.is_empty() { FleetHost::named("localhost").into_iter().collect() } else { named };
     let checks = examine(&hosts, &args.reach.ssh.options(), &args);
     let failed = checks.iter().filter(|c| c.verdict == CheckVerdict::Failed).count();

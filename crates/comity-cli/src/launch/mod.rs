@@ -36,10 +36,7 @@ pub(crate) fn launch(LaunchArgs { request }: LaunchArgs) -> Exit {
     let is_far = request.hosts.is_given() || request.job.restarts_of_job() > 0;
     let said = |why: &String| complain("launch", why);
     crate::manual::misplaced(&words, is_far).iter().for_each(said);
-    let unheeded = flags::unheeded(&request);
-    if !unheeded.is_empty() {
-        return Err(CommandError(USAGE, unheeded));
-    }
+    CommandError::if_any(USAGE, flags::unheeded(&request))?;
     flags::idle_flags_of_mlx(&request).iter().for_each(said);
     crate::misspelt::misspelt().iter().for_each(said);
     Ok(comity_launch::launch(request))
