@@ -25,9 +25,25 @@ pub(crate) struct JobTrust {
 /// else, and the kinds that are likely are printed.
 const ALL_LINKS: usize = 16;
 
+/// Memory of the buffers of a check or a benchmark.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DeviceKind {
+    #[default]
+    Host,
+    Cuda,
+}
+
 /// The group of the job that the environment tells of; of one where it tells of none. A small one has all its links, unless a user has said
-/// when they are made.
-pub(crate) fn join(backend: Option<BackendKind>, trust: &JobTrust) -> Result<Group> {
+/// when they are made. With a stream of this rank's device where buffers are to be there.
+pub(crate) fn join(
+    backend: Option<BackendKind>,
+    device: DeviceKind,
+    trust: &JobTrust,
+) -> Result<(Group, Option<Cuda>)> {
+    let is_cuda = device == DeviceKind::Cuda;
+    if is_cuda && backend.is_some_and(|b| b != BackendKind::Nccl) {
+        return refused("--device cuda goes with --backend nccl");
+    }
     let mut config = Config::from_env()?;
     if std::env::var_os("COMITY_CONNECT").is_none() && config.size() <= ALL_LINKS {
         config = config.connect_when(ConnectTiming::All);
@@ -38,40 +54,34 @@ pub(crate) fn join(backend: Option<BackendKind>, trust: &JobTrust) -> Result<Gro
     if let Some(secure) = trust.secure {
         config = config.secure(secure);
     }
-    if let Some(backend) = backend {
+    if let Some(backend) = if is_cuda { Some(BackendKind::Nccl) } else { backend } {
         config = config.backend(backend);
     }
-    config.connect()
+    let group = config.connect()?;
+    match group.device() {
+        _ if !is_cuda => Ok((group, None)),
+        None => refused("--device cuda needs two ranks or more: comity launch -n 2 -- ..."),
+        Some(device) => Ok((group, Some(Cuda::open(device)?))),
+    }
 }
 
-/// Memory of the buffers of a check or a benchmark.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum DeviceKind {
-    #[default]
-    Host,
-    Cuda,
+/// Fails for what the user wrote.
+pub(crate) fn refused<T>(words: impl Into<String>) -> Result<T> {
+    Err(ConfigError::new(words).into())
 }
 
-/// Like [`join`], with a stream of this rank's device where buffers are to be there.
-pub(crate) fn join_for(
-    backend: Option<BackendKind>,
-    device: DeviceKind,
-    trust: &JobTrust,
-) -> Result<(Group, Option<Cuda>)> {
-    if device == DeviceKind::Host {
-        return Ok((join(backend, trust)?, None));
-    }
-    if backend.is_some_and(|b| b != BackendKind::Nccl) {
-        return Err(ConfigError::new("--device cuda goes with --backend nccl").into());
-    }
-    let group = join(Some(BackendKind::Nccl), trust)?;
-    let Some(device) = group.device() else {
-        return Err(
-            ConfigError::new("--device cuda needs two ranks or more: comity launch -n 2 -- ...").into()
-        );
-    };
-    let cuda = Cuda::open(device)?;
-    Ok((group, Some(cuda)))
+pub(crate) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+pub(crate) fn system() -> String {
+    let name = rustix::system::uname();
+    let [system, release] = [name.sysname(), name.release()].map(|s| s.to_string_lossy());
+    format!("{system} {release} {}", name.machine().to_string_lossy())
+}
+
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(0, usize::from)
 }
 
 /// Text that strangers cannot know.
@@ -90,10 +100,7 @@ pub(crate) fn served_by(algorithm: Algorithm) -> String {
 /// Have `group` carry out what it can by `algorithm`.
 pub(crate) fn prefer(group: &Group, algorithm: Algorithm) -> Result<()> {
     if group.size() > 1 && !tools::prefer_algorithm(group, Some(algorithm)) {
-        return Err(ConfigError::new(
-            "--algorithm goes with Comity's own links: MPI and NCCL choose their own",
-        )
-        .into());
+        return refused("--algorithm goes with Comity's own links: MPI and NCCL choose their own");
     }
     Ok(())
 }

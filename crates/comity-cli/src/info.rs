@@ -67,8 +67,16 @@ fn to_text(config: &Config) -> String {
     row("", &crate::misspelt::misspelt());
     row("meets", &[config.meeting_point().to_string()]);
     row("key", &[tools::trust_in_words(config).to_owned()]);
-    row("host", &[format!("{}, {} cores, pages of {} bytes", host(), cores(), rustix::param::page_size())]);
-    row("system", &[system()]);
+    row(
+        "host",
+        &[format!(
+            "{}, {} cores, pages of {} bytes",
+            here::host(),
+            here::cores(),
+            rustix::param::page_size()
+        )],
+    );
+    row("system", &[here::system()]);
     row("cores", &topology());
     row("lanes", &[tools::lanes_in_words(config)]);
     row("costs", &costs(&tools::costs_note(config)));
@@ -113,9 +121,9 @@ fn to_json(config: &Config) -> Value {
         "version": here::VERSION, "rank": config.rank(), "size": config.size(),
         "local_rank": config.local().map(|l| l.0), "local_size": config.local().map(|l| l.1),
         "launcher": found.launcher.to_string(), "why": found.why, "variables": variables,
-        "meets": config.meeting_point().to_string(), "key": tools::trust_in_words(config), "host": host(), "cores": cores(),
+        "meets": config.meeting_point().to_string(), "key": tools::trust_in_words(config), "host": here::host(), "cores": here::cores(),
         "lanes": tools::lanes_in_words(config),
-        "page_size": rustix::param::page_size(), "system": system(), "links": links, "devices": devices, "addresses": addresses,
+        "page_size": rustix::param::page_size(), "system": here::system(), "links": links, "devices": devices, "addresses": addresses,
         "network": tools::network_in_words(config), "topology": topology(),
         "costs": { "used": costs.used, "file": costs.file, "why": costs.why },
         "types": DType::ALL.map(DType::name),
@@ -143,20 +151,6 @@ fn topology() -> Vec<String> {
 fn costs(note: &CostsNote) -> Vec<String> {
     let file = note.file.iter().map(|file| file.display().to_string());
     std::iter::once(format!("{}: {}", note.used, note.why)).chain(file).collect()
-}
-
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-fn system() -> String {
-    let name = rustix::system::uname();
-    let [system, release] = [name.sysname(), name.release()].map(|s| s.to_string_lossy());
-    format!("{system} {release} {}", name.machine().to_string_lossy())
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(0, usize::from)
 }
 
 #[cfg(test)]

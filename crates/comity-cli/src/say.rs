@@ -2,7 +2,7 @@
 use comity::{Error, ErrorKind as Kind};
 use std::{
     fmt::Display,
-    io::{self, ErrorKind, Write},
+    io::{self, ErrorKind, IsTerminal, Write},
 };
 
 /// Exit code for input that a user can correct.
@@ -70,6 +70,13 @@ pub(crate) fn taken(written: io::Result<()>) -> Result<(), CommandError> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// Returns whether standard output shows colours, or gets them all the same, and the user allows them: see <https://no-color.org>.
+pub(crate) fn has_colour(forced: bool) -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+        && (forced || io::stdout().is_terminal())
 }
 
 /// A rank's lines: it prints those that it can and goes on, for a lost output is no reason to leave the other ranks waiting.

@@ -65,7 +65,7 @@ fn daemon(interfaces: &[String]) -> Result<ServiceDaemon, CommandError> {
 
 /// `comity cluster announce`: until a signal, or the end of its time.
 pub(super) fn announce(args: &AnnounceArgs) -> Result<(), CommandError> {
-    let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let own = crate::here::host();
     let name = args.name.clone().unwrap_or_else(|| own.split('.').next().unwrap_or_default().to_owned());
     if name.is_empty() || name.len() > 63 || name.chars().any(char::is_control) {
         return Err(CommandError::usage(format!(

@@ -1,9 +1,9 @@
 //! `comity cluster config`: cables, addresses, a hostfile.
 use super::setup::apply;
 use super::team::{HostTeam, ReachArgs};
-use super::{find, whole};
+use super::whole;
 use crate::save;
-use crate::say::{CommandError, FAULTY, USAGE, say};
+use crate::say::{CommandError, FAULTY, USAGE, has_colour, say};
 use comity_cluster::addresses::AddressPlan;
 use comity_cluster::commands::{HostSetup, in_words, setup};
 use comity_cluster::draw;
@@ -112,10 +112,10 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CommandError> {
             "--backend ring goes over TCP, and --over rdma does not: leave one of them out",
         ));
     }
-    say_if(args.verbose, || {
-        let names: Vec<_> = hosts.iter().map(|h| h.name.as_str()).collect();
-        format!("asking {} over ssh, and listening which interfaces hear each other", names.join(", "))
-    });
+    if args.verbose {
+        let names = hosts.iter().map(|h| h.name.as_str()).collect::<Vec<_>>().join(", ");
+        eprintln!("comity cluster: asking {names} over ssh, and listening which interfaces hear each other");
+    }
     let way = args.reach.ssh.options();
     let mut team = HostTeam::gather(&hosts, &way);
     let absent = team.absent();
@@ -134,7 +134,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CommandError> {
         return say(draw::dot(&cluster), 0).map(drop);
     }
     // Where the hostfile goes to standard output, nothing else does.
-    let picture = draw::terminal(&cluster, find::paint());
+    let picture = draw::terminal(&cluster, has_colour(false));
     match args.output {
         Some(_) => drop(say(format!("{picture}\n"), 0)?),
         None => eprintln!("{picture}"),
@@ -143,7 +143,9 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CommandError> {
     CommandError::if_any(USAGE, cluster.named_twice())?;
     tells_its_cables(&cluster, args.over)?;
     let mut chosen = choose(cluster, args.over, args.backend).map_err(CommandError::usage)?;
-    say_if(args.verbose, || format!("chosen: {}", summary(&chosen)));
+    if args.verbose {
+        eprintln!("comity cluster: chosen: {}", summary(&chosen));
+    }
     chosen.file.json["envs"] = args.env.clone().into();
     keep(&mut chosen.file.json, &hosts);
     let steps = setup(&chosen.cluster, &chosen.plan);
@@ -194,16 +196,16 @@ fn tells_its_cables(cluster: &Cluster, over: OverChoice) -> Result<(), CommandEr
 fn keep(file: &mut Value, hosts: &[FleetHost]) {
     for entry in file["hosts"].as_array_mut().into_iter().flatten() {
         let Some(host) = hosts.iter().find(|h| entry["ssh"] == h.name.as_str()) else { continue };
-        let mut put = |key: &str, value: Option<Value>| {
-            if let Some(value) = value {
-                entry[key] = value;
-            }
-        };
-        put("slots", host.slots.map(Into::into));
-        put("port", host.port.map(Into::into));
-        put("identity", host.identity.clone().map(Into::into));
-        put("cwd", host.cwd.clone().map(Into::into));
-        put("python", host.python.clone().map(Into::into));
+        let settings = [
+            ("slots", host.slots.map(Value::from)),
+            ("port", host.port.map(Value::from)),
+            ("identity", host.identity.clone().map(Value::from)),
+            ("cwd", host.cwd.clone().map(Value::from)),
+            ("python", host.python.clone().map(Value::from)),
+        ];
+        for (key, value) in settings.into_iter().filter_map(|(key, value)| Some((key, value?))) {
+            entry[key] = value;
+        }
         for (name, value) in host.env.iter().filter(|(name, _)| name != "COMITY_INTERFACES") {
             entry["env"][name] = value.clone().into();
         }
@@ -254,12 +256,6 @@ fn summary(chosen: &ClusterChoice) -> String {
         n => format!(" with {n} cables each"),
     };
     format!("{} hosts, {what}{lanes}, backend {}", chosen.layout.order.len(), chosen.file.backend)
-}
-
-fn say_if(verbose: bool, what: impl FnOnce() -> String) {
-    if verbose {
-        eprintln!("comity cluster: {}", what());
-    }
 }
 
 fn choose(
@@ -313,22 +309,17 @@ fn neighbours_alone(file: &mut ClusterFile) {
 
 /// By what is to carry the data; RDMA unasked only where that is `allowed`.
 fn by_over(cluster: Cluster, over: OverChoice, allowed: bool) -> Result<ClusterChoice, String> {
-    let has = |kind| cluster.cables.iter().any(|c| c.kind == kind);
     match over {
         OverChoice::Thunderbolt => with(cluster, Over::Thunderbolt),
         OverChoice::Ethernet => with(cluster, Over::Ethernet),
         OverChoice::Rdma => with(cluster, Over::Rdma),
         OverChoice::Auto => {
             let any_rdma = allowed && cluster.hosts.iter().all(|h| !h.rdma.devices.is_empty());
-            if any_rdma && let Ok(chosen) = with(cluster.clone(), Over::Rdma) {
-                return Ok(chosen);
-            }
-            if has(CableKind::Thunderbolt)
-                && let Ok(chosen) = with(cluster.clone(), Over::Thunderbolt)
-            {
-                return Ok(chosen);
-            }
-            with(cluster, Over::Ethernet)
+            let any_thunderbolt = cluster.cables.iter().any(|c| c.kind == CableKind::Thunderbolt);
+            let faster = [(any_rdma, Over::Rdma), (any_thunderbolt, Over::Thunderbolt)];
+            let mut faster = faster.into_iter().filter(|(is_there, _)| *is_there);
+            let found = faster.find_map(|(_, over)| with(cluster.clone(), over).ok());
+            found.map_or_else(|| with(cluster, Over::Ethernet), Ok)
         }
     }
 }

@@ -24,8 +24,12 @@ pub(super) fn apply(
     make_way(undo, team)?;
     // Before anything is done, so that it can be undone whatever happens to this program.
     let stop = stopped().map_err(|e| CommandError::faulty(format!("cannot wait for signals: {e}")))?;
-    write_new(undo, &UndoFile::new(setups.to_vec()))
-        .map_err(|e| CommandError::faulty(format!("{}: {e}; nothing was done", undo.display())))?;
+    let text = serde_json::to_string_pretty(&UndoFile::new(setups.to_vec()));
+    text.map_err(Into::into)
+        .and_then(|text| save::create(undo, format!("{text}\n").as_bytes(), save::FOR_USER))
+        .map_err(|e: std::io::Error| {
+            CommandError::faulty(format!("{}: {e}; nothing was done", undo.display()))
+        })?;
     let mut done: Vec<(&HostSetup, usize)> = Vec::new();
     for setup in setups {
         for (at, step) in setup.steps.iter().enumerate() {
@@ -124,11 +128,6 @@ fn run(team: &mut HostTeam, ssh: &str, words: &[String]) -> Result<String, Strin
     let order = AgentOrder::Run { words: words.to_vec(), root: member.facts.is_root };
     let answer: PairAnswer = member.ask(&order)?;
     if answer.is_ok { Ok(answer.said) } else { Err(answer.said) }
-}
-
-fn write_new(path: &Path, file: &UndoFile) -> std::io::Result<()> {
-    let text = format!("{}\n", serde_json::to_string_pretty(file)?);
-    save::create(path, text.as_bytes(), save::FOR_USER)
 }
 
 /// Work left to undo on each host of the file, or sentences for those that cannot be undone.

@@ -143,12 +143,6 @@ struct Silence {
     is_late: bool,
 }
 
-impl Silence {
-    fn ended(said: String) -> Self {
-        Self { said, is_late: false }
-    }
-}
-
 impl Member {
     fn reach(host: &FleetHost, way: &SshOptions) -> Result<Self, String> {
         let mut command = ssh_command(way, host, &AGENT);
@@ -202,8 +196,8 @@ impl Member {
             match line.trim_end() {
                 GREETING_LINE => {
                     let line = self.line(until)?;
-                    let hello: HelloLine =
-                        serde_json::from_str(&line).map_err(|e| Silence::ended(format!("its hello: {e}")))?;
+                    let hello: HelloLine = serde_json::from_str(&line)
+                        .map_err(|e| Silence { said: format!("its hello: {e}"), is_late: false })?;
                     self.facts = facts_of(&self.host.name, &hello.survey);
                     if hello.protocol != PROTOCOL_OF_AGENT {
                         self.agent =
@@ -236,7 +230,7 @@ impl Member {
             Err(RecvTimeoutError::Timeout) => {
                 Err(Silence { said: "it did not answer in time".into(), is_late: true })
             }
-            Err(RecvTimeoutError::Disconnected) => Err(Silence::ended(String::new())),
+            Err(RecvTimeoutError::Disconnected) => Err(Silence { said: String::new(), is_late: false }),
         }
     }
 

@@ -85,22 +85,19 @@ fn serve(
                 continue;
             }
             None => {
-                checks.push(Check::not_tried(
-                    "port",
-                    name,
-                    "there is no agent of comity on it, see ssh and version",
-                ));
+                let why = "there is no agent of comity on it, see ssh and version";
+                checks.push(Check::not_tried("port", name, why));
                 continue;
             }
         };
         for (ip, port) in list {
             match port {
                 Ok(port) => drop(ports.insert((host, ip), port)),
-                Err(e) => checks.push(Check::failed(
-                    "port",
-                    name,
-                    format!("nothing can listen at {ip}: {e}; give other ports (--ports, COMITY_PORTS)"),
-                )),
+                Err(e) => {
+                    let why =
+                        format!("nothing can listen at {ip}: {e}; give other ports (--ports, COMITY_PORTS)");
+                    checks.push(Check::failed("port", name, why));
+                }
             }
         }
     }

@@ -99,12 +99,10 @@ fn examine(named: &[FleetHost], way: &SshOptions, args: &DoctorArgs) -> Vec<Chec
 /// Checks on the facts of each host that answered.
 fn of_hosts(team: &mut HostTeam, cluster: &Cluster, named: &[FleetHost]) -> Vec<Check> {
     let listed = |ssh: &str| -> Vec<IpAddr> {
-        named.iter().find(|h| h.name == ssh).map(|h| h.ips.clone()).unwrap_or_default()
-    };
-    // An address by which ssh reaches a host may be another's, which passes on.
-    let listed = |ssh: &str| match ssh.rsplit('@').next().is_some_and(|n| n.parse::<IpAddr>().is_ok()) {
-        true => Vec::new(),
-        false => listed(ssh),
+        // An address by which ssh reaches a host may be another's, which passes on.
+        let is_address = ssh.rsplit('@').next().is_some_and(|n| n.parse::<IpAddr>().is_ok());
+        let host = named.iter().find(|h| h.name == ssh && !is_address);
+        host.map(|h| h.ips.clone()).unwrap_or_default()
     };
     let there: Vec<String> = team.there().map(|(_, m)| m.host.name.clone()).collect();
     let mut present = cluster.clone();
@@ -159,11 +157,8 @@ fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
     let is_here = std::path::Path::new(&file).exists();
     if let Err(e) = &own {
         let mend = if is_here { String::new() } else { format!("; make one with `comity key new {file}`") };
-        checks.push(Check::not_tried(
-            "key",
-            "this machine",
-            format!("{e}{mend}; so the hosts' are compared with each other"),
-        ));
+        let why = format!("{e}{mend}; so the hosts' are compared with each other");
+        checks.push(Check::not_tried("key", "this machine", why));
     }
     let mut wanted = own.ok();
     for (_, member) in team.there() {

@@ -41,7 +41,7 @@ pub(super) fn bundle(to: &Path, logs: Option<&Path>) -> Result<Vec<String>, Stri
             files.insert("report.txt".into(), flights::report(&records).into_bytes());
         }
     }
-    let secrets = Secrets::of_this_process()?;
+    let secrets = Secrets::of(&vars).map_err(|e| e.to_string())?;
     for text in files.values_mut() {
         *text = secrets.removed(std::mem::take(text));
     }
@@ -51,16 +51,12 @@ pub(super) fn bundle(to: &Path, logs: Option<&Path>) -> Result<Vec<String>, Stri
 }
 
 fn versions() -> String {
-    let system = rustix::system::uname();
-    let words = |w: &std::ffi::CStr| w.to_string_lossy().into_owned();
     format!(
-        "comity {}\nsystem {} {} {}\nhost {}\ncores {}\npage {} bytes\nwhen {}\n",
+        "comity {}\nsystem {}\nhost {}\ncores {}\npage {} bytes\nwhen {}\n",
         here::VERSION,
-        words(system.sysname()),
-        words(system.release()),
-        words(system.machine()),
-        words(system.nodename()),
-        std::thread::available_parallelism().map_or(0, usize::from),
+        here::system(),
+        here::host(),
+        here::cores(),
         rustix::param::page_size(),
         humantime::format_rfc3339_seconds(std::time::SystemTime::now()),
     )
@@ -115,10 +111,7 @@ fn packed(files: &BTreeMap<String, Vec<u8>>) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::secrets::{remove, secrets},
-        *,
-    };
+    use super::*;
 
     #[test]
     fn secrets_are_taken_out_wherever_they_stand() {
@@ -133,9 +126,8 @@ mod tests {
         ]
         .map(|(n, v)| (n.into(), v.into()))
         .into();
-        let secrets = secrets(&vars);
-        let mut text = b"a 0123456789abcdef b hush-hush-hush hush-hush-hush".to_vec();
-        remove(&mut text, &secrets);
+        let text = b"a 0123456789abcdef b hush-hush-hush hush-hush-hush";
+        let text = Secrets::of(&vars).unwrap().removed(text.to_vec());
         assert_eq!(String::from_utf8(text).unwrap(), "a [removed] b [removed] [removed]");
         let shown = environment(&vars);
         assert!(shown.contains("COMITY_RANK=1\n") && shown.contains("NCCL_SECRET=[removed]"), "{shown}");

@@ -8,7 +8,7 @@ mod text;
 use crate::{
     cluster::SshArgs,
     live::{self, view::JobView},
-    say::{CommandError, Exit, say},
+    say::{CommandError, Exit, has_colour, say},
 };
 use comity_launch::fleet::{JobHosts, job_hosts};
 use picture::{Picture, picture};
@@ -149,13 +149,12 @@ pub(crate) fn top(args: TopArgs) -> Exit {
     if let Some(at) = args.http {
         return page::serve(at, job);
     }
-    let out = std::io::stdout();
     let text = if args.json {
         serde_json::to_string_pretty(&job.last).unwrap_or_default() + "\n"
-    } else if args.once || !out.is_terminal() || !std::io::stdin().is_terminal() {
+    } else if args.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         std::thread::sleep(ONCE);
         job.look();
-        text::text(&job.picture(), out.is_terminal() && has_colour())
+        text::text(&job.picture(), has_colour(false))
     } else {
         let fail = |e| CommandError::faulty(format!("the terminal cannot be used: {e}; --once prints text"));
         return screen::watch(job, args.every).map(|()| 0).map_err(fail);
@@ -167,10 +166,4 @@ pub(crate) fn top(args: TopArgs) -> Exit {
 pub(crate) fn stacks(args: StacksArgs) -> Exit {
     let job = WatchedJob::open(args.job.as_deref(), &args.ssh).map_err(CommandError::faulty)?;
     say(stacks::stacks(&job.last), 0)
-}
-
-/// Returns whether the user allows colours: see <https://no-color.org>.
-pub(crate) fn has_colour() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
-        && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }

@@ -5,7 +5,7 @@ mod terminal;
 
 pub use dot::dot;
 pub use svg::svg;
-pub use terminal::{Paint, terminal};
+pub use terminal::terminal;
 
 use crate::facts::{THUNDERBOLT_4, bits_in_words};
 use crate::graph::{Cable, CableKind, Cluster, Plug};

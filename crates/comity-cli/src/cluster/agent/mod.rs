@@ -17,11 +17,11 @@ pub(crate) use beacon::BeaconAnswer;
 pub(crate) use line::{AgentOrder, GREETING_LINE, HelloLine, PROTOCOL_OF_AGENT, PairAnswer};
 pub(crate) use setup::key as proof_of_key;
 
-use crate::say::{CommandError, Exit};
+use crate::say::{Exit, say};
 use comity_cluster::read::SURVEY;
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -43,11 +43,11 @@ pub(crate) struct AgentArgs {
 pub(crate) fn agent(args: AgentArgs) -> Exit {
     match args.peek.as_deref() {
         Some([pid, address]) => Ok(peek::peek(*pid, *address)),
-        _ => serve().map(|()| 0).map_err(CommandError::faulty),
+        _ => serve(),
     }
 }
 
-fn serve() -> io::Result<()> {
+fn serve() -> Exit {
     let (send, orders) = mpsc::channel();
     // It ends with the process.
     std::thread::spawn(move || {
@@ -61,27 +61,18 @@ fn serve() -> io::Result<()> {
         }
         drop(send);
     });
-    say(GREETING_LINE)?;
-    say(&serde_json::to_string(&HelloLine {
-        protocol: PROTOCOL_OF_AGENT,
-        version: crate::here::VERSION.into(),
-        survey: survey(),
-    })?)?;
+    let hello =
+        HelloLine { protocol: PROTOCOL_OF_AGENT, version: crate::here::VERSION.into(), survey: survey() };
+    say(format!("{GREETING_LINE}\n{}\n", json!(hello)), 0)?;
     let mut ports = port::Ports::default();
     while let Ok(order) = orders.recv_timeout(IDLE) {
         let answer = match serde_json::from_str::<AgentOrder>(&order) {
             Ok(order) => obey(order, &mut ports),
             Err(e) => json!({ "error": format!("it does not understand {:?}: {e}", order.trim()) }),
         };
-        say(&answer.to_string())?;
+        say(format!("{answer}\n"), 0)?;
     }
-    Ok(())
-}
-
-fn say(line: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
+    Ok(0)
 }
 
 /// Surveys this host and returns the script's output.
@@ -96,7 +87,7 @@ fn obey(order: AgentOrder, ports: &mut port::Ports) -> Value {
         AgentOrder::Beacon { token, host, port, nics, millis } => {
             told(beacon::listen(&token, host, port, &nics, Duration::from_millis(millis.min(10_000))))
         }
-        AgentOrder::Serve { token, ips, range } => told(ports.open(&token, &ips, range)),
+        AgentOrder::Serve { token, ips, range } => told(Ok(ports.open(&token, &ips, range))),
         AgentOrder::Dial { token, to, from, sizes, millis } => {
             told(Ok(port::dial(&token, to, from, &sizes, millis.min(10_000))))
         }

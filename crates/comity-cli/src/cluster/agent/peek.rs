@@ -32,17 +32,13 @@ pub(super) fn peek(pid: u64, address: u64) -> u8 {
     let mut found = [0; SIGN.len()];
     let from = RemoteIoVec { base: address as usize, len: found.len() };
     let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap_or(0));
-    match process_vm_readv(pid, &mut [IoSliceMut::new(&mut found)], &[from]) {
-        Ok(_) if found == SIGN => 0,
-        Ok(_) => {
-            eprintln!("it read something else");
-            1
-        }
-        Err(e) => {
-            eprintln!("process_vm_readv: {e}");
-            1
-        }
-    }
+    let why = match process_vm_readv(pid, &mut [IoSliceMut::new(&mut found)], &[from]) {
+        Ok(_) if found == SIGN => return 0,
+        Ok(_) => "it read something else".into(),
+        Err(e) => format!("process_vm_readv: {e}"),
+    };
+    eprintln!("{why}");
+    1
 }
 
 /// The child's part; the exit code.
