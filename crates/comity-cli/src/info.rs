@@ -62,7 +62,7 @@ fn to_text(config: &Config) -> String {
     row("place", &[format!("rank {} of {}{local}", config.rank(), config.size())]);
     row("found by", &[format!("{}: {}", found.launcher, found.why)]);
     row("variables", if variables.is_empty() { vec!["none set".to_owned()] } else { variables }.as_slice());
-    row("", &crate::misspelt::misspelt());
+    row("", &here::misspelt());
     row("meets", &[config.meeting_point().to_string()]);
     row("key", &[tools::trust_in_words(config).to_owned()]);
     row(

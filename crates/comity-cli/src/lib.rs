@@ -11,7 +11,6 @@ mod join;
 mod key;
 mod launch;
 mod manual;
-mod misspelt;
 mod plan;
 mod report;
 mod save;

@@ -2,15 +2,12 @@
 //!
 //! ```text
 //!   mod.rs      arguments, and which cells there are    op.rs   one call of each operation, checked
-//!   measure.rs  how a cell is timed                     row.rs  the table    raw.rs  samples, for other tools
-//!   compare.rs  beside an earlier run                   output.rs  as CSV, as a page
+//!   measure.rs  how a cell is timed                     row.rs  a row, beside an earlier run; samples, for other tools
+//!   output.rs   as CSV, as a page
 //! ```
-mod buffer;
-mod compare;
 mod measure;
 mod op;
 mod output;
-mod raw;
 mod row;
 
 use crate::{
@@ -22,11 +19,9 @@ use clap::builder::PossibleValuesParser;
 use comity::{Algorithm, BackendKind, DType, Group, ReduceOp, Result, Wire, tools, tools::cuda::Cuda};
 use comity_launch::one_of;
 use comity_plan::Kind;
-use compare::Earlier;
 use measure::measure;
 use op::{BenchOp, Cell};
-use raw::RawFile;
-use row::BenchRow;
+use row::{BenchRow, Earlier, RawFile};
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, path::PathBuf, time::SystemTime};
 

@@ -38,6 +38,6 @@ pub(crate) fn launch(LaunchArgs { request }: LaunchArgs) -> Exit {
     crate::manual::misplaced(&words, is_far).iter().for_each(said);
     CommandError::if_any(USAGE, flags::unheeded(&request))?;
     flags::idle_flags_of_mlx(&request).iter().for_each(said);
-    crate::misspelt::misspelt().iter().for_each(said);
+    crate::here::misspelt().iter().for_each(said);
     Ok(comity_launch::launch(request))
 }
