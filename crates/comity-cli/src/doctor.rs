@@ -29,7 +29,6 @@ const SMALL: usize = 64;
 /// The largest content of a datagram.
 const LARGEST: usize = 65_507;
 
-/// Arguments of `comity doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without hosts it looks at this machine alone. It changes nothing on any host; while it measures, cables are busy.

@@ -12,7 +12,6 @@ use comity_cluster::cores::run_words;
 use serde_json::{Value, json};
 use std::{ffi::OsString, fmt::Write};
 
-/// Arguments of `comity info`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Outside a job it tells what a group of one would be; under a launcher, what each rank found.
@@ -27,7 +26,6 @@ pub(crate) struct InfoArgs {
     json: bool,
 }
 
-/// `comity info`
 pub(crate) fn info(args: InfoArgs) -> Exit {
     let config = Config::from_env();
     let var = |name: &str| std::env::var_os(name);

@@ -10,7 +10,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// Subcommands of `comity key`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum KeyCommand {
     /// Make a key in a new file that only you can read
@@ -36,7 +35,6 @@ pub(crate) enum KeyCommand {
     },
 }
 
-/// Runs the command.
 pub(crate) fn key(command: KeyCommand) -> Exit {
     let done = match command {
         KeyCommand::New { file } => new(&file).map(|()| format!("{}\n", file.display())).map_err(|e| vec![e]),

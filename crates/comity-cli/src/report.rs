@@ -23,7 +23,6 @@ use std::{
 /// Most bytes of a file, from its end.
 const MOST: u64 = 16 << 20;
 
-/// Arguments of `comity report`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A rank writes a flight record, rank-N.group-ID.flight.json, when one of its groups fails and comity launch
@@ -42,7 +41,6 @@ pub(crate) struct ReportArgs {
     bundle: Option<PathBuf>,
 }
 
-/// `comity report`
 pub(crate) fn report(args: ReportArgs) -> Exit {
     if let Some(file) = &args.bundle {
         let names = bundle(file, args.dir.as_deref()).map_err(CommandError::usage)?.join(", ");

@@ -35,7 +35,6 @@ is what each link carries then, as nccl-tests count it; CPU is processor time of
 bytes. One call of each row is checked before the clock runs; #wrong counts elements, and any of
 them makes the exit code 1.";
 
-/// Arguments of `comity bench`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct BenchArgs {
@@ -129,7 +128,6 @@ fn count(s: &str) -> Result<usize, String> {
     ok.ok_or_else(|| "calls are a whole number from 1 to 100000000".into())
 }
 
-/// `comity bench`
 pub(crate) fn bench(args: BenchArgs) -> Exit {
     if !args.dtype.supports(args.op) {
         return Err(CommandError::usage(format!(

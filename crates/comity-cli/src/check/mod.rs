@@ -12,7 +12,6 @@ use comity_launch::one_of;
 use comity_plan::Kind;
 use std::time::Instant;
 
-/// Arguments of `comity check`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct CheckArgs {
@@ -71,7 +70,6 @@ u64, i8, i16, i32, i64, f16, bf16, f32, f64 or c64.
 Exit code: 0 when everything was right; 1 when something was wrong, with the first difference on
 standard error, or when the group failed; 2 for bad arguments or variables.";
 
-/// `comity check`
 pub(crate) fn check(args: CheckArgs) -> Exit {
     let dtypes = if args.dtypes.is_empty() { DType::ALL.to_vec() } else { args.dtypes };
     let (group, device) = here::join(args.backend, args.device, &args.trust)?;

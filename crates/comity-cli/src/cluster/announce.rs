@@ -18,7 +18,6 @@ const MOST: usize = 256;
 /// Until the network has heard that this host is no longer there.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// Arguments of `comity cluster announce`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It runs until Ctrl-C, and needs no other right than to send to the networks of this host. Who finds the host still needs ssh to enter it.

@@ -15,7 +15,6 @@ use comity_launch::fleet::FleetHost;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Arguments of `comity cluster config`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It prints the commands that give cables addresses; with --auto-setup it runs them, as root or by sudo without a

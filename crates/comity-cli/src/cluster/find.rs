@@ -10,7 +10,6 @@ use comity_launch::fleet::FleetHost;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Arguments of `comity cluster find`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without hosts: those that ~/.ssh/config names, else those that announce themselves (comity cluster announce). It changes nothing on them.

@@ -18,7 +18,6 @@ for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX
 (PYTHONUNBUFFERED= turns it off), and OMP_NUM_THREADS and RAYON_NUM_THREADS, the host's cores over its ranks, unless
 one of these, MKL_NUM_THREADS or OPENBLAS_NUM_THREADS is set.";
 
-/// Arguments of `comity launch`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct LaunchArgs {

@@ -40,7 +40,6 @@ const SURVEYED: Duration = Duration::from_secs(30);
 /// Time limit of a call between threads, which a deadline of the row comes behind.
 const CALL: Duration = Duration::from_secs(30);
 
-/// Arguments of `comity selftest`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It checks groups of threads and of processes, each link, MPI and NCCL where they are installed, the packages of a

@@ -22,7 +22,6 @@ use std::{
 /// Between the two looks of `--once`: longer than a rank sleeps at a time.
 const ONCE: Duration = Duration::from_millis(600);
 
-/// Arguments of `comity top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Shown are jobs that `comity launch` started by this user on this host. Keys: q ends, p pauses, arrows scroll.
@@ -52,7 +51,6 @@ pub(crate) struct TopArgs {
     ssh: SshArgs,
 }
 
-/// Arguments of `comity stacks`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StacksArgs {
     /// The job, as for `comity top`
@@ -143,7 +141,6 @@ impl WatchedJob {
     }
 }
 
-/// `comity top`
 pub(crate) fn top(args: TopArgs) -> Exit {
     let mut job = WatchedJob::open(args.job.as_deref(), &args.ssh).map_err(CommandError::faulty)?;
     if let Some(at) = args.http {
@@ -162,7 +159,6 @@ pub(crate) fn top(args: TopArgs) -> Exit {
     say(text, 0)
 }
 
-/// `comity stacks`
 pub(crate) fn stacks(args: StacksArgs) -> Exit {
     let job = WatchedJob::open(args.job.as_deref(), &args.ssh).map_err(CommandError::faulty)?;
     say(stacks::stacks(&job.last), 0)

@@ -99,7 +99,6 @@ impl PairAnswer {
     }
 }
 
-/// Arguments of `comity agent`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AgentArgs {
     /// Read a few bytes of process PID at ADDRESS, and say whether that is allowed
